@@ -1,0 +1,33 @@
+"""Privacy accounting: events in, proved bounds out. Numbers only.
+
+Build a balance from spans of events (balances), ask for its guarantee (accountants), enforce a
+budget while steps are chosen one by one (filters). THEOREMS is every bound there is.
+"""
+
+from typing import Any, Final
+
+from accounting import accountants, filters, gaussian
+from accounting.accountants import guarantee
+from accounting.balances import Balance, OpenPass, advance, balance_of
+from accounting.events import Event, NeighboringRelation, Span
+from accounting.filters import RenyiFilter
+from accounting.guarantees import Bound, Guarantee, Status
+from accounting.renyi import conversion, fixed_size, passes, poisson
+from accounting.theorem import Theorem
+
+__version__: Final = "0.1.0"
+
+THEOREMS: Final[tuple[Theorem[..., Any], ...]] = (
+    *gaussian.THEOREMS,
+    *poisson.THEOREMS,
+    *fixed_size.THEOREMS,
+    *passes.THEOREMS,
+    *conversion.THEOREMS,
+    *accountants.THEOREMS,
+    *filters.THEOREMS,
+)
+
+__all__ = [
+    "THEOREMS", "Balance", "Bound", "Event", "Guarantee", "NeighboringRelation", "OpenPass",
+    "RenyiFilter", "Span", "Status", "Theorem", "advance", "balance_of", "guarantee",
+]  # fmt: skip

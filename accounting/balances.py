@@ -1,0 +1,88 @@
+"""The balance of a ledger: how often each distinct event counts, in whole numbers.
+
+Most samplings are counted by step. Cyclic and shuffled loaders are counted by pass: within a pass
+each record takes part once, so a pass costs what its least noisy step costs, and a pass that was
+begun costs as a whole one.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from accounting.events import Cyclic, Event, Gaussian, Mechanism, NoNoise, Sampling, Shuffle, Span
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Balance:
+    """Integers for each distinct event; whatever the order of arrival, the same integers."""
+
+    steps: Mapping[Event, int] = field(default_factory=dict)  # every step taken
+    passes: Mapping[Event, int] = field(default_factory=dict)  # where a pass is what counts
+
+    def units(self) -> list[tuple[Event, int]]:
+        """What is accounted: passes where passes count, steps elsewhere, in a fixed order.
+
+        The order depends on the events' values alone, so that sums repeat to the last bit.
+        """
+        counted = {event: n for event, n in self.steps.items() if pass_length(event) is None}
+        return sorted([*counted.items(), *self.passes.items()], key=lambda unit: repr(unit[0]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenPass:
+    """The latest pass of a branch: what it was counted as, and how far it has come."""
+
+    event: Event  # its mechanism is the least noisy one seen in this pass
+    position: int  # steps of the pass taken so far, from 1 to steps_per_pass
+
+
+def pass_length(event: Event) -> int | None:
+    """Steps in a pass for samplings that are counted by pass, else None."""
+    sampling: Sampling = event.sampling
+    return sampling.steps_per_pass if isinstance(sampling, Cyclic | Shuffle) else None
+
+
+def _noise(mechanism: Mechanism) -> float:
+    match mechanism:
+        case Gaussian():
+            return mechanism.noise_multiplier
+        case NoNoise():
+            return 0.0
+
+
+def advance(open_pass: OpenPass | None, span: Span) -> tuple[Counter[Event], OpenPass | None]:
+    """Count the passes of a span that follows on a branch, and say which pass is then open.
+
+    A change of sampling opens a new pass. Less noise inside a counted pass moves that pass to the
+    less noisy event: one down, one up. Splitting a span anywhere gives the same sum of changes.
+    """
+    event, steps = span.event, span.steps
+    length = pass_length(event)
+    passes: Counter[Event] = Counter()
+    if length is None:
+        return passes, None
+    if open_pass is not None and open_pass.event.sampling == event.sampling:
+        inside = min(steps, length - open_pass.position)
+        if inside and _noise(event.mechanism) < _noise(open_pass.event.mechanism):
+            passes[open_pass.event] -= 1
+            passes[event] += 1
+            open_pass = OpenPass(event=event, position=open_pass.position)
+        steps -= inside
+        if steps == 0:
+            return passes, OpenPass(event=open_pass.event, position=open_pass.position + inside)
+    begun = -(-steps // length)
+    passes[event] += begun
+    return passes, OpenPass(event=event, position=steps - (begun - 1) * length)
+
+
+def balance_of(branches: Iterable[Iterable[Span]]) -> Balance:
+    """Fold the spans of every branch, each from its beginning, into one balance."""
+    steps: Counter[Event] = Counter()
+    passes: Counter[Event] = Counter()
+    for spans in branches:
+        open_pass: OpenPass | None = None
+        for span in spans:
+            steps[span.event] += span.steps
+            changes, open_pass = advance(open_pass, span)
+            passes.update(changes)
+    return Balance(steps=dict(steps), passes={event: n for event, n in passes.items() if n})

@@ -1,0 +1,132 @@
+"""What happened: mechanisms, how records were sampled into a step, and the two together."""
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class NeighboringRelation(StrEnum):
+    """Which pairs of datasets a guarantee tells apart."""
+
+    ADD_OR_REMOVE_ONE = "add_or_remove_one"
+    REPLACE_ONE = "replace_one"
+    REPLACE_SPECIAL = "replace_special"  # a record against a null record that contributes nothing
+
+
+class Reshuffle(StrEnum):
+    """When a shuffling loader draws a new order."""
+
+    EACH_PASS = "each_pass"  # noqa: S105 (a pass over the data, not a password)
+    ONCE = "once"
+
+
+def _require(condition: bool, /, **values: object) -> None:
+    if not condition:
+        names = ", ".join(f"{name}={value!r}" for name, value in values.items())
+        raise ValueError(f"Out of range: {names}.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gaussian:
+    """Gaussian noise on a sum of clipped contributions."""
+
+    noise_multiplier: float  # noise std / max_grad_norm, > 0 and finite
+
+    def __post_init__(self) -> None:
+        """Refuse what is not a noise multiplier."""
+        _require(0 < self.noise_multiplier < math.inf, noise_multiplier=self.noise_multiplier)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoNoise:
+    """A step that released its sum exactly; it has no finite epsilon."""
+
+
+Mechanism = Gaussian | NoNoise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Full:
+    """Every record takes part in every step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unknown:
+    """The trainer does not know how records were sampled."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Poisson:
+    """Each record joins each step independently."""
+
+    sampling_probability: float  # in (0, 1]
+
+    def __post_init__(self) -> None:
+        """Refuse what is not a probability."""
+        _require(0 < self.sampling_probability <= 1, sampling_probability=self.sampling_probability)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FixedSize:
+    """A uniform subset of exactly `batch_size` records, drawn afresh each step."""
+
+    batch_size: int  # in [1, dataset_size]
+    dataset_size: int  # a public constant
+
+    def __post_init__(self) -> None:
+        """Refuse a batch that does not fit in the dataset."""
+        _require(
+            1 <= self.batch_size <= self.dataset_size,
+            batch_size=self.batch_size,
+            dataset_size=self.dataset_size,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cyclic:
+    """A fixed order that does not depend on the data, pass after pass."""
+
+    batch_size: int  # >= 1
+    steps_per_pass: int  # >= 1
+
+    def __post_init__(self) -> None:
+        """Refuse an empty batch or pass."""
+        _require(self.batch_size >= 1, batch_size=self.batch_size)
+        _require(self.steps_per_pass >= 1, steps_per_pass=self.steps_per_pass)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shuffle:
+    """A uniformly random order, drawn each pass or once."""
+
+    batch_size: int  # >= 1
+    steps_per_pass: int  # >= 1
+    reshuffle: Reshuffle
+
+    def __post_init__(self) -> None:
+        """Refuse an empty batch or pass."""
+        _require(self.batch_size >= 1, batch_size=self.batch_size)
+        _require(self.steps_per_pass >= 1, steps_per_pass=self.steps_per_pass)
+
+
+Sampling = Full | Unknown | Poisson | FixedSize | Cyclic | Shuffle
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One step: a mechanism applied to records that a sampling scheme chose."""
+
+    mechanism: Mechanism
+    sampling: Sampling
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """Equal steps in a row."""
+
+    event: Event
+    steps: int  # >= 1
+
+    def __post_init__(self) -> None:
+        """Refuse an empty span."""
+        _require(self.steps >= 1, steps=self.steps)

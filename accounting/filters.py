@@ -1,0 +1,97 @@
+"""What may be enforced when the next step is chosen after seeing the last."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from accounting.balances import Balance
+from accounting.bounds import NoBoundError, accepted, least_curve, renyi_bounds
+from accounting.events import NeighboringRelation
+from accounting.guarantees import DEFAULT_ACCEPT, Assumption, Status
+from accounting.numerics import rounded_down, rounded_up, sum_up
+from accounting.renyi.conversion import conversion_cost
+from accounting.renyi.orders import ORDERS
+from accounting.theorem import theorem
+
+
+@theorem(
+    id="fixed-order-renyi-filter",
+    source="Feldman and Zrnic 2021, NeurIPS, arXiv:2008.11193v4, Theorem 4.3",
+    status=Status.PUBLISHED,
+    relations=tuple(NeighboringRelation),
+    assumptions=(Assumption.INDEPENDENT_GAUSSIAN_NOISE,),
+)
+def renyi_filter_limit(*, order: float, epsilon: float, delta: float) -> float:
+    """How much RDP at one fixed order an (epsilon, delta) budget holds.
+
+    With the order fixed before the first step, steps may be chosen one by one after seeing all
+    earlier answers. The whole stays (epsilon, delta) as long as their RDP at that order adds up to
+    at most epsilon - log(1 - 1/alpha) + (log(delta) + log(alpha))/(alpha - 1).
+
+    Args:
+        order: alpha > 1, fixed when the budget is set.
+        epsilon: nats, > 0.
+        delta: in (0, 1).
+
+    Returns:
+        RDP in nats. Lower; negative when the budget admits nothing at this order.
+    """
+    return rounded_down(epsilon - conversion_cost(order, delta=delta), ulps=2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenyiFilter:
+    """A budget held by a fixed-order Renyi filter."""
+
+    order: float  # one of ORDERS
+    epsilon: float  # nats
+    delta: float
+
+    @property
+    def limit(self) -> float:
+        """The RDP the budget holds, in nats. Lower."""
+        return renyi_filter_limit(order=self.order, epsilon=self.epsilon, delta=self.delta)
+
+    def spent(
+        self,
+        balance: Balance,
+        *,
+        relation: NeighboringRelation,
+        accept: frozenset[Status] = DEFAULT_ACCEPT,
+    ) -> float:
+        """RDP at the filter's order, in nats. Upper; infinite where some event has no bound."""
+        index = int(np.flatnonzero(self.order == ORDERS)[0])
+        terms = []
+        for event, count in balance.units():
+            try:
+                bounds = accepted(renyi_bounds(event, relation), accept=accept)
+            except NoBoundError:
+                return math.inf
+            terms.append(rounded_up(count * float(least_curve(bounds)[index])))
+        return sum_up(terms)
+
+    def admits(self, spent: float) -> bool:
+        """Whether so much RDP is within the budget; NaN and infinity are not."""
+        return spent <= self.limit
+
+    def reading(self, spent: float) -> float:
+        """The epsilon at the budget's delta that so much RDP stands for, in nats. Upper."""
+        if spent == 0:
+            return 0.0
+        return max(0.0, rounded_up(spent + conversion_cost(self.order, delta=self.delta), ulps=2))
+
+
+def best_order(*, epsilon: float, delta: float) -> float:
+    """The order at which a budget holds the most Gaussian steps.
+
+    A Gaussian step costs in proportion to the order, so this maximises limit / order over ORDERS.
+    It is chosen once, from the budget alone, and never moves afterwards.
+    """
+    limits = [
+        renyi_filter_limit(order=float(order), epsilon=epsilon, delta=delta) for order in ORDERS
+    ]
+    return float(ORDERS[int(np.argmax(np.array(limits) / ORDERS))])
+
+
+THEOREMS = (renyi_filter_limit,)

@@ -1,0 +1,223 @@
+"""Closed forms for Gaussian noise: mu-GDP, the privacy profile and the trade-off curve."""
+
+import math
+from typing import Final
+
+import numpy as np
+from scipy import special
+
+from accounting.events import NeighboringRelation
+from accounting.guarantees import Assumption, Status
+from accounting.numerics import UNIT_ROUNDOFF, least_true, rounded_down, rounded_up
+from accounting.theorem import theorem
+
+_HALF_LOG_TWO_PI: Final = 0.5 * math.log(2 * math.pi)
+_SQRT_HALF_PI: Final = math.sqrt(0.5 * math.pi)
+# Below this mu the two terms of the profile cancel; their difference is integrated instead.
+_SMALL_MU: Final = 0.5
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(12)
+# From here on 1 - t m(t) cancels; 25 terms of the continued fraction give it to full precision.
+_FAR: Final = 5.0
+_FRACTION_TERMS: Final = 25
+MU_MAX: Final = 1e150  # mu squared must stay finite
+MU_MIN: Final = 1e-300  # below, a release says nothing; rounded up to this
+
+
+def _mills(t: float) -> float:
+    """Mills' ratio: the upper tail over the density of the standard normal, at t."""
+    return _SQRT_HALF_PI * float(special.erfcx(t / math.sqrt(2)))
+
+
+def _mills_slope(t: float) -> float:
+    """Minus the derivative of Mills' ratio, 1 - t m(t), without cancellation."""
+    if t < _FAR:
+        return 1 - t * _mills(t)
+    fraction = 0.0
+    for term in range(_FRACTION_TERMS, 1, -1):
+        fraction = term / (t + fraction)
+    return _mills(t) / (t + fraction)
+
+
+def log_gaussian_delta(epsilon: float, *, mu: float) -> tuple[float, float]:
+    """Natural logarithm of the least delta at which mu-GDP gives (epsilon, delta).
+
+    delta = Phi(-a) - e^epsilon Phi(-b) with a = epsilon/mu - mu/2 and b = a + mu. Since
+    e^epsilon phi(b) = phi(a), it is phi(a) (m(a) - m(b)) with Mills' ratio m. For small mu the
+    difference is the integral of -m' over (a, b), which is positive and does not cancel.
+
+    Args:
+        epsilon: nats, >= 0.
+        mu: > 0, at most MU_MAX.
+
+    Returns:
+        log(delta), exact up to the second number: a bound on its absolute error.
+    """
+    scaled = epsilon / mu
+    a, b = scaled - 0.5 * mu, scaled + 0.5 * mu
+    error = UNIT_ROUNDOFF * (64 + 8 * (abs(a) + 1) * (b + 1))
+    if mu < _SMALL_MU:
+        slopes = [_mills_slope(a + 0.5 * mu * (1 + node)) for node in _NODES]
+        difference = 0.5 * mu * math.fsum(w * s for w, s in zip(_WEIGHTS, slopes, strict=True))
+        if difference == 0:  # underflow: a is beyond 1e4, delta below exp(-5e7)
+            return -math.inf, 0.0
+        return math.log(difference) - 0.5 * a * a - _HALF_LOG_TWO_PI, error
+    log_first = float(special.log_ndtr(-a))
+    ratio = math.exp(min(0.0, epsilon + float(special.log_ndtr(-b)) - log_first))
+    if a > 0:  # far tails: the logarithms are large and their difference would lose digits
+        ratio = _mills(b) / _mills(a)
+    return log_first + math.log1p(-ratio) if ratio < 1 else -math.inf, error
+
+
+@theorem(
+    id="gaussian-dp",
+    source="Dong, Roth and Su 2022, JRSS B, arXiv:1905.02383v3, Theorem 2.7",
+    status=Status.PUBLISHED,
+    relations=tuple(NeighboringRelation),
+    assumptions=(Assumption.INDEPENDENT_GAUSSIAN_NOISE,),
+)
+def gaussian_dp(*, noise_multiplier: float, sensitivity: float) -> float:
+    """Gaussian DP of one Gaussian step: mu = sensitivity / noise_multiplier.
+
+    It stays true when the records of the step are sampled in a way that does not depend on the
+    data: given the sample the step is such a release, and mixing cannot tell more.
+
+    Args:
+        noise_multiplier: sigma, > 0; noise std / max_grad_norm.
+        sensitivity: in norm bounds; 1 for add_or_remove_one and replace_special, 2 for replace_one.
+
+    Returns:
+        mu. Upper, to rounding; exact without sampling.
+    """
+    return rounded_up(sensitivity / noise_multiplier)
+
+
+@theorem(
+    id="gaussian-profile",
+    source="Dong, Roth and Su 2022, JRSS B, arXiv:1905.02383v3, Corollary 2.13; "
+    "Balle and Wang 2018, ICML, arXiv:1805.06530v2, Theorem 8",
+    status=Status.PUBLISHED,
+    relations=tuple(NeighboringRelation),
+)
+def gaussian_delta(epsilon: float, *, mu: float) -> float:
+    """Privacy profile of mu-GDP: the delta at a given epsilon.
+
+    delta(epsilon) = Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu)
+
+    Args:
+        epsilon: nats, >= 0.
+        mu: >= 0; 1/noise_multiplier for one full-batch Gaussian step of sensitivity one norm bound.
+
+    Returns:
+        delta in [0, 1]. Upper; relative excess at most 1e-10 for delta >= 1e-300.
+
+    Raises:
+        ValueError: epsilon or mu is negative or not a number.
+    """
+    if not (epsilon >= 0 and mu >= 0):
+        raise ValueError("epsilon and mu are not negative.")
+    if mu == 0:
+        return 0.0
+    if mu > MU_MAX:
+        return 1.0
+    mu = max(mu, MU_MIN)
+    log_delta, error = log_gaussian_delta(epsilon, mu=mu)
+    return min(1.0, rounded_up(math.exp(min(0.0, log_delta + error)), ulps=4))
+
+
+@theorem(
+    id="gaussian-epsilon",
+    source="Dong, Roth and Su 2022, JRSS B, arXiv:1905.02383v3, Corollary 2.13",
+    status=Status.PUBLISHED,
+    relations=tuple(NeighboringRelation),
+)
+def gaussian_epsilon(delta: float, *, mu: float) -> float:
+    """Inverse of the privacy profile of mu-GDP: the least epsilon at a given delta.
+
+    The profile falls in epsilon. Bisection on its logarithm returns a value at which
+    delta(epsilon) <= delta was evaluated to hold with the evaluation's error added.
+
+    Args:
+        delta: in (0, 1).
+        mu: >= 0.
+
+    Returns:
+        epsilon in nats, >= 0; infinite above MU_MAX. Upper; relative excess about 1e-13.
+
+    Raises:
+        ValueError: delta is not in (0, 1), or mu is negative or not a number.
+    """
+    if not (0 < delta < 1 and mu >= 0):
+        raise ValueError("delta lies in (0, 1) and mu is not negative.")
+    if mu == 0:
+        return 0.0
+    if mu > MU_MAX:
+        return math.inf
+    mu = max(mu, MU_MIN)
+    log_target = rounded_down(math.log(delta), ulps=2)
+
+    def holds(epsilon: float) -> bool:
+        log_delta, error = log_gaussian_delta(epsilon, mu=mu)
+        return log_delta + error <= log_target
+
+    if holds(0.0):
+        return 0.0
+    # Phi(-a) <= exp(-a^2/2) gives an epsilon that is large enough; the factor covers rounding.
+    high = (0.5 * mu * mu + mu * math.sqrt(2 * -log_target)) * (1 + 1e-9) + 1e-300
+    return least_true(holds, low=0.0, high=high)
+
+
+@theorem(
+    id="analytic-gaussian",
+    source="Balle and Wang 2018, ICML, arXiv:1805.06530v2, Theorem 8",
+    status=Status.PUBLISHED,
+    relations=tuple(NeighboringRelation),
+    assumptions=(Assumption.INDEPENDENT_GAUSSIAN_NOISE,),
+)
+def gaussian_mu(epsilon: float, *, delta: float) -> float:
+    """The largest mu for which mu-GDP gives (epsilon, delta): how precise one release may be.
+
+    A Gaussian release of sensitivity s norm bounds then needs noise_multiplier >= s / mu.
+
+    Args:
+        epsilon: nats, >= 0.
+        delta: in (0, 1).
+
+    Returns:
+        mu > 0. Lower: at the returned mu the pair was evaluated to hold.
+
+    Raises:
+        ValueError: epsilon is negative or delta not in (0, 1).
+    """
+    if not (epsilon >= 0 and 0 < delta < 1):
+        raise ValueError("epsilon is not negative and delta lies in (0, 1).")
+    # In the variable -log(mu), (epsilon, delta) is false, then true.
+    negative_log = least_true(
+        lambda x: gaussian_delta(epsilon, mu=math.exp(-x)) <= delta, low=-50.0, high=690.0
+    )
+    return math.exp(-negative_log)
+
+
+@theorem(
+    id="gaussian-trade-off",
+    source="Dong, Roth and Su 2022, JRSS B, arXiv:1905.02383v3, Theorem 2.7",
+    status=Status.PUBLISHED,
+    relations=tuple(NeighboringRelation),
+)
+def gaussian_trade_off(false_positive_rate: float, *, mu: float) -> float:
+    """Trade-off curve of mu-GDP: the least false-negative rate of any membership test.
+
+    beta(alpha) = Phi(Phi^-1(1 - alpha) - mu), with Phi^-1(1 - alpha) = -Phi^-1(alpha).
+
+    Args:
+        false_positive_rate: alpha, in [0, 1].
+        mu: >= 0.
+
+    Returns:
+        The false-negative rate, in [0, 1]. Exact, to a relative error of about 1e-12.
+    """
+    if not (0 <= false_positive_rate <= 1 and mu >= 0):
+        raise ValueError("false_positive_rate lies in [0, 1] and mu is not negative.")
+    return float(special.ndtr(-special.ndtri(false_positive_rate) - mu))
+
+
+THEOREMS = (gaussian_dp, gaussian_delta, gaussian_epsilon, gaussian_mu, gaussian_trade_off)

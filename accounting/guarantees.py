@@ -1,0 +1,78 @@
+"""What is promised: the vocabulary of a guarantee."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from accounting.events import NeighboringRelation
+
+
+class Status(StrEnum):
+    """How well a theorem is established; it grades the theorem, never the arithmetic."""
+
+    PUBLISHED = "published"  # peer-reviewed
+    DERIVED = "derived"  # proved in docs/theory, not reviewed
+    DECLARED = "declared"  # someone else's word
+    CONDITIONAL = "conditional"  # needs declared facts nobody can check from the events
+    CONJECTURE = "conjecture"
+    ESTIMATE = "estimate"
+
+
+# From the best to the least established; a guarantee has the status of its weakest theorem.
+STATUS_ORDER: tuple[Status, ...] = tuple(Status)
+# What may ever be accepted as a headline. Conjectures and estimates may not.
+ACCEPTABLE: frozenset[Status] = frozenset(
+    {Status.PUBLISHED, Status.DERIVED, Status.DECLARED, Status.CONDITIONAL}
+)
+DEFAULT_ACCEPT: frozenset[Status] = frozenset({Status.PUBLISHED, Status.DECLARED})
+
+
+class Assumption(StrEnum):
+    """What a theorem needs and no parameter shows."""
+
+    INDEPENDENT_GAUSSIAN_NOISE = "independent_gaussian_noise"  # fresh noise, every step
+    POISSON_SAMPLING = "poisson_sampling"
+    FIXED_SIZE_SAMPLING = "fixed_size_sampling"  # fresh uniform subsets of constant size
+    ONE_STEP_PER_PASS = "one_step_per_pass"  # noqa: S105
+    OTHERS_UNAFFECTED = "others_unaffected"  # a record's presence moves no other record
+    PARAMETERS_FIXED_IN_ADVANCE = "parameters_fixed_in_advance"
+
+
+class ValidFor(StrEnum):
+    """Whether later steps may have been chosen after seeing earlier answers."""
+
+    FIXED_SCHEDULE = "fixed_schedule"
+    ADAPTIVE = "adaptive"
+
+
+def weakest(statuses: list[Status]) -> Status:
+    """The least established of the statuses; published when there is none."""
+    return max(statuses, key=STATUS_ORDER.index, default=Status.PUBLISHED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """One way to bound a ledger's loss: an upper bound, and what it rests on."""
+
+    epsilon: float  # nats, upper; rounding included
+    delta: float
+    accountant: str
+    bound: str  # the theorem's id, or "composition" when several were used
+    theorems: tuple[str, ...]  # sorted ids
+    status: Status
+    assumptions: tuple[Assumption, ...]
+    valid_for: ValidFor = ValidFor.FIXED_SCHEDULE
+    order: float | None = None  # the Renyi order attained, where there is one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guarantee:
+    """The answer for a ledger: the best accepted bound, or the reason why none is finite."""
+
+    epsilon: float | None  # nats, upper; None means no accepted finite bound
+    epsilon_lower: float | None  # nats, lower; None where no lower bound is proved
+    delta: float | None  # None only where it was asked for and no bound was found
+    neighboring_relation: NeighboringRelation
+    headline: Bound | None
+    reason: str | None  # why epsilon is None
+    unamplified_epsilon: float | None  # nats, upper; the same events with sampling full
+    alternatives: tuple[Bound, ...] = field(default=())

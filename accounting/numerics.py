@@ -1,0 +1,50 @@
+"""Directed rounding and safe-side root search: what keeps a bound on its side of the truth."""
+
+import math
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float64]
+
+UNIT_ROUNDOFF: Final = 2.0**-53
+# A library function (exp, log, expm1, ...) is trusted to this many units in the last place.
+# numpy's vectorised kernels document at most 4; tests hold them against mpmath.
+LIBRARY_ULPS: Final = 4
+MAX_BISECTIONS: Final = 200  # halves any pair of doubles, whatever their exponents, to neighbours
+
+
+def rounded_up(value: float, *, ulps: int = 1) -> float:
+    """A double above the true value, given a nearest-rounded one that is off by at most `ulps`."""
+    return value + abs(value) * ulps * 2 * UNIT_ROUNDOFF + 5e-324
+
+
+def rounded_down(value: float, *, ulps: int = 1) -> float:
+    """A double below the true value, given a nearest-rounded one that is off by at most `ulps`."""
+    return value - abs(value) * ulps * 2 * UNIT_ROUNDOFF - 5e-324
+
+
+def sum_up(terms: list[float]) -> float:
+    """The sum of the terms, rounded upwards; the same bits in whatever order they come."""
+    return math.nextafter(math.fsum(terms), math.inf) if terms else 0.0
+
+
+def least_true(holds: Callable[[float], bool], *, low: float, high: float) -> float:
+    """The least value in (low, high] found to satisfy a condition that is false, then true.
+
+    Bisection to neighbouring doubles or a relative width of 1e-15. The value returned has been
+    evaluated and holds, so a condition that is itself evaluated on the safe side stays safe.
+
+    Raises:
+        ValueError: `holds(high)` is false, so there is nothing to search for.
+    """
+    if not holds(high):
+        raise ValueError(f"No value in ({low}, {high}] satisfies the condition.")
+    for _ in range(MAX_BISECTIONS):
+        middle = 0.5 * (low + high)
+        if not low < middle < high or high - low <= 1e-15 * abs(high):
+            break
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high

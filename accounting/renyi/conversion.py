@@ -1,0 +1,93 @@
+"""From a Renyi curve to (epsilon, delta), in either direction."""
+
+import math
+
+import numpy as np
+
+from accounting.events import NeighboringRelation
+from accounting.guarantees import Status
+from accounting.numerics import UNIT_ROUNDOFF, Array, rounded_up
+from accounting.theorem import theorem
+
+_SOURCE = "Canonne, Kamath and Steinke 2020, NeurIPS, arXiv:2004.00010v4, Proposition 12"
+
+
+def conversion_cost(order: float, *, delta: float) -> float:
+    """What the conversion adds to the RDP at one order. Upper; may be negative for large delta.
+
+    log(1 - 1/alpha) - (log(delta) + log(alpha)) / (alpha - 1)
+    """
+    last = (math.log(delta) + math.log(order)) / (order - 1)
+    cost = math.log1p(-1 / order) - last
+    return cost + 16 * UNIT_ROUNDOFF * (1 + abs(math.log(delta)) + math.log(order)) / (order - 1)
+
+
+@theorem(
+    id="renyi-to-epsilon",
+    source=_SOURCE,
+    status=Status.PUBLISHED,
+    relations=tuple(NeighboringRelation),
+)
+def rdp_epsilon(*, rdp: Array, orders: Array, delta: float) -> tuple[float, float]:
+    """Epsilon at delta from a Renyi curve, by the improved conversion.
+
+    epsilon = min over alpha of rdp(alpha) + log(1 - 1/alpha) - (log(delta) + log(alpha))/(alpha-1)
+
+    Args:
+        rdp: nats, shape (k,); infinite where nothing is known.
+        orders: alpha > 1, shape (k,).
+        delta: in (0, 1).
+
+    Returns:
+        (epsilon in nats, >= 0 and possibly infinite; the order that attains it). Upper.
+
+    Raises:
+        ValueError: delta is not in (0, 1), or the curve is negative or not a number.
+    """
+    _check(rdp)
+    if not 0 < delta < 1:
+        raise ValueError("delta lies in (0, 1).")
+    costs = [conversion_cost(float(order), delta=delta) for order in orders]
+    epsilons = [rounded_up(float(r) + cost, ulps=2) for r, cost in zip(rdp, costs, strict=True)]
+    best = int(np.argmin(epsilons))
+    return max(0.0, epsilons[best]), float(orders[best])
+
+
+@theorem(
+    id="renyi-to-delta",
+    source=_SOURCE,
+    status=Status.PUBLISHED,
+    relations=tuple(NeighboringRelation),
+)
+def rdp_delta(*, rdp: Array, orders: Array, epsilon: float) -> tuple[float, float]:
+    """Delta at epsilon from a Renyi curve.
+
+    delta = min over alpha of exp((alpha-1) (rdp(alpha) - epsilon + log(1 - 1/alpha))) / alpha
+
+    Args:
+        rdp: nats, shape (k,).
+        orders: alpha > 1, shape (k,).
+        epsilon: nats, >= 0.
+
+    Returns:
+        (delta in (0, 1], the order that attains it). Upper.
+
+    Raises:
+        ValueError: epsilon is negative, or the curve is negative or not a number.
+    """
+    _check(rdp)
+    if not epsilon >= 0:
+        raise ValueError("epsilon is not negative.")
+    exponents = (orders - 1) * (rdp - epsilon + np.log1p(-1 / orders)) - np.log(orders)
+    exponents = exponents + 16 * UNIT_ROUNDOFF * orders * (rdp + epsilon + 2)
+    best = int(np.argmin(exponents))
+    delta = math.exp(min(0.0, float(exponents[best])))
+    return min(1.0, rounded_up(delta, ulps=4)), float(orders[best])
+
+
+def _check(rdp: Array) -> None:
+    if not np.all(rdp >= 0):  # also refuses NaN; never repaired
+        raise ValueError("An RDP curve is not negative.")
+
+
+THEOREMS = (rdp_epsilon, rdp_delta)

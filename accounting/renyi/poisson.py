@@ -1,0 +1,150 @@
+"""Renyi curves of Gaussian noise: without sampling and under Poisson sampling."""
+
+import math
+from enum import StrEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from accounting.events import NeighboringRelation
+from accounting.guarantees import Assumption, Status
+from accounting.numerics import UNIT_ROUNDOFF, Array
+from accounting.renyi.moments import NOISE_MIN, log_integer_moment, log_real_moments
+from accounting.renyi.orders import checked_orders
+from accounting.theorem import theorem
+
+Indices = npt.NDArray[np.intp]
+
+
+class Direction(StrEnum):
+    """Which of two neighbouring datasets is the first argument of the divergence."""
+
+    REMOVE = "remove"  # the mixture from plain noise
+    ADD = "add"  # plain noise from the mixture
+
+
+def curve_of(log_moments: Array, orders: Array) -> Array:
+    """log(1 + J) / (order - 1), rounded up: the divergence whose moment is 1 + J."""
+    rdp = np.logaddexp(0.0, log_moments) / (orders - 1)
+    # For tiny J, logaddexp keeps a relative accuracy of a few units: log1p(e^x).
+    rdp = np.asarray(rdp * (1 + 32 * UNIT_ROUNDOFF), dtype=np.float64)
+    if not np.all(rdp >= 0):  # also refuses NaN
+        raise ArithmeticError("A Renyi curve is not negative.")
+    return rdp
+
+
+@theorem(
+    id="gaussian-renyi",
+    source="Mironov 2017, CSF, arXiv:1702.07476v3, Proposition 7",
+    status=Status.PUBLISHED,
+    relations=tuple(NeighboringRelation),
+    assumptions=(Assumption.INDEPENDENT_GAUSSIAN_NOISE,),
+)
+def gaussian_rdp(*, noise_multiplier: float, sensitivity: float, orders: Array) -> Array:
+    """RDP of one full-batch Gaussian step.
+
+    rdp(alpha) = alpha sensitivity^2 / (2 noise_multiplier^2)
+
+    Args:
+        noise_multiplier: sigma, > 0; noise std / max_grad_norm.
+        sensitivity: in norm bounds; 1 for add_or_remove_one and replace_special, 2 for replace_one.
+        orders: alpha > 1, shape (k,).
+
+    Returns:
+        RDP in nats, shape (k,). Upper, to rounding.
+    """
+    orders = checked_orders(orders)
+    ratio = sensitivity / noise_multiplier
+    return orders * (0.5 * ratio * ratio * (1 + 8 * UNIT_ROUNDOFF))
+
+
+@theorem(
+    id="poisson-gaussian",
+    source="Zhu, Dong and Wang 2022, AISTATS, arXiv:2106.08567v4, Theorem 11; moments at integer "
+    "orders as in Mironov, Talwar and Zhang 2019, arXiv:1908.10530v1, Section 3.3",
+    status=Status.PUBLISHED,
+    relations=(NeighboringRelation.ADD_OR_REMOVE_ONE, NeighboringRelation.REPLACE_SPECIAL),
+    assumptions=(Assumption.POISSON_SAMPLING, Assumption.INDEPENDENT_GAUSSIAN_NOISE),
+)
+def poisson_gaussian_rdp(
+    *,
+    noise_multiplier: float,
+    sampling_probability: float,
+    orders: Array,
+    direction: Direction = Direction.REMOVE,
+) -> Array:
+    """RDP of one Poisson-subsampled Gaussian step at real orders.
+
+    The step is dominated by the pair ((1-q) N(0, sigma^2) + q N(1, sigma^2), N(0, sigma^2)) and its
+    reverse. With S the ratio of the pair, rdp = log(E[S^alpha]) / (alpha - 1) when the record is
+    removed and log(E[S^(1-alpha)]) / (alpha - 1) when it is added. The first is never the smaller
+    (docs/theory/renyi.md), so it stands for both unless `direction` says otherwise.
+
+    E[S^beta] - 1 is evaluated as a sum of positive terms, so that small rates lose no digits.
+
+    Args:
+        noise_multiplier: sigma, > 0; noise std / max_grad_norm.
+        sampling_probability: q, in (0, 1].
+        orders: alpha > 1, shape (k,).
+        direction: which divergence.
+
+    Returns:
+        RDP in nats, shape (k,). Upper; relative excess below 1e-9, more only where
+        noise_multiplier < 0.1 (fractional orders by convexity, the added record by a closed form).
+    """
+    orders = checked_orders(orders)
+    sigma, q = noise_multiplier, sampling_probability
+    full = gaussian_rdp(noise_multiplier=sigma, sensitivity=1.0, orders=orders)
+    if q == 1:
+        return full
+    if direction is Direction.REMOVE:
+        curve = curve_of(remove_moments(orders, q=q, sigma=sigma), orders)
+    else:
+        curve = curve_of(add_moments(orders, q=q, sigma=sigma), orders)
+    least: Array = np.minimum(curve, full)  # mixing with N(0) never raises the divergence
+    return least
+
+
+def remove_moments(orders: Array, *, q: float, sigma: float) -> Array:
+    """log(E[S^alpha] - 1). Upper, shape (k,)."""
+    whole = orders == np.floor(orders)
+    result = np.empty_like(orders)
+    integers = {int(order) for order in orders[whole]}
+    if sigma < NOISE_MIN:
+        integers |= {int(order) for order in orders} | {int(order) + 1 for order in orders}
+    known = {n: log_integer_moment(n, q=q, sigma=sigma) for n in integers if n > 1} | {1: -math.inf}
+    result[whole] = [known[int(order)] for order in orders[whole]]
+    fractional = np.flatnonzero(~whole)
+    if sigma < NOISE_MIN:
+        # log E[S^alpha] is convex in alpha and zero at one: a chord lies above it.
+        for index in fractional:
+            below = int(orders[index])
+            share = orders[index] - below
+            ends = np.logaddexp(0.0, [known[below], known[below + 1]])
+            chord = float((1 - share) * ends[0] + share * ends[1]) * (1 + 8 * UNIT_ROUNDOFF)
+            result[index] = chord + math.log(-math.expm1(-chord))  # log(e^chord - 1)
+        return result
+    for chunk in _by_octave(orders, fractional):
+        result[chunk] = log_real_moments(orders[chunk], q=q, sigma=sigma)
+    return result
+
+
+def add_moments(orders: Array, *, q: float, sigma: float) -> Array:
+    """log(E[S^(1-alpha)] - 1). Upper, shape (k,)."""
+    if sigma < NOISE_MIN:
+        # S >= 1-q, and the divergence is at most the one without sampling.
+        exponent = (orders - 1) * np.minimum(-math.log1p(-q), 0.5 * orders / (sigma * sigma))
+        return np.asarray(exponent + np.log(-np.expm1(-exponent)), dtype=np.float64)
+    result = np.empty_like(orders)
+    for chunk in _by_octave(orders, np.arange(len(orders))):
+        result[chunk] = log_real_moments(1 - orders[chunk], q=q, sigma=sigma)
+    return result
+
+
+def _by_octave(orders: Array, indices: Indices) -> list[Indices]:
+    """The indices in groups whose orders are within a factor two: they can share one grid."""
+    octave = np.floor(np.log2(orders[indices]))
+    return [indices[octave == value] for value in np.unique(octave)]
+
+
+THEOREMS = (gaussian_rdp, poisson_gaussian_rdp)
