@@ -1,0 +1,1 @@
+"""The schema's history, applied by `dpledger migrate`."""

@@ -1,0 +1,1 @@
+"""Privacy budgets over HTTP: facts are recorded, numbers are derived."""

@@ -1,0 +1,237 @@
+"""What goes out: the shapes of every answer."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+import accounting
+from accounting.balances import Balance
+from accounting.guarantees import Bound, Guarantee
+
+
+class Answer(BaseModel):
+    """Base of every answer."""
+
+    model_config = ConfigDict(frozen=True)
+
+
+class Alternative(Answer):
+    """A bound that is not the headline."""
+
+    epsilon: float
+    delta: float
+    accountant: str
+    bound: str
+    theorems: list[str]
+    status: str
+    assumptions: list[str]
+    valid_for: str
+
+
+class GuaranteeAnswer(Answer):
+    """An upper bound on what was spent, with everything it rests on."""
+
+    epsilon: float | None  # nats, upper; null when no accepted bound is finite
+    epsilon_lower: float | None  # nats, lower; null where none is proved
+    delta: float | None
+    neighboring_relation: str
+    accountant: str | None
+    bound: str | None
+    theorems: list[str]
+    status: str | None
+    assumptions: list[str]
+    valid_for: str
+    steps: int
+    sequence: int
+    core_version: str
+    unamplified_epsilon: float | None  # nats, upper; the same events with sampling full
+    reason: str | None  # why epsilon is null
+    alternatives: list[Alternative]
+
+
+def guarantee_answer(guarantee: Guarantee, *, balance: Balance, sequence: int) -> GuaranteeAnswer:
+    """The wire form of a guarantee."""
+    headline = guarantee.headline
+    return GuaranteeAnswer(
+        epsilon=guarantee.epsilon,
+        epsilon_lower=guarantee.epsilon_lower,
+        delta=guarantee.delta,
+        neighboring_relation=guarantee.neighboring_relation,
+        accountant=headline.accountant if headline else None,
+        bound=headline.bound if headline else None,
+        theorems=list(headline.theorems) if headline else [],
+        status=headline.status if headline else None,
+        assumptions=list(headline.assumptions) if headline else [],
+        valid_for=headline.valid_for if headline else "fixed_schedule",
+        steps=sum(balance.steps.values()),
+        sequence=sequence,
+        core_version=accounting.__version__,
+        unamplified_epsilon=guarantee.unamplified_epsilon,
+        reason=guarantee.reason,
+        alternatives=[_alternative(bound) for bound in guarantee.alternatives],
+    )
+
+
+def _alternative(bound: Bound) -> Alternative:
+    return Alternative(
+        epsilon=bound.epsilon,
+        delta=bound.delta,
+        accountant=bound.accountant,
+        bound=bound.bound,
+        theorems=list(bound.theorems),
+        status=bound.status,
+        assumptions=list(bound.assumptions),
+        valid_for=bound.valid_for,
+    )
+
+
+class BudgetAnswer(Answer):
+    """A budget and how much of it is gone, as its filter counts; valid for adaptive steps."""
+
+    epsilon: float
+    delta: float
+    order: float  # of the Renyi filter, fixed with the budget
+    spent: float | None  # nats at delta, upper; null when infinite
+    reserved: float
+    remaining: float  # nats at delta, lower
+
+
+class DatasetAnswer(Answer):
+    """A dataset and what was spent on it."""
+
+    name: str
+    dataset_size: int
+    neighboring_relation: str
+    privacy_unit: str
+    accept: list[str]
+    budget: BudgetAnswer | None
+    spent: float | None
+    reserved: float | None
+    remaining: float | None
+    runs: int
+    sequence: int
+    created_at: str
+
+
+class BranchAnswer(Answer):
+    """A branch of a run."""
+
+    run: str
+    name: str
+    from_step: int
+    next_step: int
+    created_at: str
+
+
+class RunAnswer(Answer):
+    """A run as it stands."""
+
+    name: str
+    dataset: str
+    state: str
+    delta: float | None
+    release: str
+    assumptions: dict[str, Any]
+    plan: list[dict[str, Any]] | None
+    budget: BudgetAnswer | None
+    labels: dict[str, str]
+    steps: int
+    next_step: int  # of branch main
+    branches: list[BranchAnswer]
+    created_at: str
+
+
+class AppendAnswer(Answer):
+    """What became of a batch of events; counts are steps."""
+
+    accepted: int
+    duplicates: int
+    next_step: int
+    sequence: int
+    verdict: str  # within or overdraft
+    guarantee: GuaranteeAnswer | None
+    budget: BudgetAnswer | None
+
+
+class DatasetGuarantee(GuaranteeAnswer):
+    """All runs of a dataset composed, reservations counted as spent."""
+
+    dataset: str
+    without_reservations: GuaranteeAnswer
+    budget: BudgetAnswer | None
+
+
+class HistoryPoint(Answer):
+    """The run's epsilon after so many steps."""
+
+    steps: int
+    sequence: int
+    epsilon: float | None
+
+
+class History(Answer):
+    """Epsilon by step, over all branches in the order of recording."""
+
+    run: str
+    delta: float
+    points: list[HistoryPoint]
+
+
+class BoundAnswer(Answer):
+    """A theorem of the registry."""
+
+    id: str
+    statement: str
+    source: str
+    status: str
+    relations: list[str]
+    assumptions: list[str]
+    parameters: list[str]
+
+
+class Page(Answer):
+    """Part of a list."""
+
+    next_page_token: str | None
+
+
+class DatasetPage(Page):
+    """Datasets in creation order."""
+
+    datasets: list[DatasetAnswer]
+
+
+class RunPage(Page):
+    """Runs in creation order."""
+
+    runs: list[RunAnswer]
+
+
+class BoundList(Answer):
+    """Every theorem built."""
+
+    bounds: list[BoundAnswer]
+
+
+class Health(Answer):
+    """Whether the service can answer."""
+
+    status: str
+    open_mode: bool
+
+
+def bound_answers() -> Mapping[str, BoundAnswer]:
+    """The registry by id."""
+    return {
+        theorem.id: BoundAnswer(
+            id=theorem.id,
+            statement=theorem.statement,
+            source=theorem.source,
+            status=theorem.status,
+            relations=list(theorem.relations),
+            assumptions=list(theorem.assumptions),
+            parameters=list(theorem.parameters),
+        )
+        for theorem in accounting.THEOREMS
+    }

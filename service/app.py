@@ -1,0 +1,99 @@
+"""Wiring: settings in, application out. Nothing is created at import."""
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+from fastapi import FastAPI
+from sqlalchemy import Engine
+
+import accounting
+from service import auth, problems, schema_version
+from service.auth import KeyRing, Scope
+from service.database import connect, transaction
+from service.errors import StartupError
+from service.http import BodyLimit, RequestLog
+from service.routes import bounds, datasets, events, health, plan, runs
+from service.schemas import EventBatch
+from service.settings import Settings
+
+_LOGGER = logging.getLogger("dpledger.app")
+FIRST_KEY: Final = "first-admin"
+KEY_LENGTH_MIN: Final = 32
+
+
+def create_app(settings: Settings) -> FastAPI:
+    """The application for these settings.
+
+    Raises:
+        StartupError: the database is not at this version, or the service would be open to others.
+    """
+    engine = connect(settings.database_url, busy_timeout_seconds=settings.busy_timeout_seconds)
+    schema_version.require_current(engine)
+    _require_key(engine, settings)
+    keys = KeyRing(engine, loopback=settings.loopback)
+    keys.refresh()
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        if keys.open_mode:
+            _LOGGER.warning("open mode: no key is needed on this loopback address")
+        yield
+        engine.dispose()
+
+    app = FastAPI(
+        title="dpledger",
+        version=accounting.__version__,
+        description="A ledger and meter for the privacy that training spends.",
+        docs_url=None,  # the page would load its scripts from elsewhere
+        redoc_url=None,
+        openapi_url="/v1/openapi.json",
+        lifespan=lifespan,
+        responses={"4XX": problems.DESCRIPTION, "503": problems.DESCRIPTION},
+    )
+    app.state.engine = engine
+    app.state.keys = keys
+    app.add_middleware(BodyLimit, bytes_max=settings.body_bytes_max)
+    app.add_middleware(RequestLog)  # outermost: every answer has an id
+    problems.install(app)
+    for module in (datasets, runs, events, plan, bounds, health):
+        app.include_router(module.router)
+    _describe_events(app)
+    return app
+
+
+def _require_key(engine: Engine, settings: Settings) -> None:
+    """Store the first key from its file; refuse to be reachable without one."""
+    with transaction(engine) as connection:
+        if auth.any_key(connection):
+            return
+        if settings.admin_key_file is not None:
+            key = settings.admin_key_file.read_text(encoding="utf-8").strip()
+            if len(key) < KEY_LENGTH_MIN:
+                raise StartupError(
+                    f"admin_key_file: a key has at least {KEY_LENGTH_MIN} characters."
+                )
+            auth.create_key(connection, name=FIRST_KEY, scope=Scope.ADMIN, key=key)
+        elif not settings.loopback:
+            raise StartupError(
+                f"host {settings.host} can be reached by others and there is no key. Create one "
+                "with `dpledger keys create --scope admin --name NAME`, or name a file with one "
+                "in DPLEDGER_ADMIN_KEY_FILE."
+            )
+
+
+def _describe_events(app: FastAPI) -> None:
+    """Add the schema of a batch, which its endpoint reads by hand, to the OpenAPI document."""
+    original = app.openapi
+
+    def described() -> dict[str, Any]:
+        document = original()
+        schema = EventBatch.model_json_schema(ref_template="#/components/schemas/{model}")
+        schemas = document["components"]["schemas"]
+        for name, definition in schema.pop("$defs").items():
+            schemas.setdefault(name, definition)
+        schemas.setdefault("EventBatch", schema)
+        return document
+
+    app.openapi = described  # type: ignore[method-assign]

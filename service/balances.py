@@ -1,0 +1,152 @@
+"""Balances in the database: reading them, changing them, and holding them against budgets."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import Connection, Row, bindparam, insert, select, update
+
+from accounting.balances import Balance
+from accounting.events import Event, NeighboringRelation
+from accounting.filters import RenyiFilter, best_order
+from accounting.guarantees import Status
+from service.answers import BudgetAnswer
+from service.documents import event_of
+from service.schemas import Budget
+from service.tables import distinct_events, run_balances
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What recording some steps adds to a balance."""
+
+    steps: Mapping[Event, int]
+    passes: Mapping[Event, int]  # may be negative: a pass moved to a less noisy event
+
+    def applied_to(self, balance: Balance) -> Balance:
+        """The balance after the change."""
+        return Balance(
+            steps=_sum(balance.steps, self.steps), passes=_sum(balance.passes, self.passes)
+        )
+
+
+def _sum(first: Mapping[Event, int], second: Mapping[Event, int]) -> dict[Event, int]:
+    total = dict(first)
+    for event, count in second.items():
+        total[event] = total.get(event, 0) + count
+    return {event: count for event, count in total.items() if count}
+
+
+def _balance(rows: list[Row[Any]], dataset_size: int) -> Balance:
+    events = [(event_of(row.content, dataset_size), row) for row in rows]
+    return Balance(
+        steps={event: row.steps for event, row in events if row.steps},
+        passes={event: row.passes for event, row in events if row.passes},
+    )
+
+
+def dataset_balance(connection: Connection, dataset: Row[Any]) -> Balance:
+    """What all runs of a dataset have spent together."""
+    query = select(distinct_events).where(distinct_events.c.dataset_id == dataset.id)
+    return _balance(list(connection.execute(query)), dataset.dataset_size)
+
+
+def run_balance(connection: Connection, run_id: int, dataset_size: int) -> Balance:
+    """What one run has spent, over all its branches."""
+    query = (
+        select(distinct_events.c.content, run_balances.c.steps, run_balances.c.passes)
+        .join(distinct_events, distinct_events.c.id == run_balances.c.event_id)
+        .where(run_balances.c.run_id == run_id)
+    )
+    return _balance(list(connection.execute(query)), dataset_size)
+
+
+_COUNTED: Final[dict[str, Any]] = {
+    "steps": bindparam("more_steps"),
+    "passes": bindparam("more_passes"),
+}
+
+
+def apply_change(
+    connection: Connection, change: Change, *, ids: Mapping[Event, int], run_id: int
+) -> None:
+    """Add a change to the balances of a run and of its dataset, whose row is locked."""
+    events = {**change.steps, **change.passes}
+    rows = [
+        {
+            "event": ids[event],
+            "more_steps": change.steps.get(event, 0),
+            "more_passes": change.passes.get(event, 0),
+        }
+        for event in events
+    ]
+    connection.execute(
+        update(distinct_events)
+        .where(distinct_events.c.id == bindparam("event"))
+        .values({name: distinct_events.c[name] + more for name, more in _COUNTED.items()}),
+        rows,
+    )
+    known = set(
+        connection.scalars(select(run_balances.c.event_id).where(run_balances.c.run_id == run_id))
+    )
+    if fresh := [row for row in rows if row["event"] not in known]:
+        values = {"run_id": run_id, "event_id": bindparam("event"), **_COUNTED}
+        connection.execute(insert(run_balances).values(values), fresh)
+    if present := [row for row in rows if row["event"] in known]:
+        connection.execute(
+            update(run_balances)
+            .where(run_balances.c.run_id == run_id, run_balances.c.event_id == bindparam("event"))
+            .values({name: run_balances.c[name] + more for name, more in _COUNTED.items()}),
+            present,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """A budget that a charge must fit in, and the balance it is held against."""
+
+    name: str  # "dataset:NAME" or "run:NAME"
+    filter: RenyiFilter
+    relation: NeighboringRelation
+    accept: frozenset[Status]
+    balance: Balance
+
+    def spent(self, change: Change | None = None) -> float:
+        """RDP at the filter's order, in nats, after the change. Upper."""
+        balance = change.applied_to(self.balance) if change else self.balance
+        return self.filter.spent(balance, relation=self.relation, accept=self.accept)
+
+    def admits(self, change: Change) -> bool:
+        """Whether the balance stays within the budget after the change."""
+        return self.filter.admits(self.spent(change))
+
+    def answer(self, change: Change | None = None) -> BudgetAnswer:
+        """The budget's state after the change."""
+        spent = self.filter.reading(self.spent(change))
+        return BudgetAnswer(
+            epsilon=self.filter.epsilon,
+            delta=self.filter.delta,
+            order=self.filter.order,
+            spent=spent if math.isfinite(spent) else None,
+            reserved=0.0,
+            remaining=max(0.0, self.filter.epsilon - spent),
+        )
+
+
+def filter_columns(budget: Budget | None) -> dict[str, float | None]:
+    """The columns of a budget; its filter's order is chosen here, once."""
+    if budget is None:
+        return {"budget_epsilon": None, "budget_delta": None, "budget_order": None}
+    return {
+        "budget_epsilon": budget.epsilon,
+        "budget_delta": budget.delta,
+        "budget_order": best_order(epsilon=budget.epsilon, delta=budget.delta),
+    }
+
+
+def filter_of(row: Row[Any]) -> RenyiFilter | None:
+    """The filter of a dataset's or run's row, if it has a budget."""
+    if row.budget_epsilon is None:
+        return None
+    return RenyiFilter(order=row.budget_order, epsilon=row.budget_epsilon, delta=row.budget_delta)

@@ -1,0 +1,268 @@
+"""The command line: serve, migrate, demo, epsilon, bounds, keys."""
+
+import json
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from pydantic import ValidationError
+from rich.console import Console
+from rich.table import Table
+
+import accounting
+from service.errors import InvalidRequestError, LedgerError, StartupError
+
+app = typer.Typer(
+    name="dpledger",
+    help="A ledger and meter for the privacy that training spends.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+keys = typer.Typer(help="API keys: create, list, revoke.", no_args_is_help=True)
+app.add_typer(keys, name="keys")
+_out = Console()
+
+DatabaseOption = Annotated[
+    str | None,
+    typer.Option("--database", help="sqlite:///FILE or postgresql://...; or DPLEDGER_DATABASE_URL"),
+]
+
+
+def _fail(message: str, code: int = 2) -> typer.Exit:
+    Console(stderr=True).print(message, markup=False, highlight=False, soft_wrap=True)
+    return typer.Exit(code)
+
+
+def _settings(**given: Any) -> Any:
+    from service.settings import Settings
+
+    try:
+        return Settings(**{name: value for name, value in given.items() if value is not None})
+    except ValidationError as error:
+        fault = error.errors()[0]
+        raise _fail(
+            f"DPLEDGER_{'.'.join(map(str, fault['loc'])).upper()}: {fault['msg']}"
+        ) from None
+
+
+def _engine(database: str | None) -> Any:
+    from service.database import connect
+
+    settings = _settings(database_url=database)
+    try:
+        return connect(settings.database_url, busy_timeout_seconds=settings.busy_timeout_seconds)
+    except StartupError as error:
+        raise _fail(str(error)) from None
+
+
+@app.command()
+def serve(
+    host: Annotated[str | None, typer.Option(help="address to bind; or DPLEDGER_HOST")] = None,
+    port: Annotated[int | None, typer.Option(help="port to bind; or DPLEDGER_PORT")] = None,
+    database: DatabaseOption = None,
+) -> None:
+    """Migrate the database, then serve until interrupted; what was accepted is finished."""
+    import uvicorn
+
+    from service import logs
+    from service.app import create_app
+
+    settings = _settings(host=host, port=port, database_url=database)
+    migrate(settings.database_url)
+    try:
+        application = create_app(settings)
+    except (StartupError, LedgerError, OSError) as error:
+        raise _fail(str(error)) from None
+    logs.configure(lambda: application.state.keys.open_mode)
+    config = uvicorn.Config(
+        application,
+        host=settings.host,
+        port=settings.port,
+        log_config=None,
+        timeout_graceful_shutdown=settings.shutdown_seconds,
+        server_header=False,
+    )
+    uvicorn.Server(config).run()
+
+
+@app.command()
+def migrate(database: DatabaseOption = None) -> None:
+    """Bring the database's schema to this version."""
+    from service import schema_version
+
+    engine = _engine(database)
+    try:
+        schema_version.upgrade(engine)
+    except (StartupError, LedgerError) as error:
+        raise _fail(str(error)) from None
+    finally:
+        engine.dispose()
+
+
+@app.command()
+def demo() -> None:
+    """Train a real classifier twice against a temporary service and compare the epsilons."""
+    from service.demo import main as run_demo
+
+    run_demo()
+
+
+def _document(file: Path) -> Any:
+    from service.documents import LedgerDocument
+    from service.http import parse_json
+    from service.problems import fault_list
+
+    try:
+        body = file.read_bytes()
+    except OSError as error:
+        raise _fail(f"{file}: {error.strerror}") from None
+    try:
+        return LedgerDocument.model_validate(parse_json(body, where=str(file)))
+    except ValidationError as error:
+        fault = fault_list(list(error.errors()))[0]
+        raise _fail(f"{file}: {fault['location']}: {fault['message']}") from None
+    except LedgerError as error:
+        raise _fail(error.detail) from None
+
+
+@app.command()
+def epsilon(
+    ledger: Annotated[Path, typer.Argument(help="a ledger document", metavar="LEDGER.json")],
+    delta: Annotated[float, typer.Option(help="in (0, 1)")],
+    accountant: Annotated[str, typer.Option(help="best, rdp or gdp")] = "best",
+    as_json: Annotated[bool, typer.Option("--json", help="the guarantee as JSON")] = False,
+) -> None:
+    """Recompute what a ledger document guarantees, offline."""
+    from service.answers import guarantee_answer
+    from service.schemas import accepted_statuses, relation_of
+
+    if not 0 < delta < 1:
+        raise _fail("--delta: must lie in (0, 1)")
+    document = _document(ledger)
+    try:
+        balance = document.balance()
+        found = accounting.guarantee(
+            balance,
+            relation=relation_of(document.neighboring_relation),
+            delta=delta,
+            accept=accepted_statuses(document.accept),
+            accountant=accountant,
+        )
+    except InvalidRequestError as error:
+        raise _fail(f"{ledger}: {error.detail}") from None
+    except ValueError as error:
+        raise _fail(f"--accountant: {error}") from None
+    answer = guarantee_answer(found, balance=balance, sequence=0)
+    if as_json:
+        typer.echo(answer.model_dump_json(indent=2))
+        return
+    _show(answer)
+
+
+def _show(answer: Any) -> None:
+    table = Table(show_header=False, box=None)
+    if answer.epsilon is None:
+        table.add_row("epsilon", f"none: {answer.reason}")
+    else:
+        table.add_row("epsilon", f"{answer.epsilon:.6g} (upper bound)")
+    table.add_row("delta", f"{answer.delta:.6g}")
+    for name in ("neighboring_relation", "accountant", "bound", "status", "valid_for", "steps"):
+        table.add_row(name, str(getattr(answer, name)))
+    table.add_row("assumptions", ", ".join(answer.assumptions) or "none")
+    if answer.unamplified_epsilon is not None:
+        table.add_row("unamplified", f"{answer.unamplified_epsilon:.6g}")
+    for other in answer.alternatives:
+        table.add_row("alternative", f"{other.epsilon:.6g} {other.bound} ({other.status})")
+    _out.print(table)
+
+
+@app.command()
+def bounds(
+    as_json: Annotated[bool, typer.Option("--json", help="the registry as JSON")] = False,
+) -> None:
+    """List every theorem the accountant may use."""
+    from service.answers import bound_answers
+
+    answers = bound_answers()
+    if as_json:
+        typer.echo(json.dumps([answer.model_dump() for answer in answers.values()], indent=2))
+        return
+    table = Table("id", "status", "relations", "source", box=None)
+    for answer in answers.values():
+        relations = "all" if len(answer.relations) == 3 else ", ".join(answer.relations)
+        table.add_row(answer.id, answer.status, relations, answer.source)
+    _out.print(table)
+
+
+@keys.command("create")
+def create_key(
+    scope: Annotated[str, typer.Option(help="viewer, trainer or admin")],
+    name: Annotated[str, typer.Option(help="who will hold it")],
+    database: DatabaseOption = None,
+) -> None:
+    """Create a key and print it; it is shown once and only its hash is kept."""
+    from service.auth import Scope, create_key
+    from service.database import transaction
+    from service.schemas import valid_name
+
+    if scope not in list(Scope):
+        raise _fail(f"--scope: must be one of {', '.join(Scope)}")
+    if not valid_name(name):
+        raise _fail("--name: must match [a-z0-9][a-z0-9._-]{0,62}")
+    try:
+        with transaction(_ready(database)) as connection:
+            typer.echo(create_key(connection, name=name, scope=Scope(scope)))
+    except LedgerError as error:
+        raise _fail(error.detail) from None
+
+
+@keys.command("list")
+def list_keys(database: DatabaseOption = None) -> None:
+    """List the keys: their names, scopes and first characters."""
+    from service.auth import list_keys
+    from service.catalog import stamp
+    from service.database import snapshot
+
+    table = Table("name", "scope", "key", "created", "revoked", box=None)
+    with snapshot(_ready(database)) as connection:
+        for row in list_keys(connection):
+            revoked = stamp(row.revoked_at) if row.revoked_at else ""
+            table.add_row(row.name, row.scope, f"{row.prefix}...", stamp(row.created_at), revoked)
+    _out.print(table)
+
+
+@keys.command("revoke")
+def revoke_key(
+    name: Annotated[str, typer.Argument(help="the key's name")], database: DatabaseOption = None
+) -> None:
+    """Stop a key from working."""
+    from service.auth import revoke_key
+    from service.database import transaction
+
+    try:
+        with transaction(_ready(database)) as connection:
+            revoke_key(connection, name)
+    except LedgerError as error:
+        raise _fail(error.detail) from None
+
+
+def _ready(database: str | None) -> Any:
+    """An engine for a database at this version; an empty one is set up first."""
+    from service import schema_version
+
+    engine = _engine(database)
+    try:
+        if schema_version.current(engine) is None:
+            schema_version.upgrade(engine)
+        schema_version.require_current(engine)
+    except (StartupError, LedgerError) as error:
+        raise _fail(str(error)) from None
+    return engine
+
+
+def main() -> None:
+    """Run the command line."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # small vectors: threads only cost
+    app()

@@ -1,0 +1,120 @@
+"""Connections and transactions: the only file that knows which database it is."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
+from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+
+from service.errors import StartupError, UnavailableError
+
+POOL_SIZE = 16  # connections kept; requests beyond wait for one
+_READ_ONLY = "dpledger_read_only"
+_UNAVAILABLE = "The database does not answer now; send the same request again."
+
+
+def connect(url: str, *, busy_timeout_seconds: float = 10.0) -> Engine:
+    """An engine for a SQLite file or a Postgres server.
+
+    Raises:
+        StartupError: the address is neither.
+    """
+    address = make_url(url)
+    timeout_ms = int(busy_timeout_seconds * 1000)
+    if address.get_backend_name() == "sqlite":
+        if not address.database or address.database == ":memory:":
+            raise StartupError("database_url: SQLite needs a file; memory forgets the ledger.")
+        engine = create_engine(
+            address.set(drivername="sqlite+pysqlite"),
+            pool_size=POOL_SIZE,
+            max_overflow=POOL_SIZE,
+            pool_timeout=busy_timeout_seconds,
+            connect_args={"timeout": busy_timeout_seconds, "check_same_thread": False},
+        )
+        event.listen(engine, "connect", _sqlite_on_connect)
+        event.listen(engine, "begin", _sqlite_on_begin)
+        return engine
+    if address.get_backend_name() == "postgresql":
+        return create_engine(
+            address.set(drivername="postgresql+psycopg"),
+            pool_size=POOL_SIZE,
+            max_overflow=POOL_SIZE,
+            pool_timeout=busy_timeout_seconds,
+            pool_pre_ping=True,
+            connect_args={
+                "connect_timeout": max(1, int(busy_timeout_seconds)),
+                "options": f"-c lock_timeout={timeout_ms} -c timezone=UTC",
+            },
+        )
+    raise StartupError("database_url: sqlite:///FILE or postgresql://USER@HOST/NAME.")
+
+
+def _sqlite_on_connect(connection: Any, _record: Any) -> None:
+    # SQLAlchemy begins transactions itself (below); sqlite3 must not begin its own.
+    connection.isolation_level = None
+    cursor = connection.cursor()
+    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+def _sqlite_on_begin(connection: Connection) -> None:
+    # A deferred transaction that reads, then writes, fails when another wrote in between.
+    read_only = connection.get_execution_options().get(_READ_ONLY, False)
+    connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")
+
+
+# Threads of one process queue here rather than poll SQLite's lock, which is unfair and slow.
+_writing = threading.Lock()
+
+
+@contextmanager
+def transaction(engine: Engine) -> Iterator[Connection]:
+    """A unit of work: committed when the block ends, rolled back when it raises.
+
+    Raises:
+        UnavailableError: the database is locked, unreachable or restarted; nothing was written
+            unless the commit itself was cut off, in which case sending again is harmless.
+    """
+    if engine.dialect.name == "sqlite":
+        with _writing, _answering(engine) as connection:
+            yield connection
+    else:
+        with _answering(engine) as connection:
+            yield connection
+
+
+@contextmanager
+def snapshot(engine: Engine) -> Iterator[Connection]:
+    """A consistent view for reading."""
+    read_only: dict[str, Any] = {_READ_ONLY: True}
+    if engine.dialect.name == "postgresql":
+        read_only = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
+    with _answering(engine.execution_options(**read_only)) as connection:
+        yield connection
+
+
+@contextmanager
+def _answering(engine: Engine) -> Iterator[Connection]:
+    try:
+        with engine.begin() as connection:
+            yield connection
+    except (OperationalError, PoolTimeoutError) as error:
+        raise UnavailableError(_UNAVAILABLE) from error
+    except DBAPIError as error:
+        if error.connection_invalidated:
+            raise UnavailableError(_UNAVAILABLE) from error
+        raise
+
+
+def ping(engine: Engine) -> None:
+    """Ask the database for an answer.
+
+    Raises:
+        UnavailableError: it gives none.
+    """
+    with snapshot(engine) as connection:
+        connection.execute(text("SELECT 1"))

@@ -1,0 +1,166 @@
+"""The ledger document: what was recorded, in a form a stranger can recompute from."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from functools import lru_cache
+from typing import Any, Final, Literal
+
+from pydantic import Field
+
+from accounting.balances import Balance, balance_of
+from accounting.events import (
+    Cyclic,
+    Event,
+    FixedSize,
+    Full,
+    Gaussian,
+    NoNoise,
+    Poisson,
+    Shuffle,
+    Span,
+    Unknown,
+)
+from service.errors import InvalidRequestError
+from service.schemas import (
+    Acceptable,
+    Assumptions,
+    Count,
+    Delta,
+    Labels,
+    Name,
+    PlannedEvent,
+    Relation,
+    Release,
+    Step,
+    StepMessage,
+    Wire,
+    to_event,
+)
+
+FORMAT: Final = "dpledger/1"
+
+
+class BranchDocument(Wire):
+    """A branch beside main: where it began and what it recorded."""
+
+    name: Name
+    from_step: Step
+    events: list[PlannedEvent]
+
+
+class Overdraft(Wire):
+    """Steps that were recorded beyond a limit."""
+
+    branch: Name
+    first_step: Step
+    steps: Count
+
+
+class LedgerDocument(Wire):
+    """Everything that was recorded of a run."""
+
+    format: Literal["dpledger/1"]
+    neighboring_relation: Relation
+    dataset_size: Count | None = None
+    release: Release = "every_step"
+    assumptions: Assumptions = Field(default_factory=dict)
+    events: list[PlannedEvent]
+    branches: list[BranchDocument] = Field(default_factory=list)
+    run: Name | None = None
+    dataset: Name | None = None
+    delta: Delta | None = None
+    accept: list[Acceptable] | None = None
+    plan: list[PlannedEvent] | None = None
+    overdrafts: list[Overdraft] | None = None
+    labels: Labels | None = None
+
+    def balance(self) -> Balance:
+        """What the document's events add up to.
+
+        Raises:
+            InvalidRequestError: events are not contiguous, or do not fit the dataset.
+        """
+        sequences = [spans_of(self.events, dataset_size=self.dataset_size, first_step=0)]
+        for index, branch in enumerate(self.branches):
+            sequences.append(
+                spans_of(
+                    branch.events,
+                    dataset_size=self.dataset_size,
+                    first_step=branch.from_step,
+                    location=f"branches[{index}].events",
+                )
+            )
+        return balance_of(sequences)
+
+
+def spans_of(
+    events: Sequence[PlannedEvent],
+    *,
+    dataset_size: int | None,
+    first_step: int,
+    location: str = "events",
+) -> list[Span]:
+    """The spans of events that follow one another from `first_step`.
+
+    Raises:
+        InvalidRequestError: an event does not begin where the one before it ended, or does not
+            fit the dataset.
+    """
+    spans = []
+    for index, message in enumerate(events):
+        here = f"{location}[{index}]"
+        if message.first_step not in (None, first_step):
+            raise InvalidRequestError(f"{here}.first_step", f"must be {first_step}")
+        event = to_event(message, dataset_size=dataset_size, location=here)
+        spans.append(Span(event=event, steps=message.steps))
+        first_step += message.steps
+    return spans
+
+
+def canonical(value: Any) -> str:
+    """JSON with sorted keys and no spaces: the same text for the same value."""
+    return json.dumps(
+        value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    )
+
+
+_KINDS: Final[dict[type, str]] = {
+    Gaussian: "gaussian",
+    NoNoise: "none",
+    Full: "full",
+    Poisson: "poisson",
+    FixedSize: "fixed_size",
+    Unknown: "unknown",
+    Cyclic: "cyclic",
+    Shuffle: "shuffle",
+}
+
+
+def content_of(event: Event) -> str:
+    """The stored form of an event: canonical JSON of its normalised fields."""
+    sampling = {"kind": _KINDS[type(event.sampling)]} | asdict(event.sampling)
+    sampling.pop("dataset_size", None)  # a constant of the dataset, not of the event
+    mechanism = {"kind": _KINDS[type(event.mechanism)]} | asdict(event.mechanism)
+    return canonical({"mechanism": mechanism, "sampling": sampling})
+
+
+@lru_cache(maxsize=65536)
+def event_of(content: str, dataset_size: int) -> Event:
+    """The event whose stored form this is."""
+    message = StepMessage.model_validate(json.loads(content))
+    return to_event(message, dataset_size=dataset_size, location="event")
+
+
+def merged(spans: Iterable[tuple[int, int, str]]) -> list[dict[str, Any]]:
+    """Events of a document from (first_step, steps, content), adjacent equal ones as one."""
+    runs: list[tuple[int, int, str]] = []
+    for first_step, steps, content in spans:
+        if runs and runs[-1][2] == content and runs[-1][0] + runs[-1][1] == first_step:
+            runs[-1] = (runs[-1][0], runs[-1][1] + steps, content)
+        else:
+            runs.append((first_step, steps, content))
+    return [
+        {"first_step": first_step, "steps": steps, **json.loads(content)}
+        for first_step, steps, content in runs
+    ]

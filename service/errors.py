@@ -1,0 +1,131 @@
+"""Refusals, as exceptions: their text is safe to show and never repeats what was sent."""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+
+class LedgerError(Exception):
+    """Base of every refusal; `slug` names its problem page."""
+
+    slug: ClassVar[str]
+
+    def __init__(self, detail: str, **extra: object) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.extra = extra  # further members of the problem document
+
+
+class NotFoundError(LedgerError):
+    """No such name, or none that the caller may see."""
+
+    slug = "not-found"
+
+
+class InvalidRequestError(LedgerError):
+    """A value that the schema alone cannot refuse, named by its location."""
+
+    slug = "invalid-request"
+
+    def __init__(self, location: str, message: str) -> None:
+        super().__init__(
+            f"{location}: {message}", errors=[{"location": location, "message": message}]
+        )
+
+
+class ConflictError(LedgerError):
+    """The same name or steps were recorded before with other content."""
+
+    slug = "conflict"
+
+
+class RunExistsError(LedgerError):
+    """Another process opened this run first."""
+
+    slug = "run-exists"
+
+
+class BranchExistsError(LedgerError):
+    """Another process opened this branch first."""
+
+    slug = "branch-exists"
+
+
+class RunFinishedError(LedgerError):
+    """A finished run is not charged; what happened is still recorded."""
+
+    slug = "run-finished"
+
+
+class OutOfSequenceError(LedgerError):
+    """Steps are missing before the first one sent, or it lies before its branch began."""
+
+    slug = "out-of-sequence"
+
+    def __init__(self, expected_step: int) -> None:
+        super().__init__(
+            f"The branch's next step is {expected_step}; steps are recorded without gaps.",
+            expected_step=expected_step,
+        )
+
+
+class UnsupportedEventError(LedgerError):
+    """An event that no accepted theorem bounds."""
+
+    slug = "unsupported-event"
+
+    def __init__(self, index: int, reason: str) -> None:
+        super().__init__(f"events[{index}]: {reason}", location=f"events[{index}]")
+
+
+class BudgetExhaustedError(LedgerError):
+    """The steps do not fit in a budget; nothing was recorded."""
+
+    slug = "budget-exhausted"
+
+    def __init__(self, failing_scopes: Sequence[dict[str, object]], admissible_steps: int) -> None:
+        names = ", ".join(str(scope["scope"]) for scope in failing_scopes)
+        super().__init__(
+            f"The steps do not fit in the budget of {names}; the first {admissible_steps} would.",
+            failing_scopes=list(failing_scopes),
+            admissible_steps=admissible_steps,
+        )
+
+
+class UnauthorizedError(LedgerError):
+    """No key, or one that is not known."""
+
+    slug = "unauthorized"
+
+
+class ForbiddenError(LedgerError):
+    """The key's scope does not allow this call."""
+
+    slug = "forbidden"
+
+
+class MalformedBodyError(LedgerError):
+    """The body is not JSON as RFC 8259 has it, or repeats a key."""
+
+    slug = "malformed-body"
+
+
+class UnsupportedMediaTypeError(LedgerError):
+    """The body is of a type this call does not read."""
+
+    slug = "unsupported-media-type"
+
+
+class HostNotAllowedError(LedgerError):
+    """In open mode only loopback names may address the service."""
+
+    slug = "host-not-allowed"
+
+
+class UnavailableError(LedgerError):
+    """The database cannot take the request now; the same request may be sent again."""
+
+    slug = "unavailable"
+
+
+class StartupError(Exception):
+    """The service must not start like this; the text says what to change."""

@@ -1,0 +1,159 @@
+"""HTTP at the edge: strict JSON bodies, and one middleware for ids, hosts and logs."""
+
+import json
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+from uuid import uuid4
+
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service import logs
+from service.errors import MalformedBodyError, UnsupportedMediaTypeError
+
+JSON: Final = "application/json"
+NDJSON: Final = "application/x-ndjson"
+_LOGGER = logging.getLogger("dpledger.http")
+
+
+class _DuplicateKeyError(ValueError):
+    pass
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise _DuplicateKeyError
+    return found
+
+
+def _refuse_constant(_name: str) -> Any:
+    raise ValueError("not JSON")
+
+
+def parse_json(body: bytes, *, where: str = "body") -> Any:
+    """The value of a JSON text, as RFC 8259 has it and with unique keys.
+
+    Raises:
+        MalformedBodyError: it is not JSON in UTF-8, repeats a key, or nests or counts too far.
+    """
+    try:
+        return json.loads(
+            body.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_refuse_constant
+        )
+    except _DuplicateKeyError:
+        raise MalformedBodyError(f"{where}: an object repeats a key") from None
+    except UnicodeDecodeError:
+        raise MalformedBodyError(f"{where}: not UTF-8") from None
+    except RecursionError:
+        raise MalformedBodyError(f"{where}: nested too deeply") from None
+    except json.JSONDecodeError as error:
+        raise MalformedBodyError(f"{where}: not JSON at character {error.pos}") from None
+    except ValueError:  # NaN and infinities, and integers of thousands of digits
+        raise MalformedBodyError(f"{where}: not a JSON number") from None
+
+
+def media_type(request: Request) -> str:
+    """The body's declared type, without parameters."""
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+class StrictRequest(Request):
+    """A request whose JSON was read strictly."""
+
+    parsed: Any = None
+
+    async def json(self) -> Any:
+        """The body's value; FastAPI asks for it."""
+        return self.parsed
+
+
+class StrictRoute(APIRoute):
+    """A route that reads bodies strictly and names the types it does not read."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Wrap FastAPI's handler."""
+        handler = super().get_route_handler()
+
+        async def strict(request: Request) -> Response:
+            if self.body_field is None:
+                return await handler(request)
+            if media_type(request) != JSON:
+                raise UnsupportedMediaTypeError(f"Send {JSON}.")
+            checked = StrictRequest(request.scope, request.receive)
+            checked.parsed = parse_json(await checked.body())
+            return await handler(checked)
+
+        return strict
+
+
+class BodyLimit:
+    """ASGI middleware: refuses a body beyond a size, declared or not, before it is kept."""
+
+    def __init__(self, app: ASGIApp, *, bytes_max: int) -> None:
+        self.app = app
+        self.bytes_max = bytes_max
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one connection."""
+        declared = dict(scope.get("headers", ())).get(b"content-length", b"0")
+        received = int(declared) if declared.isdigit() else 0
+
+        async def bounded() -> Message:
+            nonlocal received
+            if received <= self.bytes_max:
+                message = await receive()
+                if not declared.isdigit() or declared == b"0":
+                    received += len(message.get("body", b""))
+                if received <= self.bytes_max:
+                    return message
+            raise HTTPException(413)  # FastAPI lets this one error pass while it reads a body
+
+        await self.app(scope, bounded, send)
+
+
+class RequestLog:
+    """ASGI middleware: gives every request an id, answers with it, and logs one line."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one connection."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        identifier = uuid4().hex
+        token = logs.request_id.set(identifier)
+        started = time.perf_counter()
+        status = 500
+
+        async def answered(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [
+                    *message["headers"],
+                    (b"x-request-id", identifier.encode()),
+                    (b"x-content-type-options", b"nosniff"),
+                    (b"cache-control", b"no-store"),
+                ]
+            await send(message)
+
+        try:
+            await self.app(scope, receive, answered)
+        finally:
+            _LOGGER.info(
+                "request",
+                extra={
+                    "method": scope["method"],
+                    "path": scope["path"],
+                    "status": status,
+                    "milliseconds": round((time.perf_counter() - started) * 1000, 3),
+                },
+            )
+            logs.request_id.reset(token)

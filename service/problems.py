@@ -1,0 +1,151 @@
+"""RFC 9457: each refusal's status, title and page. The only place where errors meet HTTP."""
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic_core import ErrorDetails
+from starlette.exceptions import HTTPException
+
+from service.errors import LedgerError
+
+_LOGGER = logging.getLogger("dpledger.problems")
+MEDIA_TYPE: Final = "application/problem+json"
+ERRORS_MAX: Final = 20  # named in one answer
+LOCATION_MAX: Final = 200  # characters; an unknown field's name is the sender's
+RETRY_AFTER_SECONDS: Final = 1
+
+PROBLEMS: Final[dict[str, tuple[int, str]]] = {
+    "malformed-body": (400, "The body is not valid JSON"),
+    "unauthorized": (401, "A valid API key is needed"),
+    "forbidden": (403, "The key's scope does not allow this"),
+    "not-found": (404, "Nothing of that name"),
+    "method-not-allowed": (405, "The path does not take this method"),
+    "budget-exhausted": (409, "The steps do not fit in the budget"),
+    "conflict": (409, "Recorded before with other content"),
+    "run-exists": (409, "Another process opened this run"),
+    "branch-exists": (409, "Another process opened this branch"),
+    "run-finished": (409, "The run was closed"),
+    "out-of-sequence": (409, "Steps are missing"),
+    "body-too-large": (413, "The body is too large"),
+    "unsupported-media-type": (415, "The body's type is not read here"),
+    "host-not-allowed": (421, "The Host header is not a loopback name"),
+    "invalid-request": (422, "A field is missing, unknown or out of range"),
+    "unsupported-event": (422, "No accepted theorem bounds this event"),
+    "internal-error": (500, "The service failed"),
+    "unavailable": (503, "The database does not answer now"),
+}
+# What the OpenAPI document says of every refusal.
+DESCRIPTION: Final[dict[str, Any]] = {
+    "description": "A problem document (RFC 9457)",
+    "content": {
+        MEDIA_TYPE: {
+            "schema": {
+                "type": "object",
+                "required": ["type", "title", "status", "detail"],
+                "properties": {
+                    "type": {"type": "string"},
+                    "title": {"type": "string"},
+                    "status": {"type": "integer"},
+                    "detail": {"type": "string"},
+                },
+            }
+        }
+    },
+}
+_BY_STATUS: Final = {
+    400: "malformed-body",
+    404: "not-found",
+    405: "method-not-allowed",
+    413: "body-too-large",
+}
+
+
+def problem(
+    slug: str, detail: str, *, headers: Mapping[str, str] | None = None, **extra: object
+) -> JSONResponse:
+    """A problem document."""
+    status, title = PROBLEMS[slug]
+    content = {
+        "type": f"/problems/{slug}",
+        "title": title,
+        "status": status,
+        "detail": detail,
+        **extra,
+    }
+    return JSONResponse(content, status, headers=dict(headers or {}), media_type=MEDIA_TYPE)
+
+
+def page(slug: str) -> str | None:
+    """The page that explains a problem, in Markdown."""
+    if slug not in PROBLEMS:
+        return None
+    here = Path(__file__).parent
+    for folder in (here / "problem_pages", here.parent / "docs" / "problems"):
+        if (file := folder / f"{slug}.md").is_file():
+            return file.read_text(encoding="utf-8")
+    return None
+
+
+def location_of(parts: tuple[int | str, ...]) -> str:
+    """`body.events[3].steps` from its parts."""
+    text = ""
+    for part in parts:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    safe = "".join(letter if letter.isprintable() else "?" for letter in text)
+    return safe[:LOCATION_MAX]
+
+
+def _message(error: ErrorDetails | Mapping[str, Any]) -> str:
+    if error["type"] == "union_tag_invalid":  # pydantic's own text repeats what was sent
+        return f"kind must be one of {error['ctx']['expected_tags']}"
+    if error["type"] == "extra_forbidden":
+        return "unknown field"
+    text = str(error["msg"])
+    return text.removeprefix("Value error, ")
+
+
+def fault_list(errors: list[Any]) -> list[dict[str, str]]:
+    """Where each fault lies and what is allowed there; never what was sent."""
+    return [
+        {"location": location_of(error["loc"]), "message": _message(error)}
+        for error in errors[:ERRORS_MAX]
+    ]
+
+
+def invalid(errors: list[Any]) -> JSONResponse:
+    """The answer to a message that breaks its schema."""
+    faults = fault_list(errors)
+    detail = "; ".join(f"{fault['location']}: {fault['message']}" for fault in faults[:3])
+    return problem("invalid-request", detail, errors=faults)
+
+
+def install(app: FastAPI) -> None:
+    """Answer every error with a problem document."""
+
+    @app.exception_handler(LedgerError)
+    async def _refused(_request: Request, error: LedgerError) -> JSONResponse:
+        headers = {}
+        if error.slug == "unavailable":
+            headers["Retry-After"] = str(RETRY_AFTER_SECONDS)
+        if error.slug == "unauthorized":
+            headers["WWW-Authenticate"] = "Bearer"
+        return problem(error.slug, error.detail, headers=headers, **error.extra)
+
+    @app.exception_handler(RequestValidationError)
+    async def _invalid(_request: Request, error: RequestValidationError) -> JSONResponse:
+        return invalid(list(error.errors()))
+
+    @app.exception_handler(HTTPException)
+    async def _http(_request: Request, error: HTTPException) -> JSONResponse:
+        slug = _BY_STATUS.get(error.status_code, "internal-error")
+        return problem(slug, PROBLEMS[slug][1], headers=error.headers)
+
+    @app.exception_handler(Exception)
+    async def _failed(_request: Request, error: Exception) -> JSONResponse:
+        _LOGGER.error("unhandled", exc_info=error)
+        return problem("internal-error", "The failure was logged under the request's id.")

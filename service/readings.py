@@ -1,0 +1,255 @@
+"""Reading the ledger: guarantees, history and the ledger document. Nothing here writes."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from sqlalchemy import Connection, Row, select
+
+from accounting import accountants
+from accounting.balances import Balance, OpenPass, advance
+from accounting.events import Event, NeighboringRelation, Span
+from service.answers import DatasetGuarantee, GuaranteeAnswer, History, HistoryPoint
+from service.answers import guarantee_answer as answer
+from service.balances import dataset_balance, run_balance
+from service.catalog import (
+    MAIN,
+    accept_of,
+    dataset_of,
+    find_dataset,
+    find_run,
+    scope_of_dataset,
+)
+from service.documents import FORMAT, canonical, event_of, merged
+from service.errors import InvalidRequestError
+from service.tables import branches, distinct_events, entries
+
+READING = "rdp"  # what an append answers with: the cheapest accountant that serves every event
+
+
+def guarantee_of(
+    balance: Balance,
+    dataset: Row[Any],
+    *,
+    sequence: int,
+    delta: float | None = None,
+    epsilon: float | None = None,
+    accountant: str = accountants.BEST,
+) -> GuaranteeAnswer:
+    """What a balance of a dataset's events guarantees."""
+    found = accountants.guarantee(
+        balance,
+        relation=NeighboringRelation(dataset.neighboring_relation),
+        delta=delta,
+        epsilon=epsilon,
+        accept=accept_of(dataset),
+        accountant=accountant,
+    )
+    return answer(found, balance=balance, sequence=sequence)
+
+
+def delta_of(dataset: Row[Any], run: Row[Any] | None = None) -> float | None:
+    """The delta to answer at: the run's, else the dataset's budget's."""
+    if run is not None and run.delta is not None:
+        return float(run.delta)
+    return None if dataset.budget_delta is None else float(dataset.budget_delta)
+
+
+def _target(
+    dataset: Row[Any], run: Row[Any] | None, delta: float | None, epsilon: float | None
+) -> dict[str, float | None]:
+    if delta is not None and epsilon is not None:
+        raise InvalidRequestError("query.epsilon", "give delta or epsilon, not both")
+    if epsilon is not None:
+        return {"epsilon": epsilon}
+    delta = delta_of(dataset, run) if delta is None else delta
+    if delta is None:
+        raise InvalidRequestError(
+            "query.delta", "must be given: neither the run nor the dataset's budget has one"
+        )
+    return {"delta": delta}
+
+
+def run_guarantee(
+    connection: Connection,
+    run_name: str,
+    *,
+    delta: float | None,
+    epsilon: float | None,
+    accountant: str,
+) -> GuaranteeAnswer:
+    """What a run has spent, over all its branches.
+
+    Raises:
+        NotFoundError: there is no such run.
+        InvalidRequestError: no delta is known, or both delta and epsilon are given.
+    """
+    run = find_run(connection, run_name)
+    dataset = dataset_of(connection, run)
+    return guarantee_of(
+        run_balance(connection, run.id, dataset.dataset_size),
+        dataset,
+        sequence=dataset.head_sequence,
+        accountant=accountant,
+        **_target(dataset, run, delta, epsilon),
+    )
+
+
+def dataset_guarantee(
+    connection: Connection,
+    name: str,
+    *,
+    delta: float | None,
+    epsilon: float | None,
+    accountant: str,
+) -> DatasetGuarantee:
+    """What all runs of a dataset have spent together.
+
+    Raises:
+        NotFoundError: there is no such dataset.
+        InvalidRequestError: no delta is known, or both delta and epsilon are given.
+    """
+    dataset = find_dataset(connection, name)
+    found = guarantee_of(
+        dataset_balance(connection, dataset),
+        dataset,
+        sequence=dataset.head_sequence,
+        accountant=accountant,
+        **_target(dataset, None, delta, epsilon),
+    )
+    scope = scope_of_dataset(connection, dataset)
+    return DatasetGuarantee(
+        **found.model_dump(),
+        dataset=dataset.name,
+        without_reservations=found,
+        budget=scope.answer() if scope else None,
+    )
+
+
+def _recorded(connection: Connection, run: Row[Any]) -> Iterable[Row[Any]]:
+    """The run's entries in the order of recording, with their event and branch."""
+    query = (
+        select(
+            entries.c.sequence,
+            entries.c.branch_id,
+            entries.c.first_step,
+            entries.c.steps,
+            entries.c.verdict,
+            distinct_events.c.content,
+        )
+        .join(distinct_events, distinct_events.c.id == entries.c.event_id)
+        .where(entries.c.run_id == run.id)
+        .order_by(entries.c.sequence)
+    )
+    return connection.execute(query)
+
+
+def history(connection: Connection, run_name: str, *, delta: float | None, points: int) -> History:
+    """Epsilon after evenly spaced numbers of steps, the last included.
+
+    Raises:
+        NotFoundError: there is no such run.
+        InvalidRequestError: no delta is known.
+    """
+    run = find_run(connection, run_name)
+    dataset = dataset_of(connection, run)
+    at = _target(dataset, run, delta, None)["delta"]
+    recorded = list(_recorded(connection, run))
+    total = sum(row.steps for row in recorded)
+    marks = sorted({-(-total * i // points) for i in range(1, points + 1)} - {0})
+    found = []
+    for mark, sequence, balance in _balances_at(recorded, marks, dataset.dataset_size):
+        reading = guarantee_of(
+            balance, dataset, sequence=sequence, delta=at, accountant=accountants.BEST
+        )
+        found.append(HistoryPoint(steps=mark, sequence=sequence, epsilon=reading.epsilon))
+    return History(run=run.name, delta=at or 0.0, points=found)
+
+
+def _balances_at(
+    recorded: Iterable[Row[Any]], marks: list[int], dataset_size: int
+) -> Iterable[tuple[int, int, Balance]]:
+    """(steps, sequence, balance) each time the steps recorded so far reach a mark."""
+    steps: Counter[Event] = Counter()
+    passes: Counter[Event] = Counter()
+    open_passes: dict[int, OpenPass | None] = {}
+    done, waiting = 0, iter(marks)
+    mark = next(waiting, None)
+    for row in recorded:
+        event = event_of(row.content, dataset_size)
+        left = row.steps
+        while left:
+            count = left if mark is None else min(left, mark - done)
+            steps[event] += count
+            more, open_passes[row.branch_id] = advance(
+                open_passes.get(row.branch_id), Span(event=event, steps=count)
+            )
+            passes.update(more)
+            done, left = done + count, left - count
+            if done == mark:
+                counted = {key: value for key, value in passes.items() if value}
+                yield done, row.sequence, Balance(steps=dict(steps), passes=counted)
+                mark = next(waiting, None)
+
+
+def refold(connection: Connection, run: Row[Any], dataset_size: int) -> Balance:
+    """The run's balance from its entries alone; the stored one is a cache of this."""
+    recorded = list(_recorded(connection, run))
+    total = sum(row.steps for row in recorded)
+    if not total:
+        return Balance()
+    return next(iter(_balances_at(recorded, [total], dataset_size)))[2]
+
+
+def ledger_document(connection: Connection, run_name: str) -> str:
+    """The run's ledger document in canonical JSON.
+
+    Raises:
+        NotFoundError: there is no such run.
+    """
+    run = find_run(connection, run_name)
+    dataset = dataset_of(connection, run)
+    spans: dict[int, list[tuple[int, int, str]]] = {}
+    beyond: dict[int, list[tuple[int, int, str]]] = {}
+    for row in _recorded(connection, run):
+        part = (row.first_step, row.steps, row.content)
+        spans.setdefault(row.branch_id, []).append(part)
+        if row.verdict == "overdraft":
+            beyond.setdefault(row.branch_id, []).append((row.first_step, row.steps, "{}"))
+    query = select(branches).where(branches.c.run_id == run.id).order_by(branches.c.id)
+    found = list(connection.execute(query))
+    document: dict[str, Any] = {
+        "format": FORMAT,
+        "neighboring_relation": dataset.neighboring_relation,
+        "dataset_size": dataset.dataset_size,
+        "release": run.release,
+        "assumptions": json.loads(run.assumptions),
+        "events": [],
+        "run": run.name,
+        "dataset": dataset.name,
+        "accept": json.loads(dataset.accept),
+        "labels": json.loads(run.labels),
+    }
+    optional = {
+        "delta": delta_of(dataset, run),
+        "plan": None if run.plan is None else json.loads(run.plan),
+        "overdrafts": [
+            {"branch": branch.name, **part}
+            for branch in found
+            for part in merged(beyond.get(branch.id, []))
+        ],
+        "branches": [
+            {
+                "name": branch.name,
+                "from_step": branch.from_step,
+                "events": merged(spans.get(branch.id, [])),
+            }
+            for branch in found
+            if branch.name != MAIN
+        ],
+    }
+    main = next(branch for branch in found if branch.name == MAIN)
+    document["events"] = merged(spans.get(main.id, []))
+    document |= {key: value for key, value in optional.items() if value}
+    return canonical(document)

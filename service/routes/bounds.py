@@ -1,0 +1,25 @@
+"""The registry: every theorem built."""
+
+from fastapi import APIRouter
+
+from service.answers import BoundAnswer, BoundList, bound_answers
+from service.auth import Viewer
+from service.errors import NotFoundError
+from service.routes.parameters import PathName
+
+router = APIRouter(prefix="/v1/bounds", tags=["bounds"])
+
+
+@router.get("")
+def list_bounds(_caller: Viewer) -> BoundList:
+    """Every theorem: statement, source, status, assumptions, parameters."""
+    return BoundList(bounds=list(bound_answers().values()))
+
+
+@router.get("/{bound}")
+def get_bound(bound: PathName, _caller: Viewer) -> BoundAnswer:
+    """One theorem."""
+    found = bound_answers().get(bound)
+    if found is None:
+        raise NotFoundError("There is no such bound.")
+    return found

@@ -1,0 +1,53 @@
+"""Datasets: what is protected, and what was spent on it."""
+
+from fastapi import APIRouter, Response
+from sqlalchemy import select
+
+from service import catalog, readings
+from service.answers import DatasetAnswer, DatasetGuarantee, DatasetPage
+from service.auth import Admin, Viewer
+from service.database import snapshot, transaction
+from service.http import StrictRoute
+from service.routes.parameters import Database, Guarantees, Pages, PathName, token_of
+from service.schemas import NewDataset
+from service.tables import datasets
+
+router = APIRouter(prefix="/v1/datasets", route_class=StrictRoute, tags=["datasets"])
+
+
+@router.post("", status_code=201)
+def create_dataset(
+    new: NewDataset, database: Database, _caller: Admin, response: Response
+) -> DatasetAnswer:
+    """Create a dataset; 200 when the same request created it before."""
+    with transaction(database) as connection:
+        answer, created = catalog.create_dataset(connection, new)
+    response.status_code = 201 if created else 200
+    return answer
+
+
+@router.get("")
+def list_datasets(query: Pages, database: Database, _caller: Viewer) -> DatasetPage:
+    """Datasets in creation order."""
+    with snapshot(database) as connection:
+        rows, after = catalog.page(
+            connection, select(datasets), datasets, after=query.after, size=query.page_size
+        )
+        found = [catalog.dataset_answer(connection, row) for row in rows]
+    return DatasetPage(datasets=found, next_page_token=token_of(after))
+
+
+@router.get("/{dataset}")
+def get_dataset(dataset: PathName, database: Database, _caller: Viewer) -> DatasetAnswer:
+    """A dataset with what is spent, reserved and remaining."""
+    with snapshot(database) as connection:
+        return catalog.dataset_answer(connection, catalog.find_dataset(connection, dataset))
+
+
+@router.get("/{dataset}/guarantee")
+def get_guarantee(
+    dataset: PathName, query: Guarantees, database: Database, _caller: Viewer
+) -> DatasetGuarantee:
+    """All runs of a dataset composed."""
+    with snapshot(database) as connection:
+        return readings.dataset_guarantee(connection, dataset, **query.model_dump())

@@ -1,0 +1,93 @@
+"""What endpoints take beside a body: names in paths, queries, the database."""
+
+import base64
+import binascii
+from typing import Annotated, Literal
+
+from fastapi import Depends, Path, Query, Request
+from pydantic import BaseModel, ConfigDict, Field
+from sqlalchemy import Engine
+
+from service.errors import InvalidRequestError
+from service.schemas import NAME_PATTERN
+
+PathName = Annotated[str, Path(pattern=NAME_PATTERN)]
+
+
+def _engine(request: Request) -> Engine:
+    engine: Engine = request.app.state.engine
+    return engine
+
+
+Database = Annotated[Engine, Depends(_engine)]
+
+
+class Parameters(BaseModel):
+    """Base of every query: unknown parameters are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class GuaranteeQuery(Parameters):
+    """What is asked of a guarantee."""
+
+    delta: float | None = Field(default=None, gt=0, lt=1)
+    epsilon: float | None = Field(default=None, ge=0, le=1e6)
+    accountant: Literal["best", "rdp", "gdp"] = "best"
+
+
+class HistoryQuery(Parameters):
+    """How finely, and at which delta, to tell the history."""
+
+    delta: float | None = Field(default=None, gt=0, lt=1)
+    points: int = Field(default=100, ge=1, le=1000)
+
+
+class PageQuery(Parameters):
+    """Which part of a list."""
+
+    page_size: int = Field(default=100, ge=1, le=1000)
+    page_token: str | None = Field(default=None, max_length=64)
+
+    @property
+    def after(self) -> int:
+        """The row to continue after.
+
+        Raises:
+            InvalidRequestError: the token is not one that was given out.
+        """
+        if self.page_token is None:
+            return 0
+        try:
+            after = int(base64.urlsafe_b64decode(self.page_token.encode()).decode("ascii"))
+        except (binascii.Error, ValueError):
+            after = -1
+        if not 0 <= after < 2**63:
+            raise InvalidRequestError("query.page_token", "must be a next_page_token")
+        return after
+
+
+class RunPageQuery(PageQuery):
+    """Which runs, and which part of their list."""
+
+    dataset: str | None = Field(default=None, pattern=NAME_PATTERN)
+    state: Literal["active", "finished", "aborted", "reopened"] | None = None
+
+
+class AppendQuery(Parameters):
+    """Where an NDJSON body goes; a JSON body says so itself."""
+
+    branch: str = Field(default="main", pattern=NAME_PATTERN)
+    mode: Literal["record", "charge"] = "record"
+
+
+def token_of(after: int | None) -> str | None:
+    """The opaque token that continues a list after a row."""
+    return None if after is None else base64.urlsafe_b64encode(str(after).encode()).decode()
+
+
+Guarantees = Annotated[GuaranteeQuery, Query()]
+Histories = Annotated[HistoryQuery, Query()]
+Pages = Annotated[PageQuery, Query()]
+RunPages = Annotated[RunPageQuery, Query()]
+Appends = Annotated[AppendQuery, Query()]

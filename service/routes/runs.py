@@ -1,0 +1,97 @@
+"""Runs and their branches: registering, reading, finishing."""
+
+from fastapi import APIRouter, Response
+from sqlalchemy import select
+
+from service import catalog, readings
+from service.answers import BranchAnswer, GuaranteeAnswer, History, RunAnswer, RunPage
+from service.auth import Trainer, Viewer
+from service.database import snapshot, transaction
+from service.documents import LedgerDocument
+from service.http import JSON, StrictRoute
+from service.routes.parameters import (
+    Database,
+    Guarantees,
+    Histories,
+    PathName,
+    RunPages,
+    token_of,
+)
+from service.schemas import Finish, NewBranch, NewRun
+from service.tables import datasets, runs
+
+router = APIRouter(prefix="/v1/runs", route_class=StrictRoute, tags=["runs"])
+
+
+@router.post("", status_code=201)
+def create_run(new: NewRun, database: Database, _caller: Trainer, response: Response) -> RunAnswer:
+    """Register a run; 200 when the same request registered it before."""
+    with transaction(database) as connection:
+        answer, created = catalog.create_run(connection, new)
+    response.status_code = 201 if created else 200
+    return answer
+
+
+@router.get("")
+def list_runs(query: RunPages, database: Database, _caller: Viewer) -> RunPage:
+    """Runs in creation order, of a dataset or in a state if asked."""
+    wanted = select(runs).join(datasets, datasets.c.id == runs.c.dataset_id)
+    if query.dataset is not None:
+        wanted = wanted.where(datasets.c.name == query.dataset)
+    if query.state is not None:
+        wanted = wanted.where(runs.c.state == query.state)
+    with snapshot(database) as connection:
+        rows, after = catalog.page(
+            connection, wanted, runs, after=query.after, size=query.page_size
+        )
+        found = [catalog.run_answer(connection, row) for row in rows]
+    return RunPage(runs=found, next_page_token=token_of(after))
+
+
+@router.get("/{run}")
+def get_run(run: PathName, database: Database, _caller: Viewer) -> RunAnswer:
+    """A run as it stands."""
+    with snapshot(database) as connection:
+        return catalog.run_answer(connection, catalog.find_run(connection, run))
+
+
+@router.post("/{run}/branches", status_code=201)
+def create_branch(
+    run: PathName, new: NewBranch, database: Database, _caller: Trainer, response: Response
+) -> BranchAnswer:
+    """Resume, rewind or fork a run; nothing is erased."""
+    with transaction(database) as connection:
+        answer, created = catalog.create_branch(connection, run, new)
+    response.status_code = 201 if created else 200
+    return answer
+
+
+@router.post("/{run}:finish")
+def finish_run(run: PathName, end: Finish, database: Database, _caller: Trainer) -> RunAnswer:
+    """Close a run as finished or aborted."""
+    with transaction(database) as connection:
+        return catalog.finish_run(connection, run, end.state)
+
+
+@router.get("/{run}/guarantee")
+def get_guarantee(
+    run: PathName, query: Guarantees, database: Database, _caller: Viewer
+) -> GuaranteeAnswer:
+    """What the run has spent, over all its branches."""
+    with snapshot(database) as connection:
+        return readings.run_guarantee(connection, run, **query.model_dump())
+
+
+@router.get("/{run}/history")
+def get_history(run: PathName, query: Histories, database: Database, _caller: Viewer) -> History:
+    """Epsilon by step."""
+    with snapshot(database) as connection:
+        return readings.history(connection, run, delta=query.delta, points=query.points)
+
+
+@router.get("/{run}/ledger", response_model=LedgerDocument)
+def get_ledger(run: PathName, database: Database, _caller: Viewer) -> Response:
+    """The ledger document, in canonical JSON."""
+    with snapshot(database) as connection:
+        document = readings.ledger_document(connection, run)
+    return Response(document, media_type=JSON)

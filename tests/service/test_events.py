@@ -1,0 +1,177 @@
+"""Appending: counted once, in order, whatever the batching; refused without a trace."""
+
+import httpx
+import pytest
+
+from tests.service.samples import BUDGET, append, event, setup
+
+
+def test_recorded_steps_are_answered_with_their_guarantee(api: httpx.Client) -> None:
+    setup(api, delta=1e-5)
+    answer = append(api, event(0, 1000))
+    assert answer.status_code == 201
+    body = answer.json()
+    assert (body["accepted"], body["duplicates"], body["next_step"]) == (1000, 0, 1000)
+    assert (body["sequence"], body["verdict"], body["budget"]) == (1, "within", None)
+    assert body["guarantee"]["accountant"] == "rdp"
+    assert body["guarantee"]["steps"] == 1000
+
+
+def test_without_any_delta_the_guarantee_is_null(api: httpx.Client) -> None:
+    setup(api)
+    assert append(api, event(0, 1)).json()["guarantee"] is None
+    assert api.get("/v1/runs/run/guarantee").status_code == 422
+
+
+def test_the_same_span_again_is_a_duplicate_whatever_its_batching_or_mode(
+    api: httpx.Client,
+) -> None:
+    setup(api, delta=1e-5)
+    first = append(api, event(0, 10)).json()
+    for again in ([event(0, 10)], [event(0, 4), event(4, 6)], [event(3, 5)]):
+        for mode in ("record", "charge"):
+            answer = append(api, *again, mode=mode)
+            assert answer.status_code == 200
+            assert answer.json()["accepted"] == 0
+            assert answer.json()["duplicates"] == sum(part["steps"] for part in again)
+            assert answer.json()["sequence"] == first["sequence"]
+            assert answer.json()["guarantee"] == first["guarantee"]
+
+
+def test_a_straddling_span_adds_only_what_is_new(api: httpx.Client) -> None:
+    setup(api)
+    append(api, event(0, 10))
+    answer = append(api, event(5, 10))
+    assert answer.status_code == 201
+    assert (answer.json()["accepted"], answer.json()["duplicates"]) == (5, 5)
+    assert answer.json()["next_step"] == 15
+
+
+def test_equality_is_over_normalised_values(api: httpx.Client) -> None:
+    setup(api)
+    append(api, event(0, 1, sampling={"kind": "poisson", "sampling_probability": 1}))
+    same = event(0, 1, sampling={"kind": "poisson", "sampling_probability": 1.0})
+    assert append(api, same).status_code == 200
+    append(api, event(1, 1, sampling={"kind": "poisson", "expected_batch_size": 600}))
+    same = event(1, 1, sampling={"kind": "poisson", "sampling_probability": 0.01})
+    assert append(api, same).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        event(0, 10, mechanism={"kind": "gaussian", "noise_multiplier": 1.2}),
+        event(9, 2, sampling={"kind": "full"}),
+        event(2, 3, mechanism={"kind": "none"}),
+    ],
+)
+def test_other_content_for_recorded_steps_is_a_conflict(
+    api: httpx.Client, changed: dict[str, object]
+) -> None:
+    setup(api)
+    append(api, event(0, 10))
+    answer = append(api, changed)
+    assert answer.status_code == 409
+    assert answer.json()["type"] == "/problems/conflict"
+    assert api.get("/v1/runs/run").json()["steps"] == 10
+
+
+def test_a_gap_is_refused_and_names_the_expected_step(api: httpx.Client) -> None:
+    setup(api)
+    append(api, event(0, 10))
+    answer = append(api, event(11, 1))
+    assert answer.status_code == 409
+    assert answer.json()["type"] == "/problems/out-of-sequence"
+    assert answer.json()["expected_step"] == 10
+
+
+def test_a_batch_with_one_bad_event_writes_nothing(api: httpx.Client) -> None:
+    setup(api)
+    assert append(api, event(0, 10), event(10, 5), event(20, 1)).status_code == 409
+    answer = append(api, event(0, 10), event(5, 5, mechanism={"kind": "none"}))
+    assert answer.status_code == 409
+    assert api.get("/v1/runs/run").json()["steps"] == 0
+    assert api.get("/v1/datasets/data").json()["sequence"] == 0
+
+
+def test_a_charge_beyond_the_budget_is_refused_and_says_how_many_steps_fit(
+    api: httpx.Client,
+) -> None:
+    setup(api, dataset_given={"budget": BUDGET})
+    answer = append(api, event(0, 10**6), mode="charge")
+    assert answer.status_code == 409
+    problem = answer.json()
+    assert problem["type"] == "/problems/budget-exhausted"
+    assert [scope["scope"] for scope in problem["failing_scopes"]] == ["dataset:data"]
+    fits = problem["admissible_steps"]
+    assert 0 < fits < 10**6
+    assert api.get("/v1/datasets/data").json()["spent"] == 0
+    assert append(api, event(0, fits + 1), mode="charge").status_code == 409
+    answer = append(api, event(0, fits), mode="charge")
+    assert answer.status_code == 201
+    assert answer.json()["budget"]["spent"] <= 3.0
+    refused = append(api, event(fits, 1), mode="charge").json()
+    assert refused["admissible_steps"] == 0
+    assert refused["failing_scopes"][0]["spent"] == answer.json()["budget"]["spent"]
+
+
+def test_a_charge_is_held_against_the_budgets_of_the_run_and_of_the_dataset(
+    api: httpx.Client,
+) -> None:
+    setup(api, dataset_given={"budget": BUDGET}, budget={"epsilon": 1.0, "delta": 1e-5})
+    problem = append(api, event(0, 10**6), mode="charge").json()
+    scopes = [scope["scope"] for scope in problem["failing_scopes"]]
+    assert scopes == ["dataset:data", "run:run"]
+    fits = problem["admissible_steps"]
+    problem = append(api, event(0, fits + 1), mode="charge").json()
+    assert [scope["scope"] for scope in problem["failing_scopes"]] == ["run:run"]
+
+
+def test_a_record_beyond_the_budget_is_kept_and_marked(api: httpx.Client) -> None:
+    setup(api, dataset_given={"budget": BUDGET})
+    answer = append(api, event(0, 10**6))
+    assert answer.status_code == 201
+    assert answer.json()["verdict"] == "overdraft"
+    assert answer.json()["budget"]["remaining"] == 0
+    document = api.get("/v1/runs/run/ledger").json()
+    assert document["overdrafts"] == [{"branch": "main", "first_step": 0, "steps": 10**6}]
+    assert append(api, event(10**6, 1), mode="charge").status_code == 409
+
+
+def test_what_cannot_be_accounted_is_refused_for_charge_and_kept_by_record(
+    api: httpx.Client,
+) -> None:
+    setup(api, delta=1e-5, dataset_given={"budget": BUDGET})
+    none = event(0, 1, mechanism={"kind": "none"})
+    shuffled = event(0, 1, sampling={"kind": "shuffle", "batch_size": 60, "reshuffle": "once"})
+    for unaccountable in (none, shuffled):
+        answer = append(api, unaccountable, mode="charge")
+        assert answer.status_code == 422
+        assert answer.json()["type"] == "/problems/unsupported-event"
+    answer = append(api, none)
+    assert answer.status_code == 201
+    assert answer.json()["verdict"] == "overdraft"
+    assert answer.json()["guarantee"]["epsilon"] is None
+    assert answer.json()["guarantee"]["reason"]
+    assert answer.json()["budget"]["spent"] is None
+
+
+def test_steps_after_the_end_are_kept_and_reopen_the_run(api: httpx.Client) -> None:
+    setup(api)
+    append(api, event(0, 1))
+    assert api.post("/v1/runs/run:finish", json={"state": "finished"}).status_code == 200
+    charged = append(api, event(1, 1), mode="charge")
+    assert charged.status_code == 409
+    assert charged.json()["type"] == "/problems/run-finished"
+    assert api.get("/v1/runs/run").json()["state"] == "finished"
+    assert append(api, event(1, 1)).status_code == 201
+    assert api.get("/v1/runs/run").json()["state"] == "reopened"
+
+
+def test_finishing_twice_is_the_same_and_another_way_is_a_conflict(api: httpx.Client) -> None:
+    setup(api)
+    for _ in range(2):
+        answer = api.post("/v1/runs/run:finish", json={"state": "aborted"})
+        assert (answer.status_code, answer.json()["state"]) == (200, "aborted")
+    answer = api.post("/v1/runs/run:finish", json={"state": "finished"})
+    assert answer.status_code == 409
