@@ -30,10 +30,14 @@ def create_app(settings: Settings) -> FastAPI:
         StartupError: the database is not at this version, or the service would be open to others.
     """
     engine = connect(settings.database_url, busy_timeout_seconds=settings.busy_timeout_seconds)
-    schema_version.require_current(engine)
-    _require_key(engine, settings)
     keys = KeyRing(engine, loopback=settings.loopback)
-    keys.refresh()
+    try:
+        schema_version.require_current(engine)
+        _require_key(engine, settings)
+        keys.refresh()
+    except Exception:
+        engine.dispose()
+        raise
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:

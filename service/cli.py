@@ -266,3 +266,7 @@ def main() -> None:
     """Run the command line."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # small vectors: threads only cost
     app()
+
+
+if __name__ == "__main__":
+    main()

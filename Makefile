@@ -1,0 +1,44 @@
+# Each target does its own set-up: it needs Python 3.11 or newer with venv, and make.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+SOURCES := pyproject.toml client/pyproject.toml constraints.txt
+
+.PHONY: run demo test check benchmarks clean
+
+run: $(INSTALLED)  ## serve on SQLite at 127.0.0.1:8000
+	$(BIN)/dpledger serve
+
+demo: $(INSTALLED)  ## train a classifier twice against a temporary service
+	$(BIN)/dpledger demo
+
+test: $(INSTALLED)  ## every test, on SQLite and on a real PostgreSQL server
+	$(BIN)/python -m pytest --cov
+
+check: $(INSTALLED)  ## format, lint, types and import contracts
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+benchmarks: $(INSTALLED)  ## print the benchmark tables; peers are compared if installed
+	$(BIN)/python benchmarks/core.py
+	$(BIN)/python benchmarks/service.py
+
+$(INSTALLED): $(SOURCES)
+	@command -v $(PYTHON) >/dev/null || { \
+	  echo "dpledger needs Python 3.11 or newer, and '$(PYTHON)' was not found. Install it, or say"; \
+	  echo "which to use: make PYTHON=/path/to/python3"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "dpledger needs Python 3.11 or newer; '$(PYTHON)' is"; $(PYTHON) --version; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { \
+	  echo "'$(PYTHON)' lacks the venv module. On Debian and Ubuntu: apt install python3-venv"; exit 1; }
+	@test -x $(BIN)/python || { echo "Creating $(VENV)"; $(PYTHON) -m venv $(VENV); }
+	@echo "Installing dpledger and what it needs; this is done once"
+	@PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip install --quiet \
+	  --disable-pip-version-check --editable ./client --editable '.[dev]'
+	@touch $(INSTALLED)
+
+clean:
+	rm -rf $(VENV)
