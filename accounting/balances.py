@@ -8,6 +8,7 @@ begun costs as a whole one.
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import assert_never
 
 from accounting.events import Cyclic, Event, Gaussian, Mechanism, NoNoise, Sampling, Shuffle, Span
 
@@ -48,6 +49,8 @@ def _noise(mechanism: Mechanism) -> float:
             return mechanism.noise_multiplier
         case NoNoise():
             return 0.0
+        case _:
+            assert_never(mechanism)
 
 
 def advance(open_pass: OpenPass | None, span: Span) -> tuple[Counter[Event], OpenPass | None]:

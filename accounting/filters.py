@@ -10,7 +10,7 @@ from accounting.bounds import NoBoundError, accepted, least_curve, renyi_bounds
 from accounting.events import NeighboringRelation
 from accounting.guarantees import DEFAULT_ACCEPT, Assumption, Status
 from accounting.numerics import rounded_down, rounded_up, sum_up
-from accounting.renyi.conversion import conversion_cost
+from accounting.renyi.conversion import conversion_costs
 from accounting.renyi.orders import ORDERS
 from accounting.theorem import theorem
 
@@ -37,7 +37,11 @@ def renyi_filter_limit(*, order: float, epsilon: float, delta: float) -> float:
     Returns:
         RDP in nats. Lower; negative when the budget admits nothing at this order.
     """
-    return rounded_down(epsilon - conversion_cost(order, delta=delta), ulps=2)
+    return rounded_down(epsilon - _cost(order, delta), ulps=2)
+
+
+def _cost(order: float, delta: float) -> float:
+    return float(conversion_costs(np.array([order]), delta=delta)[0])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +83,7 @@ class RenyiFilter:
         """The epsilon at the budget's delta that so much RDP stands for, in nats. Upper."""
         if spent == 0:
             return 0.0
-        return max(0.0, rounded_up(spent + conversion_cost(self.order, delta=self.delta), ulps=2))
+        return max(0.0, rounded_up(spent + _cost(self.order, self.delta), ulps=2))
 
 
 def best_order(*, epsilon: float, delta: float) -> float:

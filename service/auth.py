@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Annotated, Any, Final
 
 from fastapi import Depends, Request
+from fastapi.concurrency import run_in_threadpool
 from sqlalchemy import Connection, Engine, Row, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
@@ -125,12 +126,15 @@ class KeyRing:
         """Whether no key is needed: on loopback, until the first key is created."""
         return self._open
 
+    @property
+    def stale(self) -> bool:
+        """Whether what is known is too old to answer from."""
+        return time.monotonic() - self._read_at >= REFRESH_SECONDS
+
     def refresh(self) -> None:
         """Read the keys if what is known is too old."""
-        if time.monotonic() - self._read_at < REFRESH_SECONDS:
-            return
         with self._lock:
-            if time.monotonic() - self._read_at < REFRESH_SECONDS:
+            if not self.stale:
                 return
             started = time.monotonic()
             with snapshot(self._engine) as connection:
@@ -144,13 +148,12 @@ class KeyRing:
             self._read_at = started
 
     def caller(self, request: Request) -> Caller:
-        """Who sent the request.
+        """Who sent the request; `refresh` first if the keys are stale.
 
         Raises:
             HostNotAllowedError: open mode, addressed by a name that is not loopback.
             UnauthorizedError: no key, or one that is not in force.
         """
-        self.refresh()
         if self._open:
             require_loopback_host(request)
             return Caller("open-mode", Scope.ADMIN)
@@ -174,22 +177,24 @@ def require_loopback_host(request: Request) -> None:
         raise HostNotAllowedError("In open mode the service answers to loopback names only.")
 
 
-def _caller(request: Request) -> Caller:
+async def _caller(request: Request) -> Caller:
     ring: KeyRing = request.app.state.keys
+    if ring.stale:  # only then is a thread worth its price
+        await run_in_threadpool(ring.refresh)
     return ring.caller(request)
 
 
-def _viewer(caller: Annotated[Caller, Depends(_caller)]) -> Caller:
+async def _viewer(caller: Annotated[Caller, Depends(_caller)]) -> Caller:
     caller.require(Scope.VIEWER)
     return caller
 
 
-def _trainer(caller: Annotated[Caller, Depends(_caller)]) -> Caller:
+async def _trainer(caller: Annotated[Caller, Depends(_caller)]) -> Caller:
     caller.require(Scope.TRAINER)
     return caller
 
 
-def _admin(caller: Annotated[Caller, Depends(_caller)]) -> Caller:
+async def _admin(caller: Annotated[Caller, Depends(_caller)]) -> Caller:
     caller.require(Scope.ADMIN)
     return caller
 

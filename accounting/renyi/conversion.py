@@ -12,14 +12,15 @@ from accounting.theorem import theorem
 _SOURCE = "Canonne, Kamath and Steinke 2020, NeurIPS, arXiv:2004.00010v4, Proposition 12"
 
 
-def conversion_cost(order: float, *, delta: float) -> float:
-    """What the conversion adds to the RDP at one order. Upper; may be negative for large delta.
+def conversion_costs(orders: Array, *, delta: float) -> Array:
+    """What the conversion adds to the RDP at each order. Upper; may be negative for large delta.
 
     log(1 - 1/alpha) - (log(delta) + log(alpha)) / (alpha - 1)
     """
-    last = (math.log(delta) + math.log(order)) / (order - 1)
-    cost = math.log1p(-1 / order) - last
-    return cost + 16 * UNIT_ROUNDOFF * (1 + abs(math.log(delta)) + math.log(order)) / (order - 1)
+    log_delta, log_orders = math.log(delta), np.log(orders)
+    costs = np.log1p(-1 / orders) - (log_delta + log_orders) / (orders - 1)
+    slack = 16 * UNIT_ROUNDOFF * (1 + abs(log_delta) + log_orders) / (orders - 1)
+    return np.asarray(costs + slack + 16 * UNIT_ROUNDOFF, dtype=np.float64)
 
 
 @theorem(
@@ -47,10 +48,9 @@ def rdp_epsilon(*, rdp: Array, orders: Array, delta: float) -> tuple[float, floa
     _check(rdp)
     if not 0 < delta < 1:
         raise ValueError("delta lies in (0, 1).")
-    costs = [conversion_cost(float(order), delta=delta) for order in orders]
-    epsilons = [rounded_up(float(r) + cost, ulps=2) for r, cost in zip(rdp, costs, strict=True)]
+    epsilons = rdp + conversion_costs(orders, delta=delta)
     best = int(np.argmin(epsilons))
-    return max(0.0, epsilons[best]), float(orders[best])
+    return max(0.0, rounded_up(float(epsilons[best]), ulps=2)), float(orders[best])
 
 
 @theorem(

@@ -14,7 +14,7 @@ from service.schemas import NAME_PATTERN
 PathName = Annotated[str, Path(pattern=NAME_PATTERN)]
 
 
-def _engine(request: Request) -> Engine:
+async def _engine(request: Request) -> Engine:
     engine: Engine = request.app.state.engine
     return engine
 
