@@ -38,6 +38,11 @@ def create_app(settings: Settings) -> FastAPI:
     except Exception:
         engine.dispose()
         raise
+    return wire(engine, keys, body_bytes_max=settings.body_bytes_max)
+
+
+def wire(engine: Engine, keys: KeyRing, *, body_bytes_max: int) -> FastAPI:
+    """The application on a database that is ready."""
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
@@ -53,12 +58,13 @@ def create_app(settings: Settings) -> FastAPI:
         docs_url=None,  # the page would load its scripts from elsewhere
         redoc_url=None,
         openapi_url="/v1/openapi.json",
+        redirect_slashes=False,  # a path that is not one is 404, not somewhere else
         lifespan=lifespan,
         responses={"4XX": problems.DESCRIPTION, "503": problems.DESCRIPTION},
     )
     app.state.engine = engine
     app.state.keys = keys
-    app.add_middleware(BodyLimit, bytes_max=settings.body_bytes_max)
+    app.add_middleware(BodyLimit, bytes_max=body_bytes_max)
     app.add_middleware(RequestLog)  # outermost: every answer has an id
     problems.install(app)
     for module in (datasets, runs, events, plan, bounds, health):
@@ -101,3 +107,10 @@ def _describe_events(app: FastAPI) -> None:
         return document
 
     app.openapi = described  # type: ignore[method-assign]
+
+
+def openapi_document() -> dict[str, Any]:
+    """The OpenAPI document; no database is opened for it."""
+    engine = connect("sqlite:///never-opened.db")
+    keys = KeyRing(engine, loopback=True)
+    return wire(engine, keys, body_bytes_max=Settings().body_bytes_max).openapi()

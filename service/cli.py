@@ -1,4 +1,4 @@
-"""The command line: serve, migrate, demo, epsilon, bounds, keys."""
+"""The command line: serve, migrate, demo, epsilon, bounds, openapi, keys."""
 
 import json
 import os
@@ -194,6 +194,14 @@ def bounds(
         relations = "all" if len(answer.relations) == 3 else ", ".join(answer.relations)
         table.add_row(answer.id, answer.status, relations, answer.source)
     _out.print(table)
+
+
+@app.command()
+def openapi() -> None:
+    """Print the OpenAPI document of the HTTP interface."""
+    from service.app import openapi_document
+
+    typer.echo(json.dumps(openapi_document(), indent=1, sort_keys=True))
 
 
 @keys.command("create")
