@@ -259,11 +259,12 @@ def recomputed(document: dict[str, Any]) -> float | None:
 
 def show(outcomes: list[Outcome], composed: float) -> None:
     """The table, and why its rows differ."""
-    table = Table("sampling", title=f"\n{STEPS} steps, noise multiplier {NOISE_MULTIPLIER:g}")
+    table = Table("sampling", title=f"{STEPS} steps, noise multiplier {NOISE_MULTIPLIER:g}")
     table.add_column("test accuracy", justify="right")
     table.add_column(f"epsilon (upper, delta {DELTA:g})", justify="right")
     for outcome in outcomes:
         table.add_row(outcome.scheme.title, f"{outcome.accuracy:.1%}", f"{outcome.epsilon:.4f}")
+    _out.print()
     _out.print(table)
     _out.print(
         WHY.format(steps=STEPS, rate=STEPS_PER_PASS, passes=PASSES), highlight=False, end="\n\n"

@@ -128,7 +128,7 @@ class RequestLog:
             await self.app(scope, receive, send)
             return
         identifier = uuid4().hex
-        token = logs.request_id.set(identifier)
+        logs.request_id.set(identifier)  # each request has a context of its own
         started = time.perf_counter()
         status = 500
 
@@ -156,4 +156,3 @@ class RequestLog:
                     "milliseconds": round((time.perf_counter() - started) * 1000, 3),
                 },
             )
-            logs.request_id.reset(token)

@@ -18,6 +18,7 @@ from service.answers import AppendAnswer
 from service.balances import Scope, apply_change, run_balance
 from service.catalog import (
     accept_of,
+    dataset_of,
     find_branch,
     find_run,
     lock_dataset,
@@ -32,6 +33,20 @@ from service.schemas import EventMessage, to_event
 from service.tables import branches, datasets, distinct_events, entries, runs
 
 CLOSED = ("finished", "aborted")
+
+
+def prepare(connection: Connection, *, run_name: str, events: Sequence[EventMessage]) -> None:
+    """Work out the curves of events before the dataset is locked; the accounting remembers them.
+
+    Raises:
+        NotFoundError: there is no such run.
+        InvalidRequestError: an event does not fit the dataset.
+    """
+    dataset = dataset_of(connection, find_run(connection, run_name))
+    relation = NeighboringRelation(dataset.neighboring_relation)
+    accept = accept_of(dataset)
+    for part in _placed(events, dataset.dataset_size):
+        unbounded(part.event, relation=relation, accept=accept)
 
 
 def append(

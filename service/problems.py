@@ -11,6 +11,7 @@ from fastapi.responses import JSONResponse
 from pydantic_core import ErrorDetails
 from starlette.exceptions import HTTPException
 
+from service import logs
 from service.errors import LedgerError
 
 _LOGGER = logging.getLogger("dpledger.problems")
@@ -18,6 +19,7 @@ MEDIA_TYPE: Final = "application/problem+json"
 ERRORS_MAX: Final = 20  # named in one answer
 LOCATION_MAX: Final = 200  # characters; an unknown field's name is the sender's
 RETRY_AFTER_SECONDS: Final = 1
+_TAGGED: Final = ("mechanism", "sampling")  # the fields whose `kind` says which others there are
 
 PROBLEMS: Final[dict[str, tuple[int, str]]] = {
     "malformed-body": (400, "The body is not valid JSON"),
@@ -94,7 +96,9 @@ def page(slug: str) -> str | None:
 def location_of(parts: tuple[int | str, ...]) -> str:
     """`body.events[3].steps` from its parts."""
     text = ""
-    for part in parts:
+    for before, part in zip(("", *parts), parts, strict=False):
+        if before in _TAGGED and isinstance(part, str):
+            continue  # pydantic names the kind it chose, which is no place in the message
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
     safe = "".join(letter if letter.isprintable() else "?" for letter in text)
     return safe[:LOCATION_MAX]
@@ -147,5 +151,11 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     async def _failed(_request: Request, error: Exception) -> JSONResponse:
+        # This answer is made outside all middleware, so it carries the id itself.
+        identifier = logs.request_id.get() or ""
         _LOGGER.error("unhandled", exc_info=error)
-        return problem("internal-error", "The failure was logged under the request's id.")
+        return problem(
+            "internal-error",
+            "The failure was logged under the request's id.",
+            headers={"X-Request-Id": identifier},
+        )

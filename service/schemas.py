@@ -4,7 +4,16 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Final, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from accounting import events as core
@@ -55,7 +64,7 @@ def valid_name(text: str) -> bool:
 
 def _named(text: str) -> str:
     if not valid_name(text):
-        raise PydanticCustomError("not_a_name", "must match [a-z0-9][a-z0-9._-]{{0,62}}")
+        raise PydanticCustomError("not_a_name", "must match [a-z0-9][a-z0-9._-]{0,62}")
     return text
 
 
@@ -72,10 +81,12 @@ Probability = Annotated[
     AfterValidator(_within(PROBABILITY_MIN, 1.0)),
     Field(json_schema_extra=_range(PROBABILITY_MIN, 1)),
 ]
+ExpectedBatchSize = Annotated[
+    float, AfterValidator(_within(1e-6, 1e12)), Field(json_schema_extra=_range(1e-6, 1e12))
+]
 Delta = Annotated[
     float,
     AfterValidator(_within(0.0, 1.0, open_ends=True)),
-    AfterValidator(lambda value: max(value, 1e-300)),
     Field(json_schema_extra={"exclusiveMinimum": 0, "exclusiveMaximum": 1}),
 ]
 BudgetEpsilon = Annotated[
@@ -135,7 +146,7 @@ class PoissonSampling(Wire):
 
     kind: Literal["poisson"]
     sampling_probability: Probability | None = None
-    expected_batch_size: Annotated[float, AfterValidator(_within(1e-6, 1e12))] | None = None
+    expected_batch_size: ExpectedBatchSize | None = None
 
     @model_validator(mode="after")
     def _one_of_two(self) -> "PoissonSampling":
@@ -228,9 +239,18 @@ class NewDataset(Wire):
     accept: list[Acceptable] | None = Field(default=None, min_length=1, max_length=len(Status))
 
 
-Assumptions = Annotated[
-    dict[Name, bool | float | Text], Field(max_length=LABELS_MAX)
-]  # fmt: skip
+def _attested(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
+    # One fault in the sender's words, not one for each member of the union.
+    try:
+        return validate(value)
+    except ValidationError:
+        raise PydanticCustomError(
+            "not_attested", "must be true, false, a finite number or printable text"
+        ) from None
+
+
+Attested = Annotated[bool | float | Text, WrapValidator(_attested)]
+Assumptions = Annotated[dict[Name, Attested], Field(max_length=LABELS_MAX)]
 Labels = Annotated[dict[Name, Text], Field(max_length=LABELS_MAX)]
 
 

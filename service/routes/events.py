@@ -11,7 +11,7 @@ from sqlalchemy import Engine
 from service import ledger
 from service.answers import AppendAnswer
 from service.auth import Trainer
-from service.database import transaction
+from service.database import snapshot, transaction
 from service.errors import InvalidRequestError, UnsupportedMediaTypeError
 from service.http import JSON, NDJSON, media_type, parse_json
 from service.routes.parameters import AppendQuery, Appends, Database, PathName
@@ -49,10 +49,15 @@ def _append(database: Engine, run: str, query: AppendQuery, kind: str, body: byt
     if kind == NDJSON:
         branch, mode, events = query.branch, query.mode, _lines(body)
     elif kind == JSON:
+        if surplus := sorted(query.model_fields_set):
+            raise InvalidRequestError(f"query.{surplus[0]}", "a JSON body says this itself")
         batch = _batch(body)
         branch, mode, events = batch.branch, batch.mode, batch.events
     else:
         raise UnsupportedMediaTypeError(f"Send {JSON} or {NDJSON}.")
+    if len(events) > 1:  # many new events may take seconds, during which others must not wait
+        with snapshot(database) as connection:
+            ledger.prepare(connection, run_name=run, events=events)
     with transaction(database) as connection:
         return ledger.append(connection, run_name=run, branch_name=branch, mode=mode, events=events)
 

@@ -62,7 +62,7 @@ class PageQuery(Parameters):
             after = int(base64.urlsafe_b64decode(self.page_token.encode()).decode("ascii"))
         except (binascii.Error, ValueError):
             after = -1
-        if not 0 <= after < 2**63:
+        if token_of(after) != self.page_token or not 0 <= after < 2**63:
             raise InvalidRequestError("query.page_token", "must be a next_page_token")
         return after
 

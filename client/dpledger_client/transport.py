@@ -1,0 +1,164 @@
+"""Requests that are sent again until they are answered, a bounded number of times."""
+
+import random
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from time import sleep
+from typing import Any, Final
+
+import httpx
+
+from dpledger_client.errors import DPLedgerError, Unavailable, error_of
+
+BACKOFF_SECONDS: Final = 0.5  # the longest first wait; it doubles from one to the next
+BACKOFF_SECONDS_MAX: Final = 10.0
+RETRY_AFTER_SECONDS_MAX: Final = 60.0  # a trainer is not held longer by one answer
+
+_BUSY: Final = frozenset({502, 503, 504})
+_TRANSIENT: Final = (
+    httpx.TimeoutException,
+    httpx.NetworkError,
+    httpx.RemoteProtocolError,
+    httpx.ProxyError,
+)
+# Not the module's generator: a trainer's seeded random numbers must not depend on the network.
+_JITTER: Final = random.SystemRandom()
+
+
+class Transport:
+    """One connection pool to one service; safe to share between threads.
+
+    Every write of the contract may be repeated without effect, so every request is.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        api_key: str | None,
+        *,
+        timeout_seconds: float,
+        retries: int,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        url = httpx.URL(base_url)
+        if url.scheme not in ("http", "https") or not url.host or url.userinfo:
+            raise ValueError("base_url must be an http or https address, without a password.")
+        # httpx would put an ill-formed header, and the key with it, into its error message.
+        if api_key is not None and not (api_key.isascii() and api_key.isprintable()):
+            raise ValueError("api_key must be printable ASCII without line breaks.")
+        if retries < 0:
+            raise ValueError("retries must not be negative.")
+        self._retries = retries
+        self._http = httpx.Client(
+            base_url=url,
+            headers={} if api_key is None else {"Authorization": f"Bearer {api_key}"},
+            timeout=timeout_seconds,
+            transport=transport,
+        )
+
+    def __repr__(self) -> str:
+        return f"Transport({str(self._http.base_url)!r})"
+
+    def get(self, path: str, **query: Any) -> dict[str, Any]:
+        """Read an object; parameters that are None are left out."""
+        return self._request("GET", path, query=_given(query))
+
+    def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Send an object; members that are None are left out."""
+        return self._request("POST", path, body=_given(body))
+
+    def listed(self, path: str, noun: str, **query: Any) -> Iterator[dict[str, Any]]:
+        """Read a list, page after page."""
+        page: dict[str, Any] = {"next_page_token": None}
+        while True:
+            page = self.get(path, page_token=page["next_page_token"], **query)
+            yield from page[noun]
+            if page.get("next_page_token") is None:
+                return
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def _request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, Any] | None = None,
+        body: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        attempt = 0
+        while True:
+            failure: DPLedgerError
+            cause: httpx.TransportError | None = None
+            wait_seconds = 0.0
+            try:
+                response = self._http.request(method, path, params=query, json=body)
+            except _TRANSIENT as error:
+                failure, cause = _unanswered(error), error
+            else:
+                if response.status_code not in _BUSY:
+                    return _content(response)
+                failure, wait_seconds = _refusal(response), _retry_after_seconds(response)
+            if attempt == self._retries:
+                raise failure from cause
+            sleep(wait_seconds + _backoff_seconds(attempt))
+            attempt += 1
+
+
+def _given(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in fields.items() if value is not None}
+
+
+def _backoff_seconds(attempt: int) -> float:
+    """Exponential backoff with full jitter, so that trainers stopped together return apart."""
+    return _JITTER.uniform(0, min(BACKOFF_SECONDS_MAX, BACKOFF_SECONDS * 2.0 ** min(attempt, 10)))
+
+
+def _retry_after_seconds(response: httpx.Response) -> float:
+    """What Retry-After asks for, as a number of seconds or a date; 0 without it."""
+    text = response.headers.get("Retry-After", "")
+    if text.isascii() and text.isdigit():
+        return min(RETRY_AFTER_SECONDS_MAX, float(text))
+    try:
+        moment = parsedate_to_datetime(text)
+    except ValueError:
+        return 0.0
+    seconds = (moment.replace(tzinfo=moment.tzinfo or UTC) - datetime.now(UTC)).total_seconds()
+    return min(RETRY_AFTER_SECONDS_MAX, max(0.0, seconds))
+
+
+def _unanswered(error: httpx.TransportError) -> Unavailable:
+    title = "The service did not answer"
+    return Unavailable({"title": title, "detail": f"{type(error).__name__} {error}".strip()}, 0)
+
+
+def _content(response: httpx.Response) -> dict[str, Any]:
+    """The object of an answer.
+
+    Raises:
+        DPLedgerError: it is a refusal, or not an object.
+    """
+    if not response.is_success:
+        raise _refusal(response)
+    content = _json(response)
+    if not isinstance(content, dict):
+        title = "The answer is not a JSON object; is this address the service?"
+        raise DPLedgerError({"title": title}, response.status_code)
+    return content
+
+
+def _refusal(response: httpx.Response) -> DPLedgerError:
+    problem = _json(response)
+    if not isinstance(problem, dict):
+        problem = {"title": response.reason_phrase}
+    return error_of(problem, response.status_code)
+
+
+def _json(response: httpx.Response) -> Any:
+    try:
+        return response.json()
+    except ValueError:
+        return None

@@ -1,0 +1,157 @@
+"""The wire form of what a step was: mechanisms, samplings and events as plain dicts."""
+
+import math
+from collections.abc import Mapping
+from operator import index
+from typing import Any, Literal
+
+
+def gaussian(*, noise_multiplier: float) -> dict[str, Any]:
+    """Gaussian noise on a sum of clipped contributions.
+
+    Args:
+        noise_multiplier: noise standard deviation / per-record norm bound; unitless, > 0.
+
+    Raises:
+        ValueError: it is not positive and finite. A step without noise is `no_noise()`.
+    """
+    return {
+        "kind": "gaussian",
+        "noise_multiplier": _positive("noise_multiplier", noise_multiplier),
+    }
+
+
+def no_noise() -> dict[str, Any]:
+    """A step without noise: it has no finite epsilon."""
+    return {"kind": "none"}
+
+
+def full() -> dict[str, Any]:
+    """Every record joins every step."""
+    return {"kind": "full"}
+
+
+def unknown() -> dict[str, Any]:
+    """The trainer does not know who joins a step; accounted as `full()`."""
+    return {"kind": "unknown"}
+
+
+def poisson(
+    *, sampling_probability: float | None = None, expected_batch_size: float | None = None
+) -> dict[str, Any]:
+    """Each record joins each step independently.
+
+    Args:
+        sampling_probability: chance that a record joins a step, in (0, 1].
+        expected_batch_size: records, on average; the service divides by the dataset's size. Never
+            the size of a batch that was drawn, which is private.
+
+    Raises:
+        ValueError: not exactly one of the two is given, or it is out of range.
+    """
+    if (sampling_probability is None) == (expected_batch_size is None):
+        raise ValueError("Give sampling_probability or expected_batch_size, not both.")
+    if expected_batch_size is not None:
+        size = _positive("expected_batch_size", expected_batch_size)
+        return {"kind": "poisson", "expected_batch_size": size}
+    probability = _positive("sampling_probability", sampling_probability or 0.0)
+    if probability > 1:
+        raise ValueError("sampling_probability must be at most 1.")
+    return {"kind": "poisson", "sampling_probability": probability}
+
+
+def fixed_size(*, batch_size: int) -> dict[str, Any]:
+    """A uniform subset without replacement, fresh each step.
+
+    Args:
+        batch_size: records, >= 1.
+
+    Raises:
+        ValueError: it is below 1.
+    """
+    return {"kind": "fixed_size", "batch_size": _count("batch_size", batch_size)}
+
+
+def cyclic(*, batch_size: int, steps_per_pass: int | None = None) -> dict[str, Any]:
+    """A fixed, data-independent order, pass after pass.
+
+    Args:
+        batch_size: records, >= 1.
+        steps_per_pass: steps, >= 1; by default as many as the whole dataset takes.
+
+    Raises:
+        ValueError: a count is below 1.
+    """
+    return {
+        "kind": "cyclic",
+        "batch_size": _count("batch_size", batch_size),
+        **_steps_per_pass(steps_per_pass),
+    }
+
+
+def shuffle(
+    *,
+    batch_size: int,
+    reshuffle: Literal["each_pass", "once"] = "each_pass",
+    steps_per_pass: int | None = None,
+) -> dict[str, Any]:
+    """A random order, drawn for each pass or once.
+
+    Args:
+        batch_size: records, >= 1.
+        reshuffle: when the order is drawn.
+        steps_per_pass: steps, >= 1; by default as many as the whole dataset takes. Fewer mean that
+            each pass stops early.
+
+    Raises:
+        ValueError: a count is below 1.
+    """
+    return {
+        "kind": "shuffle",
+        "batch_size": _count("batch_size", batch_size),
+        "reshuffle": reshuffle,
+        **_steps_per_pass(steps_per_pass),
+    }
+
+
+def event(
+    *,
+    mechanism: Mapping[str, Any],
+    sampling: Mapping[str, Any],
+    steps: int,
+    first_step: int | None = None,
+) -> dict[str, Any]:
+    """Equal steps in a row.
+
+    Args:
+        mechanism: the noise of each step, such as `gaussian(...)`.
+        sampling: who joins each step, such as `poisson(...)`.
+        steps: how many, >= 1.
+        first_step: the number of the first; in a plan, by default, the one after the event before.
+
+    Raises:
+        ValueError: steps is below 1.
+    """
+    place = {} if first_step is None else {"first_step": first_step}
+    return {
+        **place,
+        "steps": _count("steps", steps),
+        "mechanism": dict(mechanism),
+        "sampling": dict(sampling),
+    }
+
+
+def _positive(name: str, value: float) -> float:
+    if not 0 < value < math.inf:
+        raise ValueError(f"{name} must be positive and finite.")
+    return float(value)  # the numbers of array libraries are not JSON
+
+
+def _count(name: str, value: int) -> int:
+    if not value >= 1:
+        raise ValueError(f"{name} must be at least 1.")
+    return int(index(value))  # an index may be a bool, which JSON spells otherwise
+
+
+def _steps_per_pass(value: int | None) -> dict[str, int]:
+    return {} if value is None else {"steps_per_pass": _count("steps_per_pass", value)}

@@ -1,0 +1,42 @@
+import pytest
+from dpledger_client import full, gaussian, unknown
+from dpledger_client.buffer import Buffer, Span, content_of
+
+
+def test_adjacent_equal_steps_become_one_span() -> None:
+    buffer = Buffer(5)
+    for content in ("a", "a", "b", "a"):
+        buffer.append(content, 2)
+    assert buffer.first(10) == [Span(5, 4, "a"), Span(9, 2, "b"), Span(11, 2, "a")]
+    assert (buffer.first_step, buffer.next_step) == (5, 13)
+
+
+def test_an_empty_buffer_begins_at_its_next_step() -> None:
+    buffer = Buffer(5)
+    assert (buffer.first(10), buffer.first_step) == ([], 5)
+
+
+def test_a_span_that_grew_while_it_was_sent_keeps_its_rest() -> None:
+    buffer = Buffer(0)
+    buffer.append("a", 1)
+    buffer.append("b", 3)
+    sent = buffer.first(10)
+    buffer.append("b", 4)
+    buffer.drop(before=sent[-1].end)
+    assert buffer.first(10) == [Span(4, 4, "b")]
+    buffer.drop(before=8)
+    assert buffer.first(10) == []
+
+
+def test_content_is_equal_for_equal_steps_only() -> None:
+    one, two = gaussian(noise_multiplier=1.0), gaussian(noise_multiplier=2.0)
+    reordered = dict(reversed(one.items()))
+    assert content_of(one, full()) == content_of(reordered, full())
+    assert content_of(one, full()) != content_of(two, full())
+    assert content_of(one, full()) != content_of(one, unknown())
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), object()])
+def test_content_that_is_not_json_is_refused(value: object) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        content_of({"kind": "gaussian", "noise_multiplier": value}, full())

@@ -1,0 +1,199 @@
+import json
+import logging
+import subprocess
+import sys
+
+import dpledger_client as dp
+import httpx
+import pytest
+from dpledger_client import Client
+
+from tests.client.fake_service import FakeService, answering, problem, unreachable
+
+KEY = "dpl_0123456789abcdef"
+
+
+def test_address_and_key_come_from_the_environment(
+    service: FakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DPLEDGER_URL", "https://ledger.example/below")
+    monkeypatch.setenv("DPLEDGER_API_KEY", KEY)
+    with Client(transport=httpx.MockTransport(service)) as client:
+        client.guarantee("run")
+    request = service.requests[0]
+    assert str(request.url) == "https://ledger.example/below/v1/runs/run/guarantee"
+    assert request.headers["Authorization"] == f"Bearer {KEY}"
+
+
+def test_arguments_come_before_the_environment(
+    service: FakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DPLEDGER_URL", "https://ledger.example")
+    monkeypatch.setenv("DPLEDGER_API_KEY", "other")
+    with Client("http://localhost:1", KEY, transport=httpx.MockTransport(service)) as client:
+        client.guarantee("run")
+    assert service.requests[0].url.host == "localhost"
+    assert service.requests[0].headers["Authorization"] == f"Bearer {KEY}"
+
+
+def test_the_default_is_the_local_service_without_a_key(
+    service: FakeService, client: Client
+) -> None:
+    client.guarantee("run")
+    assert str(service.requests[0].url) == "http://127.0.0.1:8000/v1/runs/run/guarantee"
+    assert "Authorization" not in service.requests[0].headers
+
+
+def test_the_key_is_never_shown(service: FakeService, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    with Client("http://localhost:1", KEY, transport=httpx.MockTransport(service)) as client:
+        shown = [repr(client), repr(client.start_run("run", "letters"))]
+        service.faults.extend([answering(problem("unauthorized", 401)), *[unreachable] * 6])
+        for kind in (dp.Unauthorized, dp.Unavailable):
+            with pytest.raises(kind) as raised:
+                client.guarantee("run")
+            shown += [str(raised.value), repr(raised.value), str(raised.getrepr(showlocals=True))]
+    text = "\n".join([*shown, caplog.text])
+    assert "localhost" in text
+    assert KEY not in text
+
+
+@pytest.mark.parametrize("key", [f"{KEY}\n", f"{KEY}é"])
+def test_an_ill_formed_key_is_refused_without_showing_it(key: str) -> None:
+    with pytest.raises(ValueError, match="api_key") as raised:
+        Client(api_key=key)
+    assert KEY not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "url", ["localhost:8000", "ftp://localhost", "http://", "ledger", "http://me:secret@localhost"]
+)
+def test_an_address_that_is_not_http_is_refused(url: str) -> None:
+    with pytest.raises(ValueError, match="base_url") as raised:
+        Client(url)
+    assert "secret" not in str(raised.value)
+
+
+def test_negative_retries_are_refused() -> None:
+    with pytest.raises(ValueError, match="retries"):
+        Client(retries=-1)
+
+
+@pytest.mark.parametrize("name", ["", "A", "../keys", "a/b", "a b", "a?b", "x" * 64, "a\n"])
+def test_a_name_that_could_mean_another_path_is_never_sent(
+    service: FakeService, client: Client, name: str
+) -> None:
+    for call in (client.run, client.dataset, client.guarantee, client.ledger, client.history):
+        with pytest.raises(ValueError, match="name"):
+            call(name)
+    with pytest.raises(ValueError, match="name"):
+        client.start_run(name, "letters")
+    with pytest.raises(ValueError, match="name"):
+        client.resume_run("run", branch=name, from_step=0)
+    assert service.requests == []
+
+
+def test_create_dataset_sends_what_was_given_only(service: FakeService, client: Client) -> None:
+    service.faults.append(answering(httpx.Response(201, json={"name": "letters"})))
+    made = client.create_dataset(
+        "letters",
+        dataset_size=60_000,
+        neighboring_relation="add_or_remove_one",
+        privacy_unit="one letter",
+        budget={"epsilon": 3.0, "delta": 1e-5},
+    )
+    assert made == {"name": "letters"}
+    assert json.loads(service.requests[0].content) == {
+        "name": "letters",
+        "dataset_size": 60_000,
+        "neighboring_relation": "add_or_remove_one",
+        "privacy_unit": "one letter",
+        "budget": {"epsilon": 3.0, "delta": 1e-5},
+    }
+
+
+def test_start_run_sends_what_was_given_only(service: FakeService, client: Client) -> None:
+    plan = [dp.event(mechanism=dp.no_noise(), sampling=dp.full(), steps=2)]
+    client.start_run("run", "letters", delta=1e-5, plan=plan, labels={"team": "a"})
+    body = service.bodies("/v1/runs")[0]
+    assert body.pop("writer")
+    assert body == {
+        "name": "run",
+        "dataset": "letters",
+        "delta": 1e-5,
+        "release": "every_step",
+        "plan": plan,
+        "labels": {"team": "a"},
+    }
+
+
+def test_a_second_process_continues_on_a_branch(service: FakeService, client: Client) -> None:
+    client.start_run("run", "letters")
+    with pytest.raises(dp.RunExists):
+        client.start_run("run", "letters")
+    run = client.resume_run("run", branch="again", from_step=7)
+    assert (run.branch, run.next_step) == ("again", 7)
+    with pytest.raises(dp.BranchExists):
+        client.resume_run("run", branch="again", from_step=7)
+
+
+def test_lists_are_read_page_after_page(service: FakeService, client: Client) -> None:
+    for noun, first, token in (("datasets", "a", "t1"), ("runs", "b", "t2")):
+        one = {noun: [{"name": first}], "next_page_token": token}
+        two = {noun: [{"name": "z"}], "next_page_token": None}
+        service.faults.extend([answering(httpx.Response(200, json=page)) for page in (one, two)])
+    assert [each["name"] for each in client.datasets()] == ["a", "z"]
+    assert [each["name"] for each in client.runs(dataset="letters")] == ["b", "z"]
+    assert [dict(request.url.params) for request in service.requests] == [
+        {},
+        {"page_token": "t1"},
+        {"dataset": "letters"},
+        {"dataset": "letters", "page_token": "t2"},
+    ]
+
+
+def test_reads_ask_the_path_of_the_contract(service: FakeService, client: Client) -> None:
+    client.run("run")
+    client.dataset("letters")
+    client.dataset_guarantee("letters", epsilon=1.0)
+    client.ledger("run")
+    client.history("run", points=5)
+    answer = client.guarantee("run", delta=1e-6, accountant="rdp")
+    assert answer["query"] == {"delta": "1e-06", "accountant": "rdp"}
+    assert service.paths == [
+        "/v1/runs/run",
+        "/v1/datasets/letters",
+        "/v1/datasets/letters/guarantee",
+        "/v1/runs/run/ledger",
+        "/v1/runs/run/history",
+        "/v1/runs/run/guarantee",
+    ]
+
+
+def test_plan_and_bounds(service: FakeService, client: Client) -> None:
+    service.faults.extend(
+        [
+            answering(httpx.Response(200, json={"epsilon": 1.0})),
+            answering(httpx.Response(200, json={"bounds": [{"id": "gdp"}]})),
+        ]
+    )
+    events = [dp.event(mechanism=dp.gaussian(noise_multiplier=2), sampling=dp.full(), steps=3)]
+    planned = client.plan(neighboring_relation="replace_one", events=events, delta=1e-5)
+    assert planned == {"epsilon": 1.0}
+    assert client.bounds() == [{"id": "gdp"}]
+    assert json.loads(service.requests[0].content) == {
+        "neighboring_relation": "replace_one",
+        "events": events,
+        "delta": 1e-5,
+    }
+
+
+def test_the_import_is_light() -> None:
+    heavy = ("accounting", "service", "numpy", "scipy", "pydantic", "sqlalchemy", "fastapi")
+    code = f"import dpledger_client, sys; sys.exit(bool(set(sys.modules) & set({heavy})))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_everything_exported_exists() -> None:
+    assert dp.__all__ == sorted(dp.__all__)
+    assert all(hasattr(dp, name) for name in dp.__all__)

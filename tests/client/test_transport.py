@@ -1,0 +1,134 @@
+import random
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+
+import dpledger_client as dp
+import httpx
+import pytest
+from dpledger_client import Client
+
+from tests.client.fake_service import (
+    FakeService,
+    answering,
+    busy,
+    lost_reply,
+    problem,
+    unreachable,
+)
+
+
+@pytest.mark.parametrize("status", [502, 503, 504])
+def test_a_busy_service_is_asked_again(
+    service: FakeService, client: Client, waits: list[float], status: int
+) -> None:
+    service.faults.extend([answering(httpx.Response(status, text="<html>"))] * 3)
+    assert client.guarantee("run")["epsilon"] == 2.0
+    assert len(service.requests) == 4
+    assert len(waits) == 3
+
+
+@pytest.mark.parametrize(
+    "error", [httpx.ConnectError, httpx.ReadTimeout, httpx.RemoteProtocolError]
+)
+def test_a_failed_connection_is_tried_again(
+    service: FakeService, client: Client, error: type[httpx.TransportError]
+) -> None:
+    def fail(answer: object) -> httpx.Response:
+        raise error("no")
+
+    service.faults.append(fail)
+    assert client.guarantee("run")["epsilon"] == 2.0
+    assert len(service.requests) == 2
+
+
+def test_retries_end(service: FakeService, client: Client, waits: list[float]) -> None:
+    service.faults.extend([unreachable] * 10)
+    with pytest.raises(dp.Unavailable, match="ConnectError refused") as raised:
+        client.guarantee("run")
+    assert raised.value.status == 0
+    assert len(service.requests) == 4
+    assert len(waits) == 3
+
+
+def test_the_last_busy_answer_is_the_error(service: FakeService, client: Client) -> None:
+    service.faults.extend([busy] * 10)
+    with pytest.raises(dp.Unavailable, match="Title of unavailable: why") as raised:
+        client.guarantee("run")
+    assert raised.value.status == 503
+
+
+def test_without_retries_there_is_one_request(service: FakeService) -> None:
+    service.faults.append(busy)
+    with (
+        Client(transport=httpx.MockTransport(service), retries=0) as client,
+        pytest.raises(dp.Unavailable),
+    ):
+        client.guarantee("run")
+    assert len(service.requests) == 1
+
+
+@pytest.mark.parametrize("status", [400, 401, 404, 408, 409, 422, 429, 500])
+def test_other_answers_are_final(service: FakeService, client: Client, status: int) -> None:
+    service.faults.append(answering(problem("other", status)))
+    with pytest.raises(dp.DPLedgerError, match="Title of other: why"):
+        client.guarantee("run")
+    assert len(service.requests) == 1
+
+
+def test_waits_grow_and_are_bounded(service: FakeService, waits: list[float]) -> None:
+    service.faults.extend([busy] * 40)
+    with Client(transport=httpx.MockTransport(service), retries=40) as client:
+        client.guarantee("run")
+    assert all(0 <= wait <= min(10, 0.5 * 2**n) for n, wait in enumerate(waits))
+    assert max(waits) > 1
+    assert len(set(waits)) == 40
+
+
+def test_waits_leave_the_trainers_random_numbers_alone(
+    service: FakeService, client: Client
+) -> None:
+    service.faults.extend([busy] * 3)
+    before = random.getstate()
+    client.guarantee("run")
+    assert random.getstate() == before
+
+
+@pytest.mark.parametrize(
+    ("text", "low", "high"),
+    [
+        ("7", 7, 7.5),
+        ("999999", 60, 60.5),
+        (format_datetime(datetime.now(UTC) + timedelta(seconds=3600), usegmt=True), 60, 60.5),
+        (format_datetime(datetime.now(UTC) - timedelta(seconds=3600), usegmt=True), 0, 0.5),
+        ("Wed, 21 Oct 2015 07:28:00 -0000", 0, 0.5),
+        ("soon", 0, 0.5),
+        ("-3", 0, 0.5),
+    ],
+)
+def test_retry_after_is_waited_for(
+    service: FakeService, client: Client, waits: list[float], text: str, low: float, high: float
+) -> None:
+    service.faults.append(answering(httpx.Response(503, headers={"Retry-After": text})))
+    client.guarantee("run")
+    assert low <= waits[0] <= high
+
+
+def test_an_answer_that_is_not_an_object_is_an_error(service: FakeService, client: Client) -> None:
+    for text in ("<html>", "[]", ""):
+        service.faults.append(answering(httpx.Response(200, text=text)))
+        with pytest.raises(dp.DPLedgerError, match="not a JSON object"):
+            client.guarantee("run")
+    service.faults.append(answering(httpx.Response(302, headers={"Location": "/login"})))
+    with pytest.raises(dp.DPLedgerError, match="Found"):
+        client.guarantee("run")
+
+
+def test_a_request_whose_answer_was_lost_is_the_same_request(
+    service: FakeService, client: Client
+) -> None:
+    service.faults.extend([busy, lost_reply, lost_reply])
+    client.start_run("run", "letters")
+    bodies = service.bodies("/v1/runs")
+    assert len(bodies) == 4
+    assert bodies[1:] == bodies[:-1]
+    assert len(bodies[0]["writer"]) == 32

@@ -1,0 +1,83 @@
+import json
+import math
+from collections.abc import Callable
+from typing import Any
+
+import dpledger_client as dp
+import numpy as np
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("made", "wire"),
+    [
+        (dp.gaussian(noise_multiplier=1), {"kind": "gaussian", "noise_multiplier": 1.0}),
+        (dp.no_noise(), {"kind": "none"}),
+        (dp.full(), {"kind": "full"}),
+        (dp.unknown(), {"kind": "unknown"}),
+        (dp.poisson(sampling_probability=1), {"kind": "poisson", "sampling_probability": 1.0}),
+        (dp.poisson(expected_batch_size=64), {"kind": "poisson", "expected_batch_size": 64.0}),
+        (dp.fixed_size(batch_size=64), {"kind": "fixed_size", "batch_size": 64}),
+        (dp.cyclic(batch_size=64), {"kind": "cyclic", "batch_size": 64}),
+        (
+            dp.cyclic(batch_size=64, steps_per_pass=3),
+            {"kind": "cyclic", "batch_size": 64, "steps_per_pass": 3},
+        ),
+        (
+            dp.shuffle(batch_size=64),
+            {"kind": "shuffle", "batch_size": 64, "reshuffle": "each_pass"},
+        ),
+        (
+            dp.shuffle(batch_size=64, reshuffle="once", steps_per_pass=3),
+            {"kind": "shuffle", "batch_size": 64, "reshuffle": "once", "steps_per_pass": 3},
+        ),
+        (
+            dp.event(mechanism=dp.no_noise(), sampling=dp.full(), steps=2),
+            {"steps": 2, "mechanism": {"kind": "none"}, "sampling": {"kind": "full"}},
+        ),
+    ],
+)
+def test_constructors_make_the_wire_form(made: dict[str, Any], wire: dict[str, Any]) -> None:
+    assert made == wire
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: dp.gaussian(noise_multiplier=0),
+        lambda: dp.gaussian(noise_multiplier=-1),
+        lambda: dp.gaussian(noise_multiplier=math.nan),
+        lambda: dp.gaussian(noise_multiplier=math.inf),
+        lambda: dp.poisson(),
+        lambda: dp.poisson(sampling_probability=0.1, expected_batch_size=1),
+        lambda: dp.poisson(sampling_probability=0),
+        lambda: dp.poisson(sampling_probability=1.5),
+        lambda: dp.poisson(expected_batch_size=math.nan),
+        lambda: dp.fixed_size(batch_size=0),
+        lambda: dp.cyclic(batch_size=1, steps_per_pass=0),
+        lambda: dp.event(mechanism=dp.no_noise(), sampling=dp.full(), steps=0),
+    ],
+)
+def test_what_no_service_accepts_is_refused_at_once(make: Callable[[], Any]) -> None:
+    with pytest.raises(ValueError, match=r"must|Give"):
+        make()
+
+
+def test_a_count_is_never_a_fraction() -> None:
+    with pytest.raises(TypeError):
+        dp.fixed_size(batch_size=2.5)  # type: ignore[arg-type]
+
+
+def test_numbers_of_array_libraries_become_json() -> None:
+    made = [
+        dp.gaussian(noise_multiplier=np.float32(0.5)),  # type: ignore[arg-type]
+        dp.fixed_size(batch_size=np.int64(8)),  # type: ignore[arg-type]
+        dp.fixed_size(batch_size=True),
+    ]
+    assert json.dumps(made) == json.dumps(
+        [
+            {"kind": "gaussian", "noise_multiplier": 0.5},
+            {"kind": "fixed_size", "batch_size": 8},
+            {"kind": "fixed_size", "batch_size": 1},
+        ]
+    )
