@@ -29,7 +29,7 @@ def create_app(settings: Settings) -> FastAPI:
     Raises:
         StartupError: the database is not at this version, or the service would be open to others.
     """
-    engine = connect(settings.database_url, busy_timeout_seconds=settings.busy_timeout_seconds)
+    engine = connect(settings.database_address, busy_timeout_seconds=settings.busy_timeout_seconds)
     keys = KeyRing(engine, loopback=settings.loopback)
     try:
         schema_version.require_current(engine)

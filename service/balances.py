@@ -3,15 +3,16 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, insert, select, update
+from sqlalchemy import Connection, Row, bindparam, select, update
 
 from accounting.balances import Balance
 from accounting.events import Event, NeighboringRelation
 from accounting.filters import RenyiFilter, best_order
 from accounting.guarantees import Status
 from service.answers import BudgetAnswer
+from service.database import upsert
 from service.documents import event_of
 from service.schemas import Budget
 from service.tables import distinct_events, run_balances
@@ -62,44 +63,36 @@ def run_balance(connection: Connection, run_id: int, dataset_size: int) -> Balan
     return _balance(list(connection.execute(query)), dataset_size)
 
 
-_COUNTED: Final[dict[str, Any]] = {
-    "steps": bindparam("more_steps"),
-    "passes": bindparam("more_passes"),
-}
-
-
 def apply_change(
     connection: Connection, change: Change, *, ids: Mapping[Event, int], run_id: int
 ) -> None:
     """Add a change to the balances of a run and of its dataset, whose row is locked."""
-    events = {**change.steps, **change.passes}
     rows = [
         {
+            "run": run_id,
             "event": ids[event],
             "more_steps": change.steps.get(event, 0),
             "more_passes": change.passes.get(event, 0),
         }
-        for event in events
+        for event in {**change.steps, **change.passes}
     ]
+    more: dict[str, Any] = {"steps": bindparam("more_steps"), "passes": bindparam("more_passes")}
     connection.execute(
         update(distinct_events)
         .where(distinct_events.c.id == bindparam("event"))
-        .values({name: distinct_events.c[name] + more for name, more in _COUNTED.items()}),
+        .values({name: distinct_events.c[name] + value for name, value in more.items()}),
         rows,
     )
-    known = set(
-        connection.scalars(select(run_balances.c.event_id).where(run_balances.c.run_id == run_id))
+    added = upsert(connection, run_balances).values(
+        run_id=bindparam("run"), event_id=bindparam("event"), **more
     )
-    if fresh := [row for row in rows if row["event"] not in known]:
-        values = {"run_id": run_id, "event_id": bindparam("event"), **_COUNTED}
-        connection.execute(insert(run_balances).values(values), fresh)
-    if present := [row for row in rows if row["event"] in known]:
-        connection.execute(
-            update(run_balances)
-            .where(run_balances.c.run_id == run_id, run_balances.c.event_id == bindparam("event"))
-            .values({name: run_balances.c[name] + more for name, more in _COUNTED.items()}),
-            present,
-        )
+    connection.execute(
+        added.on_conflict_do_update(
+            index_elements=["run_id", "event_id"],
+            set_={name: run_balances.c[name] + added.excluded[name] for name in more},
+        ),
+        rows,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,6 @@ from typing import Any
 
 from pydantic import BaseModel
 from sqlalchemy import Connection, Row, Select, Table, func, insert, select
-from sqlalchemy.dialects import postgresql, sqlite
 
 from accounting.events import NeighboringRelation
 from service.answers import BranchAnswer, BudgetAnswer, DatasetAnswer, RunAnswer
@@ -17,6 +16,7 @@ from service.balances import (
     filter_of,
     run_balance,
 )
+from service.database import upsert
 from service.documents import canonical, spans_of
 from service.errors import (
     BranchExistsError,
@@ -51,12 +51,6 @@ def _found(row: Row[Any] | None, noun: str) -> Row[Any]:
     return row
 
 
-def lock_dataset(connection: Connection, dataset_id: int) -> Row[Any]:
-    """The dataset's row, locked until the transaction ends: one writer a dataset."""
-    query = select(datasets).where(datasets.c.id == dataset_id).with_for_update()
-    return connection.execute(query).one()
-
-
 def find_dataset(connection: Connection, name: str) -> Row[Any]:
     """A dataset's row.
 
@@ -74,6 +68,19 @@ def find_run(connection: Connection, name: str) -> Row[Any]:
         NotFoundError: there is none of that name.
     """
     return _found(connection.execute(select(runs).where(runs.c.name == name)).one_or_none(), "run")
+
+
+def lock_run(connection: Connection, name: str) -> tuple[Row[Any], Row[Any]]:
+    """A run's row and its dataset's, which stays locked: one writer a dataset at a time.
+
+    Raises:
+        NotFoundError: there is no run of that name.
+    """
+    of_run = select(runs.c.dataset_id).where(runs.c.name == name).scalar_subquery()
+    query = select(datasets).where(datasets.c.id == of_run).with_for_update()
+    dataset = _found(connection.execute(query).one_or_none(), "run")
+    # Read after the lock is held, so that nobody else can change it from here on.
+    return find_run(connection, name), dataset
 
 
 def find_branch(connection: Connection, run_id: int, name: str) -> Row[Any]:
@@ -126,9 +133,8 @@ def scope_of_run(connection: Connection, run: Row[Any], dataset: Row[Any]) -> Sc
 
 def _insert_named(connection: Connection, table: Table, values: dict[str, Any]) -> bool:
     """Insert a row unless one of that name is there; whether it was inserted."""
-    dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
-    statement = dialect.insert(table).values(values).on_conflict_do_nothing().returning(table.c.id)
-    return connection.execute(statement).first() is not None
+    statement = upsert(connection, table).values(values).on_conflict_do_nothing()
+    return connection.execute(statement.returning(table.c.id)).first() is not None
 
 
 def create_dataset(connection: Connection, new: NewDataset) -> tuple[DatasetAnswer, bool]:
@@ -212,8 +218,7 @@ def create_branch(
         BranchExistsError: another writer opened a branch of that name.
         ConflictError: the same writer did, from another step.
     """
-    run = find_run(connection, run_name)
-    lock_dataset(connection, run.dataset_id)
+    run, _ = lock_run(connection, run_name)
     reached = connection.scalar(
         select(func.max(branches.c.next_step)).where(branches.c.run_id == run.id)
     )
@@ -256,9 +261,7 @@ def finish_run(connection: Connection, run_name: str, state: str) -> RunAnswer:
         NotFoundError: there is no such run.
         ConflictError: it was closed in another state.
     """
-    run = find_run(connection, run_name)
-    lock_dataset(connection, run.dataset_id)
-    run = find_run(connection, run_name)
+    run, _ = lock_run(connection, run_name)
     if run.state not in ("active", "reopened", state):
         raise ConflictError(f"The run was closed before as {run.state}.")
     connection.execute(runs.update().where(runs.c.id == run.id).values(state=state))

@@ -52,8 +52,10 @@ def _engine(database: str | None) -> Any:
 
     settings = _settings(database_url=database)
     try:
-        return connect(settings.database_url, busy_timeout_seconds=settings.busy_timeout_seconds)
-    except StartupError as error:
+        return connect(
+            settings.database_address, busy_timeout_seconds=settings.busy_timeout_seconds
+        )
+    except (StartupError, OSError) as error:
         raise _fail(str(error)) from None
 
 

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
+from sqlalchemy import Connection, Engine, Table, create_engine, event, make_url, text
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
@@ -108,6 +109,12 @@ def _answering(engine: Engine) -> Iterator[Connection]:
         if error.connection_invalidated:
             raise UnavailableError(_UNAVAILABLE) from error
         raise
+
+
+def upsert(connection: Connection, table: Table) -> Any:
+    """An insert that can say what to do about a row that is there: `on_conflict_do_...`."""
+    dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
+    return dialect.insert(table)
 
 
 def ping(engine: Engine) -> None:

@@ -14,14 +14,14 @@ from service.admission import (
     require_budget,
     unbounded,
 )
-from service.answers import AppendAnswer
+from service.answers import AppendAnswer, GuaranteeAnswer
 from service.balances import Scope, apply_change, run_balance
 from service.catalog import (
     accept_of,
     dataset_of,
     find_branch,
     find_run,
-    lock_dataset,
+    lock_run,
     now,
     scope_of_dataset,
     scope_of_run,
@@ -68,9 +68,7 @@ def append(
         ConflictError: some of the steps were recorded with other content.
         RunFinishedError, UnsupportedEventError, BudgetExhaustedError: for charges only.
     """
-    run = find_run(connection, run_name)
-    dataset = lock_dataset(connection, run.dataset_id)
-    run = find_run(connection, run_name)  # again: nobody else can change it from here on
+    run, dataset = lock_run(connection, run_name)
     branch = find_branch(connection, run.id, branch_name)
 
     placed = _placed(events, dataset.dataset_size)
@@ -96,19 +94,26 @@ def append(
         apply_change(connection, change, ids=ids, run_id=run.id)
         sequence = _insert(connection, run, branch, fresh, ids, mode, verdict, after=sequence)
         _move(connection, run, branch, fresh[-1].end, open_pass, ids)
-    delta = delta_of(dataset, run)
-    balance = run_balance(connection, run.id, dataset.dataset_size)
     return AppendAnswer(
         accepted=sum(part.steps for part in fresh),
         duplicates=sum(message.steps for message in events) - sum(part.steps for part in fresh),
         next_step=fresh[-1].end if fresh else branch.next_step,
         sequence=sequence,
         verdict=verdict,
-        guarantee=None
-        if delta is None
-        else guarantee_of(balance, dataset, sequence=sequence, delta=delta, accountant=READING),
+        guarantee=_reading(connection, run, dataset, sequence),
         budget=scopes[0].answer(change) if scopes else None,
     )
+
+
+def _reading(
+    connection: Connection, run: Row[Any], dataset: Row[Any], sequence: int
+) -> GuaranteeAnswer | None:
+    """The run's guarantee after the append, where a delta is known."""
+    delta = delta_of(dataset, run)
+    if delta is None:
+        return None
+    balance = run_balance(connection, run.id, dataset.dataset_size)
+    return guarantee_of(balance, dataset, sequence=sequence, delta=delta, accountant=READING)
 
 
 def _placed(events: Sequence[EventMessage], dataset_size: int) -> list[Placed]:

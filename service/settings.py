@@ -5,6 +5,7 @@ from pathlib import Path
 
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
+from sqlalchemy import make_url
 
 
 class Settings(BaseSettings):
@@ -15,11 +16,27 @@ class Settings(BaseSettings):
     host: str = "127.0.0.1"
     port: int = Field(default=8000, ge=0, le=65535)
     database_url: str = "sqlite:///dpledger.db"
+    # Holds the password for database_url, so that neither an environment nor a command line does.
+    database_password_file: Path | None = None
     # Holds the first admin key; read only while the service has no key.
     admin_key_file: Path | None = None
     body_bytes_max: int = Field(default=4 * 1024 * 1024, ge=1024, le=64 * 1024 * 1024)
     busy_timeout_seconds: float = Field(default=10.0, ge=0.1, le=60.0)
     shutdown_seconds: int = Field(default=20, ge=1, le=600)
+
+    @property
+    def database_address(self) -> str:
+        """The database's URL, with the password from its file if there is one.
+
+        Raises:
+            OSError: the file cannot be read.
+        """
+        if self.database_password_file is None:
+            return self.database_url
+        # Line ends alone are dropped, as by the PostgreSQL image, which reads the same file.
+        password = self.database_password_file.read_text(encoding="utf-8").rstrip("\n")
+        address = make_url(self.database_url).set(password=password)
+        return address.render_as_string(hide_password=False)
 
     @property
     def loopback(self) -> bool:
