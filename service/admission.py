@@ -26,6 +26,10 @@ class Placed:
         """The step after the last."""
         return self.first_step + self.steps
 
+    def overlaps(self, other: "Placed") -> bool:
+        """Whether some step is in both."""
+        return self.first_step < other.end and other.first_step < self.end
+
 
 def change_of(
     open_pass: OpenPass | None, parts: Sequence[Placed], *, limit: int | None = None

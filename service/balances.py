@@ -1,9 +1,10 @@
 """Balances in the database: reading them, changing them, and holding them against budgets."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
+from typing import Any, Final
 
 from sqlalchemy import Connection, Row, bindparam, select, update
 
@@ -16,6 +17,41 @@ from service.database import upsert
 from service.documents import event_of
 from service.schemas import Budget
 from service.tables import distinct_events, run_balances
+
+# Statements are built once: building one costs as much as running it.
+_DATASET_BALANCE: Final = select(
+    distinct_events.c.content, distinct_events.c.steps, distinct_events.c.passes
+).where(distinct_events.c.dataset_id == bindparam("dataset"))
+_RUN_BALANCE: Final = (
+    select(distinct_events.c.content, run_balances.c.steps, run_balances.c.passes)
+    .join(distinct_events, distinct_events.c.id == run_balances.c.event_id)
+    .where(run_balances.c.run_id == bindparam("run"))
+)
+_ADD_TO_EVENTS: Final = (
+    update(distinct_events)
+    .where(distinct_events.c.id == bindparam("event"))
+    .values(
+        steps=distinct_events.c.steps + bindparam("more_steps"),
+        passes=distinct_events.c.passes + bindparam("more_passes"),
+    )
+)
+
+
+@lru_cache
+def _add_to_run(dialect_name: str) -> Any:
+    added = upsert(dialect_name, run_balances).values(
+        run_id=bindparam("run"),
+        event_id=bindparam("event"),
+        steps=bindparam("more_steps"),
+        passes=bindparam("more_passes"),
+    )
+    return added.on_conflict_do_update(
+        index_elements=["run_id", "event_id"],
+        set_={
+            "steps": run_balances.c.steps + added.excluded.steps,
+            "passes": run_balances.c.passes + added.excluded.passes,
+        },
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +75,7 @@ def _sum(first: Mapping[Event, int], second: Mapping[Event, int]) -> dict[Event,
     return {event: count for event, count in total.items() if count}
 
 
-def _balance(rows: list[Row[Any]], dataset_size: int) -> Balance:
+def _balance(rows: Iterable[Any], dataset_size: int) -> Balance:
     events = [(event_of(row.content, dataset_size), row) for row in rows]
     return Balance(
         steps={event: row.steps for event, row in events if row.steps},
@@ -49,18 +85,14 @@ def _balance(rows: list[Row[Any]], dataset_size: int) -> Balance:
 
 def dataset_balance(connection: Connection, dataset: Row[Any]) -> Balance:
     """What all runs of a dataset have spent together."""
-    query = select(distinct_events).where(distinct_events.c.dataset_id == dataset.id)
-    return _balance(list(connection.execute(query)), dataset.dataset_size)
+    rows = connection.execute(_DATASET_BALANCE, {"dataset": dataset.id})
+    return _balance(rows, dataset.dataset_size)
 
 
 def run_balance(connection: Connection, run_id: int, dataset_size: int) -> Balance:
     """What one run has spent, over all its branches."""
-    query = (
-        select(distinct_events.c.content, run_balances.c.steps, run_balances.c.passes)
-        .join(distinct_events, distinct_events.c.id == run_balances.c.event_id)
-        .where(run_balances.c.run_id == run_id)
-    )
-    return _balance(list(connection.execute(query)), dataset_size)
+    rows = connection.execute(_RUN_BALANCE, {"run": run_id})
+    return _balance(rows, dataset_size)
 
 
 def apply_change(
@@ -76,23 +108,8 @@ def apply_change(
         }
         for event in {**change.steps, **change.passes}
     ]
-    more: dict[str, Any] = {"steps": bindparam("more_steps"), "passes": bindparam("more_passes")}
-    connection.execute(
-        update(distinct_events)
-        .where(distinct_events.c.id == bindparam("event"))
-        .values({name: distinct_events.c[name] + value for name, value in more.items()}),
-        rows,
-    )
-    added = upsert(connection, run_balances).values(
-        run_id=bindparam("run"), event_id=bindparam("event"), **more
-    )
-    connection.execute(
-        added.on_conflict_do_update(
-            index_elements=["run_id", "event_id"],
-            set_={name: run_balances.c[name] + added.excluded[name] for name in more},
-        ),
-        rows,
-    )
+    connection.execute(_ADD_TO_EVENTS, rows)
+    connection.execute(_add_to_run(connection.dialect.name), rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

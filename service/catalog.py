@@ -2,10 +2,10 @@
 
 import json
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 from pydantic import BaseModel
-from sqlalchemy import Connection, Row, Select, Table, func, insert, select
+from sqlalchemy import Connection, Row, Select, Table, bindparam, func, insert, select
 
 from accounting.events import NeighboringRelation
 from service.answers import BranchAnswer, BudgetAnswer, DatasetAnswer, RunAnswer
@@ -29,6 +29,22 @@ from service.schemas import NewBranch, NewDataset, NewRun, accepted_statuses
 from service.tables import branches, datasets, runs
 
 MAIN = "main"
+
+# Statements are built once: building one costs as much as running it.
+_DATASET_NAMED: Final = select(datasets).where(datasets.c.name == bindparam("named"))
+_DATASET_BY_ID: Final = select(datasets).where(datasets.c.id == bindparam("dataset"))
+_RUN_NAMED: Final = select(runs).where(runs.c.name == bindparam("named"))
+_LOCKED_OF_RUN: Final = (
+    select(datasets)
+    .where(
+        datasets.c.id
+        == select(runs.c.dataset_id).where(runs.c.name == bindparam("named")).scalar_subquery()
+    )
+    .with_for_update()
+)
+_BRANCH_NAMED: Final = select(branches).where(
+    branches.c.run_id == bindparam("run"), branches.c.name == bindparam("named")
+)
 
 
 def now() -> datetime:
@@ -57,8 +73,8 @@ def find_dataset(connection: Connection, name: str) -> Row[Any]:
     Raises:
         NotFoundError: there is none of that name.
     """
-    query = select(datasets).where(datasets.c.name == name)
-    return _found(connection.execute(query).one_or_none(), "dataset")
+    found = connection.execute(_DATASET_NAMED, {"named": name}).one_or_none()
+    return _found(found, "dataset")
 
 
 def find_run(connection: Connection, name: str) -> Row[Any]:
@@ -67,7 +83,7 @@ def find_run(connection: Connection, name: str) -> Row[Any]:
     Raises:
         NotFoundError: there is none of that name.
     """
-    return _found(connection.execute(select(runs).where(runs.c.name == name)).one_or_none(), "run")
+    return _found(connection.execute(_RUN_NAMED, {"named": name}).one_or_none(), "run")
 
 
 def lock_run(connection: Connection, name: str) -> tuple[Row[Any], Row[Any]]:
@@ -76,9 +92,7 @@ def lock_run(connection: Connection, name: str) -> tuple[Row[Any], Row[Any]]:
     Raises:
         NotFoundError: there is no run of that name.
     """
-    of_run = select(runs.c.dataset_id).where(runs.c.name == name).scalar_subquery()
-    query = select(datasets).where(datasets.c.id == of_run).with_for_update()
-    dataset = _found(connection.execute(query).one_or_none(), "run")
+    dataset = _found(connection.execute(_LOCKED_OF_RUN, {"named": name}).one_or_none(), "run")
     # Read after the lock is held, so that nobody else can change it from here on.
     return find_run(connection, name), dataset
 
@@ -89,13 +103,13 @@ def find_branch(connection: Connection, run_id: int, name: str) -> Row[Any]:
     Raises:
         NotFoundError: the run has none of that name.
     """
-    query = select(branches).where(branches.c.run_id == run_id, branches.c.name == name)
-    return _found(connection.execute(query).one_or_none(), "branch")
+    found = connection.execute(_BRANCH_NAMED, {"run": run_id, "named": name}).one_or_none()
+    return _found(found, "branch")
 
 
 def dataset_of(connection: Connection, run: Row[Any]) -> Row[Any]:
     """The dataset's row of a run."""
-    return connection.execute(select(datasets).where(datasets.c.id == run.dataset_id)).one()
+    return connection.execute(_DATASET_BY_ID, {"dataset": run.dataset_id}).one()
 
 
 def accept_of(dataset: Row[Any]) -> frozenset[Any]:
@@ -133,7 +147,7 @@ def scope_of_run(connection: Connection, run: Row[Any], dataset: Row[Any]) -> Sc
 
 def _insert_named(connection: Connection, table: Table, values: dict[str, Any]) -> bool:
     """Insert a row unless one of that name is there; whether it was inserted."""
-    statement = upsert(connection, table).values(values).on_conflict_do_nothing()
+    statement = upsert(connection.dialect.name, table).values(values).on_conflict_do_nothing()
     return connection.execute(statement.returning(table.c.id)).first() is not None
 
 
@@ -222,8 +236,8 @@ def create_branch(
     reached = connection.scalar(
         select(func.max(branches.c.next_step)).where(branches.c.run_id == run.id)
     )
-    query = select(branches).where(branches.c.run_id == run.id, branches.c.name == new.name)
-    branch = connection.execute(query).one_or_none()
+    named = {"run": run.id, "named": new.name}
+    branch = connection.execute(_BRANCH_NAMED, named).one_or_none()
     created = branch is None
     if branch is None:
         if new.from_step > (reached or 0):
@@ -231,7 +245,7 @@ def create_branch(
         _insert_branch(
             connection, run.id, name=new.name, writer=new.writer, from_step=new.from_step
         )
-        branch = connection.execute(query).one()
+        branch = connection.execute(_BRANCH_NAMED, named).one()
     if branch.writer != new.writer:
         raise BranchExistsError("Another process opened this branch; choose another name.")
     if branch.from_step != new.from_step:

@@ -1,7 +1,6 @@
 """The command line: serve, migrate, demo, epsilon, bounds, openapi, keys."""
 
 import json
-import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 import accounting
-from service.errors import InvalidRequestError, LedgerError, StartupError
+from service.errors import InvalidRequestError, LedgerError, StartupError, UnavailableError
 
 app = typer.Typer(
     name="dpledger",
@@ -33,6 +32,14 @@ DatabaseOption = Annotated[
 def _fail(message: str, code: int = 2) -> typer.Exit:
     Console(stderr=True).print(message, markup=False, highlight=False, soft_wrap=True)
     return typer.Exit(code)
+
+
+def _fail_to_start(error: Exception) -> typer.Exit:
+    """A refusal at start-up; for a database that does not open, with its own words."""
+    if isinstance(error, UnavailableError):
+        words = " ".join(str(getattr(error.__cause__, "orig", error)).split())
+        return _fail(f"The database cannot be opened: {words}")
+    return _fail(str(error))
 
 
 def _settings(**given: Any) -> Any:
@@ -76,7 +83,7 @@ def serve(
     try:
         application = create_app(settings)
     except (StartupError, LedgerError, OSError) as error:
-        raise _fail(str(error)) from None
+        raise _fail_to_start(error) from None
     logs.configure(lambda: application.state.keys.open_mode)
     config = uvicorn.Config(
         application,
@@ -98,7 +105,7 @@ def migrate(database: DatabaseOption = None) -> None:
     try:
         schema_version.upgrade(engine)
     except (StartupError, LedgerError) as error:
-        raise _fail(str(error)) from None
+        raise _fail_to_start(error) from None
     finally:
         engine.dispose()
 
@@ -268,13 +275,12 @@ def _ready(database: str | None) -> Any:
             schema_version.upgrade(engine)
         schema_version.require_current(engine)
     except (StartupError, LedgerError) as error:
-        raise _fail(str(error)) from None
+        raise _fail_to_start(error) from None
     return engine
 
 
 def main() -> None:
     """Run the command line."""
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # small vectors: threads only cost
     app()
 
 

@@ -7,12 +7,13 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, Table, create_engine, event, make_url, text
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from service.errors import StartupError, UnavailableError
 
 POOL_SIZE = 16  # connections kept; requests beyond wait for one
+ADDRESS_FORMS = "database_url: sqlite:///FILE or postgresql://USER@HOST/NAME."
 _READ_ONLY = "dpledger_read_only"
 _UNAVAILABLE = "The database does not answer now; send the same request again."
 
@@ -23,7 +24,10 @@ def connect(url: str, *, busy_timeout_seconds: float = 10.0) -> Engine:
     Raises:
         StartupError: the address is neither.
     """
-    address = make_url(url)
+    try:
+        address = make_url(url)
+    except ArgumentError:
+        raise StartupError(ADDRESS_FORMS) from None
     timeout_ms = int(busy_timeout_seconds * 1000)
     if address.get_backend_name() == "sqlite":
         if not address.database or address.database == ":memory:":
@@ -50,7 +54,7 @@ def connect(url: str, *, busy_timeout_seconds: float = 10.0) -> Engine:
                 "options": f"-c lock_timeout={timeout_ms} -c timezone=UTC",
             },
         )
-    raise StartupError("database_url: sqlite:///FILE or postgresql://USER@HOST/NAME.")
+    raise StartupError(ADDRESS_FORMS)
 
 
 def _sqlite_on_connect(connection: Any, _record: Any) -> None:
@@ -111,9 +115,9 @@ def _answering(engine: Engine) -> Iterator[Connection]:
         raise
 
 
-def upsert(connection: Connection, table: Table) -> Any:
+def upsert(dialect_name: str, table: Table) -> Any:
     """An insert that can say what to do about a row that is there: `on_conflict_do_...`."""
-    dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
+    dialect = postgresql if dialect_name == "postgresql" else sqlite
     return dialect.insert(table)
 
 

@@ -1,9 +1,9 @@
 """Recording: events become entries, once, in order, and are held against every budget."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
-from sqlalchemy import Connection, Row, exists, insert, select, update
+from sqlalchemy import Connection, Row, bindparam, exists, func, insert, select, update
 
 from accounting.balances import OpenPass
 from accounting.events import Event, NeighboringRelation
@@ -33,6 +33,46 @@ from service.schemas import EventMessage, to_event
 from service.tables import branches, datasets, distinct_events, entries, runs
 
 CLOSED = ("finished", "aborted")
+
+# Statements are built once: building one costs as much as running it.
+_EVENT_IDS: Final = select(distinct_events.c.id, distinct_events.c.content).where(
+    distinct_events.c.dataset_id == bindparam("dataset"),
+    distinct_events.c.content.in_(bindparam("contents", expanding=True)),
+)
+_CONTENT: Final = select(distinct_events.c.content).where(
+    distinct_events.c.id == bindparam("event")
+)
+# Entries of a branch are contiguous, so the one that holds a step is the last to begin by it.
+_HOLDS_FIRST: Final = (
+    select(func.max(entries.c.first_step))
+    .where(
+        entries.c.branch_id == bindparam("branch"), entries.c.first_step <= bindparam("first_step")
+    )
+    .scalar_subquery()
+)
+_DIFFERS: Final = select(
+    exists().where(
+        entries.c.branch_id == bindparam("branch"),
+        entries.c.first_step >= _HOLDS_FIRST,
+        entries.c.first_step < bindparam("end"),
+        entries.c.event_id != bindparam("event"),
+    )
+)
+_MOVE_HEAD: Final = (
+    update(datasets)
+    .where(datasets.c.id == bindparam("dataset"))
+    .values(head_sequence=bindparam("head"))
+)
+_MOVE_BRANCH: Final = (
+    update(branches)
+    .where(branches.c.id == bindparam("branch"))
+    .values(
+        next_step=bindparam("end"),
+        pass_event_id=bindparam("open_event"),
+        pass_position=bindparam("open_position"),
+    )
+)
+_REOPEN: Final = update(runs).where(runs.c.id == bindparam("run")).values(state="reopened")
 
 
 def prepare(connection: Connection, *, run_name: str, events: Sequence[EventMessage]) -> None:
@@ -137,11 +177,8 @@ def _event_ids(
 ) -> dict[Event, int]:
     """The rows of events that the dataset has seen before."""
     contents = {content_of(event): event for event in events}
-    query = select(distinct_events.c.id, distinct_events.c.content).where(
-        distinct_events.c.dataset_id == dataset_id,
-        distinct_events.c.content.in_(contents),
-    )
-    return {contents[row.content]: row.id for row in connection.execute(query)}
+    found = connection.execute(_EVENT_IDS, {"dataset": dataset_id, "contents": list(contents)})
+    return {contents[row.content]: row.id for row in found}
 
 
 def _new_events(
@@ -176,7 +213,7 @@ def _fresh(
         if part.first_step < branch.next_step and _differs(connection, branch, part, ids):
             raise ConflictError(f"events[{part.index}]: these steps were recorded as another event")
         if part.first_step < next_step and any(
-            part.first_step < other.end and part.event != other.event for other in fresh
+            part.overlaps(other) and part.event != other.event for other in fresh
         ):
             raise ConflictError(f"events[{part.index}]: these steps were sent as another event")
         if part.end > next_step:
@@ -196,13 +233,13 @@ def _differs(
     connection: Connection, branch: Row[Any], part: Placed, ids: Mapping[Event, int]
 ) -> bool:
     """Whether some recorded step of the part was another event."""
-    overlapping = (
-        entries.c.branch_id == branch.id,
-        entries.c.first_step < part.end,
-        entries.c.first_step + entries.c.steps > part.first_step,
-    )
-    other = entries.c.event_id != ids.get(part.event, -1)
-    return bool(connection.scalar(select(exists().where(*overlapping, other))))
+    found = {
+        "branch": branch.id,
+        "first_step": part.first_step,
+        "end": part.end,
+        "event": ids.get(part.event, -1),
+    }
+    return bool(connection.scalar(_DIFFERS, found))
 
 
 def _scopes(connection: Connection, run: Row[Any], dataset: Row[Any]) -> list[Scope]:
@@ -214,9 +251,8 @@ def _scopes(connection: Connection, run: Row[Any], dataset: Row[Any]) -> list[Sc
 def _open_pass(connection: Connection, branch: Row[Any], dataset_size: int) -> OpenPass | None:
     if branch.pass_event_id is None:
         return None
-    query = select(distinct_events.c.content).where(distinct_events.c.id == branch.pass_event_id)
-    event = event_of(connection.execute(query).scalar_one(), dataset_size)
-    return OpenPass(event=event, position=branch.pass_position)
+    content = connection.execute(_CONTENT, {"event": branch.pass_event_id}).scalar_one()
+    return OpenPass(event=event_of(content, dataset_size), position=branch.pass_position)
 
 
 def _insert(
@@ -249,9 +285,7 @@ def _insert(
     ]
     connection.execute(insert(entries), rows)
     head = after + len(rows)
-    connection.execute(
-        update(datasets).where(datasets.c.id == run.dataset_id).values(head_sequence=head)
-    )
+    connection.execute(_MOVE_HEAD, {"dataset": run.dataset_id, "head": head})
     return head
 
 
@@ -264,13 +298,12 @@ def _move(
     ids: Mapping[Event, int],
 ) -> None:
     """Move the branch's end; steps after the end of a run reopen it."""
-    position = (
-        {"pass_event_id": ids[open_pass.event], "pass_position": open_pass.position}
-        if open_pass
-        else {"pass_event_id": None, "pass_position": None}
-    )
-    connection.execute(
-        update(branches).where(branches.c.id == branch.id).values(next_step=next_step, **position)
-    )
+    moved = {
+        "branch": branch.id,
+        "end": next_step,
+        "open_event": ids[open_pass.event] if open_pass else None,
+        "open_position": open_pass.position if open_pass else None,
+    }
+    connection.execute(_MOVE_BRANCH, moved)
     if run.state in CLOSED:
-        connection.execute(update(runs).where(runs.c.id == run.id).values(state="reopened"))
+        connection.execute(_REOPEN, {"run": run.id})

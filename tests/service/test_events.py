@@ -3,7 +3,7 @@
 import httpx
 import pytest
 
-from tests.service.samples import BUDGET, append, event, setup
+from tests.service.samples import BUDGET, POISSON, append, event, setup
 
 
 def test_recorded_steps_are_answered_with_their_guarantee(api: httpx.Client) -> None:
@@ -45,6 +45,26 @@ def test_a_straddling_span_adds_only_what_is_new(api: httpx.Client) -> None:
     assert answer.status_code == 201
     assert (answer.json()["accepted"], answer.json()["duplicates"]) == (5, 5)
     assert answer.json()["next_step"] == 15
+
+
+def test_a_duplicate_is_recognised_inside_one_batch(api: httpx.Client) -> None:
+    setup(api)
+    other = {"kind": "full"}
+    batch = [event(0, 10), event(10, 10, sampling=other), event(2, 3), event(5, 5)]
+    answer = append(api, *batch, event(12, 3, sampling=other))
+    assert answer.status_code == 201, answer.text
+    assert (answer.json()["accepted"], answer.json()["duplicates"]) == (20, 11)
+    assert append(api, event(20, 1), event(19, 2)).status_code == 409
+
+
+def test_a_duplicate_is_recognised_across_many_entries(api: httpx.Client) -> None:
+    setup(api)
+    for step in range(6):
+        append(api, event(step, 1, sampling={"kind": "full"} if step == 3 else POISSON))
+    assert append(api, event(0, 3)).status_code == 200
+    assert append(api, event(4, 2)).status_code == 200
+    for first_step, steps in ((2, 2), (3, 1), (3, 3), (0, 6)):
+        assert append(api, event(first_step, steps)).status_code == 409
 
 
 def test_equality_is_over_normalised_values(api: httpx.Client) -> None:
