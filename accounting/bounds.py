@@ -34,7 +34,7 @@ from accounting.theorem import Theorem
 ADD_OR_REMOVE_ONE = NeighboringRelation.ADD_OR_REMOVE_ONE
 REPLACE_ONE = NeighboringRelation.REPLACE_ONE
 
-CACHE_ENTRIES = 4096  # of about 4 kB each: distinct events, never steps
+CACHE_ENTRIES = 32768  # of about 2 kB each: distinct events, never steps
 
 REASON_NO_NOISE = "A step ran without noise: it has no finite epsilon."
 REASON_BATCHES_MOVE = (

@@ -110,9 +110,11 @@ def running(settings: Settings) -> Iterator[str]:
     thread.start()
     while not server.started:
         time.sleep(0.002)
-    yield f"http://127.0.0.1:{port}"
-    server.should_exit = True
-    thread.join()
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:  # a failing test must not leave its server, for which the process would wait
+        server.should_exit = True
+        thread.join()
 
 
 @pytest.fixture(scope="session")
