@@ -3,6 +3,7 @@
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, Final
 
 from fastapi import FastAPI
@@ -17,6 +18,7 @@ from service.http import BodyLimit, RequestLog
 from service.routes import bounds, datasets, events, health, plan, runs
 from service.schemas import EventBatch
 from service.settings import Settings
+from service.writer import Writer
 
 _LOGGER = logging.getLogger("dpledger.app")
 FIRST_KEY: Final = "first-admin"
@@ -43,12 +45,15 @@ def create_app(settings: Settings) -> FastAPI:
 
 def wire(engine: Engine, keys: KeyRing, *, body_bytes_max: int) -> FastAPI:
     """The application on a database that is ready."""
+    writer = Writer(engine)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         if keys.open_mode:
             _LOGGER.warning("open mode: no key is needed on this loopback address")
+        writer.start()
         yield
+        writer.stop()  # requests have been answered by now
         engine.dispose()
 
     app = FastAPI(
@@ -64,6 +69,7 @@ def wire(engine: Engine, keys: KeyRing, *, body_bytes_max: int) -> FastAPI:
     )
     app.state.engine = engine
     app.state.keys = keys
+    app.state.writer = writer
     app.add_middleware(BodyLimit, bytes_max=body_bytes_max)
     app.add_middleware(RequestLog)  # outermost: every answer has an id
     problems.install(app)
@@ -79,11 +85,7 @@ def _require_key(engine: Engine, settings: Settings) -> None:
         if auth.any_key(connection):
             return
         if settings.admin_key_file is not None:
-            key = settings.admin_key_file.read_text(encoding="utf-8").strip()
-            if len(key) < KEY_LENGTH_MIN:
-                raise StartupError(
-                    f"admin_key_file: a key has at least {KEY_LENGTH_MIN} characters."
-                )
+            key = _read_key(settings.admin_key_file)
             auth.create_key(connection, name=FIRST_KEY, scope=Scope.ADMIN, key=key)
         elif not settings.loopback:
             raise StartupError(
@@ -91,6 +93,16 @@ def _require_key(engine: Engine, settings: Settings) -> None:
                 "with `dpledger keys create --scope admin --name NAME`, or name a file with one "
                 "in DPLEDGER_ADMIN_KEY_FILE."
             )
+
+
+def _read_key(file: Path) -> str:
+    try:
+        key = file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise StartupError(f"admin_key_file: {error}") from None
+    if len(key) < KEY_LENGTH_MIN:
+        raise StartupError(f"admin_key_file: a key has at least {KEY_LENGTH_MIN} characters.")
+    return key
 
 
 def _describe_events(app: FastAPI) -> None:

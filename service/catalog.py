@@ -42,6 +42,16 @@ _LOCKED_OF_RUN: Final = (
     )
     .with_for_update()
 )
+_LOCKED_OF_RUNS: Final = (
+    select(datasets.c.id)
+    .where(
+        datasets.c.id.in_(
+            select(runs.c.dataset_id).where(runs.c.name.in_(bindparam("named", expanding=True)))
+        )
+    )
+    .order_by(datasets.c.id)
+    .with_for_update()
+)
 _BRANCH_NAMED: Final = select(branches).where(
     branches.c.run_id == bindparam("run"), branches.c.name == bindparam("named")
 )
@@ -95,6 +105,11 @@ def lock_run(connection: Connection, name: str) -> tuple[Row[Any], Row[Any]]:
     dataset = _found(connection.execute(_LOCKED_OF_RUN, {"named": name}).one_or_none(), "run")
     # Read after the lock is held, so that nobody else can change it from here on.
     return find_run(connection, name), dataset
+
+
+def lock_datasets_of(connection: Connection, run_names: list[str]) -> None:
+    """Lock the datasets of some runs, in the order of their ids."""
+    connection.execute(_LOCKED_OF_RUNS, {"named": sorted(set(run_names))}).all()
 
 
 def find_branch(connection: Connection, run_id: int, name: str) -> Row[Any]:

@@ -1,13 +1,15 @@
 """The command line: serve, migrate, demo, epsilon, bounds, openapi, keys."""
 
 import json
+import signal
+from decimal import ROUND_CEILING, Context
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from pydantic import ValidationError
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 import accounting
 from service.errors import InvalidRequestError, LedgerError, StartupError, UnavailableError
@@ -66,6 +68,11 @@ def _engine(database: str | None) -> Any:
         raise _fail(str(error)) from None
 
 
+def _stopped(_number: int, _frame: object) -> None:
+    # Uvicorn raises the signal again once every accepted request is answered: that is success.
+    raise SystemExit(0)
+
+
 @app.command()
 def serve(
     host: Annotated[str | None, typer.Option(help="address to bind; or DPLEDGER_HOST")] = None,
@@ -82,7 +89,7 @@ def serve(
     migrate(settings.database_url)
     try:
         application = create_app(settings)
-    except (StartupError, LedgerError, OSError) as error:
+    except (StartupError, LedgerError) as error:
         raise _fail_to_start(error) from None
     logs.configure(lambda: application.state.keys.open_mode)
     config = uvicorn.Config(
@@ -93,6 +100,8 @@ def serve(
         timeout_graceful_shutdown=settings.shutdown_seconds,
         server_header=False,
     )
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _stopped)
     uvicorn.Server(config).run()
 
 
@@ -170,20 +179,25 @@ def epsilon(
     _show(answer)
 
 
+def _upper(value: float) -> str:
+    """Six digits, rounded up: a bound is never printed below itself."""
+    return f"{Context(prec=6, rounding=ROUND_CEILING).create_decimal_from_float(value):g}"
+
+
 def _show(answer: Any) -> None:
     table = Table(show_header=False, box=None)
     if answer.epsilon is None:
         table.add_row("epsilon", f"none: {answer.reason}")
     else:
-        table.add_row("epsilon", f"{answer.epsilon:.6g} (upper bound)")
-    table.add_row("delta", f"{answer.delta:.6g}")
+        table.add_row("epsilon", f"{_upper(answer.epsilon)} (upper bound)")
+    table.add_row("delta", repr(answer.delta))
     for name in ("neighboring_relation", "accountant", "bound", "status", "valid_for", "steps"):
         table.add_row(name, str(getattr(answer, name)))
     table.add_row("assumptions", ", ".join(answer.assumptions) or "none")
     if answer.unamplified_epsilon is not None:
-        table.add_row("unamplified", f"{answer.unamplified_epsilon:.6g}")
+        table.add_row("unamplified", _upper(answer.unamplified_epsilon))
     for other in answer.alternatives:
-        table.add_row("alternative", f"{other.epsilon:.6g} {other.bound} ({other.status})")
+        table.add_row("alternative", f"{_upper(other.epsilon)} {other.bound} ({other.status})")
     _out.print(table)
 
 
@@ -198,7 +212,13 @@ def bounds(
     if as_json:
         typer.echo(json.dumps([answer.model_dump() for answer in answers.values()], indent=2))
         return
-    table = Table("id", "status", "relations", "source", box=None)
+    table = Table(
+        Column("id", no_wrap=True),
+        "status",
+        "relations",
+        Column("source", overflow="fold"),
+        box=None,
+    )
     for answer in answers.values():
         relations = "all" if len(answer.relations) == 3 else ", ".join(answer.relations)
         table.add_row(answer.id, answer.status, relations, answer.source)
@@ -242,12 +262,13 @@ def list_keys(database: DatabaseOption = None) -> None:
     from service.catalog import stamp
     from service.database import snapshot
 
-    table = Table("name", "scope", "key", "created", "revoked", box=None)
+    # Plain lines: a table cuts long names to the width of the terminal.
     with snapshot(_ready(database)) as connection:
+        typer.echo("name\tscope\tkey\tcreated\trevoked")
         for row in list_keys(connection):
             revoked = stamp(row.revoked_at) if row.revoked_at else ""
-            table.add_row(row.name, row.scope, f"{row.prefix}...", stamp(row.created_at), revoked)
-    _out.print(table)
+            shown = (row.name, row.scope, f"{row.prefix}...", stamp(row.created_at), revoked)
+            typer.echo("\t".join(shown))
 
 
 @keys.command("revoke")

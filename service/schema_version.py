@@ -8,8 +8,9 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from alembic.util.exc import CommandError
 from sqlalchemy import Engine
+from sqlalchemy.exc import DatabaseError
 
-from service.database import transaction
+from service.database import snapshot, transaction
 from service.errors import StartupError
 
 MIGRATIONS = Path(__file__).parent.parent / "migrations"
@@ -28,9 +29,17 @@ def head() -> str:
 
 
 def current(engine: Engine) -> str | None:
-    """The database's revision; None when it is empty."""
-    with engine.connect() as connection:
-        return MigrationContext.configure(connection).get_current_revision()
+    """The database's revision; None when it is empty.
+
+    Raises:
+        StartupError: it is no database.
+        UnavailableError: it does not answer.
+    """
+    try:
+        with snapshot(engine) as connection:
+            return MigrationContext.configure(connection).get_current_revision()
+    except DatabaseError as error:
+        raise StartupError(f"The database cannot be read: {error.orig}") from error
 
 
 def require_current(engine: Engine) -> None:
@@ -66,6 +75,7 @@ def downgrade(engine: Engine, revision: str) -> None:
 
 
 def _run(engine: Engine, action: object, revision: str) -> None:
+    current(engine)  # what is no database is refused before anything is tried on it
     config = configuration()
     try:
         with transaction(engine) as connection:

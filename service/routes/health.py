@@ -7,7 +7,7 @@ from service import problems
 from service.answers import Health
 from service.auth import KeyRing
 from service.database import ping
-from service.errors import NotFoundError
+from service.errors import NotFoundError, UnavailableError
 from service.routes.parameters import Database, PathName
 
 router = APIRouter(tags=["health"])
@@ -26,8 +26,10 @@ def healthz(request: Request) -> Health:
 
 @router.get("/readyz")
 def readyz(request: Request, database: Database) -> Health:
-    """The database answers too."""
+    """The database answers too, and appends are taken."""
     ping(database)
+    if not request.app.state.writer.working:
+        raise UnavailableError("The thread that appends to the ledger has stopped; restart.")
     return Health(status="ready", open_mode=_open_mode(request))
 
 

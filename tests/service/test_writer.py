@@ -1,0 +1,100 @@
+"""Group commit: answered after the commit, and no request fails its neighbours."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import Connection, Engine
+
+from service import ledger
+from service.errors import LedgerError, NotFoundError, OutOfSequenceError, UnavailableError
+from service.schemas import EventMessage
+from service.writer import Append, Writer
+from tests.service.samples import GAUSSIAN, event, run, setup
+
+
+def asked(first_step: int, *, name: str = "run", steps: int = 1) -> Append:
+    message = EventMessage.model_validate(event(first_step, steps, mechanism=GAUSSIAN))
+    return Append(run_name=name, branch_name="main", mode="record", events=[message])
+
+
+def together(engine: Engine, appends: Sequence[Append]) -> list[Any]:
+    """Hand appends over before the thread begins, so that they share one transaction."""
+
+    async def hand_over() -> list[Any]:
+        writer = Writer(engine)
+        tasks = [asyncio.ensure_future(writer.append(append)) for append in appends]
+        await asyncio.sleep(0)
+        writer.start()
+        answers = await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.to_thread(writer.stop)
+        assert not writer.working
+        return answers
+
+    return asyncio.run(hand_over())
+
+
+def test_a_refused_append_does_not_fail_its_neighbours(api: httpx.Client, engine: Engine) -> None:
+    setup(api)
+    answers = together(
+        engine, [asked(0), asked(7), asked(0, name="nobody"), asked(1), asked(0, steps=2)]
+    )
+    assert [getattr(answer, "accepted", None) for answer in answers] == [1, None, None, 1, 0]
+    assert isinstance(answers[1], OutOfSequenceError)
+    assert isinstance(answers[2], NotFoundError)
+    assert api.get("/v1/runs/run").json()["steps"] == 2
+
+
+def test_a_defect_in_one_append_fails_that_one_alone(
+    api: httpx.Client, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setup(api)
+    api.post("/v1/runs", json=run("other"))
+    whole = ledger.append
+
+    def broken(connection: Connection, **given: Any) -> Any:
+        answer = whole(connection, **given)
+        if given["run_name"] == "other":  # after it has written
+            raise ZeroDivisionError
+        return answer
+
+    monkeypatch.setattr(ledger, "append", broken)
+    answers = together(engine, [asked(0), asked(0, name="other"), asked(1)])
+    assert [getattr(answer, "accepted", None) for answer in answers] == [1, None, 1]
+    assert isinstance(answers[1], ZeroDivisionError)
+    assert api.get("/v1/runs/run").json()["steps"] == 2
+    assert api.get("/v1/runs/other").json()["steps"] == 0
+
+
+def test_when_the_commit_fails_nobody_is_told_that_it_worked(
+    api: httpx.Client, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setup(api)
+
+    def cut_off(connection: Connection) -> None:
+        raise UnavailableError("cut off")
+
+    monkeypatch.setattr(Connection, "_commit_impl", cut_off)
+    answers = together(engine, [asked(0), asked(1)])
+    monkeypatch.undo()
+    assert all(isinstance(answer, LedgerError) for answer in answers)
+    assert api.get("/v1/runs/run").json()["steps"] == 0
+
+
+def test_what_was_handed_over_is_finished_before_the_thread_ends(
+    api: httpx.Client, engine: Engine
+) -> None:
+    setup(api)
+
+    async def stop_at_once() -> int:
+        writer = Writer(engine)
+        tasks = [asyncio.ensure_future(writer.append(asked(step))) for step in range(200)]
+        await asyncio.sleep(0)
+        writer.start()
+        await asyncio.to_thread(writer.stop)
+        return sum(answer.accepted for answer in await asyncio.gather(*tasks))
+
+    assert asyncio.run(stop_at_once()) == 200
+    assert api.get("/v1/runs/run").json()["steps"] == 200
