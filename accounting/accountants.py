@@ -101,7 +101,7 @@ class Question:
         *,
         accountant: str,
         used: Sequence[EventBound[Any]],
-        composition: Theorem[..., Any],
+        composed: tuple[Theorem[..., Any], ...],
         order: float | None = None,
     ) -> Bound:
         """The bound whose unknown half is `value`."""
@@ -112,7 +112,7 @@ class Question:
             delta=value if self.delta is None else self.delta,
             accountant=accountant,
             bound=ids[0] if len(ids) == 1 else "composition",
-            theorems=(*ids, composition.id),
+            theorems=(*ids, *(theorem.id for theorem in composed)),
             status=weakest([bound.theorem.status for bound in used]),
             assumptions=tuple(sorted(assumptions)),
             order=order,
@@ -133,8 +133,10 @@ def rdp_bound(balance: Balance, question: Question) -> Bound:
     curves = [least_curve(bounds) for bounds in proved]
     rdp = compose_rdp(curves=curves, counts=[count for _, count in units])
     if question.delta is not None:
+        conversion: Theorem[..., Any] = rdp_epsilon
         value, order = rdp_epsilon(rdp=rdp, orders=ORDERS, delta=question.delta)
     else:
+        conversion = rdp_delta
         value, order = rdp_delta(rdp=rdp, orders=ORDERS, epsilon=question.epsilon or 0.0)
     index = int(np.flatnonzero(order == ORDERS)[0])
     used = [
@@ -143,7 +145,9 @@ def rdp_bound(balance: Balance, question: Question) -> Bound:
         for bound in bounds
         if bound.loss[index] == curve[index]
     ]
-    return question.answer(value, accountant="rdp", used=used, composition=compose_rdp, order=order)
+    return question.answer(
+        value, accountant="rdp", used=used, composed=(compose_rdp, conversion), order=order
+    )
 
 
 def gdp_bound(balance: Balance, question: Question) -> Bound:
@@ -160,10 +164,12 @@ def gdp_bound(balance: Balance, question: Question) -> Bound:
     ]
     mu = compose_gdp(mus=[bound.loss for bound in used], counts=[count for _, count in units])
     if question.delta is not None:
+        profile: Theorem[..., Any] = gaussian_epsilon
         value = gaussian_epsilon(question.delta, mu=mu)
     else:
+        profile = gaussian_delta
         value = gaussian_delta(question.epsilon or 0.0, mu=mu)
-    return question.answer(value, accountant="gdp", used=used, composition=compose_gdp)
+    return question.answer(value, accountant="gdp", used=used, composed=(compose_gdp, profile))
 
 
 ACCOUNTANTS: Final[dict[str, Callable[[Balance, Question], Bound]]] = {
@@ -195,11 +201,13 @@ def guarantee(
         accountant: "best", or a key of ACCOUNTANTS.
 
     Raises:
-        ValueError: not exactly one of delta and epsilon, an unknown accountant, or a status that
-            may never be accepted.
+        ValueError: not exactly one of delta and epsilon, one that is out of range, an unknown
+            accountant, or a status that may never be accepted.
     """
     if (delta is None) == (epsilon is None):
         raise ValueError("Give delta or epsilon, not both.")
+    if epsilon is not None and not 0 <= epsilon < math.inf:
+        raise ValueError("epsilon is finite and not negative.")
     if not accept <= ACCEPTABLE:
         raise ValueError("Conjectures and estimates are never accepted.")
     if accountant != BEST and accountant not in ACCOUNTANTS:

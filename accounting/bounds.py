@@ -82,9 +82,9 @@ def _noise_multiplier(event: Event) -> float:
             assert_never(event.mechanism)
 
 
-def _unknown_extra(relation: NeighboringRelation) -> tuple[Assumption, ...]:
-    # Who else takes part may not depend on whether a record is there; replaced records stay.
-    return (Assumption.OTHERS_UNAFFECTED,) if relation is ADD_OR_REMOVE_ONE else ()
+# Of an unknown sampler only this is assumed: a record joins a step at most once, and neither its
+# presence nor its content decides who else does.
+_UNKNOWN = (Assumption.OTHERS_UNAFFECTED,)
 
 
 @lru_cache(maxsize=CACHE_ENTRIES)
@@ -102,7 +102,7 @@ def renyi_bounds(event: Event, relation: NeighboringRelation) -> tuple[EventBoun
         case Full():
             return (_renyi(gaussian_rdp, **full),)
         case Unknown():
-            return (_renyi(gaussian_rdp, *_unknown_extra(relation), **full),)
+            return (_renyi(gaussian_rdp, *_UNKNOWN, **full),)
         case Poisson():
             return _poisson(sigma, sampling, relation)
         case FixedSize():
@@ -155,7 +155,7 @@ def gdp_bounds(event: Event, relation: NeighboringRelation) -> tuple[EventBound[
         case Full() | Poisson():
             pass
         case Unknown():
-            extra = _unknown_extra(relation)
+            extra = _UNKNOWN
         case FixedSize():
             if relation is ADD_OR_REMOVE_ONE:
                 raise NoBoundError(REASON_NOT_GAUSSIAN_DP)

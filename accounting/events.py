@@ -1,6 +1,5 @@
 """What happened: mechanisms, how records were sampled into a step, and the two together."""
 
-import math
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -30,11 +29,11 @@ def _require(condition: bool, /, **values: object) -> None:
 class Gaussian:
     """Gaussian noise on a sum of clipped contributions."""
 
-    noise_multiplier: float  # noise std / max_grad_norm, > 0 and finite
+    noise_multiplier: float  # noise std / max_grad_norm, in [1e-100, 1e100]
 
     def __post_init__(self) -> None:
         """Refuse what is not a noise multiplier."""
-        _require(0 < self.noise_multiplier < math.inf, noise_multiplier=self.noise_multiplier)
+        _require(1e-100 <= self.noise_multiplier <= 1e100, noise_multiplier=self.noise_multiplier)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,11 +58,14 @@ class Unknown:
 class Poisson:
     """Each record joins each step independently."""
 
-    sampling_probability: float  # in (0, 1]
+    sampling_probability: float  # in [1e-100, 1]
 
     def __post_init__(self) -> None:
         """Refuse what is not a probability."""
-        _require(0 < self.sampling_probability <= 1, sampling_probability=self.sampling_probability)
+        _require(
+            1e-100 <= self.sampling_probability <= 1,
+            sampling_probability=self.sampling_probability,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -62,9 +62,11 @@ def log_gaussian_delta(epsilon: float, *, mu: float) -> tuple[float, float]:
             return -math.inf, 0.0
         return math.log(difference) - 0.5 * a * a - _HALF_LOG_TWO_PI, error
     log_first = float(special.log_ndtr(-a))
-    ratio = math.exp(min(0.0, epsilon + float(special.log_ndtr(-b)) - log_first))
-    if a > 0:  # far tails: the logarithms are large and their difference would lose digits
+    if a > 0:
         ratio = _mills(b) / _mills(a)
+    else:
+        # e^epsilon Phi(-b) = phi(a) m(b): the large logarithms of its factors are never subtracted.
+        ratio = math.exp(-0.5 * a * a - _HALF_LOG_TWO_PI - log_first) * _mills(b)
     return log_first + math.log1p(-ratio) if ratio < 1 else -math.inf, error
 
 
@@ -108,13 +110,13 @@ def gaussian_delta(epsilon: float, *, mu: float) -> float:
         mu: >= 0; 1/noise_multiplier for one full-batch Gaussian step of sensitivity one norm bound.
 
     Returns:
-        delta in [0, 1]. Upper; relative excess at most 1e-10 for delta >= 1e-300.
+        delta in [0, 1]. Upper; relative excess at most 1e-10 for delta >= 1e-300, mu <= 1e4.
 
     Raises:
         ValueError: epsilon or mu is negative or not a number.
     """
-    if not (epsilon >= 0 and mu >= 0):
-        raise ValueError("epsilon and mu are not negative.")
+    if not (0 <= epsilon < math.inf and mu >= 0):
+        raise ValueError("epsilon is finite, and neither epsilon nor mu is negative.")
     if mu == 0:
         return 0.0
     if mu > MU_MAX:
@@ -188,8 +190,8 @@ def gaussian_mu(epsilon: float, *, delta: float) -> float:
     Raises:
         ValueError: epsilon is negative or delta not in (0, 1).
     """
-    if not (epsilon >= 0 and 0 < delta < 1):
-        raise ValueError("epsilon is not negative and delta lies in (0, 1).")
+    if not (0 <= epsilon < math.inf and 0 < delta < 1):
+        raise ValueError("epsilon is finite and not negative, and delta lies in (0, 1).")
     # In the variable -log(mu), (epsilon, delta) is false, then true.
     negative_log = least_true(
         lambda x: gaussian_delta(epsilon, mu=math.exp(-x)) <= delta, low=-50.0, high=690.0
@@ -215,8 +217,8 @@ def gaussian_trade_off(false_positive_rate: float, *, mu: float) -> float:
     Returns:
         The false-negative rate, in [0, 1]. Exact, to a relative error of about 1e-12.
     """
-    if not (0 <= false_positive_rate <= 1 and mu >= 0):
-        raise ValueError("false_positive_rate lies in [0, 1] and mu is not negative.")
+    if not (0 <= false_positive_rate <= 1 and 0 <= mu < math.inf):
+        raise ValueError("false_positive_rate lies in [0, 1]; mu is finite and not negative.")
     return float(special.ndtr(-special.ndtri(false_positive_rate) - mu))
 
 

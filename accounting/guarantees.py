@@ -33,7 +33,9 @@ class Assumption(StrEnum):
     POISSON_SAMPLING = "poisson_sampling"
     FIXED_SIZE_SAMPLING = "fixed_size_sampling"  # fresh uniform subsets of constant size
     ONE_STEP_PER_PASS = "one_step_per_pass"  # noqa: S105
-    OTHERS_UNAFFECTED = "others_unaffected"  # a record's presence moves no other record
+    OTHERS_UNAFFECTED = (
+        "others_unaffected"  # at most once a step; nobody else's place depends on it
+    )
     PARAMETERS_FIXED_IN_ADVANCE = "parameters_fixed_in_advance"
 
 
@@ -57,7 +59,7 @@ class Bound:
     delta: float
     accountant: str
     bound: str  # the theorem's id, or "composition" when several were used
-    theorems: tuple[str, ...]  # sorted ids
+    theorems: tuple[str, ...]  # ids: of the events, sorted; then of the sum and its reading
     status: Status
     assumptions: tuple[Assumption, ...]
     valid_for: ValidFor = ValidFor.FIXED_SCHEDULE

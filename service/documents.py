@@ -28,6 +28,7 @@ from service.schemas import (
     Count,
     Delta,
     Labels,
+    MergedSteps,
     Name,
     PlannedEvent,
     Relation,
@@ -41,12 +42,18 @@ from service.schemas import (
 FORMAT: Final = "dpledger/1"
 
 
+class RecordedEvent(PlannedEvent):
+    """Equal steps in a row, merged from any number of events."""
+
+    steps: MergedSteps
+
+
 class BranchDocument(Wire):
     """A branch beside main: where it began and what it recorded."""
 
     name: Name
     from_step: Step
-    events: list[PlannedEvent]
+    events: list[RecordedEvent]
 
 
 class Overdraft(Wire):
@@ -54,7 +61,7 @@ class Overdraft(Wire):
 
     branch: Name
     first_step: Step
-    steps: Count
+    steps: MergedSteps
 
 
 class LedgerDocument(Wire):
@@ -65,7 +72,7 @@ class LedgerDocument(Wire):
     dataset_size: Count | None = None
     release: Release = "every_step"
     assumptions: Assumptions = Field(default_factory=dict)
-    events: list[PlannedEvent]
+    events: list[RecordedEvent]
     branches: list[BranchDocument] = Field(default_factory=list)
     run: Name | None = None
     dataset: Name | None = None

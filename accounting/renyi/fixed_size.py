@@ -95,7 +95,7 @@ def fixed_size_gaussian_add_remove_rdp(
         orders: alpha > 1, shape (k,).
 
     Returns:
-        RDP in nats, shape (k,). Upper; relative excess below 1e-9.
+        RDP in nats, shape (k,). Upper; as tight as poisson_gaussian_rdp.
     """
     return poisson_gaussian_rdp(
         noise_multiplier=0.5 * noise_multiplier,

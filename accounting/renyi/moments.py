@@ -21,8 +21,8 @@ from accounting.renyi.orders import ORDER_MAX
 
 # How far below the answer the discretisation error is aimed, in nats (e^-40 = 4e-18).
 _TARGET: Final = 40.0
-# Where the integral is cut, in standard deviations beyond the last possible peak: the tail's
-# bound is added, and e^(-14^2/2) = 3e-43 stays below every J with q, 1/sigma >= 1e-12.
+# Where the integral is cut, in standard deviations beyond the last possible peak. The tail's bound
+# is added: e^(-14^2/2) = 3e-43, far below J unless q and 1/sigma are both near 1e-9 or less.
 _CUT: Final = 14.0
 # Half-width of the strip of analyticity, as a phase: below pi for the zero of S, less for
 # negative powers, which grow like cos(phase/2)^beta.
@@ -60,7 +60,8 @@ def log_integer_moment(order: int, *, q: float, sigma: float) -> float:
     log_weight, log_rest, log_q = _log_comb(order), math.log1p(-q), math.log(q)
     exponent = k * (k - 1) / (2 * sigma * sigma)
     terms = log_weight + (order - k) * log_rest + k * log_q + _log_expm1(exponent)
-    size = float(np.max(log_weight + order * abs(log_rest) + k * abs(log_q) + exponent))
+    # The logarithm of expm1 adds at most 45 to what is rounded, for the least exponent there is.
+    size = 45 + float(np.max(log_weight + order * abs(log_rest) + k * abs(log_q) + exponent))
     slack = UNIT_ROUNDOFF * (4 * LIBRARY_ULPS * (size + 1) + 4 * order)
     return float(_log_sum(terms)) + slack
 
@@ -122,7 +123,9 @@ def log_real_moments(betas: Array, *, q: float, sigma: float) -> Array:
 
     u = (2 * x - 1) / (2 * variance)
     d = q * np.expm1(np.minimum(u, _LARGE))
-    log_s = np.where(u < _LARGE, np.log1p(d), log_q + u)  # beyond, 1 - q is below the rounding
+    # Near d = -1, where q is near one, log1p would magnify the rounding of d.
+    near = np.where(d < -0.5, np.logaddexp(log_rest, log_q + np.minimum(u, _LARGE)), np.log1p(d))
+    log_s = np.where(u < _LARGE, near, log_q + u)  # beyond, 1 - q is below the rounding
     log_density = -0.5 * (x / sigma) ** 2 - math.log(sigma * math.sqrt(2 * math.pi))
 
     beta = betas[:, None]

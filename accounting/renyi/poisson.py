@@ -27,7 +27,7 @@ def curve_of(log_moments: Array, orders: Array) -> Array:
     """log(1 + J) / (order - 1), rounded up: the divergence whose moment is 1 + J."""
     rdp = np.logaddexp(0.0, log_moments) / (orders - 1)
     # For tiny J, logaddexp keeps a relative accuracy of a few units: log1p(e^x).
-    rdp = np.asarray(rdp * (1 + 32 * UNIT_ROUNDOFF), dtype=np.float64)
+    rdp = np.asarray(rdp * (1 + 32 * UNIT_ROUNDOFF) + 5e-324, dtype=np.float64)
     if not np.all(rdp >= 0):  # also refuses NaN
         raise ArithmeticError("A Renyi curve is not negative.")
     return rdp
@@ -89,8 +89,9 @@ def poisson_gaussian_rdp(
         direction: which divergence.
 
     Returns:
-        RDP in nats, shape (k,). Upper; relative excess below 1e-9, more only where
-        noise_multiplier < 0.1 (fractional orders by convexity, the added record by a closed form).
+        RDP in nats, shape (k,). Upper; relative excess below 1e-9 for q and 1/sigma above 1e-7,
+        more below and where noise_multiplier < 0.1 (fractional orders by convexity, the added
+        record by a closed form).
     """
     orders = checked_orders(orders)
     sigma, q = noise_multiplier, sampling_probability
@@ -134,7 +135,9 @@ def add_moments(orders: Array, *, q: float, sigma: float) -> Array:
     if sigma < NOISE_MIN:
         # S >= 1-q, and the divergence is at most the one without sampling.
         exponent = (orders - 1) * np.minimum(-math.log1p(-q), 0.5 * orders / (sigma * sigma))
-        return np.asarray(exponent + np.log(-np.expm1(-exponent)), dtype=np.float64)
+        exponent = exponent * (1 + 16 * UNIT_ROUNDOFF)
+        log_moments = exponent + np.log(-np.expm1(-exponent)) + 128 * UNIT_ROUNDOFF
+        return np.asarray(log_moments, dtype=np.float64)
     result = np.empty_like(orders)
     for chunk in _by_octave(orders, np.arange(len(orders))):
         result[chunk] = log_real_moments(1 - orders[chunk], q=q, sigma=sigma)

@@ -185,7 +185,9 @@ class Client:
     ) -> Run:
         """Open a new branch of a run for writing: after a crash, a rewind or a fork.
 
-        Nothing is erased: steps that ran beyond `from_step` before stay counted.
+        Nothing is erased: steps that ran beyond `from_step` before stay counted. A branch counts
+        passes from its first step: begin it with a fresh order of the records, and declare the
+        rest of a pass that was resumed in the middle as `full()`.
 
         Args:
             name: of the run.

@@ -77,7 +77,8 @@ def cyclic(*, batch_size: int, steps_per_pass: int | None = None) -> dict[str, A
 
     Args:
         batch_size: records, >= 1.
-        steps_per_pass: steps, >= 1; by default as many as the whole dataset takes.
+        steps_per_pass: steps, >= 1; by default as many as the whole dataset takes, the last and
+            smaller batch included. A loader that drops that batch has one fewer: say so.
 
     Raises:
         ValueError: a count is below 1.
@@ -100,7 +101,8 @@ def shuffle(
     Args:
         batch_size: records, >= 1.
         reshuffle: when the order is drawn.
-        steps_per_pass: steps, >= 1; by default as many as the whole dataset takes. Fewer mean that
+        steps_per_pass: steps, >= 1; by default as many as the whole dataset takes, the last and
+            smaller batch included. With drop_last it is one fewer: say so. Fewer mean that
             each pass stops early.
 
     Raises:

@@ -1,0 +1,62 @@
+import re
+from inspect import signature
+
+import pytest
+
+from accounting import THEOREMS, Status, Theorem
+from accounting.events import NeighboringRelation
+from accounting.guarantees import DEFAULT_ACCEPT, Assumption, weakest
+from accounting.theorem import theorem
+
+EACH = pytest.mark.parametrize("one", THEOREMS, ids=lambda one: one.id)
+
+
+def test_ids_are_unique() -> None:
+    ids = [one.id for one in THEOREMS]
+    assert len(ids) == len(set(ids))
+
+
+@EACH
+def test_a_theorem_names_its_source_and_the_number_in_it(one: Theorem[..., object]) -> None:
+    numbered = r"(Theorem|Proposition|Lemma|Corollary|Algorithm|Section) \d"
+    for source in re.split(r"; (?:from|moments)", one.source):
+        assert re.search(numbered, source), source
+    assert re.search(r"arXiv:\d{4}\.\d{5}v\d|docs/theory/", one.source)
+
+
+@EACH
+def test_a_theorem_states_what_it_returns_and_on_which_side(one: Theorem[..., object]) -> None:
+    _, _, returns = one.statement.partition("Returns:")
+    assert re.search(r"Upper|Lower|[Ee]xact", returns)
+
+
+@EACH
+def test_a_theorem_explains_each_parameter(one: Theorem[..., object]) -> None:
+    arguments = one.statement.partition("Args:")[2].partition("Returns:")[0]
+    assert one.parameters == tuple(signature(one.function).parameters)
+    assert all(f"{parameter}:" in arguments for parameter in one.parameters)
+
+
+@EACH
+def test_a_theorem_holds_for_some_relation(one: Theorem[..., object]) -> None:
+    assert set(one.relations) <= set(NeighboringRelation)
+    assert one.relations
+    assert set(one.assumptions) <= set(Assumption)
+
+
+@EACH
+def test_a_theorem_proved_here_is_not_called_published(one: Theorem[..., object]) -> None:
+    assert (one.status is Status.DERIVED) == one.source.startswith("docs/theory")
+    assert Status.DERIVED not in DEFAULT_ACCEPT
+
+
+def test_a_guarantee_is_as_well_established_as_its_weakest_theorem() -> None:
+    assert weakest([]) is Status.PUBLISHED
+    assert weakest([Status.PUBLISHED, Status.DERIVED]) is Status.DERIVED
+    assert weakest([Status.ESTIMATE, Status.DECLARED]) is Status.ESTIMATE
+
+
+def test_a_function_without_a_docstring_states_nothing() -> None:
+    silent = theorem(id="x", source="y", status=Status.CONJECTURE, relations=())(lambda a: a)
+    assert silent.statement == ""
+    assert silent(3) == 3

@@ -1,0 +1,250 @@
+"""API keys: who may call what, and when no key is needed."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import pytest
+from sqlalchemy import Engine
+
+from service.app import FIRST_KEY, create_app
+from service.auth import (
+    KEY_PREFIX,
+    REFRESH_SECONDS,
+    SHOWN,
+    Scope,
+    create_key,
+    digest_of,
+    list_keys,
+    revoke_key,
+)
+from service.database import transaction
+from service.errors import ConflictError, NotFoundError, StartupError
+from service.settings import Settings
+from tests.service.dumps import dump
+from tests.service.samples import Json, dataset, event, run
+
+Serve = Callable[..., AbstractContextManager[str]]
+ANYWHERE: Final = "0.0.0.0"  # noqa: S104 (it is what must be refused)
+KEYLESS: Final = {"/healthz", "/readyz", "/problems/{slug}"}
+WRITES: Final[dict[str, tuple[Scope, Json]]] = {
+    "/v1/datasets": (Scope.ADMIN, dataset("new")),
+    "/v1/runs": (Scope.TRAINER, run("new", dataset="unknown")),
+    "/v1/runs/{run}/branches": (
+        Scope.TRAINER,
+        {"name": "new", "writer": "writer-of-the-tests-1", "from_step": 0},
+    ),
+    "/v1/runs/{run}/events": (Scope.TRAINER, {"events": [event(0, 1)]}),
+    "/v1/runs/{run}:finish": (Scope.TRAINER, {"state": "finished"}),
+    "/v1/plan": (
+        Scope.VIEWER,
+        {"neighboring_relation": "replace_one", "events": [event(0, 1)], "delta": 1e-5},
+    ),
+}
+
+
+def key(engine: Engine, scope: Scope, name: str | None = None) -> str:
+    with transaction(engine) as connection:
+        return create_key(connection, name=name or scope, scope=scope)
+
+
+def bearer(secret: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {secret}"}
+
+
+def calls(document: Json) -> Iterator[tuple[str, str, str, Scope | None, Json | None]]:
+    """(method, route, path, scope needed, body) of everything the service offers."""
+    for route, operations in document["paths"].items():
+        path = route.replace("{run}", "run").replace("{dataset}", "data")
+        path = path.replace("{slug}", "conflict").replace("{bound}", "gaussian-renyi")
+        for method in operations:
+            if method == "get":
+                yield "GET", route, path, None if route in KEYLESS else Scope.VIEWER, None
+            else:
+                scope, body = WRITES[route]
+                yield method.upper(), route, path, scope, body
+
+
+def test_each_scope_may_do_its_own_calls_and_no_others(engine: Engine, serve: Serve) -> None:
+    keys = {scope: key(engine, scope) for scope in Scope}
+    ranks = list(Scope)
+    with serve() as address, httpx.Client(base_url=address) as api:
+        document = api.get("/v1/openapi.json").json()
+        offered = list(calls(document))
+        assert len(offered) >= 18
+        for method, route, path, needed, body in offered:
+            without = api.request(method, path, json=body)
+            assert (without.status_code == 401) == (needed is not None), route
+            for scope, secret in keys.items():
+                answer = api.request(method, path, json=body, headers=bearer(secret))
+                allowed = needed is None or ranks.index(scope) >= ranks.index(needed)
+                assert answer.status_code != 401, route
+                assert (answer.status_code == 403) == (not allowed), (route, scope)
+                if not allowed:
+                    assert answer.json()["type"] == "/problems/forbidden"
+
+
+def test_a_refused_caller_changes_nothing(engine: Engine, serve: Serve) -> None:
+    viewer = key(engine, Scope.VIEWER)
+    before = dump(engine)
+    with serve() as address, httpx.Client(base_url=address) as api:
+        for path, (scope, body) in WRITES.items():
+            sent = path.replace("{run}", "run")
+            if scope is not Scope.VIEWER:
+                assert api.post(sent, json=body, headers=bearer(viewer)).status_code == 403
+            assert api.post(sent, json=body, headers=bearer("unknown")).status_code == 401
+    assert dump(engine) == before
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["", "Bearer", "Bearer unknown", "Basic {key}", "{key}", "Bearer  {key}",
+     "Bearer {key} x", "Bearer {key}x", "Bearer {digest}", "Bearer dpl_", "Token {key}",
+     "Bearer caf\u00e9", "Bearer,{key}"],
+)  # fmt: skip
+def test_a_malformed_or_unknown_key_is_401_and_asks_for_one(
+    engine: Engine, serve: Serve, header: str
+) -> None:
+    secret = key(engine, Scope.ADMIN)
+    sent = header.format(key=secret, digest=digest_of(secret)).encode("latin-1")
+    with serve() as address, httpx.Client(base_url=address) as api:
+        answer = api.get("/v1/runs", headers=[(b"authorization", sent)])
+        assert answer.status_code == 401
+        assert answer.headers["www-authenticate"] == "Bearer"
+        assert answer.headers["content-type"] == "application/problem+json"
+        assert secret not in answer.text
+        known = api.get("/v1/runs", headers={"authorization": f"bearer {secret}"})
+        assert known.status_code == 200
+
+
+def test_the_first_key_closes_the_open_mode(engine: Engine, serve: Serve) -> None:
+    with serve() as address, httpx.Client(base_url=address) as api:
+        assert api.get("/healthz").json()["open_mode"] is True
+        assert api.post("/v1/datasets", json=dataset()).status_code == 201
+        secret = key(engine, Scope.TRAINER)
+        created = time.monotonic()
+        while api.get("/v1/datasets").status_code == 200:
+            assert time.monotonic() - created < REFRESH_SECONDS + 0.5
+        assert api.get("/healthz").json()["open_mode"] is False
+        assert api.get("/v1/datasets", headers=bearer(secret)).status_code == 200
+        # With keys, any Host header is answered: a page of another site has no key.
+        far = bearer(secret) | {"host": "ledger.example"}
+        assert api.get("/v1/datasets", headers=far).status_code == 200
+
+
+def test_a_revoked_key_stops_within_a_second_and_does_not_open_the_service(
+    engine: Engine, serve: Serve
+) -> None:
+    secret = key(engine, Scope.ADMIN, "leaked")
+    with serve() as address, httpx.Client(base_url=address) as api:
+        assert api.get("/v1/datasets", headers=bearer(secret)).status_code == 200
+        with transaction(engine) as connection:
+            revoke_key(connection, "leaked")
+        revoked = time.monotonic()
+        while api.get("/v1/datasets", headers=bearer(secret)).status_code == 200:
+            assert time.monotonic() - revoked < 1.0
+        assert api.get("/v1/datasets").status_code == 401
+    with serve() as address:
+        assert httpx.get(f"{address}/v1/datasets").status_code == 401
+
+
+def test_only_the_hash_of_a_key_is_stored(engine: Engine) -> None:
+    secret = key(engine, Scope.ADMIN)
+    stored = repr(dump(engine))
+    assert secret.startswith(KEY_PREFIX)
+    assert len(secret) >= 43
+    assert secret not in stored
+    assert secret[SHOWN:] not in stored
+    assert digest_of(secret) in stored
+
+
+def test_a_key_name_is_used_once_even_after_it_was_revoked(engine: Engine) -> None:
+    key(engine, Scope.ADMIN, "one")
+    with transaction(engine) as connection:
+        revoke_key(connection, "one")
+    with pytest.raises(ConflictError):
+        key(engine, Scope.ADMIN, "one")
+    with pytest.raises(NotFoundError), transaction(engine) as connection:
+        revoke_key(connection, "two")
+
+
+def test_revoking_again_keeps_the_time_of_the_first(engine: Engine) -> None:
+    key(engine, Scope.ADMIN, "one")
+    times = set()
+    for _ in range(2):
+        with transaction(engine) as connection:
+            revoke_key(connection, "one")
+            times |= {row.revoked_at for row in list_keys(connection)}
+    assert len(times) == 1
+
+
+def started(settings: Settings) -> Any:
+    """An application's state; its connections are closed."""
+    app = create_app(settings)
+    app.state.engine.dispose()
+    return app.state
+
+
+@pytest.mark.parametrize("host", [ANYWHERE, "192.0.2.1", "ledger.example", "", "127.0.0.1.example"])
+def test_an_address_that_others_reach_needs_a_key(
+    engine: Engine, database_url: str, host: str
+) -> None:
+    settings = Settings(database_url=database_url, host=host)
+    with pytest.raises(StartupError, match="dpledger keys create"):
+        create_app(settings)
+    key(engine, Scope.ADMIN)
+    assert started(settings).keys.open_mode is False
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1", "127.1.2.3"])
+@pytest.mark.usefixtures("engine")
+def test_a_loopback_address_needs_none(database_url: str, host: str) -> None:
+    assert started(Settings(database_url=database_url, host=host)).keys.open_mode is True
+
+
+def test_the_first_key_may_come_from_a_file(
+    engine: Engine, serve: Serve, database_url: str, tmp_path: Path
+) -> None:
+    file, secret = tmp_path / "key", "a-secret-of-more-than-thirty-two-characters"
+    file.write_text(f"{secret}\n", encoding="utf-8")
+    with (
+        serve(host=ANYWHERE, admin_key_file=file) as address,
+        httpx.Client(base_url=address) as api,
+    ):
+        assert api.get("/v1/datasets").status_code == 401
+        answer = api.post("/v1/datasets", json=dataset(), headers=bearer(secret))
+        assert answer.status_code == 201
+    assert secret not in repr(dump(engine))
+    # Later starts keep the keys there are, whatever the file holds.
+    before = dump(engine)
+    file.write_text("another secret of more than thirty-two characters", encoding="utf-8")
+    started(Settings(database_url=database_url, host=ANYWHERE, admin_key_file=file))
+    assert dump(engine) == before
+    with transaction(engine) as connection:
+        assert [row.name for row in list_keys(connection)] == [FIRST_KEY]
+
+
+@pytest.mark.parametrize("text", ["", "\n", "short", "x" * 31, " " * 40 + "x"])
+def test_a_key_file_with_a_guessable_key_is_refused(
+    engine: Engine, database_url: str, tmp_path: Path, text: str
+) -> None:
+    file = tmp_path / "key"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(StartupError, match="admin_key_file"):
+        create_app(Settings(database_url=database_url, host=ANYWHERE, admin_key_file=file))
+    assert dump(engine)["api_keys"] == []
+
+
+def test_a_key_from_a_file_closes_a_loopback_address_too(
+    engine: Engine, serve: Serve, tmp_path: Path
+) -> None:
+    file = tmp_path / "key"
+    file.write_text("k" * 32, encoding="utf-8")
+    with serve(admin_key_file=file) as address, httpx.Client(base_url=address) as api:
+        assert api.get("/healthz").json()["open_mode"] is False
+        assert api.get("/v1/runs").status_code == 401
+        assert api.get("/v1/runs", headers=bearer("k" * 32)).status_code == 200
+    assert len(dump(engine)["api_keys"]) == 1
