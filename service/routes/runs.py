@@ -18,7 +18,7 @@ from service.routes.parameters import (
     token_of,
 )
 from service.schemas import Finish, NewBranch, NewRun
-from service.tables import datasets, runs
+from service.tables import runs
 
 router = APIRouter(prefix="/v1/runs", route_class=StrictRoute, tags=["runs"])
 
@@ -35,12 +35,13 @@ def create_run(new: NewRun, database: Database, _caller: Trainer, response: Resp
 @router.get("")
 def list_runs(query: RunPages, database: Database, _caller: Viewer) -> RunPage:
     """Runs in creation order, of a dataset or in a state if asked."""
-    wanted = select(runs).join(datasets, datasets.c.id == runs.c.dataset_id)
-    if query.dataset is not None:
-        wanted = wanted.where(datasets.c.name == query.dataset)
+    wanted = select(runs)
     if query.state is not None:
         wanted = wanted.where(runs.c.state == query.state)
     with snapshot(database) as connection:
+        if query.dataset is not None:
+            dataset = catalog.find_dataset(connection, query.dataset)
+            wanted = wanted.where(runs.c.dataset_id == dataset.id)
         rows, after = catalog.page(
             connection, wanted, runs, after=query.after, size=query.page_size
         )

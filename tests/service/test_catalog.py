@@ -231,4 +231,5 @@ def test_runs_are_listed_by_dataset_and_state(api: httpx.Client) -> None:
     assert listed(api, "runs", state="reopened") == [["r3"]]
     assert listed(api, "runs", state="aborted", dataset="more") == [["r2"]]
     assert listed(api, "runs", state="aborted", dataset="data") == [[]]
-    assert listed(api, "runs", dataset="unknown") == [[]]
+    answer = api.get("/v1/runs", params={"dataset": "unknown"})
+    assert slug(answer) == (404, "not-found")
