@@ -164,6 +164,26 @@ def start(database_url: str, port: int) -> subprocess.Popen[bytes]:
     raise AssertionError("The service did not start.")
 
 
+def test_two_processes_on_one_database_lose_nothing(
+    database_url: str, engine: Engine, process: list[subprocess.Popen[bytes]]
+) -> None:
+    ports = [free_port(), free_port()]
+    process.extend(start(database_url, port) for port in ports)
+    addresses = [f"http://127.0.0.1:{port}" for port in ports]
+    names = [f"run{worker}" for worker in range(CLIENTS)]
+    with httpx.Client(base_url=addresses[0]) as api:
+        setup(api, name=names[0])
+        for name in names[1:]:
+            assert api.post("/v1/runs", json=run(name)).status_code == 201
+
+    def work(worker: int) -> int:
+        return worker_of(addresses[worker % 2], worker, run_name=names[worker], branch="main")
+
+    with ThreadPoolExecutor(CLIENTS) as pool:
+        assert list(pool.map(work, range(CLIENTS))) == [APPENDS] * CLIENTS
+    check_ledger(engine, names, CLIENTS * APPENDS)
+
+
 def load(address: str, worker: int, acknowledged: list[int], stop: threading.Event) -> None:
     """Append single steps until told to stop, noting each acknowledged one."""
     with httpx.Client(base_url=address) as api:
