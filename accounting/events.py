@@ -12,6 +12,13 @@ class NeighboringRelation(StrEnum):
     REPLACE_SPECIAL = "replace_special"  # a record against a null record that contributes nothing
 
 
+class Direction(StrEnum):
+    """Which of two neighbouring datasets is the first argument of a divergence."""
+
+    REMOVE = "remove"  # the one with the record, from the one without
+    ADD = "add"  # the reverse
+
+
 class Reshuffle(StrEnum):
     """When a shuffling loader draws a new order."""
 

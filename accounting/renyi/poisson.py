@@ -1,12 +1,11 @@
 """Renyi curves of Gaussian noise: without sampling and under Poisson sampling."""
 
 import math
-from enum import StrEnum
 
 import numpy as np
 import numpy.typing as npt
 
-from accounting.events import NeighboringRelation
+from accounting.events import Direction, NeighboringRelation
 from accounting.guarantees import Assumption, Status
 from accounting.numerics import UNIT_ROUNDOFF, Array
 from accounting.renyi.moments import NOISE_MIN, log_integer_moment, log_real_moments
@@ -14,13 +13,6 @@ from accounting.renyi.orders import checked_orders
 from accounting.theorem import theorem
 
 Indices = npt.NDArray[np.intp]
-
-
-class Direction(StrEnum):
-    """Which of two neighbouring datasets is the first argument of the divergence."""
-
-    REMOVE = "remove"  # the mixture from plain noise
-    ADD = "add"  # plain noise from the mixture
 
 
 def curve_of(log_moments: Array, orders: Array) -> Array:

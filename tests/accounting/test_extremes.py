@@ -6,9 +6,10 @@ import mpmath as mp
 import numpy as np
 import pytest
 
+from accounting.events import Direction
 from accounting.gaussian import gaussian_epsilon, log_gaussian_delta
 from accounting.renyi.moments import log_real_moments
-from accounting.renyi.poisson import Direction, curve_of, poisson_gaussian_rdp
+from accounting.renyi.poisson import curve_of, poisson_gaussian_rdp
 
 
 @pytest.mark.parametrize("delta", [0.5, 0.008524937849931495, 1e-6, 1e-300])

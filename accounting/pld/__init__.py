@@ -1,0 +1,1 @@
+"""Privacy loss distributions: dominating pairs, and certified brackets for their compositions."""

@@ -1,0 +1,55 @@
+"""Dominating pairs: two distributions that tell neighbours apart at least as well as a step does.
+
+Each pair (P, Q) is read in both orders. The loss of an order is log dP/dQ under P where a record is
+removed, and log dQ/dP under Q where it is added. A pair is a value: equal pairs are one entry of
+every cache, and no field is derived from another.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GaussianPair:
+    """P = N(1, sigma^2) and Q = N(0, sigma^2); the same in both orders."""
+
+    noise_multiplier: float  # sigma, noise std over the distance of the means; > 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampledGaussianPair:
+    """P = (1-q) N(0, sigma^2) + q N(1, sigma^2) and Q = N(0, sigma^2)."""
+
+    noise_multiplier: float  # sigma, noise std over the distance of the means; > 0
+    sampling_probability: float  # q, in (0, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaplacePair:
+    """P = (1-q) Lap(0, b) + q Lap(1, b) and Q = Lap(0, b), densities e^(-|x|/b) / (2b)."""
+
+    scale: float  # b, scale over the distance of the centres; > 0
+    sampling_probability: float  # q, in (0, 1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiscretePair:
+    """P and Q on finitely many outcomes; a probability may be zero under one of them."""
+
+    first: tuple[float, ...]  # probabilities under P
+    second: tuple[float, ...]  # probabilities under Q, same length
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SymmetricPair:
+    """A pair known by its profile, equal in both orders.
+
+    For a >= 1, H_a = q ((1-c) H_a'(near) + c H_a'(far)) with a' = 1 + (a-1)/q and c = a/a'; below,
+    H_a = 1 - a + a H_(1/a). Equal near and far pairs give q H_a'(near).
+    """
+
+    near: GaussianPair | LaplacePair  # without sampling
+    far: GaussianPair | LaplacePair  # without sampling, of the same kind; not less than near
+    sampling_probability: float  # q, in (0, 1)
+
+
+Pair = GaussianPair | SampledGaussianPair | LaplacePair | DiscretePair | SymmetricPair
