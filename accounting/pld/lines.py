@@ -1,0 +1,298 @@
+"""Complex orders: the moments of a pair on a vertical line, and how fast they must decay along it.
+
+phi(theta) = M(lam + i theta) / M(lam) is the characteristic function of the loss under the law tilted by
+e^(lam L). A ledger's line is the product of its steps' lines, each to the power of its count.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Final, assert_never
+
+import numpy as np
+import numpy.typing as npt
+
+from accounting.events import Direction
+from accounting.numerics import LIBRARY_ULPS, UNIT_ROUNDOFF, Array
+from accounting.pld.cache import ByteCache
+from accounting.pld.decay import Layers, layers_of
+from accounting.pld.ladder import NoMomentsError, finite_losses
+from accounting.pld.pairs import (
+    DiscretePair,
+    GaussianPair,
+    LaplacePair,
+    Pair,
+    SampledGaussianPair,
+    SymmetricPair,
+)
+from accounting.pld.quadrature import (
+    Losses,
+    grid_spacing,
+    log_left_tail,
+    log_right_tail,
+    losses_at,
+    range_of,
+    strip_share,
+)
+
+ComplexArray = npt.NDArray[np.complex128]
+
+TARGET: Final = 1e-16  # share of the moment that discretisation may add
+LINES_BYTES: Final = 96 * 2**20
+GRIDS_BYTES: Final = 64 * 2**20
+LAYER_POINTS: Final = 400
+# Below this modulus a moment is noise; its slack then dwarfs it and the bracket stays sound.
+_LEAST_MODULUS: Final = 1e-300
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """The moments of one pair at lam + i n spacing, n = 0 .. nodes-1."""
+
+    log_moment: float  # log M(lam), off by at most log_moment_error
+    log_moment_error: float
+    log_values: ComplexArray  # log phi, (nodes,), computed
+    slack: Array  # (nodes,): log of 1 + |true phi - computed phi| / |computed phi|, upper
+
+    @property
+    def nbytes(self) -> int:
+        """Memory held."""
+        return int(self.log_values.nbytes + self.slack.nbytes) + 512
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """The tilted law of a sampled Gaussian pair on grid points, good up to some theta."""
+
+    losses: Array  # (m,)
+    weights: Array  # (m,), adding up to one
+    log_moment: float
+    log_moment_error: float
+    level: float  # a sum of weights times phases is off by level + slope theta, relative to M(lam)
+    slope: float
+    layers: Layers
+
+    @property
+    def nbytes(self) -> int:
+        """Memory held."""
+        return int(self.losses.nbytes + self.weights.nbytes) + 2048
+
+
+_LINES: Final[ByteCache[Line]] = ByteCache(LINES_BYTES)
+_GRIDS: Final[ByteCache[Grid]] = ByteCache(GRIDS_BYTES)
+
+
+def forget() -> None:
+    """Empty the caches of lines and grids."""
+    _LINES.clear()
+    _GRIDS.clear()
+
+
+def line_of(pair: Pair, direction: Direction, *, order: float, spacing: float, nodes: int) -> Line:
+    """The line of a pair through the order `order` + 1. Cached by value.
+
+    Raises:
+        NoMomentsError: the pair is known by its tails alone.
+    """
+    key = (pair, direction, order, spacing, nodes)
+    found = _LINES.get(key)
+    if found is None:
+        found = _line(pair, direction, order, spacing * np.arange(nodes))
+        _LINES.put(key, found)
+    return found
+
+
+def log_modulus(
+    pair: Pair, direction: Direction, *, order: float, reach: float, offset: int, thetas: Array
+) -> Array:
+    """Log |phi| at the thetas and beyond each. Upper, shape (k,).
+
+    Args:
+        pair: whose moments.
+        direction: the order of the pair.
+        order: lam.
+        reach: a theta up to which the line will probably be needed.
+        offset: of `thetas` in the grid of decay.theta_grid.
+        thetas: that grid.
+    """
+    match pair:
+        case GaussianPair():
+            scaled = thetas / pair.noise_multiplier
+            return np.asarray(-0.5 * scaled * scaled * (1 - 8 * UNIT_ROUNDOFF))
+        case SampledGaussianPair():
+            return grid_of(pair, direction, order, reach).layers.log_modulus(thetas, offset)
+        case LaplacePair() | DiscretePair():
+            return np.zeros_like(thetas)  # atoms do not decay
+        case SymmetricPair():
+            raise NoMomentsError("A symmetrised pair is known by its tails.")
+        case _:
+            assert_never(pair)
+
+
+def grid_of(pair: SampledGaussianPair, direction: Direction, order: float, reach: float) -> Grid:
+    """The pair's tilted law on a grid that serves at least up to theta = reach. Cached by value."""
+    step = math.ceil(2 * math.log2(max(reach, 1.0)))  # few sizes, so that lines can share a grid
+    key = (pair, direction, order, step)
+    found = _GRIDS.get(key)
+    if found is None:
+        found = _grid(pair, direction, order, 2.0 ** (0.5 * step))
+        _GRIDS.put(key, found)
+    return found
+
+
+def _line(pair: Pair, direction: Direction, order: float, theta: Array) -> Line:
+    match pair:
+        case GaussianPair():
+            return _gaussian(pair.noise_multiplier, order, theta)
+        case SampledGaussianPair():
+            return _sampled_gaussian(pair, direction, order, theta)
+        case LaplacePair():
+            if pair.sampling_probability < 1:
+                raise NoMomentsError("A sampled Laplace pair is known by its tails.")
+            return _laplace(pair.scale, order, theta)
+        case DiscretePair():
+            return _discrete(pair, direction, order, theta)
+        case SymmetricPair():
+            raise NoMomentsError("A symmetrised pair is known by its tails.")
+        case _:
+            assert_never(pair)
+
+
+def _gaussian(sigma: float, order: float, theta: Array) -> Line:
+    # M(z) = e^(z (z+1) / (2 sigma^2))
+    variance = 1 / (sigma * sigma)
+    log_values = 0.5 * variance * theta * (-theta + 1j * (2 * order + 1))
+    log_moment = 0.5 * variance * order * (order + 1)
+    return Line(
+        log_moment,
+        8 * UNIT_ROUNDOFF * log_moment,
+        log_values,
+        16 * UNIT_ROUNDOFF * np.abs(log_values),
+    )
+
+
+def _laplace(b: float, order: float, theta: Array) -> Line:
+    z = order + 1j * theta
+    inner = 1 / (2 * z + 1)
+    # Both terms relative to e^(order/b), so that nothing overflows for small b.
+    values = np.exp(1j * theta / b) * (1 + inner)
+    values = 0.5 * (values + np.exp(-(z + order + 1) / b) * (2 * z * inner))
+    size = 2 + (theta + 2 * order + 1) / b
+    return _closed(values, order / b, 64 * LIBRARY_ULPS * UNIT_ROUNDOFF * size)
+
+
+def _discrete(pair: DiscretePair, direction: Direction, order: float, theta: Array) -> Line:
+    losses, probabilities, _ = finite_losses(pair, direction)
+    if not len(losses):
+        raise NoMomentsError("Every loss is infinite.")
+    top = float(np.max(losses))
+    weights = probabilities * np.exp(order * (losses - top))
+    values = np.exp(1j * np.multiply.outer(theta, losses)) @ weights
+    log_ratios = np.abs(np.log(probabilities)) + 2  # a loss is off by roundoffs of its logarithms
+    spread = float(weights @ (log_ratios + np.abs(losses)))
+    size = len(losses) + LIBRARY_ULPS * 16 * (theta + 2 * order + 1) * (spread + 1)
+    return _closed(values, order * top, UNIT_ROUNDOFF * (64 * LIBRARY_ULPS + size))
+
+
+def _closed(moments: ComplexArray, log_scale: float, error: Array) -> Line:
+    """A line from closed-form moments M e^-log_scale that are off by at most `error`."""
+    least = float(moments[0].real)
+    if not error[0] < 0.1 * least:
+        raise NoMomentsError("The moment is lost in rounding.")
+    log_values, slack = _logarithms(moments / least, error / least + 8 * UNIT_ROUNDOFF)
+    log_moment_error = float(error[0]) / least * 1.2
+    log_moment_error += 8 * UNIT_ROUNDOFF * (abs(log_scale) + abs(math.log(least)) + 1)
+    return Line(log_scale + math.log(least), log_moment_error, log_values, slack)
+
+
+def _logarithms(values: ComplexArray, error: Array) -> tuple[ComplexArray, Array]:
+    """(log of the values, slack), given the values' absolute errors."""
+    moduli = np.maximum(np.abs(values), _LEAST_MODULUS)
+    with np.errstate(divide="ignore"):
+        angles = np.arctan2(values.imag, values.real)
+    log_moduli = np.log(moduli)
+    slack = np.log1p((error + _LEAST_MODULUS) / moduli)
+    slack = slack + 8 * LIBRARY_ULPS * UNIT_ROUNDOFF * (1 + np.abs(log_moduli))
+    return log_moduli + 1j * angles, slack
+
+
+def _sampled_gaussian(
+    pair: SampledGaussianPair, direction: Direction, order: float, theta: Array
+) -> Line:
+    grid = grid_of(pair, direction, order, float(theta[-1]))
+    values = _transform(grid.losses, grid.weights, theta)
+    log_values, slack = _logarithms(values, grid.level + grid.slope * theta)
+    return Line(grid.log_moment, grid.log_moment_error, log_values, slack)
+
+
+def _grid(pair: SampledGaussianPair, direction: Direction, order: float, reach: float) -> Grid:
+    sigma, removed = pair.noise_multiplier, direction is Direction.REMOVE
+    power = 1 + order if removed else -order
+    phase, h = grid_spacing(pair, power=power, theta=reach, share=TARGET)
+    left, right = range_of(pair, power=power)
+    x = left + h * np.arange(math.ceil((right - left) / h) + 1)
+    losses = losses_at(x, pair)
+    exponents = power * losses.loss - 0.5 * (x / sigma) ** 2
+    top = float(np.max(exponents))
+    weights = np.exp(exponents - top)
+    total = float(np.sum(weights))
+    weights /= total
+    log_moment = top + math.log(total) + math.log(h / (sigma * math.sqrt(2 * math.pi)))
+
+    share = strip_share(pair, power=power, theta=reach, phase=phase, h=h)
+    powers = np.array([power])
+    log_tails = np.logaddexp(
+        log_left_tail(pair, powers, float(x[0])), log_right_tail(pair, powers, float(x[-1]))
+    )
+    tails = math.exp(min(0.0, float(log_tails[0]) - log_moment))
+    level, slope = rounding_of_sums(x, losses, weights, power, sigma)
+    level += 1.01 * (share + tails)
+    return Grid(
+        losses=losses.loss if removed else -losses.loss,
+        weights=weights,
+        log_moment=log_moment,
+        log_moment_error=1.1 * level + 8 * UNIT_ROUNDOFF * (abs(top) + abs(log_moment) + 4),
+        level=level,
+        slope=slope,
+        layers=_layers(pair, power, float(x[0]), float(x[-1]), log_moment),
+    )
+
+
+def _layers(
+    pair: SampledGaussianPair, power: float, left: float, right: float, log_moment: float
+) -> Layers:
+    """Layers below the tilted law, on a grid that is finer than the sums need."""
+    sigma = pair.noise_multiplier
+    x, h = np.linspace(left, right, LAYER_POINTS, retstep=True)
+    losses = losses_at(x, pair)
+    logs = power * losses.loss - 0.5 * (x / sigma) ** 2 - log_moment
+    densities = np.exp(logs) / (sigma * math.sqrt(2 * math.pi))
+    return layers_of(
+        densities=densities, weight=losses.weight, power=power, sigma=sigma, h=float(h)
+    )
+
+
+def rounding_of_sums(
+    x: Array, losses: Losses, weights: Array, power: float, sigma: float
+) -> tuple[float, float]:
+    """(level, slope): the sums' rounding relative to M(lam) is at most level + slope theta.
+
+    Each term is a weight times e^(i theta log S). The weight is off by the rounding of its exponent, the
+    displacement of its grid point included; the phase by theta times the rounding of log S and by that of
+    the products; the sum of m terms by m roundoffs, real and imaginary parts together two.
+    """
+    displaced = (np.abs(x) + abs(float(x[0]))) * np.abs(x) / sigma**2
+    size = np.abs(losses.loss)
+    of_exponents = 16 * UNIT_ROUNDOFF * (displaced + abs(power) * size)
+    level = float(weights @ (of_exponents + abs(power) * losses.error))
+    level += UNIT_ROUNDOFF * (4 * len(x) + 32 * LIBRARY_ULPS)
+    slope = float(weights @ (losses.error + 8 * UNIT_ROUNDOFF * size))
+    return 1.01 * level, 1.01 * slope
+
+
+def _transform(losses: Array, weights: Array, theta: Array) -> ComplexArray:
+    """sum_j weights_j e^(i theta_n losses_j): two short tables of phases and one matrix product."""
+    nodes = len(theta)
+    block = max(1, math.isqrt(nodes))
+    fine = np.exp(1j * np.multiply.outer(theta[:block], losses)) * weights
+    coarse = np.exp(1j * np.multiply.outer(theta[::block], losses))
+    return np.asarray((coarse @ fine.T).ravel()[:nodes], dtype=np.complex128)
