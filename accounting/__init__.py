@@ -12,7 +12,17 @@ from accounting.balances import Balance, OpenPass, advance, balance_of
 from accounting.events import Event, NeighboringRelation, Span
 from accounting.filters import RenyiFilter
 from accounting.guarantees import Bound, Guarantee, Status
-from accounting.renyi import conversion, fixed_size, passes, poisson
+from accounting.renyi import (
+    conversion,
+    declared,
+    fixed_size,
+    laplace,
+    passes,
+    poisson,
+    pure,
+    randomized_response,
+    revealed,
+)
 from accounting.theorem import Theorem
 
 __version__: Final = "0.1.0"
@@ -22,6 +32,11 @@ THEOREMS: Final[tuple[Theorem[..., Any], ...]] = (
     *poisson.THEOREMS,
     *fixed_size.THEOREMS,
     *passes.THEOREMS,
+    *pure.THEOREMS,
+    *laplace.THEOREMS,
+    *randomized_response.THEOREMS,
+    *declared.THEOREMS,
+    *revealed.THEOREMS,
     *conversion.THEOREMS,
     *accountants.THEOREMS,
     *filters.THEOREMS,

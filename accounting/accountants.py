@@ -19,6 +19,7 @@ from accounting.bounds import (
     gdp_bounds,
     least_curve,
     renyi_bounds,
+    total_failure,
 )
 from accounting.events import Event, Full, NeighboringRelation
 from accounting.gaussian import gaussian_delta, gaussian_epsilon
@@ -31,7 +32,7 @@ from accounting.guarantees import (
     Status,
     weakest,
 )
-from accounting.numerics import UNIT_ROUNDOFF, Array, rounded_up, sum_up
+from accounting.numerics import UNIT_ROUNDOFF, Array, rounded_down, rounded_up, sum_up
 from accounting.renyi.conversion import rdp_delta, rdp_epsilon
 from accounting.renyi.orders import ORDERS
 from accounting.theorem import Theorem, theorem
@@ -105,15 +106,16 @@ class Question:
         order: float | None = None,
     ) -> Bound:
         """The bound whose unknown half is `value`."""
-        ids = sorted({bound.theorem.id for bound in used})
+        names = {bound.theorem.id for bound in used}
+        ids = sorted({theorem.id for bound in used for theorem in bound.theorems})
         assumptions = {assumption for bound in used for assumption in bound.assumptions}
         return Bound(
             epsilon=value if self.epsilon is None else self.epsilon,
             delta=value if self.delta is None else self.delta,
             accountant=accountant,
-            bound=ids[0] if len(ids) == 1 else "composition",
+            bound=names.pop() if len(names) == 1 else "composition",
             theorems=(*ids, *(theorem.id for theorem in composed)),
-            status=weakest([bound.theorem.status for bound in used]),
+            status=weakest([theorem.status for bound in used for theorem in bound.theorems]),
             assumptions=tuple(sorted(assumptions)),
             order=order,
         )
@@ -132,12 +134,17 @@ def rdp_bound(balance: Balance, question: Question) -> Bound:
     ]
     curves = [least_curve(bounds) for bounds in proved]
     rdp = compose_rdp(curves=curves, counts=[count for _, count in units])
+    failed = total_failure(zip(proved, [count for _, count in units], strict=True))
     if question.delta is not None:
         conversion: Theorem[..., Any] = rdp_epsilon
-        value, order = rdp_epsilon(rdp=rdp, orders=ORDERS, delta=question.delta)
+        left = rounded_down(question.delta - failed) if failed else question.delta
+        if left <= 0:  # the failures alone take all of delta
+            rdp, left = np.full_like(rdp, math.inf), question.delta
+        value, order = rdp_epsilon(rdp=rdp, orders=ORDERS, delta=left)
     else:
         conversion = rdp_delta
         value, order = rdp_delta(rdp=rdp, orders=ORDERS, epsilon=question.epsilon or 0.0)
+        value = min(1.0, rounded_up(value + failed)) if failed else value
     index = int(np.flatnonzero(order == ORDERS)[0])
     used = [
         bound

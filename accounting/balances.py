@@ -10,7 +10,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import assert_never
 
-from accounting.events import Cyclic, Event, Gaussian, Mechanism, NoNoise, Sampling, Shuffle, Span
+from accounting.events import (
+    ApproximateDp,
+    Cyclic,
+    Event,
+    Gaussian,
+    Laplace,
+    Mechanism,
+    NoNoise,
+    RandomizedResponse,
+    Sampling,
+    Shuffle,
+    Span,
+    Zcdp,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,11 +57,17 @@ def pass_length(event: Event) -> int | None:
 
 
 def _noise(mechanism: Mechanism) -> float:
+    """What the steps of a pass are compared by: the least takes the whole pass with it.
+
+    Passes are proved for Gaussian noise alone, so whatever has no bound comes before all that has.
+    """
     match mechanism:
         case Gaussian():
             return mechanism.noise_multiplier
-        case NoNoise():
+        case Laplace() | RandomizedResponse() | ApproximateDp() | Zcdp():
             return 0.0
+        case NoNoise():
+            return -1.0
         case _:
             assert_never(mechanism)
 

@@ -2,6 +2,11 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
+
+CATEGORIES_MAX: Final = 10**6  # of a randomized response
+EPSILON_MAX: Final = 1e4  # nats, declared; e^epsilon is far beyond any use
+RHO_MAX: Final = 1e4  # declared; as much noise as a Gaussian of noise_multiplier 0.007
 
 
 class NeighboringRelation(StrEnum):
@@ -48,7 +53,58 @@ class NoNoise:
     """A step that released its sum exactly; it has no finite epsilon."""
 
 
-Mechanism = Gaussian | NoNoise
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Laplace:
+    """Independent Laplace noise on each coordinate of a sum of contributions clipped in L1."""
+
+    noise_multiplier: float  # noise scale / L1 norm bound, in [1e-100, 1e100]
+
+    def __post_init__(self) -> None:
+        """Refuse what is not a noise multiplier."""
+        _require(1e-100 <= self.noise_multiplier <= 1e100, noise_multiplier=self.noise_multiplier)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RandomizedResponse:
+    """Each record reports one of `categories`: its own, or any other with equal chances."""
+
+    probability_of_truth: float  # of reporting its own, in [1e-100, 1); may be below chance
+    categories: int  # in [2, 10**6]
+
+    def __post_init__(self) -> None:
+        """Refuse a certain answer, and a question with a single answer."""
+        _require(
+            1e-100 <= self.probability_of_truth < 1,
+            probability_of_truth=self.probability_of_truth,
+        )
+        _require(2 <= self.categories <= CATEGORIES_MAX, categories=self.categories)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApproximateDp:
+    """A black box that somebody else proved to be (epsilon, delta)-DP."""
+
+    epsilon: float  # nats, in [0, 1e4]
+    delta: float  # in [0, 1)
+
+    def __post_init__(self) -> None:
+        """Refuse what is not an epsilon or a delta."""
+        _require(0 <= self.epsilon <= EPSILON_MAX, epsilon=self.epsilon)
+        _require(0 <= self.delta < 1, delta=self.delta)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Zcdp:
+    """A black box that somebody else proved to be rho-zCDP."""
+
+    rho: float  # in [1e-100, 1e4]
+
+    def __post_init__(self) -> None:
+        """Refuse what is not a rho."""
+        _require(1e-100 <= self.rho <= RHO_MAX, rho=self.rho)
+
+
+Mechanism = Gaussian | Laplace | RandomizedResponse | ApproximateDp | Zcdp | NoNoise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

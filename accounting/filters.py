@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from accounting.balances import Balance
-from accounting.bounds import NoBoundError, accepted, least_curve, renyi_bounds
+from accounting.bounds import NoBoundError, accepted, failure, least_curve, renyi_bounds
 from accounting.events import NeighboringRelation
 from accounting.guarantees import DEFAULT_ACCEPT, Assumption, Status
 from accounting.numerics import rounded_down, rounded_up, sum_up
@@ -64,13 +64,19 @@ class RenyiFilter:
         relation: NeighboringRelation,
         accept: frozenset[Status] = DEFAULT_ACCEPT,
     ) -> float:
-        """RDP at the filter's order, in nats. Upper; infinite where some event has no bound."""
+        """RDP at the filter's order, in nats. Upper.
+
+        Infinite where some event has no bound, and where one may fail with a probability of its
+        own (approximate_dp with delta > 0): the filter's delta is spoken for by its order.
+        """
         index = int(np.flatnonzero(self.order == ORDERS)[0])
         terms = []
         for event, count in balance.units():
             try:
                 bounds = accepted(renyi_bounds(event, relation), accept=accept)
             except NoBoundError:
+                return math.inf
+            if failure(bounds) > 0:
                 return math.inf
             terms.append(rounded_up(count * float(least_curve(bounds)[index])))
         return sum_up(terms)

@@ -8,7 +8,7 @@ from scipy import special
 
 from accounting.events import NeighboringRelation
 from accounting.guarantees import Assumption, Status
-from accounting.numerics import UNIT_ROUNDOFF, least_true, rounded_down, rounded_up
+from accounting.numerics import UNIT_ROUNDOFF, crossing, least_true, rounded_down, rounded_up
 from accounting.theorem import theorem
 
 _HALF_LOG_TWO_PI: Final = 0.5 * math.log(2 * math.pi)
@@ -163,9 +163,56 @@ def gaussian_epsilon(delta: float, *, mu: float) -> float:
 
     if holds(0.0):
         return 0.0
+    return least_true(holds, low=0.0, high=_large_enough(mu, log_target))
+
+
+def _large_enough(mu: float, log_target: float) -> float:
     # Phi(-a) <= exp(-a^2/2) gives an epsilon that is large enough; the factor covers rounding.
-    high = (0.5 * mu * mu + mu * math.sqrt(2 * -log_target)) * (1 + 1e-9) + 1e-300
-    return least_true(holds, low=0.0, high=high)
+    return (0.5 * mu * mu + mu * math.sqrt(2 * -log_target)) * (1 + 1e-9) + 1e-300
+
+
+def gaussian_bracket_epsilon(delta: float, *, mu: tuple[float, float]) -> tuple[float, float]:
+    """(lower, upper) epsilon at delta of mu-GDP, tight: the Gaussian pair itself attains it.
+
+    Args:
+        delta: in (0, 1).
+        mu: (lower, upper), >= 0.
+
+    Returns:
+        Epsilon in nats, >= 0. At the lower end delta was evaluated to be too large, its error taken
+        off.
+    """
+    low, high = mu
+    upper = gaussian_epsilon(delta, mu=high)
+    if not MU_MIN < low < MU_MAX:
+        return 0.0, upper
+    log_target = rounded_up(math.log(delta), ulps=2)
+
+    def small_enough(epsilon: float) -> bool:
+        log_delta, error = log_gaussian_delta(epsilon, mu=low)
+        return not log_delta - error >= log_target
+
+    if small_enough(0.0):
+        return 0.0, upper
+    return crossing(small_enough, low=0.0, high=_large_enough(low, log_target))[0], upper
+
+
+def gaussian_bracket_delta(epsilon: float, *, mu: tuple[float, float]) -> tuple[float, float]:
+    """(lower, upper) delta at epsilon of mu-GDP, tight: the Gaussian pair itself attains it.
+
+    Args:
+        epsilon: nats, >= 0.
+        mu: (lower, upper), >= 0.
+
+    Returns:
+        Delta in [0, 1].
+    """
+    low, high = mu
+    upper = gaussian_delta(epsilon, mu=high)
+    if not MU_MIN < low < MU_MAX:
+        return 0.0, upper
+    log_delta, error = log_gaussian_delta(epsilon, mu=low)
+    return max(0.0, rounded_down(math.exp(min(0.0, log_delta - error)), ulps=4)), upper
 
 
 @theorem(

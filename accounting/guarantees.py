@@ -30,6 +30,12 @@ class Assumption(StrEnum):
     """What a theorem needs and no parameter shows."""
 
     INDEPENDENT_GAUSSIAN_NOISE = "independent_gaussian_noise"  # fresh noise, every step
+    INDEPENDENT_LAPLACE_NOISE = "independent_laplace_noise"  # fresh for each step and coordinate
+    INDEPENDENT_ANSWERS = "independent_answers"  # fresh randomness for each record and step
+    UNIFORM_NULL_ANSWER = "uniform_null_answer"  # a null record reports each category alike
+    DECLARED_GUARANTEE = (
+        "declared_guarantee"  # holds under this relation at every step, whatever came before
+    )
     POISSON_SAMPLING = "poisson_sampling"
     FIXED_SIZE_SAMPLING = "fixed_size_sampling"  # fresh uniform subsets of constant size
     ONE_STEP_PER_PASS = "one_step_per_pass"  # noqa: S105

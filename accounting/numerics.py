@@ -31,11 +31,11 @@ def sum_up(terms: list[float]) -> float:
     return math.nextafter(math.fsum(terms), math.inf) if terms else 0.0
 
 
-def least_true(holds: Callable[[float], bool], *, low: float, high: float) -> float:
-    """The least value in (low, high] found to satisfy a condition that is false, then true.
+def crossing(holds: Callable[[float], bool], *, low: float, high: float) -> tuple[float, float]:
+    """Neighbours (last false, first true) of a condition that is false, then true in (low, high].
 
-    Bisection to neighbouring doubles or a relative width of 1e-15. The value returned has been
-    evaluated and holds, so a condition that is itself evaluated on the safe side stays safe.
+    Bisection to neighbouring doubles or a relative width of 1e-15. The first value is `low` or was
+    evaluated and does not hold; the second was evaluated and holds.
 
     Raises:
         ValueError: `holds(high)` is false, so there is nothing to search for.
@@ -47,4 +47,16 @@ def least_true(holds: Callable[[float], bool], *, low: float, high: float) -> fl
         if not low < middle < high or high - low <= 1e-15 * abs(high):
             break
         low, high = (low, middle) if holds(middle) else (middle, high)
-    return high
+    return low, high
+
+
+def least_true(holds: Callable[[float], bool], *, low: float, high: float) -> float:
+    """The least value in (low, high] found to satisfy a condition that is false, then true.
+
+    The value returned has been evaluated and holds, so a condition that is itself evaluated on the
+    safe side stays safe.
+
+    Raises:
+        ValueError: `holds(high)` is false, so there is nothing to search for.
+    """
+    return crossing(holds, low=low, high=high)[1]

@@ -10,23 +10,26 @@ from pydantic import Field
 
 from accounting.balances import Balance, balance_of
 from accounting.events import (
+    ApproximateDp,
     Cyclic,
     Event,
     FixedSize,
     Full,
     Gaussian,
+    Laplace,
     NoNoise,
     Poisson,
+    RandomizedResponse,
     Shuffle,
     Span,
     Unknown,
+    Zcdp,
 )
 from service.errors import InvalidRequestError
 from service.schemas import (
     Acceptable,
     Assumptions,
     Count,
-    Delta,
     Labels,
     MergedSteps,
     Name,
@@ -35,9 +38,9 @@ from service.schemas import (
     Release,
     Step,
     StepMessage,
-    Wire,
     to_event,
 )
+from service.wire import Delta, Wire
 
 FORMAT: Final = "dpledger/1"
 
@@ -134,6 +137,10 @@ def canonical(value: Any) -> str:
 
 _KINDS: Final[dict[type, str]] = {
     Gaussian: "gaussian",
+    Laplace: "laplace",
+    RandomizedResponse: "randomized_response",
+    ApproximateDp: "approximate_dp",
+    Zcdp: "zcdp",
     NoNoise: "none",
     Full: "full",
     Poisson: "poisson",

@@ -1,13 +1,11 @@
 """What comes in: messages, strict and bounded, and how they become accounting events."""
 
 import re
-from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Final, Literal, TypeVar
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
-    ConfigDict,
     Field,
     ValidationError,
     ValidatorFunctionWrapHandler,
@@ -20,6 +18,8 @@ from accounting import events as core
 from accounting.events import Event, NeighboringRelation, Reshuffle
 from accounting.guarantees import ACCEPTABLE, DEFAULT_ACCEPT, Status
 from service.errors import InvalidRequestError
+from service.mechanisms import MechanismMessage, to_mechanism
+from service.wire import PROBABILITY_MIN, Delta, Probability, Wire, bounds, within
 
 STEPS_MAX: Final = 10**9  # of one event
 STEP_MAX: Final = 10**12  # of a branch
@@ -27,27 +27,7 @@ RECORDS_MAX: Final = 10**12
 EVENTS_MAX: Final = 1000  # of a JSON body
 LINES_MAX: Final = 10_000  # of an NDJSON body
 LABELS_MAX: Final = 64
-PROBABILITY_MIN: Final = 1e-12
 NAME_PATTERN: Final = r"^[a-z0-9][a-z0-9._-]{0,62}$"
-
-N = TypeVar("N", int, float)
-
-
-def _within(low: N, high: N, *, open_ends: bool = False) -> Callable[[N], N]:
-    left, right = ("(", ")") if open_ends else ("[", "]")
-    text = f"must lie in {left}{low:g}, {high:g}{right}"
-
-    def check(value: N) -> N:
-        inside = low < value < high if open_ends else low <= value <= high
-        if not inside:
-            raise PydanticCustomError("out_of_range", text)
-        return value
-
-    return check
-
-
-def _range(low: float, high: float) -> dict[str, Any]:
-    return {"minimum": low, "maximum": high}
 
 
 def _plain(text: str) -> str:
@@ -73,65 +53,30 @@ Writer = Annotated[
     str, Field(min_length=16, max_length=128, pattern=r"^[A-Za-z0-9_-]+$"),
 ]  # fmt: skip
 Text = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_plain)]
-NoiseMultiplier = Annotated[
-    float, AfterValidator(_within(1e-9, 1e9)), Field(json_schema_extra=_range(1e-9, 1e9))
-]
-Probability = Annotated[
-    float,
-    AfterValidator(_within(PROBABILITY_MIN, 1.0)),
-    Field(json_schema_extra=_range(PROBABILITY_MIN, 1)),
-]
 ExpectedBatchSize = Annotated[
-    float, AfterValidator(_within(1e-6, 1e12)), Field(json_schema_extra=_range(1e-6, 1e12))
-]
-Delta = Annotated[
-    float,
-    AfterValidator(_within(0.0, 1.0, open_ends=True)),
-    Field(json_schema_extra={"exclusiveMinimum": 0, "exclusiveMaximum": 1}),
+    float, AfterValidator(within(1e-6, 1e12)), Field(json_schema_extra=bounds(1e-6, 1e12))
 ]
 BudgetEpsilon = Annotated[
-    float, AfterValidator(_within(1e-6, 1e6)), Field(json_schema_extra=_range(1e-6, 1e6))
+    float, AfterValidator(within(1e-6, 1e6)), Field(json_schema_extra=bounds(1e-6, 1e6))
 ]
 Count = Annotated[
-    int, AfterValidator(_within(1, RECORDS_MAX)), Field(json_schema_extra=_range(1, RECORDS_MAX))
+    int, AfterValidator(within(1, RECORDS_MAX)), Field(json_schema_extra=bounds(1, RECORDS_MAX))
 ]
 Steps = Annotated[
-    int, AfterValidator(_within(1, STEPS_MAX)), Field(json_schema_extra=_range(1, STEPS_MAX))
+    int, AfterValidator(within(1, STEPS_MAX)), Field(json_schema_extra=bounds(1, STEPS_MAX))
 ]
 MergedSteps = Annotated[
     int,
-    AfterValidator(_within(1, STEP_MAX + STEPS_MAX)),
-    Field(json_schema_extra=_range(1, STEP_MAX + STEPS_MAX)),
+    AfterValidator(within(1, STEP_MAX + STEPS_MAX)),
+    Field(json_schema_extra=bounds(1, STEP_MAX + STEPS_MAX)),
 ]
 Step = Annotated[
-    int, AfterValidator(_within(0, STEP_MAX)), Field(json_schema_extra=_range(0, STEP_MAX))
+    int, AfterValidator(within(0, STEP_MAX)), Field(json_schema_extra=bounds(0, STEP_MAX))
 ]
 Relation = Literal["add_or_remove_one", "replace_one", "replace_special"]
 Release = Literal["every_step", "every_pass", "last_iterate"]
 Mode = Literal["record", "charge"]
 Acceptable = Literal["published", "derived", "declared", "conditional"]
-
-
-class Wire(BaseModel):
-    """Base of every message: no coercion, no unknown fields, no NaN or infinity."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class GaussianMechanism(Wire):
-    """Gaussian noise on a sum of clipped contributions."""
-
-    kind: Literal["gaussian"]
-    noise_multiplier: NoiseMultiplier
-
-
-class NoMechanism(Wire):
-    """A step without noise."""
-
-    kind: Literal["none"]
-
-
-MechanismMessage = Annotated[GaussianMechanism | NoMechanism, Field(discriminator="kind")]
 
 
 class FullSampling(Wire):
@@ -309,12 +254,9 @@ def to_event(message: StepMessage, *, dataset_size: int | None, location: str) -
         InvalidRequestError: a size does not fit the dataset, or the dataset's size is needed and
             not known.
     """
-    mechanism = message.mechanism
-    noise: core.Mechanism = core.NoNoise()
-    if isinstance(mechanism, GaussianMechanism):
-        noise = core.Gaussian(noise_multiplier=mechanism.noise_multiplier)
+    mechanism = to_mechanism(message.mechanism)
     sampling = _to_sampling(message.sampling, dataset_size, f"{location}.sampling")
-    return Event(mechanism=noise, sampling=sampling)
+    return Event(mechanism=mechanism, sampling=sampling)
 
 
 def _to_sampling(message: Any, dataset_size: int | None, location: str) -> core.Sampling:

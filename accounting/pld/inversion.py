@@ -27,7 +27,7 @@ def log_alias(log_total: Array, index: int, *, window: float, epsilon: float) ->
     order = LADDER[index]
     window = window * (1 - 8 * UNIT_ROUNDOFF)
     gaps = LADDER - order
-    with np.errstate(invalid="ignore", over="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # at the order itself
         logs = log_total + LOG_BEST_SHARE - np.abs(gaps) * window - gaps * epsilon
         logs = logs - np.log(-np.expm1(-np.abs(gaps) * window))
     above = np.min(logs[index + 1 :], initial=np.inf)
@@ -48,7 +48,8 @@ def log_truncations(log_moduli: Array, thetas: Array, spacing: float) -> Array:
     with np.errstate(under="ignore"):
         parts = np.exp(np.maximum(log_moduli, -745.0)) * spans
     sums = np.cumsum(parts[::-1])[::-1]
-    return np.asarray(np.log(sums / math.pi) + 1e-9)
+    with np.errstate(divide="ignore"):  # nothing is left out where it underflows
+        return np.asarray(np.log(sums / math.pi) + 1e-9)
 
 
 def moment_errors(log_values: Array, slack: Array, kernel: Array, spacing: float) -> float:

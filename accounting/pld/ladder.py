@@ -45,7 +45,8 @@ LADDER.flags.writeable = False
 LOG_MOMENT_MAX: Final = 600.0
 CACHE_ENTRIES: Final = 16384  # of 0.9 kB each
 # Where a record is added, larger orders would need a much finer grid. There the moment is bounded by
-# the one where it is removed, which is never smaller (docs/theory/renyi.md, Proposition 1).
+# the one where it is removed, which is never smaller (docs/theory/renyi.md, Proposition 1), and by
+# the largest loss there is.
 ADD_ORDER_MAX: Final = 100.0
 TARGET: Final = 1e-15  # share of the moment that discretisation may add
 
@@ -165,7 +166,8 @@ def _sampled_gaussian(pair: SampledGaussianPair, direction: Direction) -> Array:
     if direction is Direction.REMOVE:
         found = np.full_like(LADDER, np.inf)
     else:
-        found = log_moments(pair, Direction.REMOVE).copy()
+        certain = -LADDER * math.log1p(-pair.sampling_probability) * (1 + 16 * UNIT_ROUNDOFF)  # S is at least 1 - q
+        found = np.minimum(certain, log_moments(pair, Direction.REMOVE))
     # E[S^e] is at most what was found plus `share` of itself.
     found[:reach] = total - np.log1p(-share) + 8 * UNIT_ROUNDOFF
     return found

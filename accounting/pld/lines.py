@@ -36,7 +36,7 @@ from accounting.pld.quadrature import (
 
 ComplexArray = npt.NDArray[np.complex128]
 
-TARGET: Final = 1e-16  # share of the moment that discretisation may add
+TARGET: Final = 1e-19  # share of the moment that discretisation may add
 LINES_BYTES: Final = 96 * 2**20
 GRIDS_BYTES: Final = 64 * 2**20
 LAYER_POINTS: Final = 400
@@ -64,17 +64,18 @@ class Grid:
     """The tilted law of a sampled Gaussian pair on grid points, good up to some theta."""
 
     losses: Array  # (m,)
+    loss_errors: Array  # (m,)
     weights: Array  # (m,), adding up to one
+    weight_errors: Array  # (m,), relative
     log_moment: float
     log_moment_error: float
-    level: float  # a sum of weights times phases is off by level + slope theta, relative to M(lam)
-    slope: float
+    left_out: float  # by the sum, at any theta it serves, relative to M(lam)
     layers: Layers
 
     @property
     def nbytes(self) -> int:
         """Memory held."""
-        return int(self.losses.nbytes + self.weights.nbytes) + 2048
+        return int(4 * self.losses.nbytes) + 2048
 
 
 _LINES: Final[ByteCache[Line]] = ByteCache(LINES_BYTES)
@@ -198,29 +199,36 @@ def _closed(moments: ComplexArray, log_scale: float, error: Array) -> Line:
     least = float(moments[0].real)
     if not error[0] < 0.1 * least:
         raise NoMomentsError("The moment is lost in rounding.")
-    log_values, slack = _logarithms(moments / least, error / least + 8 * UNIT_ROUNDOFF)
+    log_values, slack = _logarithms(moments / least - 1, error / least + 16 * UNIT_ROUNDOFF)
     log_moment_error = float(error[0]) / least * 1.2
     log_moment_error += 8 * UNIT_ROUNDOFF * (abs(log_scale) + abs(math.log(least)) + 1)
     return Line(log_scale + math.log(least), log_moment_error, log_values, slack)
 
 
-def _logarithms(values: ComplexArray, error: Array) -> tuple[ComplexArray, Array]:
-    """(log of the values, slack), given the values' absolute errors."""
-    moduli = np.maximum(np.abs(values), _LEAST_MODULUS)
-    with np.errstate(divide="ignore"):
-        angles = np.arctan2(values.imag, values.real)
-    log_moduli = np.log(moduli)
+def _logarithms(beyond_one: ComplexArray, error: Array) -> tuple[ComplexArray, Array]:
+    """(log of 1 + v, slack), given v and its absolute errors.
+
+    Where |1 + v| > 1/2, log |1 + v| = log1p(2 Re v + |v|^2) / 2 keeps the relative accuracy of a small v.
+    """
+    real, imaginary = beyond_one.real, beyond_one.imag
+    excess = real * (2 + real) + imaginary * imaginary
+    moduli = np.maximum(np.hypot(1 + real, imaginary), _LEAST_MODULUS)
+    near = 0.5 * np.log1p(np.maximum(excess, -0.9))
+    log_values = np.where(excess > -0.75, near, np.log(moduli)) + 1j * np.arctan2(
+        imaginary, 1 + real
+    )
     slack = np.log1p((error + _LEAST_MODULUS) / moduli)
-    slack = slack + 8 * LIBRARY_ULPS * UNIT_ROUNDOFF * (1 + np.abs(log_moduli))
-    return log_moduli + 1j * angles, slack
+    slack = slack + 64 * LIBRARY_ULPS * UNIT_ROUNDOFF * np.abs(log_values)
+    return np.asarray(log_values, dtype=np.complex128), slack
 
 
 def _sampled_gaussian(
     pair: SampledGaussianPair, direction: Direction, order: float, theta: Array
 ) -> Line:
     grid = grid_of(pair, direction, order, float(theta[-1]))
-    values = _transform(grid.losses, grid.weights, theta)
-    log_values, slack = _logarithms(values, grid.level + grid.slope * theta)
+    beyond_one = _transform(grid.losses, grid.weights, theta)  # phi - 1
+    error = rounding_of_phases(grid, theta) + 2.01 * grid.left_out
+    log_values, slack = _logarithms(beyond_one, error)
     return Line(grid.log_moment, grid.log_moment_error, log_values, slack)
 
 
@@ -234,25 +242,26 @@ def _grid(pair: SampledGaussianPair, direction: Direction, order: float, reach: 
     exponents = power * losses.loss - 0.5 * (x / sigma) ** 2
     top = float(np.max(exponents))
     weights = np.exp(exponents - top)
-    total = float(np.sum(weights))
+    total = math.fsum(weights)
     weights /= total
     log_moment = top + math.log(total) + math.log(h / (sigma * math.sqrt(2 * math.pi)))
-
     share = strip_share(pair, power=power, theta=reach, phase=phase, h=h)
     powers = np.array([power])
     log_tails = np.logaddexp(
         log_left_tail(pair, powers, float(x[0])), log_right_tail(pair, powers, float(x[-1]))
     )
-    tails = math.exp(min(0.0, float(log_tails[0]) - log_moment))
-    level, slope = rounding_of_sums(x, losses, weights, power, sigma)
-    level += 1.01 * (share + tails)
+    left_out = 1.01 * (share + math.exp(min(0.0, float(log_tails[0]) - log_moment)))
+    weight_errors = rounding_of_weights(x, losses, power, sigma)
+    log_moment_error = 1.01 * (left_out + float(weights @ weight_errors))
+    log_moment_error += 8 * UNIT_ROUNDOFF * (abs(top) + abs(log_moment) + 4)
     return Grid(
         losses=losses.loss if removed else -losses.loss,
+        loss_errors=losses.error,
         weights=weights,
+        weight_errors=weight_errors,
         log_moment=log_moment,
-        log_moment_error=1.1 * level + 8 * UNIT_ROUNDOFF * (abs(top) + abs(log_moment) + 4),
-        level=level,
-        slope=slope,
+        log_moment_error=log_moment_error,
+        left_out=left_out,
         layers=_layers(pair, power, float(x[0]), float(x[-1]), log_moment),
     )
 
@@ -271,28 +280,55 @@ def _layers(
     )
 
 
-def rounding_of_sums(
-    x: Array, losses: Losses, weights: Array, power: float, sigma: float
-) -> tuple[float, float]:
-    """(level, slope): the sums' rounding relative to M(lam) is at most level + slope theta.
+def rounding_of_weights(x: Array, losses: Losses, power: float, sigma: float) -> Array:
+    """Relative error of each weight. Upper, (m,).
 
-    Each term is a weight times e^(i theta log S). The weight is off by the rounding of its exponent, the
-    displacement of its grid point included; the phase by theta times the rounding of log S and by that of
-    the products; the sum of m terms by m roundoffs, real and imaginary parts together two.
+    A weight is an exponential, off by the rounding of its exponent; the displacement of its grid point by
+    the rounding of its place is included.
     """
     displaced = (np.abs(x) + abs(float(x[0]))) * np.abs(x) / sigma**2
-    size = np.abs(losses.loss)
-    of_exponents = 16 * UNIT_ROUNDOFF * (displaced + abs(power) * size)
-    level = float(weights @ (of_exponents + abs(power) * losses.error))
-    level += UNIT_ROUNDOFF * (4 * len(x) + 32 * LIBRARY_ULPS)
-    slope = float(weights @ (losses.error + 8 * UNIT_ROUNDOFF * size))
-    return 1.01 * level, 1.01 * slope
+    of_exponents = displaced + abs(power) * np.abs(losses.loss) + 2 * LIBRARY_ULPS
+    return np.asarray(16 * UNIT_ROUNDOFF * of_exponents + abs(power) * losses.error)
+
+
+def rounding_of_phases(grid: Grid, theta: Array) -> Array:
+    """Error of the sum of weights times e^(i theta loss) - 1, relative to M(lam). Upper, (nodes,).
+
+    A relative error r of a weight, and the m roundoffs of summing m terms in three parts, count in
+    proportion to |e^(i theta loss) - 1| <= d = min(2, theta |loss|), twice for the sum of the weights that
+    divides; each part of the sum is at most 4 d. An error of the loss counts theta times. d rises in
+    theta, so it is taken at the end of each block of nodes.
+    """
+    block = max(1, math.isqrt(len(theta)))
+    ends = np.append(theta[block - 1 :: block], theta[-1])
+    turns = np.minimum(2.0, np.multiply.outer(ends, np.abs(grid.losses)))
+    sums = 16 * (len(grid.losses) + 4 * LIBRARY_ULPS) * UNIT_ROUNDOFF
+    of_weights = turns @ (grid.weights * (grid.weight_errors + sums))
+    of_weights += float(grid.weights @ grid.weight_errors) * (turns @ grid.weights)
+    moved = grid.loss_errors + 8 * UNIT_ROUNDOFF * np.abs(grid.losses)
+    of_losses = theta * float(grid.weights @ moved)
+    return np.asarray(1.01 * (np.repeat(of_weights, block)[: len(theta)] + of_losses))
 
 
 def _transform(losses: Array, weights: Array, theta: Array) -> ComplexArray:
-    """sum_j weights_j e^(i theta_n losses_j): two short tables of phases and one matrix product."""
+    """sum_j weights_j (e^(i theta_n losses_j) - 1): two short tables of phases, one matrix product.
+
+    With theta = a + b, e^(i(a+b)) - 1 = (e^(ia) - 1)(e^(ib) - 1) + (e^(ia) - 1) + (e^(ib) - 1): near
+    theta loss = 0 nothing cancels.
+    """
     nodes = len(theta)
     block = max(1, math.isqrt(nodes))
-    fine = np.exp(1j * np.multiply.outer(theta[:block], losses)) * weights
-    coarse = np.exp(1j * np.multiply.outer(theta[::block], losses))
-    return np.asarray((coarse @ fine.T).ravel()[:nodes], dtype=np.complex128)
+    fine = _turned(theta[:block], losses) * weights
+    coarse = _turned(theta[::block], losses)
+    both = coarse @ fine.T + fine.sum(axis=1) + (coarse @ weights)[:, None]
+    return np.asarray(both.ravel()[:nodes], dtype=np.complex128)
+
+
+def _turned(theta: Array, losses: Array) -> ComplexArray:
+    # e^(i x) - 1 = -2 sin(x/2)^2 + i sin(x)
+    x = np.multiply.outer(theta, losses)
+    turned = np.empty(x.shape, dtype=np.complex128)
+    half = np.sin(0.5 * x)
+    turned.real = -2 * half * half
+    turned.imag = np.sin(x)
+    return turned

@@ -18,7 +18,7 @@ from accounting.pld.pairs import SampledGaussianPair
 # Half-widths of the strip that are tried, as phases; the ratio has its first zero at pi.
 _PHASES: Final[Array] = np.array([0.02, 0.05, 0.1, 0.2, 0.4, 0.7, 1.0, 1.4, 1.8, 2.2, 2.5])
 # Where integrands are cut, in standard deviations beyond their last peak: the tails are added.
-_CUT: Final = 9.5
+_CUT: Final = 9.8
 _FAR: Final = 600.0  # exponents from here on are handled in logarithms
 _LOSS_ROUNDOFF: Final = 32 * UNIT_ROUNDOFF
 
@@ -81,10 +81,10 @@ def strip_share(
     if power < 0:
         grown += power * math.log(math.cos(0.5 * phase))
     decay = 2 * math.pi * phase * pair.noise_multiplier**2 / h
-    share = 2 * math.exp(grown * (1 + 1e-12)) / math.expm1(decay * (1 - 1e-12))
-    if not share < 0.25:
+    exponent = grown * (1 + 1e-12) - decay * (1 - 1e-12)
+    if not exponent < -2:
         raise ArithmeticError("The grid is too coarse for its own error bound.")
-    return share
+    return 2 * math.exp(exponent) / -math.expm1(-decay) * (1 + 1e-12)
 
 
 def range_of(

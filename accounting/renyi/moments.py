@@ -43,8 +43,8 @@ def _log_comb(order: int) -> Array:
     return np.array([math.log(math.comb(order, k)) for k in range(2, order + 1)])
 
 
-def _log_sum(terms: Array) -> Array:
-    """log(sum(exp(terms))) over the last axis."""
+def log_sum(terms: Array) -> Array:
+    """log(sum(exp(terms))) over the last axis, where some term is finite."""
     top = np.max(terms, axis=-1, keepdims=True)
     total = np.log(np.sum(np.exp(terms - top), axis=-1))
     return np.asarray(total + top[..., 0], dtype=np.float64)
@@ -63,7 +63,7 @@ def log_integer_moment(order: int, *, q: float, sigma: float) -> float:
     # The logarithm of expm1 adds at most 45 to what is rounded, for the least exponent there is.
     size = 45 + float(np.max(log_weight + order * abs(log_rest) + k * abs(log_q) + exponent))
     slack = UNIT_ROUNDOFF * (4 * LIBRARY_ULPS * (size + 1) + 4 * order)
-    return float(_log_sum(terms)) + slack
+    return float(log_sum(terms)) + slack
 
 
 def _log_expm1(x: Array) -> Array:
@@ -72,7 +72,7 @@ def _log_expm1(x: Array) -> Array:
         return np.where(x > 37, x, np.log(np.expm1(np.minimum(x, 38.0))))
 
 
-def _log_bregman(beta: Array, d: Array, log_s: Array) -> Array:
+def log_bregman(beta: Array, d: Array, log_s: Array) -> Array:
     """log(s^beta - 1 - beta (s - 1)) elementwise, where d = s - 1 and log_s = log(s)."""
     power = beta * log_s
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
@@ -130,9 +130,9 @@ def log_real_moments(betas: Array, *, q: float, sigma: float) -> Array:
 
     beta = betas[:, None]
     shape = (len(betas), len(x))
-    terms = _log_bregman(beta, np.broadcast_to(d, shape).copy(), np.broadcast_to(log_s, shape))
+    terms = log_bregman(beta, np.broadcast_to(d, shape).copy(), np.broadcast_to(log_s, shape))
     terms = terms + log_density
-    log_sum = _log_sum(terms) + math.log(h)
+    log_integral = log_sum(terms) + math.log(h)
 
     # Each term is off by its exponents' rounding, magnified where the integrand's difference is
     # small against its parts: by 1/_SERIES, and by 1/(beta-1) for powers near one.
@@ -140,7 +140,7 @@ def log_real_moments(betas: Array, *, q: float, sigma: float) -> Array:
     cancelling = _SERIES * float(np.min(np.minimum(1.0, np.abs(betas - 1))))
     slack = UNIT_ROUNDOFF * (8 * LIBRARY_ULPS * (size + 2) / cancelling + len(x))
     tails = _log_tails(betas, left=left, right=right, q=q, sigma=sigma)
-    total = np.logaddexp(log_sum + slack, tails)
+    total = np.logaddexp(log_integral + slack, tails)
     error = _log_strip_error(betas, total, q=q, variance=variance, phase=phase, h=h)
     bounds = np.logaddexp(total, error)
     return np.asarray(bounds, dtype=np.float64)

@@ -6,19 +6,23 @@ from hypothesis import strategies as st
 
 from accounting.balances import Balance, OpenPass, advance, balance_of, pass_length
 from accounting.events import (
+    ApproximateDp,
     Cyclic,
     Event,
     FixedSize,
     Full,
     Gaussian,
+    Laplace,
     Mechanism,
     NoNoise,
     Poisson,
+    RandomizedResponse,
     Reshuffle,
     Sampling,
     Shuffle,
     Span,
     Unknown,
+    Zcdp,
 )
 
 CYCLIC = Cyclic(batch_size=10, steps_per_pass=5)
@@ -46,10 +50,18 @@ def span(steps: int, sampling: Sampling = CYCLIC, sigma: float = 1.0) -> Span:
     return Span(event=event(sampling, sigma), steps=steps)
 
 
-SPANS = st.lists(
-    st.builds(span, st.integers(1, 12), st.sampled_from(SAMPLINGS), st.sampled_from([0, 1.0, 2.0])),
-    max_size=8,
+UNPROVED: list[Mechanism] = [  # no pass of theirs has a bound
+    Laplace(noise_multiplier=1.0),
+    Laplace(noise_multiplier=5.0),
+    RandomizedResponse(probability_of_truth=0.7, categories=2),
+    ApproximateDp(epsilon=1.0, delta=1e-9),
+    Zcdp(rho=0.1),
+]
+ANY_MECHANISM = st.sampled_from(
+    [NoNoise(), Gaussian(noise_multiplier=1.0), Gaussian(noise_multiplier=2.0), *UNPROVED]
 )
+ANY_EVENT = st.builds(Event, mechanism=ANY_MECHANISM, sampling=st.sampled_from(SAMPLINGS))
+SPANS = st.lists(st.builds(Span, event=ANY_EVENT, steps=st.integers(1, 12)), max_size=8)
 
 
 @PROPERTY
@@ -174,6 +186,20 @@ def test_less_noise_after_a_full_pass_leaves_that_pass_alone() -> None:
 def test_a_step_without_noise_takes_its_whole_pass_with_it() -> None:
     balance = balance_of([[span(2), span(1, sigma=0), span(4)]])
     assert balance.passes == {event(CYCLIC, 0): 1, event(CYCLIC): 1}
+
+
+@pytest.mark.parametrize("mechanism", UNPROVED, ids=repr)
+def test_a_step_without_a_bound_takes_its_whole_pass_with_it(mechanism: Mechanism) -> None:
+    unproved = Event(mechanism=mechanism, sampling=CYCLIC)
+    one = Span(event=unproved, steps=1)
+    assert balance_of([[span(2), one, span(2)]]).passes == {unproved: 1}
+    assert balance_of([[one, span(4)]]).passes == {unproved: 1}
+    # No noise at all comes before everything; of two others the first of the pass stays.
+    assert balance_of([[one, span(1, sigma=0), span(3)]]).passes == {event(CYCLIC, 0): 1}
+    assert balance_of([[span(1, sigma=0), one, span(3)]]).passes == {event(CYCLIC, 0): 1}
+    for other in UNPROVED:
+        later = Span(event=Event(mechanism=other, sampling=CYCLIC), steps=4)
+        assert balance_of([[one, later]]).passes == {unproved: 1}
 
 
 def test_only_loaders_that_go_through_the_data_are_counted_by_pass() -> None:

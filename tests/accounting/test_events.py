@@ -4,16 +4,21 @@ import math
 import pytest
 
 from accounting.events import (
+    ApproximateDp,
     Cyclic,
     Event,
     FixedSize,
     Full,
     Gaussian,
+    Laplace,
+    Mechanism,
     NoNoise,
     Poisson,
+    RandomizedResponse,
     Reshuffle,
     Shuffle,
     Span,
+    Zcdp,
 )
 
 FULL_EVENT = Event(mechanism=Gaussian(noise_multiplier=1.0), sampling=Full())
@@ -23,6 +28,48 @@ FULL_EVENT = Event(mechanism=Gaussian(noise_multiplier=1.0), sampling=Full())
 def test_a_noise_multiplier_is_positive_and_finite(sigma: float) -> None:
     with pytest.raises(ValueError, match="noise_multiplier"):
         Gaussian(noise_multiplier=sigma)
+    with pytest.raises(ValueError, match="noise_multiplier"):
+        Laplace(noise_multiplier=sigma)
+
+
+@pytest.mark.parametrize("p", [0.0, 1.0, -0.1, 1.5, 1e-101, math.nan, math.inf])
+def test_an_answer_is_neither_certain_nor_impossible(p: float) -> None:
+    with pytest.raises(ValueError, match="probability_of_truth"):
+        RandomizedResponse(probability_of_truth=p, categories=2)
+
+
+@pytest.mark.parametrize("k", [1, 0, -2, 10**6 + 1])
+def test_an_answer_has_two_to_a_million_categories(k: int) -> None:
+    with pytest.raises(ValueError, match="categories"):
+        RandomizedResponse(probability_of_truth=0.5, categories=k)
+
+
+def test_an_answer_may_be_true_less_often_than_by_chance() -> None:
+    assert RandomizedResponse(probability_of_truth=0.001, categories=2).probability_of_truth < 0.5
+
+
+@pytest.mark.parametrize("epsilon", [-1e-9, 10001.0, math.inf, math.nan])
+def test_a_declared_epsilon_is_bounded(epsilon: float) -> None:
+    with pytest.raises(ValueError, match="epsilon"):
+        ApproximateDp(epsilon=epsilon, delta=0.0)
+
+
+@pytest.mark.parametrize("delta", [-1e-9, 1.0, 2.0, math.nan])
+def test_a_declared_delta_is_below_one(delta: float) -> None:
+    with pytest.raises(ValueError, match="delta"):
+        ApproximateDp(epsilon=0.0, delta=delta)
+
+
+@pytest.mark.parametrize("rho", [0.0, -1.0, 1e-101, 10001.0, math.inf, math.nan])
+def test_a_declared_rho_is_positive_and_bounded(rho: float) -> None:
+    with pytest.raises(ValueError, match="rho"):
+        Zcdp(rho=rho)
+
+
+def test_mechanisms_with_equal_fields_are_different_events() -> None:
+    mechanisms: list[Mechanism] = [Laplace(noise_multiplier=1.0), Gaussian(noise_multiplier=1.0)]
+    assert mechanisms[0] != mechanisms[1]
+    assert ApproximateDp(epsilon=0.0, delta=0.0) == ApproximateDp(epsilon=0.0, delta=0.0)
 
 
 @pytest.mark.parametrize("q", [0.0, -0.1, 1.0000001, math.nan])

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from accounting.events import Direction
 from accounting.numerics import Array
 from accounting.renyi.moments import NOISE_MIN, log_integer_moment, log_real_moments
 from accounting.renyi.orders import ORDER_MAX, ORDERS
 from accounting.renyi.passes import gaussian_per_pass_rdp
 from accounting.renyi.poisson import (
-    Direction,
     add_moments,
     curve_of,
     gaussian_rdp,

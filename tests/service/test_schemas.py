@@ -14,7 +14,6 @@ from service.documents import LedgerDocument, content_of, event_of
 from service.errors import InvalidRequestError, MalformedBodyError
 from service.http import parse_json
 from service.schemas import (
-    Delta,
     EventBatch,
     Finish,
     NewBranch,
@@ -22,11 +21,11 @@ from service.schemas import (
     NewRun,
     Plan,
     StepMessage,
-    Wire,
     accepted_statuses,
     to_event,
     valid_name,
 )
+from service.wire import Delta, Wire
 from tests.service.samples import GAUSSIAN, Json, dataset, run
 
 MESSAGES: list[type[Wire]] = [

@@ -1,0 +1,189 @@
+"""The bracket of a composition: which engine, both orders of the pairs, one answer.
+
+The rule. Steps that are all Gaussian have a closed form. A single unit is read from its profile. All else
+goes to the contour if it has moments and its transform decays within the contour's nodes, and to the
+lattice if not. The answer of a composition is the larger of the two orders; the smaller need only be
+shown not to exceed it, which takes fewer nodes.
+"""
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+import numpy as np
+
+from accounting.events import Direction
+from accounting.gaussian import gaussian_bracket_delta, gaussian_bracket_epsilon
+from accounting.numerics import UNIT_ROUNDOFF
+from accounting.pld.contour import contour_delta, contour_epsilon, failure_of
+from accounting.pld.ladder import LADDER, LOG_BEST_SHARE, NoMomentsError
+from accounting.pld.lattice import lattice_delta, lattice_epsilon
+from accounting.pld.pairs import (
+    DiscretePair,
+    GaussianPair,
+    LaplacePair,
+    SymmetricPair,
+)
+from accounting.pld.placement import NoDecayError, Units, log_total_moments
+from accounting.pld.tails import profile
+
+WIDTH: Final = 1e-7  # relative, aimed at where the contour serves
+LATTICE_WIDTH: Final = 5e-4  # and where the lattice does
+_CHECK_WIDTH: Final = 0.05  # of a delta that need only be shown to be small enough
+
+
+class Engine(StrEnum):
+    """What worked an answer out."""
+
+    CLOSED_FORM = "closed_form"
+    CONTOUR = "contour"
+    LATTICE = "lattice"
+
+
+@dataclass(frozen=True, slots=True)
+class Bracket:
+    """A number that lies between two others, proved with all rounding inside."""
+
+    lower: float
+    upper: float
+    engine: Engine
+
+
+def _symmetric(units: Units) -> bool:
+    """Whether both orders of every pair are the same."""
+
+    def same(pair: object) -> bool:
+        match pair:
+            case GaussianPair() | SymmetricPair():
+                return True
+            case LaplacePair():
+                return pair.sampling_probability == 1
+            case DiscretePair():
+                forth = sorted(zip(pair.first, pair.second, strict=True))
+                return forth == sorted(zip(pair.second, pair.first, strict=True))
+            case _:
+                return False
+
+    return all(same(pair) for pair, _ in units)
+
+
+def _directions(units: Units) -> tuple[Direction, ...]:
+    return (Direction.REMOVE,) if _symmetric(units) else (Direction.REMOVE, Direction.ADD)
+
+
+def _gaussian_mu(units: Units) -> tuple[float, float] | None:
+    """(lower, upper) mu where every pair is Gaussian, else None."""
+    if not all(isinstance(pair, GaussianPair) for pair, _ in units):
+        return None
+    squares = math.fsum(
+        count / pair.noise_multiplier / pair.noise_multiplier
+        for pair, count in units
+        if isinstance(pair, GaussianPair)
+    )
+    mu = math.sqrt(squares)
+    return mu * (1 - 8 * UNIT_ROUNDOFF), mu * (1 + 8 * UNIT_ROUNDOFF)
+
+
+def epsilon_bracket(units: Units, *, delta: float, width: float = WIDTH) -> Bracket:
+    """Epsilon at a delta of the composition of pairs, over both orders.
+
+    Args:
+        units: distinct pairs and how often each counts; not empty.
+        delta: in (0, 1).
+        width: relative width to aim at.
+
+    Returns:
+        Lower and upper epsilon in nats, >= 0. The upper end may be infinite.
+    """
+    mu = _gaussian_mu(units)
+    if mu is not None:
+        return Bracket(*gaussian_bracket_epsilon(delta, mu=mu), Engine.CLOSED_FORM)
+    lower, upper, engine = 0.0, 0.0, Engine.CONTOUR
+    for direction in _directions(units):
+        if upper and _within(units, direction, epsilon=upper, delta=delta):
+            continue
+        low, high, used = _epsilon(units, direction, delta=delta, width=width)
+        lower, upper = max(lower, low), max(upper, high)
+        engine = used if used is Engine.LATTICE else engine
+    return Bracket(lower, upper, engine)
+
+
+def delta_bracket(units: Units, *, epsilon: float, width: float = WIDTH) -> Bracket:
+    """Delta at an epsilon of the composition of pairs, over both orders.
+
+    Args:
+        units: distinct pairs and how often each counts; not empty.
+        epsilon: nats, >= 0.
+        width: relative width to aim at.
+
+    Returns:
+        Lower and upper delta, in [0, 1].
+    """
+    mu = _gaussian_mu(units)
+    if mu is not None:
+        return Bracket(*gaussian_bracket_delta(epsilon, mu=mu), Engine.CLOSED_FORM)
+    lower, upper, engine = 0.0, 0.0, Engine.CONTOUR
+    for direction in _directions(units):
+        if upper and _within(units, direction, epsilon=epsilon, delta=upper):
+            continue
+        low, high, used = _delta(units, direction, epsilon=epsilon, width=width)
+        lower, upper = max(lower, low), max(upper, high)
+        engine = used if used is Engine.LATTICE else engine
+    return Bracket(lower, min(1.0, upper), engine)
+
+
+def _within(units: Units, direction: Direction, *, epsilon: float, delta: float) -> bool:
+    """Whether delta at an epsilon is proved to be at most a value; False if it takes more to tell."""
+    if not math.isfinite(epsilon):
+        return True
+    if _alone(units):
+        return profile(units[0][0], direction=direction, epsilon=epsilon)[1] <= delta
+    try:
+        failed = failure_of(units, direction)[1]
+        logs = log_total_moments(units, direction) + LOG_BEST_SHARE - LADDER * epsilon
+        slack = 16 * UNIT_ROUNDOFF * (1 + LADDER * epsilon)
+        least = float(np.min(logs + slack))
+        if failed + math.exp(min(0.0, least)) * (1 + 1e-12) <= delta:
+            return True
+        return contour_delta(units, direction, epsilon=epsilon, width=_CHECK_WIDTH)[1] <= delta
+    except (NoDecayError, NoMomentsError):
+        return False
+
+
+def _alone(units: Units) -> bool:
+    return len(units) == 1 and units[0][1] == 1
+
+
+def _epsilon(
+    units: Units, direction: Direction, *, delta: float, width: float
+) -> tuple[float, float, Engine]:
+    if not _alone(units):
+        try:
+            found = contour_epsilon(units, direction, delta=delta, width=width)
+        except (NoDecayError, NoMomentsError):
+            pass
+        else:
+            if found[1] - found[0] <= LATTICE_WIDTH * found[1]:
+                return (*found, Engine.CONTOUR)
+    wide = max(width, LATTICE_WIDTH)
+    return (*lattice_epsilon(units, direction=direction, delta=delta, width=wide), Engine.LATTICE)
+
+
+def _delta(
+    units: Units, direction: Direction, *, epsilon: float, width: float
+) -> tuple[float, float, Engine]:
+    if _alone(units):
+        found = profile(units[0][0], direction=direction, epsilon=epsilon)
+        return (*found, Engine.CLOSED_FORM)
+    try:
+        found = contour_delta(units, direction, epsilon=epsilon, width=width)
+    except (NoDecayError, NoMomentsError):
+        pass
+    else:
+        if found[1] - found[0] <= 10 * LATTICE_WIDTH * found[1]:
+            return (*found, Engine.CONTOUR)
+    wide = max(width, LATTICE_WIDTH)
+    return (
+        *lattice_delta(units, direction=direction, epsilon=epsilon, width=wide), Engine.LATTICE,
+    )  # fmt: skip
