@@ -6,12 +6,13 @@ budget while steps are chosen one by one (filters). THEOREMS is every bound ther
 
 from typing import Any, Final
 
-from accounting import accountants, filters, gaussian
+from accounting import answers, coarsening, domination, filters, gaussian
 from accounting.accountants import guarantee
 from accounting.balances import Balance, OpenPass, advance, balance_of
 from accounting.events import Event, NeighboringRelation, Span
 from accounting.filters import RenyiFilter
 from accounting.guarantees import Bound, Guarantee, Status
+from accounting.pld import bracket
 from accounting.renyi import (
     conversion,
     declared,
@@ -38,7 +39,10 @@ THEOREMS: Final[tuple[Theorem[..., Any], ...]] = (
     *declared.THEOREMS,
     *revealed.THEOREMS,
     *conversion.THEOREMS,
-    *accountants.THEOREMS,
+    *domination.THEOREMS,
+    *coarsening.THEOREMS,
+    *bracket.THEOREMS,
+    *answers.THEOREMS,
     *filters.THEOREMS,
 )
 

@@ -33,13 +33,17 @@ class Balance:
     steps: Mapping[Event, int] = field(default_factory=dict)  # every step taken
     passes: Mapping[Event, int] = field(default_factory=dict)  # where a pass is what counts
 
-    def units(self) -> list[tuple[Event, int]]:
-        """What is accounted: passes where passes count, steps elsewhere, in a fixed order.
+    def counted(self) -> list[tuple[Event, int]]:
+        """What is accounted: passes where passes count, steps elsewhere."""
+        by_step = [(event, n) for event, n in self.steps.items() if pass_length(event) is None]
+        return [*by_step, *self.passes.items()]
 
-        The order depends on the events' values alone, so that sums repeat to the last bit.
+    def units(self) -> list[tuple[Event, int]]:
+        """What is accounted, in an order that depends on the events' values alone.
+
+        So sums repeat to the last bit.
         """
-        counted = {event: n for event, n in self.steps.items() if pass_length(event) is None}
-        return sorted([*counted.items(), *self.passes.items()], key=lambda unit: repr(unit[0]))
+        return sorted(self.counted(), key=lambda unit: repr(unit[0]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -104,7 +104,7 @@ def sensitivity_of(relation: NeighboringRelation) -> float:
 
 # Of an unknown sampler only this is assumed: a record joins a step at most once, and neither its
 # presence nor its content decides who else does.
-_UNKNOWN = (Assumption.OTHERS_UNAFFECTED,)
+UNKNOWN_SAMPLER = (Assumption.OTHERS_UNAFFECTED,)
 
 
 @lru_cache(maxsize=CACHE_ENTRIES)
@@ -135,7 +135,7 @@ def _gaussian(
         case Full():
             return (_renyi(gaussian_rdp, **full),)
         case Unknown():
-            return (_renyi(gaussian_rdp, *_UNKNOWN, **full),)
+            return (_renyi(gaussian_rdp, *UNKNOWN_SAMPLER, **full),)
         case Poisson():
             return _poisson(sigma, sampling, relation)
         case FixedSize():
@@ -182,7 +182,7 @@ def _by_step(
         case Full():
             return (full,)
         case Unknown():
-            return (replace(full, assumptions=full.assumptions + _UNKNOWN),)
+            return (replace(full, assumptions=full.assumptions + UNKNOWN_SAMPLER),)
         case Poisson():
             q = sampling.sampling_probability
             return (full,) if q == 1 else _sampled(mechanism, full, q, relation)
@@ -251,7 +251,7 @@ def gdp_bounds(event: Event, relation: NeighboringRelation) -> tuple[EventBound[
         case Full() | Poisson():
             pass
         case Unknown():
-            extra = _UNKNOWN
+            extra = UNKNOWN_SAMPLER
         case FixedSize():
             if relation is ADD_OR_REMOVE_ONE:
                 raise NoBoundError(REASON_NOT_GAUSSIAN_DP)

@@ -70,6 +70,7 @@ class Bound:
     assumptions: tuple[Assumption, ...]
     valid_for: ValidFor = ValidFor.FIXED_SCHEDULE
     order: float | None = None  # the Renyi order attained, where there is one
+    epsilon_lower: float | None = None  # nats; some dataset loses at least this, where known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

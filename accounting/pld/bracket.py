@@ -13,8 +13,9 @@ from typing import Final
 
 import numpy as np
 
-from accounting.events import Direction
+from accounting.events import Direction, NeighboringRelation
 from accounting.gaussian import gaussian_bracket_delta, gaussian_bracket_epsilon
+from accounting.guarantees import Assumption, Status
 from accounting.numerics import UNIT_ROUNDOFF
 from accounting.pld.contour import contour_delta, contour_epsilon, failure_of
 from accounting.pld.ladder import LADDER, LOG_BEST_SHARE, NoMomentsError
@@ -27,6 +28,7 @@ from accounting.pld.pairs import (
 )
 from accounting.pld.placement import NoDecayError, Units, log_total_moments
 from accounting.pld.tails import profile
+from accounting.theorem import theorem
 
 WIDTH: Final = 1e-7  # relative, aimed at where the contour serves
 LATTICE_WIDTH: Final = 5e-4  # and where the lattice does
@@ -85,8 +87,24 @@ def _gaussian_mu(units: Units) -> tuple[float, float] | None:
     return mu * (1 - 8 * UNIT_ROUNDOFF), mu * (1 + 8 * UNIT_ROUNDOFF)
 
 
+@theorem(
+    id="pld-composition",
+    source="Zhu, Dong and Wang 2022, AISTATS, arXiv:2106.08567v4, Theorem 10; inversion as in "
+    "Alghamdi et al. 2023, ICML, arXiv:2208.09595v2, Theorem 3.1",
+    status=Status.PUBLISHED,
+    relations=tuple(NeighboringRelation),
+    assumptions=(Assumption.PARAMETERS_FIXED_IN_ADVANCE,),
+)
 def epsilon_bracket(units: Units, *, delta: float, width: float = WIDTH) -> Bracket:
-    """Epsilon at a delta of the composition of pairs, over both orders.
+    """Epsilon at a delta of a composition whose steps are dominated by pairs.
+
+    Steps may depend on the answers of earlier ones; their parameters may not. Each order of the pairs
+    is composed over the whole history, and the larger epsilon counts. With M the product of the
+    moments E[e^(zL)] of the losses,
+
+    delta(epsilon) = (1/2 pi) int M(z) e^(-z epsilon) / (z (1+z)) dt,  z = lam + i t,
+
+    or the convolution of losses rounded outward onto a lattice; docs/theory bounds every error.
 
     Args:
         units: distinct pairs and how often each counts; not empty.
@@ -109,8 +127,18 @@ def epsilon_bracket(units: Units, *, delta: float, width: float = WIDTH) -> Brac
     return Bracket(lower, upper, engine)
 
 
+@theorem(
+    id="pld-profile",
+    source="Zhu, Dong and Wang 2022, AISTATS, arXiv:2106.08567v4, Theorem 10; inversion as in "
+    "Alghamdi et al. 2023, ICML, arXiv:2208.09595v2, Theorem 3.1",
+    status=Status.PUBLISHED,
+    relations=tuple(NeighboringRelation),
+    assumptions=(Assumption.PARAMETERS_FIXED_IN_ADVANCE,),
+)
 def delta_bracket(units: Units, *, epsilon: float, width: float = WIDTH) -> Bracket:
-    """Delta at an epsilon of the composition of pairs, over both orders.
+    """Delta at an epsilon of a composition whose steps are dominated by pairs.
+
+    As epsilon_bracket, read the other way.
 
     Args:
         units: distinct pairs and how often each counts; not empty.
@@ -187,3 +215,6 @@ def _delta(
     return (
         *lattice_delta(units, direction=direction, epsilon=epsilon, width=wide), Engine.LATTICE,
     )  # fmt: skip
+
+
+THEOREMS = (epsilon_bracket, delta_bracket)

@@ -166,7 +166,9 @@ def _sampled_gaussian(pair: SampledGaussianPair, direction: Direction) -> Array:
     if direction is Direction.REMOVE:
         found = np.full_like(LADDER, np.inf)
     else:
-        certain = -LADDER * math.log1p(-pair.sampling_probability) * (1 + 16 * UNIT_ROUNDOFF)  # S is at least 1 - q
+        certain = (
+            -LADDER * math.log1p(-pair.sampling_probability) * (1 + 16 * UNIT_ROUNDOFF)
+        )  # S is at least 1 - q
         found = np.minimum(certain, log_moments(pair, Direction.REMOVE))
     # E[S^e] is at most what was found plus `share` of itself.
     found[:reach] = total - np.log1p(-share) + 8 * UNIT_ROUNDOFF

@@ -1,0 +1,249 @@
+"""Each accountant's answer: from a balance and a question to one bound.
+
+An accountant takes the losses of the balance's events, composes them and reads off epsilon or delta.
+All here serve schedules that are fixed in advance; filters.py serves others.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from accounting.balances import Balance
+from accounting.bounds import (
+    EventBound,
+    accepted,
+    gdp_bounds,
+    least_curve,
+    renyi_bounds,
+    total_failure,
+)
+from accounting.coarsening import DISTINCT_MAX, rounded_outward
+from accounting.domination import Domination, pld_bounds
+from accounting.events import Event, NeighboringRelation
+from accounting.gaussian import gaussian_delta, gaussian_epsilon
+from accounting.guarantees import Assumption, Bound, Status, weakest
+from accounting.numerics import UNIT_ROUNDOFF, Array, rounded_down, rounded_up, sum_up
+from accounting.pld.bracket import delta_bracket, epsilon_bracket
+from accounting.pld.pairs import Pair
+from accounting.renyi.conversion import rdp_delta, rdp_epsilon
+from accounting.renyi.orders import ORDERS
+from accounting.theorem import Theorem, theorem
+
+
+@theorem(
+    id="renyi-composition",
+    source="Mironov 2017, CSF, arXiv:1702.07476v3, Proposition 1",
+    status=Status.PUBLISHED,
+    relations=tuple(NeighboringRelation),
+    assumptions=(Assumption.PARAMETERS_FIXED_IN_ADVANCE,),
+)
+def compose_rdp(*, curves: Sequence[Array], counts: Sequence[int]) -> Array:
+    """RDP of a sequence of steps: curves add, order by order.
+
+    Each step may depend on the answers of earlier ones; its parameters may not.
+
+    Args:
+        curves: RDP of one unit of each distinct event, nats, each of shape (k,).
+        counts: how many units of each.
+
+    Returns:
+        RDP in nats, shape (k,). Upper.
+    """
+    total = np.zeros_like(ORDERS)
+    for count, curve in zip(counts, curves, strict=True):
+        total = total + count * curve
+    # Each product is off by one rounding and each of len(counts) additions by another.
+    return np.asarray(total * (1 + 2 * (len(counts) + 1) * UNIT_ROUNDOFF), dtype=np.float64)
+
+
+@theorem(
+    id="gdp-composition",
+    source="Dong, Roth and Su 2022, JRSS B, arXiv:1905.02383v3, Corollary 3.3",
+    status=Status.PUBLISHED,
+    relations=tuple(NeighboringRelation),
+    assumptions=(Assumption.PARAMETERS_FIXED_IN_ADVANCE,),
+)
+def compose_gdp(*, mus: Sequence[float], counts: Sequence[int]) -> float:
+    """Gaussian DP of a sequence of steps: mu^2 adds.
+
+    Args:
+        mus: mu of one unit of each distinct event.
+        counts: how many units of each.
+
+    Returns:
+        mu of the whole. Upper; exact for Gaussian releases, to rounding.
+    """
+    squares = [rounded_up(count * mu * mu, ulps=2) for count, mu in zip(counts, mus, strict=True)]
+    return rounded_up(math.sqrt(sum_up(squares)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is asked of a balance: epsilon at a delta, or delta at an epsilon."""
+
+    relation: NeighboringRelation
+    accept: frozenset[Status]
+    delta: float | None  # in (0, 1); None asks for it
+    epsilon: float | None  # nats, >= 0; None asks for it
+
+    def answer(
+        self,
+        value: float,
+        *,
+        accountant: str,
+        used: Sequence[EventBound[Any]],
+        composed: tuple[Theorem[..., Any], ...],
+        order: float | None = None,
+        lower: float | None = None,
+    ) -> Bound:
+        """The bound whose unknown half is `value`."""
+        names = {bound.theorem.id for bound in used}
+        ids = sorted({theorem.id for bound in used for theorem in bound.theorems})
+        assumptions = {assumption for bound in used for assumption in bound.assumptions}
+        reached = value if self.epsilon is None else self.epsilon
+        return Bound(
+            epsilon=reached,
+            delta=value if self.delta is None else self.delta,
+            accountant=accountant,
+            bound=names.pop() if len(names) == 1 else "composition",
+            theorems=(*ids, *(theorem.id for theorem in composed)),
+            status=weakest([theorem.status for bound in used for theorem in bound.theorems]),
+            assumptions=tuple(sorted(assumptions)),
+            order=order,
+            epsilon_lower=lower if lower is None or lower <= reached else reached,
+        )
+
+
+def rdp_bound(balance: Balance, question: Question) -> Bound:
+    """The Renyi accountant: curves on ORDERS, added, converted at the best order.
+
+    Raises:
+        NoBoundError: some event has no accepted bound; the text says why.
+    """
+    units = balance.units()
+    proved = [
+        accepted(renyi_bounds(event, question.relation), accept=question.accept)
+        for event, _ in units
+    ]
+    curves = [least_curve(bounds) for bounds in proved]
+    rdp = compose_rdp(curves=curves, counts=[count for _, count in units])
+    failed = total_failure(zip(proved, [count for _, count in units], strict=True))
+    if question.delta is not None:
+        conversion: Theorem[..., Any] = rdp_epsilon
+        left = rounded_down(question.delta - failed) if failed else question.delta
+        if left <= 0:  # the failures alone take all of delta
+            rdp, left = np.full_like(rdp, math.inf), question.delta
+        value, order = rdp_epsilon(rdp=rdp, orders=ORDERS, delta=left)
+    else:
+        conversion = rdp_delta
+        value, order = rdp_delta(rdp=rdp, orders=ORDERS, epsilon=question.epsilon or 0.0)
+        value = min(1.0, rounded_up(value + failed)) if failed else value
+    index = int(np.flatnonzero(order == ORDERS)[0])
+    used = [
+        bound
+        for bounds, curve in zip(proved, curves, strict=True)
+        for bound in bounds
+        if bound.loss[index] == curve[index]
+    ]
+    return question.answer(
+        value, accountant="rdp", used=used, composed=(compose_rdp, conversion), order=order
+    )
+
+
+def gdp_bound(balance: Balance, question: Question) -> Bound:
+    """The Gaussian DP accountant: exact where every unit is a Gaussian release of all records.
+
+    Raises:
+        NoBoundError: some event is no Gaussian release, or its bound is not accepted.
+    """
+    units = balance.units()
+    used = [
+        bound
+        for event, _ in units
+        for bound in accepted(gdp_bounds(event, question.relation), accept=question.accept)
+    ]
+    mu = compose_gdp(mus=[bound.loss for bound in used], counts=[count for _, count in units])
+    if question.delta is not None:
+        profile: Theorem[..., Any] = gaussian_epsilon
+        value = gaussian_epsilon(question.delta, mu=mu)
+    else:
+        profile = gaussian_delta
+        value = gaussian_delta(question.epsilon or 0.0, mu=mu)
+    return question.answer(value, accountant="gdp", used=used, composed=(compose_gdp, profile))
+
+
+@dataclass(frozen=True, slots=True)
+class _Pairs:
+    """What a balance is composed of: distinct pairs on each side, in a fixed order."""
+
+    upper: list[tuple[Pair, int]]
+    lower: list[tuple[Pair, int]]  # empty where nothing is known
+    rounded: bool  # whether steps were gathered on a grid
+
+
+def _pairs_of(used: Sequence[tuple[EventBound[Domination], int]]) -> _Pairs:
+    above: dict[Pair, int] = {}
+    below: dict[Pair, int] = {}
+    for bound, count in used:
+        above[bound.loss.upper] = above.get(bound.loss.upper, 0) + count
+        if bound.loss.lower is not None:  # leaving a step out only lowers a lower bound
+            below[bound.loss.lower] = below.get(bound.loss.lower, 0) + count
+    rounded = max(len(above), len(below)) > DISTINCT_MAX
+    if not rounded:
+        return _Pairs(_in_order(above.items()), _in_order(below.items()), False)
+    upper = rounded_outward(units=list(above.items())).upper
+    lower = rounded_outward(units=list(below.items())).lower
+    return _Pairs(_in_order(upper), _in_order(lower), True)
+
+
+def _in_order(units: Iterable[tuple[Pair, int]]) -> list[tuple[Pair, int]]:
+    return sorted(units, key=lambda unit: repr(unit[0]))
+
+
+def pld_bound(balance: Balance, question: Question) -> Bound:
+    """The PLD accountant: dominating pairs, composed and inverted with certified error.
+
+    Raises:
+        NoBoundError: some event is dominated by no accepted pair; the text says why.
+    """
+    used = [
+        (accepted(pld_bounds(event, question.relation), accept=question.accept)[0], count)
+        for event, count in balance.counted()
+    ]
+    pairs = _pairs_of(used)
+    composed: list[Theorem[..., Any]] = [rounded_outward] if pairs.rounded else []
+    if question.delta is not None:
+        read: Theorem[..., Any] = epsilon_bracket
+        value, lower = _epsilon_of(pairs, question.delta)
+    else:
+        read = delta_bracket
+        value = _delta_of(pairs, question.epsilon or 0.0)
+        lower = _epsilon_of(pairs, value)[1] if 0 < value < 1 else None
+    return question.answer(
+        value,
+        accountant="pld",
+        used=[bound for bound, _ in used],
+        composed=(*composed, read),
+        lower=lower,
+    )
+
+
+def _epsilon_of(pairs: _Pairs, delta: float) -> tuple[float, float | None]:
+    if not pairs.upper:
+        return 0.0, 0.0
+    bracket = epsilon_bracket(pairs.upper, delta=delta)
+    if pairs.lower == pairs.upper:
+        return bracket.upper, bracket.lower
+    if not pairs.lower:
+        return bracket.upper, None
+    return bracket.upper, epsilon_bracket(pairs.lower, delta=delta).lower
+
+
+def _delta_of(pairs: _Pairs, epsilon: float) -> float:
+    return delta_bracket(pairs.upper, epsilon=epsilon).upper if pairs.upper else 0.0
+
+
+THEOREMS = (compose_rdp, compose_gdp)

@@ -1,0 +1,276 @@
+"""Profiles of one step's privacy loss, each with a bound on its own rounding error.
+
+For a direction, P is its first law, Q its second and the loss is L = log dP/dQ. The profile is
+H(l) = P(L > l) - e^l Q(L > l), the delta of one step at epsilon = l (for any real l).
+docs/theory/lattice.md derives the formulas and the errors.
+"""
+
+import math
+from typing import Final, assert_never
+
+import numpy as np
+from scipy import special
+
+from accounting.events import Direction
+from accounting.gaussian import log_gaussian_delta
+from accounting.numerics import (
+    LIBRARY_ULPS,
+    UNIT_ROUNDOFF,
+    Array,
+    rounded_down,
+    rounded_up,
+)
+from accounting.pld.pairs import (
+    DiscretePair,
+    GaussianPair,
+    LaplacePair,
+    Pair,
+    SampledGaussianPair,
+    SymmetricPair,
+)
+
+_U: Final = UNIT_ROUNDOFF
+LIBRARY: Final = 2 * LIBRARY_ULPS * _U  # relative error of one library call
+# The normal distribution function at z: relative error (16 + 8 z^2) u. Its argument is squared
+# in an exponent; tests hold it against mpmath.
+NORMAL: Final = 16.0
+NORMAL_SQUARED: Final = 8.0
+TINY: Final = 1e-290  # absolute error of everything here: underflow has no relative error
+LOSS_MAX: Final = 350.0  # beyond, e^l times a tail could leave the range of doubles
+Base = GaussianPair | LaplacePair  # without sampling
+
+
+def profiles(pair: Pair, *, direction: Direction, losses: Array) -> tuple[Array, Array]:
+    """The profile H at many losses, each certified.
+
+    Below zero it is read off the other direction, H(l) = 1 - e^l + e^l H'(-l), in which no
+    terms cancel.
+
+    Args:
+        pair: the dominating pair.
+        direction: which law of the pair is first.
+        losses: l in nats, of any sign, shape (k,), each of size at most LOSS_MAX.
+
+    Returns:
+        Lower and upper, shape (k,) each.
+    """
+    if isinstance(pair, DiscretePair):
+        value, error = _discrete_profile(pair, direction, losses)
+    else:
+        value, error = np.empty_like(losses), np.empty_like(losses)
+        below = losses < 0
+        value[~below], error[~below] = _profile_above(pair, direction, losses[~below])
+        low = losses[below]
+        other = Direction.ADD if direction is Direction.REMOVE else Direction.REMOVE
+        mirrored, off = _profile_above(pair, other, -low)
+        power, rest = np.exp(low), -np.expm1(low)
+        value[below] = rest + power * mirrored
+        error[below] = power * off + 3 * LIBRARY * value[below]
+    return np.maximum(value - error - TINY, 0.0), value + error + TINY
+
+
+def unsampled_loss(direction: Direction, q: float, losses: Array) -> tuple[Array, Array]:
+    """The unsampled loss r at a sampled loss l, and a bound on its absolute error.
+
+    REMOVE: e^r = 1 + (e^l - 1)/q. ADD: e^-r = 1 + (e^-l - 1)/q. Where the right side is negative
+    no outcome has such a loss and r is infinite; where rounding decides that, so is the error.
+    """
+    sign = 1.0 if direction is Direction.REMOVE else -1.0
+    if q == 1:
+        return losses, np.zeros_like(losses)
+    y = np.expm1(sign * losses) / q
+    off = (LIBRARY + _U) * np.abs(y)
+    inside, unsure = 1 + y > 0, np.abs(1 + y) <= 4 * off
+    safe = np.where(inside, y, 0.0)
+    r = np.where(inside, np.log1p(safe), -np.inf)
+    error = np.where(inside, 2 * off / (1 + safe) + LIBRARY * np.abs(np.log1p(safe)), 0.0)
+    return sign * r, np.where(unsure, np.inf, error)
+
+
+def discrete_atoms(pair: DiscretePair, direction: Direction) -> tuple[Array, Array, Array]:
+    """Losses in rising order, and what P and Q give them; losses may be infinite."""
+    p, q = np.array(pair.first, dtype=np.float64), np.array(pair.second, dtype=np.float64)
+    if direction is Direction.ADD:
+        p, q = q, p
+    used = (p > 0) | (q > 0)
+    p, q = p[used], q[used]
+    with np.errstate(divide="ignore"):
+        losses = np.log(p) - np.log(q)
+    order = np.argsort(losses, kind="stable")
+    return losses[order], p[order], q[order]
+
+
+def atom_errors(p: Array, q: Array) -> Array:
+    """Absolute error of log p - log q, and of comparing it with a loss."""
+    with np.errstate(divide="ignore"):
+        return np.asarray(2 * LIBRARY * (np.abs(np.log(p)) + np.abs(np.log(q))), dtype=np.float64)
+
+
+def base_profile(pair: Base, r: Array) -> tuple[Array, Array, Array]:
+    """The profile h(r) without sampling, r >= 0, its absolute error and -h'(r) = e^r Q(L > r)."""
+    if isinstance(pair, LaplacePair):
+        edge = 1 / pair.scale
+        half = np.minimum(0.5 * (r - edge), 0.0)
+        value = -np.expm1(half)
+        error = np.where(half < 0, 2 * LIBRARY * value + 2 * _U * edge, 2 * _U * edge)
+        error = np.where(r > edge * (1 + 4 * _U), 0.0, error)
+        return value, error, np.where(error > 0, 0.5, 0.0)
+    sigma = pair.noise_multiplier
+    z_p, z_q = sigma * r - 0.5 / sigma, sigma * r + 0.5 / sigma
+    first = special.ndtr(-z_p)
+    # e^r phi(z_q) = phi(z_p), so that e^r Q is phi(z_p) times Mills' ratio at z_q > 0.
+    second = 0.5 * np.exp(-0.5 * z_p * z_p) * special.erfcx(z_q / math.sqrt(2))
+    z = np.maximum(np.abs(z_p), z_q)
+    with np.errstate(invalid="ignore"):
+        relative = _U * (NORMAL + NORMAL_SQUARED * z * z) + 8 * _U * (z + 1) * (z + 1 / sigma)
+        error = np.where(first > 0, relative * (first + second), 0.0)
+    return np.maximum(first - second, 0.0), error, second
+
+
+def _sampled_above(
+    base: Base, q: float, direction: Direction, losses: Array
+) -> tuple[Array, Array]:
+    """REMOVE: q h(r). ADD: q e^l c h(-log c), c = e^-r, whose derivative by c is q e^l P(L > r)."""
+    if direction is Direction.REMOVE or q == 1:
+        r, dr = unsampled_loss(Direction.REMOVE, q, losses)
+        value, error, slope = base_profile(base, r)
+        return q * value, q * (error + 2 * slope * dr + 4 * _U * value)
+    y = np.expm1(-losses) / q
+    off = 2 * (LIBRARY + _U) * np.abs(y)
+    c = np.maximum(1 + y, 0.0)
+    s = np.where(c > 0, -np.log1p(np.maximum(y, -1 + _U)), 0.0)
+    value, error, slope = base_profile(base, s)
+    scale = q * np.exp(losses)
+    moved = np.where(c > 0, off * (value + slope + error), np.where(1 + y > -off, off, 0.0))
+    total = c * (error + 2 * slope * LIBRARY * np.abs(s)) + moved
+    return scale * c * value, scale * (total + 2 * LIBRARY * c * value)
+
+
+def _symmetric_above(pair: SymmetricPair, losses: Array) -> tuple[Array, Array]:
+    q = pair.sampling_probability
+    r, dr = unsampled_loss(Direction.REMOVE, q, losses)
+    near, near_off, near_slope = base_profile(pair.near, r)
+    far, far_off, far_slope = base_profile(pair.far, r)
+    # c = e^l / e^r falls from 1 to q; 1 - c is written without a difference.
+    c = np.exp(losses - r)
+    less = (1 - q) * np.expm1(losses) / (q + np.expm1(losses))
+    value = q * (less * near + c * far)
+    error = less * (near_off + 2 * near_slope * dr) + c * (far_off + 2 * far_slope * dr)
+    return value, q * error + (6 * LIBRARY + 2 * dr) * value
+
+
+def _profile_above(pair: Pair, direction: Direction, losses: Array) -> tuple[Array, Array]:
+    """The profile at losses >= 0 and its absolute error."""
+    match pair:
+        case GaussianPair():
+            return _sampled_above(pair, 1.0, direction, losses)
+        case SampledGaussianPair():
+            base = GaussianPair(noise_multiplier=pair.noise_multiplier)
+            return _sampled_above(base, pair.sampling_probability, direction, losses)
+        case LaplacePair():
+            return _sampled_above(pair, pair.sampling_probability, direction, losses)
+        case SymmetricPair():
+            return _symmetric_above(pair, losses)
+        case DiscretePair():
+            return _discrete_profile(pair, direction, losses)
+        case _:
+            assert_never(pair)
+
+
+def _discrete_profile(
+    pair: DiscretePair, direction: Direction, losses: Array
+) -> tuple[Array, Array]:
+    # An atom put on the wrong side of l by rounding has p - e^l q within the error given.
+    atoms, p, q = discrete_atoms(pair, direction)
+    place = np.searchsorted(atoms, losses, side="right")
+    p_sums = np.append(np.cumsum(p[::-1])[::-1], 0.0)[place]
+    q_sums = np.append(np.cumsum(q[::-1])[::-1], 0.0)[place]
+    x = np.exp(losses)
+    off = np.where(np.isfinite(atoms), atom_errors(p, q), 0.0)
+    wrong = ((np.abs(losses[:, None] - atoms) <= off) * (p * 2 * off)).sum(axis=1)
+    error = (len(p) * _U + 2 * LIBRARY) * (p_sums + x * q_sums) + wrong
+    return np.maximum(p_sums - x * q_sums, 0.0), error
+
+
+# One step at full accuracy
+
+
+def profile(pair: Pair, *, direction: Direction, epsilon: float) -> tuple[float, float]:
+    """Delta of one step, in closed form.
+
+    Args:
+        pair: the dominating pair.
+        direction: which law of the pair is first.
+        epsilon: nats, >= 0.
+
+    Returns:
+        Lower and upper delta; relative width about 1e-12 where the step's loss is not tiny.
+
+    Raises:
+        ValueError: epsilon is negative, infinite or not a number.
+    """
+    if not 0 <= epsilon < math.inf:
+        raise ValueError("epsilon is finite and not negative.")
+    match pair:
+        case GaussianPair():
+            bounds = _base_bounds(pair, epsilon, epsilon)
+        case SampledGaussianPair():
+            base = GaussianPair(noise_multiplier=pair.noise_multiplier)
+            bounds = _sampled_bounds(base, pair.sampling_probability, direction, epsilon)
+        case LaplacePair():
+            bounds = _sampled_bounds(pair, pair.sampling_probability, direction, epsilon)
+        case SymmetricPair() | DiscretePair():
+            if epsilon > LOSS_MAX:
+                return 0.0, profile(pair, direction=direction, epsilon=LOSS_MAX)[1]
+            low, high = profiles(pair, direction=direction, losses=np.array([epsilon]))
+            bounds = float(low[0]), float(high[0])
+        case _:
+            assert_never(pair)
+    return max(0.0, bounds[0]), min(1.0, bounds[1])
+
+
+def _base_bounds(pair: Base, low: float, high: float) -> tuple[float, float]:
+    """The unsampled profile, which falls, for an epsilon known to lie in [low, high]."""
+    if isinstance(pair, LaplacePair):
+        edge = 1 / pair.scale
+        first, last = (0.5 * (end - edge) for end in (low, high))
+        slack = 2 * _U * (edge + high)
+        return (
+            rounded_down(-math.expm1(min(0.0, last + slack)), ulps=LIBRARY_ULPS),
+            rounded_up(-math.expm1(min(0.0, first - slack)), ulps=LIBRARY_ULPS),
+        )
+    mu = 1 / pair.noise_multiplier
+    first, off = log_gaussian_delta(low, mu=rounded_up(mu))
+    last, less = log_gaussian_delta(high, mu=rounded_down(mu))
+    return (
+        rounded_down(math.exp(last - less), ulps=LIBRARY_ULPS),
+        rounded_up(math.exp(min(0.0, first + off)), ulps=LIBRARY_ULPS),
+    )
+
+
+def _sampled_bounds(
+    base: Base, q: float, direction: Direction, epsilon: float
+) -> tuple[float, float]:
+    """REMOVE: q h(r). ADD: q e^epsilon c h(-log c), which rises in c."""
+    if q == 1:
+        return _base_bounds(base, epsilon, epsilon)
+    if epsilon > LOSS_MAX:
+        return 0.0, _sampled_bounds(base, q, direction, LOSS_MAX)[1]
+    sign = 1.0 if direction is Direction.REMOVE else -1.0
+    y = math.expm1(sign * epsilon) / q
+    off = 2 * (LIBRARY + _U) * abs(y)
+    if direction is Direction.REMOVE:
+        low, high = (math.log1p(end) for end in (y - off, y + off))
+        low, high = rounded_down(low, ulps=LIBRARY_ULPS), rounded_up(high, ulps=LIBRARY_ULPS)
+        below, above = _base_bounds(base, max(0.0, low), high)
+        return rounded_down(q * below), rounded_up(q * above)
+    scale = q * math.exp(epsilon)
+    below = above = 0.0
+    if y - off > -1:
+        s = rounded_up(-math.log1p(y - off), ulps=LIBRARY_ULPS)
+        below = (1 + (y - off)) * _base_bounds(base, s, s)[0]
+    if y + off > -1:
+        s = rounded_down(-math.log1p(min(0.0, y + off)), ulps=LIBRARY_ULPS)
+        above = (1 + min(0.0, y + off) + _U) * _base_bounds(base, max(0.0, s), max(0.0, s))[1]
+    ulps = 2 * LIBRARY_ULPS
+    return rounded_down(scale * below, ulps=ulps), rounded_up(scale * above, ulps=ulps)
