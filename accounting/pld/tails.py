@@ -1,0 +1,190 @@
+"""Tails of one step's privacy loss, each with a bound on its own rounding error.
+
+For a direction, P is its first law, Q its second and the loss is L = log dP/dQ.
+docs/theory/lattice.md derives the formulas and the errors.
+"""
+
+from dataclasses import dataclass
+from typing import Final, assert_never
+
+import numpy as np
+from scipy import special
+
+from accounting.events import Direction
+from accounting.numerics import UNIT_ROUNDOFF, Array
+from accounting.pld.pairs import (
+    DiscretePair,
+    GaussianPair,
+    LaplacePair,
+    Pair,
+    SampledGaussianPair,
+    SymmetricPair,
+)
+from accounting.pld.profiles import (
+    LIBRARY,
+    LOSS_MAX,
+    NORMAL,
+    NORMAL_SQUARED,
+    TINY,
+    Base,
+    atom_errors,
+    base_profile,
+    discrete_atoms,
+    profile,
+    profiles,
+    unsampled_loss,
+)
+
+__all__ = ["LOSS_MAX", "TINY", "Tails", "profile", "profiles", "tails"]
+
+_U: Final = UNIT_ROUNDOFF
+
+
+@dataclass(frozen=True, slots=True)
+class Tails:
+    """Tail probabilities at k losses l, in nats; for one direction.
+
+    Each is off by at most `error` relatively plus TINY. The error is infinite where rounding
+    could put l on the wrong side of an atom; the values are then those of one of the sides.
+    """
+
+    p_above: Array  # P(L > l), shape (k,)
+    q_above: Array  # Q(L > l), shape (k,)
+    p_below: Array  # P(L <= l), shape (k,)
+    q_below: Array  # Q(L <= l), shape (k,)
+    error: Array  # relative, shape (k,)
+
+
+def tails(pair: Pair, *, direction: Direction, losses: Array) -> Tails:
+    """Tail probabilities of the loss of one step.
+
+    Args:
+        pair: the dominating pair.
+        direction: which law of the pair is first.
+        losses: l in nats, shape (k,), each of size at most LOSS_MAX.
+
+    Returns:
+        The tails, exact up to their `error`: a few units of roundoff in the body, growing with the
+        square of the distance in standard deviations far out.
+    """
+    match pair:
+        case GaussianPair():
+            return _gaussian_tails(pair, losses, np.zeros_like(losses))
+        case SampledGaussianPair():
+            base = GaussianPair(noise_multiplier=pair.noise_multiplier)
+            return _sampled_tails(base, pair.sampling_probability, direction, losses)
+        case LaplacePair():
+            return _sampled_tails(pair, pair.sampling_probability, direction, losses)
+        case DiscretePair():
+            return _discrete_tails(pair, direction, losses)
+        case SymmetricPair():
+            return _symmetric_tails(pair, losses)
+        case _:
+            assert_never(pair)
+
+
+def _gaussian_tails(pair: GaussianPair, r: Array, dr: Array) -> Tails:
+    # The hazard rate of the normal law at z is at most |z| + 1, on either side.
+    sigma = pair.noise_multiplier
+    z_p, z_q = sigma * r - 0.5 / sigma, sigma * r + 0.5 / sigma
+    z = np.maximum(np.abs(z_p), np.abs(z_q))
+    with np.errstate(invalid="ignore"):
+        dz = sigma * dr + 4 * _U * (z + 1 / sigma)
+        error = _U * (NORMAL + NORMAL_SQUARED * z * z) + 2 * (z + 1) * dz
+    error = np.where(np.isinf(r) & (dr == 0), 0.0, error)
+    return Tails(
+        special.ndtr(-z_p), special.ndtr(-z_q), special.ndtr(z_p), special.ndtr(z_q), error
+    )
+
+
+def _laplace_tails(pair: LaplacePair, r: Array, dr: Array) -> Tails:
+    # Inside, the loss crosses r at x = (1 + b r) / 2, between the centres.
+    edge = 1 / pair.scale
+    inner = np.clip(r, -edge, edge)
+    p_low = 0.5 * np.exp(0.5 * (inner - edge))
+    q_high = 0.5 * np.exp(-0.5 * (inner + edge))
+    low, high = r < -edge, r >= edge
+    margin = dr + 4 * _U * edge
+    error = np.where(low | high, 0.0, 2 * LIBRARY + 2 * dr + 4 * _U * edge)
+    with np.errstate(invalid="ignore"):
+        error = np.where(np.abs(np.abs(r) - edge) <= margin, np.inf, error)
+
+    def cut(inside: Array, below: float, above: float) -> Array:
+        return np.where(low, below, np.where(high, above, inside))
+
+    return Tails(
+        cut(1 - p_low, 1.0, 0.0),
+        cut(q_high, 1.0, 0.0),
+        cut(p_low, 0.0, 1.0),
+        cut(1 - q_high, 0.0, 1.0),
+        error,
+    )
+
+
+def _base_tails(pair: Base, r: Array, dr: Array) -> Tails:
+    if isinstance(pair, GaussianPair):
+        return _gaussian_tails(pair, r, dr)
+    return _laplace_tails(pair, r, dr)
+
+
+def _sampled_tails(base: Base, q: float, direction: Direction, losses: Array) -> Tails:
+    """Mixed tails of the base pair at r(l): its two laws swap when its loss changes sign."""
+    r, dr = unsampled_loss(direction, q, losses)
+    inner = _base_tails(base, r, dr)
+    error = inner.error + 4 * _U
+    if direction is Direction.REMOVE:
+        above = (1 - q) * inner.q_above + q * inner.p_above
+        below = (1 - q) * inner.q_below + q * inner.p_below
+        return Tails(above, inner.q_above, below, inner.q_below, error)
+    above = (1 - q) * inner.p_above + q * inner.q_above
+    below = (1 - q) * inner.p_below + q * inner.q_below
+    return Tails(inner.p_above, above, inner.p_below, below, error)
+
+
+def _discrete_tails(pair: DiscretePair, direction: Direction, losses: Array) -> Tails:
+    atoms, p, q = discrete_atoms(pair, direction)
+    place = np.searchsorted(atoms, losses, side="right")
+
+    def sums(mass: Array) -> tuple[Array, Array]:
+        above = np.append(np.cumsum(mass[::-1])[::-1], 0.0)
+        below = np.insert(np.cumsum(mass), 0, 0.0)
+        return above[place], below[place]
+
+    (p_above, p_below), (q_above, q_below) = sums(p), sums(q)
+    finite = atoms[np.isfinite(atoms)]
+    error = np.full(losses.shape, len(p) * _U)
+    if len(finite):
+        near = np.abs(losses[:, None] - finite) <= atom_errors(p, q)[np.isfinite(atoms)]
+        error[near.any(axis=1)] = np.inf
+    return Tails(p_above, q_above, p_below, q_below, error)
+
+
+def _symmetric_tails(pair: SymmetricPair, losses: Array) -> Tails:
+    """Above zero Q(L > l) = -H'(a) with a = e^l; below, the laws swap and the loss is negated."""
+    q, up = pair.sampling_probability, np.abs(losses)
+    r, dr = unsampled_loss(Direction.REMOVE, q, up)
+    near, far = _base_tails(pair.near, r, dr), _base_tails(pair.far, r, dr)
+    h_near, near_off, _ = base_profile(pair.near, r)
+    h_far, far_off, _ = base_profile(pair.far, r)
+    c = np.exp(up - r)
+    less = (1 - q) * np.expm1(up) / (q + np.expm1(up))
+    gain = c * c * np.exp(-2 * up) * (1 - q) / q * q  # q |dc/da|, as dc/da = -(1-q)/q (c/a)^2
+    slope = less * near.q_above + c * far.q_above + gain * np.maximum(h_far - h_near, 0.0)
+    lower, upper = profiles(pair, direction=Direction.REMOVE, losses=up)
+    p_high = 0.5 * (lower + upper) + np.exp(up) * slope
+    with np.errstate(invalid="ignore", divide="ignore"):
+        off = gain * (near_off + far_off + 2 * dr) / np.maximum(slope, TINY)
+        spread = 0.5 * (upper - lower) / np.maximum(p_high, TINY)
+    error = near.error + far.error + off + spread + 8 * LIBRARY
+    flip = losses < 0
+    rest_p, rest_q = np.maximum(1 - p_high, 0.0), np.maximum(1 - slope, 0.0)
+    # One minus a tail magnifies its relative error where the tail is near one.
+    with np.errstate(divide="ignore"):
+        error = error * np.maximum(1.0, np.maximum(p_high, slope) / np.maximum(rest_p, TINY))
+    return Tails(
+        np.where(flip, rest_q, p_high),
+        np.where(flip, rest_p, slope),
+        np.where(flip, slope, rest_p),
+        np.where(flip, p_high, rest_q),
+        error,
+    )
