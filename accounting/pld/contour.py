@@ -77,7 +77,7 @@ def invert(
     log_moduli = np.zeros_like(thetas)
     for pair, count in units:
         log_moduli += count * log_modulus(
-            pair, direction, order=order, reach=1.5 * theta, offset=offset, thetas=thetas
+            pair, direction, order=order, offset=offset, thetas=thetas
         )
     truncations = log_truncations(log_moduli, thetas, spacing)
     last = int(np.argmax(truncations <= needed))

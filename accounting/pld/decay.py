@@ -93,11 +93,13 @@ def layers_of(*, densities: Array, weight: Array, power: float, sigma: float, h:
     top = float(np.max(heights))
     if not (top > 0 and math.isfinite(top)):
         return Layers.none()
-    above = np.zeros((len(_LEVELS), len(heights) + 2), dtype=np.int8)
+    # Where each level set begins and ends, all levels in one flat pass.
+    above = np.zeros((len(_LEVELS), len(heights) + 2), dtype=np.bool_)
     above[:, 1:-1] = heights >= top * _LEVELS[:, None]
-    steps = np.diff(above, axis=1)
-    level, begin = np.nonzero(steps == 1)
-    _, end = np.nonzero(steps == -1)
+    flat = above.ravel()
+    changes = np.flatnonzero(flat[1:] != flat[:-1])
+    level, begin = np.divmod(changes[::2], len(heights) + 2)
+    end = changes[1::2] - level * (len(heights) + 2)
     ends = np.concatenate(([0.0], np.cumsum(lengths)))
     sizes = np.maximum(ends[end] - ends[begin] - 1e-12 * ends[end], 0.0)
     masses = top * _LEVELS[level] * _DROP * sizes

@@ -24,11 +24,10 @@ from accounting.pld.pairs import (
 )
 from accounting.pld.quadrature import (
     grid_spacing,
-    log_left_tail,
-    log_right_tail,
+    log_tails,
     losses_at,
-    range_of,
     strip_share,
+    widest_range,
 )
 
 # From ledgers with an epsilon of millions to ledgers with one of millionths; close together where the
@@ -147,7 +146,7 @@ def _sampled_gaussian(pair: SampledGaussianPair, direction: Direction) -> Array:
     orders = LADDER[:reach]
     powers = 1 + orders if direction is Direction.REMOVE else -orders
     phase, h = grid_spacing(pair, power=float(powers[-1]), theta=0.0, share=TARGET)
-    left, right = range_of(pair, power=float(powers[-1]), whole=True)
+    left, right = widest_range(pair, power=float(powers[-1]))
     x = left + h * np.arange(math.ceil((right - left) / h) + 1)
     losses = losses_at(x, pair)
     exponents = powers[:, None] * losses.loss - 0.5 * (x / sigma) ** 2
@@ -158,10 +157,7 @@ def _sampled_gaussian(pair: SampledGaussianPair, direction: Direction) -> Array:
     logs = tops + np.log(sums) + math.log(h / (sigma * math.sqrt(2 * math.pi)))
     size = 0.5 * (x[0] ** 2 + x[-1] ** 2) / sigma**2 + np.abs(powers) * np.max(np.abs(losses.loss))
     slack = UNIT_ROUNDOFF * (32 * LIBRARY_ULPS * (size + 2) + 2 * len(x))
-    tails = np.logaddexp(
-        log_left_tail(pair, powers, float(x[0])), log_right_tail(pair, powers, float(x[-1]))
-    )
-    total = np.logaddexp(logs + slack, tails)
+    total = np.logaddexp(logs + slack, log_tails(pair, powers, x, losses))
     share = strip_share(pair, power=float(powers[-1]), theta=0.0, phase=phase, h=h)
     if direction is Direction.REMOVE:
         found = np.full_like(LADDER, np.inf)

@@ -119,8 +119,8 @@ def _lattice_width(width: float, *, atoms: Sequence[float], bare: bool, cells: f
     if len(sizes):
         top = sizes[-1] * (1 - _ATOM_MARGIN)
         start = max(1, math.ceil(top / width))
-        parts = np.arange(1 if bare else start, max(start, _ALIGNMENTS * bare) + start + 1)
-        parts = parts[:_ALIGNMENTS]
+        base = 1 if bare else start
+        parts = np.arange(base, base + min(_ALIGNMENTS, start + bare * _ALIGNMENTS))
         places = np.abs(sizes)[:, None] / sizes[-1] * parts
         off = np.max(np.abs(places - np.rint(places)), axis=0)
         exact = np.flatnonzero(off < 1e-9)

@@ -173,7 +173,7 @@ def lower_law(pair: Pair, *, direction: Direction, width: float, first: int, las
     failing = np.flatnonzero(left <= 0)
     count = int(failing[0]) if len(failing) else len(x)
     if count < 2:
-        return Law(first=first, mass=np.zeros(1), infinite=0.0, excess=0.0)
+        return Law(first=first, mass=np.zeros(1), infinite=infinite, excess=0.0)
     mass = _tangent_masses(p_above, at.p_below, at.q_above, at.q_below, x, width, count)
     _take_hull(mass, width=width)
     given, total = lattice_profile(mass, first=first, width=width)

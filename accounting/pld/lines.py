@@ -15,7 +15,7 @@ from accounting.events import Direction
 from accounting.numerics import LIBRARY_ULPS, UNIT_ROUNDOFF, Array
 from accounting.pld.cache import ByteCache
 from accounting.pld.decay import Layers, layers_of
-from accounting.pld.ladder import NoMomentsError, finite_losses
+from accounting.pld.ladder import LADDER, NoMomentsError, finite_losses, log_moments
 from accounting.pld.pairs import (
     DiscretePair,
     GaussianPair,
@@ -27,11 +27,10 @@ from accounting.pld.pairs import (
 from accounting.pld.quadrature import (
     Losses,
     grid_spacing,
-    log_left_tail,
-    log_right_tail,
+    log_tails,
     losses_at,
-    range_of,
     strip_share,
+    widest_range,
 )
 
 ComplexArray = npt.NDArray[np.complex128]
@@ -39,7 +38,9 @@ ComplexArray = npt.NDArray[np.complex128]
 TARGET: Final = 1e-19  # share of the moment that discretisation may add
 LINES_BYTES: Final = 96 * 2**20
 GRIDS_BYTES: Final = 64 * 2**20
-LAYER_POINTS: Final = 400
+SCANS_BYTES: Final = 32 * 2**20
+SCAN_POINTS: Final = 512
+NEGLIGIBLE: Final = 48.0  # nats below the density's peak
 # Below this modulus a moment is noise; its slack then dwarfs it and the bracket stays sound.
 _LEAST_MODULUS: Final = 1e-300
 
@@ -70,7 +71,6 @@ class Grid:
     log_moment: float
     log_moment_error: float
     left_out: float  # by the sum, at any theta it serves, relative to M(lam)
-    layers: Layers
 
     @property
     def nbytes(self) -> int:
@@ -78,14 +78,30 @@ class Grid:
         return int(4 * self.losses.nbytes) + 2048
 
 
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """A first look at the tilted law of a sampled Gaussian pair."""
+
+    left: float  # beyond both ends the law is negligible; its tails are bounded and added
+    right: float
+    layers: Layers
+
+    @property
+    def nbytes(self) -> int:
+        """Memory held."""
+        return int(self.layers.masses.nbytes) + 512
+
+
 _LINES: Final[ByteCache[Line]] = ByteCache(LINES_BYTES)
 _GRIDS: Final[ByteCache[Grid]] = ByteCache(GRIDS_BYTES)
+_SCANS: Final[ByteCache[Scan]] = ByteCache(SCANS_BYTES)
 
 
 def forget() -> None:
     """Empty the caches of lines and grids."""
     _LINES.clear()
     _GRIDS.clear()
+    _SCANS.clear()
 
 
 def line_of(pair: Pair, direction: Direction, *, order: float, spacing: float, nodes: int) -> Line:
@@ -103,7 +119,7 @@ def line_of(pair: Pair, direction: Direction, *, order: float, spacing: float, n
 
 
 def log_modulus(
-    pair: Pair, direction: Direction, *, order: float, reach: float, offset: int, thetas: Array
+    pair: Pair, direction: Direction, *, order: float, offset: int, thetas: Array
 ) -> Array:
     """Log |phi| at the thetas and beyond each. Upper, shape (k,).
 
@@ -111,7 +127,6 @@ def log_modulus(
         pair: whose moments.
         direction: the order of the pair.
         order: lam.
-        reach: a theta up to which the line will probably be needed.
         offset: of `thetas` in the grid of decay.theta_grid.
         thetas: that grid.
     """
@@ -120,7 +135,7 @@ def log_modulus(
             scaled = thetas / pair.noise_multiplier
             return np.asarray(-0.5 * scaled * scaled * (1 - 8 * UNIT_ROUNDOFF))
         case SampledGaussianPair():
-            return grid_of(pair, direction, order, reach).layers.log_modulus(thetas, offset)
+            return scan_of(pair, direction, order).layers.log_modulus(thetas, offset)
         case LaplacePair() | DiscretePair():
             return np.zeros_like(thetas)  # atoms do not decay
         case SymmetricPair():
@@ -236,7 +251,8 @@ def _grid(pair: SampledGaussianPair, direction: Direction, order: float, reach: 
     sigma, removed = pair.noise_multiplier, direction is Direction.REMOVE
     power = 1 + order if removed else -order
     phase, h = grid_spacing(pair, power=power, theta=reach, share=TARGET)
-    left, right = range_of(pair, power=power)
+    scan = scan_of(pair, direction, order)
+    left, right = scan.left, scan.right
     x = left + h * np.arange(math.ceil((right - left) / h) + 1)
     losses = losses_at(x, pair)
     exponents = power * losses.loss - 0.5 * (x / sigma) ** 2
@@ -246,11 +262,8 @@ def _grid(pair: SampledGaussianPair, direction: Direction, order: float, reach: 
     weights /= total
     log_moment = top + math.log(total) + math.log(h / (sigma * math.sqrt(2 * math.pi)))
     share = strip_share(pair, power=power, theta=reach, phase=phase, h=h)
-    powers = np.array([power])
-    log_tails = np.logaddexp(
-        log_left_tail(pair, powers, float(x[0])), log_right_tail(pair, powers, float(x[-1]))
-    )
-    left_out = 1.01 * (share + math.exp(min(0.0, float(log_tails[0]) - log_moment)))
+    log_tail = float(log_tails(pair, np.array([power]), x, losses)[0])
+    left_out = 1.01 * (share + math.exp(min(0.0, log_tail - log_moment)))
     weight_errors = rounding_of_weights(x, losses, power, sigma)
     log_moment_error = 1.01 * (left_out + float(weights @ weight_errors))
     log_moment_error += 8 * UNIT_ROUNDOFF * (abs(top) + abs(log_moment) + 4)
@@ -262,22 +275,42 @@ def _grid(pair: SampledGaussianPair, direction: Direction, order: float, reach: 
         log_moment=log_moment,
         log_moment_error=log_moment_error,
         left_out=left_out,
-        layers=_layers(pair, power, float(x[0]), float(x[-1]), log_moment),
     )
 
 
-def _layers(
-    pair: SampledGaussianPair, power: float, left: float, right: float, log_moment: float
-) -> Layers:
-    """Layers below the tilted law, on a grid that is finer than the sums need."""
+def scan_of(pair: SampledGaussianPair, direction: Direction, order: float) -> Scan:
+    """Where the tilted law lives, and layers below it. Cached by value.
+
+    Args:
+        pair: whose law.
+        direction: the order of the pair.
+        order: lam, one of LADDER.
+    """
+    key = (pair, direction, order)
+    found = _SCANS.get(key)
+    if found is None:
+        found = _scan(pair, direction, order)
+        _SCANS.put(key, found)
+    return found
+
+
+def _scan(pair: SampledGaussianPair, direction: Direction, order: float) -> Scan:
     sigma = pair.noise_multiplier
-    x, h = np.linspace(left, right, LAYER_POINTS, retstep=True)
+    power = 1 + order if direction is Direction.REMOVE else -order
+    left, right = widest_range(pair, power=power)
+    h = (right - left) / SCAN_POINTS
+    x = left + h * np.arange(SCAN_POINTS + 1)
     losses = losses_at(x, pair)
-    logs = power * losses.loss - 0.5 * (x / sigma) ** 2 - log_moment
-    densities = np.exp(logs) / (sigma * math.sqrt(2 * math.pi))
-    return layers_of(
-        densities=densities, weight=losses.weight, power=power, sigma=sigma, h=float(h)
+    logs = power * losses.loss - 0.5 * (x / sigma) ** 2
+    kept = np.flatnonzero(logs >= np.max(logs) - NEGLIGIBLE)
+    ends = slice(max(kept[0] - 1, 0), min(kept[-1] + 2, len(x)))
+    # The ladder bounds the moment from above, hence these densities are below the law's.
+    log_moment = float(log_moments(pair, direction)[np.searchsorted(LADDER, order)])
+    densities = np.exp(logs[ends] - log_moment) / (sigma * math.sqrt(2 * math.pi))
+    layers = layers_of(
+        densities=densities, weight=losses.weight[ends], power=power, sigma=sigma, h=h
     )
+    return Scan(float(x[ends][0]), float(x[ends][-1]), layers)
 
 
 def rounding_of_weights(x: Array, losses: Losses, power: float, sigma: float) -> Array:

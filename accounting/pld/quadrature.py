@@ -33,15 +33,18 @@ class Losses:
 
 
 def losses_at(x: Array, pair: SampledGaussianPair) -> Losses:
-    """Log S at equally spaced points."""
+    """log S at equally spaced points."""
     q, variance = pair.sampling_probability, pair.noise_multiplier**2
     u = (2 * x - 1) / (2 * variance)
     near = np.minimum(u, _FAR)
     d = q * np.expm1(near)
-    log_q, log_rest = math.log(q), math.log1p(-q)
-    # Near d = -1, where q is near one, log1p would magnify the rounding of d.
-    with np.errstate(divide="ignore"):
-        loss = np.where(d < -0.5, np.logaddexp(log_rest, log_q + near), np.log1p(d))
+    log_q = math.log(q)
+    if q > 0.5:
+        # Near d = -1 log1p would magnify the rounding of d.
+        low = np.maximum(d, -0.5)
+        loss = np.where(d < -0.5, np.logaddexp(math.log1p(-q), log_q + near), np.log1p(low))
+    else:
+        loss = np.log1p(d)
     loss = np.where(u < _FAR, loss, log_q + u)  # beyond, 1 - q is below the rounding
     weight = np.exp(np.minimum(0.0, log_q + u - loss))
     moved = np.abs(u) + (np.abs(x) + abs(float(x[0]))) / variance
@@ -87,55 +90,68 @@ def strip_share(
     return 2 * math.exp(exponent) / -math.expm1(-decay) * (1 + 1e-12)
 
 
-def range_of(
-    pair: SampledGaussianPair, *, power: float, whole: bool = False
-) -> tuple[float, float]:
-    """Where density times S^power is not negligible; all smaller powers too when `whole`.
+def widest_range(pair: SampledGaussianPair, *, power: float) -> tuple[float, float]:
+    """Beyond which density times S^power, and smaller powers, are probably negligible.
 
     The tails beyond are bounded and added, so any range is sound.
     """
     q, sigma = pair.sampling_probability, pair.noise_multiplier
-    log_odds = math.log(q) - math.log1p(-q)
     if power > 0:
-        left, right = -_CUT * sigma, power + _CUT * sigma
-    else:
-        shift = min(-power, max(0.0, sigma * sigma * log_odds) + 1)
-        left, right = -_CUT * sigma - shift, _CUT * sigma
-    if whole:
-        return left, right
-    x = np.linspace(left, right, 256)
-    g = power * losses_at(x, pair).loss - 0.5 * (x / sigma) ** 2
-    kept = np.flatnonzero(g >= np.max(g) - 0.5 * _CUT * _CUT)
-    return float(x[max(kept[0] - 1, 0)]), float(x[min(kept[-1] + 1, len(x) - 1)])
+        return -_CUT * sigma, power + _CUT * sigma
+    log_odds = math.log(q) - math.log1p(-q)
+    shift = min(-power, max(0.0, sigma * sigma * log_odds) + 1)
+    return -_CUT * sigma - shift, _CUT * sigma
 
 
-def log_left_tail(pair: SampledGaussianPair, powers: Array, left: float) -> Array:
+def log_left_tail(
+    pair: SampledGaussianPair, powers: Array, *, left: float, loss: float, weight: float
+) -> Array:
     """Log of the integral of density times S^e over x < left. Upper, shape (k,).
 
-    S rises in x. For e > 0 it is at most S(left). For e < 0, log S(x) >= log S(left) - w (left-x)/sigma^2
-    with w the weight at left, which gives a shifted normal tail.
+    S rises in x. For e > 0 it is at most S(left). For e < 0, log S(x) >= log S(left) -
+    w (left-x)/sigma^2 with w the weight at left, which gives a shifted normal tail.
+
+    Args:
+        pair: whose ratio.
+        powers: e, all of one sign, (k,).
+        left: where the sum begins.
+        loss: log S there.
+        weight: w there.
     """
     sigma = pair.noise_multiplier
-    at = losses_at(np.array([left]), pair)
-    loss, slope = float(at.loss[0]), float(at.weight[0])
-    shift = np.maximum(0.0, -powers) * slope * (1 + 1e-9)
+    shift = np.maximum(0.0, -powers) * weight * (1 + 1e-9)
     grown = shift * left / sigma**2 + 0.5 * (shift / sigma) ** 2
     found = powers * loss + grown + special.log_ndtr((left + shift) / sigma)
     return np.asarray(found + _tail_slack(powers, loss, left, sigma), dtype=np.float64)
 
 
-def log_right_tail(pair: SampledGaussianPair, powers: Array, right: float) -> Array:
+def log_right_tail(pair: SampledGaussianPair, powers: Array, *, right: float, loss: float) -> Array:
     """Log of the integral of density times S^e over x > right. Upper, shape (k,).
 
-    For e < 0, S^e is at most S(right)^e. For e > 0, log S(x) <= log S(right) + (x-right)/sigma^2, its slope
-    being at most 1/sigma^2.
+    For e < 0, S^e is at most S(right)^e. For e > 0, log S(x) <= log S(right) +
+    (x-right)/sigma^2, its slope being at most 1/sigma^2.
+
+    Args:
+        pair: whose ratio.
+        powers: e, all of one sign, (k,).
+        right: where the sum ends.
+        loss: log S there.
     """
     sigma = pair.noise_multiplier
-    loss = float(losses_at(np.array([right]), pair).loss[0])
     shift = np.maximum(0.0, powers)
     grown = -shift * right / sigma**2 + 0.5 * (shift / sigma) ** 2
     found = powers * loss + grown + special.log_ndtr((shift - right) / sigma)
     return np.asarray(found + _tail_slack(powers, loss, right, sigma), dtype=np.float64)
+
+
+def log_tails(pair: SampledGaussianPair, powers: Array, x: Array, losses: Losses) -> Array:
+    """Log of what a sum over the grid leaves out beyond both ends. Upper, shape (k,)."""
+    first, last = float(losses.loss[0]), float(losses.loss[-1])
+    weight = float(losses.weight[0])
+    return np.logaddexp(
+        log_left_tail(pair, powers, left=float(x[0]), loss=first, weight=weight),
+        log_right_tail(pair, powers, right=float(x[-1]), loss=last),
+    )
 
 
 def _tail_slack(powers: Array, loss: float, end: float, sigma: float) -> Array:
