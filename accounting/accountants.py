@@ -13,6 +13,7 @@ from accounting.events import Event, Full, NeighboringRelation
 from accounting.guarantees import ACCEPTABLE, DEFAULT_ACCEPT, Bound, Guarantee, Status
 
 BEST: Final = "best"
+Spend = Callable[[], None]  # called before each costly evaluation; it may raise to stop the work
 
 
 ACCOUNTANTS: Final[dict[str, Callable[[Balance, Question], Bound]]] = {
@@ -20,6 +21,10 @@ ACCOUNTANTS: Final[dict[str, Callable[[Balance, Question], Bound]]] = {
     "pld": pld_bound,
     "rdp": rdp_bound,
 }
+
+
+def _freely() -> None:
+    """Whoever asks sets no limit to the work."""
 
 
 def guarantee(
@@ -30,6 +35,7 @@ def guarantee(
     epsilon: float | None = None,
     accept: frozenset[Status] = DEFAULT_ACCEPT,
     accountant: str = BEST,
+    spend: Spend = _freely,
 ) -> Guarantee:
     """The best accepted bound on what a balance has spent, and what else can be said of it.
 
@@ -43,29 +49,19 @@ def guarantee(
         epsilon: nats, >= 0, to ask for delta.
         accept: statuses that may be the headline; conjectures and estimates never are.
         accountant: "best", or a key of ACCOUNTANTS.
+        spend: called before each evaluation.
 
     Raises:
         ValueError: not exactly one of delta and epsilon, one that is out of range, an unknown
             accountant, or a status that may never be accepted.
     """
-    if (delta is None) == (epsilon is None):
-        raise ValueError("Give delta or epsilon, not both.")
-    if epsilon is not None and not 0 <= epsilon < math.inf:
-        raise ValueError("epsilon is finite and not negative.")
-    if not accept <= ACCEPTABLE:
-        raise ValueError("Conjectures and estimates are never accepted.")
-    if accountant != BEST and accountant not in ACCOUNTANTS:
-        raise ValueError(f"The accountants are {', '.join([BEST, *ACCOUNTANTS])}.")
-    names = tuple(ACCOUNTANTS) if accountant == BEST else (accountant,)
-    many = len(balance.steps) > DISTINCT_MAX
-    if many and accountant == BEST:
-        names = ("pld", *(name for name in ACCOUNTANTS if name != "pld"))
-    question = Question(relation=relation, accept=accept, delta=delta, epsilon=epsilon)
-    found, reason = _bounds(balance, question, names)
+    question = _question(relation, delta, epsilon, accept)
+    names = _names(balance, accountant)
+    found, reason = _bounds(balance, question, names, spend)
     headline = found[0] if found else None
     others: list[Bound] = []
-    if not (many and found):
-        others, _ = _bounds(balance, replace(question, accept=ACCEPTABLE), names)
+    if not (_many(balance) and found):
+        others, _ = _bounds(balance, replace(question, accept=ACCEPTABLE), names, spend)
     reached = headline.delta if headline else delta
     return Guarantee(
         epsilon=headline.epsilon if headline else None,
@@ -74,15 +70,65 @@ def guarantee(
         neighboring_relation=relation,
         headline=headline,
         reason=None if headline else reason,
-        unamplified_epsilon=_unamplified_epsilon(balance, relation, reached),
+        unamplified_epsilon=_unamplified_epsilon(balance, relation, reached, spend),
         alternatives=tuple(
             bound for bound in dict.fromkeys([*found, *others]) if bound != headline
         ),
     )
 
 
+def best_bound(
+    balance: Balance,
+    *,
+    relation: NeighboringRelation,
+    delta: float | None = None,
+    epsilon: float | None = None,
+    accept: frozenset[Status] = DEFAULT_ACCEPT,
+    accountant: str = BEST,
+    spend: Spend = _freely,
+) -> Bound | None:
+    """The headline of a guarantee, to the same bits, without what would stand beside it.
+
+    Args and errors are those of guarantee.
+
+    Returns:
+        The bound, or None where no accepted one is finite.
+    """
+    question = _question(relation, delta, epsilon, accept)
+    found, _ = _bounds(balance, question, _names(balance, accountant), spend)
+    return found[0] if found else None
+
+
+def _question(
+    relation: NeighboringRelation,
+    delta: float | None,
+    epsilon: float | None,
+    accept: frozenset[Status],
+) -> Question:
+    if (delta is None) == (epsilon is None):
+        raise ValueError("Give delta or epsilon, not both.")
+    if epsilon is not None and not 0 <= epsilon < math.inf:
+        raise ValueError("epsilon is finite and not negative.")
+    if not accept <= ACCEPTABLE:
+        raise ValueError("Conjectures and estimates are never accepted.")
+    return Question(relation=relation, accept=accept, delta=delta, epsilon=epsilon)
+
+
+def _many(balance: Balance) -> bool:
+    return len(balance.steps) > DISTINCT_MAX
+
+
+def _names(balance: Balance, accountant: str) -> tuple[str, ...]:
+    """Which accountants are asked, in turn."""
+    if accountant != BEST:
+        if accountant not in ACCOUNTANTS:
+            raise ValueError(f"The accountants are {', '.join([BEST, *ACCOUNTANTS])}.")
+        return (accountant,)
+    return tuple(sorted(ACCOUNTANTS, key=lambda name: _many(balance) and name != "pld"))
+
+
 def _bounds(
-    balance: Balance, question: Question, names: tuple[str, ...]
+    balance: Balance, question: Question, names: tuple[str, ...], spend: Spend
 ) -> tuple[list[Bound], str | None]:
     """The finite bounds, best first, and why the last accountant that found none did so."""
     found: list[Bound] = []
@@ -90,6 +136,7 @@ def _bounds(
     for name in names:
         if any(_settles(bound, name) for bound in found):
             continue
+        spend()
         try:
             bound = ACCOUNTANTS[name](balance, question)
         except NoBoundError as failure:
@@ -105,8 +152,8 @@ def _bounds(
 def _settles(bound: Bound, name: str) -> bool:
     """Whether a bound leaves nothing for an accountant to improve.
 
-    The Renyi curve of a pair never says more than the pair itself, and costs more to evaluate. A ledger
-    without amplification is exact for either of the other two.
+    The Renyi curve of a pair never says more than the pair itself, and costs more to evaluate. A
+    ledger without amplification is exact for either of the other two.
     """
     many = "outward-rounding" in bound.theorems
     return bound.accountant == "pld" and (name == "rdp" or many)
@@ -121,7 +168,7 @@ def _lower(bounds: list[Bound], headline: Bound | None) -> float | None:
 
 
 def _unamplified_epsilon(
-    balance: Balance, relation: NeighboringRelation, delta: float | None
+    balance: Balance, relation: NeighboringRelation, delta: float | None, spend: Spend
 ) -> float | None:
     """Epsilon of the same steps had every record taken part in each. Upper; None if infinite."""
     if delta is None or not 0 < delta < 1:
@@ -132,5 +179,5 @@ def _unamplified_epsilon(
         whole = Event(mechanism=event.mechanism, sampling=full)
         steps[whole] = steps.get(whole, 0) + count
     question = Question(relation=relation, accept=DEFAULT_ACCEPT, delta=delta, epsilon=None)
-    found, _ = _bounds(Balance(steps=steps), question, ("gdp", "pld", "rdp"))
+    found, _ = _bounds(Balance(steps=steps), question, ("gdp", "pld", "rdp"), spend)
     return found[0].epsilon if found else None

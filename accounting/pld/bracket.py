@@ -16,7 +16,7 @@ import numpy as np
 from accounting.events import Direction, NeighboringRelation
 from accounting.gaussian import gaussian_bracket_delta, gaussian_bracket_epsilon
 from accounting.guarantees import Assumption, Status
-from accounting.numerics import UNIT_ROUNDOFF
+from accounting.numerics import UNIT_ROUNDOFF, crossing, least_true
 from accounting.pld.contour import contour_delta, contour_epsilon, failure_of
 from accounting.pld.ladder import LADDER, LOG_BEST_SHARE, NoMomentsError
 from accounting.pld.lattice import lattice_delta, lattice_epsilon
@@ -24,6 +24,7 @@ from accounting.pld.pairs import (
     DiscretePair,
     GaussianPair,
     LaplacePair,
+    Pair,
     SymmetricPair,
 )
 from accounting.pld.placement import NoDecayError, Units, log_total_moments
@@ -32,6 +33,7 @@ from accounting.theorem import theorem
 
 WIDTH: Final = 1e-7  # relative, aimed at where the contour serves
 LATTICE_WIDTH: Final = 5e-4  # and where the lattice does
+_EPSILON_MAX: Final = 1e9  # where the search for a single unit's epsilon gives up
 _CHECK_WIDTH: Final = 0.05  # of a delta that need only be shown to be small enough
 
 
@@ -117,13 +119,13 @@ def epsilon_bracket(units: Units, *, delta: float, width: float = WIDTH) -> Brac
     mu = _gaussian_mu(units)
     if mu is not None:
         return Bracket(*gaussian_bracket_epsilon(delta, mu=mu), Engine.CLOSED_FORM)
-    lower, upper, engine = 0.0, 0.0, Engine.CONTOUR
+    lower, upper, engine = 0.0, 0.0, Engine.CLOSED_FORM
     for direction in _directions(units):
         if upper and _within(units, direction, epsilon=upper, delta=delta):
             continue
         low, high, used = _epsilon(units, direction, delta=delta, width=width)
         lower, upper = max(lower, low), max(upper, high)
-        engine = used if used is Engine.LATTICE else engine
+        engine = max(engine, used, key=list(Engine).index)
     return Bracket(lower, upper, engine)
 
 
@@ -151,13 +153,13 @@ def delta_bracket(units: Units, *, epsilon: float, width: float = WIDTH) -> Brac
     mu = _gaussian_mu(units)
     if mu is not None:
         return Bracket(*gaussian_bracket_delta(epsilon, mu=mu), Engine.CLOSED_FORM)
-    lower, upper, engine = 0.0, 0.0, Engine.CONTOUR
+    lower, upper, engine = 0.0, 0.0, Engine.CLOSED_FORM
     for direction in _directions(units):
         if upper and _within(units, direction, epsilon=epsilon, delta=upper):
             continue
         low, high, used = _delta(units, direction, epsilon=epsilon, width=width)
         lower, upper = max(lower, low), max(upper, high)
-        engine = used if used is Engine.LATTICE else engine
+        engine = max(engine, used, key=list(Engine).index)
     return Bracket(lower, min(1.0, upper), engine)
 
 
@@ -186,16 +188,67 @@ def _alone(units: Units) -> bool:
 def _epsilon(
     units: Units, direction: Direction, *, delta: float, width: float
 ) -> tuple[float, float, Engine]:
-    if not _alone(units):
-        try:
-            found = contour_epsilon(units, direction, delta=delta, width=width)
-        except (NoDecayError, NoMomentsError):
-            pass
-        else:
-            if found[1] - found[0] <= LATTICE_WIDTH * found[1]:
-                return (*found, Engine.CONTOUR)
+    if _alone(units):
+        return (*_profile_epsilon(units[0][0], direction, delta), Engine.CLOSED_FORM)
+    lower, upper = 0.0, _chernoff_epsilon(units, direction, delta)
+    try:
+        lower, upper = _both(
+            (lower, upper), contour_epsilon(units, direction, delta=delta, width=width)
+        )
+    except (NoDecayError, NoMomentsError):
+        pass
+    if upper - lower <= LATTICE_WIDTH * upper:
+        return lower, upper, Engine.CONTOUR
     wide = max(width, LATTICE_WIDTH)
-    return (*lattice_epsilon(units, direction=direction, delta=delta, width=wide), Engine.LATTICE)
+    found = lattice_epsilon(units, direction=direction, delta=delta, width=wide)
+    return (*_both((lower, upper), found), Engine.LATTICE)
+
+
+def _both(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:
+    """What two brackets of the same number say together.
+
+    Raises:
+        ArithmeticError: they do not meet, so one of them is wrong.
+    """
+    lower, upper = max(one[0], other[0]), min(one[1], other[1])
+    if not lower <= upper:
+        raise ArithmeticError("Two brackets of the same number do not meet.")
+    return lower, upper
+
+
+def _chernoff_epsilon(units: Units, direction: Direction, delta: float) -> float:
+    """Epsilon from real moments alone: delta <= failure + c M e^(-lam epsilon). Upper."""
+    try:
+        failed = failure_of(units, direction)[1]
+        if not failed < delta:
+            return math.inf
+        logs = log_total_moments(units, direction) + LOG_BEST_SHARE
+    except NoMomentsError:
+        return math.inf
+    target = math.log(delta - failed)
+    slack = 16 * UNIT_ROUNDOFF * (np.abs(logs) + abs(target) + 1)
+    return max(0.0, float(np.min((logs - target + slack) / LADDER))) * (1 + 4 * UNIT_ROUNDOFF)
+
+
+def _profile_epsilon(pair: Pair, direction: Direction, delta: float) -> tuple[float, float]:
+    """(lower, upper) epsilon of a single unit: its profile, inverted by bisection."""
+
+    def within(epsilon: float) -> bool:
+        return profile(pair, direction=direction, epsilon=epsilon)[1] <= delta
+
+    def below(epsilon: float) -> bool:
+        return not profile(pair, direction=direction, epsilon=epsilon)[0] >= delta
+
+    if within(0.0):
+        return 0.0, 0.0
+    high = 1.0
+    while not within(high):
+        high *= 2
+        if high > _EPSILON_MAX:
+            return 0.0, math.inf
+    upper = least_true(within, low=0.0, high=high)
+    lower = 0.0 if below(0.0) else crossing(below, low=0.0, high=upper)[0]
+    return lower, upper
 
 
 def _delta(
@@ -204,17 +257,16 @@ def _delta(
     if _alone(units):
         found = profile(units[0][0], direction=direction, epsilon=epsilon)
         return (*found, Engine.CLOSED_FORM)
+    lower, upper = 0.0, 1.0
     try:
-        found = contour_delta(units, direction, epsilon=epsilon, width=width)
+        lower, upper = contour_delta(units, direction, epsilon=epsilon, width=width)
     except (NoDecayError, NoMomentsError):
         pass
-    else:
-        if found[1] - found[0] <= 10 * LATTICE_WIDTH * found[1]:
-            return (*found, Engine.CONTOUR)
+    if upper - lower <= 10 * LATTICE_WIDTH * upper:
+        return lower, upper, Engine.CONTOUR
     wide = max(width, LATTICE_WIDTH)
-    return (
-        *lattice_delta(units, direction=direction, epsilon=epsilon, width=wide), Engine.LATTICE,
-    )  # fmt: skip
+    found = lattice_delta(units, direction=direction, epsilon=epsilon, width=wide)
+    return (*_both((lower, upper), found), Engine.LATTICE)
 
 
 THEOREMS = (epsilon_bracket, delta_bracket)

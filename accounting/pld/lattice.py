@@ -105,8 +105,11 @@ def _atoms(pair: Pair, direction: Direction) -> list[float]:
             return []
 
 
-_ATOM_MARGIN: Final = 2.0**-40  # relative; an atom lies this much above its lattice point
+# An atom lies this much above its lattice point, relatively: enough that the profile between the
+# two is known to a few digits, too little to matter.
+_ATOM_MARGIN: Final = 2.0**-26
 _ALIGNMENTS: Final = 4096  # widths tried
+_TILT_MAX: Final = 8.0  # nats a cell; more would magnify what upper laws move one cell up
 
 
 def _lattice_width(width: float, *, atoms: Sequence[float], bare: bool, cells: float) -> float:
@@ -123,7 +126,7 @@ def _lattice_width(width: float, *, atoms: Sequence[float], bare: bool, cells: f
         parts = np.arange(base, base + min(_ALIGNMENTS, start + bare * _ALIGNMENTS))
         places = np.abs(sizes)[:, None] / sizes[-1] * parts
         off = np.max(np.abs(places - np.rint(places)), axis=0)
-        exact = np.flatnonzero(off < 1e-9)
+        exact = np.flatnonzero(off < 1e-7)
         part = parts[exact[0]] if len(exact) else max(parts[int(np.argmin(off))], start)
         width = top / int(part)
         cells = max(cells * bare, 4.0 * int(part))
@@ -222,7 +225,7 @@ def _compositions(question: _Question, wanted: float) -> tuple[Composition, Comp
     size = fft.next_fast_len(last - first + 1, real=True)
     view = question.view
     frame = Frame(
-        order=view.order,
+        order=min(view.order, _TILT_MAX / h),
         first=first,
         size=size,
         order_below=view.order_below,

@@ -77,6 +77,8 @@ def upper_law(
     given, total = lattice_profile(mass, first=first, width=width)
     given = given * (1 - 2 * _sum_error(len(mass))) + infinite
     total = total * (1 - _sum_error(len(mass))) + infinite
+    # A tiny step's whole profile may be below the delta asked for; then only its far end is small.
+    small = min(small, 1e-3 * float(needed[min(max(-first, 0), len(needed) - 1)]))
     # Where the profile is small its error counts as mass at infinity, elsewhere as a factor.
     lacking = float(np.max(needed - given, where=needed < small, initial=0.0))
     large = needed >= small

@@ -39,6 +39,7 @@ TARGET: Final = 1e-19  # share of the moment that discretisation may add
 LINES_BYTES: Final = 96 * 2**20
 GRIDS_BYTES: Final = 64 * 2**20
 SCANS_BYTES: Final = 32 * 2**20
+GRID_POINTS_MAX: Final = 2**14  # beyond, the lattice is faster
 SCAN_POINTS: Final = 512
 NEGLIGIBLE: Final = 48.0  # nats below the density's peak
 # Below this modulus a moment is noise; its slack then dwarfs it and the bracket stays sound.
@@ -253,6 +254,8 @@ def _grid(pair: SampledGaussianPair, direction: Direction, order: float, reach: 
     phase, h = grid_spacing(pair, power=power, theta=reach, share=TARGET)
     scan = scan_of(pair, direction, order)
     left, right = scan.left, scan.right
+    if not right - left < GRID_POINTS_MAX * h:
+        raise NoMomentsError("The transform turns too fast to be summed.")
     x = left + h * np.arange(math.ceil((right - left) / h) + 1)
     losses = losses_at(x, pair)
     exponents = power * losses.loss - 0.5 * (x / sigma) ** 2

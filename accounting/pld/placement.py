@@ -19,6 +19,7 @@ from accounting.pld.pairs import Pair
 Units = Sequence[tuple[Pair, int]]
 
 _GAPS: Final[Array] = np.diff(LADDER)
+_SPREADS_MIN: Final = 0.2  # least order, in units of one over the tilted loss's spread
 
 
 class NoDecayError(ArithmeticError):
@@ -56,15 +57,24 @@ def _derivatives(log_total: Array) -> tuple[Array, Array]:
     return slope, np.where(bend > 0, bend, np.nan)  # elsewhere rounding hides the curvature
 
 
-def _saddle(log_total: Array) -> tuple[Array, Array, Array]:
-    """(mean, standard deviation, log delta at that mean) of the tilted loss by order; estimates."""
-    slope, bend = _derivatives(log_total)
+@dataclass(frozen=True, slots=True)
+class _Saddle:
+    """The tilted loss by order, estimated: all of shape (116,)."""
+
+    mean: Array
+    spread: Array  # standard deviation; NaN where rounding hides it
+    log_delta: Array  # at epsilon = mean
+    usable: Array  # not so small an order that rounding decides, and the window would be too wide
+
+
+def _saddle(log_total: Array) -> _Saddle:
+    mean, bend = _derivatives(log_total)
     spread = np.sqrt(bend)
     half = math.sqrt(0.5)
     near, far = LADDER * spread * half, (LADDER + 1) * spread * half
     kernel = 0.5 * (special.erfcx(near) - special.erfcx(far))
-    log_delta = log_total - LADDER * slope + np.log(np.maximum(kernel, 1e-300))
-    return slope, spread, log_delta
+    log_delta = log_total - LADDER * mean + np.log(np.maximum(kernel, 1e-300))
+    return _Saddle(mean, spread, log_delta, LADDER * spread >= _SPREADS_MIN)
 
 
 def guess_at_delta(log_total: Array, log_target: float) -> Guess:
@@ -73,17 +83,17 @@ def guess_at_delta(log_total: Array, log_target: float) -> Guess:
     Raises:
         NoDecayError: nowhere on the ladder.
     """
-    mean, spread, log_delta = _saddle(log_total)
-    usable = np.isfinite(log_delta) & (mean > 0)
-    above = np.flatnonzero(usable & (log_delta > log_target))
-    j = int(above[-1]) + 1 if len(above) else int(np.argmax(usable))
-    if not usable[j]:
+    found = _saddle(log_total)
+    reached = np.flatnonzero(found.usable & (found.log_delta <= log_target))
+    if not len(reached):
         raise NoDecayError("The orders that are known do not reach this delta.")
-    epsilon = 0.0
-    if len(above):
-        part = (log_target - log_delta[j - 1]) / (log_delta[j] - log_delta[j - 1])
-        epsilon = float(mean[j - 1] + part * (mean[j] - mean[j - 1]))
-    return Guess(j, max(0.0, epsilon), log_target, spread)
+    j = int(reached[0])
+    epsilon = float(found.mean[j])
+    if j and found.usable[j - 1]:
+        before = found.log_delta[j - 1]
+        part = float((log_target - before) / (found.log_delta[j] - before))
+        epsilon = float(found.mean[j - 1]) + part * float(found.mean[j] - found.mean[j - 1])
+    return Guess(j, max(0.0, epsilon), log_target, found.spread)
 
 
 def guess_at_epsilon(log_total: Array, epsilon: float) -> Guess:
@@ -92,13 +102,13 @@ def guess_at_epsilon(log_total: Array, epsilon: float) -> Guess:
     Raises:
         NoDecayError: nowhere on the ladder.
     """
-    mean, spread, log_delta = _saddle(log_total)
-    beyond = np.flatnonzero(np.isfinite(log_delta) & (mean >= epsilon))
+    found = _saddle(log_total)
+    beyond = np.flatnonzero(found.usable & (found.mean >= epsilon))
     if not len(beyond):
         raise NoDecayError("The orders that are known do not reach this epsilon.")
     j = int(beyond[0])
-    log_here = float(min(-1e-3, log_delta[j] + LADDER[j] * (mean[j] - epsilon)))
-    return Guess(j, epsilon, log_here, spread)
+    away = float(LADDER[j] * (found.mean[j] - epsilon))
+    return Guess(j, epsilon, min(-1e-3, float(found.log_delta[j]) + away), found.spread)
 
 
 def guess_near(log_total: Array, epsilon: float, log_delta: float) -> Guess:
@@ -106,9 +116,9 @@ def guess_near(log_total: Array, epsilon: float, log_delta: float) -> Guess:
 
     The order is the one at which M e^(-lam epsilon) is least.
     """
-    _, spread, _ = _saddle(log_total)
-    exponents = np.where(np.isfinite(spread), log_total - LADDER * epsilon, np.inf)
-    return Guess(int(np.argmin(exponents)), epsilon, log_delta, spread)
+    found = _saddle(log_total)
+    exponents = np.where(found.usable, log_total - LADDER * epsilon, np.inf)
+    return Guess(int(np.argmin(exponents)), epsilon, log_delta, found.spread)
 
 
 @dataclass(frozen=True, slots=True)

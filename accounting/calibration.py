@@ -1,0 +1,375 @@
+"""Inverse questions: the noise, steps or sampling rate that keep a plan within its target.
+
+What is returned was evaluated to be safe by the very accountant that will account the plan, and a
+neighbour of it was evaluated not to be.
+"""
+
+import math
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final
+
+from accounting.accountants import BEST, Spend, best_bound, guarantee
+from accounting.balances import Balance, balance_of
+from accounting.bounds import sensitivity_of
+from accounting.events import (
+    ApproximateDp,
+    Event,
+    Gaussian,
+    Laplace,
+    NeighboringRelation,
+    Poisson,
+    Span,
+    Zcdp,
+)
+from accounting.gaussian import gaussian_mu
+from accounting.guarantees import DEFAULT_ACCEPT, Guarantee, Status
+
+TOLERANCE: Final = 2.0**-21  # relative distance of the value returned from one that is not safe
+ROUGHLY: Final = 0.02  # the same for the estimate that the search starts from
+EVALUATIONS_MAX: Final = 200  # halves any interval here until nothing lies between its ends
+_PATIENCE: Final = 3  # evaluations in which the interval is to be halved, else it is bisected
+_MU_MAX: Final = 1e6  # of an estimate
+
+
+class Parameter(StrEnum):
+    """What a plan may leave open."""
+
+    NOISE_MULTIPLIER = "noise_multiplier"
+    STEPS = "steps"
+    SAMPLING_PROBABILITY = "sampling_probability"
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The values that are tried: from the one that spends least to the one that spends most."""
+
+    safest: float
+    riskiest: float
+    whole: bool  # only whole numbers count
+
+
+RANGES: Final[dict[Parameter, Range]] = {
+    Parameter.NOISE_MULTIPLIER: Range(1e6, 1e-2, False),
+    Parameter.STEPS: Range(1, 10**9, True),
+    Parameter.SAMPLING_PROBABILITY: Range(1e-12, 1.0, False),
+}
+
+
+class UnreachableError(ValueError):
+    """Not even the safest value there is keeps to the target; the text names it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibrated:
+    """A value that keeps to a target, and the guarantee at it."""
+
+    parameter: Parameter
+    value: float  # a whole number of steps
+    guarantee: Guarantee
+
+
+def calibrate(
+    balance_at: Callable[[float], Balance],
+    *,
+    parameter: Parameter,
+    epsilon: float,
+    delta: float,
+    relation: NeighboringRelation,
+    accept: frozenset[Status] = DEFAULT_ACCEPT,
+    accountant: str = BEST,
+    spend: Spend = lambda: None,
+) -> Calibrated:
+    """The value that spends most within a target: least noise, most steps or highest rate.
+
+    Epsilon falls in the noise and rises in the steps and in the rate. The search runs on the
+    logarithms of both, on which epsilon is nearly a line: it starts where composed Gaussian
+    releases would put it, and takes secants, or halves the interval where they do not help.
+
+    Args:
+        balance_at: the balance of the plan at a value of the parameter.
+        parameter: what is open; RANGES has the values that are tried.
+        epsilon: nats, > 0, not to be passed.
+        delta: in (0, 1).
+        relation: the neighbouring relation.
+        accept: statuses that may be the headline.
+        accountant: as for guarantee.
+        spend: called before each evaluation.
+
+    Returns:
+        The value, evaluated to keep to the target. Within TOLERANCE of it, or at the next whole
+        number, a value was evaluated not to, unless it is the riskiest of its range.
+
+    Raises:
+        UnreachableError: the safest value of the range does not keep to the target.
+    """
+
+    def excess(value: float) -> float:
+        bound = best_bound(
+            balance_at(value), relation=relation, delta=delta, accept=accept, accountant=accountant,
+            spend=spend,
+        )  # fmt: skip
+        reached = math.inf if bound is None else bound.epsilon
+        return _log_ratio(reached, epsilon)
+
+    value = frontier(
+        excess, parameter=parameter, guess=_guess(balance_at, parameter, relation, epsilon, delta)
+    )
+    found = guarantee(
+        balance_at(value), relation=relation, delta=delta, accept=accept, accountant=accountant,
+        spend=spend,
+    )  # fmt: skip
+    return Calibrated(parameter=parameter, value=value, guarantee=found)
+
+
+def filled(
+    spans: Sequence[Span], *, places: Collection[int], parameter: Parameter, value: float
+) -> list[Span]:
+    """The spans with a value in the places that leave the parameter open.
+
+    Args:
+        spans: with any value in the open places.
+        places: indices of spans.
+        parameter: what is open.
+        value: of every place alike.
+    """
+    return [
+        _with(span, parameter, value) if index in places else span
+        for index, span in enumerate(spans)
+    ]
+
+
+def _with(span: Span, parameter: Parameter, value: float) -> Span:
+    event = span.event
+    mechanism, sampling = event.mechanism, event.sampling
+    if parameter is Parameter.STEPS:
+        return replace(span, steps=int(value))
+    if parameter is Parameter.NOISE_MULTIPLIER and isinstance(mechanism, Gaussian | Laplace):
+        event = replace(event, mechanism=replace(mechanism, noise_multiplier=value))
+    elif parameter is Parameter.SAMPLING_PROBABILITY and isinstance(sampling, Poisson):
+        event = replace(event, sampling=replace(sampling, sampling_probability=value))
+    else:
+        raise ValueError(f"The event has no {parameter}.")
+    return replace(span, event=event)
+
+
+def louder(spans: Sequence[Span], *, value: float) -> list[Span]:
+    """The spans with every noise multiplier scaled by one factor, so that the least is `value`."""
+    scale = value / least_noise(spans)
+    return [
+        _with(span, Parameter.NOISE_MULTIPLIER, span.event.mechanism.noise_multiplier * scale)
+        if isinstance(span.event.mechanism, Gaussian | Laplace)
+        else span
+        for span in spans
+    ]
+
+
+def least_noise(spans: Sequence[Span]) -> float:
+    """The least noise multiplier of the Gaussian and Laplace steps.
+
+    Raises:
+        ValueError: there is none.
+    """
+    return min(
+        span.event.mechanism.noise_multiplier
+        for span in spans
+        if isinstance(span.event.mechanism, Gaussian | Laplace)
+    )
+
+
+# The search
+
+
+def frontier(
+    excess: Callable[[float], float],
+    *,
+    parameter: Parameter,
+    guess: float,
+    tolerance: float = TOLERANCE,
+) -> float:
+    """The value next to where an excess changes sign, on its safe side.
+
+    Args:
+        excess: not positive where a value is safe, positive or infinite where it is not.
+        parameter: whose range is searched.
+        guess: a value to begin at.
+        tolerance: relative.
+
+    Returns:
+        A value that was evaluated to be safe.
+
+    Raises:
+        UnreachableError: the safest value of the range is not safe.
+    """
+    search = _Search(excess, RANGES[parameter], tolerance)
+    if not search.bracket(guess):
+        return search.riskiest
+    if search.low is None:
+        safest = RANGES[parameter].safest
+        raise UnreachableError(
+            f"Even at the safest {parameter} that is tried, {safest:g}, the plan spends more."
+        )
+    return search.narrow()
+
+
+class _Search:
+    """An interval on the logarithm of a parameter, from a safe point to one that is not."""
+
+    def __init__(self, excess: Callable[[float], float], over: Range, tolerance: float) -> None:
+        self.excess, self.over, self.tolerance = excess, over, tolerance
+        self.sign = 1.0 if over.safest < over.riskiest else -1.0
+        self.first, self.last = self._place(over.safest), self._place(over.riskiest)
+        self.riskiest = over.riskiest
+        self.low: float | None = None  # safe
+        self.high: float | None = None  # not safe
+        self.seen: list[tuple[float, float]] = []  # places and their excess, in turn
+
+    def _place(self, value: float) -> float:
+        return self.sign * math.log(value)
+
+    def _value(self, place: float) -> float:
+        if place in (self.first, self.last):
+            return self.over.safest if place == self.first else self.over.riskiest
+        value = math.exp(self.sign * place)
+        return float(round(value)) if self.over.whole else value
+
+    def _try(self, place: float) -> None:
+        if self.over.whole:
+            place = self._place(self._value(place))
+        found = self.excess(self._value(place))
+        self.seen.append((place, found))
+        if found <= 0:
+            self.low = place
+        else:  # what is no number is not safe
+            self.high = place
+
+    def bracket(self, guess: float) -> bool:
+        """Walk from a guess until both ends are known; False if nothing is unsafe."""
+        place = min(self.last, max(self.first, self._place(guess)))
+        stride = 0.02
+        for _ in range(EVALUATIONS_MAX):
+            self._try(place)
+            if self.low is not None and self.high is not None:
+                return True
+            safe = self.high is None
+            if place == (self.last if safe else self.first):
+                return not safe
+            step = self._secant()
+            # A little beyond the estimate, so that it lands on the other side.
+            reach = stride if step is None else max(stride, 1.05 * abs(step - place) + 1e-4)
+            place = min(self.last, place + reach) if safe else max(self.first, place - reach)
+            stride *= 4
+        raise AssertionError("A range is walked in strides that grow.")
+
+    def _secant(self) -> float | None:
+        """Where the last two points put the root; one point is taken to lie on a line of slope 1."""
+        known = [point for point in self.seen if math.isfinite(point[1])][-2:]
+        if not known or known[-1] != self.seen[-1]:
+            return None
+        place, found = known[-1]
+        slope = 1.0
+        if len(known) == 2 and known[0][0] != place:
+            slope = (found - known[0][1]) / (place - known[0][0])
+        return place - found / slope if slope > 0 else None
+
+    def narrow(self) -> float:
+        """The safe end once nothing, or nothing of note, lies between the ends."""
+        assert self.low is not None  # noqa: S101 (bracketed)
+        assert self.high is not None  # noqa: S101
+        waited, width = 0, self.high - self.low
+        for _ in range(EVALUATIONS_MAX):
+            if self._finished():
+                break
+            place = self._secant()
+            if waited >= _PATIENCE or place is None or not self.low < place < self.high:
+                place = 0.5 * (self.low + self.high)
+                waited, width = 0, self.high - self.low
+            else:
+                place = self._nudged(place)
+            self._try(self._inside(place))
+            waited = 0 if self.high - self.low <= 0.5 * width else waited + 1
+            width = min(width, self.high - self.low) if waited == 0 else width
+        return self._value(self.low)
+
+    def _nudged(self, place: float) -> float:
+        # Past the root as seen from the near end, so that the far end comes close.
+        assert self.low is not None  # noqa: S101
+        assert self.high is not None  # noqa: S101
+        near_low = place - self.low < self.high - place
+        nudge = min(0.4 * self.tolerance, 0.1 * (self.high - self.low))
+        return place + nudge if near_low else place - nudge
+
+    def _inside(self, place: float) -> float:
+        """A place strictly between the ends."""
+        assert self.low is not None  # noqa: S101
+        assert self.high is not None  # noqa: S101
+        if not self.over.whole:
+            return place
+        low, high = self._value(self.low), self._value(self.high)
+        return self._place(min(high - 1, max(low + 1, self._value(place))))
+
+    def _finished(self) -> bool:
+        assert self.low is not None  # noqa: S101
+        assert self.high is not None  # noqa: S101
+        if self.over.whole:
+            return self._value(self.high) - self._value(self.low) <= 1
+        return self.high - self.low <= self.tolerance
+
+
+# Where to begin: composed Gaussian releases. A bad guess costs evaluations, nothing else.
+
+
+def _guess(
+    balance_at: Callable[[float], Balance],
+    parameter: Parameter,
+    relation: NeighboringRelation,
+    epsilon: float,
+    delta: float,
+) -> float:
+    target = gaussian_mu(epsilon, delta=delta)
+
+    def excess(value: float) -> float:
+        return _log_ratio(_estimated_mu(balance_at(value), relation), target)
+
+    end = RANGES[parameter].safest
+    try:
+        return frontier(excess, parameter=parameter, guess=_START[parameter], tolerance=ROUGHLY)
+    except UnreachableError:
+        return end
+
+
+_START: Final[dict[Parameter, float]] = {
+    Parameter.NOISE_MULTIPLIER: 1.0,
+    Parameter.STEPS: 1000,
+    Parameter.SAMPLING_PROBABILITY: 0.01,
+}
+
+
+def _log_ratio(reached: float, target: float) -> float:
+    if not reached <= target:  # refuses what is no number
+        return math.log(reached / target) if target < reached < math.inf else math.inf
+    return math.log(reached / target) if reached > 0 else -math.inf
+
+
+def _estimated_mu(balance: Balance, relation: NeighboringRelation) -> float:
+    reach = sensitivity_of(relation)
+    squares = math.fsum(count * _square(event, reach) for event, count in balance.counted())
+    return min(_MU_MAX, math.sqrt(squares))
+
+
+def _square(event: Event, reach: float) -> float:
+    """About the mu^2 that a unit adds."""
+    match event.mechanism:
+        case Gaussian(noise_multiplier=noise) | Laplace(noise_multiplier=noise):
+            power = (reach / noise) ** 2
+        case ApproximateDp(epsilon=epsilon):
+            power = epsilon**2
+        case Zcdp(rho=rho):
+            power = 2 * rho
+        case _:
+            power = 1.0
+    if isinstance(event.sampling, Poisson) and event.sampling.sampling_probability < 1:
+        q = event.sampling.sampling_probability
+        return min(power, q * q * math.expm1(min(power, 600.0)))
+    return power
