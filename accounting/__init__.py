@@ -6,7 +6,7 @@ budget while steps are chosen one by one (filters). THEOREMS is every bound ther
 
 from typing import Any, Final
 
-from accounting import answers, coarsening, domination, filters, gaussian
+from accounting import answers, coarsening, curves, domination, filters, gaussian
 from accounting.accountants import guarantee
 from accounting.balances import Balance, OpenPass, advance, balance_of
 from accounting.events import Event, NeighboringRelation, Span
@@ -44,6 +44,7 @@ THEOREMS: Final[tuple[Theorem[..., Any], ...]] = (
     *bracket.THEOREMS,
     *answers.THEOREMS,
     *filters.THEOREMS,
+    *curves.THEOREMS,
 )
 
 __all__ = [

@@ -8,7 +8,7 @@ from typing import Final
 from accounting.answers import Question, gdp_bound, pld_bound, rdp_bound
 from accounting.balances import Balance
 from accounting.bounds import NoBoundError
-from accounting.coarsening import DISTINCT_MAX
+from accounting.coarsening import DISTINCT_MAX, Rounded, rounded_outward
 from accounting.events import Event, Full, NeighboringRelation
 from accounting.guarantees import ACCEPTABLE, DEFAULT_ACCEPT, Bound, Guarantee, Status
 
@@ -55,13 +55,12 @@ def guarantee(
         ValueError: not exactly one of delta and epsilon, one that is out of range, an unknown
             accountant, or a status that may never be accepted.
     """
-    question = _question(relation, delta, epsilon, accept)
-    names = _names(balance, accountant)
+    balance, rounded = _few(balance)
+    question = _question(relation, delta, epsilon, accept, rounded)
+    names = _names(accountant)
     found, reason = _bounds(balance, question, names, spend)
     headline = found[0] if found else None
-    others: list[Bound] = []
-    if not (_many(balance) and found):
-        others, _ = _bounds(balance, replace(question, accept=ACCEPTABLE), names, spend)
+    others, _ = _bounds(balance, replace(question, accept=ACCEPTABLE), names, spend)
     reached = headline.delta if headline else delta
     return Guarantee(
         epsilon=headline.epsilon if headline else None,
@@ -94,8 +93,9 @@ def best_bound(
     Returns:
         The bound, or None where no accepted one is finite.
     """
-    question = _question(relation, delta, epsilon, accept)
-    found, _ = _bounds(balance, question, _names(balance, accountant), spend)
+    balance, rounded = _few(balance)
+    question = _question(relation, delta, epsilon, accept, rounded)
+    found, _ = _bounds(balance, question, _names(accountant), spend)
     return found[0] if found else None
 
 
@@ -104,6 +104,7 @@ def _question(
     delta: float | None,
     epsilon: float | None,
     accept: frozenset[Status],
+    rounded: Rounded | None,
 ) -> Question:
     if (delta is None) == (epsilon is None):
         raise ValueError("Give delta or epsilon, not both.")
@@ -111,20 +112,26 @@ def _question(
         raise ValueError("epsilon is finite and not negative.")
     if not accept <= ACCEPTABLE:
         raise ValueError("Conjectures and estimates are never accepted.")
-    return Question(relation=relation, accept=accept, delta=delta, epsilon=epsilon)
+    return Question(
+        relation=relation, accept=accept, delta=delta, epsilon=epsilon, rounded=rounded
+    )
 
 
-def _many(balance: Balance) -> bool:
-    return len(balance.steps) > DISTINCT_MAX
+def _few(balance: Balance) -> tuple[Balance, Rounded | None]:
+    """The balance, or its upper side where it has too many distinct events to compose each."""
+    if len(balance.steps) <= DISTINCT_MAX:
+        return balance, None
+    rounded = rounded_outward(balance)
+    return rounded.upper, rounded
 
 
-def _names(balance: Balance, accountant: str) -> tuple[str, ...]:
+def _names(accountant: str) -> tuple[str, ...]:
     """Which accountants are asked, in turn."""
-    if accountant != BEST:
-        if accountant not in ACCOUNTANTS:
-            raise ValueError(f"The accountants are {', '.join([BEST, *ACCOUNTANTS])}.")
-        return (accountant,)
-    return tuple(sorted(ACCOUNTANTS, key=lambda name: _many(balance) and name != "pld"))
+    if accountant == BEST:
+        return tuple(ACCOUNTANTS)
+    if accountant not in ACCOUNTANTS:
+        raise ValueError(f"The accountants are {', '.join([BEST, *ACCOUNTANTS])}.")
+    return (accountant,)
 
 
 def _bounds(
@@ -152,11 +159,9 @@ def _bounds(
 def _settles(bound: Bound, name: str) -> bool:
     """Whether a bound leaves nothing for an accountant to improve.
 
-    The Renyi curve of a pair never says more than the pair itself, and costs more to evaluate. A
-    ledger without amplification is exact for either of the other two.
+    The Renyi curve of a pair never says more than the pair itself, and costs more to evaluate.
     """
-    many = "outward-rounding" in bound.theorems
-    return bound.accountant == "pld" and (name == "rdp" or many)
+    return bound.accountant == "pld" and name == "rdp"
 
 
 def _lower(bounds: list[Bound], headline: Bound | None) -> float | None:

@@ -5,7 +5,7 @@ All here serve schedules that are fixed in advance; filters.py serves others.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,13 +20,13 @@ from accounting.bounds import (
     renyi_bounds,
     total_failure,
 )
-from accounting.coarsening import DISTINCT_MAX, rounded_outward
+from accounting.coarsening import ROUNDED_WIDTH, Rounded, rounded_outward
 from accounting.domination import Domination, pld_bounds
 from accounting.events import Event, NeighboringRelation
 from accounting.gaussian import gaussian_delta, gaussian_epsilon
 from accounting.guarantees import Assumption, Bound, Status, weakest
 from accounting.numerics import UNIT_ROUNDOFF, Array, rounded_down, rounded_up, sum_up
-from accounting.pld.bracket import delta_bracket, epsilon_bracket
+from accounting.pld.bracket import WIDTH, delta_bracket, epsilon_bracket, epsilon_floor
 from accounting.pld.pairs import Pair
 from accounting.renyi.conversion import rdp_delta, rdp_epsilon
 from accounting.renyi.orders import ORDERS
@@ -88,6 +88,7 @@ class Question:
     accept: frozenset[Status]
     delta: float | None  # in (0, 1); None asks for it
     epsilon: float | None  # nats, >= 0; None asks for it
+    rounded: Rounded | None = None  # where the balance that is asked about is its upper side
 
     def answer(
         self,
@@ -103,13 +104,14 @@ class Question:
         names = {bound.theorem.id for bound in used}
         ids = sorted({theorem.id for bound in used for theorem in bound.theorems})
         assumptions = {assumption for bound in used for assumption in bound.assumptions}
+        rounding = () if self.rounded is None else (rounded_outward.id,)
         reached = value if self.epsilon is None else self.epsilon
         return Bound(
             epsilon=reached,
             delta=value if self.delta is None else self.delta,
             accountant=accountant,
             bound=names.pop() if len(names) == 1 else "composition",
-            theorems=(*ids, *(theorem.id for theorem in composed)),
+            theorems=(*ids, *rounding, *(theorem.id for theorem in composed)),
             status=weakest([theorem.status for bound in used for theorem in bound.theorems]),
             assumptions=tuple(sorted(assumptions)),
             order=order,
@@ -175,32 +177,25 @@ def gdp_bound(balance: Balance, question: Question) -> Bound:
     return question.answer(value, accountant="gdp", used=used, composed=(compose_gdp, profile))
 
 
-@dataclass(frozen=True, slots=True)
-class _Pairs:
-    """What a balance is composed of: distinct pairs on each side, in a fixed order."""
-
-    upper: list[tuple[Pair, int]]
-    lower: list[tuple[Pair, int]]  # empty where nothing is known
-    rounded: bool  # whether steps were gathered on a grid
-
-
-def _pairs_of(used: Sequence[tuple[EventBound[Domination], int]]) -> _Pairs:
+def _pairs_of(
+    balance: Balance, question: Question
+) -> tuple[list[EventBound[Domination]], list[tuple[Pair, int]], list[tuple[Pair, int]]]:
+    """(bounds used, units of the pairs above, units of the pairs below), in a fixed order."""
     above: dict[Pair, int] = {}
     below: dict[Pair, int] = {}
-    for bound, count in used:
+    used = []
+    for event, count in balance.counted():
+        proved = pld_bounds(event, question.relation)
+        bound = accepted(proved, accept=question.accept)[0]
+        used.append(bound)
         above[bound.loss.upper] = above.get(bound.loss.upper, 0) + count
         if bound.loss.lower is not None:  # leaving a step out only lowers a lower bound
             below[bound.loss.lower] = below.get(bound.loss.lower, 0) + count
-    rounded = max(len(above), len(below)) > DISTINCT_MAX
-    if not rounded:
-        return _Pairs(_in_order(above.items()), _in_order(below.items()), False)
-    upper = rounded_outward(units=list(above.items())).upper
-    lower = rounded_outward(units=list(below.items())).lower
-    return _Pairs(_in_order(upper), _in_order(lower), True)
+    return used, _in_order(above), _in_order(below)
 
 
-def _in_order(units: Iterable[tuple[Pair, int]]) -> list[tuple[Pair, int]]:
-    return sorted(units, key=lambda unit: repr(unit[0]))
+def _in_order(units: dict[Pair, int]) -> list[tuple[Pair, int]]:
+    return sorted(units.items(), key=lambda unit: repr(unit[0]))
 
 
 def pld_bound(balance: Balance, question: Question) -> Bound:
@@ -209,41 +204,31 @@ def pld_bound(balance: Balance, question: Question) -> Bound:
     Raises:
         NoBoundError: some event is dominated by no accepted pair; the text says why.
     """
-    used = [
-        (accepted(pld_bounds(event, question.relation), accept=question.accept)[0], count)
-        for event, count in balance.counted()
-    ]
-    pairs = _pairs_of(used)
-    composed: list[Theorem[..., Any]] = [rounded_outward] if pairs.rounded else []
-    if question.delta is not None:
-        read: Theorem[..., Any] = epsilon_bracket
-        value, lower = _epsilon_of(pairs, question.delta)
-    else:
+    used, above, below = _pairs_of(balance, question)
+    rough, width = None, WIDTH
+    if question.rounded is not None:
+        below = _pairs_of(question.rounded.lower, question)[2]
+        rough, width = _pairs_of(question.rounded.rough, question)[1], ROUNDED_WIDTH
+    read: Theorem[..., Any] = epsilon_bracket
+    delta, value, lower = question.delta, 0.0, 0.0
+    if delta is None:
         read = delta_bracket
-        value = _delta_of(pairs, question.epsilon or 0.0)
-        lower = _epsilon_of(pairs, value)[1] if 0 < value < 1 else None
+        if above:
+            value = delta_bracket(above, epsilon=question.epsilon or 0.0).upper
+        delta = value
+    elif above:
+        bracket = epsilon_bracket(above, delta=delta, width=width, rough=rough)
+        value, lower = bracket.upper, bracket.lower
+    at_hand = below == above and question.delta is not None
+    if below and not at_hand and 0 < delta < 1:
+        lower = epsilon_floor(below, delta=delta, width=width)
     return question.answer(
         value,
         accountant="pld",
-        used=[bound for bound, _ in used],
-        composed=(*composed, read),
-        lower=lower,
+        used=used,
+        composed=(read,),
+        lower=lower if below or not above else None,
     )
-
-
-def _epsilon_of(pairs: _Pairs, delta: float) -> tuple[float, float | None]:
-    if not pairs.upper:
-        return 0.0, 0.0
-    bracket = epsilon_bracket(pairs.upper, delta=delta)
-    if pairs.lower == pairs.upper:
-        return bracket.upper, bracket.lower
-    if not pairs.lower:
-        return bracket.upper, None
-    return bracket.upper, epsilon_bracket(pairs.lower, delta=delta).lower
-
-
-def _delta_of(pairs: _Pairs, epsilon: float) -> float:
-    return delta_bracket(pairs.upper, epsilon=epsilon).upper if pairs.upper else 0.0
 
 
 THEOREMS = (compose_rdp, compose_gdp)

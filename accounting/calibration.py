@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Final
 
 from accounting.accountants import BEST, Spend, best_bound, guarantee
-from accounting.balances import Balance, balance_of
+from accounting.balances import Balance
 from accounting.bounds import sensitivity_of
 from accounting.events import (
     ApproximateDp,
@@ -66,7 +66,7 @@ class Calibrated:
     """A value that keeps to a target, and the guarantee at it."""
 
     parameter: Parameter
-    value: float  # a whole number of steps
+    value: int | float  # steps are whole
     guarantee: Guarantee
 
 
@@ -120,7 +120,8 @@ def calibrate(
         balance_at(value), relation=relation, delta=delta, accept=accept, accountant=accountant,
         spend=spend,
     )  # fmt: skip
-    return Calibrated(parameter=parameter, value=value, guarantee=found)
+    whole = RANGES[parameter].whole
+    return Calibrated(parameter=parameter, value=int(value) if whole else value, guarantee=found)
 
 
 def filled(
@@ -263,7 +264,7 @@ class _Search:
         raise AssertionError("A range is walked in strides that grow.")
 
     def _secant(self) -> float | None:
-        """Where the last two points put the root; one point is taken to lie on a line of slope 1."""
+        """Where the last two points put the root; one alone is taken to have a slope of one."""
         known = [point for point in self.seen if math.isfinite(point[1])][-2:]
         if not known or known[-1] != self.seen[-1]:
             return None

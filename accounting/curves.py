@@ -6,45 +6,50 @@ positives are records that were not in; its true positives those that were.
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from accounting.accountants import Spend, best_bound
+from accounting.accountants import best_bound
 from accounting.balances import Balance
-from accounting.bounds import NoBoundError, accepted
-from accounting.coarsening import rounded_outward
-from accounting.domination import pld_bounds
+from accounting.bounds import EventBound, NoBoundError, accepted
+from accounting.coarsening import DISTINCT_MAX, rounded_outward
+from accounting.domination import Domination, pld_bounds
 from accounting.events import NeighboringRelation
 from accounting.gaussian import gaussian_trade_off
-from accounting.guarantees import DEFAULT_ACCEPT, Status
+from accounting.guarantees import DEFAULT_ACCEPT, Assumption, Status, weakest
 from accounting.numerics import LIBRARY_ULPS, UNIT_ROUNDOFF, Array, rounded_up, sum_up
 from accounting.pld.bracket import delta_bracket
 from accounting.pld.pairs import GaussianPair, Pair
 from accounting.theorem import theorem
 
 WIDTH: Final = 1e-4  # relative, aimed at for a delta of the profile
-LEAST_DELTAS: Final = (1e-12, 1e-9, 1e-6, 1e-3, 0.1)  # the first with a finite epsilon ends the grid
+LEAST_DELTAS: Final = (
+    1e-12,
+    1e-9,
+    1e-6,
+    1e-3,
+    0.1,
+)  # the first with a finite epsilon ends the grid
 _SLACK: Final = 4 * LIBRARY_ULPS * UNIT_ROUNDOFF  # of an exponential and three operations
 _CLOSED_FORM_SLACK: Final = 1e-9  # the closed form is good to 1e-12
-_POINTS_PER_DECADE_FROM: Final = 1e-6  # the least false-positive rate of a curve, but for zero
+RATE_MIN: Final = 1e-6  # the least false-positive rate of a curve, but for zero
 
 
 @theorem(
     id="trade-off-of-profile",
     source="Kairouz, Oh and Viswanath 2015, ICML, arXiv:1311.0776v4, Theorem 2.1; "
-    "moments of many: Dong, Roth and Su 2022, JRSS B, arXiv:1905.02383v3, Proposition 2.11",
+    "from many points: Dong, Roth and Su 2022, JRSS B, arXiv:1905.02383v3, Proposition 2.11",
     status=Status.PUBLISHED,
     relations=tuple(NeighboringRelation),
 )
-def trade_off_of_profile(
-    *, epsilons: Array, deltas: Array, false_positive_rates: Array
-) -> Array:
+def trade_off_of_profile(*, epsilons: Array, deltas: Array, false_positive_rates: Array) -> Array:
     """The least false-negative rate of any membership test, from points of the privacy profile.
 
-    f(alpha) = max over points of max(0, 1 - delta - e^epsilon alpha, e^-epsilon (1 - delta - alpha))
+    f(alpha) = max over points of
+        max(0, 1 - delta - e^epsilon alpha, e^-epsilon (1 - delta - alpha))
 
     Each point alone gives a bound, so that any number of points do. docs/theory/curves.md has the
     proof.
@@ -98,7 +103,7 @@ def membership_advantage(*, epsilons: Array, deltas: Array) -> float:
     return float(np.min(np.minimum(1.0, advantages), initial=1.0))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
     """Delta at a grid of epsilons, and what it was read from."""
 
@@ -106,6 +111,8 @@ class Profile:
     lower: Array  # (k,); zero where nothing is known
     upper: Array  # (k,)
     mu: float | None  # upper; where every step is one Gaussian release, which is mu-GDP
+    status: Status | None  # of what bounds the events; None where nothing does
+    assumptions: tuple[Assumption, ...]
 
     def trade_off(self, false_positive_rates: Array) -> Array:
         """The least false-negative rates of any membership test. Lower."""
@@ -117,7 +124,8 @@ class Profile:
         if self.mu is None:
             return found
         exact = [gaussian_trade_off(float(rate), mu=self.mu) for rate in false_positive_rates]
-        return np.maximum(found, np.array(exact) * (1 - _CLOSED_FORM_SLACK))
+        least = np.array(exact, dtype=np.float64) * (1 - _CLOSED_FORM_SLACK)
+        return np.asarray(np.maximum(found, least), dtype=np.float64)
 
     def true_positive_rates(self, false_positive_rates: Array) -> Array:
         """The highest true-positive rates of any membership test. Upper."""
@@ -135,7 +143,7 @@ def privacy_profile(
     relation: NeighboringRelation,
     epsilons: Array,
     accept: frozenset[Status] = DEFAULT_ACCEPT,
-    spend: Spend = lambda: None,
+    enough: Callable[[], bool] = lambda: False,
 ) -> Profile:
     """Delta at each of some epsilons; valid when the steps were fixed in advance.
 
@@ -144,83 +152,135 @@ def privacy_profile(
         relation: the neighbouring relation.
         epsilons: nats, >= 0, rising, shape (k,).
         accept: statuses that may be used.
-        spend: called before each evaluation.
+        enough: asked after each epsilon; once it is true, the epsilons not yet reached are left
+            out. Those reached first are the ends, then the middle, then the quarters.
 
     Returns:
         The profile; both of its sides fall. Delta is one where no accepted bound is finite.
     """
+    source = _source(balance, relation, accept)
+    found: dict[int, tuple[float, float]] = {}
+    for i in _halving(len(epsilons)):
+        found[i] = source.read(float(epsilons[i]))
+        if enough():
+            break
+    reached = sorted(found)
+    lower = np.array([found[i][0] for i in reached], dtype=np.float64)
+    upper = np.array([found[i][1] for i in reached], dtype=np.float64)
+    # The true profile falls: what bounds it at one epsilon does so above, or below.
+    return Profile(
+        epsilons=epsilons[reached],
+        lower=np.maximum.accumulate(lower[::-1])[::-1],
+        upper=np.minimum.accumulate(np.minimum(1.0, upper)),
+        mu=source.mu,
+        status=source.status,
+        assumptions=source.assumptions,
+    )
+
+
+def _halving(count: int) -> list[int]:
+    """0 .. count-1 in an order in which any beginning is spread over the whole."""
+    order = dict.fromkeys([0, count - 1] if count else [])
+    stride = count
+    while stride > 1:
+        stride = (stride + 1) // 2
+        order |= dict.fromkeys(range(0, count, stride))
+    return list(order)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Source:
+    """What a profile is read from, and what that rests on."""
+
+    read: Callable[[float], tuple[float, float]]  # (lower, upper) delta at an epsilon
+    mu: float | None
+    status: Status | None
+    assumptions: tuple[Assumption, ...]
+
+
+Pairs = list[tuple[Pair, int]]
+
+
+def _source(balance: Balance, relation: NeighboringRelation, accept: frozenset[Status]) -> _Source:
+    """The pairs of the events where all have some, else whatever accountant answers.
+
+    The statuses are those of the events' bounds; composing and reading them is published.
+    """
+    rounded = rounded_outward(balance) if len(balance.steps) > DISTINCT_MAX else None
     try:
-        upper_pairs, lower_pairs = _pairs(balance, relation, accept)
+        used = _dominated(rounded.upper if rounded else balance, relation, accept)
+        below = _dominated(rounded.lower, relation, accept) if rounded else used
     except NoBoundError:
-        return _without_pairs(balance, relation, epsilons, accept, spend)
-    lower, upper = np.zeros_like(epsilons), np.zeros_like(epsilons)
-    for i, epsilon in enumerate(epsilons):
-        spend()
-        if upper_pairs:
-            found = delta_bracket(upper_pairs, epsilon=float(epsilon), width=WIDTH)
-            upper[i] = found.upper
-            lower[i] = found.lower if lower_pairs == upper_pairs else 0.0
-        if lower_pairs and lower_pairs != upper_pairs:
-            lower[i] = delta_bracket(lower_pairs, epsilon=float(epsilon), width=WIDTH).lower
-    return _falling(epsilons, lower, upper, _mu(upper_pairs))
+        return _source_without_pairs(balance, relation, accept)
+    upper = _composed((bound.loss.upper, count) for bound, count in used)
+    lower = _composed((bound.loss.lower, count) for bound, count in below)
+    return _Source(
+        read=lambda epsilon: _delta(upper, lower, epsilon),
+        mu=_mu(upper),
+        status=weakest([theorem.status for bound, _ in used for theorem in bound.theorems]),
+        assumptions=tuple(sorted({one for bound, _ in used for one in bound.assumptions})),
+    )
 
 
-def _pairs(
+def _dominated(
     balance: Balance, relation: NeighboringRelation, accept: frozenset[Status]
-) -> tuple[list[tuple[Pair, int]], list[tuple[Pair, int]]]:
-    """What dominates the balance, and what it dominates; in an order of values alone."""
-    above: Counter[Pair] = Counter()
-    below: Counter[Pair] = Counter()
-    for event, count in balance.counted():
-        loss = accepted(pld_bounds(event, relation), accept=accept)[0].loss
-        above[loss.upper] += count
-        if loss.lower is not None:
-            below[loss.lower] += count
-    upper = rounded_outward(units=list(above.items())).upper
-    lower = rounded_outward(units=list(below.items())).lower
-    return sorted(upper, key=_by_value), sorted(lower, key=_by_value)
+) -> list[tuple[EventBound[Domination], int]]:
+    return [
+        (accepted(pld_bounds(event, relation), accept=accept)[0], count)
+        for event, count in balance.counted()
+    ]
+
+
+def _composed(units: Iterable[tuple[Pair | None, int]]) -> Pairs:
+    """Distinct pairs in an order of their values; steps without a pair are left out.
+
+    That only lowers a lower bound, and upper bounds have them all.
+    """
+    total: Counter[Pair] = Counter()
+    for pair, count in units:
+        if pair is not None:
+            total[pair] += count
+    return sorted(total.items(), key=_by_value)
 
 
 def _by_value(unit: tuple[Pair, int]) -> str:
     return repr(unit[0])
 
 
-def _mu(pairs: Sequence[tuple[Pair, int]]) -> float | None:
-    """Upper mu where every pair is Gaussian, which is then exact; zero for no pairs."""
+def _delta(above: Pairs, below: Pairs, epsilon: float) -> tuple[float, float]:
+    if not above:
+        return 0.0, 0.0
+    found = delta_bracket(above, epsilon=epsilon, width=WIDTH)
+    if above == below:
+        return found.lower, found.upper
+    least = delta_bracket(below, epsilon=epsilon, width=WIDTH).lower if below else 0.0
+    return least, found.upper
+
+
+def _mu(pairs: Pairs) -> float | None:
+    """Upper mu where every unit is one Gaussian release of all records, which is then exact."""
     squares = []
     for pair, count in pairs:
         if not isinstance(pair, GaussianPair):
             return None
         squares.append(rounded_up(count / pair.noise_multiplier / pair.noise_multiplier, ulps=3))
-    mu = rounded_up(math.sqrt(sum_up(squares)), ulps=2) if squares else 0.0
+    mu = rounded_up(math.sqrt(sum_up(squares)), ulps=2)
     return mu if mu < math.inf else None
 
 
-def _without_pairs(
-    balance: Balance,
-    relation: NeighboringRelation,
-    epsilons: Array,
-    accept: frozenset[Status],
-    spend: Spend,
-) -> Profile:
-    upper = np.ones_like(epsilons)
-    for i, epsilon in enumerate(epsilons):
-        bound = best_bound(
-            balance, relation=relation, epsilon=float(epsilon), accept=accept, spend=spend
-        )
-        if bound is None and i == len(epsilons) - 1:
-            break
-        upper[i] = 1.0 if bound is None else bound.delta
-    return _falling(epsilons, np.zeros_like(epsilons), upper, None)
+def _source_without_pairs(
+    balance: Balance, relation: NeighboringRelation, accept: frozenset[Status]
+) -> _Source:
+    def read(epsilon: float) -> tuple[float, float]:
+        bound = best_bound(balance, relation=relation, epsilon=epsilon, accept=accept)
+        return 0.0, 1.0 if bound is None else bound.delta
 
-
-def _falling(epsilons: Array, lower: Array, upper: Array, mu: float | None) -> Profile:
-    # The true profile falls: what bounds it at one epsilon does so above, or below.
-    return Profile(
-        epsilons,
-        np.maximum.accumulate(lower[::-1])[::-1],
-        np.minimum.accumulate(np.minimum(1.0, upper)),
-        mu,
+    bound = best_bound(balance, relation=relation, delta=LEAST_DELTAS[-1], accept=accept)
+    return _Source(
+        read=read,
+        mu=None,
+        status=bound.status if bound else None,
+        assumptions=bound.assumptions if bound else (),
     )
 
 
@@ -230,15 +290,16 @@ def epsilon_grid(
     relation: NeighboringRelation,
     points: int,
     accept: frozenset[Status] = DEFAULT_ACCEPT,
-    spend: Spend = lambda: None,
 ) -> Array:
-    """Even epsilons from zero to where delta is as small as anyone asks for.
+    """Even epsilons from zero to about where delta is as small as anyone asks for.
+
+    Where they end is read from the cheapest accountant; what is said of each is not.
 
     Returns:
         Nats, shape (points,); only zero where nothing is spent; empty where no bound is finite.
     """
     for delta in LEAST_DELTAS:
-        bound = best_bound(balance, relation=relation, delta=delta, accept=accept, spend=spend)
+        bound = best_bound(balance, relation=relation, delta=delta, accept=accept, accountant="rdp")
         if bound is not None:
             last = bound.epsilon
             return np.linspace(0.0, last, points) if last > 0 else np.zeros(1)
@@ -248,9 +309,9 @@ def epsilon_grid(
 def rate_grid(points: int) -> Array:
     """False-positive rates from zero to one: half of them even in their logarithm, half even."""
     few = max(2, points // 2)
-    small = np.geomspace(_POINTS_PER_DECADE_FROM, 0.1, few)
+    small = np.geomspace(RATE_MIN, 0.1, few)
     large = np.linspace(0.1, 1.0, max(2, points - few))
-    return np.unique(np.concatenate([[0.0], small, large]))[-points:]
+    return np.asarray(np.unique(np.concatenate([[0.0], small, large])), dtype=np.float64)
 
 
 THEOREMS = (trade_off_of_profile, membership_advantage)

@@ -9,6 +9,7 @@ shown not to exceed it, which takes fewer nodes.
 import math
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -17,6 +18,7 @@ from accounting.events import Direction, NeighboringRelation
 from accounting.gaussian import gaussian_bracket_delta, gaussian_bracket_epsilon
 from accounting.guarantees import Assumption, Status
 from accounting.numerics import UNIT_ROUNDOFF, crossing, least_true
+from accounting.pld import ladder, lines
 from accounting.pld.contour import contour_delta, contour_epsilon, failure_of
 from accounting.pld.ladder import LADDER, LOG_BEST_SHARE, NoMomentsError
 from accounting.pld.lattice import lattice_delta, lattice_epsilon
@@ -33,6 +35,8 @@ from accounting.theorem import theorem
 
 WIDTH: Final = 1e-7  # relative, aimed at where the contour serves
 LATTICE_WIDTH: Final = 5e-4  # and where the lattice does
+ANSWERS: Final = 128  # that are remembered: a ledger is often read again before it grows
+LATTICE_PAIRS_MAX: Final = 256
 _EPSILON_MAX: Final = 1e9  # where the search for a single unit's epsilon gives up
 _CHECK_WIDTH: Final = 0.05  # of a delta that need only be shown to be small enough
 
@@ -97,7 +101,9 @@ def _gaussian_mu(units: Units) -> tuple[float, float] | None:
     relations=tuple(NeighboringRelation),
     assumptions=(Assumption.PARAMETERS_FIXED_IN_ADVANCE,),
 )
-def epsilon_bracket(units: Units, *, delta: float, width: float = WIDTH) -> Bracket:
+def epsilon_bracket(
+    units: Units, *, delta: float, width: float = WIDTH, rough: Units | None = None
+) -> Bracket:
     """Epsilon at a delta of a composition whose steps are dominated by pairs.
 
     Steps may depend on the answers of earlier ones; their parameters may not. Each order of the pairs
@@ -112,21 +118,48 @@ def epsilon_bracket(units: Units, *, delta: float, width: float = WIDTH) -> Brac
         units: distinct pairs and how often each counts; not empty.
         delta: in (0, 1).
         width: relative width to aim at.
+        rough: a composition of fewer pairs that dominates the units; enough to show that the second
+            order is not the larger.
 
     Returns:
         Lower and upper epsilon in nats, >= 0. The upper end may be infinite.
     """
+    return _epsilon_bracket(tuple(units), delta, width, rough and tuple(rough))
+
+
+@lru_cache(maxsize=ANSWERS)
+def _epsilon_bracket(
+    units: tuple[tuple[Pair, int], ...],
+    delta: float,
+    width: float,
+    rough: tuple[tuple[Pair, int], ...] | None,
+) -> Bracket:
     mu = _gaussian_mu(units)
     if mu is not None:
         return Bracket(*gaussian_bracket_epsilon(delta, mu=mu), Engine.CLOSED_FORM)
     lower, upper, engine = 0.0, 0.0, Engine.CLOSED_FORM
     for direction in _directions(units):
-        if upper and _within(units, direction, epsilon=upper, delta=delta):
+        if upper and _within(rough or units, direction, epsilon=upper, delta=delta):
             continue
         low, high, used = _epsilon(units, direction, delta=delta, width=width)
         lower, upper = max(lower, low), max(upper, high)
         engine = max(engine, used, key=list(Engine).index)
     return Bracket(lower, upper, engine)
+
+
+def forget() -> None:
+    """Empty every cache of this engine, for measurements."""
+    _epsilon_bracket.cache_clear()
+    lines.forget()
+    ladder.log_moments.cache_clear()
+
+
+def epsilon_floor(units: Units, *, delta: float, width: float = WIDTH) -> float:
+    """What epsilon at a delta is at least, by one order of the pairs alone. Lower, nats, >= 0."""
+    mu = _gaussian_mu(units)
+    if mu is not None:
+        return gaussian_bracket_epsilon(delta, mu=mu)[0]
+    return _epsilon(units, Direction.REMOVE, delta=delta, width=width)[0]
 
 
 @theorem(
@@ -197,11 +230,16 @@ def _epsilon(
         )
     except (NoDecayError, NoMomentsError):
         pass
-    if upper - lower <= LATTICE_WIDTH * upper:
+    if upper - lower <= max(width, LATTICE_WIDTH) * upper or _too_many(units, upper):
         return lower, upper, Engine.CONTOUR
     wide = max(width, LATTICE_WIDTH)
     found = lattice_epsilon(units, direction=direction, delta=delta, width=wide)
     return (*_both((lower, upper), found), Engine.LATTICE)
+
+
+def _too_many(units: Units, upper: float) -> bool:
+    # Each distinct pair needs a law of its own on the lattice; what moments say must then do.
+    return len(units) > LATTICE_PAIRS_MAX and upper < math.inf
 
 
 def _both(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:
@@ -262,7 +300,7 @@ def _delta(
         lower, upper = contour_delta(units, direction, epsilon=epsilon, width=width)
     except (NoDecayError, NoMomentsError):
         pass
-    if upper - lower <= 10 * LATTICE_WIDTH * upper:
+    if upper - lower <= 10 * LATTICE_WIDTH * upper or _too_many(units, upper):
         return lower, upper, Engine.CONTOUR
     wide = max(width, LATTICE_WIDTH)
     found = lattice_delta(units, direction=direction, epsilon=epsilon, width=wide)

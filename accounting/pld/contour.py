@@ -42,6 +42,7 @@ NODES_MAX: Final = 20_000  # beyond, the lattice is faster
 _SHARE_MIN: Final = 1e-11  # below, rounding decides
 _SHARE_MAX: Final = 1e-2
 _PASSES: Final = 4
+_NEAR: Final = 3.0  # times the width aimed at: another pass would cost more than it gains
 
 
 def failure_of(units: Units, direction: Direction) -> tuple[float, float]:
@@ -176,7 +177,7 @@ def contour_epsilon(
             continue
         low, high, middle = epsilon_of(inversion, delta=delta, start=guess.epsilon)
         lower, upper = max(lower, low), min(upper, high)
-        if upper - lower <= width * upper:
+        if upper - lower <= _NEAR * width * upper:
             return lower, upper
         guess = guess_near(log_total, middle, log_target)
         share = _share(width, guess)
