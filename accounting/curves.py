@@ -160,7 +160,7 @@ def privacy_profile(
     """
     source = _source(balance, relation, accept)
     found: dict[int, tuple[float, float]] = {}
-    for i in _halving(len(epsilons)):
+    for i in spread(len(epsilons)):
         found[i] = source.read(float(epsilons[i]))
         if enough():
             break
@@ -178,9 +178,9 @@ def privacy_profile(
     )
 
 
-def _halving(count: int) -> list[int]:
-    """0 .. count-1 in an order in which any beginning is spread over the whole."""
-    order = dict.fromkeys([0, count - 1] if count else [])
+def spread(count: int) -> list[int]:
+    """0 .. count-1 in an order in which any beginning is spread over the whole: the ends first."""
+    order = dict.fromkeys([count - 1, 0] if count else [])
     stride = count
     while stride > 1:
         stride = (stride + 1) // 2

@@ -147,9 +147,14 @@ def _epsilon_bracket(
     return Bracket(lower, upper, engine)
 
 
+def forget_answers() -> None:
+    """Forget whole answers, not what single steps need."""
+    _epsilon_bracket.cache_clear()
+
+
 def forget() -> None:
     """Empty every cache of this engine, for measurements."""
-    _epsilon_bracket.cache_clear()
+    forget_answers()
     lines.forget()
     ladder.log_moments.cache_clear()
 
