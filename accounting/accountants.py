@@ -184,5 +184,8 @@ def _unamplified_epsilon(
         whole = Event(mechanism=event.mechanism, sampling=full)
         steps[whole] = steps.get(whole, 0) + count
     question = Question(relation=relation, accept=DEFAULT_ACCEPT, delta=delta, epsilon=None)
-    found, _ = _bounds(Balance(steps=steps), question, ("gdp", "pld", "rdp"), spend)
+    whole_balance = Balance(steps=steps)
+    found, _ = _bounds(whole_balance, question, ("gdp",), spend)  # exact where it applies
+    if not found:
+        found, _ = _bounds(whole_balance, question, ("pld", "rdp"), spend)
     return found[0].epsilon if found else None

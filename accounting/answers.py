@@ -7,7 +7,7 @@ All here serve schedules that are fixed in advance; filters.py serves others.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -26,8 +26,9 @@ from accounting.events import Event, NeighboringRelation
 from accounting.gaussian import gaussian_delta, gaussian_epsilon
 from accounting.guarantees import Assumption, Bound, Status, weakest
 from accounting.numerics import UNIT_ROUNDOFF, Array, rounded_down, rounded_up, sum_up
-from accounting.pld.bracket import WIDTH, delta_bracket, epsilon_bracket, epsilon_floor
+from accounting.pld.bracket import delta_bracket, epsilon_bracket, epsilon_floor
 from accounting.pld.pairs import Pair
+from accounting.pld.placement import Units
 from accounting.renyi.conversion import rdp_delta, rdp_epsilon
 from accounting.renyi.orders import ORDERS
 from accounting.theorem import Theorem, theorem
@@ -78,6 +79,9 @@ def compose_gdp(*, mus: Sequence[float], counts: Sequence[int]) -> float:
     """
     squares = [rounded_up(count * mu * mu, ulps=2) for count, mu in zip(counts, mus, strict=True)]
     return rounded_up(math.sqrt(sum_up(squares)))
+
+
+_TOO_WIDE: Final = 0.01  # relative: fewer groups, composed to the end, may then say more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,30 +209,46 @@ def pld_bound(balance: Balance, question: Question) -> Bound:
         NoBoundError: some event is dominated by no accepted pair; the text says why.
     """
     used, above, below = _pairs_of(balance, question)
-    rough, width = None, WIDTH
-    if question.rounded is not None:
-        below = _pairs_of(question.rounded.lower, question)[2]
-        rough, width = _pairs_of(question.rounded.rough, question)[1], ROUNDED_WIDTH
-    read: Theorem[..., Any] = epsilon_bracket
-    delta, value, lower = question.delta, 0.0, 0.0
-    if delta is None:
-        read = delta_bracket
-        if above:
-            value = delta_bracket(above, epsilon=question.epsilon or 0.0).upper
-        delta = value
-    elif above:
-        bracket = epsilon_bracket(above, delta=delta, width=width, rough=rough)
-        value, lower = bracket.upper, bracket.lower
-    at_hand = below == above and question.delta is not None
-    if below and not at_hand and 0 < delta < 1:
-        lower = epsilon_floor(below, delta=delta, width=width)
-    return question.answer(
-        value,
-        accountant="pld",
-        used=used,
-        composed=(read,),
-        lower=lower if below or not above else None,
-    )
+    if question.delta is None:
+        read: Theorem[..., Any] = delta_bracket
+        epsilon = question.epsilon or 0.0
+        value = delta_bracket(above, epsilon=epsilon).upper if above else 0.0
+        known = 0 < value < 1 and below
+        lower = epsilon_floor(below, delta=value) if known else None
+    else:
+        read = epsilon_bracket
+        if question.rounded is None:
+            value, lower = _epsilon(above, below, question.delta)
+        else:
+            value, lower = _rounded_epsilon(question.rounded, question, question.delta)
+    return question.answer(value, accountant="pld", used=used, composed=(read,), lower=lower)
+
+
+def _epsilon(above: Units, below: Units, delta: float) -> tuple[float, float | None]:
+    """(upper, lower) epsilon; the lower one None where nothing is known."""
+    if not above:
+        return 0.0, 0.0
+    bracket = epsilon_bracket(above, delta=delta)
+    if below == above:
+        return bracket.upper, bracket.lower
+    return bracket.upper, epsilon_floor(below, delta=delta) if below else None
+
+
+def _rounded_epsilon(
+    rounded: Rounded, question: Question, delta: float
+) -> tuple[float, float | None]:
+    """(upper, lower) epsilon of a balance that was rounded outward; rougher where it must be."""
+    _, above, _ = _pairs_of(rounded.upper, question)
+    _, _, below = _pairs_of(rounded.lower, question)
+    _, rough_above, _ = _pairs_of(rounded.rough_upper, question)
+    _, _, rough_below = _pairs_of(rounded.rough_lower, question)
+    upper = epsilon_bracket(above, delta=delta, width=ROUNDED_WIDTH, rough=rough_above).upper
+    lower = epsilon_floor(below, delta=delta, width=ROUNDED_WIDTH) if below else 0.0
+    if not upper - lower <= _TOO_WIDE * upper:
+        upper = min(upper, epsilon_bracket(rough_above, delta=delta, width=ROUNDED_WIDTH).upper)
+        if rough_below:
+            lower = max(lower, epsilon_floor(rough_below, delta=delta, width=ROUNDED_WIDTH))
+    return upper, lower if below else None
 
 
 THEOREMS = (compose_rdp, compose_gdp)

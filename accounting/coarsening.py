@@ -20,7 +20,7 @@ from accounting.theorem import theorem
 
 DISTINCT_MAX: Final = 400  # events that are composed one by one
 GROUPS: Final = 1000  # what more are rounded to, about: a width near 1e-3 where noise decays
-ROUGH_GROUPS: Final = 160  # where it is enough to show that an order of the pairs is not the larger
+ROUGH_GROUPS: Final = 160  # where that many cannot be composed, or need only be shown to be less
 ROUNDED_WIDTH: Final = 1e-4  # relative, aimed at for each side: little beside what rounding adds
 _PATH_MAX: Final = 30.0  # beyond, parameters that are neighbours in noise are a cloud, not a curve
 
@@ -33,7 +33,8 @@ class Rounded:
 
     upper: Balance
     lower: Balance
-    rough: Balance  # upper, too, with fewer distinct events
+    rough_upper: Balance  # with fewer distinct events
+    rough_lower: Balance
 
 
 def distinct(balance: Balance) -> int:
@@ -59,7 +60,7 @@ def rounded_outward(balance: Balance) -> Rounded:
         balance: units of each distinct event.
 
     Returns:
-        Balances of as many steps, one upper and one lower, and an upper one that is rougher.
+        Balances of as many steps, upper and lower, and both once more but rougher.
     """
     sampled: list[Event] = []
     others: dict[Event, int] = {}
@@ -71,14 +72,13 @@ def rounded_outward(balance: Balance) -> Rounded:
         else:
             others[event] = count
     if not sampled:
-        return Rounded(balance, balance, balance)
+        return Rounded(balance, balance, balance, balance)
     points = _Points(
         noise=np.array([event.mechanism.noise_multiplier for event in sampled]),  # type: ignore[union-attr]
         rate=np.array([event.sampling.sampling_probability for event in sampled]),  # type: ignore[union-attr]
         counts=np.array(counts, dtype=object),  # exact: counts may exceed what a double holds
     )
-    above, below = _corners(points, GROUPS)
-    rough, _ = _corners(points, ROUGH_GROUPS)
+    fine, rough = _corners(points, GROUPS), _corners(points, ROUGH_GROUPS)
 
     def with_others(groups: dict[Event, int]) -> Balance:
         steps = dict(others)
@@ -86,7 +86,7 @@ def rounded_outward(balance: Balance) -> Rounded:
             steps[event] = steps.get(event, 0) + count
         return Balance(steps=steps, passes=balance.passes)
 
-    return Rounded(with_others(above), with_others(below), with_others(rough))
+    return Rounded(*(with_others(groups) for groups in (*fine, *rough)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -298,11 +298,12 @@ def epsilon_grid(
     Returns:
         Nats, shape (points,); only zero where nothing is spent; empty where no bound is finite.
     """
+    if not balance.steps:
+        return np.zeros(1)
     for delta in LEAST_DELTAS:
         bound = best_bound(balance, relation=relation, delta=delta, accept=accept, accountant="rdp")
         if bound is not None:
-            last = bound.epsilon
-            return np.linspace(0.0, last, points) if last > 0 else np.zeros(1)
+            return np.linspace(0.0, bound.epsilon, points)
     return np.zeros(0)
 
 

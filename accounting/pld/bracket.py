@@ -228,14 +228,15 @@ def _epsilon(
 ) -> tuple[float, float, Engine]:
     if _alone(units):
         return (*_profile_epsilon(units[0][0], direction, delta), Engine.CLOSED_FORM)
-    lower, upper = 0.0, _chernoff_epsilon(units, direction, delta)
+    lower, upper = 0.0, math.inf
     try:
-        lower, upper = _both(
-            (lower, upper), contour_epsilon(units, direction, delta=delta, width=width)
-        )
+        lower, upper = contour_epsilon(units, direction, delta=delta, width=width)
     except (NoDecayError, NoMomentsError):
         pass
-    if upper - lower <= max(width, LATTICE_WIDTH) * upper or _too_many(units, upper):
+    if upper - lower <= max(width, LATTICE_WIDTH) * upper:
+        return lower, upper, Engine.CONTOUR
+    lower, upper = _both((lower, upper), (0.0, _chernoff_epsilon(units, direction, delta)))
+    if _too_many(units, upper):
         return lower, upper, Engine.CONTOUR
     wide = max(width, LATTICE_WIDTH)
     found = lattice_epsilon(units, direction=direction, delta=delta, width=wide)

@@ -39,6 +39,7 @@ from accounting.pld.placement import (
 )
 
 NODES_MAX: Final = 20_000  # beyond, the lattice is faster
+NODES_OF_ALL_MAX: Final = 2_000_000  # nodes times distinct pairs: about a second
 _SHARE_MIN: Final = 1e-11  # below, rounding decides
 _SHARE_MAX: Final = 1e-2
 _PASSES: Final = 4
@@ -72,9 +73,10 @@ def invert(
     needed = guess.log_delta + math.log(share / 2) - log_scale
     spread = max(float(guess.spread[placed.index]), 1e-300)
     theta = max(math.sqrt(2 * max(1.0, -needed)) / spread, spacing)
-    if not theta / spacing < 4 * NODES_MAX:
+    most = min(NODES_MAX, NODES_OF_ALL_MAX // len(units))
+    if not theta / spacing < 4 * most:
         raise NoDecayError("The transform would need too many nodes.")
-    offset, thetas = theta_grid(spacing, NODES_MAX * spacing)
+    offset, thetas = theta_grid(spacing, most * spacing)
     log_moduli = np.zeros_like(thetas)
     for pair, count in units:
         log_moduli += count * log_modulus(
@@ -83,7 +85,7 @@ def invert(
     truncations = log_truncations(log_moduli, thetas, spacing)
     last = int(np.argmax(truncations <= needed))
     nodes = math.ceil(thetas[last] / spacing * (1 + 1e-12)) + 1
-    if truncations[last] > needed or nodes > NODES_MAX:
+    if truncations[last] > needed or nodes > most:
         raise NoDecayError("The transform does not decay fast enough.")
     coarse = max(8, 2 ** (nodes.bit_length() - 4))
     nodes = -(-nodes // coarse) * coarse  # few sizes, so that growing ledgers share lines
@@ -124,6 +126,7 @@ def _assemble(
         window=placed.window,
         spacing=spacing,
         thetas=thetas,
+        points=z,
         log_terms=log_terms,
         log_moment=math.fsum(log_moments_),
         log_sizes=(len(units) + 2) * math.fsum(abs(term) for term in log_moments_),
@@ -207,7 +210,8 @@ def contour_delta(
     lower, upper = 0.0, 1.0
     for _ in range(_PASSES):
         inversion = invert(units, direction, guess, log_total, share=share)
-        low, high, value, _ = inversion.read(epsilon)
+        low, high = inversion.read(epsilon)
+        value, _ = inversion.estimate(epsilon)
         lower, upper = max(lower, low), min(upper, high)
         if upper - lower <= width * upper or not 0 < value < math.inf:
             break

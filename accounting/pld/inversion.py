@@ -16,6 +16,8 @@ from accounting.pld.lines import ComplexArray
 
 _NEWTON_STEPS: Final = 60
 _OUTWARD_STEPS: Final = 60
+_NEAR_ENOUGH: Final = 1e-9  # Newton then is within its square
+_LOG_SCALE_MAX: Final = 600.0
 
 
 def log_alias(log_total: Array, index: int, *, window: float, epsilon: float) -> float:
@@ -89,6 +91,7 @@ class Inversion:
     window: float
     spacing: float
     thetas: Array  # (nodes,)
+    points: ComplexArray  # lam + i t, (nodes,)
     log_terms: ComplexArray  # log of phi over the kernel's denominator, (nodes,)
     log_moment: float
     log_sizes: float  # sum of |count log M| over the units, times their number
@@ -98,18 +101,32 @@ class Inversion:
     log_total: Array
     failure: tuple[float, float]
 
-    def read(self, epsilon: float) -> tuple[float, float, float, float]:
-        """(lower, upper, value, slope): a bracket of delta, the sum itself and its derivative."""
+    def _terms(self, epsilon: float) -> ComplexArray:
         with np.errstate(under="ignore"):
-            terms = np.exp(self.log_terms - 1j * self.thetas * epsilon)
+            return np.asarray(np.exp(self.log_terms - 1j * self.thetas * epsilon))
+
+    def _sum(self, terms: ComplexArray) -> float:
+        # Nodes at -t are the conjugates of those at t.
+        return self.spacing / (2 * math.pi) * (2 * float(np.sum(terms.real)) - float(terms[0].real))
+
+    def estimate(self, epsilon: float) -> tuple[float, float]:
+        """(delta, its derivative) as the sum has them, for a search."""
+        terms = self._terms(epsilon)
         log_scale = self.log_moment - self.order * epsilon
-        if log_scale > 600:
-            return 0.0, math.inf, math.nan, math.nan
+        if log_scale > _LOG_SCALE_MAX:
+            return math.nan, math.nan
         scale = math.exp(log_scale)
-        step = self.spacing / (2 * math.pi) * scale
-        value = step * (2 * float(np.sum(terms.real)) - float(terms[0].real))
-        turned = terms * (self.order + 1j * self.thetas)
-        slope = -step * (2 * float(np.sum(turned.real)) - float(turned[0].real))
+        slope = -scale * self._sum(terms * self.points)
+        return scale * self._sum(terms) + self.failure[1], slope
+
+    def read(self, epsilon: float) -> tuple[float, float]:
+        """(lower, upper) delta."""
+        log_scale = self.log_moment - self.order * epsilon
+        if log_scale > _LOG_SCALE_MAX:
+            return 0.0, 1.0
+        terms = self._terms(epsilon)
+        scale = math.exp(log_scale)
+        value = scale * self._sum(terms)
         rounding = summation_rounding(np.abs(terms), self.thetas, epsilon, self.spacing)
         off = scale_rounding(self.log_sizes, self.log_errors, self.order, epsilon)
         error = scale * (self.moments_off + self.truncated + rounding) * (1 + off)
@@ -118,12 +135,8 @@ class Inversion:
         wrapped = math.exp(min(700.0, log_wrapped - self.order * epsilon)) * (1 + 1e-12)
         lower = max(0.0, value - error - wrapped) * (1 - 4 * UNIT_ROUNDOFF)
         upper = max(0.0, value + error) * (1 + 4 * UNIT_ROUNDOFF)
-        return self._with_failure(lower, upper, value) + (slope,)
-
-    def _with_failure(self, lower: float, upper: float, value: float) -> tuple[float, float, float]:
         # The moments are of the finite losses alone; an infinite one adds its probability.
-        low, high = self.failure
-        return min(1.0, lower + low), min(1.0, upper + high), value + high
+        return min(1.0, lower + self.failure[0]), min(1.0, upper + self.failure[1])
 
 
 def epsilon_of(inversion: Inversion, *, delta: float, start: float) -> tuple[float, float, float]:
@@ -132,11 +145,13 @@ def epsilon_of(inversion: Inversion, *, delta: float, start: float) -> tuple[flo
     A bracket end that cannot be certified is zero or infinite.
     """
     middle = _newton(inversion, delta=delta, start=start)
-    lower, upper, value, slope = inversion.read(middle)
+    lower, upper = inversion.read(middle)
+    value, slope = inversion.estimate(middle)
     size = max(-slope, 1e-300)
+    below, above = 1.2 * abs(value - lower) / size, 1.2 * abs(upper - value) / size
     return (
-        _outward(lambda e: inversion.read(e)[0] >= delta, middle, -2 * abs(value - lower) / size),
-        _outward(lambda e: inversion.read(e)[1] <= delta, middle, 2 * abs(upper - value) / size),
+        _outward(lambda e: inversion.read(e)[0] >= delta, middle, -below),
+        _outward(lambda e: inversion.read(e)[1] <= delta, middle, above),
         middle,
     )
 
@@ -145,7 +160,7 @@ def _newton(inversion: Inversion, *, delta: float, start: float) -> float:
     """Where the sum itself equals delta; zero when it is below delta there."""
     epsilon = start
     for _ in range(_NEWTON_STEPS):
-        _, _, value, slope = inversion.read(epsilon)
+        value, slope = inversion.estimate(epsilon)
         if not (value > 0 and slope < 0):
             return epsilon
         step = math.log(value / delta) * value / -slope
@@ -154,7 +169,7 @@ def _newton(inversion: Inversion, *, delta: float, start: float) -> float:
             if epsilon == 0:
                 return 0.0
             moved = 0.0
-        if abs(moved - epsilon) <= 1e-12 * epsilon:
+        if abs(moved - epsilon) <= _NEAR_ENOUGH * epsilon:
             return moved
         epsilon = moved
     return epsilon
@@ -164,7 +179,7 @@ def _outward(holds: Callable[[float], bool], start: float, step: float) -> float
     """The first point outward from `start`, by doubling steps, at which a condition holds."""
     least = 4 * UNIT_ROUNDOFF * max(abs(start), 1e-6)
     step = math.copysign(max(abs(step), least), step)
-    if holds(start):
+    if start == 0 and holds(start):
         return start
     for _ in range(_OUTWARD_STEPS):
         point = max(0.0, start + step)
