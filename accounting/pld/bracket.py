@@ -233,7 +233,7 @@ def _epsilon(
         lower, upper = contour_epsilon(units, direction, delta=delta, width=width)
     except (NoDecayError, NoMomentsError):
         pass
-    if upper - lower <= max(width, LATTICE_WIDTH) * upper:
+    if upper < math.inf and upper - lower <= max(width, LATTICE_WIDTH) * upper:
         return lower, upper, Engine.CONTOUR
     lower, upper = _both((lower, upper), (0.0, _chernoff_epsilon(units, direction, delta)))
     if _too_many(units, upper):

@@ -39,6 +39,7 @@ from accounting.pld.placement import (
 )
 
 NODES_MAX: Final = 20_000  # beyond, the lattice is faster
+_FEW_NODES: Final = 1024  # beyond, a closer look at the decay pays
 NODES_OF_ALL_MAX: Final = 2_000_000  # nodes times distinct pairs: about a second
 _SHARE_MIN: Final = 1e-11  # below, rounding decides
 _SHARE_MAX: Final = 1e-2
@@ -76,22 +77,32 @@ def invert(
     most = min(NODES_MAX, NODES_OF_ALL_MAX // len(units))
     if not theta / spacing < 4 * most:
         raise NoDecayError("The transform would need too many nodes.")
-    offset, thetas = theta_grid(spacing, most * spacing)
-    log_moduli = np.zeros_like(thetas)
-    for pair, count in units:
-        log_moduli += count * log_modulus(
-            pair, direction, order=order, offset=offset, thetas=thetas
-        )
-    truncations = log_truncations(log_moduli, thetas, spacing)
-    last = int(np.argmax(truncations <= needed))
-    nodes = math.ceil(thetas[last] / spacing * (1 + 1e-12)) + 1
-    if truncations[last] > needed or nodes > most:
+    for fine in (False, True):
+        thetas, truncations = _truncations(units, direction, order, spacing, most, fine)
+        last = int(np.argmax(truncations <= needed))
+        nodes = math.ceil(thetas[last] / spacing * (1 + 1e-12)) + 1
+        if truncations[last] <= needed and nodes <= (most if fine else _FEW_NODES):
+            break
+    else:
         raise NoDecayError("The transform does not decay fast enough.")
     coarse = max(8, 2 ** (nodes.bit_length() - 4))
     nodes = -(-nodes // coarse) * coarse  # few sizes, so that growing ledgers share lines
     return _assemble(
         units, direction, placed, nodes, log_total, truncated=math.exp(truncations[last])
     )
+
+
+def _truncations(
+    units: Units, direction: Direction, order: float, spacing: float, most: int, fine: bool
+) -> tuple[Array, Array]:
+    """(thetas, log of what is left out when the nodes end before each)."""
+    offset, thetas = theta_grid(spacing, most * spacing)
+    log_moduli = np.zeros_like(thetas)
+    for pair, count in units:
+        log_moduli += count * log_modulus(
+            pair, direction, order=order, offset=offset, thetas=thetas, fine=fine
+        )
+    return thetas, log_truncations(log_moduli, thetas, spacing)
 
 
 def _assemble(

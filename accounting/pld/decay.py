@@ -18,8 +18,7 @@ from accounting.numerics import Array
 
 _RATIO: Final = 1.06  # of the geometric grids of theta and of lengths: rounding down costs 6 %
 _LOG_RATIO: Final = math.log(_RATIO)
-_LEVELS: Final[Array] = np.exp(-0.25 * np.arange(160))  # of the density, below its maximum
-_DROP: Final = 1 - math.exp(-0.25)
+_LEVELS_SPAN: Final = 40.0  # nats of the density that are resolved, below its maximum
 # |sinc| falls to its highest side lobe here, and 1/t is below that lobe from there on.
 _LOBE: Final = 0.2173
 _LOBE_BEGIN: Final = 2.57
@@ -69,7 +68,9 @@ def theta_grid(low: float, high: float) -> tuple[int, Array]:
     return offset, np.exp(_LOG_RATIO * (offset + np.arange(count)))
 
 
-def layers_of(*, densities: Array, weight: Array, power: float, sigma: float, h: float) -> Layers:
+def layers_of(
+    *, densities: Array, weight: Array, power: float, sigma: float, h: float, drop: float
+) -> Layers:
     """Layers below the tilted law of the loss of a sampled Gaussian pair.
 
     Between grid points the tilted density of x is at least the smaller of its ends times e^(-k h^2/8),
@@ -83,6 +84,7 @@ def layers_of(*, densities: Array, weight: Array, power: float, sigma: float, h:
         power: of the ratio in the tilted law.
         sigma: noise multiplier.
         h: spacing of the points.
+        drop: nats between levels; what it rounds away is lost.
     """
     variance = sigma * sigma
     bend = max(0.0, power / (4 * variance * variance) - 1 / variance)
@@ -93,16 +95,17 @@ def layers_of(*, densities: Array, weight: Array, power: float, sigma: float, h:
     top = float(np.max(heights))
     if not (top > 0 and math.isfinite(top)):
         return Layers.none()
+    levels = top * np.exp(-drop * np.arange(math.ceil(_LEVELS_SPAN / drop)))
     # Where each level set begins and ends, all levels in one flat pass.
-    above = np.zeros((len(_LEVELS), len(heights) + 2), dtype=np.bool_)
-    above[:, 1:-1] = heights >= top * _LEVELS[:, None]
+    above = np.zeros((len(levels), len(heights) + 2), dtype=np.bool_)
+    above[:, 1:-1] = heights >= levels[:, None]
     flat = above.ravel()
     changes = np.flatnonzero(flat[1:] != flat[:-1])
     level, begin = np.divmod(changes[::2], len(heights) + 2)
     end = changes[1::2] - level * (len(heights) + 2)
     ends = np.concatenate(([0.0], np.cumsum(lengths)))
     sizes = np.maximum(ends[end] - ends[begin] - 1e-12 * ends[end], 0.0)
-    masses = top * _LEVELS[level] * _DROP * sizes
+    masses = levels[level] * -math.expm1(-drop) * (1 - 1e-9) * sizes
     kept = sizes > 0
     if not np.any(kept):
         return Layers.none()

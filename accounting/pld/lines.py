@@ -41,6 +41,8 @@ GRIDS_BYTES: Final = 64 * 2**20
 SCANS_BYTES: Final = 32 * 2**20
 GRID_POINTS_MAX: Final = 2**14  # beyond, the lattice is faster
 SCAN_POINTS: Final = 512
+SCAN_DROP: Final = 0.25
+FINE: Final = 4  # times as many points and levels, where the first scan does not show enough decay
 NEGLIGIBLE: Final = 48.0  # nats below the density's peak
 # Below this modulus a moment is noise; its slack then dwarfs it and the bracket stays sound.
 _LEAST_MODULUS: Final = 1e-300
@@ -120,7 +122,13 @@ def line_of(pair: Pair, direction: Direction, *, order: float, spacing: float, n
 
 
 def log_modulus(
-    pair: Pair, direction: Direction, *, order: float, offset: int, thetas: Array
+    pair: Pair,
+    direction: Direction,
+    *,
+    order: float,
+    offset: int,
+    thetas: Array,
+    fine: bool = False,
 ) -> Array:
     """Log |phi| at the thetas and beyond each. Upper, shape (k,).
 
@@ -130,13 +138,14 @@ def log_modulus(
         order: lam.
         offset: of `thetas` in the grid of decay.theta_grid.
         thetas: that grid.
+        fine: whether to look closer, at a cost.
     """
     match pair:
         case GaussianPair():
             scaled = thetas / pair.noise_multiplier
             return np.asarray(-0.5 * scaled * scaled * (1 - 8 * UNIT_ROUNDOFF))
         case SampledGaussianPair():
-            return scan_of(pair, direction, order).layers.log_modulus(thetas, offset)
+            return scan_of(pair, direction, order, fine).layers.log_modulus(thetas, offset)
         case LaplacePair() | DiscretePair():
             return np.zeros_like(thetas)  # atoms do not decay
         case SymmetricPair():
@@ -281,28 +290,31 @@ def _grid(pair: SampledGaussianPair, direction: Direction, order: float, reach: 
     )
 
 
-def scan_of(pair: SampledGaussianPair, direction: Direction, order: float) -> Scan:
+def scan_of(
+    pair: SampledGaussianPair, direction: Direction, order: float, fine: bool = False
+) -> Scan:
     """Where the tilted law lives, and layers below it. Cached by value.
 
     Args:
         pair: whose law.
         direction: the order of the pair.
         order: lam, one of LADDER.
+        fine: whether to look closer, at a cost.
     """
-    key = (pair, direction, order)
+    key = (pair, direction, order, fine)
     found = _SCANS.get(key)
     if found is None:
-        found = _scan(pair, direction, order)
+        found = _scan(pair, direction, order, FINE if fine else 1)
         _SCANS.put(key, found)
     return found
 
 
-def _scan(pair: SampledGaussianPair, direction: Direction, order: float) -> Scan:
+def _scan(pair: SampledGaussianPair, direction: Direction, order: float, closer: int) -> Scan:
     sigma = pair.noise_multiplier
     power = 1 + order if direction is Direction.REMOVE else -order
     left, right = widest_range(pair, power=power)
-    h = (right - left) / SCAN_POINTS
-    x = left + h * np.arange(SCAN_POINTS + 1)
+    h = (right - left) / (closer * SCAN_POINTS)
+    x = left + h * np.arange(closer * SCAN_POINTS + 1)
     losses = losses_at(x, pair)
     logs = power * losses.loss - 0.5 * (x / sigma) ** 2
     kept = np.flatnonzero(logs >= np.max(logs) - NEGLIGIBLE)
@@ -311,7 +323,12 @@ def _scan(pair: SampledGaussianPair, direction: Direction, order: float) -> Scan
     log_moment = float(log_moments(pair, direction)[np.searchsorted(LADDER, order)])
     densities = np.exp(logs[ends] - log_moment) / (sigma * math.sqrt(2 * math.pi))
     layers = layers_of(
-        densities=densities, weight=losses.weight[ends], power=power, sigma=sigma, h=h
+        densities=densities,
+        weight=losses.weight[ends],
+        power=power,
+        sigma=sigma,
+        h=h,
+        drop=SCAN_DROP / closer,
     )
     return Scan(float(x[ends][0]), float(x[ends][-1]), layers)
 
