@@ -33,7 +33,7 @@ from accounting.pld.placement import NoDecayError, Units, log_total_moments
 from accounting.pld.tails import profile
 from accounting.theorem import theorem
 
-WIDTH: Final = 1e-7  # relative, aimed at where the contour serves
+WIDTH: Final = 1e-8  # relative, aimed at where the contour serves
 LATTICE_WIDTH: Final = 5e-4  # and where the lattice does
 ANSWERS: Final = 128  # that are remembered: a ledger is often read again before it grows
 LATTICE_PAIRS_MAX: Final = 256

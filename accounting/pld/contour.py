@@ -43,8 +43,10 @@ _FEW_NODES: Final = 1024  # beyond, a closer look at the decay pays
 NODES_OF_ALL_MAX: Final = 2_000_000  # nodes times distinct pairs: about a second
 _SHARE_MIN: Final = 1e-11  # below, rounding decides
 _SHARE_MAX: Final = 1e-2
-_PASSES: Final = 4
-_NEAR: Final = 3.0  # times the width aimed at: another pass would cost more than it gains
+_PASSES: Final = 12
+# Times the width aimed at that is good enough: another pass costs more, the more nodes it takes.
+_PATIENCE: Final = (3.0, 20.0, 1000.0)
+_SLOW: Final = (512, 8192)
 
 
 def failure_of(units: Units, direction: Direction) -> tuple[float, float]:
@@ -158,6 +160,12 @@ def _share(width: float, guess: Guess) -> float:
     return min(_SHARE_MAX, max(_SHARE_MIN, 0.1 * width * steepness))
 
 
+def _close(one: Guess, other: Guess) -> bool:
+    """Whether inverting around the other guess would give about the same bracket."""
+    near = abs(one.epsilon - other.epsilon) <= 0.01 * other.epsilon
+    return near and one.index == other.index
+
+
 def contour_epsilon(
     units: Units, direction: Direction, *, delta: float, width: float
 ) -> tuple[float, float]:
@@ -180,21 +188,23 @@ def contour_epsilon(
     log_target = math.log(delta - failed)
     guess = guess_at_delta(log_total, log_target)
     lower, upper = 0.0, math.inf
-    share = _share(width, guess)
+    least = 0.0  # a share that can be summed from this guess, as far as is known
     for _ in range(_PASSES):
+        share = max(least, _share(width, guess))
         try:
             inversion = invert(units, direction, guess, log_total, share=share)
         except NoDecayError:
             if share == _SHARE_MAX:
                 break
-            share = _SHARE_MAX  # a rough answer tells where to look
+            least = min(_SHARE_MAX, 30 * share)  # a rougher answer still tells where to look
             continue
         low, high, middle = epsilon_of(inversion, delta=delta, start=guess.epsilon)
         lower, upper = max(lower, low), min(upper, high)
-        if upper - lower <= _NEAR * width * upper:
+        before, guess = guess, guess_near(log_total, middle, log_target)
+        wanted = width * _PATIENCE[sum(len(inversion.thetas) > few for few in _SLOW)]
+        if upper - lower <= wanted * upper or _close(before, guess):
             return lower, upper
-        guess = guess_near(log_total, middle, log_target)
-        share = _share(width, guess)
+        least = 0.0
     if upper == math.inf:
         raise NoDecayError("The transform does not decay fast enough.")
     return lower, upper

@@ -146,12 +146,30 @@ def log_modulus(
             return np.asarray(-0.5 * scaled * scaled * (1 - 8 * UNIT_ROUNDOFF))
         case SampledGaussianPair():
             return scan_of(pair, direction, order, fine).layers.log_modulus(thetas, offset)
-        case LaplacePair() | DiscretePair():
+        case LaplacePair():
+            return _laplace_modulus(pair, direction, order, thetas)
+        case DiscretePair():
             return np.zeros_like(thetas)  # atoms do not decay
         case SymmetricPair():
             raise NoMomentsError("A symmetrised pair is known by its tails.")
         case _:
             assert_never(pair)
+
+
+def _laplace_modulus(pair: LaplacePair, direction: Direction, order: float, thetas: Array) -> Array:
+    """Log |phi| of Laplace noise without sampling, at the thetas and beyond each. Upper.
+
+    The loss has atoms at -1/b and 1/b and between them the density e^((l - 1/b)/2)/4. Tilted, that
+    density rises, so its transform is at most twice its end value over theta, and at most its mass.
+    """
+    b = pair.scale
+    log_moment = float(log_moments(pair, direction)[np.searchsorted(LADDER, order)])
+    above = 0.5 * math.exp(order / b - log_moment)
+    below = 0.5 * math.exp(-(order + 1) / b - log_moment)
+    between = max(0.0, 1 - above - below)
+    moduli = above + below + np.minimum(between, above / thetas)
+    # The moment is known to a relative 1e-12, and so is its share that lies in atoms.
+    return np.asarray(np.log(np.minimum(1.0, moduli + 1e-10)), dtype=np.float64)
 
 
 def grid_of(pair: SampledGaussianPair, direction: Direction, order: float, reach: float) -> Grid:
