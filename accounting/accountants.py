@@ -5,7 +5,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from accounting.answers import Question, gdp_bound, pld_bound, rdp_bound
+from accounting.answers import (
+    Question,
+    attained_epsilon,
+    gdp_bound,
+    pld_bound,
+    rdp_bound,
+)
 from accounting.balances import Balance
 from accounting.bounds import NoBoundError
 from accounting.coarsening import DISTINCT_MAX, Rounded, rounded_outward
@@ -64,7 +70,7 @@ def guarantee(
     reached = headline.delta if headline else delta
     return Guarantee(
         epsilon=headline.epsilon if headline else None,
-        epsilon_lower=_lower([*found, *others], headline),
+        epsilon_lower=_lower([*found, *others], headline, balance, relation),
         delta=reached,
         neighboring_relation=relation,
         headline=headline,
@@ -112,9 +118,7 @@ def _question(
         raise ValueError("epsilon is finite and not negative.")
     if not accept <= ACCEPTABLE:
         raise ValueError("Conjectures and estimates are never accepted.")
-    return Question(
-        relation=relation, accept=accept, delta=delta, epsilon=epsilon, rounded=rounded
-    )
+    return Question(relation=relation, accept=accept, delta=delta, epsilon=epsilon, rounded=rounded)
 
 
 def _few(balance: Balance) -> tuple[Balance, Rounded | None]:
@@ -164,12 +168,26 @@ def _settles(bound: Bound, name: str) -> bool:
     return bound.accountant == "pld" and name == "rdp"
 
 
-def _lower(bounds: list[Bound], headline: Bound | None) -> float | None:
-    """The best proved lower bound beside a headline; what is attained does not hang on a status."""
+def _lower(
+    bounds: list[Bound],
+    headline: Bound | None,
+    balance: Balance,
+    relation: NeighboringRelation,
+) -> float | None:
+    """The best proved lower bound beside a headline; what is attained does not hang on a status.
+
+    Raises:
+        ArithmeticError: it exceeds the headline, so one of them is wrong.
+    """
     if headline is None:
         return None
     known = [bound.epsilon_lower for bound in bounds if bound.epsilon_lower is not None]
-    return min(max(known), headline.epsilon) if known else None
+    lower = max(known) if known else None
+    if not known and 0 < headline.delta < 1:
+        lower = attained_epsilon(balance, relation=relation, delta=headline.delta)
+    if lower is not None and not lower <= headline.epsilon:
+        raise ArithmeticError("A lower bound exceeds an upper one.")
+    return lower
 
 
 def _unamplified_epsilon(

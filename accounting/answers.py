@@ -21,7 +21,7 @@ from accounting.bounds import (
     total_failure,
 )
 from accounting.coarsening import ROUNDED_WIDTH, Rounded, rounded_outward
-from accounting.domination import Domination, pld_bounds
+from accounting.domination import Domination, attained, pld_bounds
 from accounting.events import Event, NeighboringRelation
 from accounting.gaussian import gaussian_delta, gaussian_epsilon
 from accounting.guarantees import Assumption, Bound, Status, weakest
@@ -119,7 +119,7 @@ class Question:
             status=weakest([theorem.status for bound in used for theorem in bound.theorems]),
             assumptions=tuple(sorted(assumptions)),
             order=order,
-            epsilon_lower=lower if lower is None or lower <= reached else reached,
+            epsilon_lower=lower,
         )
 
 
@@ -249,6 +249,20 @@ def _rounded_epsilon(
         if rough_below:
             lower = max(lower, epsilon_floor(rough_below, delta=delta, width=ROUNDED_WIDTH))
     return upper, lower if below else None
+
+
+def attained_epsilon(
+    balance: Balance, *, relation: NeighboringRelation, delta: float
+) -> float | None:
+    """What epsilon at a delta is at least, whatever the accountant. Lower; None if unknown."""
+    units: dict[Pair, int] = {}
+    for event, count in balance.counted():
+        pair = attained(event, relation)
+        if pair is not None:  # leaving a step out only lowers a lower bound
+            units[pair] = units.get(pair, 0) + count
+    if not units:
+        return None
+    return epsilon_floor(_in_order(units), delta=delta)
 
 
 THEOREMS = (compose_rdp, compose_gdp)

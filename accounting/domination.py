@@ -39,6 +39,7 @@ from accounting.events import (
 )
 from accounting.gaussian import gaussian_dp
 from accounting.guarantees import Assumption, Status
+from accounting.numerics import rounded_up
 from accounting.pld.pairs import (
     DiscretePair,
     GaussianPair,
@@ -112,6 +113,23 @@ def pld_bounds(event: Event, relation: NeighboringRelation) -> tuple[EventBound[
             return (_in_batches(mechanism, sampling, relation),)
         case _:
             assert_never(sampling)
+
+
+def attained(event: Event, relation: NeighboringRelation) -> Pair | None:
+    """A pair that some mechanism and dataset as declared attain in one unit; None if unknown.
+
+    What is attained does not depend on which theorems are accepted as upper bounds.
+    """
+    if isinstance(event.mechanism, Zcdp):
+        if not isinstance(event.sampling, Full):
+            return None
+        # Gaussian noise of sigma^2 = 1/(2 rho) is rho-zCDP and no less; rounded towards more noise.
+        noise = math.sqrt(0.5 / event.mechanism.rho)
+        return GaussianPair(noise_multiplier=rounded_up(noise, ulps=4))
+    try:
+        return pld_bounds(event, relation)[0].loss.lower
+    except NoBoundError:
+        return None
 
 
 def _in_batches(

@@ -1,12 +1,13 @@
 """The bracket of a composition: which engine, both orders of the pairs, one answer.
 
-The rule. Steps that are all Gaussian have a closed form. A single unit is read from its profile. All else
-goes to the contour if it has moments and its transform decays within the contour's nodes, and to the
+The rule. Steps that are all Gaussian have a closed form. A single unit is read from its profile, and
+few discrete outcomes are counted. All else goes to the contour if it has moments and its transform decays within the contour's nodes, and to the
 lattice if not. The answer of a composition is the larger of the two orders; the smaller need only be
 shown not to exceed it, which takes fewer nodes.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
@@ -20,6 +21,7 @@ from accounting.guarantees import Assumption, Status
 from accounting.numerics import UNIT_ROUNDOFF, crossing, least_true
 from accounting.pld import ladder, lines
 from accounting.pld.contour import contour_delta, contour_epsilon, failure_of
+from accounting.pld.counts import counted, counted_delta
 from accounting.pld.ladder import LADDER, LOG_BEST_SHARE, NoMomentsError
 from accounting.pld.lattice import lattice_delta, lattice_epsilon
 from accounting.pld.pairs import (
@@ -205,8 +207,9 @@ def _within(units: Units, direction: Direction, *, epsilon: float, delta: float)
     """Whether delta at an epsilon is proved to be at most a value; False if it takes more to tell."""
     if not math.isfinite(epsilon):
         return True
-    if _alone(units):
-        return profile(units[0][0], direction=direction, epsilon=epsilon)[1] <= delta
+    read = _read_exactly(units, direction)
+    if read is not None:
+        return read(epsilon)[1] <= delta
     try:
         failed = failure_of(units, direction)[1]
         logs = log_total_moments(units, direction) + LOG_BEST_SHARE - LADDER * epsilon
@@ -226,8 +229,9 @@ def _alone(units: Units) -> bool:
 def _epsilon(
     units: Units, direction: Direction, *, delta: float, width: float
 ) -> tuple[float, float, Engine]:
-    if _alone(units):
-        return (*_profile_epsilon(units[0][0], direction, delta), Engine.CLOSED_FORM)
+    read = _read_exactly(units, direction)
+    if read is not None:
+        return (*_exact_epsilon(read, delta), Engine.CLOSED_FORM)
     lower, upper = 0.0, math.inf
     try:
         lower, upper = contour_epsilon(units, direction, delta=delta, width=width)
@@ -274,14 +278,29 @@ def _chernoff_epsilon(units: Units, direction: Direction, delta: float) -> float
     return max(0.0, float(np.min((logs - target + slack) / LADDER))) * (1 + 4 * UNIT_ROUNDOFF)
 
 
-def _profile_epsilon(pair: Pair, direction: Direction, delta: float) -> tuple[float, float]:
-    """(lower, upper) epsilon of a single unit: its profile, inverted by bisection."""
+def _read_exactly(
+    units: Units, direction: Direction
+) -> Callable[[float], tuple[float, float]] | None:
+    """(lower, upper) delta by epsilon where it needs no engine: single units, few counts."""
+    if _alone(units):
+        pair = units[0][0]
+        return lambda epsilon: profile(pair, direction=direction, epsilon=epsilon)
+    few = counted(units)
+    if few is not None:
+        return lambda epsilon: counted_delta(few, direction=direction, epsilon=epsilon)
+    return None
+
+
+def _exact_epsilon(
+    read: Callable[[float], tuple[float, float]], delta: float
+) -> tuple[float, float]:
+    """(lower, upper) epsilon by bisection; both ends have been evaluated."""
 
     def within(epsilon: float) -> bool:
-        return profile(pair, direction=direction, epsilon=epsilon)[1] <= delta
+        return read(epsilon)[1] <= delta
 
     def below(epsilon: float) -> bool:
-        return not profile(pair, direction=direction, epsilon=epsilon)[0] >= delta
+        return not read(epsilon)[0] >= delta
 
     if within(0.0):
         return 0.0, 0.0
@@ -298,9 +317,9 @@ def _profile_epsilon(pair: Pair, direction: Direction, delta: float) -> tuple[fl
 def _delta(
     units: Units, direction: Direction, *, epsilon: float, width: float
 ) -> tuple[float, float, Engine]:
-    if _alone(units):
-        found = profile(units[0][0], direction=direction, epsilon=epsilon)
-        return (*found, Engine.CLOSED_FORM)
+    read = _read_exactly(units, direction)
+    if read is not None:
+        return (*read(epsilon), Engine.CLOSED_FORM)
     lower, upper = 0.0, 1.0
     try:
         lower, upper = contour_delta(units, direction, epsilon=epsilon, width=width)
