@@ -62,6 +62,7 @@ def guarantee(
             accountant, or a status that may never be accepted.
     """
     balance, rounded = _few(balance)
+    floor = balance if rounded is None else rounded.lower
     question = _question(relation, delta, epsilon, accept, rounded)
     names = _names(accountant)
     found, reason = _bounds(balance, question, names, spend)
@@ -70,7 +71,7 @@ def guarantee(
     reached = headline.delta if headline else delta
     return Guarantee(
         epsilon=headline.epsilon if headline else None,
-        epsilon_lower=_lower([*found, *others], headline, balance, relation),
+        epsilon_lower=_lower([*found, *others], headline, floor, relation),
         delta=reached,
         neighboring_relation=relation,
         headline=headline,
@@ -171,7 +172,7 @@ def _settles(bound: Bound, name: str) -> bool:
 def _lower(
     bounds: list[Bound],
     headline: Bound | None,
-    balance: Balance,
+    floor: Balance,
     relation: NeighboringRelation,
 ) -> float | None:
     """The best proved lower bound beside a headline; what is attained does not hang on a status.
@@ -184,7 +185,7 @@ def _lower(
     known = [bound.epsilon_lower for bound in bounds if bound.epsilon_lower is not None]
     lower = max(known) if known else None
     if not known and 0 < headline.delta < 1:
-        lower = attained_epsilon(balance, relation=relation, delta=headline.delta)
+        lower = attained_epsilon(floor, relation=relation, delta=headline.delta)
     if lower is not None and not lower <= headline.epsilon:
         raise ArithmeticError("A lower bound exceeds an upper one.")
     return lower
