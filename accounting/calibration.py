@@ -28,7 +28,6 @@ from accounting.guarantees import DEFAULT_ACCEPT, Guarantee, Status
 
 TOLERANCE: Final = 2.0**-21  # relative distance of the value returned from one that is not safe
 ROUGHLY: Final = 0.02  # the same for the estimate that the search starts from
-EVALUATIONS_MAX: Final = 200  # halves any interval here until nothing lies between its ends
 _PATIENCE: Final = 3  # evaluations in which the interval is to be halved, else it is bisected
 _MU_MAX: Final = 1e6  # of an estimate
 
@@ -249,7 +248,7 @@ class _Search:
         """Walk from a guess until both ends are known; False if nothing is unsafe."""
         place = min(self.last, max(self.first, self._place(guess)))
         stride = 0.02
-        for _ in range(EVALUATIONS_MAX):
+        while True:  # strides grow by a factor, so that an end is soon reached
             self._try(place)
             if self.low is not None and self.high is not None:
                 return True
@@ -261,7 +260,6 @@ class _Search:
             reach = stride if step is None else max(stride, 1.05 * abs(step - place) + 1e-4)
             place = min(self.last, place + reach) if safe else max(self.first, place - reach)
             stride *= 4
-        raise AssertionError("A range is walked in strides that grow.")
 
     def _secant(self) -> float | None:
         """Where the last two points put the root; one alone is taken to have a slope of one."""
@@ -279,9 +277,7 @@ class _Search:
         assert self.low is not None  # noqa: S101 (bracketed)
         assert self.high is not None  # noqa: S101
         waited, width = 0, self.high - self.low
-        for _ in range(EVALUATIONS_MAX):
-            if self._finished():
-                break
+        while not self._finished():  # a quarter of the steps halves the interval at least
             place = self._secant()
             if waited >= _PATIENCE or place is None or not self.low < place < self.high:
                 place = 0.5 * (self.low + self.high)

@@ -3,10 +3,14 @@
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 import accounting
 from accounting.balances import Balance
+from accounting.calibration import Calibrated
+from accounting.curves import Profile, rate_grid
+from accounting.events import NeighboringRelation
 from accounting.guarantees import Bound, Guarantee
 
 
@@ -20,6 +24,7 @@ class Alternative(Answer):
     """A bound that is not the headline."""
 
     epsilon: float
+    epsilon_lower: float | None
     delta: float
     accountant: str
     bound: str
@@ -76,6 +81,7 @@ def guarantee_answer(guarantee: Guarantee, *, balance: Balance, sequence: int) -
 def _alternative(bound: Bound) -> Alternative:
     return Alternative(
         epsilon=bound.epsilon,
+        epsilon_lower=bound.epsilon_lower,
         delta=bound.delta,
         accountant=bound.accountant,
         bound=bound.bound,
@@ -83,6 +89,29 @@ def _alternative(bound: Bound) -> Alternative:
         status=bound.status,
         assumptions=list(bound.assumptions),
         valid_for=bound.valid_for,
+    )
+
+
+class Solved(Answer):
+    """A value that was left open, and found."""
+
+    parameter: str
+    value: int | float  # a count for steps
+
+
+class PlanAnswer(GuaranteeAnswer):
+    """The guarantee of a plan; with the value that was solved for, at that value."""
+
+    solved: Solved | None
+
+
+def plan_answer(
+    guarantee: Guarantee, *, balance: Balance, solved: Calibrated | None = None
+) -> PlanAnswer:
+    """The wire form of a plan's guarantee, and of the value that was solved for."""
+    value = Solved(parameter=solved.parameter, value=solved.value) if solved else None
+    return PlanAnswer(
+        **dict(guarantee_answer(guarantee, balance=balance, sequence=0)), solved=value
     )
 
 
@@ -176,6 +205,92 @@ class History(Answer):
     run: str
     delta: float
     points: list[HistoryPoint]
+
+
+class ProfilePoint(Answer):
+    """Delta at an epsilon."""
+
+    epsilon: float  # nats
+    delta: float  # upper
+    delta_lower: float  # zero where nothing is proved
+
+
+class TradeOffPoint(Answer):
+    """What every membership test must miss at a rate of false alarms."""
+
+    false_positive_rate: float
+    false_negative_rate: float  # lower
+
+
+class RatePoint(Answer):
+    """What no membership test finds more of at a rate of false alarms."""
+
+    false_positive_rate: float
+    true_positive_rate: float  # upper
+
+
+class Curve(Answer):
+    """A run's privacy profile, and what it says about any membership test."""
+
+    run: str
+    neighboring_relation: str
+    steps: int
+    sequence: int
+    core_version: str
+    status: str | None
+    assumptions: list[str]
+    reason: str | None  # why there is no profile
+    profile: list[ProfilePoint]
+    trade_off: list[TradeOffPoint]
+    membership_advantage: float  # upper; 1 where nothing is proved
+    true_positive_rates: list[RatePoint]
+
+
+RATES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)  # of false positives at which a curve says what is found
+REASON_NO_PROFILE = "No accepted bound is finite; GET the guarantee for the reason."
+
+
+def curve_answer(
+    profile: Profile,
+    *,
+    run: str,
+    relation: NeighboringRelation,
+    steps: int,
+    sequence: int,
+    points: int,
+) -> Curve:
+    """The wire form of a profile and of what it says about membership tests."""
+    alarms, few = rate_grid(points), np.array(RATES)
+    missed, found = profile.trade_off(alarms), profile.true_positive_rates(few)
+    known = len(profile.epsilons) > 0
+    return Curve(
+        run=run,
+        neighboring_relation=relation,
+        steps=steps,
+        sequence=sequence,
+        core_version=accounting.__version__,
+        status=profile.status if known else None,
+        assumptions=list(profile.assumptions) if known else [],
+        reason=None if known else REASON_NO_PROFILE,
+        profile=[
+            ProfilePoint(epsilon=epsilon, delta=upper, delta_lower=lower)
+            for epsilon, upper, lower in zip(
+                profile.epsilons.tolist(),
+                profile.upper.tolist(),
+                profile.lower.tolist(),
+                strict=True,
+            )
+        ],
+        trade_off=[
+            TradeOffPoint(false_positive_rate=rate, false_negative_rate=least)
+            for rate, least in zip(alarms.tolist(), missed.tolist(), strict=True)
+        ],
+        membership_advantage=profile.advantage(),
+        true_positive_rates=[
+            RatePoint(false_positive_rate=rate, true_positive_rate=most)
+            for rate, most in zip(few.tolist(), found.tolist(), strict=True)
+        ],
+    )
 
 
 class BoundAnswer(Answer):

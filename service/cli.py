@@ -1,8 +1,8 @@
-"""The command line: serve, migrate, demo, epsilon, bounds, openapi, keys."""
+"""The command line: serve, migrate, demo, epsilon, calibrate, bounds, bound, openapi, keys."""
 
 import json
 import signal
-from decimal import ROUND_CEILING, Context
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -149,7 +149,7 @@ def _document(file: Path) -> Any:
 def epsilon(
     ledger: Annotated[Path, typer.Argument(help="a ledger document", metavar="LEDGER.json")],
     delta: Annotated[float, typer.Option(help="in (0, 1)")],
-    accountant: Annotated[str, typer.Option(help="best, rdp or gdp")] = "best",
+    accountant: Annotated[str, typer.Option(help="best, pld, rdp or gdp")] = "best",
     as_json: Annotated[bool, typer.Option("--json", help="the guarantee as JSON")] = False,
 ) -> None:
     """Recompute what a ledger document guarantees, offline."""
@@ -179,9 +179,58 @@ def epsilon(
     _show(answer)
 
 
+@app.command()
+def calibrate(
+    ledger: Annotated[Path, typer.Argument(help="a ledger document", metavar="LEDGER.json")],
+    epsilon: Annotated[float, typer.Option(help="not to be passed; in (0, 1e6]")],
+    delta: Annotated[float, typer.Option(help="in (0, 1)")],
+    parameter: Annotated[
+        str, typer.Option("--for", help="noise_multiplier, steps or sampling_probability")
+    ],
+    accountant: Annotated[str, typer.Option(help="best, pld, rdp or gdp")] = "best",
+    as_json: Annotated[bool, typer.Option("--json", help="the answer as JSON")] = False,
+) -> None:
+    """Find the least noise, the most steps or the highest rate that keep to an epsilon.
+
+    Noise is scaled by one factor in all events and the least is named; steps are those of the last
+    event; the rate is one for all Poisson samplings.
+    """
+    from accounting.accountants import ACCOUNTANTS, BEST
+    from accounting.calibration import Parameter
+    from service.answers import plan_answer
+    from service.calculate import calibrated
+
+    if parameter not in list(Parameter):
+        raise _fail(f"--for: must be one of {', '.join(Parameter)}")
+    if accountant not in (BEST, *ACCOUNTANTS):
+        raise _fail(f"--accountant: must be one of {', '.join((BEST, *ACCOUNTANTS))}")
+    if not 0 < delta < 1:
+        raise _fail("--delta: must lie in (0, 1)")
+    document, wanted = _document(ledger), Parameter(parameter)
+    try:
+        found = calibrated(
+            document, parameter=wanted, epsilon=epsilon, delta=delta, accountant=accountant
+        )
+    except InvalidRequestError as error:
+        raise _fail(error.detail) from None
+    answer = plan_answer(found.calibrated.guarantee, balance=found.balance, solved=found.calibrated)
+    if as_json:
+        typer.echo(answer.model_dump_json(indent=2))
+        return
+    typer.echo(f"{parameter} {found.calibrated.value!r}")
+    for index, noise in found.noises():
+        typer.echo(f"events[{index}].mechanism.noise_multiplier {noise!r}")
+    _show(answer)
+
+
 def _upper(value: float) -> str:
-    """Six digits, rounded up: a bound is never printed below itself."""
+    """Six digits, rounded up: an upper bound is never printed below itself."""
     return f"{Context(prec=6, rounding=ROUND_CEILING).create_decimal_from_float(value):g}"
+
+
+def _lower(value: float) -> str:
+    """Six digits, rounded down: a lower bound is never printed above itself."""
+    return f"{Context(prec=6, rounding=ROUND_FLOOR).create_decimal_from_float(value):g}"
 
 
 def _show(answer: Any) -> None:
@@ -190,6 +239,8 @@ def _show(answer: Any) -> None:
         table.add_row("epsilon", f"none: {answer.reason}")
     else:
         table.add_row("epsilon", f"{_upper(answer.epsilon)} (upper bound)")
+    if answer.epsilon_lower is not None:
+        table.add_row("epsilon_lower", f"{_lower(answer.epsilon_lower)} (some dataset loses this)")
     table.add_row("delta", repr(answer.delta))
     for name in ("neighboring_relation", "accountant", "bound", "status", "valid_for", "steps"):
         table.add_row(name, str(getattr(answer, name)))
@@ -223,6 +274,21 @@ def bounds(
         relations = "all" if len(answer.relations) == 3 else ", ".join(answer.relations)
         table.add_row(answer.id, answer.status, relations, answer.source)
     _out.print(table)
+
+
+@app.command()
+def bound(
+    identifier: Annotated[str, typer.Argument(help="as dpledger bounds lists it", metavar="ID")],
+    params: Annotated[str, typer.Option(help="its parameters, a JSON object")],
+) -> None:
+    """Evaluate a theorem of the registry and print its value as JSON."""
+    from service.calculate import evaluated
+    from service.http import parse_json
+
+    try:
+        typer.echo(json.dumps(evaluated(identifier, parse_json(params.encode(), where="--params"))))
+    except (LedgerError, UnicodeEncodeError) as error:
+        raise _fail(" ".join(str(error).split())) from None
 
 
 @app.command()

@@ -77,6 +77,12 @@ class UnsupportedEventError(LedgerError):
         super().__init__(f"events[{index}]: {reason}", location=f"events[{index}]")
 
 
+class TooExpensiveError(LedgerError):
+    """A question that would take too long to answer; nothing was recorded."""
+
+    slug = "too-expensive"
+
+
 class BudgetExhaustedError(LedgerError):
     """The steps do not fit in a budget; nothing was recorded."""
 

@@ -13,6 +13,7 @@ from starlette.exceptions import HTTPException
 
 from service import logs
 from service.errors import LedgerError
+from service.plans import CLOSED_TAG, OPEN_TAG
 
 _LOGGER = logging.getLogger("dpledger.problems")
 MEDIA_TYPE: Final = "application/problem+json"
@@ -37,6 +38,7 @@ PROBLEMS: Final[dict[str, tuple[int, str]]] = {
     "unsupported-media-type": (415, "The body's type is not read here"),
     "host-not-allowed": (421, "The Host header is not a loopback name"),
     "invalid-request": (422, "A field is missing, unknown or out of range"),
+    "too-expensive": (422, "The plan takes too long to account"),
     "unsupported-event": (422, "No accepted theorem bounds this event"),
     "internal-error": (500, "The service failed"),
     "unavailable": (503, "The database does not answer now"),
@@ -99,6 +101,8 @@ def location_of(parts: tuple[int | str, ...]) -> str:
     for before, part in zip(("", *parts), parts, strict=False):
         if before in _TAGGED and isinstance(part, str):
             continue  # pydantic names the kind it chose, which is no place in the message
+        if before == "body" and part in (CLOSED_TAG, OPEN_TAG):
+            continue
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
     safe = "".join(letter if letter.isprintable() else "?" for letter in text)
     return safe[:LOCATION_MAX]

@@ -1,16 +1,24 @@
 """Reading the ledger: guarantees, history and the ledger document. Nothing here writes."""
 
 import json
+import time
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
 from sqlalchemy import Connection, Row, select
 
-from accounting import accountants
+from accounting import accountants, curves
 from accounting.balances import Balance, OpenPass, advance
 from accounting.events import Event, NeighboringRelation, Span
-from service.answers import DatasetGuarantee, GuaranteeAnswer, History, HistoryPoint
+from service.answers import (
+    Curve,
+    DatasetGuarantee,
+    GuaranteeAnswer,
+    History,
+    HistoryPoint,
+    curve_answer,
+)
 from service.answers import guarantee_answer as answer
 from service.balances import dataset_balance, run_balance
 from service.catalog import (
@@ -25,6 +33,8 @@ from service.documents import FORMAT, canonical, event_of, merged
 from service.errors import InvalidRequestError
 from service.tables import branches, distinct_events, entries
 
+CURVE_SECONDS = 1.0  # of processor time, after which no further point is begun
+HISTORY_SECONDS = 5.0  # the same for a history
 READING = "rdp"  # what an append answers with: the cheapest accountant that serves every event
 
 
@@ -146,7 +156,7 @@ def _recorded(connection: Connection, run: Row[Any]) -> Iterable[Row[Any]]:
 
 
 def history(connection: Connection, run_name: str, *, delta: float | None, points: int) -> History:
-    """Epsilon after evenly spaced numbers of steps, the last included.
+    """Epsilon after evenly spaced numbers of steps, the last included; fewer if they take long.
 
     Raises:
         NotFoundError: there is no such run.
@@ -158,13 +168,49 @@ def history(connection: Connection, run_name: str, *, delta: float | None, point
     recorded = list(_recorded(connection, run))
     total = sum(row.steps for row in recorded)
     marks = sorted({-(-total * i // points) for i in range(1, points + 1)} - {0})
-    found = []
-    for mark, sequence, balance in _balances_at(recorded, marks, dataset.dataset_size):
-        reading = guarantee_of(
-            balance, dataset, sequence=sequence, delta=at, accountant=accountants.BEST
-        )
-        found.append(HistoryPoint(steps=mark, sequence=sequence, epsilon=reading.epsilon))
-    return History(run=run.name, delta=at or 0.0, points=found)
+    balances = list(_balances_at(recorded, marks, dataset.dataset_size))
+    relation, accept = NeighboringRelation(dataset.neighboring_relation), accept_of(dataset)
+    found: dict[int, HistoryPoint] = {}
+    start = time.thread_time()
+    for index in curves.spread(len(balances)):
+        mark, sequence, balance = balances[index]
+        bound = accountants.best_bound(balance, relation=relation, delta=at, accept=accept)
+        epsilon = bound.epsilon if bound else None
+        found[index] = HistoryPoint(steps=mark, sequence=sequence, epsilon=epsilon)
+        if time.thread_time() - start > HISTORY_SECONDS:
+            break
+    return History(run=run.name, delta=at or 0.0, points=[found[i] for i in sorted(found)])
+
+
+def curve(connection: Connection, run_name: str, *, points: int) -> Curve:
+    """A run's privacy profile at up to `points` epsilons, and what it says of membership tests.
+
+    Fewer where each takes long: any number of points bounds the rest.
+
+    Raises:
+        NotFoundError: there is no such run.
+    """
+    run = find_run(connection, run_name)
+    dataset = dataset_of(connection, run)
+    balance = run_balance(connection, run.id, dataset.dataset_size)
+    relation, accept = NeighboringRelation(dataset.neighboring_relation), accept_of(dataset)
+    grid = curves.epsilon_grid(balance, relation=relation, points=points, accept=accept)
+    start = time.thread_time()
+    found = curves.privacy_profile(
+        balance,
+        relation=relation,
+        epsilons=grid,
+        accept=accept,
+        enough=lambda: time.thread_time() - start > CURVE_SECONDS,
+    )
+    return curve_answer(
+        found,
+        run=run.name,
+        relation=relation,
+        steps=sum(balance.steps.values()),
+        sequence=dataset.head_sequence,
+        points=points,
+    )
 
 
 def _balances_at(

@@ -232,16 +232,6 @@ class Finish(Wire):
     state: Literal["finished", "aborted"]
 
 
-class Plan(Wire):
-    """Events that have not happened, to be accounted."""
-
-    neighboring_relation: Relation
-    dataset_size: Count | None = None
-    events: list[PlannedEvent] = Field(min_length=1, max_length=EVENTS_MAX)
-    delta: Delta
-    accept: list[Acceptable] | None = Field(default=None, min_length=1, max_length=len(Status))
-
-
 def accepted_statuses(accept: Sequence[str] | None) -> frozenset[Status]:
     """The statuses a caller accepts; the default when it does not say."""
     return ACCEPTABLE & {Status(status) for status in accept} if accept else DEFAULT_ACCEPT

@@ -33,7 +33,7 @@ class GuaranteeQuery(Parameters):
 
     delta: float | None = Field(default=None, gt=0, lt=1)
     epsilon: float | None = Field(default=None, ge=0, le=1e6)
-    accountant: Literal["best", "rdp", "gdp"] = "best"
+    accountant: Literal["best", "pld", "rdp", "gdp"] = "best"
 
 
 class HistoryQuery(Parameters):
@@ -41,6 +41,12 @@ class HistoryQuery(Parameters):
 
     delta: float | None = Field(default=None, gt=0, lt=1)
     points: int = Field(default=100, ge=1, le=1000)
+
+
+class CurveQuery(Parameters):
+    """How finely to tell a curve."""
+
+    points: int = Field(default=50, ge=2, le=200)
 
 
 class PageQuery(Parameters):
@@ -88,6 +94,7 @@ def token_of(after: int | None) -> str | None:
 
 Guarantees = Annotated[GuaranteeQuery, Query()]
 Histories = Annotated[HistoryQuery, Query()]
+Curves = Annotated[CurveQuery, Query()]
 Pages = Annotated[PageQuery, Query()]
 RunPages = Annotated[RunPageQuery, Query()]
 Appends = Annotated[AppendQuery, Query()]

@@ -4,12 +4,13 @@ from fastapi import APIRouter, Response
 from sqlalchemy import select
 
 from service import catalog, readings
-from service.answers import BranchAnswer, GuaranteeAnswer, History, RunAnswer, RunPage
+from service.answers import BranchAnswer, Curve, GuaranteeAnswer, History, RunAnswer, RunPage
 from service.auth import Trainer, Viewer
 from service.database import snapshot, transaction
 from service.documents import LedgerDocument
 from service.http import JSON, StrictRoute
 from service.routes.parameters import (
+    Curves,
     Database,
     Guarantees,
     Histories,
@@ -88,6 +89,13 @@ def get_history(run: PathName, query: Histories, database: Database, _caller: Vi
     """Epsilon by step."""
     with snapshot(database) as connection:
         return readings.history(connection, run, delta=query.delta, points=query.points)
+
+
+@router.get("/{run}/curve")
+def get_curve(run: PathName, query: Curves, database: Database, _caller: Viewer) -> Curve:
+    """Delta by epsilon, and what that says about any membership test."""
+    with snapshot(database) as connection:
+        return readings.curve(connection, run, points=query.points)
 
 
 @router.get("/{run}/ledger", response_model=LedgerDocument)

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accounting import THEOREMS
-from accounting.accountants import ACCOUNTANTS, compose_gdp, compose_rdp, guarantee
+from accounting.accountants import ACCOUNTANTS, guarantee
+from accounting.answers import compose_gdp, compose_rdp
 from accounting.balances import Balance, balance_of
 from accounting.bounds import (
     REASON_BATCHES_MOVE,

@@ -211,7 +211,7 @@ GUARANTEE, HISTORY = "/v1/runs/run/guarantee", "/v1/runs/run/history"
 QUERIES: list[tuple[str, str, list[str]]] = [
     (GUARANTEE, "delta", ["0", "1", "2", "-1", "nan", "inf", "", MARK, "1e-400", "1_"]),
     (GUARANTEE, "epsilon", ["-1", "nan", "inf", "1e400", "1e7", MARK]),
-    (GUARANTEE, "accountant", [MARK, "", "pld"]),
+    (GUARANTEE, "accountant", [MARK, "", "PLD"]),
     (GUARANTEE, "surplus", [MARK]),
     ("/v1/datasets/data/guarantee", "delta", ["nan", "", "0"]),
     ("/v1/datasets/data/guarantee", "surplus", [MARK]),

@@ -57,7 +57,8 @@ def test_a_mechanism_is_recorded_and_anyone_can_recompute_its_guarantee(
     assert (answer.json()["accepted"], answer.json()["duplicates"]) == (10, 40)
     found = read(api, "/v1/runs/run/guarantee")
     assert found["status"] == STATUSES[mechanism["kind"]]
-    assert answer.json()["guarantee"]["epsilon"] == found["epsilon"]
+    reading = read(api, "/v1/runs/run/guarantee?accountant=rdp")  # the cheapest, by Renyi curves
+    assert answer.json()["guarantee"]["epsilon"] == reading["epsilon"] >= found["epsilon"]
     ledger = read(api, "/v1/runs/run/ledger")
     assert ledger["events"] == [sent | {"steps": 50}]
     offline = accounting.guarantee(
@@ -136,7 +137,7 @@ def test_a_budget_admits_no_step_that_may_fail(api: httpx.Client) -> None:
 
 def test_failures_that_take_all_of_delta_leave_no_finite_epsilon(api: httpx.Client) -> None:
     start(api)
-    append(api, event(0, 10_000, mechanism=DECLARED, sampling=FULL))
+    append(api, event(0, 20_000, mechanism=DECLARED, sampling=FULL))
     assert read(api, "/v1/runs/run/guarantee")["epsilon"] is None
     assert read(api, "/v1/runs/run/guarantee?delta=1e-4")["epsilon"] > 0
 

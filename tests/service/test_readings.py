@@ -284,13 +284,16 @@ def plan(api: httpx.Client, *events: Json, **given: object) -> httpx.Response:
 def test_a_plan_is_answered_with_the_golden_number(api: httpx.Client) -> None:
     answer = plan(api, MNIST)
     assert answer.status_code == 200
-    assert answer.json()["epsilon"] == pytest.approx(2.5943633549, abs=1e-9)
+    assert answer.json()["epsilon"] == pytest.approx(2.3795545288, rel=1e-6)
+    assert answer.json()["accountant"] == "pld"
+    assert "rdp" not in [other["accountant"] for other in answer.json()["alternatives"]]
     assert answer.json()["sequence"] == 0
     batches = event(0, 14040, sampling={"kind": "poisson", "expected_batch_size": 256})
     same = plan(api, batches, dataset_size=60000)
     assert same.json() == answer.json()
     start(api, delta=1e-5)
-    assert append(api, MNIST).json()["guarantee"]["epsilon"] == answer.json()["epsilon"]
+    assert append(api, MNIST).json()["guarantee"]["accountant"] == "rdp"
+    assert guarantee(api)["epsilon"] == answer.json()["epsilon"]
 
 
 def test_a_plan_at_the_least_delta_is_answered_at_that_delta(api: httpx.Client) -> None:
@@ -348,7 +351,8 @@ def test_the_openapi_document_describes_every_call_and_the_batch(api: httpx.Clie
         ("GET", "/v1/runs/{run}"), ("POST", "/v1/runs/{run}/branches"),
         ("POST", "/v1/runs/{run}/events"), ("POST", "/v1/runs/{run}:finish"),
         ("GET", "/v1/runs/{run}/guarantee"), ("GET", "/v1/runs/{run}/history"),
-        ("GET", "/v1/runs/{run}/ledger"), ("POST", "/v1/plan"), ("GET", "/v1/bounds"),
+        ("GET", "/v1/runs/{run}/curve"), ("GET", "/v1/runs/{run}/ledger"),
+        ("POST", "/v1/plan"), ("GET", "/v1/bounds"),
         ("GET", "/v1/bounds/{bound}"), ("GET", "/healthz"), ("GET", "/readyz"),
         ("GET", "/problems/{slug}"),
     } == offered  # fmt: skip

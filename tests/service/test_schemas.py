@@ -13,13 +13,13 @@ from accounting.guarantees import Status
 from service.documents import LedgerDocument, content_of, event_of
 from service.errors import InvalidRequestError, MalformedBodyError
 from service.http import parse_json
+from service.plans import Plan
 from service.schemas import (
     EventBatch,
     Finish,
     NewBranch,
     NewDataset,
     NewRun,
-    Plan,
     StepMessage,
     accepted_statuses,
     to_event,

@@ -1,0 +1,80 @@
+"""The curve of a run: bounds on its profile and on any membership test."""
+
+import httpx
+import pytest
+
+from tests.service.samples import Json, append, event, setup
+
+
+def curve(api: httpx.Client, **query: object) -> Json:
+    answer = api.get("/v1/runs/run/curve", params=query)  # type: ignore[arg-type]
+    assert answer.status_code == 200, answer.text
+    body: Json = answer.json()
+    return body
+
+
+@pytest.mark.parametrize("points", [2, 50, 200])
+def test_a_curve_falls_and_agrees_with_the_guarantee(api: httpx.Client, points: int) -> None:
+    setup(api)
+    append(api, event(0, 1000))
+    found = curve(api, points=points)
+    assert (found["run"], found["steps"], found["sequence"]) == ("run", 1000, 1)
+    assert (found["status"], found["reason"]) == ("published", None)
+    assert "poisson_sampling" in found["assumptions"]
+    profile = found["profile"]
+    assert len(profile) == points
+    assert profile[0]["epsilon"] == 0
+    for one in profile:
+        assert 0 < one["delta_lower"] <= one["delta"] <= 1
+    deltas = [one["delta"] for one in profile]
+    assert deltas == sorted(deltas, reverse=True)
+    middle = profile[len(profile) // 2]
+    at = api.get("/v1/runs/run/guarantee", params={"epsilon": middle["epsilon"]}).json()
+    assert middle["delta_lower"] <= at["delta"] <= middle["delta"] * 1.001
+    assert found["membership_advantage"] == pytest.approx(profile[0]["delta"], rel=1e-9)
+
+
+def test_a_curve_bounds_every_membership_test(api: httpx.Client) -> None:
+    setup(api)
+    append(api, event(0, 1000))
+    found = curve(api)
+    rates = [one["false_positive_rate"] for one in found["trade_off"]]
+    missed = [one["false_negative_rate"] for one in found["trade_off"]]
+    assert rates == sorted(set(rates))
+    assert missed == sorted(missed, reverse=True)
+    assert (rates[0], rates[-1], missed[-1]) == (0, 1, 0)
+    for rate, least in zip(rates, missed, strict=True):
+        assert 1 - rate - found["membership_advantage"] <= least + 1e-9
+        assert least <= 1 - rate
+    for one in found["true_positive_rates"]:
+        assert one["false_positive_rate"] < one["true_positive_rate"] < 1
+    assert 1e-3 in [one["false_positive_rate"] for one in found["true_positive_rates"]]
+
+
+def test_nothing_recorded_tells_nothing(api: httpx.Client) -> None:
+    setup(api)
+    found = curve(api)
+    assert found["profile"] == [{"epsilon": 0, "delta": 0, "delta_lower": 0}]
+    assert found["membership_advantage"] == 0
+    for one in found["true_positive_rates"]:
+        assert one["true_positive_rate"] == pytest.approx(one["false_positive_rate"])
+
+
+def test_without_a_bound_the_curve_says_so(api: httpx.Client) -> None:
+    setup(api)
+    append(api, event(0, 5), event(5, 1, mechanism={"kind": "none"}))
+    found = curve(api)
+    assert (found["profile"], found["status"], found["membership_advantage"]) == ([], None, 1)
+    assert found["reason"]
+    assert all(one["false_negative_rate"] == 0 for one in found["trade_off"])
+
+
+@pytest.mark.parametrize("points", ["1", "201", "x", "1.5", ""])
+def test_points_out_of_range_are_named(api: httpx.Client, points: str) -> None:
+    answer = api.get("/v1/runs/run/curve", params={"points": points})
+    assert answer.status_code == 422
+    assert answer.json()["errors"][0]["location"] == "query.points"
+
+
+def test_an_unknown_run_has_no_curve(api: httpx.Client) -> None:
+    assert api.get("/v1/runs/run/curve").status_code == 404
