@@ -15,7 +15,7 @@ from accounting.answers import (
 from accounting.balances import Balance
 from accounting.bounds import NoBoundError
 from accounting.coarsening import DISTINCT_MAX, Rounded, rounded_outward
-from accounting.events import Event, Full, NeighboringRelation
+from accounting.events import Event, Full, Gaussian, NeighboringRelation
 from accounting.guarantees import ACCEPTABLE, DEFAULT_ACCEPT, Bound, Guarantee, Status
 
 BEST: Final = "best"
@@ -205,6 +205,6 @@ def _unamplified_epsilon(
     question = Question(relation=relation, accept=DEFAULT_ACCEPT, delta=delta, epsilon=None)
     whole_balance = Balance(steps=steps)
     found, _ = _bounds(whole_balance, question, ("gdp",), spend)  # exact where it applies
-    if not found:
+    if not all(isinstance(event.mechanism, Gaussian) for event in steps):
         found, _ = _bounds(whole_balance, question, ("pld", "rdp"), spend)
     return found[0].epsilon if found else None

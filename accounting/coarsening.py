@@ -60,7 +60,7 @@ def rounded_outward(balance: Balance) -> Rounded:
         balance: units of each distinct event.
 
     Returns:
-        Balances of as many steps, upper and lower, and both once more but rougher.
+        Upper and lower balances of as many steps, and both once more but rougher.
     """
     sampled: list[Event] = []
     others: dict[Event, int] = {}

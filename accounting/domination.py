@@ -39,7 +39,7 @@ from accounting.events import (
 )
 from accounting.gaussian import gaussian_dp
 from accounting.guarantees import Assumption, Status
-from accounting.numerics import rounded_up
+from accounting.numerics import rounded_down, rounded_up
 from accounting.pld.pairs import (
     DiscretePair,
     GaussianPair,
@@ -49,6 +49,10 @@ from accounting.pld.pairs import (
     SymmetricPair,
 )
 from accounting.renyi.declared import approximate_dp_rdp
+from accounting.renyi.fixed_size import (
+    fixed_size_gaussian_add_remove_rdp,
+    fixed_size_gaussian_rdp,
+)
 from accounting.renyi.laplace import laplace_rdp, poisson_laplace_rdp
 from accounting.renyi.passes import gaussian_per_pass_rdp
 from accounting.renyi.poisson import poisson_gaussian_rdp
@@ -63,7 +67,6 @@ from accounting.theorem import Theorem, theorem
 REASON_ZCDP = (
     "A zCDP declaration bounds moments, not the loss: only the Renyi accountant serves it."
 )
-REASON_FIXED_SIZE = "A batch of fixed size is accounted by its Renyi curve so far."
 
 
 _EPSILON_LOWER_MAX: Final = 600.0
@@ -140,11 +143,31 @@ def _in_batches(
     if not isinstance(mechanism, Gaussian):
         raise NoBoundError(REASON_FULL_OR_POISSON)
     if isinstance(sampling, FixedSize):
-        raise NoBoundError(REASON_FIXED_SIZE)
+        return _fixed_size(mechanism.noise_multiplier, sampling, relation)
     if relation is ADD_OR_REMOVE_ONE:
         raise NoBoundError(REASON_BATCHES_MOVE)
     pair = GaussianPair(noise_multiplier=mechanism.noise_multiplier / sensitivity_of(relation))
     return _bound(gaussian_per_pass_rdp, pair, None)
+
+
+def _fixed_size(
+    sigma: float, sampling: FixedSize, relation: NeighboringRelation
+) -> EventBound[Domination]:
+    # A subset of fixed size exchanges one record for another: the means are two norm bounds apart.
+    far = GaussianPair(noise_multiplier=sigma / 2)
+    rate = sampling.batch_size / sampling.dataset_size
+    theorem: Theorem[..., Any] = fixed_size_gaussian_rdp
+    if relation is ADD_OR_REMOVE_ONE:
+        theorem = fixed_size_gaussian_add_remove_rdp
+    if sampling.batch_size == sampling.dataset_size:
+        return _bound(theorem, far, None)
+    above, below = rounded_up(rate), rounded_down(rate)
+    pair = SampledGaussianPair(noise_multiplier=sigma / 2, sampling_probability=above)
+    attained = SampledGaussianPair(noise_multiplier=sigma / 2, sampling_probability=below)
+    if relation is ADD_OR_REMOVE_ONE:
+        return _bound(theorem, pair, attained)
+    symmetric = SymmetricPair(near=far, far=far, sampling_probability=above)
+    return _bound(theorem, symmetric, attained if relation is REPLACE_ONE else None)
 
 
 def _full(

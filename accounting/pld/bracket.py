@@ -310,8 +310,11 @@ def _exact_epsilon(
         if high > _EPSILON_MAX:
             return 0.0, math.inf
     upper = least_true(within, low=0.0, high=high)
-    lower = 0.0 if below(0.0) else crossing(below, low=0.0, high=upper)[0]
-    return lower, upper
+    if below(0.0):
+        return 0.0, upper
+    if not below(upper):  # the profile is flat at delta, and known exactly
+        return upper, upper
+    return crossing(below, low=0.0, high=upper)[0], upper
 
 
 def _delta(

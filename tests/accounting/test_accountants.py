@@ -151,7 +151,7 @@ def test_replacing_under_poisson_sampling_uses_what_is_accepted() -> None:
     assert cautious.headline.status is Status.PUBLISHED
     assert cautious.headline.bound == "gaussian-dp"
     (derived,) = [b for b in cautious.alternatives if b.status is Status.DERIVED]
-    assert derived.bound == "poisson-gaussian-replace"
+    assert derived.bound == "poisson-replace"
     assert derived.epsilon < epsilon_of(cautious)
     trusting = guarantee(spent, relation=REPLACE_ONE, delta=DELTA, accept=DERIVED)
     assert trusting.headline == derived
@@ -293,7 +293,9 @@ def test_asking_for_delta_undoes_asking_for_epsilon(sampling: Sampling, accounta
         guarantee(spent, relation=ADD_OR_REMOVE_ONE, delta=DELTA, accountant=accountant)
     )
     back = guarantee(spent, relation=ADD_OR_REMOVE_ONE, epsilon=epsilon, accountant=accountant)
-    assert back.delta == pytest.approx(DELTA, rel=1e-8)
+    assert back.delta is not None
+    assert back.delta <= DELTA * (1 + 1e-8)
+    assert back.delta == pytest.approx(DELTA, rel=1e-2 if accountant == "pld" else 1e-8)
     assert back.epsilon == epsilon
 
 
@@ -352,5 +354,5 @@ def test_an_epsilon_out_of_range_is_refused(epsilon: float) -> None:
 
 
 def test_an_unknown_accountant_is_refused() -> None:
-    with pytest.raises(ValueError, match="best, gdp, rdp"):
+    with pytest.raises(ValueError, match="best, gdp, pld, rdp"):
         guarantee(Balance(), relation=REPLACE_ONE, delta=DELTA, accountant="clt")

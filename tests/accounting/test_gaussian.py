@@ -7,7 +7,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from accounting.accountants import compose_gdp, guarantee
+from accounting.accountants import guarantee
+from accounting.answers import compose_gdp
 from accounting.balances import Balance
 from accounting.events import Event, Full, Gaussian, NeighboringRelation
 from accounting.gaussian import (

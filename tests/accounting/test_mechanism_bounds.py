@@ -223,9 +223,11 @@ def test_amplification_of_a_declared_step_is_named() -> None:
 
 @pytest.mark.parametrize("steps", [1, 100, 9_999])
 def test_failures_are_taken_from_delta(steps: int) -> None:
-    fails = guarantee(balance(DECLARED, steps=steps), relation=REPLACE_ONE, delta=1e-5)
+    fails = guarantee(
+        balance(DECLARED, steps=steps), relation=REPLACE_ONE, delta=1e-5, accountant="rdp"
+    )
     pure = balance(ApproximateDp(epsilon=0.2, delta=0.0), steps=steps)
-    left = guarantee(pure, relation=REPLACE_ONE, delta=1e-5 - steps * 1e-9)
+    left = guarantee(pure, relation=REPLACE_ONE, delta=1e-5 - steps * 1e-9, accountant="rdp")
     assert epsilon_of(fails) >= epsilon_of(left)
     assert fails.epsilon == pytest.approx(epsilon_of(left), rel=1e-9)
     assert fails.delta == 1e-5
@@ -233,20 +235,24 @@ def test_failures_are_taken_from_delta(steps: int) -> None:
 
 @pytest.mark.parametrize("steps", [10_000, 10_001, 10**9])
 def test_failures_that_take_all_of_delta_leave_no_bound(steps: int) -> None:
-    answer = guarantee(balance(DECLARED, steps=steps), relation=REPLACE_ONE, delta=1e-5)
+    answer = guarantee(
+        balance(DECLARED, steps=steps), relation=REPLACE_ONE, delta=1e-5, accountant="rdp"
+    )
     assert answer.epsilon is None
     assert answer.reason == "The bound says nothing: epsilon is infinite or delta is one."
 
 
 def test_failures_are_added_to_the_delta_that_is_asked_for() -> None:
     pure = balance(ApproximateDp(epsilon=0.2, delta=0.0), steps=100)
-    before = guarantee(pure, relation=REPLACE_ONE, epsilon=8.0).delta
-    after = guarantee(balance(DECLARED, steps=100), relation=REPLACE_ONE, epsilon=8.0).delta
+    before = guarantee(pure, relation=REPLACE_ONE, epsilon=8.0, accountant="rdp").delta
+    after = guarantee(
+        balance(DECLARED, steps=100), relation=REPLACE_ONE, epsilon=8.0, accountant="rdp"
+    ).delta
     assert before is not None
     assert after is not None
     assert before + 1e-7 <= after <= (before + 1e-7) * (1 + 1e-12)
     certain = balance(ApproximateDp(epsilon=0.2, delta=0.5), steps=2)
-    assert guarantee(certain, relation=REPLACE_ONE, epsilon=8.0).epsilon is None
+    assert guarantee(certain, relation=REPLACE_ONE, epsilon=8.0, accountant="rdp").epsilon is None
 
 
 def test_a_step_that_is_declared_to_tell_nothing_costs_its_failures() -> None:
