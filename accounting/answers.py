@@ -1,7 +1,7 @@
 """Each accountant's answer: from a balance and a question to one bound.
 
-An accountant takes the losses of the balance's events, composes them and reads off epsilon or delta.
-All here serve schedules that are fixed in advance; filters.py serves others.
+An accountant takes the losses of the balance's events, composes them and reads off epsilon or
+delta. All here serve schedules that are fixed in advance; filters.py serves others.
 """
 
 import math
@@ -22,7 +22,7 @@ from accounting.bounds import (
 )
 from accounting.coarsening import ROUNDED_WIDTH, Rounded, rounded_outward
 from accounting.domination import Domination, attained, pld_bounds
-from accounting.events import Event, NeighboringRelation
+from accounting.events import NeighboringRelation
 from accounting.gaussian import gaussian_delta, gaussian_epsilon
 from accounting.guarantees import Assumption, Bound, Status, weakest
 from accounting.numerics import UNIT_ROUNDOFF, Array, rounded_down, rounded_up, sum_up

@@ -1,7 +1,7 @@
 """Which pair of distributions dominates an event: what the PLD accountant composes.
 
-The theorems are those of bounds.py: each says that a step is dominated by a pair, and its Renyi curve
-is that pair's. Here the pair itself is kept.
+The theorems are those of bounds.py: each says that a step is dominated by a pair, and its Renyi
+curve is that pair's. Here the pair itself is kept.
 """
 
 import math

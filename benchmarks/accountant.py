@@ -5,8 +5,8 @@
 from the root of the repository, in an environment with the `peers` extra; without it the peer's
 columns say so. Both run in this process, in turn, and medians are printed. Cold: nothing is
 remembered, a distinct step is met for the first time. Warm: the steps' moments are remembered, the
-answer is not. The peer runs at its default interval of 1e-4 and gives an upper bound alone; `excess`
-is how far it lies above our lower end. --quick leaves out the ledger of 200 steps and the
+answer is not. The peer runs at its default interval of 1e-4 and gives an upper bound alone;
+`excess` is how far it lies above our lower end. --quick leaves out the ledger of 200 steps and the
 calibration, which take the peer minutes.
 """
 
@@ -155,7 +155,8 @@ def line(workload: Workload) -> str:
     if not theirs:
         return text + "   not installed"
     slow = statistics.median(theirs)
-    return f"{text} {slow:>9.0f} {value / lower - 1:>8.0e} {slow / mine:>6.0f}x {slow / again:>6.0f}x"
+    text += f" {slow:>9.0f} {value / lower - 1:>8.0e}"
+    return f"{text} {slow / mine:>6.0f}x {slow / again:>6.0f}x"
 
 
 def print_calibration() -> None:
@@ -199,9 +200,11 @@ FRESH_PROGRAM: Final = """
 import time; start = time.perf_counter()
 from accounting import *
 from accounting.events import Gaussian, Poisson
-event = Event(mechanism=Gaussian(noise_multiplier=1.1), sampling=Poisson(sampling_probability=256/60000))
+sampling = Poisson(sampling_probability=256/60000)
+event = Event(mechanism=Gaussian(noise_multiplier=1.1), sampling=sampling)
 imported = time.perf_counter()
-guarantee(Balance(steps={event: 14040}), relation=NeighboringRelation.ADD_OR_REMOVE_ONE, delta=1e-5)
+relation = NeighboringRelation.ADD_OR_REMOVE_ONE
+guarantee(Balance(steps={event: 14040}), relation=relation, delta=1e-5)
 done = time.perf_counter()
 import resource
 print(imported - start, done - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
@@ -215,7 +218,9 @@ def print_fresh() -> None:
         out = subprocess.check_output([sys.executable, "-c", FRESH_PROGRAM], text=True)
         runs.append([float(word) for word in out.split()])
     imported, done, memory = (statistics.median(column) for column in zip(*runs, strict=True))
-    print(f"\nA fresh process: import {imported:.2f} s, epsilon of W1 {done:.2f} s, {memory:.0f} MB")
+    print(
+        f"\nA fresh process: import {imported:.2f} s, epsilon of W1 {done:.2f} s, {memory:.0f} MB"
+    )
 
 
 def decaying(distinct: int) -> Balance:
@@ -238,8 +243,8 @@ def print_many() -> None:
         found = guarantee(balance, relation=RELATION, delta=1e-6)
         upper, lower = found.epsilon or 0.0, found.epsilon_lower or 0.0
         print(
-            f"{distinct:>8} distinct steps: [{lower:.5f}, {upper:.5f}], width {1 - lower / upper:.1e},"
-            f" {statistics.median(times) / 1e3:.2f} s"
+            f"{distinct:>8} distinct steps: [{lower:.5f}, {upper:.5f}], width"
+            f" {1 - lower / upper:.1e}, {statistics.median(times) / 1e3:.2f} s"
         )
 
 
@@ -249,7 +254,9 @@ PEER: Final = peer()
 def main() -> None:
     """Print every table."""
     parser = argparse.ArgumentParser(description="certified brackets beside a peer")
-    parser.add_argument("--quick", action="store_true", help="leave out what takes the peer minutes")
+    parser.add_argument(
+        "--quick", action="store_true", help="leave out what takes the peer minutes"
+    )
     quick = parser.parse_args().quick
     print_fresh()
     print_brackets("Training runs", RUNS if quick else [*RUNS, MANY])

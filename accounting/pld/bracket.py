@@ -1,13 +1,15 @@
 """The bracket of a composition: which engine, both orders of the pairs, one answer.
 
-The rule. Steps that are all Gaussian have a closed form. A single unit is read from its profile, and
-few discrete outcomes are counted. All else goes to the contour if it has moments and its transform decays within the contour's nodes, and to the
-lattice if not. The answer of a composition is the larger of the two orders; the smaller need only be
-shown not to exceed it, which takes fewer nodes.
+The rule. Steps that are all Gaussian have a closed form. A single unit is read from its profile,
+and few discrete outcomes are counted. All else goes to the contour if it has moments and its
+transform decays within the contour's nodes, and to the lattice if not. The answer of a composition
+is the larger of the two orders; the smaller need only be shown not to exceed it, which takes fewer
+nodes.
 """
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
@@ -108,9 +110,9 @@ def epsilon_bracket(
 ) -> Bracket:
     """Epsilon at a delta of a composition whose steps are dominated by pairs.
 
-    Steps may depend on the answers of earlier ones; their parameters may not. Each order of the pairs
-    is composed over the whole history, and the larger epsilon counts. With M the product of the
-    moments E[e^(zL)] of the losses,
+    Steps may depend on the answers of earlier ones; their parameters may not. Each order of the
+    pairs is composed over the whole history, and the larger epsilon counts. With M the product of
+    the moments E[e^(zL)] of the losses,
 
     delta(epsilon) = (1/2 pi) int M(z) e^(-z epsilon) / (z (1+z)) dt,  z = lam + i t,
 
@@ -204,7 +206,7 @@ def delta_bracket(units: Units, *, epsilon: float, width: float = WIDTH) -> Brac
 
 
 def _within(units: Units, direction: Direction, *, epsilon: float, delta: float) -> bool:
-    """Whether delta at an epsilon is proved to be at most a value; False if it takes more to tell."""
+    """Whether delta at an epsilon is proved to be at most a value; False if that takes more."""
     if not math.isfinite(epsilon):
         return True
     read = _read_exactly(units, direction)
@@ -233,10 +235,8 @@ def _epsilon(
     if read is not None:
         return (*_exact_epsilon(read, delta), Engine.CLOSED_FORM)
     lower, upper = 0.0, math.inf
-    try:
+    with suppress(NoDecayError, NoMomentsError):
         lower, upper = contour_epsilon(units, direction, delta=delta, width=width)
-    except (NoDecayError, NoMomentsError):
-        pass
     if upper < math.inf and upper - lower <= max(width, LATTICE_WIDTH) * upper:
         return lower, upper, Engine.CONTOUR
     lower, upper = _both((lower, upper), (0.0, _chernoff_epsilon(units, direction, delta)))
@@ -324,10 +324,8 @@ def _delta(
     if read is not None:
         return (*read(epsilon), Engine.CLOSED_FORM)
     lower, upper = 0.0, 1.0
-    try:
+    with suppress(NoDecayError, NoMomentsError):
         lower, upper = contour_delta(units, direction, epsilon=epsilon, width=width)
-    except (NoDecayError, NoMomentsError):
-        pass
     if upper - lower <= 10 * LATTICE_WIDTH * upper or _too_many(units, upper):
         return lower, upper, Engine.CONTOUR
     wide = max(width, LATTICE_WIDTH)

@@ -1,12 +1,13 @@
 """Delta of a composition by inverting the Laplace transform of its loss on a vertical line.
 
-    delta(epsilon) = (1/2 pi) int M(lam + i t) e^(-(lam + i t) epsilon) / ((lam + i t)(1 + lam + i t)) dt
+    delta(epsilon) = (1/2 pi) int M(lam + i t) e^(-(lam + i t) epsilon) / ((lam + i t)(1 + lam + i
+    t)) dt
 
 where M is the product of the steps' moments to the power of their counts, and lam > 0. The integral
-is summed at t = 2 pi n / W. Summing instead of integrating adds delta(epsilon + m W) e^(lam m W) for every
-m other than 0: never less than the truth, and bounded by real moments. What is left out beyond the
-last node, the errors of the moments and every rounding are bounded and added on both sides.
-docs/theory/contour.md derives every term.
+is summed at t = 2 pi n / W. Summing instead of integrating adds delta(epsilon + m W) e^(lam m W)
+for every m other than 0: never less than the truth, and bounded by real moments. What is left out
+beyond the last node, the errors of the moments and every rounding are bounded and added on both
+sides. docs/theory/contour.md derives every term.
 """
 
 import math
@@ -129,8 +130,8 @@ def _assemble(
         log_errors += count * line.log_moment_error
     # Products and sums of the logarithms round, the phases before they are reduced to a turn.
     slack += UNIT_ROUNDOFF * (4 * (len(units) + 2) * sizes + 32)
-    thetas = spacing * np.arange(nodes)
-    z = order + 1j * thetas
+    thetas = np.asarray(spacing * np.arange(nodes), dtype=np.float64)
+    z = np.asarray(order + 1j * thetas, dtype=np.complex128)
     log_terms = log_values - np.log(z) - np.log1p(z)
     kernel = 1 / (np.abs(z) * np.abs(1 + z))
     return Inversion(

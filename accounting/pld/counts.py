@@ -1,7 +1,7 @@
 """Compositions of few discrete outcomes: every way the outcomes can be counted, exactly.
 
-After k uses of a pair with m outcomes all that matters is how often each came up. Where these counts
-are few the composition is itself a pair of finitely many outcomes, and its profile a sum.
+After k uses of a pair with m outcomes all that matters is how often each came up. Where these
+counts are few the composition is itself a pair of finitely many outcomes, and its profile a sum.
 """
 
 import math

@@ -1,11 +1,12 @@
 """How small a characteristic function must be: layers of uniform laws below a density.
 
-A measure below a law that is a sum of uniform measures, of mass p_l on an interval of length s_l, gives
+A measure below a law that is a sum of uniform measures, of mass p_l on an interval of length s_l,
+gives
 
     |phi(theta)| <= 1 - sum_l p_l (1 - |sinc(theta s_l / 2)|),
 
-because the transform of a uniform law has that modulus whatever its centre. The superlevel sets of a
-density below the law's are such intervals.
+because the transform of a uniform law has that modulus whatever its centre. The superlevel sets of
+a density below the law's are such intervals.
 """
 
 import math
@@ -37,7 +38,7 @@ def spread_out(t: Array) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """Masses of uniform layers, by the length of their interval: ratio^first, ratio^(first+1), ..."""
+    """Masses of uniform layers by the length of their interval: ratio^first, ratio^(first+1), .."""
 
     first: int
     masses: Array  # lower; they add up to at most one
@@ -73,10 +74,10 @@ def layers_of(
 ) -> Layers:
     """Layers below the tilted law of the loss of a sampled Gaussian pair.
 
-    Between grid points the tilted density of x is at least the smaller of its ends times e^(-k h^2/8),
-    k = max(0, power/(4 sigma^4) - 1/sigma^2) bounding its logarithm's second derivative. The loss has slope
-    w/sigma^2 with w rising, so a cell's density of the loss is at least that over the slope at its right end,
-    and its length at least h times the slope at its left end.
+    Between grid points the tilted density of x is at least the smaller of its ends times e^(-k
+    h^2/8), k = max(0, power/(4 sigma^4) - 1/sigma^2) bounding its logarithm's second derivative.
+    The loss has slope w/sigma^2 with w rising, so a cell's density of the loss is at least that
+    over the slope at its right end, and its length at least h times the slope at its left end.
 
     Args:
         densities: of x under the tilted law at the points, off by a relative 1e-6 at most; (m,).
@@ -111,4 +112,5 @@ def layers_of(
         return Layers.none()
     bins = np.floor(np.log(sizes[kept]) / _LOG_RATIO).astype(np.int64)
     first = int(np.min(bins))
-    return Layers(first, np.bincount(bins - first, masses[kept]) * (1 - 1e-9))
+    found = np.bincount(bins - first, masses[kept]) * (1 - 1e-9)
+    return Layers(first, np.asarray(found, dtype=np.float64))

@@ -23,8 +23,8 @@ _LOG_SCALE_MAX: Final = 600.0
 def log_alias(log_total: Array, index: int, *, window: float, epsilon: float) -> float:
     """Log of sum over m != 0 of e^(lam (epsilon + m W)) delta(epsilon + m W). Upper.
 
-    delta(x) is at most c(l) M(l) e^(-l x) for any order l, and at most one. A larger order bounds the terms
-    with m > 0 by a geometric series, a smaller one or one itself those with m < 0.
+    delta(x) is at most c(l) M(l) e^(-l x) for any order l, and at most one. A larger order bounds
+    the terms with m > 0 by a geometric series, a smaller one or one itself those with m < 0.
     """
     order = LADDER[index]
     window = window * (1 - 8 * UNIT_ROUNDOFF)
@@ -40,10 +40,10 @@ def log_alias(log_total: Array, index: int, *, window: float, epsilon: float) ->
 
 
 def log_truncations(log_moduli: Array, thetas: Array, spacing: float) -> Array:
-    """Log of what the nodes from thetas[i] on may add, relative to M(lam) e^(-lam epsilon). Upper, (k,).
+    """Log of what the nodes from thetas[i] on add, as a share of M(lam) e^(-lam epsilon). Upper.
 
-    Node n adds at most spacing/pi |phi(t_n)| / t_n^2. Between grid points |phi| is at most its bound at
-    the left one and the sum over nodes at most the integral plus one node.
+    Node n adds at most spacing/pi |phi(t_n)| / t_n^2. Between grid points |phi| is at most its
+    bound at the left one and the sum over nodes at most the integral plus one node.
     """
     inverse = 1 / thetas
     spans = inverse - np.append(inverse[1:], 0.0) + spacing * inverse * inverse
@@ -57,7 +57,8 @@ def log_truncations(log_moduli: Array, thetas: Array, spacing: float) -> Array:
 def moment_errors(log_values: Array, slack: Array, kernel: Array, spacing: float) -> float:
     """What errors of the moments may change, relative to M(lam) e^(-lam epsilon). Upper.
 
-    The product of the phi, each to its count, is off by at most e^(log_values) (e^slack - 1) at a node.
+    The product of the phi, each to its count, is off by at most e^(log_values) (e^slack - 1) at a
+    node.
     """
     with np.errstate(over="ignore"):
         near = np.exp(log_values) * np.expm1(np.minimum(slack, 1.0))
@@ -69,8 +70,8 @@ def moment_errors(log_values: Array, slack: Array, kernel: Array, spacing: float
 def summation_rounding(terms: Array, thetas: Array, epsilon: float, spacing: float) -> float:
     """Rounding of the sum over nodes, relative to M(lam) e^(-lam epsilon). Upper.
 
-    Each term is an exponential whose phase is off by roundoffs of theta epsilon; the sum of N terms is off
-    by N roundoffs of their moduli.
+    Each term is an exponential whose phase is off by roundoffs of theta epsilon; the sum of N terms
+    is off by N roundoffs of their moduli.
     """
     roundoffs = 8 * thetas * abs(epsilon) + (len(terms) + 32)
     return float(spacing / math.pi * (terms @ roundoffs)) * UNIT_ROUNDOFF * 1.01
@@ -84,7 +85,7 @@ def scale_rounding(log_sizes: float, log_errors: float, order: float, epsilon: f
 
 @dataclass(frozen=True, slots=True)
 class Inversion:
-    """A composition in one direction, ready to be read at any epsilon near the one it was made for."""
+    """A composition in one direction, to be read at any epsilon near the one it was made for."""
 
     index: int
     order: float

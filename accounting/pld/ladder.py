@@ -1,7 +1,7 @@
 """Real orders: upper bounds of the moments of every pair, on one fixed ladder.
 
-M(lam) = E[e^(lam L)] is the moment of the loss L under the first law of the direction; lam + 1 is the
-Renyi order. The ladder serves to choose where to invert the transform and to bound what lies
+M(lam) = E[e^(lam L)] is the moment of the loss L under the first law of the direction; lam + 1 is
+the Renyi order. The ladder serves to choose where to invert the transform and to bound what lies
 outside the window of the inversion (contour.py). docs/theory/contour.md derives every term.
 """
 
@@ -23,6 +23,7 @@ from accounting.pld.pairs import (
     SymmetricPair,
 )
 from accounting.pld.quadrature import (
+    grid_points,
     grid_spacing,
     log_tails,
     losses_at,
@@ -30,8 +31,8 @@ from accounting.pld.quadrature import (
     widest_range,
 )
 
-# From ledgers with an epsilon of millions to ledgers with one of millionths; close together where the
-# orders of training runs lie, so that some order is within 6 % of the best.
+# From ledgers with an epsilon of millions to ledgers with one of millionths; close together where
+# the orders of training runs lie, so that some order is within 6 % of the best.
 LADDER: Final[Array] = np.concatenate(
     [
         np.geomspace(1e-6, 0.05, 24, endpoint=False),
@@ -43,9 +44,9 @@ LADDER.flags.writeable = False
 # Moments beyond e^600 are not needed: the bound they give is worse than that of smaller orders.
 LOG_MOMENT_MAX: Final = 600.0
 CACHE_ENTRIES: Final = 16384  # of 0.9 kB each
-# Where a record is added, larger orders would need a much finer grid. There the moment is bounded by
-# the one where it is removed, which is never smaller (docs/theory/renyi.md, Proposition 1), and by
-# the largest loss there is.
+# Where a record is added, larger orders would need a much finer grid. There the moment is bounded
+# by the one where it is removed, which is never smaller (docs/theory/renyi.md, Proposition 1), and
+# by the largest loss there is.
 ADD_ORDER_MAX: Final = 100.0
 TARGET: Final = 1e-15  # share of the moment that discretisation may add
 
@@ -147,7 +148,7 @@ def _sampled_gaussian(pair: SampledGaussianPair, direction: Direction) -> Array:
     powers = 1 + orders if direction is Direction.REMOVE else -orders
     phase, h = grid_spacing(pair, power=float(powers[-1]), theta=0.0, share=TARGET)
     left, right = widest_range(pair, power=float(powers[-1]))
-    x = left + h * np.arange(math.ceil((right - left) / h) + 1)
+    x = grid_points(left, right, h)
     losses = losses_at(x, pair)
     exponents = powers[:, None] * losses.loss - 0.5 * (x / sigma) ** 2
     tops = np.max(exponents, axis=1)

@@ -1,7 +1,8 @@
 """Complex orders: the moments of a pair on a vertical line, and how fast they must decay along it.
 
-phi(theta) = M(lam + i theta) / M(lam) is the characteristic function of the loss under the law tilted by
-e^(lam L). A ledger's line is the product of its steps' lines, each to the power of its count.
+phi(theta) = M(lam + i theta) / M(lam) is the characteristic function of the loss under the law
+tilted by e^(lam L). A ledger's line is the product of its steps' lines, each to the power of its
+count.
 """
 
 import math
@@ -26,6 +27,7 @@ from accounting.pld.pairs import (
 )
 from accounting.pld.quadrature import (
     Losses,
+    grid_points,
     grid_spacing,
     log_tails,
     losses_at,
@@ -116,7 +118,8 @@ def line_of(pair: Pair, direction: Direction, *, order: float, spacing: float, n
     key = (pair, direction, order, spacing, nodes)
     found = _LINES.get(key)
     if found is None:
-        found = _line(pair, direction, order, spacing * np.arange(nodes))
+        theta = np.asarray(spacing * np.arange(nodes), dtype=np.float64)
+        found = _line(pair, direction, order, theta)
         _LINES.put(key, found)
     return found
 
@@ -230,7 +233,8 @@ def _discrete(pair: DiscretePair, direction: Direction, order: float, theta: Arr
         raise NoMomentsError("Every loss is infinite.")
     top = float(np.max(losses))
     weights = probabilities * np.exp(order * (losses - top))
-    values = np.exp(1j * np.multiply.outer(theta, losses)) @ weights
+    turned = np.exp(1j * np.multiply.outer(theta, losses))
+    values = np.asarray(turned @ weights, dtype=np.complex128)
     log_ratios = np.abs(np.log(probabilities)) + 2  # a loss is off by roundoffs of its logarithms
     spread = float(weights @ (log_ratios + np.abs(losses)))
     size = len(losses) + LIBRARY_ULPS * 16 * (theta + 2 * order + 1) * (spread + 1)
@@ -251,7 +255,8 @@ def _closed(moments: ComplexArray, log_scale: float, error: Array) -> Line:
 def _logarithms(beyond_one: ComplexArray, error: Array) -> tuple[ComplexArray, Array]:
     """(log of 1 + v, slack), given v and its absolute errors.
 
-    Where |1 + v| > 1/2, log |1 + v| = log1p(2 Re v + |v|^2) / 2 keeps the relative accuracy of a small v.
+    Where |1 + v| > 1/2, log |1 + v| = log1p(2 Re v + |v|^2) / 2 keeps the relative accuracy of a
+    small v.
     """
     real, imaginary = beyond_one.real, beyond_one.imag
     excess = real * (2 + real) + imaginary * imaginary
@@ -283,7 +288,7 @@ def _grid(pair: SampledGaussianPair, direction: Direction, order: float, reach: 
     left, right = scan.left, scan.right
     if not right - left < GRID_POINTS_MAX * h:
         raise NoMomentsError("The transform turns too fast to be summed.")
-    x = left + h * np.arange(math.ceil((right - left) / h) + 1)
+    x = grid_points(left, right, h)
     losses = losses_at(x, pair)
     exponents = power * losses.loss - 0.5 * (x / sigma) ** 2
     top = float(np.max(exponents))
@@ -332,7 +337,7 @@ def _scan(pair: SampledGaussianPair, direction: Direction, order: float, closer:
     power = 1 + order if direction is Direction.REMOVE else -order
     left, right = widest_range(pair, power=power)
     h = (right - left) / (closer * SCAN_POINTS)
-    x = left + h * np.arange(closer * SCAN_POINTS + 1)
+    x = grid_points(left, right, h)
     losses = losses_at(x, pair)
     logs = power * losses.loss - 0.5 * (x / sigma) ** 2
     kept = np.flatnonzero(logs >= np.max(logs) - NEGLIGIBLE)
@@ -354,8 +359,8 @@ def _scan(pair: SampledGaussianPair, direction: Direction, order: float, closer:
 def rounding_of_weights(x: Array, losses: Losses, power: float, sigma: float) -> Array:
     """Relative error of each weight. Upper, (m,).
 
-    A weight is an exponential, off by the rounding of its exponent; the displacement of its grid point by
-    the rounding of its place is included.
+    A weight is an exponential, off by the rounding of its exponent; the displacement of its grid
+    point by the rounding of its place is included.
     """
     displaced = (np.abs(x) + abs(float(x[0]))) * np.abs(x) / sigma**2
     of_exponents = displaced + abs(power) * np.abs(losses.loss) + 2 * LIBRARY_ULPS
@@ -366,9 +371,9 @@ def rounding_of_phases(grid: Grid, theta: Array) -> Array:
     """Error of the sum of weights times e^(i theta loss) - 1, relative to M(lam). Upper, (nodes,).
 
     A relative error r of a weight, and the m roundoffs of summing m terms in three parts, count in
-    proportion to |e^(i theta loss) - 1| <= d = min(2, theta |loss|), twice for the sum of the weights that
-    divides; each part of the sum is at most 4 d. An error of the loss counts theta times. d rises in
-    theta, so it is taken at the end of each block of nodes.
+    proportion to |e^(i theta loss) - 1| <= d = min(2, theta |loss|), twice for the sum of the
+    weights that divides; each part of the sum is at most 4 d. An error of the loss counts theta
+    times. d rises in theta, so it is taken at the end of each block of nodes.
     """
     block = max(1, math.isqrt(len(theta)))
     ends = np.append(theta[block - 1 :: block], theta[-1])
@@ -384,8 +389,8 @@ def rounding_of_phases(grid: Grid, theta: Array) -> Array:
 def _transform(losses: Array, weights: Array, theta: Array) -> ComplexArray:
     """sum_j weights_j (e^(i theta_n losses_j) - 1): two short tables of phases, one matrix product.
 
-    With theta = a + b, e^(i(a+b)) - 1 = (e^(ia) - 1)(e^(ib) - 1) + (e^(ia) - 1) + (e^(ib) - 1): near
-    theta loss = 0 nothing cancels.
+    With theta = a + b, e^(i(a+b)) - 1 = (e^(ia) - 1)(e^(ib) - 1) + (e^(ia) - 1) + (e^(ib) - 1):
+    near theta loss = 0 nothing cancels.
     """
     nodes = len(theta)
     block = max(1, math.isqrt(nodes))

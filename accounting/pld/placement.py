@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 from scipy import special
 
 from accounting.events import Direction
@@ -64,7 +65,9 @@ class _Saddle:
     mean: Array
     spread: Array  # standard deviation; NaN where rounding hides it
     log_delta: Array  # at epsilon = mean
-    usable: Array  # not so small an order that rounding decides, and the window would be too wide
+    usable: npt.NDArray[
+        np.bool_
+    ]  # not so small an order that rounding decides, and the window would be too wide
 
 
 def _saddle(log_total: Array) -> _Saddle:
@@ -154,7 +157,8 @@ def place(log_total: Array, guess: Guess, *, share: float, steps: int) -> Placem
     usable = np.isfinite(windows) & (windows > 0) & np.isfinite(amplified) & np.isfinite(nodes)
     if not np.any(usable):
         raise NoDecayError("The orders that are known do not bound the window.")
-    # The errors of the moments grow with the steps and with how far M e^(-lam epsilon) is above delta.
+    # The errors of the moments grow with the steps and with how far M e^(-lam epsilon) is above
+    # delta.
     least = float(np.min(amplified[usable]))
     limit = max(least + 1.0, math.log(share / (steps * 1e-13)))
     best = int(np.argmin(np.where(usable & (amplified <= limit), nodes, np.inf)))

@@ -1,8 +1,8 @@
 """Integrals over the noise of a sampled Gaussian pair: a trapezoidal sum and what it leaves out.
 
-Under N(0, sigma^2) the ratio of the pair is S(x) = 1-q + q e^u with u = (2x-1)/(2 sigma^2), and every
-moment is an integral of density times S^e times e^(i theta log S) with a real power e: 1 + lam where
-a record is removed, -lam where one is added. docs/theory/contour.md derives every term.
+Under N(0, sigma^2) the ratio of the pair is S(x) = 1-q + q e^u with u = (2x-1)/(2 sigma^2), and
+every moment is an integral of density times S^e times e^(i theta log S) with a real power e: 1 +
+lam where a record is removed, -lam where one is added. docs/theory/contour.md derives every term.
 """
 
 import math
@@ -33,7 +33,7 @@ class Losses:
 
 
 def losses_at(x: Array, pair: SampledGaussianPair) -> Losses:
-    """log S at equally spaced points."""
+    """Log S at equally spaced points."""
     q, variance = pair.sampling_probability, pair.noise_multiplier**2
     u = (2 * x - 1) / (2 * variance)
     near = np.minimum(u, _FAR)
@@ -70,15 +70,20 @@ def grid_spacing(
     return float(_PHASES[best]), float(spacings[best])
 
 
+def grid_points(left: float, right: float, h: float) -> Array:
+    """Points from `left` by steps of h until `right` is passed."""
+    return np.asarray(left + h * np.arange(math.ceil((right - left) / h) + 1), dtype=np.float64)
+
+
 def strip_share(
     pair: SampledGaussianPair, *, power: float, theta: float, phase: float, h: float
 ) -> float:
     """The trapezoidal sum's distance from the integral, as a share of M(lam). Upper.
 
-    The integrand is analytic where |Im x| < phase sigma^2. There |S| <= S(Re x), |arg S| <= phase and
-    |S| >= cos(phase/2) S(Re x), so its modulus integrates to at most e^g M(lam) with
-    g = phase^2 sigma^2/2 + theta phase, plus |e| log(1/cos(phase/2)) for powers e < 0. The error is at most
-    2 e^g / (e^(2 pi phase sigma^2/h) - 1).
+    The integrand is analytic where |Im x| < phase sigma^2. There |S| <= S(Re x), |arg S| <= phase
+    and |S| >= cos(phase/2) S(Re x), so its modulus integrates to at most e^g M(lam) with g =
+    phase^2 sigma^2/2 + theta phase, plus |e| log(1/cos(phase/2)) for powers e < 0. The error is at
+    most 2 e^g / (e^(2 pi phase sigma^2/h) - 1).
     """
     grown = 0.5 * (phase * pair.noise_multiplier) ** 2 + theta * phase
     if power < 0:
