@@ -217,7 +217,7 @@ def _within(units: Units, direction: Direction, *, epsilon: float, delta: float)
         logs = log_total_moments(units, direction) + LOG_BEST_SHARE - LADDER * epsilon
         slack = 16 * UNIT_ROUNDOFF * (1 + LADDER * epsilon)
         least = float(np.min(logs + slack))
-        if failed + math.exp(min(0.0, least)) * (1 + 1e-12) <= delta:
+        if (failed + math.exp(min(0.0, least))) * (1 + 1e-12) <= delta:
             return True
         return contour_delta(units, direction, epsilon=epsilon, width=_CHECK_WIDTH)[1] <= delta
     except (NoDecayError, NoMomentsError):

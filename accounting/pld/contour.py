@@ -24,7 +24,7 @@ from accounting.pld.inversion import (
     log_truncations,
     moment_errors,
 )
-from accounting.pld.ladder import LADDER, finite_losses
+from accounting.pld.ladder import LADDER, NoMomentsError, finite_losses
 from accounting.pld.lines import line_of, log_modulus
 from accounting.pld.pairs import DiscretePair
 from accounting.pld.placement import (
@@ -52,11 +52,14 @@ _SLOW: Final = (512, 8192)
 
 def failure_of(units: Units, direction: Direction) -> tuple[float, float]:
     """(lower, upper) probability that some loss is infinite."""
-    log_kept = math.fsum(
-        count * math.log1p(-finite_losses(pair, direction)[2])
+    failures = [
+        (finite_losses(pair, direction)[2], count)
         for pair, count in units
         if isinstance(pair, DiscretePair)
-    )
+    ]
+    if any(not each < 1 for each, _ in failures):
+        return 1.0, 1.0
+    log_kept = math.fsum(count * math.log1p(-each) for each, count in failures)
     failure = -math.expm1(log_kept)
     return failure * (1 - 16 * UNIT_ROUNDOFF), failure * (1 + 16 * UNIT_ROUNDOFF)
 
@@ -129,7 +132,7 @@ def _assemble(
         log_moments_.append(count * line.log_moment)
         log_errors += count * line.log_moment_error
     # Products and sums of the logarithms round, the phases before they are reduced to a turn.
-    slack += UNIT_ROUNDOFF * (4 * (len(units) + 2) * sizes + 32)
+    slack += UNIT_ROUNDOFF * (4 * (len(units) + 2) * sizes + 256)
     thetas = np.asarray(spacing * np.arange(nodes), dtype=np.float64)
     z = np.asarray(order + 1j * thetas, dtype=np.complex128)
     log_terms = log_values - np.log(z) - np.log1p(z)
@@ -194,7 +197,7 @@ def contour_epsilon(
         share = max(least, _share(width, guess))
         try:
             inversion = invert(units, direction, guess, log_total, share=share)
-        except NoDecayError:
+        except (NoDecayError, NoMomentsError):
             if share == _SHARE_MAX:
                 break
             least = min(_SHARE_MAX, 30 * share)  # a rougher answer still tells where to look
@@ -203,8 +206,9 @@ def contour_epsilon(
         lower, upper = max(lower, low), min(upper, high)
         before, guess = guess, guess_near(log_total, middle, log_target)
         wanted = width * _PATIENCE[sum(len(inversion.thetas) > few for few in _SLOW)]
-        if upper - lower <= wanted * upper or _close(before, guess):
-            return lower, upper
+        narrow = upper < math.inf and upper - lower <= wanted * upper
+        if narrow or _close(before, guess):
+            break
         least = 0.0
     if upper == math.inf:
         raise NoDecayError("The transform does not decay fast enough.")

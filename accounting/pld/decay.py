@@ -22,7 +22,6 @@ _LOG_RATIO: Final = math.log(_RATIO)
 _LEVELS_SPAN: Final = 40.0  # nats of the density that are resolved, below its maximum
 # |sinc| falls to its highest side lobe here, and 1/t is below that lobe from there on.
 _LOBE: Final = 0.2173
-_LOBE_BEGIN: Final = 2.57
 _LOBE_END: Final = 1 / _LOBE
 
 
@@ -32,7 +31,7 @@ def spread_out(t: Array) -> Array:
     with np.errstate(divide="ignore", invalid="ignore"):
         middle = 1 - np.sin(t) / t
         far = 1 - 1 / t
-    found = np.where(t < _LOBE_BEGIN, middle, np.where(t < _LOBE_END, 1 - _LOBE, far))
+    found = np.where(t < _LOBE_END, np.minimum(middle, 1 - _LOBE), far)
     return np.asarray(np.where(t < 0.1, small, found) * (1 - 1e-12))
 
 

@@ -36,7 +36,7 @@ def log_alias(log_total: Array, index: int, *, window: float, epsilon: float) ->
     certain = order * (epsilon - window) - math.log(-math.expm1(-order * window))
     below = min(certain, float(np.min(logs[:index], initial=np.inf)))
     size = np.abs(np.array([above, below])) + order * (abs(epsilon) + window) + 8
-    return float(np.logaddexp(above, below) + 64 * UNIT_ROUNDOFF * np.max(size))
+    return float(np.logaddexp(above, below) + 64 * UNIT_ROUNDOFF * np.max(size) + 1e-6)
 
 
 def log_truncations(log_moduli: Array, thetas: Array, spacing: float) -> Array:
@@ -114,7 +114,7 @@ class Inversion:
         """(delta, its derivative) as the sum has them, for a search."""
         terms = self._terms(epsilon)
         log_scale = self.log_moment - self.order * epsilon
-        if log_scale > _LOG_SCALE_MAX:
+        if not log_scale <= _LOG_SCALE_MAX:
             return math.nan, math.nan
         scale = math.exp(log_scale)
         slope = -scale * self._sum(terms * self.points)
@@ -123,7 +123,7 @@ class Inversion:
     def read(self, epsilon: float) -> tuple[float, float]:
         """(lower, upper) delta."""
         log_scale = self.log_moment - self.order * epsilon
-        if log_scale > _LOG_SCALE_MAX:
+        if not log_scale <= _LOG_SCALE_MAX:
             return 0.0, 1.0
         terms = self._terms(epsilon)
         scale = math.exp(log_scale)
@@ -132,10 +132,12 @@ class Inversion:
         off = scale_rounding(self.log_sizes, self.log_errors, self.order, epsilon)
         error = scale * (self.moments_off + self.truncated + rounding) * (1 + off)
         error = (error + abs(value) * off) * (1 + 1e-12)
+        if not (math.isfinite(value) and error < math.inf):
+            return 0.0, 1.0
         log_wrapped = log_alias(self.log_total, self.index, window=self.window, epsilon=epsilon)
         wrapped = math.exp(min(700.0, log_wrapped - self.order * epsilon)) * (1 + 1e-12)
         lower = max(0.0, value - error - wrapped) * (1 - 4 * UNIT_ROUNDOFF)
-        upper = max(0.0, value + error) * (1 + 4 * UNIT_ROUNDOFF)
+        upper = max(0.0, value + error) * (1 + 4 * UNIT_ROUNDOFF) + 5e-324
         # The moments are of the finite losses alone; an infinite one adds its probability.
         return min(1.0, lower + self.failure[0]), min(1.0, upper + self.failure[1])
 
@@ -148,6 +150,8 @@ def epsilon_of(inversion: Inversion, *, delta: float, start: float) -> tuple[flo
     middle = _newton(inversion, delta=delta, start=start)
     lower, upper = inversion.read(middle)
     value, slope = inversion.estimate(middle)
+    if not math.isfinite(value + slope):
+        return 0.0, math.inf, middle
     size = max(-slope, 1e-300)
     below, above = 1.2 * abs(value - lower) / size, 1.2 * abs(upper - value) / size
     return (
@@ -159,13 +163,15 @@ def epsilon_of(inversion: Inversion, *, delta: float, start: float) -> tuple[flo
 
 def _newton(inversion: Inversion, *, delta: float, start: float) -> float:
     """Where the sum itself equals delta; zero when it is below delta there."""
-    epsilon = start
+    # Below this the scale would overflow.
+    least = (inversion.log_moment - 0.9 * _LOG_SCALE_MAX) / inversion.order
+    epsilon = max(start, least)
     for _ in range(_NEWTON_STEPS):
         value, slope = inversion.estimate(epsilon)
         if not (value > 0 and slope < 0):
             return epsilon
         step = math.log(value / delta) * value / -slope
-        moved = min(max(epsilon + step, 0.25 * epsilon - 1e-9), 2 * epsilon + 1)
+        moved = min(max(epsilon + step, 0.25 * epsilon - 1e-9, least), 2 * epsilon + 1)
         if moved <= 0:
             if epsilon == 0:
                 return 0.0
@@ -186,7 +192,7 @@ def _outward(holds: Callable[[float], bool], start: float, step: float) -> float
         point = max(0.0, start + step)
         if holds(point):
             return point
-        if point == 0:
+        if point == 0 and step < 0:
             return 0.0  # a lower end is never below zero
         step *= 2
     return 0.0 if step < 0 else math.inf

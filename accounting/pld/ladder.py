@@ -48,6 +48,7 @@ CACHE_ENTRIES: Final = 16384  # of 0.9 kB each
 # by the one where it is removed, which is never smaller (docs/theory/renyi.md, Proposition 1), and
 # by the largest loss there is.
 ADD_ORDER_MAX: Final = 100.0
+GRID_POINTS_MAX: Final = 2**16
 TARGET: Final = 1e-15  # share of the moment that discretisation may add
 
 
@@ -124,7 +125,8 @@ def _discrete(pair: DiscretePair, direction: Direction) -> Array:
         return np.full_like(LADDER, -1e4)  # nothing but infinite losses
     exponents = LADDER[:, None] * losses + np.log(probabilities)
     found = special.logsumexp(exponents, axis=1)
-    size = np.max(np.abs(exponents), axis=1) + LADDER * np.max(np.abs(np.log(probabilities)))
+    log_sizes = 1 + float(np.max(np.abs(np.log(probabilities))))
+    size = np.max(np.abs(exponents), axis=1) + (1 + LADDER) * log_sizes
     slack = UNIT_ROUNDOFF * (16 * LIBRARY_ULPS * (size + 2) + len(losses))
     return np.asarray(found + slack, dtype=np.float64)
 
@@ -148,6 +150,8 @@ def _sampled_gaussian(pair: SampledGaussianPair, direction: Direction) -> Array:
     powers = 1 + orders if direction is Direction.REMOVE else -orders
     phase, h = grid_spacing(pair, power=float(powers[-1]), theta=0.0, share=TARGET)
     left, right = widest_range(pair, power=float(powers[-1]))
+    if not right - left < GRID_POINTS_MAX * h:
+        raise NoMomentsError("There is too little noise for the moments to be summed.")
     x = grid_points(left, right, h)
     losses = losses_at(x, pair)
     exponents = powers[:, None] * losses.loss - 0.5 * (x / sigma) ** 2

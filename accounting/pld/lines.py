@@ -120,6 +120,8 @@ def line_of(pair: Pair, direction: Direction, *, order: float, spacing: float, n
     if found is None:
         theta = np.asarray(spacing * np.arange(nodes), dtype=np.float64)
         found = _line(pair, direction, order, theta)
+        found.log_values.flags.writeable = False
+        found.slack.flags.writeable = False
         _LINES.put(key, found)
     return found
 
@@ -167,8 +169,9 @@ def _laplace_modulus(pair: LaplacePair, direction: Direction, order: float, thet
     """
     b = pair.scale
     log_moment = float(log_moments(pair, direction)[np.searchsorted(LADDER, order)])
-    above = 0.5 * math.exp(order / b - log_moment)
-    below = 0.5 * math.exp(-(order + 1) / b - log_moment)
+    slack = 1 + 1e-12 * (1 + order / b)
+    above = 0.5 * math.exp(order / b - log_moment) * slack
+    below = 0.5 * math.exp(-(order + 1) / b - log_moment) * slack
     between = max(0.0, 1 - above - below)
     moduli = above + below + np.minimum(between, above / thetas)
     # The moment is known to a relative 1e-12, and so is its share that lies in atoms.
@@ -237,7 +240,7 @@ def _discrete(pair: DiscretePair, direction: Direction, order: float, theta: Arr
     values = np.asarray(turned @ weights, dtype=np.complex128)
     log_ratios = np.abs(np.log(probabilities)) + 2  # a loss is off by roundoffs of its logarithms
     spread = float(weights @ (log_ratios + np.abs(losses)))
-    size = len(losses) + LIBRARY_ULPS * 16 * (theta + 2 * order + 1) * (spread + 1)
+    size = 4 * len(losses) + LIBRARY_ULPS * 16 * (theta + 2 * order + 1) * (spread + 1)
     return _closed(values, order * top, UNIT_ROUNDOFF * (64 * LIBRARY_ULPS + size))
 
 
@@ -299,6 +302,8 @@ def _grid(pair: SampledGaussianPair, direction: Direction, order: float, reach: 
     share = strip_share(pair, power=power, theta=reach, phase=phase, h=h)
     log_tail = float(log_tails(pair, np.array([power]), x, losses)[0])
     left_out = 1.01 * (share + math.exp(min(0.0, log_tail - log_moment)))
+    if not left_out < 0.01:
+        raise NoMomentsError("The sum leaves out too much.")
     weight_errors = rounding_of_weights(x, losses, power, sigma)
     log_moment_error = 1.01 * (left_out + float(weights @ weight_errors))
     log_moment_error += 8 * UNIT_ROUNDOFF * (abs(top) + abs(log_moment) + 4)
@@ -353,7 +358,9 @@ def _scan(pair: SampledGaussianPair, direction: Direction, order: float, closer:
         h=h,
         drop=SCAN_DROP / closer,
     )
-    return Scan(float(x[ends][0]), float(x[ends][-1]), layers)
+    return Scan(
+        min(float(x[ends][0]), 0.0) if power > 0 else float(x[ends][0]), float(x[ends][-1]), layers
+    )
 
 
 def rounding_of_weights(x: Array, losses: Losses, power: float, sigma: float) -> Array:

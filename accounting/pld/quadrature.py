@@ -161,4 +161,4 @@ def log_tails(pair: SampledGaussianPair, powers: Array, x: Array, losses: Losses
 
 def _tail_slack(powers: Array, loss: float, end: float, sigma: float) -> Array:
     sizes = np.abs(powers) * (abs(loss) + (abs(end) + np.abs(powers) + 1) / sigma**2)
-    return np.asarray(64 * UNIT_ROUNDOFF * (sizes + (end / sigma) ** 2 + 4) + 1e-9)
+    return np.asarray(64 * UNIT_ROUNDOFF * (sizes + (end / sigma) ** 2 + 4) + 1e-9) + math.log(2)

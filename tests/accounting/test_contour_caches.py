@@ -62,6 +62,9 @@ def test_equal_pairs_share_a_line_and_no_others_do() -> None:
         return line_of(pair, direction, order=1.0, spacing=0.25, nodes=nodes)
 
     order = float(LADDER[60])
+    forth = line_of(sampled(2.0, 0.5), REMOVE, order=order, spacing=0.25, nodes=16)
+    back = line_of(sampled(2.0, 0.5), ADD, order=order, spacing=0.25, nodes=16)
+    assert forth.log_moment != back.log_moment
     assert at(GaussianPair(noise_multiplier=2.0)) is at(GaussianPair(noise_multiplier=2.0))
     assert at(GaussianPair(noise_multiplier=2.0)) is not at(GaussianPair(noise_multiplier=2.5))
     laplace = LaplacePair(scale=2.0, sampling_probability=1.0)
