@@ -89,7 +89,9 @@ def test_a_scale_out_of_range_certifies_nothing() -> None:
     base = dataclasses.replace(inverted(), log_moment=1e4)
     assert base.read(1.8) == (0, 1)
     assert np.all(np.isnan(base.estimate(1.8)))
-    assert epsilon_of(base, delta=1e-5, start=1.8)[:2] == (0.0, math.inf)
+    unknown = dataclasses.replace(inverted(), log_moment=math.nan)
+    assert unknown.read(1.8) == (0, 1)
+    assert epsilon_of(unknown, delta=1e-5, start=1.8)[:2] == (0.0, math.inf)
 
 
 def test_a_delta_too_small_for_a_double_is_not_said_to_be_zero() -> None:
