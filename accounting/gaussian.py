@@ -1,6 +1,7 @@
 """Closed forms for Gaussian noise: mu-GDP, the privacy profile and the trade-off curve."""
 
 import math
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -19,6 +20,8 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(12)
 # From here on 1 - t m(t) cancels; 25 terms of the continued fraction give it to full precision.
 _FAR: Final = 5.0
 _FRACTION_TERMS: Final = 25
+_SECANTS: Final = 12
+_PIN: Final = 1e-9  # relative half-width of what is left to bisection
 MU_MAX: Final = 1e150  # mu squared must stay finite
 MU_MIN: Final = 1e-300  # below, a release says nothing; rounded up to this
 
@@ -163,7 +166,26 @@ def gaussian_epsilon(delta: float, *, mu: float) -> float:
 
     if holds(0.0):
         return 0.0
-    return least_true(holds, low=0.0, high=_large_enough(mu, log_target))
+    low, high = _pinned(holds, mu, log_target)
+    return least_true(holds, low=low, high=high)
+
+
+def _pinned(holds: Callable[[float], bool], mu: float, log_target: float) -> tuple[float, float]:
+    """(low, high) around where log(delta) meets a target, close together if secants converge."""
+    high = _large_enough(mu, log_target)
+    before, after = 0.5 * high, high
+    value_before = log_gaussian_delta(before, mu=mu)[0] - log_target
+    for _ in range(_SECANTS):
+        value = log_gaussian_delta(after, mu=mu)[0] - log_target
+        if not (math.isfinite(value) and value != value_before):
+            break
+        step = value * (after - before) / (value - value_before)
+        before, value_before = after, value
+        after = min(max(after - step, 1e-3 * after), high)
+        if abs(step) <= 1e-11 * after:
+            break
+    low, near = after * (1 - _PIN), min(after * (1 + _PIN), high)
+    return (0.0 if holds(low) else low), (near if holds(near) else high)
 
 
 def _large_enough(mu: float, log_target: float) -> float:
@@ -194,7 +216,8 @@ def gaussian_bracket_epsilon(delta: float, *, mu: tuple[float, float]) -> tuple[
 
     if small_enough(0.0):
         return 0.0, upper
-    return crossing(small_enough, low=0.0, high=_large_enough(low, log_target))[0], upper
+    below, above = _pinned(small_enough, low, log_target)
+    return crossing(small_enough, low=below, high=above)[0], upper
 
 
 def gaussian_bracket_delta(epsilon: float, *, mu: tuple[float, float]) -> tuple[float, float]:

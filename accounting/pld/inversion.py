@@ -16,7 +16,7 @@ from accounting.pld.lines import ComplexArray
 
 _NEWTON_STEPS: Final = 60
 _OUTWARD_STEPS: Final = 60
-_NEAR_ENOUGH: Final = 1e-9  # Newton then is within its square
+_NEAR_ENOUGH: Final = 1e-6  # Newton then is within about its square
 _LOG_SCALE_MAX: Final = 600.0
 
 
@@ -147,13 +147,12 @@ def epsilon_of(inversion: Inversion, *, delta: float, start: float) -> tuple[flo
 
     A bracket end that cannot be certified is zero or infinite.
     """
-    middle = _newton(inversion, delta=delta, start=start)
+    middle, slope = _newton(inversion, delta=delta, start=start)
     lower, upper = inversion.read(middle)
-    value, slope = inversion.estimate(middle)
-    if not math.isfinite(value + slope):
-        return 0.0, math.inf, middle
+    if not math.isfinite(middle + slope):
+        return 0.0, math.inf, start
     size = max(-slope, 1e-300)
-    below, above = 1.2 * abs(value - lower) / size, 1.2 * abs(upper - value) / size
+    below, above = 1.2 * abs(delta - lower) / size, 1.2 * abs(upper - delta) / size
     return (
         _outward(lambda e: inversion.read(e)[0] >= delta, middle, -below),
         _outward(lambda e: inversion.read(e)[1] <= delta, middle, above),
@@ -161,25 +160,25 @@ def epsilon_of(inversion: Inversion, *, delta: float, start: float) -> tuple[flo
     )
 
 
-def _newton(inversion: Inversion, *, delta: float, start: float) -> float:
-    """Where the sum itself equals delta; zero when it is below delta there."""
+def _newton(inversion: Inversion, *, delta: float, start: float) -> tuple[float, float]:
+    """(epsilon, slope) where the sum itself equals delta; zero when it is below delta there."""
     # Below this the scale would overflow.
     least = (inversion.log_moment - 0.9 * _LOG_SCALE_MAX) / inversion.order
     epsilon = max(start, least)
     for _ in range(_NEWTON_STEPS):
         value, slope = inversion.estimate(epsilon)
         if not (value > 0 and slope < 0):
-            return epsilon
+            return epsilon, slope
         step = math.log(value / delta) * value / -slope
         moved = min(max(epsilon + step, 0.25 * epsilon - 1e-9, least), 2 * epsilon + 1)
         if moved <= 0:
             if epsilon == 0:
-                return 0.0
+                return 0.0, slope
             moved = 0.0
         if abs(moved - epsilon) <= _NEAR_ENOUGH * epsilon:
-            return moved
+            return moved, slope
         epsilon = moved
-    return epsilon
+    return epsilon, slope
 
 
 def _outward(holds: Callable[[float], bool], start: float, step: float) -> float:
