@@ -14,6 +14,7 @@ import numpy as np
 from accounting.balances import Balance
 from accounting.bounds import (
     EventBound,
+    NoBoundError,
     accepted,
     gdp_bounds,
     least_curve,
@@ -81,6 +82,8 @@ def compose_gdp(*, mus: Sequence[float], counts: Sequence[int]) -> float:
     return rounded_up(math.sqrt(sum_up(squares)))
 
 
+_DELTA_MIN: Final = 1e-290  # below, products of probabilities underflow
+_REASON_DELTA: Final = f"A delta below {_DELTA_MIN:g} is left to the other accountants."
 _TOO_WIDE: Final = 0.01  # relative: fewer groups, composed to the end, may then say more
 
 
@@ -208,6 +211,8 @@ def pld_bound(balance: Balance, question: Question) -> Bound:
     Raises:
         NoBoundError: some event is dominated by no accepted pair; the text says why.
     """
+    if question.delta is not None and question.delta < _DELTA_MIN:
+        raise NoBoundError(_REASON_DELTA)
     used, above, below = _pairs_of(balance, question)
     if question.delta is None:
         read: Theorem[..., Any] = delta_bracket
@@ -260,7 +265,7 @@ def attained_epsilon(
         pair = attained(event, relation)
         if pair is not None:  # leaving a step out only lowers a lower bound
             units[pair] = units.get(pair, 0) + count
-    if not units:
+    if not units or delta < _DELTA_MIN:
         return None
     return epsilon_floor(_in_order(units), delta=delta)
 

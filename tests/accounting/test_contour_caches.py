@@ -8,11 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from accounting.events import Direction
-from accounting.pld import lines
+from accounting.pld import grids, lines
 from accounting.pld.cache import ByteCache
 from accounting.pld.contour import contour_epsilon
+from accounting.pld.grids import grid_of, scan_of
 from accounting.pld.ladder import LADDER, log_moments
-from accounting.pld.lines import grid_of, line_of, scan_of
+from accounting.pld.lines import line_of
 from accounting.pld.pairs import GaussianPair, LaplacePair, Pair, SampledGaussianPair
 from accounting.pld.placement import Units
 
@@ -76,9 +77,9 @@ def test_equal_pairs_share_a_line_and_no_others_do() -> None:
     assert grid_of(one, REMOVE, order, 1.9) is grid_of(one, REMOVE, order, 2.0)
     assert grid_of(one, REMOVE, order, 1.9) is not grid_of(one, REMOVE, order, 2.1)
     assert lines._LINES.nbytes > 0
-    assert lines._GRIDS.nbytes > 0
+    assert grids._GRIDS.nbytes > 0
     lines.forget()
-    assert lines._LINES.nbytes == lines._GRIDS.nbytes == lines._SCANS.nbytes == 0
+    assert lines._LINES.nbytes == grids._GRIDS.nbytes == grids._SCANS.nbytes == 0
 
 
 def test_threads_find_the_same_bits_as_one_alone() -> None:

@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accounting.events import Direction
-from accounting.pld import contour, inversion, ladder, lines
+from accounting.pld import contour, grids, inversion, ladder, lines
 from accounting.pld.contour import contour_delta, contour_epsilon, failure_of, invert
+from accounting.pld.grids import grid_of
 from accounting.pld.inversion import Inversion, epsilon_of
 from accounting.pld.ladder import LADDER, NoMomentsError, log_moments
-from accounting.pld.lines import grid_of, line_of, log_modulus
+from accounting.pld.lines import line_of, log_modulus
 from accounting.pld.pairs import (
     DiscretePair,
     GaussianPair,
@@ -100,7 +101,7 @@ def test_a_delta_too_small_for_a_double_is_not_said_to_be_zero() -> None:
 
 
 def test_a_sum_cut_too_short_to_know_the_moment_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lines, "NEGLIGIBLE", 1.0)
+    monkeypatch.setattr(grids, "NEGLIGIBLE", 1.0)
     with pytest.raises((NoMomentsError, NoDecayError)):
         line_of(sampled(1.0, 0.3), REMOVE, order=float(LADDER[70]), spacing=0.3, nodes=20)
 

@@ -11,9 +11,10 @@ import pytest
 
 from accounting.events import Direction
 from accounting.numerics import UNIT_ROUNDOFF, Array
-from accounting.pld import ladder, lines, quadrature
+from accounting.pld import grids, ladder, lines, quadrature
+from accounting.pld.grids import grid_of
 from accounting.pld.ladder import LADDER, log_moments
-from accounting.pld.lines import grid_of, line_of
+from accounting.pld.lines import line_of
 from accounting.pld.pairs import (
     DiscretePair,
     GaussianPair,
@@ -311,9 +312,9 @@ def test_a_coarse_or_short_line_says_how_far_off_it_is(
     what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if what == "strip":
-        monkeypatch.setattr(lines, "TARGET", 1e-3)
+        monkeypatch.setattr(grids, "TARGET", 1e-3)
     else:
-        monkeypatch.setattr(lines, "NEGLIGIBLE", 7.0)
+        monkeypatch.setattr(grids, "NEGLIGIBLE", 7.0)
     pair, order = pair_of(1.0, 0.3), float(LADDER[ladder_index(2.0)])
     line = line_of(pair, REMOVE, order=order, spacing=0.4, nodes=12)
     worst, real = 0.0, exact_moment(pair, REMOVE, order)
@@ -337,7 +338,7 @@ def test_the_rounding_of_phases_and_of_weights_and_what_is_left_out_all_reach_th
         lines.forget()
         with monkeypatch.context() as patch:
             if value is not None:
-                patch.setattr(lines, name, value)
+                patch.setattr(lines if hasattr(lines, name) else grids, name, value)
             return line_of(PAIR, REMOVE, order=order, spacing=0.3, nodes=20).slack
 
     base = slack("", None)

@@ -8,8 +8,9 @@ import pytest
 from accounting.events import Direction
 from accounting.numerics import Array
 from accounting.pld.decay import Layers, layers_of, spread_out, theta_grid
+from accounting.pld.grids import scan_of
 from accounting.pld.ladder import LADDER
-from accounting.pld.lines import log_modulus, scan_of
+from accounting.pld.lines import log_modulus
 from accounting.pld.pairs import DiscretePair, GaussianPair, LaplacePair, SampledGaussianPair
 
 REMOVE, ADD = Direction.REMOVE, Direction.ADD
