@@ -1,7 +1,7 @@
 """Composition of lattice laws: exponential tilting, one FFT per law, and every error of both.
 
-A law puts P-mass on losses j h. Under a tilt of order lambda its masses become p e^(lambda l) / M,
-which are added up by circular convolution, and
+A law puts P-mass on losses o + j h, with its own o. Under a tilt of order lambda its masses become
+p e^(lambda l) / M, which are added up by circular convolution, and
 
     delta(epsilon) = M^k e^(-lambda epsilon) sum_{l > epsilon} g(l) w(l - epsilon),
     w(x) = e^(-lambda x) (1 - e^-x).
@@ -24,6 +24,9 @@ _U: Final = UNIT_ROUNDOFF
 _LIBRARY: Final = 2 * LIBRARY_ULPS * _U
 _FLOOR: Final = 1e-300
 _LARGE: Final = 700.0  # exponents from here on overflow
+_ATOM: Final = 0.9  # of the mass of a law that is nearly an atom
+_MUCH_OUTSIDE: Final = 1e-5  # tilted mass; more tells that the law is too coarse for the window
+_MANY: Final = 1000  # steps, from which on the roundoff of an atom matters
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,8 +37,9 @@ class Law:
     1 + excess times it.
     """
 
+    offset: float  # o, nats
     first: int  # index of the first lattice point
-    mass: Array  # P-mass at (first + i) h, shape (n,), read-only
+    mass: Array  # P-mass at o + (first + i) h, shape (n,), read-only
     infinite: float  # P-mass at infinite loss, bounded from the law's side
     excess: float  # relative, >= 0
 
@@ -44,7 +48,7 @@ class Law:
 class Frame:
     """Where a composition is looked at: any choice is safe, a good one is precise."""
 
-    order: float  # lambda of the tilt, > 0
+    order: float  # lambda of the tilt, >= 0
     first: int  # index of the first lattice point of the window
     size: int  # lattice points in the window, the length of the transform
     order_below: float  # > 0; the Chernoff order of what falls below the window
@@ -57,6 +61,8 @@ class Composition:
 
     width: float  # h, nats
     frame: Frame
+    shift: float  # loss of the lattice point of index zero: the sum of the steps' offsets
+    shifts: float  # the sum of their moduli
     mass: Array  # tilted masses g, shape (size,)
     log_scale: float  # log of M^k
     log_slack: float  # relative error of everything, as a logarithm
@@ -108,12 +114,13 @@ def outside_mass(tilted: Sequence[tuple[Law, float, int]], *, width: float, fram
     """
     bottom = sum(count * law.first for law, _, count in tilted)
     top = sum(count * (law.first + len(law.mass) - 1) for law, _, count in tilted)
+    shift = math.fsum(count * law.offset for law, _, count in tilted)
     total = 0.0
     if top >= frame.first + frame.size:
-        edge = width * (frame.first + frame.size)
+        edge = shift + width * (frame.first + frame.size)
         total += _chernoff(tilted, width=width, frame=frame, order=frame.order_above, edge=edge)
     if bottom < frame.first:
-        edge = width * frame.first
+        edge = shift + width * frame.first
         total += _chernoff(tilted, width=width, frame=frame, order=-frame.order_below, edge=edge)
     return min(2.0, total)
 
@@ -143,11 +150,12 @@ def _at_order(
     order: float,
     edge: float,
 ) -> float:
-    exponent, slack = -order * edge, 4 * _U * abs(order * edge)
+    shifts = math.fsum(count * abs(law.offset) for law, _, count in tilted)
+    exponent, slack = -order * edge, 4 * _U * abs(order) * (abs(edge) + 2 * shifts)
     for law, log_total, count in tilted:
         used: Array = np.flatnonzero(law.mass > 0).astype(np.float64)
         logs = np.log(law.mass[law.mass > 0])
-        powers = (frame.order + order) * (width * (law.first + used)) + logs
+        powers = (frame.order + order) * (law.offset + width * (law.first + used)) + logs
         peak = float(np.max(powers, initial=-_LARGE))
         exponent += count * (peak + math.log(float(np.sum(np.exp(powers - peak))) + _FLOOR))
         exponent -= count * log_total
@@ -193,41 +201,61 @@ def compose(units: Sequence[tuple[Law, int]], *, width: float, frame: Frame) -> 
     size, order = frame.size, frame.order
     spectrum = np.zeros(size // 2 + 1, dtype=np.complex128)
     growth = np.zeros(size // 2 + 1)
+    offset, slack = 0, 0.0
     scales: list[tuple[float, int]] = []
     reaches: list[tuple[float, int]] = []
     tilted: list[tuple[Law, float, int]] = []
     for law, count in units:
-        powers = order * width * (law.first + np.arange(len(law.mass)))
+        powers = order * (law.offset + width * (law.first + np.arange(len(law.mass))))
         peak = float(np.max(powers))
         mass = law.mass * np.exp(powers - peak)
         total = max(float(np.sum(mass)), _FLOOR)  # a lower law may hold nothing
         mass /= total
-        log_factor, log_growth = _log_power(mass, count, size=size)
-        spectrum += log_factor
-        growth += log_growth
+        power = _log_power(mass, count, size=size)
+        spectrum += power.log_factor
+        growth += power.growth
+        offset += count * (law.first + power.centre)
+        slack += power.slack
         scales += [(peak, count), (math.log(total), count)]
         reaches.append((float(np.max(np.abs(powers))) + abs(peak), count))
         tilted.append((law, peak + math.log(total), count))
-    power = np.exp(spectrum)
     moduli = np.exp(spectrum.real)
     errors = spectrum_error(spectrum.real, growth + _LIBRARY)
-    offset = sum(count * law.first for law, count in units)
-    circular = fft.irfft(power, size)
+    circular = fft.irfft(np.exp(spectrum), size)
     return Composition(
         width=width,
         frame=frame,
+        shift=math.fsum(count * law.offset for law, count in units),
+        shifts=math.fsum(count * abs(law.offset) for law, count in units),
         # Rolled so that entry i is the lattice point first + i; a mass is not negative.
         mass=np.maximum(np.roll(circular, (offset - frame.first) % size), 0.0),
         log_scale=math.fsum(count * scale for scale, count in scales),
-        log_slack=excess_slack(units) + scale_slack(scales) + tilt_slack(reaches),
+        log_slack=excess_slack(units) + scale_slack(scales) + tilt_slack(reaches) + slack,
         cell_error=inverse_error(moduli, errors, size=size),
         outside=outside_mass(tilted, width=width, frame=frame),
         infinite=infinite_mass(units),
     )
 
 
-def _log_power(mass: Array, count: int, *, size: int) -> tuple[Array, Array]:
-    """Count times the logarithm of a transform (complex), and its error as `spectrum_error`'s."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Power:
+    """The logarithm of a power of a transform, of a law whose point `centre` lies at index zero."""
+
+    log_factor: Array  # complex; the modulus in its real part
+    growth: Array  # its error, as `spectrum_error` takes it
+    centre: int
+    slack: float  # relative error of the whole power
+
+
+def _log_power(mass: Array, count: int, *, size: int) -> _Power:
+    """Count times the logarithm of a transform.
+
+    A law that is nearly an atom is written as one plus the transform of the rest, less its mass, so
+    that only the rest's roundoff is multiplied by the count.
+    """
+    centre = int(np.argmax(mass))
+    if mass[centre] > _ATOM and count > _MANY:
+        return _near_one(mass, count, size=size)
     if len(mass) > size:
         mass = np.bincount(np.arange(len(mass)) % size, mass, minlength=size).astype(np.float64)
     factor = fft.rfft(mass, size)
@@ -235,7 +263,30 @@ def _log_power(mass: Array, count: int, *, size: int) -> tuple[Array, Array]:
     log_factor = np.log(np.where(modulus > _FLOOR, factor, _FLOOR))
     rounding = _LIBRARY * (np.abs(log_factor) + 1)
     growth = count * (np.log1p(transform_error(size) / modulus) + rounding)
-    return count * log_factor, growth
+    return _Power(log_factor=count * log_factor, growth=growth, centre=0, slack=0.0)
+
+
+def _near_one(mass: Array, count: int, *, size: int) -> _Power:
+    """With T all mass, T (1 + w) where w = (the transform of the rest, less its mass) / T."""
+    centre = int(np.argmax(mass))
+    rest = mass.copy()
+    rest[centre] = 0.0
+    whole, off = math.fsum(mass), math.fsum(rest)
+    places = (np.arange(len(mass)) - centre) % size
+    rest = np.bincount(places, rest, minlength=size).astype(np.float64)
+    w = (fft.rfft(rest, size) - off) / whole
+    # |1 + w|^2 = 1 + 2 Re w + |w|^2, and |w| <= 2 off is well below one.
+    real = 0.5 * np.log1p(2 * w.real + np.abs(w) ** 2) + math.log(whole)
+    log_factor = real + 1j * np.arctan2(w.imag, 1 + w.real)
+    modulus = np.abs(1 + w)
+    error = off * (transform_error(size) + (8 + len(mass) / size) * _U) / whole
+    growth = count * (np.log1p(error / modulus) + 8 * _LIBRARY * np.abs(w) / modulus)
+    return _Power(
+        log_factor=count * log_factor,
+        growth=growth,
+        centre=centre,
+        slack=count * (2 * _U + 2 * _LIBRARY * abs(math.log(whole))),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +296,7 @@ class Reading:
     lower: float
     upper: float
     slope: float  # of log delta in epsilon; an estimate, for root finding only
+    noise: float  # part of delta that may be error of the transform or of its window; an estimate
 
 
 def read_delta(composition: Composition, *, epsilon: float) -> Reading:
@@ -260,123 +312,45 @@ def read_delta(composition: Composition, *, epsilon: float) -> Reading:
     frame, h, order = composition.frame, composition.width, composition.frame.order
     log_pre = composition.log_scale - order * epsilon
     if not log_pre < _LARGE:
-        return Reading(0.0, 1.0, -order)
-    start = min(max(math.floor(epsilon / h) + 1 - frame.first, 0), frame.size)
-    x = h * np.arange(frame.first + start, frame.first + frame.size) - epsilon
-    # The first point may be epsilon itself up to rounding; its weight is then zero.
+        return Reading(0.0, 1.0, -order, 0.0)
+    above = epsilon - composition.shift  # of the lattice point of index zero
+    # One point more than is above epsilon, which rounding may have put on the wrong side.
+    start = min(max(math.floor(above / h) - frame.first, 0), frame.size)
+    x = h * np.arange(frame.first + start, frame.first + frame.size) - above
     x = np.maximum(x, 0.0)
     decay, gap = np.exp(-order * x), -np.expm1(-x)
     weights = decay * gap
     mass = composition.mass[start:]
-    value, mean = float(mass @ weights), float(mass @ decay)
-    location = location_error(composition, epsilon=epsilon)
-    error = (
-        composition.cell_error * float(np.sum(weights)) * (1 + frame.size * _U)
-        + composition.outside * kernel_peak(order)
-        + location * (1 + order) * 2
-        + _U
-    )
+    value, mean = float(mass @ weights), float((mass * (gap > 0)) @ decay)
+    error = composition.cell_error * float(np.sum(weights)) * (1 + frame.size * _U) + _FLOOR
+    near = float(mass @ decay) + composition.cell_error * float(np.sum(decay))
+    if composition.outside > 0:
+        error += composition.outside * kernel_peak(order)
+        near += composition.outside
+    error += location_error(composition, epsilon=epsilon) * (1 + order) * 2 * near
     pre, slack = math.exp(log_pre), composition.log_slack
     slack += summation_slack(composition, epsilon=epsilon)
     lower = pre * (value - error) * math.exp(-slack) if slack < _LARGE else 0.0
     upper = pre * (value + error) * math.exp(slack) if slack < _LARGE else 1.0
     # d log delta / d epsilon = -(E[1; L > epsilon] - delta) / delta
     slope = -(mean - value) / value if value > 0 else -order
+    noise = composition.cell_error * float(np.sum(weights))
+    if 0 < composition.outside < _MUCH_OUTSIDE:
+        noise += composition.outside * kernel_peak(order)
+    noise /= max(value, _FLOOR)
     # infinite_mass rounds up, by less than this.
     surely = composition.infinite * (1 - 16 * _LIBRARY)
-    return Reading(max(0.0, lower) + surely, min(1.0, upper + composition.infinite), slope)
+    return Reading(max(0.0, lower) + surely, min(1.0, upper + composition.infinite), slope, noise)
 
 
 def location_error(composition: Composition, *, epsilon: float) -> float:
-    """Error of l - epsilon over the window; w moves by at most 1 + lambda times it."""
+    """Error of x = l - epsilon over the window; w moves by (1 + lambda) e^(-lambda x) times it."""
     frame = composition.frame
     reach = composition.width * (abs(frame.first) + frame.size)
-    return 4 * _U * (reach + abs(epsilon))
+    return 4 * _U * (reach + abs(epsilon) + composition.shifts)
 
 
 def summation_slack(composition: Composition, *, epsilon: float) -> float:
     """Relative error of the final sum of positive terms and of the exponent before it."""
     exponent = abs(composition.log_scale) + composition.frame.order * abs(epsilon)
     return _U * (composition.frame.size + 8 * exponent + 4 * LIBRARY_ULPS)
-
-
-# What to look at: an estimate, which costs precision where it is wrong, never truth
-
-Marks = tuple[Array, Array, int]  # losses, logarithms of their P-masses, steps
-
-
-@dataclass(frozen=True, slots=True)
-class Outlook:
-    """Where a composition has its mass under the tilt that suits a question."""
-
-    order: float  # lambda
-    epsilon: float  # Chernoff's, nats
-    log_delta: float  # Chernoff's
-    low: float  # losses between which the tilted mass lies, nats
-    high: float
-    order_below: float
-    order_above: float
-    deviation: float  # of the tilted composition, nats
-
-
-def cumulants(marks: Sequence[Marks], orders: Array) -> Array:
-    """Sum of k log E[e^(order L)] at each order, of coarse laws."""
-    total = np.zeros(len(orders))
-    for losses, logs, count in marks:
-        exponents = orders[:, None] * losses + logs
-        top = np.max(exponents, axis=1)
-        total += count * (top + np.log(np.sum(np.exp(exponents - top[:, None]), axis=1)))
-    return total
-
-
-def _deviation(marks: Sequence[Marks], order: float) -> float:
-    total = 0.0
-    for losses, logs, count in marks:
-        weights = np.exp(order * losses + logs - np.max(order * losses + logs))
-        weights /= np.sum(weights)
-        mean = float(weights @ losses)
-        total += count * float(weights @ (losses - mean) ** 2)
-    return math.sqrt(total)
-
-
-def outlook(
-    marks: Sequence[Marks], *, log_delta: float | None, epsilon: float | None, tolerance: float
-) -> Outlook:
-    """The tilt and the window for a question: epsilon at a delta, or delta at an epsilon.
-
-    Args:
-        marks: coarse laws of the steps.
-        log_delta: natural logarithm of delta; None if epsilon is given.
-        epsilon: nats; None if log_delta is given.
-        tolerance: tilted mass outside the window.
-    """
-
-    def chernoff(orders: Array) -> Array:
-        peak = -orders * np.log1p(1 / orders) - np.log1p(orders)
-        bound = cumulants(marks, orders) + peak
-        if log_delta is not None:
-            return np.asarray((bound - log_delta) / orders, dtype=np.float64)
-        return np.asarray(bound - orders * (epsilon or 0.0), dtype=np.float64)
-
-    spread = max(_deviation(marks, 0.0), 1e-12)
-    orders = np.geomspace(min(0.1, 0.1 / spread), max(50.0, 50 / spread), 40)
-    for _ in range(2):
-        best = int(np.argmin(chernoff(orders)))
-        orders = np.geomspace(orders[max(best - 1, 0)], orders[min(best + 1, len(orders) - 1)], 12)
-    order, value = float(orders[len(orders) // 2]), float(np.min(chernoff(orders)))
-    deviation = max(_deviation(marks, order), 1e-15)
-    nats = -math.log(tolerance)
-    steps = np.geomspace(0.02, 100.0, 20) * math.sqrt(2 * nats) / deviation
-    here = cumulants(marks, np.array([order]))[0]
-    above = (cumulants(marks, order + steps) - here + nats) / steps
-    below = -(cumulants(marks, order - steps) - here + nats) / steps
-    return Outlook(
-        order=order,
-        epsilon=value if epsilon is None else epsilon,
-        log_delta=value if log_delta is None else log_delta,
-        low=float(np.max(below)),
-        high=float(np.min(above)),
-        order_below=float(steps[np.argmax(below)]),
-        order_above=float(steps[np.argmin(above)]),
-        deviation=deviation,
-    )

@@ -152,7 +152,10 @@ def epsilon_of(inversion: Inversion, *, delta: float, start: float) -> tuple[flo
     if not math.isfinite(middle + slope):
         return 0.0, math.inf, start
     size = max(-slope, 1e-300)
-    below, above = 1.2 * abs(delta - lower) / size, 1.2 * abs(upper - delta) / size
+    # Where delta hardly falls the first step is only a guess; the search doubles it.
+    most = 1 + middle
+    below = min(1.2 * abs(delta - lower) / size, most)
+    above = min(1.2 * abs(upper - delta) / size, most)
     return (
         _outward(lambda e: inversion.read(e)[0] >= delta, middle, -below),
         _outward(lambda e: inversion.read(e)[1] <= delta, middle, above),

@@ -7,227 +7,80 @@ functions. docs/theory/lattice.md has the proofs.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 from scipy import fft
 
 from accounting.events import Direction
-from accounting.numerics import Array
-from accounting.pld.convolution import (
-    Composition,
-    Frame,
-    Law,
-    Outlook,
-    compose,
-    outlook,
-    read_delta,
+from accounting.pld.convolution import Composition, Frame, Law, compose, read_delta
+from accounting.pld.direct import compose_directly
+from accounting.pld.laws import Lattice, laws
+from accounting.pld.outlook import atoms, lattice_offset, lattice_width, outlook
+from accounting.pld.pairs import DiscretePair
+from accounting.pld.plan import (
+    MAX_WORK,
+    TAIL,
+    Answer,
+    Question,
+    Units,
+    error_of,
+    limit,
+    planned,
+    question_of,
+    span,
+    without_transform,
+    work_of,
 )
-from accounting.pld.laws import LAWS_KEPT, joined_dots, laws
-from accounting.pld.pairs import DiscretePair, LaplacePair, Pair, SymmetricPair
-from accounting.pld.tails import LOSS_MAX, Tails, tails
 
-MAX_CELLS: Final = 2**21  # lattice points of one step's law: 16 MB an array
-MAX_TRANSFORM: Final = 2**21  # lattice points of a composition: about a second
+FIRST_TRANSFORM: Final = 2**13  # lattice points of the first composition, which plans the others
 MAX_ROUNDS: Final = 6  # refinements; each costs at least what the one before did
 MAX_EVALUATIONS: Final = 60  # of delta, in a search for one epsilon
+_TILT_MAX: Final = 8.0  # nats a cell; more would magnify what upper laws move one cell up
+_SMOOTH: Final = 4.0  # cells between a step's quartiles, from which on it fits any lattice
+_FEW: Final = 2**12  # points of a support that fits a window whole
+_NOTHING: Final = -600.0  # log of the mass of a lower law that has none
 
 
 class NotCertifiedError(ArithmeticError):
     """Not even a trivial bracket can be stated, because the question is not one."""
 
 
-# What to look at: none of this is certified, and none of it needs to be
-
-
-_GRID: Final = np.sinh(np.linspace(0.0, math.asinh(LOSS_MAX * 1e9), 400)) * 1e-9
-_SKETCH: Final = 192  # losses in a sketch
-
-
-@lru_cache(maxsize=4 * LAWS_KEPT)
-def _reach(pair: Pair, *, direction: Direction, log10_above: int, log10_below: int) -> Array:
-    """Losses, in order: where P has 10^log10_below below, its quartiles, 10^log10_above above."""
-    grid = np.concatenate((-_GRID[:0:-1], _GRID))
-    levels = (10.0**log10_below, 0.25, 0.5, 0.75)
-    at = tails(pair, direction=direction, losses=grid)
-    beyond = at.p_above[-1]  # infinite, or treated so
-
-    def place(at: Tails) -> list[int]:
-        below = [int(np.searchsorted(at.p_below, level, side="right")) for level in levels]
-        return [
-            *below,
-            int(np.argmax(at.p_above - beyond <= 10.0**log10_above)) or len(at.p_above) - 1,
-        ]
-
-    found = []
-    for number, index in enumerate(place(at)):
-        high = min(index, len(grid) - 1)
-        fine = np.linspace(grid[max(high - 1, 0)], grid[high], 65)
-        inner = place(tails(pair, direction=direction, losses=fine))[number]
-        # The lowest is taken from the left end of its cell, so that it has no more below it.
-        found.append(fine[max(min(inner, 64) - (number == 0), 0)])
-    return np.array(found)
-
-
-@lru_cache(maxsize=4 * LAWS_KEPT)
-def _sketch(
-    pair: Pair, *, direction: Direction, log10_above: int, log10_below: int
-) -> tuple[Array, Array]:
-    """A coarse law on losses that are dense near the median: losses and logarithms of P-masses."""
-    bottom, low, middle, high, top = _reach(
-        pair, direction=direction, log10_above=log10_above, log10_below=log10_below
-    )
-    scale = max(0.1 * (high - low), 1e-3 * (top - bottom), 1e-12)
-    ends = np.arcsinh((np.array([bottom, top]) - middle) / scale)
-    losses = middle + scale * np.sinh(np.linspace(ends[0], ends[1] + 1e-9, _SKETCH))
-    losses = np.clip(losses, -LOSS_MAX, LOSS_MAX)
-    losses = losses[np.append(True, np.diff(losses) > 0)]
-    mass = joined_dots(losses, tails(pair, direction=direction, losses=losses))
-    return losses[mass > 0], np.log(mass[mass > 0])
-
-
-def _atoms(pair: Pair, direction: Direction) -> list[float]:
-    """Losses of positive probability that the lattice should hit."""
-    sign = 1.0 if direction is Direction.REMOVE else -1.0
-    match pair:
-        case LaplacePair(scale=b, sampling_probability=q):
-            return [sign * math.log1p(q * math.expm1(edge)) for edge in (1 / b, -1 / b)]
-        case SymmetricPair(near=LaplacePair(scale=b), far=LaplacePair(scale=c)):
-            q = pair.sampling_probability
-            up = [math.log1p(q * math.expm1(edge)) for edge in (1 / b, 1 / c)]
-            return up + [-loss for loss in up]
-        case DiscretePair():
-            both = zip(pair.first, pair.second, strict=True)
-            return [sign * (math.log(p) - math.log(q)) for p, q in both if p > 0 and q > 0]
-        case _:
-            return []
-
-
-# An atom lies this much above its lattice point, relatively: enough that the profile between the
-# two is known to a few digits, too little to matter.
-_ATOM_MARGIN: Final = 2.0**-26
-_ALIGNMENTS: Final = 4096  # widths tried
-_TILT_MAX: Final = 8.0  # nats a cell; more would magnify what upper laws move one cell up
-
-
-def _lattice_width(width: float, *, atoms: Sequence[float], bare: bool, cells: float) -> float:
-    """A width near the wanted one that nearly divides every atom, of few bits.
-
-    An atom off the lattice costs a first-order error. If there are only atoms, the widest lattice
-    that hits all of them is exact.
-    """
-    sizes = np.unique(np.abs(np.array([a for a in atoms if abs(a) > 0.5 * width * (not bare)])))
-    if len(sizes):
-        top = sizes[-1] * (1 - _ATOM_MARGIN)
-        start = max(1, math.ceil(top / width))
-        base = 1 if bare else start
-        parts = np.arange(base, base + min(_ALIGNMENTS, start + bare * _ALIGNMENTS))
-        places = np.abs(sizes)[:, None] / sizes[-1] * parts
-        off = np.max(np.abs(places - np.rint(places)), axis=0)
-        exact = np.flatnonzero(off < 1e-7)
-        part = parts[exact[0]] if len(exact) else max(parts[int(np.argmin(off))], start)
-        width = top / int(part)
-        cells = max(cells * bare, 4.0 * int(part))
-    mantissa, exponent = math.frexp(width)
-    bits = 50 - max(1, math.ceil(math.log2(max(cells, 2.0))))
-    return math.ldexp(math.floor(math.ldexp(mantissa, bits)), exponent - bits)
-
-
-# Questions
-
-Units = Sequence[tuple[Pair, int]]
-
-
-@dataclass(frozen=True, slots=True)
-class _Question:
-    """Units of one direction with what is known of the answer before it is computed."""
-
-    units: tuple[tuple[Pair, int], ...]
-    direction: Direction
-    reaches: tuple[tuple[float, float], ...]  # losses of each unit that matter, nats
-    view: Outlook
-    width: float  # relative, wanted
-
-
-def _question(
-    units: Units,
-    *,
-    direction: Direction,
-    delta: float | None,
-    epsilon: float | None,
-    width: float,
-) -> _Question:
-    merged: dict[Pair, int] = {}
-    for pair, count in units:
-        merged[pair] = merged.get(pair, 0) + count
-    steps = sum(merged.values())
-    below = math.floor(math.log10(1e-5 * width / steps))
-    tail = 1e-100 if delta is None else 1e-5 * width * delta / steps
-    above = max(-280, math.floor(math.log10(tail)))
-    sides = {"log10_above": above, "log10_below": below}
-    marks = [(*_sketch(pair, direction=direction, **sides), k) for pair, k in merged.items()]
-    log_delta = None if delta is None else math.log(delta)
-    view = outlook(marks, log_delta=log_delta, epsilon=epsilon, tolerance=1e-5 * width)
-    if delta is None:
-        log10 = (view.log_delta + math.log(1e-6 * width / steps)) / math.log(10)
-        sides["log10_above"] = max(-280, math.floor(min(log10, -1)))
-    reaches = [_reach(pair, direction=direction, **sides) for pair in merged]
-    return _Question(
-        units=tuple(merged.items()),
-        direction=direction,
-        reaches=tuple((float(reach[0]), float(reach[-1])) for reach in reaches),
-        view=view,
-        width=width,
-    )
-
-
-def _span(question: _Question) -> tuple[float, float]:
-    """Ends of the window: where the mass is, but not beyond what the steps can reach."""
-    counts = [count for _, count in question.units]
-    low = math.fsum(k * r[0] for k, r in zip(counts, question.reaches, strict=True))
-    high = math.fsum(k * r[1] for k, r in zip(counts, question.reaches, strict=True))
-    return max(low, question.view.low), min(high, question.view.high)
-
-
-def _limit(question: _Question) -> float:
-    """The narrowest lattice within the limits on sizes, in nats."""
-    low, high = _span(question)
-    widest = max(top - bottom for bottom, top in question.reaches)
-    return 1.01 * max(widest / MAX_CELLS, (high - low) / MAX_TRANSFORM)
-
-
-def _compositions(question: _Question, wanted: float) -> tuple[Composition, Composition]:
+def _compositions(question: Question, wanted: float) -> tuple[Composition, Composition]:
     """Lower and upper composition on a lattice of about the wanted width."""
     pairs = [pair for pair, _ in question.units]
-    h = _lattice_width(
+    h, last_bit = lattice_width(
         wanted,
-        atoms=[a for pair in pairs for a in _atoms(pair, question.direction)],
+        atoms=[a for pair in pairs for a in atoms(pair, question.direction)],
         bare=all(isinstance(pair, DiscretePair) for pair in pairs),
-        cells=max(max(abs(end) for end in reach) for reach in question.reaches) / wanted,
+        cells=max(max(abs(end) for end in ends) for ends in question.reaches) / wanted,
     )
     small = 10.0 ** max(-280, math.floor(question.view.log_delta / math.log(10)))
     both = []
-    for pair, reach in zip(pairs, question.reaches, strict=True):
-        first, last = math.floor(reach[0] / h) - 1, math.ceil(reach[1] / h) + 1
-        both.append(
-            laws(
-                pair,
-                direction=question.direction,
-                width=h,
-                first=first,
-                last=last,
-                small=small,
+    for pair, ends, mark in zip(pairs, question.reaches, question.marks, strict=True):
+        offset = 0.0
+        if mark.quartiles < _SMOOTH * h:
+            offset = lattice_offset(
+                pair, direction=question.direction, ends=ends, width=h, last=last_bit
             )
+        lattice = Lattice(
+            width=h,
+            offset=offset,
+            bottom=math.floor(ends[0] / last_bit) * last_bit,
+            first=math.floor((ends[0] - offset) / h) - 1,
+            last=math.ceil((ends[1] - offset) / h) + 1,
+            bit=last_bit,
         )
+        both.append(laws(pair, direction=question.direction, lattice=lattice, small=small))
+    if question.cap < math.inf:
+        return _composed_directly(question, both, h)
     first, last = _window(question, h, [law for law, _ in both], [law for _, law in both])
-    size = fft.next_fast_len(last - first + 1, real=True)
     view = question.view
     frame = Frame(
         order=min(view.order, _TILT_MAX / h),
         first=first,
-        size=size,
+        size=fft.next_fast_len(last - first + 1, real=True),
         order_below=view.order_below,
         order_above=view.order_above,
     )
@@ -239,40 +92,81 @@ def _compositions(question: _Question, wanted: float) -> tuple[Composition, Comp
     return composed(0), composed(1)
 
 
-def _window(question: _Question, h: float, *sides: Sequence[Law]) -> tuple[int, int]:
+def _composed_directly(
+    question: Question, both: Sequence[tuple[Law, Law]], h: float
+) -> tuple[Composition, Composition]:
+    counts = [count for _, count in question.units]
+    shift = math.fsum(k * law.offset for k, (law, _) in zip(counts, both, strict=True))
+    last = math.ceil((span(question)[1] - shift) / h)
+    lower, upper = (
+        compose_directly(
+            [(law[side], count) for law, count in zip(both, counts, strict=True)],
+            width=h,
+            last=last,
+            upper=bool(side),
+        )
+        for side in (0, 1)
+    )
+    return lower, upper
+
+
+def _window(question: Question, h: float, *sides: Sequence[Law]) -> tuple[int, int]:
     """First and last lattice point of the window, which takes in ends of the support nearby."""
     counts = [count for _, count in question.units]
-    low, high = _span(question)
-    first, last = math.floor(low / h), math.ceil(high / h)
+    low, high = span(question)
+    shift = math.fsum(k * law.offset for k, law in zip(counts, sides[0], strict=True))
+    first, last = math.floor((low - shift) / h), math.ceil((high - shift) / h)
     room = (last - first) // 4 + 8
     bottom = min(sum(k * w.first for k, w in zip(counts, side, strict=True)) for side in sides)
     top = max(
         sum(k * (w.first + len(w.mass) - 1) for k, w in zip(counts, side, strict=True))
         for side in sides
     )
+    if top - bottom < _FEW:
+        return bottom, top
     first = bottom if first - room <= bottom else first
     last = top if last + room >= top else last
     return first, last
 
 
 def _refined(
-    question: _Question,
-    width: float,
-    answer: Callable[[Composition, Composition], tuple[float, float]],
+    question: Question,
+    nats: float,
+    answer: Callable[[Question, Composition, Composition], Answer],
+    recentred: Callable[[Question, Answer], Question],
 ) -> tuple[float, float]:
     """Brackets on ever narrower lattices, until one is as narrow as wanted; they intersect.
 
-    The error falls with the square of the width, or with the width where atoms are off the lattice.
+    The first lattice is coarse; what it shows of the answer and of its own error plans the next.
     """
-    limit = _limit(question)
-    low, high, h = 0.0, math.inf, max(width, limit)
+    low, high, spent, trust = 0.0, math.inf, 0.0, 1.0
+    low_end, high_end = span(question)
+    slope = question.view.order
+    h = planned(question, nats, slope, trust)
+    if any(mark.quartiles < _SMOOTH * h for mark in question.marks):
+        h = max(h, (high_end - low_end) / (FIRST_TRANSFORM * min(8, len(question.units))))
     for _ in range(MAX_ROUNDS):
-        new_low, new_high = answer(*_compositions(question, h))
-        low, high = max(low, new_low), min(high, new_high)
-        gap = (high - low) / high if 0 < high < math.inf else 1.0
-        if high == 0 or gap <= question.width or h <= limit:
+        h = max(h, limit(question))
+        spent += work_of(question) / h
+        found = answer(question, *_compositions(question, h))
+        low, high = max(low, found.low), min(high, found.high)
+        if high == 0 or found.gap <= found.wanted:
             break
-        h = max(limit, h * min(0.8, max(0.1, math.sqrt(0.6 * question.width / gap))))
+        narrower, changed = 0.15 * h, False
+        question = recentred(question, found) if found.high < math.inf else question
+        without = without_transform(question, found)
+        if without is not None:
+            question, trust, changed = without, 1.0, True
+            narrower = planned(question, found.wanted, found.slope, trust)
+        elif found.low > 0 and found.high < math.inf:
+            trust = found.gap / error_of(question, found.slope, np.array([h]))[0]
+            narrower = min(0.7 * h, planned(question, found.wanted, found.slope, trust))
+        h, before = (
+            max(narrower, limit(question), work_of(question) / max(MAX_WORK - spent, 1.0)),
+            h,
+        )
+        if not (0 < h < 0.8 * before or changed):
+            break
     return low, high
 
 
@@ -294,18 +188,33 @@ def lattice_delta(
         NotCertifiedError: the arguments are out of range.
     """
     _require(units, width, 0 <= epsilon < math.inf)
-    question = _question(units, direction=direction, delta=None, epsilon=epsilon, width=width)
-    order = question.view.order
-    guess = math.sqrt(4 * width / (_steps(question) * order * (order + 1)))
+    question = question_of(units, direction=direction, delta=None, epsilon=epsilon, width=width)
 
-    def answer(lower: Composition, upper: Composition) -> tuple[float, float]:
-        return (
-            read_delta(lower, epsilon=epsilon).lower,
-            read_delta(upper, epsilon=epsilon).upper,
+    def answer(_: Question, lower: Composition, upper: Composition) -> Answer:
+        above = read_delta(upper, epsilon=epsilon)
+        low, high = read_delta(lower, epsilon=epsilon).lower, min(1.0, above.upper)
+        slope = max(-above.slope, 1e-9)
+        gap = (high - low) / high if high > 0 else 0.0
+        return Answer(
+            low=low,
+            high=high,
+            epsilon=epsilon,
+            delta=(high - upper.infinite) / (1 + above.noise),
+            slope=slope,
+            gap=gap / slope,
+            wanted=width / slope,
+            noise=above.noise / slope,
         )
 
-    low, high = _refined(question, min(guess, 0.5 * question.view.deviation), answer)
-    return low, min(1.0, high)
+    def recentred(asked: Question, found: Answer) -> Question:
+        # Chernoff's delta may be far too large: what was cut off may then be most of the answer.
+        guess = found.delta if found.delta > 0 else 1e-5 * found.high
+        if asked.cap < math.inf or not 0 < guess < 0.1 * math.exp(asked.view.log_delta):
+            return asked
+        again = question_of(units, direction=direction, delta=guess, epsilon=epsilon, width=width)
+        return replace(again, view=replace(again.view, log_delta=math.log(guess)))
+
+    return _refined(question, width / question.view.order, answer, recentred)
 
 
 def lattice_epsilon(
@@ -327,18 +236,37 @@ def lattice_epsilon(
         NotCertifiedError: the arguments are out of range.
     """
     _require(units, width, 0 < delta < 1)
-    question = _question(units, direction=direction, delta=delta, epsilon=None, width=width)
+    question = question_of(units, direction=direction, delta=delta, epsilon=None, width=width)
     view = question.view
-    guess = math.sqrt(4 * width * max(view.epsilon, 1e-12) / (_steps(question) * (view.order + 1)))
 
-    def answer(lower: Composition, upper: Composition) -> tuple[float, float]:
-        return _last_above(lower, delta, question), _first_below(upper, delta, question)
+    def answer(asked: Question, lower: Composition, upper: Composition) -> Answer:
+        high = _first_below(upper, delta, asked)
+        low = _last_above(lower, delta, asked, start=high)
+        at = high if high < math.inf else low
+        reading = read_delta(upper, epsilon=at)
+        slope = max(-reading.slope, 1e-9)
+        return Answer(
+            low=low,
+            high=high,
+            epsilon=high,
+            delta=delta,
+            slope=slope,
+            gap=high - low,
+            wanted=width * high,
+            noise=reading.noise / slope,
+        )
 
-    return _refined(question, min(guess, 0.5 * view.deviation), answer)
+    def recentred(asked: Question, found: Answer) -> Question:
+        view = outlook(
+            asked.marks,
+            log_delta=None,
+            epsilon=0.5 * (max(found.low, 0.8 * found.high) + found.high),
+            tolerance=TAIL * width,
+        )
+        return replace(asked, view=replace(view, log_delta=math.log(delta)))
 
-
-def _steps(question: _Question) -> int:
-    return sum(count for _, count in question.units)
+    nats = width * max(view.epsilon, 0.02 * view.spread)
+    return _refined(question, nats, answer, recentred)
 
 
 def _require(units: Units, width: float, in_range: bool) -> None:
@@ -347,7 +275,7 @@ def _require(units: Units, width: float, in_range: bool) -> None:
         raise NotCertifiedError("Units, width and epsilon or delta are in range.")
 
 
-def _first_below(upper: Composition, delta: float, question: _Question) -> float:
+def _first_below(upper: Composition, delta: float, question: Question) -> float:
     """An epsilon at which the upper delta was evaluated to be at most delta, near the least."""
 
     def read(epsilon: float) -> tuple[float, float]:
@@ -356,45 +284,53 @@ def _first_below(upper: Composition, delta: float, question: _Question) -> float
 
     if upper.infinite >= delta:
         return math.inf
-    return _search(read, delta, question, safe_above=True)
+    start = question.view.epsilon if question.view.epsilon > question.view.spread else 0.0
+    return _search(read, delta, question, start=start, safe_above=True)
 
 
-def _last_above(lower: Composition, delta: float, question: _Question) -> float:
+def _last_above(lower: Composition, delta: float, question: Question, *, start: float) -> float:
     """An epsilon at which the lower delta was evaluated to be at least delta, near the greatest."""
+    if not start > 0 or lower.log_scale < _NOTHING or not np.any(lower.mass > 0):
+        return 0.0
+    highest = lower.shift + lower.width * (lower.frame.first + len(lower.mass))
 
     def read(epsilon: float) -> tuple[float, float]:
         reading = read_delta(lower, epsilon=epsilon)
         return reading.lower, reading.slope
 
-    return _search(read, delta, question, safe_above=False)
+    start = (1 - 0.1 * question.width) * min(start, highest)
+    return _search(read, delta, question, start=start, safe_above=False)
 
 
 def _search(
     read: Callable[[float], tuple[float, float]],
     delta: float,
-    question: _Question,
+    question: Question,
     *,
+    start: float,
     safe_above: bool,
 ) -> float:
     """Newton's method on log delta, between bisections; returns only what was evaluated."""
     low, high = 0.0, math.inf
     tolerance = 0.02 * question.width
-    epsilon = max(0.0, question.view.epsilon)
-    for _ in range(MAX_EVALUATIONS):
+    margin = (0.4 if safe_above else -0.4) * tolerance
+    epsilon = start
+    for number in range(1, MAX_EVALUATIONS):
         value, slope = read(epsilon)
         held = value <= delta if safe_above else value >= delta
-        if value <= delta:
-            high = min(high, epsilon)
-        if value >= delta:
-            low = max(low, epsilon)
+        high = min(high, epsilon) if value <= delta else high
+        low = max(low, epsilon) if value >= delta else low
         if (epsilon == 0 and value <= delta) or high - low <= tolerance * low:
             break
         root = epsilon + math.log(max(value, 5e-324) / delta) / max(-slope, 1e-12)
         if held and abs(root - epsilon) <= tolerance * epsilon:
             break
-        epsilon = root * (1 + (0.4 if safe_above else -0.4) * tolerance)
-        if not low < epsilon < high:
+        if epsilon == 0:
+            root = max(root, question.view.epsilon)
+        epsilon = root * (1 + margin)
+        # Newton's steps are slow where infinite loss is nearly all of delta.
+        if not low < epsilon < high or (number % 4 == 0 and high < math.inf):
             epsilon = 0.5 * (low + high) if high < math.inf else 2 * low + question.view.deviation
-        if high <= 1e-9 * question.view.deviation:
+        if high <= 1e-9 * question.view.spread:
             epsilon = 0.0
     return high if safe_above else low

@@ -6,6 +6,7 @@ step's. docs/theory/lattice.md has the proofs.
 """
 
 import math
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
@@ -14,31 +15,79 @@ import numpy as np
 from accounting.events import Direction
 from accounting.numerics import LIBRARY_ULPS, UNIT_ROUNDOFF, Array
 from accounting.pld.convolution import Law
-from accounting.pld.pairs import DiscretePair, Pair
-from accounting.pld.profiles import discrete_atoms
+from accounting.pld.pairs import DiscretePair, LaplacePair, Pair, SymmetricPair
+from accounting.pld.profiles import WRITTEN, discrete_atoms
 from accounting.pld.tails import Tails, profiles, tails
 
 _U: Final = UNIT_ROUNDOFF
 LAWS_KEPT: Final = 128  # of both sides; a law of 1e5 points takes 1.6 MB
 
 
+@dataclass(frozen=True, slots=True)
+class Lattice:
+    """The losses o + j h of one step, of few enough bits that they and their halves are doubles."""
+
+    width: float  # h, nats
+    offset: float  # o, nats
+    bottom: float  # P-mass of losses below is dropped or moved up; a multiple of the last bit
+    first: int  # index of the first point, not above the bottom
+    last: int  # what lies above the last becomes infinite, or is moved down
+    bit: float  # width, offset and bottom are multiples of it, and so are the tangents' places
+
+    def points(self) -> Array:
+        """Losses of the points."""
+        return self.offset + self.width * np.arange(self.first, self.last + 1, dtype=np.float64)
+
+    def tangents(self, excess: Array) -> Array:
+        """Losses of the tangents, `tangent_gap` below each point, but not below the bottom."""
+        halves = np.arange(2 * self.first - 1, 2 * self.last, 2, dtype=np.float64)
+        near = self.points() - tangent_gap(excess, self.width)
+        near = np.floor(near / self.bit) * self.bit
+        return np.maximum(np.maximum(self.offset + 0.5 * self.width * halves, near), self.bottom)
+
+
+def tangent_gap(excess: Array, width: float) -> Array:
+    """How far below a point the tangent is taken: half a width, and half the excess at the point.
+
+    A tangent at y is positive up to y plus the excess at y, the mean of S - y where S > y over y.
+    """
+    return np.minimum(0.5 * width, 0.5 * excess)
+
+
+def has_atoms(pair: Pair) -> bool:
+    """Whether single losses have positive probability."""
+    if isinstance(pair, SymmetricPair):
+        return isinstance(pair.near, LaplacePair)
+    return isinstance(pair, DiscretePair | LaplacePair)
+
+
+def mean_excess(losses: Array, at: Tails, profile: Array) -> Array:
+    """E_Q[S/x - 1 | S > x] at x = e^l, about; infinite where nothing lies above."""
+    slope = np.exp(losses) * at.q_above
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where((slope > 0) & (profile > 0), profile / slope, np.inf)
+
+
 @lru_cache(maxsize=LAWS_KEPT)
-def laws(
-    pair: Pair, *, direction: Direction, width: float, first: int, last: int, small: float
-) -> tuple[Law, Law]:
-    """The lower and the upper law of one step on the points first h, ..., last h.
+def laws(pair: Pair, *, direction: Direction, lattice: Lattice, small: float) -> tuple[Law, Law]:
+    """The lower and the upper law of one step.
 
     Args:
         pair: the dominating pair.
         direction: which law of the pair is first.
-        width: h in nats, of few enough bits that every (j + 1/2) h is a double.
-        first: index of the first point; P-mass below it is moved up to it, or dropped.
-        last: index of the last point; what lies above becomes infinite, or is moved down.
+        lattice: where their losses may lie.
         small: about the delta asked for; profiles below it are corrected absolutely.
     """
+    losses = lattice.points()
+    at = tails(pair, direction=direction, losses=losses)
+    _, above = profiles(pair, direction=direction, losses=losses)
+    beyond = mean_excess(losses, at, above)
+    if has_atoms(pair):
+        # A point just below an atom has hardly any excess; between atoms the middle serves.
+        beyond = np.full_like(beyond, np.inf)
     return (
-        lower_law(pair, direction=direction, width=width, first=first, last=last),
-        upper_law(pair, direction=direction, width=width, first=first, last=last, small=small),
+        lower_law(pair, lattice, direction=direction, beyond=beyond),
+        upper_law(pair, lattice, at, above, direction=direction, small=small),
     )
 
 
@@ -48,7 +97,7 @@ def joined_dots(losses: Array, at: Tails) -> Array:
     dP to the two ends of (l, l'], keeping dP and dQ: (dP - e^l dQ) / (1 - e^(l-l')) goes up. The
     left tail is moved up to the first loss; of the right tail the last keeps the Q-mass.
     """
-    p, q = _cell_masses(at.p_above, at.p_below), _cell_masses(at.q_above, at.q_below)
+    p, q = cell_masses(at.p_above, at.p_below), cell_masses(at.q_above, at.q_below)
     ratio = np.exp(losses)
     up = np.clip((p - ratio[:-1] * q) / -np.expm1(-np.diff(losses)), 0.0, p)
     mass = np.append(p - up, min(at.p_above[-1], ratio[-1] * at.q_above[-1]))
@@ -57,28 +106,33 @@ def joined_dots(losses: Array, at: Tails) -> Array:
     return mass
 
 
-def _cell_masses(above: Array, below: Array) -> Array:
+def cell_masses(above: Array, below: Array) -> Array:
     """Masses between neighbouring points, as differences of whichever tail is smaller there."""
     return np.maximum(np.where(above[:-1] < 0.5, -np.diff(above), np.diff(below)), 0.0)
 
 
 def upper_law(
-    pair: Pair, *, direction: Direction, width: float, first: int, last: int, small: float
+    pair: Pair,
+    lattice: Lattice,
+    at: Tails,
+    needed: Array,
+    *,
+    direction: Direction,
+    small: float,
 ) -> Law:
     """The least lattice law above a step: its profile joins the dots of the step's.
 
     A cell's P-mass dP and Q-mass dQ go to its two ends so that both are kept. However its masses
     were rounded, its excess is found by comparing its profile with the step's at every point.
     """
-    losses = width * np.arange(first, last + 1, dtype=np.float64)
-    mass = joined_dots(losses, tails(pair, direction=direction, losses=losses))
-    _, needed = profiles(pair, direction=direction, losses=losses)
+    losses, width = lattice.points(), lattice.width
+    mass = joined_dots(losses, at)
     infinite = float(needed[-1])
-    given, total = lattice_profile(mass, first=first, width=width)
+    given, total = lattice_profile(mass, losses=losses, width=width)
     given = given * (1 - 2 * _sum_error(len(mass))) + infinite
     total = total * (1 - _sum_error(len(mass))) + infinite
     # A tiny step's whole profile may be below the delta asked for; then only its far end is small.
-    small = min(small, 1e-3 * float(needed[min(max(-first, 0), len(needed) - 1)]))
+    small = min(small, 1e-3 * float(needed[min(max(-lattice.first, 0), len(needed) - 1)]))
     # Where the profile is small its error counts as mass at infinity, elsewhere as a factor.
     lacking = float(np.max(needed - given, where=needed < small, initial=0.0))
     large = needed >= small
@@ -87,7 +141,13 @@ def upper_law(
         np.append(given[large] + lacking, total + lacking),
     )
     mass.flags.writeable = False
-    return Law(first=first, mass=mass, infinite=infinite + lacking, excess=excess)
+    return Law(
+        offset=lattice.offset,
+        first=lattice.first,
+        mass=mass,
+        infinite=infinite + lacking,
+        excess=excess,
+    )
 
 
 def _whole(pair: Pair, direction: Direction) -> float:
@@ -95,7 +155,7 @@ def _whole(pair: Pair, direction: Direction) -> float:
     if not isinstance(pair, DiscretePair):
         return 1.0
     first = pair.first if direction is Direction.REMOVE else pair.second
-    return math.fsum(first) * (1 + _U)
+    return math.fsum(first) * (1 + WRITTEN + 2 * _U)
 
 
 def _infinite(pair: Pair, direction: Direction) -> float:
@@ -103,7 +163,7 @@ def _infinite(pair: Pair, direction: Direction) -> float:
     if not isinstance(pair, DiscretePair):
         return 0.0
     _, p, q = discrete_atoms(pair, direction)
-    return math.fsum(p[q == 0]) * (1 - 2 * _U)
+    return math.fsum(p[q == 0]) * (1 - WRITTEN - 2 * _U)
 
 
 def profile_excess(needed: Array, given: Array) -> float:
@@ -133,36 +193,33 @@ def _suffix_sums(terms: Array) -> Array:
     return np.asarray((inner + after[:, None]).ravel()[: len(terms)], dtype=np.float64)
 
 
-def lattice_profile(mass: Array, *, first: int, width: float) -> tuple[Array, float]:
+def lattice_profile(mass: Array, *, losses: Array, width: float) -> tuple[Array, float]:
     """Profile of a lattice law at its own points, and its P-mass, by sums of positive terms.
 
     H(l_j) = sum_{i >= j} (x_{i+1} - x_i) W_{i+1}, where x = e^l and W_i is the Q-mass from point i.
     """
-    losses = width * (first + np.arange(len(mass)))
     q_above = np.append(_suffix_sums(mass * np.exp(-losses))[1:], 0.0)
     profile = _suffix_sums(np.exp(losses) * math.expm1(width) * q_above)
     return profile, float(_suffix_sums(mass)[0])
 
 
-def lower_law(pair: Pair, *, direction: Direction, width: float, first: int, last: int) -> Law:
+def lower_law(pair: Pair, lattice: Lattice, *, direction: Direction, beyond: Array) -> Law:
     """A lattice law below a step: its profile lies below tangents of the step's.
 
-    t_j is the tangent at y_j = e^((j+1/2) h). At x_j the law's profile is the lesser of t_{j-1}
-    and t_j, so that on [x_j, x_{j+1}] both ends, and with them the chord, lie below t_j. The last
-    tangent is zero. Where this is not convex, the hull is lower still.
+    t_j is the tangent at y_j between x_j and x_{j+1}. At x_j the law's profile is the lesser of
+    t_{j-1} and t_j, so that on [x_j, x_{j+1}] both ends, and with them the chord, lie below t_j.
+    The last tangent is zero. Where this is not convex, the hull is lower still.
     """
-    losses = width * np.arange(first, last + 1, dtype=np.float64)
-    halves = 0.5 * width * np.arange(2 * first - 1, 2 * last, 2, dtype=np.float64)
-    skipped = _empty_start(losses, tails(pair, direction=direction, losses=halves))
-    first, losses, halves = (
-        first + skipped,
-        losses[skipped:],
-        np.append(halves[0], halves[skipped + 1 :]),
-    )
+    losses, width = lattice.points(), lattice.width
+    halves = lattice.tangents(beyond)
     at = tails(pair, direction=direction, losses=halves)
+    infinite = _infinite(pair, direction)
+    skipped = _empty_start(losses, at, infinite)
+    first, losses = lattice.first + skipped, losses[skipped:]
+    used = np.append(0, np.arange(skipped + 1, len(halves)))
+    halves, at = halves[used], Tails(*(getattr(at, name)[used] for name in Tails.__slots__))
     floor, _ = profiles(pair, direction=direction, losses=halves)
     # Infinite loss adds the same to the profile everywhere; it is kept apart.
-    infinite = _infinite(pair, direction)
     floor = floor - infinite - 4 * _U * floor
     p_above = np.maximum(at.p_above - infinite, 0.0)
     x = np.exp(losses)
@@ -174,11 +231,15 @@ def lower_law(pair: Pair, *, direction: Direction, width: float, first: int, las
     right = floor[1:] + x[:-1] * np.expm1(halves[1:] - losses[:-1]) * slope_low * (1 - 32 * _U)
     failing = np.flatnonzero(left <= 0)
     count = int(failing[0]) if len(failing) else len(x)
-    if count < 2:
-        return Law(first=first, mass=np.zeros(1), infinite=infinite, excess=0.0)
+    if count < 1:
+        nothing = np.zeros(1)
+        return Law(offset=lattice.offset, first=first, mass=nothing, infinite=infinite, excess=0.0)
     mass = _tangent_masses(p_above, at.p_below, at.q_above, at.q_below, x, width, count)
     _take_hull(mass, width=width)
-    given, total = lattice_profile(mass, first=first, width=width)
+    if count == len(x):
+        # What lies above the lattice is too little to matter, but a tilt may magnify it: dropped.
+        mass[-1] = 0.0
+    given, total = lattice_profile(mass, losses=losses[:count], width=width)
     room = np.minimum(left[: count - 1], right[: count - 1])
     whole = float(p_above[0] - 4 * _U) * (1 - min(1.0, float(error[0])))
     excess = profile_excess(
@@ -186,10 +247,10 @@ def lower_law(pair: Pair, *, direction: Direction, width: float, first: int, las
         np.append(room, whole),
     )
     mass.flags.writeable = False
-    return Law(first=first, mass=mass, infinite=infinite, excess=excess)
+    return Law(offset=lattice.offset, first=first, mass=mass, infinite=infinite, excess=excess)
 
 
-def _empty_start(losses: Array, at: Tails) -> int:
+def _empty_start(losses: Array, at: Tails, infinite: float) -> int:
     """How many points to skip: until all Q-mass so far has its mean at or below the point.
 
     The tangent left of the first point then serves up to it. Without this, the function would
@@ -197,7 +258,9 @@ def _empty_start(losses: Array, at: Tails) -> int:
     """
     p, q = at.p_below - at.p_below[0], at.q_below - at.q_below[0]
     ends = np.flatnonzero((q[1:] > 0) & (p[1:] <= np.exp(losses[:-1]) * q[1:]))
-    return int(ends[0]) if len(ends) else 0
+    # That tangent reaches zero where the mean of all mass is; nothing would be left beyond.
+    reached = len(ends) and at.p_above[0] - infinite > math.exp(losses[ends[0]]) * at.q_above[0]
+    return int(ends[0]) if reached else 0
 
 
 def _tangent_masses(
@@ -211,12 +274,12 @@ def _tangent_masses(
 ) -> Array:
     """P-masses of the function that joins the lesser tangents at `count` points; some negative.
 
-    Between half points lie v_j = dP and w_j = dQ. Since t_j(x_j) - t_{j-1}(x_j) = -d_j with
+    Between tangents lie v_j = dP and w_j = dQ. Since t_j(x_j) - t_{j-1}(x_j) = -d_j with
     d_j = v_j - x_j w_j, the function at x_j is t_{j-1}(x_j) - d_j^+ = t_j(x_j) - d_j^-, and
     its slopes, whose differences are the Q-masses, need no values of the profile.
     """
-    v = np.append(_cell_masses(p_above[:count], p_below[:count]), p_above[count - 1])
-    w = np.append(_cell_masses(q_above[:count], q_below[:count]), q_above[count - 1])
+    v = np.append(cell_masses(p_above[:count], p_below[:count]), p_above[count - 1])
+    w = np.append(cell_masses(q_above[:count], q_below[:count]), q_above[count - 1])
     d = v - x[:count] * w
     rises, falls = np.maximum(d, 0.0), np.maximum(-d, 0.0)
     # Beyond the last point the function is zero, and its tangent there is zero.

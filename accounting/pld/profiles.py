@@ -35,9 +35,12 @@ LIBRARY: Final = 2 * LIBRARY_ULPS * _U  # relative error of one library call
 # in an exponent; tests hold it against mpmath.
 NORMAL: Final = 16.0
 NORMAL_SQUARED: Final = 8.0
+# A discrete pair's probabilities come from formulas of its parameters: relative error of each.
+WRITTEN: Final = 8 * _U
 TINY: Final = 1e-290  # absolute error of everything here: underflow has no relative error
 LOSS_MAX: Final = 350.0  # beyond, e^l times a tail could leave the range of doubles
 Base = GaussianPair | LaplacePair  # without sampling
+Smooth = GaussianPair | SampledGaussianPair | LaplacePair | SymmetricPair  # but for a few atoms
 
 
 def profiles(pair: Pair, *, direction: Direction, losses: Array) -> tuple[Array, Array]:
@@ -101,9 +104,10 @@ def discrete_atoms(pair: DiscretePair, direction: Direction) -> tuple[Array, Arr
 
 
 def atom_errors(p: Array, q: Array) -> Array:
-    """Absolute error of log p - log q, and of comparing it with a loss."""
+    """Absolute error of log p - log q for written p and q, and of comparing it with a loss."""
     with np.errstate(divide="ignore"):
-        return np.asarray(2 * LIBRARY * (np.abs(np.log(p)) + np.abs(np.log(q))), dtype=np.float64)
+        size = np.abs(np.log(p)) + np.abs(np.log(q))
+    return np.asarray(2 * WRITTEN + 2 * LIBRARY * size, dtype=np.float64)
 
 
 def base_profile(pair: Base, r: Array) -> tuple[Array, Array, Array]:
@@ -159,7 +163,7 @@ def _symmetric_above(pair: SymmetricPair, losses: Array) -> tuple[Array, Array]:
     return value, q * error + (6 * LIBRARY + 2 * dr) * value
 
 
-def _profile_above(pair: Pair, direction: Direction, losses: Array) -> tuple[Array, Array]:
+def _profile_above(pair: Smooth, direction: Direction, losses: Array) -> tuple[Array, Array]:
     """The profile at losses >= 0 and its absolute error."""
     match pair:
         case GaussianPair():
@@ -171,8 +175,6 @@ def _profile_above(pair: Pair, direction: Direction, losses: Array) -> tuple[Arr
             return _sampled_above(pair, pair.sampling_probability, direction, losses)
         case SymmetricPair():
             return _symmetric_above(pair, losses)
-        case DiscretePair():
-            return _discrete_profile(pair, direction, losses)
         case _:
             assert_never(pair)
 
@@ -188,7 +190,7 @@ def _discrete_profile(
     x = np.exp(losses)
     off = np.where(np.isfinite(atoms), atom_errors(p, q), 0.0)
     wrong = ((np.abs(losses[:, None] - atoms) <= off) * (p * 2 * off)).sum(axis=1)
-    error = (len(p) * _U + 2 * LIBRARY) * (p_sums + x * q_sums) + wrong
+    error = (len(p) * _U + WRITTEN + 2 * LIBRARY) * (p_sums + x * q_sums) + wrong
     return np.maximum(p_sums - x * q_sums, 0.0), error
 
 

@@ -26,6 +26,7 @@ from accounting.pld.profiles import (
     NORMAL,
     NORMAL_SQUARED,
     TINY,
+    WRITTEN,
     Base,
     atom_errors,
     base_profile,
@@ -152,7 +153,7 @@ def _discrete_tails(pair: DiscretePair, direction: Direction, losses: Array) -> 
 
     (p_above, p_below), (q_above, q_below) = sums(p), sums(q)
     finite = atoms[np.isfinite(atoms)]
-    error = np.full(losses.shape, len(p) * _U)
+    error = np.full(losses.shape, len(p) * _U + WRITTEN)
     if len(finite):
         near = np.abs(losses[:, None] - finite) <= atom_errors(p, q)[np.isfinite(atoms)]
         error[near.any(axis=1)] = np.inf
@@ -175,7 +176,7 @@ def _symmetric_tails(pair: SymmetricPair, losses: Array) -> Tails:
     with np.errstate(invalid="ignore", divide="ignore"):
         off = gain * (near_off + far_off + 2 * dr) / np.maximum(slope, TINY)
         spread = 0.5 * (upper - lower) / np.maximum(p_high, TINY)
-    error = near.error + far.error + off + spread + 8 * LIBRARY
+    error = near.error + far.error + np.where(slope > 0, off + spread, 0.0) + 8 * LIBRARY
     flip = losses < 0
     rest_p, rest_q = np.maximum(1 - p_high, 0.0), np.maximum(1 - slope, 0.0)
     # One minus a tail magnifies its relative error where the tail is near one.

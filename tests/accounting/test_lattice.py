@@ -11,7 +11,7 @@ from scipy import fft
 from accounting.events import Direction
 from accounting.gaussian import gaussian_delta, gaussian_epsilon
 from accounting.numerics import Array
-from accounting.pld import convolution, laws
+from accounting.pld import convolution, laws, plan
 from accounting.pld import lattice as engine
 from accounting.pld.lattice import NotCertifiedError, lattice_delta, lattice_epsilon
 from accounting.pld.pairs import (
@@ -166,7 +166,7 @@ PAIRS: st.SearchStrategy[Pair] = st.one_of(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     units=st.lists(st.tuples(PAIRS, st.integers(1, 200)), min_size=1, max_size=3),
     log_delta=st.floats(-40, -0.8),
@@ -178,8 +178,10 @@ def test_brackets_are_never_inverted(
     delta = math.exp(log_delta)
     with pytest.MonkeyPatch.context() as patch:
         # Small limits keep the search short; a bracket they widen must hold all the same.
-        patch.setattr(engine, "MAX_CELLS", 2**14)
-        patch.setattr(engine, "MAX_TRANSFORM", 2**14)
+        patch.setattr(plan, "MAX_CELLS", 2**14)
+        patch.setattr(plan, "MAX_TRANSFORM", 2**14)
+        patch.setattr(plan, "MAX_DIRECT", 2**11)
+        patch.setattr(engine, "MAX_ROUNDS", 3)
         low, high = lattice_epsilon(units, direction=direction, delta=delta, width=0.02)
         assert 0 <= low <= high
         if 0 < high < math.inf:
@@ -289,9 +291,9 @@ def test_transforms_are_as_precise_as_stated(size: int) -> None:
 def test_a_window_that_is_too_narrow_needs_the_outside_mass(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    span = engine._span
-    view = span.__globals__["outlook"]
-    monkeypatch.setattr(engine, "outlook", lambda *a, **k: view(*a, **{**k, "tolerance": 0.5}))
+
+    view = plan.outlook
+    monkeypatch.setattr(plan, "outlook", lambda *a, **k: view(*a, **{**k, "tolerance": 0.5}))
     assert _holds(_exact_and_bracket())
     monkeypatch.setattr(convolution, "outside_mass", lambda *a, **k: 0.0)
     assert not _holds(_exact_and_bracket())

@@ -182,3 +182,81 @@ def test_a_profile_at_no_epsilon_is_refused(epsilon: float) -> None:
 def test_an_enormous_epsilon_has_an_upper_bound(pair: Pair, direction: Direction) -> None:
     sure = 0.1 if isinstance(pair, DiscretePair) and direction is Direction.ADD else 0.0
     assert profile(pair, direction=direction, epsilon=1e4)[1] <= sure * (1 + 1e-12) + 1e-30
+
+
+def _symmetric_profile(pair: SymmetricPair, a: object) -> object:
+    """H at a = e^l, from the definition of the pair; any number of digits."""
+    q = mpmath.mpf(pair.sampling_probability)
+    if a < 1:  # type: ignore[operator]
+        return 1 - a + a * _symmetric_profile(pair, 1 / a)  # type: ignore[operator]
+    inner = 1 + (a - 1) / q  # type: ignore[operator]
+    c = a / inner
+    near, far = (_base_delta(base, mpmath.log(inner)) for base in (pair.near, pair.far))
+    return q * ((1 - c) * near + c * far)
+
+
+def _base_delta(base: GaussianPair | LaplacePair, loss: object) -> object:
+    if isinstance(base, LaplacePair):
+        half = (loss - 1 / mpmath.mpf(base.scale)) / 2  # type: ignore[operator]
+        return -mpmath.expm1(min(mpmath.mpf(0), half))
+    sigma = mpmath.mpf(base.noise_multiplier)
+    first, last = 1 / (2 * sigma) - sigma * loss, -1 / (2 * sigma) - sigma * loss  # type: ignore[operator]
+    return mpmath.ncdf(first) - mpmath.exp(loss) * mpmath.ncdf(last)
+
+
+SYMMETRIC = [
+    *(pair for pair in PAIRS if isinstance(pair, SymmetricPair)),
+    SymmetricPair(
+        near=GaussianPair(noise_multiplier=0.6),
+        far=GaussianPair(noise_multiplier=0.3),
+        sampling_probability=1e-4,
+    ),
+]
+
+
+@pytest.mark.parametrize("pair", SYMMETRIC, ids=str)
+def test_tails_of_a_symmetric_pair_are_right_to_their_stated_error(pair: SymmetricPair) -> None:
+    # Q(L > l) = -H'(a) and P(L > l) = H + a Q(L > l), by differences at 60 digits.
+    losses = np.concatenate((-np.geomspace(1e-7, 2, 12), np.geomspace(1e-7, 2, 12)))
+    found = tails(pair, direction=Direction.REMOVE, losses=losses)
+    with mpmath.workdps(60):
+        for i, loss in enumerate(losses):
+            a = mpmath.exp(mpmath.mpf(float(loss)))
+            step = a * mpmath.mpf(10) ** -24
+            ends = [_symmetric_profile(pair, a + s) for s in (-step, step)]
+            q_above = (ends[0] - ends[1]) / (2 * step)  # type: ignore[operator]
+            p_above = _symmetric_profile(pair, a) + a * q_above
+            exact = (p_above, q_above, 1 - p_above, 1 - q_above)
+            values = (found.p_above[i], found.q_above[i], found.p_below[i], found.q_below[i])
+            for value, truth in zip(values, exact, strict=True):
+                allowed = truth * mpmath.mpf(float(found.error[i])) + mpmath.mpf(10) ** -30
+                assert abs(mpmath.mpf(float(value)) - truth) <= allowed, (loss, value, truth)
+
+
+def test_the_stated_error_of_symmetric_tails_is_small_in_the_body() -> None:
+    for pair in SYMMETRIC:
+        at = tails(pair, direction=Direction.REMOVE, losses=np.array([-0.04, -1e-4, 1e-4, 0.04]))
+        assert np.all(at.error < 1e-8)
+
+
+def test_outcomes_that_only_one_law_gives_have_no_finite_loss() -> None:
+    pair = DiscretePair(first=(1.0, 0.0), second=(0.0, 1.0))
+    at = tails(pair, direction=Direction.REMOVE, losses=np.array([-1.0, 3.0]))
+    assert at.p_above.tolist() == [1.0, 1.0]
+    assert at.q_below.tolist() == [1.0, 1.0]
+    assert np.all(at.error < 1e-14)
+
+
+def test_written_probabilities_may_be_off_by_eight_roundoffs() -> None:
+    # Masses and losses of a pair whose exact probabilities are thirds and sevenths.
+    truth = ((1 / 3, 2 / 3), (3 / 7, 4 / 7))
+    units = 8 * 2.0**-53
+    for sign in (-1, 1):
+        first = (truth[0][0] * (1 + sign * units), truth[0][1])
+        pair = DiscretePair(first=first, second=truth[1])
+        at = tails(pair, direction=Direction.REMOVE, losses=np.array([-1.0, 0.0]))
+        exact = np.array([1.0, 2 / 3])
+        assert np.all(np.abs(at.p_above - exact) <= at.error * exact)
+        atom = np.log(truth[0][0] / truth[1][0])
+        inside = tails(pair, direction=Direction.REMOVE, losses=np.array([atom]))
+        assert np.isinf(inside.error[0])
