@@ -42,6 +42,8 @@ from accounting.pld.placement import (
 NODES_MAX: Final = 20_000  # beyond, the lattice is faster
 _FEW_NODES: Final = 1024  # beyond, a closer look at the decay pays
 NODES_OF_ALL_MAX: Final = 2_000_000  # nodes times distinct pairs: about a second
+_ROUGH_NODES: Final = 512
+_USEFUL_WIDTH: Final = 5e-4  # relative, of epsilon: the lattice is at least as narrow
 _SHARE_MIN: Final = 1e-11  # below, rounding decides
 _SHARE_MAX: Final = 1e-2
 _PASSES: Final = 12
@@ -65,7 +67,13 @@ def failure_of(units: Units, direction: Direction) -> tuple[float, float]:
 
 
 def invert(
-    units: Units, direction: Direction, guess: Guess, log_total: Array, *, share: float
+    units: Units,
+    direction: Direction,
+    guess: Guess,
+    log_total: Array,
+    *,
+    share: float,
+    nodes_max: int | None = None,
 ) -> Inversion:
     """The composition on the line that suits a guess, with errors about a share of delta.
 
@@ -80,7 +88,7 @@ def invert(
     needed = guess.log_delta + math.log(share / 2) - log_scale
     spread = max(float(guess.spread[placed.index]), 1e-300)
     theta = max(math.sqrt(2 * max(1.0, -needed)) / spread, spacing)
-    most = min(NODES_MAX, NODES_OF_ALL_MAX // len(units))
+    most = min(nodes_max or NODES_MAX, NODES_OF_ALL_MAX // len(units))
     if not theta / spacing < 4 * most:
         raise NoDecayError("The transform would need too many nodes.")
     for fine in (False, True):
@@ -164,6 +172,12 @@ def _share(width: float, guess: Guess) -> float:
     return min(_SHARE_MAX, max(_SHARE_MIN, 0.1 * width * steepness))
 
 
+def _worth(share: float, guess: Guess) -> int:
+    """How many nodes a share is worth: few, if it only tells where to look."""
+    steepness = float(LADDER[guess.index]) * guess.epsilon
+    return NODES_MAX if share <= _USEFUL_WIDTH * steepness else _ROUGH_NODES
+
+
 def _close(one: Guess, other: Guess) -> bool:
     """Whether inverting around the other guess would give about the same bracket."""
     near = abs(one.epsilon - other.epsilon) <= 0.01 * other.epsilon
@@ -196,7 +210,9 @@ def contour_epsilon(
     for _ in range(_PASSES):
         share = max(least, _share(width, guess))
         try:
-            inversion = invert(units, direction, guess, log_total, share=share)
+            inversion = invert(
+                units, direction, guess, log_total, share=share, nodes_max=_worth(share, guess)
+            )
         except (NoDecayError, NoMomentsError):
             if share == _SHARE_MAX:
                 break

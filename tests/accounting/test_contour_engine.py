@@ -147,7 +147,10 @@ def test_a_symmetrised_pair_has_no_known_decay() -> None:
 
 
 @pytest.mark.parametrize("delta", [0.3, 1e-2, 1e-3])
-def test_atoms_alone_hardly_decay_and_are_bracketed_widely(delta: float) -> None:
+def test_atoms_alone_hardly_decay_and_are_bracketed_widely(
+    monkeypatch: pytest.MonkeyPatch, delta: float
+) -> None:
+    monkeypatch.setattr(contour, "_ROUGH_NODES", contour.NODES_MAX)  # else left to the lattice
     first, second = (0.6, 0.4), (0.4, 0.6)
     lower, upper = contour_epsilon(
         [(DiscretePair(first=first, second=second), 5)], REMOVE, delta=delta, width=WIDTH
