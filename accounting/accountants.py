@@ -182,7 +182,12 @@ def _lower(
     """
     if headline is None:
         return None
-    known = [bound.epsilon_lower for bound in bounds if bound.epsilon_lower is not None]
+    known = [
+        bound.epsilon_lower
+        for bound in bounds
+        # At a larger delta less is lost, so a lower bound there is one here, too.
+        if bound.epsilon_lower is not None and bound.delta >= headline.delta
+    ]
     lower = max(known) if known else None
     if not known and 0 < headline.delta < 1:
         lower = attained_epsilon(floor, relation=relation, delta=headline.delta)

@@ -216,6 +216,8 @@ def pld_bound(balance: Balance, question: Question) -> Bound:
     used, above, below = _pairs_of(balance, question)
     if question.delta is None:
         read: Theorem[..., Any] = delta_bracket
+        if question.rounded is not None:
+            _, _, below = _pairs_of(question.rounded.lower, question)
         epsilon = question.epsilon or 0.0
         value = delta_bracket(above, epsilon=epsilon).upper if above else 0.0
         known = 0 < value < 1 and below
@@ -249,7 +251,7 @@ def _rounded_epsilon(
     _, _, rough_below = _pairs_of(rounded.rough_lower, question)
     upper = epsilon_bracket(above, delta=delta, width=ROUNDED_WIDTH, rough=rough_above).upper
     lower = epsilon_floor(below, delta=delta, width=ROUNDED_WIDTH) if below else 0.0
-    if not upper - lower <= _TOO_WIDE * upper:
+    if not (upper < math.inf and upper - lower <= _TOO_WIDE * upper):
         upper = min(upper, epsilon_bracket(rough_above, delta=delta, width=ROUNDED_WIDTH).upper)
         if rough_below:
             lower = max(lower, epsilon_floor(rough_below, delta=delta, width=ROUNDED_WIDTH))

@@ -159,9 +159,9 @@ def _fixed_size(
     theorem: Theorem[..., Any] = fixed_size_gaussian_rdp
     if relation is ADD_OR_REMOVE_ONE:
         theorem = fixed_size_gaussian_add_remove_rdp
-    if sampling.batch_size == sampling.dataset_size:
-        return _bound(theorem, far, None)
     above, below = rounded_up(rate), rounded_down(rate)
+    if above >= 1:
+        return _bound(theorem, far, None)
     pair = SampledGaussianPair(noise_multiplier=sigma / 2, sampling_probability=above)
     attained = SampledGaussianPair(noise_multiplier=sigma / 2, sampling_probability=below)
     if relation is ADD_OR_REMOVE_ONE:

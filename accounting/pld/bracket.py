@@ -128,7 +128,7 @@ def epsilon_bracket(
     Returns:
         Lower and upper epsilon in nats, >= 0. The upper end may be infinite.
     """
-    return _epsilon_bracket(tuple(units), delta, width, rough and tuple(rough))
+    return _epsilon_bracket(tuple(units), delta, width, tuple(rough) if rough else None)
 
 
 @lru_cache(maxsize=ANSWERS)

@@ -175,7 +175,7 @@ def _share(width: float, guess: Guess) -> float:
 def _worth(share: float, guess: Guess) -> int:
     """How many nodes a share is worth: few, if it only tells where to look."""
     steepness = float(LADDER[guess.index]) * guess.epsilon
-    return NODES_MAX if share <= _USEFUL_WIDTH * steepness else _ROUGH_NODES
+    return NODES_MAX if share <= _USEFUL_WIDTH * steepness else min(_ROUGH_NODES, NODES_MAX)
 
 
 def _close(one: Guess, other: Guess) -> bool:

@@ -33,15 +33,16 @@ class Outcomes:
 
 def counted(units: Sequence[tuple[Pair, int]]) -> tuple[tuple[DiscretePair, int], ...] | None:
     """The units, if they are discrete and their counts few; else None."""
-    size = 1.0
+    size = 1
     found = []
     for pair, count in units:
         if not isinstance(pair, DiscretePair):
             return None
         found.append((pair, count))
-        size *= math.comb(count + len(pair.first) - 1, len(pair.first) - 1)
-        if size > OUTCOMES_MAX:
+        ways = math.comb(count + len(pair.first) - 1, len(pair.first) - 1)
+        if ways > OUTCOMES_MAX or size * ways > OUTCOMES_MAX:
             return None
+        size *= ways
     return tuple(found)
 
 
@@ -58,6 +59,8 @@ def counted_delta(
     below = (outcomes.second if removed else outcomes.first) + epsilon
     error = outcomes.error + 4 * UNIT_ROUNDOFF * (1 + epsilon)
     upper = _positive_part(above + error, below - error)
+    # What underflows is rounded up, to a least double for each outcome that counts.
+    upper += 5e-324 * int(np.count_nonzero(above + error > below - error))
     lower = _positive_part(above - error, below + error)
     rounding = (len(above) + 16 * LIBRARY_ULPS) * UNIT_ROUNDOFF
     return lower * (1 - rounding), min(1.0, upper * (1 + rounding))

@@ -162,7 +162,6 @@ def test_asked_for_delta_a_guarantee_still_says_what_is_lost_at_least() -> None:
     assert hidden.epsilon_lower is None
 
 
-@pytest.mark.xfail(strict=True, reason="the lower bound belongs to another bound's smaller delta")
 def test_a_lower_bound_belongs_to_the_delta_of_the_headline() -> None:
     balance = spent(Gaussian(noise_multiplier=8.0), Poisson(sampling_probability=0.01), 300)
     found = guarantee(balance, relation=REPLACE_ONE, epsilon=1.0)
@@ -318,7 +317,6 @@ def test_sides_far_apart_are_composed_more_roughly_and_the_better_ends_kept(
     assert worse == pytest.approx(far, rel=1e-4)
 
 
-@pytest.mark.xfail(strict=True, reason="infinity is no more than a share of infinity")
 def test_a_side_that_is_infinite_is_composed_more_roughly(monkeypatch: pytest.MonkeyPatch) -> None:
     real = epsilon_bracket
 

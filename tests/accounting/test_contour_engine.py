@@ -81,7 +81,7 @@ def test_an_error_that_is_not_small_certifies_nothing_at_any_epsilon() -> None:
 
 @pytest.mark.parametrize("field", ["log_moment", "moments_off", "truncated", "log_errors"])
 def test_an_error_that_is_not_a_number_certifies_nothing(field: str) -> None:
-    base = dataclasses.replace(inverted(), **{field: math.nan})
+    base = dataclasses.replace(inverted(), **{field: math.nan})  # type: ignore[arg-type]
     assert base.read(1.8) == (0, 1)
     assert epsilon_of(base, delta=1e-5, start=1.8)[:2] == (0.0, math.inf)
 

@@ -167,7 +167,7 @@ def test_a_declared_guarantee_is_its_own_pair(relation: NeighboringRelation) -> 
     found = delta_bracket([(bound.loss.upper, 1)], epsilon=1.0)
     assert found.lower <= 1e-6 * (1 + 1e-9)
     assert found.upper >= 1e-6
-    assert found.upper - found.lower <= 1e-14
+    assert found.upper - found.lower <= 1e-13
     inside = delta_bracket([(bound.loss.upper, 1)], epsilon=0.5)
     truth = 1e-6 + (1 - 1e-6) * (math.exp(1.0) - math.exp(0.5)) / (1 + math.exp(1.0))
     assert inside.lower <= truth * (1 + 1e-12)
@@ -248,7 +248,6 @@ def test_the_replaced_pair_keeps_what_it_was_given() -> None:
     assert [theorem.status for theorem in full.theorems] == [Status.PUBLISHED]
 
 
-@pytest.mark.xfail(strict=True, reason="a rate next to one is rounded above it")
 def test_a_batch_of_nearly_all_records_has_a_rate_of_at_most_one() -> None:
     fixed = FixedSize(batch_size=10**17 - 1, dataset_size=10**17)
     pair = pld_bounds(Event(mechanism=GAUSSIAN, sampling=fixed), ADD_OR_REMOVE_ONE)[0].loss.upper

@@ -11,7 +11,7 @@ from scipy import fft
 from accounting.events import Direction
 from accounting.gaussian import gaussian_delta, gaussian_epsilon
 from accounting.numerics import Array
-from accounting.pld import convolution, laws, plan
+from accounting.pld import convolution, laws, outlook, plan
 from accounting.pld import lattice as engine
 from accounting.pld.lattice import NotCertifiedError, lattice_delta, lattice_epsilon
 from accounting.pld.pairs import (
@@ -291,8 +291,7 @@ def test_transforms_are_as_precise_as_stated(size: int) -> None:
 def test_a_window_that_is_too_narrow_needs_the_outside_mass(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-
-    view = plan.outlook
+    view = outlook.outlook
     monkeypatch.setattr(plan, "outlook", lambda *a, **k: view(*a, **{**k, "tolerance": 0.5}))
     assert _holds(_exact_and_bracket())
     monkeypatch.setattr(convolution, "outside_mass", lambda *a, **k: 0.0)

@@ -3,6 +3,7 @@
 import itertools
 import math
 from fractions import Fraction
+from typing import Any
 
 import mpmath
 import numpy as np
@@ -290,9 +291,12 @@ def test_a_delta_that_epsilon_zero_attains_is_answered_at_once(
 ) -> None:
     rounds = []
     honest = engine._compositions
-    monkeypatch.setattr(
-        engine, "_compositions", lambda *args: (rounds.append(args), honest(*args))[1]
-    )
+
+    def counting(*args: Any) -> Any:
+        rounds.append(args)
+        return honest(*args)
+
+    monkeypatch.setattr(engine, "_compositions", counting)
     for q, sigma, steps, delta in [(2.1e-5, 3.6, 128, 2.2e-4), (1.6e-4, 4.0, 3, 1.3e-4)]:
         units = [(_sampled(q, sigma), steps)]
         assert lattice_epsilon(units, direction=REMOVE, delta=delta, width=5e-4) == (0.0, 0.0)

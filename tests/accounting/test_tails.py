@@ -197,10 +197,10 @@ def _symmetric_profile(pair: SymmetricPair, a: object) -> object:
 
 def _base_delta(base: GaussianPair | LaplacePair, loss: object) -> object:
     if isinstance(base, LaplacePair):
-        half = (loss - 1 / mpmath.mpf(base.scale)) / 2  # type: ignore[operator]
+        half = (loss - 1 / mpmath.mpf(base.scale)) / 2
         return -mpmath.expm1(min(mpmath.mpf(0), half))
     sigma = mpmath.mpf(base.noise_multiplier)
-    first, last = 1 / (2 * sigma) - sigma * loss, -1 / (2 * sigma) - sigma * loss  # type: ignore[operator]
+    first, last = 1 / (2 * sigma) - sigma * loss, -1 / (2 * sigma) - sigma * loss
     return mpmath.ncdf(first) - mpmath.exp(loss) * mpmath.ncdf(last)
 
 
