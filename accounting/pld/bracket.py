@@ -243,7 +243,9 @@ def _epsilon(
     if _too_many(units, upper):
         return lower, upper, Engine.CONTOUR
     wide = max(width, LATTICE_WIDTH)
-    found = lattice_epsilon(units, direction=direction, delta=delta, width=wide)
+    found = 0.0, math.inf
+    with suppress(ArithmeticError):  # it cannot serve these units at all
+        found = lattice_epsilon(units, direction=direction, delta=delta, width=wide)
     return (*_both((lower, upper), found), Engine.LATTICE)
 
 
@@ -329,7 +331,9 @@ def _delta(
     if upper - lower <= 10 * LATTICE_WIDTH * upper or _too_many(units, upper):
         return lower, upper, Engine.CONTOUR
     wide = max(width, LATTICE_WIDTH)
-    found = lattice_delta(units, direction=direction, epsilon=epsilon, width=wide)
+    found = 0.0, 1.0
+    with suppress(ArithmeticError):  # it cannot serve these units at all
+        found = lattice_delta(units, direction=direction, epsilon=epsilon, width=wide)
     return (*_both((lower, upper), found), Engine.LATTICE)
 
 

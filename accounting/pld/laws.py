@@ -20,6 +20,7 @@ from accounting.pld.profiles import WRITTEN, discrete_atoms
 from accounting.pld.tails import Tails, profiles, tails
 
 _U: Final = UNIT_ROUNDOFF
+EXPONENT_MAX: Final = 700.0  # below the overflow of exp
 LAWS_KEPT: Final = 128  # of both sides; a law of 1e5 points takes 1.6 MB
 
 
@@ -77,8 +78,13 @@ def laws(pair: Pair, *, direction: Direction, lattice: Lattice, small: float) ->
         direction: which law of the pair is first.
         lattice: where their losses may lie.
         small: about the delta asked for; profiles below it are corrected absolutely.
+
+    Raises:
+        ArithmeticError: the lattice reaches losses whose exponential overflows.
     """
     losses = lattice.points()
+    if not losses[-1] <= EXPONENT_MAX:
+        raise ArithmeticError("Losses reach beyond what a double's exponential holds.")
     at = tails(pair, direction=direction, losses=losses)
     _, above = profiles(pair, direction=direction, losses=losses)
     beyond = mean_excess(losses, at, above)

@@ -18,6 +18,7 @@ from accounting.pld.bracket import (
     epsilon_floor,
 )
 from accounting.pld.contour import contour_epsilon
+from accounting.pld.laws import Lattice, laws
 from accounting.pld.pairs import (
     DiscretePair,
     GaussianPair,
@@ -317,3 +318,34 @@ def test_threads_get_the_answers_a_single_one_gets() -> None:
     bracket.forget()
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(ask, range(10))) == alone
+
+
+def test_where_the_lattice_cannot_serve_either_real_moments_still_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: object, **__: object) -> tuple[float, float]:
+        raise ArithmeticError
+
+    units = [(SampledGaussianPair(noise_multiplier=0.5, sampling_probability=1e-4), 7)]
+    whole = epsilon_bracket(units, delta=1e-8), delta_bracket(units, epsilon=0.5)
+    monkeypatch.setattr(bracket, "contour_epsilon", refuse_decay)
+    monkeypatch.setattr(bracket, "contour_delta", refuse_decay)
+    monkeypatch.setattr(bracket, "lattice_epsilon", refuse)
+    monkeypatch.setattr(bracket, "lattice_delta", refuse)
+    bracket.forget()
+    rough = epsilon_bracket(units, delta=1e-8)
+    assert (rough.lower, rough.upper > whole[0].lower) == (0.0, True)
+    assert rough.upper < math.inf
+    assert delta_bracket(units, epsilon=0.5).upper == 1.0
+    bracket.forget()
+
+
+def refuse_decay(*_: object, **__: object) -> tuple[float, float]:
+    raise NoDecayError
+
+
+def test_losses_beyond_any_double_are_refused_by_the_laws() -> None:
+    pair = SampledGaussianPair(noise_multiplier=0.5, sampling_probability=0.1)
+    beyond = Lattice(width=8.0, offset=0.0, bottom=0.0, first=0, last=100, bit=1.0)
+    with pytest.raises(ArithmeticError, match="exponential"):
+        laws(pair, direction=Direction.REMOVE, lattice=beyond, small=1e-5)
