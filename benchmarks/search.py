@@ -165,9 +165,12 @@ def _engines_apart(ledger: Ledger, whole: Bracket, source: random.Random) -> lis
         contour = contour_epsilon(units, Direction.REMOVE, delta=ledger.delta, width=1e-6)
     except (NoDecayError, NoMomentsError):
         return []
-    lattice = lattice_epsilon(
-        units, direction=Direction.REMOVE, delta=ledger.delta, width=LATTICE_WIDTH
-    )
+    try:
+        lattice = lattice_epsilon(
+            units, direction=Direction.REMOVE, delta=ledger.delta, width=LATTICE_WIDTH
+        )
+    except ArithmeticError:  # refused: its losses do not fit in a double
+        return []
     if contour[0] <= lattice[1] and lattice[0] <= contour[1]:
         return []
     return [f"the engines do not meet: contour {contour}, lattice {lattice}"]
