@@ -148,6 +148,37 @@ class FixedSize:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TruncatedPoisson:
+    """Poisson sampling whose surplus is dropped: a uniform subset of those that joined is kept."""
+
+    sampling_probability: float  # in [1e-100, 1]
+    max_batch_size: int  # >= 1
+    dataset_size: int  # a public constant
+
+    def __post_init__(self) -> None:
+        """Refuse what is not a probability, an empty batch and an empty dataset."""
+        _require(
+            1e-100 <= self.sampling_probability <= 1,
+            sampling_probability=self.sampling_probability,
+        )
+        _require(self.max_batch_size >= 1, max_batch_size=self.max_batch_size)
+        _require(self.dataset_size >= 1, dataset_size=self.dataset_size)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WithReplacement:
+    """`batch_size` independent uniform draws, afresh each step; a record may come up repeatedly."""
+
+    batch_size: int  # >= 1
+    dataset_size: int  # a public constant
+
+    def __post_init__(self) -> None:
+        """Refuse an empty batch or dataset."""
+        _require(self.batch_size >= 1, batch_size=self.batch_size)
+        _require(self.dataset_size >= 1, dataset_size=self.dataset_size)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cyclic:
     """A fixed order that does not depend on the data, pass after pass."""
 
@@ -162,19 +193,78 @@ class Cyclic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shuffle:
-    """A uniformly random order, drawn each pass or once."""
+    """A uniformly random order, drawn each pass or once; a pass may stop before its end."""
 
     batch_size: int  # >= 1
     steps_per_pass: int  # >= 1
     reshuffle: Reshuffle
+    dataset_size: int | None = None  # a public constant; None where it is not known
 
     def __post_init__(self) -> None:
-        """Refuse an empty batch or pass."""
+        """Refuse an empty batch or pass, and more steps than there are batches."""
         _require(self.batch_size >= 1, batch_size=self.batch_size)
+        _require(self.steps_per_pass >= 1, steps_per_pass=self.steps_per_pass)
+        if self.dataset_size is not None:
+            _require(
+                self.steps_per_pass <= -(-self.dataset_size // self.batch_size),
+                steps_per_pass=self.steps_per_pass,
+                batch_size=self.batch_size,
+                dataset_size=self.dataset_size,
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BallsAndBins:
+    """Each record lands in one step of each pass, uniformly and independently of the others."""
+
+    steps_per_pass: int  # >= 1
+
+    def __post_init__(self) -> None:
+        """Refuse an empty pass."""
         _require(self.steps_per_pass >= 1, steps_per_pass=self.steps_per_pass)
 
 
-Sampling = Full | Unknown | Poisson | FixedSize | Cyclic | Shuffle
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RandomAllocation:
+    """Each record joins exactly `participations` steps of each pass, a uniform set of its own."""
+
+    steps_per_pass: int  # >= 1
+    participations: int  # in [1, steps_per_pass]
+
+    def __post_init__(self) -> None:
+        """Refuse an empty pass, and more participations than steps."""
+        _require(self.steps_per_pass >= 1, steps_per_pass=self.steps_per_pass)
+        _require(
+            1 <= self.participations <= self.steps_per_pass,
+            participations=self.participations,
+            steps_per_pass=self.steps_per_pass,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NonUniform:
+    """One record a step, drawn with weights that do not depend on the data."""
+
+    max_weight: float  # no record's weight is above it; in [1e-100, 1]
+
+    def __post_init__(self) -> None:
+        """Refuse what is not a probability."""
+        _require(1e-100 <= self.max_weight <= 1, max_weight=self.max_weight)
+
+
+Sampling = (
+    Full
+    | Unknown
+    | Poisson
+    | TruncatedPoisson
+    | FixedSize
+    | WithReplacement
+    | Cyclic
+    | Shuffle
+    | BallsAndBins
+    | RandomAllocation
+    | NonUniform
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

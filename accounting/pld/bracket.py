@@ -27,6 +27,7 @@ from accounting.pld.counts import counted, counted_delta
 from accounting.pld.ladder import LADDER, LOG_BEST_SHARE, NoMomentsError
 from accounting.pld.lattice import lattice_delta, lattice_epsilon
 from accounting.pld.pairs import (
+    DensePair,
     DiscretePair,
     GaussianPair,
     LaplacePair,
@@ -71,7 +72,7 @@ def _symmetric(units: Units) -> bool:
                 return True
             case LaplacePair():
                 return pair.sampling_probability == 1
-            case DiscretePair():
+            case DiscretePair() | DensePair():
                 forth = sorted(zip(pair.first, pair.second, strict=True))
                 return forth == sorted(zip(pair.second, pair.first, strict=True))
             case _:

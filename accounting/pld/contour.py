@@ -26,7 +26,7 @@ from accounting.pld.inversion import (
 )
 from accounting.pld.ladder import LADDER, NoMomentsError, finite_losses
 from accounting.pld.lines import line_of, log_modulus
-from accounting.pld.pairs import DiscretePair
+from accounting.pld.pairs import Atomic
 from accounting.pld.placement import (
     Guess,
     NoDecayError,
@@ -57,7 +57,7 @@ def failure_of(units: Units, direction: Direction) -> tuple[float, float]:
     failures = [
         (finite_losses(pair, direction)[2], count)
         for pair, count in units
-        if isinstance(pair, DiscretePair)
+        if isinstance(pair, Atomic)
     ]
     if any(not each < 1 for each, _ in failures):
         return 1.0, 1.0

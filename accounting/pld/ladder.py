@@ -15,6 +15,8 @@ from scipy import special
 from accounting.events import Direction
 from accounting.numerics import LIBRARY_ULPS, UNIT_ROUNDOFF, Array
 from accounting.pld.pairs import (
+    Atomic,
+    DensePair,
     DiscretePair,
     GaussianPair,
     LaplacePair,
@@ -84,10 +86,10 @@ def log_moments(pair: Pair, direction: Direction) -> Array:
             if pair.sampling_probability < 1:
                 raise NoMomentsError("A sampled Laplace pair is known by its tails.")
             found = _laplace(pair.scale)
-        case DiscretePair():
+        case DiscretePair() | DensePair():
             found = _discrete(pair, direction)
         case SymmetricPair():
-            raise NoMomentsError("A symmetrised pair is known by its tails.")
+            found = _symmetric(pair)
         case _:
             assert_never(pair)
     found.flags.writeable = False
@@ -110,7 +112,7 @@ def _laplace(b: float) -> Array:
     return np.asarray(found + slack + 64 * LIBRARY_ULPS * UNIT_ROUNDOFF, dtype=np.float64)
 
 
-def finite_losses(pair: DiscretePair, direction: Direction) -> tuple[Array, Array, float]:
+def finite_losses(pair: Atomic, direction: Direction) -> tuple[Array, Array, float]:
     """(losses, their probabilities under the first law, the probability of an infinite loss)."""
     first = np.array(pair.first if direction is Direction.REMOVE else pair.second)
     second = np.array(pair.second if direction is Direction.REMOVE else pair.first)
@@ -119,7 +121,7 @@ def finite_losses(pair: DiscretePair, direction: Direction) -> tuple[Array, Arra
     return losses, first[both], math.fsum(first[(first > 0) & (second <= 0)])
 
 
-def _discrete(pair: DiscretePair, direction: Direction) -> Array:
+def _discrete(pair: Atomic, direction: Direction) -> Array:
     losses, probabilities, _ = finite_losses(pair, direction)
     if not len(losses):
         return np.full_like(LADDER, -1e4)  # nothing but infinite losses
@@ -129,6 +131,24 @@ def _discrete(pair: DiscretePair, direction: Direction) -> Array:
     size = np.max(np.abs(exponents), axis=1) + (1 + LADDER) * log_sizes
     slack = UNIT_ROUNDOFF * (16 * LIBRARY_ULPS * (size + 2) + len(losses))
     return np.asarray(found + slack, dtype=np.float64)
+
+
+def _symmetric(pair: SymmetricPair) -> Array:
+    """E[e^(lam L)] <= E_Q[S^(1+lam)] + E_Q[S^-lam] - 1, S the ratio of the pair that it is made of.
+
+    That is the sum of both orders' moments less one (docs/theory/renyi.md, Proposition 3).
+    """
+    if isinstance(pair.far, LaplacePair):
+        raise NoMomentsError("A sampled Laplace pair is known by its tails.")
+    whole = SampledGaussianPair(
+        noise_multiplier=pair.far.noise_multiplier, sampling_probability=pair.sampling_probability
+    )
+    removed, added = (log_moments(whole, direction) for direction in Direction)
+    with np.errstate(over="ignore"):
+        less = np.log1p(np.expm1(removed) + np.expm1(added))
+    # Where an exponential overflows the sum is at most twice the larger.
+    rough = np.maximum(removed, added) + math.log(2)
+    return np.asarray(np.minimum(less, rough) + 16 * LIBRARY_ULPS * UNIT_ROUNDOFF, dtype=np.float64)
 
 
 def _reach(pair: SampledGaussianPair, direction: Direction) -> int:

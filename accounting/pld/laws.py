@@ -15,7 +15,8 @@ import numpy as np
 from accounting.events import Direction
 from accounting.numerics import LIBRARY_ULPS, UNIT_ROUNDOFF, Array
 from accounting.pld.convolution import Law
-from accounting.pld.pairs import DiscretePair, LaplacePair, Pair, SymmetricPair
+from accounting.pld.hull import take_hull
+from accounting.pld.pairs import Atomic, DiscretePair, LaplacePair, Pair, SymmetricPair
 from accounting.pld.profiles import WRITTEN, discrete_atoms
 from accounting.pld.tails import Tails, profiles, tails
 
@@ -135,8 +136,8 @@ def upper_law(
     mass = joined_dots(losses, at)
     infinite = float(needed[-1])
     given, total = lattice_profile(mass, losses=losses, width=width)
-    given = given * (1 - 2 * _sum_error(len(mass))) + infinite
-    total = total * (1 - _sum_error(len(mass))) + infinite
+    given = given * (1 - 2 * sum_error(len(mass))) + infinite
+    total = total * (1 - sum_error(len(mass))) + infinite
     # A tiny step's whole profile may be below the delta asked for; then only its far end is small.
     small = min(small, 1e-3 * float(needed[min(max(-lattice.first, 0), len(needed) - 1)]))
     # Where the profile is small its error counts as mass at infinity, elsewhere as a factor.
@@ -158,7 +159,7 @@ def upper_law(
 
 def _whole(pair: Pair, direction: Direction) -> float:
     """The profile at loss minus infinity: all P-mass, which written probabilities may exceed."""
-    if not isinstance(pair, DiscretePair):
+    if not isinstance(pair, Atomic):
         return 1.0
     first = pair.first if direction is Direction.REMOVE else pair.second
     return math.fsum(first) * (1 + WRITTEN + 2 * _U)
@@ -166,7 +167,7 @@ def _whole(pair: Pair, direction: Direction) -> float:
 
 def _infinite(pair: Pair, direction: Direction) -> float:
     """P-mass of the outcomes that Q never gives. Lower, and off by a few roundoffs."""
-    if not isinstance(pair, DiscretePair):
+    if not isinstance(pair, Atomic):
         return 0.0
     _, p, q = discrete_atoms(pair, direction)
     return math.fsum(p[q == 0]) * (1 - WRITTEN - 2 * _U)
@@ -183,12 +184,12 @@ def profile_excess(needed: Array, given: Array) -> float:
     return worst if worst < math.inf else math.inf
 
 
-def _sum_error(count: int) -> float:
-    """Relative error of `_suffix_sums` of `count` positive terms, each right to a few roundoffs."""
+def sum_error(count: int) -> float:
+    """Relative error of `suffix_sums` of `count` positive terms, each right to a few roundoffs."""
     return _U * (2 * math.isqrt(count) + 8 + 4 * LIBRARY_ULPS)
 
 
-def _suffix_sums(terms: Array) -> Array:
+def suffix_sums(terms: Array) -> Array:
     """Sums of each term and all after it, in blocks: the error grows as the root of the count."""
     side = math.isqrt(len(terms)) + 1
     padded = np.zeros(side * side)
@@ -204,9 +205,9 @@ def lattice_profile(mass: Array, *, losses: Array, width: float) -> tuple[Array,
 
     H(l_j) = sum_{i >= j} (x_{i+1} - x_i) W_{i+1}, where x = e^l and W_i is the Q-mass from point i.
     """
-    q_above = np.append(_suffix_sums(mass * np.exp(-losses))[1:], 0.0)
-    profile = _suffix_sums(np.exp(losses) * math.expm1(width) * q_above)
-    return profile, float(_suffix_sums(mass)[0])
+    q_above = np.append(suffix_sums(mass * np.exp(-losses))[1:], 0.0)
+    profile = suffix_sums(np.exp(losses) * math.expm1(width) * q_above)
+    return profile, float(suffix_sums(mass)[0])
 
 
 def lower_law(pair: Pair, lattice: Lattice, *, direction: Direction, beyond: Array) -> Law:
@@ -241,7 +242,7 @@ def lower_law(pair: Pair, lattice: Lattice, *, direction: Direction, beyond: Arr
         nothing = np.zeros(1)
         return Law(offset=lattice.offset, first=first, mass=nothing, infinite=infinite, excess=0.0)
     mass = _tangent_masses(p_above, at.p_below, at.q_above, at.q_below, x, width, count)
-    _take_hull(mass, width=width)
+    take_hull(mass, losses=losses[:count])
     if count == len(x):
         # What lies above the lattice is too little to matter, but a tilt may magnify it: dropped.
         mass[-1] = 0.0
@@ -249,7 +250,7 @@ def lower_law(pair: Pair, lattice: Lattice, *, direction: Direction, beyond: Arr
     room = np.minimum(left[: count - 1], right[: count - 1])
     whole = float(p_above[0] - 4 * _U) * (1 - min(1.0, float(error[0])))
     excess = profile_excess(
-        np.append(given[:-1] * (1 + 2 * _sum_error(count)), total * (1 + _sum_error(count))),
+        np.append(given[:-1] * (1 + 2 * sum_error(count)), total * (1 + sum_error(count))),
         np.append(room, whole),
     )
     mass.flags.writeable = False
@@ -295,34 +296,3 @@ def _tangent_masses(
     mass = x[:count] * w + change / np.append(1.0, np.full(count - 1, -math.expm1(-width)))
     mass[:-1] -= change[1:] / math.expm1(width)
     return np.asarray(mass, dtype=np.float64)
-
-
-def _take_hull(mass: Array, *, width: float) -> None:
-    """Lower convex hull, in place: negative masses go to both neighbours, keeping P and Q.
-
-    Left of the first point lies loss minus infinity, which holds no P-mass. Each step removes a
-    point of negative mass for good, so there are at most as many steps as points.
-    """
-    before: dict[int, int] = {}
-    after: dict[int, int] = {}
-    waiting = [int(j) for j in np.flatnonzero(mass < 0)]
-    while waiting:
-        j = waiting.pop()
-        if mass[j] >= 0:
-            continue
-        a, b = before.get(j, j - 1), after.get(j, j + 1)
-        if b < len(mass):
-            # (x_j - x_a) / (x_b - x_a) of the Q-mass goes to b, x_b / x_j times that of P.
-            down, up = (j - a) * width, (b - j) * width
-            gain = 1.0 if a < 0 else math.expm1(-down) / math.expm1(-down - up)
-            mass[b] += mass[j] * gain
-            before[b] = a
-            if mass[b] < 0:
-                waiting.append(b)
-            if a >= 0:
-                mass[a] += mass[j] * (1 - gain)
-        if a >= 0:
-            after[a] = b
-            if mass[a] < 0:
-                waiting.append(a)
-        mass[j] = 0.0

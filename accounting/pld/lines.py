@@ -19,6 +19,7 @@ from accounting.pld.cache import ByteCache
 from accounting.pld.grids import Grid, grid_of, scan_of
 from accounting.pld.ladder import LADDER, NoMomentsError, finite_losses, log_moments
 from accounting.pld.pairs import (
+    DensePair,
     DiscretePair,
     GaussianPair,
     LaplacePair,
@@ -104,8 +105,8 @@ def log_modulus(
             return _laplace_modulus(pair, direction, order, thetas)
         case DiscretePair():
             return np.zeros_like(thetas)  # atoms do not decay
-        case SymmetricPair():
-            raise NoMomentsError("A symmetrised pair is known by its tails.")
+        case SymmetricPair() | DensePair():
+            raise NoMomentsError("How this pair's transform decays is not known.")
         case _:
             assert_never(pair)
 
@@ -139,8 +140,8 @@ def _line(pair: Pair, direction: Direction, order: float, theta: Array) -> Line:
             return _laplace(pair.scale, order, theta)
         case DiscretePair():
             return _discrete(pair, direction, order, theta)
-        case SymmetricPair():
-            raise NoMomentsError("A symmetrised pair is known by its tails.")
+        case SymmetricPair() | DensePair():
+            raise NoMomentsError("How this pair's transform decays is not known.")
         case _:
             assert_never(pair)
 

@@ -40,6 +40,18 @@ class DiscretePair:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DensePair:
+    """P and Q on outcomes so many that no single one of them matters.
+
+    The sums may differ from one by what rounding costs: a pair with somewhat larger masses has a
+    larger profile, and dominates.
+    """
+
+    first: tuple[float, ...]  # masses under P
+    second: tuple[float, ...]  # masses under Q, same length
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SymmetricPair:
     """A pair known by its profile, equal in both orders.
 
@@ -52,4 +64,5 @@ class SymmetricPair:
     sampling_probability: float  # q, in (0, 1)
 
 
-Pair = GaussianPair | SampledGaussianPair | LaplacePair | DiscretePair | SymmetricPair
+Atomic = DiscretePair | DensePair  # known outcome by outcome
+Pair = GaussianPair | SampledGaussianPair | LaplacePair | DiscretePair | DensePair | SymmetricPair

@@ -9,6 +9,7 @@ import math
 from typing import Final, assert_never
 
 import numpy as np
+import numpy.typing as npt
 from scipy import special
 
 from accounting.events import Direction
@@ -21,6 +22,8 @@ from accounting.numerics import (
     rounded_up,
 )
 from accounting.pld.pairs import (
+    Atomic,
+    DensePair,
     DiscretePair,
     GaussianPair,
     LaplacePair,
@@ -40,7 +43,7 @@ WRITTEN: Final = 8 * _U
 TINY: Final = 1e-290  # absolute error of everything here: underflow has no relative error
 LOSS_MAX: Final = 350.0  # beyond, e^l times a tail could leave the range of doubles
 Base = GaussianPair | LaplacePair  # without sampling
-Smooth = GaussianPair | SampledGaussianPair | LaplacePair | SymmetricPair  # but for a few atoms
+Smooth = GaussianPair | SampledGaussianPair | LaplacePair | DensePair | SymmetricPair
 
 
 def profiles(pair: Pair, *, direction: Direction, losses: Array) -> tuple[Array, Array]:
@@ -66,10 +69,20 @@ def profiles(pair: Pair, *, direction: Direction, losses: Array) -> tuple[Array,
         low = losses[below]
         other = Direction.ADD if direction is Direction.REMOVE else Direction.REMOVE
         mirrored, off = _profile_above(pair, other, -low)
-        power, rest = np.exp(low), -np.expm1(low)
+        power, rest = np.exp(low), _rest(pair, direction, low)
         value[below] = rest + power * mirrored
         error[below] = power * off + 3 * LIBRARY * value[below]
     return np.maximum(value - error - TINY, 0.0), value + error + TINY
+
+
+def _rest(pair: Pair, direction: Direction, low: Array) -> Array:
+    """P - e^l Q of all outcomes: 1 - e^l, but for pairs whose masses do not add up to one."""
+    if not isinstance(pair, DensePair):
+        return np.asarray(-np.expm1(low))
+    sign = 1.0 if direction is Direction.REMOVE else -1.0
+    gap = sign * math.fsum((*pair.first, *(-mass for mass in pair.second)))
+    whole = math.fsum(pair.second if direction is Direction.REMOVE else pair.first)
+    return np.asarray(gap - whole * np.expm1(low))
 
 
 def unsampled_loss(direction: Direction, q: float, losses: Array) -> tuple[Array, Array]:
@@ -90,7 +103,7 @@ def unsampled_loss(direction: Direction, q: float, losses: Array) -> tuple[Array
     return sign * r, np.where(unsure, np.inf, error)
 
 
-def discrete_atoms(pair: DiscretePair, direction: Direction) -> tuple[Array, Array, Array]:
+def discrete_atoms(pair: Atomic, direction: Direction) -> tuple[Array, Array, Array]:
     """Losses in rising order, and what P and Q give them; losses may be infinite."""
     p, q = np.array(pair.first, dtype=np.float64), np.array(pair.second, dtype=np.float64)
     if direction is Direction.ADD:
@@ -108,6 +121,19 @@ def atom_errors(p: Array, q: Array) -> Array:
     with np.errstate(divide="ignore"):
         size = np.abs(np.log(p)) + np.abs(np.log(q))
     return np.asarray(2 * WRITTEN + 2 * LIBRARY * size, dtype=np.float64)
+
+
+def near_atoms(
+    atoms: Array, p: Array, q: Array, losses: Array
+) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp], float]:
+    """The slices of atoms that rounding may put on either side of each loss, and the rounding."""
+    finite = np.isfinite(atoms)
+    off = float(np.max(atom_errors(p[finite], q[finite]), initial=0.0))
+    return (
+        np.searchsorted(atoms, losses - off, side="left"),
+        np.searchsorted(atoms, losses + off, side="right"),
+        off,
+    )
 
 
 def base_profile(pair: Base, r: Array) -> tuple[Array, Array, Array]:
@@ -175,21 +201,21 @@ def _profile_above(pair: Smooth, direction: Direction, losses: Array) -> tuple[A
             return _sampled_above(pair, pair.sampling_probability, direction, losses)
         case SymmetricPair():
             return _symmetric_above(pair, losses)
+        case DensePair():
+            return _discrete_profile(pair, direction, losses)
         case _:
             assert_never(pair)
 
 
-def _discrete_profile(
-    pair: DiscretePair, direction: Direction, losses: Array
-) -> tuple[Array, Array]:
+def _discrete_profile(pair: Atomic, direction: Direction, losses: Array) -> tuple[Array, Array]:
     # An atom put on the wrong side of l by rounding has p - e^l q within the error given.
     atoms, p, q = discrete_atoms(pair, direction)
     place = np.searchsorted(atoms, losses, side="right")
-    p_sums = np.append(np.cumsum(p[::-1])[::-1], 0.0)[place]
-    q_sums = np.append(np.cumsum(q[::-1])[::-1], 0.0)[place]
+    p_above = np.append(np.cumsum(p[::-1])[::-1], 0.0)
+    p_sums, q_sums = p_above[place], np.append(np.cumsum(q[::-1])[::-1], 0.0)[place]
     x = np.exp(losses)
-    off = np.where(np.isfinite(atoms), atom_errors(p, q), 0.0)
-    wrong = ((np.abs(losses[:, None] - atoms) <= off) * (p * 2 * off)).sum(axis=1)
+    first, last, off = near_atoms(atoms, p, q, losses)
+    wrong = 2 * off * (p_above[first] - p_above[last])
     error = (len(p) * _U + WRITTEN + 2 * LIBRARY) * (p_sums + x * q_sums) + wrong
     return np.maximum(p_sums - x * q_sums, 0.0), error
 
@@ -221,7 +247,7 @@ def profile(pair: Pair, *, direction: Direction, epsilon: float) -> tuple[float,
             bounds = _sampled_bounds(base, pair.sampling_probability, direction, epsilon)
         case LaplacePair():
             bounds = _sampled_bounds(pair, pair.sampling_probability, direction, epsilon)
-        case SymmetricPair() | DiscretePair():
+        case SymmetricPair() | DiscretePair() | DensePair():
             if epsilon > LOSS_MAX:
                 return 0.0, profile(pair, direction=direction, epsilon=LOSS_MAX)[1]
             low, high = profiles(pair, direction=direction, losses=np.array([epsilon]))

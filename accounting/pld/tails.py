@@ -13,6 +13,8 @@ from scipy import special
 from accounting.events import Direction
 from accounting.numerics import UNIT_ROUNDOFF, Array
 from accounting.pld.pairs import (
+    Atomic,
+    DensePair,
     DiscretePair,
     GaussianPair,
     LaplacePair,
@@ -28,9 +30,9 @@ from accounting.pld.profiles import (
     TINY,
     WRITTEN,
     Base,
-    atom_errors,
     base_profile,
     discrete_atoms,
+    near_atoms,
     profile,
     profiles,
     unsampled_loss,
@@ -76,7 +78,7 @@ def tails(pair: Pair, *, direction: Direction, losses: Array) -> Tails:
             return _sampled_tails(base, pair.sampling_probability, direction, losses)
         case LaplacePair():
             return _sampled_tails(pair, pair.sampling_probability, direction, losses)
-        case DiscretePair():
+        case DiscretePair() | DensePair():
             return _discrete_tails(pair, direction, losses)
         case SymmetricPair():
             return _symmetric_tails(pair, losses)
@@ -142,7 +144,7 @@ def _sampled_tails(base: Base, q: float, direction: Direction, losses: Array) ->
     return Tails(inner.p_above, above, inner.p_below, below, error)
 
 
-def _discrete_tails(pair: DiscretePair, direction: Direction, losses: Array) -> Tails:
+def _discrete_tails(pair: Atomic, direction: Direction, losses: Array) -> Tails:
     atoms, p, q = discrete_atoms(pair, direction)
     place = np.searchsorted(atoms, losses, side="right")
 
@@ -152,11 +154,8 @@ def _discrete_tails(pair: DiscretePair, direction: Direction, losses: Array) -> 
         return above[place], below[place]
 
     (p_above, p_below), (q_above, q_below) = sums(p), sums(q)
-    finite = atoms[np.isfinite(atoms)]
-    error = np.full(losses.shape, len(p) * _U + WRITTEN)
-    if len(finite):
-        near = np.abs(losses[:, None] - finite) <= atom_errors(p, q)[np.isfinite(atoms)]
-        error[near.any(axis=1)] = np.inf
+    first, last, _ = near_atoms(atoms, p, q, losses)
+    error = np.where(last > first, np.inf, len(p) * _U + WRITTEN)
     return Tails(p_above, q_above, p_below, q_below, error)
 
 

@@ -15,6 +15,7 @@ from accounting.events import Direction
 from accounting.pld import convolution, direct, laws, plan
 from accounting.pld import lattice as engine
 from accounting.pld.convolution import Composition, Law, read_delta
+from accounting.pld.hull import take_hull
 from accounting.pld.lattice import lattice_delta, lattice_epsilon
 from accounting.pld.outlook import atoms, lattice_offset
 from accounting.pld.pairs import (
@@ -336,10 +337,10 @@ def test_the_hull_moves_negative_masses_and_keeps_those_of_p_and_q() -> None:
     x = np.exp(0.1 * np.arange(6))
     mass = np.array([0.3, -0.1, 0.2, -0.05, 0.4, 0.25])
     before = mass.copy()
-    laws._take_hull(mass, width=0.1)
+    take_hull(mass, losses=0.1 * np.arange(6))
     assert np.all(mass >= 0)
     assert math.isclose(mass.sum(), before.sum(), rel_tol=1e-14)
     assert math.isclose((mass / x).sum(), (before / x).sum(), rel_tol=1e-14)
     last = np.array([0.3, 0.2, -0.1])
-    laws._take_hull(last, width=0.1)
+    take_hull(last, losses=0.1 * np.arange(3))
     assert last.tolist() == [0.3, 0.2, 0.0]

@@ -1,0 +1,1 @@
+"""Batches drawn afresh each step, other than by independent coins: pairs that dominate a step."""
