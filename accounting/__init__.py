@@ -13,7 +13,9 @@ from accounting.events import Event, NeighboringRelation, Span
 from accounting.filters import RenyiFilter
 from accounting.guarantees import Bound, Guarantee, Status
 from accounting.pld import bracket
+from accounting.pld import null as through_null
 from accounting.renyi import (
+    allocation,
     conversion,
     declared,
     fixed_size,
@@ -24,6 +26,10 @@ from accounting.renyi import (
     randomized_response,
     revealed,
 )
+from accounting.shuffling import allocation as placements
+from accounting.shuffling import clones, full, partial
+from accounting.subsampling import curves as subsampled
+from accounting.subsampling import replacement, special, truncated
 from accounting.theorem import Theorem
 
 __version__: Final = "0.1.0"
@@ -36,10 +42,20 @@ THEOREMS: Final[tuple[Theorem[..., Any], ...]] = (
     *pure.THEOREMS,
     *laplace.THEOREMS,
     *randomized_response.THEOREMS,
+    *allocation.THEOREMS,
+    *subsampled.THEOREMS,
     *declared.THEOREMS,
     *revealed.THEOREMS,
     *conversion.THEOREMS,
     *domination.THEOREMS,
+    *special.THEOREMS,
+    *truncated.THEOREMS,
+    *replacement.THEOREMS,
+    *partial.THEOREMS,
+    *full.THEOREMS,
+    *clones.THEOREMS,
+    *placements.THEOREMS,
+    *through_null.THEOREMS,
     *coarsening.THEOREMS,
     *bracket.THEOREMS,
     *answers.THEOREMS,

@@ -1,6 +1,7 @@
 """From a balance to a guarantee: the best accepted bound, and what stands beside it."""
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
@@ -15,7 +16,15 @@ from accounting.answers import (
 from accounting.balances import Balance
 from accounting.bounds import NoBoundError
 from accounting.coarsening import DISTINCT_MAX, Rounded, rounded_outward
-from accounting.events import Event, Full, Gaussian, NeighboringRelation
+from accounting.events import (
+    Cyclic,
+    Event,
+    Full,
+    Gaussian,
+    NeighboringRelation,
+    Poisson,
+    Shuffle,
+)
 from accounting.guarantees import ACCEPTABLE, DEFAULT_ACCEPT, Bound, Guarantee, Status
 
 BEST: Final = "best"
@@ -67,7 +76,8 @@ def guarantee(
     names = _names(accountant)
     found, reason = _bounds(balance, question, names, spend)
     headline = found[0] if found else None
-    others, _ = _bounds(balance, replace(question, accept=ACCEPTABLE), names, spend)
+    every = replace(question, accept=ACCEPTABLE)
+    others = found if question == every else _bounds(balance, every, names, spend)[0]
     reached = headline.delta if headline else delta
     return Guarantee(
         epsilon=headline.epsilon if headline else None,
@@ -77,6 +87,7 @@ def guarantee(
         headline=headline,
         reason=None if headline else reason,
         unamplified_epsilon=_unamplified_epsilon(balance, relation, reached, spend),
+        poisson_would_say=_poisson_would_say(balance, relation, reached, spend),
         alternatives=tuple(
             bound for bound in dict.fromkeys([*found, *others]) if bound != headline
         ),
@@ -194,6 +205,31 @@ def _lower(
     if lower is not None and not lower <= headline.epsilon:
         raise ArithmeticError("A lower bound exceeds an upper one.")
     return lower
+
+
+def _poisson_would_say(
+    balance: Balance, relation: NeighboringRelation, delta: float | None, spend: Spend
+) -> float | None:
+    """Epsilon had each batch in turn been a Poisson sample of the same size; bounds nothing."""
+    if delta is None or not 0 < delta < 1:
+        return None
+    steps: Counter[Event] = Counter()
+    for event, count in balance.steps.items():
+        sampling = event.sampling
+        if isinstance(sampling, Cyclic | Shuffle):
+            if isinstance(sampling, Shuffle) and sampling.dataset_size is not None:
+                rate = sampling.batch_size / sampling.dataset_size
+            else:
+                rate = 1 / sampling.steps_per_pass
+            event = replace(event, sampling=Poisson(sampling_probability=min(1.0, rate)))
+        steps[event] += count
+    if steps == balance.steps:
+        return None
+    passes = {event: n for event, n in balance.passes.items() if event in steps}
+    claimed = Balance(steps=steps, passes=passes)
+    question = Question(relation=relation, accept=ACCEPTABLE, delta=delta, epsilon=None)
+    found, _ = _bounds(claimed, question, ("pld", "rdp"), spend)
+    return found[0].epsilon if found else None
 
 
 def _unamplified_epsilon(

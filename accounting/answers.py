@@ -5,33 +5,37 @@ delta. All here serve schedules that are fixed in advance; filters.py serves oth
 """
 
 import math
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 
+from accounting.attained import attained_units
 from accounting.balances import Balance
-from accounting.bounds import (
-    EventBound,
-    NoBoundError,
-    accepted,
-    gdp_bounds,
-    least_curve,
-    renyi_bounds,
-    total_failure,
-)
+from accounting.batches import Pairs
+from accounting.bounds import EventBound, NoBoundError, accepted, least_curve, total_failure
 from accounting.coarsening import ROUNDED_WIDTH, Rounded, rounded_outward
-from accounting.domination import Domination, attained, pld_bounds
-from accounting.events import NeighboringRelation
+from accounting.domination import pld_bounds
+from accounting.events import (
+    BallsAndBins,
+    NeighboringRelation,
+    Poisson,
+    RandomAllocation,
+    TruncatedPoisson,
+)
 from accounting.gaussian import gaussian_delta, gaussian_epsilon
+from accounting.gdp_bounds import gdp_bounds
 from accounting.guarantees import Assumption, Bound, Status, weakest
 from accounting.numerics import UNIT_ROUNDOFF, Array, rounded_down, rounded_up, sum_up
 from accounting.pld.bracket import delta_bracket, epsilon_bracket, epsilon_floor
+from accounting.pld.null import replaced_delta, replaced_epsilon
 from accounting.pld.pairs import Pair
 from accounting.pld.placement import Units
 from accounting.renyi.conversion import rdp_delta, rdp_epsilon
 from accounting.renyi.orders import ORDERS
+from accounting.renyi_bounds import renyi_bounds
 from accounting.theorem import Theorem, theorem
 
 
@@ -184,25 +188,22 @@ def gdp_bound(balance: Balance, question: Question) -> Bound:
     return question.answer(value, accountant="gdp", used=used, composed=(compose_gdp, profile))
 
 
-def _pairs_of(
-    balance: Balance, question: Question
-) -> tuple[list[EventBound[Domination]], list[tuple[Pair, int]], list[tuple[Pair, int]]]:
-    """(bounds used, units of the pairs above, units of the pairs below), in a fixed order."""
-    above: dict[Pair, int] = {}
-    below: dict[Pair, int] = {}
+def pairs_above(
+    balance: Balance, relation: NeighboringRelation, accept: frozenset[Status]
+) -> tuple[list[EventBound[Pairs]], Units]:
+    """(bounds used, the pairs that together dominate the balance), in an order of their values.
+
+    Raises:
+        NoBoundError: some event is dominated by no accepted pair; the text says why.
+    """
+    units: Counter[Pair] = Counter()
     used = []
     for event, count in balance.counted():
-        proved = pld_bounds(event, question.relation)
-        bound = accepted(proved, accept=question.accept)[0]
+        bound = accepted(pld_bounds(event, relation), accept=accept)[0]
         used.append(bound)
-        above[bound.loss.upper] = above.get(bound.loss.upper, 0) + count
-        if bound.loss.lower is not None:  # leaving a step out only lowers a lower bound
-            below[bound.loss.lower] = below.get(bound.loss.lower, 0) + count
-    return used, _in_order(above), _in_order(below)
-
-
-def _in_order(units: dict[Pair, int]) -> list[tuple[Pair, int]]:
-    return sorted(units.items(), key=lambda unit: repr(unit[0]))
+        for pair, times in bound.loss:
+            units[pair] += count * times
+    return used, sorted(units.items(), key=lambda unit: repr(unit[0]))
 
 
 def pld_bound(balance: Balance, question: Question) -> Bound:
@@ -213,22 +214,56 @@ def pld_bound(balance: Balance, question: Question) -> Bound:
     """
     if question.delta is not None and question.delta < _DELTA_MIN:
         raise NoBoundError(_REASON_DELTA)
-    used, above, below = _pairs_of(balance, question)
+    through = _through_null(balance, question)
+    try:
+        direct = _direct(balance, question)
+    except NoBoundError:
+        if through is None:
+            raise
+        return through
+    if through is not None and (through.epsilon, through.delta) < (direct.epsilon, direct.delta):
+        return replace(through, epsilon_lower=direct.epsilon_lower)
+    return direct
+
+
+def _direct(balance: Balance, question: Question) -> Bound:
+    rounded = question.rounded
+    used, above = pairs_above(balance, question.relation, question.accept)
+    below = attained_units(rounded.lower if rounded else balance, question.relation)
     if question.delta is None:
         read: Theorem[..., Any] = delta_bracket
-        if question.rounded is not None:
-            _, _, below = _pairs_of(question.rounded.lower, question)
         epsilon = question.epsilon or 0.0
         value = delta_bracket(above, epsilon=epsilon).upper if above else 0.0
-        known = 0 < value < 1 and below
+        known = _DELTA_MIN < value < 1 and below
         lower = epsilon_floor(below, delta=value) if known else None
     else:
         read = epsilon_bracket
-        if question.rounded is None:
+        if rounded is None:
             value, lower = _epsilon(above, below, question.delta)
         else:
-            value, lower = _rounded_epsilon(question.rounded, question, question.delta)
+            value, lower = _rounded_epsilon(rounded, question, (above, below))
     return question.answer(value, accountant="pld", used=used, composed=(read,), lower=lower)
+
+
+# Samplings whose pairs say much more against a null record than against any other.
+_THROUGH_NULL: Final = (Poisson, TruncatedPoisson, BallsAndBins, RandomAllocation)
+
+
+def _through_null(balance: Balance, question: Question) -> Bound | None:
+    """The answer through a null record, where a record is replaced and that may say more."""
+    if question.relation is not NeighboringRelation.REPLACE_ONE or question.rounded is not None:
+        return None
+    if not any(isinstance(event.sampling, _THROUGH_NULL) for event in balance.steps):
+        return None
+    try:
+        used, units = pairs_above(balance, NeighboringRelation.REPLACE_SPECIAL, question.accept)
+    except NoBoundError:
+        return None
+    if question.delta is None:
+        value = replaced_delta(units, epsilon=question.epsilon or 0.0)
+    else:
+        value = replaced_epsilon(units, delta=question.delta)
+    return question.answer(value, accountant="pld", used=used, composed=(replaced_epsilon,))
 
 
 def _epsilon(above: Units, below: Units, delta: float) -> tuple[float, float | None]:
@@ -242,13 +277,12 @@ def _epsilon(above: Units, below: Units, delta: float) -> tuple[float, float | N
 
 
 def _rounded_epsilon(
-    rounded: Rounded, question: Question, delta: float
+    rounded: Rounded, question: Question, pairs: tuple[Units, Units]
 ) -> tuple[float, float | None]:
     """(upper, lower) epsilon of a balance that was rounded outward; rougher where it must be."""
-    _, above, _ = _pairs_of(rounded.upper, question)
-    _, _, below = _pairs_of(rounded.lower, question)
-    _, rough_above, _ = _pairs_of(rounded.rough_upper, question)
-    _, _, rough_below = _pairs_of(rounded.rough_lower, question)
+    (above, below), delta = pairs, question.delta or 0.0
+    _, rough_above = pairs_above(rounded.rough_upper, question.relation, question.accept)
+    rough_below = attained_units(rounded.rough_lower, question.relation)
     upper = epsilon_bracket(above, delta=delta, width=ROUNDED_WIDTH, rough=rough_above).upper
     lower = epsilon_floor(below, delta=delta, width=ROUNDED_WIDTH) if below else 0.0
     if not (upper < math.inf and upper - lower <= _TOO_WIDE * upper):
@@ -262,14 +296,10 @@ def attained_epsilon(
     balance: Balance, *, relation: NeighboringRelation, delta: float
 ) -> float | None:
     """What epsilon at a delta is at least, whatever the accountant. Lower; None if unknown."""
-    units: dict[Pair, int] = {}
-    for event, count in balance.counted():
-        pair = attained(event, relation)
-        if pair is not None:  # leaving a step out only lowers a lower bound
-            units[pair] = units.get(pair, 0) + count
+    units = attained_units(balance, relation)
     if not units or delta < _DELTA_MIN:
         return None
-    return epsilon_floor(_in_order(units), delta=delta)
+    return epsilon_floor(units, delta=delta)
 
 
 THEOREMS = (compose_rdp, compose_gdp)

@@ -1,8 +1,8 @@
 """The balance of a ledger: how often each distinct event counts, in whole numbers.
 
-Most samplings are counted by step. Cyclic and shuffled loaders are counted by pass: within a pass
-each record takes part once, so a pass costs what its least noisy step costs, and a pass that was
-begun costs as a whole one.
+Most samplings are counted by step. Loaders that go through the data pass by pass are counted by
+pass: within a pass each record takes part in a fixed number of steps, so a pass costs what it costs
+at its least noise, and a pass that was begun costs as a whole one.
 """
 
 from collections import Counter
@@ -12,12 +12,14 @@ from typing import assert_never
 
 from accounting.events import (
     ApproximateDp,
+    BallsAndBins,
     Cyclic,
     Event,
     Gaussian,
     Laplace,
     Mechanism,
     NoNoise,
+    RandomAllocation,
     RandomizedResponse,
     Sampling,
     Shuffle,
@@ -32,6 +34,9 @@ class Balance:
 
     steps: Mapping[Event, int] = field(default_factory=dict)  # every step taken
     passes: Mapping[Event, int] = field(default_factory=dict)  # where a pass is what counts
+    # How often a loader began anew, which leaves a pass unfinished and may draw another order.
+    # Only lower bounds need it; where it is missing they assume the worst.
+    starts: Mapping[Event, int] = field(default_factory=dict)
 
     def counted(self) -> list[tuple[Event, int]]:
         """What is accounted: passes where passes count, steps elsewhere."""
@@ -57,7 +62,16 @@ class OpenPass:
 def pass_length(event: Event) -> int | None:
     """Steps in a pass for samplings that are counted by pass, else None."""
     sampling: Sampling = event.sampling
-    return sampling.steps_per_pass if isinstance(sampling, Cyclic | Shuffle) else None
+    if isinstance(sampling, Cyclic | Shuffle | BallsAndBins | RandomAllocation):
+        return sampling.steps_per_pass
+    return None
+
+
+def starts_anew(open_pass: OpenPass | None, span: Span) -> bool:
+    """Whether a span that follows on a branch makes a loader that counts passes begin anew."""
+    if pass_length(span.event) is None:
+        return False
+    return open_pass is None or open_pass.event.sampling != span.event.sampling
 
 
 def _noise(mechanism: Mechanism) -> float:
@@ -105,10 +119,16 @@ def balance_of(branches: Iterable[Iterable[Span]]) -> Balance:
     """Fold the spans of every branch, each from its beginning, into one balance."""
     steps: Counter[Event] = Counter()
     passes: Counter[Event] = Counter()
+    starts: Counter[Event] = Counter()
     for spans in branches:
         open_pass: OpenPass | None = None
         for span in spans:
             steps[span.event] += span.steps
+            starts[span.event] += starts_anew(open_pass, span)
             changes, open_pass = advance(open_pass, span)
             passes.update(changes)
-    return Balance(steps=dict(steps), passes={event: n for event, n in passes.items() if n})
+    return Balance(
+        steps=dict(steps),
+        passes={event: n for event, n in passes.items() if n},
+        starts={event: n for event, n in starts.items() if n},
+    )

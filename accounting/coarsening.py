@@ -84,7 +84,7 @@ def rounded_outward(balance: Balance) -> Rounded:
         steps = dict(others)
         for event, count in groups.items():
             steps[event] = steps.get(event, 0) + count
-        return Balance(steps=steps, passes=balance.passes)
+        return Balance(steps=steps, passes=balance.passes, starts=balance.starts)
 
     return Rounded(*(with_others(groups) for groups in (*fine, *rough)))
 

@@ -5,24 +5,25 @@ positives are records that were not in; its true positives those that were.
 """
 
 import math
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from accounting.accountants import best_bound
+from accounting.answers import pairs_above
+from accounting.attained import attained_units
 from accounting.balances import Balance
-from accounting.bounds import EventBound, NoBoundError, accepted
+from accounting.bounds import NoBoundError
 from accounting.coarsening import DISTINCT_MAX, rounded_outward
-from accounting.domination import Domination, pld_bounds
 from accounting.events import NeighboringRelation
 from accounting.gaussian import gaussian_trade_off
 from accounting.guarantees import DEFAULT_ACCEPT, Assumption, Status, weakest
 from accounting.numerics import LIBRARY_ULPS, UNIT_ROUNDOFF, Array, rounded_up, sum_up
 from accounting.pld.bracket import delta_bracket
-from accounting.pld.pairs import GaussianPair, Pair
+from accounting.pld.pairs import GaussianPair
+from accounting.pld.placement import Units
 from accounting.theorem import theorem
 
 WIDTH: Final = 1e-4  # relative, aimed at for a delta of the profile
@@ -198,9 +199,6 @@ class _Source:
     assumptions: tuple[Assumption, ...]
 
 
-Pairs = list[tuple[Pair, int]]
-
-
 def _source(balance: Balance, relation: NeighboringRelation, accept: frozenset[Status]) -> _Source:
     """The pairs of the events where all have some, else whatever accountant answers.
 
@@ -208,46 +206,19 @@ def _source(balance: Balance, relation: NeighboringRelation, accept: frozenset[S
     """
     rounded = rounded_outward(balance) if len(balance.steps) > DISTINCT_MAX else None
     try:
-        used = _dominated(rounded.upper if rounded else balance, relation, accept)
-        below = _dominated(rounded.lower, relation, accept) if rounded else used
+        used, upper = pairs_above(rounded.upper if rounded else balance, relation, accept)
     except NoBoundError:
         return _source_without_pairs(balance, relation, accept)
-    upper = _composed((bound.loss.upper, count) for bound, count in used)
-    lower = _composed((bound.loss.lower, count) for bound, count in below)
+    lower = attained_units(rounded.lower if rounded else balance, relation)
     return _Source(
         read=lambda epsilon: _delta(upper, lower, epsilon),
         mu=_mu(upper),
-        status=weakest([theorem.status for bound, _ in used for theorem in bound.theorems]),
-        assumptions=tuple(sorted({one for bound, _ in used for one in bound.assumptions})),
+        status=weakest([theorem.status for bound in used for theorem in bound.theorems]),
+        assumptions=tuple(sorted({one for bound in used for one in bound.assumptions})),
     )
 
 
-def _dominated(
-    balance: Balance, relation: NeighboringRelation, accept: frozenset[Status]
-) -> list[tuple[EventBound[Domination], int]]:
-    return [
-        (accepted(pld_bounds(event, relation), accept=accept)[0], count)
-        for event, count in balance.counted()
-    ]
-
-
-def _composed(units: Iterable[tuple[Pair | None, int]]) -> Pairs:
-    """Distinct pairs in an order of their values; steps without a pair are left out.
-
-    That only lowers a lower bound, and upper bounds have them all.
-    """
-    total: Counter[Pair] = Counter()
-    for pair, count in units:
-        if pair is not None:
-            total[pair] += count
-    return sorted(total.items(), key=_by_value)
-
-
-def _by_value(unit: tuple[Pair, int]) -> str:
-    return repr(unit[0])
-
-
-def _delta(above: Pairs, below: Pairs, epsilon: float) -> tuple[float, float]:
+def _delta(above: Units, below: Units, epsilon: float) -> tuple[float, float]:
     if not above:
         return 0.0, 0.0
     found = delta_bracket(above, epsilon=epsilon, width=WIDTH)
@@ -257,7 +228,7 @@ def _delta(above: Pairs, below: Pairs, epsilon: float) -> tuple[float, float]:
     return least, found.upper
 
 
-def _mu(pairs: Pairs) -> float | None:
+def _mu(pairs: Units) -> float | None:
     """Upper mu where every unit is one Gaussian release of all records, which is then exact."""
     squares = []
     for pair, count in pairs:

@@ -1,16 +1,15 @@
-"""Which pair of distributions dominates an event: what the PLD accountant composes.
+"""Which pairs of distributions dominate an event: what the PLD accountant composes.
 
-The theorems are those of bounds.py: each says that a step is dominated by a pair, and its Renyi
-curve is that pair's. Here the pair itself is kept.
+Where a theorem gives the Renyi curve of a dominating pair, the pair itself is kept here.
 """
 
 import math
-from dataclasses import dataclass, replace
-from typing import Any, Final, assert_never
+from dataclasses import replace
+from typing import Any, assert_never
 
+from accounting.batches import Pairs, batch_bounds, bound_of
 from accounting.bounds import (
     ADD_OR_REMOVE_ONE,
-    REASON_BATCHES_MOVE,
     REASON_FULL_OR_POISSON,
     REASON_MISSING_ANSWER,
     REASON_NO_NOISE,
@@ -22,9 +21,7 @@ from accounting.bounds import (
 )
 from accounting.events import (
     ApproximateDp,
-    Cyclic,
     Event,
-    FixedSize,
     Full,
     Gaussian,
     Laplace,
@@ -32,14 +29,11 @@ from accounting.events import (
     NoNoise,
     Poisson,
     RandomizedResponse,
-    Sampling,
-    Shuffle,
     Unknown,
     Zcdp,
 )
 from accounting.gaussian import gaussian_dp
 from accounting.guarantees import Assumption, Status
-from accounting.numerics import rounded_down, rounded_up
 from accounting.pld.pairs import (
     DiscretePair,
     GaussianPair,
@@ -49,12 +43,7 @@ from accounting.pld.pairs import (
     SymmetricPair,
 )
 from accounting.renyi.declared import approximate_dp_rdp
-from accounting.renyi.fixed_size import (
-    fixed_size_gaussian_add_remove_rdp,
-    fixed_size_gaussian_rdp,
-)
 from accounting.renyi.laplace import laplace_rdp, poisson_laplace_rdp
-from accounting.renyi.passes import gaussian_per_pass_rdp
 from accounting.renyi.poisson import poisson_gaussian_rdp
 from accounting.renyi.pure import amplified_epsilon
 from accounting.renyi.randomized_response import (
@@ -69,23 +58,7 @@ REASON_ZCDP = (
 )
 
 
-_EPSILON_LOWER_MAX: Final = 600.0
-
-
-@dataclass(frozen=True, slots=True)
-class Domination:
-    """What bounds one unit of an event from above, and what from below."""
-
-    upper: Pair  # dominates the unit in both orders
-    lower: Pair | None  # dominated by what some dataset attains; None where none is known
-
-
-def _bound(theorem: Theorem[..., Any], upper: Pair, lower: Pair | None) -> EventBound[Domination]:
-    loss = Domination(upper, lower)
-    return EventBound(theorem=theorem, assumptions=theorem.assumptions, loss=loss)
-
-
-def pld_bounds(event: Event, relation: NeighboringRelation) -> tuple[EventBound[Domination], ...]:
+def pld_bounds(event: Event, relation: NeighboringRelation) -> tuple[EventBound[Pairs], ...]:
     """Every pair that is proved to dominate one unit of the event, the tightest first.
 
     Raises:
@@ -106,98 +79,41 @@ def pld_bounds(event: Event, relation: NeighboringRelation) -> tuple[EventBound[
             return (_full(mechanism, relation),)
         case Unknown():
             full = _full(mechanism, relation)
-            hidden = replace(full, loss=Domination(full.loss.upper, None))
-            return (replace(hidden, assumptions=full.assumptions + UNKNOWN_SAMPLER),)
+            return (replace(full, assumptions=full.assumptions + UNKNOWN_SAMPLER),)
         case Poisson():
             q = sampling.sampling_probability
             full = _full(mechanism, relation)
             return (full,) if q == 1 else _sampled(mechanism, full, q, relation)
-        case FixedSize() | Cyclic() | Shuffle():
-            return (_in_batches(mechanism, sampling, relation),)
         case _:
-            assert_never(sampling)
-
-
-def attained(event: Event, relation: NeighboringRelation) -> Pair | None:
-    """A pair that some mechanism and dataset as declared attain in one unit; None if unknown.
-
-    What is attained does not depend on which theorems are accepted as upper bounds.
-    """
-    if isinstance(event.mechanism, Zcdp):
-        if not isinstance(event.sampling, Full):
-            return None
-        # Gaussian noise of sigma^2 = 1/(2 rho) is rho-zCDP and no less; rounded towards more noise.
-        noise = math.sqrt(0.5 / event.mechanism.rho)
-        return GaussianPair(noise_multiplier=rounded_up(noise, ulps=4))
-    try:
-        return pld_bounds(event, relation)[0].loss.lower
-    except NoBoundError:
-        return None
-
-
-def _in_batches(
-    mechanism: Gaussian | Laplace | RandomizedResponse | ApproximateDp,
-    sampling: Sampling,
-    relation: NeighboringRelation,
-) -> EventBound[Domination]:
-    if not isinstance(mechanism, Gaussian):
-        raise NoBoundError(REASON_FULL_OR_POISSON)
-    if isinstance(sampling, FixedSize):
-        return _fixed_size(mechanism.noise_multiplier, sampling, relation)
-    if relation is ADD_OR_REMOVE_ONE:
-        raise NoBoundError(REASON_BATCHES_MOVE)
-    pair = GaussianPair(noise_multiplier=mechanism.noise_multiplier / sensitivity_of(relation))
-    return _bound(gaussian_per_pass_rdp, pair, None)
-
-
-def _fixed_size(
-    sigma: float, sampling: FixedSize, relation: NeighboringRelation
-) -> EventBound[Domination]:
-    # A subset of fixed size exchanges one record for another: the means are two norm bounds apart.
-    far = GaussianPair(noise_multiplier=sigma / 2)
-    rate = sampling.batch_size / sampling.dataset_size
-    theorem: Theorem[..., Any] = fixed_size_gaussian_rdp
-    if relation is ADD_OR_REMOVE_ONE:
-        theorem = fixed_size_gaussian_add_remove_rdp
-    above, below = rounded_up(rate), rounded_down(rate)
-    if above >= 1:
-        return _bound(theorem, far, None)
-    pair = SampledGaussianPair(noise_multiplier=sigma / 2, sampling_probability=above)
-    attained = SampledGaussianPair(noise_multiplier=sigma / 2, sampling_probability=below)
-    if relation is ADD_OR_REMOVE_ONE:
-        return _bound(theorem, pair, attained)
-    symmetric = SymmetricPair(near=far, far=far, sampling_probability=above)
-    return _bound(theorem, symmetric, attained if relation is REPLACE_ONE else None)
+            if not isinstance(mechanism, Gaussian):
+                raise NoBoundError(REASON_FULL_OR_POISSON)
+            return batch_bounds(mechanism.noise_multiplier, sampling, relation)
 
 
 def _full(
     mechanism: Gaussian | Laplace | RandomizedResponse | ApproximateDp,
     relation: NeighboringRelation,
-) -> EventBound[Domination]:
+) -> EventBound[Pairs]:
     # Sensitivities are powers of two: dividing by them does not round.
     reach = sensitivity_of(relation)
     match mechanism:
         case Gaussian():
             pair: Pair = GaussianPair(noise_multiplier=mechanism.noise_multiplier / reach)
-            return _bound(gaussian_dp, pair, pair)
+            return bound_of(gaussian_dp, pair)
         case Laplace():
             pair = LaplacePair(scale=mechanism.noise_multiplier / reach, sampling_probability=1.0)
-            return _bound(laplace_rdp, pair, pair)
+            return bound_of(laplace_rdp, pair)
         case RandomizedResponse():
-            pair, theorem = _answers(mechanism, relation)
-            return _bound(theorem, pair, pair)
+            pair, theorem = answer_pair(mechanism, relation)
+            return bound_of(theorem, pair)
         case ApproximateDp():
             pair = approximate_dp_pair(epsilon=mechanism.epsilon, delta=mechanism.delta)
-            # Beyond, e^-epsilon may vanish, which would overstate a lower bound.
-            least = min(mechanism.epsilon, _EPSILON_LOWER_MAX)
-            return _bound(
-                approximate_dp_rdp, pair, approximate_dp_pair(epsilon=least, delta=mechanism.delta)
-            )
+            return bound_of(approximate_dp_rdp, pair)
         case _:
             assert_never(mechanism)
 
 
-def _answers(
+def answer_pair(
     mechanism: RandomizedResponse, relation: NeighboringRelation
 ) -> tuple[Pair, Theorem[..., Any]]:
     """The pair of a randomized response; each probability is off by a few roundoffs."""
@@ -260,10 +176,10 @@ def approximate_dp_pair(*, epsilon: float, delta: float) -> DiscretePair:
 
 def _sampled(
     mechanism: Gaussian | Laplace | RandomizedResponse | ApproximateDp,
-    full: EventBound[Domination],
+    full: EventBound[Pairs],
     q: float,
     relation: NeighboringRelation,
-) -> tuple[EventBound[Domination], ...]:
+) -> tuple[EventBound[Pairs], ...]:
     match mechanism:
         case Gaussian():
             return _sampled_gaussian(mechanism.noise_multiplier, full, q, relation)
@@ -272,66 +188,58 @@ def _sampled(
         case RandomizedResponse() | ApproximateDp():
             if isinstance(mechanism, ApproximateDp) and relation is ADD_OR_REMOVE_ONE:
                 return (_amplified(mechanism, q),)
-            return (_revealed(full, q), replace(full, loss=Domination(full.loss.upper, None)))
+            return (_revealed(full, q), full)
         case _:
             assert_never(mechanism)
 
 
 def _sampled_gaussian(
-    sigma: float, full: EventBound[Domination], q: float, relation: NeighboringRelation
-) -> tuple[EventBound[Domination], ...]:
-    pair = SampledGaussianPair(noise_multiplier=sigma, sampling_probability=q)
+    sigma: float, full: EventBound[Pairs], q: float, relation: NeighboringRelation
+) -> tuple[EventBound[Pairs], ...]:
     if relation is not REPLACE_ONE:
-        return (_bound(poisson_gaussian_rdp, pair, pair),)
+        pair = SampledGaussianPair(noise_multiplier=sigma, sampling_probability=q)
+        return (bound_of(poisson_gaussian_rdp, pair),)
     near, far = GaussianPair(noise_multiplier=sigma), GaussianPair(noise_multiplier=sigma / 2)
-    return _replaced(near, far, q, full, pair)
+    return _replaced(near, far, q, full)
 
 
 def _sampled_laplace(
-    b: float, full: EventBound[Domination], q: float, relation: NeighboringRelation
-) -> tuple[EventBound[Domination], ...]:
-    pair = LaplacePair(scale=b, sampling_probability=q)
+    b: float, full: EventBound[Pairs], q: float, relation: NeighboringRelation
+) -> tuple[EventBound[Pairs], ...]:
     if relation is not REPLACE_ONE:
-        return (_bound(poisson_laplace_rdp, pair, pair),)
+        return (bound_of(poisson_laplace_rdp, LaplacePair(scale=b, sampling_probability=q)),)
     near = LaplacePair(scale=b, sampling_probability=1.0)
     far = LaplacePair(scale=b / 2, sampling_probability=1.0)
-    return _replaced(near, far, q, full, pair)
+    return _replaced(near, far, q, full)
 
 
 def _replaced(
     near: GaussianPair | LaplacePair,
     far: GaussianPair | LaplacePair,
     q: float,
-    full: EventBound[Domination],
-    attained: Pair,
-) -> tuple[EventBound[Domination], ...]:
-    # A record may be replaced by one that contributes nothing: what add_or_remove_one attains is
-    # attained here, too.
-    found = _bound(
-        poisson_replace_pair,
-        poisson_replace_pair(near=near, far=far, sampling_probability=q),
-        attained,
-    )
-    found = replace(found, assumptions=found.assumptions + full.assumptions)
-    return found, replace(full, loss=Domination(full.loss.upper, attained))
+    full: EventBound[Pairs],
+) -> tuple[EventBound[Pairs], ...]:
+    pair = poisson_replace_pair(near=near, far=far, sampling_probability=q)
+    found = bound_of(poisson_replace_pair, pair)
+    return replace(found, assumptions=found.assumptions + full.assumptions), full
 
 
-def _revealed(full: EventBound[Domination], q: float) -> EventBound[Domination]:
+def _revealed(full: EventBound[Pairs], q: float) -> EventBound[Pairs]:
     """Tell who was sampled: with probability 1 - q nothing else is told."""
-    pair = full.loss.upper
+    ((pair, _),) = full.loss
     assert isinstance(pair, DiscretePair)  # noqa: S101 (the only kind that is sampled this way)
     revealed = DiscretePair(
         first=(1 - q, *(q * p for p in pair.first)), second=(1 - q, *(q * p for p in pair.second))
     )
-    found = _bound(revealed_sampling_rdp, revealed, None)
+    found = bound_of(revealed_sampling_rdp, revealed)
     assumptions = found.assumptions + full.assumptions
     return replace(found, assumptions=assumptions, premises=(full.theorem,))
 
 
-def _amplified(mechanism: ApproximateDp, q: float) -> EventBound[Domination]:
+def _amplified(mechanism: ApproximateDp, q: float) -> EventBound[Pairs]:
     epsilon = amplified_epsilon(epsilon=mechanism.epsilon, sampling_probability=q)
     delta = min(mechanism.delta, q * mechanism.delta * (1 + 1e-15))
-    declared = _bound(approximate_dp_rdp, approximate_dp_pair(epsilon=epsilon, delta=delta), None)
+    declared = bound_of(approximate_dp_rdp, approximate_dp_pair(epsilon=epsilon, delta=delta))
     assumptions = declared.assumptions + amplified_epsilon.assumptions
     return replace(declared, assumptions=assumptions, premises=(amplified_epsilon,))
 

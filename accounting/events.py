@@ -212,6 +212,12 @@ class Shuffle:
                 dataset_size=self.dataset_size,
             )
 
+    @property
+    def stops_early(self) -> bool:
+        """Whether it is known that each pass, in an order of its own, leaves records out."""
+        size, fresh = self.dataset_size, self.reshuffle is Reshuffle.EACH_PASS
+        return fresh and size is not None and self.steps_per_pass * self.batch_size < size
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BallsAndBins:

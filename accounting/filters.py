@@ -2,16 +2,18 @@
 
 import math
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
 from accounting.balances import Balance
-from accounting.bounds import NoBoundError, accepted, failure, least_curve, renyi_bounds
+from accounting.bounds import NoBoundError, accepted, failure, least_curve
 from accounting.events import NeighboringRelation
 from accounting.guarantees import DEFAULT_ACCEPT, Assumption, Status
 from accounting.numerics import rounded_down, rounded_up, sum_up
 from accounting.renyi.conversion import conversion_costs
 from accounting.renyi.orders import ORDERS
+from accounting.renyi_bounds import renyi_bounds
 from accounting.theorem import theorem
 
 
@@ -44,9 +46,17 @@ def _cost(order: float, delta: float) -> float:
     return float(conversion_costs(np.array([order]), delta=delta)[0])
 
 
+# Of a budget's delta, for steps whose curve may fail with a probability of its own.
+FAILURE_SHARE: Final = 1e-6
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenyiFilter:
-    """A budget held by a fixed-order Renyi filter."""
+    """A budget held by a fixed-order Renyi filter.
+
+    Epsilon is read at the budget's delta less FAILURE_SHARE of it. That share is for steps whose
+    curve holds but for some probability, which may not add up to more (docs/theory/filters.md).
+    """
 
     order: float  # one of ORDERS
     epsilon: float  # nats
@@ -55,7 +65,12 @@ class RenyiFilter:
     @property
     def limit(self) -> float:
         """The RDP the budget holds, in nats. Lower."""
-        return renyi_filter_limit(order=self.order, epsilon=self.epsilon, delta=self.delta)
+        return renyi_filter_limit(order=self.order, epsilon=self.epsilon, delta=self._read_at)
+
+    @property
+    def _read_at(self) -> float:
+        """The delta at which the order is read. Lower."""
+        return rounded_down(self.delta * (1 - FAILURE_SHARE), ulps=2)
 
     def spent(
         self,
@@ -66,19 +81,21 @@ class RenyiFilter:
     ) -> float:
         """RDP at the filter's order, in nats. Upper.
 
-        Infinite where some event has no bound, and where one may fail with a probability of its
-        own (approximate_dp with delta > 0): the filter's delta is spoken for by its order.
+        Infinite where some event has no bound, and where curves may fail with more than the share
+        of the budget's delta that is kept for it.
         """
         index = int(np.flatnonzero(self.order == ORDERS)[0])
-        terms = []
+        terms, failures = [], []
         for event, count in balance.units():
             try:
                 bounds = accepted(renyi_bounds(event, relation), accept=accept)
             except NoBoundError:
                 return math.inf
-            if failure(bounds) > 0:
-                return math.inf
+            failed = failure(bounds)
+            failures += [rounded_up(count * failed)] if failed else []
             terms.append(rounded_up(count * float(least_curve(bounds)[index])))
+        if failures and not sum_up(failures) <= FAILURE_SHARE * self.delta:
+            return math.inf
         return sum_up(terms)
 
     def admits(self, spent: float) -> bool:
@@ -89,7 +106,7 @@ class RenyiFilter:
         """The epsilon at the budget's delta that so much RDP stands for, in nats. Upper."""
         if spent == 0:
             return 0.0
-        return max(0.0, rounded_up(spent + _cost(self.order, self.delta), ulps=2))
+        return max(0.0, rounded_up(spent + _cost(self.order, self._read_at), ulps=2))
 
 
 def best_order(*, epsilon: float, delta: float) -> float:

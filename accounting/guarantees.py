@@ -38,6 +38,16 @@ class Assumption(StrEnum):
     )
     POISSON_SAMPLING = "poisson_sampling"
     FIXED_SIZE_SAMPLING = "fixed_size_sampling"  # fresh uniform subsets of constant size
+    TRUNCATED_POISSON_SAMPLING = (
+        "truncated_poisson_sampling"  # constant probability; of a surplus a uniform subset is kept
+    )
+    WITH_REPLACEMENT_SAMPLING = "with_replacement_sampling"  # fresh independent uniform draws
+    DATA_INDEPENDENT_WEIGHTS = "data_independent_weights"  # one record a step, drawn by weight
+    FRESH_SECRET_ORDER = (  # uniform, drawn anew for each pass, never shown
+        "fresh_secret_order"  # noqa: S105
+    )
+    BALLS_AND_BINS_SAMPLING = "balls_and_bins_sampling"  # each record's step of a pass is uniform
+    RANDOM_ALLOCATION_SAMPLING = "random_allocation_sampling"  # each record's steps are uniform
     ONE_STEP_PER_PASS = "one_step_per_pass"  # noqa: S105
     OTHERS_UNAFFECTED = (
         "others_unaffected"  # at most once a step; nobody else's place depends on it
@@ -84,4 +94,7 @@ class Guarantee:
     headline: Bound | None
     reason: str | None  # why epsilon is None
     unamplified_epsilon: float | None  # nats, upper; the same events with sampling full
+    # Nats; what Poisson accounting would claim where batches were not Poisson-sampled but taken in
+    # turn. It bounds nothing; None where the question does not arise.
+    poisson_would_say: float | None = None
     alternatives: tuple[Bound, ...] = field(default=())

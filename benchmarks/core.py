@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Final
 
 from accounting import Balance, Event, NeighboringRelation, guarantee
-from accounting.bounds import renyi_bounds
+from accounting.renyi_bounds import renyi_bounds
 from accounting.events import Gaussian, Poisson
 from accounting.renyi.orders import ORDERS
 

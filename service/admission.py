@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from accounting.balances import OpenPass, advance
-from accounting.bounds import NoBoundError, accepted, renyi_bounds
+from accounting.bounds import NoBoundError, accepted
 from accounting.events import Event, NeighboringRelation, Span
 from accounting.guarantees import Status
+from accounting.renyi_bounds import renyi_bounds
 from service.balances import Change, Scope
 from service.errors import BudgetExhaustedError, UnsupportedEventError
 

@@ -1,7 +1,8 @@
 """What goes out: the shapes of every answer."""
 
+import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
@@ -34,6 +35,13 @@ class Alternative(Answer):
     valid_for: str
 
 
+class PoissonWouldSay(Answer):
+    """What Poisson accounting at the same batch size would claim of batches in an order."""
+
+    epsilon: float  # nats; no bound on anything
+    applicable: Literal[False]  # its theorem assumes other batches than these
+
+
 class GuaranteeAnswer(Answer):
     """An upper bound on what was spent, with everything it rests on."""
 
@@ -51,6 +59,7 @@ class GuaranteeAnswer(Answer):
     sequence: int
     core_version: str
     unamplified_epsilon: float | None  # nats, upper; the same events with sampling full
+    poisson_would_say: PoissonWouldSay | None  # for shuffled and cyclic batches
     reason: str | None  # why epsilon is null
     alternatives: list[Alternative]
 
@@ -73,9 +82,16 @@ def guarantee_answer(guarantee: Guarantee, *, balance: Balance, sequence: int) -
         sequence=sequence,
         core_version=accounting.__version__,
         unamplified_epsilon=guarantee.unamplified_epsilon,
+        poisson_would_say=_poisson_would_say(getattr(guarantee, "poisson_would_say", None)),
         reason=guarantee.reason,
         alternatives=[_alternative(bound) for bound in guarantee.alternatives],
     )
+
+
+def _poisson_would_say(epsilon: float | None) -> PoissonWouldSay | None:
+    if epsilon is None or not math.isfinite(epsilon):  # JSON has no infinity
+        return None
+    return PoissonWouldSay(epsilon=epsilon, applicable=False)
 
 
 def _alternative(bound: Bound) -> Alternative:

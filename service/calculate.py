@@ -54,7 +54,8 @@ def calibrated(
     """What a document's events may be at most, for a target.
 
     For noise_multiplier all noise is scaled by one factor, and the value is the least of it; for
-    sampling_probability every Poisson sampling gets the value; for steps the last event does.
+    sampling_probability every Poisson sampling gets the value, truncated or not; for steps the
+    last event does.
 
     Raises:
         InvalidRequestError: the document has branches or nothing of the parameter, or the target is

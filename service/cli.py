@@ -193,7 +193,7 @@ def calibrate(
     """Find the least noise, the most steps or the highest rate that keep to an epsilon.
 
     Noise is scaled by one factor in all events and the least is named; steps are those of the last
-    event; the rate is one for all Poisson samplings.
+    event; the rate is one for all Poisson samplings, truncated ones among them.
     """
     from accounting.accountants import ACCOUNTANTS, BEST
     from accounting.calibration import Parameter
@@ -250,6 +250,9 @@ def _show(answer: Any) -> None:
     for other in answer.alternatives:
         table.add_row("alternative", f"{_upper(other.epsilon)} {other.bound} ({other.status})")
     _out.print(table)
+    if (poisson := answer.poisson_would_say) is not None:
+        claim = f"Poisson accounting would say {_upper(poisson.epsilon)}"
+        typer.echo(f"{claim}: not applicable to shuffled batches")
 
 
 @app.command()

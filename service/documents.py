@@ -11,6 +11,7 @@ from pydantic import Field
 from accounting.balances import Balance, balance_of
 from accounting.events import (
     ApproximateDp,
+    BallsAndBins,
     Cyclic,
     Event,
     FixedSize,
@@ -18,18 +19,22 @@ from accounting.events import (
     Gaussian,
     Laplace,
     NoNoise,
+    NonUniform,
     Poisson,
+    RandomAllocation,
     RandomizedResponse,
     Shuffle,
     Span,
+    TruncatedPoisson,
     Unknown,
+    WithReplacement,
     Zcdp,
 )
 from service.errors import InvalidRequestError
+from service.samplings import Count
 from service.schemas import (
     Acceptable,
     Assumptions,
-    Count,
     Labels,
     MergedSteps,
     Name,
@@ -143,11 +148,16 @@ _KINDS: Final[dict[type, str]] = {
     Zcdp: "zcdp",
     NoNoise: "none",
     Full: "full",
-    Poisson: "poisson",
-    FixedSize: "fixed_size",
     Unknown: "unknown",
+    Poisson: "poisson",
+    TruncatedPoisson: "truncated_poisson",
+    FixedSize: "fixed_size",
+    WithReplacement: "with_replacement",
     Cyclic: "cyclic",
     Shuffle: "shuffle",
+    BallsAndBins: "balls_and_bins",
+    RandomAllocation: "random_allocation",
+    NonUniform: "non_uniform",
 }
 
 

@@ -26,21 +26,15 @@ from service.mechanisms import (
     RandomizedResponseMechanism,
     ZcdpMechanism,
 )
+from service.samplings import Count, ExpectedBatchSize, RatelessSampling
 from service.schemas import (
     EVENTS_MAX,
     Acceptable,
     BudgetEpsilon,
-    Count,
-    CyclicSampling,
-    ExpectedBatchSize,
-    FixedSizeSampling,
-    FullSampling,
     PlannedEvent,
     Relation,
-    ShuffleSampling,
     Step,
     Steps,
-    UnknownSampling,
     accepted_statuses,
     relation_of,
 )
@@ -99,6 +93,14 @@ class OpenPoisson(Wire):
         return self
 
 
+class OpenTruncatedPoisson(Wire):
+    """Poisson sampling with its surplus dropped; the probability may be left to be found."""
+
+    kind: Literal["truncated_poisson"]
+    sampling_probability: Probability | None = None
+    max_batch_size: Count
+
+
 OpenMechanism = Annotated[
     OpenGaussian
     | OpenLaplace
@@ -109,13 +111,7 @@ OpenMechanism = Annotated[
     Field(discriminator="kind"),
 ]
 OpenSampling = Annotated[
-    FullSampling
-    | UnknownSampling
-    | OpenPoisson
-    | FixedSizeSampling
-    | CyclicSampling
-    | ShuffleSampling,
-    Field(discriminator="kind"),
+    OpenPoisson | OpenTruncatedPoisson | RatelessSampling, Field(discriminator="kind")
 ]
 
 
@@ -136,7 +132,9 @@ class OpenEvent(Wire):
             case OpenGaussian(noise_multiplier=None) | OpenLaplace(noise_multiplier=None):
                 found[Parameter.NOISE_MULTIPLIER] = "mechanism.noise_multiplier"
         match self.sampling:
-            case OpenPoisson(sampling_probability=None, expected_batch_size=None):
+            case OpenPoisson(sampling_probability=None, expected_batch_size=None) | (
+                OpenTruncatedPoisson(sampling_probability=None)
+            ):
                 found[Parameter.SAMPLING_PROBABILITY] = "sampling.sampling_probability"
         return found
 

@@ -10,20 +10,17 @@ from pydantic import (
     ValidationError,
     ValidatorFunctionWrapHandler,
     WrapValidator,
-    model_validator,
 )
 from pydantic_core import PydanticCustomError
 
-from accounting import events as core
-from accounting.events import Event, NeighboringRelation, Reshuffle
+from accounting.events import Event, NeighboringRelation
 from accounting.guarantees import ACCEPTABLE, DEFAULT_ACCEPT, Status
-from service.errors import InvalidRequestError
 from service.mechanisms import MechanismMessage, to_mechanism
-from service.wire import PROBABILITY_MIN, Delta, Probability, Wire, bounds, within
+from service.samplings import Count, SamplingMessage, to_sampling
+from service.wire import Delta, Wire, bounds, within
 
 STEPS_MAX: Final = 10**9  # of one event
 STEP_MAX: Final = 10**12  # of a branch
-RECORDS_MAX: Final = 10**12
 EVENTS_MAX: Final = 1000  # of a JSON body
 LINES_MAX: Final = 10_000  # of an NDJSON body
 LABELS_MAX: Final = 64
@@ -53,14 +50,8 @@ Writer = Annotated[
     str, Field(min_length=16, max_length=128, pattern=r"^[A-Za-z0-9_-]+$"),
 ]  # fmt: skip
 Text = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_plain)]
-ExpectedBatchSize = Annotated[
-    float, AfterValidator(within(1e-6, 1e12)), Field(json_schema_extra=bounds(1e-6, 1e12))
-]
 BudgetEpsilon = Annotated[
     float, AfterValidator(within(1e-6, 1e6)), Field(json_schema_extra=bounds(1e-6, 1e6))
-]
-Count = Annotated[
-    int, AfterValidator(within(1, RECORDS_MAX)), Field(json_schema_extra=bounds(1, RECORDS_MAX))
 ]
 Steps = Annotated[
     int, AfterValidator(within(1, STEPS_MAX)), Field(json_schema_extra=bounds(1, STEPS_MAX))
@@ -77,69 +68,6 @@ Relation = Literal["add_or_remove_one", "replace_one", "replace_special"]
 Release = Literal["every_step", "every_pass", "last_iterate"]
 Mode = Literal["record", "charge"]
 Acceptable = Literal["published", "derived", "declared", "conditional"]
-
-
-class FullSampling(Wire):
-    """Every record, every step."""
-
-    kind: Literal["full"]
-
-
-class UnknownSampling(Wire):
-    """The trainer does not know; accounted as full."""
-
-    kind: Literal["unknown"]
-
-
-class PoissonSampling(Wire):
-    """Each record joins each step independently."""
-
-    kind: Literal["poisson"]
-    sampling_probability: Probability | None = None
-    expected_batch_size: ExpectedBatchSize | None = None
-
-    @model_validator(mode="after")
-    def _one_of_two(self) -> "PoissonSampling":
-        if (self.sampling_probability is None) == (self.expected_batch_size is None):
-            raise PydanticCustomError(
-                "one_of_two", "give sampling_probability or expected_batch_size, not both"
-            )
-        return self
-
-
-class FixedSizeSampling(Wire):
-    """A uniform subset of constant size, fresh each step."""
-
-    kind: Literal["fixed_size"]
-    batch_size: Count
-
-
-class CyclicSampling(Wire):
-    """A fixed order, pass after pass."""
-
-    kind: Literal["cyclic"]
-    batch_size: Count
-    steps_per_pass: Count | None = None
-
-
-class ShuffleSampling(Wire):
-    """A random order, drawn each pass or once."""
-
-    kind: Literal["shuffle"]
-    batch_size: Count
-    reshuffle: Literal["each_pass", "once"]
-    steps_per_pass: Count | None = None
-
-
-SamplingMessage = Annotated[
-    FullSampling
-    | UnknownSampling
-    | PoissonSampling
-    | FixedSizeSampling
-    | CyclicSampling
-    | ShuffleSampling,
-    Field(discriminator="kind"),
-]
 
 
 class StepMessage(Wire):
@@ -245,59 +173,10 @@ def to_event(message: StepMessage, *, dataset_size: int | None, location: str) -
             not known.
     """
     mechanism = to_mechanism(message.mechanism)
-    sampling = _to_sampling(message.sampling, dataset_size, f"{location}.sampling")
-    return Event(mechanism=mechanism, sampling=sampling)
-
-
-def _to_sampling(message: Any, dataset_size: int | None, location: str) -> core.Sampling:
-    match message:
-        case FullSampling():
-            return core.Full()
-        case UnknownSampling():
-            return core.Unknown()
-        case PoissonSampling(sampling_probability=float() as q):
-            return core.Poisson(sampling_probability=q)
-        case PoissonSampling(expected_batch_size=float() as expected):
-            n = _known(dataset_size, location)
-            _fits(expected, n, f"{location}.expected_batch_size")
-            return core.Poisson(sampling_probability=max(PROBABILITY_MIN, expected / n))
-        case FixedSizeSampling(batch_size=size):
-            n = _known(dataset_size, location)
-            _fits(size, n, f"{location}.batch_size")
-            return core.FixedSize(batch_size=size, dataset_size=n)
-        case _:
-            return _to_passes(message, dataset_size, location)
-
-
-def _to_passes(
-    message: CyclicSampling | ShuffleSampling, dataset_size: int | None, location: str
-) -> core.Sampling:
-    length = message.steps_per_pass
-    if dataset_size is not None:
-        _fits(message.batch_size, dataset_size, f"{location}.batch_size")
-        whole = -(-dataset_size // message.batch_size)
-        _fits(length or whole, whole, f"{location}.steps_per_pass")
-        length = length or whole
-    elif length is None:
-        length = _known(None, location)
-    if isinstance(message, CyclicSampling):
-        return core.Cyclic(batch_size=message.batch_size, steps_per_pass=length)
-    return core.Shuffle(
-        batch_size=message.batch_size,
-        steps_per_pass=length,
-        reshuffle=Reshuffle(message.reshuffle),
+    sampling = to_sampling(
+        message.sampling, dataset_size=dataset_size, location=f"{location}.sampling"
     )
-
-
-def _known(dataset_size: int | None, location: str) -> int:
-    if dataset_size is None:
-        raise InvalidRequestError(location, "this sampling needs a dataset_size")
-    return dataset_size
-
-
-def _fits(size: float, limit: int, location: str) -> None:
-    if size > limit:
-        raise InvalidRequestError(location, f"must lie in [1, {limit}] for this dataset")
+    return Event(mechanism=mechanism, sampling=sampling)
 
 
 def relation_of(name: str) -> NeighboringRelation:

@@ -155,6 +155,7 @@ def _epsilon_bracket(
 def forget_answers() -> None:
     """Forget whole answers, not what single steps need."""
     _epsilon_bracket.cache_clear()
+    _epsilon_floor.cache_clear()
 
 
 def forget() -> None:
@@ -166,10 +167,31 @@ def forget() -> None:
 
 def epsilon_floor(units: Units, *, delta: float, width: float = WIDTH) -> float:
     """What epsilon at a delta is at least, by one order of the pairs alone. Lower, nats, >= 0."""
+    return _epsilon_floor(tuple(units), delta, width)
+
+
+@lru_cache(maxsize=ANSWERS)
+def _epsilon_floor(units: tuple[tuple[Pair, int], ...], delta: float, width: float) -> float:
     mu = _gaussian_mu(units)
     if mu is not None:
         return gaussian_bracket_epsilon(delta, mu=mu)[0]
     return _epsilon(units, Direction.REMOVE, delta=delta, width=width)[0]
+
+
+def epsilon_in_order(units: Units, direction: Direction, *, delta: float, width: float) -> float:
+    """Epsilon at a delta in one order of the pairs. Upper, nats."""
+    mu = _gaussian_mu(units)
+    if mu is not None:
+        return gaussian_bracket_epsilon(delta, mu=mu)[1]
+    return _epsilon(units, direction, delta=delta, width=width)[1]
+
+
+def delta_in_order(units: Units, direction: Direction, *, epsilon: float, width: float) -> float:
+    """Delta at an epsilon in one order of the pairs. Upper."""
+    mu = _gaussian_mu(units)
+    if mu is not None:
+        return gaussian_bracket_delta(epsilon, mu=mu)[1]
+    return _delta(units, direction, epsilon=epsilon, width=width)[1]
 
 
 @theorem(

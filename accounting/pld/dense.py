@@ -66,22 +66,25 @@ def profile_pair(losses: Array, *, removed: Array, added: Array) -> DensePair:
     both = np.concatenate((-losses[:0:-1], losses))
     p = np.concatenate((down[::-1], [middle], high))
     take_hull(p, losses=both)
+    zero = len(losses) - 1
     q = p * np.exp(-both)
     # A kink that rounding puts below its loss would cut the corner: both sides are moved outward.
     p[both > 0] *= 1 + 8 * _U
     q[both < 0] *= 1 + 8 * _U
+    if np.array_equal(removed, added):  # one side mirrors the other, to the last bit
+        p[:zero], q[:zero] = q[:zero:-1], p[:zero:-1]
     ends = float(removed[-1]) + _FLOOR, float(added[-1]) + _FLOOR
-    zero = len(losses) - 1
+    # The hull passes through its corners; between them it is a chord, as the pair's profile is.
+    corners = p > 0
     excess = max(
-        _excess(losses, removed, q[zero + 1 :], ends[0]),
-        _excess(losses, added, p[zero - 1 :: -1] if zero else p[:0], ends[1]),
+        _excess(losses, removed * corners[zero:], q[zero + 1 :], ends[0]),
+        _excess(losses, added * corners[zero::-1], p[zero - 1 :: -1], ends[1]),
     )
     # Below l = 0 the profile is at least its value there, and moving kinks cost it 8 roundoffs.
     factor = 1 + excess + 32 * _U / float(removed[0])
-    kept = p > 0
     return DensePair(
-        first=(0.0, *(p[kept] * factor).tolist(), ends[0] * factor),
-        second=(ends[1] * factor, *(q[kept] * factor).tolist(), 0.0),
+        first=(0.0, *(p[corners] * factor).tolist(), ends[0] * factor),
+        second=(ends[1] * factor, *(q[corners] * factor).tolist(), 0.0),
     )
 
 

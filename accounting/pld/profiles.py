@@ -6,6 +6,7 @@ docs/theory/lattice.md derives the formulas and the errors.
 """
 
 import math
+from functools import lru_cache
 from typing import Final, assert_never
 
 import numpy as np
@@ -40,6 +41,7 @@ NORMAL: Final = 16.0
 NORMAL_SQUARED: Final = 8.0
 # A discrete pair's probabilities come from formulas of its parameters: relative error of each.
 WRITTEN: Final = 8 * _U
+KEPT: Final = 64  # outcomes of pairs that are kept in order
 TINY: Final = 1e-290  # absolute error of everything here: underflow has no relative error
 LOSS_MAX: Final = 350.0  # beyond, e^l times a tail could leave the range of doubles
 Base = GaussianPair | LaplacePair  # without sampling
@@ -79,10 +81,17 @@ def _rest(pair: Pair, direction: Direction, low: Array) -> Array:
     """P - e^l Q of all outcomes: 1 - e^l, but for pairs whose masses do not add up to one."""
     if not isinstance(pair, DensePair):
         return np.asarray(-np.expm1(low))
-    sign = 1.0 if direction is Direction.REMOVE else -1.0
-    gap = sign * math.fsum((*pair.first, *(-mass for mass in pair.second)))
-    whole = math.fsum(pair.second if direction is Direction.REMOVE else pair.first)
+    gap, whole = _totals(pair, direction)
     return np.asarray(gap - whole * np.expm1(low))
+
+
+@lru_cache(maxsize=KEPT)
+def _totals(pair: DensePair, direction: Direction) -> tuple[float, float]:
+    """By how much the masses of P exceed those of Q in all, and those of Q in all."""
+    p, q = pair.first, pair.second
+    if direction is Direction.ADD:
+        p, q = q, p
+    return math.fsum((*p, *(-mass for mass in q))), math.fsum(q)
 
 
 def unsampled_loss(direction: Direction, q: float, losses: Array) -> tuple[Array, Array]:
@@ -103,8 +112,9 @@ def unsampled_loss(direction: Direction, q: float, losses: Array) -> tuple[Array
     return sign * r, np.where(unsure, np.inf, error)
 
 
+@lru_cache(maxsize=KEPT)
 def discrete_atoms(pair: Atomic, direction: Direction) -> tuple[Array, Array, Array]:
-    """Losses in rising order, and what P and Q give them; losses may be infinite."""
+    """Losses in rising order, and what P and Q give them, read-only; losses may be infinite."""
     p, q = np.array(pair.first, dtype=np.float64), np.array(pair.second, dtype=np.float64)
     if direction is Direction.ADD:
         p, q = q, p
@@ -113,7 +123,10 @@ def discrete_atoms(pair: Atomic, direction: Direction) -> tuple[Array, Array, Ar
     with np.errstate(divide="ignore"):
         losses = np.log(p) - np.log(q)
     order = np.argsort(losses, kind="stable")
-    return losses[order], p[order], q[order]
+    found = losses[order], p[order], q[order]
+    for array in found:
+        array.flags.writeable = False
+    return found
 
 
 def atom_errors(p: Array, q: Array) -> Array:

@@ -20,24 +20,44 @@ from accounting.renyi.poisson import (
 from accounting.theorem import theorem
 
 
-def _swap_rdp(*, noise_multiplier: float, rate: float, orders: Array) -> Array:
-    """RDP of the symmetrised pair ((1-g) N(0) + g N(2), N(0)). Upper, shape (k,).
+def swap_moments(*, noise_multiplier: float, rate: float, orders: Array) -> Array:
+    """Log J of the symmetrised pair ((1-g) N(0) + g N(2), N(0)), J = E[S^alpha] - 1.
 
     Its profile h(a) is the pair's for a >= 1 and 1 - a + a h(1/a) below. With S the pair's ratio,
 
-      E[S_sym^alpha] = 1 + alpha (alpha-1) int_1^inf (a^(alpha-2) + a^(-alpha-1)) h(a) da
-                     = 1 + E[B_alpha(S) + B_(1-alpha)(S); S > 1],  B_b(s) = s^b - 1 - b (s - 1).
+      J = alpha (alpha-1) int_1^inf (a^(alpha-2) + a^(-alpha-1)) h(a) da
+        = E[B_alpha(S) + B_(1-alpha)(S); S > 1],  B_b(s) = s^b - 1 - b (s - 1).
 
     Both integrands are positive everywhere, so leaving out the restriction to S > 1 gives an upper
     bound: the sum of the two moments of the sampled Gaussian at half the noise.
+
+    Args:
+        noise_multiplier: sigma, > 0.
+        rate: g, in (0, 1].
+        orders: alpha > 1, shape (k,).
+
+    Returns:
+        Logarithms, shape (k,). Upper.
     """
-    full = gaussian_rdp(noise_multiplier=noise_multiplier, sensitivity=2.0, orders=orders)
+    full = (orders - 1) * gaussian_rdp(
+        noise_multiplier=noise_multiplier, sensitivity=2.0, orders=orders
+    )
+    log_full = np.where(full < 1, np.log(np.expm1(np.minimum(full, 1.0))), full)
     if rate == 1:
-        return full
+        return np.asarray(log_full * (1 + 1e-14 * np.sign(log_full)))
     half = 0.5 * noise_multiplier
     moments = np.logaddexp(
         remove_moments(orders, q=rate, sigma=half), add_moments(orders, q=rate, sigma=half)
     )
+    return np.asarray(np.minimum(moments, log_full + 1e-13))
+
+
+def swap_rdp(*, noise_multiplier: float, rate: float, orders: Array) -> Array:
+    """RDP of the symmetrised pair ((1-g) N(0) + g N(2), N(0)). Upper, shape (k,)."""
+    full = gaussian_rdp(noise_multiplier=noise_multiplier, sensitivity=2.0, orders=orders)
+    if rate == 1:
+        return full
+    moments = swap_moments(noise_multiplier=noise_multiplier, rate=rate, orders=orders)
     least: Array = np.minimum(curve_of(moments, orders), full)
     return least
 
@@ -69,7 +89,7 @@ def fixed_size_gaussian_rdp(
         pair loses over S <= 1, which is little unless noise_multiplier is large.
     """
     rate = batch_size / dataset_size
-    return _swap_rdp(noise_multiplier=noise_multiplier, rate=rate, orders=checked_orders(orders))
+    return swap_rdp(noise_multiplier=noise_multiplier, rate=rate, orders=checked_orders(orders))
 
 
 @theorem(
@@ -129,7 +149,7 @@ def poisson_gaussian_replace_rdp(
     Returns:
         RDP in nats, shape (k,). Upper.
     """
-    return _swap_rdp(
+    return swap_rdp(
         noise_multiplier=noise_multiplier,
         rate=sampling_probability,
         orders=checked_orders(orders),

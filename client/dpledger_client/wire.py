@@ -54,10 +54,26 @@ def poisson(
     if expected_batch_size is not None:
         size = _positive("expected_batch_size", expected_batch_size)
         return {"kind": "poisson", "expected_batch_size": size}
-    probability = _positive("sampling_probability", sampling_probability or 0.0)
-    if probability > 1:
-        raise ValueError("sampling_probability must be at most 1.")
+    probability = _chance("sampling_probability", sampling_probability or 0.0)
     return {"kind": "poisson", "sampling_probability": probability}
+
+
+def truncated_poisson(*, sampling_probability: float, max_batch_size: int) -> dict[str, Any]:
+    """Each record joins each step independently; of a surplus, a uniform subset is kept.
+
+    Args:
+        sampling_probability: chance that a record joins a step before any is dropped, in (0, 1].
+        max_batch_size: records that are kept at most, >= 1. A constant, fixed beforehand: the
+            size of a batch that was drawn is private.
+
+    Raises:
+        ValueError: one of the two is out of range.
+    """
+    return {
+        "kind": "truncated_poisson",
+        "sampling_probability": _chance("sampling_probability", sampling_probability),
+        "max_batch_size": _count("max_batch_size", max_batch_size),
+    }
 
 
 def fixed_size(*, batch_size: int) -> dict[str, Any]:
@@ -70,6 +86,18 @@ def fixed_size(*, batch_size: int) -> dict[str, Any]:
         ValueError: it is below 1.
     """
     return {"kind": "fixed_size", "batch_size": _count("batch_size", batch_size)}
+
+
+def with_replacement(*, batch_size: int) -> dict[str, Any]:
+    """Independent uniform draws, fresh each step; a record may come up repeatedly.
+
+    Args:
+        batch_size: draws, >= 1; may exceed the dataset's size.
+
+    Raises:
+        ValueError: it is below 1.
+    """
+    return {"kind": "with_replacement", "batch_size": _count("batch_size", batch_size)}
 
 
 def cyclic(*, batch_size: int, steps_per_pass: int | None = None) -> dict[str, Any]:
@@ -116,6 +144,51 @@ def shuffle(
     }
 
 
+def balls_and_bins(*, steps_per_pass: int) -> dict[str, Any]:
+    """Each record lands in one step of each pass, uniformly and independently of the others.
+
+    Batches then differ in size, and some may be empty. A permuted order cut into batches is
+    `shuffle(...)`.
+
+    Args:
+        steps_per_pass: steps, >= 1.
+
+    Raises:
+        ValueError: it is below 1.
+    """
+    return {"kind": "balls_and_bins", "steps_per_pass": _count("steps_per_pass", steps_per_pass)}
+
+
+def random_allocation(*, steps_per_pass: int, participations: int) -> dict[str, Any]:
+    """Each record joins exactly `participations` steps of each pass, a uniform set of its own.
+
+    Args:
+        steps_per_pass: steps, >= 1.
+        participations: steps of a pass that a record joins, in [1, steps_per_pass].
+
+    Raises:
+        ValueError: one of the two is out of range.
+    """
+    length = _count("steps_per_pass", steps_per_pass)
+    joined = _count("participations", participations)
+    if joined > length:
+        raise ValueError("participations must be at most steps_per_pass.")
+    return {"kind": "random_allocation", "steps_per_pass": length, "participations": joined}
+
+
+def non_uniform(*, max_weight: float) -> dict[str, Any]:
+    """One record a step, drawn with weights that do not depend on the data.
+
+    Args:
+        max_weight: no record is drawn with a greater chance; in (0, 1]. Weights add up to one, so
+            it is at least 1 / dataset_size.
+
+    Raises:
+        ValueError: it is out of range.
+    """
+    return {"kind": "non_uniform", "max_weight": _chance("max_weight", max_weight)}
+
+
 def event(
     *,
     mechanism: Mapping[str, Any],
@@ -147,6 +220,12 @@ def _positive(name: str, value: float) -> float:
     if not 0 < value < math.inf:
         raise ValueError(f"{name} must be positive and finite.")
     return float(value)  # the numbers of array libraries are not JSON
+
+
+def _chance(name: str, value: float) -> float:
+    if not 0 < value <= 1:
+        raise ValueError(f"{name} must be positive and at most 1.")
+    return float(value)
 
 
 def _count(name: str, value: int) -> int:

@@ -15,7 +15,6 @@ from accounting.bounds import (
     REASON_BATCHES_MOVE,
     REASON_NO_NOISE,
     REASON_NOT_GAUSSIAN_DP,
-    renyi_bounds,
 )
 from accounting.events import (
     Cyclic,
@@ -43,6 +42,7 @@ from accounting.guarantees import (
     weakest,
 )
 from accounting.renyi.orders import ORDERS
+from accounting.renyi_bounds import renyi_bounds
 from accounting.theorem import Theorem
 
 ADD_OR_REMOVE_ONE, REPLACE_ONE, REPLACE_SPECIAL = NeighboringRelation

@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 
 from accounting.accountants import best_bound, guarantee
-from accounting.answers import Question, _pairs_of
+from accounting.answers import pairs_above
+from accounting.attained import attained_units
 from accounting.balances import Balance
 from accounting.coarsening import (
     DISTINCT_MAX,
@@ -25,10 +26,19 @@ from accounting.events import (
 )
 from accounting.guarantees import DEFAULT_ACCEPT
 from accounting.pld.bracket import epsilon_bracket, epsilon_floor
+from accounting.pld.placement import Units
 
 ADD_OR_REMOVE_ONE, REPLACE_ONE, REPLACE_SPECIAL = NeighboringRelation
 DELTA = 1e-5
 MARK = 2**1000  # beside it what marks a step is nothing: all weigh the same
+
+
+def above(balance: Balance, relation: NeighboringRelation = ADD_OR_REMOVE_ONE) -> Units:
+    return pairs_above(balance, relation, DEFAULT_ACCEPT)[1]
+
+
+def below(balance: Balance, relation: NeighboringRelation = ADD_OR_REMOVE_ONE) -> Units:
+    return attained_units(balance, relation)
 
 
 def sampled(noise: float, rate: float) -> Event:
@@ -139,19 +149,16 @@ def test_steps_of_parameters_far_apart_still_fall_into_groups() -> None:
 @pytest.mark.parametrize("events", [curve(401), cloud(401, 3)], ids=["curve", "cloud"])
 def test_the_sides_enclose_the_composition_of_every_step(events: list[Event]) -> None:
     balance = Balance(steps=dict.fromkeys(events, 3))
-    question = Question(
-        relation=ADD_OR_REMOVE_ONE, accept=DEFAULT_ACCEPT, delta=DELTA, epsilon=None
-    )
-    exact = epsilon_bracket(_pairs_of(balance, question)[1], delta=DELTA)
+    exact = epsilon_bracket(above(balance), delta=DELTA)
     rounded = rounded_outward(balance)
     for upper, lower in (
         (rounded.upper, rounded.lower),
         (rounded.rough_upper, rounded.rough_lower),
     ):
-        above = epsilon_bracket(_pairs_of(upper, question)[1], delta=DELTA, width=1e-4)
-        below = epsilon_bracket(_pairs_of(lower, question)[1], delta=DELTA, width=1e-4)
-        assert below.lower <= exact.upper
-        assert exact.lower <= above.upper
+        most = epsilon_bracket(above(upper), delta=DELTA, width=1e-4)
+        least = epsilon_bracket(above(lower), delta=DELTA, width=1e-4)
+        assert least.lower <= exact.upper
+        assert exact.lower <= most.upper
     found = guarantee(balance, relation=ADD_OR_REMOVE_ONE, delta=DELTA, accountant="pld")
     assert found.epsilon is not None
     assert found.epsilon_lower is not None
@@ -204,24 +211,22 @@ def test_a_lower_bound_comes_from_the_lower_side(
     events = cloud(500, 5)
     balance = Balance(steps={**dict.fromkeys(events, 2), other: 2})
     found = guarantee(balance, relation=relation, delta=DELTA)
-    question = Question(relation=relation, accept=DEFAULT_ACCEPT, delta=DELTA, epsilon=None)
     alone = Balance(steps=dict.fromkeys(events, 2))
     lower = rounded_outward(alone).lower
-    known = epsilon_floor(_pairs_of(lower, question)[2], delta=DELTA)
-    upper_side = epsilon_floor(_pairs_of(rounded_outward(alone).upper, question)[2], delta=DELTA)
+    known = epsilon_floor(below(lower), delta=DELTA)
+    upper_side = epsilon_floor(below(rounded_outward(alone).upper), delta=DELTA)
     assert found.epsilon is not None
     assert found.epsilon_lower is not None
     # The other step may add to what is known; it adds far less than lies between the sides.
     assert known * (1 - 1e-3) <= found.epsilon_lower < 0.5 * (known + upper_side)
-    exact = epsilon_bracket(_pairs_of(alone, question)[1], delta=DELTA)
+    exact = epsilon_bracket(above(alone), delta=DELTA)
     assert known <= exact.upper <= found.epsilon
 
 
 def test_a_lower_bound_comes_from_the_lower_side_where_delta_is_asked_for() -> None:
     balance = Balance(steps=dict.fromkeys(curve(2000), 1))
     found = guarantee(balance, relation=ADD_OR_REMOVE_ONE, epsilon=0.5, accountant="pld")
-    question = Question(relation=ADD_OR_REMOVE_ONE, accept=DEFAULT_ACCEPT, delta=None, epsilon=0.5)
     assert found.delta is not None
     assert found.epsilon_lower is not None
-    exact = epsilon_bracket(_pairs_of(balance, question)[1], delta=found.delta)
+    exact = epsilon_bracket(above(balance), delta=found.delta)
     assert found.epsilon_lower <= exact.upper

@@ -4,18 +4,17 @@ from fractions import Fraction
 import pytest
 
 from accounting import Balance, guarantee
+from accounting.attained import attained
 from accounting.bounds import (
     REASON_BATCHES_MOVE,
     REASON_FULL_OR_POISSON,
     REASON_MISSING_ANSWER,
     REASON_NO_NOISE,
     NoBoundError,
-    renyi_bounds,
 )
 from accounting.domination import (
     REASON_ZCDP,
     approximate_dp_pair,
-    attained,
     pld_bounds,
     poisson_replace_pair,
 )
@@ -48,6 +47,7 @@ from accounting.pld.pairs import (
     SampledGaussianPair,
     SymmetricPair,
 )
+from accounting.renyi_bounds import renyi_bounds
 
 ADD_OR_REMOVE_ONE, REPLACE_ONE, REPLACE_SPECIAL = NeighboringRelation
 GAUSSIAN = Gaussian(noise_multiplier=3.0)
@@ -95,11 +95,6 @@ TABLE: list[tuple[Mechanism, Sampling, NeighboringRelation, list[Pair], Pair | N
         [SymmetricPair(near=gaussian(1.5), far=gaussian(1.5), sampling_probability=ABOVE)],
         sampled(1.5, BELOW),
     ),
-    (
-        GAUSSIAN, FIXED, REPLACE_SPECIAL,
-        [SymmetricPair(near=gaussian(1.5), far=gaussian(1.5), sampling_probability=ABOVE)],
-        None,
-    ),
     (GAUSSIAN, FixedSize(batch_size=4, dataset_size=4), REPLACE_ONE, [gaussian(1.5)], None),
     (LAPLACE, Full(), ADD_OR_REMOVE_ONE, [laplace(3.0)], laplace(3.0)),
     (LAPLACE, Full(), REPLACE_ONE, [laplace(1.5)], laplace(1.5)),
@@ -123,9 +118,8 @@ def test_each_step_has_the_pair_the_theory_names(
 ) -> None:
     event = Event(mechanism=mechanism, sampling=sampling)
     bounds = pld_bounds(event, relation)
-    assert [bound.loss.upper for bound in bounds] == upper
-    assert [bound.loss.lower for bound in bounds] == [lower] * len(bounds)
-    assert attained(event, relation) == lower
+    assert [bound.loss for bound in bounds] == [((pair, 1),) for pair in upper]
+    assert attained(event, relation, fine=False) == lower
     assert all(relation in bound.theorem.relations for bound in bounds)
     assert all(set(bound.theorem.assumptions) <= set(bound.assumptions) for bound in bounds)
     if sampling == Unknown():
@@ -137,8 +131,10 @@ def discrete(
 ) -> list[DiscretePair]:
     found = []
     for bound in pld_bounds(Event(mechanism=mechanism, sampling=sampling), relation):
-        assert isinstance(bound.loss.upper, DiscretePair)
-        found.append(bound.loss.upper)
+        ((pair, count),) = bound.loss
+        assert isinstance(pair, DiscretePair)
+        assert count == 1
+        found.append(pair)
     return found
 
 
@@ -163,12 +159,14 @@ def test_a_randomized_response_tells_one_answer_from_another_or_from_none() -> N
 @pytest.mark.parametrize("relation", NeighboringRelation)
 def test_a_declared_guarantee_is_its_own_pair(relation: NeighboringRelation) -> None:
     (bound,) = pld_bounds(Event(mechanism=DECLARED, sampling=Full()), relation)
-    assert bound.loss.upper == bound.loss.lower == approximate_dp_pair(epsilon=1.0, delta=1e-6)
-    found = delta_bracket([(bound.loss.upper, 1)], epsilon=1.0)
+    event = Event(mechanism=DECLARED, sampling=Full())
+    assert bound.loss == ((attained(event, relation), 1),)
+    assert bound.loss == ((approximate_dp_pair(epsilon=1.0, delta=1e-6), 1),)
+    found = delta_bracket(bound.loss, epsilon=1.0)
     assert found.lower <= 1e-6 * (1 + 1e-9)
     assert found.upper >= 1e-6
     assert found.upper - found.lower <= 1e-13
-    inside = delta_bracket([(bound.loss.upper, 1)], epsilon=0.5)
+    inside = delta_bracket(bound.loss, epsilon=0.5)
     truth = 1e-6 + (1 - 1e-6) * (math.exp(1.0) - math.exp(0.5)) / (1 + math.exp(1.0))
     assert inside.lower <= truth * (1 + 1e-12)
     assert inside.upper >= truth * (1 - 1e-12)
@@ -176,12 +174,12 @@ def test_a_declared_guarantee_is_its_own_pair(relation: NeighboringRelation) -> 
 
 def test_a_declared_guarantee_is_amplified_only_where_a_record_may_be_missing() -> None:
     (amplified,) = pld_bounds(Event(mechanism=DECLARED, sampling=POISSON), ADD_OR_REMOVE_ONE)
-    pair = amplified.loss.upper
+    ((pair, _),) = amplified.loss
     assert isinstance(pair, DiscretePair)
     assert 0.25e-6 < pair.first[0] <= 0.25e-6 * (1 + 1e-14)
     reached = math.log(pair.first[1] / pair.first[2])
     assert reached == pytest.approx(math.log1p(0.25 * math.expm1(1.0)), rel=1e-11)
-    assert amplified.loss.lower is None
+    assert attained(Event(mechanism=DECLARED, sampling=POISSON), ADD_OR_REMOVE_ONE) is None
     assert len(amplified.premises) == 1
     revealed, full = discrete(DECLARED, POISSON, REPLACE_ONE)
     assert revealed.first == (0.75, *(0.25 * p for p in full.first))
@@ -191,9 +189,9 @@ def test_a_declared_guarantee_is_amplified_only_where_a_record_may_be_missing() 
 def test_a_huge_declared_epsilon_never_overstates_its_lower_bound() -> None:
     event = Event(mechanism=ApproximateDp(epsilon=5000.0, delta=0.0), sampling=Full())
     (bound,) = pld_bounds(event, REPLACE_ONE)
-    assert bound.loss.lower == approximate_dp_pair(epsilon=600.0, delta=0.0)
-    assert bound.loss.upper == approximate_dp_pair(epsilon=5000.0, delta=0.0)
-    below = bound.loss.lower
+    below = attained(event, REPLACE_ONE)
+    assert below == approximate_dp_pair(epsilon=600.0, delta=0.0)
+    assert bound.loss == ((approximate_dp_pair(epsilon=5000.0, delta=0.0), 1),)
     assert isinstance(below, DiscretePair)
     assert below.first[2] > 0
     found = guarantee(Balance(steps={event: 1}), relation=REPLACE_ONE, delta=1e-5)
@@ -250,7 +248,7 @@ def test_the_replaced_pair_keeps_what_it_was_given() -> None:
 
 def test_a_batch_of_nearly_all_records_has_a_rate_of_at_most_one() -> None:
     fixed = FixedSize(batch_size=10**17 - 1, dataset_size=10**17)
-    pair = pld_bounds(Event(mechanism=GAUSSIAN, sampling=fixed), ADD_OR_REMOVE_ONE)[0].loss.upper
+    ((pair, _),) = pld_bounds(Event(mechanism=GAUSSIAN, sampling=fixed), ADD_OR_REMOVE_ONE)[0].loss
     assert isinstance(pair, GaussianPair) or pair.sampling_probability < 1  # type: ignore[union-attr]
 
 

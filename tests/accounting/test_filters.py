@@ -48,8 +48,11 @@ def test_a_budget_without_a_finite_epsilon_admits_nothing() -> None:
 
 def test_the_limit_is_the_published_one_from_below() -> None:
     exact = 3 - (math.log(7 / 8) - (math.log(1e-5) + math.log(8)) / 7)
-    assert exact * (1 - 1e-14) <= BUDGET.limit <= exact
-    assert BUDGET.limit == pytest.approx(1.7858908321544666, rel=1e-12)
+    published = renyi_filter_limit(order=8.0, epsilon=3.0, delta=1e-5)
+    assert exact * (1 - 1e-14) <= published <= exact
+    assert published == pytest.approx(1.7858908321544666, rel=1e-12)
+    # A millionth of delta is kept for steps that may fail.
+    assert published - 1.1e-6 / 7 <= BUDGET.limit < published
     assert BUDGET.admits(BUDGET.limit)
     assert not BUDGET.admits(math.nextafter(BUDGET.limit, math.inf))
 
@@ -80,7 +83,8 @@ def test_a_reading_of_what_is_admitted_never_exceeds_the_budget(
     else:
         assert reading >= epsilon * (1 - 1e-12)
     converted, _ = rdp_epsilon(rdp=np.array([spent]), orders=np.array([budget.order]), delta=delta)
-    assert reading == pytest.approx(converted, rel=1e-14)
+    assert converted <= reading * (1 + 1e-14)
+    assert reading - converted <= 1.1e-6 / (budget.order - 1)
     assert reading >= gaussian_epsilon(delta, mu=math.sqrt(steps) / sigma) * (1 - 1e-12)
 
 

@@ -20,8 +20,6 @@ from accounting.bounds import (
     REASON_NOT_GAUSSIAN,
     NoBoundError,
     failure,
-    gdp_bounds,
-    renyi_bounds,
     total_failure,
 )
 from accounting.events import (
@@ -45,9 +43,11 @@ from accounting.events import (
     Zcdp,
 )
 from accounting.filters import RenyiFilter, best_order
+from accounting.gdp_bounds import gdp_bounds
 from accounting.guarantees import ACCEPTABLE, Assumption, Guarantee, Status
 from accounting.renyi.orders import ORDERS
 from accounting.renyi.pure import pure_dp_rdp
+from accounting.renyi_bounds import renyi_bounds
 
 ADD_OR_REMOVE_ONE, REPLACE_ONE, REPLACE_SPECIAL = NeighboringRelation
 GOLDEN = Path(__file__).parents[1] / "golden" / "mechanisms.csv"

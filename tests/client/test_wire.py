@@ -32,6 +32,17 @@ import pytest
             {"kind": "shuffle", "batch_size": 64, "reshuffle": "once", "steps_per_pass": 3},
         ),
         (
+            dp.truncated_poisson(sampling_probability=1, max_batch_size=64),
+            {"kind": "truncated_poisson", "sampling_probability": 1.0, "max_batch_size": 64},
+        ),
+        (dp.with_replacement(batch_size=64), {"kind": "with_replacement", "batch_size": 64}),
+        (dp.balls_and_bins(steps_per_pass=3), {"kind": "balls_and_bins", "steps_per_pass": 3}),
+        (
+            dp.random_allocation(steps_per_pass=3, participations=3),
+            {"kind": "random_allocation", "steps_per_pass": 3, "participations": 3},
+        ),
+        (dp.non_uniform(max_weight=1), {"kind": "non_uniform", "max_weight": 1.0}),
+        (
             dp.event(mechanism=dp.no_noise(), sampling=dp.full(), steps=2),
             {"steps": 2, "mechanism": {"kind": "none"}, "sampling": {"kind": "full"}},
         ),
@@ -55,6 +66,18 @@ def test_constructors_make_the_wire_form(made: dict[str, Any], wire: dict[str, A
         lambda: dp.poisson(expected_batch_size=math.nan),
         lambda: dp.fixed_size(batch_size=0),
         lambda: dp.cyclic(batch_size=1, steps_per_pass=0),
+        lambda: dp.truncated_poisson(sampling_probability=0, max_batch_size=1),
+        lambda: dp.truncated_poisson(sampling_probability=1.5, max_batch_size=1),
+        lambda: dp.truncated_poisson(sampling_probability=math.nan, max_batch_size=1),
+        lambda: dp.truncated_poisson(sampling_probability=0.5, max_batch_size=0),
+        lambda: dp.with_replacement(batch_size=0),
+        lambda: dp.balls_and_bins(steps_per_pass=0),
+        lambda: dp.random_allocation(steps_per_pass=0, participations=0),
+        lambda: dp.random_allocation(steps_per_pass=3, participations=0),
+        lambda: dp.random_allocation(steps_per_pass=3, participations=4),
+        lambda: dp.non_uniform(max_weight=0),
+        lambda: dp.non_uniform(max_weight=1.5),
+        lambda: dp.non_uniform(max_weight=math.nan),
         lambda: dp.event(mechanism=dp.no_noise(), sampling=dp.full(), steps=0),
     ],
 )
@@ -66,6 +89,8 @@ def test_what_no_service_accepts_is_refused_at_once(make: Callable[[], Any]) -> 
 def test_a_count_is_never_a_fraction() -> None:
     with pytest.raises(TypeError):
         dp.fixed_size(batch_size=2.5)  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        dp.random_allocation(steps_per_pass=3, participations=1.5)  # type: ignore[arg-type]
 
 
 def test_numbers_of_array_libraries_become_json() -> None:
@@ -73,11 +98,15 @@ def test_numbers_of_array_libraries_become_json() -> None:
         dp.gaussian(noise_multiplier=np.float32(0.5)),  # type: ignore[arg-type]
         dp.fixed_size(batch_size=np.int64(8)),  # type: ignore[arg-type]
         dp.fixed_size(batch_size=True),
+        dp.non_uniform(max_weight=np.float32(0.5)),  # type: ignore[arg-type]
+        dp.random_allocation(steps_per_pass=np.int64(3), participations=np.int32(2)),  # type: ignore[arg-type]
     ]
     assert json.dumps(made) == json.dumps(
         [
             {"kind": "gaussian", "noise_multiplier": 0.5},
             {"kind": "fixed_size", "batch_size": 8},
             {"kind": "fixed_size", "batch_size": 1},
+            {"kind": "non_uniform", "max_weight": 0.5},
+            {"kind": "random_allocation", "steps_per_pass": 3, "participations": 2},
         ]
     )

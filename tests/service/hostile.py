@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.service.samples import Json, dataset, event, run
+from tests.service.samples import RANDOM, TRUNCATED, Json, dataset, event, run
 
 MARK = "zq7mark"  # no answer may repeat it: an answer never echoes what was sent
 NUMBER = "7654321"  # the same for numbers
@@ -41,6 +41,14 @@ def cyclic(**given: Any) -> Json:
 
 def shuffle(**given: Any) -> Json:
     return {"kind": "shuffle", "batch_size": 60, "reshuffle": "once"} | given
+
+
+def truncated(**given: Any) -> Json:
+    return TRUNCATED | given
+
+
+def allocated(**given: Any) -> Json:
+    return RANDOM | given
 
 
 def sampled(sampling: Json) -> Json:
@@ -207,8 +215,25 @@ SAMPLINGS: dict[str, tuple[Json, str]] = {
     "unknown reshuffle": (shuffle(reshuffle=MARK), ".reshuffle"),
     "no reshuffle": ({"kind": "shuffle", "batch_size": 60}, ".reshuffle"),
     "another kind's field": ({"kind": "full", "sampling_probability": 0.1}, ".sampling_prob"),
-    "a kind not built": ({"kind": "balls_and_bins", "steps_per_pass": 5}, ""),
-}
+    "truncated without a limit": ({"kind": "truncated_poisson", "sampling_probability": 0.1},
+                                  ".max_batch_size"),
+    "truncated at zero": (truncated(max_batch_size=0), ".max_batch_size"),
+    "truncated of batches": (truncated(expected_batch_size=6), ".expected_batch_size"),
+    "truncated with chance above one": (truncated(sampling_probability=7654321),
+                                        ".sampling_probability"),
+    "no draws": ({"kind": "with_replacement", "batch_size": 0}, ".batch_size"),
+    "draws without number": ({"kind": "with_replacement", "batch_size": 10**400}, ".batch_size"),
+    "no bins": ({"kind": "balls_and_bins", "steps_per_pass": 0}, ".steps_per_pass"),
+    "bins of batches": ({"kind": "balls_and_bins", "batch_size": 60}, ".steps_per_pass"),
+    "allocated beyond the pass": (allocated(participations=7654321), ".participations"),
+    "allocated beyond by one": (allocated(participations=101), ".participations"),
+    "allocated to nothing": (allocated(participations=0), ".participations"),
+    "a weight of zero": ({"kind": "non_uniform", "max_weight": 0}, ".max_weight"),
+    "a weight above one": ({"kind": "non_uniform", "max_weight": 7654321}, ".max_weight"),
+    "weights that cannot add up": ({"kind": "non_uniform", "max_weight": 1e-9}, ".max_weight"),
+    "a list of weights": ({"kind": "non_uniform", "weights": [7654321]}, ".max_weight"),
+    "a kind not built": ({"kind": "stratified", "steps_per_pass": 5}, ""),
+}  # fmt: skip
 RUNS: dict[str, tuple[str, Json]] = {
     "labels of numbers": ("body.labels.a", run("other", labels={"a": 7654321})),
     "labels with a bad name": ("body.labels", run("other", labels={"A": "a"})),

@@ -8,6 +8,14 @@ Json = dict[str, Any]
 WRITER = "writer-of-the-tests-1"
 GAUSSIAN: Json = {"kind": "gaussian", "noise_multiplier": 1.1}
 POISSON: Json = {"kind": "poisson", "sampling_probability": 0.01}
+FULL: Json = {"kind": "full"}
+TRUNCATED: Json = {
+    "kind": "truncated_poisson", "sampling_probability": 0.01, "max_batch_size": 700,
+}  # fmt: skip
+DRAWS: Json = {"kind": "with_replacement", "batch_size": 600}
+BALLS: Json = {"kind": "balls_and_bins", "steps_per_pass": 100}
+RANDOM: Json = {"kind": "random_allocation", "steps_per_pass": 100, "participations": 3}
+WEIGHTED: Json = {"kind": "non_uniform", "max_weight": 0.001}
 BUDGET: Json = {"epsilon": 3.0, "delta": 1e-5}
 
 

@@ -17,9 +17,8 @@ from service.cli import app
 from service.documents import LedgerDocument, content_of, event_of
 from service.schemas import StepMessage, to_event
 from tests.service.dumps import dump
-from tests.service.samples import BUDGET, GAUSSIAN, POISSON, Json, append, event, run, setup
+from tests.service.samples import BUDGET, FULL, GAUSSIAN, POISSON, Json, append, event, run, setup
 
-FULL: Json = {"kind": "full"}
 LAPLACE: Json = {"kind": "laplace", "noise_multiplier": 20.0}
 RESPONSE: Json = {"kind": "randomized_response", "probability_of_truth": 0.6, "categories": 3}
 DECLARED: Json = {"kind": "approximate_dp", "epsilon": 0.1, "delta": 1e-9}

@@ -9,7 +9,7 @@ import pytest
 
 from service.errors import TooExpensiveError
 from service.plans import Meter
-from tests.service.samples import GAUSSIAN, POISSON, Json, event
+from tests.service.samples import GAUSSIAN, POISSON, RANDOM, TRUNCATED, WEIGHTED, Json, event
 
 NOISE, STEPS, RATE = "noise_multiplier", "steps", "sampling_probability"
 ANY_NOISE: Json = {"kind": "gaussian"}
@@ -144,6 +144,28 @@ def test_a_plan_may_name_its_accountant(api: httpx.Client, accountant: str) -> N
             [event(0, 5, sampling=POISSON | {"expected_batch_size": 5.0})],
             "body.events[0].sampling", "not both",
         ),
+        (
+            {"epsilon": 1.0, "solve_for": NOISE},
+            [event(0, 5, mechanism=ANY_NOISE, sampling=without(TRUNCATED, RATE))],
+            "body.events[0].sampling.sampling_probability", "must be given",
+        ),
+        (
+            {"epsilon": 1.0, "solve_for": RATE},
+            [event(0, 5, sampling={"kind": "truncated_poisson"})],
+            "body.events[0].sampling.max_batch_size", "required",
+        ),
+        (
+            {"epsilon": 1.0, "solve_for": RATE},
+            [event(0, 5, sampling=without(TRUNCATED, RATE))],
+            "events[0].sampling", "needs a dataset_size",
+        ),
+        (
+            {"epsilon": 1.0, "solve_for": NOISE},
+            [event(0, 5, mechanism=ANY_NOISE, sampling=RANDOM | {"participations": 101})],
+            "body.events[0].sampling.participations", "must lie in [1, steps_per_pass]",
+        ),
+        ({"epsilon": 1.0, "solve_for": RATE}, [event(0, 5, sampling=WEIGHTED)],
+         "body.solve_for", "leaves its sampling_probability"),
         (
             {"epsilon": 1.0, "solve_for": RATE},
             [event(0, 5, sampling=ANY_RATE | {"surplus": 5.0})],

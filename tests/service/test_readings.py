@@ -19,12 +19,30 @@ from service.documents import LedgerDocument, spans_of
 from service.readings import refold
 from service.schemas import EventMessage, PlannedEvent
 from service.tables import runs
-from tests.service.samples import BUDGET, GAUSSIAN, POISSON, WRITER, Json, append, event, run, setup
+from tests.service.samples import (
+    BALLS,
+    BUDGET,
+    DRAWS,
+    FULL,
+    GAUSSIAN,
+    POISSON,
+    RANDOM,
+    TRUNCATED,
+    WEIGHTED,
+    WRITER,
+    Json,
+    append,
+    event,
+    run,
+    setup,
+)
 
 RELATION = NeighboringRelation.REPLACE_SPECIAL  # every sampling has a bound under it
-FULL: Json = {"kind": "full"}
 CYCLIC: Json = {"kind": "cyclic", "batch_size": 600}  # 100 steps a pass
 SHUFFLE: Json = {"kind": "shuffle", "batch_size": 600, "reshuffle": "each_pass"}
+FIXED: Json = {"kind": "fixed_size", "batch_size": 60}
+BY_STEP: list[Json] = [POISSON, TRUNCATED, FULL, FIXED, DRAWS, WEIGHTED, {"kind": "unknown"}]
+BY_PASS: list[Json] = [CYCLIC, SHUFFLE, BALLS, RANDOM]
 QUIET: Json = {"kind": "gaussian", "noise_multiplier": 8.0}
 MNIST = event(0, 14040, sampling={"kind": "poisson", "sampling_probability": 256 / 60000})
 
@@ -226,8 +244,7 @@ def random_events(rng: random.Random, first: int) -> list[Json]:
     for _ in range(rng.randint(1, 4)):
         steps = rng.choice([1, 2, 40, 100, 250])
         mechanism = rng.choice([GAUSSIAN, QUIET, GAUSSIAN, {"kind": "none"}])
-        fixed = {"kind": "fixed_size", "batch_size": 60}
-        sampling = rng.choice([POISSON, FULL, CYCLIC, SHUFFLE, CYCLIC, fixed, {"kind": "unknown"}])
+        sampling = rng.choice([*BY_STEP, *BY_PASS, *BY_PASS])
         found.append(event(first, steps, mechanism=mechanism, sampling=sampling))
         first += steps
     return found

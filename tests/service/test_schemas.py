@@ -117,7 +117,8 @@ def test_a_delta_lies_strictly_between_zero_and_one(delta: object) -> None:
         ({"kind": "cyclic", "batch_size": 30}, core.Cyclic(batch_size=30, steps_per_pass=4)),
         ({"kind": "cyclic", "batch_size": 100}, core.Cyclic(batch_size=100, steps_per_pass=1)),
         ({"kind": "shuffle", "batch_size": 30, "reshuffle": "once", "steps_per_pass": 3},
-         core.Shuffle(batch_size=30, steps_per_pass=3, reshuffle=core.Reshuffle.ONCE)),
+         core.Shuffle(batch_size=30, steps_per_pass=3, reshuffle=core.Reshuffle.ONCE,
+                      dataset_size=100)),
     ],
 )  # fmt: skip
 def test_defaults_are_filled_in_and_the_stored_form_is_the_same_event(
@@ -136,6 +137,7 @@ def test_defaults_are_filled_in_and_the_stored_form_is_the_same_event(
         ({"kind": "fixed_size", "batch_size": 101}, "here.sampling.batch_size"),
         ({"kind": "cyclic", "batch_size": 101}, "here.sampling.batch_size"),
         ({"kind": "cyclic", "batch_size": 30, "steps_per_pass": 5}, "here.sampling.steps_per_pass"),
+        ({"kind": "non_uniform", "max_weight": 0.0099}, "here.sampling.max_weight"),
     ],
 )
 def test_a_size_that_does_not_fit_the_dataset_is_named(sampling: Json, location: str) -> None:
@@ -146,7 +148,8 @@ def test_a_size_that_does_not_fit_the_dataset_is_named(sampling: Json, location:
 @pytest.mark.parametrize(
     "sampling",
     [{"kind": "poisson", "expected_batch_size": 5}, {"kind": "fixed_size", "batch_size": 5},
-     {"kind": "cyclic", "batch_size": 5},
+     {"kind": "truncated_poisson", "sampling_probability": 0.1, "max_batch_size": 5},
+     {"kind": "with_replacement", "batch_size": 5}, {"kind": "cyclic", "batch_size": 5},
      {"kind": "shuffle", "batch_size": 5, "reshuffle": "once"}],
 )  # fmt: skip
 def test_a_size_of_the_dataset_that_is_needed_is_asked_for(sampling: Json) -> None:
@@ -157,6 +160,10 @@ def test_a_size_of_the_dataset_that_is_needed_is_asked_for(sampling: Json) -> No
 def test_without_a_dataset_size_a_pass_may_say_its_length() -> None:
     event = event_from({"kind": "cyclic", "batch_size": 5, "steps_per_pass": 9}, size=None)
     assert event.sampling == core.Cyclic(batch_size=5, steps_per_pass=9)
+    sampling = {"kind": "shuffle", "batch_size": 5, "steps_per_pass": 9, "reshuffle": "each_pass"}
+    shuffled = event_from(sampling, size=None).sampling
+    assert isinstance(shuffled, core.Shuffle)
+    assert (shuffled.steps_per_pass, shuffled.dataset_size) == (9, None)
 
 
 def test_the_longest_event_fits_its_column() -> None:

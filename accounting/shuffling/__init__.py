@@ -1,0 +1,1 @@
+"""Loaders that draw a random order of the records."""

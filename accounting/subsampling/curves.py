@@ -1,0 +1,265 @@
+"""Renyi curves of batches drawn afresh each step: what filters and the Renyi accountant add up.
+
+J is E[S^alpha] - 1, as in docs/theory/renyi.md; a mixture that is told has the mixture of the J.
+"""
+
+import math
+
+import numpy as np
+from scipy import special
+
+from accounting.events import NeighboringRelation, TruncatedPoisson
+from accounting.guarantees import Assumption, Status
+from accounting.numerics import LIBRARY_ULPS, Array, rounded_up
+from accounting.renyi.fixed_size import swap_moments, swap_rdp
+from accounting.renyi.orders import checked_orders
+from accounting.renyi.poisson import curve_of, gaussian_rdp, remove_moments
+from accounting.subsampling.replacement import CHANCE_ERROR, chance_of_any, copies
+from accounting.subsampling.truncated import branches
+from accounting.theorem import theorem
+
+ADD_OR_REMOVE_ONE = NeighboringRelation.ADD_OR_REMOVE_ONE
+REPLACE_ONE = NeighboringRelation.REPLACE_ONE
+REPLACE_SPECIAL = NeighboringRelation.REPLACE_SPECIAL
+
+COPIES_FAIL: float = 1e-18  # chance of more copies in a batch than a curve provides for
+
+
+def _mixed(parts: list[tuple[float, Array]], orders: Array) -> Array:
+    """The curve whose J is the weighted sum. Upper, shape (k,)."""
+    logs = [
+        math.log(rounded_up(weight, ulps=LIBRARY_ULPS)) + moments
+        for weight, moments in parts
+        if weight > 0
+    ]
+    return curve_of(np.logaddexp.reduce(logs) + 1e-13, orders)
+
+
+def _single(rate: float, sigma: float, orders: Array) -> Array:
+    """Log J of the pair ((1-q) N(0) + q N(1), N(0)), the larger of both orders, shape (k,)."""
+    if rate >= 1:
+        curve = gaussian_rdp(noise_multiplier=sigma, sensitivity=1.0, orders=orders)
+        with np.errstate(over="ignore"):
+            exponents = (orders - 1) * curve
+            return np.where(exponents < 1, np.log(np.expm1(exponents)), exponents)
+    return remove_moments(orders, q=rate, sigma=sigma)
+
+
+@theorem(
+    id="truncated-poisson-gaussian-rdp",
+    source="docs/theory/subsampling.md, Propositions 3 and 4",
+    status=Status.DERIVED,
+    relations=(ADD_OR_REMOVE_ONE, REPLACE_SPECIAL),
+    assumptions=(Assumption.TRUNCATED_POISSON_SAMPLING, Assumption.INDEPENDENT_GAUSSIAN_NOISE),
+)
+def truncated_poisson_rdp(
+    *,
+    noise_multiplier: float,
+    sampling: TruncatedPoisson,
+    relation: NeighboringRelation,
+    orders: Array,
+) -> Array:
+    """RDP of one step of Poisson sampling with a cap on the batch.
+
+    Tell whether the others alone fill the batch. If not, the step is Poisson-sampled; if they do,
+    it is one on a batch of fixed size, at the rate at which a record is kept.
+
+    Args:
+        noise_multiplier: sigma, > 0; noise std / max_grad_norm.
+        sampling: with the declared dataset_size.
+        relation: add_or_remove_one, where the larger of both neighbours' bounds is taken, or
+            replace_special.
+        orders: alpha > 1, shape (k,).
+
+    Returns:
+        RDP in nats, shape (k,). Upper.
+    """
+    orders = checked_orders(orders)
+    q, grows = sampling.sampling_probability, relation is ADD_OR_REMOVE_ONE
+    curves = []
+    for size in (sampling.dataset_size, sampling.dataset_size + 1)[: 1 + grows]:
+        found = branches(sampling, dataset_size=size)
+        parts = [(found.open_chance, _single(q, noise_multiplier, orders))]
+        if found.full_chance > 0:
+            swap = (
+                _single(found.kept_rate, noise_multiplier / 2, orders)
+                if grows
+                else swap_moments(
+                    noise_multiplier=noise_multiplier, rate=found.kept_rate, orders=orders
+                )
+            )
+            parts.append((found.full_chance, swap))
+        curves.append(_mixed(parts, orders))
+    return np.asarray(np.max(curves, axis=0), dtype=np.float64)
+
+
+@theorem(
+    id="truncated-poisson-gaussian-replace-rdp",
+    source="docs/theory/subsampling.md, Proposition 4",
+    status=Status.DERIVED,
+    relations=(REPLACE_ONE,),
+    assumptions=(Assumption.TRUNCATED_POISSON_SAMPLING, Assumption.INDEPENDENT_GAUSSIAN_NOISE),
+)
+def truncated_poisson_replace_rdp(
+    *, noise_multiplier: float, sampling_probability: float, orders: Array
+) -> Array:
+    """RDP of one step of Poisson sampling with a cap, when a record is replaced.
+
+    Whoever else joined, the record is in the batch at most with the sampling probability, and the
+    sums with it, with its replacement and without are within two norm bounds of each other.
+
+    Args:
+        noise_multiplier: sigma, > 0; noise std / max_grad_norm.
+        sampling_probability: q, in (0, 1].
+        orders: alpha > 1, shape (k,).
+
+    Returns:
+        RDP in nats, shape (k,). Upper.
+    """
+    return swap_rdp(
+        noise_multiplier=noise_multiplier,
+        rate=sampling_probability,
+        orders=checked_orders(orders),
+    )
+
+
+def likely_copies(*, batch_size: int, dataset_size: int) -> tuple[Array, float]:
+    """Chances of 1, 2, ... copies up to where more are negligible, and the chance of more.
+
+    Returns:
+        Chances, shape (k,), and an upper bound of the rest, at most about COPIES_FAIL.
+
+    Raises:
+        TooManyCopiesError: a record is in a batch too often.
+    """
+    chances, rest = copies(batch_size=batch_size, dataset_size=dataset_size)
+    beyond = np.append(np.cumsum(chances[:0:-1])[::-1], 0.0) + rest
+    count = max(1, int(np.argmax(beyond <= COPIES_FAIL)))
+    return chances[1 : count + 1], float(beyond[count]) * (1 + CHANCE_ERROR)
+
+
+@theorem(
+    id="with-replacement-gaussian-rdp",
+    source="docs/theory/subsampling.md, Proposition 7",
+    status=Status.DERIVED,
+    relations=tuple(NeighboringRelation),
+    assumptions=(Assumption.WITH_REPLACEMENT_SAMPLING, Assumption.INDEPENDENT_GAUSSIAN_NOISE),
+)
+def with_replacement_rdp(
+    *,
+    noise_multiplier: float,
+    batch_size: int,
+    dataset_size: int,
+    relation: NeighboringRelation,
+    orders: Array,
+) -> Array:
+    """RDP of one step on independent draws, given that no record comes up improbably often.
+
+    J is at most the mixture, over the number k of copies given that there is one, of the J of a
+    step that holds a record k-fold with the chance of any copy.
+
+    Args:
+        noise_multiplier: sigma, > 0; noise std / max_grad_norm.
+        batch_size: draws, >= 1.
+        dataset_size: a public constant, >= 2.
+        relation: which record is set against which.
+        orders: alpha > 1, shape (k,).
+
+    Returns:
+        RDP in nats, shape (k,). Upper, but for the chance that `likely_copies` leaves out.
+
+    Raises:
+        TooManyCopiesError: a record is in a batch too often.
+    """
+    orders = checked_orders(orders)
+    chances, _ = likely_copies(batch_size=batch_size, dataset_size=dataset_size)
+    rate = rounded_up(chance_of_any(batch_size, dataset_size), ulps=LIBRARY_ULPS)
+    parts = []
+    for k, chance in enumerate(chances, start=1):
+        sigma = noise_multiplier / k
+        moments = (
+            _single(rate, sigma / 2, orders)
+            if relation is ADD_OR_REMOVE_ONE
+            else swap_moments(noise_multiplier=sigma, rate=rate, orders=orders)
+        )
+        parts.append((float(chance) / rate * (1 + CHANCE_ERROR), moments))
+    return _mixed(parts, orders)
+
+
+@theorem(
+    id="non-uniform-gaussian-rdp",
+    source="docs/theory/subsampling.md, Proposition 8",
+    status=Status.DERIVED,
+    relations=(REPLACE_ONE, REPLACE_SPECIAL),
+    assumptions=(Assumption.DATA_INDEPENDENT_WEIGHTS, Assumption.INDEPENDENT_GAUSSIAN_NOISE),
+)
+def non_uniform_rdp(*, noise_multiplier: float, max_weight: float, orders: Array) -> Array:
+    """RDP of one step on a single record that is drawn by weights that do not depend on the data.
+
+    The record is drawn with some chance w <= c, and any two records are within two norm bounds: a
+    step is dominated by the pair of a batch of fixed size at rate c.
+
+    Args:
+        noise_multiplier: sigma, > 0; noise std / max_grad_norm.
+        max_weight: c, in (0, 1].
+        orders: alpha > 1, shape (k,).
+
+    Returns:
+        RDP in nats, shape (k,). Upper.
+    """
+    return swap_rdp(
+        noise_multiplier=noise_multiplier, rate=max_weight, orders=checked_orders(orders)
+    )
+
+
+@theorem(
+    id="subsampled-rdp",
+    source="Wang, Balle and Kasiviswanathan 2019, AISTATS, arXiv:1808.00087v2, Theorem 9",
+    status=Status.PUBLISHED,
+    relations=(REPLACE_ONE,),
+    assumptions=(Assumption.FIXED_SIZE_SAMPLING,),
+)
+def subsampled_rdp(*, rate: float, rdp: Array, epsilon: float) -> Array:
+    """RDP at integer orders of any mechanism on a uniform batch of fixed size.
+
+    (alpha-1) rdp' <= log(1 + g^2 C(alpha,2) min(4 (e^r(2) - 1), e^r(2) min(2, (e^eps - 1)^2))
+                            + sum_{j>=3} g^j C(alpha,j) e^((j-1) r(j)) min(2, (e^eps - 1)^j)).
+    For one record a step, drawn by weights of at most c that do not depend on the data, it holds
+    with c for g (docs/theory/subsampling.md, Proposition 8); with weights that do, it fails.
+
+    Args:
+        rate: g = batch_size / dataset_size, in (0, 1].
+        rdp: r at the orders 2, 3, ..., m, of the mechanism on a batch that is known; nats, (m-1,).
+        epsilon: its pure epsilon, nats; infinite where it has none.
+
+    Returns:
+        RDP in nats at the orders 2 to m, shape (m-1,). Upper.
+
+    Raises:
+        ValueError: rate is not in (0, 1].
+    """
+    if not 0 < rate <= 1:
+        raise ValueError("rate lies in (0, 1].")
+    j = np.arange(2, len(rdp) + 2, dtype=np.float64)
+    log_gain = math.log(math.expm1(epsilon)) if 0 < epsilon < 600 else math.inf
+    log_terms = (j - 1) * rdp + np.minimum(math.log(2), j * log_gain if epsilon else -np.inf)
+    with np.errstate(divide="ignore"):
+        log_terms[0] = min(log_terms[0], math.log(4) + float(np.log(np.expm1(min(rdp[0], 600.0)))))
+    log_rate = math.log(rate)
+    found = []
+    for alpha in range(2, len(rdp) + 2):
+        used = j[: alpha - 1]
+        ways = special.gammaln(alpha + 1) - special.gammaln(used + 1)
+        ways -= special.gammaln(alpha - used + 1)
+        log_sum = float(special.logsumexp(used * log_rate + ways + log_terms[: alpha - 1]))
+        found.append(float(np.logaddexp(0.0, log_sum)) / (alpha - 1))
+    return np.asarray(np.array(found) * (1 + 1e-12), dtype=np.float64)
+
+
+THEOREMS = (
+    truncated_poisson_rdp,
+    truncated_poisson_replace_rdp,
+    with_replacement_rdp,
+    non_uniform_rdp,
+    subsampled_rdp,
+)

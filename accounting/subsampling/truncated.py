@@ -1,0 +1,194 @@
+"""Poisson sampling with a cap on the batch: of a surplus a uniform subset is kept."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from scipy import special
+
+from accounting.events import Direction, NeighboringRelation, TruncatedPoisson
+from accounting.guarantees import Assumption, Status
+from accounting.numerics import Array, rounded_down, rounded_up
+from accounting.pld.dense import profile_pair
+from accounting.pld.pairs import DensePair, GaussianPair, Pair, SampledGaussianPair, SymmetricPair
+from accounting.subsampling.special import grid_for, swapped_with_null, upper_profile
+from accounting.theorem import theorem
+
+BINOMIAL_TAIL: Final = 1e-9  # relative error allowed for a binomial tail; tests see below 1e-11
+
+
+@dataclass(frozen=True, slots=True)
+class Branches:
+    """What a step does, by how many of the others joined: below the cap, or at least the cap."""
+
+    full_chance: float  # that at least the cap of the others joined; upper
+    open_chance: float  # that fewer did; upper
+    kept_rate: float  # chance of being in a batch of the cap's size, given enough others; upper
+    taken_rate: float  # chance of being in the batch, whatever the others; lower
+
+
+def branches(sampling: TruncatedPoisson, *, dataset_size: int) -> Branches:
+    """The two branches for one record among `dataset_size`.
+
+    With M ~ Bin(n-1, q) others: full_chance = P(M >= B), and the record is kept with probability
+    q B / (M + 1), so that kept_rate full_chance = B P(Bin(n, q) > B) / n.
+    """
+    q, cap = sampling.sampling_probability, sampling.max_batch_size
+    if cap >= dataset_size:
+        return Branches(0.0, 1.0, q, q)
+    full = _binomial_tail(cap, dataset_size - 1, q)
+    kept = _binomial_tail(cap + 1, dataset_size, q) * cap / dataset_size
+    low, high = full * (1 - BINOMIAL_TAIL), min(1.0, full * (1 + BINOMIAL_TAIL) + 1e-290)
+    kept_low, kept_high = kept * (1 - BINOMIAL_TAIL), kept * (1 + BINOMIAL_TAIL)
+    # The record is kept at most with the chance that it joined.
+    rate = min(q, kept_high / low) if low > 0 else q
+    taken = rounded_down(q * max(0.0, 1 - high) + kept_low, ulps=4)
+    return Branches(high, rounded_up(1 - low), rounded_up(rate, ulps=4), taken)
+
+
+def _binomial_tail(least: int, count: int, q: float) -> float:
+    """P(Bin(count, q) >= least), 1 <= least <= count."""
+    if q == 1:
+        return 1.0
+    return float(special.betainc(least, count - least + 1, q))
+
+
+def _poisson(noise_multiplier: float, q: float) -> Pair:
+    if q >= 1:
+        return GaussianPair(noise_multiplier=noise_multiplier)
+    return SampledGaussianPair(noise_multiplier=noise_multiplier, sampling_probability=q)
+
+
+@theorem(
+    id="truncated-poisson-gaussian",
+    source="docs/theory/subsampling.md, Proposition 3; the decomposition as in Ganesh 2025, "
+    "arXiv:2508.15089, Section 3",
+    status=Status.DERIVED,
+    relations=(NeighboringRelation.ADD_OR_REMOVE_ONE,),
+    assumptions=(Assumption.TRUNCATED_POISSON_SAMPLING, Assumption.INDEPENDENT_GAUSSIAN_NOISE),
+)
+def truncated_poisson_pair(*, noise_multiplier: float, sampling: TruncatedPoisson) -> DensePair:
+    """A pair that dominates a step of truncated Poisson sampling, when a record is added.
+
+    Tell whether at least the cap of the others joined. If fewer did, the step is Poisson-sampled;
+    if not, the batch is full with or without the record, which takes another's place: Poisson
+    sampling at half the noise, and at the rate at which a record is kept. The neighbour may be the
+    larger or the smaller dataset: at every loss the larger of both profiles is taken.
+
+    Args:
+        noise_multiplier: sigma, > 0; noise std / max_grad_norm.
+        sampling: with the declared dataset_size.
+
+    Returns:
+        The pair. Upper, in both orders.
+    """
+    q, half = sampling.sampling_probability, noise_multiplier / 2
+    losses = grid_for(_poisson(half, q))
+    removed, added = np.zeros_like(losses), np.zeros_like(losses)
+    for size in (sampling.dataset_size, sampling.dataset_size + 1):
+        found = branches(sampling, dataset_size=size)
+        parts = (
+            (found.open_chance, _poisson(noise_multiplier, q)),
+            (found.full_chance, _poisson(half, found.kept_rate)),
+        )
+        removed = np.maximum(removed, _mixed(parts, losses, Direction.REMOVE))
+        added = np.maximum(added, _mixed(parts, losses, Direction.ADD))
+    return profile_pair(losses, removed=removed, added=added)
+
+
+def _mixed(parts: tuple[tuple[float, Pair], ...], losses: Array, direction: Direction) -> Array:
+    total = np.zeros_like(losses)
+    for chance, pair in parts:
+        if chance > 0:
+            total += chance * upper_profile(pair, losses, direction)
+    return np.asarray(np.minimum(total * (1 + 1e-15), 1.0))
+
+
+@theorem(
+    id="truncated-poisson-gaussian-special",
+    source="docs/theory/subsampling.md, Proposition 4; after Balle, Barthe and Gaboardi 2018, "
+    "NeurIPS, arXiv:1807.01647v2, Theorem 2",
+    status=Status.DERIVED,
+    relations=(NeighboringRelation.REPLACE_SPECIAL,),
+    assumptions=(Assumption.TRUNCATED_POISSON_SAMPLING, Assumption.INDEPENDENT_GAUSSIAN_NOISE),
+)
+def truncated_poisson_special_pair(
+    *, noise_multiplier: float, sampling: TruncatedPoisson
+) -> DensePair:
+    """A pair that dominates a step of truncated Poisson sampling, against a null record.
+
+    As when a record is added, but with a full batch the step is one on a batch of fixed size, of
+    which the record or the null record is part with the rate at which a record is kept.
+
+    Args:
+        noise_multiplier: sigma, > 0; noise std / max_grad_norm.
+        sampling: with the dataset_size, which both neighbours have.
+
+    Returns:
+        The pair. Upper, in both orders.
+    """
+    q, found = sampling.sampling_probability, branches(sampling, dataset_size=sampling.dataset_size)
+    below = _poisson(noise_multiplier, q)
+    losses = grid_for(_poisson(noise_multiplier / 2, q))
+    removed, added = (upper_profile(below, losses, direction) for direction in Direction)
+    if found.full_chance > 0:
+        swaps = swapped_with_null(
+            noise_multiplier=noise_multiplier, rate=found.kept_rate, losses=losses
+        )
+        removed, added = (
+            found.open_chance * open_profile + found.full_chance * swap
+            for open_profile, swap in zip((removed, added), swaps, strict=True)
+        )
+    return profile_pair(
+        losses,
+        removed=np.minimum(removed * (1 + 1e-15), 1.0),
+        added=np.minimum(added * (1 + 1e-15), 1.0),
+    )
+
+
+@theorem(
+    id="truncated-poisson-gaussian-replace",
+    source="docs/theory/subsampling.md, Proposition 4; after Balle, Barthe and Gaboardi 2018, "
+    "NeurIPS, arXiv:1807.01647v2, Theorem 2",
+    status=Status.DERIVED,
+    relations=(NeighboringRelation.REPLACE_ONE,),
+    assumptions=(Assumption.TRUNCATED_POISSON_SAMPLING, Assumption.INDEPENDENT_GAUSSIAN_NOISE),
+)
+def truncated_poisson_replace_pair(
+    *, noise_multiplier: float, sampling: TruncatedPoisson
+) -> DensePair:
+    """A pair that dominates a step of truncated Poisson sampling, when a record is replaced.
+
+    While the batch is open, the record's replacement is two norm bounds away and its absence one;
+    in a full batch both are two away.
+
+    Args:
+        noise_multiplier: sigma, > 0; noise std / max_grad_norm.
+        sampling: with the dataset_size, which both neighbours have.
+
+    Returns:
+        The pair. Upper; the same in both orders.
+    """
+    q, found = sampling.sampling_probability, branches(sampling, dataset_size=sampling.dataset_size)
+    near = GaussianPair(noise_multiplier=noise_multiplier)
+    far = GaussianPair(noise_multiplier=noise_multiplier / 2)
+    losses = grid_for(_poisson(noise_multiplier / 2, q))
+    total = np.zeros_like(losses)
+    for chance, rate, close in (
+        (found.open_chance, q, near),
+        (found.full_chance, found.kept_rate, far),
+    ):
+        if chance > 0:
+            step: Pair = far
+            if rate < 1:
+                step = SymmetricPair(near=close, far=far, sampling_probability=rate)
+            total += chance * upper_profile(step, losses)
+    profile = np.minimum(total * (1 + 1e-15), 1.0)
+    return profile_pair(losses, removed=profile, added=profile)
+
+
+THEOREMS = (
+    truncated_poisson_pair,
+    truncated_poisson_special_pair,
+    truncated_poisson_replace_pair,
+)
