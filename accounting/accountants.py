@@ -87,7 +87,7 @@ def guarantee(
         headline=headline,
         reason=None if headline else reason,
         unamplified_epsilon=_unamplified_epsilon(balance, relation, reached, spend),
-        poisson_would_say=_poisson_would_say(balance, relation, reached, spend),
+        poisson_would_say=_poisson_would_say(balance, relation, reached, names, spend),
         alternatives=tuple(
             bound for bound in dict.fromkeys([*found, *others]) if bound != headline
         ),
@@ -103,16 +103,17 @@ def best_bound(
     accept: frozenset[Status] = DEFAULT_ACCEPT,
     accountant: str = BEST,
     spend: Spend = _freely,
+    floor: bool = True,
 ) -> Bound | None:
     """The headline of a guarantee, to the same bits, without what would stand beside it.
 
-    Args and errors are those of guarantee.
+    Args and errors are those of guarantee, and floor: whether its own lower bound is wanted.
 
     Returns:
         The bound, or None where no accepted one is finite.
     """
     balance, rounded = _few(balance)
-    question = _question(relation, delta, epsilon, accept, rounded)
+    question = replace(_question(relation, delta, epsilon, accept, rounded), floor=floor)
     found, _ = _bounds(balance, question, _names(accountant), spend)
     return found[0] if found else None
 
@@ -208,7 +209,11 @@ def _lower(
 
 
 def _poisson_would_say(
-    balance: Balance, relation: NeighboringRelation, delta: float | None, spend: Spend
+    balance: Balance,
+    relation: NeighboringRelation,
+    delta: float | None,
+    names: tuple[str, ...],
+    spend: Spend,
 ) -> float | None:
     """Epsilon had each batch in turn been a Poisson sample of the same size; bounds nothing."""
     if delta is None or not 0 < delta < 1:
@@ -227,8 +232,11 @@ def _poisson_would_say(
         return None
     passes = {event: n for event, n in balance.passes.items() if event in steps}
     claimed = Balance(steps=steps, passes=passes)
-    question = Question(relation=relation, accept=ACCEPTABLE, delta=delta, epsilon=None)
-    found, _ = _bounds(claimed, question, ("pld", "rdp"), spend)
+    question = Question(
+        relation=relation, accept=ACCEPTABLE, delta=delta, epsilon=None, floor=False
+    )
+    asked = ("rdp",) if names == ("rdp",) else ("pld", "rdp")
+    found, _ = _bounds(claimed, question, asked, spend)
     return found[0].epsilon if found else None
 
 

@@ -100,6 +100,7 @@ class Question:
     delta: float | None  # in (0, 1); None asks for it
     epsilon: float | None  # nats, >= 0; None asks for it
     rounded: Rounded | None = None  # where the balance that is asked about is its upper side
+    floor: bool = True  # whether a lower bound is wanted, too, where it takes work of its own
 
     def answer(
         self,
@@ -229,7 +230,9 @@ def pld_bound(balance: Balance, question: Question) -> Bound:
 def _direct(balance: Balance, question: Question) -> Bound:
     rounded = question.rounded
     used, above = pairs_above(balance, question.relation, question.accept)
-    below = attained_units(rounded.lower if rounded else balance, question.relation)
+    below: Units = []
+    if question.floor:
+        below = attained_units(rounded.lower if rounded else balance, question.relation)
     if question.delta is None:
         read: Theorem[..., Any] = delta_bracket
         epsilon = question.epsilon or 0.0
@@ -241,7 +244,7 @@ def _direct(balance: Balance, question: Question) -> Bound:
         if rounded is None:
             value, lower = _epsilon(above, below, question.delta)
         else:
-            value, lower = _rounded_epsilon(rounded, question, (above, below))
+            value, lower = _rounded_epsilon(rounded, question, question.delta)
     return question.answer(value, accountant="pld", used=used, composed=(read,), lower=lower)
 
 
@@ -277,10 +280,11 @@ def _epsilon(above: Units, below: Units, delta: float) -> tuple[float, float | N
 
 
 def _rounded_epsilon(
-    rounded: Rounded, question: Question, pairs: tuple[Units, Units]
+    rounded: Rounded, question: Question, delta: float
 ) -> tuple[float, float | None]:
     """(upper, lower) epsilon of a balance that was rounded outward; rougher where it must be."""
-    (above, below), delta = pairs, question.delta or 0.0
+    _, above = pairs_above(rounded.upper, question.relation, question.accept)
+    below = attained_units(rounded.lower, question.relation)
     _, rough_above = pairs_above(rounded.rough_upper, question.relation, question.accept)
     rough_below = attained_units(rounded.rough_lower, question.relation)
     upper = epsilon_bracket(above, delta=delta, width=ROUNDED_WIDTH, rough=rough_above).upper

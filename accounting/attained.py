@@ -248,7 +248,7 @@ def _shuffled(
     relation: NeighboringRelation,
     taken: tuple[int, int, int],
 ) -> dict[Pair, int]:
-    if sampling.dataset_size is None or relation is ADD_OR_REMOVE_ONE:
+    if sampling.dataset_size is None:
         return {}
     passes, steps, starts = taken
     batches = -(-sampling.dataset_size // sampling.batch_size)

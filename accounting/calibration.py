@@ -12,24 +12,22 @@ from typing import Final
 
 from accounting.accountants import BEST, Spend, best_bound, guarantee
 from accounting.balances import Balance
-from accounting.bounds import sensitivity_of
+from accounting.estimates import estimated_mu, on_lattice
 from accounting.events import (
-    ApproximateDp,
-    Event,
     Gaussian,
     Laplace,
     NeighboringRelation,
     Poisson,
     Span,
-    Zcdp,
+    TruncatedPoisson,
 )
 from accounting.gaussian import gaussian_mu
 from accounting.guarantees import DEFAULT_ACCEPT, Guarantee, Status
 
 TOLERANCE: Final = 2.0**-21  # relative distance of the value returned from one that is not safe
+COARSE_TOLERANCE: Final = 1e-4  # where epsilon is itself no better known
 ROUGHLY: Final = 0.02  # the same for the estimate that the search starts from
 _PATIENCE: Final = 3  # evaluations in which the interval is to be halved, else it is bisected
-_MU_MAX: Final = 1e6  # of an estimate
 
 
 class Parameter(StrEnum):
@@ -97,8 +95,9 @@ def calibrate(
         spend: called before each evaluation.
 
     Returns:
-        The value, evaluated to keep to the target. Within TOLERANCE of it, or at the next whole
-        number, a value was evaluated not to, unless it is the riskiest of its range.
+        The value, evaluated to keep to the target. Within TOLERANCE of it (COARSE_TOLERANCE where
+        epsilon is found on a lattice), or at the next whole number, a value was evaluated not to,
+        unless it is the riskiest of its range.
 
     Raises:
         UnreachableError: the safest value of the range does not keep to the target.
@@ -107,14 +106,15 @@ def calibrate(
     def excess(value: float) -> float:
         bound = best_bound(
             balance_at(value), relation=relation, delta=delta, accept=accept, accountant=accountant,
-            spend=spend,
+            spend=spend, floor=False,
         )  # fmt: skip
         reached = math.inf if bound is None else bound.epsilon
         return _log_ratio(reached, epsilon)
 
-    value = frontier(
-        excess, parameter=parameter, guess=_guess(balance_at, parameter, relation, epsilon, delta)
-    )
+    guess = _guess(balance_at, parameter, relation, epsilon, delta)
+    coarse = any(on_lattice(event, relation) for event in balance_at(guess).steps)
+    tolerance = COARSE_TOLERANCE if coarse else TOLERANCE
+    value = frontier(excess, parameter=parameter, guess=guess, tolerance=tolerance)
     found = guarantee(
         balance_at(value), relation=relation, delta=delta, accept=accept, accountant=accountant,
         spend=spend,
@@ -147,7 +147,9 @@ def _with(span: Span, parameter: Parameter, value: float) -> Span:
         return replace(span, steps=int(value))
     if parameter is Parameter.NOISE_MULTIPLIER and isinstance(mechanism, Gaussian | Laplace):
         event = replace(event, mechanism=replace(mechanism, noise_multiplier=value))
-    elif parameter is Parameter.SAMPLING_PROBABILITY and isinstance(sampling, Poisson):
+    elif parameter is Parameter.SAMPLING_PROBABILITY and isinstance(
+        sampling, Poisson | TruncatedPoisson
+    ):
         event = replace(event, sampling=replace(sampling, sampling_probability=value))
     else:
         raise ValueError(f"The event has no {parameter}.")
@@ -327,7 +329,7 @@ def _guess(
     target = gaussian_mu(epsilon, delta=delta)
 
     def excess(value: float) -> float:
-        return _log_ratio(_estimated_mu(balance_at(value), relation), target)
+        return _log_ratio(estimated_mu(balance_at(value), relation), target)
 
     end = RANGES[parameter].safest
     try:
@@ -347,26 +349,3 @@ def _log_ratio(reached: float, target: float) -> float:
     if not reached <= target:  # refuses what is no number
         return math.log(reached / target) if target < reached < math.inf else math.inf
     return math.log(reached / target) if reached > 0 else -math.inf
-
-
-def _estimated_mu(balance: Balance, relation: NeighboringRelation) -> float:
-    reach = sensitivity_of(relation)
-    squares = math.fsum(count * _square(event, reach) for event, count in balance.counted())
-    return min(_MU_MAX, math.sqrt(squares))
-
-
-def _square(event: Event, reach: float) -> float:
-    """About the mu^2 that a unit adds."""
-    match event.mechanism:
-        case Gaussian(noise_multiplier=noise) | Laplace(noise_multiplier=noise):
-            power = (reach / noise) ** 2
-        case ApproximateDp(epsilon=epsilon):
-            power = epsilon**2
-        case Zcdp(rho=rho):
-            power = 2 * rho
-        case _:
-            power = 1.0
-    if isinstance(event.sampling, Poisson) and event.sampling.sampling_probability < 1:
-        q = event.sampling.sampling_probability
-        return min(power, q * q * math.expm1(min(power, 600.0)))
-    return power

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from accounting.balances import OpenPass, advance
+from accounting.balances import OpenPass, advance, starts_anew
 from accounting.bounds import NoBoundError, accepted
 from accounting.events import Event, NeighboringRelation, Span
 from accounting.guarantees import Status
@@ -38,6 +38,7 @@ def change_of(
     """What the parts, or their first `limit` steps, add to a balance; and the pass then open."""
     steps: Counter[Event] = Counter()
     passes: Counter[Event] = Counter()
+    starts: Counter[Event] = Counter()
     left = sum(part.steps for part in parts) if limit is None else limit
     for part in parts:
         count = min(part.steps, left)
@@ -45,9 +46,11 @@ def change_of(
             break
         left -= count
         steps[part.event] += count
-        more, open_pass = advance(open_pass, Span(event=part.event, steps=count))
+        span = Span(event=part.event, steps=count)
+        starts[part.event] += starts_anew(open_pass, span)
+        more, open_pass = advance(open_pass, span)
         passes.update(more)
-    return Change(steps=dict(steps), passes=dict(passes)), open_pass
+    return Change(steps=dict(steps), passes=dict(passes), starts=dict(starts)), open_pass
 
 
 def unbounded(

@@ -82,7 +82,7 @@ def guarantee_answer(guarantee: Guarantee, *, balance: Balance, sequence: int) -
         sequence=sequence,
         core_version=accounting.__version__,
         unamplified_epsilon=guarantee.unamplified_epsilon,
-        poisson_would_say=_poisson_would_say(getattr(guarantee, "poisson_would_say", None)),
+        poisson_would_say=_poisson_would_say(guarantee.poisson_would_say),
         reason=guarantee.reason,
         alternatives=[_alternative(bound) for bound in guarantee.alternatives],
     )

@@ -20,10 +20,18 @@ from service.tables import distinct_events, run_balances
 
 # Statements are built once: building one costs as much as running it.
 _DATASET_BALANCE: Final = select(
-    distinct_events.c.content, distinct_events.c.steps, distinct_events.c.passes
+    distinct_events.c.content,
+    distinct_events.c.steps,
+    distinct_events.c.passes,
+    distinct_events.c.starts,
 ).where(distinct_events.c.dataset_id == bindparam("dataset"))
 _RUN_BALANCE: Final = (
-    select(distinct_events.c.content, run_balances.c.steps, run_balances.c.passes)
+    select(
+        distinct_events.c.content,
+        run_balances.c.steps,
+        run_balances.c.passes,
+        run_balances.c.starts,
+    )
     .join(distinct_events, distinct_events.c.id == run_balances.c.event_id)
     .where(run_balances.c.run_id == bindparam("run"))
 )
@@ -33,6 +41,7 @@ _ADD_TO_EVENTS: Final = (
     .values(
         steps=distinct_events.c.steps + bindparam("more_steps"),
         passes=distinct_events.c.passes + bindparam("more_passes"),
+        starts=distinct_events.c.starts + bindparam("more_starts"),
     )
 )
 
@@ -44,12 +53,14 @@ def _add_to_run(dialect_name: str) -> Any:
         event_id=bindparam("event"),
         steps=bindparam("more_steps"),
         passes=bindparam("more_passes"),
+        starts=bindparam("more_starts"),
     )
     return added.on_conflict_do_update(
         index_elements=["run_id", "event_id"],
         set_={
             "steps": run_balances.c.steps + added.excluded.steps,
             "passes": run_balances.c.passes + added.excluded.passes,
+            "starts": run_balances.c.starts + added.excluded.starts,
         },
     )
 
@@ -60,11 +71,14 @@ class Change:
 
     steps: Mapping[Event, int]
     passes: Mapping[Event, int]  # may be negative: a pass moved to a less noisy event
+    starts: Mapping[Event, int]
 
     def applied_to(self, balance: Balance) -> Balance:
         """The balance after the change."""
         return Balance(
-            steps=_sum(balance.steps, self.steps), passes=_sum(balance.passes, self.passes)
+            steps=_sum(balance.steps, self.steps),
+            passes=_sum(balance.passes, self.passes),
+            starts=_sum(balance.starts, self.starts),
         )
 
 
@@ -80,6 +94,7 @@ def _balance(rows: Iterable[Any], dataset_size: int) -> Balance:
     return Balance(
         steps={event: row.steps for event, row in events if row.steps},
         passes={event: row.passes for event, row in events if row.passes},
+        starts={event: row.starts for event, row in events if row.starts},
     )
 
 
@@ -105,6 +120,7 @@ def apply_change(
             "event": ids[event],
             "more_steps": change.steps.get(event, 0),
             "more_passes": change.passes.get(event, 0),
+            "more_starts": change.starts.get(event, 0),
         }
         for event in {**change.steps, **change.passes}
     ]

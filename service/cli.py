@@ -252,7 +252,7 @@ def _show(answer: Any) -> None:
     _out.print(table)
     if (poisson := answer.poisson_would_say) is not None:
         claim = f"Poisson accounting would say {_upper(poisson.epsilon)}"
-        typer.echo(f"{claim}: not applicable to shuffled batches")
+        typer.echo(f"{claim}: not applicable to batches taken in turn")
 
 
 @app.command()

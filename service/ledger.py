@@ -33,6 +33,7 @@ from service.schemas import EventMessage, to_event
 from service.tables import branches, datasets, distinct_events, entries, runs
 
 CLOSED = ("finished", "aborted")
+_COUNTS: Final = ("steps", "passes", "starts")  # of an event; all begin at zero
 
 # Statements are built once: building one costs as much as running it.
 _EVENT_IDS: Final = select(distinct_events.c.id, distinct_events.c.content).where(
@@ -189,7 +190,7 @@ def _new_events(
     if not added:
         return {}
     rows = [
-        {"dataset_id": dataset_id, "content": content_of(event), "steps": 0, "passes": 0}
+        {"dataset_id": dataset_id, "content": content_of(event), **dict.fromkeys(_COUNTS, 0)}
         for event in added
     ]
     connection.execute(insert(distinct_events), rows)

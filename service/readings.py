@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, select
 
 from accounting import accountants, curves
-from accounting.balances import Balance, OpenPass, advance
+from accounting.balances import Balance, OpenPass, advance, starts_anew
 from accounting.events import Event, NeighboringRelation, Span
 from service.answers import (
     Curve,
@@ -219,6 +219,7 @@ def _balances_at(
     """(steps, sequence, balance) each time the steps recorded so far reach a mark."""
     steps: Counter[Event] = Counter()
     passes: Counter[Event] = Counter()
+    starts: Counter[Event] = Counter()
     open_passes: dict[int, OpenPass | None] = {}
     done, waiting = 0, iter(marks)
     mark = next(waiting, None)
@@ -227,15 +228,16 @@ def _balances_at(
         left = row.steps
         while left:
             count = left if mark is None else min(left, mark - done)
+            span, before = Span(event=event, steps=count), open_passes.get(row.branch_id)
             steps[event] += count
-            more, open_passes[row.branch_id] = advance(
-                open_passes.get(row.branch_id), Span(event=event, steps=count)
-            )
+            starts[event] += starts_anew(before, span)
+            more, open_passes[row.branch_id] = advance(before, span)
             passes.update(more)
             done, left = done + count, left - count
             if done == mark:
                 counted = {key: value for key, value in passes.items() if value}
-                yield done, row.sequence, Balance(steps=dict(steps), passes=counted)
+                begun = {key: value for key, value in starts.items() if value}
+                yield done, row.sequence, Balance(steps=dict(steps), passes=counted, starts=begun)
                 mark = next(waiting, None)
 
 

@@ -14,6 +14,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    text,
 )
 
 metadata = MetaData(
@@ -88,6 +89,8 @@ distinct_events = Table(
     Column("content", String(512), nullable=False),  # canonical JSON of mechanism and sampling
     Column("steps", BigInteger, nullable=False),
     Column("passes", BigInteger, nullable=False),
+    # SQLite cannot drop the default of the migration from a table that others refer to.
+    Column("starts", BigInteger, nullable=False, server_default=text("0")),
     UniqueConstraint("dataset_id", "content"),
 )
 
@@ -98,6 +101,7 @@ run_balances = Table(
     Column("event_id", ForeignKey("distinct_events.id"), primary_key=True),
     Column("steps", BigInteger, nullable=False),
     Column("passes", BigInteger, nullable=False),
+    Column("starts", BigInteger, nullable=False),
 )
 
 branches = Table(

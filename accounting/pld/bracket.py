@@ -40,6 +40,7 @@ from accounting.theorem import theorem
 
 WIDTH: Final = 1e-8  # relative, aimed at where the contour serves
 LATTICE_WIDTH: Final = 5e-4  # and where the lattice does
+FLOOR_WIDTH: Final = 1e-4  # the same for lower bounds alone, of pairs that are quickly composed
 ANSWERS: Final = 128  # that are remembered: a ledger is often read again before it grows
 LATTICE_PAIRS_MAX: Final = 256
 _EPSILON_MAX: Final = 1e9  # where the search for a single unit's epsilon gives up
@@ -175,7 +176,7 @@ def _epsilon_floor(units: tuple[tuple[Pair, int], ...], delta: float, width: flo
     mu = _gaussian_mu(units)
     if mu is not None:
         return gaussian_bracket_epsilon(delta, mu=mu)[0]
-    return _epsilon(units, Direction.REMOVE, delta=delta, width=width)[0]
+    return _epsilon(units, Direction.REMOVE, delta=delta, width=width, lattice=FLOOR_WIDTH)[0]
 
 
 def epsilon_in_order(units: Units, direction: Direction, *, delta: float, width: float) -> float:
@@ -252,7 +253,12 @@ def _alone(units: Units) -> bool:
 
 
 def _epsilon(
-    units: Units, direction: Direction, *, delta: float, width: float
+    units: Units,
+    direction: Direction,
+    *,
+    delta: float,
+    width: float,
+    lattice: float = LATTICE_WIDTH,
 ) -> tuple[float, float, Engine]:
     read = _read_exactly(units, direction)
     if read is not None:
@@ -260,12 +266,12 @@ def _epsilon(
     lower, upper = 0.0, math.inf
     with suppress(NoDecayError, NoMomentsError):
         lower, upper = contour_epsilon(units, direction, delta=delta, width=width)
-    if upper < math.inf and upper - lower <= max(width, LATTICE_WIDTH) * upper:
+    wide = max(width, lattice)
+    if upper < math.inf and upper - lower <= wide * upper:
         return lower, upper, Engine.CONTOUR
     lower, upper = _both((lower, upper), (0.0, _chernoff_epsilon(units, direction, delta)))
     if _too_many(units, upper):
         return lower, upper, Engine.CONTOUR
-    wide = max(width, LATTICE_WIDTH)
     found = 0.0, math.inf
     with suppress(ArithmeticError):  # it cannot serve these units at all
         found = lattice_epsilon(units, direction=direction, delta=delta, width=wide)

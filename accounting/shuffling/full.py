@@ -100,7 +100,8 @@ def largest_pair(
 
     P(W <= w) = (s/T) Phi((w-2)/sigma) Phi(w/sigma)^(s-1) + (1 - s/T) Phi(w/sigma)^s for s of T
     batches, and the same under Q with 1 for 2 (replace_special) or 0 (replace_one). Under
-    add_or_remove_one it is that of replace_one without the last batch.
+    add_or_remove_one it is that of replace_one without the last batch, or, where there is only one
+    batch, that of replace_special.
 
     Args:
         noise_multiplier: sigma, > 0; the largest of the pass.
@@ -158,8 +159,8 @@ def _log_above(of: _Pass, thresholds: Array) -> Array:
             np.log(of.share * (of.steps - 1) + of.rest * of.steps)
             + special.log_ndtr(-thresholds / of.sigma),
         )
-    least = np.minimum(direct + _log_error(direct), union + _log_error(union))
-    return np.asarray(least)
+    union_error = _log_error(np.abs(union) + math.log(of.steps / of.share))
+    return np.asarray(np.minimum(direct + _log_error(direct), union + union_error))
 
 
 def _log_error(logs: Array) -> Array:
@@ -168,7 +169,7 @@ def _log_error(logs: Array) -> Array:
 
 
 def _highest(score: Callable[[Array], Array], high: float) -> float:
-    """The highest score found at thresholds in [0, high], by ever narrower grids."""
+    """The highest score found at thresholds in [0, high], by ever narrower grids. Lower."""
     best, low = -math.inf, 0.0
     for _ in range(ROUNDS):
         grid = np.linspace(low, high, POINTS)

@@ -150,7 +150,7 @@ def test_a_published_coin_rounds_no_more_than_half_of_a_run_up(left: Fraction, s
 def test_rounding_rates_adds_little_and_never_takes_away(n: int, b: int, k: int) -> None:
     rounded, own = pairs(n, b, k), step_by_step(n, b, k)
     assert len(rounded) < len(own)
-    for epsilon in (0.0, 2.0):
+    for epsilon in (1.0,):
         few, all_steps = (
             delta_bracket(units, epsilon=epsilon, width=1e-3) for units in (rounded, own)
         )
@@ -237,7 +237,7 @@ def test_profiles_give_what_the_second_reader_found(
     steps: int, count: int, _: float, profile: float
 ) -> None:
     units = tuple((pair, each * count) for pair, each in pairs(1000, 1, steps))
-    epsilon = epsilon_bracket(units, delta=1e-4, width=1e-3).upper
+    epsilon = epsilon_bracket(units, delta=1e-4, width=3e-3).upper
     assert 0.985 * profile < epsilon < 1.005 * profile
 
 

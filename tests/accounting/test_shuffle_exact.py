@@ -5,9 +5,7 @@ The gradients of a record may depend on the step and on the sign of the answer b
 
 import itertools
 import math
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 
 import numpy as np
 import pytest
@@ -31,24 +29,31 @@ SPECIAL, ONE, SIZE = (
 EPSILONS = (0.0, 0.4, 1.0, 2.0)
 GRID = 6e-3  # what the grid is off by, relative; where two numbers may be equal it shows
 POINTS = {1: 2000, 2: 240, 3: 80, 4: 44}
-Orders = Counter[tuple[frozenset[int], ...]]
+Orders = list[tuple[frozenset[int], ...]]
 
 
-@lru_cache
 def _orders(records: int, batch_size: int, steps: int) -> Orders:
-    """Batches of the released steps, by how many orders of the records have them."""
-    return Counter(
-        tuple(frozenset(order[k * batch_size : (k + 1) * batch_size]) for k in range(steps))
-        for order in itertools.permutations(range(records))
-    )
+    """Batches of the released steps of every order, all equally likely."""
+
+    def after(left: frozenset[int], steps: int) -> Orders:
+        if steps == 0:
+            return [()]
+        firsts = itertools.combinations(sorted(left), min(batch_size, len(left)))
+        return [
+            (frozenset(first), *rest)
+            for first in firsts
+            for rest in after(left - set(first), steps - 1)
+        ]
+
+    return after(frozenset(range(records)), steps)
 
 
 def _law(gradients: Array, orders: Orders, *, sigma: float, axis: Array) -> Array:
     """Density of the answers, shape (points,) * steps; gradients are by record, step and sign."""
-    steps = len(next(iter(orders)))
+    steps = len(orders[0])
     total = np.zeros((len(axis),) * steps)
-    for batches, weight in orders.items():
-        part: Array = np.full((), weight / orders.total())
+    for batches in orders:
+        part: Array = np.full((), 1 / len(orders))
         for step, batch in enumerate(batches):
             low, high = gradients[sorted(batch), step].sum(axis=0)
             means = np.where(axis > 0, high, low) if step else np.full(1, low)
@@ -218,9 +223,9 @@ def test_in_a_fixed_order_a_missing_record_moves_every_batch() -> None:
 
 def _two_passes(once: bool) -> Orders:
     pairs = ((frozenset({0}), frozenset({1})), (frozenset({1}), frozenset({0})))
-    return Counter(
+    return [
         one + other for one, other in itertools.product(pairs, repeat=2) if not once or one == other
-    )
+    ]
 
 
 def _exact_two_passes(neighbours: Sequence[Array], *, once: bool, sigma: float) -> list[float]:

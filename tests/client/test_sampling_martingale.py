@@ -104,6 +104,12 @@ def test_bets_that_give_nothing_away_are_expected_to_stay(
             assert growth == pytest.approx(1, abs=1e-10), name
 
 
+def test_what_a_normal_law_gives_to_sizes_above_the_cap_goes_to_the_cap() -> None:
+    growth = expected_growth(poisson(0.5, 105), 200, ())
+    for name in ("variance/4", "variance*4", "variance*16"):
+        assert growth[name] == pytest.approx(1, abs=1e-4), name
+
+
 @pytest.mark.parametrize(
     ("sampling", "n", "steps"),
     [(poisson(0.4), 3, 4), (poisson(0.4, 2), 4, 5), (balls(3), 4, 6)],

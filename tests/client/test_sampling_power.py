@@ -194,6 +194,30 @@ def test_equal_sizes_are_not_a_random_allocation() -> None:
     assert steps_until_refuted(declared, repeat(200), n=1000) <= 20 * 12
 
 
+def test_what_is_repeated_is_the_last_size() -> None:
+    law, away = Law.binomial(N, Q), B + 30
+    lost, bet = Repeats(B).play(away, law, law.log_mass(away))
+    assert lost == pytest.approx(math.log(0.3))
+    assert bet == Repeats(away)
+    evidence = start(POISSON, dataset_size=N)
+    for _ in range(4):
+        evidence = observe(evidence, away)
+    values = log_e_values(evidence)
+    assert values["constant"] > 10
+    assert values["nearly constant"] > 8
+
+
+def test_an_allocation_bets_on_the_size_that_ended_the_pass_before() -> None:
+    declared = {"kind": "random_allocation", "steps_per_pass": 4, "participations": 2}
+    values = {}
+    for last in (57, 53):
+        evidence = start(declared, dataset_size=100)
+        for size in (45, 45, 110 - last, last, 57, 43, 57, 43):
+            evidence = observe(evidence, size)
+        values[last] = log_e_values(evidence)["constant"]
+    assert values[57] > values[53]
+
+
 def test_an_allocation_gains_nothing_before_a_pass_ends() -> None:
     declared = {"kind": "random_allocation", "steps_per_pass": 20, "participations": 4}
     evidence = start(declared, dataset_size=1000)

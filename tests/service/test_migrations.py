@@ -7,15 +7,20 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Engine, inspect, text
+from sqlalchemy.exc import IntegrityError
 
 from service import schema_version
 from service.app import create_app
-from service.database import connect, transaction
+from service.balances import run_balance
+from service.catalog import find_run
+from service.database import connect, snapshot, transaction
 from service.errors import StartupError
+from service.readings import refold
 from service.settings import Settings
 from service.tables import metadata
 from tests.conftest import refuse_other_databases, running
-from tests.service.samples import append, event, setup
+from tests.service.dumps import dump
+from tests.service.samples import BALLS, RANDOM, WRITER, Json, append, event, run, setup
 
 
 @pytest.fixture
@@ -34,7 +39,8 @@ def tables_of(engine: Engine) -> set[str]:
 
 def test_the_migrations_build_exactly_the_tables_of_the_code(engine: Engine) -> None:
     with engine.connect() as connection:
-        assert compare_metadata(MigrationContext.configure(connection), metadata) == []
+        context = MigrationContext.configure(connection, opts={"compare_server_default": True})
+        assert compare_metadata(context, metadata) == []
     assert tables_of(engine) == set(metadata.tables)
 
 
@@ -46,6 +52,70 @@ def test_down_and_up_again_with_data_in_the_tables(api: httpx.Client, rebuilt: E
     assert schema_version.current(rebuilt) is None
     schema_version.upgrade(rebuilt)
     assert tables_of(rebuilt) == set(metadata.tables)
+
+
+CYCLIC: Json = {"kind": "cyclic", "batch_size": 600}  # 100 steps a pass
+SHUFFLE: Json = {"kind": "shuffle", "batch_size": 600, "reshuffle": "each_pass"}
+ONCE: Json = SHUFFLE | {"reshuffle": "once"}
+NO_NOISE: Json = {"kind": "none"}
+QUIET: Json = {"kind": "gaussian", "noise_multiplier": 8.0}
+
+
+def record_starts_of_every_kind(api: httpx.Client) -> None:
+    """Two runs with branches, loaders that begin anew and loaders that go on."""
+    setup(api, delta=1e-5)
+    assert api.post("/v1/runs", json=run("other", delta=1e-5)).status_code == 201
+    append(api, event(0, 150, sampling=ONCE), event(150, 50, sampling=ONCE))
+    append(api, event(200, 10), event(210, 30, sampling=ONCE), event(240, 10, sampling=CYCLIC))
+    append(api, event(250, 20, sampling=CYCLIC, mechanism=QUIET), event(270, 5, sampling=SHUFFLE))
+    for sampling, first_step in ((BALLS, 275), (RANDOM, 285), (BALLS, 295)):
+        append(api, event(first_step, 10, sampling=sampling, mechanism=NO_NOISE))
+    for name, from_step in (("a", 70), ("b", 0)):
+        body = {"name": name, "writer": WRITER, "from_step": from_step}
+        assert api.post("/v1/runs/run/branches", json=body).status_code == 201
+        append(api, event(from_step, 100, sampling=ONCE), branch=name)
+    append(api, event(0, 1), event(1, 99, sampling=ONCE), run="other")
+    append(api, event(100, 1, sampling=ONCE), event(101, 3, sampling=CYCLIC), run="other")
+
+
+def test_a_ledger_from_before_starts_were_counted_has_them_counted(
+    api: httpx.Client, rebuilt: Engine
+) -> None:
+    record_starts_of_every_kind(api)
+    before = dump(rebuilt)
+    starts = [row[-1] for row in before["run_balances"]]
+    assert (sorted(starts), len(before["entries"])) == ([0, 0, 0, 1, 1, 1, 1, 1, 2, 4], 15)
+    guarantee = api.get("/v1/runs/run/guarantee").json()
+    schema_version.downgrade(rebuilt, "0001")
+    assert "starts" not in {one["name"] for one in inspect(rebuilt).get_columns("run_balances")}
+    assert "starts" not in {one["name"] for one in inspect(rebuilt).get_columns("distinct_events")}
+    schema_version.upgrade(rebuilt)
+    assert dump(rebuilt) == before
+    assert api.get("/v1/runs/run/guarantee").json() == guarantee
+    append(api, event(305, 1, sampling=ONCE))
+    with snapshot(rebuilt) as connection:
+        row = find_run(connection, "run")
+        assert run_balance(connection, row.id, 60000) == refold(connection, row, 60000)
+
+
+def test_an_empty_ledger_from_before_starts_were_counted_is_brought_forward(
+    rebuilt: Engine,
+) -> None:
+    schema_version.downgrade(rebuilt, "0001")
+    schema_version.upgrade(rebuilt)
+    assert schema_version.current(rebuilt) == schema_version.head()
+
+
+def test_an_older_version_that_still_runs_cannot_record_without_counting_starts(
+    api: httpx.Client, engine: Engine
+) -> None:
+    setup(api)
+    append(api, event(0, 10, sampling=CYCLIC))
+    (row,) = dump(engine)["run_balances"]
+    values = "INSERT INTO run_balances (run_id, event_id, steps, passes) VALUES (:r, :e, 1, 1)"
+    added = " ON CONFLICT (run_id, event_id) DO UPDATE SET steps = run_balances.steps + 1"
+    with pytest.raises(IntegrityError), transaction(engine) as connection:
+        connection.execute(text(values + added), {"r": row[0], "e": row[1]})
 
 
 def test_migrating_twice_changes_nothing(api: httpx.Client, engine: Engine) -> None:

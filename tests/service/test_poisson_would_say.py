@@ -4,7 +4,6 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -71,9 +70,10 @@ def test_the_claim_stands_beside_every_answer_and_below_it(
 @pytest.mark.parametrize("claimed", [None, 0.0, 0.25, math.inf, math.nan])
 def test_a_claim_that_json_cannot_hold_is_not_made(claimed: float | None) -> None:
     balance = document(SHUFFLE).balance()
-    changed: Any = {"poisson_would_say": claimed}
     found = accounting.guarantee(balance, relation=RELATION, delta=1e-5)
-    answer = guarantee_answer(replace(found, **changed), balance=balance, sequence=0)
+    answer = guarantee_answer(
+        replace(found, poisson_would_say=claimed), balance=balance, sequence=0
+    )
     said = json.loads(answer.model_dump_json())["poisson_would_say"]
     finite = claimed is not None and math.isfinite(claimed)
     assert said == ({"epsilon": claimed, "applicable": False} if finite else None)
@@ -92,7 +92,7 @@ def test_the_command_line_says_it_in_one_line(tmp_path: Path, sampling: Json) ->
     claimed = json.loads(shown(file, "--json"))["poisson_would_say"]["epsilon"]
     (line,) = [line for line in shown(file).splitlines() if "Poisson" in line]
     words = line.removeprefix("Poisson accounting would say ").split(": ")
-    assert words[1:] == ["not applicable to shuffled batches"]
+    assert words[1:] == ["not applicable to batches taken in turn"]
     assert claimed <= float(words[0]) <= claimed * (1 + 1e-5)
 
 

@@ -168,8 +168,6 @@ class StopsAtMaximum:
             return lost, type(self)(maximum=size, times=1)
         if self.times >= 2:
             return hedged(self.log_gain), self
-        if size == law.cap:  # the declared cap gains nothing
-            return 0.0, replace(self, times=2, log_gain=0.0)
         lower, _ = binomial.log_tail(size, trials=law.trials, probability=law.probability)
         return 0.0, replace(self, times=2, log_gain=lower - log_mass)
 

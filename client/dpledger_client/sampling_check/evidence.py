@@ -90,8 +90,6 @@ def observe(evidence: Evidence, size: int) -> Evidence:
     count = whole(size)
     if count is None or count < 0:
         raise ValueError("size must be an integer >= 0.")
-    if evidence._account.log_e_max == math.inf:
-        return evidence
     scheme = evidence._scheme
     law = scheme.law(evidence._step, evidence._before)
     if isinstance(scheme, Allocation):
@@ -138,6 +136,7 @@ def verdict(evidence: Evidence, *, level: float) -> Literal["refuted", "not refu
 
 
 def _contradicted(evidence: Evidence) -> Evidence:
+    # The largest value ever stays the largest, whatever comes.
     return replace(evidence, _account=replace(evidence._account, log_e_max=math.inf))
 
 
