@@ -223,13 +223,22 @@ def _in_passes(event: Event, balance: Balance, relation: NeighboringRelation) ->
         case Shuffle():
             starts = balance.starts.get(event, 0)
             return _shuffled(sigma, sampling, relation, (passes, steps, starts))
-        case BallsAndBins() | RandomAllocation(participations=1):
-            pair = allocation_floor(
-                noise_multiplier=sigma, steps_per_pass=sampling.steps_per_pass, steps=steps
-            )
-            return {pair: passes}
+        case BallsAndBins() | RandomAllocation():
+            pair = _allocated(sigma, sampling, steps)
+            return {} if pair is None else {pair: passes}
         case _:
             return {}
+
+
+def _allocated(sigma: float, sampling: BallsAndBins | RandomAllocation, steps: int) -> Pair | None:
+    length = sampling.steps_per_pass
+    many = sampling.participations if isinstance(sampling, RandomAllocation) else 1
+    if many == 1:
+        return allocation_floor(noise_multiplier=sigma, steps_per_pass=length, steps=steps)
+    if steps < length:
+        return None
+    # Others contribute nothing, the record 1: the sum of a whole pass is N(k, t sigma^2) or N(0).
+    return GaussianPair(noise_multiplier=rounded_up(sigma * math.sqrt(length) / many, ulps=2))
 
 
 def _surely_taken(event: Event, balance: Balance) -> tuple[int, int]:

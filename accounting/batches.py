@@ -34,7 +34,7 @@ from accounting.renyi.fixed_size import (
 )
 from accounting.shuffling.allocation import allocation_pair, random_allocation_pairs
 from accounting.shuffling.clones import clones_pair
-from accounting.shuffling.partial import partial_shuffle_pairs
+from accounting.shuffling.partial import DATASET_SIZE_MAX, partial_shuffle_pairs
 from accounting.subsampling.curves import non_uniform_rdp
 from accounting.subsampling.replacement import (
     TooManyCopiesError,
@@ -178,7 +178,7 @@ def _shuffled(
     if isinstance(sampling, Cyclic) or relation is ADD_OR_REMOVE_ONE:
         return ()
     size, length = sampling.dataset_size, sampling.steps_per_pass
-    if size is not None and sampling.stops_early:
+    if size is not None and size <= DATASET_SIZE_MAX and sampling.stops_early:
         pairs = partial_shuffle_pairs(
             noise_multiplier=sigma,
             batch_size=sampling.batch_size,

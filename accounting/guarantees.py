@@ -43,7 +43,7 @@ class Assumption(StrEnum):
     )
     WITH_REPLACEMENT_SAMPLING = "with_replacement_sampling"  # fresh independent uniform draws
     DATA_INDEPENDENT_WEIGHTS = "data_independent_weights"  # one record a step, drawn by weight
-    FRESH_SECRET_ORDER = (  # uniform, drawn anew for each pass, never shown
+    FRESH_SECRET_ORDER = (  # of all records, uniform, anew for each pass, never shown
         "fresh_secret_order"  # noqa: S105
     )
     BALLS_AND_BINS_SAMPLING = "balls_and_bins_sampling"  # each record's step of a pass is uniform

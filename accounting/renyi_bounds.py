@@ -56,7 +56,7 @@ from accounting.renyi.randomized_response import (
     randomized_response_rdp,
 )
 from accounting.renyi.revealed import revealed_sampling_rdp
-from accounting.shuffling.partial import partial_shuffle_rdp
+from accounting.shuffling.partial import DATASET_SIZE_MAX, partial_shuffle_rdp
 from accounting.subsampling.curves import (
     likely_copies,
     non_uniform_rdp,
@@ -203,7 +203,7 @@ def _in_passes(
     curve = ORDERS * (0.5 * rounded_up(release.loss * release.loss, ulps=2))
     curve.flags.writeable = False
     plain = EventBound(theorem=release.theorem, assumptions=release.assumptions, loss=curve)
-    if isinstance(sampling, Shuffle) and sampling.stops_early and relation is not ADD_OR_REMOVE_ONE:
+    if isinstance(sampling, Shuffle) and _left_out(sampling) and relation is not ADD_OR_REMOVE_ONE:
         stopped = _renyi(
             partial_shuffle_rdp,
             noise_multiplier=sigma,
@@ -224,6 +224,11 @@ def _in_passes(
         )
         return (allocated, plain)
     return (plain,)
+
+
+def _left_out(sampling: Shuffle) -> bool:
+    size = sampling.dataset_size
+    return sampling.stops_early and size is not None and size <= DATASET_SIZE_MAX
 
 
 def _by_step(

@@ -193,7 +193,9 @@ def _symmetric_above(pair: SymmetricPair, losses: Array) -> tuple[Array, Array]:
     q = pair.sampling_probability
     r, dr = unsampled_loss(Direction.REMOVE, q, losses)
     near, near_off, near_slope = base_profile(pair.near, r)
-    far, far_off, far_slope = base_profile(pair.far, r)
+    far, far_off, far_slope = near, near_off, near_slope
+    if pair.far != pair.near:
+        far, far_off, far_slope = base_profile(pair.far, r)
     # c = e^l / e^r falls from 1 to q; 1 - c is written without a difference.
     c = np.exp(losses - r)
     less = (1 - q) * np.expm1(losses) / (q + np.expm1(losses))

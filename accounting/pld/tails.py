@@ -163,9 +163,11 @@ def _symmetric_tails(pair: SymmetricPair, losses: Array) -> Tails:
     """Above zero Q(L > l) = -H'(a) with a = e^l; below, the laws swap and the loss is negated."""
     q, up = pair.sampling_probability, np.abs(losses)
     r, dr = unsampled_loss(Direction.REMOVE, q, up)
-    near, far = _base_tails(pair.near, r, dr), _base_tails(pair.far, r, dr)
-    h_near, near_off, _ = base_profile(pair.near, r)
-    h_far, far_off, _ = base_profile(pair.far, r)
+    near = far = _base_tails(pair.near, r, dr)
+    h_near, near_off, _ = h_far, far_off, _ = base_profile(pair.near, r)
+    if pair.far != pair.near:
+        far = _base_tails(pair.far, r, dr)
+        h_far, far_off, _ = base_profile(pair.far, r)
     c = np.exp(up - r)
     less = (1 - q) * np.expm1(up) / (q + np.expm1(up))
     gain = c * c * np.exp(-2 * up) * (1 - q) / q * q  # q |dc/da|, as dc/da = -(1-q)/q (c/a)^2
