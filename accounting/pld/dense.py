@@ -23,7 +23,8 @@ _U: Final = UNIT_ROUNDOFF
 FINE: Final = 0.01  # first step of a grid, in units of its scale
 STEP_MAX: Final = 0.01  # nats, between the losses of a grid further out
 FAR_POINTS: Final = 3000  # at most, of the part of a grid with equal steps
-_FLOOR: Final = 1e-250  # mass put at infinite loss, so that every profile is well above underflow
+# Mass put at infinite loss: masses below it may underflow at the losses of a grid.
+_FLOOR: Final = 1e-110
 CELLS: Final = 4000  # of a partition of the line
 SPREAD: Final = 14.0  # standard deviations beyond the means that a partition takes in
 

@@ -6,8 +6,18 @@ import httpx
 import pytest
 from sqlalchemy import Engine
 
-from accounting.balances import Balance
-from accounting.events import Cyclic, Gaussian, NeighboringRelation, Sampling, Shuffle
+from accounting.balances import Balance, balance_of
+from accounting.events import (
+    Cyclic,
+    Event,
+    Gaussian,
+    NeighboringRelation,
+    Reshuffle,
+    Sampling,
+    Shuffle,
+    Span,
+)
+from service.admission import Placed, change_of
 from service.balances import dataset_balance, run_balance
 from service.catalog import find_dataset, find_run
 from service.database import snapshot
@@ -118,6 +128,19 @@ def test_a_charge_counts_starts_and_a_refused_one_counts_none(
     assert stored(api, engine) == Balance()
     assert append(api, beyond | {"mechanism": QUIET}, mode="charge").status_code == 201
     assert starts(api, engine, Shuffle) == 1
+
+
+def test_a_balance_after_changes_is_the_fold_of_all_their_steps() -> None:
+    shuffle = Shuffle(batch_size=600, steps_per_pass=100, reshuffle=Reshuffle.ONCE)
+    cyclic = Cyclic(batch_size=600, steps_per_pass=100)
+    spans, balance, open_pass, first_step = [], Balance(), None, 0
+    for sampling, steps in ((shuffle, 150), (shuffle, 60), (cyclic, 1), (shuffle, 90)):
+        one = Event(mechanism=Gaussian(noise_multiplier=1.1), sampling=sampling)
+        spans.append(Span(event=one, steps=steps))
+        part = Placed(first_step=first_step, event=one, steps=steps, index=0)
+        change, open_pass = change_of(open_pass, [part])
+        balance, first_step = change.applied_to(balance), part.end
+        assert balance == balance_of([spans])
 
 
 def test_ten_passes_in_one_order_lose_almost_all_that_is_promised(api: httpx.Client) -> None:
