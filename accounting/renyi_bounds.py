@@ -61,7 +61,6 @@ from accounting.subsampling.curves import (
     likely_copies,
     non_uniform_rdp,
     truncated_poisson_rdp,
-    truncated_poisson_replace_rdp,
     with_replacement_rdp,
 )
 from accounting.subsampling.replacement import TooManyCopiesError
@@ -162,15 +161,6 @@ def _drawn_afresh(
 ) -> tuple[EventBound[Array], ...]:
     match sampling:
         case TruncatedPoisson():
-            if relation is REPLACE_ONE:
-                q = sampling.sampling_probability
-                return (
-                    _renyi(
-                        truncated_poisson_replace_rdp,
-                        noise_multiplier=sigma,
-                        sampling_probability=q,
-                    ),
-                )
             given = {"sampling": sampling, "relation": relation}
             return (_renyi(truncated_poisson_rdp, noise_multiplier=sigma, **given),)
         case WithReplacement():

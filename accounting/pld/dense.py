@@ -40,6 +40,7 @@ def loss_grid(*, scale: float, top: float) -> Array:
         Rising losses, shape (k,). Any grid gives a true bound, a fine one a tight bound.
     """
     step = max(STEP_MAX, top / FAR_POINTS)
+    scale = min(scale, step / FINE)
     # Where scale * sinh(FINE j) has grown to steps of that size.
     bend = math.acosh(max(1.0, step / (FINE * scale)))
     bend = max(min(bend, math.asinh(top / scale)), FINE)

@@ -10,7 +10,6 @@ from functools import lru_cache
 from typing import Final, assert_never
 
 import numpy as np
-from scipy import special
 
 from accounting.events import Direction
 from accounting.numerics import LIBRARY_ULPS, UNIT_ROUNDOFF, Array
@@ -126,7 +125,8 @@ def _discrete(pair: Atomic, direction: Direction) -> Array:
     if not len(losses):
         return np.full_like(LADDER, -1e4)  # nothing but infinite losses
     exponents = LADDER[:, None] * losses + np.log(probabilities)
-    found = special.logsumexp(exponents, axis=1)
+    tops = np.max(exponents, axis=1)
+    found = tops + np.log(np.sum(np.exp(exponents - tops[:, None]), axis=1))
     log_sizes = 1 + float(np.max(np.abs(np.log(probabilities))))
     size = np.max(np.abs(exponents), axis=1) + (1 + LADDER) * log_sizes
     slack = UNIT_ROUNDOFF * (16 * LIBRARY_ULPS * (size + 2) + len(losses))

@@ -49,7 +49,7 @@ def _single(rate: float, sigma: float, orders: Array) -> Array:
     id="truncated-poisson-gaussian-rdp",
     source="docs/theory/subsampling.md, Propositions 3 and 4",
     status=Status.DERIVED,
-    relations=(ADD_OR_REMOVE_ONE, REPLACE_SPECIAL),
+    relations=tuple(NeighboringRelation),
     assumptions=(Assumption.TRUNCATED_POISSON_SAMPLING, Assumption.INDEPENDENT_GAUSSIAN_NOISE),
 )
 def truncated_poisson_rdp(
@@ -67,60 +67,42 @@ def truncated_poisson_rdp(
     Args:
         noise_multiplier: sigma, > 0; noise std / max_grad_norm.
         sampling: with the declared dataset_size.
-        relation: add_or_remove_one, where the larger of both neighbours' bounds is taken, or
-            replace_special.
+        relation: which record is set against which; under add_or_remove_one the larger of both
+            neighbours' bounds is taken.
         orders: alpha > 1, shape (k,).
 
     Returns:
         RDP in nats, shape (k,). Upper.
     """
     orders = checked_orders(orders)
-    q, grows = sampling.sampling_probability, relation is ADD_OR_REMOVE_ONE
-    curves = []
+    grows = relation is ADD_OR_REMOVE_ONE
+    found = []
     for size in (sampling.dataset_size, sampling.dataset_size + 1)[: 1 + grows]:
-        found = branches(sampling, dataset_size=size)
-        parts = [(found.open_chance, _single(q, noise_multiplier, orders))]
-        if found.full_chance > 0:
-            swap = (
-                _single(found.kept_rate, noise_multiplier / 2, orders)
-                if grows
-                else swap_moments(
-                    noise_multiplier=noise_multiplier, rate=found.kept_rate, orders=orders
-                )
+        chances = branches(sampling, dataset_size=size)
+        parts = [
+            (chances.open_chance, sampling.sampling_probability, False),
+            (chances.full_chance, chances.kept_rate, True),
+        ]
+        found.append(
+            _mixed(
+                [
+                    (chance, _branch(rate, noise_multiplier, relation, orders, full=full))
+                    for chance, rate, full in parts
+                    if chance > 0
+                ],
+                orders,
             )
-            parts.append((found.full_chance, swap))
-        curves.append(_mixed(parts, orders))
-    return np.asarray(np.max(curves, axis=0), dtype=np.float64)
+        )
+    return np.asarray(np.max(found, axis=0), dtype=np.float64)
 
 
-@theorem(
-    id="truncated-poisson-gaussian-replace-rdp",
-    source="docs/theory/subsampling.md, Proposition 4",
-    status=Status.DERIVED,
-    relations=(REPLACE_ONE,),
-    assumptions=(Assumption.TRUNCATED_POISSON_SAMPLING, Assumption.INDEPENDENT_GAUSSIAN_NOISE),
-)
-def truncated_poisson_replace_rdp(
-    *, noise_multiplier: float, sampling_probability: float, orders: Array
+def _branch(
+    rate: float, sigma: float, relation: NeighboringRelation, orders: Array, *, full: bool
 ) -> Array:
-    """RDP of one step of Poisson sampling with a cap, when a record is replaced.
-
-    Whoever else joined, the record is in the batch at most with the sampling probability, and the
-    sums with it, with its replacement and without are within two norm bounds of each other.
-
-    Args:
-        noise_multiplier: sigma, > 0; noise std / max_grad_norm.
-        sampling_probability: q, in (0, 1].
-        orders: alpha > 1, shape (k,).
-
-    Returns:
-        RDP in nats, shape (k,). Upper.
-    """
-    return swap_rdp(
-        noise_multiplier=noise_multiplier,
-        rate=sampling_probability,
-        orders=checked_orders(orders),
-    )
+    """Log J of a step whose batch is open, or full and exchanges records, shape (k,)."""
+    if relation is REPLACE_ONE or (relation is REPLACE_SPECIAL and full):
+        return swap_moments(noise_multiplier=sigma, rate=min(rate, 1.0), orders=orders)
+    return _single(rate, sigma / 2 if full else sigma, orders)
 
 
 def likely_copies(*, batch_size: int, dataset_size: int) -> tuple[Array, float]:
@@ -258,7 +240,6 @@ def subsampled_rdp(*, rate: float, rdp: Array, epsilon: float) -> Array:
 
 THEOREMS = (
     truncated_poisson_rdp,
-    truncated_poisson_replace_rdp,
     with_replacement_rdp,
     non_uniform_rdp,
     subsampled_rdp,

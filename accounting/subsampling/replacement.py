@@ -44,13 +44,10 @@ def copies(*, batch_size: int, dataset_size: int) -> tuple[Array, float]:
         logs.append(logs[-1] + math.log((batch_size - k + 1) / k * odds))
         # From here on each chance is at most half of the one before.
         if logs[-1] < math.log(TAIL) and 2 * (batch_size - k) * odds < k + 1:
-            break
-    chances = np.exp(np.array(logs))
-    if len(chances) == batch_size + 1:
-        return chances, 0.0
-    if not chances[-1] < TAIL:
+            return np.exp(np.array(logs)), 2 * math.exp(logs[-1])
+    if len(logs) <= batch_size:
         raise TooManyCopiesError("A record may be in a batch too often.")
-    return chances, 2 * float(chances[-1])
+    return np.exp(np.array(logs)), 0.0
 
 
 def chance_of_any(batch_size: int, dataset_size: int) -> float:
