@@ -30,6 +30,7 @@ from accounting.events import (
     NonUniform,
     Poisson,
     RandomAllocation,
+    Reshuffle,
     Sampling,
     Shuffle,
     TruncatedPoisson,
@@ -119,5 +120,8 @@ def _reshuffled(sigma: float, sampling: Shuffle) -> EventBound[float]:
         )
     except ValueError:
         raise NoBoundError(REASON_BATCHES_MOVE) from None
-    theorem = shuffle_add_remove_mu
-    return EventBound(theorem=theorem, assumptions=theorem.assumptions, loss=mu)
+    assumptions = shuffle_add_remove_mu.assumptions
+    if sampling.reshuffle is Reshuffle.ONCE:  # the coupling is the same in every pass
+        fresh, secret = Assumption.FRESH_SECRET_ORDER, Assumption.SECRET_ORDER
+        assumptions = tuple(secret if one is fresh else one for one in assumptions)
+    return EventBound(theorem=shuffle_add_remove_mu, assumptions=assumptions, loss=mu)

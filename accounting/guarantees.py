@@ -46,6 +46,7 @@ class Assumption(StrEnum):
     FRESH_SECRET_ORDER = (  # of all records, uniform, anew for each pass, never shown
         "fresh_secret_order"  # noqa: S105
     )
+    SECRET_ORDER = "secret_order"  # noqa: S105 (uniform over all records, once, never shown)
     BALLS_AND_BINS_SAMPLING = "balls_and_bins_sampling"  # each record's step of a pass is uniform
     RANDOM_ALLOCATION_SAMPLING = "random_allocation_sampling"  # each record's steps are uniform
     ONE_STEP_PER_PASS = "one_step_per_pass"  # noqa: S105

@@ -1,9 +1,9 @@
-"""One training run under every way to draw its batches: bracket, cold time, and a library beside it.
+"""One training run under every sampling: its bracket, the cold time, and a library beside it.
 
     PYTHONPATH=. python benchmarks/schemes.py [--runs 5] [--scheme NAME] [--picture PATH]
 
 from the root of the repository, in an environment with the `peers` extra (and PLD_accounting, for
-random allocation); without them the peers' columns say so. The run: 60,000 records, batches of 256,
+random allocation); without them the peer's column says so. The run: 60,000 records, batches of 256,
 60 passes, noise multiplier 1.1, delta 1e-5. It has 60 * 235 = 14,100 steps, also where steps are
 drawn one by one; passes that stop early have 60 * 117 = 7,020.
 
@@ -27,21 +27,7 @@ from html import escape
 from pathlib import Path
 from typing import Any, Final
 
-from accounting import Event, NeighboringRelation, Span, Status, balance_of, guarantee
-from accounting.events import (
-    BallsAndBins,
-    Cyclic,
-    FixedSize,
-    Gaussian,
-    NonUniform,
-    Poisson,
-    RandomAllocation,
-    Reshuffle,
-    Sampling,
-    Shuffle,
-    TruncatedPoisson,
-    WithReplacement,
-)
+from accounting import Event, NeighboringRelation, Span, Status, balance_of, events, guarantee
 
 RECORDS: Final = 60_000
 BATCH: Final = 256
@@ -51,12 +37,9 @@ NOISE: Final = 1.1
 DELTA: Final = 1e-5
 RATE: Final = BATCH / RECORDS
 ACCEPT: Final = frozenset({Status.PUBLISHED, Status.DECLARED, Status.DERIVED})
-LIMIT_SECONDS: Final = 120.0
 SLOW_SECONDS: Final = 10.0  # a peer this slow is asked once
-
 ADD: Final = NeighboringRelation.ADD_OR_REMOVE_ONE
 ONE: Final = NeighboringRelation.REPLACE_ONE
-SPECIAL: Final = NeighboringRelation.REPLACE_SPECIAL
 
 # What is timed, once everything is imported: (epsilon_lower, epsilon).
 Asked = Callable[[], tuple[float | None, float]]
@@ -75,7 +58,7 @@ class Scheme:
     """A way to draw batches, and what is expected of us."""
 
     name: str
-    sampling: Sampling
+    sampling: events.Sampling
     bar: float | None = None  # seconds, cold
     steps: int = PASSES * LENGTH
     peers: dict[NeighboringRelation, Peer] = field(default_factory=dict)
@@ -93,166 +76,147 @@ class Answer:
     failure: str = ""
 
 
-@dataclass(frozen=True)
-class Row:
-    """A scheme under a relation: the answers of every turn."""
-
-    scheme: Scheme
-    relation: NeighboringRelation
-    ours: list[Answer]
-    theirs: list[Answer]
+# Schemes and peers
 
 
-# Peers
-
-
-def dp_accounting(accountant: str, event: Callable[[Any], Any]) -> Callable[..., Asked]:
-    """dp-accounting's epsilon of 14,100 such steps by its "pld" or "rdp" accountant."""
+def dp_accounting(title: str, accountant: str, step: Callable[[Any], Any]) -> Peer:
+    """An accountant of dp-accounting; `step` says in its words what a step is."""
 
     def prepare(relation: NeighboringRelation) -> Asked:
-        events: Any = importlib.import_module("dp_accounting")
-        module: Any = importlib.import_module(f"dp_accounting.{accountant}")
-        kind = {"pld": "PLDAccountant", "rdp": "RdpAccountant"}[accountant]
-        theirs = events.NeighboringRelation[relation.name]
+        library: Any = importlib.import_module("dp_accounting")
+        kind = getattr(
+            importlib.import_module("dp_accounting." + accountant[:3].lower()), accountant
+        )
 
         def ask() -> tuple[float | None, float]:
-            ledger = getattr(module, kind)(neighboring_relation=theirs)
-            ledger.compose(event(events), PASSES * LENGTH)
+            ledger = kind(neighboring_relation=library.NeighboringRelation[relation.name])
+            ledger.compose(step(library), PASSES * LENGTH)
             return None, float(ledger.get_epsilon(DELTA))
 
         return ask
 
-    return prepare
+    return Peer(title, prepare)
 
 
-def poisson_pld(noise: float) -> Callable[..., Asked]:
-    """dp-accounting's PLD accountant for Poisson sampling."""
+def poisson_pld(title: str, noise: float) -> Peer:
+    """dp-accounting for Poisson batches."""
     return dp_accounting(
-        "pld", lambda events: events.PoissonSampledDpEvent(RATE, events.GaussianDpEvent(noise))
+        title,
+        "PLDAccountant",
+        lambda of: of.PoissonSampledDpEvent(RATE, of.GaussianDpEvent(noise)),
     )
 
 
-def without_replacement_rdp() -> Callable[..., Asked]:
-    """dp-accounting's Renyi accountant; its noise multiplier divides by the sensitivity, here 2."""
-    return dp_accounting(
-        "rdp",
-        lambda events: events.SampledWithoutReplacementDpEvent(
-            RECORDS, BATCH, events.GaussianDpEvent(NOISE / 2)
-        ),
+def truncated(cap: int) -> Scheme:
+    """Poisson batches of which at most so many records are kept."""
+    peer = dp_accounting(
+        "dp-accounting PLD",
+        "PLDAccountant",
+        lambda of: of.TruncatedSubsampledGaussianDpEvent(RECORDS, RATE, cap, NOISE),
     )
-
-
-def truncated_pld(cap: int) -> Callable[..., Asked]:
-    """dp-accounting's PLD accountant for Poisson sampling with a cap."""
-    return dp_accounting(
-        "pld",
-        lambda events: events.TruncatedSubsampledGaussianDpEvent(RECORDS, RATE, cap, NOISE),
+    sampling = events.TruncatedPoisson(
+        sampling_probability=RATE, max_batch_size=cap, dataset_size=RECORDS
     )
+    peers = dict.fromkeys(NeighboringRelation, peer)
+    return Scheme(f"truncated_poisson_{cap}", sampling, 1.0, peers=peers)
 
 
-def allocation_pld(participations: int) -> Callable[..., Asked]:
-    """PLD_accounting's two bounds for random allocation, at its default accuracy."""
+def shuffled(name: str, reshuffle: events.Reshuffle, length: int = LENGTH) -> Scheme:
+    """Shuffled passes of so many steps."""
+    sampling = events.Shuffle(
+        batch_size=BATCH, steps_per_pass=length, reshuffle=reshuffle, dataset_size=RECORDS
+    )
+    return Scheme(name, sampling, 1.0, PASSES * length)
+
+
+def allocated(name: str, sampling: events.Sampling, participations: int) -> Scheme:
+    """Each record in so many steps of a pass; PLD_accounting at its default accuracy."""
 
     def prepare(_relation: NeighboringRelation) -> Asked:
         library: Any = importlib.import_module("PLD_accounting")
 
         def ask() -> tuple[float | None, float]:
+            times = {"num_steps": LENGTH, "num_selected": participations, "num_epochs": PASSES}
             upper, lower = library.gaussian_allocation_epsilon_range(
-                delta=DELTA,
-                sigma=NOISE,
-                num_steps=LENGTH,
-                num_selected=participations,
-                num_epochs=PASSES,
+                delta=DELTA, sigma=NOISE, **times
             )
             return float(lower), float(upper)
 
         return ask
 
-    return prepare
-
-
-# Schemes
-
-
-def truncated(cap: int) -> Scheme:
-    """Poisson batches of which at most so many records are kept."""
-    sampling = TruncatedPoisson(sampling_probability=RATE, max_batch_size=cap, dataset_size=RECORDS)
-    peer = Peer("dp-accounting PLD", truncated_pld(cap))
-    peers = dict.fromkeys(NeighboringRelation, peer)
-    return Scheme(f"truncated_poisson_{cap}", sampling, 1.0, peers=peers)
-
-
-def shuffled(name: str, *, fresh: bool, length: int = LENGTH) -> Scheme:
-    """Shuffled passes of so many steps."""
-    sampling = Shuffle(
-        batch_size=BATCH,
-        steps_per_pass=length,
-        reshuffle=Reshuffle.EACH_PASS if fresh else Reshuffle.ONCE,
-        dataset_size=RECORDS,
-    )
-    return Scheme(name, sampling, 1.0, PASSES * length)
-
-
-def allocated(name: str, sampling: Sampling, participations: int) -> Scheme:
-    """Each record in so many steps of a pass."""
-    peer = Peer("PLD_accounting", allocation_pld(participations))
-    return Scheme(name, sampling, 1.5, peers={ADD: peer})
+    return Scheme(name, sampling, 1.5, peers={ADD: Peer("PLD_accounting", prepare)})
 
 
 SCHEMES: Final = [
     Scheme(
         "fixed_size",
-        FixedSize(batch_size=BATCH, dataset_size=RECORDS),
+        events.FixedSize(batch_size=BATCH, dataset_size=RECORDS),
         1.0,
         peers={
-            # As JAX-Privacy asks it for batches of constant size.
-            ADD: Peer("dp-accounting PLD, Poisson at sigma/2", poisson_pld(NOISE / 2)),
-            ONE: Peer("dp-accounting RDP", without_replacement_rdp()),
+            # As JAX-Privacy asks it about batches of constant size.
+            ADD: poisson_pld("dp-accounting PLD, Poisson at sigma/2", NOISE / 2),
+            # Its noise multiplier is divided by the sensitivity, which is 2 here.
+            ONE: dp_accounting(
+                "dp-accounting RDP",
+                "RdpAccountant",
+                lambda of: of.SampledWithoutReplacementDpEvent(
+                    RECORDS, BATCH, of.GaussianDpEvent(NOISE / 2)
+                ),
+            ),
         },
     ),
-    Scheme("with_replacement", WithReplacement(batch_size=BATCH, dataset_size=RECORDS), 1.0),
+    Scheme("with_replacement", events.WithReplacement(batch_size=BATCH, dataset_size=RECORDS), 1.0),
     truncated(300),
     truncated(512),
     Scheme(
         "poisson",
-        Poisson(sampling_probability=RATE),
-        peers=dict.fromkeys(NeighboringRelation, Peer("dp-accounting PLD", poisson_pld(NOISE))),
+        events.Poisson(sampling_probability=RATE),
+        peers=dict.fromkeys(NeighboringRelation, poisson_pld("dp-accounting PLD", NOISE)),
     ),
-    shuffled("shuffle", fresh=True),
-    shuffled("shuffle_once", fresh=False),
-    shuffled("shuffle_117_of_235", fresh=True, length=117),
-    Scheme("cyclic", Cyclic(batch_size=BATCH, steps_per_pass=LENGTH)),
-    allocated("balls_and_bins", BallsAndBins(steps_per_pass=LENGTH), 1),
-    allocated("random_allocation_2", RandomAllocation(steps_per_pass=LENGTH, participations=2), 2),
-    Scheme("non_uniform", NonUniform(max_weight=RATE)),
+    shuffled("shuffle", events.Reshuffle.EACH_PASS),
+    shuffled("shuffle_once", events.Reshuffle.ONCE),
+    shuffled("shuffle_117_of_235", events.Reshuffle.EACH_PASS, 117),
+    Scheme("cyclic", events.Cyclic(batch_size=BATCH, steps_per_pass=LENGTH)),
+    allocated("balls_and_bins", events.BallsAndBins(steps_per_pass=LENGTH), 1),
+    allocated(
+        "random_allocation_2", events.RandomAllocation(steps_per_pass=LENGTH, participations=2), 2
+    ),
+    Scheme("non_uniform", events.NonUniform(max_weight=RATE)),
 ]
 
 
 # One process
 
 
-def answer(scheme: Scheme, relation: NeighboringRelation) -> Answer:
+def our_answer(scheme: Scheme, relation: NeighboringRelation) -> Answer:
     """Ours, timed."""
-    event = Event(mechanism=Gaussian(noise_multiplier=NOISE), sampling=scheme.sampling)
+    event = Event(mechanism=events.Gaussian(noise_multiplier=NOISE), sampling=scheme.sampling)
     balance = balance_of([[Span(event=event, steps=scheme.steps)]])
     start = time.perf_counter()
     found = guarantee(balance, relation=relation, delta=DELTA, accept=ACCEPT)
     seconds = time.perf_counter() - start
     if found.headline is None:
-        return Answer(seconds=seconds, failure="no bound")
+        return Answer(seconds, failure="no bound")
     best = found.headline
     return Answer(seconds, found.epsilon_lower, found.epsilon, best.bound, best.status)
 
 
-def peer_answer(peer: Peer, relation: NeighboringRelation) -> Answer:
+def peer_answer(scheme: Scheme, relation: NeighboringRelation) -> Answer:
     """A peer's, timed."""
     try:
-        ask = peer.prepare(relation)
+        ask = scheme.peers[relation].prepare(relation)
     except ImportError:
         return Answer(failure="not installed")
     start = time.perf_counter()
     lower, epsilon = ask()
     return Answer(time.perf_counter() - start, lower, epsilon)
+
+
+def once(who: str, name: str, relation: str) -> None:
+    """What a process that is measured does: answer and say so."""
+    (scheme,) = (scheme for scheme in SCHEMES if scheme.name == name)
+    answer = our_answer if who == "us" else peer_answer
+    print(json.dumps(asdict(answer(scheme, NeighboringRelation(relation)))))
 
 
 def in_process(who: str, scheme: Scheme, relation: NeighboringRelation, limit: float) -> Answer:
@@ -261,25 +225,19 @@ def in_process(who: str, scheme: Scheme, relation: NeighboringRelation, limit: f
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False)
     except subprocess.TimeoutExpired:
-        return Answer(seconds=limit, failure=f"over {limit:g} s")
+        return Answer(limit, failure=f"over {limit:g} s")
     if done.returncode:
         return Answer(failure=(done.stderr.strip().splitlines() or ["failed"])[-1])
     return Answer(**json.loads(done.stdout.splitlines()[-1]))
 
 
-def once(who: str, name: str, relation: str) -> None:
-    """What such a process does: answer and say so."""
-    (scheme,) = (scheme for scheme in SCHEMES if scheme.name == name)
-    asked = NeighboringRelation(relation)
-    found = answer(scheme, asked) if who == "us" else peer_answer(scheme.peers[asked], asked)
-    print(json.dumps(asdict(found)))
-
-
 # The table
 
 
-def measured(scheme: Scheme, relation: NeighboringRelation, runs: int, limit: float) -> Row:
-    """Both libraries in turn."""
+def measured(
+    scheme: Scheme, relation: NeighboringRelation, runs: int, limit: float
+) -> tuple[list[Answer], list[Answer]]:
+    """Ours and the peer's, in turn."""
     ours: list[Answer] = []
     theirs: list[Answer] = []
     for _ in range(runs):
@@ -287,56 +245,47 @@ def measured(scheme: Scheme, relation: NeighboringRelation, runs: int, limit: fl
         slow = theirs and (theirs[-1].failure or theirs[-1].seconds > SLOW_SECONDS)
         if relation in scheme.peers and not slow:
             theirs.append(in_process("peer", scheme, relation, limit))
-    return Row(scheme, relation, ours, theirs)
+    return ours, theirs
 
 
-def seconds_of(answers: Sequence[Answer]) -> float:
-    """The median."""
-    return statistics.median(found.seconds for found in answers)
-
-
-def verdict(row: Row) -> str:
-    """Whether the bar was met."""
-    bar = row.scheme.bar
-    if bar is None:
-        return ""
-    met = not row.ours[0].failure and seconds_of(row.ours) <= bar
-    return f"{bar:g} s {'ok' if met else 'NOT MET'}"
-
-
-def peer_text(row: Row) -> str:
+def peer_text(peer: Peer, theirs: Sequence[Answer], cold: float) -> str:
     """The peer's epsilon and time."""
-    if not row.theirs:
-        return "none"
-    title, found = row.scheme.peers[row.relation].title, row.theirs[0]
+    found = theirs[0]
     if found.failure:
-        return f"{title}: {found.failure}"
+        return f"{peer.title}: {found.failure}"
     lower = "" if found.lower is None else f"{found.lower:.5f} to "
-    slower = seconds_of(row.theirs) / max(seconds_of(row.ours), 1e-9)
-    return f"{title}: {lower}{found.epsilon:.5f}, {seconds_of(row.theirs):.2f} s, {slower:.1f}x"
+    took = statistics.median(each.seconds for each in theirs)
+    return f"{peer.title}: {lower}{found.epsilon:.5f}, {took:.2f} s, {took / cold:.1f}x"
 
 
-def line(row: Row) -> str:
-    """One line of the table."""
-    text = f"{row.scheme.name:<21} {row.relation:<17}"
-    found = row.ours[0]
-    if found.failure or found.epsilon is None:
+def line(scheme: Scheme, relation: NeighboringRelation, ours: Sequence[Answer]) -> str:
+    """One line of the table, but for the peer."""
+    text, found, bar = f"{scheme.name:<20} {relation:<17}", ours[0], scheme.bar
+    if found.epsilon is None:
         return f"{text} {found.failure}"
     lower = "none" if found.lower is None else f"{found.lower:.5f}"
-    best = min(each.seconds for each in row.ours)
-    text += f" {lower:>10} {found.epsilon:>10.5f} {found.bound:<35} {found.status:<9}"
-    return f"{text} {seconds_of(row.ours):>6.3f} {best:>6.3f} {verdict(row):<11} {peer_text(row)}"
+    seconds = [each.seconds for each in ours]
+    cold, best = statistics.median(seconds), min(seconds)
+    met = "" if bar is None else f"{bar:g} s {'ok' if cold <= bar else 'NOT MET'}"
+    text += f" {lower:>10} {found.epsilon:>10.5f} {found.bound:<34} {found.status:<9}"
+    return f"{text} {cold:>6.3f} {best:>6.3f} {met:<13}"
+
+
+HEAD: Final = (
+    f"{'sampling':<20} {'relation':<17} {'lower':>10} {'epsilon':>10} {'bound':<34} {'status':<9}"
+    f" {'cold s':>6} {'best s':>6} {'bar':<13} peer: epsilon, cold, times ours"
+)
 
 
 # The picture
 
-ROW: Final = 30  # pixels
-TOP: Final = 96
+STEP: Final = 30  # pixels from row to row
+TOP: Final = 100
 LEFT: Final = 190
 RIGHT: Final = 640
 WIDTH: Final = 860
 TICKS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
-STYLE: Final = """
+STYLE: Final = """<style>
   .card { fill: #ffffff; stroke: #d0d7de } text { fill: #1f2328; font: 13px sans-serif }
   .title { font-weight: bold; font-size: 16px } .small { fill: #59636e; font-size: 12px }
   .grid { stroke: #e3e7eb } .claim { stroke: #c93c37; stroke-dasharray: 5 4; stroke-width: 1.5 }
@@ -346,116 +295,112 @@ STYLE: Final = """
     .card { fill: #161b22; stroke: #30363d } text { fill: #e6edf3 } .small { fill: #9da7b1 }
     .grid { stroke: #2b3138 } .warn { fill: #ff7b72 } .claim { stroke: #ff7b72 }
     .published { fill: #58a6ff } .derived { fill: #bc8cff }
-  }"""
+  }
+</style>"""
 
 
-def text_at(x: float, y: float, words: str, style: str = "", anchor: str = "start") -> str:
+def words(x: float, y: float, text: str, style: str = "", anchor: str = "start") -> str:
     """A line of text."""
-    return (
-        f'<text x="{x:g}" y="{y:g}" class="{style}" text-anchor="{anchor}">{escape(words)}</text>'
-    )
+    return f'<text x="{x:g}" y="{y:g}" class="{style}" text-anchor="{anchor}">{escape(text)}</text>'
 
 
-def outward(lower: float | None, epsilon: float) -> str:
+def outward(found: Answer) -> str:
     """Both ends in four digits, rounded away from each other."""
 
     def digits(value: float, side: Callable[[float], int]) -> str:
         unit = 10.0 ** (math.floor(math.log10(value)) - 3)
         return f"{side(value / unit) * unit:.4g}"
 
-    below = "" if lower is None else f"{digits(lower, math.floor)} to "
-    return f"{below or 'at most '}{digits(epsilon, math.ceil)}"
+    below = "at most" if found.lower is None else f"{digits(found.lower, math.floor)} to"
+    return f"{below} {digits(found.epsilon or 0.0, math.ceil)}"
 
 
-def place(value: float, ends: tuple[float, float]) -> float:
-    """Where a value lies across, on a logarithmic scale."""
-    low, high = map(math.log, ends)
-    return LEFT + (RIGHT - LEFT) * (math.log(value) - low) / (high - low)
+def across(value: float, ends: tuple[float, float]) -> float:
+    """Where a value lies, on a logarithmic scale."""
+    return LEFT + (RIGHT - LEFT) * math.log(value / ends[0]) / math.log(ends[1] / ends[0])
 
 
 def mark(found: Answer, y: float, ends: tuple[float, float]) -> str:
-    """A bar from the lower end to the upper; a dot where they meet."""
-    upper = place(found.epsilon or 1.0, ends)
-    lower = LEFT if found.lower is None else place(found.lower, ends)
-    if found.lower is None:
-        line = f'<path d="M{LEFT} {y:g}H{upper:.1f}" class="open"/>'
-        return f'{line}<circle cx="{upper:.1f}" cy="{y:g}" r="5" class="{found.status}"/>'
+    """A bar from the lower end to the upper; a dot where they meet, or where there is no lower."""
+    upper = across(found.epsilon or 1.0, ends)
+    lower = upper if found.lower is None else across(found.lower, ends)
     middle, half = (lower + upper) / 2, max(5.0, (upper - lower) / 2)
     size = f'x="{middle - half:.1f}" y="{y - 5:g}" width="{2 * half:.1f}" height="10" rx="5"'
-    return f'<rect {size} class="{found.status}"/>'
+    dots = f'<path d="M{LEFT} {y:g}H{upper:.1f}" class="open"/>' if found.lower is None else ""
+    return f'{dots}<rect {size} class="{found.status}"/>'
 
 
-def frame(bottom: float, ends: tuple[float, float], claim: float | None) -> list[str]:
-    """The card, its heading, the grid, and what Poisson accounting would say."""
+def frame(bottom: float, ends: tuple[float, float], claim: float) -> list[str]:
+    """The card, its heading, its grid, and what Poisson accounting would say."""
+    run = "60,000 records, batches of 256, 60 passes, noise multiplier 1.1, delta 1e-5"
     parts = [
         f'<rect x=".5" y=".5" width="{WIDTH - 1}" height="{bottom + 61:g}" rx="8" class="card"/>',
-        text_at(20, 30, "Epsilon of one training run, by how its batches were drawn", "title"),
-        text_at(20, 50, "60,000 records, batches of 256, 60 passes, noise multiplier 1.1,"
-                " delta 1e-5; replace_special", "small"),
-    ]  # fmt: skip
+        words(20, 30, "Epsilon of one training run, by how its batches were drawn", "title"),
+        words(20, 50, f"{run}; one record against a null record", "small"),
+        words(
+            across(claim, ends) - 4, TOP - 22, "what Poisson accounting says of any", "small warn"
+        ),
+    ]
     for tick in (tick for tick in TICKS if ends[0] <= tick <= ends[1]):
-        x = place(tick, ends)
-        parts.append(f'<path d="M{x:.1f} {TOP - 14}V{bottom:g}" class="grid"/>')
-        parts.append(text_at(x, bottom + 18, str(tick), "small", "middle"))
-    if claim is not None:
-        x = place(claim, ends)
-        parts.append(f'<path d="M{x:.1f} {TOP - 14}V{bottom:g}" class="claim"/>')
-        words = "what Poisson accounting would say of each"
-        parts.append(text_at(x - 4, TOP - 20, words, "small warn"))
-    for x, status, words in (
-        (LEFT, "published", "published theorem"),
-        (LEFT + 170, "derived", "proved in docs/theory, not reviewed"),
-    ):
+        x = across(tick, ends)
+        parts.append(f'<path d="M{x:.1f} {TOP - 16}V{bottom:g}" class="grid"/>')
+        parts.append(words(x, bottom + 18, str(tick), "small", "middle"))
+    parts.append(f'<path d="M{across(claim, ends):.1f} {TOP - 16}V{bottom:g}" class="claim"/>')
+    legend = {"published": "published theorem", "derived": "proved in docs/theory, not reviewed"}
+    for x, (status, text) in zip((LEFT, LEFT + 150), legend.items(), strict=True):
         parts.append(f'<circle cx="{x}" cy="{bottom + 40:g}" r="5" class="{status}"/>')
-        parts.append(text_at(x + 11, bottom + 44, words, "small"))
+        parts.append(words(x + 11, bottom + 44, text, "small"))
     return parts
 
 
 def picture(found: dict[str, Answer]) -> str:
     """The brackets of every scheme that has one, the least upper end first."""
     known = {name: each for name, each in found.items() if each.epsilon is not None}
-    rows = sorted(known.items(), key=lambda item: (item[1].epsilon or 0, item[0]))
+    rows = sorted(known.items(), key=lambda item: (item[1].epsilon or 0.0, item[0]))
     values = [end for _, each in rows for end in (each.lower, each.epsilon) if end]
     ends = (min(values) / 1.3, max(values) * 1.2)
-    bottom = TOP + ROW * len(rows)
-    claim = found["poisson"].epsilon if "poisson" in found else None
-    parts = frame(bottom, ends, claim)
+    bottom = TOP + STEP * len(rows)
+    parts = frame(bottom, ends, known["poisson"].epsilon or 1.0)
     for index, (name, each) in enumerate(rows):
-        y = TOP + ROW * index + 8
-        parts.append(text_at(LEFT - 14, y + 4, name, anchor="end"))
-        parts.append(mark(each, y, ends))
-        parts.append(text_at(RIGHT + 14, y + 4, outward(each.lower, each.epsilon or 0)))
+        y = TOP + STEP * index + 10
+        parts += [words(LEFT - 14, y + 4, name, anchor="end"), mark(each, y, ends)]
+        parts.append(words(RIGHT + 14, y + 4, outward(each)))
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {bottom + 62:g}">'
-    return "\n".join([head, f"<style>{STYLE}\n</style>", *parts, "</svg>", ""])
+    return "\n".join([head, STYLE, *parts, "</svg>", ""])
+
+
+def asked() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description="every sampling at one size, beside a peer")
+    parser.add_argument("--runs", type=int, default=5, help="processes of each side for a line")
+    parser.add_argument("--scheme", choices=[scheme.name for scheme in SCHEMES])
+    parser.add_argument("--limit", type=float, default=120.0, help="seconds a process may take")
+    parser.add_argument("--picture", type=Path, help="an SVG of all brackets, replace_special")
+    parser.add_argument("--once", nargs=3, help=argparse.SUPPRESS)
+    found = parser.parse_args()
+    if found.picture and found.scheme:
+        parser.error("the picture shows every scheme")
+    return found
 
 
 def main() -> None:
     """Print the table, and write the picture where one is asked for."""
-    parser = argparse.ArgumentParser(description="every sampling at one size, beside a peer")
-    parser.add_argument("--runs", type=int, default=5, help="processes of each side for a line")
-    parser.add_argument("--scheme", choices=[scheme.name for scheme in SCHEMES], action="append")
-    parser.add_argument("--limit", type=float, default=LIMIT_SECONDS, help="seconds a process")
-    parser.add_argument("--picture", type=Path, help="an SVG of the brackets, replace_special")
-    parser.add_argument("--once", nargs=3, help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.once:
-        once(*asked.once)
-        return
-    print(
-        f"{'scheme':<21} {'relation':<17} {'lower':>10} {'epsilon':>10} {'bound':<35}"
-        f" {'status':<9} {'cold':>6} {'best':>6} {'bar':<11} peer: epsilon, cold, times ours"
-    )
+    wanted = asked()
+    if wanted.once:
+        return once(*wanted.once)
+    print(HEAD)
     drawn: dict[str, Answer] = {}
-    for scheme in SCHEMES:
-        if asked.scheme and scheme.name not in asked.scheme:
-            continue
+    for scheme in (each for each in SCHEMES if wanted.scheme in (None, each.name)):
         for relation in NeighboringRelation:
-            row = measured(scheme, relation, asked.runs, asked.limit)
-            print(line(row), flush=True)
-            if relation is SPECIAL:
-                drawn[scheme.name] = row.ours[0]
-    if asked.picture:
-        asked.picture.write_text(picture(drawn), encoding="utf-8")
+            ours, theirs = measured(scheme, relation, wanted.runs, wanted.limit)
+            cold = statistics.median(each.seconds for each in ours)
+            peer = peer_text(scheme.peers[relation], theirs, cold) if theirs else "none"
+            print(line(scheme, relation, ours), peer, flush=True)
+            if relation is NeighboringRelation.REPLACE_SPECIAL:
+                drawn[scheme.name] = ours[0]
+    if wanted.picture:
+        wanted.picture.write_text(picture(drawn), encoding="utf-8")
+    return None
 
 
 if __name__ == "__main__":

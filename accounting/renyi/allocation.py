@@ -7,6 +7,7 @@ docs/theory/allocation.md has the formulas and every error term.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -44,43 +45,49 @@ _SPAN: Final = 8  # nodes over which its slope is taken
 _SURE: Final = 1e-8  # of its logarithm, what it may be off by
 
 
-def _log_whole(order_max: int, sigma: float, steps: int) -> Array:
-    """Log J at whole orders from 2 on. Upper, shape (order_max - 1,).
+def _log_whole(whole: Sequence[int], sigma: float, steps: int) -> Array:
+    """Log J at whole orders n >= 2, rising. Upper, shape (k,).
 
-    log E[e^(xY)], formally, has the coefficients l_j with l_(n+1) = E_n / (n+1) and
-    sum E_n x^n = exp(sum (r^j - 1) l_j x^j), r = e^(1/sigma^2): all are positive, and S has
-    T^(1-j) l_j for l_j. Then J(n) = sum_(j>=2) n!/(n-j)! C_j, sum C_j x^j = exp of those from 2 on.
+    As a power series, log E[e^(xY)] = sum l_j x^j has l_(n+1) = E_n / (n+1), where
+    sum E_n x^n = exp(sum (r^j - 1) l_j x^j) and r = e^(1/sigma^2); S has T^(1-j) l_j for l_j. With
+    sum C_j x^j = exp of its terms from j = 2 on, J(n) = sum_(j>=2) n!/(n-j)! C_j. No term is
+    negative.
     """
-    index = np.arange(order_max + 1, dtype=np.float64)
+    last = whole[-1]
+    index = np.arange(last + 1, dtype=np.float64)
     with np.errstate(divide="ignore"):
         log_index = np.log(index)
     growth = log_index + _log_expm1(index / (sigma * sigma))
-    cumulants, sums = np.full_like(index, -np.inf), np.zeros_like(index)
-    for n in range(1, order_max + 1):
-        cumulants[n] = sums[n - 1] - log_index[n]
-        terms = growth[1 : n + 1] + cumulants[1 : n + 1] + sums[n - 1 :: -1]
-        sums[n] = float(log_sum(terms)) - log_index[n]
-    rates = log_index + cumulants + (1 - index) * math.log(steps)
-    central = np.full_like(index, -np.inf)
-    central[0] = 0.0
-    for n in range(2, order_max + 1):
-        central[n] = float(log_sum(rates[2 : n + 1] + central[n - 2 :: -1])) - log_index[n]
+    series, sums = np.full_like(index, -np.inf), np.zeros_like(index)
+    for n in range(1, last + 1):
+        series[n] = sums[n - 1] - log_index[n]
+        sums[n] = _log_total(growth[1 : n + 1] + series[1 : n + 1] + sums[n - 1 :: -1])
+        sums[n] -= log_index[n]
+    rates = log_index + series + (1 - index) * math.log(steps)
+    central = np.where(index == 0, 0.0, -np.inf)
+    for n in range(2, last + 1):
+        central[n] = _log_total(rates[2 : n + 1] + central[n - 2 :: -1]) - log_index[n]
     factorials = special.gammaln(index + 1)
     found = [
-        float(log_sum(factorials[n] - factorials[n - 2 :: -1] + central[2 : n + 1]))
-        for n in range(2, order_max + 1)
+        _log_total(factorials[n] - factorials[n - 2 :: -1] + central[2 : n + 1]) for n in whole
     ]
     # Each logarithm is off by its own rounding, and by those of at most n factors before it.
-    known = np.abs(np.stack((growth, cumulants, sums, rates, central, factorials)))
+    known = np.abs(np.stack((growth, series, sums, rates, central, factorials)))
     size = np.maximum.accumulate(np.max(known, axis=0, where=np.isfinite(known), initial=0.0))
-    off = 4 * index * _U * (order_max + 4 * LIBRARY_ULPS * (size + 2))
-    return np.array(found) + off[2:]
+    off = 4 * index * _U * (last + 4 * LIBRARY_ULPS * (size + 2))
+    return np.asarray(np.array(found) + off[list(whole)], dtype=np.float64)
+
+
+def _log_total(terms: Array) -> float:
+    top = float(terms.max())
+    return top + math.log(float(np.exp(terms - top).sum()))
 
 
 def _log_expm1(x: Array) -> Array:
     """log(e^x - 1) without overflow."""
     with np.errstate(divide="ignore"):
-        return np.where(x > 37, x, np.log(np.expm1(np.minimum(x, 38.0))))
+        small = np.log(np.expm1(np.minimum(x, 38.0)))
+    return np.asarray(np.where(x > 37, x, small), dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +145,8 @@ def _log_transforms(y: Array, step: _Step) -> tuple[Array, Array]:
     second[near] = first[near] - low
     far = y[~near]
     sums = np.exp(np.multiply.outer(-far, step.ratio)) @ step.weights
-    slack = _U * (len(step.weights) + 512 + 3000 * step.off)
-    second[~near] = np.log(sums * (1 + slack) + step.strip + 2 * step.tail)
+    sums *= 1 + _U * (len(step.weights) + 512 + 3000 * step.off)
+    second[~near] = np.log(sums + step.strip + 2 * step.tail)
     return first, second
 
 
@@ -150,7 +157,7 @@ def _nodes(
 
     It stops where x^power phi^T has fallen for good, or where phi is hardly above its error.
     """
-    parts: list[tuple[Array, Array, Array]] = []
+    parts: list[Array] = []  # each of three rows
     highest = -math.inf
     while True:
         t = start + h * np.arange(len(parts) * _CHUNK, (len(parts) + 1) * _CHUNK)
@@ -160,13 +167,13 @@ def _nodes(
         direct = np.isinf(excess)
         log_g = np.where(direct, steps * log_phi, _log_expm1(steps * excess) - x)
         rounded = np.where(direct, -steps * log_phi, x)
-        parts.append((t, log_g + 16 * _U * (rounded + np.abs(t) + 64), log_phi))
+        parts.append(np.stack((t, log_g + 16 * _U * (rounded + np.abs(t) + 64), log_phi)))
         height = power * t + steps * log_phi
         highest = max(highest, float(np.max(height)))
         if height[-1] < highest - _DROP or log_phi[-1] < _LOG_LEAST:
-            t, log_g, log_phi = (np.concatenate(part) for part in zip(*parts, strict=True))
-            known = log_phi >= _LOG_LEAST
-            return t[known], log_g[known], log_phi[known]
+            found = np.concatenate(parts, axis=1)
+            t, log_g, log_phi = found[:, found[2] >= _LOG_LEAST]
+            return t, log_g, log_phi
 
 
 def _log_low(powers: Array, sigma: float, steps: int) -> Array:
@@ -227,10 +234,12 @@ def _log_removed(orders: Array, sigma: float, steps: int) -> Array:
     """Log J where the record is removed: chords of the convex function log K. Upper."""
     early = orders < 2
     one, *between = _log_low(np.append(1.0, orders[early]), sigma, steps)
-    log_whole = _log_whole(math.ceil(float(np.max(orders))), sigma, steps)
-    whole = np.arange(2, len(log_whole) + 2)
-    knots = np.append(one, log_whole - np.log(whole * (whole - 1.0)))
-    found = np.interp(orders, np.arange(1, len(knots) + 1), knots)
+    whole = sorted(
+        {2} | {int(end(order)) for order in orders[~early] for end in (np.floor, np.ceil)}
+    )
+    knots = np.append(1.0, whole)
+    log_k = np.append(one, _log_whole(whole, sigma, steps) - np.log(knots[1:] * (knots[1:] - 1)))
+    found = np.interp(orders, knots, log_k)
     found[early] = np.minimum(found[early], between)
     found += np.log(orders) + np.log(orders - 1)
     return np.asarray(found + 16 * LIBRARY_ULPS * _U * (16 + np.abs(found)))

@@ -1,1 +1,10 @@
-"""Loaders that draw a random order of the records."""
+"""Passes over the data in a secret order, or in which each record's steps are its own."""
+
+from accounting.shuffling import allocation, clones, full, partial
+
+THEOREMS = (
+    *partial.THEOREMS,
+    *full.THEOREMS,
+    *clones.THEOREMS,
+    *allocation.THEOREMS,
+)

@@ -173,8 +173,8 @@ def _grid(table: Table, sigma: float, top: float) -> Array:
     loss, q = np.log(table.places[used]), table.masses[used]
     low, high = float(loss[0]), math.log(top)
     least = min(spread, wide)
-    ends = [math.asinh((end - mean) / least) for end in (low, high)]
-    mesh = mean + least * np.sinh(np.linspace(*ends, _MESH))
+    start, stop = (math.asinh((end - mean) / least) for end in (low, high))
+    mesh = mean + least * np.sinh(np.linspace(start, stop, _MESH))
     last = len(loss) - 1
     left = loss[min(int(np.searchsorted(np.cumsum(q), _RELEVANT)), last)]
     p_above = np.cumsum((q * table.places[used])[::-1])

@@ -47,7 +47,7 @@ def _single(rate: float, sigma: float, orders: Array) -> Array:
 
 @theorem(
     id="truncated-poisson-gaussian-rdp",
-    source="docs/theory/subsampling.md, Propositions 3 and 4",
+    source="docs/theory/subsampling.md, Proposition 3 and Proposition 4",
     status=Status.DERIVED,
     relations=tuple(NeighboringRelation),
     assumptions=(Assumption.TRUNCATED_POISSON_SAMPLING, Assumption.INDEPENDENT_GAUSSIAN_NOISE),

@@ -102,7 +102,7 @@ def test_a_dent_in_the_bounds_is_hulled() -> None:
 def test_a_hull_is_the_greatest_convex_function_below_its_dots(
     masses: list[float], steps: list[float]
 ) -> None:
-    losses = np.cumsum(np.array(steps[: len(masses)], dtype=np.float64), dtype=np.float64)
+    losses: Array = np.asarray(np.cumsum(steps[: len(masses)]), dtype=np.float64)
     mass = np.array([*masses[:-1], 50.0])
     x = np.exp(losses)
 
@@ -124,7 +124,7 @@ def test_a_hull_is_the_greatest_convex_function_below_its_dots(
 
 
 def test_a_long_run_of_points_that_drag_each_other_leaves_in_turn() -> None:
-    losses = 0.01 * np.arange(400)
+    losses = np.linspace(0.0, 3.99, 400)
     mass = np.full(400, -1e-4)
     mass[0], mass[200], mass[-1] = 5.0, -3.0, 40.0
     total, other = mass.sum(), (mass * np.exp(-losses)).sum()

@@ -1,0 +1,377 @@
+"""Balls and bins, random allocation: tables against integrals, closed forms and other figures."""
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import mpmath as mp
+import numpy as np
+import pytest
+from scipy import special
+
+from accounting import THEOREMS
+from accounting.events import Direction
+from accounting.gaussian import gaussian_bracket_epsilon
+from accounting.numerics import Array
+from accounting.pld.bracket import epsilon_bracket, epsilon_floor
+from accounting.pld.pairs import DensePair, GaussianPair, SampledGaussianPair
+from accounting.pld.tails import profile
+from accounting.shuffling import allocation, sums
+from accounting.shuffling.allocation import (
+    allocation_floor,
+    allocation_pair,
+    random_allocation_pairs,
+)
+from accounting.shuffling.sums import LOST, Table, mean_table
+
+REMOVE, ADD = Direction.REMOVE, Direction.ADD
+NODES = 161
+Z = np.linspace(-9.0, 9.0, NODES)
+WEIGHTS = np.exp(-0.5 * Z * Z) * (Z[1] - Z[0]) / math.sqrt(2 * math.pi)
+
+
+def _dense(pair: DensePair | GaussianPair) -> DensePair:
+    assert isinstance(pair, DensePair)
+    return pair
+
+
+def _upper(sigma: float, steps: int) -> DensePair:
+    return _dense(allocation_pair(noise_multiplier=sigma, steps_per_pass=steps))
+
+
+def _floor(sigma: float, steps_per_pass: int, steps: int | None = None) -> DensePair:
+    released = steps_per_pass if steps is None else steps
+    pair = allocation_floor(noise_multiplier=sigma, steps_per_pass=steps_per_pass, steps=released)
+    return _dense(pair)
+
+
+def _ratio(sigma: float) -> Array:
+    """The ratio of one step at the nodes; a trapezoidal sum there is right to 1e-12."""
+    return np.exp((Z - 0.5 / sigma) / sigma)
+
+
+def _call(strike: Array, sigma: float) -> Array:
+    """E(Y - k)_+ of one lognormal variable of mean one."""
+    k = np.maximum(strike, 1e-300)
+    d = 0.5 / sigma - sigma * np.log(k)
+    return np.where(strike > 0, special.ndtr(d) - k * special.ndtr(d - 1 / sigma), 1 - strike)
+
+
+def _excess(level: Array, sigma: float, steps: int) -> Array:
+    """E(S - a)_+ for the mean of two or three variables, at each level a."""
+    y = _ratio(sigma)
+    if steps == 2:
+        return _call(2 * level[:, None] - y, sigma) @ WEIGHTS / 2
+    pairs, weights = np.add.outer(y, y).ravel(), np.outer(WEIGHTS, WEIGHTS).ravel()
+    return np.array([_call(3 * a - pairs, sigma) @ weights / 3 for a in level])
+
+
+def _exact_delta(epsilon: float, sigma: float, steps: int, direction: Direction) -> float:
+    if direction is REMOVE:
+        return float(_excess(np.array([math.exp(epsilon)]), sigma, steps)[0])
+    level = math.exp(-epsilon)
+    # E(1 - a S)_+ = a (E(S - 1/a)_+ + 1/a - 1)
+    return float((_excess(np.array([level]), sigma, steps)[0] + level - 1) / level)
+
+
+CASES = [(sigma, steps) for sigma in (0.5, 1.0, 2.5) for steps in (2, 3)]
+
+
+@pytest.mark.parametrize(("sigma", "steps"), CASES)
+@pytest.mark.parametrize("direction", Direction)
+def test_short_passes_lie_between_their_tables(
+    sigma: float, steps: int, direction: Direction
+) -> None:
+    for epsilon in np.array([0.0, 0.2, 0.5, 1.0]) / sigma:
+        exact = _exact_delta(epsilon, sigma, steps, direction)
+        upper = profile(_upper(sigma, steps), direction=direction, epsilon=epsilon)[1]
+        assert exact <= upper <= exact * 1.002 + 1e-9
+        if direction is REMOVE:
+            lower = profile(_floor(sigma, steps), direction=REMOVE, epsilon=epsilon)[0]
+            assert exact * 0.998 - 1e-9 <= lower <= exact
+
+
+@pytest.mark.parametrize("sigma", [0.7, 1.5])
+def test_two_passes_of_two_steps_lie_between_their_tables(sigma: float) -> None:
+    y = _ratio(sigma)[::2]
+    weights = np.outer(WEIGHTS[::2], WEIGHTS[::2]).ravel() * 4
+    first = np.add.outer(y, y).ravel() / 2
+    for epsilon in (0.3 / sigma, 1.5 / sigma):
+        # E(S S' - a)_+ = E[S' E(S - a/S')_+]
+        terms = first * _excess(math.exp(epsilon) / first, sigma, 2)
+        delta = float(terms @ weights)
+        assert epsilon_floor(((_floor(sigma, 2), 2),), delta=delta) <= epsilon
+        upper = epsilon_bracket(((_upper(sigma, 2), 2),), delta=delta).upper
+        assert epsilon <= upper <= epsilon * 1.002
+
+
+def test_a_pass_of_one_step_is_a_gaussian_release() -> None:
+    pair = GaussianPair(noise_multiplier=1.3)
+    assert allocation_pair(noise_multiplier=1.3, steps_per_pass=1) == pair
+    assert allocation_floor(noise_multiplier=1.3, steps_per_pass=1, steps=1) == pair
+
+
+@pytest.mark.parametrize("sigma", [0.1, 0.6, 30.0])
+def test_the_table_of_one_variable_brackets_the_gaussian(sigma: float) -> None:
+    lower, upper = (mean_table(sigma, 1, upper=side) for side in (False, True))
+    for loss in np.array([-8.0, -2.0, -0.5, 0.0, 0.5, 2.0, 8.0, 14.0]) / sigma:
+        level = math.exp(loss)
+        with mp.workdps(40):
+            d = 0.5 / mp.mpf(sigma) - sigma * mp.log(level)
+            exact = float(mp.ncdf(d) - level * mp.ncdf(d - 1 / mp.mpf(sigma)))
+        low, high = (
+            float(np.maximum(table.places - level, 0) @ table.masses) for table in (lower, upper)
+        )
+        assert low <= exact * (1 + 1e-12)
+        assert exact <= (high + upper.infinite) * (1 + 1e-12)
+        assert high - low <= 0.01 * exact
+
+
+LONG = [(1.0, 1000), (0.5, 30), (3.0, 235), (0.2, 50), (50.0, 7)]
+
+
+@pytest.mark.parametrize(("sigma", "steps"), LONG)
+def test_means_are_one_and_second_moments_on_either_side(sigma: float, steps: int) -> None:
+    exact = math.expm1(1 / sigma**2) / steps
+    lower, upper = (mean_table(sigma, steps, upper=side) for side in (False, True))
+    for table in (lower, upper):
+        assert float(table.masses.sum()) == pytest.approx(1, abs=1e-10 * steps)
+        assert float(table.places @ table.masses) == pytest.approx(1, abs=1e-10 * steps)
+    small, large = ((t.places - 1) ** 2 @ t.masses for t in (lower, upper))
+    assert small <= exact * (1 + 1e-9)
+    if 1 / sigma**2 < 10:  # beyond, what tables leave out matters to it
+        assert exact * (1 - 1e-9) <= large
+        assert large - small <= 2e-3 * exact
+
+
+GOLDEN = [(1.0, 1, 0.138812, 0.138879), (0.5, 1, 3.1341, 3.1350), (1.0, 10, 0.46438, 0.46459)]
+
+
+@pytest.mark.parametrize(("sigma", "passes", "low", "high"), GOLDEN)
+def test_a_thousand_steps_agree_with_another_calculation(
+    sigma: float, passes: int, low: float, high: float
+) -> None:
+    lower = epsilon_floor(((_floor(sigma, 1000), passes),), delta=1e-5)
+    upper = epsilon_bracket(((_upper(sigma, 1000), passes),), delta=1e-5).upper
+    assert lower <= high
+    assert low <= upper <= high + (high - low)
+    assert upper <= lower * (1 + 7e-4)
+
+
+def test_ten_participations_in_a_thousand_steps_agree_with_another_calculation() -> None:
+    pairs = random_allocation_pairs(noise_multiplier=1.0, steps_per_pass=1000, participations=10)
+    assert pairs == ((_upper(1.0, 100), 10),)
+    assert epsilon_bracket(pairs, delta=1e-5).upper <= 1.7018502403375513 * (1 + 2e-4)
+
+
+def test_steps_that_do_not_divide_make_some_blocks_longer() -> None:
+    pairs = random_allocation_pairs(noise_multiplier=1.0, steps_per_pass=11, participations=3)
+    assert pairs == ((_upper(1.0, 3), 1), (_upper(1.0, 4), 2))
+    whole = epsilon_bracket(pairs, delta=1e-5).upper
+    assert whole <= epsilon_bracket(((_upper(1.0, 3), 3),), delta=1e-5).upper
+
+
+def test_taking_part_in_every_step_is_no_sampling() -> None:
+    pairs = random_allocation_pairs(noise_multiplier=2.0, steps_per_pass=5, participations=5)
+    assert pairs == ((GaussianPair(noise_multiplier=2.0), 5),)
+
+
+def test_two_of_three_steps_cost_no_less_than_they_do() -> None:
+    sigma, level = 1.0, math.exp(1.0)
+    y = _ratio(sigma)
+    a, b = np.meshgrid(y, y)
+    weights = np.outer(WEIGHTS, WEIGHTS)
+    # The ratio is (y1 y2 + y1 y3 + y2 y3)/3: given two of them linear in the third.
+    slope = a + b
+    exact = float(np.sum(slope / 3 * _call((3 * level - a * b) / slope, sigma) * weights))
+    pairs = random_allocation_pairs(noise_multiplier=sigma, steps_per_pass=3, participations=2)
+    assert epsilon_bracket(pairs, delta=exact).upper >= 1.0
+
+
+SAMPLED = [(0.6, 10, 3, 1e-5), (1.0, 100, 10, 1e-6), (2.0, 50, 40, 1e-7), (5.0, 20, 500, 1e-5)]
+
+
+@pytest.mark.parametrize(("sigma", "steps", "passes", "delta"), SAMPLED)
+def test_a_pass_costs_no_more_than_poisson_sampling(
+    sigma: float, steps: int, passes: int, delta: float
+) -> None:
+    upper = epsilon_bracket(((_upper(sigma, steps), passes),), delta=delta).upper
+    lower = epsilon_floor(((_floor(sigma, steps), passes),), delta=delta)
+    sampled = SampledGaussianPair(noise_multiplier=sigma, sampling_probability=1 / steps)
+    poisson = epsilon_bracket(((sampled, passes * steps),), delta=delta).upper
+    full = gaussian_bracket_epsilon(delta, mu=math.sqrt(passes) / sigma)[1]
+    assert 0 < lower <= upper <= min(poisson, full) * (1 + 1e-3)
+    assert upper <= lower * (1 + 2e-3)
+
+
+def test_at_a_large_delta_poisson_sampling_can_cost_less() -> None:
+    # A record is left out of a Poisson pass now and then, but never out of one of these.
+    sampled = SampledGaussianPair(noise_multiplier=0.3, sampling_probability=0.25)
+    poisson = epsilon_bracket(((sampled, 4),), delta=0.72).upper
+    assert poisson < epsilon_floor(((_floor(0.3, 4), 1),), delta=0.72)
+
+
+def test_more_noise_and_longer_passes_never_cost_more() -> None:
+    def epsilon(sigma: float, steps: int) -> float:
+        return epsilon_bracket(((_upper(sigma, steps), 5),), delta=1e-6).upper
+
+    by_noise = [epsilon(sigma, 20) for sigma in (0.4, 0.8, 1.6, 3.2)]
+    by_length = [epsilon(1.0, steps) for steps in (2, 3, 5, 9, 17)]
+    for costs in (by_noise, by_length):
+        assert costs == sorted(costs, reverse=True)
+
+
+def test_a_delta_far_below_the_rounding_of_doubles_is_within_reach() -> None:
+    units = ((_upper(1.1, 235), 3000),)
+    lower = epsilon_floor(((_floor(1.1, 235), 3000),), delta=1e-20)
+    assert 45 < lower <= epsilon_bracket(units, delta=1e-20).upper <= lower * 1.002
+
+
+def test_part_of_a_pass_is_attained_in_part() -> None:
+    found = [epsilon_floor(((_floor(0.8, 12, steps), 4),), delta=1e-6) for steps in range(0, 13, 3)]
+    assert found[0] == 0
+    assert found == sorted(found)
+    assert found[-1] <= epsilon_bracket(((_upper(0.8, 12), 4),), delta=1e-6).upper
+
+
+def test_a_single_step_of_a_pass_is_a_sampled_one() -> None:
+    sampled = SampledGaussianPair(noise_multiplier=0.8, sampling_probability=0.25)
+    exact = epsilon_bracket(((sampled, 3),), delta=1e-6)
+    found = epsilon_floor(((_floor(0.8, 4, 1), 3),), delta=1e-6)
+    assert exact.upper * (1 - 1e-3) <= found <= exact.upper
+
+
+def test_noise_outside_the_tables_has_bounds_all_the_same() -> None:
+    for sigma in (0.09, 1001.0):
+        pair = allocation_pair(noise_multiplier=sigma, steps_per_pass=7)
+        assert pair == GaussianPair(noise_multiplier=sigma)
+    assert _floor(0.01, 7, 3) == _floor(0.1, 7, 3)
+    nothing = DensePair(first=(1.0,), second=(1.0,))
+    assert _floor(1001.0, 7) == _floor(1.0, 10**10) == nothing
+
+
+def test_a_longer_pass_than_tables_are_made_for_has_the_longest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(allocation, "STEPS_MAX", 6)
+    assert _upper(1.25, 9) == _upper(1.25, 6)
+    assert _upper(20.5, 9) == _upper(20.5, 2)  # with much noise already from fewer steps on
+
+
+def test_a_long_pass_of_little_noise_stays_below_a_gaussian_release() -> None:
+    upper = epsilon_bracket(((_upper(0.1, 10**6), 3),), delta=1e-5).upper
+    full = gaussian_bracket_epsilon(1e-5, mu=math.sqrt(3) / 0.1)[1]
+    lower = epsilon_floor(((_floor(0.1, 10**6), 3),), delta=1e-5)
+    assert lower <= upper <= min(full, lower * 1.003)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"noise_multiplier": 0.0}, "noise_multiplier"),
+        ({"noise_multiplier": math.nan}, "noise_multiplier"),
+        ({"noise_multiplier": math.inf}, "noise_multiplier"),
+        ({"steps_per_pass": 0}, "steps_per_pass"),
+    ],
+)
+def test_what_is_no_pass_is_refused(changed: dict[str, Any], message: str) -> None:
+    given: dict[str, Any] = {"noise_multiplier": 1.0, "steps_per_pass": 3} | changed
+    with pytest.raises(ValueError, match=message):
+        allocation_pair(**given)
+    with pytest.raises(ValueError, match=message):
+        random_allocation_pairs(**given, participations=1)
+    with pytest.raises(ValueError, match=message):
+        allocation_floor(**given, steps=0)
+
+
+@pytest.mark.parametrize("number", [-1, 4])
+def test_a_pass_of_three_steps_has_no_fewer_or_more(number: int) -> None:
+    with pytest.raises(ValueError, match="steps lie"):
+        allocation_floor(noise_multiplier=1.0, steps_per_pass=3, steps=number)
+    with pytest.raises(ValueError, match="participations"):
+        random_allocation_pairs(noise_multiplier=1.0, steps_per_pass=3, participations=number)
+
+
+def test_losses_too_close_for_doubles_are_refused() -> None:
+    with pytest.raises(ArithmeticError, match="differ by too little"):
+        mean_table(1e13, 2, upper=True)
+
+
+# What one operation on tables does, in exact arithmetic.
+
+
+def _value(table: Table, level: Fraction, *, call: bool) -> Fraction:
+    """The sum of (S - a)_+ or (a - S)_+ over the atoms, exactly."""
+    total = Fraction(0)
+    for place, mass in zip(table.places, table.masses, strict=True):
+        gap = Fraction(float(place)) - level
+        total += Fraction(float(mass)) * max(gap if call else -gap, Fraction(0))
+    return total + (Fraction(table.infinite) if call else 0)
+
+
+def _exact_sums(rows: Table, columns: Table) -> list[tuple[Fraction, Fraction]]:
+    return [
+        (
+            Fraction(float(a)) + Fraction(float(b)),
+            Fraction(float(v)) * Fraction(float(w)),
+        )
+        for a, v in zip(rows.places, rows.masses, strict=True)
+        for b, w in zip(columns.places, columns.masses, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_sums_are_put_onto_a_grid_outward_and_inward_exactly(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    rows = Table(np.sort(random.uniform(0, 1, 4)), random.uniform(0, 1, 4))
+    columns = Table(np.sort(random.uniform(0, 1, 4)), random.uniform(0, 1, 4))
+    exact = _exact_sums(rows, columns)
+    # Some edges are where rounded sums are, or next to it; some cells are very narrow.
+    rounded = np.sort(np.add.outer(rows.places, columns.places).ravel())
+    near = rounded[random.integers(0, 16, 3)] * (1 + random.integers(-2, 3, 3) * 2.0**-52)
+    narrow = rounded[3] * (1 + np.array([1e-12, 3e-12]))
+    edges = np.unique(np.concatenate(([0.0], near, narrow, rounded[-1:])))
+    cells = sums._Cells(edges[edges <= rounded[-1]])
+    cells.add(rows, columns)
+    outward, inward = cells.outward(), cells.inward()
+    for level in [Fraction(float(edge)) for edge in edges] + [place for place, _ in exact]:
+        for call in (True, False):
+            true = sum(
+                (
+                    mass * max(place - level if call else level - place, Fraction(0))
+                    for place, mass in exact
+                ),
+                Fraction(0),
+            )
+            assert true <= _value(outward, level, call=call)
+            if call:
+                assert _value(inward, level, call=True) <= true
+
+
+def test_a_table_without_its_ends_is_still_above() -> None:
+    places = np.array([0.0, 1e-9, 0.5, 1.0, 2.0, 1e9])
+    masses = np.array([1e-70, 1e-66, 0.3, 0.4, 0.3, 1e-80])
+    table = Table(places, masses, 1e-90)
+    found = sums._trimmed(table)
+    assert found.places.tolist() == [0.0, 0.5, 1.0, 2.0]
+    assert found.infinite == 1e-90 + LOST
+    for level in (0.0, 1e-10, 1e-9, 0.5, 1.5, 2.0, 3.0, 1e8, 1e10):
+        for call in (True, False):
+            true = _value(table, Fraction(level), call=call)
+            assert true <= _value(found, Fraction(level), call=call)
+
+
+def test_a_thinner_table_is_more_spread_above_and_less_below() -> None:
+    for upper in (True, False):
+        table = mean_table(1.0, 6, upper=upper)
+        thin = sums._thinned(table, 8, sigma=1.0, upper=upper)
+        assert len(thin.places) < 0.2 * len(table.places)
+        for level in (0.1, 0.7, 1.0, 1.5, 20.0):
+            here, there = (
+                float(np.maximum(one.places - level, 0) @ one.masses) for one in (table, thin)
+            )
+            assert (here <= there * (1 + 1e-12)) if upper else (there <= here * (1 + 1e-12))
+
+
+def test_its_theorems_are_listed() -> None:
+    assert set(allocation.THEOREMS) <= set(THEOREMS)
