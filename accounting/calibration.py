@@ -112,7 +112,8 @@ def calibrate(
         return _log_ratio(reached, epsilon)
 
     guess = _guess(balance_at, parameter, relation, epsilon, delta)
-    coarse = any(on_lattice(event, relation) for event in balance_at(guess).steps)
+    lattice = accountant in (BEST, "pld")
+    coarse = lattice and any(on_lattice(event, relation) for event in balance_at(guess).steps)
     tolerance = COARSE_TOLERANCE if coarse else TOLERANCE
     value = frontier(excess, parameter=parameter, guess=guess, tolerance=tolerance)
     found = guarantee(
