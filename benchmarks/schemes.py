@@ -79,40 +79,37 @@ class Answer:
 # Schemes and peers
 
 
-def dp_accounting(title: str, accountant: str, step: Callable[[Any], Any]) -> Peer:
+ACCOUNTANTS: Final = {"pld": "PLDAccountant", "rdp": "RdpAccountant"}
+
+
+def dp_accounting(kind: str, step: Callable[[Any], Any], note: str = "") -> Peer:
     """An accountant of dp-accounting; `step` says in its words what a step is."""
 
     def prepare(relation: NeighboringRelation) -> Asked:
         library: Any = importlib.import_module("dp_accounting")
-        kind = getattr(
-            importlib.import_module("dp_accounting." + accountant[:3].lower()), accountant
-        )
+        accountant = getattr(importlib.import_module(f"dp_accounting.{kind}"), ACCOUNTANTS[kind])
 
         def ask() -> tuple[float | None, float]:
-            ledger = kind(neighboring_relation=library.NeighboringRelation[relation.name])
+            ledger = accountant(neighboring_relation=library.NeighboringRelation[relation.name])
             ledger.compose(step(library), PASSES * LENGTH)
             return None, float(ledger.get_epsilon(DELTA))
 
         return ask
 
-    return Peer(title, prepare)
+    return Peer(f"dp-accounting {kind.upper()}{note}", prepare)
 
 
-def poisson_pld(title: str, noise: float) -> Peer:
+def poisson_pld(noise: float, note: str = "") -> Peer:
     """dp-accounting for Poisson batches."""
     return dp_accounting(
-        title,
-        "PLDAccountant",
-        lambda of: of.PoissonSampledDpEvent(RATE, of.GaussianDpEvent(noise)),
+        "pld", lambda of: of.PoissonSampledDpEvent(RATE, of.GaussianDpEvent(noise)), note
     )
 
 
 def truncated(cap: int) -> Scheme:
     """Poisson batches of which at most so many records are kept."""
     peer = dp_accounting(
-        "dp-accounting PLD",
-        "PLDAccountant",
-        lambda of: of.TruncatedSubsampledGaussianDpEvent(RECORDS, RATE, cap, NOISE),
+        "pld", lambda of: of.TruncatedSubsampledGaussianDpEvent(RECORDS, RATE, cap, NOISE)
     )
     sampling = events.TruncatedPoisson(
         sampling_probability=RATE, max_batch_size=cap, dataset_size=RECORDS
@@ -154,11 +151,10 @@ SCHEMES: Final = [
         1.0,
         peers={
             # As JAX-Privacy asks it about batches of constant size.
-            ADD: poisson_pld("dp-accounting PLD, Poisson at sigma/2", NOISE / 2),
+            ADD: poisson_pld(NOISE / 2, ", Poisson at sigma/2"),
             # Its noise multiplier is divided by the sensitivity, which is 2 here.
             ONE: dp_accounting(
-                "dp-accounting RDP",
-                "RdpAccountant",
+                "rdp",
                 lambda of: of.SampledWithoutReplacementDpEvent(
                     RECORDS, BATCH, of.GaussianDpEvent(NOISE / 2)
                 ),
@@ -171,7 +167,7 @@ SCHEMES: Final = [
     Scheme(
         "poisson",
         events.Poisson(sampling_probability=RATE),
-        peers=dict.fromkeys(NeighboringRelation, poisson_pld("dp-accounting PLD", NOISE)),
+        peers=dict.fromkeys(NeighboringRelation, poisson_pld(NOISE)),
     ),
     shuffled("shuffle", events.Reshuffle.EACH_PASS),
     shuffled("shuffle_once", events.Reshuffle.ONCE),
@@ -179,7 +175,7 @@ SCHEMES: Final = [
     Scheme("cyclic", events.Cyclic(batch_size=BATCH, steps_per_pass=LENGTH)),
     allocated("balls_and_bins", events.BallsAndBins(steps_per_pass=LENGTH), 1),
     allocated(
-        "random_allocation_2", events.RandomAllocation(steps_per_pass=LENGTH, participations=2), 2
+        "random_allocation", events.RandomAllocation(steps_per_pass=LENGTH, participations=2), 2
     ),
     Scheme("non_uniform", events.NonUniform(max_weight=RATE)),
 ]
@@ -255,12 +251,13 @@ def peer_text(peer: Peer, theirs: Sequence[Answer], cold: float) -> str:
         return f"{peer.title}: {found.failure}"
     lower = "" if found.lower is None else f"{found.lower:.5f} to "
     took = statistics.median(each.seconds for each in theirs)
-    return f"{peer.title}: {lower}{found.epsilon:.5f}, {took:.2f} s, {took / cold:.1f}x"
+    return f"{peer.title}: {lower}{found.epsilon:.5f}, {took:.2f} s, {took / max(cold, 1e-9):.1f}x"
 
 
 def line(scheme: Scheme, relation: NeighboringRelation, ours: Sequence[Answer]) -> str:
     """One line of the table, but for the peer."""
-    text, found, bar = f"{scheme.name:<20} {relation:<17}", ours[0], scheme.bar
+    text, bar = f"{scheme.name:<21} {relation:<17}", scheme.bar
+    found = next((each for each in ours if each.failure), ours[0])
     if found.epsilon is None:
         return f"{text} {found.failure}"
     lower = "none" if found.lower is None else f"{found.lower:.5f}"
@@ -272,7 +269,7 @@ def line(scheme: Scheme, relation: NeighboringRelation, ours: Sequence[Answer]) 
 
 
 HEAD: Final = (
-    f"{'sampling':<20} {'relation':<17} {'lower':>10} {'epsilon':>10} {'bound':<34} {'status':<9}"
+    f"{'sampling':<21} {'relation':<17} {'lower':>10} {'epsilon':>10} {'bound':<34} {'status':<9}"
     f" {'cold s':>6} {'best s':>6} {'bar':<13} peer: epsilon, cold, times ours"
 )
 
@@ -280,10 +277,7 @@ HEAD: Final = (
 # The picture
 
 STEP: Final = 30  # pixels from row to row
-TOP: Final = 100
-LEFT: Final = 190
-RIGHT: Final = 640
-WIDTH: Final = 860
+TOP, LEFT, RIGHT, WIDTH = 100, 190, 640, 860
 TICKS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 STYLE: Final = """<style>
   .card { fill: #ffffff; stroke: #d0d7de } text { fill: #1f2328; font: 13px sans-serif }
@@ -309,7 +303,7 @@ def outward(found: Answer) -> str:
 
     def digits(value: float, side: Callable[[float], int]) -> str:
         unit = 10.0 ** (math.floor(math.log10(value)) - 3)
-        return f"{side(value / unit) * unit:.4g}"
+        return f"{side(value / unit) * unit:#.4g}"
 
     below = "at most" if found.lower is None else f"{digits(found.lower, math.floor)} to"
     return f"{below} {digits(found.epsilon or 0.0, math.ceil)}"
@@ -331,15 +325,13 @@ def mark(found: Answer, y: float, ends: tuple[float, float]) -> str:
 
 
 def frame(bottom: float, ends: tuple[float, float], claim: float) -> list[str]:
-    """The card, its heading, its grid, and what Poisson accounting would say."""
+    """The card, its heading, grid and legend, and the line of Poisson batches."""
     run = "60,000 records, batches of 256, 60 passes, noise multiplier 1.1, delta 1e-5"
     parts = [
         f'<rect x=".5" y=".5" width="{WIDTH - 1}" height="{bottom + 61:g}" rx="8" class="card"/>',
         words(20, 30, "Epsilon of one training run, by how its batches were drawn", "title"),
         words(20, 50, f"{run}; one record against a null record", "small"),
-        words(
-            across(claim, ends) - 4, TOP - 22, "what Poisson accounting says of any", "small warn"
-        ),
+        words(across(claim, ends) - 4, TOP - 22, "14,100 Poisson batches of 256", "small warn"),
     ]
     for tick in (tick for tick in TICKS if ends[0] <= tick <= ends[1]):
         x = across(tick, ends)
