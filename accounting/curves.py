@@ -21,7 +21,7 @@ from accounting.events import NeighboringRelation
 from accounting.gaussian import gaussian_trade_off
 from accounting.guarantees import DEFAULT_ACCEPT, Assumption, Status, weakest
 from accounting.numerics import LIBRARY_ULPS, UNIT_ROUNDOFF, Array, rounded_up, sum_up
-from accounting.pld.bracket import delta_bracket
+from accounting.pld.bracket import delta_bracket, delta_floor
 from accounting.pld.pairs import GaussianPair
 from accounting.pld.placement import Units
 from accounting.theorem import theorem
@@ -224,7 +224,7 @@ def _delta(above: Units, below: Units, epsilon: float) -> tuple[float, float]:
     found = delta_bracket(above, epsilon=epsilon, width=WIDTH)
     if above == below:
         return found.lower, found.upper
-    least = delta_bracket(below, epsilon=epsilon, width=WIDTH).lower if below else 0.0
+    least = delta_floor(below, epsilon=epsilon, width=WIDTH) if below else 0.0
     return least, found.upper
 
 

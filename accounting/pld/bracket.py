@@ -179,6 +179,14 @@ def _epsilon_floor(units: tuple[tuple[Pair, int], ...], delta: float, width: flo
     return _epsilon(units, Direction.REMOVE, delta=delta, width=width, lattice=FLOOR_WIDTH)[0]
 
 
+def delta_floor(units: Units, *, epsilon: float, width: float = WIDTH) -> float:
+    """What delta at an epsilon is at least, by one order of the pairs alone. Lower, in [0, 1]."""
+    mu = _gaussian_mu(units)
+    if mu is not None:
+        return gaussian_bracket_delta(epsilon, mu=mu)[0]
+    return _delta(units, Direction.REMOVE, epsilon=epsilon, width=width)[0]
+
+
 def epsilon_in_order(units: Units, direction: Direction, *, delta: float, width: float) -> float:
     """Epsilon at a delta in one order of the pairs. Upper, nats."""
     mu = _gaussian_mu(units)

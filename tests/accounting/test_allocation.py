@@ -354,17 +354,52 @@ def test_sums_are_put_onto_a_grid_outward_and_inward_exactly(seed: int) -> None:
                 assert _value(inward, level, call=True) <= true
 
 
+@pytest.mark.parametrize("width", [0.1, 1e-3, 1e-7])
+@pytest.mark.parametrize("shift", [-7, -1, 0, 1, 7])
+@pytest.mark.parametrize("way", [0.0, 2.0**-53, 0.5, 1 - 2.0**-53])
+def test_an_atom_whose_place_is_off_by_a_few_roundoffs_is_covered(
+    width: float, shift: int, way: float
+) -> None:
+    edges = np.append(0.0, 1 + width * np.arange(-2.0, 4.0))
+    cells = sums._Cells(edges, off=8.0)
+    cells.take(np.array([3]), np.ones(1), np.array([way]))
+    here, there = (Fraction(float(edge)) for edge in edges[3:5])
+    true = (here + Fraction(way) * (there - here)) * (1 + shift * Fraction(1, 2**53))
+    outward, inward = cells.outward(), cells.inward()
+    for level in [Fraction(float(edge)) for edge in edges] + [true]:
+        assert max(true - level, Fraction(0)) <= _value(outward, level, call=True)
+        assert max(level - true, Fraction(0)) <= _value(outward, level, call=False)
+        assert _value(inward, level, call=True) <= max(true - level, Fraction(0))
+
+
+@pytest.mark.parametrize("small", [2.0**-54, 1.1 * 2.0**-53])
+def test_a_sum_that_loses_or_gains_by_each_addition_is_covered(small: float) -> None:
+    columns = Table(np.full(1001, 0.75), np.append(1.0, np.full(1000, small)))
+    cells = sums._Cells(np.array([0.0, 0.5, 1.0, 1.5]))
+    cells.add(Table(np.zeros(1), np.ones(1)), columns)
+    true = Fraction(3, 4) * (1 + 1000 * Fraction(small))
+    assert true <= _value(cells.outward(), Fraction(0), call=True)
+    assert _value(cells.inward(), Fraction(0), call=True) <= true
+
+
 def test_a_table_without_its_ends_is_still_above() -> None:
-    places = np.array([0.0, 1e-9, 0.5, 1.0, 2.0, 1e9])
-    masses = np.array([1e-70, 1e-66, 0.3, 0.4, 0.3, 1e-80])
+    places = np.array([0.0, 1e-9, 0.5, 1.0, 2.0, 1e3, 1e9])
+    masses = np.array([1e-70, 4e-65, 1e-64, 0.4, 0.3, 1e-66, 1e-74])
     table = Table(places, masses, 1e-90)
     found = sums._trimmed(table)
-    assert found.places.tolist() == [0.0, 0.5, 1.0, 2.0]
+    assert found.places.tolist() == [0.0, 0.5, 1.0, 2.0, 1e3]
     assert found.infinite == 1e-90 + LOST
     for level in (0.0, 1e-10, 1e-9, 0.5, 1.5, 2.0, 3.0, 1e8, 1e10):
         for call in (True, False):
             true = _value(table, Fraction(level), call=call)
             assert true <= _value(found, Fraction(level), call=call)
+
+
+def test_infinite_losses_add_up() -> None:
+    one, eight = (mean_table(1.0, steps, upper=True) for steps in (1, 8))
+    assert one.infinite >= LOST
+    assert one.infinite + 3 * LOST <= eight.infinite <= 1e-62
+    assert LOST <= eight.masses[0] <= 1e-62
 
 
 def test_a_thinner_table_is_more_spread_above_and_less_below() -> None:

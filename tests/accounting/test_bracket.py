@@ -37,6 +37,8 @@ GAUSSIAN = GaussianPair(noise_multiplier=4.0)
 SAMPLED = SampledGaussianPair(noise_multiplier=1.1, sampling_probability=0.01)
 LAPLACE = LaplacePair(scale=3.0, sampling_probability=1.0)
 SYMMETRIC = SymmetricPair(near=GAUSSIAN, far=GAUSSIAN, sampling_probability=0.1)
+TWO_SIDED = LaplacePair(scale=2.0, sampling_probability=1.0)
+UNKNOWN_MOMENTS = SymmetricPair(near=TWO_SIDED, far=TWO_SIDED, sampling_probability=0.1)
 # Removed, a record is worth log 1.8 at most; added, log 5.
 LOPSIDED = DiscretePair(first=(0.9, 0.1), second=(0.5, 0.5))
 MIRRORED = DiscretePair(first=LOPSIDED.second, second=LOPSIDED.first)
@@ -161,7 +163,8 @@ def test_a_delta_that_is_not_shown_to_be_small_is_not_said_to_be() -> None:
         assert bracket._within([(LOPSIDED, 1)], direction, epsilon=math.log(5.0) + 1e-9, delta=1e-9)
     assert not bracket._within([(LOPSIDED, 1)], ADD, epsilon=math.log(5.0) - 1e-3, delta=1e-9)
     # Nothing is known of moments: more work must decide.
-    assert not bracket._within([(SYMMETRIC, 2)], REMOVE, epsilon=1e3, delta=0.5)
+    assert not bracket._within([(UNKNOWN_MOMENTS, 2)], REMOVE, epsilon=1e3, delta=0.5)
+    assert bracket._within([(SYMMETRIC, 2)], REMOVE, epsilon=1e3, delta=0.5)
 
 
 def test_moments_alone_show_a_delta_far_out_to_be_small(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,7 +240,8 @@ def test_moments_alone_give_a_finite_upper_end() -> None:
     failing: Units = [(SAMPLED, 300), (TELLTALE, 1)]
     assert bracket._chernoff_epsilon(failing, REMOVE, 0.0011) < 50
     assert bracket._chernoff_epsilon(failing, REMOVE, 0.00099) == math.inf
-    assert bracket._chernoff_epsilon([(SYMMETRIC, 2)], REMOVE, DELTA) == math.inf
+    assert bracket._chernoff_epsilon([(UNKNOWN_MOMENTS, 2)], REMOVE, DELTA) == math.inf
+    assert 0 < bracket._chernoff_epsilon([(SYMMETRIC, 2)], REMOVE, DELTA) < 1
 
 
 def test_very_many_pairs_that_do_not_decay_are_left_to_their_moments(
@@ -263,7 +267,7 @@ def test_very_many_pairs_that_do_not_decay_are_left_to_their_moments(
         0.0, 1.0,
     )  # fmt: skip
     # One pair less, or nothing known at all, and the lattice must say it.
-    for fewer in (units[1:], [*units, (SYMMETRIC, 1)]):
+    for fewer in (units[1:], [*units, (UNKNOWN_MOMENTS, 1)]):
         with pytest.raises(AssertionError, match="not asked"):
             epsilon_bracket(fewer, delta=DELTA)
 
