@@ -1,14 +1,16 @@
 """What may be enforced when the next step is chosen after seeing the last."""
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from accounting.balances import Balance
+from accounting.balances import Balance, pass_length
 from accounting.bounds import NoBoundError, accepted, failure, least_curve
-from accounting.events import NeighboringRelation
+from accounting.events import Event, NeighboringRelation, Sampling
+from accounting.gdp_bounds import gdp_bounds
 from accounting.guarantees import DEFAULT_ACCEPT, Assumption, Status
 from accounting.numerics import rounded_down, rounded_up, sum_up
 from accounting.renyi.conversion import conversion_costs
@@ -50,6 +52,18 @@ def _cost(order: float, delta: float) -> float:
 FAILURE_SHARE: Final = 1e-6
 
 
+def _released(event: Event, relation: NeighboringRelation, order: float) -> float:
+    """RDP of a pass as a Gaussian release, whatever its sampling hides. Upper, nats."""
+    (release,) = gdp_bounds(event, relation)
+    return rounded_up(0.5 * order * release.loss * release.loss, ulps=4)
+
+
+def _several_noises(balance: Balance) -> set[Sampling]:
+    """Samplings counted by pass that ran with more than one noise, maybe within a pass."""
+    counts = Counter(event.sampling for event in balance.steps if pass_length(event) is not None)
+    return {sampling for sampling, count in counts.items() if count > 1}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenyiFilter:
     """A budget held by a fixed-order Renyi filter.
@@ -85,6 +99,7 @@ class RenyiFilter:
         of the budget's delta that is kept for it.
         """
         index = int(np.flatnonzero(self.order == ORDERS)[0])
+        several = _several_noises(balance)
         terms, failures = [], []
         for event, count in balance.units():
             try:
@@ -93,7 +108,15 @@ class RenyiFilter:
                 return math.inf
             failed = failure(bounds)
             failures += [rounded_up(count * failed)] if failed else []
-            terms.append(rounded_up(count * float(least_curve(bounds)[index])))
+            least = float(least_curve(bounds)[index])
+            if event.sampling in several:
+                released = _released(event, relation, self.order)
+                # The noise may have fallen after a look at answers of the same pass, of which an
+                # amplified curve knows nothing; one pass may have been begun at that curve.
+                count, least = (
+                    (count + 1, released) if least < 0.999999 * released else (count, least)
+                )
+            terms.append(rounded_up(count * least))
         if failures and not sum_up(failures) <= FAILURE_SHARE * self.delta:
             return math.inf
         return sum_up(terms)

@@ -99,8 +99,41 @@ def gdp_bounds(event: Event, relation: NeighboringRelation) -> tuple[EventBound[
     theorem: Theorem[..., Any] = gaussian_dp
     if isinstance(sampling, Cyclic | Shuffle | BallsAndBins):
         theorem = gaussian_per_pass_rdp
-    extra: tuple[Assumption, ...] = UNKNOWN_SAMPLER if isinstance(sampling, Unknown) else ()
-    return (EventBound(theorem=theorem, assumptions=theorem.assumptions + extra, loss=mu),)
+    assumptions = theorem.assumptions + sampler_of(sampling)
+    return (EventBound(theorem=theorem, assumptions=assumptions, loss=mu),)
+
+
+def sampler_of(sampling: Sampling) -> tuple[Assumption, ...]:
+    """What is assumed of the sampler even where it is told who was sampled."""
+    match sampling:
+        case Full() | Cyclic() | Shuffle():  # nothing, or one step a pass
+            return ()
+        case Unknown():
+            return UNKNOWN_SAMPLER
+        case Poisson():
+            return (Assumption.POISSON_SAMPLING,)
+        case TruncatedPoisson():
+            return (Assumption.TRUNCATED_POISSON_SAMPLING,)
+        case FixedSize():
+            return (Assumption.FIXED_SIZE_SAMPLING,)
+        case WithReplacement():
+            return (Assumption.WITH_REPLACEMENT_SAMPLING,)
+        case _:
+            return _allocated_or_weighted(sampling)
+
+
+def _allocated_or_weighted(
+    sampling: BallsAndBins | RandomAllocation | NonUniform,
+) -> tuple[Assumption, ...]:
+    match sampling:
+        case BallsAndBins():
+            return (Assumption.BALLS_AND_BINS_SAMPLING,)
+        case RandomAllocation():
+            return (Assumption.RANDOM_ALLOCATION_SAMPLING,)
+        case NonUniform():
+            return (Assumption.DATA_INDEPENDENT_WEIGHTS,)
+        case _:
+            assert_never(sampling)
 
 
 def _reshuffled(sigma: float, sampling: Shuffle) -> EventBound[float]:

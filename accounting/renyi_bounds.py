@@ -37,7 +37,7 @@ from accounting.events import (
     WithReplacement,
     Zcdp,
 )
-from accounting.gdp_bounds import gdp_bounds, reach
+from accounting.gdp_bounds import gdp_bounds, reach, sampler_of
 from accounting.guarantees import Assumption
 from accounting.numerics import Array, rounded_up
 from accounting.renyi.allocation import allocation_rdp, random_allocation_rdp
@@ -101,11 +101,8 @@ def _gaussian(
 ) -> tuple[EventBound[Array], ...]:
     sampling = event.sampling
     match sampling:
-        case Full():
+        case Full() | Unknown():
             return (_release(sigma, sampling, relation),)
-        case Unknown():
-            # Given who was sampled, a step is a Gaussian release; averaging over it cannot hurt.
-            return (_release(sigma, sampling, relation, *UNKNOWN_SAMPLER),)
         case Poisson():
             return _poisson(sigma, sampling, relation)
         case FixedSize():
@@ -119,11 +116,10 @@ def _gaussian(
             assert_never(sampling)
 
 
-def _release(
-    sigma: float, sampling: Sampling, relation: NeighboringRelation, *extra: Assumption
-) -> EventBound[Array]:
+def _release(sigma: float, sampling: Sampling, relation: NeighboringRelation) -> EventBound[Array]:
+    """Given who was sampled, a step is a Gaussian release; averaging over it cannot hurt."""
     given = {"noise_multiplier": sigma, "sensitivity": reach(sampling, relation)}
-    return _renyi(gaussian_rdp, *extra, **given)
+    return _renyi(gaussian_rdp, *sampler_of(sampling), **given)
 
 
 def _poisson(

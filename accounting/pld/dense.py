@@ -60,6 +60,9 @@ def profile_pair(losses: Array, *, removed: Array, added: Array) -> DensePair:
     Returns:
         A dense pair whose profiles are at least the given ones, in both orders. Upper.
     """
+    # At l = 0 both orders are the total variation; the larger bound is one for both.
+    removed, added = removed.copy(), added.copy()
+    removed[0] = added[0] = max(removed[0], added[0])
     removed, added = (np.minimum.accumulate(values) for values in (removed, added))
     up, down = _jumps(losses, removed), _jumps(losses, added)
     high = up * np.exp(losses[1:])

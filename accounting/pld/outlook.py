@@ -85,6 +85,8 @@ def sketch(
     losses = np.clip(losses, -LOSS_MAX, LOSS_MAX)
     losses = losses[np.append(True, np.diff(losses) > 0)]
     mass = joined_dots(losses, tails(pair, direction=direction, losses=losses))
+    if not np.any(mass > 0):
+        raise ArithmeticError("The step's losses lie beyond what a lattice holds.")
     return losses[mass > 0], np.log(mass[mass > 0]), float(middle), float(high - low)
 
 

@@ -38,11 +38,11 @@ _DIRECT: Final = 300.0  # y from which on the transform itself is summed, not it
 _SERIES: Final = 0.05  # |u| below which e^u - 1 - u would cancel
 # The integral over log x.
 _CHUNK: Final = 64  # nodes at a time
-_LEFT: Final = 25.0  # where it starts: minus log x
+_LEFT: Final = 28.0  # of the logarithm of the integrand, where it starts
 _DROP: Final = 60.0  # of the logarithm of the integrand, where it may stop
 _LOG_LEAST: Final = -69.0  # of the transform, far above what the grid of z leaves out
 _SPAN: Final = 8  # nodes over which its slope is taken
-_SURE: Final = 1e-8  # of its logarithm, what it may be off by
+_SURE: Final = 1e-8  # share of its logarithm that it may be off by
 
 
 def _log_whole(whole: Sequence[int], sigma: float, steps: int) -> Array:
@@ -190,15 +190,18 @@ def _log_low(powers: Array, sigma: float, steps: int) -> Array:
         Upper, shape (k,); infinite where the integrand does not fall within the nodes.
     """
     step = _step(sigma)
-    most, least = max(1.0, -float(np.min(powers))), max(1.0, -float(np.max(powers)))
+    most, least = max(1.0, -float(np.min(powers))), -float(np.max(powers))
     h = min(0.1, 0.44 / math.sqrt(most))
     log_share = math.log(step.variance) - math.log(2 * steps)  # G is at most share x^2
-    start = (math.log(least) - 2 if least > 1 else -_LEFT) - max(0.0, log_share) / least
+    # Left of where it would be largest the integrand falls as x^(2+least), or faster.
+    start = math.log(max(1.0, least)) - 2
+    start -= (_LEFT + max(0.0, log_share)) / max(1.0, 2 + least)
     t, log_g, log_phi = _nodes(step, h=h, start=start, power=most, steps=steps)
     inside = log_sum(log_g - powers[:, None] * t)
     left = log_share + (2 - powers) * t[0] - np.log(np.expm1(h * (2 - powers)))
     # log phi is concave in t: beyond the end it falls at least as fast as just before it.
-    fall = (log_phi[-1] - log_phi[-1 - _SPAN] + _SURE) / (t[-1] - t[-1 - _SPAN])
+    before = log_phi[-1 - _SPAN] * (1 + _SURE)
+    fall = (log_phi[-1] - before) / (t[-1] - t[-1 - _SPAN])
     slope = h * np.minimum(steps * fall - powers, 0.0)
     with np.errstate(divide="ignore"):
         right = steps * log_phi[-1] - powers * t[-1] + slope - np.log(-np.expm1(slope))

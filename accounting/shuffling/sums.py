@@ -102,35 +102,39 @@ class _Cells:
     def outward(self) -> Table:
         """Each atom split onto the ends of its cell so that its mean is kept: a spread.
 
-        Rounding may have put an atom across an end of its cell, by `share` of the next one. That
-        much mass is added at the two edges beyond; and at both ends also what sums may lack.
+        Rounding may have moved an atom by up to `share` of a cell. A mass of that much at the next
+        edge but one, on either side, makes up for it, and for what sums lack one at both ends.
 
         Raises:
             ArithmeticError: the cells are too narrow for doubles.
         """
         _, least, largest = self._widths()
         ends = np.append(self.edges[1:], self.edges[-1])
-        share = _U * (self._off * ends + (len(ends) + 8) * largest) / least
+        moved = _U * (self._off * ends + (len(ends) + 8) * largest)
+        share = moved / least
         if not np.all(share < 1):
             raise ArithmeticError("Losses differ by too little for a table of doubles.")
-        beyond = share * self._mass
-        lacking = beyond + 4 * self._roundoffs() * _U * self._mass
+        beyond, lacking = share * self._mass, 4 * self._roundoffs() * _U * self._mass
         masses = self._mass - self._risen + lacking
         masses[1:] += self._risen[:-1] + lacking[:-1]
+        masses[0] += beyond[0]
         masses[:-1] += beyond[1:]
         masses[2:] += beyond[:-2]
-        above = float(np.max(self._off)) * _U * self.edges[-1] * float(self._mass[-2:].sum())
+        above = float(moved[-2:] @ self._mass[-2:]) * (1 + 8 * _U)
         return Table(self.edges, masses * (1 + 8 * _U), above)
 
     def inward(self) -> Table:
-        """The atoms of each cell brought together at their mean, rounded down: a contraction."""
+        """The atoms of each cell brought together at their mean, rounded down: a contraction.
+
+        A place that is low by as much as the mass may be high makes up for both.
+        """
         own, _, largest = self._widths()
         used = self._mass > 0
         way = np.minimum(self._risen[used] / self._mass[used], 1.0)
         widest = float(np.max(largest[1:] / self.edges[1:]))
         off = float(np.max(self._off)) + 4 * self._roundoffs() + len(own)
         places = (self.edges[used] + way * own[used]) * (1 - _U * off * (2 + widest))
-        return Table(places, self._mass[used] * (1 - self._roundoffs() * _U))
+        return Table(places, self._mass[used])
 
     def table(self, *, upper: bool) -> Table:
         """The law on the grid, without its ends."""
@@ -151,15 +155,16 @@ def _shortened(table: Table) -> Table:
 
 
 def _trimmed(table: Table) -> Table:
-    """An upper table without its ends: a convex function is at most what it is at both ends kept.
+    """An upper table without its ends: f(x) <= f(0) + x f'(inf) for every convex f.
 
-    What is added there also makes up for products too small for doubles.
+    What is added also makes up for products too small for doubles.
     """
     kept = table.part(*_kept(table))
-    masses = np.concatenate(([table.masses[0]], kept.masses))
-    masses[:2] += LOST
-    masses[-1] += LOST / kept.places[-1]
-    return Table(np.append(0.0, kept.places), masses, table.infinite + LOST)
+    return Table(
+        np.append(0.0, kept.places),
+        np.append(table.masses[0] + LOST, kept.masses),
+        table.infinite + LOST,
+    )
 
 
 def _grid(table: Table, sigma: float, top: float) -> Array:

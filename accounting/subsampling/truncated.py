@@ -14,6 +14,7 @@ from accounting.pld.pairs import DensePair, GaussianPair, Pair, SampledGaussianP
 from accounting.subsampling.special import grid_for, swapped_with_null, upper_profile
 from accounting.theorem import theorem
 
+_SURE: Final = 1e-280  # below, a tail may be a double of few digits, or none
 BINOMIAL_TAIL: Final = 1e-9  # relative error allowed for a binomial tail; tests see below 1e-11
 
 
@@ -41,7 +42,7 @@ def branches(sampling: TruncatedPoisson, *, dataset_size: int) -> Branches:
     low, high = full * (1 - BINOMIAL_TAIL), min(1.0, full * (1 + BINOMIAL_TAIL) + 1e-290)
     kept_low, kept_high = kept * (1 - BINOMIAL_TAIL), kept * (1 + BINOMIAL_TAIL)
     # The record is kept at most with the chance that it joined.
-    rate = min(q, kept_high / low) if low > 0 else q
+    rate = min(q, kept_high / low) if kept > _SURE and low > _SURE else q
     taken = rounded_down(q * max(0.0, 1 - high) + kept_low, ulps=4)
     return Branches(high, rounded_up(1 - low), rounded_up(rate, ulps=4), taken)
 

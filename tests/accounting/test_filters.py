@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from accounting.balances import Balance, balance_of
 from accounting.events import (
+    BallsAndBins,
+    Cyclic,
     Event,
     Full,
     Gaussian,
@@ -205,3 +207,37 @@ def test_orders_are_fixed_because_choosing_them_afterwards_breaks_the_budget() -
     delta = math.fsum(max(0.0, mine - math.exp(3.0) * yours) for mine, yours in outcomes)
     assert delta == pytest.approx(2.439e-5, rel=1e-3)
     assert delta > 2 * 1e-5
+
+
+def test_noise_that_falls_inside_an_amplified_pass_takes_its_amplification() -> None:
+    relation = NeighboringRelation.REPLACE_SPECIAL
+    sampling = BallsAndBins(steps_per_pass=2)
+    budget = RenyiFilter(order=8.0, epsilon=3.0, delta=1e-5)
+
+    def spent(*noises: float) -> float:
+        spans = [
+            Span(event=Event(mechanism=Gaussian(noise_multiplier=s), sampling=sampling), steps=1)
+            for s in noises
+        ]
+        return budget.spent(balance_of([spans]), relation=relation)
+
+    high, low = 2.253, 1.352
+    steady, fallen = spent(high, high), spent(high, low)
+    release = 8 / (2 * low * low)
+    assert steady < 8 / (2 * high * high)
+    # A game that lowers the noise where the first answer says little attains 1.5435 of order 8.
+    assert fallen >= 1.5435
+    assert fallen == pytest.approx(2 * release, rel=1e-9)
+    assert fallen >= steady + release
+    # A pass that is one Gaussian release anyway is charged as before.
+    cyclic = [
+        Span(
+            event=Event(
+                mechanism=Gaussian(noise_multiplier=s),
+                sampling=Cyclic(batch_size=1, steps_per_pass=2),
+            ),
+            steps=1,
+        )
+        for s in (high, low)
+    ]
+    assert budget.spent(balance_of([cyclic]), relation=relation) == pytest.approx(release)

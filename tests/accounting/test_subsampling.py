@@ -7,15 +7,19 @@ import mpmath
 import numpy as np
 import pytest
 
-from accounting.balances import Balance
+from accounting.accountants import guarantee
+from accounting.balances import Balance, balance_of
 from accounting.bounds import failure
 from accounting.domination import pld_bounds
 from accounting.events import (
     Event,
+    Full,
     Gaussian,
     NeighboringRelation,
     NonUniform,
+    Poisson,
     Sampling,
+    Span,
     TruncatedPoisson,
     WithReplacement,
 )
@@ -225,3 +229,26 @@ def test_weights_that_depend_on_the_data_are_no_small_weights() -> None:
     # One answer without noise has the total variation of the groups, not of one weight.
     apart = 0.5 * sum(abs(first[value] - second[value]) for value in first)
     assert apart > 100 * max(heavy, light)
+
+
+@pytest.mark.parametrize(("q", "cap"), [(1e-3, 126), (0.02, 190)])
+def test_a_tail_that_is_hardly_a_double_is_not_divided_by(q: float, cap: int) -> None:
+    sampling = TruncatedPoisson(sampling_probability=q, max_batch_size=cap, dataset_size=200)
+    assert branches(sampling, dataset_size=200).kept_rate == pytest.approx(q, rel=1e-12)
+
+
+def test_a_step_whose_losses_no_lattice_holds_is_left_to_other_accountants() -> None:
+    mechanism = Gaussian(noise_multiplier=0.01)
+    spans = [
+        Span(event=Event(mechanism=mechanism, sampling=Full()), steps=1),
+        Span(
+            event=Event(
+                mechanism=Gaussian(noise_multiplier=1.0),
+                sampling=Poisson(sampling_probability=0.1),
+            ),
+            steps=10,
+        ),
+    ]
+    found = guarantee(balance_of([spans]), relation=REPLACE_ONE, delta=1e-3)
+    assert found.epsilon is not None
+    assert found.epsilon > 1e4
