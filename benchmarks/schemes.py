@@ -127,17 +127,17 @@ def shuffled(name: str, reshuffle: events.Reshuffle, length: int = LENGTH) -> Sc
 
 
 def allocated(name: str, sampling: events.Sampling, participations: int) -> Scheme:
-    """Each record in so many steps of a pass; PLD_accounting at its default accuracy."""
+    """Each record in so many steps of a pass; PLD_accounting on a coarse grid, or it takes long."""
 
     def prepare(_relation: NeighboringRelation) -> Asked:
-        library: Any = importlib.import_module("PLD_accounting")
+        of: Any = importlib.import_module("PLD_accounting")
+        times = {"num_steps": LENGTH, "num_selected": participations, "num_epochs": PASSES}
 
         def ask() -> tuple[float | None, float]:
-            times = {"num_steps": LENGTH, "num_selected": participations, "num_epochs": PASSES}
-            upper, lower = library.gaussian_allocation_epsilon_range(
-                delta=DELTA, sigma=NOISE, **times
-            )
-            return float(lower), float(upper)
+            params = of.PrivacyParams(sigma=NOISE, delta=DELTA, **times)
+            grid = of.AllocationSchemeConfig(loss_discretization=0.1, tail_truncation=1e-6)
+            upper = of.gaussian_allocation_epsilon_configurable(params=params, config=grid)
+            return None, float(upper)
 
         return ask
 
@@ -366,7 +366,7 @@ def asked() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="every sampling at one size, beside a peer")
     parser.add_argument("--runs", type=int, default=5, help="processes of each side for a line")
     parser.add_argument("--scheme", choices=[scheme.name for scheme in SCHEMES])
-    parser.add_argument("--limit", type=float, default=120.0, help="seconds a process may take")
+    parser.add_argument("--limit", type=float, default=180.0, help="seconds a process may take")
     parser.add_argument("--picture", type=Path, help="an SVG of all brackets, replace_special")
     parser.add_argument("--once", nargs=3, help=argparse.SUPPRESS)
     found = parser.parse_args()

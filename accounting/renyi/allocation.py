@@ -276,9 +276,9 @@ def _curve(sigma: float, steps: int, orders: Array) -> Array:
 
 
 @theorem(
-    id="balls-and-bins-renyi",
-    source="Chua et al. 2025, AISTATS (Balls-and-Bins Sampling for DP-SGD), arXiv:2412.16802; "
-    "proof, and how the moments are evaluated, in docs/theory/allocation.md",
+    id="balls-and-bins-rdp",
+    source="Chua et al. 2025, AISTATS (Balls-and-Bins Sampling for DP-SGD), arXiv:2412.16802, "
+    "Section 4; proof, and how the moments are evaluated, in docs/theory/allocation.md",
     status=Status.PUBLISHED,
     relations=(NeighboringRelation.ADD_OR_REMOVE_ONE, NeighboringRelation.REPLACE_SPECIAL),
     assumptions=(Assumption.BALLS_AND_BINS_SAMPLING, Assumption.INDEPENDENT_GAUSSIAN_NOISE),
@@ -313,9 +313,10 @@ def allocation_rdp(*, noise_multiplier: float, steps_per_pass: int, orders: Arra
 
 
 @theorem(
-    id="random-allocation-renyi",
+    id="random-allocation-rdp",
     source="Feldman and Shenfeld 2025, NeurIPS (Privacy Amplification by Random Allocation), "
-    "arXiv:2502.08202v4; proof, and how the moments are evaluated, in docs/theory/allocation.md",
+    "arXiv:2502.08202v4, Section 3; proof, and how the moments are evaluated, in "
+    "docs/theory/allocation.md",
     status=Status.PUBLISHED,
     relations=(NeighboringRelation.ADD_OR_REMOVE_ONE, NeighboringRelation.REPLACE_SPECIAL),
     assumptions=(Assumption.RANDOM_ALLOCATION_SAMPLING, Assumption.INDEPENDENT_GAUSSIAN_NOISE),
@@ -342,10 +343,7 @@ def random_allocation_rdp(
     """
     orders = checked_orders(orders)
     _check(noise_multiplier, steps_per_pass, participations)
-    size, longer = divmod(steps_per_pass, participations)
-    total = (participations - longer) * _curve(noise_multiplier, size, orders)
-    if longer:
-        total = total + longer * _curve(noise_multiplier, size + 1, orders)
+    total = participations * _curve(noise_multiplier, steps_per_pass // participations, orders)
     return np.asarray(total * (1 + 4 * _U), dtype=np.float64)
 
 

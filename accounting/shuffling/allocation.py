@@ -94,9 +94,9 @@ def random_allocation_pairs(
 ) -> tuple[tuple[DensePair | GaussianPair, int], ...]:
     """Pairs that dominate a pass in which each record is in k steps of T, a uniform set of them.
 
-    Deal the steps at random into k blocks and take one step of each, uniformly: this draws such a
-    set. Tell how they were dealt, and the ratio is a product of those of the blocks, of which
-    T mod k have one step more than the others.
+    Deal steps at random into k blocks of floor(T/k), leave the rest, and take one step of each
+    block, uniformly: this draws such a set. Tell how they were dealt, and the ratio is a product of
+    those of the blocks.
 
     Args:
         noise_multiplier: sigma, > 0; the least of the pass.
@@ -112,9 +112,8 @@ def random_allocation_pairs(
     _check(noise_multiplier, steps_per_pass)
     if not 1 <= participations <= steps_per_pass:
         raise ValueError("participations lie in [1, steps_per_pass].")
-    size, longer = divmod(steps_per_pass, participations)
-    blocks = ((size, participations - longer), (size + 1, longer))
-    return tuple((_upper_pair(noise_multiplier, steps), count) for steps, count in blocks if count)
+    pair = _upper_pair(noise_multiplier, steps_per_pass // participations)
+    return ((pair, participations),)
 
 
 @lru_cache(maxsize=PAIRS_KEPT)

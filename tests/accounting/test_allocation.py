@@ -357,13 +357,14 @@ def test_sums_are_put_onto_a_grid_outward_and_inward_exactly(seed: int) -> None:
 @pytest.mark.parametrize("width", [0.1, 1e-3, 1e-7])
 @pytest.mark.parametrize("shift", [-7, -1, 0, 1, 7])
 @pytest.mark.parametrize("way", [0.0, 2.0**-53, 0.5, 1 - 2.0**-53])
+@pytest.mark.parametrize("cell", [0, 3, 5])
 def test_an_atom_whose_place_is_off_by_a_few_roundoffs_is_covered(
-    width: float, shift: int, way: float
+    width: float, shift: int, way: float, cell: int
 ) -> None:
     edges = np.append(0.0, 1 + width * np.arange(-2.0, 4.0))
     cells = sums._Cells(edges, off=8.0)
-    cells.take(np.array([3]), np.ones(1), np.array([way]))
-    here, there = (Fraction(float(edge)) for edge in edges[3:5])
+    cells.take(np.array([cell]), np.ones(1), np.array([way]))
+    here, there = (Fraction(float(edge)) for edge in edges[cell : cell + 2])
     true = (here + Fraction(way) * (there - here)) * (1 + shift * Fraction(1, 2**53))
     outward, inward = cells.outward(), cells.inward()
     for level in [Fraction(float(edge)) for edge in edges] + [true]:
@@ -396,8 +397,9 @@ def test_a_table_without_its_ends_is_still_above() -> None:
 
 
 def test_infinite_losses_add_up() -> None:
-    one, eight = (mean_table(1.0, steps, upper=True) for steps in (1, 8))
+    one, three, eight = (mean_table(1.0, steps, upper=True) for steps in (1, 3, 8))
     assert one.infinite >= LOST
+    assert one.infinite + 5 / 3 * LOST <= three.infinite
     assert one.infinite + 3 * LOST <= eight.infinite <= 1e-62
     assert LOST <= eight.masses[0] <= 1e-62
 
