@@ -326,8 +326,8 @@ def random_allocation_rdp(
 ) -> Array:
     """RDP of one pass in which each record is in k steps of T, a uniform set of them.
 
-    The pass is dominated by k passes of one participation, T mod k of floor(T/k) + 1 steps and the
-    others of floor(T/k), whose curves add.
+    The pass is dominated by k passes of one participation, each of floor(T/k) steps, whose curves
+    add.
 
     Args:
         noise_multiplier: sigma, > 0; the least of the pass.

@@ -31,7 +31,7 @@ _CENTRE: Final = 5.0
 _THIN: Final = 4
 _THIN_MAX: Final = 16
 _ROWS: Final = 16  # of sums made at a time: they fit a processor's cache
-_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(20)
 
 
 @dataclass(frozen=True, slots=True)
