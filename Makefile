@@ -25,6 +25,7 @@ check: $(INSTALLED)  ## format, lint, types and import contracts
 benchmarks: $(INSTALLED)  ## print the benchmark tables; peers are compared if installed
 	$(BIN)/python benchmarks/core.py
 	$(BIN)/python benchmarks/accountant.py
+	$(BIN)/python benchmarks/schemes.py
 	$(BIN)/python benchmarks/service.py
 
 $(INSTALLED): $(SOURCES)

@@ -299,9 +299,9 @@ def allocation_rdp(*, noise_multiplier: float, steps_per_pass: int, orders: Arra
 
     Returns:
         RDP of the whole pass in nats, shape (k,). Upper: relative excess below 1e-8 at whole orders
-        and below two; between whole orders log K is a chord, which costs up to 1/(8 sigma^2)
-        where alpha exceeds sigma^2 log T and next to nothing where it does not. It is the curve of
-        a Gaussian release, which is never below, for noise outside [0.25, 1e6], and at orders above
+        and below two; between whole orders log K is a chord, which costs next to nothing, but up to
+        about 1/(4 sigma^2 (alpha-1)) where alpha exceeds 2 sigma^2 log T. It is the curve of a
+        Gaussian release, which is never below, for noise outside [0.25, 1e6], and at orders above
         64 for noise below 2.
 
     Raises:

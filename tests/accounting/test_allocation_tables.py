@@ -5,12 +5,20 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from accounting.events import Direction
+from accounting.numerics import UNIT_ROUNDOFF
 from accounting.shuffling import sums
 from accounting.shuffling.sums import LOST, Table, mean_table
 
-REMOVE, ADD = Direction.REMOVE, Direction.ADD
-EXACT = 1e-5  # what integrals below may be off by, relative; the widths of brackets are larger
+
+@pytest.mark.parametrize("sigma", [0.1, 0.3, 1.0, 30.0, 1000.0])
+def test_cells_are_narrow_enough_for_the_rule_that_integrates_over_them(sigma: float) -> None:
+    z = np.linspace(-sums.REACH, sums.REACH + 1 / sigma, 2001)
+    rough = Table(np.exp((z - 0.5 / sigma) / sigma), np.exp(-0.5 * z * z))
+    edges = sums._grid(rough, sigma, float(rough.places[-1]))
+    z = sigma * np.log(edges[1:]) + 0.5 / sigma
+    half, size = 0.5 * np.diff(z), np.maximum(np.abs(z[1:]), np.abs(z[:-1])) + 1 / sigma
+    error = 5 * 4.0**-40 * np.exp(3.2 * half * size + 2 * half**2)
+    assert np.all(error < 0.01 * UNIT_ROUNDOFF * (128 + 8 * size**2))
 
 
 def test_losses_too_close_for_doubles_are_refused() -> None:
