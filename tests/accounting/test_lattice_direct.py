@@ -337,10 +337,10 @@ def test_the_hull_moves_negative_masses_and_keeps_those_of_p_and_q() -> None:
     x = np.exp(0.1 * np.arange(6))
     mass = np.array([0.3, -0.1, 0.2, -0.05, 0.4, 0.25])
     before = mass.copy()
-    take_hull(mass, losses=0.1 * np.arange(6))
+    take_hull(mass, losses=np.linspace(0.0, 0.5, 6))
     assert np.all(mass >= 0)
     assert math.isclose(mass.sum(), before.sum(), rel_tol=1e-14)
     assert math.isclose((mass / x).sum(), (before / x).sum(), rel_tol=1e-14)
     last = np.array([0.3, 0.2, -0.1])
-    take_hull(last, losses=0.1 * np.arange(3))
+    take_hull(last, losses=np.linspace(0.0, 0.2, 3))
     assert last.tolist() == [0.3, 0.2, 0.0]

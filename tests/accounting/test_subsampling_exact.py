@@ -1,7 +1,7 @@
 """Single steps on tiny datasets, every batch enumerated: what is proved encloses what happens."""
 
 import math
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from itertools import combinations, product
 
@@ -35,7 +35,7 @@ Sums = dict[float, float]  # chance of each sum
 
 def fixed_size(batch: int) -> Callable[[Data], Sums]:
     def law(data: Data) -> Sums:
-        found: Counter[float] = Counter()
+        found: Sums = defaultdict(float)
         for chosen in combinations(data, batch):
             found[sum(chosen)] += 1 / math.comb(len(data), batch)
         return dict(found)
@@ -45,7 +45,7 @@ def fixed_size(batch: int) -> Callable[[Data], Sums]:
 
 def with_replacement(batch: int) -> Callable[[Data], Sums]:
     def law(data: Data) -> Sums:
-        found: Counter[float] = Counter()
+        found: Sums = defaultdict(float)
         for chosen in product(data, repeat=batch):
             found[sum(chosen)] += len(data) ** -batch
         return dict(found)
@@ -55,7 +55,7 @@ def with_replacement(batch: int) -> Callable[[Data], Sums]:
 
 def truncated(q: float, cap: int) -> Callable[[Data], Sums]:
     def law(data: Data) -> Sums:
-        found: Counter[float] = Counter()
+        found: Sums = defaultdict(float)
         for joined in product((0, 1), repeat=len(data)):
             members = [value for value, here in zip(data, joined, strict=True) if here]
             chance = q ** len(members) * (1 - q) ** (len(data) - len(members))
@@ -69,7 +69,7 @@ def truncated(q: float, cap: int) -> Callable[[Data], Sums]:
 
 def weighted(weights: tuple[float, ...]) -> Callable[[Data], Sums]:
     def law(data: Data) -> Sums:
-        found: Counter[float] = Counter()
+        found: Sums = defaultdict(float)
         for value, weight in zip(data, weights, strict=True):
             found[value] += weight
         return dict(found)
