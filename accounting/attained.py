@@ -223,11 +223,10 @@ def _in_passes(event: Event, balance: Balance, relation: NeighboringRelation) ->
         case Shuffle():
             starts = balance.starts.get(event, 0)
             return _shuffled(sigma, sampling, relation, (passes, steps, starts))
-        case BallsAndBins() | RandomAllocation():
+        case _:
+            assert isinstance(sampling, BallsAndBins | RandomAllocation)  # noqa: S101 (has passes)
             pair = _allocated(sigma, sampling, steps)
             return {} if pair is None else {pair: passes}
-        case _:
-            return {}
 
 
 def _allocated(sigma: float, sampling: BallsAndBins | RandomAllocation, steps: int) -> Pair | None:

@@ -1,0 +1,225 @@
+"""Lower ends where little is known, and where nothing is."""
+
+import math
+
+import numpy as np
+import pytest
+
+from accounting import Status, guarantee
+from accounting.attained import _sampled, attained, attained_units
+from accounting.balances import Balance, balance_of
+from accounting.domination import pld_bounds
+from accounting.events import (
+    BallsAndBins,
+    Event,
+    FixedSize,
+    Gaussian,
+    NeighboringRelation,
+    NonUniform,
+    Poisson,
+    RandomAllocation,
+    Reshuffle,
+    Sampling,
+    Shuffle,
+    Span,
+    TruncatedPoisson,
+    WithReplacement,
+)
+from accounting.gaussian import gaussian_delta
+from accounting.gdp_bounds import gdp_bounds
+from accounting.guarantees import ACCEPTABLE
+from accounting.pld.bracket import delta_floor, epsilon_bracket, epsilon_floor
+from accounting.pld.hull import _leave_in_turn, take_hull
+from accounting.pld.null import replaced_delta, replaced_epsilon
+from accounting.pld.pairs import DensePair, GaussianPair, SampledGaussianPair
+from accounting.renyi_bounds import renyi_bounds
+from accounting.shuffling.partial import partial_shuffle_rdp
+from accounting.subsampling.special import fixed_size_special_pair
+
+ADD_OR_REMOVE_ONE, REPLACE_ONE, REPLACE_SPECIAL = NeighboringRelation
+
+
+def event(sampling: Sampling, noise: float = 2.0) -> Event:
+    return Event(mechanism=Gaussian(noise_multiplier=noise), sampling=sampling)
+
+
+def taken(*spans: tuple[Sampling, int], noise: float = 2.0) -> Balance:
+    return balance_of([[Span(event=event(s, noise), steps=n) for s, n in spans]])
+
+
+@pytest.mark.parametrize(
+    ("sampling", "relation"),
+    [
+        (NonUniform(max_weight=0.1), ADD_OR_REMOVE_ONE),
+        (FixedSize(batch_size=5, dataset_size=5), ADD_OR_REMOVE_ONE),
+        (WithReplacement(batch_size=10**6, dataset_size=2), REPLACE_ONE),
+        (
+            TruncatedPoisson(sampling_probability=1e-12, max_batch_size=1, dataset_size=10**12),
+            REPLACE_ONE,
+        ),
+    ],
+)
+def test_what_is_not_known_to_be_attained_is_left_out(
+    sampling: Sampling, relation: NeighboringRelation
+) -> None:
+    found = attained(event(sampling), relation)
+    if isinstance(sampling, TruncatedPoisson):
+        assert isinstance(found, SampledGaussianPair)
+        assert found.sampling_probability <= 1e-12
+    else:
+        assert found is None
+
+
+def test_a_truncated_step_of_all_records_is_a_full_one() -> None:
+    sampling = TruncatedPoisson(sampling_probability=1.0, max_batch_size=9, dataset_size=9)
+    assert attained(event(sampling), REPLACE_SPECIAL) == GaussianPair(noise_multiplier=2.0)
+
+
+def test_many_distinct_steps_are_bounded_below_by_what_is_quick() -> None:
+    fixed = FixedSize(batch_size=5, dataset_size=50)
+    assert isinstance(attained(event(fixed), REPLACE_SPECIAL), DensePair)
+    quick = attained(event(fixed), REPLACE_SPECIAL, fine=False)
+    assert isinstance(quick, SampledGaussianPair)
+    assert quick.noise_multiplier == 2.0
+
+
+def test_nothing_is_said_of_an_allocation_that_is_not_over() -> None:
+    sampling = RandomAllocation(steps_per_pass=10, participations=3)
+    assert attained_units(taken((sampling, 7)), REPLACE_SPECIAL) == []
+    ((pair, count),) = attained_units(taken((sampling, 20)), REPLACE_SPECIAL)
+    assert count == 2
+    assert isinstance(pair, GaussianPair)
+    assert pair.noise_multiplier == pytest.approx(2 * math.sqrt(10) / 3)
+
+
+def test_a_pass_of_which_a_part_is_known_counts_as_that_part() -> None:
+    balls = BallsAndBins(steps_per_pass=10)
+    whole, part = (attained_units(taken((balls, n)), REPLACE_SPECIAL) for n in (10, 4))
+    low, high = (epsilon_floor(units, delta=1e-5) for units in (part, whole))
+    assert 0 < low < high
+    # Two branches may have left a pass open each.
+    open_ended = Balance(
+        steps={event(balls): 12}, passes={event(balls): 3}, starts={event(balls): 2}
+    )
+    ((_, count),) = attained_units(open_ended, REPLACE_SPECIAL)
+    assert count == 1
+
+
+def test_an_order_that_may_have_been_drawn_again_is_not_counted_on() -> None:
+    once = Shuffle(batch_size=1, steps_per_pass=5, reshuffle=Reshuffle.ONCE, dataset_size=5)
+    key = event(once)
+    known = Balance(steps={key: 20}, passes={key: 4}, starts={key: 1})
+    unknown = Balance(steps={key: 20}, passes={key: 4})
+    floors = [
+        epsilon_floor(attained_units(one, REPLACE_ONE), delta=1e-5) for one in (known, unknown)
+    ]
+    assert floors[0] > floors[1] > 0
+
+
+def test_a_size_that_is_not_known_leaves_a_shuffle_without_a_floor() -> None:
+    unknown = Shuffle(batch_size=1, steps_per_pass=5, reshuffle=Reshuffle.EACH_PASS)
+    assert attained_units(taken((unknown, 10)), REPLACE_ONE) == []
+
+
+# What other lines of the same kind need
+
+
+def test_a_replaced_record_is_accounted_through_a_null_record_where_nothing_else_is_accepted() -> (
+    None
+):
+    spans = taken(
+        (FixedSize(batch_size=5, dataset_size=500), 3),
+        (TruncatedPoisson(sampling_probability=0.01, max_batch_size=9, dataset_size=500), 3),
+    )
+    only = frozenset({Status.DERIVED})
+    found = guarantee(spans, relation=REPLACE_ONE, delta=1e-5, accept=only, accountant="pld")
+    # The theorem through a null record is published, those of its pairs are derived.
+    assert found.headline is not None
+    assert "through-null-record" in found.headline.theorems
+    asked = guarantee(
+        spans, relation=REPLACE_ONE, epsilon=found.headline.epsilon, accept=only, accountant="pld"
+    )
+    assert asked.delta is not None
+    assert asked.delta <= 2e-5
+
+
+def test_a_huge_epsilon_is_split_without_overflow() -> None:
+    pair = GaussianPair(noise_multiplier=0.02)
+    assert 0 <= replaced_delta([(pair, 1)], epsilon=3000.0) <= 1
+    assert replaced_delta([(pair, 1)], epsilon=1e6) <= 1
+    assert math.isinf(replaced_epsilon([(pair, 10**6)], delta=1e-5))
+
+
+def test_a_floor_of_gaussian_releases_is_their_closed_form() -> None:
+    units = [(GaussianPair(noise_multiplier=2.0), 4)]
+    assert delta_floor(units, epsilon=1.0) == pytest.approx(gaussian_delta(1.0, mu=1.0), rel=1e-9)
+    exact = epsilon_bracket(units, delta=1e-5)
+    assert replaced_epsilon(units, delta=1e-5) >= 2 * exact.lower
+
+
+def test_a_batch_of_all_records_against_a_null_record_is_full() -> None:
+    pair = fixed_size_special_pair(noise_multiplier=2.0, rate=1.0)
+    full = epsilon_bracket([(GaussianPair(noise_multiplier=2.0), 5)], delta=1e-5)
+    found = epsilon_bracket([(pair, 5)], delta=1e-5)
+    assert full.lower <= found.upper <= full.upper * (1 + 1e-3)
+
+
+def test_the_last_point_of_a_hull_has_nothing_to_give_its_mass_to() -> None:
+    losses = np.linspace(0.0, 1.0, 40)
+    mass = np.full(40, -1.0)
+    mass[0] = 3.0
+    in_turn = mass.copy()
+    take_hull(mass, losses=losses)
+    assert np.all(mass >= 0)
+    _leave_in_turn(in_turn, losses, np.arange(40))
+    assert np.all(in_turn >= 0)
+
+
+def test_a_pass_that_stops_early_has_its_own_curve_for_budgets() -> None:
+    early = Shuffle(batch_size=2, steps_per_pass=5, reshuffle=Reshuffle.EACH_PASS, dataset_size=40)
+    stopped, plain = renyi_bounds(event(early), REPLACE_ONE)
+    assert stopped.theorem is partial_shuffle_rdp
+    assert plain.theorem.id == "gaussian-per-pass"
+    assert np.all(stopped.loss >= 0)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "assumption"),
+    [
+        (NonUniform(max_weight=0.1), "data_independent_weights"),
+        (Poisson(sampling_probability=0.1), "poisson_sampling"),
+        (BallsAndBins(steps_per_pass=4), "balls_and_bins_sampling"),
+        (RandomAllocation(steps_per_pass=4, participations=2), "random_allocation_sampling"),
+        (FixedSize(batch_size=1, dataset_size=9), "fixed_size_sampling"),
+        (WithReplacement(batch_size=1, dataset_size=9), "with_replacement_sampling"),
+        (
+            TruncatedPoisson(sampling_probability=0.1, max_batch_size=1, dataset_size=9),
+            "truncated_poisson_sampling",
+        ),
+    ],
+)
+def test_every_bound_names_its_sampler_even_where_the_sampling_is_told(
+    sampling: Sampling, assumption: str
+) -> None:
+    for bound in pld_bounds(event(sampling), REPLACE_SPECIAL):
+        assert assumption in bound.assumptions
+
+
+def test_a_chance_that_underflows_attains_nothing() -> None:
+    assert _sampled(1.0, 0.0) is None
+
+
+def test_one_secret_order_for_all_passes_is_another_assumption_than_fresh_ones() -> None:
+    for reshuffle, named in (
+        (Reshuffle.ONCE, "secret_order"),
+        (Reshuffle.EACH_PASS, "fresh_secret_order"),
+    ):
+        shuffle = Shuffle(batch_size=4, steps_per_pass=3, reshuffle=reshuffle, dataset_size=10)
+        bound = gdp_bounds(event(shuffle), ADD_OR_REMOVE_ONE)[0]
+        assert named in bound.assumptions
+        found = guarantee(
+            taken((shuffle, 6)), relation=ADD_OR_REMOVE_ONE, delta=1e-5, accept=ACCEPTABLE
+        )
+        assert found.epsilon is not None
+        assert found.epsilon_lower is not None
+        assert 0 < found.epsilon_lower < found.epsilon
