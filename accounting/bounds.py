@@ -23,14 +23,9 @@ REASON_BATCHES_MOVE = (
 REASON_NOT_GAUSSIAN_DP = (
     "Under add_or_remove_one a batch of fixed size is not bounded as one Gaussian release."
 )
-REASON_COPIES = "A record may come up in one batch too often for its copies to be told apart."
 REASON_WEIGHTS = (
     "Under add_or_remove_one a record's absence changes the weights of all others. Use "
     "replace_special or replace_one."
-)
-REASON_THROUGH_NULL = (
-    "When a record is replaced this sampling is accounted through a null record, for a whole "
-    "ledger at once: by the pld accountant, or else as one Gaussian release a pass."
 )
 REASON_NOT_GAUSSIAN = "A step that adds no Gaussian noise is not a Gaussian release."
 REASON_FULL_OR_POISSON = (

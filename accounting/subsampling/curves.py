@@ -4,6 +4,7 @@ J is E[S^alpha] - 1, as in docs/theory/renyi.md; a mixture that is told has the 
 """
 
 import math
+from typing import Final
 
 import numpy as np
 from scipy import special
@@ -22,7 +23,7 @@ ADD_OR_REMOVE_ONE = NeighboringRelation.ADD_OR_REMOVE_ONE
 REPLACE_ONE = NeighboringRelation.REPLACE_ONE
 REPLACE_SPECIAL = NeighboringRelation.REPLACE_SPECIAL
 
-COPIES_FAIL: float = 1e-18  # chance of more copies in a batch than a curve provides for
+COPIES_FAIL: Final = 1e-18  # chance of more copies in a batch than a curve provides for
 
 
 def _mixed(parts: list[tuple[float, Array]], orders: Array) -> Array:

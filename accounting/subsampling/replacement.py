@@ -80,7 +80,7 @@ def _pair_from(
 ) -> DensePair:
     """The pair of the profiles with these (near, far) distances, in norm bounds a copy."""
     chances, rest = copies(batch_size=batch_size, dataset_size=dataset_size)
-    # The profile p_k h(1 + (a-1)/g) rises with g.
+    # A larger chance dominates; what it takes from the weights p_k / g is below CHANCE_ERROR.
     rate = rounded_up(chance_of_any(batch_size, dataset_size), ulps=LIBRARY_ULPS)
     losses = _grid(noise_multiplier, chances)
 

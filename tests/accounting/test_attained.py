@@ -223,3 +223,22 @@ def test_one_secret_order_for_all_passes_is_another_assumption_than_fresh_ones()
         assert found.epsilon is not None
         assert found.epsilon_lower is not None
         assert 0 < found.epsilon_lower < found.epsilon
+
+
+def test_passes_of_several_noises_are_not_counted_from_below() -> None:
+    balls = BallsAndBins(steps_per_pass=4)
+    spans = [Span(event=event(balls, noise), steps=2) for noise in (2.0, 1.0)]
+    assert attained_units(balance_of([spans]), REPLACE_SPECIAL) == []
+
+
+def test_an_order_that_is_used_again_is_not_amplified_where_passes_stop_early() -> None:
+    kept, fresh = (
+        Shuffle(batch_size=2, steps_per_pass=5, reshuffle=reshuffle, dataset_size=40)
+        for reshuffle in (Reshuffle.ONCE, Reshuffle.EACH_PASS)
+    )
+    assert fresh.stops_early
+    assert not kept.stops_early
+    assert [bound.theorem.id for bound in pld_bounds(event(kept), REPLACE_ONE)] == [
+        "gaussian-per-pass"
+    ]
+    assert len(renyi_bounds(event(kept), REPLACE_ONE)) == 1

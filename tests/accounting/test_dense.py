@@ -2,6 +2,7 @@
 
 import math
 
+import mpmath
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -185,3 +186,35 @@ def test_many_dense_pairs_are_bounded_by_their_moments(monkeypatch: pytest.Monke
     assert found.engine is bracket.Engine.CONTOUR
     pair = SampledGaussianPair(noise_multiplier=2.0, sampling_probability=0.01)
     assert epsilon_bracket([(pair, 240)], delta=1e-5).lower <= found.upper < math.inf
+
+
+def test_cells_have_no_more_of_the_one_law_and_no_less_of_the_other() -> None:
+    pair = cell_pair([(0.9, 0.0), (0.1, 1.0)], [(1.0, 0.0)], noise_multiplier=0.7)
+    edges = np.linspace(-dense.SPREAD * 0.7, 1 + dense.SPREAD * 0.7, dense.CELLS - 1)
+    with mpmath.workdps(50):
+        for i in range(1200, 2800, 40):
+            low, high = (mpmath.mpf(float(edge)) / mpmath.mpf(0.7) for edge in edges[i - 1 : i + 1])
+            plain = mpmath.ncdf(high) - mpmath.ncdf(low)
+            step = 1 / mpmath.mpf(0.7)
+            moved = mpmath.ncdf(high - step) - mpmath.ncdf(low - step)
+            assert pair.first[i] <= mpmath.mpf(0.9) * plain + mpmath.mpf(0.1) * moved
+            assert pair.second[i] >= plain
+
+
+def test_a_table_reaches_every_corner_it_was_given_to_the_last_digit() -> None:
+    pair = SampledGaussianPair(noise_multiplier=1.0, sampling_probability=0.01)
+    losses = np.linspace(0.0, 3.0, 120)
+    removed, added = (upper_profile(pair, losses, direction) for direction in Direction)
+    table = profile_pair(losses, removed=removed, added=added)
+    with mpmath.workdps(40):
+        for first, second, needed in (
+            (table.first, table.second, removed),
+            (table.second, table.first, added),
+        ):
+            for loss, value in list(zip(losses.tolist(), needed.tolist(), strict=True))[::7]:
+                x = mpmath.exp(mpmath.mpf(loss))
+                reached = mpmath.fsum(
+                    max(mpmath.mpf(p) - x * mpmath.mpf(q), 0)
+                    for p, q in zip(first, second, strict=True)
+                )
+                assert reached >= min(value, 1.0) * (1 - mpmath.mpf(10) ** -30)

@@ -231,3 +231,14 @@ def test_a_smaller_rate_would_be_exceeded() -> None:
     removed, _ = largest(fixed_size(2), REPLACE_ONE, 4, 1.0)
     pair = SampledGaussianPair(noise_multiplier=0.5, sampling_probability=0.36)
     assert np.any(removed > profiles(pair, direction=Direction.REMOVE, losses=LOSSES)[1] + 1e-6)
+
+
+@pytest.mark.parametrize(("q", "cap", "size"), [(0.3, 1, 4), (0.5, 2, 4), (0.2, 2, 3)])
+def test_a_cap_bounds_the_neighbour_that_has_a_record_more(q: float, cap: int, size: int) -> None:
+    sampling = TruncatedPoisson(sampling_probability=q, max_batch_size=cap, dataset_size=size)
+    ((pair, _),) = batch_bounds(0.4, sampling, ADD_OR_REMOVE_ONE)[0].loss
+    for others in (size - 1, size):
+        both = largest(truncated(q, cap), ADD_OR_REMOVE_ONE, others, 0.4)
+        for direction, exact in zip(Direction, both, strict=True):
+            upper = profiles(pair, direction=direction, losses=LOSSES)[1]
+            assert np.all(exact <= upper + 1e-8), (others, direction)
