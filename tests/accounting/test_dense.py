@@ -218,3 +218,15 @@ def test_a_table_reaches_every_corner_it_was_given_to_the_last_digit() -> None:
                     for p, q in zip(first, second, strict=True)
                 )
                 assert reached >= min(value, 1.0) * (1 - mpmath.mpf(10) ** -30)
+
+
+def test_what_a_table_lacks_is_added_to_all_its_masses(monkeypatch: pytest.MonkeyPatch) -> None:
+    losses = np.linspace(0.0, 3.0, 50)
+    values = 0.1 * np.exp(-3 * losses)
+    plain = profile_pair(losses, removed=values, added=values)
+    second = np.array(plain.second[-50:-1])
+    assert dense._excess(losses, 2 * values, second, 2 * float(values[-1])) > 0.5
+    monkeypatch.setattr(dense, "_excess", lambda *_: 0.5)
+    grown = profile_pair(losses, removed=values, added=values)
+    assert sum(grown.first) == pytest.approx(1.5 * sum(plain.first), rel=1e-9)
+    assert sum(grown.second) == pytest.approx(1.5 * sum(plain.second), rel=1e-9)

@@ -12,6 +12,7 @@ from accounting.balances import Balance, balance_of
 from accounting.bounds import failure
 from accounting.domination import pld_bounds
 from accounting.events import (
+    Direction,
     Event,
     Full,
     Gaussian,
@@ -27,6 +28,8 @@ from accounting.filters import RenyiFilter, best_order
 from accounting.guarantees import ACCEPTABLE
 from accounting.numerics import Array
 from accounting.pld.bracket import epsilon_bracket
+from accounting.pld.pairs import SampledGaussianPair
+from accounting.pld.profiles import profiles
 from accounting.renyi.conversion import rdp_epsilon
 from accounting.renyi.orders import ORDERS
 from accounting.renyi_bounds import renyi_bounds
@@ -252,3 +255,29 @@ def test_a_step_whose_losses_no_lattice_holds_is_left_to_other_accountants() -> 
     found = guarantee(balance_of([spans]), relation=REPLACE_ONE, delta=1e-3)
     assert found.epsilon is not None
     assert found.epsilon > 1e4
+
+
+def test_the_bound_of_a_cap_is_that_of_the_larger_neighbour_too() -> None:
+    sampling = TruncatedPoisson(sampling_probability=0.3, max_batch_size=2, dataset_size=5)
+    event = Event(mechanism=Gaussian(noise_multiplier=1.0), sampling=sampling)
+    ((pair, _),) = pld_bounds(event, ADD_OR_REMOVE_ONE)[0].loss
+    losses = np.array([0.0, 0.1, 0.5, 1.0, 2.0])
+    for size in (5, 6):
+        found = branches(sampling, dataset_size=size)
+        for direction in Direction:
+            upper = profiles(pair, direction=direction, losses=losses)[1]
+            parts = [
+                (
+                    found.open_chance,
+                    SampledGaussianPair(noise_multiplier=1.0, sampling_probability=0.3),
+                ),
+                (
+                    found.full_chance,
+                    SampledGaussianPair(noise_multiplier=0.5, sampling_probability=found.kept_rate),
+                ),
+            ]
+            least = sum(
+                chance * profiles(part, direction=direction, losses=losses)[0]
+                for chance, part in parts
+            )
+            assert np.all(upper >= least * (1 - 1e-7)), size
