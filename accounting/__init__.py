@@ -9,13 +9,18 @@ from typing import Any, Final
 from accounting import (
     answers,
     coarsening,
+    composition,
     curves,
     domination,
     filters,
     gaussian,
+    last_iterate,
+    local,
+    quarantine,
     renyi,
     shuffling,
     subsampling,
+    total_variation,
 )
 from accounting.accountants import guarantee
 from accounting.balances import Balance, OpenPass, advance, balance_of
@@ -39,6 +44,11 @@ THEOREMS: Final[tuple[Theorem[..., Any], ...]] = (
     *answers.THEOREMS,
     *filters.THEOREMS,
     *curves.THEOREMS,
+    *composition.THEOREMS,
+    *total_variation.THEOREMS,
+    *local.THEOREMS,
+    *last_iterate.THEOREMS,
+    *quarantine.THEOREMS,
 )
 
 __all__ = [

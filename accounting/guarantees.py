@@ -15,11 +15,13 @@ class Status(StrEnum):
     CONDITIONAL = "conditional"  # needs declared facts nobody can check from the events
     CONJECTURE = "conjecture"
     ESTIMATE = "estimate"
+    RETRACTED = "retracted"  # its authors took it back
+    REFUTED = "refuted"  # false as stated, with a counterexample
 
 
 # From the best to the least established; a guarantee has the status of its weakest theorem.
 STATUS_ORDER: tuple[Status, ...] = tuple(Status)
-# What may ever be accepted as a headline. Conjectures and estimates may not.
+# What may ever be accepted as a headline. What is not proved may not, and what is false least.
 ACCEPTABLE: frozenset[Status] = frozenset(
     {Status.PUBLISHED, Status.DERIVED, Status.DECLARED, Status.CONDITIONAL}
 )

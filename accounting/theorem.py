@@ -22,6 +22,7 @@ class Theorem(Generic[P, R]):
     relations: tuple[NeighboringRelation, ...]
     assumptions: tuple[Assumption, ...]
     function: Callable[P, R]
+    counterexample: str = ""  # what is known against it; never empty where it is refuted
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Evaluate the bound."""
@@ -45,6 +46,7 @@ def theorem(
     status: Status,
     relations: tuple[NeighboringRelation, ...],
     assumptions: tuple[Assumption, ...] = (),
+    counterexample: str = "",
 ) -> Callable[[Callable[P, R]], Theorem[P, R]]:
     """Turn a function into a theorem; the docstring is its statement."""
 
@@ -56,6 +58,7 @@ def theorem(
             relations=relations,
             assumptions=assumptions,
             function=function,
+            counterexample=counterexample,
         )
 
     return state

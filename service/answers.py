@@ -319,6 +319,7 @@ class BoundAnswer(Answer):
     relations: list[str]
     assumptions: list[str]
     parameters: list[str]
+    counterexample: str | None  # what is known against it
 
 
 class Page(Answer):
@@ -363,6 +364,7 @@ def bound_answers() -> Mapping[str, BoundAnswer]:
             relations=list(theorem.relations),
             assumptions=list(theorem.assumptions),
             parameters=list(theorem.parameters),
+            counterexample=theorem.counterexample or None,
         )
         for theorem in accounting.THEOREMS
     }
