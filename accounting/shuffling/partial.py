@@ -125,8 +125,8 @@ def partial_shuffle_rdp(
     status=Status.CONJECTURE,
     relations=(NeighboringRelation.REPLACE_ONE,),
     assumptions=_ASSUMPTIONS,
-    counterexample="n 1000, half of a pass, noise 2, one record +L among -L: the exact RDP of order 14 "
-    "is 0.0791, the formula 0.0559.",
+    counterexample="n 1000, half of a pass, noise 2, one record +L among -L: the exact RDP of "
+    "order 14 is 0.0791, the formula 0.0559.",
 )
 def conjectured_partial_shuffle_rdp(
     *, noise_multiplier: float, dataset_size: int, steps_per_pass: int, orders: Array
