@@ -56,6 +56,15 @@ class Assumption(StrEnum):
         "others_unaffected"  # at most once a step; nobody else's place depends on it
     )
     PARAMETERS_FIXED_IN_ADVANCE = "parameters_fixed_in_advance"
+    # What a run that shows its last iterate alone must declare.
+    HIDDEN_ITERATES = "hidden_iterates"  # none but the released is shown, nor a metric of it
+    LOSS_CURVATURE = "loss_curvature"  # every record's loss is as smooth and as convex as declared
+    CLIPPING_INACTIVE = "clipping_inactive"  # no gradient is ever above the norm bound
+    GENERALIZED_LINEAR_MODEL = "generalized_linear_model"  # a clipped gradient is one, of a loss
+    PROJECTION_EVERY_STEP = "projection_every_step"  # onto a convex set of the declared diameter
+    FIXED_DIVISOR = "fixed_divisor"  # sums are divided by a constant
+    DATA_INDEPENDENT_START = "data_independent_start"  # the first iterate says nothing of the data
+    DATA_INDEPENDENT_ORDER = "data_independent_order"  # who is in which batch says nothing either
 
 
 class ValidFor(StrEnum):
