@@ -1,8 +1,7 @@
 """What goes out: the shapes of every answer."""
 
 import math
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
@@ -13,6 +12,9 @@ from accounting.calibration import Calibrated
 from accounting.curves import Profile, rate_grid
 from accounting.events import NeighboringRelation
 from accounting.guarantees import Bound, Guarantee
+from accounting.hidden import HIDDEN
+
+EVERY_STEP: Final = "every_step"
 
 
 class Answer(BaseModel):
@@ -60,13 +62,23 @@ class GuaranteeAnswer(Answer):
     core_version: str
     unamplified_epsilon: float | None  # nats, upper; the same events with sampling full
     poisson_would_say: PoissonWouldSay | None  # for shuffled and cyclic batches
+    release: str  # which iterates count as shown in epsilon
+    release_reason: str | None  # why every iterate does, where a run declared that it hides some
     reason: str | None  # why epsilon is null
     alternatives: list[Alternative]
 
 
-def guarantee_answer(guarantee: Guarantee, *, balance: Balance, sequence: int) -> GuaranteeAnswer:
-    """The wire form of a guarantee."""
+def guarantee_answer(
+    guarantee: Guarantee,
+    *,
+    balance: Balance,
+    sequence: int,
+    release: str = EVERY_STEP,
+    release_reason: str | None = None,
+) -> GuaranteeAnswer:
+    """The wire form of a guarantee, for a run that declared which iterates it shows."""
     headline = guarantee.headline
+    hides = headline is not None and headline.accountant == HIDDEN
     return GuaranteeAnswer(
         epsilon=guarantee.epsilon,
         epsilon_lower=guarantee.epsilon_lower,
@@ -83,6 +95,8 @@ def guarantee_answer(guarantee: Guarantee, *, balance: Balance, sequence: int) -
         core_version=accounting.__version__,
         unamplified_epsilon=guarantee.unamplified_epsilon,
         poisson_would_say=_poisson_would_say(guarantee.poisson_would_say),
+        release=release if hides else EVERY_STEP,
+        release_reason=release_reason or guarantee.hidden_reason,
         reason=guarantee.reason,
         alternatives=[_alternative(bound) for bound in guarantee.alternatives],
     )
@@ -122,13 +136,16 @@ class PlanAnswer(GuaranteeAnswer):
 
 
 def plan_answer(
-    guarantee: Guarantee, *, balance: Balance, solved: Calibrated | None = None
+    guarantee: Guarantee,
+    *,
+    balance: Balance,
+    solved: Calibrated | None = None,
+    release: str = EVERY_STEP,
 ) -> PlanAnswer:
     """The wire form of a plan's guarantee, and of the value that was solved for."""
     value = Solved(parameter=solved.parameter, value=solved.value) if solved else None
-    return PlanAnswer(
-        **dict(guarantee_answer(guarantee, balance=balance, sequence=0)), solved=value
-    )
+    answer = guarantee_answer(guarantee, balance=balance, sequence=0, release=release)
+    return PlanAnswer(**dict(answer), solved=value)
 
 
 class BudgetAnswer(Answer):
@@ -184,7 +201,23 @@ class RunAnswer(Answer):
     steps: int
     next_step: int  # of branch main
     branches: list[BranchAnswer]
+    releases: int  # iterates that were shown; the ledger document names them
     created_at: str
+
+
+class FinishedRun(RunAnswer):
+    """A run at its end."""
+
+    guarantee: GuaranteeAnswer | None  # of a run that declared which iterates it shows
+
+
+class ReleaseAnswer(Answer):
+    """An iterate that was shown."""
+
+    run: str
+    branch: str
+    step: int  # the iterate after this step
+    recorded_at: str
 
 
 class AppendAnswer(Answer):
@@ -309,19 +342,6 @@ def curve_answer(
     )
 
 
-class BoundAnswer(Answer):
-    """A theorem of the registry."""
-
-    id: str
-    statement: str
-    source: str
-    status: str
-    relations: list[str]
-    assumptions: list[str]
-    parameters: list[str]
-    counterexample: str | None  # what is known against it
-
-
 class Page(Answer):
     """Part of a list."""
 
@@ -340,31 +360,8 @@ class RunPage(Page):
     runs: list[RunAnswer]
 
 
-class BoundList(Answer):
-    """Every theorem built."""
-
-    bounds: list[BoundAnswer]
-
-
 class Health(Answer):
     """Whether the service can answer."""
 
     status: str
     open_mode: bool
-
-
-def bound_answers() -> Mapping[str, BoundAnswer]:
-    """The registry by id."""
-    return {
-        theorem.id: BoundAnswer(
-            id=theorem.id,
-            statement=theorem.statement,
-            source=theorem.source,
-            status=theorem.status,
-            relations=list(theorem.relations),
-            assumptions=list(theorem.assumptions),
-            parameters=list(theorem.parameters),
-            counterexample=theorem.counterexample or None,
-        )
-        for theorem in accounting.THEOREMS
-    }

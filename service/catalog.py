@@ -8,7 +8,14 @@ from pydantic import BaseModel
 from sqlalchemy import Connection, Row, Select, Table, bindparam, func, insert, select
 
 from accounting.events import NeighboringRelation
-from service.answers import BranchAnswer, BudgetAnswer, DatasetAnswer, RunAnswer
+from service.answers import (
+    EVERY_STEP,
+    BranchAnswer,
+    BudgetAnswer,
+    DatasetAnswer,
+    RunAnswer,
+)
+from service.assumptions import declared_of
 from service.balances import (
     Scope,
     dataset_balance,
@@ -25,8 +32,9 @@ from service.errors import (
     OutOfSequenceError,
     RunExistsError,
 )
+from service.hiding import planned_run
 from service.schemas import NewBranch, NewDataset, NewRun, accepted_statuses
-from service.tables import branches, datasets, runs
+from service.tables import branches, datasets, releases, runs
 
 MAIN = "main"
 
@@ -54,6 +62,10 @@ _LOCKED_OF_RUNS: Final = (
 )
 _BRANCH_NAMED: Final = select(branches).where(
     branches.c.run_id == bindparam("run"), branches.c.name == bindparam("named")
+)
+
+_RELEASES_OF_RUN: Final = (
+    select(func.count()).select_from(releases).where(releases.c.run_id == bindparam("run"))
 )
 
 
@@ -204,9 +216,21 @@ def create_run(connection: Connection, new: NewRun) -> tuple[RunAnswer, bool]:
         InvalidRequestError: the plan does not fit the dataset.
     """
     dataset = find_dataset(connection, new.dataset)
+    plan = []
     if new.plan is not None:
-        spans_of(new.plan, dataset_size=dataset.dataset_size, first_step=0, location="plan")
-    message = new.model_dump(mode="json", exclude_none=True)
+        plan = spans_of(new.plan, dataset_size=dataset.dataset_size, first_step=0, location="plan")
+    if new.release != EVERY_STEP:
+        declared_of(new.assumptions, location="assumptions")
+        if plan:  # without one every step will count as shown
+            planned_run(
+                new.assumptions,
+                new.release,
+                spans=plan,
+                relation=NeighboringRelation(dataset.neighboring_relation),
+                dataset_size=dataset.dataset_size,
+            )
+    plan_json = new.model_dump(mode="json", include={"plan"}, exclude_none=True).get("plan")
+    assumptions = new.model_dump(mode="json", include={"assumptions"})["assumptions"]
     request = _request(new, without={"writer"})
     created = _insert_named(
         connection,
@@ -217,8 +241,8 @@ def create_run(connection: Connection, new: NewRun) -> tuple[RunAnswer, bool]:
             "writer": new.writer,
             "delta": new.delta,
             "release": new.release,
-            "assumptions": canonical(new.assumptions),
-            "plan": None if new.plan is None else canonical(message["plan"]),
+            "assumptions": canonical(assumptions),
+            "plan": None if plan_json is None else canonical(plan_json),
             "labels": canonical(new.labels),
             "request": request,
             "state": "active",
@@ -340,6 +364,7 @@ def run_answer(connection: Connection, run: Row[Any]) -> RunAnswer:
         steps=sum(branch.next_step - branch.from_step for branch in found),
         next_step=found[0].next_step,
         branches=[_branch_answer(branch, run.name) for branch in found],
+        releases=connection.scalar(_RELEASES_OF_RUN, {"run": run.id}) or 0,
         created_at=stamp(run.created_at),
     )
 

@@ -1,4 +1,4 @@
-"""The command line: serve, migrate, demo, epsilon, calibrate, bounds, bound, openapi, keys."""
+"""The commands serve, migrate, demo, epsilon, calibrate, bounds, bound, openapi, figures, keys."""
 
 import json
 import signal
@@ -13,6 +13,7 @@ from rich.table import Column, Table
 
 import accounting
 from service.errors import InvalidRequestError, LedgerError, StartupError, UnavailableError
+from service.figures.command import figures
 
 app = typer.Typer(
     name="dpledger",
@@ -153,7 +154,10 @@ def epsilon(
     as_json: Annotated[bool, typer.Option("--json", help="the guarantee as JSON")] = False,
 ) -> None:
     """Recompute what a ledger document guarantees, offline."""
+    from accounting.accountants import BEST
+    from accounting.hidden import guarantee_of_hidden
     from service.answers import guarantee_answer
+    from service.hiding import hidden_of
     from service.schemas import accepted_statuses, relation_of
 
     if not 0 < delta < 1:
@@ -168,11 +172,21 @@ def epsilon(
             accept=accepted_statuses(document.accept),
             accountant=accountant,
         )
+        hidden = hidden_of(document)
     except InvalidRequestError as error:
         raise _fail(f"{ledger}: {error.detail}") from None
     except ValueError as error:
         raise _fail(f"--accountant: {error}") from None
-    answer = guarantee_answer(found, balance=balance, sequence=0)
+    if hidden.run is not None and accountant == BEST:
+        accept = accepted_statuses(document.accept)
+        found = guarantee_of_hidden(found, hidden.run, accept=accept)
+    answer = guarantee_answer(
+        found,
+        balance=balance,
+        sequence=0,
+        release=hidden.release,
+        release_reason=hidden.reason,
+    )
     if as_json:
         typer.echo(answer.model_dump_json(indent=2))
         return
@@ -260,7 +274,7 @@ def bounds(
     as_json: Annotated[bool, typer.Option("--json", help="the registry as JSON")] = False,
 ) -> None:
     """List every theorem the accountant may use."""
-    from service.answers import bound_answers
+    from service.registry import bound_answers
 
     answers = bound_answers()
     if as_json:
@@ -300,6 +314,9 @@ def openapi() -> None:
     from service.app import openapi_document
 
     typer.echo(json.dumps(openapi_document(), indent=1, sort_keys=True))
+
+
+app.command()(figures)
 
 
 @keys.command("create")

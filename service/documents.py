@@ -48,6 +48,7 @@ from service.schemas import (
 from service.wire import Delta, Wire
 
 FORMAT: Final = "dpledger/1"
+State = Literal["active", "finished", "aborted", "reopened"]
 
 
 class RecordedEvent(PlannedEvent):
@@ -72,6 +73,13 @@ class Overdraft(Wire):
     steps: MergedSteps
 
 
+class ReleasedIterate(Wire):
+    """An iterate that was shown to somebody: the one after a step."""
+
+    branch: Name
+    step: Step
+
+
 class LedgerDocument(Wire):
     """Everything that was recorded of a run."""
 
@@ -87,6 +95,8 @@ class LedgerDocument(Wire):
     delta: Delta | None = None
     accept: list[Acceptable] | None = None
     plan: list[PlannedEvent] | None = None
+    state: State | None = None
+    releases: list[ReleasedIterate] = Field(default_factory=list)
     overdrafts: list[Overdraft] | None = None
     labels: Labels | None = None
 

@@ -1,6 +1,6 @@
 """Refusals, as exceptions: their text is safe to show and never repeats what was sent."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 
@@ -30,6 +30,15 @@ class InvalidRequestError(LedgerError):
         super().__init__(
             f"{location}: {message}", errors=[{"location": location, "message": message}]
         )
+
+    @classmethod
+    def of(cls, faults: Mapping[str, str]) -> "InvalidRequestError":
+        """Several faults, by location, in one refusal."""
+        (location, message), *_ = faults.items()
+        error = cls(location, message)
+        error.detail = "; ".join(f"{where}: {what}" for where, what in faults.items())
+        error.extra = {"errors": [{"location": w, "message": m} for w, m in faults.items()]}
+        return error
 
 
 class ConflictError(LedgerError):

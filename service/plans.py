@@ -15,10 +15,12 @@ from accounting.calibration import Parameter, UnreachableError
 from accounting.domination import pld_bounds
 from accounting.events import Event, NeighboringRelation, Span
 from accounting.guarantees import Status
+from accounting.hidden import guarantee_of_hidden
 from service.admission import unbounded
-from service.answers import PlanAnswer, plan_answer
+from service.answers import EVERY_STEP, PlanAnswer, plan_answer
 from service.documents import spans_of
 from service.errors import InvalidRequestError, TooExpensiveError, UnsupportedEventError
+from service.hiding import planned_run
 from service.mechanisms import (
     ApproximateDpMechanism,
     NoiseMultiplier,
@@ -30,9 +32,11 @@ from service.samplings import Count, ExpectedBatchSize, RatelessSampling
 from service.schemas import (
     EVENTS_MAX,
     Acceptable,
+    Assumptions,
     BudgetEpsilon,
     PlannedEvent,
     Relation,
+    Release,
     Step,
     Steps,
     accepted_statuses,
@@ -61,6 +65,8 @@ class Plan(_Plan):
     """Events that have not happened, to be accounted."""
 
     events: list[PlannedEvent] = Field(min_length=1, max_length=EVENTS_MAX)
+    release: Release = EVERY_STEP
+    assumptions: Assumptions = Field(default_factory=dict)
 
 
 class OpenGaussian(Wire):
@@ -241,7 +247,14 @@ def account(asked: Plan) -> PlanAnswer:
         accountant=terms.accountant,
         spend=terms.spend,
     )
-    return plan_answer(found, balance=balance)
+    if asked.release != EVERY_STEP and terms.accountant == accountants.BEST:
+        terms.spend()
+        hidden = planned_run(
+            asked.assumptions, asked.release, spans=spans, relation=terms.relation,
+            dataset_size=asked.dataset_size,
+        )  # fmt: skip
+        found = guarantee_of_hidden(found, hidden, accept=terms.accept)
+    return plan_answer(found, balance=balance, release=asked.release)
 
 
 def solve(asked: Target) -> PlanAnswer:

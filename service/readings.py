@@ -4,16 +4,19 @@ import json
 import time
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final, TypedDict
 
-from sqlalchemy import Connection, Row, select
+from sqlalchemy import Connection, Row, bindparam, select
 
 from accounting import accountants, curves
 from accounting.balances import Balance, OpenPass, advance, starts_anew
 from accounting.events import Event, NeighboringRelation, Span
+from accounting.hidden import guarantee_of_hidden
 from service.answers import (
+    EVERY_STEP,
     Curve,
     DatasetGuarantee,
+    FinishedRun,
     GuaranteeAnswer,
     History,
     HistoryPoint,
@@ -27,15 +30,31 @@ from service.catalog import (
     dataset_of,
     find_dataset,
     find_run,
+    run_answer,
     scope_of_dataset,
 )
-from service.documents import FORMAT, canonical, event_of, merged
+from service.documents import FORMAT, LedgerDocument, canonical, event_of, merged
 from service.errors import InvalidRequestError
-from service.tables import branches, distinct_events, entries
+from service.hiding import NOTHING_HIDDEN, Hidden, hidden_of, why_shown
+from service.tables import branches, distinct_events, entries, releases
 
 CURVE_SECONDS = 1.0  # of processor time, after which no further point is begun
 HISTORY_SECONDS = 5.0  # the same for a history
 READING = "rdp"  # what an append answers with: the cheapest accountant that serves every event
+
+
+class Target(TypedDict):
+    """What a guarantee is asked for: epsilon at this delta, or delta at this epsilon."""
+
+    delta: float | None
+    epsilon: float | None
+
+
+_RELEASES: Final = (
+    select(releases.c.branch_id, releases.c.step)
+    .where(releases.c.run_id == bindparam("run"))
+    .order_by(releases.c.branch_id, releases.c.step)
+)
 
 
 def guarantee_of(
@@ -46,6 +65,7 @@ def guarantee_of(
     delta: float | None = None,
     epsilon: float | None = None,
     accountant: str = accountants.BEST,
+    hidden: Hidden = NOTHING_HIDDEN,
 ) -> GuaranteeAnswer:
     """What a balance of a dataset's events guarantees."""
     found = accountants.guarantee(
@@ -56,7 +76,15 @@ def guarantee_of(
         accept=accept_of(dataset),
         accountant=accountant,
     )
-    return answer(found, balance=balance, sequence=sequence)
+    if hidden.run is not None and accountant == accountants.BEST:
+        found = guarantee_of_hidden(found, hidden.run, accept=accept_of(dataset), epsilon=epsilon)
+    return answer(
+        found,
+        balance=balance,
+        sequence=sequence,
+        release=hidden.release,
+        release_reason=hidden.reason,
+    )
 
 
 def delta_of(dataset: Row[Any], run: Row[Any] | None = None) -> float | None:
@@ -68,17 +96,17 @@ def delta_of(dataset: Row[Any], run: Row[Any] | None = None) -> float | None:
 
 def _target(
     dataset: Row[Any], run: Row[Any] | None, delta: float | None, epsilon: float | None
-) -> dict[str, float | None]:
+) -> Target:
     if delta is not None and epsilon is not None:
         raise InvalidRequestError("query.epsilon", "give delta or epsilon, not both")
     if epsilon is not None:
-        return {"epsilon": epsilon}
+        return Target(epsilon=epsilon, delta=None)
     delta = delta_of(dataset, run) if delta is None else delta
     if delta is None:
         raise InvalidRequestError(
             "query.delta", "must be given: neither the run nor the dataset's budget has one"
         )
-    return {"delta": delta}
+    return Target(epsilon=None, delta=delta)
 
 
 def run_guarantee(
@@ -102,8 +130,35 @@ def run_guarantee(
         dataset,
         sequence=dataset.head_sequence,
         accountant=accountant,
+        hidden=_hidden(connection, run, dataset),
         **_target(dataset, run, delta, epsilon),
     )
+
+
+def _hidden(connection: Connection, run: Row[Any], dataset: Row[Any]) -> Hidden:
+    """What the run hides; its document is only read where it may matter."""
+    if run.release == EVERY_STEP:
+        return NOTHING_HIDDEN
+    if reason := why_shown(run.state):
+        return Hidden(release=run.release, reason=reason)
+    document = _document(connection, run, dataset)
+    return hidden_of(LedgerDocument.model_validate(document))
+
+
+def finished_run(connection: Connection, run_name: str) -> FinishedRun:
+    """A run at its end; with its guarantee where it declared what it hides and a delta is known.
+
+    Raises:
+        NotFoundError: there is no such run.
+    """
+    run = find_run(connection, run_name)
+    delta = delta_of(dataset_of(connection, run), run)
+    guarantee = None
+    if run.release != EVERY_STEP and delta is not None:
+        guarantee = run_guarantee(
+            connection, run_name, delta=delta, epsilon=None, accountant=accountants.BEST
+        )
+    return FinishedRun(**dict(run_answer(connection, run)), guarantee=guarantee)
 
 
 def dataset_guarantee(
@@ -257,7 +312,11 @@ def ledger_document(connection: Connection, run_name: str) -> str:
         NotFoundError: there is no such run.
     """
     run = find_run(connection, run_name)
-    dataset = dataset_of(connection, run)
+    return canonical(_document(connection, run, dataset_of(connection, run)))
+
+
+def _document(connection: Connection, run: Row[Any], dataset: Row[Any]) -> dict[str, Any]:
+    """The run's ledger document."""
     spans: dict[int, list[tuple[int, int, str]]] = {}
     beyond: dict[int, list[tuple[int, int, str]]] = {}
     for row in _recorded(connection, run):
@@ -275,6 +334,7 @@ def ledger_document(connection: Connection, run_name: str) -> str:
         "assumptions": json.loads(run.assumptions),
         "events": [],
         "run": run.name,
+        "state": run.state,
         "dataset": dataset.name,
         "accept": json.loads(dataset.accept),
         "labels": json.loads(run.labels),
@@ -296,8 +356,14 @@ def ledger_document(connection: Connection, run_name: str) -> str:
             for branch in found
             if branch.name != MAIN
         ],
+        "releases": [
+            {"branch": branch.name, "step": row.step}
+            for row in connection.execute(_RELEASES, {"run": run.id})
+            for branch in found
+            if branch.id == row.branch_id
+        ],
     }
     main = next(branch for branch in found if branch.name == MAIN)
     document["events"] = merged(spans.get(main.id, []))
     document |= {key: value for key, value in optional.items() if value}
-    return canonical(document)
+    return document

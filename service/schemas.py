@@ -6,6 +6,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
     AfterValidator,
+    BeforeValidator,
     Field,
     ValidationError,
     ValidatorFunctionWrapHandler,
@@ -15,6 +16,8 @@ from pydantic_core import PydanticCustomError
 
 from accounting.events import Event, NeighboringRelation
 from accounting.guarantees import ACCEPTABLE, DEFAULT_ACCEPT, Status
+from accounting.last_iterate.declared import STAGES_MAX
+from service.assumptions import StageMessage
 from service.mechanisms import MechanismMessage, to_mechanism
 from service.samplings import Count, SamplingMessage, to_sampling
 from service.wire import Delta, Wire, bounds, within
@@ -65,7 +68,16 @@ Step = Annotated[
     int, AfterValidator(within(0, STEP_MAX)), Field(json_schema_extra=bounds(0, STEP_MAX))
 ]
 Relation = Literal["add_or_remove_one", "replace_one", "replace_special"]
-Release = Literal["every_step", "every_pass", "last_iterate"]
+
+
+def _each_pass(value: Any) -> Any:
+    return "every_pass" if value == "every_epoch" else value
+
+
+# What is ever shown of a run's iterates; every_epoch is read as every_pass.
+Release = Annotated[
+    Literal["every_step", "every_pass", "last_iterate"], BeforeValidator(_each_pass)
+]
 Mode = Literal["record", "charge"]
 Acceptable = Literal["published", "derived", "declared", "conditional"]
 
@@ -123,11 +135,13 @@ def _attested(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
         return validate(value)
     except ValidationError:
         raise PydanticCustomError(
-            "not_attested", "must be true, false, a finite number or printable text"
+            "not_attested",
+            "must be true, false, null, a finite number, printable text or stages of a rate",
         ) from None
 
 
-Attested = Annotated[bool | float | Text, WrapValidator(_attested)]
+Stages = Annotated[list[StageMessage], Field(max_length=STAGES_MAX)]
+Attested = Annotated[bool | float | Text | Stages | None, WrapValidator(_attested)]
 Assumptions = Annotated[dict[Name, Attested], Field(max_length=LABELS_MAX)]
 Labels = Annotated[dict[Name, Text], Field(max_length=LABELS_MAX)]
 
@@ -152,6 +166,13 @@ class NewBranch(Wire):
     name: Name
     writer: Writer
     from_step: Step
+
+
+class NewRelease(Wire):
+    """An iterate that was shown to somebody: the one after a step."""
+
+    branch: Name = "main"
+    step: Step
 
 
 class Finish(Wire):

@@ -120,6 +120,18 @@ branches = Table(
     UniqueConstraint("run_id", "name"),
 )
 
+# Iterates that were shown to somebody; facts, like entries, and never deleted.
+releases = Table(
+    "releases",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("run_id", ForeignKey("runs.id"), nullable=False, index=True),
+    Column("branch_id", ForeignKey("branches.id"), nullable=False),
+    Column("step", BigInteger, nullable=False),  # the iterate after this step
+    Column("recorded_at", DateTime(timezone=True), nullable=False),
+    UniqueConstraint("branch_id", "step"),
+)
+
 entries = Table(
     "entries",
     metadata,

@@ -137,9 +137,11 @@ class Client:
             name: global, never reused.
             dataset: what it trains on.
             delta: at which epsilon is told, in (0, 1); by default that of the dataset's budget.
-            release: every_step, every_pass or last_iterate.
-            assumptions: what the trainer declares about itself.
-            plan: events that are meant to happen, each made by `event(...)`.
+            release: which iterates are ever shown: every_step, every_pass or last_iterate.
+            assumptions: what the trainer declares about itself; unless every step is shown, all
+                that the service's guide on hidden iterates lists.
+            plan: events that are meant to happen, each made by `event(...)`. Only a run that
+                followed its plan has hidden anything.
             budget: of this run alone: {"epsilon": nats, "delta": in (0, 1)}.
             labels: free text by name.
             mode: "record" steps after they were taken, or "charge" them before.
@@ -263,6 +265,8 @@ class Client:
         delta: float,
         dataset_size: int | None = None,
         accept: Sequence[str] | None = None,
+        release: str | None = None,
+        assumptions: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
         """The guarantee of events that have not happened; nothing is recorded.
 
@@ -272,6 +276,8 @@ class Client:
             delta: in (0, 1).
             dataset_size: records, where the sampling needs it.
             accept: as for `create_dataset`.
+            release: as for `start_run`; by default every_step.
+            assumptions: as for `start_run`.
 
         Raises:
             UnsupportedEvent: no accepted theorem bounds an event.
@@ -282,6 +288,8 @@ class Client:
             "delta": delta,
             "dataset_size": dataset_size,
             "accept": accept,
+            "release": release,
+            "assumptions": assumptions,
         }
         return self._transport.post("/v1/plan", body)
 

@@ -165,8 +165,28 @@ class Run:
         path = f"/v1/runs/{self.name}/guarantee"
         return self._transport.get(path, delta=delta, epsilon=epsilon, accountant=accountant)
 
-    def finish(self, state: Literal["finished", "aborted"] = "finished") -> None:
+    def release(self, step: int | None = None) -> None:
+        """Tell that an iterate was shown to somebody: a checkpoint, a metric computed from it.
+
+        In a run that hides its iterates, hiding ends up to there. Recorded steps are sent first.
+
+        Args:
+            step: the iterate after this step; by default the last step that was taken.
+
+        Raises:
+            OutOfSequence: the branch has not recorded that step.
+            DPLedgerError: it could not be sent, or was refused; the iterate is not known as shown.
+        """
+        self.flush()
+        step = self.next_step - 1 if step is None else int(index(step))
+        body = {"branch": self.branch, "step": step}
+        self._transport.post(f"/v1/runs/{self.name}/releases", body)
+
+    def finish(self, state: Literal["finished", "aborted"] = "finished") -> dict[str, Any]:
         """Send what is left, then close the run. Steps recorded later reopen it as an incident.
+
+        Returns:
+            The run at its end; under "guarantee" what it spent, if it declared what it hides.
 
         Raises:
             DPLedgerError: steps could not be sent, and the run stays open; or it was refused.
@@ -174,8 +194,9 @@ class Run:
         with self._state:
             self._ending = True
         self.flush()
-        self._transport.post(f"/v1/runs/{self.name}:finish", {"state": state})
+        ended = self._transport.post(f"/v1/runs/{self.name}:finish", {"state": state})
         self._ended = True
+        return ended
 
     def __enter__(self) -> Self:
         return self

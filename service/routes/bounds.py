@@ -2,9 +2,9 @@
 
 from fastapi import APIRouter
 
-from service.answers import BoundAnswer, BoundList, bound_answers
 from service.auth import Viewer
 from service.errors import NotFoundError
+from service.registry import BoundAnswer, BoundList, bound_answers
 from service.routes.parameters import PathName
 
 router = APIRouter(prefix="/v1/bounds", tags=["bounds"])

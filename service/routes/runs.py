@@ -4,7 +4,17 @@ from fastapi import APIRouter, Response
 from sqlalchemy import select
 
 from service import catalog, readings
-from service.answers import BranchAnswer, Curve, GuaranteeAnswer, History, RunAnswer, RunPage
+from service import releases as shown
+from service.answers import (
+    BranchAnswer,
+    Curve,
+    FinishedRun,
+    GuaranteeAnswer,
+    History,
+    ReleaseAnswer,
+    RunAnswer,
+    RunPage,
+)
 from service.auth import Trainer, Viewer
 from service.database import snapshot, transaction
 from service.documents import LedgerDocument
@@ -18,7 +28,7 @@ from service.routes.parameters import (
     RunPages,
     token_of,
 )
-from service.schemas import Finish, NewBranch, NewRun
+from service.schemas import Finish, NewBranch, NewRelease, NewRun
 from service.tables import runs
 
 router = APIRouter(prefix="/v1/runs", route_class=StrictRoute, tags=["runs"])
@@ -69,10 +79,23 @@ def create_branch(
 
 
 @router.post("/{run}:finish")
-def finish_run(run: PathName, end: Finish, database: Database, _caller: Trainer) -> RunAnswer:
+def finish_run(run: PathName, end: Finish, database: Database, _caller: Trainer) -> FinishedRun:
     """Close a run as finished or aborted."""
     with transaction(database) as connection:
-        return catalog.finish_run(connection, run, end.state)
+        catalog.finish_run(connection, run, end.state)
+    with snapshot(database) as connection:  # its guarantee may take time; no lock is held
+        return readings.finished_run(connection, run)
+
+
+@router.post("/{run}/releases", status_code=201)
+def record_release(
+    run: PathName, new: NewRelease, database: Database, _caller: Trainer, response: Response
+) -> ReleaseAnswer:
+    """Record that the iterate after a step was shown; 200 when that was known."""
+    with transaction(database) as connection:
+        answer, created = shown.record_release(connection, run, new)
+    response.status_code = 201 if created else 200
+    return answer
 
 
 @router.get("/{run}/guarantee")

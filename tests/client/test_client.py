@@ -178,13 +178,16 @@ def test_plan_and_bounds(service: FakeService, client: Client) -> None:
         ]
     )
     events = [dp.event(mechanism=dp.gaussian(noise_multiplier=2), sampling=dp.full(), steps=3)]
-    planned = client.plan(neighboring_relation="replace_one", events=events, delta=1e-5)
+    planned = client.plan(
+        neighboring_relation="replace_one", events=events, delta=1e-5, release="last_iterate"
+    )
     assert planned == {"epsilon": 1.0}
     assert client.bounds() == [{"id": "gdp"}]
     assert json.loads(service.requests[0].content) == {
         "neighboring_relation": "replace_one",
         "events": events,
         "delta": 1e-5,
+        "release": "last_iterate",
     }
 
 

@@ -3,7 +3,7 @@
 import threading
 
 import pytest
-from dpledger_client import BudgetExhausted, Client, RunExists, gaussian, poisson
+from dpledger_client import BudgetExhausted, Client, RunExists, cyclic, event, gaussian, poisson
 
 from tests.service.samples import BUDGET
 
@@ -89,3 +89,45 @@ def test_threads_that_share_a_run_lose_no_step(client: Client) -> None:
             for thread in threads:
                 thread.join()
         assert client.run("run")["steps"] == 480
+
+
+def test_a_run_that_hides_its_iterates_is_told_what_that_was_worth(client: Client) -> None:
+    client.create_dataset(
+        "data",
+        dataset_size=1000,
+        neighboring_relation="replace_one",
+        privacy_unit="example",
+        accept=["published", "conditional"],
+    )
+    step = {"mechanism": NOISE, "sampling": cyclic(batch_size=100, steps_per_pass=10)}
+    assumptions = {
+        "data_order": "cyclic",
+        "loss_smoothness": 1.0,
+        "loss_convexity": 0.0,
+        "learning_rate": 0.5,
+        "max_grad_norm": 1.0,
+        "gradient_divisor": 100.0,
+        "projection_diameter": None,
+        "clipping_can_be_active": True,
+        "generalized_linear_model": True,
+        "initialization_data_independent": True,
+    }
+    with client:
+        plan = [event(**step, steps=30)]
+        run = client.start_run(
+            "run", "data", delta=1e-5, release="last_iterate", assumptions=assumptions, plan=plan
+        )
+        for _ in range(30):
+            run.step(**step)
+        shown = run.guarantee()["epsilon"]
+        hidden = run.finish()["guarantee"]
+        assert hidden["release"] == "last_iterate"
+        assert hidden["epsilon"] < shown
+        run.release(9)
+        assert hidden["epsilon"] < run.guarantee()["epsilon"] < shown
+        run.release()
+        planned = client.plan(
+            neighboring_relation="replace_one", dataset_size=1000, events=plan, delta=1e-5,
+            accept=["published", "conditional"], release="last_iterate", assumptions=assumptions,
+        )  # fmt: skip
+        assert planned["epsilon"] == hidden["epsilon"]

@@ -243,7 +243,10 @@ RUNS: dict[str, tuple[str, Json]] = {
     "too many labels": ("body.labels", run("other", labels={f"l{i}": MARK for i in range(65)})),
     "assumptions nested": ("body.assumptions.a", run("other", assumptions={"a": {"b": MARK}})),
     "assumptions in a list": ("body.assumptions.a", run("other", assumptions={"a": [MARK]})),
-    "assumptions of null": ("body.assumptions.a", run("other", assumptions={"a": None})),
+    "assumptions of null in a list": (
+        "body.assumptions.a",
+        run("other", assumptions={"a": [None]}),
+    ),
     "assumptions too big": ("body.assumptions.a", run("other", assumptions={"a": 10**400})),
     "assumptions too long": ("body.assumptions.a", run("other", assumptions={"a": MARK * 40})),
     "assumptions with a bad name": ("body.assumptions", run("other", assumptions={"a b": True})),

@@ -75,7 +75,7 @@ def test_another_request_for_the_name_is_a_conflict(api: httpx.Client, change: J
 def test_a_run_keeps_its_plan_labels_and_assumptions(api: httpx.Client) -> None:
     asked = run(
         delta=1e-6,
-        release="last_iterate",
+        release="every_step",
         assumptions={"convex": True, "smoothness": 2.5, "order": "fixed", "diameter": 3},
         labels={"team": "vision", "note": "Größe 病"},
         plan=[event(0, 5), {key: value for key, value in event(5, 5).items() if key != "steps"}

@@ -367,6 +367,7 @@ def test_the_openapi_document_describes_every_call_and_the_batch(api: httpx.Clie
         ("POST", "/v1/datasets"), ("GET", "/v1/datasets"), ("GET", "/v1/datasets/{dataset}"),
         ("GET", "/v1/datasets/{dataset}/guarantee"), ("POST", "/v1/runs"), ("GET", "/v1/runs"),
         ("GET", "/v1/runs/{run}"), ("POST", "/v1/runs/{run}/branches"),
+        ("POST", "/v1/runs/{run}/releases"),
         ("POST", "/v1/runs/{run}/events"), ("POST", "/v1/runs/{run}:finish"),
         ("GET", "/v1/runs/{run}/guarantee"), ("GET", "/v1/runs/{run}/history"),
         ("GET", "/v1/runs/{run}/curve"), ("GET", "/v1/runs/{run}/ledger"),

@@ -77,7 +77,7 @@ def test_only_assumptions_hold_numbers_without_bounds() -> None:
 
 @pytest.mark.parametrize(
     ("value", "message"),
-    [(None, "assumptions.a"), ([1], "assumptions.a"), ({"b": 1}, "assumptions.a"),
+    [([None], "assumptions.a"), ([1], "assumptions.a"), ({"b": 1}, "assumptions.a"),
      (float("nan"), "assumptions.a"), (float("inf"), "assumptions.a"), ("", "assumptions.a"),
      ("x" * 201, "assumptions.a"), ("a\nb", "assumptions.a"), ("\ud800", "assumptions.a")],
 )  # fmt: skip
@@ -86,7 +86,9 @@ def test_an_assumption_is_one_plain_value_and_has_one_fault(value: object, messa
         NewRun.model_validate(run(assumptions={"a": value, "b": True}))
     (fault,) = caught.value.errors()
     assert ".".join(map(str, fault["loc"])) == message
-    assert fault["msg"] == "must be true, false, a finite number or printable text"
+    assert fault["msg"] == (
+        "must be true, false, null, a finite number, printable text or stages of a rate"
+    )
 
 
 def test_assumptions_keep_their_types() -> None:

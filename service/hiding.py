@@ -1,0 +1,118 @@
+"""Runs that hide their iterates: what they declare, and whether they did as planned.
+
+Until such a run has finished as planned, every step counts as shown; its dataset is charged so
+for good.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from accounting.bounds import NoBoundError
+from accounting.events import NeighboringRelation, Span
+from accounting.hidden_runs import HiddenRun, require_bound
+from service.assumptions import declared_of
+from service.documents import LedgerDocument, spans_of
+from service.errors import InvalidRequestError
+from service.schemas import PlannedEvent
+
+REASON_NOT_FINISHED: Final = "The run has not finished: until then every step counts as shown."
+REASON_ABORTED: Final = "The run was aborted: every step counts as shown."
+REASON_REOPENED: Final = "Steps were recorded after the run's end: every step counts as shown."
+REASON_NO_PLAN: Final = "The run registered no plan before its first step."
+REASON_OFF_PLAN: Final = "The run did not follow its plan: every step counts as shown."
+REASON_UNDECLARED: Final = "The run did not declare what a bound for hidden iterates needs."
+_REASONS: Final = {
+    "active": REASON_NOT_FINISHED, "aborted": REASON_ABORTED, "reopened": REASON_REOPENED,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hidden:
+    """What a run hides, or why all of it counts as shown."""
+
+    release: str
+    run: HiddenRun | None = None
+    reason: str | None = None
+
+
+NOTHING_HIDDEN: Final = Hidden(release="every_step")
+
+
+def why_shown(state: str | None) -> str | None:
+    """Why a run in this state hides nothing yet, or any more; None where it may."""
+    return _REASONS.get(state or "active")
+
+
+def planned_run(
+    assumptions: Mapping[str, Any],
+    release: str,
+    *,
+    spans: Sequence[Span],
+    relation: NeighboringRelation,
+    dataset_size: int | None,
+) -> HiddenRun:
+    """A run that is to take these steps, at least one, and to show no more than it says.
+
+    Raises:
+        InvalidRequestError: an assumption is missing or impossible, or the steps or the dataset are
+            of a kind that no bound for hidden iterates covers.
+    """
+    run = HiddenRun(
+        spans=tuple(_merged(spans)),
+        declared=declared_of(assumptions, location="assumptions"),
+        dataset_size=dataset_size,
+        every_pass=release == "every_pass",
+    )
+    try:
+        require_bound(run, relation)
+    except NoBoundError as reason:
+        raise InvalidRequestError("release", f"must be every_step here. {reason}") from None
+    return run
+
+
+def hidden_of(document: LedgerDocument) -> Hidden:
+    """What a document's run hides, or why every step of it counts as shown.
+
+    Raises:
+        InvalidRequestError: an event of the document does not fit its dataset.
+    """
+    if document.release == "every_step":
+        return NOTHING_HIDDEN
+    if reason := why_shown(document.state) or _why_unplanned(document):
+        return Hidden(release=document.release, reason=reason)
+    try:
+        declared = declared_of(document.assumptions, location="assumptions")
+    except InvalidRequestError:
+        return Hidden(release=document.release, reason=REASON_UNDECLARED)
+    run = HiddenRun(
+        spans=tuple(_spans(document, document.events)),
+        declared=declared,
+        dataset_size=document.dataset_size,
+        every_pass=document.release == "every_pass",
+        releases=tuple(sorted(one.step for one in document.releases)),
+    )
+    return Hidden(release=document.release, run=run)
+
+
+def _why_unplanned(document: LedgerDocument) -> str | None:
+    if document.plan is None:
+        return REASON_NO_PLAN
+    ran, planned = _spans(document, document.events), _spans(document, document.plan)
+    if ran != planned or any(branch.events for branch in document.branches):
+        return REASON_OFF_PLAN
+    return None
+
+
+def _spans(document: LedgerDocument, events: Sequence[PlannedEvent]) -> list[Span]:
+    return _merged(spans_of(events, dataset_size=document.dataset_size, first_step=0))
+
+
+def _merged(spans: Sequence[Span]) -> list[Span]:
+    """The spans with adjacent equal events as one."""
+    merged: list[Span] = []
+    for span in spans:
+        if merged and merged[-1].event == span.event:
+            span = Span(event=span.event, steps=merged.pop().steps + span.steps)
+        merged.append(span)
+    return merged

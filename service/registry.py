@@ -1,0 +1,42 @@
+"""The registry as it goes out: every theorem built."""
+
+from collections.abc import Mapping
+
+import accounting
+from service.answers import Answer
+
+
+class BoundAnswer(Answer):
+    """A theorem of the registry."""
+
+    id: str
+    statement: str
+    source: str
+    status: str
+    relations: list[str]
+    assumptions: list[str]
+    parameters: list[str]
+    counterexample: str | None  # what is known against it
+
+
+class BoundList(Answer):
+    """Every theorem built."""
+
+    bounds: list[BoundAnswer]
+
+
+def bound_answers() -> Mapping[str, BoundAnswer]:
+    """The registry by id."""
+    return {
+        theorem.id: BoundAnswer(
+            id=theorem.id,
+            statement=theorem.statement,
+            source=theorem.source,
+            status=theorem.status,
+            relations=list(theorem.relations),
+            assumptions=list(theorem.assumptions),
+            parameters=list(theorem.parameters),
+            counterexample=theorem.counterexample or None,
+        )
+        for theorem in accounting.THEOREMS
+    }
