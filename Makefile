@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 SOURCES := pyproject.toml client/pyproject.toml constraints.txt
 
-.PHONY: run demo test check benchmarks clean
+.PHONY: run demo test check benchmarks figures clean
 
 run: $(INSTALLED)  ## serve on SQLite at 127.0.0.1:8000
 	$(BIN)/dpledger serve
@@ -26,7 +26,11 @@ benchmarks: $(INSTALLED)  ## print the benchmark tables; peers are compared if i
 	$(BIN)/python benchmarks/core.py
 	$(BIN)/python benchmarks/accountant.py
 	$(BIN)/python benchmarks/schemes.py
+	$(BIN)/python benchmarks/last_iterate.py
 	$(BIN)/python benchmarks/service.py
+
+figures: $(INSTALLED)  ## redraw the figures of docs/theory/figures.md
+	$(BIN)/dpledger figures --out docs/theory/figures
 
 $(INSTALLED): $(SOURCES)
 	@command -v $(PYTHON) >/dev/null || { \

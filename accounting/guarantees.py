@@ -38,6 +38,9 @@ class Assumption(StrEnum):
     DECLARED_GUARANTEE = (
         "declared_guarantee"  # holds under this relation at every step, whatever came before
     )
+    ANSWERS_ABOVE_MIXTURES = (
+        "answers_above_mixtures"  # R(y|x) >= (R(y|a) + R(y|b)) / (e^epsilon0 + 1), a other than b
+    )
     POISSON_SAMPLING = "poisson_sampling"
     FIXED_SIZE_SAMPLING = "fixed_size_sampling"  # fresh uniform subsets of constant size
     TRUNCATED_POISSON_SAMPLING = (
@@ -55,6 +58,10 @@ class Assumption(StrEnum):
     OTHERS_UNAFFECTED = (
         "others_unaffected"  # at most once a step; nobody else's place depends on it
     )
+    BOUNDED_GRADIENTS = "bounded_gradients"  # by the loss, not by clipping, the start included
+    INDEPENDENT_NOISE = "independent_noise"  # fresh, every step, of the declared law and scale
+    SECRET_UNIFORM_STOP = "secret_uniform_stop"  # noqa: S105 (a step drawn once, never shown)
+    SINGLE_RECORD = "single_record"  # holds for one named record, not for a data set
     PARAMETERS_FIXED_IN_ADVANCE = "parameters_fixed_in_advance"
     # What a run that shows its last iterate alone must declare.
     HIDDEN_ITERATES = "hidden_iterates"  # none but the released is shown, nor a metric of it
@@ -65,6 +72,7 @@ class Assumption(StrEnum):
     FIXED_DIVISOR = "fixed_divisor"  # sums are divided by a constant
     DATA_INDEPENDENT_START = "data_independent_start"  # the first iterate says nothing of the data
     DATA_INDEPENDENT_ORDER = "data_independent_order"  # who is in which batch says nothing either
+    CONSTANT_CURVATURE = "constant_curvature"  # gradients are affine; their slopes are public
 
 
 class ValidFor(StrEnum):
@@ -109,4 +117,5 @@ class Guarantee:
     # Nats; what Poisson accounting would claim where batches were not Poisson-sampled but taken in
     # turn. It bounds nothing; None where the question does not arise.
     poisson_would_say: float | None = None
+    hidden_reason: str | None = None  # why no bound for hidden iterates is the headline
     alternatives: tuple[Bound, ...] = field(default=())

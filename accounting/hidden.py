@@ -35,12 +35,13 @@ from accounting.last_iterate.random_order import (
 from accounting.last_iterate.sampled import sampled_bound, sampled_last_iterate
 from accounting.last_iterate.sampled_run import SampledRun
 from accounting.last_iterate.shift import shift_mu
-from accounting.last_iterate.stretches import envelope, split
+from accounting.last_iterate.stretches import Stretch, envelope, split
 from accounting.numerics import rounded_down, rounded_up
 from accounting.pld.bracket import delta_bracket, epsilon_bracket
 from accounting.theorem import Theorem
 
 HIDDEN: Final = "last_iterate"  # the accountant that such a bound names
+NOISE_MIN: Final = 1e-3  # over the sensitivity; below, one step has an epsilon beyond 10^5
 REASON_NO_GAIN: Final = "Showing every step costs no more."
 _REASON_NOTHING: Final = "The bound for hidden iterates says nothing."
 _ALWAYS: Final = (  # what any such bound rests on
@@ -108,8 +109,6 @@ def guarantee_of_hidden(
 
 
 def _better(bound: Bound, headline: Bound | None) -> bool:
-    if not (math.isfinite(bound.epsilon) and bound.delta < 1):
-        return False
     return headline is None or (bound.epsilon, bound.delta) < (headline.epsilon, headline.delta)
 
 
@@ -183,6 +182,7 @@ def _sizes(run: HiddenRun) -> dict[str, int]:
 def _shuffled_each_pass(run: HiddenRun, question: Question) -> Bound:
     """Fresh secret orders: passes compose, each the average over places."""
     theorems = _accepted(run, question, averaged_pair)
+    _composed(run.stretches(question.relation))
     length = run.steps_per_pass
     shown = {step // length for step in run.releases if (step + 1) % length}
     ends = [*range(length, run.steps, length), run.steps]
@@ -201,7 +201,7 @@ def _shuffled_each_pass(run: HiddenRun, question: Question) -> Bound:
 def _drawn_afresh(run: HiddenRun, question: Question) -> Bound:
     """Fresh batches: the noise of the last steps hides the batch and the distance, in parts."""
     theorems = _accepted(run, question, sampled_last_iterate)
-    whole, sampling = envelope(run.stretches(question.relation)), run.sampling
+    whole, sampling = _composed(run.stretches(question.relation)), run.sampling
     assert isinstance(sampling, FixedSize | Poisson)  # noqa: S101 (the data order says so)
     if isinstance(sampling, Poisson):
         rate = sampling.sampling_probability
@@ -220,6 +220,18 @@ def _drawn_afresh(run: HiddenRun, question: Question) -> Bound:
     found = sampled_bound(sampled, delta=question.delta, epsilon=question.epsilon)
     value = found.delta if question.delta is None else found.epsilon
     return _bound(run, question, value, theorems)
+
+
+def _composed(parts: Sequence[Stretch]) -> Stretch:
+    """One stretch that bounds them all, with enough noise for pairs to be composed.
+
+    Raises:
+        NoBoundError: there is too little.
+    """
+    whole = envelope(parts)
+    if not whole.noise > NOISE_MIN * whole.sensitivity:
+        raise NoBoundError(_REASON_NOTHING)
+    return whole
 
 
 def _accepted(

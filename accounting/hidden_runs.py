@@ -127,12 +127,16 @@ def require_bound(run: HiddenRun, relation: NeighboringRelation) -> None:
         _REASON_POISSON: isinstance(sampling, Poisson) and relation is not REPLACE_SPECIAL,
         _REASON_NO_PASSES: run.every_pass and not in_order,
         _REASON_TOO_MANY: shown > SHOWN_MAX,
-        _REASON_SHOWN: bool(run.releases) and not (in_order or isinstance(sampling, Full)),
+        _REASON_SHOWN: isinstance(sampling, FixedSize | Poisson) and _shows_midway(run),
         _REASON_PLACES: isinstance(sampling, Shuffle) and run.steps_per_pass > PLACES_MAX,
     }
     for reason, holds in reasons.items():
         if holds:
             raise NoBoundError(reason)
+
+
+def _shows_midway(run: HiddenRun) -> bool:
+    return any(step + 1 < run.steps for step in run.releases)
 
 
 def _order_of(sampling: Sampling) -> DataOrder | None:
