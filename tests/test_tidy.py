@@ -9,7 +9,7 @@ import accounting
 from accounting import THEOREMS
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = ("accounting", "service", "client", "migrations", "tests", "benchmarks")
+FOLDERS = ("accounting", "service", "client", "migrations", "tests", "benchmarks", "examples")
 FILES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
 EACH_FILE = pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 LONGEST = 400

@@ -85,9 +85,41 @@ def rdp_delta(*, rdp: Array, orders: Array, epsilon: float) -> tuple[float, floa
     return min(1.0, rounded_up(delta, ulps=4)), float(orders[best])
 
 
+@theorem(
+    id="renyi-to-epsilon-classical",
+    source="Mironov 2017, CSF, arXiv:1702.07476v3, Proposition 3; as document 004 (Berthier 2019), "
+    "Proposition 2.7",
+    status=Status.PUBLISHED,
+    relations=tuple(NeighboringRelation),
+)
+def classical_rdp_epsilon(*, rdp: Array, orders: Array, delta: float) -> tuple[float, float]:
+    """Epsilon at delta from a Renyi curve, by the classical conversion.
+
+    epsilon = min over alpha of rdp(alpha) + log(1/delta) / (alpha-1); rdp_epsilon is never more.
+
+    Args:
+        rdp: nats, shape (k,); infinite where nothing is known.
+        orders: alpha > 1, shape (k,).
+        delta: in (0, 1).
+
+    Returns:
+        (epsilon in nats, > 0 and possibly infinite; the order that attains it). Upper.
+
+    Raises:
+        ValueError: delta is not in (0, 1), or the curve is negative or not a number.
+    """
+    _check(rdp)
+    if not 0 < delta < 1:
+        raise ValueError("delta lies in (0, 1).")
+    costs = -math.log(delta) / (orders - 1) * (1 + 16 * UNIT_ROUNDOFF)
+    epsilons = rdp + costs
+    best = int(np.argmin(epsilons))
+    return rounded_up(float(epsilons[best]), ulps=2), float(orders[best])
+
+
 def _check(rdp: Array) -> None:
     if not np.all(rdp >= 0):  # also refuses NaN; never repaired
         raise ValueError("An RDP curve is not negative.")
 
 
-THEOREMS = (rdp_epsilon, rdp_delta)
+THEOREMS = (rdp_epsilon, rdp_delta, classical_rdp_epsilon)

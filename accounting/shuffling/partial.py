@@ -27,8 +27,6 @@ RATES: Final = 8
 _SHARE_MAX: Final = 0.2
 # Up to here a rate is told from one by a double, and its rounding up stays below one.
 DATASET_SIZE_MAX: Final = 2**50
-CONJECTURED_CONSTANT: Final = 16.0
-_CONJECTURED_STEPS_MAX: Final = 10**7  # summed one by one
 
 _RELATIONS = (NeighboringRelation.REPLACE_ONE, NeighboringRelation.REPLACE_SPECIAL)
 _ASSUMPTIONS = (
@@ -119,48 +117,6 @@ def partial_shuffle_rdp(
     return np.asarray(total * (1 + 4 * len(rates) * UNIT_ROUNDOFF), dtype=np.float64)
 
 
-@theorem(
-    id="partial-shuffle-conjecture",
-    source="Document 004 of docs/theory/partial_shuffle.md, Section 5: its Conjecture 1",
-    status=Status.CONJECTURE,
-    relations=(NeighboringRelation.REPLACE_ONE,),
-    assumptions=_ASSUMPTIONS,
-    counterexample="n 1000, half of a pass, noise 2, one record +L among -L: the exact RDP of "
-    "order 14 is 0.0791, the formula 0.0559.",
-)
-def conjectured_partial_shuffle_rdp(
-    *, noise_multiplier: float, dataset_size: int, steps_per_pass: int, orders: Array
-) -> Array:
-    """RDP of one pass of single records as it was conjectured, without the terms left open.
-
-    sum over t < k of C alpha / ((n-t)^2 sigma^2),  C = 16
-
-    The conjecture adds O(1/(n-t)^3) to each term. Without it the formula is false at large orders:
-    for n = 1000, k = 500 and sigma = 2 it gives .0559 at order 14, where a dataset attains .0791.
-    It stands here to be held against, and bounds nothing.
-
-    Args:
-        noise_multiplier: sigma, at least 2; noise std / max_grad_norm.
-        dataset_size: n.
-        steps_per_pass: k, in [1, n), at most 10^7.
-        orders: alpha > 1, one-dimensional.
-
-    Returns:
-        RDP of the whole pass in nats, at each order. Upper only if the conjecture held as written
-        here, which it does not.
-
-    Raises:
-        ValueError: an argument is out of range; the text names it.
-    """
-    orders = checked_orders(orders)
-    _require_left_out(1, dataset_size, steps_per_pass)
-    _require(steps_per_pass <= _CONJECTURED_STEPS_MAX, "steps_per_pass is at most 10^7")
-    _require(noise_multiplier >= 2, "noise_multiplier is at least 2")
-    left = np.arange(dataset_size - steps_per_pass + 1, dataset_size + 1, dtype=np.float64)
-    share = float(np.sum(1 / np.square(left)))
-    return orders * (CONJECTURED_CONSTANT * share / (noise_multiplier * noise_multiplier))
-
-
 def _require(condition: bool, text: str) -> None:
     if not condition:
         raise ValueError(f"Out of range: {text}.")
@@ -215,4 +171,4 @@ def _landmarks(batches: float, steps: int) -> list[int]:
     return marks
 
 
-THEOREMS = (partial_shuffle_pairs, partial_shuffle_rdp, conjectured_partial_shuffle_rdp)
+THEOREMS = (partial_shuffle_pairs, partial_shuffle_rdp)

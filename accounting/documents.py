@@ -1,1 +1,0 @@
-"""The rows of the founding documents: what each system is, its verdict, and where it lives here."""
