@@ -25,7 +25,7 @@ def _norm(matrix: Array) -> float:
     return float(np.linalg.norm(matrix, 2)) * (1 + _SPECTRAL * len(matrix))
 
 
-def _product_error(size: int) -> float:
+def product_error(size: int) -> float:
     """Relative to the product of spectral norms: what a product of three matrices may be off by."""
     # Of absolute values each norm is at most sqrt(d) times as large, and I - gamma A is rounded.
     return UNIT_ROUNDOFF * (4 * size + 16) * size * math.sqrt(size)
@@ -33,7 +33,7 @@ def _product_error(size: int) -> float:
 
 def covariance_error(operators: Array, norms: Array, variance: float, *, feedback: bool) -> float:
     """By how much the computed covariance may be off, as a spectral norm. Upper."""
-    each = _product_error(operators.shape[1])
+    each = product_error(operators.shape[1])
     size, error = variance, 0.0
     for norm in norms:
         added = variance * ((1 + norm) ** 2 if feedback else 1.0)
@@ -104,15 +104,15 @@ def affine_constant_hessian_mu(
     factor = np.asarray(np.linalg.cholesky(covariance - off * np.eye(size)), dtype=np.float64)
     condition = float(values[-1]) / (0.99 * variance)
     room = 1 + 64 * size * size * UNIT_ROUNDOFF * condition
-    total = _sum_of_norms(operators, norms, factor, places, 0.99 * variance)
+    total = sum_of_norms(operators, norms, factor, places, 0.99 * variance)
     return float(learning_rate * offset_distance * total * room * (1 + 1e-12))
 
 
-def _sum_of_norms(
+def sum_of_norms(
     operators: Array, norms: Array, factor: Array, places: list[int], least: float
 ) -> float:
     """The sum over uses of |Sigma^(-1/2) M_T ... M_(t+1)|. Upper, but for the solver's rounding."""
-    each = _product_error(operators.shape[1])
+    each = product_error(operators.shape[1])
     product, bound, off, total = np.eye(operators.shape[1]), 1.0, 0.0, 0.0
     last = len(operators) - 1
     for place in places:

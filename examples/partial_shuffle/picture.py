@@ -34,8 +34,8 @@ def draw(plot: Any, path: Path, checkpoints: Sequence[Checkpoint], *, least_loss
     for axes, title in ((exact, "loss without noise"), (noisy, "loss with noise")):
         axes.set(title=title, xlabel="epochs", ylabel="above the least loss")
     exact.set_yscale("log")
-    exact.legend()
     cost.set(title="epsilon of one training (upper)", xlabel="epochs", yscale="log")
+    figure.legend(*exact.get_legend_handles_labels(), loc="outside right upper")
     figure.savefig(path)
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dpledger_client import Client
+from scipy.stats import f_oneway
 
 from examples.connection import add_arguments, connected, rounded_up
 from examples.partial_shuffle import picture
@@ -41,9 +42,9 @@ noisy     with noise: mean and standard deviation of {repeats} trainings, as is 
 epsilon   of one training with noise, every iterate shown, at delta {delta:g}: no dataset loses more
 at least  what some dataset does lose
 
-The noisy losses differ by {between:.4f} between tau, and by {within:.4f} (standard deviation)
-between trainings of one tau. All {trainings} trainings with noise used the same records: together
-they have spent epsilon {together:.4f}. Those without noise have no finite epsilon."""
+By chance alone the noisy losses differ so much between tau with probability {chance:.2f} (analysis of
+variance). All {trainings} trainings with noise used the same records: together they have spent
+epsilon {together:.4f}. Those without noise have no finite epsilon."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,19 +154,18 @@ def run_experiment(client: Client, size: Size) -> Results:
 def show(results: Results, size: Size) -> None:
     """The table, and what it says."""
     print(ROW.format(*HEADINGS))
-    means, deviations = [], []
+    noisy = []
     for outcome in results.outcomes:
         last = [training[-1] for training in outcome.noisy]
         losses = [one.loss - results.least_loss for one in last]
-        means.append(statistics.mean(losses))
-        deviations.append(statistics.stdev(losses))
+        noisy.append(losses)
         print(
             ROW.format(
                 f"{last[0].tau:g}",
                 outcome.schedule.steps_per_pass,
                 outcome.schedule.passes,
                 f"{outcome.exact[-1].loss - results.least_loss:.2e}",
-                f"{means[-1]:.4f} +- {deviations[-1]:.4f}",
+                f"{statistics.mean(losses):.4f} +- {statistics.stdev(losses):.4f}",
                 f"{statistics.mean(one.accuracy for one in last):.1%}",
                 f"{rounded_down(outcome.guarantee['epsilon_lower']):.4f}",
                 f"{rounded_up(outcome.guarantee['epsilon']):.4f}",
@@ -179,8 +179,7 @@ def show(results: Results, size: Size) -> None:
             start=math.log(2) - results.least_loss,
             repeats=size.repeats,
             delta=DELTA,
-            between=max(means) - min(means),
-            within=math.sqrt(statistics.mean(one**2 for one in deviations)),
+            chance=f_oneway(*noisy).pvalue,
             trainings=size.repeats * len(results.outcomes),
             together=rounded_up(results.epsilon),
         )

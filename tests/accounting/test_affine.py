@@ -230,6 +230,34 @@ def test_what_rounding_leaves_open_is_infinite(monkeypatch: pytest.MonkeyPatch) 
     assert affine_constant_hessian_mu(hessians=tame, **given_) > exact * (1 + 1e-8)  # type: ignore[arg-type]
 
 
+def test_what_the_covariance_may_be_off_by_is_taken_off_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(affine_guarantee, "covariance_error", lambda *_, **__: 5e-4)
+    bound = affine_constant_hessian_mu(
+        hessians=np.zeros((1, 1, 1)), learning_rate=1.0, noise=1.0, offset_distance=1.0, uses=[0]
+    )
+    assert bound >= 1 / math.sqrt(1 - 5e-4)
+
+
+def test_what_products_may_be_off_by_is_added(monkeypatch: pytest.MonkeyPatch) -> None:
+    operators = np.full((3, 1, 1), 0.5)
+    given_ = {"operators": operators, "norms": np.full(3, 0.5), "factor": np.eye(1), "least": 1.0}
+    exact = affine_guarantee.sum_of_norms(**given_, places=[2, 0])  # type: ignore[arg-type]
+    assert exact == pytest.approx(1.25)
+    monkeypatch.setattr(affine_guarantee, "product_error", lambda _: 1e-4)
+    coarse = affine_guarantee.sum_of_norms(**given_, places=[2, 0])  # type: ignore[arg-type]
+    assert exact + 1e-4 < coarse < exact + 1e-2
+
+
+def test_the_solver_is_given_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    given_ = {"learning_rate": 1.0, "noise": 1.0, "offset_distance": 1.0, "uses": [1]}
+    hessians = np.diag([-2.0, 0.5])[None].repeat(2, axis=0)  # a condition number of 10 / 1.25
+    exact = affine_constant_hessian_mu(hessians=hessians, **given_)  # type: ignore[arg-type]
+    monkeypatch.setattr(affine_guarantee, "UNIT_ROUNDOFF", 1e-9)
+    monkeypatch.setattr(affine_guarantee, "product_error", lambda _: 0.0)
+    coarse = affine_constant_hessian_mu(hessians=hessians, **given_)  # type: ignore[arg-type]
+    assert coarse >= exact * (1 + 64 * 4 * 8e-9)
+
+
 def test_errors_of_the_covariance_are_covered() -> None:
     """Sixteen digits against four: what is computed with coarse numbers stays within the bound."""
     hessians, _ = steps(7, count=40, size=4)

@@ -1,5 +1,6 @@
 import json
 import math
+from fractions import Fraction
 from pathlib import Path
 
 import mpmath
@@ -105,6 +106,14 @@ def test_mu_is_the_sensitivity_over_the_noise() -> None:
     for noise in (0.0, math.inf, math.nan):
         with pytest.raises(ValueError, match="noise"):
             mu(position=1, noise=noise)
+
+
+@pytest.mark.parametrize("noise", [0.3, 0.7, 1.1, 3.0, 49.0])
+def test_mu_is_not_rounded_down(noise: float) -> None:
+    found = Fraction(mu(position=2, noise=noise)) * Fraction(noise)
+    assert found >= Fraction(moved())
+    found = Fraction(mu(position=5, noise=noise, contraction=0.0)) * Fraction(noise)
+    assert found >= Fraction(0.3)
 
 
 def test_a_secret_order_costs_no_more_than_the_worst_place() -> None:

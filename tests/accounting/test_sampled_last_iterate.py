@@ -107,7 +107,8 @@ def test_the_distance_is_the_sum_of_powers_or_the_diameter(
     run = replace(RUN, step_lipschitz=c, steps=steps, diameter=diameter)
     last = max(1, steps // 3)
     with mpmath.workdps(50):
-        moved = mpmath.mpf(0.1) * mpmath.polyval([1] * (steps - last), mpmath.mpf(c))
+        rho, before = mpmath.mpf(c), steps - last
+        moved = 0.1 * (before if c == 1 else (rho**before - 1) / (rho - 1))
         exact = min(mpmath.mpf(diameter), moved) / mpmath.mpf(0.2)
         assert exact <= run.distance(last)
         assert run.distance(last) <= exact * (1 + 1e-10)

@@ -140,6 +140,11 @@ def test_a_regularizer_outside_the_clip_contracts_what_the_clip_expands() -> Non
         left = 1 - Fraction(0.1) * Fraction(weight)
         exact = left**2 * 4 / (4 - Fraction(0.1) / left)
         assert Fraction(regularized_step_lipschitz(**declared, regularization=weight)) ** 2 >= exact
+        # Where the worst is concave the constant is 1 - eta w + eta m, with no root.
+        concave = regularized_step_lipschitz(
+            learning_rate=0.1, smoothness=1.0, convexity=-1.0, regularization=weight
+        )
+        assert Fraction(concave) >= left + Fraction(0.1)
     assert found < 1 < plain
 
 
