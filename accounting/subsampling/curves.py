@@ -7,7 +7,6 @@ import math
 from typing import Final
 
 import numpy as np
-from scipy import special
 
 from accounting.events import NeighboringRelation, TruncatedPoisson
 from accounting.guarantees import Assumption, Status
@@ -195,53 +194,4 @@ def non_uniform_rdp(*, noise_multiplier: float, max_weight: float, orders: Array
     )
 
 
-@theorem(
-    id="subsampled-rdp",
-    source="Wang, Balle and Kasiviswanathan 2019, AISTATS, arXiv:1808.00087v2, Theorem 9",
-    status=Status.PUBLISHED,
-    relations=(REPLACE_ONE,),
-    assumptions=(Assumption.FIXED_SIZE_SAMPLING,),
-)
-def subsampled_rdp(*, rate: float, rdp: Array, epsilon: float) -> Array:
-    """RDP at integer orders of any mechanism on a uniform batch of fixed size.
-
-    (alpha-1) rdp' <= log(1 + g^2 C(alpha,2) min(4 (e^r(2) - 1), e^r(2) min(2, (e^eps - 1)^2))
-                            + sum_{j>=3} g^j C(alpha,j) e^((j-1) r(j)) min(2, (e^eps - 1)^j)).
-    For one record a step, drawn by weights of at most c that do not depend on the data, it holds
-    with c for g (docs/theory/subsampling.md, Proposition 8); with weights that do, it fails.
-
-    Args:
-        rate: g = batch_size / dataset_size, in (0, 1].
-        rdp: r at the orders 2, 3, ..., m, of the mechanism on a batch that is known; nats, (m-1,).
-        epsilon: its pure epsilon, nats; infinite where it has none.
-
-    Returns:
-        RDP in nats at the orders 2 to m, shape (m-1,). Upper.
-
-    Raises:
-        ValueError: rate is not in (0, 1].
-    """
-    if not 0 < rate <= 1:
-        raise ValueError("rate lies in (0, 1].")
-    j = np.arange(2, len(rdp) + 2, dtype=np.float64)
-    log_gain = math.log(math.expm1(epsilon)) if 0 < epsilon < 600 else math.inf
-    log_terms = (j - 1) * rdp + np.minimum(math.log(2), j * log_gain if epsilon else -np.inf)
-    with np.errstate(divide="ignore"):
-        log_terms[0] = min(log_terms[0], math.log(4) + float(np.log(np.expm1(min(rdp[0], 600.0)))))
-    log_rate = math.log(rate)
-    found = []
-    for alpha in range(2, len(rdp) + 2):
-        used = j[: alpha - 1]
-        ways = special.gammaln(alpha + 1) - special.gammaln(used + 1)
-        ways -= special.gammaln(alpha - used + 1)
-        log_sum = float(special.logsumexp(used * log_rate + ways + log_terms[: alpha - 1]))
-        found.append(float(np.logaddexp(0.0, log_sum)) / (alpha - 1))
-    return np.asarray(np.array(found) * (1 + 1e-12), dtype=np.float64)
-
-
-THEOREMS = (
-    truncated_poisson_rdp,
-    with_replacement_rdp,
-    non_uniform_rdp,
-    subsampled_rdp,
-)
+THEOREMS = (truncated_poisson_rdp, with_replacement_rdp, non_uniform_rdp)

@@ -42,9 +42,9 @@ noisy     with noise: mean and standard deviation of {repeats} trainings, as is 
 epsilon   of one training with noise, every iterate shown, at delta {delta:g}: no dataset loses more
 at least  what some dataset does lose
 
-By chance alone the noisy losses differ so much between tau with probability {chance:.2f} (analysis of
-variance). All {trainings} trainings with noise used the same records: together they have spent
-epsilon {together:.4f}. Those without noise have no finite epsilon."""
+By chance alone the noisy losses differ so much between tau with probability {chance:.2f}
+(analysis of variance). All {trainings} trainings with noise used the same records: together they
+have spent epsilon {together:.4f}. Those without noise have no finite epsilon."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,6 @@ from accounting.events import (
 )
 from accounting.filters import RenyiFilter, best_order
 from accounting.guarantees import ACCEPTABLE
-from accounting.numerics import Array
 from accounting.pld.bracket import epsilon_bracket
 from accounting.pld.pairs import SampledGaussianPair
 from accounting.pld.profiles import profiles
@@ -34,7 +33,7 @@ from accounting.renyi.conversion import rdp_epsilon
 from accounting.renyi.orders import ORDERS
 from accounting.renyi_bounds import renyi_bounds
 from accounting.subsampling import replacement
-from accounting.subsampling.curves import likely_copies, subsampled_rdp
+from accounting.subsampling.curves import likely_copies
 from accounting.subsampling.replacement import TooManyCopiesError, copies, with_replacement_pair
 from accounting.subsampling.truncated import BINOMIAL_TAIL, branches
 
@@ -176,49 +175,6 @@ def test_copies_that_a_curve_leaves_out_are_a_failure_that_a_budget_provides_for
 
 
 # The general theorem for samples of fixed size, against values from elsewhere
-
-
-def gaussian_curve(mu: float, alpha: int) -> Array:
-    return np.array([0.5 * mu * mu * j for j in range(2, alpha + 1)])
-
-
-@pytest.mark.parametrize(
-    ("alpha", "rate", "mu", "value"),
-    [
-        (2, 0.01, 1.0, 0.0005435086381094331),
-        (8, 0.01, 1.0, 0.002684165012688936),
-        (32, 0.001, 1.0, 8.891773492072037),
-        (5, 0.5, 0.2, 0.4080257584179787),
-    ],
-)
-def test_the_general_bound_is_the_published_one(
-    alpha: int, rate: float, mu: float, value: float
-) -> None:
-    found = subsampled_rdp(rate=rate, rdp=gaussian_curve(mu, alpha), epsilon=math.inf)
-    assert found[-1] == pytest.approx(value, rel=1e-9)
-
-
-@pytest.mark.parametrize(
-    ("alpha", "rate", "pure", "value"),
-    [
-        (4, 0.01, 1.0, 0.0011053161715346967),
-        (8, 0.05, 0.5, 0.005909497827419903),
-        (16, 0.001, 2.0, 0.0001222889899624399),
-    ],
-)
-def test_the_general_bound_uses_a_pure_epsilon(
-    alpha: int, rate: float, pure: float, value: float
-) -> None:
-    j = np.arange(2, alpha + 1)
-    rdp = np.minimum(pure, 0.5 * pure * pure * j)  # what pure DP implies, roughly
-    found = subsampled_rdp(rate=rate, rdp=rdp, epsilon=pure)
-    assert found[-1] == pytest.approx(value, rel=1e-9)
-
-
-def test_the_general_bound_refuses_a_rate_that_is_none() -> None:
-    with pytest.raises(ValueError, match=r"rate lies in \(0, 1\]"):
-        subsampled_rdp(rate=0.0, rdp=np.array([1.0]), epsilon=1.0)
-    assert subsampled_rdp(rate=0.1, rdp=np.array([0.0]), epsilon=0.0)[0] == 0
 
 
 def test_weights_that_depend_on_the_data_are_no_small_weights() -> None:
