@@ -34,7 +34,7 @@ from accounting.last_iterate.random_order import (
 )
 from accounting.last_iterate.sampled import sampled_bound, sampled_last_iterate
 from accounting.last_iterate.sampled_run import SampledRun
-from accounting.last_iterate.shift import shift_mu
+from accounting.last_iterate.shift import best_start_mu, shift_mu
 from accounting.last_iterate.stretches import Stretch, envelope, split
 from accounting.numerics import rounded_down, rounded_up
 from accounting.pld.bracket import delta_bracket, epsilon_bracket
@@ -137,7 +137,8 @@ def hidden_bound(run: HiddenRun, question: Question) -> Bound:
 
 def _told(run: HiddenRun, question: Question) -> Bound:
     """Each batch is told: the shift bound for the record that is worst off."""
-    theorems = _accepted(run, question, shift_mu)
+    bounded = run.declared.projection_diameter is not None
+    theorems = _accepted(run, question, best_start_mu if bounded else shift_mu)
     mu = segments_mu(
         run.stretches(question.relation),
         ends=run.ends(),

@@ -148,11 +148,15 @@ def log_product(first: Kernel, later: Kernel, times: int) -> float:
     """log(A B^k). Upper."""
     if times == 0:
         return first.log_kept
-    return log_sum_up(first.log_kept, times * later.log_kept * (1 - 2 * UNIT_ROUNDOFF))
+    return log_sum_up(first.log_kept, times * later.log_kept)
 
 
 def log_sum_up(*terms: float) -> float:
-    """The sum of logarithms, each of which may be minus infinity, rounded up; at most 0."""
+    """The sum of logarithms, each of which may be minus infinity, rounded up; at most 0.
+
+    The next double also covers a term that is a product, off by half a unit in its last place, if
+    all terms are of one sign.
+    """
     if -math.inf in terms:
         return -math.inf
     return min(0.0, math.nextafter(math.fsum(terms), math.inf))
@@ -189,6 +193,11 @@ def record_delta(run: ProjectedNoisySgd, *, epsilon: float, steps: int, record: 
     return DeltaBound(log_delta=log_delta, record=record)
 
 
+def log_share_up(part: int, whole: int) -> float:
+    """log(part / whole) of counts, part <= whole, rounded up; at most 0."""
+    return min(0.0, rounded_up(math.log(part / whole), ulps=4) + 4 * UNIT_ROUNDOFF)
+
+
 @theorem(
     id="pnsgd-random-stop",
     source=_SOURCE.format("Section 1") + _SOURCE_AFTER + ", Theorem 5",
@@ -223,8 +232,8 @@ def random_stop_delta(
     require_steps(steps, record)
     first, later = run_kernels(run, epsilon)
     reached = steps + 1 - (record or 1)
-    share = min(0.0, rounded_up(math.log(reached / steps), ulps=4) + 4 * UNIT_ROUNDOFF)
-    log_delta = log_sum_up(first.log_kept, log_mean_power(later.log_lost, reached), share)
+    mean = log_mean_power(later.log_lost, reached)
+    log_delta = log_sum_up(first.log_kept, mean, log_share_up(reached, steps))
     return DeltaBound(log_delta=log_delta, record=record)
 
 

@@ -18,6 +18,7 @@ from accounting.renyi.orders import ORDER_MAX
 from accounting.theorem import theorem
 
 _UP: Final = 1 + 1e-12  # covers logarithms, exponentials, sums of POSITIONS_MAX and their rounding
+_EXPONENT_MAX: Final = 700.0  # beyond, the largest term is taken out of the logarithm
 _RELATIONS: Final = (NeighboringRelation.REPLACE_ONE, NeighboringRelation.REPLACE_SPECIAL)
 
 
@@ -40,7 +41,7 @@ def softmax_rdp(*, rdps: Array, order: float, weights: Array | None = None) -> f
     """Renyi divergence of a mixture from those of its parts.
 
     D <= log(sum over j of w_j exp((alpha - 1) D_j)) / (alpha - 1), attained where the part is told.
-    The largest D_j is taken out of the logarithm, so that nothing overflows.
+    It is evaluated as log(1 + mean of expm1): positive terms, so that small ones lose no digits.
 
     Args:
         rdps: D_j >= 0 at the order, nats, shape (l,).
@@ -58,15 +59,14 @@ def softmax_rdp(*, rdps: Array, order: float, weights: Array | None = None) -> f
     largest = float(np.max(values))
     if largest == 0 or not largest < math.inf:
         return largest
-    # Powers of the divergences less one: positive terms, so that small ones lose no digits.
     powers = (order - 1) * values
-    if powers.max() < 1:
+    if float(np.max(powers)) < _EXPONENT_MAX:
         gains = np.expm1(powers)
         mean = float(np.mean(gains)) if shares is None else float(gains @ shares)
         found = math.log1p(mean)
     else:
         logs = special.logsumexp(powers, b=1 / len(values) if shares is None else shares)
-        found = float(logs) + 1e-12
+        found = float(logs)
     return min(rounded_up(largest), found / (order - 1) * _UP)
 
 
@@ -176,7 +176,7 @@ def small_rate_rdp(
     )
     if not 2 * order * (order - 1) * gradient_ratio**2 <= 1:
         raise ValueError("2 order (order - 1) gradient_ratio^2 must not exceed 1.")
-    return 2 * float(np.mean(rdps)) * _UP
+    return 2 * float(np.mean(rdps))  # they are rounded up by far more than their mean is off
 
 
 THEOREMS = (softmax_rdp, almost_convex_rdp, small_rate_rdp)

@@ -69,7 +69,7 @@ def profile_rdp(*, epsilons: Array, log_deltas: Array, log_tails: Array, orders:
     finite = log_deltas[np.isfinite(log_deltas)]
     largest = orders * epsilons[-1] + float(np.max(np.abs(finite), initial=1.0))
     logs = logs + np.log(orders) + np.log(orders - 1) + 32 * UNIT_ROUNDOFF * (2 + largest) + 1e-13
-    return np.asarray((np.logaddexp(0.0, logs) / (orders - 1)) * (1 + 1e-13))
+    return np.asarray(np.logaddexp(0.0, logs) / (orders - 1))
 
 
 def _log_moment(left: Array, widths: Array, log_deltas: Array, falls: Array, power: Array) -> Array:

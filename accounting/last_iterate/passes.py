@@ -23,7 +23,7 @@ from accounting.last_iterate.contraction import (
 )
 from accounting.last_iterate.inversion import least_epsilon
 from accounting.last_iterate.kernels import Noise
-from accounting.numerics import crossing, rounded_down, rounded_up
+from accounting.numerics import least_true, rounded_down, rounded_up
 from accounting.pld.bracket import delta_bracket, epsilon_bracket
 from accounting.pld.dense import loss_grid, profile_pair
 from accounting.pld.pairs import DensePair, GaussianPair, LaplacePair, Pair
@@ -231,7 +231,7 @@ def _groups(steps: int) -> Iterator[tuple[int, int]]:
 
 
 def gdp_needed(*, epsilon: float, log_delta: float) -> float:
-    """The least mu for which mu-GDP allows a delta at an epsilon. Lower, at most MU_SEARCHED.
+    """The least mu for which mu-GDP allows a delta at an epsilon, to 1e-10; no bound of anything.
 
     Of a shuffled pass it rises to 2L/(b sigma) as epsilon grows: as one Gaussian release, a pass
     has no amplification at all.
@@ -247,11 +247,9 @@ def gdp_needed(*, epsilon: float, log_delta: float) -> float:
         raise ValueError("epsilon lies in [0, infinity).")
 
     def allowed(log_mu: float) -> bool:
-        value, error = log_gaussian_delta(epsilon, mu=math.exp(log_mu))
-        return value + error >= log_delta
+        return log_gaussian_delta(epsilon, mu=math.exp(log_mu))[0] >= log_delta
 
-    low, high = math.log(_MU_FIRST), math.log(MU_SEARCHED)
-    return rounded_down(math.exp(crossing(allowed, low=low, high=high)[0]), ulps=4)
+    return math.exp(least_true(allowed, low=math.log(_MU_FIRST), high=math.log(MU_SEARCHED)))
 
 
 THEOREMS: Final = (pass_pair, one_order_epsilon)

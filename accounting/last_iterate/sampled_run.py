@@ -17,7 +17,7 @@ from accounting.pld.placement import Units
 
 STEPS_MAX: Final = 10**9
 NOISE_RATIO_MAX: Final = 1e100  # of noise and sensitivity, either way: their squares stay doubles
-_UP: Final = 1 + 1e-12  # covers logarithms, exponentials and what is done with them
+_UP: Final = 1 + 2e-12  # covers logarithms, exponentials and what is done with them
 
 
 class Constant(StrEnum):
@@ -92,13 +92,13 @@ def _log(c: float) -> float:
 
 
 def _powers(c: float, count: int) -> float:
-    """1 + c + ... + c^(count-1). Upper, to rounding; may be infinite."""
+    """1 + c + ... + c^(count-1), to a relative 1e-12; may be infinite."""
     if c == 1:
         return float(count)
     if c == 0:
         return 1.0
     exponent = count * _log(c)
-    return math.expm1(exponent) / (c - 1) * _UP if exponent < 700 else math.inf
+    return math.expm1(exponent) / (c - 1) if exponent < 700 else math.inf
 
 
 def carried(c: float, last_steps: int) -> float:
@@ -155,4 +155,4 @@ def shift_of(run: SampledRun, choice: SampledChoice) -> float:
     if mu == 0:
         return 0.0
     left = 1 - choice.noise_share
-    return mu / math.sqrt(left) * _UP if left > 0 else math.inf
+    return mu / math.sqrt(left) if left > 0 else math.inf

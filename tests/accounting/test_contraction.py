@@ -20,6 +20,7 @@ from accounting.last_iterate.contraction import (
     Lipschitz,
     ProjectedNoisySgd,
     log_product,
+    log_share_up,
     log_sum_up,
     random_stop_coarse_delta,
     random_stop_delta,
@@ -212,6 +213,21 @@ def test_stops_are_never_below_their_exact_values(steps: int) -> None:
         coarse = kept - mp.log(steps) - mp.mpf(later.log_lost)
         found = random_stop_coarse_delta(run, epsilon=0.5, steps=steps).log_delta
         assert coarse <= found <= coarse + 1e-13
+
+
+def test_shares_of_stops_and_long_stops_are_rounded_up() -> None:
+    rng = np.random.default_rng(9)
+    run = replace(PLAIN, diameter=17.25)
+    first, later = run_kernels(run, 8.0)
+    with mp.workdps(50):
+        for _ in range(300):
+            whole = int(rng.integers(2, 10**9))
+            part = int(rng.integers(1, whole + 1))
+            assert mp.log(mp.mpf(part) / whole) <= log_share_up(part, whole) <= 0
+            # n (1 - B) is near A: the logarithms cancel.
+            steps = math.floor(math.exp(first.log_kept - later.log_lost + float(rng.uniform(0, 1))))
+            exact = mp.mpf(first.log_kept) - mp.log(steps) - mp.mpf(later.log_lost)
+            assert exact <= random_stop_coarse_delta(run, epsilon=8.0, steps=steps).log_delta
 
 
 def test_a_loss_without_any_curvature_moves_every_point_alike() -> None:

@@ -273,13 +273,10 @@ def _log_kept(noise: Noise, online: Online, epsilon: float, time: mp.mpf) -> mp.
 @pytest.mark.parametrize("noise", Noise)
 def test_blocks_of_steps_that_are_not_concave_yet_count_as_their_last(noise: Noise) -> None:
     # t^alpha stays below C1 C2 up to 4e6: log B is convex in most of this range.
-    online, first, last = (
-        Online(schedule=Schedule(c1=1e65, c2=10.0), alpha=10.0),
-        2_000_000,
-        2_600_000,
-    )
+    online = Online(schedule=Schedule(c1=1e65, c2=10.0), alpha=10.0)
+    first, last = 2_000_000, 2_600_000
     terms = log_kept_at(noise, online, 0.5, np.arange(first + 1.0, last + 1))
-    assert np.sum(np.diff(terms, 2) > 0) > 0.9 * len(terms)
+    assert np.all(np.diff(terms[::50_000], 2) > 0)
     found = online_module._later_log_kept(noise, online, 0.5, first, float(last))
     exact = math.fsum(terms)
     assert exact <= found <= exact * (1 - 1e-2)
@@ -291,9 +288,8 @@ def test_what_is_kept_is_above_what_the_rounded_noise_keeps(noise: Noise) -> Non
     rng = np.random.default_rng(8)
     for alpha in (1.5, 4.0, 10.0):
         online = replace(ONLINE, alpha=alpha)
-        for step in np.geomspace(2, 2.0**53, 40).astype(int).tolist() + list(
-            rng.integers(2, 10**6, 40).tolist()
-        ):
+        late = np.geomspace(2, 2.0**53, 20).astype(int)
+        for step in (*late.tolist(), *rng.integers(2, 10**6, 20).tolist()):
             scale = online_run(run, online, step=step).noise_scale
             with mp.workdps(500):
                 r = mp.mpf(run.diameter) / (mp.mpf(run.learning_rate) * mp.mpf(scale))

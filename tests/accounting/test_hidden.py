@@ -74,13 +74,14 @@ def span(sampling: Sampling, steps: int, noise: float = 2.0) -> Span:
 def run_of(order: DataOrder, steps: int = 30, **given: Any) -> HiddenRun:
     fields = {name: given.pop(name) for name in list(given) if name in Declared.__slots__}
     divisor = 1000.0 if order in (DataOrder.FULL, DataOrder.POISSON) else 100.0
-    declared = replace(DECLARED, **{"data_order": order, "gradient_divisor": divisor} | fields)
+    changed: dict[str, Any] = {"data_order": order, "gradient_divisor": divisor} | fields
+    declared = replace(DECLARED, **changed)
     whole: dict[str, Any] = {"spans": (span(ORDERS[order], steps),), "dataset_size": SIZE}
     return HiddenRun(declared=declared, **whole | given)
 
 
 def asked(relation: NeighboringRelation = REPLACE_ONE, **given: Any) -> Question:
-    fields = {"accept": ACCEPTABLE, "delta": DELTA, "epsilon": None} | given
+    fields: dict[str, Any] = {"accept": ACCEPTABLE, "delta": DELTA, "epsilon": None} | given
     return Question(relation=relation, **fields)
 
 
@@ -146,6 +147,8 @@ def test_a_contractive_run_in_a_domain_stops_spending(order: DataOrder) -> None:
         bound = hidden_bound(run, asked(relation))
         assert bound.epsilon < shown_epsilon(run, relation)
         assert Assumption.PROJECTION_EVERY_STEP in bound.assumptions
+        if order in (DataOrder.FULL, DataOrder.CYCLIC):
+            assert bound.bound == "shift-mu-bounded-domain"
         spent.append(bound.epsilon)
     if order is not DataOrder.SHUFFLE_EACH_PASS:  # whose passes compose
         assert spent[1] <= spent[0] * 1.01
@@ -262,6 +265,7 @@ def test_linear_losses_attain_the_lower_end() -> None:
     assert full.epsilon_lower <= full.epsilon
     cyclic = bound_of(DataOrder.CYCLIC)
     linear = gaussian_epsilon(DELTA, mu=3 / math.sqrt(30))
+    assert cyclic.epsilon_lower is not None
     assert cyclic.epsilon_lower == pytest.approx(linear, rel=1e-6)
     assert cyclic.epsilon_lower <= linear
     for unknown in (
