@@ -131,11 +131,11 @@ def log_mean_power(log_lost: float, count: int) -> float:
     Returns:
         log G, <= 0. Upper: G falls in q.
     """
-    q = max(0.0, rounded_down(math.exp(log_lost), ulps=4))
+    q = math.exp(log_lost)
     if count * q < _FEW:
         first = 0.5 * (count - 1) * q
         second = first * (count - 2) * q / 3 if count > 2 else 0.0
-        return min(0.0, rounded_up(math.log1p(second - first), ulps=16))
+        return min(0.0, rounded_up(math.log1p(second - first), ulps=32))
     slack = 16 * _U * (2 + math.log(count) - log_lost)
     missing = math.log(-math.expm1(count * math.log1p(-q))) if q < 1 else 0.0
     return min(0.0, missing - math.log(count) - log_lost + slack)

@@ -99,7 +99,7 @@ def test_a_run_that_hides_its_iterates_is_told_what_that_was_worth(client: Clien
         privacy_unit="example",
         accept=["published", "conditional"],
     )
-    step = {"mechanism": NOISE, "sampling": cyclic(batch_size=100, steps_per_pass=10)}
+    sampling = cyclic(batch_size=100, steps_per_pass=10)
     assumptions = {
         "data_order": "cyclic",
         "loss_smoothness": 1.0,
@@ -113,12 +113,12 @@ def test_a_run_that_hides_its_iterates_is_told_what_that_was_worth(client: Clien
         "initialization_data_independent": True,
     }
     with client:
-        plan = [event(**step, steps=30)]
+        plan = [event(mechanism=NOISE, sampling=sampling, steps=30)]
         run = client.start_run(
             "run", "data", delta=1e-5, release="last_iterate", assumptions=assumptions, plan=plan
         )
         for _ in range(30):
-            run.step(**step)
+            run.step(mechanism=NOISE, sampling=sampling)
         shown = run.guarantee()["epsilon"]
         hidden = run.finish()["guarantee"]
         assert hidden["release"] == "last_iterate"
