@@ -25,11 +25,12 @@ from accounting.last_iterate.schedules import Schedule, half_shift, scheduled_sc
 from accounting.numerics import Array
 from accounting.theorem import theorem
 
-EXPONENT_MAX: Final = 10.0  # of the time in the schedule; noise falls fast enough far below it
+EXPONENT_MIN: Final = 1.05  # of the time in the schedule: at _LAST nothing to speak of is left
+EXPONENT_MAX: Final = 10.0  # noise falls fast enough far below it
 FINE: Final = 5e-5  # relative width of the first blocks of steps; each costs its square
 BLOCKS: Final = 400_000  # at most, of steps in geometric progression
 _GROWTH: Final = 0.25  # of the widths of blocks, at most, as a power of the time
-_LAST: Final = 1e60  # steps later than this are left out, which is on the safe side
+_LAST: Final = 1e300  # steps later than this are left out, which is on the safe side
 # A schedule's noise is a double, and so is all that is worked out of log(1 - B): it is lowered by
 # this share, far more than rounding takes of it, or of its products and sums.
 _SLACK: Final = 1e-13
@@ -41,12 +42,12 @@ class Online:
     """A schedule by time instead of number: t^alpha stands where n stood."""
 
     schedule: Schedule
-    alpha: float  # in (1, EXPONENT_MAX]; up to 1, nothing would be left to protect
+    alpha: float  # in [EXPONENT_MIN, EXPONENT_MAX]; up to 1, delta would tend to 0
 
     def __post_init__(self) -> None:
-        """Refuse exponents for which delta tends to 0, that is noise that does not fall enough."""
-        if not 1 < self.alpha <= EXPONENT_MAX:
-            raise ValueError(f"alpha lies in (1, {EXPONENT_MAX:g}].")
+        """Refuse exponents for which delta tends to 0, or hardly to anything else."""
+        if not EXPONENT_MIN <= self.alpha <= EXPONENT_MAX:
+            raise ValueError(f"alpha lies in [{EXPONENT_MIN:g}, {EXPONENT_MAX:g}].")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,9 +208,7 @@ def _integral(noise: Noise, online: Online, epsilon: float, start: float) -> flo
     power = 1 / (online.alpha - 1)
 
     def integrand(u: float) -> float:
-        time = start * u**-power if u > 0 else math.inf
-        if not time < _LAST:
-            return 0.0
+        time = start * u**-power
         kept = float(log_kept_at(noise, online, epsilon, np.array([time]))[0])
         return kept * power * time / u
 

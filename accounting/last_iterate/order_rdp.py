@@ -134,7 +134,7 @@ def place_rdps(*, order: float, gradient_ratio: float, step_lipschitz: float, st
         exponents = np.minimum(-2 * log * left, 700.0)
         shares = math.expm1(-2 * log) / np.expm1(exponents)
     largest = _checked(np.array([2 * order * gradient_ratio**2]), order)
-    return np.asarray(largest * np.minimum(shares * _UP, 1.0) * _UP)
+    return np.asarray(largest * np.minimum(shares, 1.0) * _UP)
 
 
 @theorem(

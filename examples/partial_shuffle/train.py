@@ -13,6 +13,7 @@ import secrets
 import statistics
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, fields
 from fractions import Fraction
 from pathlib import Path
@@ -28,6 +29,7 @@ from examples.partial_shuffle.training import EXACT, NOISY, Checkpoint, Method, 
 
 DELTA: Final = 1e-4  # the documents' choice, a tenth of 1 / 1000 records
 DATA_SEED: Final = 1  # of the synthetic records alone, which are nobody's
+TRAINERS: Final = 2  # at once; the client may be shared
 FLUSH_STEPS: Final = 5000  # sent at once; steps that are older than 5 s are sent sooner
 ROW: Final = "{:>7} {:>6} {:>8} {:>15} {:>15} {:>9} {:>10} {:>9}  {}"
 HEADINGS: Final = (
@@ -131,9 +133,14 @@ def run_experiment(client: Client, size: Size) -> Results:
             return list(train(run, rows, schedule, method, checkpoints=size.checkpoints))
 
     noisy = []
-    for schedule in schedules:
-        _say(f"tau {float(schedule.tau):g}: {schedule.steps} steps, {size.repeats} times")
-        noisy.append([trained(schedule, NOISY, str(i)) for i in range(1, size.repeats + 1)])
+    with ThreadPoolExecutor(TRAINERS) as pool:
+        begun = [
+            [pool.submit(trained, schedule, NOISY, str(i)) for i in range(1, size.repeats + 1)]
+            for schedule in schedules
+        ]
+        for schedule, trainings in zip(schedules, begun, strict=True):
+            noisy.append([training.result() for training in trainings])
+            _say(f"tau {float(schedule.tau):g}: {schedule.steps} steps, {size.repeats} times")
     _say("what it cost")
     guarantees = [client.guarantee(several[0][-1].run) for several in noisy]
     # Asked before anything trains without noise, after which no epsilon is finite.

@@ -213,6 +213,26 @@ def test_after_the_last_group_all_places_count_as_its_own(monkeypatch: pytest.Mo
     assert few == pytest.approx(second, rel=2e-2)
 
 
+def test_places_that_cost_nothing_are_not_composed() -> None:
+    run = run_with(1.0, 1e-6, Noise.GAUSSIAN)  # a step forgets all but a millionth
+    question: dict[str, Any] = {"steps": 1000, "passes": 2, "delta": 1e-4}
+    mean = passes_module._MeanOverPlaces(run, 1000, 2)
+    assert mean.is_at_most(1e-3, epsilon=3.0)
+    assert set(mean._pairs) == {0}
+    # The last place alone costs: delta 1000 times as large there.
+    alone = fixed_order_epsilon(run, record=1000, steps=1000, passes=2, delta=0.1)
+    assert one_order_epsilon(run, **question) == pytest.approx(alone, rel=5e-3)
+
+
+def test_a_pass_of_few_places_ends_with_its_first() -> None:
+    run = run_with(1.0, 6.0, Noise.GAUSSIAN)
+    assert list(passes_module._groups(1)) == [(0, 1)]
+    assert list(passes_module._groups(7)) == [(0, 1), (1, 1), (2, 1), (3, 1), (4, 2), (6, 1)]
+    found = one_order_epsilon(run, steps=1, passes=2, delta=1e-3)
+    alone = fixed_order_epsilon(run, steps=1, record=1, passes=2, delta=1e-3)
+    assert found == pytest.approx(alone, rel=2e-3)
+
+
 @pytest.mark.parametrize("of", [passes_epsilon, one_order_epsilon])
 def test_counts_and_deltas_out_of_range_are_refused(of: Any) -> None:
     for passes in (0, PASSES_MAX + 1):

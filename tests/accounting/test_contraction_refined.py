@@ -159,7 +159,7 @@ def test_the_epsilon_of_a_delta_of_an_epsilon_is_that(
 ) -> None:
     bound = shuffled_at(run_with(shift, reach, Noise.GAUSSIAN), n)
     delta = bound(epsilon).delta
-    if 1e-250 < delta < 0.999:
+    if 1e-250 < delta < 0.5:  # nearer one, delta hardly depends on epsilon
         found = least_epsilon(bound, delta=delta)
         assert found == pytest.approx(epsilon, rel=1e-7)
         assert bound(found).delta <= delta

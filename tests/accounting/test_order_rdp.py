@@ -1,5 +1,6 @@
 import json
 import math
+from fractions import Fraction
 from pathlib import Path
 
 import mpmath
@@ -126,6 +127,14 @@ def test_the_almost_convex_average_is_never_below_softmax(rdps: Array, order: fl
     found = almost_convex_rdp(rdps=scaled, order=order)
     assert softmax_rdp(rdps=scaled, order=order) <= found * (1 + 1e-9)
     assert found <= 2 * np.mean(scaled) * (1 + 1e-11)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_almost_convex_average_is_not_rounded_down(seed: int) -> None:
+    rdps = np.random.default_rng(seed).uniform(0, 0.4, 7)
+    parts = [Fraction(one) for one in rdps.tolist()]
+    exact = (1 + Fraction(1.7) * max(parts)) * sum(parts, Fraction(0)) / 7
+    assert Fraction(almost_convex_rdp(rdps=rdps, order=2.7)) >= exact
 
 
 def test_beyond_its_range_the_almost_convex_average_is_false_and_refused() -> None:

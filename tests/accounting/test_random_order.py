@@ -17,6 +17,7 @@ from accounting.last_iterate.random_order import (
     averaged_gaussian_delta,
     averaged_gaussian_epsilon,
     averaged_pair,
+    checked_weights,
     fresh_passes_delta,
     fresh_passes_epsilon,
     grouped,
@@ -104,6 +105,13 @@ def test_weights_are_chances_of_places() -> None:
 def test_weights_that_rounding_left_short_of_one_are_scaled_up() -> None:
     mus, short = np.array([1.0, 1.0]), np.array([0.5, 0.5 - 5e-10])
     assert averaged_gaussian_delta(0.5, mus=mus, weights=short) >= gaussian_delta(0.5, mu=1.0)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_weights_add_up_to_one_at_least(seed: int) -> None:
+    shares = np.random.default_rng(seed).dirichlet(np.ones(50))
+    found = checked_weights(shares * (1 - 1e-10), 50)
+    assert sum((Fraction(one) for one in found.tolist()), Fraction(0)) >= 1
 
 
 def test_a_place_that_tells_nothing_and_one_that_tells_all() -> None:
