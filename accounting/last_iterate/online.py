@@ -208,7 +208,7 @@ def _integral(noise: Noise, online: Online, epsilon: float, start: float) -> flo
     power = 1 / (online.alpha - 1)
 
     def integrand(u: float) -> float:
-        time = start * u**-power
+        time: float = start * u**-power
         kept = float(log_kept_at(noise, online, epsilon, np.array([time]))[0])
         return kept * power * time / u
 

@@ -44,7 +44,7 @@ _NOTHING: Final = -600.0  # log of the mass of a lower law that has none
 
 
 class NotCertifiedError(ArithmeticError):
-    """Not even a trivial bracket can be stated, because the question is not one."""
+    """No bracket can be stated: the question is not one, or no lattice serves it."""
 
 
 def _compositions(question: Question, wanted: float) -> tuple[Composition, Composition]:
@@ -76,6 +76,8 @@ def _compositions(question: Question, wanted: float) -> tuple[Composition, Compo
     if question.cap < math.inf:
         return _composed_directly(question, both, h)
     first, last = _window(question, h, [law for law, _ in both], [law for _, law in both])
+    if last < first:  # so little noise that cells are coarser than what is asked for
+        raise NotCertifiedError("The lattice has no point where the answer lies.")
     view = question.view
     frame = Frame(
         order=min(view.order, _TILT_MAX / h),

@@ -214,7 +214,7 @@ def test_after_the_last_group_all_places_count_as_its_own(monkeypatch: pytest.Mo
 
 
 def test_places_that_cost_nothing_are_not_composed() -> None:
-    run = run_with(1.0, 1e-6, Noise.GAUSSIAN)  # a step forgets all but a millionth
+    run = run_with(1.0, 1e-13, Noise.GAUSSIAN)  # a step forgets nearly all
     question: dict[str, Any] = {"steps": 1000, "passes": 2, "delta": 1e-4}
     mean = passes_module._MeanOverPlaces(run, 1000, 2)
     assert mean.is_at_most(1e-3, epsilon=3.0)

@@ -8,6 +8,8 @@ import pytest
 
 from accounting.events import Direction
 from accounting.gaussian import gaussian_epsilon, log_gaussian_delta
+from accounting.pld.bracket import delta_bracket
+from accounting.pld.pairs import SampledGaussianPair
 from accounting.renyi.moments import log_real_moments
 from accounting.renyi.poisson import curve_of, poisson_gaussian_rdp
 
@@ -68,3 +70,10 @@ def test_the_added_record_with_very_little_noise_is_bounded() -> None:
         noise_multiplier=sigma, sampling_probability=q, orders=orders, direction=Direction.ADD
     )
     assert found[0] >= -math.log1p(-q)
+
+
+def test_a_lattice_without_a_point_where_the_answer_lies_is_given_up_on() -> None:
+    pair = SampledGaussianPair(noise_multiplier=0.01, sampling_probability=0.01)
+    found = delta_bracket(((pair, 3000),), epsilon=1.0)
+    # Each step that a record joins gives it away, and one of 3000 does.
+    assert found.lower <= 1 - 0.99**3000 <= found.upper
