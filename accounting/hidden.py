@@ -32,8 +32,12 @@ from accounting.last_iterate.random_order import (
     averaged_gaussian_epsilon,
     averaged_pair,
 )
-from accounting.last_iterate.sampled import sampled_bound, sampled_last_iterate
-from accounting.last_iterate.sampled_run import SampledRun
+from accounting.last_iterate.sampled import (
+    sampled_bound,
+    sampled_last_iterate,
+    sampled_last_iterate_sharp,
+)
+from accounting.last_iterate.sampled_run import Constant, SampledRun
 from accounting.last_iterate.shift import best_start_mu, shift_mu
 from accounting.last_iterate.stretches import Stretch, envelope, split
 from accounting.numerics import rounded_down, rounded_up
@@ -201,7 +205,10 @@ def _shuffled_each_pass(run: HiddenRun, question: Question) -> Bound:
 
 def _drawn_afresh(run: HiddenRun, question: Question) -> Bound:
     """Fresh batches: the noise of the last steps hides the batch and the distance, in parts."""
-    theorems = _accepted(run, question, sampled_last_iterate)
+    sharp = run.declared.sharp
+    theorems = _accepted(
+        run, question, sampled_last_iterate_sharp if sharp else sampled_last_iterate
+    )
     whole, sampling = _composed(run.stretches(question.relation)), run.sampling
     assert isinstance(sampling, FixedSize | Poisson)  # noqa: S101 (the data order says so)
     if isinstance(sampling, Poisson):
@@ -217,6 +224,7 @@ def _drawn_afresh(run: HiddenRun, question: Question) -> Bound:
         sampling=run.declared.data_order,
         rate=rate,
         diameter=math.inf if diameter is None else diameter,
+        constant=Constant.SHARP if sharp else Constant.CONSERVATIVE,
     )
     found = sampled_bound(sampled, delta=question.delta, epsilon=question.epsilon)
     value = found.delta if question.delta is None else found.epsilon

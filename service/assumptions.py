@@ -37,7 +37,7 @@ class StageMessage(Wire):
 
 
 class HidingAssumptions(Wire):
-    """What no event shows, and a bound on the last iterate alone needs; nothing has a default."""
+    """What no event shows, and a bound on the last iterate alone needs; no fact has a default."""
 
     data_order: Literal[
         "full", "cyclic", "shuffle_once", "shuffle_each_pass", "fixed_size", "poisson"
@@ -51,6 +51,8 @@ class HidingAssumptions(Wire):
     clipping_can_be_active: bool
     generalized_linear_model: bool
     initialization_data_independent: Literal[True]
+    # Which constant of the bound for batches drawn afresh; a choice, and so the only default.
+    sampled_constant: Literal["conservative", "sharp"] = "conservative"
 
     def declared(self) -> Declared:
         """The same, as the accounting knows it.
@@ -72,6 +74,7 @@ class HidingAssumptions(Wire):
             projection_diameter=self.projection_diameter,
             clipping_can_be_active=self.clipping_can_be_active,
             generalized_linear_model=self.generalized_linear_model,
+            sharp=self.sampled_constant == "sharp",
         )
 
 

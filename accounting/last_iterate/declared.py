@@ -46,6 +46,8 @@ class Declared:
     projection_diameter: float | None  # of the convex set of each step's projection; None: none
     clipping_can_be_active: bool  # whether some gradient may exceed max_grad_norm
     generalized_linear_model: bool  # each loss is a convex function of one linear score
+    # A choice, no fact: the constant that is proved for batches drawn afresh, not twice that.
+    sharp: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what cannot be so."""

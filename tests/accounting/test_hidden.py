@@ -201,6 +201,13 @@ def test_batches_drawn_afresh_use_the_conservative_constant(order: DataOrder) ->
         hidden_bound(run, asked(relation, accept=frozenset({Status.CONDITIONAL})))
 
 
+def test_the_sharp_constant_is_taken_where_it_is_asked_for_and_named() -> None:
+    usual = bound_of(DataOrder.FIXED_SIZE, 4000, projection_diameter=0.001)
+    sharp = bound_of(DataOrder.FIXED_SIZE, 4000, projection_diameter=0.001, sharp=True)
+    assert sharp.epsilon < usual.epsilon
+    assert sharp.bound == "sampled-last-iterate-sharp"
+
+
 def test_every_shown_iterate_restarts_the_hiding() -> None:
     hidden = bound_of(DataOrder.CYCLIC)
     at_ends = bound_of(DataOrder.CYCLIC, every_pass=True)

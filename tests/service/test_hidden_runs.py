@@ -291,6 +291,28 @@ def test_a_schedule_of_learning_rates_may_be_declared(api: httpx.Client) -> None
     assert api.get("/v1/runs/run").json()["assumptions"]["learning_rate"] == stages
 
 
+@pytest.mark.parametrize(
+    ("constant", "theorem"),
+    [({}, "sampled-last-iterate"), ({"sampled_constant": "sharp"}, "sampled-last-iterate-sharp")],
+)
+def test_batches_drawn_afresh_have_two_constants(
+    api: httpx.Client, constant: Json, theorem: str
+) -> None:
+    steps = planned(steps=4000, sampling={"kind": "fixed_size", "batch_size": 200})
+    declared = {"data_order": "fixed_size", "projection_diameter": 1e-4, "gradient_divisor": 200.0}
+    asked = {
+        "neighboring_relation": "replace_one",
+        "dataset_size": 2000,
+        "delta": 1e-5,
+        "accept": [*ACCEPT, "derived"],
+        "events": [steps],
+        "release": "last_iterate",
+        "assumptions": ASSUMPTIONS | declared | constant,
+    }
+    found = api.post("/v1/plan", json=asked).json()
+    assert (found["bound"], found["status"]) == (theorem, "conditional")
+
+
 def test_a_plan_says_what_hiding_would_be_worth(api: httpx.Client) -> None:
     asked = {
         "neighboring_relation": "replace_one",
