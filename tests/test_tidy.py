@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import accounting
-from accounting import THEOREMS
+from accounting import THEOREMS, Status
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("accounting", "service", "client", "migrations", "tests", "benchmarks", "examples")
@@ -59,3 +59,25 @@ def test_every_page_that_a_theorem_cites_exists(theorem: accounting.Theorem[...,
 def test_every_page_that_a_comment_cites_exists(path: Path) -> None:
     for page in re.findall(r"docs/theory/\w+\.md", path.read_text(encoding="utf-8")):
         assert (ROOT / page).is_file(), page
+
+
+DOUBTS = (ROOT / "docs" / "theory" / "doubts.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "theorem", [one for one in THEOREMS if one.status is Status.DERIVED], ids=lambda one: one.id
+)
+def test_every_proof_of_our_own_says_where_it_is_most_likely_wrong(
+    theorem: accounting.Theorem[..., object],
+) -> None:
+    (row,) = [line for line in DOUBTS.splitlines() if f"`{theorem.id}`" in line]
+    assert re.search(r"`test_\w+`", row)
+
+
+def test_every_experiment_that_would_expose_a_proof_runs() -> None:
+    tests = {
+        name
+        for path in (ROOT / "tests").rglob("test_*.py")
+        for name in re.findall(r"^def (test_\w+)", path.read_text(encoding="utf-8"), re.MULTILINE)
+    }
+    assert set(re.findall(r"`(test_\w+)`", DOUBTS)) <= tests

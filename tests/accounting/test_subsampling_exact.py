@@ -19,6 +19,7 @@ from accounting.events import (
     Gaussian,
     NeighboringRelation,
     NonUniform,
+    Poisson,
     Sampling,
     TruncatedPoisson,
     WithReplacement,
@@ -131,6 +132,8 @@ def largest(
 
 
 CASES: list[tuple[Sampling, Callable[[Data], Sums], int]] = [
+    (Poisson(sampling_probability=0.3), truncated(0.3, 4), 4),
+    (Poisson(sampling_probability=0.7), truncated(0.7, 3), 3),
     (FixedSize(batch_size=1, dataset_size=3), fixed_size(1), 3),
     (FixedSize(batch_size=2, dataset_size=4), fixed_size(2), 4),
     (FixedSize(batch_size=2, dataset_size=5), fixed_size(2), 5),
