@@ -66,7 +66,7 @@ def largest_rdp(
                     for alpha in ORDERS[CHECKED]
                 ]
             )
-    return np.max(found, axis=0)
+    return np.asarray(np.max(found, axis=0))
 
 
 @pytest.mark.parametrize("relation", NeighboringRelation)
