@@ -70,14 +70,19 @@ def log_gaussian_delta(epsilon: float, *, mu: float) -> tuple[float, float]:
         difference = 0.5 * mu * math.fsum(w * s for w, s in zip(_WEIGHTS, slopes, strict=True))
         if difference == 0:  # underflow: a is beyond 1e4, delta below exp(-5e7)
             return -math.inf, 0.0
-        return math.log(difference) - 0.5 * a * a - _HALF_LOG_TWO_PI, error
+        return _with_error(math.log(difference) - 0.5 * a * a - _HALF_LOG_TWO_PI, error)
     log_first = float(special.log_ndtr(-a))
     if a > 0:
         ratio = _mills(b) / _mills(a)
     else:
         # e^epsilon Phi(-b) = phi(a) m(b): the large logarithms of its factors are never subtracted.
         ratio = math.exp(-0.5 * a * a - _HALF_LOG_TWO_PI - log_first) * _mills(b)
-    return log_first + math.log1p(-ratio) if ratio < 1 else -math.inf, error
+    return _with_error(log_first + math.log1p(-ratio) if ratio < 1 else -math.inf, error)
+
+
+def _with_error(log_delta: float, error: float) -> tuple[float, float]:
+    """The logarithm and its error, that of writing it down and of adding the error included."""
+    return log_delta, error + 4 * UNIT_ROUNDOFF * (1 + min(abs(log_delta), 1e300))
 
 
 @theorem(

@@ -47,6 +47,7 @@ from accounting.theorem import Theorem
 HIDDEN: Final = "last_iterate"  # the accountant that such a bound names
 NOISE_MIN: Final = 1e-3  # over the sensitivity; below, one step has an epsilon beyond 10^5
 REASON_NO_GAIN: Final = "Showing every step costs no more."
+_REASON_RANGE: Final = "The bound for hidden iterates does not reach so far."
 _REASON_NOTHING: Final = "The bound for hidden iterates says nothing."
 _ALWAYS: Final = (  # what any such bound rests on
     Assumption.HIDDEN_ITERATES,
@@ -85,8 +86,8 @@ def guarantee_of_hidden(
     question = Question(
         relation=found.neighboring_relation, accept=accept, delta=delta, epsilon=epsilon
     )
-    shown = replace(found, epsilon_lower=None)
-    reason = ""
+    shown = as_if_shown(found, reason=None)
+    found, reason = shown, ""
     for accepted in (accept, ACCEPTABLE):
         try:
             bound = hidden_bound(run, replace(question, accept=accepted))
@@ -112,6 +113,24 @@ def guarantee_of_hidden(
     return replace(shown, hidden_reason=reason)
 
 
+def as_if_shown(found: Guarantee, *, reason: str | None) -> Guarantee:
+    """A guarantee that counts every step as shown, of a run that declared to show less.
+
+    What all iterates attain is no lower bound of what those shown do, so lower ends are left out.
+    """
+
+    def bare(bound: Bound) -> Bound:
+        return replace(bound, epsilon_lower=None)
+
+    return replace(
+        found,
+        epsilon_lower=None,
+        headline=None if found.headline is None else bare(found.headline),
+        alternatives=tuple(bare(bound) for bound in found.alternatives),
+        hidden_reason=reason,
+    )
+
+
 def _better(bound: Bound, headline: Bound | None) -> bool:
     return headline is None or (bound.epsilon, bound.delta) < (headline.epsilon, headline.delta)
 
@@ -123,20 +142,29 @@ def hidden_bound(run: HiddenRun, question: Question) -> Bound:
         NoBoundError: none is proved, accepted or finite; the text says why.
     """
     require_bound(run, question.relation)
-    match run.declared.data_order:
-        case DataOrder.FULL | DataOrder.CYCLIC:
-            bound = _told(run, question)
-        case DataOrder.SHUFFLE_ONCE:
-            bound = _shuffled_once(run, question)
-        case DataOrder.SHUFFLE_EACH_PASS:
-            bound = _shuffled_each_pass(run, question)
-        case DataOrder.FIXED_SIZE | DataOrder.POISSON:
-            bound = _drawn_afresh(run, question)
-        case _:
-            assert_never(run.declared.data_order)
+    try:
+        bound = _evaluated(run, question)
+    except NoBoundError:
+        raise
+    except (ValueError, ArithmeticError) as failure:  # out of the range of what is proved
+        raise NoBoundError(f"{_REASON_RANGE} {failure}") from None
     if not (math.isfinite(bound.epsilon) and bound.delta < 1):
         raise NoBoundError(_REASON_NOTHING)
     return bound
+
+
+def _evaluated(run: HiddenRun, question: Question) -> Bound:
+    match run.declared.data_order:
+        case DataOrder.FULL | DataOrder.CYCLIC:
+            return _told(run, question)
+        case DataOrder.SHUFFLE_ONCE:
+            return _shuffled_once(run, question)
+        case DataOrder.SHUFFLE_EACH_PASS:
+            return _shuffled_each_pass(run, question)
+        case DataOrder.FIXED_SIZE | DataOrder.POISSON:
+            return _drawn_afresh(run, question)
+        case _:
+            assert_never(run.declared.data_order)
 
 
 def _told(run: HiddenRun, question: Question) -> Bound:

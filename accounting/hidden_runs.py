@@ -25,8 +25,9 @@ from accounting.events import (
 from accounting.last_iterate.declared import DataOrder, Declared
 from accounting.last_iterate.stretches import Stretch, stretches
 
-PLACES_MAX: Final = 10**7  # of a shuffled pass
-SHOWN_MAX: Final = 10**5  # iterates
+PLACES_MAX: Final = 10**6  # of a shuffled pass, whose places are averaged
+PASSES_MAX: Final = 10**5  # in fresh orders, each told from the others
+SHOWN_MAX: Final = 3 * 10**4  # iterates, each of which ends a segment of its own length
 
 _REASON_RELATION: Final = (
     "Under add_or_remove_one no bound for hidden iterates is proved. Use replace_special or "
@@ -43,6 +44,7 @@ _REASON_SHOWN: Final = (
     "An iterate was shown in mid-run: of batches drawn afresh no bound is proved then."
 )
 _REASON_TOO_MANY: Final = f"More than {SHOWN_MAX} iterates were shown."
+_REASON_PASSES: Final = f"A run in fresh orders has at most {PASSES_MAX} passes here."
 _REASON_PLACES: Final = f"A shuffled pass has at most {PLACES_MAX} steps here."
 
 
@@ -84,8 +86,15 @@ class HiddenRun:
             ends |= set(range(self.steps_per_pass, self.steps, self.steps_per_pass))
         return sorted(ends)
 
-    def batch_sizes(self) -> tuple[int, int]:
-        """The least and the most records in a batch."""
+    def batch_sizes(self, relation: NeighboringRelation) -> tuple[int, int]:
+        """The least and the most records in a batch that have a loss.
+
+        Under replace_special a dataset may hold any number of null records, which have none.
+        """
+        least, most = self._counts()
+        return (0 if relation is REPLACE_SPECIAL else least), most
+
+    def _counts(self) -> tuple[int, int]:
         sampling, size = self.sampling, self.dataset_size
         match sampling:
             case FixedSize():
@@ -104,7 +113,7 @@ class HiddenRun:
             self.spans,
             self.declared,
             reach=sensitivity_of(relation),
-            batch_sizes=self.batch_sizes(),
+            batch_sizes=self.batch_sizes(relation),
         )
 
 
@@ -121,13 +130,14 @@ def require_bound(run: HiddenRun, relation: NeighboringRelation) -> None:
         _REASON_RELATION: relation is ADD_OR_REMOVE_ONE,
         _REASON_MECHANISM: not all(isinstance(s.event.mechanism, Gaussian) for s in run.spans),
         _REASON_SAMPLINGS: any(span.event.sampling != sampling for span in run.spans),
-        _REASON_ORDER: run.declared.data_order is not _order_of(sampling),
+        _REASON_ORDER: run.declared.data_order is not order_of(sampling),
         _REASON_SIZE: run.dataset_size is None and not isinstance(sampling, Cyclic | FixedSize),
         _REASON_FIXED_SIZE: isinstance(sampling, FixedSize) and relation is not REPLACE_ONE,
         _REASON_POISSON: isinstance(sampling, Poisson) and relation is not REPLACE_SPECIAL,
         _REASON_NO_PASSES: run.every_pass and not in_order,
         _REASON_TOO_MANY: shown > SHOWN_MAX,
         _REASON_SHOWN: isinstance(sampling, FixedSize | Poisson) and _shows_midway(run),
+        _REASON_PASSES: _fresh_orders(sampling) and run.passes > PASSES_MAX,
         _REASON_PLACES: isinstance(sampling, Shuffle) and run.steps_per_pass > PLACES_MAX,
     }
     for reason, holds in reasons.items():
@@ -135,11 +145,16 @@ def require_bound(run: HiddenRun, relation: NeighboringRelation) -> None:
             raise NoBoundError(reason)
 
 
+def _fresh_orders(sampling: Sampling) -> bool:
+    return isinstance(sampling, Shuffle) and sampling.reshuffle is Reshuffle.EACH_PASS
+
+
 def _shows_midway(run: HiddenRun) -> bool:
     return any(step + 1 < run.steps for step in run.releases)
 
 
-def _order_of(sampling: Sampling) -> DataOrder | None:
+def order_of(sampling: Sampling) -> DataOrder | None:
+    """What data_order must say of a sampling; None where no bound for hidden iterates is known."""
     match sampling:
         case Full():
             return DataOrder.FULL

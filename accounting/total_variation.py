@@ -139,7 +139,7 @@ def laplace_noise_for_total_variation(*, distance: float, sensitivity: float) ->
 
 @theorem(
     id="gaussian-total-variation",
-    source="Dong, Roth and Su 2022, JRSS B, arXiv:1905.02383v3, Corollary 2.13",
+    source="Dong, Roth and Su 2022, JRSS B, arXiv:1905.02383v3, Corollary 2.13 and Corollary 3.3",
     status=Status.PUBLISHED,
     relations=_ALL,
     assumptions=(Assumption.INDEPENDENT_GAUSSIAN_NOISE,),

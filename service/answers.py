@@ -74,7 +74,6 @@ def guarantee_answer(
     balance: Balance,
     sequence: int,
     release: str = EVERY_STEP,
-    release_reason: str | None = None,
 ) -> GuaranteeAnswer:
     """The wire form of a guarantee, for a run that declared which iterates it shows."""
     headline = guarantee.headline
@@ -96,10 +95,16 @@ def guarantee_answer(
         unamplified_epsilon=guarantee.unamplified_epsilon,
         poisson_would_say=_poisson_would_say(guarantee.poisson_would_say),
         release=release if hides else EVERY_STEP,
-        release_reason=release_reason or guarantee.hidden_reason,
+        release_reason=guarantee.hidden_reason,
         reason=guarantee.reason,
         alternatives=[_alternative(bound) for bound in guarantee.alternatives],
     )
+
+
+def without_lower(answer: GuaranteeAnswer) -> GuaranteeAnswer:
+    """The answer without its lower ends: some run may have shown less than they count."""
+    others = [one.model_copy(update={"epsilon_lower": None}) for one in answer.alternatives]
+    return answer.model_copy(update={"epsilon_lower": None, "alternatives": others})
 
 
 def _poisson_would_say(epsilon: float | None) -> PoissonWouldSay | None:

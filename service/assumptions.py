@@ -102,5 +102,9 @@ def _message(fault: Mapping[str, Any]) -> str:
             return "must be given: it has no default"
         case "extra_forbidden":
             return "unknown field"
+        case "literal_error":
+            return f"must be {fault['ctx']['expected']}"
+        case "float_type" | "list_type" if fault["loc"][0] == "learning_rate":
+            return "must be a number or a list of stages"
         case _:
             return str(fault["msg"])

@@ -154,10 +154,8 @@ def epsilon(
     as_json: Annotated[bool, typer.Option("--json", help="the guarantee as JSON")] = False,
 ) -> None:
     """Recompute what a ledger document guarantees, offline."""
-    from accounting.accountants import BEST
-    from accounting.hidden import guarantee_of_hidden
     from service.answers import guarantee_answer
-    from service.hiding import hidden_of
+    from service.hiding import hidden_of, told
     from service.schemas import accepted_statuses, relation_of
 
     if not 0 < delta < 1:
@@ -177,15 +175,13 @@ def epsilon(
         raise _fail(f"{ledger}: {error.detail}") from None
     except ValueError as error:
         raise _fail(f"--accountant: {error}") from None
-    if hidden.run is not None and accountant == BEST:
-        accept = accepted_statuses(document.accept)
-        found = guarantee_of_hidden(found, hidden.run, accept=accept)
+    accept = accepted_statuses(document.accept)
+    found = told(found, hidden, accept=accept, accountant=accountant)
     answer = guarantee_answer(
         found,
         balance=balance,
         sequence=0,
         release=hidden.release,
-        release_reason=hidden.reason,
     )
     if as_json:
         typer.echo(answer.model_dump_json(indent=2))

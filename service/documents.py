@@ -96,6 +96,7 @@ class LedgerDocument(Wire):
     accept: list[Acceptable] | None = None
     plan: list[PlannedEvent] | None = None
     state: State | None = None
+    reopened: bool = False  # whether steps were ever recorded after the run's end
     releases: list[ReleasedIterate] = Field(default_factory=list)
     overdrafts: list[Overdraft] | None = None
     labels: Labels | None = None

@@ -8,9 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from accounting.accountants import BEST
 from accounting.bounds import NoBoundError
 from accounting.events import NeighboringRelation, Span
-from accounting.hidden_runs import HiddenRun, require_bound
+from accounting.guarantees import Guarantee, Status
+from accounting.hidden import as_if_shown, guarantee_of_hidden
+from accounting.hidden_runs import HiddenRun, order_of, require_bound
 from service.assumptions import declared_of
 from service.documents import LedgerDocument, spans_of
 from service.errors import InvalidRequestError
@@ -36,12 +39,39 @@ class Hidden:
     reason: str | None = None
 
 
+REASON_ACCOUNTANT: Final = "The accountant that was asked for counts every step as shown."
 NOTHING_HIDDEN: Final = Hidden(release="every_step")
 
 
-def why_shown(state: str | None) -> str | None:
-    """Why a run in this state hides nothing yet, or any more; None where it may."""
-    return _REASONS.get(state or "active")
+def why_shown(state: str | None, *, reopened: bool) -> str | None:
+    """Why a run in this state hides nothing yet, or any more; None where it may.
+
+    Once steps were recorded after its end, what it showed at that end is unknown: for good.
+    """
+    return REASON_REOPENED if reopened else _REASONS.get(state or "active")
+
+
+def told(
+    found: Guarantee,
+    hidden: Hidden,
+    *,
+    accept: frozenset[Status],
+    accountant: str,
+    epsilon: float | None = None,
+) -> Guarantee:
+    """A guarantee that counts every step as shown, or the better one of what was hidden."""
+    if hidden.release == "every_step":
+        return found
+    if hidden.run is None or accountant != BEST:
+        return as_if_shown(found, reason=hidden.reason or REASON_ACCOUNTANT)
+    return guarantee_of_hidden(found, hidden.run, accept=accept, epsilon=epsilon)
+
+
+def _require_steps(document: LedgerDocument) -> None:
+    taken = sum(event.steps for event in document.events)
+    for index, shown in enumerate(document.releases):
+        if not shown.step < taken:
+            raise InvalidRequestError(f"releases[{index}].step", f"must lie in [0, {taken})")
 
 
 def planned_run(
@@ -58,9 +88,15 @@ def planned_run(
         InvalidRequestError: an assumption is missing or impossible, or the steps or the dataset are
             of a kind that no bound for hidden iterates covers.
     """
+    declared = declared_of(assumptions, location="assumptions")
+    order = order_of(spans[0].event.sampling)
+    if order is not None and order is not declared.data_order:
+        raise InvalidRequestError(
+            "assumptions.data_order", f"must be {order}, as the plan's sampling says"
+        )
     run = HiddenRun(
         spans=tuple(_merged(spans)),
-        declared=declared_of(assumptions, location="assumptions"),
+        declared=declared,
         dataset_size=dataset_size,
         every_pass=release == "every_pass",
     )
@@ -79,8 +115,10 @@ def hidden_of(document: LedgerDocument) -> Hidden:
     """
     if document.release == "every_step":
         return NOTHING_HIDDEN
-    if reason := why_shown(document.state) or _why_unplanned(document):
+    reason = why_shown(document.state, reopened=document.reopened) or _why_unplanned(document)
+    if reason is not None:
         return Hidden(release=document.release, reason=reason)
+    _require_steps(document)
     try:
         declared = declared_of(document.assumptions, location="assumptions")
     except InvalidRequestError:

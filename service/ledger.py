@@ -73,7 +73,9 @@ _MOVE_BRANCH: Final = (
         pass_position=bindparam("open_position"),
     )
 )
-_REOPEN: Final = update(runs).where(runs.c.id == bindparam("run")).values(state="reopened")
+_REOPEN: Final = (
+    update(runs).where(runs.c.id == bindparam("run")).values(state="reopened", reopened=True)
+)
 
 
 def prepare(connection: Connection, *, run_name: str, events: Sequence[EventMessage]) -> None:

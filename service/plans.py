@@ -15,12 +15,11 @@ from accounting.calibration import Parameter, UnreachableError
 from accounting.domination import pld_bounds
 from accounting.events import Event, NeighboringRelation, Span
 from accounting.guarantees import Status
-from accounting.hidden import guarantee_of_hidden
 from service.admission import unbounded
 from service.answers import EVERY_STEP, PlanAnswer, plan_answer
 from service.documents import spans_of
 from service.errors import InvalidRequestError, TooExpensiveError, UnsupportedEventError
-from service.hiding import planned_run
+from service.hiding import Hidden, planned_run, told
 from service.mechanisms import (
     ApproximateDpMechanism,
     NoiseMultiplier,
@@ -247,13 +246,18 @@ def account(asked: Plan) -> PlanAnswer:
         accountant=terms.accountant,
         spend=terms.spend,
     )
-    if asked.release != EVERY_STEP and terms.accountant == accountants.BEST:
+    if asked.release != EVERY_STEP:
         terms.spend()
         hidden = planned_run(
             asked.assumptions, asked.release, spans=spans, relation=terms.relation,
             dataset_size=asked.dataset_size,
         )  # fmt: skip
-        found = guarantee_of_hidden(found, hidden, accept=terms.accept)
+        found = told(
+            found,
+            Hidden(release=asked.release, run=hidden),
+            accept=terms.accept,
+            accountant=terms.accountant,
+        )
     return plan_answer(found, balance=balance, release=asked.release)
 
 

@@ -4,14 +4,15 @@ import json
 import time
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, Final, TypedDict
 
-from sqlalchemy import Connection, Row, bindparam, select
+import numpy as np
+from sqlalchemy import Connection, Row, bindparam, exists, select
 
 from accounting import accountants, curves
 from accounting.balances import Balance, OpenPass, advance, starts_anew
 from accounting.events import Event, NeighboringRelation, Span
-from accounting.hidden import guarantee_of_hidden
 from service.answers import (
     EVERY_STEP,
     Curve,
@@ -21,6 +22,7 @@ from service.answers import (
     History,
     HistoryPoint,
     curve_answer,
+    without_lower,
 )
 from service.answers import guarantee_answer as answer
 from service.balances import dataset_balance, run_balance
@@ -35,8 +37,8 @@ from service.catalog import (
 )
 from service.documents import FORMAT, LedgerDocument, canonical, event_of, merged
 from service.errors import InvalidRequestError
-from service.hiding import NOTHING_HIDDEN, Hidden, hidden_of, why_shown
-from service.tables import branches, distinct_events, entries, releases
+from service.hiding import NOTHING_HIDDEN, Hidden, hidden_of, told, why_shown
+from service.tables import branches, distinct_events, entries, releases, runs
 
 CURVE_SECONDS = 1.0  # of processor time, after which no further point is begun
 HISTORY_SECONDS = 5.0  # the same for a history
@@ -50,6 +52,9 @@ class Target(TypedDict):
     epsilon: float | None
 
 
+_ANY_HIDING: Final = select(
+    exists().where(runs.c.dataset_id == bindparam("dataset"), runs.c.release != EVERY_STEP)
+)
 _RELEASES: Final = (
     select(releases.c.branch_id, releases.c.step)
     .where(releases.c.run_id == bindparam("run"))
@@ -76,14 +81,12 @@ def guarantee_of(
         accept=accept_of(dataset),
         accountant=accountant,
     )
-    if hidden.run is not None and accountant == accountants.BEST:
-        found = guarantee_of_hidden(found, hidden.run, accept=accept_of(dataset), epsilon=epsilon)
+    found = told(found, hidden, accept=accept_of(dataset), accountant=accountant, epsilon=epsilon)
     return answer(
         found,
         balance=balance,
         sequence=sequence,
         release=hidden.release,
-        release_reason=hidden.reason,
     )
 
 
@@ -139,7 +142,7 @@ def _hidden(connection: Connection, run: Row[Any], dataset: Row[Any]) -> Hidden:
     """What the run hides; its document is only read where it may matter."""
     if run.release == EVERY_STEP:
         return NOTHING_HIDDEN
-    if reason := why_shown(run.state):
+    if reason := why_shown(run.state, reopened=run.reopened):
         return Hidden(release=run.release, reason=reason)
     document = _document(connection, run, dataset)
     return hidden_of(LedgerDocument.model_validate(document))
@@ -183,6 +186,8 @@ def dataset_guarantee(
         accountant=accountant,
         **_target(dataset, None, delta, epsilon),
     )
+    if connection.scalar(_ANY_HIDING, {"dataset": dataset.id}):
+        found = without_lower(found)
     scope = scope_of_dataset(connection, dataset)
     return DatasetGuarantee(
         **found.model_dump(),
@@ -258,6 +263,8 @@ def curve(connection: Connection, run_name: str, *, points: int) -> Curve:
         accept=accept,
         enough=lambda: time.thread_time() - start > CURVE_SECONDS,
     )
+    if run.release != EVERY_STEP:  # what all iterates attain, those that are shown need not
+        found = replace(found, lower=np.zeros_like(found.lower))
     return curve_answer(
         found,
         run=run.name,
@@ -347,6 +354,7 @@ def _document(connection: Connection, run: Row[Any], dataset: Row[Any]) -> dict[
             for branch in found
             for part in merged(beyond.get(branch.id, []))
         ],
+        "reopened": run.reopened,
         "branches": [
             {
                 "name": branch.name,

@@ -2,6 +2,7 @@
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     CheckConstraint,
     Column,
     DateTime,
@@ -14,6 +15,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    false,
     text,
 )
 
@@ -77,6 +79,8 @@ runs = Table(
     Column("budget_order", Double),
     Column("request", Text, nullable=False),
     Column("state", String(16), nullable=False),
+    # Whether steps were ever recorded after its end; for good.
+    Column("reopened", Boolean, nullable=False, server_default=false()),
     Column("created_at", DateTime(timezone=True), nullable=False),
 )
 

@@ -154,8 +154,8 @@ def affine_audit_mu(
         feedback: whether each step takes away the noise of the step before.
 
     Returns:
-        mu of these two datasets: exact to about the condition number times 1e-13, hence a Lower
-        bound of any guarantee that covers them.
+        mu of these two datasets: exact to about the condition number times 1e-13, on either
+        side: an audit, and neither end of a bracket.
 
     Raises:
         ValueError: an argument is out of range.
@@ -191,7 +191,7 @@ def affine_audit(*, first: AffineLaw, second: AffineLaw, order: float) -> Affine
 
     Returns:
         Renyi divergences in both orders, nats: exact to about the condition number times 1e-13,
-        hence a Lower bound of any guarantee that covers the two.
+        on either side, and infinite within that of where they are: an audit, no end of a bracket.
 
     Raises:
         ValueError: the order is out of range or the laws differ in dimension.

@@ -52,6 +52,8 @@ def covariance_error(operators: Array, norms: Array, variance: float, *, feedbac
     assumptions=(
         Assumption.HIDDEN_ITERATES,
         Assumption.CONSTANT_CURVATURE,
+        Assumption.FIXED_DIVISOR,
+        Assumption.PARAMETERS_FIXED_IN_ADVANCE,
         Assumption.DATA_INDEPENDENT_START,
         Assumption.DATA_INDEPENDENT_ORDER,
         Assumption.INDEPENDENT_GAUSSIAN_NOISE,

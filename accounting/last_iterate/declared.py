@@ -59,7 +59,19 @@ class Declared:
             raise ValueError("loss_convexity lies in [-loss_smoothness, loss_smoothness].")
         if self.generalized_linear_model and self.loss_convexity < 0:
             raise ValueError("loss_convexity is not negative where generalized_linear_model holds.")
+        self._require_gradients()
         self._require_stages()
+
+    def _require_gradients(self) -> None:
+        """Strongly convex losses have long gradients somewhere: clipped ones, or a domain's."""
+        if self.loss_convexity <= 0 or self.clipping_can_be_active:
+            return
+        span = self.projection_diameter
+        if span is None or not 2 * self.max_grad_norm >= self.loss_convexity * span:
+            raise ValueError(
+                "loss_convexity above 0 without clipping needs a projection_diameter of at most "
+                "2 max_grad_norm / loss_convexity: gradients are longer somewhere else."
+            )
 
     def _require_stages(self) -> None:
         starts = [stage.first_step for stage in self.learning_rate]

@@ -18,6 +18,7 @@ from accounting.renyi.orders import ORDER_MAX
 from accounting.theorem import theorem
 
 _UP: Final = 1 + 1e-12  # covers logarithms, exponentials, sums of POSITIONS_MAX and their rounding
+_LEAST: Final = 1e-280  # added where a small divergence may have underflowed
 _EXPONENT_MAX: Final = 700.0  # beyond, the largest term is taken out of the logarithm
 _RELATIONS: Final = (NeighboringRelation.REPLACE_ONE, NeighboringRelation.REPLACE_SPECIAL)
 
@@ -67,7 +68,7 @@ def softmax_rdp(*, rdps: Array, order: float, weights: Array | None = None) -> f
     else:
         logs = special.logsumexp(powers, b=1 / len(values) if shares is None else shares)
         found = float(logs)
-    return min(rounded_up(largest), found / (order - 1) * _UP)
+    return min(rounded_up(largest), found / (order - 1) * _UP + _LEAST)
 
 
 @theorem(
@@ -96,7 +97,7 @@ def almost_convex_rdp(*, rdps: Array, order: float) -> float:
     c = (order - 1) * float(np.max(values))
     if not c <= 1:
         raise ValueError(f"(order - 1) times the largest of rdps is {c:g}; it must not exceed 1.")
-    return (1 + c) * float(np.mean(values)) * _UP
+    return (1 + c) * float(np.mean(values)) * _UP + _LEAST
 
 
 def place_rdps(*, order: float, gradient_ratio: float, step_lipschitz: float, steps: int) -> Array:
@@ -146,6 +147,8 @@ def place_rdps(*, order: float, gradient_ratio: float, step_lipschitz: float, st
         Assumption.HIDDEN_ITERATES,
         Assumption.LOSS_CURVATURE,
         Assumption.SECRET_ORDER,
+        Assumption.ONE_STEP_PER_PASS,
+        Assumption.BOUNDED_GRADIENTS,
         Assumption.DATA_INDEPENDENT_START,
         Assumption.INDEPENDENT_GAUSSIAN_NOISE,
     ),

@@ -15,7 +15,8 @@ from accounting.numerics import Array, rounded_down, rounded_up, sum_up
 from accounting.pld.pairs import GaussianPair, Pair
 from accounting.pld.placement import Units
 
-ARRAY_STEPS_MAX: Final = 2 * 10**6  # of unequal steps told one by one, over all places of a pass
+ARRAY_STEPS_MAX: Final = 5 * 10**5  # of unequal steps told one by one, over all places of a pass
+BOUNDED_SEGMENTS_MAX: Final = 300  # of different lengths whose best starts are sought
 
 
 def segments_mu(
@@ -35,14 +36,26 @@ def segments_mu(
     Returns:
         mu. Upper.
     """
+    segments = Counter(tuple(merged(part)) for part in split(parts, ends))
+    told = sum(_steps_told(segment, places) for segment in segments) <= ARRAY_STEPS_MAX
+    if len(segments) > BOUNDED_SEGMENTS_MAX:
+        diameter = None  # a start from where the iterates are together is one that is allowed
     squares: list[float] = []
-    for segment, times in Counter(tuple(merged(part)) for part in split(parts, ends)).items():
-        mu = _segment_mu(segment, places, diameter)
+    for segment, times in segments.items():
+        mu = _segment_mu(segment, places, diameter, told=told)
         squares.append(rounded_up(times * mu * mu, ulps=2))
     return rounded_up(math.sqrt(sum_up(squares)), ulps=2)
 
 
-def _segment_mu(segment: Sequence[Stretch], places: int, diameter: float | None) -> float:
+def _steps_told(segment: Sequence[Stretch], places: int) -> int:
+    """How many steps are told one by one, over all places; none where they are equal."""
+    steps = sum(part.steps for part in segment)
+    return steps * min(places, steps) if len(segment) > 1 else 0
+
+
+def _segment_mu(
+    segment: Sequence[Stretch], places: int, diameter: float | None, *, told: bool
+) -> float:
     """Mu of one segment for the record in the worst place. Upper.
 
     Where steps differ each is told by itself, for each place of a pass, if they are few enough;
@@ -57,19 +70,19 @@ def _segment_mu(segment: Sequence[Stretch], places: int, diameter: float | None)
         steps_per_pass=places,
         diameter=diameter,
     )
-    used = min(places, whole.steps)
-    if len(segment) == 1 or whole.steps * used > ARRAY_STEPS_MAX:
+    if len(segment) == 1 or not told:
         return mu
+    used = min(places, whole.steps)
     constants, noises, shifts = (
         np.repeat([getattr(part, field) for part in segment], [part.steps for part in segment])
         for field in ("lipschitz", "noise", "sensitivity")
     )
     turn = np.arange(whole.steps) % places
-    told = [
+    mus = [
         _told_mu(constants, np.where(turn == place, shifts, 0.0), noises, diameter)
         for place in range(used)
     ]
-    return min(mu, max(told))
+    return min(mu, max(mus))
 
 
 def _told_mu(constants: Array, shifts: Array, noises: Array, diameter: float | None) -> float:

@@ -12,6 +12,9 @@ from accounting.numerics import rounded_up
 from accounting.theorem import theorem
 
 COUNT_MAX: Final = 10**12  # of steps and passes: far more than anyone runs, exact in a double
+LENGTH_MIN: Final = 1e-100  # of a sensitivity and of noise, so that no product underflows
+LENGTH_MAX: Final = 1e100
+_LEAST: Final = 1e-200  # of what is left of a step; smaller shares count as this
 _UP: Final = 1 + 1e-12  # covers logarithms, exponentials and their rounding
 
 
@@ -28,7 +31,8 @@ def output_perturbation_sensitivity(
     Delta_i = s rho^(l-i) (1 - rho^(l E)) / (1 - rho^l); s E at rho = 1.
 
     Args:
-        sensitivity: s >= 0, how far the record moves a step that uses it; units of the iterate.
+        sensitivity: s, how far the record moves a step that uses it; 0 or in [1e-100, 1e100], in
+            units of the iterate.
         contraction: rho >= 0, the Lipschitz constant of every step.
         steps_per_pass: l in [1, COUNT_MAX].
         passes: E in [1, COUNT_MAX].
@@ -40,7 +44,10 @@ def output_perturbation_sensitivity(
     Raises:
         ValueError: an argument is out of range.
     """
-    _require(0 <= sensitivity < math.inf, "sensitivity is finite and not negative.")
+    _require(
+        sensitivity == 0 or LENGTH_MIN <= sensitivity <= LENGTH_MAX,
+        f"sensitivity is 0 or lies in [{LENGTH_MIN:g}, {LENGTH_MAX:g}].",
+    )
     _require(0 <= contraction < math.inf, "contraction is finite and not negative.")
     _require(1 <= steps_per_pass <= COUNT_MAX, f"steps_per_pass lies in [1, {COUNT_MAX}].")
     _require(1 <= passes <= COUNT_MAX, f"passes lies in [1, {COUNT_MAX}].")
@@ -58,7 +65,8 @@ def output_perturbation_sensitivity(
     if whole * passes > 700:
         return math.inf
     series = math.expm1(whole * passes) / math.expm1(whole)
-    return sensitivity * math.exp((steps_per_pass - position) * log) * series * room * _UP + 5e-324
+    carried = max(math.exp((steps_per_pass - position) * log), _LEAST)
+    return sensitivity * carried * series * room * _UP
 
 
 @theorem(
@@ -73,6 +81,8 @@ def output_perturbation_sensitivity(
         Assumption.DATA_INDEPENDENT_START,
         Assumption.DATA_INDEPENDENT_ORDER,
         Assumption.INDEPENDENT_GAUSSIAN_NOISE,
+        Assumption.PARAMETERS_FIXED_IN_ADVANCE,
+        Assumption.BOUNDED_GRADIENTS,
     ),
 )
 def output_perturbation_mu(
@@ -97,7 +107,7 @@ def output_perturbation_mu(
         steps_per_pass: l in [1, COUNT_MAX].
         passes: E in [1, COUNT_MAX], in the same order.
         position: i in [1, l], of the step that uses the record in each pass.
-        noise: sigma > 0, standard deviation of the noise on the output; units of the iterate.
+        noise: sigma in [1e-100, 1e100], standard deviation of the noise on the output.
 
     Returns:
         mu, may be infinite. Upper; exact for quadratic losses, to rounding.
@@ -105,7 +115,7 @@ def output_perturbation_mu(
     Raises:
         ValueError: an argument is out of range.
     """
-    _require(0 < noise < math.inf, "noise is positive and finite.")
+    _require(LENGTH_MIN <= noise <= LENGTH_MAX, f"noise lies in [{LENGTH_MIN:g}, {LENGTH_MAX:g}].")
     moved = output_perturbation_sensitivity(
         sensitivity=sensitivity,
         contraction=contraction,

@@ -36,7 +36,7 @@ class SampledRun:
     """
 
     steps: int  # T, in [1, STEPS_MAX]
-    step_lipschitz: float  # c >= 0: the map is c-Lipschitz for every batch of either dataset
+    step_lipschitz: float  # c in [0, 1e100]: of the map, for every batch of either dataset
     sensitivity: float  # s > 0: how far one record moves a step that uses it
     noise: float  # sigma > 0: standard deviation of the noise added to the iterate
     sampling: DataOrder  # FIXED_SIZE: a record is replaced; POISSON: by a null record
@@ -47,7 +47,7 @@ class SampledRun:
     def __post_init__(self) -> None:
         """Refuse what is out of range."""
         _require(1 <= self.steps <= STEPS_MAX, f"steps lies in [1, {STEPS_MAX}].")
-        _require(0 <= self.step_lipschitz < math.inf, "step_lipschitz is finite, not negative.")
+        _require(0 <= self.step_lipschitz <= 1e100, "step_lipschitz lies in [0, 1e100].")
         _require(0 < self.rate <= 1, "rate lies in (0, 1].")
         _require(self.diameter >= 0, "diameter is not negative.")
         _require(

@@ -16,6 +16,7 @@ from accounting.numerics import Array
 STARTS: Final = 64  # numbers of last steps that are tried, at most twice as many
 SHARES: Final[Array] = 1 / (1 + np.exp(-np.linspace(-4, 4, 12)))  # of the noise's variance
 FINER: Final = 9  # shares that are tried around the best
+FEW: Final = 64  # steps, whose composition is always worth a try
 NEAR: Final = 0.03  # of the least estimated epsilon, above it: what is composed
 ORDERS: Final = np.array([*range(2, 33), *range(36, 65, 4), 80, 96, 128, 192, 256], dtype=float)
 
@@ -76,9 +77,9 @@ def _estimates(run: SampledRun, starts: list[int], shares: Array, aim: Aim) -> A
     )
     counts = np.array(starts, dtype=np.float64)
     shifts = np.array([shift_of(run, SampledChoice(last_steps=r, noise_share=0.0)) for r in starts])
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         squares = 0.5 * shifts[:, None] ** 2 / (1 - shares)
-    rdp = counts[:, None, None] * curves + squares[:, :, None] * ORDERS
+        rdp = counts[:, None, None] * curves + squares[:, :, None] * ORDERS
     return aim.estimates(rdp)
 
 
@@ -104,4 +105,6 @@ def choices(run: SampledRun, aim: Aim) -> list[SampledChoice]:
     value = float(np.min(best))
     if not (value < np.inf and aim.near(value, whole)):
         return [every]
-    return [hidden, every] if aim.near(whole, value) else [hidden]
+    # Estimates by whole orders are rough where there are few steps, which cost little to compose.
+    few = run.steps <= FEW
+    return [hidden, every] if few or aim.near(whole, value) else [hidden]

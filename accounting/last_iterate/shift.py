@@ -24,6 +24,7 @@ from accounting.last_iterate.starts import best_start
 from accounting.numerics import Array, rounded_up
 from accounting.theorem import theorem
 
+_LEAST: Final = 1e-290  # of a distance that is carried; smaller ones count as this
 STEPS_MAX: Final = 10**7  # of one run; ten arrays of them stay below a gigabyte
 STRETCHES_MAX: Final = 10**4  # that are searched one by one, at a tenth of a millisecond each
 RELATIONS: Final = (NeighboringRelation.REPLACE_ONE, NeighboringRelation.REPLACE_SPECIAL)
@@ -91,9 +92,10 @@ class _Run:
         """The steps from one on, the iterates being a distance apart before it."""
         moved = self.shifts[first:].copy()
         if distance > 0:
-            # Two roundings, which blocks take into account.
-            with np.errstate(over="ignore"):
-                moved[0] += 0.0 if self.lipschitz[first] == 0 else self.lipschitz[first] * distance
+            # Two roundings, which blocks take into account; a product may fall below all doubles.
+            with np.errstate(over="ignore", under="ignore"):
+                far = 0.0 if self.lipschitz[first] == 0 else self.lipschitz[first] * distance
+                moved[0] += far if far > _LEAST or self.lipschitz[first] == 0 else _LEAST
         fresh = self.fresh[first:].copy()
         fresh[0] = True
         return _Run(self.lipschitz[first:], moved, self.noises[first:], fresh)

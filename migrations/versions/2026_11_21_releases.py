@@ -1,4 +1,4 @@
-"""iterates that were shown."""
+"""iterates that were shown, and runs that were reopened."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -25,7 +25,12 @@ def upgrade() -> None:
         sa.UniqueConstraint("branch_id", "step", name=op.f("uq_releases_branch_id_step")),
     )
     op.create_index(op.f("ix_releases_run_id"), "releases", ["run_id"])
+    op.add_column(
+        "runs", sa.Column("reopened", sa.Boolean(), server_default=sa.false(), nullable=False)
+    )
+    op.execute(sa.text("UPDATE runs SET reopened = true WHERE state = 'reopened'"))
 
 
 def downgrade() -> None:
     op.drop_table("releases")
+    op.drop_column("runs", "reopened")

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accounting.events import Event, Full, Gaussian, Span
+from accounting.last_iterate import orders
 from accounting.last_iterate.declared import STAGES_MAX, DataOrder, Declared, Stage
 from accounting.last_iterate.orders import place_weights, segments_mu
 from accounting.last_iterate.shift import shift_mu
@@ -35,6 +36,18 @@ PART = Stretch(steps=5, lipschitz=0.9, sensitivity=0.2, noise=1.0)
 def test_what_cannot_be_so_is_refused_by_name(field: str, value: Any) -> None:
     with pytest.raises(ValueError, match=field):
         replace(DECLARED, **{field: value})
+
+
+@pytest.mark.parametrize("diameter", [None, 4.1, 1e6])
+def test_strong_convexity_without_clipping_needs_a_domain_of_short_gradients(
+    diameter: float | None,
+) -> None:
+    # Curvature 0.5 over a set of diameter 4 makes a gradient as long as the norm bound, 1.
+    changed: dict[str, Any] = {"loss_convexity": 0.5, "projection_diameter": diameter}
+    with pytest.raises(ValueError, match="projection_diameter of at most"):
+        replace(DECLARED, **changed)
+    assert replace(DECLARED, **changed | {"projection_diameter": 4.0})
+    assert replace(DECLARED, **changed | {"clipping_can_be_active": True})
 
 
 def test_a_linear_model_is_convex() -> None:
@@ -76,6 +89,7 @@ def test_the_smallest_and_the_largest_batch_bound_all_between(
         learning_rate=(Stage(first_step=0, learning_rate=rate),),
         loss_convexity=convexity,
         clipping_can_be_active=clips,
+        projection_diameter=1.0,
     )
 
     def constant(least: int, most: int) -> float:
@@ -166,3 +180,12 @@ def test_orders_have_names() -> None:
     assert [order.value for order in DataOrder] == [
         "full", "cyclic", "shuffle_once", "shuffle_each_pass", "fixed_size", "poisson",
     ]  # fmt: skip
+
+
+def test_many_segments_are_told_roughly_and_stay_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = [replace(PART, lipschitz=1.0), replace(PART, noise=2.0, lipschitz=1.0)]
+    told = segments_mu(parts, ends=[3, 10], places=2, diameter=0.05)
+    monkeypatch.setattr(orders, "ARRAY_STEPS_MAX", 1)
+    worst = segments_mu(parts, ends=[3, 10], places=2, diameter=0.05)
+    monkeypatch.setattr(orders, "BOUNDED_SEGMENTS_MAX", 1)
+    assert told < worst < segments_mu(parts, ends=[3, 10], places=2, diameter=0.05)

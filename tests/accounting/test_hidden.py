@@ -223,7 +223,7 @@ def test_every_shown_iterate_restarts_the_hiding() -> None:
 
 
 def test_active_clipping_costs_unless_losses_are_of_a_linear_model() -> None:
-    inactive = bound_of(DataOrder.CYCLIC, loss_convexity=0.5)
+    inactive = bound_of(DataOrder.CYCLIC, loss_convexity=0.5, projection_diameter=4.0)
     active = bound_of(DataOrder.CYCLIC, loss_convexity=0.5, clipping_can_be_active=True)
     linear = bound_of(DataOrder.CYCLIC, clipping_can_be_active=True, generalized_linear_model=True)
     assert inactive.epsilon < linear.epsilon < active.epsilon
@@ -235,7 +235,7 @@ def test_active_clipping_costs_unless_losses_are_of_a_linear_model() -> None:
 def test_a_smaller_last_batch_contracts_less() -> None:
     short = HiddenRun(
         spans=(span(Cyclic(batch_size=100, steps_per_pass=10), 30),),
-        declared=replace(DECLARED, loss_convexity=0.5),
+        declared=replace(DECLARED, loss_convexity=0.5, projection_diameter=4.0),
         dataset_size=910,
     )
     whole = replace(short, dataset_size=1000)
@@ -246,10 +246,12 @@ def test_a_smaller_last_batch_contracts_less() -> None:
 
 def test_a_schedule_is_told_step_by_step_where_it_is_short_and_by_its_worst_where_not() -> None:
     stages = (Stage(first_step=0, learning_rate=0.2), Stage(first_step=15, learning_rate=0.1))
-    short = bound_of(DataOrder.CYCLIC, learning_rate=stages, loss_convexity=0.5)
+    short = bound_of(
+        DataOrder.CYCLIC, learning_rate=stages, loss_convexity=0.5, projection_diameter=4.0
+    )
     constant = bound_of(
         DataOrder.CYCLIC, learning_rate=(Stage(first_step=0, learning_rate=0.1),),
-        loss_convexity=0.5,
+        loss_convexity=0.5, projection_diameter=4.0,
     )  # fmt: skip
     assert short.epsilon < constant.epsilon * 1.05
     in_domain = bound_of(
@@ -276,7 +278,7 @@ def test_linear_losses_attain_the_lower_end() -> None:
     assert cyclic.epsilon_lower == pytest.approx(linear, rel=1e-6)
     assert cyclic.epsilon_lower <= linear
     for unknown in (
-        bound_of(DataOrder.CYCLIC, loss_convexity=0.1),
+        bound_of(DataOrder.CYCLIC, loss_convexity=0.1, clipping_can_be_active=True),
         bound_of(DataOrder.CYCLIC, projection_diameter=1.0),
         bound_of(DataOrder.CYCLIC, releases=(4,)),
         bound_of(DataOrder.SHUFFLE_ONCE, 25),
@@ -328,7 +330,7 @@ def test_linear_losses_attain_the_lower_end() -> None:
                                     reshuffle=Reshuffle.ONCE), 1),),
             ),
             REPLACE_ONE,
-            "at most 10000000 steps",
+            "at most 1000000 steps",
         ),
     ],
 )  # fmt: skip

@@ -119,7 +119,8 @@ def test_every_missing_assumption_is_named_at_once(api: httpx.Client) -> None:
         ({"momentum": 0.9}, "assumptions.momentum"),
         ({"loss_convexity": 2.0}, "assumptions"),
         ({"data_order": "sorted"}, "assumptions.data_order"),
-        ({"data_order": "shuffle_once"}, "release"),
+        ({"data_order": "shuffle_once"}, "assumptions.data_order"),
+        ({"loss_convexity": 0.5}, "assumptions"),
     ],
 )
 def test_an_impossible_assumption_is_refused_by_name(
