@@ -31,7 +31,8 @@ CASES: Final = (
     ("last shown, weakly convex (L = 1.01)", -CURVATURE, None),
     ("last shown, convex (L = 1)", 0.0, None),
     ("last shown, convex, bounded domain", 0.0, DIAMETER),
-    ("last shown, strongly convex (L = 0.99)", CURVATURE, None),
+    # Where the norm bound, 1, holds without clipping: within a set that hides nothing itself.
+    ("last shown, strongly convex (L = 0.99)", CURVATURE, 2 / CURVATURE),
 )
 
 
