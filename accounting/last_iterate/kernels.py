@@ -22,7 +22,6 @@ _HALF_LOG_TWO_PI: Final = 0.5 * math.log(2 * math.pi)
 _SQRT_HALF_PI: Final = math.sqrt(0.5 * math.pi)
 _LOG_HALF: Final = -math.log(2)
 # Below this n (1 - B) three terms of the binomial sum are exact to 1e-11 of the logarithm.
-_LEAST: Final = 1e-300  # of what a step loses
 _FEW: Final = 1e-5
 
 
@@ -133,9 +132,8 @@ def log_mean_power(log_lost: float, count: int) -> float:
         log G, <= 0. Upper: G falls in q.
     """
     q = math.exp(log_lost)
-    if q < _LEAST:  # where doubles lose their digits; nothing is lost in that many steps
-        return 0.0
     if count * q < _FEW:
+        q = max(0.0, rounded_down(q, ulps=4))  # the smallest doubles have few digits
         first = 0.5 * (count - 1) * q
         second = first * (count - 2) * q / 3 if count > 2 else 0.0
         return min(0.0, rounded_up(math.log1p(second - first), ulps=32))

@@ -150,6 +150,9 @@ def test_mean_powers_are_the_golden_ones(row: dict[str, float]) -> None:
 @example(log_lost=math.log(1e-6), log_count=math.log(11))
 @example(log_lost=-1e-20, log_count=math.log(1e9))
 @example(log_lost=-0.1, log_count=0.0)
+@example(log_lost=-728.5, log_count=0.8)
+@example(log_lost=-735.0, log_count=7.0)
+@example(log_lost=-691.0, log_count=30.0)
 def test_mean_powers_are_above_their_definition_by_roundoffs(
     log_lost: float, log_count: float
 ) -> None:

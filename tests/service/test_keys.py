@@ -38,6 +38,7 @@ WRITES: Final[dict[str, tuple[Scope, Json]]] = {
         {"name": "new", "writer": "writer-of-the-tests-1", "from_step": 0},
     ),
     "/v1/runs/{run}/events": (Scope.TRAINER, {"events": [event(0, 1)]}),
+    "/v1/runs/{run}/releases": (Scope.TRAINER, {"step": 0}),
     "/v1/runs/{run}:finish": (Scope.TRAINER, {"state": "finished"}),
     "/v1/plan": (
         Scope.VIEWER,
