@@ -16,6 +16,16 @@ LIBRARY_ULPS: Final = 4
 MAX_BISECTIONS: Final = 200  # halves any pair of doubles, whatever their exponents, to neighbours
 
 
+def require(condition: bool, text: str) -> None:
+    """Refuse an argument; the text says what holds of those that are taken.
+
+    Raises:
+        ValueError: the condition does not hold.
+    """
+    if not condition:
+        raise ValueError(f"Out of range: {text}.")
+
+
 def rounded_up(value: float, *, ulps: int = 1) -> float:
     """A double above the true value, given a nearest-rounded one that is off by at most `ulps`."""
     return value + abs(value) * ulps * 2 * UNIT_ROUNDOFF + 5e-324

@@ -13,7 +13,7 @@ import numpy as np
 
 from accounting.events import NeighboringRelation
 from accounting.guarantees import Assumption, Status
-from accounting.numerics import Array
+from accounting.numerics import Array, require
 from accounting.theorem import theorem
 
 DIMENSION_MAX: Final = 256  # a step multiplies matrices of this size
@@ -38,29 +38,24 @@ class AffineAudit:
     back: float  # nats; the reverse
 
 
-def _require(condition: bool, reason: str) -> None:
-    if not condition:
-        raise ValueError(reason)
-
-
 def _checked(hessians: Array) -> Array:
     found = np.asarray(hessians, dtype=np.float64)
-    _require(
+    require(
         found.ndim == 3 and found.shape[1] == found.shape[2] and found.shape[0] > 0,
-        "hessians has the shape (steps, d, d).",
+        "hessians has the shape (steps, d, d)",
     )
-    _require(found.shape[0] <= STEPS_MAX, f"hessians has at most {STEPS_MAX} steps.")
-    _require(1 <= found.shape[1] <= DIMENSION_MAX, f"d lies in [1, {DIMENSION_MAX}].")
-    _require(bool(np.all(np.isfinite(found))), "hessians are finite.")
+    require(found.shape[0] <= STEPS_MAX, f"hessians has at most {STEPS_MAX} steps")
+    require(1 <= found.shape[1] <= DIMENSION_MAX, f"d lies in [1, {DIMENSION_MAX}]")
+    require(bool(np.all(np.isfinite(found))), "hessians are finite")
     apart = np.abs(found - np.swapaxes(found, 1, 2))
-    _require(bool(np.all(apart <= _SYMMETRIC * np.max(np.abs(found)))), "hessians are symmetric.")
+    require(bool(np.all(apart <= _SYMMETRIC * np.max(np.abs(found)))), "hessians are symmetric")
     return found
 
 
 def operators_of(hessians: Array, learning_rate: float, noise: float) -> Array:
     """I - gamma A_t for each step, shape (T, d, d)."""
-    _require(0 < learning_rate < math.inf, "learning_rate is positive and finite.")
-    _require(0 < noise < math.inf, "noise is positive and finite.")
+    require(0 < learning_rate < math.inf, "learning_rate is positive and finite")
+    require(0 < noise < math.inf, "noise is positive and finite")
     found = _checked(hessians)
     return np.asarray(np.eye(found.shape[1]) - learning_rate * found)
 
@@ -112,11 +107,14 @@ def affine_law(
     operators = operators_of(hessians, learning_rate, noise)
     steps, size = operators.shape[:2]
     shifts, mean = np.asarray(offsets, dtype=np.float64), np.zeros(size)
-    _require(shifts.shape == (steps, size), "offsets has the shape (steps, d).")
+    require(shifts.shape == (steps, size), "offsets has the shape (steps, d)")
     if start is not None:
         mean = np.asarray(start, dtype=np.float64)
-    _require(mean.shape == (size,), "start has the shape (d,).")
-    _require(bool(np.all(np.isfinite(shifts)) and np.all(np.isfinite(mean))), "All are finite.")
+    require(mean.shape == (size,), "start has the shape (d,)")
+    require(
+        bool(np.all(np.isfinite(shifts)) and np.all(np.isfinite(mean))),
+        "offsets and start are finite",
+    )
     for operator, shift in zip(operators, shifts, strict=True):
         mean = operator @ mean - learning_rate * shift
     return AffineLaw(
@@ -196,8 +194,8 @@ def affine_audit(*, first: AffineLaw, second: AffineLaw, order: float) -> Affine
     Raises:
         ValueError: the order is out of range or the laws differ in dimension.
     """
-    _require(1 < order < math.inf, "order is finite and above 1.")
-    _require(first.mean.shape == second.mean.shape, "The laws have one dimension.")
+    require(1 < order < math.inf, "order is finite and above 1")
+    require(first.mean.shape == second.mean.shape, "the laws have one dimension")
     return AffineAudit(forth=_renyi(first, second, order), back=_renyi(second, first, order))
 
 

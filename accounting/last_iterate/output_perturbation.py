@@ -8,7 +8,7 @@ from typing import Final
 
 from accounting.events import NeighboringRelation
 from accounting.guarantees import Assumption, Status
-from accounting.numerics import rounded_up
+from accounting.numerics import require, rounded_up
 from accounting.theorem import theorem
 
 COUNT_MAX: Final = 10**12  # of steps and passes: far more than anyone runs, exact in a double
@@ -16,11 +16,6 @@ LENGTH_MIN: Final = 1e-100  # of a sensitivity and of noise, so that no product 
 LENGTH_MAX: Final = 1e100
 _LEAST: Final = 1e-200  # of what is left of a step; smaller shares count as this
 _UP: Final = 1 + 1e-12  # covers logarithms, exponentials and their rounding
-
-
-def _require(condition: bool, reason: str) -> None:
-    if not condition:
-        raise ValueError(reason)
 
 
 def output_perturbation_sensitivity(
@@ -44,14 +39,14 @@ def output_perturbation_sensitivity(
     Raises:
         ValueError: an argument is out of range.
     """
-    _require(
+    require(
         sensitivity == 0 or LENGTH_MIN <= sensitivity <= LENGTH_MAX,
-        f"sensitivity is 0 or lies in [{LENGTH_MIN:g}, {LENGTH_MAX:g}].",
+        f"sensitivity is 0 or lies in [{LENGTH_MIN:g}, {LENGTH_MAX:g}]",
     )
-    _require(0 <= contraction < math.inf, "contraction is finite and not negative.")
-    _require(1 <= steps_per_pass <= COUNT_MAX, f"steps_per_pass lies in [1, {COUNT_MAX}].")
-    _require(1 <= passes <= COUNT_MAX, f"passes lies in [1, {COUNT_MAX}].")
-    _require(1 <= position <= steps_per_pass, "position lies in [1, steps_per_pass].")
+    require(0 <= contraction < math.inf, "contraction is finite and not negative")
+    require(1 <= steps_per_pass <= COUNT_MAX, f"steps_per_pass lies in [1, {COUNT_MAX}]")
+    require(1 <= passes <= COUNT_MAX, f"passes lies in [1, {COUNT_MAX}]")
+    require(1 <= position <= steps_per_pass, "position lies in [1, steps_per_pass]")
     if sensitivity == 0:
         return 0.0
     if contraction == 1:
@@ -115,7 +110,7 @@ def output_perturbation_mu(
     Raises:
         ValueError: an argument is out of range.
     """
-    _require(LENGTH_MIN <= noise <= LENGTH_MAX, f"noise lies in [{LENGTH_MIN:g}, {LENGTH_MAX:g}].")
+    require(LENGTH_MIN <= noise <= LENGTH_MAX, f"noise lies in [{LENGTH_MIN:g}, {LENGTH_MAX:g}]")
     moved = output_perturbation_sensitivity(
         sensitivity=sensitivity,
         contraction=contraction,

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Final
 
 from accounting.last_iterate.declared import DataOrder
-from accounting.numerics import rounded_up
+from accounting.numerics import require, rounded_up
 from accounting.pld.pairs import GaussianPair, Pair, SampledGaussianPair, SymmetricPair
 from accounting.pld.placement import Units
 
@@ -46,18 +46,18 @@ class SampledRun:
 
     def __post_init__(self) -> None:
         """Refuse what is out of range."""
-        _require(1 <= self.steps <= STEPS_MAX, f"steps lies in [1, {STEPS_MAX}].")
-        _require(0 <= self.step_lipschitz <= 1e100, "step_lipschitz lies in [0, 1e100].")
-        _require(0 < self.rate <= 1, "rate lies in (0, 1].")
-        _require(self.diameter >= 0, "diameter is not negative.")
-        _require(
+        require(1 <= self.steps <= STEPS_MAX, f"steps lies in [1, {STEPS_MAX}]")
+        require(0 <= self.step_lipschitz <= 1e100, "step_lipschitz lies in [0, 1e100]")
+        require(0 < self.rate <= 1, "rate lies in (0, 1]")
+        require(self.diameter >= 0, "diameter is not negative")
+        require(
             0 < self.sensitivity < math.inf
             and 0 < self.noise < math.inf
             and 1 / NOISE_RATIO_MAX <= self.noise / self.sensitivity <= NOISE_RATIO_MAX,
-            "sensitivity and noise are positive, within a factor 1e100 of each other.",
+            "sensitivity and noise are positive, within a factor 1e100 of each other",
         )
         known = (DataOrder.FIXED_SIZE, DataOrder.POISSON)
-        _require(self.sampling in known, "sampling is fixed_size or poisson.")
+        require(self.sampling in known, "sampling is fixed_size or poisson")
 
     def distance(self, last_steps: int) -> float:
         """How far apart the iterates may be where the last steps begin, over the noise. Upper."""
@@ -80,11 +80,6 @@ class SampledChoice:
 
     last_steps: int  # R, in [1, T]
     noise_share: float  # of the variance, for hiding the batches; 1 where R = T
-
-
-def _require(condition: bool, reason: str) -> None:
-    if not condition:
-        raise ValueError(reason)
 
 
 def _log(c: float) -> float:
@@ -132,8 +127,8 @@ def units_of(run: SampledRun, choice: SampledChoice) -> Units:
         ValueError: the choice is out of range.
     """
     count, share = choice.last_steps, choice.noise_share
-    _require(1 <= count <= run.steps, "last_steps lies in [1, steps].")
-    _require(0 < share <= 1, "noise_share lies in (0, 1].")
+    require(1 <= count <= run.steps, "last_steps lies in [1, steps]")
+    require(0 < share <= 1, "noise_share lies in (0, 1]")
     alone = GaussianPair(noise_multiplier=run.sampled_noise(count, share))
     pair: Pair = alone
     if run.rate < 1 and run.sampling is DataOrder.POISSON:
@@ -145,7 +140,7 @@ def units_of(run: SampledRun, choice: SampledChoice) -> Units:
     shift = shift_of(run, choice)
     if shift == 0:
         return ((pair, count),)
-    _require(shift < math.inf, "the iterates may be any distance apart where last_steps begin.")
+    require(shift < math.inf, "the iterates may be any distance apart where last_steps begin")
     return ((pair, count), (GaussianPair(noise_multiplier=1 / shift), 1))
 
 

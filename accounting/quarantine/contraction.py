@@ -4,15 +4,11 @@ import math
 
 from accounting.events import NeighboringRelation
 from accounting.guarantees import Assumption, Status
+from accounting.numerics import require
 from accounting.theorem import theorem
 
 _RELATIONS = (NeighboringRelation.REPLACE_ONE,)
 _NOISE = (Assumption.INDEPENDENT_GAUSSIAN_NOISE,)
-
-
-def _require(condition: bool, text: str) -> None:
-    if not condition:
-        raise ValueError(f"Out of range: {text}.")
 
 
 @theorem(
@@ -44,8 +40,8 @@ def clipped_step_lipschitz(
     Raises:
         ValueError: an argument is out of range; the text names it.
     """
-    _require(0 < learning_rate < math.inf, "learning_rate is positive and finite")
-    _require(-weak_convexity <= smoothness < math.inf, "smoothness is at least -weak_convexity")
+    require(0 < learning_rate < math.inf, "learning_rate is positive and finite")
+    require(-weak_convexity <= smoothness < math.inf, "smoothness is at least -weak_convexity")
     return max(abs(1 + learning_rate * weak_convexity), abs(1 - learning_rate * smoothness))
 
 
@@ -74,19 +70,19 @@ def unconditional_contraction(
     Raises:
         ValueError: an argument is out of range, or M would not be real; the text says which.
     """
-    _require(0 < learning_rate < math.inf, "learning_rate is positive and finite")
-    _require(0 < smoothness < math.inf, "smoothness is positive and finite")
-    _require(0 <= strong_convexity <= smoothness, "strong_convexity is in [0, smoothness]")
+    require(0 < learning_rate < math.inf, "learning_rate is positive and finite")
+    require(0 < smoothness < math.inf, "smoothness is positive and finite")
+    require(0 <= strong_convexity <= smoothness, "strong_convexity is in [0, smoothness]")
     share = strong_convexity / (smoothness + strong_convexity)
     square = 1 - 2 * learning_rate * smoothness * share
-    _require(square >= 0, "learning_rate is so large that M is not real")
+    require(square >= 0, "learning_rate is so large that M is not real")
     return math.sqrt(square)
 
 
 def _small_step(noise_multiplier: float, order: float, dataset_size: int) -> float:
-    _require(0 < noise_multiplier < math.inf, "noise_multiplier is positive and finite")
-    _require(1 < order < math.inf, "order is above 1")
-    _require(dataset_size >= 1, "dataset_size is at least 1")
+    require(0 < noise_multiplier < math.inf, "noise_multiplier is positive and finite")
+    require(1 < order < math.inf, "order is above 1")
+    require(dataset_size >= 1, "dataset_size is at least 1")
     return 4 * order * math.log(dataset_size) / (noise_multiplier * noise_multiplier)
 
 

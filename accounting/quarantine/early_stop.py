@@ -10,7 +10,7 @@ import numpy as np
 
 from accounting.events import NeighboringRelation
 from accounting.guarantees import Assumption, Status
-from accounting.numerics import Array
+from accounting.numerics import Array, require
 from accounting.renyi.orders import checked_orders
 from accounting.theorem import theorem
 
@@ -34,14 +34,9 @@ _HALF = (
 )
 
 
-def _require(condition: bool, text: str) -> None:
-    if not condition:
-        raise ValueError(f"Out of range: {text}.")
-
-
 def _require_conditions(noise_multiplier: float, constant: float) -> None:
-    _require(_LEAST_NOISE <= noise_multiplier < math.inf, "noise_multiplier is at least 2")
-    _require(LEAST_CONSTANT <= constant < math.inf, "constant is at least 16")
+    require(_LEAST_NOISE <= noise_multiplier < math.inf, "noise_multiplier is at least 2")
+    require(LEAST_CONSTANT <= constant < math.inf, "constant is at least 16")
 
 
 def _step(
@@ -49,7 +44,7 @@ def _step(
 ) -> Array:
     orders = checked_orders(orders)
     _require_conditions(noise_multiplier, constant)
-    _require(0 <= steps_before < dataset_size, "steps_before is in [0, dataset_size)")
+    require(0 <= steps_before < dataset_size, "steps_before is in [0, dataset_size)")
     left = float(dataset_size - steps_before + 1)
     return orders * (constant / (left * noise_multiplier) ** 2)
 
@@ -127,8 +122,8 @@ def conjectured_partial_shuffle_rdp(
     """
     orders = checked_orders(orders)
     _require_conditions(noise_multiplier, constant)
-    _require(1 <= steps_per_pass < dataset_size, "steps_per_pass is in [1, dataset_size)")
-    _require(steps_per_pass <= _STEPS_MAX, "steps_per_pass is at most 10^7")
+    require(1 <= steps_per_pass < dataset_size, "steps_per_pass is in [1, dataset_size)")
+    require(steps_per_pass <= _STEPS_MAX, "steps_per_pass is at most 10^7")
     left = np.arange(dataset_size - steps_per_pass + 1, dataset_size + 1, dtype=np.float64)
     share = float(np.sum(1 / np.square(left)))
     return orders * (constant * share / (noise_multiplier * noise_multiplier))
@@ -136,9 +131,9 @@ def conjectured_partial_shuffle_rdp(
 
 def _rate(noise_multiplier: float, dataset_size: int, fraction: float, epochs: float) -> float:
     """What Conjecture 2 multiplies with C alpha: e / (n (1 - tau) sigma^2)."""
-    _require(dataset_size >= 1, "dataset_size is at least 1")
-    _require(0 < fraction < 1, "fraction lies in (0, 1)")
-    _require(0 < epochs < math.inf, "epochs is positive")
+    require(dataset_size >= 1, "dataset_size is at least 1")
+    require(0 < fraction < 1, "fraction lies in (0, 1)")
+    require(0 < epochs < math.inf, "epochs is positive")
     return epochs / (dataset_size * (1 - fraction) * noise_multiplier * noise_multiplier)
 
 
@@ -221,7 +216,7 @@ def conjectured_epsilon(
         ValueError: an argument is out of range; the text names it.
     """
     _require_conditions(noise_multiplier, constant)
-    _require(0 < delta < 1, "delta lies in (0, 1)")
+    require(0 < delta < 1, "delta lies in (0, 1)")
     slope = constant * _rate(noise_multiplier, dataset_size, fraction, epochs)
     return slope + 2 * math.sqrt(-slope * math.log(delta))
 
@@ -286,8 +281,8 @@ def retracted_noise_multiplier(
     Raises:
         ValueError: an argument is out of range; the text names it.
     """
-    _require(1 < order < math.inf, "order is above 1")
-    _require(0 < rdp < math.inf, "rdp is positive")
+    require(1 < order < math.inf, "order is above 1")
+    require(0 < rdp < math.inf, "rdp is positive")
     needed = LEAST_CONSTANT * order * _rate(1.0, dataset_size, fraction, epochs) / rdp
     return math.sqrt(max(needed, _LEAST_NOISE * _LEAST_NOISE))
 

@@ -4,19 +4,15 @@ import math
 
 from accounting.events import NeighboringRelation
 from accounting.guarantees import Assumption, Status
+from accounting.numerics import require
 from accounting.theorem import theorem
 
 _EVERY = tuple(NeighboringRelation)
 
 
-def _require(condition: bool, text: str) -> None:
-    if not condition:
-        raise ValueError(f"Out of range: {text}.")
-
-
 def _positive(**values: float) -> None:
     for name, value in values.items():
-        _require(0 < value < math.inf, f"{name} is positive and finite")
+        require(0 < value < math.inf, f"{name} is positive and finite")
 
 
 @theorem(
@@ -46,7 +42,7 @@ def classic_gaussian_noise(*, epsilon: float, delta: float, sensitivity: float) 
         ValueError: an argument is out of range; the text names it.
     """
     _positive(epsilon=epsilon, sensitivity=sensitivity)
-    _require(0 < delta < 1, "delta lies in (0, 1)")
+    require(0 < delta < 1, "delta lies in (0, 1)")
     return math.sqrt(2 * math.log(1.25 / delta)) * sensitivity / epsilon
 
 
@@ -76,7 +72,7 @@ def total_variation_laplace_scale(*, sensitivity: float, delta: float) -> float:
         ValueError: an argument is out of range; the text names it.
     """
     _positive(sensitivity=sensitivity)
-    _require(0 < delta < 1, "delta lies in (0, 1)")
+    require(0 < delta < 1, "delta lies in (0, 1)")
     return math.sqrt(sensitivity / (2 * delta))
 
 
@@ -106,7 +102,7 @@ def output_perturbation_noise(*, sensitivity: float, order: float, rdp: float) -
         ValueError: an argument is out of range; the text names it.
     """
     _positive(sensitivity=sensitivity, rdp=rdp)
-    _require(1 < order < math.inf, "order is above 1")
+    require(1 < order < math.inf, "order is above 1")
     return sensitivity * math.sqrt(order / 2) / rdp
 
 
@@ -137,7 +133,7 @@ def subsampled_response_kept(*, epsilon: float, sampling_probability: float) -> 
         ValueError: an argument is out of range; the text names it.
     """
     _positive(epsilon=epsilon)
-    _require(0 < sampling_probability <= 1, "sampling_probability lies in (0, 1]")
+    require(0 < sampling_probability <= 1, "sampling_probability lies in (0, 1]")
     product = epsilon * sampling_probability
     return product / (2 + product)
 
@@ -168,7 +164,7 @@ def central_mean_scale(*, epsilon: float, dataset_size: int) -> float:
         ValueError: an argument is out of range; the text names it.
     """
     _positive(epsilon=epsilon)
-    _require(dataset_size >= 1, "dataset_size is at least 1")
+    require(dataset_size >= 1, "dataset_size is at least 1")
     return 1 / (dataset_size * epsilon)
 
 

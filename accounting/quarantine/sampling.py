@@ -8,7 +8,7 @@ from scipy import special
 
 from accounting.events import Direction, NeighboringRelation, TruncatedPoisson
 from accounting.guarantees import Assumption, Status
-from accounting.numerics import Array
+from accounting.numerics import Array, require
 from accounting.pld.pairs import SampledGaussianPair
 from accounting.pld.profiles import profile
 from accounting.renyi.conversion import rdp_epsilon
@@ -22,20 +22,15 @@ STEPS_MAX: Final = 10**6  # of a pass: as many binomial chances
 _ONE = (NeighboringRelation.REPLACE_ONE,)
 
 
-def _require(condition: bool, text: str) -> None:
-    if not condition:
-        raise ValueError(f"Out of range: {text}.")
-
-
 def _require_noise(noise_multiplier: float) -> None:
-    _require(0 < noise_multiplier < math.inf, "noise_multiplier is positive and finite")
+    require(0 < noise_multiplier < math.inf, "noise_multiplier is positive and finite")
 
 
 def _subsampled(noise_multiplier: float, weight: float, order: int, first: int) -> float:
     """The printed bound at an integer order, its last sum from `first` on."""
     _require_noise(noise_multiplier)
-    _require(0 < weight < 1, "max_weight lies in (0, 1)")
-    _require(2 <= order <= ORDER_MAX, f"order is a whole number in [2, {ORDER_MAX}]")
+    require(0 < weight < 1, "max_weight lies in (0, 1)")
+    require(2 <= order <= ORDER_MAX, f"order is a whole number in [2, {ORDER_MAX}]")
     loss = 2 / (noise_multiplier * noise_multiplier)  # RDP at order j is j times this
     powers = np.arange(first, order + 1, dtype=np.float64)
     binomials = special.gammaln(order + 1) - special.gammaln(powers + 1)
@@ -167,9 +162,9 @@ def stronger_clones_delta(*, epsilon0: float, epsilon: float, steps_per_pass: in
     Raises:
         ValueError: an argument is out of range; the text names it.
     """
-    _require(0 < epsilon0 <= 700, "epsilon0 lies in (0, 700]")
-    _require(0 <= epsilon < math.inf, "epsilon is finite and not negative")
-    _require(1 <= steps_per_pass <= STEPS_MAX, f"steps_per_pass is in [1, {STEPS_MAX}]")
+    require(0 < epsilon0 <= 700, "epsilon0 lies in (0, 700]")
+    require(0 <= epsilon < math.inf, "epsilon is finite and not negative")
+    require(1 <= steps_per_pass <= STEPS_MAX, f"steps_per_pass is in [1, {STEPS_MAX}]")
     if epsilon >= epsilon0:
         return 0.0
     truth, lie = float(special.expit(epsilon0)), float(special.expit(-epsilon0))
@@ -235,9 +230,9 @@ def truncated_as_added_delta(
         ValueError: an argument is out of range; the text names it.
     """
     _require_noise(noise_multiplier)
-    _require(0 < sampling_probability < 1, "sampling_probability lies in (0, 1)")
-    _require(1 <= max_batch_size < dataset_size, "dataset_size is above max_batch_size")
-    _require(0 <= epsilon < math.inf, "epsilon is finite and not negative")
+    require(0 < sampling_probability < 1, "sampling_probability lies in (0, 1)")
+    require(1 <= max_batch_size < dataset_size, "dataset_size is above max_batch_size")
+    require(0 <= epsilon < math.inf, "epsilon is finite and not negative")
     found = branches(
         TruncatedPoisson(
             sampling_probability=sampling_probability,
@@ -317,7 +312,7 @@ def poisson_of_shuffled_epsilon(
         ValueError: an argument is out of range; the text names it.
     """
     _require_noise(noise_multiplier)
-    _require(steps_per_pass >= 1 and passes >= 1, "steps_per_pass and passes are at least 1")
+    require(steps_per_pass >= 1 and passes >= 1, "steps_per_pass and passes are at least 1")
     curve = poisson_gaussian_rdp(
         noise_multiplier=noise_multiplier, sampling_probability=1 / steps_per_pass, orders=ORDERS
     )

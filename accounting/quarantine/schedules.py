@@ -7,6 +7,7 @@ from scipy import integrate
 
 from accounting.events import NeighboringRelation
 from accounting.guarantees import Assumption, Status
+from accounting.numerics import require
 from accounting.theorem import theorem
 
 _RELATIONS = (NeighboringRelation.REPLACE_ONE,)
@@ -14,18 +15,13 @@ _LAPLACE = (Assumption.INDEPENDENT_LAPLACE_NOISE,)
 _TOLERANCE: Final = 1e-12  # relative, of the integral
 
 
-def _require(condition: bool, text: str) -> None:
-    if not condition:
-        raise ValueError(f"Out of range: {text}.")
-
-
 def _positive(**values: float) -> None:
     for name, value in values.items():
-        _require(0 < value < math.inf, f"{name} is positive and finite")
+        require(0 < value < math.inf, f"{name} is positive and finite")
 
 
 def _require_growing(start: float, end: float) -> None:
-    _require(1 < start <= end < math.inf, "1 < start <= end, both finite")
+    require(1 < start <= end < math.inf, "1 < start <= end, both finite")
 
 
 @theorem(
@@ -124,10 +120,10 @@ def online_laplace_limit(
         ValueError: an argument is out of range; the text names it.
     """
     _positive(step_sensitivity=step_sensitivity, constant=constant)
-    _require(0 <= epsilon < math.inf, "epsilon is finite and not negative")
-    _require(1 < exponent < math.inf, "exponent is above 1")
-    _require(1 <= offset < math.inf, "offset is at least 1")
-    _require(record >= 1, "record is at least 1")
+    require(0 <= epsilon < math.inf, "epsilon is finite and not negative")
+    require(1 < exponent < math.inf, "exponent is above 1")
+    require(1 <= offset < math.inf, "offset is at least 1")
+    require(record >= 1, "record is at least 1")
     growth = math.exp(epsilon / 2)
     first = 1 - growth * (float(record) ** exponent / constant + offset) ** -step_sensitivity
     numerator, shift = constant * growth, constant * offset
@@ -169,8 +165,8 @@ def shuffled_over_random_stop(*, contraction: float, dataset_size: int) -> float
     Raises:
         ValueError: an argument is out of range; the text names it.
     """
-    _require(0 < contraction < 1, "contraction lies in (0, 1)")
-    _require(dataset_size >= 1, "dataset_size is at least 1")
+    require(0 < contraction < 1, "contraction lies in (0, 1)")
+    require(dataset_size >= 1, "dataset_size is at least 1")
     return -math.expm1(dataset_size * math.log(contraction))
 
 

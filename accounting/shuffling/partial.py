@@ -14,7 +14,7 @@ import numpy as np
 
 from accounting.events import NeighboringRelation
 from accounting.guarantees import Assumption, Status
-from accounting.numerics import UNIT_ROUNDOFF, Array, rounded_up
+from accounting.numerics import UNIT_ROUNDOFF, Array, require, rounded_up
 from accounting.pld.pairs import GaussianPair, SymmetricPair
 from accounting.renyi.fixed_size import swap_rdp
 from accounting.renyi.orders import checked_orders
@@ -117,16 +117,11 @@ def partial_shuffle_rdp(
     return np.asarray(total * (1 + 4 * len(rates) * UNIT_ROUNDOFF), dtype=np.float64)
 
 
-def _require(condition: bool, text: str) -> None:
-    if not condition:
-        raise ValueError(f"Out of range: {text}.")
-
-
 def _require_left_out(batch_size: int, dataset_size: int, steps_per_pass: int) -> None:
-    _require(batch_size >= 1, "batch_size is at least 1")
-    _require(steps_per_pass >= 1, "steps_per_pass is at least 1")
-    _require(dataset_size <= DATASET_SIZE_MAX, "dataset_size is at most 2^50")
-    _require(
+    require(batch_size >= 1, "batch_size is at least 1")
+    require(steps_per_pass >= 1, "steps_per_pass is at least 1")
+    require(dataset_size <= DATASET_SIZE_MAX, "dataset_size is at most 2^50")
+    require(
         steps_per_pass * batch_size < dataset_size,
         "steps_per_pass times batch_size is below dataset_size",
     )
