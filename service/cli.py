@@ -297,11 +297,15 @@ def bound(
     """Evaluate a theorem of the registry and print its value as JSON."""
     from service.calculate import evaluated
     from service.http import parse_json
+    from service.registry import bound_answers
 
     try:
         typer.echo(json.dumps(evaluated(identifier, parse_json(params.encode(), where="--params"))))
     except (LedgerError, UnicodeEncodeError) as error:
         raise _fail(" ".join(str(error).split())) from None
+    found = bound_answers()[identifier]
+    if found.counterexample:  # what is not proved never passes for a bound
+        typer.echo(f"This is {found.status} and bounds nothing. {found.counterexample}", err=True)
 
 
 @app.command()
