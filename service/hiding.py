@@ -14,6 +14,7 @@ from accounting.events import NeighboringRelation, Span
 from accounting.guarantees import Guarantee, Status
 from accounting.hidden import as_if_shown, guarantee_of_hidden
 from accounting.hidden_runs import HiddenRun, order_of, require_bound
+from service.answers import EVERY_STEP
 from service.assumptions import declared_of
 from service.documents import LedgerDocument, spans_of
 from service.errors import InvalidRequestError
@@ -25,9 +26,8 @@ REASON_REOPENED: Final = "Steps were recorded after the run's end: every step co
 REASON_NO_PLAN: Final = "The run registered no plan before its first step."
 REASON_OFF_PLAN: Final = "The run did not follow its plan: every step counts as shown."
 REASON_UNDECLARED: Final = "The run did not declare what a bound for hidden iterates needs."
-_REASONS: Final = {
-    "active": REASON_NOT_FINISHED, "aborted": REASON_ABORTED, "reopened": REASON_REOPENED,
-}  # fmt: skip
+REASON_ACCOUNTANT: Final = "The accountant that was asked for counts every step as shown."
+_REASONS: Final = {"aborted": REASON_ABORTED, "reopened": REASON_REOPENED}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,8 +39,7 @@ class Hidden:
     reason: str | None = None
 
 
-REASON_ACCOUNTANT: Final = "The accountant that was asked for counts every step as shown."
-NOTHING_HIDDEN: Final = Hidden(release="every_step")
+NOTHING_HIDDEN: Final = Hidden(release=EVERY_STEP)
 
 
 def why_shown(state: str | None, *, reopened: bool) -> str | None:
@@ -48,7 +47,9 @@ def why_shown(state: str | None, *, reopened: bool) -> str | None:
 
     Once steps were recorded after its end, what it showed at that end is unknown: for good.
     """
-    return REASON_REOPENED if reopened else _REASONS.get(state or "active")
+    if reopened:
+        return REASON_REOPENED
+    return None if state == "finished" else _REASONS.get(state or "", REASON_NOT_FINISHED)
 
 
 def told(
@@ -60,7 +61,7 @@ def told(
     epsilon: float | None = None,
 ) -> Guarantee:
     """A guarantee that counts every step as shown, or the better one of what was hidden."""
-    if hidden.release == "every_step":
+    if hidden.release == EVERY_STEP:
         return found
     if hidden.run is None or accountant != BEST:
         return as_if_shown(found, reason=hidden.reason or REASON_ACCOUNTANT)
@@ -113,7 +114,7 @@ def hidden_of(document: LedgerDocument) -> Hidden:
     Raises:
         InvalidRequestError: an event of the document does not fit its dataset.
     """
-    if document.release == "every_step":
+    if document.release == EVERY_STEP:
         return NOTHING_HIDDEN
     reason = why_shown(document.state, reopened=document.reopened) or _why_unplanned(document)
     if reason is not None:

@@ -6,6 +6,7 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from accounting.last_iterate.shift import shift_mu
@@ -17,6 +18,16 @@ Steps = tuple[Values, Values, Values]  # L, s, sigma
 CONSTANTS = st.floats(0.3, 1.7)
 LENGTHS = st.one_of(st.just(0.0), st.floats(0.01, 3.0))
 NOISES = st.floats(0.05, 3.0)
+
+# Of equal steps, and how closely two ways of working out the same must agree.
+LIPSCHITZ = st.one_of(
+    st.just(1.0), st.floats(0.3, 1.6), st.floats(0.95, 1.05), st.floats(1 - 1e-5, 1 + 1e-5)
+)
+COUNT = st.integers(1, 7)
+LENGTH = st.floats(0.05, 3.0)
+FEW = settings(max_examples=60, deadline=None)
+SAME = 1e-10
+ONE: dict[str, float] = {"sensitivity": 1.0, "noise": 1.0}
 
 
 @st.composite

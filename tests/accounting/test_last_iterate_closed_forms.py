@@ -4,7 +4,7 @@ from typing import Any
 import mpmath
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from accounting.last_iterate import closed_forms
@@ -19,16 +19,7 @@ from accounting.last_iterate.closed_forms import (
 )
 from accounting.last_iterate.geometric import power, rate_of
 from accounting.last_iterate.shift import released_mu, shift_mu
-from tests.accounting.shifts import cyclic
-
-LIPSCHITZ = st.one_of(
-    st.just(1.0), st.floats(0.3, 1.6), st.floats(0.95, 1.05), st.floats(1 - 1e-5, 1 + 1e-5)
-)
-COUNT = st.integers(1, 7)
-LENGTH = st.floats(0.05, 3.0)
-FEW = settings(max_examples=60, deadline=None)
-SAME = 1e-10
-ONE: dict[str, float] = {"sensitivity": 1.0, "noise": 1.0}
+from tests.accounting.shifts import COUNT, FEW, LENGTH, LIPSCHITZ, ONE, SAME, cyclic
 
 
 def exact_share(lipschitz: float, steps: int) -> Any:

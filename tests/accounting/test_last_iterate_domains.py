@@ -14,16 +14,7 @@ from accounting.last_iterate.closed_forms import (
 from accounting.last_iterate.domains import domain_mus
 from accounting.last_iterate.shift import best_start_mu, shift_mu
 from accounting.numerics import Array
-from tests.accounting.shifts import cyclic
-
-LIPSCHITZ = st.one_of(
-    st.just(1.0), st.floats(0.3, 1.6), st.floats(0.95, 1.05), st.floats(1 - 1e-5, 1 + 1e-5)
-)
-COUNT = st.integers(1, 7)
-LENGTH = st.floats(0.05, 3.0)
-FEW = settings(max_examples=60, deadline=None)
-SAME = 1e-10
-ONE: dict[str, float] = {"sensitivity": 1.0, "noise": 1.0}
+from tests.accounting.shifts import COUNT, FEW, LENGTH, LIPSCHITZ, ONE, SAME, cyclic
 
 
 @given(
