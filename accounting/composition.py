@@ -23,6 +23,7 @@ from accounting.numerics import (
 from accounting.theorem import theorem
 
 _ALL: Final = tuple(NeighboringRelation)
+_LEAST_STEP: Final = 1e-290  # nats; below, doubles lose the digits that a quotient needs
 _ROUNDING: Final = 16 * LIBRARY_ULPS * UNIT_ROUNDOFF  # relative, of a dozen operations
 EPSILON_MAX: Final = 700.0  # nats, of one step or of a group: e^epsilon must be a double
 
@@ -228,7 +229,8 @@ def group_privacy(*, epsilon: float, delta: float, size: int) -> tuple[float, fl
     # Between k delta and delta k e^((k-1) epsilon); a group that size is told apart anyway.
     if together > EPSILON_MAX:
         return together, 1.0
-    ways = math.expm1(together) / math.expm1(epsilon) if epsilon else float(size)
+    step = max(epsilon, _LEAST_STEP)  # delta rises in it
+    ways = math.expm1(rounded_up(size * step)) / math.expm1(step)
     # The rounding of k epsilon is magnified by as much as it is.
     lost = delta * ways * (1 + _ROUNDING * (1 + together))
     return together, min(1.0, rounded_up(lost))

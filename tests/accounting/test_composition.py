@@ -8,7 +8,7 @@ from pathlib import Path
 
 import mpmath as mp
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from accounting.binomials import TRIALS_MAX
@@ -292,6 +292,9 @@ def test_two_copies_of_a_record_lose_twice_as_much_and_somebody_does() -> None:
 
 @PROPERTY
 @given(epsilon=st.floats(0, 3), delta=st.floats(0, 0.1), size=st.integers(1, 50))
+@example(epsilon=5e-324, delta=0.0625, size=1)
+@example(epsilon=1e-300, delta=0.0625, size=7)
+@example(epsilon=0.0, delta=0.0625, size=7)
 def test_a_group_is_a_chain_of_neighbours(epsilon: float, delta: float, size: int) -> None:
     together, lost = group_privacy(epsilon=epsilon, delta=delta, size=size)
     with mp.workdps(40):
