@@ -26,7 +26,7 @@ from accounting import (
 from accounting.accountants import guarantee
 from accounting.balances import Balance, OpenPass, advance, balance_of
 from accounting.events import Event, NeighboringRelation, Span
-from accounting.filters import RenyiFilter
+from accounting.filters import Filter, choose
 from accounting.guarantees import Bound, Guarantee, Status
 from accounting.pld import bracket, null
 from accounting.theorem import Theorem
@@ -54,6 +54,6 @@ THEOREMS: Final[tuple[Theorem[..., Any], ...]] = (
 )
 
 __all__ = [
-    "THEOREMS", "Balance", "Bound", "Event", "Guarantee", "NeighboringRelation", "OpenPass",
-    "RenyiFilter", "Span", "Status", "Theorem", "advance", "balance_of", "guarantee",
+    "THEOREMS", "Balance", "Bound", "Event", "Filter", "Guarantee", "NeighboringRelation",
+    "OpenPass", "Span", "Status", "Theorem", "advance", "balance_of", "choose", "guarantee",
 ]  # fmt: skip

@@ -13,6 +13,7 @@ from accounting.answers import (
     pld_bound,
     rdp_bound,
 )
+from accounting.anytime import odometer_bound
 from accounting.balances import Balance
 from accounting.bounds import NoBoundError
 from accounting.coarsening import DISTINCT_MAX, Rounded, rounded_outward
@@ -36,6 +37,9 @@ ACCOUNTANTS: Final[dict[str, Callable[[Balance, Question], Bound]]] = {
     "pld": pld_bound,
     "rdp": rdp_bound,
 }
+# Valid for steps chosen after earlier answers, which costs more: asked for by name alone.
+ODOMETER: Final = "odometer"
+_BY_NAME: Final = ACCOUNTANTS | {ODOMETER: odometer_bound}
 
 
 def _freely() -> None:
@@ -63,7 +67,7 @@ def guarantee(
         delta: in (0, 1), to ask for epsilon.
         epsilon: nats, >= 0, to ask for delta.
         accept: statuses that may be the headline; conjectures and estimates never are.
-        accountant: "best", or a key of ACCOUNTANTS.
+        accountant: "best", a key of ACCOUNTANTS, or "odometer", which is valid for any schedule.
         spend: called before each evaluation.
 
     Raises:
@@ -92,6 +96,26 @@ def guarantee(
             bound for bound in dict.fromkeys([*found, *others]) if bound != headline
         ),
     )
+
+
+def with_odometer(
+    found: Guarantee, balance: Balance, *, delta: float | None, accountant: str = BEST
+) -> Guarantee:
+    """A guarantee of a balance with the odometer's reading beside it, where it has one.
+
+    Args:
+        found: the guarantee.
+        balance: what it is of.
+        delta: what it was asked at; None where epsilon was given.
+        accountant: that was asked for; only the best has the odometer beside it.
+    """
+    if delta is None or accountant != BEST:
+        return found
+    relation = found.neighboring_relation
+    read = best_bound(
+        balance, relation=relation, delta=delta, accept=ACCEPTABLE, accountant=ODOMETER, floor=False
+    )
+    return found if read is None else replace(found, alternatives=(*found.alternatives, read))
 
 
 def best_bound(
@@ -146,8 +170,8 @@ def _names(accountant: str) -> tuple[str, ...]:
     """Which accountants are asked, in turn."""
     if accountant == BEST:
         return tuple(ACCOUNTANTS)
-    if accountant not in ACCOUNTANTS:
-        raise ValueError(f"The accountants are {', '.join([BEST, *ACCOUNTANTS])}.")
+    if accountant not in _BY_NAME:
+        raise ValueError(f"The accountants are {', '.join([BEST, *_BY_NAME])}.")
     return (accountant,)
 
 
@@ -162,7 +186,7 @@ def _bounds(
             continue
         spend()
         try:
-            bound = ACCOUNTANTS[name](balance, question)
+            bound = _BY_NAME[name](balance, question)
         except NoBoundError as failure:
             reason = str(failure)
             continue

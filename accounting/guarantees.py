@@ -1,6 +1,7 @@
 """What is promised: the vocabulary of a guarantee."""
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from accounting.events import NeighboringRelation
@@ -63,6 +64,9 @@ class Assumption(StrEnum):
     SECRET_UNIFORM_STOP = "secret_uniform_stop"  # noqa: S105 (a step drawn once, never shown)
     SINGLE_RECORD = "single_record"  # holds for one named record, not for a data set
     PARAMETERS_FIXED_IN_ADVANCE = "parameters_fixed_in_advance"
+    OTHER_BRANCHES_UNUSED = (
+        "other_branches_unused"  # neither shown, nor looked at to choose this branch or its steps
+    )
     # What a run that shows its last iterate alone must declare.
     HIDDEN_ITERATES = "hidden_iterates"  # none but the released is shown, nor a metric of it
     LOSS_CURVATURE = "loss_curvature"  # every record's loss is as smooth and as convex as declared
@@ -119,3 +123,47 @@ class Guarantee:
     poisson_would_say: float | None = None
     hidden_reason: str | None = None  # why no bound for hidden iterates is the headline
     alternatives: tuple[Bound, ...] = field(default=())
+
+
+def covering(first: Guarantee, second: Guarantee) -> Guarantee:
+    """A guarantee that holds whichever of two accounts of the facts is right.
+
+    Of what bounds from above the larger is taken, bound by bound; of lower bounds the smaller.
+    """
+    more, less = (first, second) if _rank(first) >= _rank(second) else (second, first)
+    return replace(
+        more,
+        epsilon_lower=_least(first.epsilon_lower, second.epsilon_lower),
+        unamplified_epsilon=_most(first.unamplified_epsilon, second.unamplified_epsilon),
+        alternatives=tuple(
+            _both(bound, like)
+            for bound in more.alternatives
+            if (like := _like(bound, less)) is not None
+        ),
+    )
+
+
+def _rank(found: Guarantee) -> tuple[float, float]:
+    if found.headline is None:
+        return math.inf, math.inf
+    return found.headline.epsilon, found.headline.delta
+
+
+def _like(bound: Bound, other: Guarantee) -> Bound | None:
+    """The same accountant's best bound for the other account of the facts."""
+    known = () if other.headline is None else (other.headline,)
+    same = [one for one in (*known, *other.alternatives) if one.accountant == bound.accountant]
+    return min(same, key=lambda one: (one.epsilon, one.delta), default=None)
+
+
+def _both(first: Bound, second: Bound) -> Bound:
+    larger = max(first, second, key=lambda one: (one.epsilon, one.delta))
+    return replace(larger, epsilon_lower=_least(first.epsilon_lower, second.epsilon_lower))
+
+
+def _least(first: float | None, second: float | None) -> float | None:
+    return None if first is None or second is None else min(first, second)
+
+
+def _most(first: float | None, second: float | None) -> float | None:
+    return None if first is None or second is None else max(first, second)

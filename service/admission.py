@@ -1,7 +1,6 @@
-"""Whether steps may be taken: held against every budget, before anything is written."""
+"""Whether steps may be taken: held against every budget, before anything is changed."""
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from accounting.balances import OpenPass, advance, starts_anew
@@ -9,8 +8,13 @@ from accounting.bounds import NoBoundError, accepted
 from accounting.events import Event, NeighboringRelation, Span
 from accounting.guarantees import Status
 from accounting.renyi_bounds import renyi_bounds
-from service.balances import Change, Scope
+from service.books import Book, Branch, RunBook
+from service.budgets import Scope
 from service.errors import BudgetExhaustedError, UnsupportedEventError
+from service.lineage import restated
+from service.tallies import Change, Counts, Move, Sums, by_pass, merged
+
+Moved = Callable[[int | None], Move]  # what the first so many steps change; all for None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,30 +31,112 @@ class Placed:
         """The step after the last."""
         return self.first_step + self.steps
 
+    def span(self, steps: int | None = None) -> Span:
+        """The steps, or the first of them, without their place."""
+        return Span(event=self.event, steps=self.steps if steps is None else steps)
+
     def overlaps(self, other: "Placed") -> bool:
         """Whether some step is in both."""
         return self.first_step < other.end and other.first_step < self.end
 
 
-def change_of(
-    open_pass: OpenPass | None, parts: Sequence[Placed], *, limit: int | None = None
-) -> tuple[Change, OpenPass | None]:
-    """What the parts, or their first `limit` steps, add to a balance; and the pass then open."""
-    steps: Counter[Event] = Counter()
-    passes: Counter[Event] = Counter()
-    starts: Counter[Event] = Counter()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advance:
+    """What steps on a branch change, and the pass that is then open."""
+
+    move: Move
+    starts: dict[Event, int]
+    open_pass: OpenPass | None
+
+
+def advanced(branch: Branch, parts: Sequence[Placed], *, limit: int | None = None) -> Advance:
+    """What recording the parts, or their first `limit` steps, changes.
+
+    Steps that were reserved are no longer held ahead once they are recorded, as whatever event.
+    """
+    open_pass, end = branch.open_pass, branch.next_step
     left = sum(part.steps for part in parts) if limit is None else limit
+    changes: list[Change] = []
+    starts: dict[Event, int] = {}
     for part in parts:
         count = min(part.steps, left)
         if count == 0:
             break
         left -= count
-        steps[part.event] += count
+        end += count
         span = Span(event=part.event, steps=count)
-        starts[part.event] += starts_anew(open_pass, span)
-        more, open_pass = advance(open_pass, span)
-        passes.update(more)
-    return Change(steps=dict(steps), passes=dict(passes), starts=dict(starts)), open_pass
+        if starts_anew(open_pass, span):
+            starts[part.event] = starts.get(part.event, 0) + 1
+        change, open_pass = _counted(open_pass, span)
+        changes.append(change)
+    reserved: Change = {}
+    if branch.leases:
+        before = ahead(branch.open_pass, branch.spans_from(branch.next_step))
+        after = ahead(open_pass, branch.spans_from(end))
+        reserved = merged([after, negative(before)])
+    recorded = changes[0] if len(changes) == 1 else merged(changes)
+    return Advance(
+        move=Move(recorded=recorded, reserved=reserved), starts=starts, open_pass=open_pass
+    )
+
+
+def _counted(open_pass: OpenPass | None, span: Span) -> tuple[Change, OpenPass | None]:
+    if not by_pass(span.event):
+        return {span.event: Counts(steps=span.steps)}, None
+    passes, open_pass = advance(open_pass, span)
+    change = {event: Counts(passes=count) for event, count in passes.items() if count}
+    return merged([change, {span.event: Counts(steps=span.steps)}]), open_pass
+
+
+def ahead(open_pass: OpenPass | None, spans: Sequence[Span]) -> Change:
+    """What steps that may still run will count as, after the pass that is open."""
+    changes = []
+    for span in spans:
+        change, open_pass = _counted(open_pass, span)
+        changes.append(change)
+    return merged(changes)
+
+
+def negative(change: Change) -> Change:
+    """The change that takes another back."""
+    return {
+        event: Counts(steps=-counts.steps, passes=-counts.passes)
+        for event, counts in change.items()
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """A budget that a move is held against, and what the move is in it."""
+
+    scope: Scope
+    view: Callable[[Move], Move] | None  # for a dataset that this one was made from
+
+    def sums(self, move: Move) -> Sums:
+        """The scope's sums after the move."""
+        return self.scope.tally.sums(self.view(move) if self.view else move)
+
+    def cost(self, event: Event) -> tuple[int, ...]:
+        """What a step of the event adds."""
+        change = {event: Counts(steps=1)}
+        seen = self.view(Move(recorded=change)).recorded if self.view else change
+        (event,) = seen
+        return self.scope.tally.cost(event)
+
+
+def scopes_of(book: Book, run: RunBook, *, with_run: bool = True) -> list[Held]:
+    """The budgets an operation is held against: its dataset's, its own, and its ancestors'."""
+    found = [Held(scope=book.scope, view=None)] if book.scope else []
+    if run.scope and with_run:
+        found.append(Held(scope=run.scope, view=None))
+    for ancestor, exactly_one in book.ancestors:
+        if ancestor.scope:
+            found.append(Held(scope=ancestor.scope, view=_view(book.relation, exactly_one)))
+    return found
+
+
+def _view(relation: NeighboringRelation, exactly_one: bool) -> Callable[[Move], Move]:
+    return lambda move: restated(move, relation=relation, exactly_one=exactly_one)
 
 
 def unbounded(
@@ -64,59 +150,91 @@ def unbounded(
     return None
 
 
-def require_bounds(
-    parts: Sequence[Placed], *, relation: NeighboringRelation, accept: frozenset[Status]
-) -> None:
+def uncounted(event: Event, book: Book, scopes: Sequence[Held]) -> str | None:
+    """Why the event counts as infinite somewhere, or None where it does not."""
+    if book.tally.cost(event)[0]:
+        reason = unbounded(event, relation=book.relation, accept=book.accept)
+        return reason or "The filter that holds the dataset has no bound for this event."
+    for held in scopes:
+        if held.cost(event)[0]:
+            return f"The filter that holds {held.scope.name} has no bound for this event."
+    return None
+
+
+def require_bounds(parts: Sequence[Placed], book: Book, scopes: Sequence[Held]) -> None:
     """Refuse what cannot be accounted.
 
     Raises:
         UnsupportedEventError: names the first such event and the reason.
     """
     for part in parts:
-        if reason := unbounded(part.event, relation=relation, accept=accept):
+        if reason := uncounted(part.event, book, scopes):
             raise UnsupportedEventError(part.index, reason)
 
 
-def require_budget(
-    scopes: Sequence[Scope], open_pass: OpenPass | None, parts: Sequence[Placed]
-) -> None:
+def require_budget(scopes: Sequence[Held], parts: Sequence[Placed], moved: Moved) -> None:
     """Refuse what does not fit in every budget.
+
+    Args:
+        scopes: the budgets.
+        parts: the steps that are asked for.
+        moved: what the first so many of them change; all of them for None.
 
     Raises:
         BudgetExhaustedError: names each scope that fails, and how many leading steps would fit.
     """
-    change, _ = change_of(open_pass, parts)
-    failing = [scope for scope in scopes if not scope.admits(change)]
+    move = moved(None)
+    failing = [(held, sums) for held in scopes if not held.scope.admits(sums := held.sums(move))]
     if failing:
-        details = [_failing(scope, change) for scope in failing]
-        raise BudgetExhaustedError(details, _admissible_steps(scopes, open_pass, parts))
+        details = [_failing(held.scope, sums) for held, sums in failing]
+        raise BudgetExhaustedError(details, admissible_steps(scopes, parts, moved))
 
 
-def _failing(scope: Scope, change: Change) -> dict[str, object]:
-    before, after = scope.answer(), scope.answer(change)
+def _failing(scope: Scope, after: Sums) -> dict[str, object]:
+    before = scope.answer()
+    held_by = scope.tally.filter
+    held = held_by.spent(scope.tally.sums().held)
+    requested = held_by.spent(after.held) - held
     return {
         "scope": scope.name,
-        "limit": before.epsilon,
-        "delta": before.delta,
-        "spent": before.spent,
-        "reserved": before.reserved,
-        "requested": _difference(after.spent, before.spent),
+        "limit": before["epsilon"],
+        "delta": before["delta"],
+        "spent": before["spent"],
+        "reserved": before["reserved"],
+        "requested": requested if requested < float("inf") else None,  # NaN is none, too
     }
 
 
-def _difference(after: float | None, before: float | None) -> float | None:
-    return None if after is None or before is None else after - before
+def admissible_steps(scopes: Sequence[Held], parts: Sequence[Placed], moved: Moved) -> int:
+    """The most leading steps that every budget admits, in closed form where steps add up."""
+    if any(by_pass(part.event) for part in parts) or _holds_ahead(moved):
+        return _bisected(scopes, parts, moved)
+    done = 0
+    for part in parts:
+        room = min(_room(held, moved(done), part.event) for held in scopes)
+        done += min(part.steps, room)
+        if room < part.steps:
+            break
+    return done
 
 
-def _admissible_steps(
-    scopes: Sequence[Scope], open_pass: OpenPass | None, parts: Sequence[Placed]
-) -> int:
-    """The most leading steps that every budget admits; spending only grows, so bisect."""
+def _holds_ahead(moved: Moved) -> bool:
+    """Whether recording uses up what was reserved, which then costs nothing more."""
+    move = moved(None)
+    return bool(move.recorded and move.reserved)
+
+
+def _room(held: Held, before: Move, event: Event) -> int:
+    return held.scope.tally.filter.admissible(held.sums(before).held, held.cost(event))
+
+
+def _bisected(scopes: Sequence[Held], parts: Sequence[Placed], moved: Moved) -> int:
+    """The same where passes count or reservations stand: spending only grows, so bisect."""
     low, high = 0, sum(part.steps for part in parts)
     while high - low > 1:
         middle = (low + high) // 2
-        change, _ = change_of(open_pass, parts, limit=middle)
-        if all(scope.admits(change) for scope in scopes):
+        move = moved(middle)
+        if all(held.scope.admits(held.sums(move)) for held in scopes):
             low = middle
         else:
             high = middle

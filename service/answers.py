@@ -3,15 +3,12 @@
 import math
 from typing import Any, Final, Literal
 
-import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 import accounting
 from accounting.balances import Balance
 from accounting.calibration import Calibrated
-from accounting.curves import Profile, rate_grid
-from accounting.events import NeighboringRelation
-from accounting.guarantees import Bound, Guarantee
+from accounting.guarantees import Assumption, Bound, Guarantee
 from accounting.hidden import HIDDEN
 
 EVERY_STEP: Final = "every_step"
@@ -44,6 +41,14 @@ class PoissonWouldSay(Answer):
     applicable: Literal[False]  # its theorem assumes other batches than these
 
 
+class AsOf(Answer):
+    """What is known now beside an answer as of a sequence; null where nothing finite is proved."""
+
+    sequence: int
+    as_known_now: float | None  # nats, upper, at delta; the same facts, as they are corrected now
+    present_epsilon: float | None  # nats, upper, at delta; all facts now, corrected or not
+
+
 class GuaranteeAnswer(Answer):
     """An upper bound on what was spent, with everything it rests on."""
 
@@ -66,6 +71,13 @@ class GuaranteeAnswer(Answer):
     release_reason: str | None  # why every iterate does, where a run declared that it hides some
     reason: str | None  # why epsilon is null
     alternatives: list[Alternative]
+    # The branch whose path to the root alone is meant, and the whole run's epsilon beside it.
+    branch: str | None = None
+    whole_run_epsilon: float | None = None  # nats, upper, at delta
+    # Of the facts that are meant; epsilon holds whether they were right or the records were.
+    corrections: int = 0
+    corrected_epsilon: float | None = None  # nats, upper, at delta; of the corrected facts alone
+    as_of: AsOf | None = None
 
 
 def guarantee_answer(
@@ -105,6 +117,19 @@ def without_lower(answer: GuaranteeAnswer) -> GuaranteeAnswer:
     """The answer without its lower ends: some run may have shown less than they count."""
     others = [one.model_copy(update={"epsilon_lower": None}) for one in answer.alternatives]
     return answer.model_copy(update={"epsilon_lower": None, "alternatives": others})
+
+
+def assuming(answer: GuaranteeAnswer, assumption: Assumption) -> GuaranteeAnswer:
+    """The answer where every bound needs one assumption more."""
+
+    def more(assumptions: list[str]) -> list[str]:
+        return sorted({*assumptions, assumption})
+
+    others = [
+        one.model_copy(update={"assumptions": more(one.assumptions)}) for one in answer.alternatives
+    ]
+    own = [] if answer.epsilon is None else more(answer.assumptions)
+    return answer.model_copy(update={"assumptions": own, "alternatives": others})
 
 
 def _poisson_would_say(epsilon: float | None) -> PoissonWouldSay | None:
@@ -153,15 +178,30 @@ def plan_answer(
     return PlanAnswer(**dict(answer), solved=value)
 
 
+class FilterAnswer(Answer):
+    """Which filter holds a budget; it never changes."""
+
+    kind: str
+    orders: list[float]
+    weights: list[float]
+    theorem: str
+    status: str
+
+
 class BudgetAnswer(Answer):
-    """A budget and how much of it is gone, as its filter counts; valid for adaptive steps."""
+    """A budget and how much of it is gone, as its filter counts."""
 
     epsilon: float
     delta: float
-    order: float  # of the Renyi filter, fixed with the budget
-    spent: float | None  # nats at delta, upper; null when infinite
-    reserved: float
-    remaining: float  # nats at delta, lower
+    order: float | None  # that binds now; of a fixed-order filter the only one
+    spent: float | None  # nats, upper; null when infinite; forfeited reservations included
+    reserved: float | None  # nats that pending reservations add; null when infinite
+    remaining: float  # nats, lower
+    overdrawn: bool  # recorded facts are beyond the limit: nothing more is admitted
+    valid_for: str  # adaptive: steps may be chosen after seeing the answers to earlier ones
+    revision: int  # how often the limit was set after answers were seen
+    delta_share: float  # of delta, which this revision's figures use
+    filter: FilterAnswer
 
 
 class DatasetAnswer(Answer):
@@ -172,6 +212,9 @@ class DatasetAnswer(Answer):
     neighboring_relation: str
     privacy_unit: str
     accept: list[str]
+    parents: list[str]
+    rows_per_parent_record: str | None
+    revision: int  # of the settings; If-Match compares it
     budget: BudgetAnswer | None
     spent: float | None
     reserved: float | None
@@ -186,6 +229,7 @@ class BranchAnswer(Answer):
 
     run: str
     name: str
+    from_branch: str | None  # whose steps before from_step it shares; null for main
     from_step: int
     next_step: int
     created_at: str
@@ -201,6 +245,7 @@ class RunAnswer(Answer):
     release: str
     assumptions: dict[str, Any]
     plan: list[dict[str, Any]] | None
+    on_plan: bool | None  # of a run whose own budget its plan holds: whether it has kept to it
     budget: BudgetAnswer | None
     labels: dict[str, str]
     steps: int
@@ -243,108 +288,6 @@ class DatasetGuarantee(GuaranteeAnswer):
     dataset: str
     without_reservations: GuaranteeAnswer
     budget: BudgetAnswer | None
-
-
-class HistoryPoint(Answer):
-    """The run's epsilon after so many steps."""
-
-    steps: int
-    sequence: int
-    epsilon: float | None
-
-
-class History(Answer):
-    """Epsilon by step, over all branches in the order of recording."""
-
-    run: str
-    delta: float
-    points: list[HistoryPoint]
-
-
-class ProfilePoint(Answer):
-    """Delta at an epsilon."""
-
-    epsilon: float  # nats
-    delta: float  # upper
-    delta_lower: float  # zero where nothing is proved
-
-
-class TradeOffPoint(Answer):
-    """What every membership test must miss at a rate of false alarms."""
-
-    false_positive_rate: float
-    false_negative_rate: float  # lower
-
-
-class RatePoint(Answer):
-    """What no membership test finds more of at a rate of false alarms."""
-
-    false_positive_rate: float
-    true_positive_rate: float  # upper
-
-
-class Curve(Answer):
-    """A run's privacy profile, and what it says about any membership test."""
-
-    run: str
-    neighboring_relation: str
-    steps: int
-    sequence: int
-    core_version: str
-    status: str | None
-    assumptions: list[str]
-    reason: str | None  # why there is no profile
-    profile: list[ProfilePoint]
-    trade_off: list[TradeOffPoint]
-    membership_advantage: float  # upper; 1 where nothing is proved
-    true_positive_rates: list[RatePoint]
-
-
-RATES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)  # of false positives at which a curve says what is found
-REASON_NO_PROFILE = "No accepted bound is finite; GET the guarantee for the reason."
-
-
-def curve_answer(
-    profile: Profile,
-    *,
-    run: str,
-    relation: NeighboringRelation,
-    steps: int,
-    sequence: int,
-    points: int,
-) -> Curve:
-    """The wire form of a profile and of what it says about membership tests."""
-    alarms, few = rate_grid(points), np.array(RATES)
-    missed, found = profile.trade_off(alarms), profile.true_positive_rates(few)
-    known = len(profile.epsilons) > 0
-    return Curve(
-        run=run,
-        neighboring_relation=relation,
-        steps=steps,
-        sequence=sequence,
-        core_version=accounting.__version__,
-        status=profile.status if known else None,
-        assumptions=list(profile.assumptions) if known else [],
-        reason=None if known else REASON_NO_PROFILE,
-        profile=[
-            ProfilePoint(epsilon=epsilon, delta=upper, delta_lower=lower)
-            for epsilon, upper, lower in zip(
-                profile.epsilons.tolist(),
-                profile.upper.tolist(),
-                profile.lower.tolist(),
-                strict=True,
-            )
-        ],
-        trade_off=[
-            TradeOffPoint(false_positive_rate=rate, false_negative_rate=least)
-            for rate, least in zip(alarms.tolist(), missed.tolist(), strict=True)
-        ],
-        membership_advantage=profile.advantage(),
-        true_positive_rates=[
-            RatePoint(false_positive_rate=rate, true_positive_rate=most)
-            for rate, most in zip(few.tolist(), found.tolist(), strict=True)
-        ],
-    )
 
 
 class Page(Answer):

@@ -15,9 +15,11 @@ from service.auth import KeyRing, Scope
 from service.database import connect, transaction
 from service.errors import StartupError
 from service.http import BodyLimit, RequestLog
-from service.routes import bounds, datasets, events, health, plan, runs
+from service.routes import bounds, datasets, events, health, plan, reservations, runs, streams
 from service.schemas import EventBatch
 from service.settings import Settings
+from service.streams import Feed
+from service.webhooks import NO_WEBHOOKS, Dispatcher, Webhooks, webhooks_of
 from service.writer import Writer
 
 _LOGGER = logging.getLogger("dpledger.app")
@@ -31,6 +33,7 @@ def create_app(settings: Settings) -> FastAPI:
     Raises:
         StartupError: the database is not at this version, or the service would be open to others.
     """
+    webhooks = webhooks_of(settings)
     engine = connect(settings.database_address, busy_timeout_seconds=settings.busy_timeout_seconds)
     keys = KeyRing(engine, loopback=settings.loopback)
     try:
@@ -40,19 +43,26 @@ def create_app(settings: Settings) -> FastAPI:
     except Exception:
         engine.dispose()
         raise
-    return wire(engine, keys, body_bytes_max=settings.body_bytes_max)
+    return wire(engine, keys, body_bytes_max=settings.body_bytes_max, webhooks=webhooks)
 
 
-def wire(engine: Engine, keys: KeyRing, *, body_bytes_max: int) -> FastAPI:
+def wire(
+    engine: Engine, keys: KeyRing, *, body_bytes_max: int, webhooks: Webhooks = NO_WEBHOOKS
+) -> FastAPI:
     """The application on a database that is ready."""
-    writer = Writer(engine)
+    feed = Feed(engine, keys.refresh)
+    writer = Writer(engine, moved=feed.moved)
+    dispatcher = Dispatcher(engine, webhooks)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         if keys.open_mode:
             _LOGGER.warning("open mode: no key is needed on this loopback address")
         writer.start()
+        dispatcher.start()
         yield
+        feed.close()
+        dispatcher.stop()
         writer.stop()  # requests have been answered by now
         engine.dispose()
 
@@ -70,10 +80,12 @@ def wire(engine: Engine, keys: KeyRing, *, body_bytes_max: int) -> FastAPI:
     app.state.engine = engine
     app.state.keys = keys
     app.state.writer = writer
+    app.state.feed = feed
+    app.state.dispatcher = dispatcher
     app.add_middleware(BodyLimit, bytes_max=body_bytes_max)
     app.add_middleware(RequestLog)  # outermost: every answer has an id
     problems.install(app)
-    for module in (datasets, runs, events, plan, bounds, health):
+    for module in (datasets, runs, events, reservations, streams, plan, bounds, health):
         app.include_router(module.router)
     _describe_events(app)
     return app

@@ -13,7 +13,7 @@ from fastapi.concurrency import run_in_threadpool
 from sqlalchemy import Connection, Engine, Row, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from service.catalog import now
+from service.clock import now
 from service.database import snapshot
 from service.errors import (
     ConflictError,
@@ -177,10 +177,15 @@ def require_loopback_host(request: Request) -> None:
         raise HostNotAllowedError("In open mode the service answers to loopback names only.")
 
 
-async def _caller(request: Request) -> Caller:
-    ring: KeyRing = request.app.state.keys
+async def current(ring: KeyRing) -> None:
+    """Wait until the keys are known as they are now."""
     if ring.stale:  # only then is a thread worth its price
         await run_in_threadpool(ring.refresh)
+
+
+async def _caller(request: Request) -> Caller:
+    ring: KeyRing = request.app.state.keys
+    await current(ring)
     return ring.caller(request)
 
 

@@ -12,17 +12,49 @@ from typing import Any, Final
 import numpy as np
 
 import accounting
-from accounting import calibration
+from accounting import accountants, calibration
 from accounting.accountants import BEST
 from accounting.balances import Balance, balance_of
 from accounting.calibration import Calibrated, Parameter
 from accounting.events import Gaussian, Laplace, Span
+from accounting.guarantees import Guarantee, covering
 from accounting.theorem import Theorem
+from service.answers import GuaranteeAnswer, guarantee_answer
 from service.documents import LedgerDocument, spans_of
 from service.errors import InvalidRequestError, NotFoundError
+from service.hiding import hidden_of, told
 from service.schemas import accepted_statuses, relation_of
 
 TARGET_MAX: Final = 1e6  # nats
+
+
+def account(document: LedgerDocument, *, delta: float, accountant: str) -> GuaranteeAnswer:
+    """What a document guarantees, as recorded and as corrected.
+
+    Raises:
+        InvalidRequestError: the document contradicts itself or does not fit its dataset.
+        ValueError: there is no such accountant.
+    """
+    balance, corrected = document.balance(), document.corrected_balance()
+    accept, hidden = accepted_statuses(document.accept), hidden_of(document)
+    relation = relation_of(document.neighboring_relation)
+
+    def found_of(one: Balance) -> Guarantee:
+        found = accountants.guarantee(
+            one, relation=relation, delta=delta, accept=accept, accountant=accountant
+        )
+        found = accountants.with_odometer(found, one, delta=delta, accountant=accountant)
+        return told(found, hidden, accept=accept, accountant=accountant)
+
+    found = found_of(balance)
+    if corrected is None:
+        return guarantee_answer(found, balance=balance, sequence=0, release=hidden.release)
+    really = found_of(corrected)
+    answer = guarantee_answer(
+        covering(found, really), balance=balance, sequence=0, release=hidden.release
+    )
+    beside = {"corrections": len(document.corrections), "corrected_epsilon": really.epsilon}
+    return answer.model_copy(update=beside)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,6 @@ from pydantic import ValidationError
 from rich.console import Console
 from rich.table import Column, Table
 
-import accounting
 from service.errors import InvalidRequestError, LedgerError, StartupError, UnavailableError
 from service.figures.command import figures
 
@@ -85,6 +84,7 @@ def serve(
 
     from service import logs
     from service.app import create_app
+    from service.server import Server
 
     settings = _settings(host=host, port=port, database_url=database)
     migrate(settings.database_url)
@@ -103,7 +103,7 @@ def serve(
     )
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _stopped)
-    uvicorn.Server(config).run()
+    Server(config).run()
 
 
 @app.command()
@@ -150,39 +150,21 @@ def _document(file: Path) -> Any:
 def epsilon(
     ledger: Annotated[Path, typer.Argument(help="a ledger document", metavar="LEDGER.json")],
     delta: Annotated[float, typer.Option(help="in (0, 1)")],
-    accountant: Annotated[str, typer.Option(help="best, pld, rdp or gdp")] = "best",
+    accountant: Annotated[str, typer.Option(help="best, pld, rdp, gdp or odometer")] = "best",
     as_json: Annotated[bool, typer.Option("--json", help="the guarantee as JSON")] = False,
 ) -> None:
     """Recompute what a ledger document guarantees, offline."""
-    from service.answers import guarantee_answer
-    from service.hiding import hidden_of, told
-    from service.schemas import accepted_statuses, relation_of
+    from service.calculate import account
 
     if not 0 < delta < 1:
         raise _fail("--delta: must lie in (0, 1)")
     document = _document(ledger)
     try:
-        balance = document.balance()
-        found = accounting.guarantee(
-            balance,
-            relation=relation_of(document.neighboring_relation),
-            delta=delta,
-            accept=accepted_statuses(document.accept),
-            accountant=accountant,
-        )
-        hidden = hidden_of(document)
+        answer = account(document, delta=delta, accountant=accountant)
     except InvalidRequestError as error:
         raise _fail(f"{ledger}: {error.detail}") from None
     except ValueError as error:
         raise _fail(f"--accountant: {error}") from None
-    accept = accepted_statuses(document.accept)
-    found = told(found, hidden, accept=accept, accountant=accountant)
-    answer = guarantee_answer(
-        found,
-        balance=balance,
-        sequence=0,
-        release=hidden.release,
-    )
     if as_json:
         typer.echo(answer.model_dump_json(indent=2))
         return
@@ -197,7 +179,7 @@ def calibrate(
     parameter: Annotated[
         str, typer.Option("--for", help="noise_multiplier, steps or sampling_probability")
     ],
-    accountant: Annotated[str, typer.Option(help="best, pld, rdp or gdp")] = "best",
+    accountant: Annotated[str, typer.Option(help="best, pld, rdp, gdp or odometer")] = "best",
     as_json: Annotated[bool, typer.Option("--json", help="the answer as JSON")] = False,
 ) -> None:
     """Find the least noise, the most steps or the highest rate that keep to an epsilon.

@@ -1,10 +1,12 @@
 """Connections and transactions: the only file that knows which database it is."""
 
+import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
+import psycopg
 from sqlalchemy import Connection, Engine, Table, create_engine, event, make_url, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
@@ -16,6 +18,10 @@ POOL_SIZE = 16  # connections kept; requests beyond wait for one
 ADDRESS_FORMS = "database_url: sqlite:///FILE or postgresql://USER@HOST/NAME."
 _READ_ONLY = "dpledger_read_only"
 _UNAVAILABLE = "The database does not answer now; send the same request again."
+
+
+# What drivers say themselves, where statements went to them directly.
+_DRIVERS: Final = (sqlite3.OperationalError, psycopg.OperationalError)
 
 
 def connect(url: str, *, busy_timeout_seconds: float = 10.0) -> Engine:
@@ -107,7 +113,7 @@ def _answering(engine: Engine) -> Iterator[Connection]:
     try:
         with engine.begin() as connection:
             yield connection
-    except (OperationalError, PoolTimeoutError) as error:
+    except (OperationalError, PoolTimeoutError, *_DRIVERS) as error:
         raise UnavailableError(_UNAVAILABLE) from error
     except DBAPIError as error:
         if error.connection_invalidated:

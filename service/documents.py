@@ -1,10 +1,11 @@
 """The ledger document: what was recorded, in a form a stranger can recompute from."""
 
 import json
-from collections.abc import Iterable, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from functools import lru_cache
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 from pydantic import Field
 
@@ -43,11 +44,14 @@ from service.schemas import (
     Release,
     Step,
     StepMessage,
+    Text,
     to_event,
 )
 from service.wire import Delta, Wire
 
 FORMAT: Final = "dpledger/1"
+MAIN: Final = "main"  # the branch every run begins with
+T = TypeVar("T")
 State = Literal["active", "finished", "aborted", "reopened"]
 
 
@@ -61,6 +65,7 @@ class BranchDocument(Wire):
     """A branch beside main: where it began and what it recorded."""
 
     name: Name
+    from_branch: Name | None = None  # whose steps before from_step it shares
     from_step: Step
     events: list[RecordedEvent]
 
@@ -71,6 +76,20 @@ class Overdraft(Wire):
     branch: Name
     first_step: Step
     steps: MergedSteps
+
+
+class CorrectedSteps(StepMessage):
+    """What some recorded steps really were, and why the record was mistaken."""
+
+    branch: Name
+    first_step: Step
+    steps: MergedSteps
+    reason: Text
+
+    @property
+    def end(self) -> int:
+        """The step after the last."""
+        return self.first_step + self.steps
 
 
 class ReleasedIterate(Wire):
@@ -99,6 +118,7 @@ class LedgerDocument(Wire):
     reopened: bool = False  # whether steps were ever recorded after the run's end
     releases: list[ReleasedIterate] = Field(default_factory=list)
     overdrafts: list[Overdraft] | None = None
+    corrections: list[CorrectedSteps] = Field(default_factory=list)
     labels: Labels | None = None
 
     def balance(self) -> Balance:
@@ -107,17 +127,86 @@ class LedgerDocument(Wire):
         Raises:
             InvalidRequestError: events are not contiguous, or do not fit the dataset.
         """
-        sequences = [spans_of(self.events, dataset_size=self.dataset_size, first_step=0)]
-        for index, branch in enumerate(self.branches):
-            sequences.append(
-                spans_of(
-                    branch.events,
-                    dataset_size=self.dataset_size,
-                    first_step=branch.from_step,
-                    location=f"branches[{index}].events",
-                )
-            )
+        return balance_of(spans for _, _, spans in self._sequences())
+
+    def corrected_balance(self) -> Balance | None:
+        """The same with every correction laid over it; None where there is none.
+
+        Raises:
+            InvalidRequestError: a correction is not one of recorded steps, or overlaps another.
+        """
+        if not self.corrections:
+            return None
+        over: dict[str, list[tuple[int, int, Event]]] = {}
+        for index, one in enumerate(self.corrections):
+            here = f"corrections[{index}]"
+            event = to_event(one, dataset_size=self.dataset_size, location=here)
+            over.setdefault(one.branch, []).append((one.first_step, one.end, event))
+        sequences = []
+        for name, first_step, spans in self._sequences():
+            found = sorted(over.pop(name, []), key=lambda one: one[0])
+            _require_recorded(found, first_step, first_step + sum(span.steps for span in spans))
+            sequences.append(list(_corrected(spans, found, first_step)))
+        if over:
+            raise InvalidRequestError("corrections", "name a branch that is not here")
         return balance_of(sequences)
+
+    def _sequences(self) -> Iterator[tuple[str, int, list[Span]]]:
+        """(branch, its first step, what it recorded), main first."""
+        yield MAIN, 0, spans_of(self.events, dataset_size=self.dataset_size, first_step=0)
+        for index, branch in enumerate(self.branches):
+            spans = spans_of(
+                branch.events,
+                dataset_size=self.dataset_size,
+                first_step=branch.from_step,
+                location=f"branches[{index}].events",
+            )
+            yield branch.name, branch.from_step, spans
+
+
+def _require_recorded(found: Sequence[tuple[int, int, Event]], first_step: int, end: int) -> None:
+    """Refuse corrections of steps that were not recorded, and two of the same step."""
+    for low, high, _ in found:
+        if not first_step <= low < high <= end:
+            raise InvalidRequestError(
+                "corrections", "must each be of recorded steps, and no two of the same"
+            )
+        first_step = high
+
+
+def _corrected(
+    spans: Iterable[Span], over: Sequence[tuple[int, int, Event]], first_step: int
+) -> Iterator[Span]:
+    for span in spans:
+        for _, steps, event in laid_over((first_step, span.steps, span.event), over):
+            yield Span(event=event, steps=steps)
+        first_step += span.steps
+
+
+def laid_over(
+    part: tuple[int, int, T], over: Sequence[tuple[int, int, T]]
+) -> Iterator[tuple[int, int, T]]:
+    """Steps with corrections laid over them, in order.
+
+    Args:
+        part: (first step, steps, what they were recorded as).
+        over: (first step, the step after the last, what they really were), in order, apart.
+
+    Yields:
+        (first step, steps, what they were).
+    """
+    here, steps, what = part
+    end = here + steps
+    for index in range(bisect_right(over, here, key=lambda one: one[1]), len(over)):
+        low, high, really = over[index]
+        if low >= end:
+            break
+        if here < low:
+            yield here, low - here, what
+        here, low = min(high, end), max(low, here)
+        yield low, here - low, really
+    if here < end:
+        yield here, end - here, what
 
 
 def spans_of(
@@ -142,6 +231,12 @@ def spans_of(
         spans.append(Span(event=event, steps=message.steps))
         first_step += message.steps
     return spans
+
+
+def plan_of(text: str | None, dataset_size: int) -> tuple[Span, ...]:
+    """The spans of a stored plan."""
+    events = [PlannedEvent.model_validate(one) for one in json.loads(text or "[]")]
+    return tuple(spans_of(events, dataset_size=dataset_size, first_step=0, location="plan"))
 
 
 def canonical(value: Any) -> str:

@@ -104,6 +104,7 @@ class BudgetExhaustedError(LedgerError):
             failing_scopes=list(failing_scopes),
             admissible_steps=admissible_steps,
         )
+        self.failing_scopes = list(failing_scopes)
 
 
 class UnauthorizedError(LedgerError):

@@ -25,6 +25,7 @@ REASON_ABORTED: Final = "The run was aborted: every step counts as shown."
 REASON_REOPENED: Final = "Steps were recorded after the run's end: every step counts as shown."
 REASON_NO_PLAN: Final = "The run registered no plan before its first step."
 REASON_OFF_PLAN: Final = "The run did not follow its plan: every step counts as shown."
+REASON_CORRECTED: Final = "Some steps were not what the plan says: every step counts as shown."
 REASON_UNDECLARED: Final = "The run did not declare what a bound for hidden iterates needs."
 REASON_ACCOUNTANT: Final = "The accountant that was asked for counts every step as shown."
 _REASONS: Final = {"aborted": REASON_ABORTED, "reopened": REASON_REOPENED}
@@ -140,7 +141,7 @@ def _why_unplanned(document: LedgerDocument) -> str | None:
     ran, planned = _spans(document, document.events), _spans(document, document.plan)
     if ran != planned or any(branch.events for branch in document.branches):
         return REASON_OFF_PLAN
-    return None
+    return REASON_CORRECTED if document.corrections else None
 
 
 def _spans(document: LedgerDocument, events: Sequence[PlannedEvent]) -> list[Span]:

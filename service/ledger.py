@@ -1,48 +1,42 @@
 """Recording: events become entries, once, in order, and are held against every budget."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import Connection, Row, bindparam, exists, func, insert, select, update
+from sqlalchemy import Connection, bindparam, func, select
 
-from accounting.balances import OpenPass
 from accounting.events import Event, NeighboringRelation
+from service import bulk, meter
 from service.admission import (
+    Advance,
+    Held,
     Placed,
-    change_of,
+    advanced,
     require_bounds,
     require_budget,
-    unbounded,
+    scopes_of,
+    uncounted,
 )
-from service.answers import AppendAnswer, GuaranteeAnswer
-from service.balances import Scope, apply_change, run_balance
-from service.catalog import (
-    accept_of,
-    dataset_of,
-    find_branch,
-    find_run,
-    lock_run,
-    now,
-    scope_of_dataset,
-    scope_of_run,
+from service.alarms import sound
+from service.books import Book, Branch, RunBook
+from service.budgets import accept_of, dataset_filter
+from service.catalog import dataset_of, find_run
+from service.documents import event_of
+from service.errors import (
+    BudgetExhaustedError,
+    ConflictError,
+    OutOfSequenceError,
+    RunFinishedError,
 )
-from service.documents import content_of, event_of
-from service.errors import ConflictError, OutOfSequenceError, RunFinishedError
-from service.readings import READING, delta_of, guarantee_of
+from service.incidents import Incident, Kind, Value
 from service.schemas import EventMessage, to_event
-from service.tables import branches, datasets, distinct_events, entries, runs
+from service.shelf import Desk, Place
+from service.tables import distinct_events, entries
 
-CLOSED = ("finished", "aborted")
-_COUNTS: Final = ("steps", "passes", "starts")  # of an event; all begin at zero
+CLOSED: Final = ("finished", "aborted")
 
-# Statements are built once: building one costs as much as running it.
-_EVENT_IDS: Final = select(distinct_events.c.id, distinct_events.c.content).where(
-    distinct_events.c.dataset_id == bindparam("dataset"),
-    distinct_events.c.content.in_(bindparam("contents", expanding=True)),
-)
-_CONTENT: Final = select(distinct_events.c.content).where(
-    distinct_events.c.id == bindparam("event")
-)
 # Entries of a branch are contiguous, so the one that holds a step is the last to begin by it.
 _HOLDS_FIRST: Final = (
     select(func.max(entries.c.first_step))
@@ -51,58 +45,56 @@ _HOLDS_FIRST: Final = (
     )
     .scalar_subquery()
 )
-_DIFFERS: Final = select(
-    exists().where(
+_RECORDED: Final = (
+    select(distinct_events.c.content)
+    .distinct()
+    .join(entries, distinct_events.c.id == entries.c.event_id)
+    .where(
         entries.c.branch_id == bindparam("branch"),
         entries.c.first_step >= _HOLDS_FIRST,
         entries.c.first_step < bindparam("end"),
-        entries.c.event_id != bindparam("event"),
     )
 )
-_MOVE_HEAD: Final = (
-    update(datasets)
-    .where(datasets.c.id == bindparam("dataset"))
-    .values(head_sequence=bindparam("head"))
-)
-_MOVE_BRANCH: Final = (
-    update(branches)
-    .where(branches.c.id == bindparam("branch"))
-    .values(
-        next_step=bindparam("end"),
-        pass_event_id=bindparam("open_event"),
-        pass_position=bindparam("open_position"),
-    )
-)
-_REOPEN: Final = (
-    update(runs).where(runs.c.id == bindparam("run")).values(state="reopened", reopened=True)
-)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Append:
+    """What one request asks to be recorded or charged."""
+
+    run_name: str
+    branch_name: str
+    mode: str
+    events: Sequence[EventMessage]
+
+    @property
+    def place(self) -> Place:
+        """The run and the branch it is about."""
+        return self.run_name, self.branch_name
+
+    def apply(self, desk: Desk, moment: datetime) -> dict[str, Any]:
+        """Append."""
+        return append(desk, self, moment=moment)
 
 
 def prepare(connection: Connection, *, run_name: str, events: Sequence[EventMessage]) -> None:
-    """Work out the curves of events before the dataset is locked; the accounting remembers them.
+    """Work out what events cost before the dataset is locked; the accounting remembers it.
 
     Raises:
         NotFoundError: there is no such run.
         InvalidRequestError: an event does not fit the dataset.
     """
     dataset = dataset_of(connection, find_run(connection, run_name))
+    held_by, accept = dataset_filter(dataset), accept_of(dataset)
     relation = NeighboringRelation(dataset.neighboring_relation)
-    accept = accept_of(dataset)
     for part in _placed(events, dataset.dataset_size):
-        unbounded(part.event, relation=relation, accept=accept)
+        held_by.cost(part.event, relation=relation, accept=accept)
 
 
-def append(
-    connection: Connection,
-    *,
-    run_name: str,
-    branch_name: str,
-    mode: str,
-    events: Sequence[EventMessage],
-) -> AppendAnswer:
-    """Record or charge events on a branch: all of them or none.
+def append(desk: Desk, asked: Append, *, moment: datetime) -> dict[str, Any]:
+    """Record or charge events on a branch: all of them or none; an AppendAnswer.
 
     A charge is refused when it does not fit; a record never is, and marks the overdraft instead.
+    A refusal changes nothing.
 
     Raises:
         NotFoundError: there is no such run or branch.
@@ -111,52 +103,172 @@ def append(
         ConflictError: some of the steps were recorded with other content.
         RunFinishedError, UnsupportedEventError, BudgetExhaustedError: for charges only.
     """
-    run, dataset = lock_run(connection, run_name)
-    branch = find_branch(connection, run.id, branch_name)
+    book, run = desk.run(asked.run_name)
+    branch = desk.branch(run, asked.branch_name)
+    placed = _placed(asked.events, book.dataset_size)
+    fresh = _fresh(desk, book, branch, placed)
+    verdict = "within"
+    if fresh:
+        verdict = _take(desk, book, run, branch, fresh, asked.mode, moment)
+    accepted = sum(part.steps for part in fresh)
+    return {
+        "accepted": accepted,
+        "duplicates": sum(message.steps for message in asked.events) - accepted,
+        "next_step": branch.next_step,
+        "sequence": book.head,
+        "verdict": verdict,
+        "guarantee": _reading(book, run),
+        "budget": _budget(book, run),
+    }
 
-    placed = _placed(events, dataset.dataset_size)
-    open_pass = _open_pass(connection, branch, dataset.dataset_size)
-    seen = {part.event for part in placed} | ({open_pass.event} if open_pass else set())
-    ids = _event_ids(connection, dataset.id, seen)
-    fresh = _fresh(connection, branch, placed, ids)
-    scopes = _scopes(connection, run, dataset)
-    relation, accept = NeighboringRelation(dataset.neighboring_relation), accept_of(dataset)
-    if mode == "charge" and fresh:
+
+def _take(
+    desk: Desk,
+    book: Book,
+    run: RunBook,
+    branch: Branch,
+    fresh: Sequence[Placed],
+    mode: str,
+    moment: datetime,
+) -> str:
+    """Hold fresh steps against the budgets and count them; the verdict."""
+    on_plan = run.plan is not None and run.on_plan and follows(run, branch, fresh)
+    scopes = scopes_of(book, run, with_run=not on_plan)
+    if mode == "charge":
         if run.state in CLOSED:
             raise RunFinishedError("The run was closed; record what still happened in it.")
-        require_bounds(fresh, relation=relation, accept=accept)
-        require_budget(scopes, open_pass, fresh)
-    change, open_pass = change_of(open_pass, fresh)
-    within = all(scope.admits(change) for scope in scopes) and not any(
-        unbounded(part.event, relation=relation, accept=accept) for part in fresh
+        require_bounds(fresh, book, scopes)
+    gone = advanced(branch, fresh)
+    if mode == "charge":
+        try:
+            require_budget(
+                scopes, fresh, lambda n: gone.move if n is None else advanced(branch, fresh, limit=n).move
+            )
+        except BudgetExhaustedError as refusal:
+            desk.refused(book, run, refusal)
+            raise
+    verdict = _verdict(book, scopes, fresh, gone)
+    if run.on_plan and not on_plan:
+        run.on_plan = False
+        book.notes.runs[run.id] = run
+    _count(book, run, branch, fresh, gone, mode, verdict, bulk.stored(desk.connection, moment))
+    return verdict
+
+
+def _verdict(book: Book, scopes: Sequence[Held], fresh: Sequence[Placed], gone: Advance) -> str:
+    within = all(held.scope.admits(held.sums(gone.move)) for held in scopes) and not any(
+        uncounted(part.event, book, scopes) for part in fresh
     )
-    verdict = "within" if within else "overdraft"
-    sequence = dataset.head_sequence
-    if fresh:
-        ids |= _new_events(connection, dataset.id, [part.event for part in fresh], ids)
-        apply_change(connection, change, ids=ids, run_id=run.id)
-        sequence = _insert(connection, run, branch, fresh, ids, mode, verdict, after=sequence)
-        _move(connection, run, branch, fresh[-1].end, open_pass, ids)
-    return AppendAnswer(
-        accepted=sum(part.steps for part in fresh),
-        duplicates=sum(message.steps for message in events) - sum(part.steps for part in fresh),
-        next_step=fresh[-1].end if fresh else branch.next_step,
-        sequence=sequence,
-        verdict=verdict,
-        guarantee=_reading(connection, run, dataset, sequence),
-        budget=scopes[0].answer(change) if scopes else None,
+    return "within" if within else "overdraft"
+
+
+def _count(
+    book: Book,
+    run: RunBook,
+    branch: Branch,
+    fresh: Sequence[Placed],
+    gone: Advance,
+    mode: str,
+    verdict: str,
+    moment: object,
+) -> None:
+    """Count fresh steps everywhere; from here on nothing is refused."""
+    notes = book.notes
+    for part in fresh:
+        book.head += 1
+        notes.entries.append(
+            (book.id, book.head, run.id, branch.id, part.first_step, part.steps, part.event)
+            + (mode, verdict, moment)
+        )
+    book.take(run, gone.move, gone.starts)
+    _mark_withdrawn(book, run, branch, fresh)
+    branch.move_to(fresh[-1].end, gone.open_pass)
+    branch.tail = _tail(branch.tail, fresh[-1])
+    notes.branches[branch.id] = branch
+    if run.scope is not None:
+        notes.runs[run.id] = run
+    if run.state in CLOSED:
+        run.state, run.reopened = "reopened", True
+        notes.runs[run.id] = run
+        notes.incidents.append(_incident(book, run, Kind.REOPENED, branch=branch.name))
+    sound(book, run)
+
+
+def _tail(tail: tuple[int, int, Event] | None, last: Placed) -> tuple[int, int, Event]:
+    """The span of equal steps that a branch ends with, as far as it is known."""
+    if tail is not None and tail[1] == last.first_step and tail[2] == last.event:
+        return tail[0], last.end, last.event
+    return last.first_step, last.end, last.event
+
+
+def _mark_withdrawn(
+    book: Book, run: RunBook, branch: Branch, fresh: Sequence[Placed]
+) -> None:
+    """Note steps that somebody had attested would not run."""
+    first, end = fresh[0].first_step, fresh[-1].end
+    for lease in branch.leases:
+        if max(first, lease.end_step) < min(end, lease.granted_end):
+            book.notes.incidents.append(
+                _incident(
+                    book,
+                    run,
+                    Kind.RECORDED_AFTER_RELEASE,
+                    branch=branch.name,
+                    reservation=lease.name,
+                    first_step=max(first, lease.end_step),
+                )
+            )
+
+
+def _incident(book: Book, run: RunBook, kind: Kind, **detail: Value) -> Incident:
+    return Incident(
+        dataset_id=book.id,
+        run_id=run.id,
+        kind=kind,
+        sequence=book.head,
+        detail={"dataset": book.name, "run": run.name, **detail},
     )
 
 
-def _reading(
-    connection: Connection, run: Row[Any], dataset: Row[Any], sequence: int
-) -> GuaranteeAnswer | None:
+def follows(run: RunBook, branch: Branch, parts: Sequence[Placed]) -> bool:
+    """Whether steps are those that the run's plan has at their place."""
+    if branch.name != "main" or run.plan is None:
+        return False
+    begin = 0
+    for span in run.plan:
+        end = begin + span.steps
+        for part in parts:
+            if part.first_step < end and begin < part.end and part.event != span.event:
+                return False
+        begin = end
+    return parts[-1].end <= begin
+
+
+def _reading(book: Book, run: RunBook) -> dict[str, Any] | None:
     """The run's guarantee after the append, where a delta is known."""
-    delta = delta_of(dataset, run)
+    delta = book.delta if run.delta is None else run.delta
     if delta is None:
         return None
-    balance = run_balance(connection, run.id, dataset.dataset_size)
-    return guarantee_of(balance, dataset, sequence=sequence, delta=delta, accountant=READING)
+    if run.units is None:
+        tally = run.scope.tally if run.scope else book.tally
+        answer = meter.read_filter(tally, delta)
+        answer["steps"] = run.steps
+    else:
+        answer = _metered(book, run, run.units, delta)
+    answer["sequence"] = book.head
+    return answer
+
+
+def _metered(book: Book, run: RunBook, units: Any, delta: float) -> dict[str, Any]:
+    given = {"relation": book.relation, "accept": book.accept}
+    if run.reading is None or run.reading.form["delta"] != delta or len(run.reading.events) != len(units):
+        run.reading = meter.meter_of(units, delta=delta, **given)
+    return meter.read(run.reading, units, **given)
+
+
+def _budget(book: Book, run: RunBook) -> dict[str, Any] | None:
+    scope = book.scope or run.scope
+    return scope.answer() if scope else None
 
 
 def _placed(events: Sequence[EventMessage], dataset_size: int) -> list[Placed]:
@@ -175,32 +287,8 @@ def _placed(events: Sequence[EventMessage], dataset_size: int) -> list[Placed]:
     return placed
 
 
-def _event_ids(
-    connection: Connection, dataset_id: int, events: Iterable[Event]
-) -> dict[Event, int]:
-    """The rows of events that the dataset has seen before."""
-    contents = {content_of(event): event for event in events}
-    found = connection.execute(_EVENT_IDS, {"dataset": dataset_id, "contents": list(contents)})
-    return {contents[row.content]: row.id for row in found}
-
-
-def _new_events(
-    connection: Connection, dataset_id: int, events: Iterable[Event], known: Mapping[Event, int]
-) -> dict[Event, int]:
-    """Rows for events that the dataset has not seen; its lock is held."""
-    added = [event for event in dict.fromkeys(events) if event not in known]
-    if not added:
-        return {}
-    rows = [
-        {"dataset_id": dataset_id, "content": content_of(event), **dict.fromkeys(_COUNTS, 0)}
-        for event in added
-    ]
-    connection.execute(insert(distinct_events), rows)
-    return _event_ids(connection, dataset_id, added)
-
-
 def _fresh(
-    connection: Connection, branch: Row[Any], placed: Sequence[Placed], ids: Mapping[Event, int]
+    desk: Desk, book: Book, branch: Branch, placed: Sequence[Placed]
 ) -> list[Placed]:
     """The steps not recorded yet, in order; what was recorded must have been the same.
 
@@ -213,7 +301,7 @@ def _fresh(
     for part in placed:
         if not branch.from_step <= part.first_step <= next_step:
             raise OutOfSequenceError(next_step)
-        if part.first_step < branch.next_step and _differs(connection, branch, part, ids):
+        if part.first_step < branch.next_step and _differs(desk, book, branch, part):
             raise ConflictError(f"events[{part.index}]: these steps were recorded as another event")
         if part.first_step < next_step and any(
             part.overlaps(other) and part.event != other.event for other in fresh
@@ -232,81 +320,14 @@ def _fresh(
     return fresh
 
 
-def _differs(
-    connection: Connection, branch: Row[Any], part: Placed, ids: Mapping[Event, int]
-) -> bool:
+def _differs(desk: Desk, book: Book, branch: Branch, part: Placed) -> bool:
     """Whether some recorded step of the part was another event."""
-    found = {
-        "branch": branch.id,
-        "first_step": part.first_step,
-        "end": part.end,
-        "event": ids.get(part.event, -1),
-    }
-    return bool(connection.scalar(_DIFFERS, found))
-
-
-def _scopes(connection: Connection, run: Row[Any], dataset: Row[Any]) -> list[Scope]:
-    """The budgets an append is held against: the dataset's, then the run's."""
-    found = (scope_of_dataset(connection, dataset), scope_of_run(connection, run, dataset))
-    return [scope for scope in found if scope is not None]
-
-
-def _open_pass(connection: Connection, branch: Row[Any], dataset_size: int) -> OpenPass | None:
-    if branch.pass_event_id is None:
-        return None
-    content = connection.execute(_CONTENT, {"event": branch.pass_event_id}).scalar_one()
-    return OpenPass(event=event_of(content, dataset_size), position=branch.pass_position)
-
-
-def _insert(
-    connection: Connection,
-    run: Row[Any],
-    branch: Row[Any],
-    fresh: Sequence[Placed],
-    ids: Mapping[Event, int],
-    mode: str,
-    verdict: str,
-    *,
-    after: int,
-) -> int:
-    """Insert the entries and move the dataset's head; the new head."""
-    moment = now()
-    rows = [
-        {
-            "dataset_id": run.dataset_id,
-            "sequence": sequence,
-            "run_id": run.id,
-            "branch_id": branch.id,
-            "first_step": part.first_step,
-            "steps": part.steps,
-            "event_id": ids[part.event],
-            "mode": mode,
-            "verdict": verdict,
-            "recorded_at": moment,
-        }
-        for sequence, part in enumerate(fresh, start=after + 1)
-    ]
-    connection.execute(insert(entries), rows)
-    head = after + len(rows)
-    connection.execute(_MOVE_HEAD, {"dataset": run.dataset_id, "head": head})
-    return head
-
-
-def _move(
-    connection: Connection,
-    run: Row[Any],
-    branch: Row[Any],
-    next_step: int,
-    open_pass: OpenPass | None,
-    ids: Mapping[Event, int],
-) -> None:
-    """Move the branch's end; steps after the end of a run reopen it."""
-    moved = {
-        "branch": branch.id,
-        "end": next_step,
-        "open_event": ids[open_pass.event] if open_pass else None,
-        "open_position": open_pass.position if open_pass else None,
-    }
-    connection.execute(_MOVE_BRANCH, moved)
-    if run.state in CLOSED:
-        connection.execute(_REOPEN, {"run": run.id})
+    end = min(part.end, branch.next_step)
+    if branch.tail is not None and branch.tail[0] <= part.first_step and end <= branch.tail[1]:
+        return part.event != branch.tail[2]
+    desk.write()  # what this transaction has recorded is compared, too
+    found = {"branch": branch.id, "first_step": part.first_step, "end": end}
+    return any(
+        event_of(row.content, book.dataset_size) != part.event
+        for row in desk.connection.execute(_RECORDED, found)
+    )

@@ -1,65 +1,53 @@
-"""Reading the ledger: guarantees, history and the ledger document. Nothing here writes."""
+"""Reading the ledger: guarantees and documents. Nothing here writes."""
 
-import json
-import time
-from collections import Counter
 from collections.abc import Iterable
-from dataclasses import replace
-from typing import Any, Final, TypedDict
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
-import numpy as np
 from sqlalchemy import Connection, Row, bindparam, exists, select
 
-from accounting import accountants, curves
-from accounting.balances import Balance, OpenPass, advance, starts_anew
-from accounting.events import Event, NeighboringRelation, Span
+from accounting import accountants
+from accounting.balances import Balance
+from accounting.events import NeighboringRelation
+from accounting.guarantees import Assumption, Guarantee, covering
+from service import retrospect
 from service.answers import (
     EVERY_STEP,
-    Curve,
+    AsOf,
     DatasetGuarantee,
     FinishedRun,
     GuaranteeAnswer,
-    History,
-    HistoryPoint,
-    curve_answer,
+    assuming,
     without_lower,
 )
 from service.answers import guarantee_answer as answer
-from service.balances import dataset_balance, run_balance
-from service.catalog import (
-    MAIN,
-    accept_of,
-    dataset_of,
-    find_dataset,
-    find_run,
-    run_answer,
-    scope_of_dataset,
-)
-from service.documents import FORMAT, LedgerDocument, canonical, event_of, merged
+from service.budgets import accept_of
+from service.catalog import budget_of_dataset, dataset_of, find_dataset, find_run, run_answer
+from service.documents import LedgerDocument, canonical
 from service.errors import InvalidRequestError
+from service.folds import LATEST, Facts
 from service.hiding import NOTHING_HIDDEN, Hidden, hidden_of, told, why_shown
-from service.tables import branches, distinct_events, entries, releases, runs
+from service.retrospect import dataset_facts, run_facts
+from service.tables import runs
+from service.transcripts import document_of
 
-CURVE_SECONDS = 1.0  # of processor time, after which no further point is begun
-HISTORY_SECONDS = 5.0  # the same for a history
 READING = "rdp"  # what an append answers with: the cheapest accountant that serves every event
-
-
-class Target(TypedDict):
-    """What a guarantee is asked for: epsilon at this delta, or delta at this epsilon."""
-
-    delta: float | None
-    epsilon: float | None
-
+REASON_PART: Final = "Of a part of the run every step counts as shown."
 
 _ANY_HIDING: Final = select(
     exists().where(runs.c.dataset_id == bindparam("dataset"), runs.c.release != EVERY_STEP)
 )
-_RELEASES: Final = (
-    select(releases.c.branch_id, releases.c.step)
-    .where(releases.c.run_id == bindparam("run"))
-    .order_by(releases.c.branch_id, releases.c.step)
-)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What a guarantee is asked for, and of which facts."""
+
+    delta: float | None = None  # or epsilon; None for the run's, else the dataset's budget's
+    epsilon: float | None = None
+    accountant: str = accountants.BEST
+    branch: str | None = None  # whose path to the root alone counts
+    as_of: int | None = None  # the last sequence that counts
 
 
 def guarantee_of(
@@ -70,24 +58,69 @@ def guarantee_of(
     delta: float | None = None,
     epsilon: float | None = None,
     accountant: str = accountants.BEST,
-    hidden: Hidden = NOTHING_HIDDEN,
 ) -> GuaranteeAnswer:
     """What a balance of a dataset's events guarantees."""
+    asked = Question(delta=delta, epsilon=epsilon, accountant=accountant)
+    return answer(_found(balance, dataset, asked), balance=balance, sequence=sequence)
+
+
+def _found(
+    balance: Balance, dataset: Row[Any], asked: Question, hidden: Hidden = NOTHING_HIDDEN
+) -> Guarantee:
+    accept = accept_of(dataset)
     found = accountants.guarantee(
         balance,
         relation=NeighboringRelation(dataset.neighboring_relation),
-        delta=delta,
-        epsilon=epsilon,
-        accept=accept_of(dataset),
-        accountant=accountant,
+        delta=asked.delta,
+        epsilon=asked.epsilon,
+        accept=accept,
+        accountant=asked.accountant,
     )
-    found = told(found, hidden, accept=accept_of(dataset), accountant=accountant, epsilon=epsilon)
-    return answer(
-        found,
-        balance=balance,
-        sequence=sequence,
-        release=hidden.release,
+    found = accountants.with_odometer(
+        found, balance, delta=asked.delta, accountant=asked.accountant
     )
+    return told(found, hidden, accept=accept, accountant=asked.accountant, epsilon=asked.epsilon)
+
+
+def _answered(
+    facts: Facts,
+    dataset: Row[Any],
+    asked: Question,
+    *,
+    sequence: int,
+    hidden: Hidden = NOTHING_HIDDEN,
+) -> GuaranteeAnswer:
+    """The answer for facts and their corrections: the headline holds for either."""
+    each = [_found(balance, dataset, asked, hidden) for balance in facts.accounts]
+    found = each[0] if len(each) == 1 else covering(*each)
+    whole = answer(found, balance=facts.recorded, sequence=sequence, release=hidden.release)
+    if facts.corrected is None:
+        return whole
+    really = each[1].epsilon
+    if asked.delta is None:
+        really = _epsilon([facts.corrected], dataset, asked, found.delta)
+    beside = {"corrections": facts.corrections, "corrected_epsilon": really}
+    return whole.model_copy(update=beside)
+
+
+def _epsilon(
+    balances: Iterable[Balance], dataset: Row[Any], asked: Question, delta: float | None
+) -> float | None:
+    """Epsilon at delta that holds for each balance. Upper; None if infinite."""
+    if delta is None or not 0 < delta < 1:
+        return None
+    bounds = [
+        accountants.best_bound(
+            balance,
+            relation=NeighboringRelation(dataset.neighboring_relation),
+            delta=delta,
+            accept=accept_of(dataset),
+            accountant=asked.accountant,
+            floor=False,
+        )
+        for balance in balances
+    ]
+    return None if None in bounds else max(bound.epsilon for bound in bounds if bound)
 
 
 def delta_of(dataset: Row[Any], run: Row[Any] | None = None) -> float | None:
@@ -97,54 +130,89 @@ def delta_of(dataset: Row[Any], run: Row[Any] | None = None) -> float | None:
     return None if dataset.budget_delta is None else float(dataset.budget_delta)
 
 
-def _target(
-    dataset: Row[Any], run: Row[Any] | None, delta: float | None, epsilon: float | None
-) -> Target:
-    if delta is not None and epsilon is not None:
+def settled(asked: Question, dataset: Row[Any], run: Row[Any] | None = None) -> Question:
+    """The question with its delta or epsilon known, and a sequence there is.
+
+    Raises:
+        InvalidRequestError: no delta is known, both are given, or there is no such sequence.
+    """
+    if asked.as_of is not None and not 0 <= asked.as_of <= dataset.head_sequence:
+        raise InvalidRequestError("query.as_of", f"must lie in [0, {dataset.head_sequence}]")
+    if asked.delta is not None and asked.epsilon is not None:
         raise InvalidRequestError("query.epsilon", "give delta or epsilon, not both")
-    if epsilon is not None:
-        return Target(epsilon=epsilon, delta=None)
-    delta = delta_of(dataset, run) if delta is None else delta
+    if asked.epsilon is not None or asked.delta is not None:
+        return asked
+    delta = delta_of(dataset, run)
     if delta is None:
         raise InvalidRequestError(
             "query.delta", "must be given: neither the run nor the dataset's budget has one"
         )
-    return Target(epsilon=None, delta=delta)
+    return replace(asked, delta=delta)
 
 
-def run_guarantee(
-    connection: Connection,
-    run_name: str,
-    *,
-    delta: float | None,
-    epsilon: float | None,
-    accountant: str,
-) -> GuaranteeAnswer:
-    """What a run has spent, over all its branches.
+def run_guarantee(connection: Connection, run_name: str, asked: Question) -> GuaranteeAnswer:
+    """What a run has spent: over all its branches, or on one branch's path to the root.
 
     Raises:
-        NotFoundError: there is no such run.
-        InvalidRequestError: no delta is known, or both delta and epsilon are given.
+        NotFoundError: there is no such run, or it has no such branch.
+        InvalidRequestError: no delta is known, both delta and epsilon are given, or there is no
+            such sequence.
+        TooExpensiveError: too many entries would have to be read.
     """
     run = find_run(connection, run_name)
     dataset = dataset_of(connection, run)
-    return guarantee_of(
-        run_balance(connection, run.id, dataset.dataset_size),
-        dataset,
-        sequence=dataset.head_sequence,
-        accountant=accountant,
-        hidden=_hidden(connection, run, dataset),
-        **_target(dataset, run, delta, epsilon),
+    asked = settled(asked, dataset, run)
+
+    def facts_of(branch: str | None, until: int | None, known: int | None) -> Facts:
+        last = LATEST if known is None else known
+        return run_facts(connection, run, dataset, branch=branch, until=until, known=last)
+
+    facts = facts_of(asked.branch, asked.as_of, asked.as_of)
+    part = asked.branch is not None or asked.as_of is not None
+    hidden = _hidden(connection, run, dataset, part=part)
+    sequence = dataset.head_sequence if asked.as_of is None else asked.as_of
+    found = _answered(facts, dataset, asked, sequence=sequence, hidden=hidden)
+    if asked.as_of is not None:
+        known_now = facts_of(asked.branch, asked.as_of, None)
+        present = facts_of(asked.branch, None, None)
+        found = _as_of(found, asked, dataset, known_now, present)
+    if asked.branch is not None:
+        tree = facts_of(None, asked.as_of, asked.as_of)
+        found = assuming(found, Assumption.OTHER_BRANCHES_UNUSED).model_copy(
+            update={
+                "branch": asked.branch,
+                "whole_run_epsilon": _epsilon(tree.accounts, dataset, asked, found.delta),
+            }
+        )
+    return found
+
+
+def _as_of(
+    found: GuaranteeAnswer,
+    asked: Question,
+    dataset: Row[Any],
+    known_now: Facts,
+    present: Facts,
+) -> GuaranteeAnswer:
+    """The answer as of a sequence, with what is known since beside it."""
+    really = known_now.recorded if known_now.corrected is None else known_now.corrected
+    then = AsOf(
+        sequence=found.sequence,
+        as_known_now=_epsilon([really], dataset, asked, found.delta),
+        present_epsilon=_epsilon(present.accounts, dataset, asked, found.delta),
     )
+    return found.model_copy(update={"as_of": then})
 
 
-def _hidden(connection: Connection, run: Row[Any], dataset: Row[Any]) -> Hidden:
+def _hidden(connection: Connection, run: Row[Any], dataset: Row[Any], *, part: bool) -> Hidden:
     """What the run hides; its document is only read where it may matter."""
     if run.release == EVERY_STEP:
         return NOTHING_HIDDEN
+    if part:
+        return Hidden(release=run.release, reason=REASON_PART)
     if reason := why_shown(run.state, reopened=run.reopened):
         return Hidden(release=run.release, reason=reason)
-    document = _document(connection, run, dataset)
+    document = document_of(connection, run, dataset, delta=delta_of(dataset, run))
     return hidden_of(LedgerDocument.model_validate(document))
 
 
@@ -158,158 +226,62 @@ def finished_run(connection: Connection, run_name: str) -> FinishedRun:
     delta = delta_of(dataset_of(connection, run), run)
     guarantee = None
     if run.release != EVERY_STEP and delta is not None:
-        guarantee = run_guarantee(
-            connection, run_name, delta=delta, epsilon=None, accountant=accountants.BEST
-        )
+        guarantee = run_guarantee(connection, run_name, Question(delta=delta))
     return FinishedRun(**dict(run_answer(connection, run)), guarantee=guarantee)
 
 
-def dataset_guarantee(
-    connection: Connection,
-    name: str,
-    *,
-    delta: float | None,
-    epsilon: float | None,
-    accountant: str,
-) -> DatasetGuarantee:
+def dataset_guarantee(connection: Connection, name: str, asked: Question) -> DatasetGuarantee:
     """What all runs of a dataset have spent together.
 
     Raises:
         NotFoundError: there is no such dataset.
-        InvalidRequestError: no delta is known, or both delta and epsilon are given.
+        InvalidRequestError: no delta is known, both delta and epsilon are given, or there is no
+            such sequence.
+        TooExpensiveError: too many entries would have to be read.
     """
     dataset = find_dataset(connection, name)
-    found = guarantee_of(
-        dataset_balance(connection, dataset),
-        dataset,
-        sequence=dataset.head_sequence,
-        accountant=accountant,
-        **_target(dataset, None, delta, epsilon),
-    )
-    if connection.scalar(_ANY_HIDING, {"dataset": dataset.id}):
-        found = without_lower(found)
-    scope = scope_of_dataset(connection, dataset)
+    asked = settled(asked, dataset)
+    if asked.as_of is not None:
+        found = with_ = _dataset_as_of(connection, dataset, asked, asked.as_of)
+    else:
+        facts = dataset_facts(connection, dataset)
+        found = with_ = _answered(facts, dataset, asked, sequence=dataset.head_sequence)
+        held = dataset_facts(connection, dataset, reserved=True)
+        if held != facts:
+            with_ = _held(held, found, dataset, asked)
+        if facts.inherited or connection.scalar(_ANY_HIDING, {"dataset": dataset.id}):
+            found, with_ = without_lower(found), without_lower(with_)
     return DatasetGuarantee(
-        **found.model_dump(),
+        **with_.model_dump(),
         dataset=dataset.name,
         without_reservations=found,
-        budget=scope.answer() if scope else None,
+        budget=budget_of_dataset(connection, dataset),
     )
 
 
-def _recorded(connection: Connection, run: Row[Any]) -> Iterable[Row[Any]]:
-    """The run's entries in the order of recording, with their event and branch."""
-    query = (
-        select(
-            entries.c.sequence,
-            entries.c.branch_id,
-            entries.c.first_step,
-            entries.c.steps,
-            entries.c.verdict,
-            distinct_events.c.content,
-        )
-        .join(distinct_events, distinct_events.c.id == entries.c.event_id)
-        .where(entries.c.run_id == run.id)
-        .order_by(entries.c.sequence)
-    )
-    return connection.execute(query)
+def _held(
+    held: Facts, found: GuaranteeAnswer, dataset: Row[Any], asked: Question
+) -> GuaranteeAnswer:
+    """The answer with what is reserved; what has not run is no step, and attains nothing."""
+    whole = without_lower(_answered(held, dataset, asked, sequence=found.sequence))
+    ran = {"steps": found.steps, "epsilon_lower": found.epsilon_lower}
+    return whole.model_copy(update=ran)
 
 
-def history(connection: Connection, run_name: str, *, delta: float | None, points: int) -> History:
-    """Epsilon after evenly spaced numbers of steps, the last included; fewer if they take long.
-
-    Raises:
-        NotFoundError: there is no such run.
-        InvalidRequestError: no delta is known.
-    """
-    run = find_run(connection, run_name)
-    dataset = dataset_of(connection, run)
-    at = _target(dataset, run, delta, None)["delta"]
-    recorded = list(_recorded(connection, run))
-    total = sum(row.steps for row in recorded)
-    marks = sorted({-(-total * i // points) for i in range(1, points + 1)} - {0})
-    balances = list(_balances_at(recorded, marks, dataset.dataset_size))
-    relation, accept = NeighboringRelation(dataset.neighboring_relation), accept_of(dataset)
-    found: dict[int, HistoryPoint] = {}
-    start = time.thread_time()
-    for index in curves.spread(len(balances)):
-        mark, sequence, balance = balances[index]
-        bound = accountants.best_bound(balance, relation=relation, delta=at, accept=accept)
-        epsilon = bound.epsilon if bound else None
-        found[index] = HistoryPoint(steps=mark, sequence=sequence, epsilon=epsilon)
-        if time.thread_time() - start > HISTORY_SECONDS:
-            break
-    return History(run=run.name, delta=at or 0.0, points=[found[i] for i in sorted(found)])
-
-
-def curve(connection: Connection, run_name: str, *, points: int) -> Curve:
-    """A run's privacy profile at up to `points` epsilons, and what it says of membership tests.
-
-    Fewer where each takes long: any number of points bounds the rest.
-
-    Raises:
-        NotFoundError: there is no such run.
-    """
-    run = find_run(connection, run_name)
-    dataset = dataset_of(connection, run)
-    balance = run_balance(connection, run.id, dataset.dataset_size)
-    relation, accept = NeighboringRelation(dataset.neighboring_relation), accept_of(dataset)
-    grid = curves.epsilon_grid(balance, relation=relation, points=points, accept=accept)
-    start = time.thread_time()
-    found = curves.privacy_profile(
-        balance,
-        relation=relation,
-        epsilons=grid,
-        accept=accept,
-        enough=lambda: time.thread_time() - start > CURVE_SECONDS,
-    )
-    if run.release != EVERY_STEP:  # what all iterates attain, those that are shown need not
-        found = replace(found, lower=np.zeros_like(found.lower))
-    return curve_answer(
-        found,
-        run=run.name,
-        relation=relation,
-        steps=sum(balance.steps.values()),
-        sequence=dataset.head_sequence,
-        points=points,
-    )
-
-
-def _balances_at(
-    recorded: Iterable[Row[Any]], marks: list[int], dataset_size: int
-) -> Iterable[tuple[int, int, Balance]]:
-    """(steps, sequence, balance) each time the steps recorded so far reach a mark."""
-    steps: Counter[Event] = Counter()
-    passes: Counter[Event] = Counter()
-    starts: Counter[Event] = Counter()
-    open_passes: dict[int, OpenPass | None] = {}
-    done, waiting = 0, iter(marks)
-    mark = next(waiting, None)
-    for row in recorded:
-        event = event_of(row.content, dataset_size)
-        left = row.steps
-        while left:
-            count = left if mark is None else min(left, mark - done)
-            span, before = Span(event=event, steps=count), open_passes.get(row.branch_id)
-            steps[event] += count
-            starts[event] += starts_anew(before, span)
-            more, open_passes[row.branch_id] = advance(before, span)
-            passes.update(more)
-            done, left = done + count, left - count
-            if done == mark:
-                counted = {key: value for key, value in passes.items() if value}
-                begun = {key: value for key, value in starts.items() if value}
-                yield done, row.sequence, Balance(steps=dict(steps), passes=counted, starts=begun)
-                mark = next(waiting, None)
+def _dataset_as_of(
+    connection: Connection, dataset: Row[Any], asked: Question, sequence: int
+) -> GuaranteeAnswer:
+    facts = dataset_facts(connection, dataset, until=sequence, known=sequence)
+    found = _answered(facts, dataset, asked, sequence=sequence)
+    known_now = dataset_facts(connection, dataset, until=sequence)
+    found = _as_of(found, asked, dataset, known_now, dataset_facts(connection, dataset))
+    hiding = connection.scalar(_ANY_HIDING, {"dataset": dataset.id})
+    return without_lower(found) if facts.inherited or hiding else found
 
 
 def refold(connection: Connection, run: Row[Any], dataset_size: int) -> Balance:
     """The run's balance from its entries alone; the stored one is a cache of this."""
-    recorded = list(_recorded(connection, run))
-    total = sum(row.steps for row in recorded)
-    if not total:
-        return Balance()
-    return next(iter(_balances_at(recorded, [total], dataset_size)))[2]
+    return retrospect.refold(connection, run, dataset_size)
 
 
 def ledger_document(connection: Connection, run_name: str) -> str:
@@ -319,59 +291,5 @@ def ledger_document(connection: Connection, run_name: str) -> str:
         NotFoundError: there is no such run.
     """
     run = find_run(connection, run_name)
-    return canonical(_document(connection, run, dataset_of(connection, run)))
-
-
-def _document(connection: Connection, run: Row[Any], dataset: Row[Any]) -> dict[str, Any]:
-    """The run's ledger document."""
-    spans: dict[int, list[tuple[int, int, str]]] = {}
-    beyond: dict[int, list[tuple[int, int, str]]] = {}
-    for row in _recorded(connection, run):
-        part = (row.first_step, row.steps, row.content)
-        spans.setdefault(row.branch_id, []).append(part)
-        if row.verdict == "overdraft":
-            beyond.setdefault(row.branch_id, []).append((row.first_step, row.steps, "{}"))
-    query = select(branches).where(branches.c.run_id == run.id).order_by(branches.c.id)
-    found = list(connection.execute(query))
-    document: dict[str, Any] = {
-        "format": FORMAT,
-        "neighboring_relation": dataset.neighboring_relation,
-        "dataset_size": dataset.dataset_size,
-        "release": run.release,
-        "assumptions": json.loads(run.assumptions),
-        "events": [],
-        "run": run.name,
-        "state": run.state,
-        "dataset": dataset.name,
-        "accept": json.loads(dataset.accept),
-        "labels": json.loads(run.labels),
-    }
-    optional = {
-        "delta": delta_of(dataset, run),
-        "plan": None if run.plan is None else json.loads(run.plan),
-        "overdrafts": [
-            {"branch": branch.name, **part}
-            for branch in found
-            for part in merged(beyond.get(branch.id, []))
-        ],
-        "reopened": run.reopened,
-        "branches": [
-            {
-                "name": branch.name,
-                "from_step": branch.from_step,
-                "events": merged(spans.get(branch.id, [])),
-            }
-            for branch in found
-            if branch.name != MAIN
-        ],
-        "releases": [
-            {"branch": branch.name, "step": row.step}
-            for row in connection.execute(_RELEASES, {"run": run.id})
-            for branch in found
-            if branch.id == row.branch_id
-        ],
-    }
-    main = next(branch for branch in found if branch.name == MAIN)
-    document["events"] = merged(spans.get(main.id, []))
-    document |= {key: value for key, value in optional.items() if value}
-    return document
+    dataset = dataset_of(connection, run)
+    return canonical(document_of(connection, run, dataset, delta=delta_of(dataset, run)))

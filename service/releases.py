@@ -3,7 +3,8 @@
 from sqlalchemy import Connection, select
 
 from service.answers import ReleaseAnswer
-from service.catalog import find_branch, lock_run, now, stamp
+from service.catalog import find_branch, lock_run
+from service.clock import now, stamp
 from service.database import upsert
 from service.errors import OutOfSequenceError
 from service.schemas import NewRelease

@@ -27,6 +27,9 @@ STEP_MAX: Final = 10**12  # of a branch
 EVENTS_MAX: Final = 1000  # of a JSON body
 LINES_MAX: Final = 10_000  # of an NDJSON body
 LABELS_MAX: Final = 64
+PARENTS_MAX: Final = 16
+ORDERS_MAX: Final = 64  # of a filter
+TTL_MAX: Final = 90 * 24 * 3600  # seconds; a lease that outlives its trainer is forfeited
 NAME_PATTERN: Final = r"^[a-z0-9][a-z0-9._-]{0,62}$"
 
 
@@ -79,6 +82,12 @@ Release = Annotated[
     Literal["every_step", "every_pass", "last_iterate"], BeforeValidator(_each_pass)
 ]
 Mode = Literal["record", "charge"]
+FilterKind = Literal["fixed_order_renyi", "union_of_orders", "gaussian_dp", "approximate_dp"]
+RowsPerRecord = Literal["at_most_one", "exactly_one"]
+Ttl = Annotated[int, AfterValidator(within(1, TTL_MAX)), Field(json_schema_extra=bounds(1, TTL_MAX))]
+LastStep = Annotated[
+    int, AfterValidator(within(-1, STEP_MAX)), Field(json_schema_extra=bounds(-1, STEP_MAX))
+]
 Acceptable = Literal["published", "derived", "declared", "conditional"]
 
 
@@ -112,10 +121,23 @@ class EventBatch(Wire):
 
 
 class Budget(Wire):
-    """What may never be passed."""
+    """What may never be passed, and the filter that holds it."""
 
     epsilon: BudgetEpsilon
     delta: Delta
+    filter: FilterKind = "fixed_order_renyi"
+    # Of a Renyi filter: one fixed order, or the set of a union. Chosen from the budget if missing.
+    orders: list[float] | None = Field(default=None, min_length=1, max_length=ORDERS_MAX)
+
+
+class ChangedBudget(Wire):
+    """A budget's new limit; its delta and its filter never change once answers were seen."""
+
+    epsilon: BudgetEpsilon
+    delta: Delta
+
+
+Accept = Annotated[list[Acceptable], Field(min_length=1, max_length=len(Status))]
 
 
 class NewDataset(Wire):
@@ -126,7 +148,22 @@ class NewDataset(Wire):
     neighboring_relation: Relation
     privacy_unit: Text
     budget: Budget | None = None
-    accept: list[Acceptable] | None = Field(default=None, min_length=1, max_length=len(Status))
+    parents: list[Name] = Field(default_factory=list, max_length=PARENTS_MAX)
+    # Attested, where there are parents: how many rows a record of theirs has in this dataset.
+    rows_per_parent_record: RowsPerRecord | None = None
+    # What was spent on it before this ledger, as events.
+    opening_balance: list[PlannedEvent] | None = Field(
+        default=None, min_length=1, max_length=EVENTS_MAX
+    )
+    accept: Accept | None = None
+
+
+class DatasetChange(Wire):
+    """New settings of a dataset; what is not named stays."""
+
+    reason: Text
+    budget: ChangedBudget | None = None
+    accept: Accept | None = None
 
 
 def _attested(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
@@ -166,6 +203,7 @@ class NewBranch(Wire):
     name: Name
     writer: Writer
     from_step: Step
+    from_branch: Name | None = None  # whose steps before from_step it shares
 
 
 class NewRelease(Wire):
@@ -173,6 +211,27 @@ class NewRelease(Wire):
 
     branch: Name = "main"
     step: Step
+
+
+class NewReservation(Wire):
+    """Steps to admit ahead."""
+
+    name: Name
+    branch: Name = "main"
+    event: PlannedEvent
+    ttl_seconds: Ttl
+
+
+class ReservationRelease(Wire):
+    """What a trainer attests of a reservation."""
+
+    last_step: LastStep  # no later step ran; one before the reservation's first if none did
+
+
+class Void(Wire):
+    """Why an admin returns what a reservation holds."""
+
+    reason: Text
 
 
 class Finish(Wire):

@@ -2,10 +2,23 @@
 
 import ipaddress
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import Field, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from sqlalchemy import make_url
+
+Fraction = Annotated[float, Field(gt=0, le=1)]
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine, by its name alone."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 class Settings(BaseSettings):
@@ -23,6 +36,19 @@ class Settings(BaseSettings):
     body_bytes_max: int = Field(default=4 * 1024 * 1024, ge=1024, le=64 * 1024 * 1024)
     busy_timeout_seconds: float = Field(default=10.0, ge=0.1, le=60.0)
     shutdown_seconds: int = Field(default=20, ge=1, le=600)
+    # Fractions of a limit; what is spent raises an incident as it passes one of them.
+    budget_thresholds: Annotated[tuple[Fraction, ...], NoDecode] = (0.5, 0.8, 0.95)
+    # Where incidents are sent, which kinds of them (all, if none is named), and the file of the
+    # secret that signs them.
+    webhooks: Annotated[tuple[str, ...], NoDecode] = ()
+    webhook_kinds: Annotated[tuple[str, ...], NoDecode] = ()
+    webhook_secret_file: Path | None = None
+
+    @field_validator("budget_thresholds", "webhooks", "webhook_kinds", mode="before")
+    @classmethod
+    def _listed(cls, value: object) -> object:
+        """A variable of the environment names several things, with commas or spaces between."""
+        return tuple(value.replace(",", " ").split()) if isinstance(value, str) else value
 
     @property
     def database_address(self) -> str:
@@ -41,9 +67,4 @@ class Settings(BaseSettings):
     @property
     def loopback(self) -> bool:
         """Whether only this machine can reach the service."""
-        if self.host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
+        return is_loopback(self.host)

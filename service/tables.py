@@ -1,4 +1,7 @@
-"""The tables. Entries are insert-only; balances are a cache of a fold over them."""
+"""The tables. Entries are insert-only; balances are a cache of a fold over them.
+
+Facts are held insert-only by triggers of the migrations, on both databases (INSERT_ONLY).
+"""
 
 from sqlalchemy import (
     BigInteger,
@@ -55,10 +58,22 @@ datasets = Table(
     Column("privacy_unit", Text, nullable=False),
     Column("budget_epsilon", Double),
     Column("budget_delta", Double),
-    Column("budget_order", Double),  # the Renyi filter's order; fixed with the budget
+    # JSON: the kind of filter, its orders and weights. Fixed at creation, budget or not, for an
+    # order that was chosen after answers were seen would prove nothing.
+    Column("budget_filter", Text),
+    # How many budgets answers were seen under, and how often any setting changed (If-Match).
+    Column("budget_revision", Integer, nullable=False, server_default=text("1")),
+    Column("revision", Integer, nullable=False, server_default=text("1")),
     Column("accept", Text, nullable=False),  # JSON list of statuses
+    Column("rows_per_parent_record", String(16)),  # attested where the dataset has parents
     Column("request", Text, nullable=False),  # canonical JSON of the creation
     Column("head_sequence", BigInteger, nullable=False),  # of the latest entry; 0 before the first
+    # Moves with every change under the dataset's lock: what was read at a version is still so.
+    Column("version", BigInteger, nullable=False, server_default=text("0")),
+    # JSON: what the filter adds up, of this dataset and of all that descend from it; a cache of a
+    # fold that this version of the accounting made.
+    Column("totals", Text),
+    Column("totals_version", String(32)),
     Column("created_at", DateTime(timezone=True), nullable=False),
 )
 
@@ -76,7 +91,12 @@ runs = Table(
     Column("labels", Text, nullable=False),  # JSON object
     Column("budget_epsilon", Double),
     Column("budget_delta", Double),
-    Column("budget_order", Double),
+    Column("budget_filter", Text),
+    # JSON: what the dataset's filter and the run's own add up, as in datasets.
+    Column("totals", Text),
+    Column("totals_version", String(32)),
+    # Of a run whose own budget is held by its plan: whether it has kept to it so far.
+    Column("on_plan", Boolean),
     Column("request", Text, nullable=False),
     Column("state", String(16), nullable=False),
     # Whether steps were ever recorded after its end; for good.
@@ -95,7 +115,18 @@ distinct_events = Table(
     Column("passes", BigInteger, nullable=False),
     # SQLite cannot drop the default of the migration from a table that others refer to.
     Column("starts", BigInteger, nullable=False, server_default=text("0")),
+    # Admitted ahead and not yet recorded.
+    Column("reserved_steps", BigInteger, nullable=False, server_default=text("0")),
+    Column("reserved_passes", BigInteger, nullable=False, server_default=text("0")),
+    Column("by_pass", Boolean, nullable=False, server_default=false()),  # passes are what counts
     UniqueConstraint("dataset_id", "content"),
+    # Few, but needed whole whenever one of them changes.
+    Index(
+        "ix_distinct_events_by_pass",
+        "dataset_id",
+        sqlite_where=text("by_pass"),
+        postgresql_where=text("by_pass"),
+    ),
 )
 
 run_balances = Table(
@@ -106,6 +137,8 @@ run_balances = Table(
     Column("steps", BigInteger, nullable=False),
     Column("passes", BigInteger, nullable=False),
     Column("starts", BigInteger, nullable=False),
+    Column("reserved_steps", BigInteger, nullable=False, server_default=text("0")),
+    Column("reserved_passes", BigInteger, nullable=False, server_default=text("0")),
 )
 
 branches = Table(
@@ -115,6 +148,8 @@ branches = Table(
     Column("run_id", ForeignKey("runs.id"), nullable=False),
     Column("name", Name, nullable=False),
     Column("writer", String(128), nullable=False),
+    # Whose steps before from_step it shares. No foreign key: SQLite could not drop it again.
+    Column("from_branch_id", Id),
     Column("from_step", BigInteger, nullable=False),
     Column("next_step", BigInteger, nullable=False),
     # The pass that is open where steps are counted by pass.
@@ -122,6 +157,97 @@ branches = Table(
     Column("pass_position", BigInteger),
     Column("created_at", DateTime(timezone=True), nullable=False),
     UniqueConstraint("run_id", "name"),
+)
+
+# Which datasets a dataset was made from, at any remove. Fixed at creation.
+lineage = Table(
+    "lineage",
+    metadata,
+    Column("dataset_id", ForeignKey("datasets.id"), primary_key=True),
+    Column("ancestor_id", ForeignKey("datasets.id"), primary_key=True, index=True),
+    Column("parent", Boolean, nullable=False),  # named in the request, not further up
+    Column("exactly_one", Boolean, nullable=False),  # row for each record, on the whole path
+)
+
+# Every budget and list of statuses a dataset ever had, and why it changed. Insert-only.
+settings_changes = Table(
+    "settings_changes",
+    metadata,
+    Column("dataset_id", ForeignKey("datasets.id"), primary_key=True),
+    Column("revision", Integer, primary_key=True, autoincrement=False),
+    Column("budget_epsilon", Double),
+    Column("budget_delta", Double),
+    Column("budget_revision", Integer, nullable=False),
+    Column("accept", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("changed_by", Name, nullable=False),  # the key's name
+    Column("sequence", BigInteger, nullable=False),  # the dataset's head at that time
+    Column("changed_at", DateTime(timezone=True), nullable=False),
+)
+
+# Steps admitted ahead. One row each; what is left of it is end_step less the branch's next step.
+reservations = Table(
+    "reservations",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("name", Name, unique=True),  # none where a run's plan reserves itself
+    Column("dataset_id", ForeignKey("datasets.id"), nullable=False),
+    Column("run_id", ForeignKey("runs.id"), nullable=False, index=True),
+    Column("branch_id", ForeignKey("branches.id"), nullable=False),
+    Column("event_id", ForeignKey("distinct_events.id"), nullable=False),
+    Column("first_step", BigInteger, nullable=False),
+    Column("steps", BigInteger, nullable=False),  # that were admitted
+    Column("end_step", BigInteger, nullable=False),  # the step after the last that may still run
+    # open, released or voided. An open one is pending, recorded or forfeited by steps and clock.
+    Column("state", String(16), nullable=False),
+    Column("expires_at", DateTime(timezone=True)),
+    Column("request", Text, nullable=False),
+    Column("reason", Text),  # of an admin who voided it
+    Column("created_at", DateTime(timezone=True), nullable=False),
+    Index("ix_reservations_branch_id_end_step", "branch_id", "end_step"),
+    Index("ix_reservations_dataset_id_state", "dataset_id", "state"),
+)
+
+# What was really done where an entry was mistaken. Insert-only, and enforced only upwards.
+corrections = Table(
+    "corrections",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("dataset_id", ForeignKey("datasets.id"), nullable=False),
+    Column("run_id", ForeignKey("runs.id"), nullable=False, index=True),
+    Column("branch_id", ForeignKey("branches.id"), nullable=False),
+    Column("first_step", BigInteger, nullable=False),
+    Column("steps", BigInteger, nullable=False),
+    Column("event_id", ForeignKey("distinct_events.id"), nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("corrected_by", Name, nullable=False),
+    Column("sequence", BigInteger, nullable=False),  # the dataset's head at that time
+    Column("recorded_at", DateTime(timezone=True), nullable=False),
+)
+
+# What somebody should look at. Insert-only; sent to webhooks with the id as theirs.
+incidents = Table(
+    "incidents",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("dataset_id", ForeignKey("datasets.id"), nullable=False),
+    Column("run_id", ForeignKey("runs.id")),
+    Column("kind", String(32), nullable=False),
+    Column("sequence", BigInteger, nullable=False),  # the dataset's head after it
+    Column("detail", Text, nullable=False),  # JSON object
+    Column("occurred_at", DateTime(timezone=True), nullable=False),
+    Index("ix_incidents_dataset_id_id", "dataset_id", "id"),
+)
+
+# Which incidents a webhook has taken, and when to try the others again.
+deliveries = Table(
+    "deliveries",
+    metadata,
+    Column("incident_id", ForeignKey("incidents.id"), primary_key=True),
+    Column("target", String(64), primary_key=True),  # SHA-256 of the address
+    Column("attempts", Integer, nullable=False),
+    Column("next_attempt_at", DateTime(timezone=True)),  # none once it is over
+    Column("delivered_at", DateTime(timezone=True)),
 )
 
 # Iterates that were shown to somebody; facts, like entries, and never deleted.
@@ -153,3 +279,5 @@ entries = Table(
     Index("ix_entries_branch_id_first_step", "branch_id", "first_step", unique=True),
     Index("ix_entries_run_id_sequence", "run_id", "sequence"),
 )
+
+INSERT_ONLY = (entries, settings_changes, corrections, incidents, releases)

@@ -1,4 +1,4 @@
-"""Group commit: one thread records the appends of many requests in one transaction.
+"""Group commit: one thread writes for many requests in one transaction.
 
 A commit waits for the disk; requests that arrive meanwhile share the next one. Each is answered
 only after the transaction that holds it has committed.
@@ -6,58 +6,70 @@ only after the transaction that holds it has committed.
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from queue import Empty, SimpleQueue
-from typing import Final
+from typing import Any, Final, Protocol
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Engine
 
-from service import ledger
-from service.answers import AppendAnswer
-from service.catalog import lock_datasets_of
+from service.clock import now
 from service.database import transaction
 from service.errors import LedgerError
-from service.schemas import EventMessage
+from service.shelf import THRESHOLDS, Desk, Place, Shelf
 
-GROUP_MAX: Final = 64  # appends in one transaction; more would make the first wait for the last
+GROUP_MAX: Final = 64  # requests in one transaction; more would make the first wait for the last
 
-Outcome = AppendAnswer | Exception
+Outcome = dict[str, Any] | Exception
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Append:
-    """What one request asks to be recorded or charged."""
+class Request(Protocol):
+    """Something to write; a refusal leaves the books as they were, so that others go on."""
 
-    run_name: str
-    branch_name: str
-    mode: str
-    events: Sequence[EventMessage]
+    @property
+    def place(self) -> Place:
+        """The run and the branch it is about."""
+
+    def apply(self, desk: Desk, moment: datetime) -> dict[str, Any]:
+        """Do it in the books; the answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    append: Append
+    request: Request
     loop: asyncio.AbstractEventLoop
-    answer: "asyncio.Future[AppendAnswer]"
+    answer: "asyncio.Future[dict[str, Any]]"
+
+
+def _unheard(_datasets: Iterable[int]) -> None:
+    """Nobody listens."""
 
 
 class Writer:
     """The one thread of a process that appends to the ledger."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        thresholds: tuple[float, ...] = THRESHOLDS,
+        moved: Callable[[Iterable[int]], None] = _unheard,
+    ) -> None:
         self._engine = engine
+        self._shelf = Shelf(thresholds)
+        self._moved = moved  # called with the datasets that a transaction has changed
         self._queue: SimpleQueue[_Waiting | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="dpledger-writer", daemon=True)
 
     @property
     def working(self) -> bool:
-        """Whether appends are taken."""
+        """Whether requests are taken."""
         return self._thread.is_alive()
 
     def start(self) -> None:
-        """Begin to take appends."""
+        """Begin to take requests."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -65,14 +77,14 @@ class Writer:
         self._queue.put(None)
         self._thread.join()
 
-    async def append(self, append: Append) -> AppendAnswer:
-        """Hand an append over and wait until it is committed.
+    async def write(self, request: Request) -> dict[str, Any]:
+        """Hand a request over and wait until it is committed.
 
         Raises:
             LedgerError: it was refused, and nothing of it was written.
         """
         loop = asyncio.get_running_loop()
-        waiting = _Waiting(append, loop, loop.create_future())
+        waiting = _Waiting(request, loop, loop.create_future())
         self._queue.put(waiting)
         return await waiting.answer
 
@@ -94,48 +106,54 @@ class Writer:
 
     def _answer(self, group: Sequence[_Waiting]) -> None:
         try:
-            outcomes = self._record([waiting.append for waiting in group])
+            outcomes = self._commit([waiting.request for waiting in group])
         except LedgerError as error:  # the database does not answer: nothing was committed
             outcomes = [error] * len(group)
         except Exception:
             # One of them found a defect. Nothing was committed: each goes alone, and fails alone.
-            outcomes = [self._alone(waiting.append) for waiting in group]
+            outcomes = [self._alone(waiting.request) for waiting in group]
+        settled: dict[asyncio.AbstractEventLoop, list[tuple[_Waiting, Outcome]]] = {}
         for waiting, outcome in zip(group, outcomes, strict=True):
+            settled.setdefault(waiting.loop, []).append((waiting, outcome))
+        for loop, each in settled.items():
             with suppress(RuntimeError):  # the loop was closed: nobody waits any more
-                waiting.loop.call_soon_threadsafe(_settle, waiting.answer, outcome)
+                loop.call_soon_threadsafe(_settle, each)
 
-    def _record(self, appends: Sequence[Append]) -> list[Outcome]:
-        with transaction(self._engine) as connection:
-            if len(appends) > 1:
-                # Always in the same order, so that two processes never wait for each other.
-                lock_datasets_of(connection, [append.run_name for append in appends])
-            return [_one(connection, append) for append in appends]
-
-    def _alone(self, append: Append) -> Outcome:
+    def _commit(self, requests: Sequence[Request]) -> list[Outcome]:
+        moment = now()
         try:
-            return self._record([append])[0]
+            with transaction(self._engine) as connection:
+                desk = self._shelf.open(connection, [request.place for request in requests])
+                outcomes = [_one(desk, request, moment) for request in requests]
+                changed = desk.write()
+        except BaseException:
+            self._shelf.forget()  # what the books say may not be what the database does
+            raise
+        self._shelf.settle()
+        if changed:
+            self._moved(changed)
+        return outcomes
+
+    def _alone(self, request: Request) -> Outcome:
+        try:
+            return self._commit([request])[0]
         except Exception as error:
             return error
 
 
-def _one(connection: Connection, append: Append) -> Outcome:
-    """The answer to one append; a refusal comes before its first write, so others go on."""
+def _one(desk: Desk, request: Request, moment: datetime) -> Outcome:
+    """The answer to one request; a refusal comes before anything is changed, so others go on."""
     try:
-        return ledger.append(
-            connection,
-            run_name=append.run_name,
-            branch_name=append.branch_name,
-            mode=append.mode,
-            events=append.events,
-        )
+        return request.apply(desk, moment)
     except LedgerError as refusal:
         return refusal
 
 
-def _settle(answer: "asyncio.Future[AppendAnswer]", outcome: Outcome) -> None:
-    if answer.done():  # the client has gone; what it sent is recorded all the same
-        return
-    if isinstance(outcome, Exception):
-        answer.set_exception(outcome)
-    else:
-        answer.set_result(outcome)
+def _settle(settled: Sequence[tuple[_Waiting, Outcome]]) -> None:
+    for waiting, outcome in settled:
+        if waiting.answer.done():  # the client has gone; what it sent is recorded all the same
+            continue
+        if isinstance(outcome, Exception):
+            waiting.answer.set_exception(outcome)
+        else:
+            waiting.answer.set_result(outcome)

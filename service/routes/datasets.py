@@ -3,11 +3,12 @@
 from fastapi import APIRouter, Response
 from sqlalchemy import select
 
-from service import catalog, readings
+from service import catalog, readings, registration
 from service.answers import DatasetAnswer, DatasetGuarantee, DatasetPage
 from service.auth import Admin, Viewer
 from service.database import snapshot, transaction
 from service.http import StrictRoute
+from service.readings import Question
 from service.routes.parameters import Database, Guarantees, Pages, PathName, token_of
 from service.schemas import NewDataset
 from service.tables import datasets
@@ -17,11 +18,11 @@ router = APIRouter(prefix="/v1/datasets", route_class=StrictRoute, tags=["datase
 
 @router.post("", status_code=201)
 def create_dataset(
-    new: NewDataset, database: Database, _caller: Admin, response: Response
+    new: NewDataset, database: Database, caller: Admin, response: Response
 ) -> DatasetAnswer:
     """Create a dataset; 200 when the same request created it before."""
     with transaction(database) as connection:
-        answer, created = catalog.create_dataset(connection, new)
+        answer, created = registration.create_dataset(connection, new, by=caller.name)
     response.status_code = 201 if created else 200
     return answer
 
@@ -50,4 +51,4 @@ def get_guarantee(
 ) -> DatasetGuarantee:
     """All runs of a dataset composed."""
     with snapshot(database) as connection:
-        return readings.dataset_guarantee(connection, dataset, **query.model_dump())
+        return readings.dataset_guarantee(connection, dataset, Question(**query.model_dump()))

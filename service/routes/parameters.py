@@ -9,9 +9,21 @@ from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import Engine
 
 from service.errors import InvalidRequestError
-from service.schemas import NAME_PATTERN
+from service.schemas import NAME_PATTERN, valid_name
 
 PathName = Annotated[str, Path(pattern=NAME_PATTERN)]
+
+
+def path_name(request: Request, parameter: str) -> str:
+    """A name in the path, where no endpoint's signature reads it.
+
+    Raises:
+        InvalidRequestError: it cannot name anything.
+    """
+    text: str = request.path_params[parameter]
+    if not valid_name(text):
+        raise InvalidRequestError(f"path.{parameter}", f"must match {NAME_PATTERN}")
+    return text
 
 
 async def _engine(request: Request) -> Engine:
@@ -33,7 +45,14 @@ class GuaranteeQuery(Parameters):
 
     delta: float | None = Field(default=None, gt=0, lt=1)
     epsilon: float | None = Field(default=None, ge=0, le=1e6)
-    accountant: Literal["best", "pld", "rdp", "gdp"] = "best"
+    accountant: Literal["best", "pld", "rdp", "gdp", "odometer"] = "best"
+    as_of: int | None = Field(default=None, ge=0, lt=2**63)
+
+
+class RunGuaranteeQuery(GuaranteeQuery):
+    """What is asked of a run's guarantee."""
+
+    branch: str | None = Field(default=None, pattern=NAME_PATTERN)
 
 
 class HistoryQuery(Parameters):
@@ -93,6 +112,7 @@ def token_of(after: int | None) -> str | None:
 
 
 Guarantees = Annotated[GuaranteeQuery, Query()]
+RunGuarantees = Annotated[RunGuaranteeQuery, Query()]
 Histories = Annotated[HistoryQuery, Query()]
 Curves = Annotated[CurveQuery, Query()]
 Pages = Annotated[PageQuery, Query()]

@@ -3,14 +3,12 @@
 from fastapi import APIRouter, Response
 from sqlalchemy import select
 
-from service import catalog, readings
+from service import branching, catalog, profiles, readings, registration
 from service import releases as shown
 from service.answers import (
     BranchAnswer,
-    Curve,
     FinishedRun,
     GuaranteeAnswer,
-    History,
     ReleaseAnswer,
     RunAnswer,
     RunPage,
@@ -19,12 +17,14 @@ from service.auth import Trainer, Viewer
 from service.database import snapshot, transaction
 from service.documents import LedgerDocument
 from service.http import JSON, StrictRoute
+from service.profiles import Curve, History
+from service.readings import Question
 from service.routes.parameters import (
     Curves,
     Database,
-    Guarantees,
     Histories,
     PathName,
+    RunGuarantees,
     RunPages,
     token_of,
 )
@@ -37,8 +37,10 @@ router = APIRouter(prefix="/v1/runs", route_class=StrictRoute, tags=["runs"])
 @router.post("", status_code=201)
 def create_run(new: NewRun, database: Database, _caller: Trainer, response: Response) -> RunAnswer:
     """Register a run; 200 when the same request registered it before."""
+    with snapshot(database) as connection:  # a plan's epsilon may take time; no lock is held
+        plan_epsilon = registration.certified(connection, new)
     with transaction(database) as connection:
-        answer, created = catalog.create_run(connection, new)
+        answer, created = registration.create_run(connection, new, plan_epsilon=plan_epsilon)
     response.status_code = 201 if created else 200
     return answer
 
@@ -73,7 +75,7 @@ def create_branch(
 ) -> BranchAnswer:
     """Resume, rewind or fork a run; nothing is erased."""
     with transaction(database) as connection:
-        answer, created = catalog.create_branch(connection, run, new)
+        answer, created = branching.create_branch(connection, run, new)
     response.status_code = 201 if created else 200
     return answer
 
@@ -82,7 +84,7 @@ def create_branch(
 def finish_run(run: PathName, end: Finish, database: Database, _caller: Trainer) -> FinishedRun:
     """Close a run as finished or aborted."""
     with transaction(database) as connection:
-        catalog.finish_run(connection, run, end.state)
+        registration.finish_run(connection, run, end.state)
     with snapshot(database) as connection:  # its guarantee may take time; no lock is held
         return readings.finished_run(connection, run)
 
@@ -100,25 +102,25 @@ def record_release(
 
 @router.get("/{run}/guarantee")
 def get_guarantee(
-    run: PathName, query: Guarantees, database: Database, _caller: Viewer
+    run: PathName, query: RunGuarantees, database: Database, _caller: Viewer
 ) -> GuaranteeAnswer:
-    """What the run has spent, over all its branches."""
+    """What the run has spent: over all its branches, or on one branch's path to the root."""
     with snapshot(database) as connection:
-        return readings.run_guarantee(connection, run, **query.model_dump())
+        return readings.run_guarantee(connection, run, Question(**query.model_dump()))
 
 
 @router.get("/{run}/history")
 def get_history(run: PathName, query: Histories, database: Database, _caller: Viewer) -> History:
     """Epsilon by step."""
     with snapshot(database) as connection:
-        return readings.history(connection, run, delta=query.delta, points=query.points)
+        return profiles.history(connection, run, delta=query.delta, points=query.points)
 
 
 @router.get("/{run}/curve")
 def get_curve(run: PathName, query: Curves, database: Database, _caller: Viewer) -> Curve:
     """Delta by epsilon, and what that says about any membership test."""
     with snapshot(database) as connection:
-        return readings.curve(connection, run, points=query.points)
+        return profiles.curve(connection, run, points=query.points)
 
 
 @router.get("/{run}/ledger", response_model=LedgerDocument)

@@ -83,14 +83,16 @@ def test_a_ledger_from_before_starts_were_counted_has_them_counted(
 ) -> None:
     record_starts_of_every_kind(api)
     before = dump(rebuilt)
-    starts = [row[-1] for row in before["run_balances"]]
+    starts = [row[4] for row in before["run_balances"]]
     assert (sorted(starts), len(before["entries"])) == ([0, 0, 0, 1, 1, 1, 1, 1, 2, 4], 15)
     guarantee = api.get("/v1/runs/run/guarantee").json()
     schema_version.downgrade(rebuilt, "0001")
     assert "starts" not in {one["name"] for one in inspect(rebuilt).get_columns("run_balances")}
     assert "starts" not in {one["name"] for one in inspect(rebuilt).get_columns("distinct_events")}
     schema_version.upgrade(rebuilt)
-    assert dump(rebuilt) == before
+    counted = ("entries", "run_balances", "distinct_events")
+    after = dump(rebuilt)
+    assert [after[name] for name in counted] == [before[name] for name in counted]
     assert api.get("/v1/runs/run/guarantee").json() == guarantee
     append(api, event(305, 1, sampling=ONCE))
     with snapshot(rebuilt) as connection:

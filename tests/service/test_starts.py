@@ -1,5 +1,7 @@
 """How often a loader began anew: counted as it is recorded, and what lower ends make of it."""
 
+from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -17,12 +19,15 @@ from accounting.events import (
     Shuffle,
     Span,
 )
-from service.admission import Placed, change_of
+from service.admission import Placed, advanced
+from service.balances import balance_of as balance_of_counts
 from service.balances import dataset_balance, run_balance
+from service.books import Branch
 from service.catalog import find_dataset, find_run
 from service.database import snapshot
 from service.documents import LedgerDocument
 from service.readings import refold
+from service.tallies import Counts, merged
 from tests.service.samples import GAUSSIAN, WRITER, Json, append, event, setup
 
 SIZE = 60000  # of the samples' dataset
@@ -130,17 +135,23 @@ def test_a_charge_counts_starts_and_a_refused_one_counts_none(
     assert starts(api, engine, Shuffle) == 1
 
 
-def test_a_balance_after_changes_is_the_fold_of_all_their_steps() -> None:
+def test_a_balance_after_moves_is_the_fold_of_all_their_steps() -> None:
     shuffle = Shuffle(batch_size=600, steps_per_pass=100, reshuffle=Reshuffle.ONCE)
     cyclic = Cyclic(batch_size=600, steps_per_pass=100)
-    spans, balance, open_pass, first_step = [], Balance(), None, 0
+    branch = Branch(id=1, name="main", from_step=0, next_step=0, open_pass=None, leases=[])
+    spans: list[Span] = []
+    counts: dict[Event, Counts] = {}
+    starts: Counter[Event] = Counter()
     for sampling, steps in ((shuffle, 150), (shuffle, 60), (cyclic, 1), (shuffle, 90)):
         one = Event(mechanism=Gaussian(noise_multiplier=1.1), sampling=sampling)
         spans.append(Span(event=one, steps=steps))
-        part = Placed(first_step=first_step, event=one, steps=steps, index=0)
-        change, open_pass = change_of(open_pass, [part])
-        balance, first_step = change.applied_to(balance), part.end
-        assert balance == balance_of([spans])
+        part = Placed(first_step=branch.next_step, event=one, steps=steps, index=0)
+        gone = advanced(branch, [part])
+        branch.move_to(part.end, gone.open_pass)
+        counts = merged([counts, gone.move.recorded])
+        starts.update(gone.starts)
+        found = replace(balance_of_counts(counts), starts=dict(starts))
+        assert found == balance_of([spans])
 
 
 def test_ten_passes_in_one_order_lose_almost_all_that_is_promised(api: httpx.Client) -> None:

@@ -2,16 +2,18 @@
 
 import asyncio
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 import httpx
 import pytest
 from sqlalchemy import Connection, Engine
 
-from service import ledger
 from service.errors import LedgerError, NotFoundError, OutOfSequenceError, UnavailableError
+from service.ledger import Append
 from service.schemas import EventMessage
-from service.writer import Append, Writer
+from service.shelf import Desk
+from service.writer import Writer
 from tests.service.samples import GAUSSIAN, event, run, setup
 
 
@@ -20,12 +22,16 @@ def asked(first_step: int, *, name: str = "run", steps: int = 1) -> Append:
     return Append(run_name=name, branch_name="main", mode="record", events=[message])
 
 
+def accepted(answer: Any) -> int | None:
+    return answer["accepted"] if isinstance(answer, dict) else None
+
+
 def together(engine: Engine, appends: Sequence[Append]) -> list[Any]:
     """Hand appends over before the thread begins, so that they share one transaction."""
 
     async def hand_over() -> list[Any]:
         writer = Writer(engine)
-        tasks = [asyncio.ensure_future(writer.append(append)) for append in appends]
+        tasks = [asyncio.ensure_future(writer.write(append)) for append in appends]
         await asyncio.sleep(0)
         writer.start()
         answers = await asyncio.gather(*tasks, return_exceptions=True)
@@ -41,7 +47,7 @@ def test_a_refused_append_does_not_fail_its_neighbours(api: httpx.Client, engine
     answers = together(
         engine, [asked(0), asked(7), asked(0, name="nobody"), asked(1), asked(0, steps=2)]
     )
-    assert [getattr(answer, "accepted", None) for answer in answers] == [1, None, None, 1, 0]
+    assert [accepted(answer) for answer in answers] == [1, None, None, 1, 0]
     assert isinstance(answers[1], OutOfSequenceError)
     assert isinstance(answers[2], NotFoundError)
     assert api.get("/v1/runs/run").json()["steps"] == 2
@@ -52,17 +58,18 @@ def test_a_defect_in_one_append_fails_that_one_alone(
 ) -> None:
     setup(api)
     api.post("/v1/runs", json=run("other"))
-    whole = ledger.append
+    whole = Append.apply
 
-    def broken(connection: Connection, **given: Any) -> Any:
-        answer = whole(connection, **given)
-        if given["run_name"] == "other":  # after it has written
+    def broken(append: Append, desk: Desk, moment: datetime) -> dict[str, Any]:
+        answer = whole(append, desk, moment)
+        if append.run_name == "other":  # after it has counted, and written
+            desk.write()
             raise ZeroDivisionError
         return answer
 
-    monkeypatch.setattr(ledger, "append", broken)
+    monkeypatch.setattr(Append, "apply", broken)
     answers = together(engine, [asked(0), asked(0, name="other"), asked(1)])
-    assert [getattr(answer, "accepted", None) for answer in answers] == [1, None, 1]
+    assert [accepted(answer) for answer in answers] == [1, None, 1]
     assert isinstance(answers[1], ZeroDivisionError)
     assert api.get("/v1/runs/run").json()["steps"] == 2
     assert api.get("/v1/runs/other").json()["steps"] == 0
@@ -90,11 +97,11 @@ def test_what_was_handed_over_is_finished_before_the_thread_ends(
 
     async def stop_at_once() -> int:
         writer = Writer(engine)
-        tasks = [asyncio.ensure_future(writer.append(asked(step))) for step in range(200)]
+        tasks = [asyncio.ensure_future(writer.write(asked(step))) for step in range(200)]
         await asyncio.sleep(0)
         writer.start()
         await asyncio.to_thread(writer.stop)
-        return sum(answer.accepted for answer in await asyncio.gather(*tasks))
+        return sum(answer["accepted"] for answer in await asyncio.gather(*tasks))
 
     assert asyncio.run(stop_at_once()) == 200
     assert api.get("/v1/runs/run").json()["steps"] == 200

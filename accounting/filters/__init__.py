@@ -1,0 +1,30 @@
+"""What may be enforced when the next step is chosen after seeing the last.
+
+A budget is held by one of four filters, chosen when it is set. Odometers say what was spent without
+any budget, at every time at once.
+"""
+
+from accounting.filters import limits, odometers
+from accounting.filters.chosen import (
+    KINDS,
+    UNION_ORDERS,
+    Filter,
+    best_order,
+    choose,
+    filter_of,
+    union_price,
+)
+from accounting.filters.closed import ApproximateDpFilter, GaussianFilter
+from accounting.filters.limits import renyi_filter_limit, revision_share
+from accounting.filters.odometers import ODOMETER_ORDERS, odometer_epsilon
+from accounting.filters.renyi import FAILURE_SHARE, RenyiFilter, UnionFilter
+from accounting.filters.totals import COUNT_MAX, Total, plus, times
+
+THEOREMS = (*limits.THEOREMS, *odometers.THEOREMS)
+
+__all__ = [
+    "COUNT_MAX", "FAILURE_SHARE", "KINDS", "ODOMETER_ORDERS", "THEOREMS", "UNION_ORDERS",
+    "ApproximateDpFilter", "Filter", "GaussianFilter", "RenyiFilter", "Total", "UnionFilter",
+    "best_order", "choose", "filter_of", "odometer_epsilon", "plus", "renyi_filter_limit",
+    "revision_share", "times", "union_price",
+]  # fmt: skip

@@ -1,0 +1,183 @@
+"""Datasets as the writer knows them: read once, changed in memory, written once a transaction.
+
+A book holds what admitting steps needs of one dataset: its sums, and the runs and branches in use.
+It is true while the dataset's row is locked and its version is the one the book was read at, so a
+process that shares the database with others reads again only what others have changed.
+"""
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+
+from accounting.balances import OpenPass
+from accounting.events import Event, NeighboringRelation, Span
+from accounting.guarantees import Status
+from service.budgets import Scope
+from service.incidents import Incident
+from service.lineage import restated
+from service.tallies import Counts, Move, Tally, merged
+
+UNITS_MAX: Final = 256  # different events whose Renyi curves an append still adds up
+
+
+@dataclass(slots=True, kw_only=True)
+class Lease:
+    """A reservation: steps of a branch that were admitted ahead."""
+
+    id: int
+    name: str | None  # none where a plan reserves itself
+    event: Event
+    first_step: int
+    granted_end: int
+    end_step: int  # lower than granted once released or voided
+    state: str
+    expires_at: datetime | None
+
+
+@dataclass(slots=True, kw_only=True)
+class Branch:
+    """A branch of a run, and what it holds in reserve."""
+
+    id: int
+    name: str
+    from_step: int
+    next_step: int
+    open_pass: OpenPass | None
+    leases: list[Lease]  # that reach beyond next_step, in the order of their steps
+    tail: tuple[int, int, Event] | None = None  # (first step, end, event) recorded last
+
+    def spans_from(self, step: int) -> list[Span]:
+        """What is reserved from a step on, in order."""
+        spans = []
+        for lease in self.leases:
+            steps = lease.end_step - max(lease.first_step, step)
+            if steps > 0:
+                spans.append(Span(event=lease.event, steps=steps))
+        return spans
+
+    def move_to(self, step: int, open_pass: OpenPass | None) -> None:
+        """Record up to a step; what is behind it is no longer reserved."""
+        self.next_step, self.open_pass = step, open_pass
+        if self.leases:
+            self.leases = [lease for lease in self.leases if lease.granted_end > step]
+
+    @property
+    def reserved_to(self) -> int:
+        """The step after the last that is recorded or reserved."""
+        return max([self.next_step, *(lease.end_step for lease in self.leases)])
+
+
+@dataclass(slots=True, kw_only=True)
+class RunBook:
+    """A run: its state, its own budget, and how often each event counts in it."""
+
+    id: int
+    name: str
+    delta: float | None
+    state: str
+    reopened: bool
+    scope: Scope | None  # its own budget
+    plan: tuple[Span, ...] | None  # that holds its own budget while it is kept to
+    on_plan: bool
+    units: dict[Event, Counts] | None  # none where there are more than UNITS_MAX
+    steps: int
+    branches: dict[str, Branch] = field(default_factory=dict)
+    reading: Any = None  # what the last append answered from
+
+    def take(self, move: Move) -> None:
+        """Count what was recorded."""
+        if self.scope is not None:
+            self.scope.tally.apply(move)
+        self.steps += sum(counts.steps for counts in move.recorded.values())
+        if self.units is None:
+            return
+        self.units = merged([self.units, move.recorded])
+        if len(self.units) > UNITS_MAX:
+            self.units = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Book:
+    """A dataset under its lock."""
+
+    id: int
+    name: str
+    dataset_size: int
+    relation: NeighboringRelation
+    accept: frozenset[Status]
+    head: int
+    version: int
+    tally: Tally
+    scope: Scope | None  # its budget, held against the tally
+    delta: float | None  # of its budget
+    ancestors: tuple[tuple["Book", bool], ...]  # with: exactly one row for each of its records
+    earliest_expiry: datetime | None
+    thresholds: tuple[float, ...]  # shares of a budget of which somebody is told
+    runs: "OrderedDict[str, RunBook]" = field(default_factory=OrderedDict)
+    event_ids: "OrderedDict[Event, int]" = field(default_factory=OrderedDict)
+    notes: "Notes" = field(default_factory=lambda: Notes())
+
+    def take(self, run: RunBook, move: Move, starts: Mapping[Event, int]) -> None:
+        """Count a move in the dataset, in the run and in everything the dataset was made from."""
+        self.tally.apply(move)
+        run.take(move)
+        self.notes.add(run.id, move, starts)
+        self.notes.touched = True
+        for ancestor, exactly_one in self.ancestors:
+            inherited = restated(move, relation=self.relation, exactly_one=exactly_one)
+            ancestor.tally.apply(inherited)
+            ancestor.notes.touched = True
+
+
+@dataclass(slots=True)
+class Added:
+    """What a transaction adds to one event's counts."""
+
+    steps: int = 0
+    passes: int = 0
+    starts: int = 0
+    reserved_steps: int = 0
+    reserved_passes: int = 0
+
+    def row(self) -> tuple[int, int, int, int, int]:
+        """As a row."""
+        return (
+            self.steps,
+            self.passes,
+            self.starts,
+            self.reserved_steps,
+            self.reserved_passes,
+        )
+
+
+@dataclass(slots=True)
+class Notes:
+    """What has changed since the book was last written."""
+
+    touched: bool = False
+    entries: list[tuple[Any, ...]] = field(default_factory=list)
+    added: dict[Event, Added] = field(default_factory=dict)
+    run_added: dict[tuple[int, Event], Added] = field(default_factory=dict)
+    runs: dict[int, RunBook] = field(default_factory=dict)
+    branches: dict[int, Branch] = field(default_factory=dict)
+    leases: dict[int, Lease] = field(default_factory=dict)
+    incidents: list[Incident] = field(default_factory=list)
+
+    def add(self, run_id: int, move: Move, starts: Mapping[Event, int]) -> None:
+        """Note a move."""
+        for event in {**move.recorded, **move.reserved, **starts}:
+            recorded, reserved = move.recorded.get(event), move.reserved.get(event)
+            key = (run_id, event)
+            for added in (
+                self.added.setdefault(event, Added()),
+                self.run_added.setdefault(key, Added()),
+            ):
+                if recorded is not None:
+                    added.steps += recorded.steps
+                    added.passes += recorded.passes
+                if reserved is not None:
+                    added.reserved_steps += reserved.steps
+                    added.reserved_passes += reserved.passes
+                added.starts += starts.get(event, 0)

@@ -1,0 +1,87 @@
+"""Branches: a resume, rewind or fork of a run, and whose steps it shares."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Row, insert
+
+from service.answers import BranchAnswer
+from service.catalog import branch_answer, branches_of, changed, lock_run
+from service.clock import now
+from service.errors import BranchExistsError, ConflictError, NotFoundError, OutOfSequenceError
+from service.schemas import NewBranch
+from service.tables import branches
+
+
+def create_branch(
+    connection: Connection, run_name: str, new: NewBranch
+) -> tuple[BranchAnswer, bool]:
+    """Open a branch that continues a run from one of its steps, or find it; whether it is new.
+
+    Raises:
+        NotFoundError: there is no such run, or it has no branch of the name to begin on.
+        OutOfSequenceError: the branch to begin on, or any, did not record up to the step.
+        BranchExistsError: another writer opened a branch of that name.
+        ConflictError: the same writer did, from another step or branch.
+    """
+    run, dataset = lock_run(connection, run_name)
+    found = branches_of(connection, run)
+    created = all(one.name != new.name for one in found)
+    if created:
+        insert_branch(
+            connection,
+            run.id,
+            name=new.name,
+            writer=new.writer,
+            from_step=new.from_step,
+            from_branch_id=_origin(found, new).id,
+        )
+        changed(connection, dataset.id)
+        found = branches_of(connection, run)
+    (branch,) = [one for one in found if one.name == new.name]
+    if branch.writer != new.writer:
+        raise BranchExistsError("Another process opened this branch; choose another name.")
+    answer = branch_answer(branch, run.name, found)
+    if branch.from_step != new.from_step or new.from_branch not in (None, answer.from_branch):
+        raise ConflictError("This writer opened the branch from another step or branch.")
+    return answer, created
+
+
+def _origin(found: Sequence[Row[Any]], new: NewBranch) -> Row[Any]:
+    """The branch whose steps a new one shares: the one it names, else main, else the first.
+
+    Raises:
+        NotFoundError: it names one that is not there.
+        OutOfSequenceError: that one, or any, did not record up to the step.
+    """
+    named = [one for one in found if new.from_branch in (None, one.name)]
+    if not named:
+        raise NotFoundError("There is no such branch to begin on.")
+    for one in named:  # in the order of creation, of which main is the first
+        if one.from_step <= new.from_step <= one.next_step:
+            return one
+    furthest = max(named, key=lambda one: one.next_step)
+    raise OutOfSequenceError(min(max(new.from_step, furthest.from_step), furthest.next_step))
+
+
+def insert_branch(
+    connection: Connection,
+    run_id: int,
+    *,
+    name: str,
+    writer: str,
+    from_step: int,
+    from_branch_id: int | None = None,
+) -> None:
+    """Insert a branch's row; main begins on no other."""
+    connection.execute(
+        insert(branches).values(
+            run_id=run_id,
+            name=name,
+            writer=writer,
+            from_branch_id=from_branch_id,
+            from_step=from_step,
+            next_step=from_step,
+            created_at=now(),
+        )
+    )

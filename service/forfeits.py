@@ -1,0 +1,76 @@
+"""Reservations that expired: they count as spent until somebody says what became of them."""
+
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import Connection, Row, bindparam, or_, select
+
+from accounting.balances import OpenPass
+from accounting.events import NeighboringRelation, Span
+from service.admission import ahead, negative
+from service.documents import event_of
+from service.lineage import restated
+from service.tables import branches, datasets, distinct_events, lineage, reservations
+from service.tallies import Change, Move, merged
+
+_pass_events = distinct_events.alias()
+_EXPIRED: Final = (
+    select(
+        reservations.c.branch_id,
+        reservations.c.first_step,
+        reservations.c.end_step,
+        reservations.c.expires_at,
+        branches.c.next_step,
+        branches.c.pass_position,
+        distinct_events.c.content,
+        _pass_events.c.content.label("open_content"),
+        datasets.c.id.label("home"),
+        datasets.c.dataset_size,
+        lineage.c.exactly_one,
+    )
+    .join(branches, branches.c.id == reservations.c.branch_id)
+    .join(distinct_events, distinct_events.c.id == reservations.c.event_id)
+    .join(datasets, datasets.c.id == reservations.c.dataset_id)
+    .outerjoin(_pass_events, _pass_events.c.id == branches.c.pass_event_id)
+    .outerjoin(
+        lineage,
+        (lineage.c.dataset_id == datasets.c.id) & (lineage.c.ancestor_id == bindparam("dataset")),
+    )
+    .where(
+        or_(datasets.c.id == bindparam("dataset"), lineage.c.ancestor_id == bindparam("dataset")),
+        reservations.c.end_step > branches.c.next_step,
+        reservations.c.expires_at <= bindparam("moment"),
+    )
+    .order_by(reservations.c.branch_id, reservations.c.first_step)
+)
+
+
+def forfeited(connection: Connection, dataset: Row[Any], moment: datetime) -> Move:
+    """What expired on a dataset and on all that were made from it: from reserved to spent."""
+    asked = {"dataset": dataset.id, "moment": moment}
+    by_branch: dict[int, list[Row[Any]]] = {}
+    for row in connection.execute(_EXPIRED, asked):
+        by_branch.setdefault(row.branch_id, []).append(row)
+    relation = NeighboringRelation(dataset.neighboring_relation)
+    lost = merged(_lost(dataset.id, relation, rows) for rows in by_branch.values())
+    return Move(recorded=lost, reserved=negative(lost))
+
+
+def _lost(dataset_id: int, relation: NeighboringRelation, rows: list[Row[Any]]) -> Change:
+    """What expired on one branch."""
+    first, size = rows[0], rows[0].dataset_size
+    open_pass = None
+    if first.open_content is not None:
+        event = event_of(first.open_content, size)
+        open_pass = OpenPass(event=event, position=first.pass_position)
+    spans = [
+        Span(
+            event=event_of(row.content, size),
+            steps=row.end_step - max(row.first_step, row.next_step),
+        )
+        for row in rows
+    ]
+    lost = ahead(open_pass, spans)
+    if first.home == dataset_id:
+        return lost
+    return restated(Move(recorded=lost), relation=relation, exactly_one=first.exactly_one).recorded

@@ -1,0 +1,149 @@
+"""Frames: entries and incidents as server-sent events, encoded once for all who watch."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import Connection, Row, bindparam, func, select
+
+from service import catalog
+from service.clock import stamp
+from service.incidents import AFTER, incident_answer
+from service.tables import branches, datasets, distinct_events, entries, incidents, runs
+
+PAGE_SIZE: Final = 200  # entries in one write: about 70 kilobytes
+RETRY: Final = b"retry: 2000\n\n"  # milliseconds, of a browser whose stream ended
+HEARTBEAT: Final = b":\n\n"
+_Frame = tuple[int | None, bytes]  # the run it is about
+
+# Statements are built once: building one costs as much as running it.
+_ENTRIES: Final = (
+    select(
+        entries,
+        datasets.c.name.label("dataset"),
+        runs.c.name.label("run"),
+        branches.c.name.label("branch"),
+        distinct_events.c.content,
+    )
+    .join(datasets, datasets.c.id == entries.c.dataset_id)
+    .join(runs, runs.c.id == entries.c.run_id)
+    .join(branches, branches.c.id == entries.c.branch_id)
+    .join(distinct_events, distinct_events.c.id == entries.c.event_id)
+    .where(entries.c.sequence > bindparam("after"), entries.c.sequence <= bindparam("until"))
+    .order_by(entries.c.sequence)
+    .limit(PAGE_SIZE)
+)
+_OF_DATASET: Final = _ENTRIES.where(entries.c.dataset_id == bindparam("dataset"))
+_OF_RUN: Final = _ENTRIES.where(entries.c.run_id == bindparam("run"))
+_HEADS: Final = select(
+    datasets.c.id,
+    datasets.c.head_sequence,
+    select(func.coalesce(func.max(incidents.c.id), 0))
+    .where(incidents.c.dataset_id == datasets.c.id)
+    .scalar_subquery()
+    .label("incident"),
+).where(datasets.c.id.in_(bindparam("ids", expanding=True)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topic:
+    """What one watches: a dataset, or one of its runs."""
+
+    dataset_id: int
+    run_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far a dataset was told: the last entry and the last incident."""
+
+    sequence: int
+    incident: int
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a dataset has to tell beyond a position, for each run that is watched and for None."""
+
+    position: Position
+    writes: Mapping[int | None, bytes]
+
+
+def heads(connection: Connection, ids: Iterable[int]) -> dict[int, Position]:
+    """How far datasets are."""
+    rows = connection.execute(_HEADS, {"ids": list(ids)})
+    return {row.id: Position(row.head_sequence, row.incident) for row in rows}
+
+
+def tell(
+    connection: Connection,
+    dataset_id: int,
+    *,
+    since: Position,
+    until: Position,
+    watched: Iterable[int | None],
+) -> Told:
+    """A page of what a dataset has to tell between positions, to who watches it or its runs."""
+    asked = {"dataset": dataset_id, "after": since.sequence, "until": until.sequence}
+    new = [(row.run_id, entry_frame(row)) for row in connection.execute(_OF_DATASET, asked)]
+    asked = {"dataset": dataset_id, "after": since.incident, "size": PAGE_SIZE}
+    found = connection.execute(AFTER, asked).all()
+    alarms = [(row.run_id, incident_frame(row)) for row in found]
+    position = Position(since.sequence + len(new), found[-1].id if found else since.incident)
+    return Told(position, {run: _write(run, new, alarms) for run in watched})
+
+
+def _write(run_id: int | None, new: Sequence[_Frame], alarms: Sequence[_Frame]) -> bytes:
+    """What one topic is sent; an incident of no run concerns every run."""
+    mine = [frame for run, frame in new if run_id in (None, run)]
+    mine += [frame for run, frame in alarms if run_id in (None, run) or run is None]
+    return b"".join(mine)
+
+
+def missed(connection: Connection, topic: Topic, after: int, until: int) -> tuple[bytes, int, bool]:
+    """A page of the entries between two sequences, the last one read, and if there may be more."""
+    asked: dict[str, int] = {"after": after, "until": until}
+    if topic.run_id is None:
+        rows = connection.execute(_OF_DATASET, asked | {"dataset": topic.dataset_id}).all()
+    else:
+        rows = connection.execute(_OF_RUN, asked | {"run": topic.run_id}).all()
+    last = rows[-1].sequence if rows else after
+    return b"".join(entry_frame(row) for row in rows), last, len(rows) == PAGE_SIZE
+
+
+def state_frame(connection: Connection, topic: Topic, sequence: int) -> bytes:
+    """How a dataset or a run stands; entries after the sequence follow it."""
+    dataset = connection.execute(select(datasets).where(datasets.c.id == topic.dataset_id)).one()
+    state: Any
+    if topic.run_id is None:
+        state = catalog.dataset_answer(connection, dataset)
+    else:
+        run = connection.execute(select(runs).where(runs.c.id == topic.run_id)).one()
+        state = catalog.run_answer(connection, run)
+    data = f'{{"sequence":{dataset.head_sequence},"state":{state.model_dump_json()}}}'
+    return f"id: {sequence}\nevent: state\ndata: {data}\n\n".encode()
+
+
+def entry_frame(row: Row[Any]) -> bytes:
+    """An entry; its sequence is where a reader that lost its stream resumes."""
+    fields = {
+        "sequence": row.sequence,
+        "dataset": row.dataset,
+        "run": row.run,
+        "branch": row.branch,
+        "first_step": row.first_step,
+        "steps": row.steps,
+        "next_step": row.first_step + row.steps,
+        "mode": row.mode,
+        "verdict": row.verdict,
+        "recorded_at": stamp(row.recorded_at),
+    }
+    # The event is stored as the JSON it is sent as.
+    data = f'{json.dumps(fields, separators=(",", ":"))[:-1]},"event":{row.content}}}'
+    return f"id: {row.sequence}\nevent: entry\ndata: {data}\n\n".encode()
+
+
+def incident_frame(row: Row[Any]) -> bytes:
+    """An incident; without an id, so that the last id a reader saw is always an entry's."""
+    return f"event: incident\ndata: {incident_answer(row).model_dump_json()}\n\n".encode()

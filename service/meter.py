@@ -1,0 +1,171 @@
+"""The Renyi reading an append answers with: cheap, and the same for the same balance."""
+
+import math
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+import accounting
+from accounting import accountants
+from accounting.bounds import NoBoundError, accepted, failure, least_curve, sensitivity_of
+from accounting.events import Event, Gaussian, NeighboringRelation
+from accounting.guarantees import Status
+from accounting.numerics import UNIT_ROUNDOFF, Array, rounded_up
+from accounting.renyi.conversion import conversion_costs
+from accounting.renyi.orders import ORDERS
+from accounting.renyi_bounds import renyi_bounds
+from service.answers import EVERY_STEP
+from service.balances import balance_of
+from service.tallies import Counts, Tally, by_pass
+
+READING = "rdp"  # the cheapest accountant that serves every event
+REASON_NONE = "No accepted bound is finite; GET the guarantee says why."
+_NOTHING: Final[dict[str, Any]] = {
+    "epsilon_lower": None,
+    "assumptions": [],
+    "unamplified_epsilon": None,
+    "poisson_would_say": None,
+    "release": EVERY_STEP,
+    "release_reason": None,
+    "alternatives": [],
+}  # what an append does not work out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meter:
+    """The curves of a set of events, and what a reading of them rests on."""
+
+    events: tuple[Event, ...]  # in an order that depends on their values alone
+    curves: Array | None  # shape (events, orders); none where some event has no curve, or may fail
+    unamplified: Array | None  # of one step of each, RDP over order; none unless all are Gaussian
+    costs: Array  # of the conversion at delta, shape (orders,)
+    form: Mapping[str, Any]  # a GuaranteeAnswer without its numbers
+
+
+def meter_of(
+    units: Mapping[Event, Counts],
+    *,
+    relation: NeighboringRelation,
+    accept: frozenset[Status],
+    delta: float,
+) -> Meter:
+    """The meter of the events of a run."""
+    events = tuple(sorted(units, key=repr))
+    return Meter(
+        events=events,
+        curves=_curves(events, relation, accept),
+        unamplified=_unamplified(events, relation),
+        costs=conversion_costs(ORDERS, delta=delta),
+        form=_form(units, relation, accept, delta),
+    )
+
+
+def _curves(
+    events: tuple[Event, ...], relation: NeighboringRelation, accept: frozenset[Status]
+) -> Array | None:
+    curves = []
+    for event in events:
+        try:
+            bounds = accepted(renyi_bounds(event, relation), accept=accept)
+        except NoBoundError:
+            return None
+        if failure(bounds):
+            return None
+        curves.append(least_curve(bounds))
+    return np.array(curves)
+
+
+def _unamplified(events: tuple[Event, ...], relation: NeighboringRelation) -> Array | None:
+    noises = [e.mechanism.noise_multiplier for e in events if isinstance(e.mechanism, Gaussian)]
+    if len(noises) < len(events):
+        return None
+    return np.array([0.5 * (sensitivity_of(relation) / noise) ** 2 for noise in noises])
+
+
+def _form(
+    units: Mapping[Event, Counts],
+    relation: NeighboringRelation,
+    accept: frozenset[Status],
+    delta: float,
+) -> dict[str, Any]:
+    bound = accountants.best_bound(
+        balance_of(dict(units)),
+        relation=relation,
+        delta=delta,
+        accept=accept,
+        accountant=READING,
+        floor=False,
+    )
+    return {
+        **_NOTHING,
+        "epsilon": bound.epsilon if bound else None,
+        "delta": delta,
+        "neighboring_relation": relation,
+        "accountant": bound.accountant if bound else None,
+        "bound": bound.bound if bound else None,
+        "theorems": list(bound.theorems) if bound else [],
+        "status": bound.status if bound else None,
+        "assumptions": list(bound.assumptions) if bound else [],
+        "valid_for": bound.valid_for if bound else "fixed_schedule",
+        "core_version": accounting.__version__,
+        "reason": None if bound else REASON_NONE,
+    }
+
+
+def read(
+    meter: Meter,
+    units: Mapping[Event, Counts],
+    *,
+    relation: NeighboringRelation,
+    accept: frozenset[Status],
+) -> dict[str, Any]:
+    """A GuaranteeAnswer, but for its sequence. Upper."""
+    delta = meter.form["delta"]
+    if meter.curves is None:  # what may fail, or has no bound, is asked of the accountant each time
+        return {**_form(units, relation, accept, delta), "steps": _steps(units)}
+    each = [units[event] for event in meter.events]
+    counts = [
+        one.passes if by_pass(event) else one.steps
+        for event, one in zip(meter.events, each, strict=True)
+    ]
+    slack = 1 + 2 * (len(counts) + 1) * UNIT_ROUNDOFF
+    there = [index for index, count in enumerate(counts) if count]  # none of an infinite is none
+    rdp = np.array([counts[i] for i in there], dtype=np.float64) @ meter.curves[there]
+    answer = {**meter.form, "epsilon": _least(rdp * slack + meter.costs), "steps": _steps(units)}
+    if meter.unamplified is not None:
+        taken = np.array([one.steps for one in each], dtype=np.float64)
+        scale = float(taken @ meter.unamplified) * slack
+        answer["unamplified_epsilon"] = _least(scale * ORDERS * slack + meter.costs)
+    return answer
+
+
+def read_filter(tally: Tally, delta: float) -> dict[str, Any]:
+    """A GuaranteeAnswer, but for its steps and sequence, from what a filter has added up. Upper."""
+    held_by = tally.filter
+    with suppress(ValueError):  # some filters are read at their own delta alone
+        held_by = held_by.at(epsilon=held_by.epsilon, delta=delta)
+    epsilon = held_by.spent(tally.sums().spent)
+    return {
+        **_NOTHING,
+        "epsilon": epsilon if math.isfinite(epsilon) else None,
+        "delta": held_by.delta,
+        "neighboring_relation": tally.relation,
+        "accountant": "filter",
+        "bound": held_by.theorem,
+        "theorems": [held_by.theorem],
+        "status": held_by.status,
+        "valid_for": "adaptive",
+        "core_version": accounting.__version__,
+        "reason": None if math.isfinite(epsilon) else REASON_NONE,
+    }
+
+
+def _least(epsilons: Array) -> float:
+    return max(0.0, rounded_up(float(epsilons.min()), ulps=2))
+
+
+def _steps(units: Mapping[Event, Counts]) -> int:
+    return sum(counts.steps for counts in units.values())

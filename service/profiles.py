@@ -1,0 +1,203 @@
+"""How epsilon grew step by step, and what it says at other deltas: histories and curves."""
+
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+from sqlalchemy import Connection, Row
+
+import accounting
+from accounting import accountants, curves
+from accounting.balances import Balance
+from accounting.curves import Profile, rate_grid
+from accounting.events import NeighboringRelation
+from service.answers import EVERY_STEP, Answer
+from service.balances import run_balance
+from service.budgets import accept_of
+from service.catalog import dataset_of, find_run
+from service.folds import Fold, recorded
+from service.readings import Question, settled
+
+CURVE_SECONDS: Final = 1.0  # of processor time, after which no further point is begun
+HISTORY_SECONDS: Final = 5.0  # the same for a history
+
+
+class HistoryPoint(Answer):
+    """The run's epsilon after so many steps."""
+
+    steps: int
+    sequence: int
+    epsilon: float | None
+
+
+class History(Answer):
+    """Epsilon by step, over all branches in the order of recording."""
+
+    run: str
+    delta: float
+    points: list[HistoryPoint]
+
+
+class ProfilePoint(Answer):
+    """Delta at an epsilon."""
+
+    epsilon: float  # nats
+    delta: float  # upper
+    delta_lower: float  # zero where nothing is proved
+
+
+class TradeOffPoint(Answer):
+    """What every membership test must miss at a rate of false alarms."""
+
+    false_positive_rate: float
+    false_negative_rate: float  # lower
+
+
+class RatePoint(Answer):
+    """What no membership test finds more of at a rate of false alarms."""
+
+    false_positive_rate: float
+    true_positive_rate: float  # upper
+
+
+class Curve(Answer):
+    """A run's privacy profile, and what it says about any membership test."""
+
+    run: str
+    neighboring_relation: str
+    steps: int
+    sequence: int
+    core_version: str
+    status: str | None
+    assumptions: list[str]
+    reason: str | None  # why there is no profile
+    profile: list[ProfilePoint]
+    trade_off: list[TradeOffPoint]
+    membership_advantage: float  # upper; 1 where nothing is proved
+    true_positive_rates: list[RatePoint]
+
+
+RATES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)  # of false positives at which a curve says what is found
+REASON_NO_PROFILE = "No accepted bound is finite; GET the guarantee for the reason."
+
+
+def curve_answer(
+    profile: Profile,
+    *,
+    run: str,
+    relation: NeighboringRelation,
+    steps: int,
+    sequence: int,
+    points: int,
+) -> Curve:
+    """The wire form of a profile and of what it says about membership tests."""
+    alarms, few = rate_grid(points), np.array(RATES)
+    missed, found = profile.trade_off(alarms), profile.true_positive_rates(few)
+    known = len(profile.epsilons) > 0
+    return Curve(
+        run=run,
+        neighboring_relation=relation,
+        steps=steps,
+        sequence=sequence,
+        core_version=accounting.__version__,
+        status=profile.status if known else None,
+        assumptions=list(profile.assumptions) if known else [],
+        reason=None if known else REASON_NO_PROFILE,
+        profile=[
+            ProfilePoint(epsilon=epsilon, delta=upper, delta_lower=lower)
+            for epsilon, upper, lower in zip(
+                profile.epsilons.tolist(),
+                profile.upper.tolist(),
+                profile.lower.tolist(),
+                strict=True,
+            )
+        ],
+        trade_off=[
+            TradeOffPoint(false_positive_rate=rate, false_negative_rate=least)
+            for rate, least in zip(alarms.tolist(), missed.tolist(), strict=True)
+        ],
+        membership_advantage=profile.advantage(),
+        true_positive_rates=[
+            RatePoint(false_positive_rate=rate, true_positive_rate=most)
+            for rate, most in zip(few.tolist(), found.tolist(), strict=True)
+        ],
+    )
+
+
+def history(connection: Connection, run_name: str, *, delta: float | None, points: int) -> History:
+    """Epsilon after evenly spaced numbers of steps, the last included; fewer if they take long.
+
+    Raises:
+        NotFoundError: there is no such run.
+        InvalidRequestError: no delta is known.
+    """
+    run = find_run(connection, run_name)
+    dataset = dataset_of(connection, run)
+    at = settled(Question(delta=delta), dataset, run).delta
+    rows = list(recorded(connection, run))
+    total = sum(row.steps for row in rows)
+    marks = sorted({-(-total * i // points) for i in range(1, points + 1)} - {0})
+    balances = list(_balances_at(rows, marks, dataset.dataset_size))
+    relation, accept = NeighboringRelation(dataset.neighboring_relation), accept_of(dataset)
+    found: dict[int, HistoryPoint] = {}
+    start = time.thread_time()
+    for index in curves.spread(len(balances)):
+        mark, sequence, balance = balances[index]
+        bound = accountants.best_bound(balance, relation=relation, delta=at, accept=accept)
+        epsilon = bound.epsilon if bound else None
+        found[index] = HistoryPoint(steps=mark, sequence=sequence, epsilon=epsilon)
+        if time.thread_time() - start > HISTORY_SECONDS:
+            break
+    return History(run=run.name, delta=at or 0.0, points=[found[i] for i in sorted(found)])
+
+
+def _balances_at(
+    rows: Iterable[Row[Any]], marks: list[int], dataset_size: int
+) -> Iterable[tuple[int, int, Balance]]:
+    """(steps, sequence, balance) each time the steps recorded so far reach a mark."""
+    fold, done, waiting = Fold(dataset_size), 0, iter(marks)
+    mark = next(waiting, None)
+    for row in rows:
+        left = row.steps
+        while left and mark is not None:  # the last mark is the last step
+            count = min(left, mark - done)
+            fold.add(row.branch_id, row.content, count)
+            done, left = done + count, left - count
+            if done == mark:
+                yield done, row.sequence, fold.balance()
+                mark = next(waiting, None)
+
+
+def curve(connection: Connection, run_name: str, *, points: int) -> Curve:
+    """A run's privacy profile at up to `points` epsilons, and what it says of membership tests.
+
+    Fewer where each takes long: any number of points bounds the rest.
+
+    Raises:
+        NotFoundError: there is no such run.
+    """
+    run = find_run(connection, run_name)
+    dataset = dataset_of(connection, run)
+    balance = run_balance(connection, run.id, dataset.dataset_size)
+    relation, accept = NeighboringRelation(dataset.neighboring_relation), accept_of(dataset)
+    grid = curves.epsilon_grid(balance, relation=relation, points=points, accept=accept)
+    start = time.thread_time()
+    found = curves.privacy_profile(
+        balance,
+        relation=relation,
+        epsilons=grid,
+        accept=accept,
+        enough=lambda: time.thread_time() - start > CURVE_SECONDS,
+    )
+    if run.release != EVERY_STEP:  # what all iterates attain, those that are shown need not
+        found = replace(found, lower=np.zeros_like(found.lower))
+    return curve_answer(
+        found,
+        run=run.name,
+        relation=relation,
+        steps=sum(balance.steps.values()),
+        sequence=dataset.head_sequence,
+        points=points,
+    )

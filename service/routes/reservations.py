@@ -1,0 +1,67 @@
+"""Reservations: steps admitted ahead, returned by their trainer or by an admin."""
+
+from datetime import datetime
+
+from fastapi import APIRouter, Request, Response
+from fastapi.concurrency import run_in_threadpool
+from sqlalchemy import Engine
+
+from service import reservations
+from service.auth import Admin, Trainer, Viewer
+from service.clock import now
+from service.database import snapshot
+from service.http import StrictRoute
+from service.reservations import GiveBack, ReservationAnswer, Reserve
+from service.routes.parameters import Database, PathName
+from service.schemas import NewReservation, ReservationRelease, Void
+
+router = APIRouter(prefix="/v1", route_class=StrictRoute, tags=["reservations"])
+
+
+@router.post("/runs/{run}/reservations", status_code=201)
+async def reserve(
+    run: PathName, new: NewReservation, _caller: Trainer, request: Request, response: Response
+) -> ReservationAnswer:
+    """Admit steps ahead; 200 when the same request reserved them before."""
+    answer = await request.app.state.writer.write(Reserve(run_name=run, new=new))
+    response.status_code = 201 if answer.pop("created") else 200
+    return ReservationAnswer(**answer)
+
+
+@router.get("/reservations/{reservation}")
+def get_reservation(
+    reservation: PathName, database: Database, _caller: Viewer
+) -> ReservationAnswer:
+    """A reservation as it stands."""
+    return ReservationAnswer(**_found(database, reservation, now()))
+
+
+@router.post("/reservations/{reservation}:release")
+async def release(
+    reservation: PathName,
+    given: ReservationRelease,
+    database: Database,
+    _caller: Trainer,
+    request: Request,
+) -> ReservationAnswer:
+    """Attest that no step after `last_step` ran; the rest returns."""
+    found = await run_in_threadpool(_found, database, reservation, now())
+    back = GiveBack(
+        name=reservation, place=(found["run"], found["branch"]), last_step=given.last_step
+    )
+    return ReservationAnswer(**await request.app.state.writer.write(back))
+
+
+@router.post("/reservations/{reservation}:void")
+async def void(
+    reservation: PathName, given: Void, database: Database, _caller: Admin, request: Request
+) -> ReservationAnswer:
+    """Return what is held, on an admin's word."""
+    found = await run_in_threadpool(_found, database, reservation, now())
+    back = GiveBack(name=reservation, place=(found["run"], found["branch"]), reason=given.reason)
+    return ReservationAnswer(**await request.app.state.writer.write(back))
+
+
+def _found(database: Engine, name: str, moment: datetime) -> dict[str, object]:
+    with snapshot(database) as connection:
+        return reservations.answer_of(reservations.find(connection, name), moment)

@@ -1,0 +1,198 @@
+"""Streams of a run or a dataset as server-sent events, and the list of its incidents."""
+
+import asyncio
+import logging
+import re
+from contextlib import suppress
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.concurrency import run_in_threadpool
+from pydantic import Field
+from sqlalchemy import Engine
+from starlette.types import Receive, Scope, Send
+
+from service import catalog, frames, incidents
+from service.auth import KeyRing, Viewer
+from service.database import snapshot
+from service.errors import InvalidRequestError, LedgerError
+from service.frames import Topic
+from service.http import StrictRoute
+from service.incidents import IncidentPage
+from service.routes.parameters import Database, Pages, Parameters, PathName, token_of
+from service.streams import Feed, Subscriber
+
+router = APIRouter(prefix="/v1", route_class=StrictRoute, tags=["streams"])
+EVENT_STREAM: Final = "text/event-stream"
+SEQUENCE: Final = "[0-9]{1,19}"
+SEQUENCE_MAX: Final = 2**63 - 1
+LAST_WORDS_SECONDS: Final = 1.0  # for a reader to take the end of its stream
+_HEADER: Final = "last-event-id"
+_LOGGER = logging.getLogger("dpledger.streams")
+_DESCRIPTION: Final[dict[int | str, dict[str, Any]]] = {
+    200: {
+        "description": "Frames `state`, `entry` and `incident`; the guide describes them",
+        "content": {EVENT_STREAM: {"schema": {"type": "string"}}},
+    }
+}
+
+
+class StreamQuery(Parameters):
+    """Where to resume, for readers that cannot send the header Last-Event-ID."""
+
+    last_event_id: str | None = Field(default=None, pattern=f"^{SEQUENCE}$")
+
+
+class EventStream(Response):
+    """An open stream; sends what the feed tells until either side ends it."""
+
+    media_type = EVENT_STREAM
+
+    def __init__(self, request: Request, topic: Topic, after: int | None) -> None:
+        # A proxy that gathers its answers would keep frames back.
+        super().__init__(headers={"x-accel-buffering": "no"})
+        del self.headers["content-length"]
+        self._request = request
+        self._topic = topic
+        self._after = after
+        self._feed: Feed = request.app.state.feed
+
+    async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
+        """Send frames until the reader leaves, is dropped, loses its key, or the service stops."""
+        subscriber = Subscriber(topic=self._topic, allowed=self._allowed)
+        with self._feed.seat(subscriber):
+            sending = asyncio.create_task(self._send_all(subscriber, send))
+            leaving = asyncio.create_task(_left(receive))
+            try:
+                await asyncio.wait(
+                    {sending, leaving, subscriber.ended}, return_when=asyncio.FIRST_COMPLETED
+                )
+            finally:
+                for task in (sending, leaving):
+                    task.cancel()
+                await asyncio.wait({sending, leaving})
+        if not sending.cancelled():
+            sending.result()  # a defect is not kept quiet
+        with suppress(TimeoutError):  # of one that does not read; its connection is closed
+            async with asyncio.timeout(LAST_WORDS_SECONDS):
+                await _write(send, b"", more=False)
+
+    async def _send_all(self, subscriber: Subscriber, send: Send) -> None:
+        start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+        await send(start)
+        await _write(send, frames.RETRY)
+        try:
+            if self._after is None:
+                after = await self._feed.join(subscriber)
+                await _write(send, await asyncio.to_thread(self._state, after))
+            else:
+                # What is long past first: a reader that is not yet let in cannot be too late.
+                after = await self._catch_up(send, self._after)
+                await self._catch_up(
+                    send, after, until=await self._feed.join(subscriber, after=after)
+                )
+        except LedgerError as error:
+            _LOGGER.warning("a stream ends", extra={"reason": error.detail})
+            return
+        while True:
+            await _write(send, await subscriber.backlog.get())
+
+    async def _catch_up(self, send: Send, after: int, *, until: int = SEQUENCE_MAX) -> int:
+        """Send what was recorded after one sequence until another; the last one read."""
+        while after < until:
+            page, after, more = await asyncio.to_thread(self._missed, after, until)
+            if page:
+                await _write(send, page)
+            if not more:
+                break
+        return after
+
+    def _missed(self, after: int, until: int) -> tuple[bytes, int, bool]:
+        with snapshot(self._feed.engine) as connection:
+            return frames.missed(connection, self._topic, after, until)
+
+    def _state(self, after: int) -> bytes:
+        with snapshot(self._feed.engine) as connection:
+            return frames.state_frame(connection, self._topic, after)
+
+    def _allowed(self) -> bool:
+        keys: KeyRing = self._request.app.state.keys
+        try:
+            keys.caller(self._request)
+        except LedgerError:
+            return False
+        return True
+
+
+async def _write(send: Send, body: bytes, *, more: bool = True) -> None:
+    await send({"type": "http.response.body", "body": body, "more_body": more})
+
+
+async def _left(receive: Receive) -> None:
+    """Wait until the reader is gone."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+@router.get("/runs/{run}/stream", responses=_DESCRIPTION, response_class=EventStream)
+async def stream_run(
+    run: PathName, query: Annotated[StreamQuery, Query()], _caller: Viewer, request: Request
+) -> Response:
+    """A run's entries as they are recorded, from now on or after Last-Event-ID."""
+    feed: Feed = request.app.state.feed
+    topic, head = await run_in_threadpool(_run_topic, feed.engine, run)
+    return EventStream(request, topic, _resumed(request, query, head))
+
+
+@router.get("/datasets/{dataset}/stream", responses=_DESCRIPTION, response_class=EventStream)
+async def stream_dataset(
+    dataset: PathName, query: Annotated[StreamQuery, Query()], _caller: Viewer, request: Request
+) -> Response:
+    """The entries of all runs of a dataset as they are recorded, and its incidents."""
+    feed: Feed = request.app.state.feed
+    topic, head = await run_in_threadpool(_dataset_topic, feed.engine, dataset)
+    return EventStream(request, topic, _resumed(request, query, head))
+
+
+@router.get("/datasets/{dataset}/incidents")
+def list_incidents(
+    dataset: PathName, query: Pages, database: Database, _caller: Viewer
+) -> IncidentPage:
+    """A dataset's incidents, the oldest first."""
+    with snapshot(database) as connection:
+        found, after = incidents.list_incidents(
+            connection,
+            catalog.find_dataset(connection, dataset).id,
+            after=query.after,
+            size=query.page_size,
+        )
+    return IncidentPage(incidents=found, next_page_token=token_of(after))
+
+
+def _run_topic(engine: Engine, name: str) -> tuple[Topic, int]:
+    with snapshot(engine) as connection:
+        run = catalog.find_run(connection, name)
+        head = catalog.dataset_of(connection, run).head_sequence
+    return Topic(dataset_id=run.dataset_id, run_id=run.id), head
+
+
+def _dataset_topic(engine: Engine, name: str) -> tuple[Topic, int]:
+    with snapshot(engine) as connection:
+        dataset = catalog.find_dataset(connection, name)
+    return Topic(dataset_id=dataset.id), dataset.head_sequence
+
+
+def _resumed(request: Request, query: StreamQuery, head: int) -> int | None:
+    """The sequence to resume after. The header wins: browsers add it to an address they keep.
+
+    Raises:
+        InvalidRequestError: it is no sequence, or one that was never given out.
+    """
+    header = request.headers.get(_HEADER)
+    where = "query.last_event_id" if header is None else f"header.{_HEADER}"
+    asked = query.last_event_id if header is None else header
+    if asked is None:
+        return None
+    if not re.fullmatch(SEQUENCE, asked) or int(asked) > head:
+        raise InvalidRequestError(where, "must be the id of a frame of this dataset")
+    return int(asked)

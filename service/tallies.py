@@ -1,0 +1,167 @@
+"""What a filter has added up in one scope: recorded, reserved, and what a change would make it.
+
+Steps that are counted one by one add up in whole numbers, whatever their order; samplings that are
+counted by pass are few, and are kept as a balance that the filter looks at as a whole.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Final
+
+from accounting.balances import Balance, pass_length
+from accounting.events import Event, NeighboringRelation
+from accounting.filters import Filter, Total, plus, times
+from accounting.guarantees import Status
+
+COSTS_MAX: Final = 1024  # remembered by one tally; beyond, they are worked out again
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """How often an event counts in one balance: in steps, and in passes where passes count."""
+
+    steps: int = 0
+    passes: int = 0
+
+    def __add__(self, other: "Counts") -> "Counts":
+        """Both together."""
+        return Counts(steps=self.steps + other.steps, passes=self.passes + other.passes)
+
+
+NONE = Counts()
+Change = Mapping[Event, Counts]  # counts may be negative: a reservation shrinks as it is used
+
+
+@lru_cache(maxsize=8192)
+def by_pass(event: Event) -> bool:
+    """Whether passes of the event count rather than steps."""
+    return pass_length(event) is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """What an operation changes: what is recorded, and what is admitted ahead."""
+
+    recorded: Change = field(default_factory=dict)
+    reserved: Change = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """What a filter adds up: what was recorded, and that with what is reserved."""
+
+    spent: Total
+    held: Total
+
+
+@dataclass(slots=True, kw_only=True)
+class Tally:
+    """One filter's sums in one scope."""
+
+    filter: Filter
+    relation: NeighboringRelation
+    accept: frozenset[Status]
+    recorded: Total
+    reserved: Total
+    passes: dict[Event, Counts] = field(default_factory=dict)  # recorded
+    reserved_passes: dict[Event, Counts] = field(default_factory=dict)
+    _sums: Sums | None = None
+    _costs: dict[Event, Total] = field(default_factory=dict)
+
+    def cost(self, event: Event) -> Total:
+        """What one unit of the event adds."""
+        cost = self._costs.get(event)
+        if cost is None:
+            if len(self._costs) >= COSTS_MAX:
+                self._costs.clear()
+            cost = self.filter.cost(event, relation=self.relation, accept=self.accept)
+            self._costs[event] = cost
+        return cost
+
+    def sums(self, move: Move | None = None) -> Sums:
+        """The sums after a move; nothing changes yet."""
+        if move is None:
+            if self._sums is None:
+                self._sums = self._add(self.recorded, self.reserved, {}, {})
+            return self._sums
+        recorded, passes = self._split(self.recorded, move.recorded)
+        reserved, reserved_passes = self._split(self.reserved, move.reserved)
+        return self._add(recorded, reserved, passes, reserved_passes)
+
+    def apply(self, move: Move, sums: Sums | None = None) -> None:
+        """Take a move in; its sums if they are known."""
+        self.recorded, passes = self._split(self.recorded, move.recorded)
+        self.reserved, reserved_passes = self._split(self.reserved, move.reserved)
+        _merge(self.passes, passes)
+        _merge(self.reserved_passes, reserved_passes)
+        self._sums = sums
+
+    def _split(self, start: Total, change: Change) -> tuple[Total, dict[Event, Counts]]:
+        """The sum of what counts by step, and what counts by pass."""
+        passes: dict[Event, Counts] = {}
+        for event, counts in change.items():
+            if by_pass(event):
+                passes[event] = counts
+            else:
+                start = plus(start, times(self.cost(event), counts.steps))
+        return start, passes
+
+    def _add(
+        self,
+        recorded: Total,
+        reserved: Total,
+        passes: Mapping[Event, Counts],
+        reserved_passes: Mapping[Event, Counts],
+    ) -> Sums:
+        held = plus(recorded, reserved)
+        if not (self.passes or self.reserved_passes or passes or reserved_passes):
+            return Sums(recorded, held)
+        spent = _merge(dict(self.passes), passes)
+        ahead = _merge(_merge(dict(spent), self.reserved_passes), reserved_passes)
+        return Sums(plus(recorded, self._whole(spent)), plus(held, self._whole(ahead)))
+
+    def _whole(self, counts: Mapping[Event, Counts]) -> Total:
+        balance = Balance(
+            steps={event: one.steps for event, one in counts.items() if one.steps},
+            passes={event: one.passes for event, one in counts.items() if one.passes},
+        )
+        return self.filter.total(balance, relation=self.relation, accept=self.accept)
+
+    def stored(self) -> str:
+        """What counts by step, as text."""
+        return json.dumps([self.recorded, self.reserved], separators=(",", ":"))
+
+
+def _merge(into: dict[Event, Counts], more: Mapping[Event, Counts]) -> dict[Event, Counts]:
+    for event, counts in more.items():
+        total = into.get(event, NONE) + counts
+        if total == NONE:
+            into.pop(event, None)
+        else:
+            into[event] = total
+    return into
+
+
+def read(
+    text: str | None, tally_filter: Filter, relation: NeighboringRelation, accept: frozenset[Status]
+) -> Tally:
+    """A tally from its text, without what counts by pass; empty from none."""
+    zero = tally_filter.zero()
+    recorded, reserved = (zero, zero) if text is None else map(tuple, json.loads(text))
+    return Tally(
+        filter=tally_filter,
+        relation=relation,
+        accept=accept,
+        recorded=recorded,
+        reserved=reserved,
+    )
+
+
+def merged(changes: Iterable[Change]) -> dict[Event, Counts]:
+    """Several changes as one."""
+    total: dict[Event, Counts] = {}
+    for change in changes:
+        _merge(total, change)
+    return total

@@ -1,0 +1,102 @@
+"""A run's ledger document, written from its entries."""
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from sqlalchemy import Connection, Row, bindparam, select
+
+from service.documents import FORMAT, MAIN, merged
+from service.folds import corrections_of, recorded
+from service.tables import branches, releases
+
+_BRANCHES: Final = (
+    select(branches).where(branches.c.run_id == bindparam("run")).order_by(branches.c.id)
+)
+_RELEASES: Final = (
+    select(releases.c.branch_id, releases.c.step)
+    .where(releases.c.run_id == bindparam("run"))
+    .order_by(releases.c.branch_id, releases.c.step)
+)
+Spans = dict[int, list[tuple[int, int, str]]]  # (first step, steps, content) by branch
+
+
+def document_of(
+    connection: Connection, run: Row[Any], dataset: Row[Any], *, delta: float | None
+) -> dict[str, Any]:
+    """The run's ledger document; delta is what it is to be read at."""
+    spans, beyond = _spans(recorded(connection, run))
+    found = list(connection.execute(_BRANCHES, {"run": run.id}))
+    names = {branch.id: branch.name for branch in found}
+    main = next(branch for branch in found if branch.name == MAIN)
+    document: dict[str, Any] = {
+        "format": FORMAT,
+        "neighboring_relation": dataset.neighboring_relation,
+        "dataset_size": dataset.dataset_size,
+        "release": run.release,
+        "assumptions": json.loads(run.assumptions),
+        "events": merged(spans.get(main.id, [])),
+        "run": run.name,
+        "state": run.state,
+        "dataset": dataset.name,
+        "accept": json.loads(dataset.accept),
+        "labels": json.loads(run.labels),
+    }
+    optional = {
+        "delta": delta,
+        "plan": None if run.plan is None else json.loads(run.plan),
+        "overdrafts": [
+            {"branch": name, **part}
+            for branch_id, name in names.items()
+            for part in merged(beyond.get(branch_id, []))
+        ],
+        "reopened": run.reopened,
+        "branches": _branches(found, names, spans),
+        "corrections": _corrections(corrections_of(connection, run), names),
+        "releases": [
+            {"branch": names[row.branch_id], "step": row.step}
+            for row in connection.execute(_RELEASES, {"run": run.id})
+        ],
+    }
+    return document | {key: value for key, value in optional.items() if value}
+
+
+def _spans(rows: Iterable[Row[Any]]) -> tuple[Spans, Spans]:
+    """What was recorded, and what of it beyond a limit."""
+    spans: Spans = {}
+    beyond: Spans = {}
+    for row in rows:
+        part = (row.first_step, row.steps, row.content)
+        spans.setdefault(row.branch_id, []).append(part)
+        if row.verdict == "overdraft":
+            beyond.setdefault(row.branch_id, []).append((row.first_step, row.steps, "{}"))
+    return spans, beyond
+
+
+def _branches(
+    found: Sequence[Row[Any]], names: dict[int, str], spans: Spans
+) -> list[dict[str, Any]]:
+    """The branches beside main, and where each of them began."""
+    return [
+        {
+            "name": branch.name,
+            "from_step": branch.from_step,
+            "events": merged(spans.get(branch.id, [])),
+        }
+        | ({"from_branch": names[branch.from_branch_id]} if branch.from_branch_id else {})
+        for branch in found
+        if branch.name != MAIN
+    ]
+
+
+def _corrections(rows: Iterable[Row[Any]], names: dict[int, str]) -> list[dict[str, Any]]:
+    return [
+        {
+            "branch": names[row.branch_id],
+            "first_step": row.first_step,
+            "steps": row.steps,
+            **json.loads(row.content),
+            "reason": row.reason,
+        }
+        for row in rows
+    ]
