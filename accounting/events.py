@@ -1,6 +1,6 @@
 """What happened: mechanisms, how records were sampled into a step, and the two together."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
@@ -279,6 +279,16 @@ class Event:
 
     mechanism: Mechanism
     sampling: Sampling
+    # Events are looked up at every step of every run: their hash is worked out once.
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Work out the hash."""
+        object.__setattr__(self, "_hash", hash((self.mechanism, self.sampling)))
+
+    def __hash__(self) -> int:
+        """Of the mechanism and the sampling."""
+        return self._hash
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from service.books import Book, Branch, RunBook
 from service.budgets import Scope
 from service.errors import BudgetExhaustedError, UnsupportedEventError
 from service.lineage import restated
-from service.tallies import Change, Counts, Move, Sums, by_pass, merged
+from service.tallies import NOTHING, Change, Counts, Move, Sums, by_pass, merged
 
 Moved = Callable[[int | None], Move]  # what the first so many steps change; all for None
 
@@ -64,20 +64,21 @@ def advanced(branch: Branch, parts: Sequence[Placed], *, limit: int | None = Non
             break
         left -= count
         end += count
+        if not by_pass(part.event):
+            changes.append({part.event: Counts(steps=count)})
+            open_pass = None
+            continue
         span = Span(event=part.event, steps=count)
         if starts_anew(open_pass, span):
             starts[part.event] = starts.get(part.event, 0) + 1
         change, open_pass = _counted(open_pass, span)
         changes.append(change)
-    reserved: Change = {}
-    if branch.leases:
-        before = ahead(branch.open_pass, branch.spans_from(branch.next_step))
-        after = ahead(open_pass, branch.spans_from(end))
-        reserved = merged([after, negative(before)])
     recorded = changes[0] if len(changes) == 1 else merged(changes)
-    return Advance(
-        move=Move(recorded=recorded, reserved=reserved), starts=starts, open_pass=open_pass
-    )
+    move = Move(recorded=recorded)
+    if branch.leases:
+        before = holds(branch, branch.next_step, branch.open_pass)
+        move = held_since(before, holds(branch, end, open_pass), recorded=recorded)
+    return Advance(move=move, starts=starts, open_pass=open_pass)
 
 
 def _counted(open_pass: OpenPass | None, span: Span) -> tuple[Change, OpenPass | None]:
@@ -95,6 +96,33 @@ def ahead(open_pass: OpenPass | None, spans: Sequence[Span]) -> Change:
         change, open_pass = _counted(open_pass, span)
         changes.append(change)
     return merged(changes)
+
+
+@dataclass(frozen=True, slots=True)
+class Holds:
+    """What a branch holds ahead: in its dataset's budget, and in its run's own."""
+
+    every: Change
+    own: Change | None  # without the run's plan; None where there is none
+
+
+def holds(
+    branch: Branch, step: int, open_pass: OpenPass | None, more: Sequence[Span] = ()
+) -> Holds:
+    """What a branch holds from a step on, with what is to be held after it."""
+    every = ahead(open_pass, [*branch.spans_from(step), *more])
+    if all(lease.name is not None for lease in branch.leases):
+        return Holds(every, None)
+    return Holds(every, ahead(open_pass, [*branch.spans_from(step, named=True), *more]))
+
+
+def held_since(before: Holds, after: Holds, *, recorded: Change = NOTHING) -> Move:
+    """What recording, and holding other steps ahead than before, changes."""
+    reserved = merged([after.every, negative(before.every)])
+    if before.own is None or after.own is None:
+        return Move(recorded=recorded, reserved=reserved)
+    own = merged([after.own, negative(before.own)])
+    return Move(recorded=recorded, reserved=reserved, own=own)
 
 
 def negative(change: Change) -> Change:
@@ -118,21 +146,31 @@ class Held:
 
     def cost(self, event: Event) -> tuple[int, ...]:
         """What a step of the event adds."""
-        change = {event: Counts(steps=1)}
-        seen = self.view(Move(recorded=change)).recorded if self.view else change
-        (event,) = seen
+        if self.view:
+            (event,) = self.view(Move(recorded={event: Counts(steps=1)})).recorded
         return self.scope.tally.cost(event)
 
 
-def scopes_of(book: Book, run: RunBook, *, with_run: bool = True) -> list[Held]:
+def scopes_of(book: Book, run: RunBook, *, with_run: bool = True) -> Sequence[Held]:
     """The budgets an operation is held against: its dataset's, its own, and its ancestors'."""
+    if book.scopes is None:
+        book.scopes = tuple(_shared_scopes(book))
+    if run.scope is None or not with_run:
+        return book.scopes
+    return (*book.scopes, Held(scope=run.scope, view=_of_run))
+
+
+def _shared_scopes(book: Book) -> list[Held]:
     found = [Held(scope=book.scope, view=None)] if book.scope else []
-    if run.scope and with_run:
-        found.append(Held(scope=run.scope, view=None))
     for ancestor, exactly_one in book.ancestors:
         if ancestor.scope:
             found.append(Held(scope=ancestor.scope, view=_view(book.relation, exactly_one)))
     return found
+
+
+def _of_run(move: Move) -> Move:
+    """What the run's own budget counts: what its plan reserves is not part of that."""
+    return move.of_run
 
 
 def _view(relation: NeighboringRelation, exactly_one: bool) -> Callable[[Move], Move]:
@@ -192,9 +230,8 @@ def require_budget(scopes: Sequence[Held], parts: Sequence[Placed], moved: Moved
 
 def _failing(scope: Scope, after: Sums) -> dict[str, object]:
     before = scope.answer()
-    held_by = scope.tally.filter
-    held = held_by.spent(scope.tally.sums().held)
-    requested = held_by.spent(after.held) - held
+    held = scope.tally.reading(scope.tally.sums().held).epsilon
+    requested = scope.tally.reading(after.held).epsilon - held
     return {
         "scope": scope.name,
         "limit": before["epsilon"],

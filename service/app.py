@@ -15,7 +15,18 @@ from service.auth import KeyRing, Scope
 from service.database import connect, transaction
 from service.errors import StartupError
 from service.http import BodyLimit, RequestLog
-from service.routes import bounds, datasets, events, health, plan, reservations, runs, streams
+from service.routes import (
+    bounds,
+    corrections,
+    datasets,
+    events,
+    explain,
+    health,
+    plan,
+    reservations,
+    runs,
+    streams,
+)
 from service.schemas import EventBatch
 from service.settings import Settings
 from service.streams import Feed
@@ -43,15 +54,15 @@ def create_app(settings: Settings) -> FastAPI:
     except Exception:
         engine.dispose()
         raise
-    return wire(engine, keys, body_bytes_max=settings.body_bytes_max, webhooks=webhooks)
+    return wire(engine, keys, settings, webhooks)
 
 
 def wire(
-    engine: Engine, keys: KeyRing, *, body_bytes_max: int, webhooks: Webhooks = NO_WEBHOOKS
+    engine: Engine, keys: KeyRing, settings: Settings, webhooks: Webhooks = NO_WEBHOOKS
 ) -> FastAPI:
     """The application on a database that is ready."""
     feed = Feed(engine, keys.refresh)
-    writer = Writer(engine, moved=feed.moved)
+    writer = Writer(engine, thresholds=settings.budget_thresholds, moved=feed.moved)
     dispatcher = Dispatcher(engine, webhooks)
 
     @asynccontextmanager
@@ -82,10 +93,12 @@ def wire(
     app.state.writer = writer
     app.state.feed = feed
     app.state.dispatcher = dispatcher
-    app.add_middleware(BodyLimit, bytes_max=body_bytes_max)
+    app.add_middleware(events.DirectAppends)
+    app.add_middleware(BodyLimit, bytes_max=settings.body_bytes_max)
     app.add_middleware(RequestLog)  # outermost: every answer has an id
     problems.install(app)
-    for module in (datasets, runs, events, reservations, streams, plan, bounds, health):
+    nouns = (datasets, explain, runs, events, corrections, reservations, streams, plan, bounds)
+    for module in (*nouns, health):
         app.include_router(module.router)
     _describe_events(app)
     return app
@@ -137,4 +150,4 @@ def openapi_document() -> dict[str, Any]:
     """The OpenAPI document; no database is opened for it."""
     engine = connect("sqlite:///never-opened.db")
     keys = KeyRing(engine, loopback=True)
-    return wire(engine, keys, body_bytes_max=Settings().body_bytes_max).openapi()
+    return wire(engine, keys, Settings()).openapi()

@@ -17,7 +17,7 @@ from accounting.guarantees import Status
 from service.budgets import Scope
 from service.incidents import Incident
 from service.lineage import restated
-from service.tallies import Counts, Move, Tally, merged
+from service.tallies import Counts, Move, Tally, add_to
 
 UNITS_MAX: Final = 256  # different events whose Renyi curves an append still adds up
 
@@ -48,10 +48,12 @@ class Branch:
     leases: list[Lease]  # that reach beyond next_step, in the order of their steps
     tail: tuple[int, int, Event] | None = None  # (first step, end, event) recorded last
 
-    def spans_from(self, step: int) -> list[Span]:
-        """What is reserved from a step on, in order."""
+    def spans_from(self, step: int, *, named: bool = False) -> list[Span]:
+        """What is reserved from a step on, in order; maybe without what a plan reserves."""
         spans = []
         for lease in self.leases:
+            if named and lease.name is None:
+                continue
             steps = lease.end_step - max(lease.first_step, step)
             if steps > 0:
                 spans.append(Span(event=lease.event, steps=steps))
@@ -80,20 +82,27 @@ class RunBook:
     reopened: bool
     scope: Scope | None  # its own budget
     plan: tuple[Span, ...] | None  # that holds its own budget while it is kept to
-    on_plan: bool
+    on_plan: bool | None  # none of a run whose own budget no plan ever held
     units: dict[Event, Counts] | None  # none where there are more than UNITS_MAX
     steps: int
     branches: dict[str, Branch] = field(default_factory=dict)
     reading: Any = None  # what the last append answered from
 
+    def leave_plan(self) -> None:
+        """Hold the run's own budget by its filter from here on."""
+        self.on_plan = False
+        if self.scope is not None:
+            self.scope.planned = None
+
     def take(self, move: Move) -> None:
         """Count what was recorded."""
         if self.scope is not None:
-            self.scope.tally.apply(move)
-        self.steps += sum(counts.steps for counts in move.recorded.values())
+            self.scope.tally.apply(move.of_run)
+        for counts in move.recorded.values():
+            self.steps += counts.steps
         if self.units is None:
             return
-        self.units = merged([self.units, move.recorded])
+        add_to(self.units, move.recorded)
         if len(self.units) > UNITS_MAX:
             self.units = None
 
@@ -115,6 +124,7 @@ class Book:
     ancestors: tuple[tuple["Book", bool], ...]  # with: exactly one row for each of its records
     earliest_expiry: datetime | None
     thresholds: tuple[float, ...]  # shares of a budget of which somebody is told
+    scopes: Any = None  # the budgets that every run of it is held against, once they are needed
     runs: "OrderedDict[str, RunBook]" = field(default_factory=OrderedDict)
     event_ids: "OrderedDict[Event, int]" = field(default_factory=OrderedDict)
     notes: "Notes" = field(default_factory=lambda: Notes())
@@ -140,6 +150,11 @@ class Added:
     starts: int = 0
     reserved_steps: int = 0
     reserved_passes: int = 0
+
+    def reserve(self, counts: Counts) -> None:
+        """Add what is held ahead."""
+        self.reserved_steps += counts.steps
+        self.reserved_passes += counts.passes
 
     def row(self) -> tuple[int, int, int, int, int]:
         """As a row."""
@@ -167,17 +182,23 @@ class Notes:
 
     def add(self, run_id: int, move: Move, starts: Mapping[Event, int]) -> None:
         """Note a move."""
-        for event in {**move.recorded, **move.reserved, **starts}:
-            recorded, reserved = move.recorded.get(event), move.reserved.get(event)
-            key = (run_id, event)
-            for added in (
-                self.added.setdefault(event, Added()),
-                self.run_added.setdefault(key, Added()),
-            ):
-                if recorded is not None:
-                    added.steps += recorded.steps
-                    added.passes += recorded.passes
-                if reserved is not None:
-                    added.reserved_steps += reserved.steps
-                    added.reserved_passes += reserved.passes
-                added.starts += starts.get(event, 0)
+        for event, counts in move.recorded.items():
+            for added in self._both(run_id, event):
+                added.steps += counts.steps
+                added.passes += counts.passes
+        for event, counts in move.reserved.items():
+            self._both(run_id, event)[0].reserve(counts)
+        for event, counts in move.of_run.reserved.items():
+            self._both(run_id, event)[1].reserve(counts)
+        for event, count in starts.items():
+            for added in self._both(run_id, event):
+                added.starts += count
+
+    def _both(self, run_id: int, event: Event) -> tuple[Added, Added]:
+        """What is added to an event in the dataset, and in a run."""
+        in_dataset, in_run = self.added.get(event), self.run_added.get((run_id, event))
+        if in_dataset is None:
+            in_dataset = self.added[event] = Added()
+        if in_run is None:
+            in_run = self.run_added[run_id, event] = Added()
+        return in_dataset, in_run

@@ -3,19 +3,23 @@
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sqlalchemy import Row
 
 from accounting.filters import Filter, Total, filter_of, revision_share
 from accounting.guarantees import Status
+from accounting.numerics import rounded_down
 from service.schemas import accepted_statuses
 from service.tallies import Sums, Tally
 
 # A dataset without a budget adds up what this one's filter does, so that one may be set later.
 _UNSET_EPSILON: Final = 3.0
 _UNSET_DELTA: Final = 1e-5
+
+PLAN: Final = "plan"  # the key of what a plan takes, in the record of its run's filter
+LEAST_DELTA: Final = 1e-300
 
 
 def accept_of(row: Row[Any]) -> frozenset[Status]:
@@ -36,7 +40,15 @@ def run_filter(row: Row[Any]) -> Filter | None:
     if row.budget_epsilon is None:
         return None
     record = json.loads(row.budget_filter)
-    return filter_of(record, epsilon=row.budget_epsilon, delta=row.budget_delta)
+    share = delta_left(row.budget_delta, record.get(PLAN))
+    if share <= 0:  # the plan takes all of it: where it is left, nothing more is admitted
+        return filter_of(record, epsilon=0.0, delta=LEAST_DELTA)
+    return filter_of(record, epsilon=row.budget_epsilon, delta=share)
+
+
+def delta_left(delta: float, plan: Mapping[str, float] | None) -> float:
+    """What a run's plan leaves of its budget's delta to the filter behind it. Lower."""
+    return delta if plan is None else rounded_down(delta - plan["delta"])
 
 
 @dataclass(slots=True, kw_only=True)
@@ -48,35 +60,64 @@ class Scope:
     delta: float  # as it was set
     revision: int
     tally: Tally
-    told: float = 0.0  # the share of epsilon that somebody was told is gone
+    delta_share: float  # of delta, that this revision of the limit may use
+    planned: float | None = None  # nats, of a run's whole plan, while that holds the budget
+    told_filter: dict[str, Any] = field(init=False)
+    told: float = field(init=False)  # the share of epsilon that somebody was told is gone
+
+    def __post_init__(self) -> None:
+        """Begin with what is gone by now."""
+        self.told_filter = _told(self.tally.filter)
+        self.told = self.share
 
     @property
     def share(self) -> float:
         """The share of epsilon that is gone; infinite once recorded facts are beyond the limit."""
-        held_by, spent = self.tally.filter, self.tally.sums().spent
-        return held_by.spent(spent) / self.epsilon if held_by.admits(spent) else math.inf
+        if self.planned is not None:
+            return self.planned / self.epsilon
+        found = self.tally.reading(self.tally.sums().spent)
+        return found.epsilon / self.epsilon if found.admitted else math.inf
 
     def admits(self, sums: Sums) -> bool:
         """Whether the sums are within the budget, or no more than they were: admitted before."""
-        return self.tally.filter.admits(sums.held) or not _more(sums.held, self.tally.sums().held)
+        return self.tally.reading(sums.held).admitted or not _more(
+            sums.held, self.tally.sums().held
+        )
 
     def answer(self, sums: Sums | None = None) -> dict[str, Any]:
         """The budget's state at these sums, a BudgetAnswer."""
+        if self.planned is not None:
+            return self._planned(self.planned)
         held_by, sums = self.tally.filter, sums or self.tally.sums()
-        spent = held_by.spent(sums.spent)
-        held = spent if sums.held == sums.spent else held_by.spent(sums.held)
+        spent, held = self.tally.reading(sums.spent), self.tally.reading(sums.held)
         return {
             "epsilon": self.epsilon,
             "delta": self.delta,
             "order": held_by.binding_order(sums.held),
-            "spent": spent if math.isfinite(spent) else None,
-            "reserved": held - spent if math.isfinite(held) else None,
+            "spent": spent.epsilon if math.isfinite(spent.epsilon) else None,
+            "reserved": held.epsilon - spent.epsilon if math.isfinite(held.epsilon) else None,
             "remaining": held_by.remaining(sums.held) if any(sums.held) else self.epsilon,
-            "overdrawn": not held_by.admits(sums.spent),
+            "overdrawn": not spent.admitted,
             "valid_for": "adaptive",
             "revision": self.revision,
-            "delta_share": revision_share(self.revision) if self.name[0] == "d" else 1.0,
-            "filter": _told(held_by),
+            "delta_share": self.delta_share,
+            "filter": self.told_filter,
+        }
+
+    def _planned(self, epsilon: float) -> dict[str, Any]:
+        """The state of a budget that a plan holds: the whole plan is spent from the beginning."""
+        return {
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "order": None,
+            "spent": epsilon,
+            "reserved": 0.0,
+            "remaining": max(0.0, rounded_down(self.epsilon - epsilon)),
+            "overdrawn": False,
+            "valid_for": "fixed_schedule",
+            "revision": self.revision,
+            "delta_share": 1.0,
+            "filter": self.told_filter,  # that holds it once the plan is left
         }
 
 
@@ -99,11 +140,12 @@ def dataset_scope(row: Any, tally: Tally) -> Scope | None:
     """A dataset's budget, from its row, if it has one."""
     if row.budget_epsilon is None:
         return None
-    return _scope(
+    return Scope(
         name=f"dataset:{row.name}",
         epsilon=row.budget_epsilon,
         delta=row.budget_delta,
         revision=row.budget_revision,
+        delta_share=revision_share(row.budget_revision),
         tally=tally,
     )
 
@@ -112,16 +154,14 @@ def run_scope(row: Any, tally: Tally | None) -> Scope | None:
     """A run's own budget, if it has one."""
     if tally is None:
         return None
-    return _scope(
+    plan = json.loads(row.budget_filter).get(PLAN)
+    return Scope(
         name=f"run:{row.name}",
         epsilon=row.budget_epsilon,
         delta=row.budget_delta,
-        revision=1,
+        revision=0,
+        delta_share=max(0.0, delta_left(row.budget_delta, plan) / row.budget_delta),
+        planned=plan["epsilon"] if row.on_plan else None,
         tally=tally,
     )
 
-
-def _scope(**given: Any) -> Scope:
-    scope = Scope(**given)
-    scope.told = scope.share
-    return scope

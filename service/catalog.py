@@ -74,6 +74,16 @@ def find_run(connection: Connection, name: str) -> Row[Any]:
     return _found(connection.execute(_RUN_NAMED, {"named": name}).one_or_none(), "run")
 
 
+def lock_dataset(connection: Connection, name: str) -> Row[Any]:
+    """A dataset's row, which stays locked.
+
+    Raises:
+        NotFoundError: there is none of that name.
+    """
+    found = connection.execute(_DATASET_NAMED.with_for_update(), {"named": name}).one_or_none()
+    return _found(found, "dataset")
+
+
 def lock_run(connection: Connection, name: str) -> tuple[Row[Any], Row[Any]]:
     """A run's row and its dataset's, which stays locked: one writer a dataset at a time.
 

@@ -327,7 +327,7 @@ def create_key(
 def list_keys(database: DatabaseOption = None) -> None:
     """List the keys: their names, scopes and first characters."""
     from service.auth import list_keys
-    from service.catalog import stamp
+    from service.clock import stamp
     from service.database import snapshot
 
     # Plain lines: a table cuts long names to the width of the terminal.

@@ -82,8 +82,8 @@ class UnsupportedEventError(LedgerError):
 
     slug = "unsupported-event"
 
-    def __init__(self, index: int, reason: str) -> None:
-        super().__init__(f"events[{index}]: {reason}", location=f"events[{index}]")
+    def __init__(self, index: int, reason: str, *, where: str = "events") -> None:
+        super().__init__(f"{where}[{index}]: {reason}", location=f"{where}[{index}]")
 
 
 class TooExpensiveError(LedgerError):
@@ -105,6 +105,18 @@ class BudgetExhaustedError(LedgerError):
             admissible_steps=admissible_steps,
         )
         self.failing_scopes = list(failing_scopes)
+
+
+class PreconditionRequiredError(LedgerError):
+    """A change that does not say which revision it was decided on."""
+
+    slug = "precondition-required"
+
+
+class PreconditionFailedError(LedgerError):
+    """A change that was decided on another revision than the present one."""
+
+    slug = "precondition-failed"
 
 
 class UnauthorizedError(LedgerError):

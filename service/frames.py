@@ -85,13 +85,20 @@ def tell(
     watched: Iterable[int | None],
 ) -> Told:
     """A page of what a dataset has to tell between positions, to who watches it or its runs."""
-    asked = {"dataset": dataset_id, "after": since.sequence, "until": until.sequence}
-    new = [(row.run_id, entry_frame(row)) for row in connection.execute(_OF_DATASET, asked)]
-    asked = {"dataset": dataset_id, "after": since.incident, "size": PAGE_SIZE}
-    found = connection.execute(AFTER, asked).all()
-    alarms = [(row.run_id, incident_frame(row)) for row in found]
-    position = Position(since.sequence + len(new), found[-1].id if found else since.incident)
-    return Told(position, {run: _write(run, new, alarms) for run in watched})
+    new: list[_Frame] = []
+    alarms: list[_Frame] = []
+    sequence, incident = since.sequence, since.incident
+    if until.sequence > sequence:
+        asked = {"dataset": dataset_id, "after": sequence, "until": until.sequence}
+        new = [(row.run_id, entry_frame(row)) for row in connection.execute(_OF_DATASET, asked)]
+        sequence += len(new)
+    if until.incident > incident:
+        asked = {"dataset": dataset_id, "after": incident, "size": PAGE_SIZE}
+        found = connection.execute(AFTER, asked).all()
+        alarms = [(row.run_id, incident_frame(row)) for row in found]
+        incident = found[-1].id
+    writes = {run: _write(run, new, alarms) for run in watched}
+    return Told(Position(sequence, incident), writes)
 
 
 def _write(run_id: int | None, new: Sequence[_Frame], alarms: Sequence[_Frame]) -> bytes:

@@ -1,11 +1,13 @@
 """HTTP at the edge: strict JSON bodies, and one middleware for ids, hosts and logs."""
 
+import itertools
 import json
 import logging
+import secrets
 import time
 from collections.abc import Callable, Coroutine
+from http import HTTPStatus
 from typing import Any, Final
-from uuid import uuid4
 
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
@@ -18,6 +20,8 @@ from service.errors import MalformedBodyError, UnsupportedMediaTypeError
 JSON: Final = "application/json"
 NDJSON: Final = "application/x-ndjson"
 _LOGGER = logging.getLogger("dpledger.http")
+_PROCESS: Final = secrets.token_hex(10)  # begins the id of each request that this process answers
+_REQUESTS: Final = itertools.count()
 
 
 class _DuplicateKeyError(ValueError):
@@ -35,6 +39,9 @@ def _refuse_constant(_name: str) -> Any:
     raise ValueError("not JSON")
 
 
+_DECODER: Final = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_refuse_constant)
+
+
 def parse_json(body: bytes, *, where: str = "body") -> Any:
     """The value of a JSON text, as RFC 8259 has it and with unique keys.
 
@@ -42,9 +49,7 @@ def parse_json(body: bytes, *, where: str = "body") -> Any:
         MalformedBodyError: it is not JSON in UTF-8, repeats a key, or nests or counts too far.
     """
     try:
-        return json.loads(
-            body.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_refuse_constant
-        )
+        return _DECODER.decode(body.decode("utf-8"))
     except _DuplicateKeyError:
         raise MalformedBodyError(f"{where}: an object repeats a key") from None
     except UnicodeDecodeError:
@@ -127,7 +132,7 @@ class RequestLog:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        identifier = uuid4().hex
+        identifier = f"{_PROCESS}{next(_REQUESTS):012x}"
         logs.request_id.set(identifier)  # each request has a context of its own
         started = time.perf_counter()
         status = 500
@@ -147,12 +152,16 @@ class RequestLog:
         try:
             await self.app(scope, receive, answered)
         finally:
-            _LOGGER.info(
-                "request",
-                extra={
-                    "method": scope["method"],
-                    "path": scope["path"],
-                    "status": status,
-                    "milliseconds": round((time.perf_counter() - started) * 1000, 3),
-                },
-            )
+            routine = scope.get("routine", False) and status < HTTPStatus.BAD_REQUEST
+            level = logging.DEBUG if routine else logging.INFO
+            if _LOGGER.isEnabledFor(level):
+                _LOGGER.log(
+                    level,
+                    "request",
+                    extra={
+                        "method": scope["method"],
+                        "path": scope["path"],
+                        "status": status,
+                        "milliseconds": round((time.perf_counter() - started) * 1000, 3),
+                    },
+                )

@@ -8,7 +8,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, bindparam, func, select
 
 from accounting.events import Event, NeighboringRelation
-from service import bulk, meter
+from service import meter
 from service.admission import (
     Advance,
     Held,
@@ -132,7 +132,7 @@ def _take(
     moment: datetime,
 ) -> str:
     """Hold fresh steps against the budgets and count them; the verdict."""
-    on_plan = run.plan is not None and run.on_plan and follows(run, branch, fresh)
+    on_plan = bool(run.on_plan) and follows(run, branch, fresh)
     scopes = scopes_of(book, run, with_run=not on_plan)
     if mode == "charge":
         if run.state in CLOSED:
@@ -149,9 +149,9 @@ def _take(
             raise
     verdict = _verdict(book, scopes, fresh, gone)
     if run.on_plan and not on_plan:
-        run.on_plan = False
+        run.leave_plan()
         book.notes.runs[run.id] = run
-    _count(book, run, branch, fresh, gone, mode, verdict, bulk.stored(desk.connection, moment))
+    _count(book, run, branch, fresh, gone, mode, verdict, desk.stored(moment))
     return verdict
 
 
@@ -207,7 +207,8 @@ def _mark_withdrawn(
     """Note steps that somebody had attested would not run."""
     first, end = fresh[0].first_step, fresh[-1].end
     for lease in branch.leases:
-        if max(first, lease.end_step) < min(end, lease.granted_end):
+        withdrawn = max(first, lease.end_step) < min(end, lease.granted_end)
+        if withdrawn and lease.name is not None:  # the end of a run returns what its plan holds
             book.notes.incidents.append(
                 _incident(
                     book,

@@ -4,18 +4,23 @@ docs/theory/lineage.md proves which steps count unchanged for a parent's record,
 unamplified or not at all.
 """
 
+from functools import lru_cache
+from typing import Final
+
 from accounting.events import (
     Event,
     FixedSize,
     Full,
+    Gaussian,
+    Laplace,
     NeighboringRelation,
     NoNoise,
     Poisson,
-    Unknown,
 )
 from service.tallies import Change, Counts, Move, merged
 
-_UNBOUNDED = Event(mechanism=NoNoise(), sampling=Full())
+UNBOUNDED: Final = Event(mechanism=NoNoise(), sampling=Full())
+_NOISE_MIN: Final = 1e-100  # that an event may have
 
 
 def restated(move: Move, *, relation: NeighboringRelation, exactly_one: bool) -> Move:
@@ -29,24 +34,47 @@ def restated(move: Move, *, relation: NeighboringRelation, exactly_one: bool) ->
     """
     if exactly_one or relation is NeighboringRelation.ADD_OR_REMOVE_ONE:
         return move
-    return Move(recorded=_restated(move.recorded), reserved=_restated(move.reserved))
+    return Move(
+        recorded=_restated(move.recorded, relation), reserved=_restated(move.reserved, relation)
+    )
 
 
-def _restated(change: Change) -> Change:
-    return merged({_event(event): _counts(event, counts)} for event, counts in change.items())
+def seen_as(event: Event, *, relation: NeighboringRelation, exactly_one: bool) -> Event:
+    """The event that a step on a dataset is for a dataset it was made from."""
+    if exactly_one or relation is NeighboringRelation.ADD_OR_REMOVE_ONE:
+        return event
+    return _left_out(event, relation)
 
 
-def _event(event: Event) -> Event:
-    """The event for a record that the dataset may have left out."""
-    match event.sampling:
-        case Poisson() | Full() | Unknown():
-            return event
-        case FixedSize():
-            return Event(mechanism=event.mechanism, sampling=Full())
-        case _:
-            return _UNBOUNDED
+def _restated(change: Change, relation: NeighboringRelation) -> Change:
+    return merged(
+        {(seen := _left_out(event, relation)): _counts(counts, same=seen == event)}
+        for event, counts in change.items()
+    )
 
 
-def _counts(event: Event, counts: Counts) -> Counts:
-    """Steps, where passes no longer count."""
-    return counts if _event(event) == event else Counts(steps=counts.steps)
+def _counts(counts: Counts, *, same: bool) -> Counts:
+    """Steps alone where passes no longer count."""
+    return counts if same else Counts(steps=counts.steps)
+
+
+@lru_cache(maxsize=8192)
+def _left_out(event: Event, relation: NeighboringRelation) -> Event:
+    """The event for a record whose row may be missing, not only be another one."""
+    mechanism, sampling = event.mechanism, event.sampling
+    if isinstance(mechanism, Gaussian | Laplace) and isinstance(sampling, Full | Poisson):
+        return event  # a missing row adds to a sum what a row of zeros does
+    if isinstance(mechanism, Gaussian) and isinstance(sampling, FixedSize):
+        return _exchanged(mechanism.noise_multiplier, sampling, relation)
+    return UNBOUNDED
+
+
+def _exchanged(sigma: float, sampling: FixedSize, relation: NeighboringRelation) -> Event:
+    """A batch in which another record may stand in for the missing one: two norm bounds away."""
+    if sampling.batch_size == sampling.dataset_size:
+        return UNBOUNDED  # nobody could stand in
+    if relation is NeighboringRelation.REPLACE_SPECIAL:
+        sigma = sigma / 2  # for a release counts one norm bound under this relation
+    if sigma < _NOISE_MIN:
+        return UNBOUNDED
+    return Event(mechanism=Gaussian(noise_multiplier=sigma), sampling=Full())

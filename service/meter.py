@@ -22,6 +22,9 @@ from service.balances import balance_of
 from service.tallies import Counts, Tally, by_pass
 
 READING = "rdp"  # the cheapest accountant that serves every event
+ORDER_MIN: Final = 1 + 1e-6
+ORDER_MAX: Final = 1e6
+_CONVERSION_SLACK: Final = 1e-9  # far more than the roundings of a conversion at these orders
 REASON_NONE = "No accepted bound is finite; GET the guarantee says why."
 _NOTHING: Final[dict[str, Any]] = {
     "epsilon_lower": None,
@@ -40,7 +43,7 @@ class Meter:
 
     events: tuple[Event, ...]  # in an order that depends on their values alone
     curves: Array | None  # shape (events, orders); none where some event has no curve, or may fail
-    unamplified: Array | None  # of one step of each, RDP over order; none unless all are Gaussian
+    unamplified: list[float] | None  # of one step of each, RDP over order; if all are Gaussian
     costs: Array  # of the conversion at delta, shape (orders,)
     form: Mapping[str, Any]  # a GuaranteeAnswer without its numbers
 
@@ -78,11 +81,11 @@ def _curves(
     return np.array(curves)
 
 
-def _unamplified(events: tuple[Event, ...], relation: NeighboringRelation) -> Array | None:
+def _unamplified(events: tuple[Event, ...], relation: NeighboringRelation) -> list[float] | None:
     noises = [e.mechanism.noise_multiplier for e in events if isinstance(e.mechanism, Gaussian)]
     if len(noises) < len(events):
         return None
-    return np.array([0.5 * (sensitivity_of(relation) / noise) ** 2 for noise in noises])
+    return [0.5 * (sensitivity_of(relation) / noise) ** 2 for noise in noises]
 
 
 def _form(
@@ -126,20 +129,42 @@ def read(
     delta = meter.form["delta"]
     if meter.curves is None:  # what may fail, or has no bound, is asked of the accountant each time
         return {**_form(units, relation, accept, delta), "steps": _steps(units)}
-    each = [units[event] for event in meter.events]
+    slack = 1 + 2 * (len(meter.events) + 1) * UNIT_ROUNDOFF
+    return {
+        **meter.form,
+        "epsilon": _epsilon(meter, meter.curves, units, slack),
+        "steps": _steps(units),
+        "unamplified_epsilon": _unamplified_epsilon(meter, units, delta, slack),
+    }
+
+
+def _epsilon(
+    meter: Meter, curves: Array, units: Mapping[Event, Counts], slack: float
+) -> float:
     counts = [
-        one.passes if by_pass(event) else one.steps
-        for event, one in zip(meter.events, each, strict=True)
+        units[event].passes if by_pass(event) else units[event].steps for event in meter.events
     ]
-    slack = 1 + 2 * (len(counts) + 1) * UNIT_ROUNDOFF
-    there = [index for index, count in enumerate(counts) if count]  # none of an infinite is none
-    rdp = np.array([counts[i] for i in there], dtype=np.float64) @ meter.curves[there]
-    answer = {**meter.form, "epsilon": _least(rdp * slack + meter.costs), "steps": _steps(units)}
-    if meter.unamplified is not None:
-        taken = np.array([one.steps for one in each], dtype=np.float64)
-        scale = float(taken @ meter.unamplified) * slack
-        answer["unamplified_epsilon"] = _least(scale * ORDERS * slack + meter.costs)
-    return answer
+    if len(counts) == 1:
+        rdp = counts[0] * curves[0] if counts[0] else 0 * meter.costs
+    else:
+        there = [index for index, count in enumerate(counts) if count]  # none of infinity is none
+        rdp = np.array([counts[i] for i in there], dtype=np.float64) @ curves[there]
+    return max(0.0, rounded_up(float((rdp * slack + meter.costs).min()), ulps=2))
+
+
+def _unamplified_epsilon(
+    meter: Meter, units: Mapping[Event, Counts], delta: float, slack: float
+) -> float | None:
+    """Had every step been taken with all records. Upper, at an order that is nearly the best."""
+    if meter.unamplified is None:
+        return None
+    steps = (units[event].steps for event in meter.events)
+    scale = math.fsum(n * each for n, each in zip(steps, meter.unamplified, strict=True)) * slack
+    order = 1 + math.sqrt(math.log(1 / delta) / scale) if scale else ORDER_MAX
+    order = min(max(order, ORDER_MIN), ORDER_MAX)
+    cost = math.log1p(-1 / order) - (math.log(delta) + math.log(order)) / (order - 1)
+    epsilon = (scale * order + cost) * (1 + _CONVERSION_SLACK) + _CONVERSION_SLACK
+    return max(0.0, epsilon)
 
 
 def read_filter(tally: Tally, delta: float) -> dict[str, Any]:
@@ -161,10 +186,6 @@ def read_filter(tally: Tally, delta: float) -> dict[str, Any]:
         "core_version": accounting.__version__,
         "reason": None if math.isfinite(epsilon) else REASON_NONE,
     }
-
-
-def _least(epsilons: Array) -> float:
-    return max(0.0, rounded_up(float(epsilons.min()), ulps=2))
 
 
 def _steps(units: Mapping[Event, Counts]) -> int:

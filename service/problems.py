@@ -34,12 +34,14 @@ PROBLEMS: Final[dict[str, tuple[int, str]]] = {
     "branch-exists": (409, "Another process opened this branch"),
     "run-finished": (409, "The run was closed"),
     "out-of-sequence": (409, "Steps are missing"),
+    "precondition-failed": (412, "The settings have changed since"),
     "body-too-large": (413, "The body is too large"),
     "unsupported-media-type": (415, "The body's type is not read here"),
     "host-not-allowed": (421, "The Host header is not a loopback name"),
     "invalid-request": (422, "A field is missing, unknown or out of range"),
     "too-expensive": (422, "The plan takes too long to account"),
     "unsupported-event": (422, "No accepted theorem bounds this event"),
+    "precondition-required": (428, "If-Match is missing"),
     "internal-error": (500, "The service failed"),
     "unavailable": (503, "The database does not answer now"),
 }
@@ -132,26 +134,31 @@ def invalid(errors: list[Any]) -> JSONResponse:
     return problem("invalid-request", detail, errors=faults)
 
 
+def answer(error: LedgerError | RequestValidationError | HTTPException) -> JSONResponse:
+    """The problem document of a refusal."""
+    if isinstance(error, RequestValidationError):
+        return invalid(list(error.errors()))
+    if isinstance(error, HTTPException):
+        slug = _BY_STATUS.get(error.status_code, "internal-error")
+        return problem(slug, PROBLEMS[slug][1], headers=error.headers)
+    headers = {}
+    if error.slug == "unavailable":
+        headers["Retry-After"] = str(RETRY_AFTER_SECONDS)
+    if error.slug == "unauthorized":
+        headers["WWW-Authenticate"] = "Bearer"
+    return problem(error.slug, error.detail, headers=headers, **error.extra)
+
+
 def install(app: FastAPI) -> None:
     """Answer every error with a problem document."""
 
     @app.exception_handler(LedgerError)
-    async def _refused(_request: Request, error: LedgerError) -> JSONResponse:
-        headers = {}
-        if error.slug == "unavailable":
-            headers["Retry-After"] = str(RETRY_AFTER_SECONDS)
-        if error.slug == "unauthorized":
-            headers["WWW-Authenticate"] = "Bearer"
-        return problem(error.slug, error.detail, headers=headers, **error.extra)
-
     @app.exception_handler(RequestValidationError)
-    async def _invalid(_request: Request, error: RequestValidationError) -> JSONResponse:
-        return invalid(list(error.errors()))
-
     @app.exception_handler(HTTPException)
-    async def _http(_request: Request, error: HTTPException) -> JSONResponse:
-        slug = _BY_STATUS.get(error.status_code, "internal-error")
-        return problem(slug, PROBLEMS[slug][1], headers=error.headers)
+    async def _refused(
+        _request: Request, error: LedgerError | RequestValidationError | HTTPException
+    ) -> JSONResponse:
+        return answer(error)
 
     @app.exception_handler(Exception)
     async def _failed(_request: Request, error: Exception) -> JSONResponse:

@@ -14,8 +14,8 @@ from sqlalchemy import Connection, Row, bindparam, insert, select
 
 from service.admission import (
     Placed,
-    ahead,
-    negative,
+    held_since,
+    holds,
     require_bounds,
     require_budget,
     scopes_of,
@@ -35,7 +35,7 @@ from service.ledger import CLOSED
 from service.schemas import NewReservation, to_event
 from service.shelf import Desk, Place
 from service.tables import branches, datasets, distinct_events, reservations, runs
-from service.tallies import Move, merged
+from service.tallies import Move
 
 OPEN: Final = "open"
 RELEASED: Final = "released"
@@ -171,7 +171,9 @@ class Reserve:
     ) -> None:
         if run.state in CLOSED:
             raise RunFinishedError("The run was closed; it takes no more steps.")
-        scopes = scopes_of(book, run, with_run=not run.on_plan)
+        if run.on_plan:  # what the plan holds and what a filter does must not be mixed
+            raise ConflictError("The run keeps to its plan, which is reserved as a whole.")
+        scopes = scopes_of(book, run)
         require_bounds([part], book, scopes)
         try:
             require_budget(scopes, [part], lambda steps: move_ahead(branch, part, steps))
@@ -182,10 +184,9 @@ class Reserve:
 
 def move_ahead(branch: Branch, part: Placed, steps: int | None = None) -> Move:
     """What reserving the part, or its first steps, changes."""
-    spans = branch.spans_from(branch.next_step)
-    more = [*spans, part.span(steps)] if steps != 0 else spans
-    before = ahead(branch.open_pass, spans)
-    return Move(reserved=merged([ahead(branch.open_pass, more), negative(before)]))
+    step, open_pass = branch.next_step, branch.open_pass
+    more = [part.span(steps)] if steps != 0 else []
+    return held_since(holds(branch, step, open_pass), holds(branch, step, open_pass, more))
 
 
 def insert_lease(
@@ -294,12 +295,12 @@ def give_back(
     """Hold no step of a reservation from `end` on: from here on nothing is refused."""
     book, run = desk.run(run_name)
     branch = desk.branch(run, branch_name)
-    before = ahead(branch.open_pass, branch.spans_from(branch.next_step))
+    before = holds(branch, branch.next_step, branch.open_pass)
     for lease in branch.leases:
         if lease.id == reservation:
             lease.end_step, lease.state = end, state
-    after = ahead(branch.open_pass, branch.spans_from(branch.next_step))
-    book.take(run, Move(reserved=merged([after, negative(before)])), {})
+    after = holds(branch, branch.next_step, branch.open_pass)
+    book.take(run, held_since(before, after), {})
     if run.scope is not None:
         book.notes.runs[run.id] = run
     desk.connection.execute(

@@ -222,6 +222,15 @@ class NewReservation(Wire):
     ttl_seconds: Ttl
 
 
+class NewCorrection(StepMessage):
+    """What recorded steps really were."""
+
+    branch: Name = "main"
+    first_step: Step
+    steps: Steps
+    reason: Text
+
+
 class ReservationRelease(Wire):
     """What a trainer attests of a reservation."""
 

@@ -50,6 +50,11 @@ class Settings(BaseSettings):
         """A variable of the environment names several things, with commas or spaces between."""
         return tuple(value.replace(",", " ").split()) if isinstance(value, str) else value
 
+    @field_validator("budget_thresholds")
+    @classmethod
+    def _in_order(cls, value: tuple[float, ...]) -> tuple[float, ...]:
+        return tuple(sorted(set(value)))
+
     @property
     def database_address(self) -> str:
         """The database's URL, with the password from its file if there is one.

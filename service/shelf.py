@@ -4,6 +4,8 @@ import json
 import secrets
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Sequence
+from datetime import datetime
+from functools import partial
 from typing import Any, Final
 
 from sqlalchemy import Connection, Row, bindparam, func, or_, select
@@ -12,14 +14,14 @@ import accounting
 from accounting.balances import OpenPass
 from accounting.events import Event, NeighboringRelation
 from accounting.guarantees import Status
-from service import bulk, incidents
+from service import bulk, excess, incidents
 from service.books import UNITS_MAX, Book, Branch, Lease, Notes, RunBook
 from service.budgets import accept_of, dataset_filter, dataset_scope, run_filter, run_scope
 from service.clock import utc
 from service.documents import content_of, event_of, plan_of
 from service.errors import BudgetExhaustedError, NotFoundError
 from service.incidents import Incident, Kind, Sparing
-from service.lineage import restated
+from service.lineage import restated, seen_as
 from service.tables import (
     branches,
     datasets,
@@ -212,6 +214,13 @@ class Desk:
         self.connection = connection
         self.shelf = shelf
         self.changed: set[int] = set()
+        self._moment: tuple[datetime, object] | None = None
+
+    def stored(self, moment: datetime) -> object:
+        """A time as the database takes it; the same for a whole transaction."""
+        if self._moment is None or self._moment[0] != moment:
+            self._moment = (moment, bulk.stored(self.connection, moment))
+        return self._moment[1]
 
     def run(self, name: str) -> tuple[Book, RunBook]:
         """A run and its dataset.
@@ -253,7 +262,9 @@ class Desk:
         rows = list(self.connection.execute(_RUNS, {"names": names}))
         ids = [row.id for row in rows]
         sizes = {row[0]: row[1:] for row in self.connection.execute(_UNIT_COUNTS, {"ids": ids})}
-        few = [one for one in ids if sizes.get(one, (0, 0))[0] <= UNITS_MAX]
+        # What a correction adds is not in a run's units, but in the sums of the filters.
+        corrected = excess.corrected_runs(self.connection, ids)
+        few = [one for one in ids if sizes.get(one, (0, 0))[0] <= UNITS_MAX and one not in corrected]
         units = defaultdict(list)
         for unit in self.connection.execute(_UNITS, {"ids": few}):
             units[unit.run_id].append(unit)
@@ -377,7 +388,24 @@ def tally_of(connection: Connection, row: Row[Any]) -> Tally:
         if counts.dataset_id != row.id:
             move = restated(move, relation=relation, exactly_one=below[counts.dataset_id])
         tally.apply(move)
+    _charge_corrections(connection, tally, row, below, sizes, stored=fresh)
     return tally
+
+
+def _charge_corrections(
+    connection: Connection,
+    tally: Tally,
+    row: Row[Any],
+    below: dict[int, bool],
+    sizes: dict[int, int],
+    *,
+    stored: bool,
+) -> None:
+    """Count what corrections of a dataset, and of those that were made from it, add."""
+    for one in excess.of_datasets(connection, sizes):
+        exactly_one = one.dataset_id == row.id or below[one.dataset_id]
+        view = partial(seen_as, relation=tally.relation, exactly_one=exactly_one)
+        excess.charge(tally, [one], view=view, stored=stored)
 
 
 def _move(row: Row[Any], event: Event) -> Move:
@@ -411,7 +439,7 @@ def _run_book(
             row, _run_tally(connection, row, book.relation, book.accept, book.dataset_size)
         ),
         plan=plan_of(row.plan, book.dataset_size) if row.on_plan else None,
-        on_plan=bool(row.on_plan),
+        on_plan=row.on_plan,
         units=units,
         steps=steps,
     )
@@ -438,6 +466,7 @@ def _run_tally(
     query = _UNITS.where(or_(distinct_events.c.by_pass, not fresh))
     for unit in connection.execute(query, {"ids": [row.id]}):
         tally.apply(_move(unit, event_of(unit.content, dataset_size)))
+    excess.charge(tally, excess.of_run(connection, row, dataset_size), stored=fresh)
     return tally
 
 
@@ -523,4 +552,4 @@ def _branch_row(branch: Branch, ids: dict[Event, int]) -> tuple[Any, ...]:
 
 def _run_row(run: RunBook) -> tuple[Any, ...]:
     totals = run.scope.tally.stored() if run.scope else None
-    return run.state, run.reopened, run.on_plan if run.plan else None, totals, _VERSION, run.id
+    return run.state, run.reopened, run.on_plan, totals, _VERSION, run.id

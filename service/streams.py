@@ -107,7 +107,9 @@ class Feed:
 
     def moved(self, datasets: Iterable[int]) -> None:
         """Say, from any thread, that datasets changed; costs nothing while nobody watches."""
-        if self._waking or not any(one in self._watches for one in datasets):
+        if not self._watches or self._waking:
+            return
+        if not any(one in self._watches for one in datasets):
             return
         self._waking = True
         with suppress(RuntimeError):  # the loop was closed: nobody watches any more

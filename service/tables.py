@@ -61,8 +61,9 @@ datasets = Table(
     # JSON: the kind of filter, its orders and weights. Fixed at creation, budget or not, for an
     # order that was chosen after answers were seen would prove nothing.
     Column("budget_filter", Text),
-    # How many budgets answers were seen under, and how often any setting changed (If-Match).
-    Column("budget_revision", Integer, nullable=False, server_default=text("1")),
+    # How often the limit was set anew after answers were seen, and how often any setting was
+    # (If-Match).
+    Column("budget_revision", Integer, nullable=False, server_default=text("0")),
     Column("revision", Integer, nullable=False, server_default=text("1")),
     Column("accept", Text, nullable=False),  # JSON list of statuses
     Column("rows_per_parent_record", String(16)),  # attested where the dataset has parents

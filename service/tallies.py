@@ -12,9 +12,10 @@ from typing import Final
 
 from accounting.balances import Balance, pass_length
 from accounting.events import Event, NeighboringRelation
-from accounting.filters import Filter, Total, plus, times
+from accounting.filters import Filter, Total, plus
 from accounting.guarantees import Status
 
+READINGS_MAX: Final = 4  # before and after a move, spent and held
 COSTS_MAX: Final = 1024  # remembered by one tally; beyond, they are worked out again
 
 
@@ -32,6 +33,7 @@ class Counts:
 
 NONE = Counts()
 Change = Mapping[Event, Counts]  # counts may be negative: a reservation shrinks as it is used
+NOTHING: Final[Change] = {}
 
 
 @lru_cache(maxsize=8192)
@@ -46,6 +48,13 @@ class Move:
 
     recorded: Change = field(default_factory=dict)
     reserved: Change = field(default_factory=dict)
+    # Of the latter, what the run's own budget counts: not its plan. None for all of it.
+    own: Change | None = None
+
+    @property
+    def of_run(self) -> "Move":
+        """The same in the run's own budget."""
+        return self if self.own is None else Move(recorded=self.recorded, reserved=self.own)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +63,26 @@ class Sums:
 
     spent: Total
     held: Total
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a filter says of a total."""
+
+    admitted: bool
+    epsilon: float  # nats at the filter's delta, upper
+
+
+@dataclass(frozen=True, slots=True)
+class _Next:
+    """A tally after a move."""
+
+    move: Move
+    recorded: Total
+    reserved: Total
+    passes: Change
+    reserved_passes: Change
+    sums: Sums
 
 
 @dataclass(slots=True, kw_only=True)
@@ -68,7 +97,9 @@ class Tally:
     passes: dict[Event, Counts] = field(default_factory=dict)  # recorded
     reserved_passes: dict[Event, Counts] = field(default_factory=dict)
     _sums: Sums | None = None
+    _next: _Next | None = None  # what was worked out for a move that may be taken
     _costs: dict[Event, Total] = field(default_factory=dict)
+    _readings: dict[Total, Reading] = field(default_factory=dict)
 
     def cost(self, event: Event) -> Total:
         """What one unit of the event adds."""
@@ -86,26 +117,43 @@ class Tally:
             if self._sums is None:
                 self._sums = self._add(self.recorded, self.reserved, {}, {})
             return self._sums
+        if self._next is None or self._next.move is not move:
+            self._next = self._after(move)
+        return self._next.sums
+
+    def apply(self, move: Move) -> None:
+        """Take a move in."""
+        after = self._next if self._next and self._next.move is move else self._after(move)
+        self.recorded, self.reserved, self._sums = after.recorded, after.reserved, after.sums
+        add_to(self.passes, after.passes)
+        add_to(self.reserved_passes, after.reserved_passes)
+        self._next = None
+
+    def reading(self, total: Total) -> Reading:
+        """Whether the filter admits a total, and the epsilon that it stands for."""
+        found = self._readings.get(total)
+        if found is None:
+            if len(self._readings) >= READINGS_MAX:
+                self._readings.clear()
+            found = Reading(self.filter.admits(total), self.filter.spent(total))
+            self._readings[total] = found
+        return found
+
+    def _after(self, move: Move) -> _Next:
         recorded, passes = self._split(self.recorded, move.recorded)
         reserved, reserved_passes = self._split(self.reserved, move.reserved)
-        return self._add(recorded, reserved, passes, reserved_passes)
+        sums = self._add(recorded, reserved, passes, reserved_passes)
+        return _Next(move, recorded, reserved, passes, reserved_passes, sums)
 
-    def apply(self, move: Move, sums: Sums | None = None) -> None:
-        """Take a move in; its sums if they are known."""
-        self.recorded, passes = self._split(self.recorded, move.recorded)
-        self.reserved, reserved_passes = self._split(self.reserved, move.reserved)
-        _merge(self.passes, passes)
-        _merge(self.reserved_passes, reserved_passes)
-        self._sums = sums
-
-    def _split(self, start: Total, change: Change) -> tuple[Total, dict[Event, Counts]]:
+    def _split(self, start: Total, change: Change) -> tuple[Total, Change]:
         """The sum of what counts by step, and what counts by pass."""
         passes: dict[Event, Counts] = {}
         for event, counts in change.items():
             if by_pass(event):
                 passes[event] = counts
             else:
-                start = plus(start, times(self.cost(event), counts.steps))
+                steps, cost = counts.steps, self.cost(event)
+                start = tuple([x + y * steps for x, y in zip(start, cost, strict=True)])
         return start, passes
 
     def _add(
@@ -118,8 +166,8 @@ class Tally:
         held = plus(recorded, reserved)
         if not (self.passes or self.reserved_passes or passes or reserved_passes):
             return Sums(recorded, held)
-        spent = _merge(dict(self.passes), passes)
-        ahead = _merge(_merge(dict(spent), self.reserved_passes), reserved_passes)
+        spent = add_to(dict(self.passes), passes)
+        ahead = add_to(add_to(dict(spent), self.reserved_passes), reserved_passes)
         return Sums(plus(recorded, self._whole(spent)), plus(held, self._whole(ahead)))
 
     def _whole(self, counts: Mapping[Event, Counts]) -> Total:
@@ -134,7 +182,8 @@ class Tally:
         return json.dumps([self.recorded, self.reserved], separators=(",", ":"))
 
 
-def _merge(into: dict[Event, Counts], more: Mapping[Event, Counts]) -> dict[Event, Counts]:
+def add_to(into: dict[Event, Counts], more: Change) -> dict[Event, Counts]:
+    """Add a change to a balance, in place."""
     for event, counts in more.items():
         total = into.get(event, NONE) + counts
         if total == NONE:
@@ -163,5 +212,5 @@ def merged(changes: Iterable[Change]) -> dict[Event, Counts]:
     """Several changes as one."""
     total: dict[Event, Counts] = {}
     for change in changes:
-        _merge(total, change)
+        add_to(total, change)
     return total

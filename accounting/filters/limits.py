@@ -137,7 +137,7 @@ def approximate_dp_filter_epsilon(*, squares: float, delta_slack: float) -> floa
 
 def squares_limit(*, epsilon: float, delta_slack: float) -> float:
     """The largest S at which approximate_dp_filter_epsilon is epsilon. Lower; never cancels."""
-    if not (0 <= epsilon < math.inf and 0 < delta_slack < 1):
+    if not 0 <= epsilon < math.inf:
         return -1.0
     slack = -2 * math.log(delta_slack)
     root = 2 * epsilon / (math.sqrt(slack + 2 * epsilon) + math.sqrt(slack))

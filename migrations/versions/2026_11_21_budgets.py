@@ -71,7 +71,7 @@ def _filters(table: str) -> None:
 
 def _widen_datasets() -> None:
     op.add_column("datasets", sa.Column("budget_filter", sa.Text(), nullable=True))
-    for name, default in (("budget_revision", "1"), ("revision", "1")):
+    for name, default in (("budget_revision", "0"), ("revision", "1")):
         default_text = sa.text(default)
         op.add_column(
             "datasets", sa.Column(name, sa.Integer(), server_default=default_text, nullable=False)
@@ -145,7 +145,7 @@ def _create_settings_changes() -> None:
         sa.text(
             "INSERT INTO settings_changes (dataset_id, revision, budget_epsilon, budget_delta, "
             "budget_revision, accept, reason, changed_by, sequence, changed_at) "
-            "SELECT id, 1, budget_epsilon, budget_delta, 1, accept, 'creation', 'unknown', 0, "
+            "SELECT id, 1, budget_epsilon, budget_delta, 0, accept, 'creation', 'unknown', 0, "
             "created_at FROM datasets"
         )
     )

@@ -1,16 +1,19 @@
 """Datasets: what is protected, and what was spent on it."""
 
-from fastapi import APIRouter, Response
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Response
 from sqlalchemy import select
 
-from service import catalog, readings, registration
+from service import catalog, readings, registration, settings_changes
 from service.answers import DatasetAnswer, DatasetGuarantee, DatasetPage
 from service.auth import Admin, Viewer
 from service.database import snapshot, transaction
 from service.http import StrictRoute
 from service.readings import Question
 from service.routes.parameters import Database, Guarantees, Pages, PathName, token_of
-from service.schemas import NewDataset
+from service.schemas import DatasetChange, NewDataset
+from service.settings_changes import SettingsPage, etag
 from service.tables import datasets
 
 router = APIRouter(prefix="/v1/datasets", route_class=StrictRoute, tags=["datasets"])
@@ -39,10 +42,44 @@ def list_datasets(query: Pages, database: Database, _caller: Viewer) -> DatasetP
 
 
 @router.get("/{dataset}")
-def get_dataset(dataset: PathName, database: Database, _caller: Viewer) -> DatasetAnswer:
-    """A dataset with what is spent, reserved and remaining."""
+def get_dataset(
+    dataset: PathName, database: Database, _caller: Viewer, response: Response
+) -> DatasetAnswer:
+    """A dataset with what is spent, reserved and remaining; its settings' revision as ETag."""
     with snapshot(database) as connection:
-        return catalog.dataset_answer(connection, catalog.find_dataset(connection, dataset))
+        answer = catalog.dataset_answer(connection, catalog.find_dataset(connection, dataset))
+    response.headers["ETag"] = etag(answer.revision)
+    return answer
+
+
+@router.patch("/{dataset}")
+def change_dataset(
+    dataset: PathName,
+    change: DatasetChange,
+    database: Database,
+    caller: Admin,
+    response: Response,
+    if_match: Annotated[str | None, Header()] = None,
+) -> DatasetAnswer:
+    """Change a limit or what is accepted, for a reason; If-Match names the settings' revision."""
+    with transaction(database) as connection:
+        answer = settings_changes.change(
+            connection, dataset, change, if_match=if_match, by=caller.name
+        )
+    response.headers["ETag"] = etag(answer.revision)
+    return answer
+
+
+@router.get("/{dataset}/settings")
+def list_settings(
+    dataset: PathName, query: Pages, database: Database, _caller: Viewer
+) -> SettingsPage:
+    """Every revision of a dataset's settings, the oldest first."""
+    with snapshot(database) as connection:
+        found, after = settings_changes.history(
+            connection, dataset, after=query.after, size=query.page_size
+        )
+    return SettingsPage(settings=found, next_page_token=token_of(after))
 
 
 @router.get("/{dataset}/guarantee")

@@ -1,27 +1,29 @@
 """Events: the one write path a trainer uses at every step."""
 
 import json
-from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from fastapi import APIRouter, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.exceptions import RequestValidationError
-from fastapi.routing import APIRoute
 from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import Engine
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from service import ledger
+from service import ledger, problems
 from service.answers import AppendAnswer
-from service.auth import Scope, Trainer, current
+from service.auth import Scope as Role
+from service.auth import Trainer, current
 from service.database import snapshot
-from service.errors import InvalidRequestError, UnsupportedMediaTypeError
+from service.errors import InvalidRequestError, LedgerError, UnsupportedMediaTypeError
 from service.http import JSON, NDJSON, media_type, parse_json
 from service.ledger import Append
-from service.routes.parameters import AppendQuery, Appends, Database, PathName, path_name
+from service.routes.parameters import AppendQuery, Appends, Database, PathName, require_name
 from service.schemas import LINES_MAX, EventBatch, EventMessage
 
 INLINE_BYTES: Final = 16 * 1024  # read without a thread: less than a millisecond
+PARTS: Final = 4  # of /v1/runs/{run}/events
 _LINE: Final = TypeAdapter(EventMessage)
 _BODY: Final[dict[str, Any]] = {
     "required": True,
@@ -33,34 +35,7 @@ _BODY: Final[dict[str, Any]] = {
 _DEFAULTS: Final = AppendQuery()
 
 
-async def _append(request: Request) -> Response:
-    state = request.app.state
-    await current(state.keys)
-    state.keys.caller(request).require(Scope.TRAINER)
-    run = path_name(request, "run")
-    query = _query(request)
-    body = await request.body()
-    kind = media_type(request)
-    if len(body) <= INLINE_BYTES:
-        append = _read(run, query, kind, body)
-    else:
-        append = await run_in_threadpool(_read, run, query, kind, body)
-    if len(append.events) > 1:
-        await run_in_threadpool(_prepare, state.engine, append)
-    answer = await state.writer.write(append)
-    status = 201 if answer["accepted"] else 200
-    return Response(json.dumps(answer), status, media_type=JSON)
-
-
-class DirectRoute(APIRoute):
-    """The route of every step: what FastAPI would resolve for it costs more than the step."""
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Handle requests ourselves; the endpoint's signature still describes them."""
-        return _append
-
-
-router = APIRouter(prefix="/v1/runs", route_class=DirectRoute, tags=["events"])
+router = APIRouter(prefix="/v1/runs", tags=["events"])
 
 
 @router.post(
@@ -73,7 +48,61 @@ async def append_events(
     run: PathName, query: Appends, database: Database, _caller: Trainer, request: Request
 ) -> Response:
     """Record or charge a batch of events, all or none; 200 when all were recorded before."""
-    raise NotImplementedError  # DirectRoute answers instead
+    raise NotImplementedError  # DirectAppends answers, this describes it
+
+
+class DirectAppends:
+    """ASGI middleware: answers the route of every step itself.
+
+    What the framework would do to find it, and to resolve and check what it takes, costs more than
+    to record the step.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one connection."""
+        run = _run_of(scope)
+        if run is None:
+            await self.app(scope, receive, send)
+            return
+        scope["routine"] = True  # the ledger itself is the log of what is recorded
+        request = Request(scope, receive)
+        try:
+            response = await _append(request, run)
+        except (LedgerError, RequestValidationError, HTTPException) as error:
+            response = problems.answer(error)
+        await response(scope, receive, send)
+
+
+def _run_of(scope: Scope) -> str | None:
+    """The run that steps are sent to, where the request is that one."""
+    if scope["type"] != "http" or scope["method"] != "POST":
+        return None
+    empty, *parts = scope["path"].split("/")
+    if len(parts) != PARTS or (empty, parts[0], parts[1], parts[3]) != ("", "v1", "runs", "events"):
+        return None
+    return str(parts[2])
+
+
+async def _append(request: Request, run: str) -> Response:
+    state = request.app.state
+    await current(state.keys)
+    state.keys.caller(request).require(Role.TRAINER)
+    require_name(run, "path.run")
+    query = _query(request)
+    body = await request.body()
+    kind = media_type(request)
+    if len(body) <= INLINE_BYTES:
+        append = _read(run, query, kind, body)
+    else:
+        append = await run_in_threadpool(_read, run, query, kind, body)
+    if len(append.events) > 1:
+        await run_in_threadpool(_prepare, state.engine, append)
+    answer = await state.writer.write(append)
+    status = 201 if answer["accepted"] else 200
+    return Response(json.dumps(answer), status, media_type=JSON)
 
 
 def _query(request: Request) -> AppendQuery:

@@ -14,16 +14,14 @@ from service.schemas import NAME_PATTERN, valid_name
 PathName = Annotated[str, Path(pattern=NAME_PATTERN)]
 
 
-def path_name(request: Request, parameter: str) -> str:
-    """A name in the path, where no endpoint's signature reads it.
+def require_name(text: str, location: str) -> None:
+    """Refuse what cannot name anything, where no endpoint's signature reads it.
 
     Raises:
-        InvalidRequestError: it cannot name anything.
+        InvalidRequestError: it names the location.
     """
-    text: str = request.path_params[parameter]
     if not valid_name(text):
-        raise InvalidRequestError(f"path.{parameter}", f"must match {NAME_PATTERN}")
-    return text
+        raise InvalidRequestError(location, f"must match {NAME_PATTERN}")
 
 
 async def _engine(request: Request) -> Engine:
@@ -53,6 +51,12 @@ class RunGuaranteeQuery(GuaranteeQuery):
     """What is asked of a run's guarantee."""
 
     branch: str | None = Field(default=None, pattern=NAME_PATTERN)
+
+
+class ExplanationQuery(Parameters):
+    """At which delta to explain."""
+
+    delta: float | None = Field(default=None, gt=0, lt=1)
 
 
 class HistoryQuery(Parameters):
@@ -113,6 +117,7 @@ def token_of(after: int | None) -> str | None:
 
 Guarantees = Annotated[GuaranteeQuery, Query()]
 RunGuarantees = Annotated[RunGuaranteeQuery, Query()]
+Explanations = Annotated[ExplanationQuery, Query()]
 Histories = Annotated[HistoryQuery, Query()]
 Curves = Annotated[CurveQuery, Query()]
 Pages = Annotated[PageQuery, Query()]

@@ -3,7 +3,7 @@
 from fastapi import APIRouter, Response
 from sqlalchemy import select
 
-from service import branching, catalog, profiles, readings, registration
+from service import branching, catalog, planned, profiles, readings, registration
 from service import releases as shown
 from service.answers import (
     BranchAnswer,
@@ -37,10 +37,10 @@ router = APIRouter(prefix="/v1/runs", route_class=StrictRoute, tags=["runs"])
 @router.post("", status_code=201)
 def create_run(new: NewRun, database: Database, _caller: Trainer, response: Response) -> RunAnswer:
     """Register a run; 200 when the same request registered it before."""
-    with snapshot(database) as connection:  # a plan's epsilon may take time; no lock is held
-        plan_epsilon = registration.certified(connection, new)
+    with snapshot(database) as connection:  # this may take time; no lock is held
+        certificate = planned.certified(connection, new)
     with transaction(database) as connection:
-        answer, created = registration.create_run(connection, new, plan_epsilon=plan_epsilon)
+        answer, created = registration.create_run(connection, new, certificate=certificate)
     response.status_code = 201 if created else 200
     return answer
 

@@ -233,7 +233,7 @@ def test_a_filter_spends_the_same_whatever_unproved_status_is_accepted() -> None
     for event, relation in itertools.product(EVENTS, NeighboringRelation):
         balance = balance_with(event)
         spent = [
-            held.spent(balance, relation=relation, accept=accept)
+            held.total(balance, relation=relation, accept=accept)
             for accept in (ACCEPTABLE, ACCEPTABLE | NEVER)
         ]
         assert spent[0] == spent[1]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from accounting.accountants import guarantee
-from accounting.balances import Balance, balance_of
+from accounting.balances import balance_of
 from accounting.bounds import failure
 from accounting.domination import pld_bounds
 from accounting.events import (
@@ -24,7 +24,7 @@ from accounting.events import (
     TruncatedPoisson,
     WithReplacement,
 )
-from accounting.filters import RenyiFilter, best_order
+from accounting.filters import RenyiFilter, best_order, times
 from accounting.guarantees import ACCEPTABLE
 from accounting.pld.bracket import epsilon_bracket
 from accounting.pld.pairs import SampledGaussianPair
@@ -165,13 +165,11 @@ def test_copies_that_a_curve_leaves_out_are_a_failure_that_a_budget_provides_for
     bounds = renyi_bounds(event, REPLACE_ONE)
     assert failure(bounds[:1]) == beyond
     budget = RenyiFilter(order=best_order(epsilon=3.0, delta=1e-5), epsilon=3.0, delta=1e-5)
-    spent = budget.spent(Balance(steps={event: 100}), relation=REPLACE_ONE, accept=ACCEPTABLE)
-    assert 0 < spent < math.inf
+    cost = budget.cost(event, relation=REPLACE_ONE, accept=ACCEPTABLE)
+    assert 0 < budget.spent(times(cost, 100)) < math.inf
     # More steps than the failures' share of delta allows are not admitted.
     many = math.ceil(2e-11 / beyond)
-    assert math.isinf(
-        budget.spent(Balance(steps={event: many}), relation=REPLACE_ONE, accept=ACCEPTABLE)
-    )
+    assert math.isinf(budget.spent(times(cost, many)))
 
 
 # The general theorem for samples of fixed size, against values from elsewhere

@@ -1,0 +1,131 @@
+"""Where a dataset comes from, said once at its creation: its parents, and what was spent before."""
+
+from collections.abc import Sequence
+from hashlib import sha256
+from typing import Any, Final
+
+from sqlalchemy import Connection, Row, Table, insert, select
+
+from service.answers import EVERY_STEP
+from service.branching import insert_branch
+from service.catalog import find_dataset, find_run
+from service.clock import now
+from service.database import upsert
+from service.documents import MAIN, spans_of
+from service.errors import ConflictError, InvalidRequestError
+from service.ledger import Append
+from service.schemas import EventMessage, NewDataset, PlannedEvent
+from service.shelf import Shelf
+from service.tables import lineage, runs
+
+OPENING: Final = "opening"  # the writer, and what the name of the run begins with
+NAME_LENGTH: Final = 63  # of a run, at most
+_SAME: Final = ("neighboring_relation", "privacy_unit")  # in a dataset and its parents
+
+
+def insert_named(connection: Connection, table: Table, values: dict[str, Any]) -> bool:
+    """Insert a row unless one of that name is there; whether it was inserted."""
+    statement = upsert(connection.dialect.name, table).values(values).on_conflict_do_nothing()
+    return connection.execute(statement.returning(table.c.id)).first() is not None
+
+
+def insert_lineage(connection: Connection, dataset: Row[Any], new: NewDataset) -> None:
+    """Say what a dataset was made from, at any remove.
+
+    Raises:
+        NotFoundError: there is no such parent.
+        InvalidRequestError: a parent is the dataset itself or has another relation or unit, nothing
+            is attested, or a record further up could have more than one row.
+    """
+    if bool(new.parents) != (new.rows_per_parent_record is not None):
+        raise InvalidRequestError(
+            "body.rows_per_parent_record",
+            "must attest, where there are parents, that each of their records has at_most_one or "
+            "exactly_one row, made from that record alone",
+        )
+    exactly_one = new.rows_per_parent_record == "exactly_one"
+    rows: dict[int, dict[str, Any]] = {}
+    for index, name in enumerate(new.parents):
+        parent = find_dataset(connection, name)
+        location = f"body.parents[{index}]"
+        _require_fitting(parent, dataset, location)
+        for row in _rows(connection, dataset, parent, exactly_one):
+            if row["ancestor_id"] in rows:
+                raise InvalidRequestError(
+                    location, "shares an ancestor with another: its records may have two rows"
+                )
+            rows[row["ancestor_id"]] = row
+    if rows:
+        connection.execute(insert(lineage), list(rows.values()))
+
+
+def _require_fitting(parent: Row[Any], dataset: Row[Any], location: str) -> None:
+    if parent.id == dataset.id:
+        raise InvalidRequestError(location, "must be another dataset")
+    for column in _SAME:
+        if getattr(parent, column) != getattr(dataset, column):
+            raise InvalidRequestError(location, f"must have the same {column}")
+
+
+def _rows(
+    connection: Connection, dataset: Row[Any], parent: Row[Any], exactly_one: bool
+) -> list[dict[str, Any]]:
+    """What the lineage says of one parent and of all that it was made from."""
+    above = connection.execute(select(lineage).where(lineage.c.dataset_id == parent.id)).all()
+    found = [(parent.id, True, exactly_one)]
+    found += [(one.ancestor_id, False, exactly_one and one.exactly_one) for one in above]
+    return [
+        {"dataset_id": dataset.id, "ancestor_id": ancestor, "parent": direct, "exactly_one": exact}
+        for ancestor, direct, exact in found
+    ]
+
+
+def opening_name(dataset_name: str) -> str:
+    """The run that holds what was spent before the ledger."""
+    name = f"{OPENING}.{dataset_name}"
+    if len(name) <= NAME_LENGTH:
+        return name
+    # Long names may begin alike.
+    return f"{name[: NAME_LENGTH - 17]}-{sha256(dataset_name.encode()).hexdigest()[:16]}"
+
+
+def open_balance(connection: Connection, dataset: Row[Any], events: Sequence[PlannedEvent]) -> None:
+    """Record what was spent before the ledger as a run of its own, which is closed at once.
+
+    Raises:
+        InvalidRequestError: the events do not fit the dataset.
+        ConflictError: there is a run of that name.
+    """
+    size, location = dataset.dataset_size, "body.opening_balance"
+    spans_of(events, dataset_size=size, first_step=0, location=location)
+    run_id = _insert_run(connection, dataset, opening_name(dataset.name))
+    messages, first = [], 0
+    for event in events:
+        messages.append(EventMessage.model_construct(**{**dict(event), "first_step": first}))
+        first += event.steps
+    append = Append(
+        run_name=opening_name(dataset.name), branch_name=MAIN, mode="record", events=messages
+    )
+    desk = Shelf().open(connection, [append.place])
+    append.apply(desk, now())
+    desk.write()
+    connection.execute(runs.update().where(runs.c.id == run_id).values(state="finished"))
+
+
+def _insert_run(connection: Connection, dataset: Row[Any], name: str) -> int:
+    values = {
+        "name": name,
+        "dataset_id": dataset.id,
+        "writer": OPENING,
+        "release": EVERY_STEP,
+        "assumptions": "{}",
+        "labels": "{}",
+        "request": "{}",
+        "state": "active",
+        "created_at": now(),
+    }
+    if not insert_named(connection, runs, values):
+        raise ConflictError(f"There is a run named {name}, which the opening balance needs.")
+    run_id: int = find_run(connection, name).id
+    insert_branch(connection, run_id, name=MAIN, writer=OPENING, from_step=0)
+    return run_id

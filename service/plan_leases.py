@@ -1,0 +1,106 @@
+"""A plan's place in its dataset's budget: reserved as a whole, and returned at the run's end.
+
+Its leases have no name and never expire. The run's own budget does not count them: the plan itself
+holds that one.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final
+
+from accounting.events import Span
+from service import bulk
+from service.admission import (
+    Placed,
+    ahead,
+    held_since,
+    holds,
+    require_budget,
+    scopes_of,
+    uncounted,
+)
+from service.books import Book
+from service.documents import MAIN
+from service.errors import UnsupportedEventError
+from service.planned import leading
+from service.reservations import OPEN, RELEASED
+from service.shelf import Desk
+from service.tables import reservations
+from service.tallies import Move
+
+_COLUMNS: Final = (
+    "dataset_id", "run_id", "branch_id", "event_id", "first_step", "steps", "end_step", "state",
+    "request", "created_at",
+)  # fmt: skip
+
+
+def reserve_plan(desk: Desk, run_name: str, spans: Sequence[Span], moment: datetime) -> None:
+    """Reserve a whole plan in every budget but its run's own.
+
+    Raises:
+        UnsupportedEventError: some budget's filter cannot count an event of it.
+        BudgetExhaustedError: it does not fit; the transaction is to be undone.
+    """
+    book, run = desk.run(run_name)
+    branch = desk.branch(run, MAIN)
+    scopes = scopes_of(book, run, with_run=False)
+    parts = _parts(spans)
+    for part in parts:
+        if reason := uncounted(part.event, book, scopes):
+            raise UnsupportedEventError(part.index, reason, where="plan")
+
+    def moved(steps: int | None) -> Move:
+        some = spans if steps is None else leading(spans, steps)
+        return Move(reserved=ahead(branch.open_pass, some), own={})
+
+    require_budget(scopes, parts, moved)
+    _insert(desk, book, run.id, branch.id, parts, moment)
+    book.take(run, moved(None), {})
+    desk.write()
+
+
+def _parts(spans: Sequence[Span]) -> list[Placed]:
+    parts: list[Placed] = []
+    first_step = 0
+    for index, span in enumerate(spans):
+        parts.append(Placed(first_step=first_step, event=span.event, steps=span.steps, index=index))
+        first_step += span.steps
+    return parts
+
+
+def _insert(
+    desk: Desk, book: Book, run_id: int, branch_id: int, parts: Sequence[Placed], moment: datetime
+) -> None:
+    ids = desk.event_ids(book, [part.event for part in parts])
+    made = desk.stored(moment)
+    rows = [
+        (
+            book.id,
+            run_id,
+            branch_id,
+            ids[part.event],
+            part.first_step,
+            part.steps,
+            part.end,
+            OPEN,
+            "{}",
+            made,
+        )  # fmt: skip
+        for part in parts
+    ]
+    bulk.insert(desk.connection, reservations, _COLUMNS, rows)
+
+
+def return_plan(desk: Desk, run_name: str) -> None:
+    """Hold no step of a run's plan any longer."""
+    book, run = desk.run(run_name)
+    branch = desk.branch(run, MAIN)
+    before = holds(branch, branch.next_step, branch.open_pass)
+    for lease in branch.leases:
+        if lease.name is None and lease.state == OPEN:
+            lease.end_step = max(lease.first_step, branch.next_step)
+            lease.state = RELEASED
+            book.notes.leases[lease.id] = lease
+    after = holds(branch, branch.next_step, branch.open_pass)
+    book.take(run, held_since(before, after), {})
+    desk.write()

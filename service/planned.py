@@ -1,0 +1,116 @@
+"""Plans that hold their run's own budget: what is certified of them, and what they declare.
+
+docs/theory/plans.md proves what such a budget holds while its run keeps to the plan, and after.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import Connection, Row, bindparam, select
+
+from accounting import accountants
+from accounting.accountants import BEST
+from accounting.balances import Balance, balance_of
+from accounting.events import NeighboringRelation, Span
+from accounting.guarantees import Status
+from service.budgets import accept_of, dataset_filter
+from service.catalog import find_dataset
+from service.documents import plan_of, spans_of
+from service.schemas import NewRun
+from service.tables import runs
+
+BISECTIONS_MAX: Final = 30  # of a refused plan: finds its last step among 1e9
+DISTINCT_MAX: Final = 32  # beyond so many different events each look takes too long but at orders
+
+_TAKEN: Final = select(runs.c.id).where(runs.c.name == bindparam("named"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Certificate:
+    """What is certified of a whole plan."""
+
+    epsilon: float  # nats at its budget's delta, upper; infinite where no bound is accepted
+    delta: float  # at its budget's epsilon, upper
+    accept: frozenset[Status]  # what its bounds may rest on
+    admissible_steps: int  # so many leading steps are within the budget
+
+    def taken(self) -> dict[str, float]:
+        """What is stored beside the filter that holds the budget once the plan is left."""
+        return {"epsilon": self.epsilon, "delta": self.delta}
+
+
+def holds_budget(new: NewRun) -> bool:
+    """Whether the run's plan is to hold the run's own budget."""
+    return new.plan is not None and new.budget is not None
+
+
+def certified(connection: Connection, new: NewRun) -> Certificate | None:
+    """What is certified of the plan that is to hold a run's own budget; this may take seconds.
+
+    Returns:
+        The certificate; None without such a plan, or where the name is taken already.
+
+    Raises:
+        NotFoundError: there is no such dataset.
+        InvalidRequestError: the plan does not fit the dataset.
+    """
+    if new.plan is None or new.budget is None:
+        return None
+    dataset = find_dataset(connection, new.dataset)
+    spans = spans_of(new.plan, dataset_size=dataset.dataset_size, first_step=0, location="plan")
+    if connection.execute(_TAKEN, {"named": new.name}).first() is not None:
+        return None
+    relation, accept = NeighboringRelation(dataset.neighboring_relation), accept_of(dataset)
+    held_by = dataset_filter(dataset)
+    for span in spans:  # remembered, so that no lock waits for it
+        held_by.cost(span.event, relation=relation, accept=accept)
+    given: dict[str, Any] = {"relation": relation, "accept": accept, "floor": False}
+    limit, delta = new.budget.epsilon, new.budget.delta
+    whole = accountants.best_bound(balance_of([spans]), delta=delta, **given)
+    epsilon = whole.epsilon if whole else float("inf")
+    if not epsilon <= limit:
+        admissible = _leading(spans, limit=limit, delta=delta, **given)
+        return Certificate(epsilon=epsilon, delta=1.0, accept=accept, admissible_steps=admissible)
+    found = accountants.best_bound(balance_of([spans]), epsilon=limit, **given)
+    return Certificate(
+        epsilon=epsilon,
+        delta=min(delta, found.delta) if found else delta,  # epsilon at delta certifies delta, too
+        accept=accept,
+        admissible_steps=sum(span.steps for span in spans),
+    )
+
+
+def _leading(spans: Sequence[Span], *, limit: float, delta: float, **given: Any) -> int:
+    """How many leading steps were evaluated to be within the limit; hardly more would be."""
+    accountant = BEST if len({span.event for span in spans}) <= DISTINCT_MAX else "rdp"
+    low, high = 0, sum(span.steps for span in spans)
+    for _ in range(BISECTIONS_MAX):
+        if high - low <= 1:
+            break
+        middle = (low + high) // 2
+        part = balance_of([leading(spans, middle)])
+        bound = accountants.best_bound(part, delta=delta, accountant=accountant, **given)
+        low, high = (middle, high) if bound and bound.epsilon <= limit else (low, middle)
+    return low
+
+
+def leading(spans: Sequence[Span], steps: int) -> list[Span]:
+    """The first steps of a plan."""
+    found = []
+    for span in spans:
+        count = min(span.steps, steps)
+        if count == 0:
+            break
+        found.append(Span(event=span.event, steps=count))
+        steps -= count
+    return found
+
+
+def declared_end(run: Row[Any], dataset_size: int) -> Balance | None:
+    """The whole plan's balance while the run keeps to the plan that holds its budget; else None.
+
+    The plan's end is what the run's guarantee is of, however early it stopped: stopping there may
+    have been a choice that the answers led to.
+    """
+    return balance_of([plan_of(run.plan, dataset_size)]) if run.on_plan else None

@@ -1,0 +1,267 @@
+"""Settings that change: on the revision that was looked at, for a reason, and kept for good."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import Engine
+
+from accounting.filters import revision_share
+from service.auth import Scope, create_key
+from service.database import transaction
+from tests.service.samples import BUDGET, FULL, Json, append, dataset, event, run, setup
+from tests.service.test_reservations import reserve, room
+
+QUIET: Json = {"kind": "gaussian", "noise_multiplier": 20.0}
+URL = "/v1/datasets/data"
+HIGHER: Json = {"epsilon": 4.0, "delta": 1e-5}
+
+
+def step(first_step: int, steps: int) -> Json:
+    return event(first_step, steps, mechanism=QUIET, sampling=FULL)
+
+
+def change(api: httpx.Client, revision: object = 1, **body: Any) -> httpx.Response:
+    headers = {} if revision is None else {"If-Match": f'"{revision}"'}
+    return api.patch(URL, json={"reason": "second study"} | body, headers=headers)
+
+
+def state(api: httpx.Client) -> Any:
+    return api.get(URL).json()
+
+
+def history(api: httpx.Client) -> list[Json]:
+    found: list[Json] = api.get(f"{URL}/settings").json()["settings"]
+    return found
+
+
+@pytest.fixture
+def limited(api: httpx.Client) -> httpx.Client:
+    setup(api, dataset_given={"budget": BUDGET})
+    return api
+
+
+@pytest.fixture
+def used(limited: httpx.Client) -> httpx.Client:
+    assert append(limited, step(0, 20)).status_code == 201
+    return limited
+
+
+def test_before_any_answer_another_limit_takes_the_first_ones_place(limited: httpx.Client) -> None:
+    api = limited
+    assert api.get(URL).headers["etag"] == '"1"'
+    answer = change(api, budget={"epsilon": 0.5, "delta": 1e-6})
+    assert (answer.status_code, answer.headers["etag"]) == (200, '"2"'), answer.text
+    budget = answer.json()["budget"]
+    assert (budget["epsilon"], budget["delta"], budget["revision"]) == (0.5, 1e-6, 0)
+    assert budget["delta_share"] == 1
+    api.post("/v1/datasets", json=dataset("same", budget={"epsilon": 0.5, "delta": 1e-6}))
+    assert budget == api.get("/v1/datasets/same").json()["budget"]  # its order, too
+
+
+def test_orders_that_were_asked_for_stay(api: httpx.Client) -> None:
+    asked = {"filter": "union_of_orders", "orders": [3.0, 5.0]}
+    given = {"budget": BUDGET | asked, "accept": ["published", "derived"]}
+    setup(api, dataset_given=given)
+    budget = change(api, budget=HIGHER).json()["budget"]
+    assert (budget["filter"]["kind"], budget["filter"]["orders"]) == ("union_of_orders", [3.0, 5.0])
+
+
+def test_after_answers_a_limit_is_the_next_revision_with_its_own_share_of_delta(
+    used: httpx.Client,
+) -> None:
+    before = state(used)["budget"]
+    answer = change(used, budget=HIGHER)
+    after = answer.json()["budget"]
+    assert (after["epsilon"], after["delta"], after["revision"]) == (4.0, 1e-5, 1)
+    assert after["delta_share"] == revision_share(1) < before["delta_share"]
+    assert after["filter"] == before["filter"]
+    assert after["spent"] > before["spent"]  # the same steps, read at less of delta
+    assert append(used, step(20, 1)).json()["budget"] == state(used)["budget"]  # the writer knows
+    third = change(used, 2, budget=HIGHER | {"epsilon": 5.0}).json()["budget"]
+    assert (third["revision"], third["delta_share"]) == (2, revision_share(2))
+
+
+@pytest.mark.parametrize("seen", ["reservation", "descendant", "nothing"])
+def test_what_is_reserved_or_was_seen_of_a_descendant_counts_as_an_answer(
+    limited: httpx.Client, seen: str
+) -> None:
+    api = limited
+    child = dataset("child", parents=["data"], rows_per_parent_record="at_most_one")
+    assert api.post("/v1/datasets", json=child).status_code == 201
+    api.post("/v1/runs", json=run("below", dataset="child"))
+    if seen == "reservation":
+        assert reserve(api, "lease", 1).status_code == 201
+    if seen == "descendant":
+        assert append(api, step(0, 1), run="below").status_code == 201
+    budget = change(api, budget=HIGHER).json()["budget"]
+    assert budget["revision"] == (0 if seen == "nothing" else 1)
+
+
+def test_a_budget_that_is_set_late_uses_the_filter_that_was_fixed_at_creation(
+    api: httpx.Client,
+) -> None:
+    setup(api)
+    append(api, step(0, 20))
+    budget = change(api, budget={"epsilon": 0.5, "delta": 1e-7}).json()["budget"]
+    api.post("/v1/datasets", json=dataset("usual", budget=BUDGET))
+    usual = api.get("/v1/datasets/usual").json()["budget"]
+    assert budget["filter"] == usual["filter"]
+    assert (budget["revision"], budget["delta"]) == (1, 1e-7)
+    assert budget["spent"] > 0
+
+
+def test_delta_never_changes_once_answers_were_seen(used: httpx.Client) -> None:
+    answer = change(used, budget={"epsilon": 4.0, "delta": 1e-4})
+    assert answer.status_code == 422
+    assert answer.json()["errors"][0]["location"] == "body.budget.delta"
+    assert (state(used)["revision"], state(used)["budget"]["delta"]) == (1, 1e-5)
+
+
+@pytest.mark.parametrize("kind", ["gaussian_dp", "approximate_dp"])
+def test_filters_that_rest_on_their_limit_are_not_revised(api: httpx.Client, kind: str) -> None:
+    setup(api, dataset_given={"budget": BUDGET | {"filter": kind}})
+    assert change(api, budget=HIGHER).json()["budget"]["epsilon"] == 4.0
+    pure = {"kind": "approximate_dp", "epsilon": 0.1, "delta": 0.0}
+    mechanism = pure if kind == "approximate_dp" else QUIET
+    append(api, event(0, 1, mechanism=mechanism, sampling=FULL))
+    answer = change(api, 2, budget=BUDGET)
+    assert answer.status_code == 422
+    assert "cannot be revised" in answer.json()["detail"]
+    assert state(api)["budget"]["epsilon"] == 4.0
+
+
+def test_a_limit_below_what_is_spent_freezes_and_is_told(used: httpx.Client) -> None:
+    answer = change(used, budget={"epsilon": 0.2, "delta": 1e-5}).json()
+    assert answer["budget"]["overdrawn"]
+    assert answer["remaining"] == 0
+    refused = append(used, step(20, 1), mode="charge")
+    assert (refused.status_code, refused.json()["admissible_steps"]) == (409, 0)
+    kinds = [one["kind"] for one in used.get(f"{URL}/incidents").json()["incidents"]]
+    assert kinds[:2] == ["settings_changed", "overdraft"]
+    raised = change(used, 2, budget=HIGHER).json()["budget"]
+    assert not raised["overdrawn"]
+    assert append(used, step(20, 1), mode="charge").status_code == 201
+
+
+def test_a_raised_limit_admits_more_and_no_more_than_it_says(used: httpx.Client) -> None:
+    before = room(used)
+    change(used, budget=HIGHER)
+    more = room(used)
+    assert more > before
+    assert append(used, step(20, more), mode="charge").status_code == 201
+    assert append(used, step(20 + more, 1), mode="charge").status_code == 409
+    assert state(used)["spent"] <= 4.0
+
+
+def test_every_change_is_kept_with_who_and_why(used: httpx.Client) -> None:
+    change(used, budget=HIGHER)
+    change(used, 2, reason="proofs of our own", accept=["published", "declared", "derived"])
+    assert [one["revision"] for one in history(used)] == [1, 2, 3]
+    first, second, third = history(used)
+    assert (first["reason"], first["epsilon"], first["sequence"]) == ("creation", 3.0, 0)
+    assert (second["reason"], second["epsilon"], second["sequence"]) == ("second study", 4.0, 1)
+    assert (second["budget_revision"], second["delta_share"]) == (1, revision_share(1))
+    assert second["changed_by"] == "open-mode"
+    assert third["accept"] == ["declared", "derived", "published"]
+    assert third["epsilon"] == 4.0
+    page = used.get(f"{URL}/settings", params={"page_size": 2}).json()
+    token = page["next_page_token"]
+    rest = used.get(f"{URL}/settings", params={"page_token": token}).json()
+    assert page["settings"] + rest["settings"] == [first, second, third]
+    assert rest["next_page_token"] is None
+    (told, _) = used.get(f"{URL}/incidents").json()["incidents"]
+    assert told["detail"]["reason"] == "second study"
+    assert told["detail"]["limit"] == 4.0
+
+
+@pytest.mark.parametrize("form", ["1", '"1"'])
+def test_the_revision_is_taken_bare_or_quoted(limited: httpx.Client, form: str) -> None:
+    body = {"reason": "x", "budget": HIGHER}
+    answer = limited.patch(URL, json=body, headers={"If-Match": form})
+    assert answer.status_code == 200
+
+
+@pytest.mark.parametrize("form", ['W/"1"', '"0"', "2", "*", '"1", "2"', '"1', "", "01"])
+def test_any_other_revision_is_stale(limited: httpx.Client, form: str) -> None:
+    answer = limited.patch(
+        URL, json={"reason": "x", "budget": HIGHER}, headers={"If-Match": form}
+    )
+    assert (answer.status_code, answer.json()["type"]) == (412, "/problems/precondition-failed")
+    assert answer.json()["revision"] == 1
+    assert state(limited)["budget"]["epsilon"] == 3.0
+
+
+def test_without_a_revision_nothing_changes(limited: httpx.Client) -> None:
+    answer = change(limited, None, budget=HIGHER)
+    assert (answer.status_code, answer.json()["type"]) == (428, "/problems/precondition-required")
+    assert len(history(limited)) == 1
+
+
+def test_of_two_who_decided_on_the_same_settings_one_is_refused(limited: httpx.Client) -> None:
+    assert change(limited, budget=HIGHER).status_code == 200
+    assert change(limited, budget=HIGHER | {"epsilon": 9.0}).status_code == 412
+    assert state(limited)["budget"]["epsilon"] == 4.0
+
+
+@pytest.mark.parametrize(
+    ("body", "location"),
+    [
+        ({}, "body"),
+        ({"budget": BUDGET}, "body"),
+        ({"accept": ["declared", "published"]}, "body"),
+        ({"budget": None}, "body"),
+        ({"accept": ["declared"]}, "body.accept"),
+        ({"budget": {"epsilon": 4.0}}, "body.budget.delta"),
+        ({"budget": HIGHER | {"filter": "gaussian_dp"}}, "body.budget.filter"),
+        ({"budget": HIGHER, "reason": ""}, "body.reason"),
+    ],
+)
+def test_what_cannot_be_a_change_is_named(
+    limited: httpx.Client, body: Json, location: str
+) -> None:
+    answer = change(limited, **body)
+    assert answer.status_code == 422, answer.text
+    assert answer.json()["errors"][0]["location"] == location
+    assert (state(limited)["revision"], len(history(limited))) == (1, 1)
+
+
+def test_what_is_accepted_is_counted_anew_for_the_dataset_and_its_runs(api: httpx.Client) -> None:
+    # Under replace_one the amplified curve of Poisson sampling is derived.
+    given = {"neighboring_relation": "replace_one", "budget": BUDGET}
+    setup(api, dataset_given=given, budget=BUDGET)
+    append(api, event(0, 10, mechanism=QUIET))
+    before, own = state(api)["budget"], api.get("/v1/runs/run").json()["budget"]
+    after = change(api, accept=["published", "declared", "derived"]).json()["budget"]
+    assert after["spent"] < before["spent"]
+    assert after["revision"] == before["revision"]
+    assert api.get("/v1/runs/run").json()["budget"]["spent"] < own["spent"]
+    assert append(api, event(10, 1, mechanism=QUIET)).json()["budget"] == state(api)["budget"]
+    change(api, 2, accept=["published", "declared"])
+    append(api, event(11, 1, mechanism=QUIET))
+    assert state(api)["spent"] > before["spent"]
+
+
+def test_only_an_admin_changes_settings_and_a_viewer_reads_their_history(
+    limited: httpx.Client, engine: Engine, serve: Callable[..., AbstractContextManager[str]]
+) -> None:
+    with transaction(engine) as connection:
+        keys = {
+            scope: create_key(connection, name=f"some-{scope}", scope=scope) for scope in Scope
+        }
+    with serve() as address:
+        for scope, key in keys.items():
+            headers = {"Authorization": f"Bearer {key}"}
+            with httpx.Client(base_url=address, headers=headers) as api:
+                answer = change(api, budget=HIGHER)
+                assert answer.status_code == (200 if scope is Scope.ADMIN else 403)
+                assert api.get(f"{URL}/settings").status_code == 200
+                last = history(api)[-1]
+    assert last["changed_by"] == "some-admin"
+
+
+def test_a_dataset_that_is_not_there_has_no_settings(api: httpx.Client) -> None:
+    assert change(api, budget=HIGHER).status_code == 404
+    assert api.get(f"{URL}/settings").status_code == 404
