@@ -122,7 +122,6 @@ class Book:
     scope: Scope | None  # its budget, held against the tally
     delta: float | None  # of its budget
     ancestors: tuple[tuple["Book", bool], ...]  # with: exactly one row for each of its records
-    earliest_expiry: datetime | None
     thresholds: tuple[float, ...]  # shares of a budget of which somebody is told
     scopes: Any = None  # the budgets that every run of it is held against, once they are needed
     runs: "OrderedDict[str, RunBook]" = field(default_factory=OrderedDict)

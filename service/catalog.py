@@ -7,11 +7,11 @@ from typing import Any, Final
 from sqlalchemy import Connection, Row, Select, Table, bindparam, func, select
 
 from service.answers import BranchAnswer, BudgetAnswer, DatasetAnswer, RunAnswer
+from service.book_rows import run_tally, tally_of
 from service.budgets import dataset_scope, run_scope
 from service.clock import now, stamp
 from service.errors import NotFoundError
 from service.forfeits import forfeited
-from service.shelf import run_tally, tally_of
 from service.tables import branches, datasets, lineage, releases, runs
 
 # Statements are built once: building one costs as much as running it.

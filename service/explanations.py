@@ -8,6 +8,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, bindparam, select
 
 from service.answers import Answer, BudgetAnswer
+from service.book_rows import tally_of
 from service.budgets import dataset_scope
 from service.catalog import find_dataset
 from service.clock import now
@@ -15,7 +16,6 @@ from service.errors import TooExpensiveError
 from service.forfeits import forfeited
 from service.prices import Home, Prices, Units, homes_of
 from service.readings import Question, settled
-from service.shelf import tally_of
 from service.tables import run_balances, runs
 from service.tallies import Sums
 

@@ -2,7 +2,7 @@
 
 import json
 import secrets
-from typing import Any
+from typing import Any, Final
 
 from pydantic import BaseModel
 from sqlalchemy import Connection, Row, insert
@@ -46,6 +46,8 @@ from service.schemas import (
 )
 from service.shelf import VERSION_BITS, Shelf
 from service.tables import datasets, runs, settings_changes
+
+SETTINGS_CHANGED: Final = "The dataset's settings changed meanwhile; send the request again."
 
 
 def _request(message: BaseModel) -> str:
@@ -163,6 +165,8 @@ def create_run(
     _require_plan(dataset, new)
     budget = new.budget
     accept = accept_of(dataset)
+    if certificate is not None:
+        _require_certified(new, accept, certificate)
     created = insert_named(
         connection,
         runs,
@@ -192,7 +196,8 @@ def create_run(
     if created:
         insert_branch(connection, run.id, name=MAIN, writer=new.writer, from_step=0)
         if run.on_plan:
-            _require_certified(run, accept, certificate)
+            if certificate is None:
+                raise UnavailableError(SETTINGS_CHANGED)
             desk = shelf.open(connection, [(run.name, MAIN)])
             reserve_plan(desk, run.name, plan_of(run.plan, dataset.dataset_size), now())
     return run_answer(connection, find_run(connection, new.name)), created
@@ -233,27 +238,25 @@ def _own_filter(
     return canonical(json.loads(record) | {PLAN: certificate.taken()})
 
 
-def _require_certified(
-    run: Row[Any], accept: frozenset[Any], certificate: Certificate | None
-) -> None:
-    """Refuse a plan that does not fit in its run's own budget; the transaction is to be undone.
+def _require_certified(new: NewRun, accept: frozenset[Any], certificate: Certificate) -> None:
+    """Refuse a plan that does not fit in its run's own budget.
 
     Raises:
         BudgetExhaustedError: it does not.
         UnavailableError: what was certified rests on other settings than the dataset's now.
     """
-    if certificate is None or certificate.accept != accept:
-        raise UnavailableError("The dataset's settings changed meanwhile; send the request again.")
-    if not certificate.epsilon <= run.budget_epsilon:
-        failing = _too_much(run, certificate.epsilon)
+    if certificate.accept != accept:
+        raise UnavailableError(SETTINGS_CHANGED)
+    if new.budget is not None and not certificate.epsilon <= new.budget.epsilon:
+        failing = _too_much(new.name, new.budget, certificate.epsilon)
         raise BudgetExhaustedError([failing], certificate.admissible_steps)
 
 
-def _too_much(run: Row[Any], requested: float) -> dict[str, object]:
+def _too_much(name: str, budget: Budget, requested: float) -> dict[str, object]:
     return {
-        "scope": f"run:{run.name}",
-        "limit": run.budget_epsilon,
-        "delta": run.budget_delta,
+        "scope": f"run:{name}",
+        "limit": budget.epsilon,
+        "delta": budget.delta,
         "spent": 0.0,
         "reserved": 0.0,
         "requested": requested if requested < float("inf") else None,

@@ -22,6 +22,7 @@ from accounting.events import (
 )
 from service.admission import Held, Placed, ahead, require_budget
 from service.answers import Answer
+from service.book_rows import tally_of
 from service.budgets import dataset_scope
 from service.catalog import find_dataset
 from service.documents import spans_of
@@ -29,7 +30,6 @@ from service.errors import BudgetExhaustedError, TooExpensiveError
 from service.lineage import restated
 from service.plans import Meter
 from service.schemas import EVENTS_MAX, PlannedEvent
-from service.shelf import tally_of
 from service.tables import datasets, lineage
 from service.tallies import Move
 from service.wire import PROBABILITY_MIN, Wire

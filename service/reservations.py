@@ -234,8 +234,6 @@ def insert_lease(
     book.take(run, move, {})
     if run.scope is not None:
         book.notes.runs[run.id] = run
-    if expires_at is not None and (book.earliest_expiry is None or expires_at < book.earliest_expiry):
-        book.earliest_expiry = expires_at
     desk.write()
 
 

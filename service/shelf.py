@@ -1,38 +1,38 @@
 """The books of a process: locked and read at the start of a transaction, written at its end."""
 
-import json
 import secrets
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from functools import partial
 from typing import Any, Final
 
-from sqlalchemy import Connection, Row, bindparam, func, or_, select
+from sqlalchemy import Connection, bindparam, func, select
 
-import accounting
-from accounting.balances import OpenPass
-from accounting.events import Event, NeighboringRelation
-from accounting.guarantees import Status
-from service import bulk, excess, incidents
-from service.books import UNITS_MAX, Book, Branch, Lease, Notes, RunBook
-from service.budgets import accept_of, dataset_filter, dataset_scope, run_filter, run_scope
-from service.clock import utc
-from service.documents import content_of, event_of, plan_of
+from accounting.events import Event
+from service import bulk, excess
+from service.book_rows import (
+    DATASETS,
+    UNITS,
+    VERSION,
+    book_of,
+    branch_of,
+    counts_by_pass,
+    run_book_of,
+    write_book,
+)
+from service.books import UNITS_MAX, Book, Branch, Notes, RunBook
+from service.documents import content_of
 from service.errors import BudgetExhaustedError, NotFoundError
 from service.incidents import Incident, Kind, Sparing
-from service.lineage import restated, seen_as
 from service.tables import (
     branches,
     datasets,
     distinct_events,
-    entries,
     lineage,
     reservations,
     run_balances,
     runs,
 )
-from service.tallies import Counts, Move, Tally, read
 
 THRESHOLDS: Final = (0.5, 0.8, 0.95)  # shares of a budget of which somebody is told
 BOOKS_MAX: Final = 1024  # kept between transactions; a few kilobytes each
@@ -40,48 +40,21 @@ RUNS_MAX: Final = 16_384  # of one book; about two kilobytes each
 VERSION_BITS: Final = 62  # drawn anew, so that no two states of a dataset share one
 EVENTS_MAX: Final = 4096  # of one book whose rows are remembered
 
-_VERSION: Final = accounting.__version__  # whose sums are stored
-_KEPT: Final = ("steps", "passes", "starts", "reserved_steps", "reserved_passes")
-_ENTRY: Final = (
-    "dataset_id", "sequence", "run_id", "branch_id", "first_step", "steps", "event_id", "mode",
-    "verdict", "recorded_at",
-)  # fmt: skip
 
 # Statements are built once: building one costs as much as running it.
 _DATASET_OF_RUNS: Final = select(runs.c.name, runs.c.dataset_id).where(
     runs.c.name.in_(bindparam("names", expanding=True))
 )
-_DATASETS: Final = select(datasets).where(datasets.c.id.in_(bindparam("ids", expanding=True)))
 _ANCESTORS: Final = (
     select(lineage.c.dataset_id, lineage.c.ancestor_id, lineage.c.exactly_one)
     .where(lineage.c.dataset_id.in_(bindparam("ids", expanding=True)))
     .order_by(lineage.c.ancestor_id)
-)
-_DESCENDANTS: Final = select(lineage.c.dataset_id, lineage.c.exactly_one).where(
-    lineage.c.ancestor_id == bindparam("dataset")
-)
-_COUNTS: Final = select(
-    distinct_events.c.dataset_id, distinct_events.c.content, *(distinct_events.c[n] for n in _KEPT)
-).where(distinct_events.c.dataset_id.in_(bindparam("ids", expanding=True)))
-_COUNTS_BY_PASS: Final = _COUNTS.where(distinct_events.c.by_pass)
-_EXPIRY: Final = select(func.min(reservations.c.expires_at)).where(
-    reservations.c.dataset_id == bindparam("dataset"), reservations.c.state == "open"
 )
 _RUNS: Final = select(runs).where(runs.c.name.in_(bindparam("names", expanding=True)))
 _UNIT_COUNTS: Final = (
     select(run_balances.c.run_id, func.count(), func.sum(run_balances.c.steps))
     .where(run_balances.c.run_id.in_(bindparam("ids", expanding=True)))
     .group_by(run_balances.c.run_id)
-)
-_UNITS: Final = (
-    select(
-        run_balances.c.run_id,
-        distinct_events.c.content,
-        distinct_events.c.id,
-        *(run_balances.c[n] for n in _KEPT),
-    )
-    .join(distinct_events, distinct_events.c.id == run_balances.c.event_id)
-    .where(run_balances.c.run_id.in_(bindparam("ids", expanding=True)))
 )
 _BRANCHES: Final = (
     select(branches, distinct_events.c.content)
@@ -100,10 +73,6 @@ _LEASES: Final = (
         reservations.c.first_step + reservations.c.steps > branches.c.next_step,
     )
     .order_by(reservations.c.first_step)
-)
-_EVENT_IDS: Final = select(distinct_events.c.id, distinct_events.c.content).where(
-    distinct_events.c.dataset_id == bindparam("dataset"),
-    distinct_events.c.content.in_(bindparam("contents", expanding=True)),
 )
 
 
@@ -161,8 +130,8 @@ class Shelf:
         return book is not None and book.version == version
 
     def _read(self, connection: Connection, ids: Sequence[int]) -> None:
-        for row in connection.execute(_DATASETS, {"ids": ids}).all():
-            self._books[row.id] = _book(connection, row, self.thresholds)
+        for row in connection.execute(DATASETS, {"ids": ids}).all():
+            self._books[row.id] = book_of(connection, row, self.thresholds)
         for book in self._books.values():  # a book that was read anew takes its old one's place
             if book.id in ids or any(ancestor.id in ids for ancestor, _ in book.ancestors):
                 self._place(connection, book)
@@ -170,6 +139,7 @@ class Shelf:
     def _place(self, connection: Connection, book: Book) -> None:
         found = connection.execute(_ANCESTORS, {"ids": [book.id]})
         book.ancestors = tuple((self._books[r.ancestor_id], r.exactly_one) for r in found)
+        book.scopes = None  # they belong to the old ones
 
     def book(self, dataset_id: int) -> Book:
         """A dataset that `lock` has locked."""
@@ -264,15 +234,17 @@ class Desk:
         sizes = {row[0]: row[1:] for row in self.connection.execute(_UNIT_COUNTS, {"ids": ids})}
         # What a correction adds is not in a run's units, but in the sums of the filters.
         corrected = excess.corrected_runs(self.connection, ids)
-        few = [one for one in ids if sizes.get(one, (0, 0))[0] <= UNITS_MAX and one not in corrected]
+        few = [
+            one for one in ids if sizes.get(one, (0, 0))[0] <= UNITS_MAX and one not in corrected
+        ]
         units = defaultdict(list)
-        for unit in self.connection.execute(_UNITS, {"ids": few}):
+        for unit in self.connection.execute(UNITS, {"ids": few}):
             units[unit.run_id].append(unit)
         for row in rows:
             book = self.shelf.home(row.name)
             counted = units[row.id] if row.id in few else None
             steps = int(sizes.get(row.id, (0, 0))[1])
-            book.runs[row.name] = _run_book(self.connection, book, row, counted, steps)
+            book.runs[row.name] = run_book_of(self.connection, book, row, counted, steps)
 
     def _fetch_branches(self, owners: Sequence[RunBook], names: Sequence[str]) -> None:
         owner_of = {run.id: run for run in owners}
@@ -285,7 +257,7 @@ class Desk:
             run = owner_of[row.run_id]
             if row.name not in run.branches:
                 size = self.shelf.home(run.name).dataset_size
-                run.branches[row.name] = _branch(row, leases[row.id], size)
+                run.branches[row.name] = branch_of(row, leases[row.id], size)
 
     def refused(self, book: Book, run: RunBook, refusal: BudgetExhaustedError) -> None:
         """Note a refusal, where somebody may be told; nothing of what was asked is kept."""
@@ -319,7 +291,7 @@ class Desk:
         absent = [text for text in contents if text not in there]
         if absent:
             found += bulk.insert_distinct(
-                self.connection, book.id, [(text, _by_pass(text)) for text in absent]
+                self.connection, book.id, [(text, counts_by_pass(text)) for text in absent]
             )
         return found
 
@@ -331,7 +303,8 @@ class Desk:
         """
         books = self.shelf.written()
         for book in books:
-            _write(self, book)
+            opened = [b.open_pass.event for b in book.notes.branches.values() if b.open_pass]
+            write_book(self.connection, book, self.event_ids(book, [*book.notes.added, *opened]))
             book.notes = Notes()
             book.version = secrets.randbits(VERSION_BITS)
         bulk.update(
@@ -339,217 +312,7 @@ class Desk:
             datasets,
             "id",
             ("head_sequence", "version", "totals", "totals_version"),
-            [
-                (book.head, book.version, book.tally.stored(), _VERSION, book.id)
-                for book in books
-            ],
+            [(book.head, book.version, book.tally.stored(), VERSION, book.id) for book in books],
         )
         self.changed |= {book.id for book in books}
         return sorted(self.changed)
-
-
-def _by_pass(content: str) -> bool:
-    return "steps_per_pass" in json.loads(content)["sampling"]
-
-
-def _book(connection: Connection, row: Row[Any], thresholds: tuple[float, ...]) -> Book:
-    relation, accept = NeighboringRelation(row.neighboring_relation), accept_of(row)
-    tally = tally_of(connection, row)
-    return Book(
-        id=row.id,
-        name=row.name,
-        dataset_size=row.dataset_size,
-        relation=relation,
-        accept=accept,
-        head=row.head_sequence,
-        version=row.version,
-        tally=tally,
-        scope=dataset_scope(row, tally),
-        delta=row.budget_delta,
-        ancestors=(),
-        earliest_expiry=utc(connection.scalar(_EXPIRY, {"dataset": row.id})),
-        thresholds=thresholds,
-    )
-
-
-def tally_of(connection: Connection, row: Row[Any]) -> Tally:
-    """A dataset's sums: as they were stored, or folded anew where another version stored them."""
-    relation, accept = NeighboringRelation(row.neighboring_relation), accept_of(row)
-    fresh = row.totals is not None and row.totals_version == _VERSION
-    tally = read(row.totals if fresh else None, dataset_filter(row), relation, accept)
-    below = {row.id: True}
-    below |= {r.dataset_id: r.exactly_one for r in connection.execute(_DESCENDANTS, {"dataset": row.id})}
-    sizes = {
-        r.id: r.dataset_size for r in connection.execute(_DATASETS, {"ids": list(below)})
-    }
-    query = _COUNTS_BY_PASS if fresh else _COUNTS
-    for counts in connection.execute(query, {"ids": list(below)}):
-        move = _move(counts, event_of(counts.content, sizes[counts.dataset_id]))
-        if counts.dataset_id != row.id:
-            move = restated(move, relation=relation, exactly_one=below[counts.dataset_id])
-        tally.apply(move)
-    _charge_corrections(connection, tally, row, below, sizes, stored=fresh)
-    return tally
-
-
-def _charge_corrections(
-    connection: Connection,
-    tally: Tally,
-    row: Row[Any],
-    below: dict[int, bool],
-    sizes: dict[int, int],
-    *,
-    stored: bool,
-) -> None:
-    """Count what corrections of a dataset, and of those that were made from it, add."""
-    for one in excess.of_datasets(connection, sizes):
-        exactly_one = one.dataset_id == row.id or below[one.dataset_id]
-        view = partial(seen_as, relation=tally.relation, exactly_one=exactly_one)
-        excess.charge(tally, [one], view=view, stored=stored)
-
-
-def _move(row: Row[Any], event: Event) -> Move:
-    return Move(
-        recorded={event: Counts(steps=row.steps, passes=row.passes)},
-        reserved={event: Counts(steps=row.reserved_steps, passes=row.reserved_passes)},
-    )
-
-
-def _run_book(
-    connection: Connection,
-    book: Book,
-    row: Row[Any],
-    counted: Sequence[Row[Any]] | None,
-    steps: int,
-) -> RunBook:
-    units = None
-    if counted is not None:
-        units = {
-            event_of(unit.content, book.dataset_size): Counts(steps=unit.steps, passes=unit.passes)
-            for unit in counted
-            if unit.steps or unit.passes
-        }
-    return RunBook(
-        id=row.id,
-        name=row.name,
-        delta=row.delta,
-        state=row.state,
-        reopened=row.reopened,
-        scope=run_scope(
-            row, _run_tally(connection, row, book.relation, book.accept, book.dataset_size)
-        ),
-        plan=plan_of(row.plan, book.dataset_size) if row.on_plan else None,
-        on_plan=row.on_plan,
-        units=units,
-        steps=steps,
-    )
-
-
-def run_tally(connection: Connection, dataset: Row[Any], run: Row[Any]) -> Tally | None:
-    """The sums of a run's own budget, if it has one."""
-    relation = NeighboringRelation(dataset.neighboring_relation)
-    return _run_tally(connection, run, relation, accept_of(dataset), dataset.dataset_size)
-
-
-def _run_tally(
-    connection: Connection,
-    row: Row[Any],
-    relation: NeighboringRelation,
-    accept: frozenset[Status],
-    dataset_size: int,
-) -> Tally | None:
-    own = run_filter(row)
-    if own is None:
-        return None
-    fresh = row.totals is not None and row.totals_version == _VERSION
-    tally = read(row.totals if fresh else None, own, relation, accept)
-    query = _UNITS.where(or_(distinct_events.c.by_pass, not fresh))
-    for unit in connection.execute(query, {"ids": [row.id]}):
-        tally.apply(_move(unit, event_of(unit.content, dataset_size)))
-    excess.charge(tally, excess.of_run(connection, row, dataset_size), stored=fresh)
-    return tally
-
-
-def _branch(row: Row[Any], leases: Sequence[Row[Any]], dataset_size: int) -> Branch:
-    open_pass = None
-    if row.content is not None:
-        event = event_of(row.content, dataset_size)
-        open_pass = OpenPass(event=event, position=row.pass_position)
-    return Branch(
-        id=row.id,
-        name=row.name,
-        from_step=row.from_step,
-        next_step=row.next_step,
-        open_pass=open_pass,
-        leases=[lease_of(lease, dataset_size) for lease in leases],
-    )
-
-
-def lease_of(row: Row[Any], dataset_size: int) -> Lease:
-    """A reservation's row with its event."""
-    return Lease(
-        id=row.id,
-        name=row.name,
-        event=event_of(row.content, dataset_size),
-        first_step=row.first_step,
-        granted_end=row.first_step + row.steps,
-        end_step=row.end_step,
-        state=row.state,
-        expires_at=utc(row.expires_at),
-    )
-
-
-def _write(desk: Desk, book: Book) -> None:
-    """Write one book, but for its dataset's own row."""
-    notes, connection = book.notes, desk.connection
-    opened = [b.open_pass.event for b in notes.branches.values() if b.open_pass]
-    ids = desk.event_ids(book, [*notes.added, *opened])
-    rows = [(*one[:6], ids[one[6]], *one[7:]) for one in notes.entries]
-    bulk.insert(connection, entries, _ENTRY, rows)
-    bulk.add(
-        connection,
-        distinct_events,
-        "id",
-        _KEPT,
-        [(*added.row(), ids[event]) for event, added in notes.added.items()],
-    )
-    bulk.add_or_insert(
-        connection,
-        run_balances,
-        ("run_id", "event_id"),
-        _KEPT,
-        [(run, ids[event], *added.row()) for (run, event), added in notes.run_added.items()],
-    )
-    bulk.update(
-        connection,
-        branches,
-        "id",
-        ("next_step", "pass_event_id", "pass_position"),
-        [_branch_row(branch, ids) for branch in notes.branches.values()],
-    )
-    bulk.update(
-        connection,
-        runs,
-        "id",
-        ("state", "reopened", "on_plan", "totals", "totals_version"),
-        [_run_row(run) for run in notes.runs.values()],
-    )
-    bulk.update(
-        connection,
-        reservations,
-        "id",
-        ("end_step", "state"),
-        [(lease.end_step, lease.state, lease.id) for lease in notes.leases.values()],
-    )
-    incidents.record(connection, notes.incidents)
-
-
-def _branch_row(branch: Branch, ids: dict[Event, int]) -> tuple[Any, ...]:
-    if branch.open_pass is None:
-        return branch.next_step, None, None, branch.id
-    return branch.next_step, ids[branch.open_pass.event], branch.open_pass.position, branch.id
-
-
-def _run_row(run: RunBook) -> tuple[Any, ...]:
-    totals = run.scope.tally.stored() if run.scope else None
-    return run.state, run.reopened, run.on_plan, totals, _VERSION, run.id

@@ -134,7 +134,7 @@ async def _left(receive: Receive) -> None:
         pass
 
 
-@router.get("/runs/{run}/stream", responses=_DESCRIPTION, response_class=EventStream)
+@router.get("/runs/{run}/stream", status_code=200, responses=_DESCRIPTION, response_class=EventStream)
 async def stream_run(
     run: PathName, query: Annotated[StreamQuery, Query()], _caller: Viewer, request: Request
 ) -> Response:
@@ -144,7 +144,7 @@ async def stream_run(
     return EventStream(request, topic, _resumed(request, query, head))
 
 
-@router.get("/datasets/{dataset}/stream", responses=_DESCRIPTION, response_class=EventStream)
+@router.get("/datasets/{dataset}/stream", status_code=200, responses=_DESCRIPTION, response_class=EventStream)
 async def stream_dataset(
     dataset: PathName, query: Annotated[StreamQuery, Query()], _caller: Viewer, request: Request
 ) -> Response:

@@ -15,7 +15,7 @@ from service.database import snapshot, transaction
 from service.errors import BudgetExhaustedError, UnavailableError
 from service.schemas import NewRun
 from service.shelf import Shelf
-from tests.service.samples import FULL, POISSON, Json, append, dataset, event, run, setup
+from tests.service.samples import FULL, POISSON, Json, append, dataset, event, run
 from tests.service.test_reservations import reserve
 
 DELTA = 1e-5
@@ -24,7 +24,7 @@ QUIET: Json = {"kind": "gaussian", "noise_multiplier": 2.0}
 LOUD: Json = {"kind": "gaussian", "noise_multiplier": 0.5}
 # 1000 steps at rate 0.01 and noise 1: 1.828 as a fixed schedule, 2.108 at the best single order.
 PLAN: list[Json] = [{"mechanism": NOISE, "sampling": POISSON, "steps": 1000}]
-OWN: Json = {"epsilon": 1.9, "delta": DELTA}
+OWN: Json = {"epsilon": 1.9, "delta": DELTA, "orders": [7.0]}
 WIDE: Json = {"epsilon": 8.0, "delta": DELTA}
 
 
@@ -130,7 +130,7 @@ def test_leading_steps_are_counted_across_the_events_of_a_plan(limited: httpx.Cl
 def test_a_plan_beyond_its_datasets_budget_is_refused_and_the_name_stays_free(
     api: httpx.Client,
 ) -> None:
-    api.post("/v1/datasets", json=dataset(budget={"epsilon": 1.9, "delta": DELTA}))
+    api.post("/v1/datasets", json=dataset(budget={"epsilon": 3.0, "delta": DELTA}))
     plan = [PLAN[0] | {"steps": 400}, {"mechanism": LOUD, "sampling": POISSON, "steps": 50}]
     answer = planned_run(api, plan=plan, budget={"epsilon": 9.0, "delta": DELTA})
     assert only_scope(answer)["scope"] == "dataset:data"

@@ -186,9 +186,7 @@ def test_the_revision_is_taken_bare_or_quoted(limited: httpx.Client, form: str) 
 
 @pytest.mark.parametrize("form", ['W/"1"', '"0"', "2", "*", '"1", "2"', '"1', "", "01"])
 def test_any_other_revision_is_stale(limited: httpx.Client, form: str) -> None:
-    answer = limited.patch(
-        URL, json={"reason": "x", "budget": HIGHER}, headers={"If-Match": form}
-    )
+    answer = limited.patch(URL, json={"reason": "x", "budget": HIGHER}, headers={"If-Match": form})
     assert (answer.status_code, answer.json()["type"]) == (412, "/problems/precondition-failed")
     assert answer.json()["revision"] == 1
     assert state(limited)["budget"]["epsilon"] == 3.0
@@ -219,9 +217,7 @@ def test_of_two_who_decided_on_the_same_settings_one_is_refused(limited: httpx.C
         ({"budget": HIGHER, "reason": ""}, "body.reason"),
     ],
 )
-def test_what_cannot_be_a_change_is_named(
-    limited: httpx.Client, body: Json, location: str
-) -> None:
+def test_what_cannot_be_a_change_is_named(limited: httpx.Client, body: Json, location: str) -> None:
     answer = change(limited, **body)
     assert answer.status_code == 422, answer.text
     assert answer.json()["errors"][0]["location"] == location
@@ -248,9 +244,7 @@ def test_only_an_admin_changes_settings_and_a_viewer_reads_their_history(
     limited: httpx.Client, engine: Engine, serve: Callable[..., AbstractContextManager[str]]
 ) -> None:
     with transaction(engine) as connection:
-        keys = {
-            scope: create_key(connection, name=f"some-{scope}", scope=scope) for scope in Scope
-        }
+        keys = {scope: create_key(connection, name=f"some-{scope}", scope=scope) for scope in Scope}
     with serve() as address:
         for scope, key in keys.items():
             headers = {"Authorization": f"Bearer {key}"}

@@ -1,0 +1,265 @@
+"""A book's rows: read into memory under the lock, and written back."""
+
+import json
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Final
+
+from sqlalchemy import Connection, Row, bindparam, or_, select
+
+import accounting
+from accounting.balances import OpenPass
+from accounting.events import Event, NeighboringRelation
+from accounting.guarantees import Status
+from service import bulk, excess, incidents
+from service.books import Book, Branch, Lease, RunBook
+from service.budgets import accept_of, dataset_filter, dataset_scope, run_filter, run_scope
+from service.clock import utc
+from service.documents import event_of, plan_of
+from service.lineage import restated, seen_as
+from service.tables import (
+    branches,
+    datasets,
+    distinct_events,
+    entries,
+    lineage,
+    reservations,
+    run_balances,
+    runs,
+)
+from service.tallies import Counts, Move, Tally, read
+
+VERSION: Final = accounting.__version__  # whose sums are stored
+_KEPT: Final = ("steps", "passes", "starts", "reserved_steps", "reserved_passes")
+_ENTRY: Final = (
+    "dataset_id", "sequence", "run_id", "branch_id", "first_step", "steps", "event_id", "mode",
+    "verdict", "recorded_at",
+)  # fmt: skip
+
+# Statements are built once: building one costs as much as running it.
+DATASETS: Final = select(datasets).where(datasets.c.id.in_(bindparam("ids", expanding=True)))
+_DESCENDANTS: Final = select(lineage.c.dataset_id, lineage.c.exactly_one).where(
+    lineage.c.ancestor_id == bindparam("dataset")
+)
+_COUNTS: Final = select(
+    distinct_events.c.dataset_id, distinct_events.c.content, *(distinct_events.c[n] for n in _KEPT)
+).where(distinct_events.c.dataset_id.in_(bindparam("ids", expanding=True)))
+_COUNTS_BY_PASS: Final = _COUNTS.where(distinct_events.c.by_pass)
+UNITS: Final = (
+    select(
+        run_balances.c.run_id,
+        distinct_events.c.content,
+        distinct_events.c.id,
+        *(run_balances.c[n] for n in _KEPT),
+    )
+    .join(distinct_events, distinct_events.c.id == run_balances.c.event_id)
+    .where(run_balances.c.run_id.in_(bindparam("ids", expanding=True)))
+)
+
+
+def counts_by_pass(content: str) -> bool:
+    """Whether passes of an event count rather than steps, from its stored form."""
+    return "steps_per_pass" in json.loads(content)["sampling"]
+
+
+def book_of(connection: Connection, row: Row[Any], thresholds: tuple[float, ...]) -> Book:
+    """The book of a dataset's row; its ancestors are placed by the shelf."""
+    relation, accept = NeighboringRelation(row.neighboring_relation), accept_of(row)
+    tally = tally_of(connection, row)
+    return Book(
+        id=row.id,
+        name=row.name,
+        dataset_size=row.dataset_size,
+        relation=relation,
+        accept=accept,
+        head=row.head_sequence,
+        version=row.version,
+        tally=tally,
+        scope=dataset_scope(row, tally),
+        delta=row.budget_delta,
+        ancestors=(),
+        thresholds=thresholds,
+    )
+
+
+def tally_of(connection: Connection, row: Row[Any]) -> Tally:
+    """A dataset's sums: as they were stored, or folded anew where another version stored them."""
+    relation, accept = NeighboringRelation(row.neighboring_relation), accept_of(row)
+    fresh = row.totals is not None and row.totals_version == VERSION
+    tally = read(row.totals if fresh else None, dataset_filter(row), relation, accept)
+    below = {row.id: True}
+    below |= {
+        r.dataset_id: r.exactly_one for r in connection.execute(_DESCENDANTS, {"dataset": row.id})
+    }
+    sizes = {r.id: r.dataset_size for r in connection.execute(DATASETS, {"ids": list(below)})}
+    query = _COUNTS_BY_PASS if fresh else _COUNTS
+    for counts in connection.execute(query, {"ids": list(below)}):
+        move = _move(counts, event_of(counts.content, sizes[counts.dataset_id]))
+        if counts.dataset_id != row.id:
+            move = restated(move, relation=relation, exactly_one=below[counts.dataset_id])
+        tally.apply(move)
+    _charge_corrections(connection, tally, row, below, sizes, stored=fresh)
+    return tally
+
+
+def _charge_corrections(
+    connection: Connection,
+    tally: Tally,
+    row: Row[Any],
+    below: dict[int, bool],
+    sizes: dict[int, int],
+    *,
+    stored: bool,
+) -> None:
+    """Count what corrections of a dataset, and of those that were made from it, add."""
+    for one in excess.of_datasets(connection, sizes):
+        exactly_one = one.dataset_id == row.id or below[one.dataset_id]
+        view = partial(seen_as, relation=tally.relation, exactly_one=exactly_one)
+        excess.charge(tally, [one], view=view, stored=stored)
+
+
+def _move(row: Row[Any], event: Event) -> Move:
+    return Move(
+        recorded={event: Counts(steps=row.steps, passes=row.passes)},
+        reserved={event: Counts(steps=row.reserved_steps, passes=row.reserved_passes)},
+    )
+
+
+def run_book_of(
+    connection: Connection,
+    book: Book,
+    row: Row[Any],
+    counted: Sequence[Row[Any]] | None,
+    steps: int,
+) -> RunBook:
+    """The run of a row, with what it has counted; none where its events are too many."""
+    units = None
+    if counted is not None:
+        units = {
+            event_of(unit.content, book.dataset_size): Counts(steps=unit.steps, passes=unit.passes)
+            for unit in counted
+            if unit.steps or unit.passes
+        }
+    return RunBook(
+        id=row.id,
+        name=row.name,
+        delta=row.delta,
+        state=row.state,
+        reopened=row.reopened,
+        scope=run_scope(
+            row, _run_tally(connection, row, book.relation, book.accept, book.dataset_size)
+        ),
+        plan=plan_of(row.plan, book.dataset_size) if row.on_plan else None,
+        on_plan=row.on_plan,
+        units=units,
+        steps=steps,
+    )
+
+
+def run_tally(connection: Connection, dataset: Row[Any], run: Row[Any]) -> Tally | None:
+    """The sums of a run's own budget, if it has one."""
+    relation = NeighboringRelation(dataset.neighboring_relation)
+    return _run_tally(connection, run, relation, accept_of(dataset), dataset.dataset_size)
+
+
+def _run_tally(
+    connection: Connection,
+    row: Row[Any],
+    relation: NeighboringRelation,
+    accept: frozenset[Status],
+    dataset_size: int,
+) -> Tally | None:
+    own = run_filter(row)
+    if own is None:
+        return None
+    fresh = row.totals is not None and row.totals_version == VERSION
+    tally = read(row.totals if fresh else None, own, relation, accept)
+    query = UNITS.where(or_(distinct_events.c.by_pass, not fresh))
+    for unit in connection.execute(query, {"ids": [row.id]}):
+        tally.apply(_move(unit, event_of(unit.content, dataset_size)))
+    excess.charge(tally, excess.of_run(connection, row, dataset_size), stored=fresh)
+    return tally
+
+
+def branch_of(row: Row[Any], leases: Sequence[Row[Any]], dataset_size: int) -> Branch:
+    """The branch of a row, with its reservations."""
+    open_pass = None
+    if row.content is not None:
+        event = event_of(row.content, dataset_size)
+        open_pass = OpenPass(event=event, position=row.pass_position)
+    return Branch(
+        id=row.id,
+        name=row.name,
+        from_step=row.from_step,
+        next_step=row.next_step,
+        open_pass=open_pass,
+        leases=[lease_of(lease, dataset_size) for lease in leases],
+    )
+
+
+def lease_of(row: Row[Any], dataset_size: int) -> Lease:
+    """A reservation's row with its event."""
+    return Lease(
+        id=row.id,
+        name=row.name,
+        event=event_of(row.content, dataset_size),
+        first_step=row.first_step,
+        granted_end=row.first_step + row.steps,
+        end_step=row.end_step,
+        state=row.state,
+        expires_at=utc(row.expires_at),
+    )
+
+
+def write_book(connection: Connection, book: Book, ids: dict[Event, int]) -> None:
+    """Write what has changed in one book, but for its dataset's own row."""
+    notes = book.notes
+    rows = [(*one[:6], ids[one[6]], *one[7:]) for one in notes.entries]
+    bulk.insert(connection, entries, _ENTRY, rows)
+    bulk.add(
+        connection,
+        distinct_events,
+        "id",
+        _KEPT,
+        [(*added.row(), ids[event]) for event, added in notes.added.items()],
+    )
+    bulk.add_or_insert(
+        connection,
+        run_balances,
+        ("run_id", "event_id"),
+        _KEPT,
+        [(run, ids[event], *added.row()) for (run, event), added in notes.run_added.items()],
+    )
+    bulk.update(
+        connection,
+        branches,
+        "id",
+        ("next_step", "pass_event_id", "pass_position"),
+        [_branch_row(branch, ids) for branch in notes.branches.values()],
+    )
+    bulk.update(
+        connection,
+        runs,
+        "id",
+        ("state", "reopened", "on_plan", "totals", "totals_version"),
+        [_run_row(run) for run in notes.runs.values()],
+    )
+    bulk.update(
+        connection,
+        reservations,
+        "id",
+        ("end_step", "state"),
+        [(lease.end_step, lease.state, lease.id) for lease in notes.leases.values()],
+    )
+    incidents.record(connection, notes.incidents)
+
+
+def _branch_row(branch: Branch, ids: dict[Event, int]) -> tuple[Any, ...]:
+    if branch.open_pass is None:
+        return branch.next_step, None, None, branch.id
+    return branch.next_step, ids[branch.open_pass.event], branch.open_pass.position, branch.id
+
+
+def _run_row(run: RunBook) -> tuple[Any, ...]:
+    totals = run.scope.tally.stored() if run.scope else None
+    return run.state, run.reopened, run.on_plan, totals, VERSION, run.id
