@@ -39,7 +39,6 @@ ACCOUNTANTS: Final[dict[str, Callable[[Balance, Question], Bound]]] = {
 }
 # Valid for steps chosen after earlier answers, which costs more: asked for by name alone.
 ODOMETER: Final = "odometer"
-_BY_NAME: Final = ACCOUNTANTS | {ODOMETER: odometer_bound}
 
 
 def _freely() -> None:
@@ -170,8 +169,8 @@ def _names(accountant: str) -> tuple[str, ...]:
     """Which accountants are asked, in turn."""
     if accountant == BEST:
         return tuple(ACCOUNTANTS)
-    if accountant not in _BY_NAME:
-        raise ValueError(f"The accountants are {', '.join([BEST, *_BY_NAME])}.")
+    if accountant not in (*ACCOUNTANTS, ODOMETER):
+        raise ValueError(f"The accountants are {', '.join([BEST, *ACCOUNTANTS, ODOMETER])}.")
     return (accountant,)
 
 
@@ -186,7 +185,7 @@ def _bounds(
             continue
         spend()
         try:
-            bound = _BY_NAME[name](balance, question)
+            bound = _accountant(name)(balance, question)
         except NoBoundError as failure:
             reason = str(failure)
             continue
@@ -195,6 +194,10 @@ def _bounds(
         else:
             reason = "The bound says nothing: epsilon is infinite or delta is one."
     return sorted(found, key=lambda bound: (bound.epsilon, bound.delta)), reason
+
+
+def _accountant(name: str) -> Callable[[Balance, Question], Bound]:
+    return odometer_bound if name == ODOMETER else ACCOUNTANTS[name]
 
 
 def _settles(bound: Bound, name: str) -> bool:

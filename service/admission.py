@@ -17,7 +17,7 @@ from service.tallies import NOTHING, Change, Counts, Move, Sums, by_pass, merged
 Moved = Callable[[int | None], Move]  # what the first so many steps change; all for None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Placed:
     """Equal steps at their place in a branch."""
 

@@ -1,6 +1,5 @@
 """A book's rows: read into memory under the lock, and written back."""
 
-import json
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
@@ -55,11 +54,6 @@ UNITS: Final = (
     .join(distinct_events, distinct_events.c.id == run_balances.c.event_id)
     .where(run_balances.c.run_id.in_(bindparam("ids", expanding=True)))
 )
-
-
-def counts_by_pass(content: str) -> bool:
-    """Whether passes of an event count rather than steps, from its stored form."""
-    return "steps_per_pass" in json.loads(content)["sampling"]
 
 
 def book_of(connection: Connection, row: Row[Any], thresholds: tuple[float, ...]) -> Book:

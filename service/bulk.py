@@ -5,11 +5,13 @@ database. PostgreSQL takes a column of values at a time (`unnest`), SQLite a row
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final
 
+import psycopg
 from sqlalchemy import BigInteger, Boolean, Connection, DateTime, Double, Integer, Table
 
 Rows = Sequence[tuple[Any, ...]]
@@ -28,6 +30,14 @@ def stored(connection: Connection, moment: datetime) -> datetime | str:
     if connection.dialect.name == "postgresql":
         return moment
     return moment.strftime("%Y-%m-%d %H:%M:%S.%f")
+
+
+@contextmanager
+def together(connection: Connection) -> Iterator[None]:
+    """Statements without answers, sent without waiting for one another where the driver can."""
+    driver = connection.connection.driver_connection
+    with driver.pipeline() if isinstance(driver, psycopg.Connection) else nullcontext():
+        yield
 
 
 def insert(connection: Connection, table: Table, columns: Columns, rows: Rows) -> None:

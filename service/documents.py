@@ -3,7 +3,6 @@
 import json
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
 from functools import lru_cache
 from typing import Any, Final, Literal, TypeVar
 
@@ -19,11 +18,13 @@ from accounting.events import (
     Full,
     Gaussian,
     Laplace,
+    Mechanism,
     NoNoise,
     NonUniform,
     Poisson,
     RandomAllocation,
     RandomizedResponse,
+    Sampling,
     Shuffle,
     Span,
     TruncatedPoisson,
@@ -239,11 +240,14 @@ def plan_of(text: str | None, dataset_size: int) -> tuple[Span, ...]:
     return tuple(spans_of(events, dataset_size=dataset_size, first_step=0, location="plan"))
 
 
+_ENCODER: Final = json.JSONEncoder(
+    sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+)
+
+
 def canonical(value: Any) -> str:
     """JSON with sorted keys and no spaces: the same text for the same value."""
-    return json.dumps(
-        value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
-    )
+    return _ENCODER.encode(value)
 
 
 _KINDS: Final[dict[type, str]] = {
@@ -269,10 +273,14 @@ _KINDS: Final[dict[type, str]] = {
 
 def content_of(event: Event) -> str:
     """The stored form of an event: canonical JSON of its normalised fields."""
-    sampling = {"kind": _KINDS[type(event.sampling)]} | asdict(event.sampling)
-    sampling.pop("dataset_size", None)  # a constant of the dataset, not of the event
-    mechanism = {"kind": _KINDS[type(event.mechanism)]} | asdict(event.mechanism)
-    return canonical({"mechanism": mechanism, "sampling": sampling})
+    return f'{{"mechanism":{_part(event.mechanism)},"sampling":{_part(event.sampling)}}}'
+
+
+@lru_cache(maxsize=1024)
+def _part(part: Mechanism | Sampling) -> str:
+    fields = {name: getattr(part, name) for name in type(part).__slots__}
+    fields.pop("dataset_size", None)  # a constant of the dataset, not of the event
+    return canonical({"kind": _KINDS[type(part)], **fields})
 
 
 @lru_cache(maxsize=65536)

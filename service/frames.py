@@ -90,8 +90,9 @@ def tell(
     sequence, incident = since.sequence, since.incident
     if until.sequence > sequence:
         asked = {"dataset": dataset_id, "after": sequence, "until": until.sequence}
-        new = [(row.run_id, entry_frame(row)) for row in connection.execute(_OF_DATASET, asked)]
-        sequence += len(new)
+        rows = connection.execute(_OF_DATASET, asked).all()
+        new = [(row.run_id, entry_frame(row)) for row in rows]
+        sequence = rows[-1].sequence if len(rows) == PAGE_SIZE else until.sequence
     if until.incident > incident:
         asked = {"dataset": dataset_id, "after": incident, "size": PAGE_SIZE}
         found = connection.execute(AFTER, asked).all()
@@ -119,8 +120,8 @@ def missed(connection: Connection, topic: Topic, after: int, until: int) -> tupl
     return b"".join(entry_frame(row) for row in rows), last, len(rows) == PAGE_SIZE
 
 
-def state_frame(connection: Connection, topic: Topic, sequence: int) -> bytes:
-    """How a dataset or a run stands; entries after the sequence follow it."""
+def state_frame(connection: Connection, topic: Topic) -> tuple[bytes, int]:
+    """How a dataset or a run stands, and the sequence after which entries follow."""
     dataset = connection.execute(select(datasets).where(datasets.c.id == topic.dataset_id)).one()
     state: Any
     if topic.run_id is None:
@@ -128,8 +129,9 @@ def state_frame(connection: Connection, topic: Topic, sequence: int) -> bytes:
     else:
         run = connection.execute(select(runs).where(runs.c.id == topic.run_id)).one()
         state = catalog.run_answer(connection, run)
-    data = f'{{"sequence":{dataset.head_sequence},"state":{state.model_dump_json()}}}'
-    return f"id: {sequence}\nevent: state\ndata: {data}\n\n".encode()
+    head: int = dataset.head_sequence
+    data = f'{{"sequence":{head},"state":{state.model_dump_json()}}}'
+    return f"id: {head}\nevent: state\ndata: {data}\n\n".encode(), head
 
 
 def entry_frame(row: Row[Any]) -> bytes:

@@ -1,7 +1,7 @@
 """Recording: events become entries, once, in order, and are held against every budget."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -65,6 +65,7 @@ class Append:
     branch_name: str
     mode: str
     events: Sequence[EventMessage]
+    placed: Sequence[Placed] | None = None  # the events as accounting sees them, once prepared
 
     @property
     def place(self) -> Place:
@@ -76,18 +77,20 @@ class Append:
         return append(desk, self, moment=moment)
 
 
-def prepare(connection: Connection, *, run_name: str, events: Sequence[EventMessage]) -> None:
+def prepare(connection: Connection, asked: Append) -> Append:
     """Work out what events cost before the dataset is locked; the accounting remembers it.
 
     Raises:
         NotFoundError: there is no such run.
         InvalidRequestError: an event does not fit the dataset.
     """
-    dataset = dataset_of(connection, find_run(connection, run_name))
+    dataset = dataset_of(connection, find_run(connection, asked.run_name))
     held_by, accept = dataset_filter(dataset), accept_of(dataset)
     relation = NeighboringRelation(dataset.neighboring_relation)
-    for part in _placed(events, dataset.dataset_size):
+    placed = _placed(asked.events, dataset.dataset_size)
+    for part in placed:
         held_by.cost(part.event, relation=relation, accept=accept)
+    return replace(asked, placed=placed)
 
 
 def append(desk: Desk, asked: Append, *, moment: datetime) -> dict[str, Any]:
@@ -105,7 +108,7 @@ def append(desk: Desk, asked: Append, *, moment: datetime) -> dict[str, Any]:
     """
     book, run = desk.run(asked.run_name)
     branch = desk.branch(run, asked.branch_name)
-    placed = _placed(asked.events, book.dataset_size)
+    placed = _placed(asked.events, book.dataset_size) if asked.placed is None else asked.placed
     fresh = _fresh(desk, book, branch, placed)
     verdict = "within"
     if fresh:
@@ -275,17 +278,24 @@ def _budget(book: Book, run: RunBook) -> dict[str, Any] | None:
 def _placed(events: Sequence[EventMessage], dataset_size: int) -> list[Placed]:
     """The events as accounting sees them, adjacent equal ones as one."""
     placed: list[Placed] = []
+    before: EventMessage | None = None
     for index, message in enumerate(events):
-        event = to_event(message, dataset_size=dataset_size, location=f"events[{index}]")
         last = placed[-1] if placed else None
+        if before is None or last is None or not _alike(before, message):
+            event = to_event(message, dataset_size=dataset_size, location=f"events[{index}]")
         if last is not None and last.event == event and last.end == message.first_step:
-            first_step, steps = last.first_step, last.steps + message.steps
-            placed[-1] = Placed(first_step=first_step, steps=steps, event=event, index=last.index)
+            last.steps += message.steps
         else:
             placed.append(
                 Placed(first_step=message.first_step, steps=message.steps, event=event, index=index)
             )
+        before = message
     return placed
+
+
+def _alike(first: EventMessage, second: EventMessage) -> bool:
+    """Whether two messages are known to be of equal steps: they share what they say of them."""
+    return first.mechanism is second.mechanism and first.sampling is second.sampling
 
 
 def _fresh(

@@ -72,21 +72,10 @@ def _insert(
     desk: Desk, book: Book, run_id: int, branch_id: int, parts: Sequence[Placed], moment: datetime
 ) -> None:
     ids = desk.event_ids(book, [part.event for part in parts])
-    made = desk.stored(moment)
+    common = (OPEN, "{}", desk.stored(moment))
     rows = [
-        (
-            book.id,
-            run_id,
-            branch_id,
-            ids[part.event],
-            part.first_step,
-            part.steps,
-            part.end,
-            OPEN,
-            "{}",
-            made,
-        )  # fmt: skip
-        for part in parts
+        (book.id, run_id, branch_id, ids[one.event], one.first_step, one.steps, one.end, *common)
+        for one in parts
     ]
     bulk.insert(desk.connection, reservations, _COLUMNS, rows)
 

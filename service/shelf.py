@@ -16,7 +16,6 @@ from service.book_rows import (
     VERSION,
     book_of,
     branch_of,
-    counts_by_pass,
     run_book_of,
     write_book,
 )
@@ -33,6 +32,7 @@ from service.tables import (
     run_balances,
     runs,
 )
+from service.tallies import by_pass
 
 THRESHOLDS: Final = (0.5, 0.8, 0.95)  # shares of a budget of which somebody is told
 BOOKS_MAX: Final = 1024  # kept between transactions; a few kilobytes each
@@ -281,18 +281,16 @@ class Desk:
         known = {event: book.event_ids[event] for event in wanted if event in book.event_ids}
         missing = {content_of(event): event for event in wanted if event not in known}
         if missing:
-            known |= {missing[text]: one for text, one in self._rows_of(book, list(missing))}
+            known |= {missing[text]: one for text, one in self._rows_of(book, missing)}
             book.event_ids |= known
         return known
 
-    def _rows_of(self, book: Book, contents: list[str]) -> list[tuple[str, int]]:
-        found = bulk.distinct_ids(self.connection, book.id, contents)
+    def _rows_of(self, book: Book, contents: dict[str, Event]) -> list[tuple[str, int]]:
+        found = bulk.distinct_ids(self.connection, book.id, list(contents))
         there = {text for text, _ in found}
-        absent = [text for text in contents if text not in there]
+        absent = [(text, by_pass(event)) for text, event in contents.items() if text not in there]
         if absent:
-            found += bulk.insert_distinct(
-                self.connection, book.id, [(text, counts_by_pass(text)) for text in absent]
-            )
+            found += bulk.insert_distinct(self.connection, book.id, absent)
         return found
 
     def write(self) -> list[int]:
@@ -302,17 +300,25 @@ class Desk:
             The datasets that changed.
         """
         books = self.shelf.written()
-        for book in books:
-            opened = [b.open_pass.event for b in book.notes.branches.values() if b.open_pass]
-            write_book(self.connection, book, self.event_ids(book, [*book.notes.added, *opened]))
-            book.notes = Notes()
-            book.version = secrets.randbits(VERSION_BITS)
-        bulk.update(
-            self.connection,
-            datasets,
-            "id",
-            ("head_sequence", "version", "totals", "totals_version"),
-            [(book.head, book.version, book.tally.stored(), VERSION, book.id) for book in books],
-        )
+        if not books:
+            return sorted(self.changed)
+        ids = [self._ids_of(book) for book in books]
+        with bulk.together(self.connection):
+            for book, events in zip(books, ids, strict=True):
+                write_book(self.connection, book, events)
+                book.notes = Notes()
+                book.version = secrets.randbits(VERSION_BITS)
+            bulk.update(
+                self.connection,
+                datasets,
+                "id",
+                ("head_sequence", "version", "totals", "totals_version"),
+                [(book.head, book.version, book.tally.stored(), VERSION, book.id) for book in books],
+            )
         self.changed |= {book.id for book in books}
         return sorted(self.changed)
+
+    def _ids_of(self, book: Book) -> dict[Event, int]:
+        """The rows of the events that a book's changes name."""
+        opened = [b.open_pass.event for b in book.notes.branches.values() if b.open_pass]
+        return self.event_ids(book, [*book.notes.added, *opened])

@@ -67,7 +67,7 @@ class _Watch:
 
 @dataclass(slots=True)
 class _Joining:
-    """Who waits to be told from a position on, which must not lie before what it has read."""
+    """Who waits to be let in, once the feed has come as far as its reader."""
 
     subscriber: Subscriber
     after: int
@@ -137,8 +137,10 @@ class Feed:
             self._seated.discard(subscriber)
             self._leave(subscriber)
 
-    async def join(self, subscriber: Subscriber, *, after: int = 0) -> int:
-        """Tell a seated subscriber what is new from now on; the sequence that it begins after.
+    async def join(self, subscriber: Subscriber, *, after: int) -> int:
+        """Tell a seated subscriber what is new from a sequence on, which is answered.
+
+        It does not lie before the one that the subscriber has read already.
 
         Raises:
             UnavailableError: the database does not answer.

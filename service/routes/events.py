@@ -1,6 +1,7 @@
 """Events: the one write path a trainer uses at every step."""
 
 import json
+import re
 from typing import Any, Final
 
 from fastapi import APIRouter, Request, Response
@@ -20,10 +21,13 @@ from service.errors import InvalidRequestError, LedgerError, UnsupportedMediaTyp
 from service.http import JSON, NDJSON, media_type, parse_json
 from service.ledger import Append
 from service.routes.parameters import AppendQuery, Appends, Database, PathName, require_name
-from service.schemas import LINES_MAX, EventBatch, EventMessage
+from service.schemas import LINES_MAX, STEP_MAX, STEPS_MAX, EventBatch, EventMessage
 
 INLINE_BYTES: Final = 16 * 1024  # read without a thread: less than a millisecond
 PARTS: Final = 4  # of /v1/runs/{run}/events
+# How a line begins that most writers send; what follows is the step, and often that of the last.
+_PLACE: Final = re.compile(rb'\s*{\s*"first_step"\s*:\s*(0|[1-9]\d{0,12})\s*,'
+                           rb'\s*"steps"\s*:\s*([1-9]\d{0,9})\s*,')  # fmt: skip
 _LINE: Final = TypeAdapter(EventMessage)
 _BODY: Final[dict[str, Any]] = {
     "required": True,
@@ -99,7 +103,7 @@ async def _append(request: Request, run: str) -> Response:
     else:
         append = await run_in_threadpool(_read, run, query, kind, body)
     if len(append.events) > 1:
-        await run_in_threadpool(_prepare, state.engine, append)
+        append = await run_in_threadpool(_prepare, state.engine, append)
     answer = await state.writer.write(append)
     status = 201 if answer["accepted"] else 200
     return Response(json.dumps(answer), status, media_type=JSON)
@@ -128,10 +132,10 @@ def _read(run: str, query: AppendQuery, kind: str, body: bytes) -> Append:
     raise UnsupportedMediaTypeError(f"Send {JSON} or {NDJSON}.")
 
 
-def _prepare(database: Engine, append: Append) -> None:
+def _prepare(database: Engine, append: Append) -> Append:
     # Many new events may take seconds to account, during which no lock should be held.
     with snapshot(database) as connection:
-        ledger.prepare(connection, run_name=append.run_name, events=append.events)
+        return ledger.prepare(connection, append)
 
 
 def _batch(body: bytes) -> EventBatch:
@@ -149,12 +153,31 @@ def _lines(body: bytes) -> list[EventMessage]:
         lines.pop()
     if not 1 <= len(lines) <= LINES_MAX:
         raise InvalidRequestError("body", f"must have from 1 to {LINES_MAX} lines")
-    events = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            events.append(_LINE.validate_python(parse_json(line, where=f"line {number}")))
-        except ValidationError as error:
-            raise RequestValidationError(
-                [{**fault, "loc": (f"line {number}", *fault["loc"])} for fault in error.errors()]
-            ) from None
-    return events
+    alike: dict[bytes, EventMessage] = {}
+    return [_line(number, line, alike) for number, line in enumerate(lines, start=1)]
+
+
+def _line(number: int, line: bytes, alike: dict[bytes, EventMessage]) -> EventMessage:
+    """The event of a line; lines that say the same step are read once."""
+    place = _PLACE.match(line)
+    same = alike.get(line[place.end() :]) if place else None
+    if place is None or same is None:
+        message = _read_line(number, line)
+        if place:
+            alike[line[place.end() :]] = message
+        return message
+    first_step, steps = int(place[1]), int(place[2])
+    if not (first_step <= STEP_MAX and 1 <= steps <= STEPS_MAX):
+        return _read_line(number, line)  # which says what is wrong
+    return EventMessage.model_construct(
+        first_step=first_step, steps=steps, mechanism=same.mechanism, sampling=same.sampling
+    )
+
+
+def _read_line(number: int, line: bytes) -> EventMessage:
+    try:
+        return _LINE.validate_python(parse_json(line, where=f"line {number}"))
+    except ValidationError as error:
+        raise RequestValidationError(
+            [{**fault, "loc": (f"line {number}", *fault["loc"])} for fault in error.errors()]
+        ) from None

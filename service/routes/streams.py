@@ -82,15 +82,16 @@ class EventStream(Response):
         await send(start)
         await _write(send, frames.RETRY)
         try:
+            # What takes long comes first: a reader that is not let in yet cannot be too late.
+            state = b""
             if self._after is None:
-                after = await self._feed.join(subscriber)
-                await _write(send, await asyncio.to_thread(self._state, after))
+                state, after = await asyncio.to_thread(self._state)
             else:
-                # What is long past first: a reader that is not yet let in cannot be too late.
                 after = await self._catch_up(send, self._after)
-                await self._catch_up(
-                    send, after, until=await self._feed.join(subscriber, after=after)
-                )
+            since = await self._feed.join(subscriber, after=after)
+            if state:  # only now, for who has seen it is told of every incident that follows
+                await _write(send, state)
+            await self._catch_up(send, after, until=since)
         except LedgerError as error:
             _LOGGER.warning("a stream ends", extra={"reason": error.detail})
             return
@@ -111,9 +112,9 @@ class EventStream(Response):
         with snapshot(self._feed.engine) as connection:
             return frames.missed(connection, self._topic, after, until)
 
-    def _state(self, after: int) -> bytes:
+    def _state(self) -> tuple[bytes, int]:
         with snapshot(self._feed.engine) as connection:
-            return frames.state_frame(connection, self._topic, after)
+            return frames.state_frame(connection, self._topic)
 
     def _allowed(self) -> bool:
         keys: KeyRing = self._request.app.state.keys
@@ -134,7 +135,9 @@ async def _left(receive: Receive) -> None:
         pass
 
 
-@router.get("/runs/{run}/stream", status_code=200, responses=_DESCRIPTION, response_class=EventStream)
+@router.get(
+    "/runs/{run}/stream", status_code=200, responses=_DESCRIPTION, response_class=EventStream
+)
 async def stream_run(
     run: PathName, query: Annotated[StreamQuery, Query()], _caller: Viewer, request: Request
 ) -> Response:
@@ -144,7 +147,12 @@ async def stream_run(
     return EventStream(request, topic, _resumed(request, query, head))
 
 
-@router.get("/datasets/{dataset}/stream", status_code=200, responses=_DESCRIPTION, response_class=EventStream)
+@router.get(
+    "/datasets/{dataset}/stream",
+    status_code=200,
+    responses=_DESCRIPTION,
+    response_class=EventStream,
+)
 async def stream_dataset(
     dataset: PathName, query: Annotated[StreamQuery, Query()], _caller: Viewer, request: Request
 ) -> Response:

@@ -1,8 +1,7 @@
 """Corrections: beside the record, for a reason; what is enforced only ever grows by them."""
 
 import random
-import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -198,44 +197,51 @@ def test_what_had_no_noise_is_infinite_and_what_was_infinite_stays_so(
     assert budget(used)["spent"] is budget(used, "other")["spent"] is None
 
 
-def derive(api: httpx.Client, rows: str, **run_given: Any) -> str:
-    """A dataset made from another, and a run in it, whose name the service has never heard."""
-    given = {"neighboring_relation": "replace_one", "budget": BUDGET}
-    parents = {"parents": ["top"], "rows_per_parent_record": rows}
-    name = f"run-{secrets.token_hex(4)}"
+@pytest.fixture
+def alone(serve: Callable[..., AbstractContextManager[str]]) -> Iterator[httpx.Client]:
+    """A service that has seen no other test's datasets, whose numbers SQLite gives out again."""
+    with serve() as address, httpx.Client(base_url=address) as client:
+        yield client
+
+
+def derive(api: httpx.Client, rows: str, **run_given: Any) -> None:
+    """A dataset made from another, and a run in it."""
+    given: Json = {"neighboring_relation": "replace_one", "budget": BUDGET}
+    parents: Json = {"parents": ["top"], "rows_per_parent_record": rows}
     assert api.post("/v1/datasets", json=dataset("top", **given)).status_code == 201
     assert api.post("/v1/datasets", json=dataset(**parents, **given)).status_code == 201
-    assert api.post("/v1/runs", json=run(name, **run_given)).status_code == 201
-    assert append(api, step(0, 12), run=name).status_code == 201
-    return name
+    assert api.post("/v1/runs", json=run(**run_given)).status_code == 201
+    assert append(api, step(0, 12)).status_code == 201
 
 
 @pytest.mark.parametrize("rows", ["at_most_one", "exactly_one"])
-def test_every_scope_counts_it(api: httpx.Client, engine: Engine, rows: str) -> None:
-    name = derive(api, rows, budget={"epsilon": 4.0, "delta": 1e-6})
+def test_every_scope_counts_it(alone: httpx.Client, engine: Engine, rows: str) -> None:
+    api = alone
+    derive(api, rows, budget={"epsilon": 4.0, "delta": 1e-6})
 
     def scopes() -> list[Any]:
-        own = api.get(f"/v1/runs/{name}").json()["budget"]
+        own = api.get("/v1/runs/run").json()["budget"]
         return [budget(api, "top"), budget(api), own]
 
     before = scopes()
-    assert correct(api, step(0, 5, mechanism=LOUD), run_name=name).status_code == 201
+    assert correct(api, step(0, 5, mechanism=LOUD)).status_code == 201
     after = scopes()
     assert all(b["spent"] > a["spent"] for a, b in zip(before, after, strict=True))
     assert after[0]["spent"] == after[1]["spent"]
     forget_sums(engine)
     assert scopes() == after
-    told = append(api, step(12, 1), run=name).json()
+    told = append(api, step(12, 1)).json()
     forget_sums(engine)
     assert told["budget"] == budget(api)
 
 
 def test_a_parent_whose_records_may_be_left_out_counts_a_corrected_sampling(
-    api: httpx.Client, engine: Engine
+    alone: httpx.Client, engine: Engine
 ) -> None:
-    name = derive(api, "at_most_one")
+    api = alone
+    derive(api, "at_most_one")
     really = step(0, 5, sampling={"kind": "unknown"})
-    assert correct(api, really, run_name=name).status_code == 201
+    assert correct(api, really).status_code == 201
     for _ in range(2):
         assert budget(api)["spent"] is not None
         assert budget(api, "top")["spent"] is None

@@ -9,7 +9,7 @@ from sqlalchemy import Engine, update
 import accounting
 from accounting.balances import balance_of
 from accounting.events import NeighboringRelation
-from service import explanations, plans, prices, remedies
+from service import explanations, folds, plans, prices, remedies
 from service.database import transaction
 from service.documents import spans_of
 from service.errors import TooExpensiveError
@@ -188,6 +188,25 @@ def test_what_is_reserved_and_what_expired_have_their_shares(
     assert found["runs"][0]["epsilon_without"] == 0
 
 
+def test_a_guarantee_is_told_with_and_without_what_is_reserved(api: httpx.Client) -> None:
+    start(api)
+    append(api, event(0, 100))
+    before = api.get("/v1/datasets/data/guarantee").json()
+    assert before["without_reservations"]["epsilon"] == before["epsilon"]
+    wanted = event(0, 200)
+    del wanted["first_step"]
+    body = {"name": "kept", "event": wanted, "ttl_seconds": 3600}
+    assert api.post("/v1/runs/run/reservations", json=body).status_code == 201
+    found = api.get("/v1/datasets/data/guarantee", params={"accountant": "rdp"}).json()
+    assert found["epsilon"] == pytest.approx(rdp(event(0, 300)), rel=1e-12)
+    without = found["without_reservations"]
+    assert without["epsilon"] == pytest.approx(rdp(event(0, 100)), rel=1e-12)
+    assert (found["steps"], without["steps"]) == (100, 100)
+    assert found["epsilon_lower"] == without["epsilon_lower"]
+    then = api.get("/v1/datasets/data/guarantee", params={"accountant": "rdp", "as_of": 1}).json()
+    assert then["epsilon"] == without["epsilon"]
+
+
 def test_datasets_that_were_made_from_it_are_told_by_name(api: httpx.Client) -> None:
     start(api)
     made = dataset(
@@ -219,7 +238,7 @@ def test_datasets_that_were_made_from_it_are_told_by_name(api: httpx.Client) -> 
 
 
 def test_a_look_back_at_a_dataset_takes_in_what_its_descendants_had_done_by_then(
-    api: httpx.Client,
+    api: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start(api)
     made = dataset(
@@ -239,6 +258,10 @@ def test_a_look_back_at_a_dataset_takes_in_what_its_descendants_had_done_by_then
         for sequence in range(3)
     ]
     assert steps == [0, 110, 220]
+    monkeypatch.setattr(folds, "FOLD_MAX", 3)  # entries of all of them count together
+    answer = api.get("/v1/datasets/data/guarantee", params={"as_of": 2})
+    assert answer.json()["type"].endswith("too-expensive")
+    assert api.get("/v1/datasets/data/guarantee", params={"as_of": 1}).status_code == 200
 
 
 @pytest.mark.parametrize("limit", ["EVENTS_MAX", "ROWS_MAX"])

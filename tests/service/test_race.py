@@ -26,7 +26,7 @@ def test_trainers_race_one_budget_while_clients_and_services_are_killed(
     database_url: str, tmp_path: Path
 ) -> None:
     report = race.hold(database_url, tmp_path, SHORT)
-    assert report.faults == []
+    assert report.faults == [], report.logged
     assert min(report.kills.values()) > 0
     numbers = report.numbers
     assert numbers["steps in the ledger"] >= numbers["steps acknowledged"] > 0

@@ -262,7 +262,11 @@ def test_a_courier_looks_now_and_then_for_what_is_over(
 
 
 def test_a_courier_outlives_a_database_that_does_not_answer_and_a_defect(
-    api: httpx.Client, engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    api: httpx.Client,
+    engine: Engine,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     setup(api)
     whole, faults = Courier._claim, [UnavailableError("locked"), ZeroDivisionError()]
@@ -277,6 +281,21 @@ def test_a_courier_outlives_a_database_that_does_not_answer_and_a_defect(
         happen(engine, 1)
         until(lambda: dispatcher.delivered == 1)
     assert faults == []
+    defects = [record for record in caplog.records if record.exc_info]
+    assert [record.getMessage() for record in defects] == ["webhook failed"]
+
+
+def test_what_does_not_speak_tls_gets_nothing_of_what_is_sent_over_it(
+    api: httpx.Client, engine: Engine, tmp_path: Path
+) -> None:
+    setup(api)
+    with receiving() as receiver:
+        secure = receiver.url.replace("http:", "https:")
+        with sending(engine, tmp_path, secure) as dispatcher:
+            happen(engine, 1)
+            until(lambda: dispatcher.failed >= 1)
+    assert receiver.sent == []
+    assert dispatcher.delivered == 0
 
 
 def test_no_proxy_of_the_environment_is_asked(

@@ -1,0 +1,72 @@
+"""Facts are held insert-only by the databases themselves, whoever writes to them."""
+
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import Engine, Table, select, text
+from sqlalchemy.exc import DBAPIError
+
+from service.database import snapshot, transaction, upsert
+from service.tables import INSERT_ONLY
+from tests.service.samples import BUDGET, FULL, append, event, run, setup
+
+HELD = pytest.mark.parametrize("table", INSERT_ONLY, ids=lambda table: table.name)
+
+
+@pytest.fixture
+def full(api: httpx.Client, engine: Engine) -> Engine:
+    """A ledger with a row in every table of facts."""
+    setup(api, dataset_given={"budget": BUDGET})
+    append(api, event(0, 5, sampling=FULL))
+    correction = event(0, 1, sampling=FULL) | {"reason": "the log says so"}
+    assert api.post("/v1/runs/run/corrections", json=correction).status_code == 201
+    assert api.post("/v1/runs/run/releases", json={"step": 3}).status_code == 201
+    api.post("/v1/runs", json=run("other"))
+    return engine
+
+
+def rows(engine: Engine, table: Table) -> list[Any]:
+    with snapshot(engine) as connection:
+        return list(connection.execute(select(table)))
+
+
+def test_facts_are_entries_settings_corrections_incidents_and_releases() -> None:
+    held = {table.name for table in INSERT_ONLY}
+    assert held == {"entries", "settings_changes", "corrections", "incidents", "releases"}
+
+
+@HELD
+def test_no_fact_is_ever_deleted(full: Engine, table: Table) -> None:
+    before = rows(full, table)
+    assert before
+    with pytest.raises(DBAPIError, match="insert-only"), transaction(full) as connection:
+        connection.execute(table.delete())
+    assert rows(full, table) == before
+
+
+@HELD
+def test_no_fact_is_ever_changed(full: Engine, table: Table) -> None:
+    before = rows(full, table)
+    for column in table.columns:
+        with pytest.raises(DBAPIError, match="insert-only"), transaction(full) as connection:
+            connection.execute(table.update().values({column: column}))
+    assert rows(full, table) == before
+
+
+@HELD
+def test_no_table_of_facts_is_emptied_at_once(full: Engine, table: Table) -> None:
+    if full.dialect.name == "sqlite":
+        return  # it has no such statement; a delete is refused above
+    with pytest.raises(DBAPIError, match="insert-only"), transaction(full) as connection:
+        connection.execute(text(f"TRUNCATE {table.name} CASCADE"))
+
+
+@HELD
+def test_a_fact_is_not_written_over(full: Engine, table: Table) -> None:
+    (first, *_) = rows(full, table)
+    keys = [column.name for column in table.primary_key]
+    again = upsert(full.dialect.name, table).values(first._asdict())
+    over = again.on_conflict_do_update(index_elements=keys, set_={keys[0]: first[0]})
+    with pytest.raises(DBAPIError, match="insert-only"), transaction(full) as connection:
+        connection.execute(over)
