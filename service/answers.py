@@ -78,6 +78,9 @@ class GuaranteeAnswer(Answer):
     corrections: int = 0
     corrected_epsilon: float | None = None  # nats, upper, at delta; of the corrected facts alone
     as_of: AsOf | None = None
+    # Of a run that keeps to the plan which holds its budget: epsilon is that of the whole plan.
+    so_far_epsilon: float | None = None  # nats, upper, at delta; had the plan ended at this step
+    planned_steps: int | None = None
 
 
 def guarantee_answer(

@@ -10,7 +10,7 @@ import accounting
 from accounting.balances import OpenPass
 from accounting.events import Event, NeighboringRelation
 from accounting.guarantees import Status
-from service import bulk, excess, incidents
+from service import bulk, excess
 from service.books import Book, Branch, Lease, RunBook
 from service.budgets import accept_of, dataset_filter, dataset_scope, run_filter, run_scope
 from service.clock import utc
@@ -245,7 +245,6 @@ def write_book(connection: Connection, book: Book, ids: dict[Event, int]) -> Non
         ("end_step", "state"),
         [(lease.end_step, lease.state, lease.id) for lease in notes.leases.values()],
     )
-    incidents.record(connection, notes.incidents)
 
 
 def _branch_row(branch: Branch, ids: dict[Event, int]) -> tuple[Any, ...]:

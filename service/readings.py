@@ -7,6 +7,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, Row, bindparam, exists, select
 
 from accounting import accountants
+from accounting.accountants import ODOMETER
 from accounting.balances import Balance
 from accounting.events import NeighboringRelation
 from accounting.guarantees import Assumption, Guarantee, covering
@@ -27,6 +28,7 @@ from service.documents import LedgerDocument, canonical
 from service.errors import InvalidRequestError
 from service.folds import LATEST, Facts
 from service.hiding import NOTHING_HIDDEN, Hidden, hidden_of, told, why_shown
+from service.planned import declared_end
 from service.retrospect import dataset_facts, run_facts
 from service.tables import runs
 from service.transcripts import document_of
@@ -172,6 +174,8 @@ def run_guarantee(connection: Connection, run_name: str, asked: Question) -> Gua
     hidden = _hidden(connection, run, dataset, part=part)
     sequence = dataset.head_sequence if asked.as_of is None else asked.as_of
     found = _answered(facts, dataset, asked, sequence=sequence, hidden=hidden)
+    if not part and asked.accountant != ODOMETER:
+        found = _to_its_end(run, dataset, asked, facts, found)
     if asked.as_of is not None:
         known_now = facts_of(asked.branch, asked.as_of, None)
         present = facts_of(asked.branch, None, None)
@@ -185,6 +189,22 @@ def run_guarantee(connection: Connection, run_name: str, asked: Question) -> Gua
             }
         )
     return found
+
+
+def _to_its_end(
+    run: Row[Any], dataset: Row[Any], asked: Question, facts: Facts, found: GuaranteeAnswer
+) -> GuaranteeAnswer:
+    """The answer for a run that keeps to its plan: the whole plan's, with the present one beside it.
+
+    Until the plan is done, no step is hidden in it: what is hidden is only known at the end.
+    """
+    plan = declared_end(run, dataset.dataset_size)
+    if plan is None or facts.recorded.steps == plan.steps:
+        return found
+    whole = _held(replace(facts, recorded=plan), found, dataset, asked)
+    so_far = found.epsilon if asked.delta is not None else None
+    beside = {"so_far_epsilon": so_far, "planned_steps": sum(plan.steps.values())}
+    return whole.model_copy(update=beside)
 
 
 def _as_of(

@@ -9,7 +9,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, bindparam, func, select
 
 from accounting.events import Event
-from service import bulk, excess
+from service import bulk, excess, incidents
 from service.book_rows import (
     DATASETS,
     UNITS,
@@ -303,6 +303,7 @@ class Desk:
         if not books:
             return sorted(self.changed)
         ids = [self._ids_of(book) for book in books]
+        happened = [one for book in books for one in book.notes.incidents]
         with bulk.together(self.connection):
             for book, events in zip(books, ids, strict=True):
                 write_book(self.connection, book, events)
@@ -315,6 +316,7 @@ class Desk:
                 ("head_sequence", "version", "totals", "totals_version"),
                 [(book.head, book.version, book.tally.stored(), VERSION, book.id) for book in books],
             )
+        incidents.record(self.connection, happened)
         self.changed |= {book.id for book in books}
         return sorted(self.changed)
 
