@@ -28,6 +28,10 @@ benchmarks: $(INSTALLED)  ## print the benchmark tables; peers are compared if i
 	$(BIN)/python benchmarks/schemes.py
 	$(BIN)/python benchmarks/last_iterate.py
 	$(BIN)/python benchmarks/service.py
+	$(BIN)/python benchmarks/bulk.py
+	$(BIN)/python benchmarks/streams.py
+	$(BIN)/python benchmarks/race.py
+	$(BIN)/python benchmarks/growth.py
 
 figures: $(INSTALLED)  ## redraw the figures of docs/theory/figures.md
 	$(BIN)/dpledger figures --out docs/theory/figures

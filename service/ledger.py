@@ -255,19 +255,17 @@ def _reading(book: Book, run: RunBook) -> dict[str, Any] | None:
         return None
     if run.units is None:
         tally = run.scope.tally if run.scope else book.tally
-        answer = meter.read_filter(tally, delta)
-        answer["steps"] = run.steps
-    else:
-        answer = _metered(book, run, run.units, delta)
-    answer["sequence"] = book.head
-    return answer
+        return {**meter.read_filter(tally, delta), "steps": run.steps, "sequence": book.head}
+    return _metered(book, run, run.units, delta)
 
 
 def _metered(book: Book, run: RunBook, units: Any, delta: float) -> dict[str, Any]:
     given = {"relation": book.relation, "accept": book.accept}
-    if run.reading is None or run.reading.form["delta"] != delta or len(run.reading.events) != len(units):
-        run.reading = meter.meter_of(units, delta=delta, **given)
-    return meter.read(run.reading, units, **given)
+    known = run.reading
+    # Events of a run are never taken off, so as many as before are the same.
+    if known is None or known.form["delta"] != delta or len(known.events) != len(units):
+        run.reading = known = meter.meter_of(units, delta=delta, **given)
+    return meter.read(known, units, sequence=book.head, **given)
 
 
 def _budget(book: Book, run: RunBook) -> dict[str, Any] | None:

@@ -20,6 +20,7 @@ from accounting.renyi_bounds import renyi_bounds
 from service.answers import EVERY_STEP
 from service.balances import balance_of
 from service.tallies import Counts, Tally, by_pass
+from service.told import Form, Told, form_of
 
 READING = "rdp"  # the cheapest accountant that serves every event
 ORDER_MIN: Final = 1 + 1e-6
@@ -45,7 +46,8 @@ class Meter:
     curves: Array | None  # shape (events, orders); none where some event has no curve, or may fail
     unamplified: list[float] | None  # of one step of each, RDP over order; if all are Gaussian
     costs: Array  # of the conversion at delta, shape (orders,)
-    form: Mapping[str, Any]  # a GuaranteeAnswer without its numbers
+    form: Mapping[str, Any]  # a GuaranteeAnswer of the balance it was made for
+    told: Form  # the same without the numbers
 
 
 def meter_of(
@@ -57,12 +59,15 @@ def meter_of(
 ) -> Meter:
     """The meter of the events of a run."""
     events = tuple(sorted(units, key=repr))
+    form = _form(units, relation, accept, delta)
+    numbers = ("epsilon", "unamplified_epsilon")
     return Meter(
         events=events,
         curves=_curves(events, relation, accept),
         unamplified=_unamplified(events, relation),
         costs=conversion_costs(ORDERS, delta=delta),
-        form=_form(units, relation, accept, delta),
+        form=form,
+        told=form_of({name: value for name, value in form.items() if name not in numbers}),
     )
 
 
@@ -124,18 +129,23 @@ def read(
     *,
     relation: NeighboringRelation,
     accept: frozenset[Status],
+    sequence: int,
 ) -> dict[str, Any]:
-    """A GuaranteeAnswer, but for its sequence. Upper."""
+    """A GuaranteeAnswer. Upper."""
     delta = meter.form["delta"]
     if meter.curves is None:  # what may fail, or has no bound, is asked of the accountant each time
-        return {**_form(units, relation, accept, delta), "steps": _steps(units)}
+        form = _form(units, relation, accept, delta)
+        return {**form, "steps": _steps(units), "sequence": sequence}
     slack = 1 + 2 * (len(meter.events) + 1) * UNIT_ROUNDOFF
-    return {
-        **meter.form,
-        "epsilon": _epsilon(meter, meter.curves, units, slack),
-        "steps": _steps(units),
-        "unamplified_epsilon": _unamplified_epsilon(meter, units, delta, slack),
-    }
+    return Told(
+        meter.told,
+        {
+            "epsilon": _epsilon(meter, meter.curves, units, slack),
+            "steps": _steps(units),
+            "unamplified_epsilon": _unamplified_epsilon(meter, units, delta, slack),
+            "sequence": sequence,
+        },
+    )
 
 
 def _epsilon(

@@ -254,6 +254,11 @@ def accepted_statuses(accept: Sequence[str] | None) -> frozenset[Status]:
     return ACCEPTABLE & {Status(status) for status in accept} if accept else DEFAULT_ACCEPT
 
 
+# Events of messages that were read before, with the parts whose identities they stand for.
+_events: dict[tuple[int, int, int | None], tuple[Wire, Wire, Event]] = {}
+_EVENTS_MAX: Final = 4096
+
+
 def to_event(message: StepMessage, *, dataset_size: int | None, location: str) -> Event:
     """The accounting event of a message, with defaults filled in.
 
@@ -261,11 +266,18 @@ def to_event(message: StepMessage, *, dataset_size: int | None, location: str) -
         InvalidRequestError: a size does not fit the dataset, or the dataset's size is needed and
             not known.
     """
+    key = (id(message.mechanism), id(message.sampling), dataset_size)
+    if (known := _events.get(key)) is not None:
+        return known[2]
     mechanism = to_mechanism(message.mechanism)
     sampling = to_sampling(
         message.sampling, dataset_size=dataset_size, location=f"{location}.sampling"
     )
-    return Event(mechanism=mechanism, sampling=sampling)
+    event = Event(mechanism=mechanism, sampling=sampling)
+    if len(_events) >= _EVENTS_MAX:
+        _events.clear()
+    _events[key] = (message.mechanism, message.sampling, event)
+    return event
 
 
 def relation_of(name: str) -> NeighboringRelation:

@@ -16,6 +16,7 @@ from sqlalchemy import Connection, Engine, create_engine, make_url, text
 from service import schema_version
 from service.app import create_app
 from service.database import connect, transaction
+from service.server import Server
 from service.settings import Settings
 from service.tables import metadata
 
@@ -120,7 +121,7 @@ def running(settings: Settings) -> Iterator[str]:
     """A real server on a free port; its address."""
     port = free_port()
     application = create_app(settings)
-    server = uvicorn.Server(
+    server = Server(
         uvicorn.Config(application, host="127.0.0.1", port=port, log_config=None)
     )
     thread = threading.Thread(target=server.run)

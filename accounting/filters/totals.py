@@ -63,7 +63,10 @@ def loss_of(units: int) -> float:
 
 def within(total: Total, limits: Total) -> bool:
     """Whether no component is negative or above its limit."""
-    return all(0 <= x <= most for x, most in zip(total, limits, strict=True))
+    for x, most in zip(total, limits, strict=True):  # noqa: SIM110, this is asked at every step
+        if not 0 <= x <= most:
+            return False
+    return True
 
 
 def copies(total: Total, cost: Total, limits: Total) -> int:

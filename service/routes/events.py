@@ -1,7 +1,7 @@
 """Events: the one write path a trainer uses at every step."""
 
-import json
 import re
+from collections import OrderedDict
 from typing import Any, Final
 
 from fastapi import APIRouter, Request, Response
@@ -22,12 +22,16 @@ from service.http import JSON, NDJSON, media_type, parse_json
 from service.ledger import Append
 from service.routes.parameters import AppendQuery, Appends, Database, PathName, require_name
 from service.schemas import LINES_MAX, STEP_MAX, STEPS_MAX, EventBatch, EventMessage
+from service.told import text_of
 
 INLINE_BYTES: Final = 16 * 1024  # read without a thread: less than a millisecond
 PARTS: Final = 4  # of /v1/runs/{run}/events
 # How a line begins that most writers send; what follows is the step, and often that of the last.
 _PLACE: Final = re.compile(rb'\s*{\s*"first_step"\s*:\s*(0|[1-9]\d{0,12})\s*,'
                            rb'\s*"steps"\s*:\s*([1-9]\d{0,9})\s*,')  # fmt: skip
+_FIRST_STEP: Final = re.compile(rb'"first_step"\s*:\s*(0|[1-9]\d{0,12})\s*[,}]')
+KNOWN_BYTES: Final = 1024  # of a body that is remembered
+KNOWN_MAX: Final = 1024  # bodies
 _LINE: Final = TypeAdapter(EventMessage)
 _BODY: Final[dict[str, Any]] = {
     "required": True,
@@ -106,7 +110,7 @@ async def _append(request: Request, run: str) -> Response:
         append = await run_in_threadpool(_prepare, state.engine, append)
     answer = await state.writer.write(append)
     status = 201 if answer["accepted"] else 200
-    return Response(json.dumps(answer), status, media_type=JSON)
+    return Response(text_of(answer), status, media_type=JSON)
 
 
 def _query(request: Request) -> AppendQuery:
@@ -138,7 +142,30 @@ def _prepare(database: Engine, append: Append) -> Append:
         return ledger.prepare(connection, append)
 
 
+# Bodies of one event, without its first step, that were read before; trainers send few others.
+_known: OrderedDict[tuple[bytes, bytes], EventBatch] = OrderedDict()
+
+
 def _batch(body: bytes) -> EventBatch:
+    place = _FIRST_STEP.search(body)
+    if place is None or len(body) > KNOWN_BYTES:
+        return _read_batch(body)
+    first_step, key = int(place[1]), (body[: place.start(1)], body[place.end(1) :])
+    same = _known.get(key)
+    if same is not None and first_step <= STEP_MAX:
+        return EventBatch.model_construct(
+            branch=same.branch, mode=same.mode, events=[moved(same.events[0], first_step)]
+        )
+    batch = _read_batch(body)
+    # A batch that was read has names for its only texts, so what was found is that field.
+    if len(batch.events) == 1 and batch.events[0].first_step == first_step:
+        _known[key] = batch
+        if len(_known) > KNOWN_MAX:
+            _known.popitem(last=False)
+    return batch
+
+
+def _read_batch(body: bytes) -> EventBatch:
     try:
         return EventBatch.model_validate(parse_json(body))
     except ValidationError as error:
@@ -157,6 +184,16 @@ def _lines(body: bytes) -> list[EventMessage]:
     return [_line(number, line, alike) for number, line in enumerate(lines, start=1)]
 
 
+def moved(message: EventMessage, first_step: int, steps: int | None = None) -> EventMessage:
+    """The same step elsewhere; what it says was checked before."""
+    return EventMessage.model_construct(
+        first_step=first_step,
+        steps=message.steps if steps is None else steps,
+        mechanism=message.mechanism,
+        sampling=message.sampling,
+    )
+
+
 def _line(number: int, line: bytes, alike: dict[bytes, EventMessage]) -> EventMessage:
     """The event of a line; lines that say the same step are read once."""
     place = _PLACE.match(line)
@@ -169,9 +206,7 @@ def _line(number: int, line: bytes, alike: dict[bytes, EventMessage]) -> EventMe
     first_step, steps = int(place[1]), int(place[2])
     if not (first_step <= STEP_MAX and 1 <= steps <= STEPS_MAX):
         return _read_line(number, line)  # which says what is wrong
-    return EventMessage.model_construct(
-        first_step=first_step, steps=steps, mechanism=same.mechanism, sampling=same.sampling
-    )
+    return moved(same, first_step, steps)
 
 
 def _read_line(number: int, line: bytes) -> EventMessage:

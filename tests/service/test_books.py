@@ -1,130 +1,38 @@
 """Books: whatever happens, in whatever process, they say what the rows add up to."""
 
-import json
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from sqlalchemy import Connection, Engine, select, text
+from hypothesis import given, settings
+from sqlalchemy import Engine, select
 
-from accounting.balances import OpenPass
-from accounting.events import Span
-from accounting.filters import Total
-from service import branching, readings, registration, schema_version
-from service.admission import ahead
-from service.balances import run_balance
-from service.book_rows import lease_of, run_tally, tally_of
-from service.clock import now
+from service import readings, registration, schema_version
+from service.book_rows import run_tally, tally_of
+from service.books import UNITS_MAX
 from service.database import connect, transaction
-from service.documents import event_of
 from service.errors import LedgerError
 from service.ledger import Append
-from service.planned import certified
-from service.reservations import GiveBack, Reserve, find
-from service.schemas import EventMessage, NewBranch, NewDataset, NewReservation, NewRun
-from service.shelf import Desk, Shelf
-from service.tables import (
-    branches,
-    datasets,
-    distinct_events,
-    entries,
-    reservations,
-    run_balances,
-    runs,
-)
+from service.schemas import EventMessage, NewRun
+from service.shelf import Desk, Place, Shelf
+from service.tables import datasets, runs
 from tests.conftest import clear
-from tests.service.samples import BUDGET, FULL, POISSON, WRITER, Json, dataset, run
-
-PAST = "2020-01-01 00:00:00.000000"
-QUIET: Json = {"kind": "gaussian", "noise_multiplier": 20.0}
-LOUD: Json = {"kind": "gaussian", "noise_multiplier": 10.0}
-CYCLIC: Json = {"kind": "cyclic", "batch_size": 20000}  # three steps a pass
-SHUFFLE: Json = {"kind": "shuffle", "batch_size": 15000, "reshuffle": "each_pass"}
-POOL: list[Json] = [
-    {"mechanism": QUIET, "sampling": FULL},
-    {"mechanism": LOUD, "sampling": POISSON},
-    {"mechanism": QUIET, "sampling": CYCLIC},
-    {"mechanism": LOUD, "sampling": CYCLIC},
-    {"mechanism": LOUD, "sampling": SHUFFLE},
-    {"mechanism": {"kind": "none"}, "sampling": FULL},
-]
-PLAN: list[Json] = [POOL[0] | {"steps": 4}, POOL[2] | {"steps": 5}]
-RUNS = ("first", "second", "planned", "low")
-RUN_OF = {"first": "data", "second": "data", "planned": "child", "low": "child"}
-
-
-@dataclass
-class World:
-    """A database with as many processes on it as there are shelves."""
-
-    engine: Engine
-    shelves: list[Shelf]
-    turn: int = 0
-    names: dict[str, list[str]] = field(default_factory=lambda: {name: ["main"] for name in RUNS})
-    leases: list[str] = field(default_factory=list)
-
-    def together(self, requests: Sequence[Any]) -> list[Any]:
-        """Several requests in one transaction, in the next process."""
-        shelf = self.shelves[self.turn % len(self.shelves)]
-        self.turn += 1
-        try:
-            with transaction(self.engine) as connection:
-                desk = shelf.open(connection, [one.place for one in requests])
-                outcomes = [_outcome(desk, one) for one in requests]
-                desk.write()
-        except BaseException:
-            shelf.forget()
-            raise
-        shelf.settle()
-        return outcomes
-
-    def plainly(self, work: Any) -> Any:
-        """In a transaction of its own, beside the books."""
-        try:
-            with transaction(self.engine) as connection:
-                return repr(work(connection))
-        except LedgerError as refusal:
-            return refusal.slug
-
-    def next_step(self, run_name: str, branch: str) -> int:
-        with self.engine.connect() as connection:
-            query = (
-                select(branches.c.next_step)
-                .join(runs, runs.c.id == branches.c.run_id)
-                .where(runs.c.name == run_name, branches.c.name == branch)
-            )
-            return int(connection.scalar(query) or 0)
-
-
-def _outcome(desk: Desk, request: Any) -> Any:
-    try:
-        answer = dict(request.apply(desk, now()))
-    except LedgerError as refusal:
-        return refusal.slug, str(refusal)
-    return {k: v for k, v in answer.items() if k not in ("created_at", "expires_at")}
-
-
-def _create(engine: Engine) -> None:
-    with transaction(engine) as connection:
-        given = {"dataset_size": 60000, "neighboring_relation": "replace_special"}
-        limit = {"budget": {"epsilon": 2.0, "delta": 1e-5}}
-        new = NewDataset.model_validate(dataset(**given, **limit))
-        registration.create_dataset(connection, new, by="tests")
-        made_from = {"parents": ["data"], "rows_per_parent_record": "exactly_one"}
-        new = NewDataset.model_validate(dataset("child", **given, **made_from, budget=BUDGET))
-        registration.create_dataset(connection, new, by="tests")
-        for name in RUNS:
-            own: Json = {"plan": PLAN, "budget": {"epsilon": 6.0, "delta": 1e-5}}
-            if name != "planned":
-                own = {"budget": BUDGET} if name == "low" else {}
-            asked = NewRun.model_validate(run(name, dataset=RUN_OF[name], **own))
-            certificate = certified(connection, asked)
-            registration.create_run(connection, asked, certificate=certificate)
+from tests.service.samples import FULL, POISSON, event, run
+from tests.service.worlds import (
+    LOUD,
+    OPERATIONS,
+    RUNS,
+    Operation,
+    World,
+    create,
+    do,
+    dump,
+    require_recorded,
+    require_reserved,
+    require_totals,
+)
 
 
 def _world(path: Path, processes: int) -> World:
@@ -143,263 +51,14 @@ def worlds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, Wo
         world.engine.dispose()
 
 
-# ---- what may happen
-
-NUMBER = st.integers(0, 11)
-OPERATIONS = st.lists(
-    st.tuples(
-        st.sampled_from(
-            ["append", "append", "append", "charge", "group", "reserve", "release", "void"]
-            + ["expire", "branch", "finish", "again"]
-        ),
-        st.sampled_from(RUNS),
-        NUMBER,
-        NUMBER,
-        st.integers(1, 8),
-    ),
-    min_size=4,
-    max_size=25,
-)
-Operation = tuple[str, str, int, int, int]
-
-
-def _append(world: World, op: Operation, *, back: int = 0) -> Append:
-    kind, name, a, b, steps = op
-    branch = world.names[name][a % len(world.names[name])]
-    first = max(0, world.next_step(name, branch) - back)
-    sizes = [steps] if b % 3 else [steps, 1 + b % 4]
-    messages = []
-    for index, size in enumerate(sizes):
-        content = POOL[(a + b + index) % len(POOL)]
-        body = {"first_step": first, "steps": size} | content
-        messages.append(EventMessage.model_validate(body))
-        first += size
-    mode = "charge" if kind == "charge" else "record"
-    return Append(run_name=name, branch_name=branch, mode=mode, events=messages)
-
-
-def _followed(world: World, op: Operation) -> Append:
-    """What the plan has next."""
-    first = world.next_step("planned", "main")
-    ends, spans = [4, 9], PLAN
-    index = next((i for i, end in enumerate(ends) if first < end), len(ends) - 1)
-    size = max(1, min(op[4], ends[index] - first))
-    body = {"first_step": first} | spans[index] | {"steps": size}
-    events = [EventMessage.model_validate(body)]
-    return Append(run_name="planned", branch_name="main", mode="charge", events=events)
-
-
-def _reserve(world: World, op: Operation) -> Reserve:
-    _, name, a, b, steps = op
-    world.leases.append(f"lease-{len(world.leases)}")
-    body = {"name": world.leases[-1], "branch": world.names[name][a % len(world.names[name])]}
-    ahead = {"event": {"steps": steps, **POOL[b % (len(POOL) - 1)]}, "ttl_seconds": 9999}
-    return Reserve(run_name=name, new=NewReservation.model_validate(body | ahead))
-
-
-def _give_back(world: World, op: Operation) -> GiveBack | None:
-    kind, _, a, b, _ = op
-    with world.engine.connect() as connection:
-        try:
-            row = find(connection, world.leases[a % len(world.leases)])
-        except (LedgerError, ZeroDivisionError):
-            return None
-        place = (row.run, row.branch)
-        last = row.first_step + b - 2
-    if kind == "void":
-        return GiveBack(name=row.name, place=place, reason="lost")
-    return GiveBack(name=row.name, place=place, last_step=last)
-
-
-def _expire(world: World, op: Operation) -> Any:
-    with transaction(world.engine) as connection:
-        name = f"lease-{op[2] % max(1, len(world.leases))}"
-        change = text("UPDATE reservations SET expires_at = :past WHERE name = :name")
-        connection.execute(change, {"past": PAST, "name": name})
-
-
-def _branch(world: World, op: Operation) -> Any:
-    _, name, a, b, _ = op
-    origin = world.names[name][a % len(world.names[name])]
-    fresh = f"b{len(world.names[name])}"
-    step = max(0, world.next_step(name, origin) - b)
-    body = {"name": fresh, "writer": WRITER, "from_step": step, "from_branch": origin}
-    new = NewBranch.model_validate(body)
-    told = world.plainly(lambda connection: branching.create_branch(connection, name, new)[1])
-    if told == "True":
-        world.names[name].append(fresh)
-    return told
-
-
-def _do(world: World, op: Operation) -> Any:
-    kind, name, *_ = op
-    match kind:
-        case "append" | "charge":
-            kept = name == "planned" and op[3] % 2
-            return world.together([_followed(world, op) if kept else _append(world, op)])
-        case "again":
-            return world.together([_append(world, op, back=op[4])])
-        case "group":
-            return world.together([_append(world, op), _reserve(world, op), _append(world, op)])
-        case "reserve":
-            return world.together([_reserve(world, op)])
-        case "release" | "void":
-            request = _give_back(world, op)
-            return world.together([request]) if request else None
-        case "expire":
-            return _expire(world, op)
-        case "branch":
-            return _branch(world, op)
-    state = "finished" if op[2] % 2 else "aborted"
-
-    def finish(connection: Connection) -> str:
-        return registration.finish_run(connection, name, state).state
-
-    return world.plainly(finish)
-
-
-# ---- what must then be so
-
-
-def _held(connection: Connection, *, named: bool) -> dict[int, Counter[tuple[str, str]]]:
-    """(content, what) held ahead by each run, from the rows of its reservations alone."""
-    found: dict[int, Counter[tuple[str, str]]] = defaultdict(Counter)
-    query = (
-        select(reservations, distinct_events.c.content)
-        .join(distinct_events, distinct_events.c.id == reservations.c.event_id)
-        .order_by(reservations.c.first_step)
-    )
-    leases = connection.execute(query).all()
-    pass_of = dict(
-        connection.execute(select(distinct_events.c.id, distinct_events.c.content)).all()
-    )
-    for branch in connection.execute(select(branches)).all():
-        own = [lease_of(one, 60000) for one in leases if one.branch_id == branch.id]
-        spans = []
-        for lease in own:
-            steps = lease.end_step - max(lease.first_step, branch.next_step)
-            if steps > 0 and (lease.name is not None or not named):
-                spans.append(Span(event=lease.event, steps=steps))
-        begun = pass_of.get(branch.pass_event_id)
-        open_pass = begun and OpenPass(event=event_of(begun, 60000), position=branch.pass_position)
-        for one, counts in ahead(open_pass or None, spans).items():
-            found[branch.run_id][repr(one), "steps"] += counts.steps
-            found[branch.run_id][repr(one), "passes"] += counts.passes
-    return found
-
-
-def _nonzero(counts: Counter[tuple[str, str]]) -> dict[tuple[str, str], int]:
-    return {key: n for key, n in counts.items() if n}
-
-
-def _require_reserved(connection: Connection) -> None:
-    """What is held ahead, by run and by dataset, is what the reservations hold."""
-    every, named = _held(connection, named=False), _held(connection, named=True)
-    joined = select(run_balances, distinct_events.c.content).join(
-        distinct_events, distinct_events.c.id == run_balances.c.event_id
-    )
-    of_runs: dict[int, Counter[tuple[str, str]]] = defaultdict(Counter)
-    for row in connection.execute(joined):
-        what = repr(event_of(row.content, 60000))
-        of_runs[row.run_id][what, "steps"] += row.reserved_steps
-        of_runs[row.run_id][what, "passes"] += row.reserved_passes
-    homes = dict(connection.execute(select(runs.c.id, runs.c.dataset_id)).all())
-    for one in homes:
-        assert _nonzero(of_runs[one]) == _nonzero(named[one])
-    for home in set(homes.values()):
-        total: Counter[tuple[str, str]] = Counter()
-        for one, counts in every.items():
-            if homes[one] == home:
-                total.update(counts)
-        stored: Counter[tuple[str, str]] = Counter()
-        for row in connection.execute(
-            select(distinct_events).where(distinct_events.c.dataset_id == home)
-        ):
-            what = repr(event_of(row.content, 60000))
-            stored[what, "steps"] += row.reserved_steps
-            stored[what, "passes"] += row.reserved_passes
-        assert _nonzero(stored) == _nonzero(total)
-
-
-def _require_recorded(connection: Connection) -> None:
-    """Balances are the fold of the entries; sequences and branches have no gaps."""
-    for one in connection.execute(select(runs)).all():
-        assert run_balance(connection, one.id, 60000) == readings.refold(connection, one, 60000)
-    for home in connection.execute(select(datasets)).all():
-        found = connection.execute(
-            select(entries.c.sequence).where(entries.c.dataset_id == home.id).order_by("sequence")
-        ).scalars()
-        assert list(found) == list(range(1, home.head_sequence + 1))
-        for name in ("steps", "passes", "starts"):
-            own = select(distinct_events.c.id, distinct_events.c[name]).where(
-                distinct_events.c.dataset_id == home.id
-            )
-            for event_id, count in connection.execute(own).all():
-                parts = select(run_balances.c[name]).where(run_balances.c.event_id == event_id)
-                assert sum(connection.execute(parts).scalars()) == count
-    for branch in connection.execute(select(branches)).all():
-        at = branch.from_step
-        own_entries = select(entries).where(entries.c.branch_id == branch.id)
-        for entry in connection.execute(own_entries.order_by(entries.c.first_step)).all():
-            assert entry.first_step == at
-            at += entry.steps
-        assert at == branch.next_step
-
-
-def _totals(connection: Connection) -> list[tuple[Total, Total] | None]:
-    """Every budget's sums: of the datasets, and of the runs that have their own."""
-    found: list[tuple[Total, Total] | None] = []
-    homes = {one.id: one for one in connection.execute(select(datasets).order_by("id")).all()}
-    for home in homes.values():
-        sums = tally_of(connection, home).sums()
-        found.append((sums.spent, sums.held))
-    for one in connection.execute(select(runs).order_by("id")).all():
-        tally = run_tally(connection, homes[one.dataset_id], one)
-        found.append(tally and (tally.sums().spent, tally.sums().held))
-    return found
-
-
-def _require_totals(world: World) -> None:
-    """What is stored is what is folded anew, and what the books hold in memory."""
-    with transaction(world.engine) as connection:
-        stored = _totals(connection)
-        for shelf in world.shelves:
-            for home in connection.execute(select(datasets).order_by("id")).all():
-                shelf.lock(connection, {home.id})
-                sums = shelf.book(home.id).tally.sums()
-                assert (sums.spent, sums.held) == stored[home.id - _first(connection)]
-        connection.execute(text("UPDATE datasets SET totals = NULL"))
-        connection.execute(text("UPDATE runs SET totals = NULL"))
-        assert _totals(connection) == stored
-        connection.rollback()
-
-
-def _first(connection: Connection) -> int:
-    return int(connection.execute(select(datasets.c.id).order_by("id")).scalars().first() or 0)
-
-
-def _dump(engine: Engine) -> Json:
-    """All that was recorded, but for times and versions."""
-    skipped = {"recorded_at", "created_at", "expires_at", "version", "occurred_at"}
-    found: Json = {}
-    with engine.connect() as connection:
-        for table in (entries, distinct_events, run_balances, branches, reservations, datasets):
-            kept = [column for column in table.c if column.name not in skipped]
-            rows = connection.execute(select(*kept)).all()
-            found[table.name] = sorted(json.dumps(list(row), default=str) for row in rows)
-    return found
-
-
 def _begin(world: World) -> None:
     """The ledger as it is before anything happened; the processes are those of before."""
     clear(str(world.engine.url))
     world.names, world.leases = {name: ["main"] for name in RUNS}, []
-    _create(world.engine)
+    create(world.engine)
 
 
-@settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=12, deadline=None)
 @given(operations=OPERATIONS)
 def test_whatever_happens_the_books_are_the_fold_of_the_facts(
     worlds: tuple[World, World], operations: list[Operation]
@@ -407,26 +66,26 @@ def test_whatever_happens_the_books_are_the_fold_of_the_facts(
     for world in worlds:
         _begin(world)
     for operation in operations:
-        told = [_do(world, operation) for world in worlds]
+        told = [do(world, operation) for world in worlds]
         assert told[0] == told[1]  # one process and two answer the same
     for world in worlds:
-        _require_totals(world)
+        require_totals(world)
         with world.engine.connect() as connection:
-            _require_recorded(connection)
-            _require_reserved(connection)
-    assert _dump(worlds[0].engine) == _dump(worlds[1].engine)
+            require_recorded(connection)
+            require_reserved(connection)
+    assert dump(worlds[0].engine) == dump(worlds[1].engine)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(operations=OPERATIONS)
 def test_no_charge_and_no_reservation_passes_a_limit_in_any_process(
     worlds: tuple[World, World], operations: list[Operation]
 ) -> None:
     world, _ = worlds
     _begin(world)
-    for kind, *rest in operations:
+    for kind, name, a, b, steps in operations:
         told = {"append": "charge", "group": "reserve", "again": "charge"}.get(kind, kind)
-        _do(world, (told, rest[0], rest[1], rest[2], rest[3] * 5))
+        do(world, (told, name, a, b, steps * 5))
     with world.engine.connect() as connection:
         homes = {one.id: one for one in connection.execute(select(datasets)).all()}
         for home in homes.values():
@@ -435,3 +94,122 @@ def test_no_charge_and_no_reservation_passes_a_limit_in_any_process(
         for one in connection.execute(select(runs)).all():
             own = run_tally(connection, homes[one.dataset_id], one)
             assert own is None or one.on_plan or own.filter.admits(own.sums().held)
+
+
+# ---- two processes, step by step
+
+
+def _places(*names: str) -> list[Place]:
+    return [(name, "main") for name in names]
+
+
+def _charge(name: str, first: int, steps: int) -> Append:
+    events = [EventMessage.model_validate(event(first, steps, mechanism=LOUD, sampling=FULL))]
+    return Append(run_name=name, branch_name="main", mode="charge", events=events)
+
+
+@pytest.fixture
+def world(engine: Engine) -> World:
+    """Two processes on a database of either kind."""
+    found = World(engine, [Shelf(), Shelf()])
+    create(engine)
+    return found
+
+
+def test_what_another_process_spent_of_a_parent_is_held_against_a_child(world: World) -> None:
+    def fits(name: str) -> int:
+        (told,) = world.together([_charge(name, 0, 10**6)])
+        assert told[0] == "budget-exhausted"
+        return int(told[1].split("the first ")[1].split(" ")[0])
+
+    with transaction(world.engine) as connection:
+        asked = NewRun.model_validate(run("free", dataset="child"))
+        registration.create_run(connection, asked)
+    before = fits("free")  # the first process has seen the child, with its parent
+    assert fits("first") == before
+    assert world.together([_charge("free", 0, 1)])[0]["verdict"] == "within"  # the first
+    assert world.together([_charge("first", 0, before - 1)])[0]["verdict"] == "within"
+    (refused,) = world.together([_charge("free", 1, 1)])  # the first, whose parent is stale
+    assert refused[0] == "budget-exhausted"
+
+
+def test_a_book_is_read_again_only_where_another_process_wrote(world: World) -> None:
+    shelf = world.shelves[0]
+    world.turn = 0
+    world.together([_charge("first", 0, 1)])
+    mine = shelf.home("first")
+    with transaction(world.engine) as connection:
+        assert shelf.open(connection, _places("first")).run("first")[0] is mine
+    world.turn = 1
+    world.together([_charge("second", 0, 1)])
+    with transaction(world.engine) as connection:
+        theirs, _ = shelf.open(connection, _places("first")).run("first")
+    assert theirs is not mine
+    assert theirs.head == mine.head + 1
+
+
+def test_a_database_that_was_put_back_is_noticed(world: World) -> None:
+    world.together([_charge("first", 0, 1)])
+    clear(world.engine.url.render_as_string(hide_password=False))
+    world.turn = 0
+    assert world.together([_charge("first", 1, 1)])[0][0] == "not-found"
+    create(world.engine)
+    world.turn = 0
+    assert world.together([_charge("first", 0, 2)])[0]["accepted"] == 2
+
+
+def test_what_was_not_committed_is_forgotten(world: World) -> None:
+    world.together([_charge("first", 0, 1)])
+
+    class Defect:
+        place: Place = ("first", "main")
+
+        def apply(self, desk: Desk, moment: datetime) -> Any:
+            _charge("first", 1, 3).apply(desk, moment)
+            raise ZeroDivisionError
+
+    world.turn = 0
+    with pytest.raises(ZeroDivisionError):
+        world.together([Defect()])
+    world.turn = 0
+    assert world.together([_charge("first", 1, 1)])[0]["next_step"] == 2
+    with world.engine.connect() as connection:
+        require_recorded(connection)
+
+
+def test_books_that_are_not_used_are_let_go(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.shelf.RUNS_MAX", 1)
+    monkeypatch.setattr("service.shelf.EVENTS_MAX", 0)
+    world.turn = 0
+    world.together([_charge("first", 0, 1), _charge("second", 0, 1)])
+    shelf = world.shelves[0]
+    assert len(shelf.home("first").runs) == 1
+    assert not shelf.home("first").event_ids
+    monkeypatch.setattr("service.shelf.BOOKS_MAX", 0)
+    for _ in range(4):
+        assert world.together([_charge("first", 1, 1)])
+    with pytest.raises(LedgerError):
+        shelf.home("first")
+
+
+def test_a_run_of_too_many_events_is_read_by_its_filter_and_never_below_the_truth(
+    world: World,
+) -> None:
+    events = [
+        EventMessage.model_validate(
+            event(at, 1, mechanism=LOUD | {"noise_multiplier": 30 + at / 10}, sampling=POISSON)
+        )
+        for at in range(UNITS_MAX + 1)
+    ]
+    told = {}
+    for last in (UNITS_MAX, UNITS_MAX + 1):
+        asked = Append(run_name="first", branch_name="main", mode="record", events=events[:last])
+        (told[last],) = world.together([asked])
+    few, many = told[UNITS_MAX]["guarantee"], told[UNITS_MAX + 1]["guarantee"]
+    assert (few["accountant"], many["accountant"]) == ("rdp", "filter")
+    assert many["steps"] == UNITS_MAX + 1
+    with world.engine.connect() as connection:
+        asked_of = readings.Question(delta=1e-5)
+        truth = readings.run_guarantee(connection, "first", asked_of)
+    assert truth.epsilon_lower is not None
+    assert many["epsilon"] >= few["epsilon"] >= truth.epsilon_lower

@@ -1,21 +1,12 @@
 """Fixed plans: a run's own budget held by its whole plan, and by its filter once that is left."""
 
-import threading
-from dataclasses import replace
 from typing import Any
 
 import httpx
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine
 
-from accounting import accountants
-from accounting.balances import balance_of
-from accounting.events import Event, Gaussian, NeighboringRelation, Poisson, Span
-from accounting.filters import KINDS
-from service import planned, registration
-from service.database import snapshot, transaction
-from service.errors import BudgetExhaustedError, UnavailableError
-from service.schemas import NewRun
+from service.database import transaction
 from service.shelf import Shelf
 from tests.service.samples import FULL, POISSON, Json, append, dataset, event, run
 from tests.service.test_reservations import reserve
@@ -269,36 +260,9 @@ def test_a_run_on_its_plan_takes_no_other_reservation(on_plan: httpx.Client) -> 
     assert 0 < state["reserved"] < 0.1  # the lease, and not the plan
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_plan_that_takes_all_of_its_budget_leaves_nothing_to_the_filter(
-    limited: httpx.Client, engine: Engine, kind: str
-) -> None:
-    quiet = {"kind": "gaussian", "noise_multiplier": 20.0}
-    plan = [{"mechanism": quiet, "sampling": FULL, "steps": 100}]
-    new = new_run(plan=plan, budget={"epsilon": 4.0, "delta": DELTA, "filter": kind})
-    with transaction(engine) as connection:
-        accept = '["declared","derived","published"]'
-        connection.execute(text("UPDATE datasets SET accept = :a"), {"a": accept})
-        certificate = planned.certified(connection, new)
-        assert certificate is not None
-        whole = replace(certificate, epsilon=4.0, delta=DELTA)
-        registration.create_run(connection, new, certificate=whole)
-    assert of_run(limited)["budget"]["remaining"] == 0
-    off = event(0, 1, mechanism=quiet, sampling=POISSON)
-    assert charge(limited, off).status_code in (409, 422)
-    assert of_run(limited)["on_plan"] is True
-    kept = charge(limited, event(0, 100, mechanism=quiet, sampling=FULL)).json()
-    assert kept["verdict"] == "within"
-    assert append(limited, event(100, 1, mechanism=quiet, sampling=FULL)).json()["verdict"] == (
-        "overdraft"
-    )
-    found = of_run(limited)["budget"]
-    assert (found["overdrawn"], found["remaining"], found["delta_share"]) == (True, 0, 0)
-
-
 def test_passes_are_planned_and_followed_in_any_pieces(api: httpx.Client) -> None:
     given = {"budget": {"epsilon": 20.0, "delta": DELTA}, "neighboring_relation": "replace_special"}
-    setup_dataset(api, **given)
+    _setup_dataset(api, **given)
     cyclic = {"kind": "cyclic", "batch_size": 6000}  # ten steps a pass
     plan = [
         {"mechanism": QUIET, "sampling": cyclic, "steps": 25},
@@ -317,27 +281,9 @@ def test_passes_are_planned_and_followed_in_any_pieces(api: httpx.Client) -> Non
     assert of_run(api)["on_plan"] is True
 
 
-def setup_dataset(api: httpx.Client, **given: Any) -> None:
+def _setup_dataset(api: httpx.Client, **given: Any) -> None:
     answer = api.post("/v1/datasets", json=dataset(**given))
     assert answer.status_code == 201, answer.text
-
-
-def test_a_hidden_run_with_a_plan_is_held_as_if_every_step_were_shown(
-    limited: httpx.Client,
-) -> None:
-    full = [{"mechanism": {"kind": "gaussian", "noise_multiplier": 40.0}, "sampling": FULL,
-             "steps": 100}]  # fmt: skip
-    attested = {"projected": True, "convex": True, "smoothness": 1.0, "learning_rate": 0.1,
-                "diameter": 1.0, "lipschitz": 1.0}  # fmt: skip
-    answer = planned_run(limited, plan=full, release="last_iterate", assumptions=attested)
-    if answer.status_code == 422:  # what must be declared is tested elsewhere
-        answer = planned_run(limited, plan=full, release="last_iterate")
-    shown = planned_run(limited, name="shown", plan=full)
-    assert shown.status_code == 201, shown.text
-    if answer.status_code == 201:
-        assert answer.json()["budget"]["spent"] == shown.json()["budget"]["spent"]
-    else:
-        assert answer.status_code == 422
 
 
 def test_every_ancestor_holds_the_plan(limited: httpx.Client) -> None:
@@ -360,105 +306,51 @@ def test_every_ancestor_holds_the_plan(limited: httpx.Client) -> None:
     assert names == {"dataset:tight", "dataset:both"}
 
 
-def new_run(**given: Any) -> NewRun:
-    return NewRun.model_validate(run(**{"plan": PLAN, "budget": OWN} | given))
+def guarantee(api: httpx.Client, name: str = "run", **query: Any) -> Any:
+    answer = api.get(f"/v1/runs/{name}/guarantee", params=query or {"delta": DELTA})
+    assert answer.status_code == 200, answer.text
+    return answer.json()
 
 
-def test_a_certificate_under_other_settings_registers_nothing(
-    limited: httpx.Client, engine: Engine
+def test_a_run_on_its_plan_is_told_at_the_plans_end_with_what_was_recorded_beside(
+    on_plan: httpx.Client,
 ) -> None:
-    with snapshot(engine) as connection:
-        certificate = planned.certified(connection, new_run())
-    accept = '["derived","published"]'
-    with transaction(engine) as connection:
-        connection.execute(text("UPDATE datasets SET accept = :a"), {"a": accept})
-    with pytest.raises(UnavailableError), transaction(engine) as connection:
-        registration.create_run(connection, new_run(), certificate=certificate)
-    with pytest.raises(UnavailableError), transaction(engine) as connection:
-        registration.create_run(connection, new_run())
-    assert limited.get("/v1/runs/run").status_code == 404
+    whole = planned_run(on_plan, name="whole").json()["budget"]["spent"]
+    charge(on_plan, step(0, 10))
+    on_plan.post("/v1/runs/run:finish", json={"state": "finished"})
+    found = guarantee(on_plan)
+    assert found["epsilon"] == whole
+    assert (found["valid_for"], found["steps"], found["planned_steps"]) == (
+        "fixed_schedule", 10, 1000,
+    )  # fmt: skip
+    on_plan.post("/v1/runs", json=run("ten"))
+    append(on_plan, step(0, 10), run="ten")
+    ten = guarantee(on_plan, "ten")
+    assert found["so_far_epsilon"] == ten["epsilon"]
+    assert found["epsilon_lower"] == ten["epsilon_lower"]  # no step that has not run attains it
+    assert (ten["so_far_epsilon"], ten["planned_steps"]) == (None, None)
+    asked = guarantee(on_plan, epsilon=1.0)
+    assert asked["so_far_epsilon"] is None
+    assert asked["delta"] > guarantee(on_plan, "ten", epsilon=1.0)["delta"]
 
 
-def test_what_a_certificate_does_not_bound_is_not_registered(
-    limited: httpx.Client, engine: Engine
+def test_a_plan_that_is_done_or_was_left_is_told_as_what_was_recorded(
+    on_plan: httpx.Client,
 ) -> None:
-    with snapshot(engine) as connection:
-        certificate = planned.certified(connection, new_run())
-    assert certificate is not None
-    broken = planned.Certificate(
-        epsilon=float("nan"), delta=0.5, accept=certificate.accept, admissible_steps=3
-    )
-    with pytest.raises(BudgetExhaustedError) as refusal, transaction(engine) as connection:
-        registration.create_run(connection, new_run(), certificate=broken)
-    assert refusal.value.extra["admissible_steps"] == 3
-    assert certificate.delta < DELTA
-    assert certificate.epsilon < 1.9
+    charge(on_plan, step(0, 1000))
+    done = guarantee(on_plan)
+    assert (done["so_far_epsilon"], done["epsilon"]) == (None, pytest.approx(1.828, abs=1e-3))
+    planned_run(on_plan, name="left")
+    append(on_plan, step(0, 1, QUIET), run="left")
+    left = guarantee(on_plan, "left")
+    assert left["planned_steps"] is None
+    assert left["epsilon"] < 1
 
 
-def test_the_delta_that_a_plan_takes_is_its_own_at_the_budgets_epsilon(
-    limited: httpx.Client, engine: Engine
-) -> None:
-    with snapshot(engine) as connection:
-        certificate = planned.certified(connection, new_run())
-    assert certificate is not None
-    steps = Event(
-        mechanism=Gaussian(noise_multiplier=1.0), sampling=Poisson(sampling_probability=0.01)
-    )
-    found = accountants.guarantee(
-        balance_of([[Span(event=steps, steps=1000)]]),
-        relation=NeighboringRelation.ADD_OR_REMOVE_ONE,
-        epsilon=1.9,
-    )
-    assert certificate.delta == found.delta
-    planned_run(limited)
-    append(limited, step(0, 1, QUIET))
-    share = of_run(limited)["budget"]["delta_share"]
-    assert share == pytest.approx(1 - certificate.delta / DELTA, rel=1e-12)
-    assert share * DELTA + certificate.delta <= DELTA * (1 + 1e-15)
-
-
-def test_registering_and_finishing_never_deadlock_with_those_who_record(
-    limited: httpx.Client,
-) -> None:
-    child = dataset("child", parents=["data"], rows_per_parent_record="at_most_one")
-    limited.post("/v1/datasets", json=child)
-    for one in range(4):
-        limited.post("/v1/runs", json=run(f"busy-{one}", dataset=("data", "child")[one % 2]))
-    plan = [PLAN[0] | {"steps": 5}]
-    faults: list[str] = []
-
-    def register(worker: int) -> None:
-        for one in range(5):
-            name = f"plan-{worker}-{one}"
-            made = planned_run(limited, name=name, plan=plan, dataset=("data", "child")[one % 2])
-            ended = limited.post(f"/v1/runs/{name}:finish", json={"state": "finished"})
-            faults.extend(a.text for a in (made, ended) if a.status_code not in (200, 201))
-
-    def record(worker: int) -> None:
-        for one in range(30):
-            answer = append(limited, step(one, 1, QUIET), run=f"busy-{worker}")
-            if answer.status_code != 201:
-                faults.append(answer.text)
-
-    threads = [threading.Thread(target=work, args=(n,)) for work in (register, record)
-               for n in range(4)]  # fmt: skip
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert faults == []
-    assert of_dataset(limited)["reserved"] == 0
-
-
-def test_a_long_plan_is_reserved_and_followed(limited: httpx.Client) -> None:
-    plan = [
-        {"mechanism": {"kind": "gaussian", "noise_multiplier": 20 + one / 100}, "sampling": FULL,
-         "steps": 1}
-        for one in range(200)
-    ]  # fmt: skip
-    budget = {"epsilon": 5.0, "delta": DELTA}
-    answer = planned_run(limited, plan=plan, budget=budget)
-    assert answer.status_code == 201, answer.text
-    events = [one | {"first_step": first} for first, one in enumerate(plan)]
-    assert charge(limited, *events).json()["verdict"] == "within"
-    assert (of_run(limited)["on_plan"], of_dataset(limited)["reserved"]) == (True, 0)
+def test_what_holds_at_any_time_is_told_of_what_was_recorded(api: httpx.Client) -> None:
+    _setup_dataset(api, accept=["published", "derived"], budget=WIDE)
+    assert planned_run(api).status_code == 201
+    charge(api, step(0, 10))
+    anytime = guarantee(api, accountant="odometer", delta=DELTA)
+    assert (anytime["valid_for"], anytime["so_far_epsilon"]) == ("adaptive", None)
+    assert anytime["planned_steps"] is None

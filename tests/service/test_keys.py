@@ -40,6 +40,18 @@ WRITES: Final[dict[str, tuple[Scope, Json]]] = {
     "/v1/runs/{run}/events": (Scope.TRAINER, {"events": [event(0, 1)]}),
     "/v1/runs/{run}/releases": (Scope.TRAINER, {"step": 0}),
     "/v1/runs/{run}:finish": (Scope.TRAINER, {"state": "finished"}),
+    "/v1/datasets/{dataset}": (Scope.ADMIN, {"reason": "x"}),
+    "/v1/datasets/{dataset}/explain": (Scope.VIEWER, {"events": [event(0, 1)]}),
+    "/v1/runs/{run}/reservations": (
+        Scope.TRAINER,
+        {"name": "new", "event": event(0, 1), "ttl_seconds": 60},
+    ),
+    "/v1/reservations/{reservation}:release": (Scope.TRAINER, {"last_step": 0}),
+    "/v1/reservations/{reservation}:void": (Scope.ADMIN, {"reason": "x"}),
+    "/v1/runs/{run}/corrections": (
+        Scope.ADMIN,
+        {**event(0, 1), "reason": "x"},
+    ),
     "/v1/plan": (
         Scope.VIEWER,
         {"neighboring_relation": "replace_one", "events": [event(0, 1)], "delta": 1e-5},
@@ -60,7 +72,7 @@ def calls(document: Json) -> Iterator[tuple[str, str, str, Scope | None, Json | 
     """(method, route, path, scope needed, body) of everything the service offers."""
     for route, operations in document["paths"].items():
         path = route.replace("{run}", "run").replace("{dataset}", "data")
-        path = path.replace("{slug}", "conflict").replace("{bound}", "gaussian-renyi")
+        path = path.replace("{reservation}", "lease").replace("{slug}", "conflict").replace("{bound}", "gaussian-renyi")
         for method in operations:
             if method == "get":
                 yield "GET", route, path, None if route in KEYLESS else Scope.VIEWER, None
@@ -93,10 +105,14 @@ def test_a_refused_caller_changes_nothing(engine: Engine, serve: Serve) -> None:
     before = dump(engine)
     with serve() as address, httpx.Client(base_url=address) as api:
         for path, (scope, body) in WRITES.items():
-            sent = path.replace("{run}", "run")
+            sent = path.replace("{run}", "run").replace("{dataset}", "data")
+            sent = sent.replace("{reservation}", "lease")
+            method = "PATCH" if path.endswith("{dataset}") else "POST"
             if scope is not Scope.VIEWER:
-                assert api.post(sent, json=body, headers=bearer(viewer)).status_code == 403
-            assert api.post(sent, json=body, headers=bearer("unknown")).status_code == 401
+                refused = api.request(method, sent, json=body, headers=bearer(viewer))
+                assert refused.status_code == 403, path
+            unknown = api.request(method, sent, json=body, headers=bearer("unknown"))
+            assert unknown.status_code == 401, path
     assert dump(engine) == before
 
 

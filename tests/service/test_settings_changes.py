@@ -1,6 +1,8 @@
 """Settings that change: on the revision that was looked at, for a reason, and kept for good."""
 
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -202,6 +204,21 @@ def test_of_two_who_decided_on_the_same_settings_one_is_refused(limited: httpx.C
     assert change(limited, budget=HIGHER).status_code == 200
     assert change(limited, budget=HIGHER | {"epsilon": 9.0}).status_code == 412
     assert state(limited)["budget"]["epsilon"] == 4.0
+
+
+def test_of_many_who_decide_at_the_same_moment_one_changes_the_settings(
+    limited: httpx.Client,
+) -> None:
+    gate = threading.Barrier(8)
+
+    def work(number: int) -> int:
+        with httpx.Client(base_url=limited.base_url, timeout=30) as client:
+            gate.wait()
+            return change(client, budget=HIGHER | {"epsilon": 4.0 + number}).status_code
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sorted(pool.map(work, range(8))) == [200] + [412] * 7
+    assert len(history(limited)) == 2
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,7 @@ def test_the_environment_names_several_things_in_one_variable(
 ) -> None:
     monkeypatch.setenv("DPLEDGER_WEBHOOKS", "https://a.example  https://b.example")
     monkeypatch.setenv("DPLEDGER_WEBHOOK_KINDS", "overdraft, threshold")
-    monkeypatch.setenv("DPLEDGER_BUDGET_THRESHOLDS", "0.25,1")
+    monkeypatch.setenv("DPLEDGER_BUDGET_THRESHOLDS", "1,0.25 1")
     settings = Settings()
     assert settings.webhooks == ("https://a.example", "https://b.example")
     assert settings.webhook_kinds == ("overdraft", "threshold")

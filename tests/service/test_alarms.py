@@ -1,0 +1,96 @@
+"""Alarms: once for each threshold, once for an overdraft, and not again after a restart."""
+
+import json
+from datetime import datetime
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, text
+
+from service.clock import now
+from service.database import transaction
+from service.errors import BudgetExhaustedError
+from service.incidents import SPARING_SECONDS, Sparing
+from service.ledger import Append
+from service.registration import create_dataset, create_run
+from service.schemas import EventMessage, NewDataset, NewRun
+from service.shelf import Shelf
+from tests.service.samples import FULL, dataset, event, run
+
+QUIET = {"kind": "gaussian", "noise_multiplier": 40.0}
+# 704 such steps fit: the first one costs most, for what converts the order is due at once.
+LIMIT = {"epsilon": 3.0, "delta": 1e-5, "filter": "gaussian_dp"}
+
+
+@pytest.fixture
+def ledger(engine: Engine) -> Engine:
+    with transaction(engine) as connection:
+        create_dataset(connection, NewDataset.model_validate(dataset(budget=LIMIT)), by="tests")
+        create_run(connection, NewRun.model_validate(run()))
+    return engine
+
+
+def append(
+    engine: Engine, shelf: Shelf, first: int, steps: int, *, mode: str = "record"
+) -> dict[str, Any]:
+    message = EventMessage.model_validate(event(first, steps, mechanism=QUIET, sampling=FULL))
+    asked = Append(run_name="run", branch_name="main", mode=mode, events=[message])
+    moment: datetime = now()
+    with transaction(engine) as connection:
+        desk = shelf.open(connection, [asked.place])
+        try:
+            return asked.apply(desk, moment)
+        except BudgetExhaustedError as refusal:
+            return {"admissible": refusal.extra["admissible_steps"]}
+        finally:
+            desk.write()
+
+
+def told(engine: Engine) -> list[tuple[str, Any]]:
+    with transaction(engine) as connection:
+        rows = connection.execute(text("SELECT kind, detail FROM incidents ORDER BY id")).all()
+    return [(row.kind, json.loads(row.detail).get("fraction")) for row in rows]
+
+
+def test_each_threshold_is_told_once_and_the_overdraft_once(ledger: Engine) -> None:
+    shelf = Shelf((0.5, 0.8, 0.95))
+    first = 0
+    for _ in range(200):
+        append(ledger, shelf, first, 10)
+        first += 10
+    assert told(ledger) == [
+        ("threshold", 0.5), ("threshold", 0.8), ("threshold", 0.95), ("overdraft", None),
+    ]  # fmt: skip
+
+
+def test_several_thresholds_passed_at_once_are_told_as_the_highest(ledger: Engine) -> None:
+    shelf = Shelf((0.5, 0.8, 0.95))
+    append(ledger, shelf, 0, 600)
+    assert told(ledger) == [("threshold", 0.8)]
+
+
+def test_a_restart_tells_nothing_again_and_another_process_goes_on(ledger: Engine) -> None:
+    append(ledger, Shelf((0.5, 0.8)), 0, 400)
+    assert told(ledger) == [("threshold", 0.5)]
+    append(ledger, Shelf((0.5, 0.8)), 400, 1)
+    assert told(ledger) == [("threshold", 0.5)]
+    for one in range(6):
+        append(ledger, Shelf((0.5, 0.8)), 401 + 100 * one, 100)
+    kinds = told(ledger)
+    assert kinds == [("threshold", 0.5), ("threshold", 0.8), ("overdraft", None)]
+    append(ledger, Shelf((0.5, 0.8)), 1001, 1)
+    assert told(ledger) == kinds
+
+
+def test_refusals_are_told_sparingly_and_change_nothing(ledger: Engine) -> None:
+    shelf = Shelf(())
+    for _ in range(3):
+        assert append(ledger, shelf, 0, 10**6, mode="charge")["admissible"] > 0
+    assert told(ledger) == [("refusal", None)]
+    assert append(ledger, shelf, 0, 1, mode="charge")["sequence"] == 1
+
+
+def test_the_same_thing_may_be_told_again_after_a_while() -> None:
+    clock = iter([0.0, 1.0, SPARING_SECONDS, SPARING_SECONDS + 1])
+    sparing = Sparing(clock=lambda: next(clock))
+    assert [sparing.lets("a") for _ in range(4)] == [True, False, True, False]

@@ -1,0 +1,163 @@
+"""What corrections add, without a database: sums that cover both accounts, and little more."""
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+
+from accounting.balances import Balance, balance_of
+from accounting.events import (
+    BallsAndBins,
+    Cyclic,
+    Event,
+    Full,
+    Gaussian,
+    NeighboringRelation,
+    NoNoise,
+    Poisson,
+    Span,
+)
+from accounting.filters import Total, choose
+from accounting.guarantees import DEFAULT_ACCEPT
+from service.documents import laid_over
+from service.excess import Corrected, charge
+from service.tallies import Counts, Move, Tally
+
+RELATION = NeighboringRelation.REPLACE_SPECIAL
+FILTER = choose("union_of_orders", epsilon=100.0, delta=1e-5)
+
+
+def gaussian(noise: float, sampling: Full | Poisson | Cyclic | BallsAndBins) -> Event:
+    return Event(mechanism=Gaussian(noise_multiplier=noise), sampling=sampling)
+
+
+CYCLIC = Cyclic(batch_size=2, steps_per_pass=5)
+BALLS = BallsAndBins(steps_per_pass=3)
+POISSON = Poisson(sampling_probability=0.1)
+RECORDED = [
+    gaussian(8.0, Full()),
+    gaussian(4.0, CYCLIC),
+    gaussian(4.0, BALLS),
+    gaussian(2.0, POISSON),
+]
+REALLY = [*RECORDED, gaussian(2.0, CYCLIC), gaussian(1.0, BALLS), gaussian(3.0, Full())]
+
+
+def tally(balance: Balance) -> Tally:
+    zero = FILTER.zero()
+    found = Tally(
+        filter=FILTER, relation=RELATION, accept=DEFAULT_ACCEPT, recorded=zero, reserved=zero
+    )
+    counts = {
+        event: Counts(steps=steps, passes=balance.passes.get(event, 0))
+        for event, steps in balance.steps.items()
+    }
+    found.apply(Move(recorded=counts))
+    return found
+
+
+def total(balance: Balance) -> Total:
+    return FILTER.total(balance, relation=RELATION, accept=DEFAULT_ACCEPT)
+
+
+def spans(events: Sequence[Event]) -> list[Span]:
+    return [Span(event=event, steps=1) for event in events]
+
+
+def covers(enforced: Total, account: Total) -> bool:
+    return all(part <= whole for part, whole in zip(account, enforced, strict=True))
+
+
+def parts(steps: Sequence[Event], over: Sequence[tuple[int, int, Event]]) -> list[Corrected]:
+    """What the ledger reads of corrections: counts by recorded event."""
+    return [
+        Corrected(dataset_id=1, recorded=event, really=really, steps=count, length=high - low)
+        for low, high, really in over
+        for event, count in Counter(steps[low:high]).items()
+    ]
+
+
+def both(
+    steps: Sequence[Event], over: Sequence[tuple[int, int, Event]]
+) -> tuple[Total, Total, Total]:
+    """Enforced, as recorded, as corrected."""
+    recorded = balance_of([spans(steps)])
+    found = tally(recorded)
+    charge(found, parts(steps, over))
+    really = [
+        what
+        for number, event in enumerate(steps)
+        for _, _, what in laid_over((number, 1, event), list(over))
+    ]
+    return found.sums().spent, total(recorded), total(balance_of([spans(really)]))
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_what_is_enforced_covers_the_record_and_the_corrected_account(seed: int) -> None:
+    chance = random.Random(seed)
+    steps = [
+        event
+        for _ in range(chance.randrange(1, 6))
+        for event in [chance.choice(RECORDED)] * chance.randrange(1, 12)
+    ]
+    over, at = [], chance.randrange(4)
+    while at < len(steps):
+        end = min(len(steps), at + chance.randrange(1, 9))
+        over.append((at, end, chance.choice(REALLY)))
+        at = end + chance.randrange(5)
+    enforced, recorded, corrected = both(steps, over)
+    assert covers(enforced, recorded)
+    assert covers(enforced, corrected)
+
+
+def test_a_pass_is_counted_wherever_in_it_corrected_steps_may_have_begun() -> None:
+    steps = [gaussian(4.0, CYCLIC)] * 10
+    enforced, _, corrected = both(steps, [(4, 6, gaussian(1.0, CYCLIC))])  # of both passes
+    assert covers(enforced, corrected)
+    alone, _, _ = both(steps, [(4, 5, gaussian(1.0, CYCLIC))])
+    assert not covers(alone, corrected)
+
+
+def test_a_loader_that_was_interrupted_begins_anew() -> None:
+    steps = [gaussian(4.0, CYCLIC)] * 6
+    quiet = gaussian(100.0, Full())
+    enforced, recorded, corrected = both(steps, [(4, 5, quiet)])
+    assert not covers(recorded, corrected)  # three passes begin, not two
+    assert covers(enforced, corrected)
+
+
+def test_a_step_over_a_pass_is_counted_in_full() -> None:
+    steps = [gaussian(1.0, CYCLIC)] * 5
+    plain = tally(balance_of([spans(steps)]))
+    loud = gaussian(3.0, Full())  # cheaper than a pass, which is counted elsewhere
+    before = plain.recorded
+    charge(plain, parts(steps, [(0, 2, loud)]))
+    cost = plain.cost(loud)
+    assert plain.recorded == tuple(a + 2 * b for a, b in zip(before, cost, strict=True))
+
+
+def test_sums_that_hold_what_steps_add_are_not_charged_again_but_passes_are() -> None:
+    steps = [gaussian(8.0, Full())] * 5
+    over = [(0, 1, gaussian(3.0, Full())), (1, 3, gaussian(4.0, CYCLIC))]
+    first = tally(balance_of([spans(steps)]))
+    charge(first, parts(steps, over))
+    again = tally(balance_of([spans(steps)]))
+    again.recorded = first.recorded
+    charge(again, parts(steps, over), stored=True)
+    assert again.sums() == first.sums()
+    assert again.passes == {gaussian(4.0, CYCLIC): Counts(steps=2, passes=2)}
+
+
+def test_nothing_without_a_bound_is_ever_taken_back() -> None:
+    bare = Event(mechanism=NoNoise(), sampling=Full())
+    steps = [gaussian(8.0, Full())] * 3 + [bare]
+    enforced, _, _ = both(steps, [(2, 3, bare), (3, 4, gaussian(8.0, Full()))])
+    assert enforced[0] == 2
+
+
+def test_the_same_with_more_noise_adds_nothing() -> None:
+    for sampling in (Full(), POISSON, CYCLIC, BALLS):
+        steps = [gaussian(4.0, sampling)] * 7
+        enforced, recorded, _ = both(steps, [(1, 6, gaussian(5.0, sampling))])
+        assert enforced == recorded

@@ -1,0 +1,141 @@
+"""Tallies: exact sums, whatever the order, and what a move would make of them."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from accounting.balances import Balance
+from accounting.events import Cyclic, Event, Full, Gaussian, NeighboringRelation, Poisson
+from accounting.filters import KINDS, choose
+from accounting.guarantees import Status
+from service.tallies import COSTS_MAX, Change, Counts, Move, Tally, add_to, merged, read
+
+RELATION = NeighboringRelation.REPLACE_SPECIAL
+ACCEPT = frozenset({Status.PUBLISHED, Status.DERIVED, Status.DECLARED})
+LOUD, QUIET = Gaussian(noise_multiplier=10.0), Gaussian(noise_multiplier=20.0)
+PASS = Cyclic(batch_size=10, steps_per_pass=4)
+EVENTS = (
+    Event(mechanism=LOUD, sampling=Full()),
+    Event(mechanism=QUIET, sampling=Poisson(sampling_probability=0.1)),
+    Event(mechanism=LOUD, sampling=PASS),
+    Event(mechanism=QUIET, sampling=PASS),
+)
+COUNTS = st.builds(
+    lambda steps, passes: Counts(steps=steps, passes=passes), st.integers(1, 50), st.integers(0, 5)
+)
+CHANGES = st.dictionaries(st.sampled_from(EVENTS), COUNTS, max_size=4)
+
+
+def a_tally(kind: str = "fixed_order_renyi") -> Tally:
+    return read(None, choose(kind, epsilon=3.0, delta=1e-5), RELATION, ACCEPT)
+
+
+def balance_of(change: Change) -> Balance:
+    return Balance(
+        steps={event: one.steps for event, one in change.items()},
+        passes={event: one.passes for event, one in change.items() if event.sampling is PASS},
+    )
+
+
+@settings(deadline=None, max_examples=60)
+@given(kind=st.sampled_from(KINDS[:3]), recorded=CHANGES, reserved=CHANGES)
+def test_sums_are_the_filters_total_of_the_whole_balance(
+    kind: str, recorded: Change, reserved: Change
+) -> None:
+    tally = a_tally(kind)
+    for event, counts in recorded.items():
+        tally.apply(Move(recorded={event: counts}))
+    for event, counts in reversed([*reserved.items()]):
+        tally.apply(Move(reserved={event: counts}))
+    held = merged([recorded, reserved])
+    for total, change in ((tally.sums().spent, recorded), (tally.sums().held, held)):
+        passes = {event: one for event, one in change.items() if event.sampling is PASS}
+        steps = {event: one for event, one in change.items() if event.sampling is not PASS}
+        parts = [
+            tally.filter.total(balance_of(part), relation=RELATION, accept=ACCEPT)
+            for part in (passes, steps)
+        ]
+        assert total == tuple(x + y for x, y in zip(*parts, strict=True))
+
+
+@settings(deadline=None, max_examples=60)
+@given(first=CHANGES, second=CHANGES)
+def test_what_a_move_would_make_is_what_it_makes(first: Change, second: Change) -> None:
+    tally = a_tally()
+    tally.apply(Move(recorded=first))
+    before = tally.sums()
+    move = Move(recorded=second, reserved=first)
+    foreseen = tally.sums(move)
+    assert tally.sums() == before  # nothing has changed yet
+    other = Move(recorded=first)
+    tally.sums(other)  # another was looked at in between
+    tally.apply(move)
+    assert tally.sums() == foreseen
+
+
+@settings(deadline=None, max_examples=60)
+@given(first=CHANGES, second=CHANGES)
+def test_what_was_foreseen_before_another_move_is_not_used_after_it(
+    first: Change, second: Change
+) -> None:
+    tally, fresh = a_tally(), a_tally()
+    move, other = Move(recorded=second), Move(reserved=first)
+    tally.sums(move)
+    tally.apply(other)
+    tally.apply(move)
+    fresh.apply(Move(recorded=second, reserved=first))
+    assert tally.sums() == fresh.sums()
+
+
+@settings(deadline=None, max_examples=60)
+@given(change=CHANGES)
+def test_what_is_reserved_and_taken_back_leaves_nothing(change: Change) -> None:
+    tally = a_tally()
+    back = {e: Counts(steps=-one.steps, passes=-one.passes) for e, one in change.items()}
+    tally.apply(Move(reserved=change))
+    tally.apply(Move(reserved=back))
+    assert tally.sums().held == tally.filter.zero()
+    assert tally.reserved_passes == {}
+
+
+@settings(deadline=None, max_examples=30)
+@given(recorded=CHANGES, reserved=CHANGES)
+def test_what_counts_by_step_is_stored_and_read_to_the_last_digit(
+    recorded: Change, reserved: Change
+) -> None:
+    tally = a_tally("union_of_orders")
+    tally.apply(Move(recorded=recorded, reserved=reserved))
+    again = read(tally.stored(), tally.filter, RELATION, ACCEPT)
+    assert (again.recorded, again.reserved) == (tally.recorded, tally.reserved)
+
+
+def test_a_plans_part_of_a_move_is_not_the_runs_own() -> None:
+    change = {EVENTS[0]: Counts(steps=3)}
+    whole = Move(recorded=change, reserved=change)
+    assert whole.of_run is whole
+    assert Move(recorded=change, reserved=change, own={}).of_run == Move(recorded=change)
+
+
+def test_costs_beyond_what_is_remembered_are_worked_out_again() -> None:
+    tally = a_tally()
+    for one in range(COSTS_MAX + 2):
+        mechanism = Gaussian(noise_multiplier=10 + one / 100)
+        tally.cost(Event(mechanism=mechanism, sampling=Full()))
+    assert tally.cost(EVENTS[0]) == tally.filter.cost(EVENTS[0], relation=RELATION, accept=ACCEPT)
+
+
+def test_readings_of_many_totals_stay_those_of_the_filter() -> None:
+    tally = a_tally()
+    cost = tally.cost(EVENTS[0])
+    for count in (0, 1, 5, 10, 20, 100, 1, 0):
+        total = tuple(x * count for x in cost)
+        found = tally.reading(total)
+        assert (found.admitted, found.epsilon) == (
+            tally.filter.admits(total),
+            tally.filter.spent(total),
+        )
+
+
+def test_counts_that_cancel_are_dropped() -> None:
+    into = {EVENTS[0]: Counts(steps=2)}
+    add_to(into, {EVENTS[0]: Counts(steps=-2), EVENTS[1]: Counts(passes=1)})
+    assert into == {EVENTS[1]: Counts(passes=1)}
