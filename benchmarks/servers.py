@@ -85,12 +85,13 @@ class Server:
     log: Path
     ready_path: str = "/readyz"
     python: str = sys.executable
+    settings: dict[str, str] = field(default_factory=dict)  # of its environment
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
     def start(self) -> None:
         """Start the process; it may not listen yet."""
         ours = {k: v for k, v in os.environ.items() if not k.startswith("DPLEDGER_")}
-        environment = {**ours, "OPENBLAS_NUM_THREADS": "1"}
+        environment = {**ours, "OPENBLAS_NUM_THREADS": "1", **self.settings}
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [self.python, "-m", *self.arguments], cwd=ROOT, env=environment,

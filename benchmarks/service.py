@@ -133,7 +133,12 @@ def mlflow(folder: Path, python: str) -> Target:
     arguments += ["--backend-store-uri", f"sqlite:///{folder / 'mlflow.db'}"]
     arguments += ["--artifacts-destination", str(folder / "artifacts")]
     log = folder / "mlflow.log"
-    server = Server(arguments=arguments, port=port, log=log, ready_path="/health", python=python)
+    # Its job workers poll all the time, for jobs that tracking does not use.
+    settings = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+    server = Server(
+        arguments=arguments, port=port, log=log, ready_path="/health", python=python,
+        settings=settings,
+    )  # fmt: skip
     return Target(name="MLflow", server=server)
 
 

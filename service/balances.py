@@ -10,7 +10,7 @@ from accounting.events import NeighboringRelation
 from service.documents import event_of
 from service.lineage import restated
 from service.tables import datasets, distinct_events, lineage, run_balances
-from service.tallies import Counts, Move, merged
+from service.tallies import Change, Counts, Move, merged
 
 # Statements are built once: building one costs as much as running it.
 _OF_DATASET: Final = select(distinct_events).where(
@@ -56,7 +56,7 @@ def dataset_balance(
     if not below:
         return own
     relation = NeighboringRelation(dataset.neighboring_relation)
-    changes = [counts_of(own)]
+    changes: list[Change] = [counts_of(own)]
     for one in below:
         rows = connection.execute(_OF_DATASET, {"dataset": one.id})
         theirs = Move(recorded=counts_of(_balance(rows, one.dataset_size, reserved=reserved)))

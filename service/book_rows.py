@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
-from sqlalchemy import Connection, Row, bindparam, or_, select
+from sqlalchemy import Connection, Row, bindparam, select
 
 import accounting
 from accounting.balances import OpenPass
@@ -168,7 +168,7 @@ def _run_tally(
         return None
     fresh = row.totals is not None and row.totals_version == VERSION
     tally = read(row.totals if fresh else None, own, relation, accept)
-    query = UNITS.where(or_(distinct_events.c.by_pass, not fresh))
+    query = UNITS.where(distinct_events.c.by_pass) if fresh else UNITS
     for unit in connection.execute(query, {"ids": [row.id]}):
         tally.apply(_move(unit, event_of(unit.content, dataset_size)))
     excess.charge(tally, excess.of_run(connection, row, dataset_size), stored=fresh)

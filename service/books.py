@@ -123,7 +123,8 @@ class Book:
     delta: float | None  # of its budget
     ancestors: tuple[tuple["Book", bool], ...]  # with: exactly one row for each of its records
     thresholds: tuple[float, ...]  # shares of a budget of which somebody is told
-    scopes: Any = None  # the budgets that every run of it is held against, once they are needed
+    # The budgets that every run of it is held against, once they are needed.
+    scopes: "tuple[Any, ...] | None" = None
     runs: "OrderedDict[str, RunBook]" = field(default_factory=OrderedDict)
     event_ids: "OrderedDict[Event, int]" = field(default_factory=OrderedDict)
     notes: "Notes" = field(default_factory=lambda: Notes())

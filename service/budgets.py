@@ -109,7 +109,6 @@ class Scope:
             },
         )
 
-
     def _remaining(self, total: Total, held: Reading) -> float:
         """What is left of epsilon, in nats. Lower."""
         if not any(total):
@@ -160,4 +159,3 @@ def run_scope(row: Any, tally: Tally | None) -> Scope | None:
         planned=plan["epsilon"] if row.on_plan else None,
         tally=tally,
     )
-

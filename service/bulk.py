@@ -25,6 +25,16 @@ _ARRAYS: Final = (
 )
 
 
+_NEW_ARRAYS: Final = (
+    "INSERT INTO distinct_events (dataset_id, steps, passes, content, by_pass) "
+    "SELECT %s, 0, 0, * FROM unnest(%s::text[], %s::bool[]) RETURNING content, id"
+)
+_NEW_JSON: Final = (
+    "INSERT INTO distinct_events (dataset_id, steps, passes, content, by_pass) "
+    "SELECT ?, 0, 0, value ->> 0, value ->> 1 FROM json_each(?) RETURNING content, id"
+)
+
+
 def stored(connection: Connection, moment: datetime) -> datetime | str:
     """A time as the driver takes it; SQLite has text, as SQLAlchemy writes and reads it."""
     if connection.dialect.name == "postgresql":
@@ -57,9 +67,7 @@ def add_or_insert(
     _run(connection, _add_or_insert(connection.dialect.name, table, keys, columns), rows)
 
 
-def update(
-    connection: Connection, table: Table, key: str, columns: Columns, rows: Rows
-) -> None:
+def update(connection: Connection, table: Table, key: str, columns: Columns, rows: Rows) -> None:
     """Set columns of rows; the key comes last in each row."""
     _run(connection, _update(connection.dialect.name, table, key, columns), rows)
 
@@ -72,7 +80,7 @@ def select(
     statement = _select(connection.dialect.name, table, key, columns)
     if connection.dialect.name == "postgresql":
         cursor.execute(statement, (list(keys),))
-        return cursor.fetchall()
+        return list(cursor.fetchall())
     found = [cursor.execute(statement, (value,)).fetchone() for value in sorted(keys)]
     return [row for row in found if row is not None]
 
@@ -101,18 +109,11 @@ def insert_distinct(
 ) -> list[tuple[str, int]]:
     """Insert distinct events that are not there, with nothing counted; (content, id) of each."""
     cursor = connection.connection.cursor()
-    names = "INSERT INTO distinct_events (dataset_id, steps, passes, content, by_pass)"
     if connection.dialect.name == "postgresql":
-        cursor.execute(
-            f"{names} SELECT %s, 0, 0, * FROM unnest(%s::text[], %s::bool[]) RETURNING content, id",
-            (dataset_id, [content for content, _ in rows], [by_pass for _, by_pass in rows]),
-        )
+        by_pass = [counted for _, counted in rows]
+        cursor.execute(_NEW_ARRAYS, (dataset_id, [content for content, _ in rows], by_pass))
     else:
-        cursor.execute(
-            f"{names} SELECT ?, 0, 0, value ->> 0, value ->> 1 FROM json_each(?) "
-            "RETURNING content, id",
-            (dataset_id, json.dumps(rows)),
-        )
+        cursor.execute(_NEW_JSON, (dataset_id, json.dumps(rows)))
     return list(cursor.fetchall())
 
 
@@ -141,7 +142,7 @@ def _array(table: Table, column: str) -> str:
 @lru_cache
 def _insert(dialect: str, table: Table, columns: Columns) -> str:
     names = ", ".join(columns)
-    return f"INSERT INTO {table.name} ({names}) {_source(dialect, table, columns)}"  # noqa: S608
+    return f"INSERT INTO {table.name} ({names}) {_source(dialect, table, columns)}"
 
 
 @lru_cache
@@ -149,7 +150,7 @@ def _add_or_insert(dialect: str, table: Table, keys: Columns, columns: Columns) 
     every = (*keys, *columns)
     changes = ", ".join(f"{name} = {table.name}.{name} + excluded.{name}" for name in columns)
     return (
-        f"INSERT INTO {table.name} ({', '.join(every)}) {_source(dialect, table, every)} "  # noqa: S608
+        f"INSERT INTO {table.name} ({', '.join(every)}) {_source(dialect, table, every)} "
         f"ON CONFLICT ({', '.join(keys)}) DO UPDATE SET {changes}"
     )
 

@@ -48,7 +48,7 @@ _EXPIRED: Final = (
 def forfeited(connection: Connection, dataset: Row[Any], moment: datetime) -> Move:
     """What expired on a dataset and on all that were made from it: from reserved to spent."""
     asked = {"dataset": dataset.id, "moment": moment}
-    by_branch: dict[int, list[Row[Any]]] = {}
+    by_branch: dict[int, list[Any]] = {}
     for row in connection.execute(_EXPIRED, asked):
         by_branch.setdefault(row.branch_id, []).append(row)
     relation = NeighboringRelation(dataset.neighboring_relation)
@@ -56,7 +56,7 @@ def forfeited(connection: Connection, dataset: Row[Any], moment: datetime) -> Mo
     return Move(recorded=lost, reserved=negative(lost))
 
 
-def _lost(dataset_id: int, relation: NeighboringRelation, rows: list[Row[Any]]) -> Change:
+def _lost(dataset_id: int, relation: NeighboringRelation, rows: list[Any]) -> Change:
     """What expired on one branch."""
     first, size = rows[0], rows[0].dataset_size
     open_pass = None

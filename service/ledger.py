@@ -145,7 +145,9 @@ def _take(
     if mode == "charge":
         try:
             require_budget(
-                scopes, fresh, lambda n: gone.move if n is None else advanced(branch, fresh, limit=n).move
+                scopes,
+                fresh,
+                lambda n: gone.move if n is None else advanced(branch, fresh, limit=n).move,
             )
         except BudgetExhaustedError as refusal:
             desk.refused(book, run, refusal)
@@ -180,8 +182,11 @@ def _count(
     for part in fresh:
         book.head += 1
         notes.entries.append(
-            (book.id, book.head, run.id, branch.id, part.first_step, part.steps, part.event)
-            + (mode, verdict, moment)
+            (
+                *(book.id, book.head, run.id, branch.id),
+                *(part.first_step, part.steps, part.event),
+                *(mode, verdict, moment),
+            )
         )
     book.take(run, gone.move, gone.starts)
     _mark_withdrawn(book, run, branch, fresh)
@@ -204,9 +209,7 @@ def _tail(tail: tuple[int, int, Event] | None, last: Placed) -> tuple[int, int, 
     return last.first_step, last.end, last.event
 
 
-def _mark_withdrawn(
-    book: Book, run: RunBook, branch: Branch, fresh: Sequence[Placed]
-) -> None:
+def _mark_withdrawn(book: Book, run: RunBook, branch: Branch, fresh: Sequence[Placed]) -> None:
     """Note steps that somebody had attested would not run."""
     first, end = fresh[0].first_step, fresh[-1].end
     for lease in branch.leases:
@@ -260,12 +263,11 @@ def _reading(book: Book, run: RunBook) -> dict[str, Any] | None:
 
 
 def _metered(book: Book, run: RunBook, units: Any, delta: float) -> dict[str, Any]:
-    given = {"relation": book.relation, "accept": book.accept}
-    known = run.reading
+    relation, accept, known = book.relation, book.accept, run.reading
     # Events of a run are never taken off, so as many as before are the same.
     if known is None or known.form["delta"] != delta or len(known.events) != len(units):
-        run.reading = known = meter.meter_of(units, delta=delta, **given)
-    return meter.read(known, units, sequence=book.head, **given)
+        run.reading = known = meter.meter_of(units, relation=relation, accept=accept, delta=delta)
+    return meter.read(known, units, relation=relation, accept=accept, sequence=book.head)
 
 
 def _budget(book: Book, run: RunBook) -> dict[str, Any] | None:
@@ -296,9 +298,7 @@ def _alike(first: EventMessage, second: EventMessage) -> bool:
     return first.mechanism is second.mechanism and first.sampling is second.sampling
 
 
-def _fresh(
-    desk: Desk, book: Book, branch: Branch, placed: Sequence[Placed]
-) -> list[Placed]:
+def _fresh(desk: Desk, book: Book, branch: Branch, placed: Sequence[Placed]) -> list[Placed]:
     """The steps not recorded yet, in order; what was recorded must have been the same.
 
     Raises:

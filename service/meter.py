@@ -148,9 +148,7 @@ def read(
     )
 
 
-def _epsilon(
-    meter: Meter, curves: Array, units: Mapping[Event, Counts], slack: float
-) -> float:
+def _epsilon(meter: Meter, curves: Array, units: Mapping[Event, Counts], slack: float) -> float:
     counts = [
         units[event].passes if by_pass(event) else units[event].steps for event in meter.events
     ]

@@ -194,7 +194,7 @@ def run_guarantee(connection: Connection, run_name: str, asked: Question) -> Gua
 def _to_its_end(
     run: Row[Any], dataset: Row[Any], asked: Question, facts: Facts, found: GuaranteeAnswer
 ) -> GuaranteeAnswer:
-    """The answer for a run that keeps to its plan: the whole plan's, with the present one beside it.
+    """The answer of a run that keeps to its plan: the whole plan's, and the present one beside it.
 
     Until the plan is done, no step is hidden in it: what is hidden is only known at the end.
     """

@@ -166,9 +166,7 @@ class Reserve:
             raise OutOfSequenceError(first)
         return Placed(first_step=first, event=event, steps=asked.steps, index=0)
 
-    def _admit(
-        self, desk: Desk, book: Book, run: RunBook, branch: Branch, part: Placed
-    ) -> None:
+    def _admit(self, desk: Desk, book: Book, run: RunBook, branch: Branch, part: Placed) -> None:
         if run.state in CLOSED:
             raise RunFinishedError("The run was closed; it takes no more steps.")
         if run.on_plan:  # what the plan holds and what a filter does must not be mixed
@@ -277,7 +275,7 @@ class GiveBack:
 
     @staticmethod
     def _end(row: Row[Any], end: int) -> int:
-        return max(row.first_step, min(end, row.first_step + row.steps))
+        return int(max(row.first_step, min(end, row.first_step + row.steps)))
 
 
 def give_back(

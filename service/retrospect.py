@@ -13,7 +13,7 @@ from accounting.balances import Balance
 from accounting.events import Event, NeighboringRelation
 from service.balances import balance_of as counted
 from service.balances import counts_of, dataset_balance, run_balance
-from service.errors import NotFoundError
+from service.errors import InvalidRequestError, NotFoundError
 from service.folds import (
     CORRECTIONS_OF_DATASET,
     CORRECTIONS_OF_RUN,
@@ -46,6 +46,7 @@ _BELOW: Final = (
     .join(lineage, lineage.c.dataset_id == datasets.c.id)
     .where(lineage.c.ancestor_id == bindparam("dataset"))
 )
+REASON_NO_ORIGIN: Final = "was opened before the ledger kept where branches begin; ask without it"
 _BRANCHES: Final = select(
     branches.c.id,
     branches.c.name,
@@ -229,7 +230,12 @@ def _parts_on(connection: Connection, path: Sequence[tuple[int, int]], last: int
 
 
 def _path(connection: Connection, run: Row[Any], name: str) -> list[tuple[int, int]]:
-    """(branch, step before which it is followed), from the root to the branch of that name."""
+    """(branch, step before which it is followed), from the root to the branch of that name.
+
+    Raises:
+        NotFoundError: there is none of that name.
+        InvalidRequestError: it is not known where it, or one before it, began.
+    """
     found = {row.id: row for row in connection.execute(_BRANCHES, {"run": run.id})}
     here = next((row for row in found.values() if row.name == name), None)
     if here is None:
@@ -238,6 +244,8 @@ def _path(connection: Connection, run: Row[Any], name: str) -> list[tuple[int, i
     while here is not None:
         path.append((here.id, end))
         end = here.from_step
+        if end and here.from_branch_id is None:
+            raise InvalidRequestError("query.branch", REASON_NO_ORIGIN)
         here = found.get(here.from_branch_id)
     return path[::-1]
 

@@ -314,7 +314,10 @@ class Desk:
                 datasets,
                 "id",
                 ("head_sequence", "version", "totals", "totals_version"),
-                [(book.head, book.version, book.tally.stored(), VERSION, book.id) for book in books],
+                [
+                    (book.head, book.version, book.tally.stored(), VERSION, book.id)
+                    for book in books
+                ],
             )
         incidents.record(self.connection, happened)
         self.changed |= {book.id for book in books}

@@ -121,9 +121,7 @@ def running(settings: Settings) -> Iterator[str]:
     """A real server on a free port; its address."""
     port = free_port()
     application = create_app(settings)
-    server = Server(
-        uvicorn.Config(application, host="127.0.0.1", port=port, log_config=None)
-    )
+    server = Server(uvicorn.Config(application, host="127.0.0.1", port=port, log_config=None))
     thread = threading.Thread(target=server.run)
     thread.start()
     while not server.started:

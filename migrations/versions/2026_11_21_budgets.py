@@ -30,8 +30,10 @@ def upgrade() -> None:
     for table in ("distinct_events", "run_balances"):
         op.add_column(table, _count("reserved_steps", default="0"))
         op.add_column(table, _count("reserved_passes", default="0"))
-    by_pass = sa.Column("by_pass", sa.Boolean(), server_default=sa.false(), nullable=False)
-    op.add_column("distinct_events", by_pass)
+    op.add_column(
+        "distinct_events",
+        sa.Column("by_pass", sa.Boolean(), server_default=sa.false(), nullable=False),
+    )
     op.execute(
         "UPDATE distinct_events SET by_pass = true WHERE content LIKE '%\"steps_per_pass\":%'"
     )
@@ -42,7 +44,8 @@ def upgrade() -> None:
         sqlite_where=sa.text("by_pass"),
         postgresql_where=sa.text("by_pass"),
     )
-    _add_origins()
+    # Where branches of before began is not known, and nothing is guessed.
+    op.add_column("branches", sa.Column("from_branch_id", _ID, nullable=True))
     _create_lineage()
     _create_settings_changes()
     _create_reservations()
@@ -95,18 +98,6 @@ def _widen_runs() -> None:
         op.add_column("runs", column)
     _filters("runs")
     op.drop_column("runs", "budget_order")
-
-
-def _add_origins() -> None:
-    """Say which branch each branch began on: before this, main where it had come so far."""
-    op.add_column("branches", sa.Column("from_branch_id", _ID, nullable=True))
-    op.execute(
-        sa.text(
-            "UPDATE branches SET from_branch_id = (SELECT min(b.id) FROM branches AS b "
-            "WHERE b.run_id = branches.run_id AND b.id < branches.id "
-            "AND b.from_step <= branches.from_step AND b.next_step >= branches.from_step)"
-        )
-    )
 
 
 def _create_lineage() -> None:

@@ -1,6 +1,7 @@
 """Reservations: steps admitted ahead, returned by their trainer or by an admin."""
 
 from datetime import datetime
+from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from fastapi.concurrency import run_in_threadpool
@@ -62,6 +63,6 @@ async def void(
     return ReservationAnswer(**await request.app.state.writer.write(back))
 
 
-def _found(database: Engine, name: str, moment: datetime) -> dict[str, object]:
+def _found(database: Engine, name: str, moment: datetime) -> dict[str, Any]:
     with snapshot(database) as connection:
         return reservations.answer_of(reservations.find(connection, name), moment)

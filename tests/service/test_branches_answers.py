@@ -4,11 +4,13 @@ import math
 
 import httpx
 import pytest
+from sqlalchemy import Engine, text
 
 import accounting
 from accounting.balances import balance_of
 from accounting.events import NeighboringRelation
 from accounting.gaussian import gaussian_epsilon
+from service.database import transaction
 from service.documents import spans_of
 from service.schemas import PlannedEvent
 from tests.service.samples import FULL, GAUSSIAN, WRITER, Json, append, event, run, setup
@@ -145,6 +147,19 @@ def test_a_branch_that_is_not_there_has_no_guarantee(api: httpx.Client) -> None:
     assert api.get("/v1/runs/run/guarantee?branch=none").status_code == 404
     assert api.get("/v1/runs/other/guarantee?branch=side").status_code == 404
     assert api.get("/v1/runs/run/guarantee?branch=NONE").status_code == 422
+
+
+def test_a_branch_whose_beginning_is_not_known_has_no_path(
+    api: httpx.Client, engine: Engine
+) -> None:
+    start(api)
+    with transaction(engine) as connection:  # as a ledger from before has it
+        connection.execute(text("UPDATE branches SET from_branch_id = NULL WHERE name = 'side'"))
+    for name in ("side", "leaf"):
+        answer = api.get("/v1/runs/run/guarantee", params={"branch": name})
+        assert answer.status_code == 422
+        assert answer.json()["errors"][0]["location"] == "query.branch"
+    assert guarantee(api, branch="main")["epsilon"] > 0
 
 
 def test_the_ledger_document_says_where_each_branch_began(api: httpx.Client) -> None:

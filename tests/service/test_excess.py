@@ -18,7 +18,7 @@ from accounting.events import (
     Poisson,
     Span,
 )
-from accounting.filters import Total, choose
+from accounting.filters import Total, choose, times
 from accounting.guarantees import DEFAULT_ACCEPT
 from service.documents import laid_over
 from service.excess import Corrected, charge
@@ -120,10 +120,13 @@ def test_a_pass_is_counted_wherever_in_it_corrected_steps_may_have_begun() -> No
 
 
 def test_a_loader_that_was_interrupted_begins_anew() -> None:
-    steps = [gaussian(4.0, CYCLIC)] * 6
+    steps = [gaussian(4.0, CYCLIC)] * 10
     quiet = gaussian(100.0, Full())
-    enforced, recorded, corrected = both(steps, [(4, 5, quiet)])
-    assert not covers(recorded, corrected)  # three passes begin, not two
+    enforced, recorded, corrected = both(steps, [(1, 2, quiet)])
+    pass_cost = tally(Balance()).cost(steps[0])
+    two, three = (times(pass_cost, passes) for passes in (2, 3))
+    assert recorded == two
+    assert covers(corrected, three)
     assert covers(enforced, corrected)
 
 

@@ -72,7 +72,11 @@ def calls(document: Json) -> Iterator[tuple[str, str, str, Scope | None, Json | 
     """(method, route, path, scope needed, body) of everything the service offers."""
     for route, operations in document["paths"].items():
         path = route.replace("{run}", "run").replace("{dataset}", "data")
-        path = path.replace("{reservation}", "lease").replace("{slug}", "conflict").replace("{bound}", "gaussian-renyi")
+        path = (
+            path.replace("{reservation}", "lease")
+            .replace("{slug}", "conflict")
+            .replace("{bound}", "gaussian-renyi")
+        )
         for method in operations:
             if method == "get":
                 yield "GET", route, path, None if route in KEYLESS else Scope.VIEWER, None

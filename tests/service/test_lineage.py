@@ -124,11 +124,11 @@ def test_a_parents_guarantee_holds_for_all_that_was_made_from_it(alone: httpx.Cl
     for name, steps in (("top", 3), ("child", 4), ("grandchild", 5)):
         assert charge(api, name, steps).status_code == 201
     asked = {"delta": 1e-5}
-    steps = {
+    found = {
         name: api.get(f"/v1/datasets/{name}/guarantee", params=asked).json()["steps"]
         for name in ("top", "child", "grandchild")
     }
-    assert steps == {"top": 12, "child": 9, "grandchild": 5}
+    assert found == {"top": 12, "child": 9, "grandchild": 5}
     made(api, "plain", budget=LARGE)
     charge(api, "plain", 12)
     for path in ("", "/guarantee"):

@@ -122,7 +122,7 @@ def proved(event: Event, relation: NeighboringRelation) -> Array:
     """The least curve that is proved of an event, at the orders checked."""
     at = [int(np.flatnonzero(order == ORDERS)[0]) for order in CHECKED]
     curves = [bound.loss[at] for bound in renyi_bounds(event, relation)]
-    return np.min(curves, axis=0)
+    return np.asarray(np.min(curves, axis=0))
 
 
 def seen(event: Event, relation: NeighboringRelation) -> Event:
@@ -207,8 +207,8 @@ def test_whatever_else_may_tell_that_a_row_is_missing_has_no_bound(
 ) -> None:
     """A box that tells how many rows there are is (0, 0) where rows are only replaced."""
     events = [Event(mechanism=NOISY, sampling=sampling) for sampling in SAMPLINGS]
-    for box, sampling in product(BOXES, (Full(), Poisson(sampling_probability=0.1), FIXED)):
-        events.append(Event(mechanism=box, sampling=sampling))
+    taken: list[Sampling] = [Full(), Poisson(sampling_probability=0.1), FIXED]
+    events += [Event(mechanism=box, sampling=sampling) for box, sampling in product(BOXES, taken)]
     events.append(Event(mechanism=Laplace(noise_multiplier=1.0), sampling=FIXED))
     tiny = Gaussian(noise_multiplier=1e-100)
     if relation is REPLACE_SPECIAL:

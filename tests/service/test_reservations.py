@@ -89,7 +89,11 @@ def test_a_budget_that_is_reserved_whole_admits_its_own_steps_and_no_others(
         problem = refused.json()
         assert problem["type"] == "/problems/budget-exhausted"
         (scope,) = problem["failing_scopes"]
-        assert (scope["scope"], scope["spent"], problem["admissible_steps"]) == ("dataset:data", 0, 0)
+        assert (scope["scope"], scope["spent"], problem["admissible_steps"]) == (
+            "dataset:data",
+            0,
+            0,
+        )
         assert scope["reserved"] > 0
     assert append(limited, step(0, fits), mode="charge").json()["verdict"] == "within"
     assert append(limited, step(fits, 1), mode="charge").status_code == 409
@@ -243,12 +247,14 @@ def test_passes_are_reserved_whole_and_recorded_in_any_pieces(api: httpx.Client)
         ({"event": {"steps": 0}}, "body.event.steps"),
     ],
 )
-def test_what_cannot_be_reserved_is_named(limited: httpx.Client, given: Json, location: str) -> None:
+def test_what_cannot_be_reserved_is_named(
+    limited: httpx.Client, given: Json, location: str
+) -> None:
     body = {"name": "x", "event": {"mechanism": QUIET, "sampling": FULL, "steps": 1}} | {
         "ttl_seconds": 60
     }
     body |= {k: v for k, v in given.items() if k != "event"}
-    body["event"] |= given.get("event", {})  # type: ignore[index, operator]
+    body["event"] |= given.get("event", {})
     answer = limited.post("/v1/runs/run/reservations", json=body)
     assert answer.status_code == 422
     assert answer.json()["errors"][0]["location"] == location
