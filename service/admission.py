@@ -76,8 +76,9 @@ def advanced(branch: Branch, parts: Sequence[Placed], *, limit: int | None = Non
     recorded = changes[0] if len(changes) == 1 else merged(changes)
     move = Move(recorded=recorded)
     if branch.leases:
-        before = holds(branch, branch.next_step, branch.open_pass)
-        move = held_since(before, holds(branch, end, open_pass), recorded=recorded)
+        before = holds(branch, branch.next_step, branch.open_pass, until=end)
+        after = holds(branch, end, open_pass, until=end)
+        move = held_since(before, after, recorded=recorded)
     return Advance(move=move, starts=starts, open_pass=open_pass)
 
 
@@ -107,13 +108,27 @@ class Holds:
 
 
 def holds(
-    branch: Branch, step: int, open_pass: OpenPass | None, more: Sequence[Span] = ()
+    branch: Branch,
+    step: int,
+    open_pass: OpenPass | None,
+    more: Sequence[Span] = (),
+    *,
+    until: int | None = None,
 ) -> Holds:
-    """What a branch holds from a step on, with what is to be held after it."""
-    every = ahead(open_pass, [*branch.spans_from(step), *more])
+    """What a branch holds from a step on, with what is to be held after it.
+
+    Args:
+        branch: the branch.
+        step: the first.
+        open_pass: that is open there.
+        more: what is to be held after it.
+        until: leave out what counts the same whatever happens before this step.
+    """
+    every = ahead(open_pass, [*branch.spans_from(step, until=until), *more])
     if all(lease.name is not None for lease in branch.leases):
         return Holds(every, None)
-    return Holds(every, ahead(open_pass, [*branch.spans_from(step, named=True), *more]))
+    own = [*branch.spans_from(step, named=True, until=until), *more]
+    return Holds(every, ahead(open_pass, own))
 
 
 def held_since(before: Holds, after: Holds, *, recorded: Change = NOTHING) -> Move:

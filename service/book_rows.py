@@ -1,6 +1,6 @@
 """A book's rows: read into memory under the lock, and written back."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -22,13 +22,15 @@ from service.tables import (
     distinct_events,
     entries,
     lineage,
-    reservations,
     run_balances,
     runs,
 )
 from service.tallies import Counts, Move, Tally, read
 
 VERSION: Final = accounting.__version__  # whose sums are stored
+_DATASET: Final = ("head_sequence", "version", "totals", "totals_version")
+_RUN: Final = ("state", "reopened", "on_plan", "totals", "totals_version")
+_BRANCH: Final = ("next_step", "pass_event_id", "pass_position")
 _KEPT: Final = ("steps", "passes", "starts", "reserved_steps", "reserved_passes")
 _ENTRY: Final = (
     "dataset_id", "sequence", "run_id", "branch_id", "first_step", "steps", "event_id", "mode",
@@ -205,49 +207,30 @@ def lease_of(row: Row[Any], dataset_size: int) -> Lease:
     )
 
 
-def write_book(connection: Connection, book: Book, ids: dict[Event, int]) -> None:
-    """Write what has changed in one book, but for its dataset's own row."""
-    notes = book.notes
-    rows = [(*one[:6], ids[one[6]], *one[7:]) for one in notes.entries]
+def write_books(connection: Connection, books: Sequence[tuple[Book, Mapping[Event, int]]]) -> None:
+    """Write what has changed in books, with the rows of their events: a statement a table."""
+    noted = [(book.notes, ids) for book, ids in books]
+    rows = [(*one[:6], ids[one[6]], *one[7:]) for notes, ids in noted for one in notes.entries]
     bulk.insert(connection, entries, _ENTRY, rows)
-    bulk.add(
-        connection,
-        distinct_events,
-        "id",
-        _KEPT,
-        [(*added.row(), ids[event]) for event, added in notes.added.items()],
-    )
-    bulk.add_or_insert(
-        connection,
-        run_balances,
-        ("run_id", "event_id"),
-        _KEPT,
-        [(run, ids[event], *added.row()) for (run, event), added in notes.run_added.items()],
-    )
-    bulk.update(
-        connection,
-        branches,
-        "id",
-        ("next_step", "pass_event_id", "pass_position"),
-        [_branch_row(branch, ids) for branch in notes.branches.values()],
-    )
-    bulk.update(
-        connection,
-        runs,
-        "id",
-        ("state", "reopened", "on_plan", "totals", "totals_version"),
-        [_run_row(run) for run in notes.runs.values()],
-    )
-    bulk.update(
-        connection,
-        reservations,
-        "id",
-        ("end_step", "state"),
-        [(lease.end_step, lease.state, lease.id) for lease in notes.leases.values()],
-    )
+    rows = [
+        (*added.row(), ids[event]) for notes, ids in noted for event, added in notes.added.items()
+    ]
+    bulk.add(connection, distinct_events, "id", _KEPT, rows)
+    rows = [
+        (run, ids[event], *added.row())
+        for notes, ids in noted
+        for (run, event), added in notes.run_added.items()
+    ]
+    bulk.add_or_insert(connection, run_balances, ("run_id", "event_id"), _KEPT, rows)
+    rows = [_branch_row(branch, ids) for notes, ids in noted for branch in notes.branches.values()]
+    bulk.update(connection, branches, "id", _BRANCH, rows)
+    rows = [_run_row(run) for notes, _ in noted for run in notes.runs.values()]
+    bulk.update(connection, runs, "id", _RUN, rows)
+    rows = [(book.head, book.version, book.tally.stored(), VERSION, book.id) for book, _ in books]
+    bulk.update(connection, datasets, "id", _DATASET, rows)
 
 
-def _branch_row(branch: Branch, ids: dict[Event, int]) -> tuple[Any, ...]:
+def _branch_row(branch: Branch, ids: Mapping[Event, int]) -> tuple[Any, ...]:
     if branch.open_pass is None:
         return branch.next_step, None, None, branch.id
     return branch.next_step, ids[branch.open_pass.event], branch.open_pass.position, branch.id

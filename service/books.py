@@ -17,7 +17,7 @@ from accounting.guarantees import Status
 from service.budgets import Scope
 from service.incidents import Incident
 from service.lineage import restated
-from service.tallies import Counts, Move, Tally, add_to
+from service.tallies import Counts, Move, Tally, add_to, by_pass
 
 UNITS_MAX: Final = 256  # different events whose Renyi curves an append still adds up
 
@@ -48,14 +48,24 @@ class Branch:
     leases: list[Lease]  # that reach beyond next_step, in the order of their steps
     tail: tuple[int, int, Event] | None = None  # (first step, end, event) recorded last
 
-    def spans_from(self, step: int, *, named: bool = False) -> list[Span]:
-        """What is reserved from a step on, in order; maybe without what a plan reserves."""
+    def spans_from(
+        self, step: int, *, named: bool = False, until: int | None = None
+    ) -> list[Span]:
+        """What is reserved from a step on, in order.
+
+        Args:
+            step: the first.
+            named: whether to leave out what a plan reserves.
+            until: leave out what counts the same whatever happens before this step.
+        """
         spans = []
         for lease in self.leases:
             if named and lease.name is None:
                 continue
             steps = lease.end_step - max(lease.first_step, step)
             if steps > 0:
+                if until is not None and lease.first_step >= until and not by_pass(lease.event):
+                    break  # no pass goes on across it
                 spans.append(Span(event=lease.event, steps=steps))
         return spans
 
@@ -92,7 +102,7 @@ class RunBook:
         """Hold the run's own budget by its filter from here on."""
         self.on_plan = False
         if self.scope is not None:
-            self.scope.planned = None
+            self.scope.leave_plan()
 
     def take(self, move: Move) -> None:
         """Count what was recorded."""
@@ -177,7 +187,6 @@ class Notes:
     run_added: dict[tuple[int, Event], Added] = field(default_factory=dict)
     runs: dict[int, RunBook] = field(default_factory=dict)
     branches: dict[int, Branch] = field(default_factory=dict)
-    leases: dict[int, Lease] = field(default_factory=dict)
     incidents: list[Incident] = field(default_factory=list)
 
     def add(self, run_id: int, move: Move, starts: Mapping[Event, int]) -> None:

@@ -68,17 +68,26 @@ class Scope:
 
     def __post_init__(self) -> None:
         """Begin with what is gone by now."""
-        self.form = form_of(
+        self.form = self._formed()
+        self.told = self.share
+
+    def _formed(self) -> Form:
+        kept = self.planned is not None
+        return form_of(
             {
                 "epsilon": self.epsilon,
                 "delta": self.delta,
-                "valid_for": "adaptive",
+                "valid_for": "fixed_schedule" if kept else "adaptive",
                 "revision": self.revision,
-                "delta_share": self.delta_share,
-                "filter": _told(self.tally.filter),
+                "delta_share": 1.0 if kept else self.delta_share,
+                "filter": _told(self.tally.filter),  # of a plan: that holds it once that is left
             }
         )
-        self.told = self.share
+
+    def leave_plan(self) -> None:
+        """Let the filter hold what the plan held."""
+        self.planned = None
+        self.form = self._formed()
 
     @property
     def share(self) -> float:
@@ -96,6 +105,8 @@ class Scope:
 
     def answer(self, sums: Sums | None = None) -> Told:
         """The budget's state at these sums, a BudgetAnswer."""
+        if self.planned is not None:  # the whole plan is spent from the beginning
+            return Told(self.form, self._planned(self.planned))
         held_by, sums = self.tally.filter, sums or self.tally.sums()
         spent, held = self.tally.reading(sums.spent), self.tally.reading(sums.held)
         return Told(
@@ -108,6 +119,16 @@ class Scope:
                 "overdrawn": not spent.admitted,
             },
         )
+
+    def _planned(self, epsilon: float) -> dict[str, Any]:
+        """What varies, while a plan holds the budget."""
+        return {
+            "order": None,
+            "spent": epsilon,
+            "reserved": 0.0,
+            "remaining": max(0.0, rounded_down(self.epsilon - epsilon)),
+            "overdrawn": False,
+        }
 
     def _remaining(self, total: Total, held: Reading) -> float:
         """What is left of epsilon, in nats. Lower."""

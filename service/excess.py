@@ -67,6 +67,12 @@ _OF_DATASETS: Final = _CORRECTED.where(
 )
 _OF_RUN: Final = _CORRECTED.where(corrections.c.run_id == bindparam("run"))
 _ONE: Final = _CORRECTED.where(corrections.c.id == bindparam("correction"))
+# Asked first: nearly always the answer is none, and entries are then not looked at.
+_DATASETS: Final = (
+    select(corrections.c.dataset_id)
+    .distinct()
+    .where(corrections.c.dataset_id.in_(bindparam("datasets", expanding=True)))
+)
 _RUNS: Final = (
     select(corrections.c.run_id)
     .distinct()
@@ -87,11 +93,14 @@ class Corrected:
 
 def of_datasets(connection: Connection, sizes: Mapping[int, int]) -> list[Corrected]:
     """All that was corrected in some datasets, given their sizes."""
-    return _read(connection, _OF_DATASETS, sizes, datasets=list(sizes))
+    found = list(connection.scalars(_DATASETS, {"datasets": list(sizes)}))
+    return _read(connection, _OF_DATASETS, sizes, datasets=found) if found else []
 
 
 def of_run(connection: Connection, run: Row[Any], dataset_size: int) -> list[Corrected]:
     """All that was corrected in a run."""
+    if not corrected_runs(connection, [run.id]):
+        return []
     return _read(connection, _OF_RUN, {run.dataset_id: dataset_size}, run=run.id)
 
 

@@ -69,6 +69,7 @@ def _lost(dataset_id: int, relation: NeighboringRelation, rows: list[Any]) -> Ch
             steps=row.end_step - max(row.first_step, row.next_step),
         )
         for row in rows
+        if row.end_step > max(row.first_step, row.next_step)
     ]
     lost = ahead(open_pass, spans)
     if first.home == dataset_id:

@@ -85,11 +85,12 @@ def return_plan(desk: Desk, run_name: str) -> None:
     book, run = desk.run(run_name)
     branch = desk.branch(run, MAIN)
     before = holds(branch, branch.next_step, branch.open_pass)
-    for lease in branch.leases:
-        if lease.name is None and lease.state == OPEN:
-            lease.end_step = max(lease.first_step, branch.next_step)
-            lease.state = RELEASED
-            book.notes.leases[lease.id] = lease
+    held = [one for one in branch.leases if one.name is None and one.state == OPEN]
+    for lease in held:
+        lease.end_step = max(lease.first_step, branch.next_step)
+        lease.state = RELEASED
     after = holds(branch, branch.next_step, branch.open_pass)
+    rows = [(lease.end_step, lease.state, lease.id) for lease in held]
+    bulk.update(desk.connection, reservations, "id", ("end_step", "state"), rows)
     book.take(run, held_since(before, after), {})
     desk.write()

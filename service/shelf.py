@@ -13,11 +13,10 @@ from service import bulk, excess, incidents
 from service.book_rows import (
     DATASETS,
     UNITS,
-    VERSION,
     book_of,
     branch_of,
     run_book_of,
-    write_book,
+    write_books,
 )
 from service.books import UNITS_MAX, Book, Branch, Notes, RunBook
 from service.documents import content_of
@@ -302,23 +301,14 @@ class Desk:
         books = self.shelf.written()
         if not books:
             return sorted(self.changed)
-        ids = [self._ids_of(book) for book in books]
+        changes = [(book, self._ids_of(book)) for book in books]
         happened = [one for book in books for one in book.notes.incidents]
+        for book in books:
+            book.version = secrets.randbits(VERSION_BITS)
         with bulk.together(self.connection):
-            for book, events in zip(books, ids, strict=True):
-                write_book(self.connection, book, events)
-                book.notes = Notes()
-                book.version = secrets.randbits(VERSION_BITS)
-            bulk.update(
-                self.connection,
-                datasets,
-                "id",
-                ("head_sequence", "version", "totals", "totals_version"),
-                [
-                    (book.head, book.version, book.tally.stored(), VERSION, book.id)
-                    for book in books
-                ],
-            )
+            write_books(self.connection, changes)
+        for book in books:
+            book.notes = Notes()
         incidents.record(self.connection, happened)
         self.changed |= {book.id for book in books}
         return sorted(self.changed)

@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 from sqlalchemy import Engine
 
 from service.clock import now
-from service.database import transaction
+from service.database import Line
 from service.errors import LedgerError
 from service.shelf import THRESHOLDS, Desk, Place, Shelf
 
@@ -57,7 +57,7 @@ class Writer:
         thresholds: tuple[float, ...] = THRESHOLDS,
         moved: Callable[[Iterable[int]], None] = _unheard,
     ) -> None:
-        self._engine = engine
+        self._line = Line(engine)
         self._shelf = Shelf(thresholds)
         self._moved = moved  # called with the datasets that a transaction has changed
         self._queue: SimpleQueue[_Waiting | None] = SimpleQueue()
@@ -89,6 +89,12 @@ class Writer:
         return await waiting.answer
 
     def _work(self) -> None:
+        try:
+            self._take()
+        finally:
+            self._line.close()
+
+    def _take(self) -> None:
         while (first := self._queue.get()) is not None:
             group, ending = [first], False
             while len(group) < GROUP_MAX and not ending:
@@ -122,7 +128,7 @@ class Writer:
     def _commit(self, requests: Sequence[Request]) -> list[Outcome]:
         moment = now()
         try:
-            with transaction(self._engine) as connection:
+            with self._line.transaction() as connection:
                 desk = self._shelf.open(connection, [request.place for request in requests])
                 outcomes = [_one(desk, request, moment) for request in requests]
                 changed = desk.write()

@@ -192,6 +192,20 @@ def test_a_copy_with_every_record_counts_passes_as_its_parent_would(alone: httpx
         assert budget(api, "top") == budget(api, "copy")
 
 
+@pytest.mark.parametrize("first", ["at_most_one", "exactly_one"])
+@pytest.mark.parametrize("second", ["at_most_one", "exactly_one"])
+def test_a_record_has_its_row_at_the_end_of_a_path_only_if_it_has_one_at_each_step(
+    alone: httpx.Client, first: str, second: str
+) -> None:
+    api = alone
+    given = {"neighboring_relation": "replace_one"}
+    made(api, "top", budget=LARGE, **given)
+    made(api, "child", "top", rows_per_parent_record=first, **given)
+    made(api, "grandchild", "child", rows_per_parent_record=second, **given)
+    answer = charge(api, "grandchild", sampling={"kind": "cyclic", "batch_size": 600})
+    assert answer.status_code == (201 if first == second == "exactly_one" else 422)
+
+
 @pytest.mark.parametrize(
     ("given", "parents", "status", "location"),
     [
