@@ -48,9 +48,7 @@ class Branch:
     leases: list[Lease]  # that reach beyond next_step, in the order of their steps
     tail: tuple[int, int, Event] | None = None  # (first step, end, event) recorded last
 
-    def spans_from(
-        self, step: int, *, named: bool = False, until: int | None = None
-    ) -> list[Span]:
+    def spans_from(self, step: int, *, named: bool = False, until: int | None = None) -> list[Span]:
         """What is reserved from a step on, in order.
 
         Args:

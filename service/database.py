@@ -69,7 +69,10 @@ def _sqlite_on_connect(connection: Any, _record: Any) -> None:
     # SQLAlchemy begins transactions itself (below); sqlite3 must not begin its own.
     connection.isolation_level = None
     cursor = connection.cursor()
-    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+    # Without the last, INSERT OR REPLACE would delete a fact and no trigger would know.
+    for pragma in (
+        "journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "recursive_triggers=ON",
+    ):  # fmt: skip
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()
 

@@ -41,7 +41,7 @@ EVENTS_MAX: Final = 4096  # of one book whose rows are remembered
 
 
 # Statements are built once: building one costs as much as running it.
-_DATASET_OF_RUNS: Final = select(runs.c.name, runs.c.dataset_id).where(
+DATASET_OF_RUNS: Final = select(runs.c.name, runs.c.dataset_id).where(
     runs.c.name.in_(bindparam("names", expanding=True))
 )
 _ANCESTORS: Final = (
@@ -94,16 +94,20 @@ class Shelf:
         """
         wanted = list(dict.fromkeys(places))
         names = {run for run, _ in wanted}
-        if not self.lock(connection, self._homes_of(connection, names)):
+        desk = Desk(connection, self)
+        if not self.lock(connection, self._homes_of(connection, names)) or not desk.at_home(names):
             self.forget()  # the database was put back to what it was before
             self.lock(connection, self._homes_of(connection, names))
-        desk = Desk(connection, self)
         desk.fetch([(run, branch) for run, branch in wanted if run in self._homes])
         return desk
 
+    def homes(self, names: Iterable[str]) -> dict[str, int]:
+        """The datasets of the runs that there are."""
+        return {name: self._homes[name] for name in names if name in self._homes}
+
     def _homes_of(self, connection: Connection, names: set[str]) -> set[int]:
         if missing := [name for name in names if name not in self._homes]:
-            for row in connection.execute(_DATASET_OF_RUNS, {"names": missing}):
+            for row in connection.execute(DATASET_OF_RUNS, {"names": missing}):
                 self._homes[row.name] = row.dataset_id
         return {self._homes[name] for name in names if name in self._homes}
 
@@ -213,6 +217,15 @@ class Desk:
         if name not in run.branches:
             raise NotFoundError("There is no such branch.")
         return run.branches[name]
+
+    def at_home(self, names: Iterable[str]) -> bool:
+        """Whether the runs that are not known yet are where they were before."""
+        homes = self.shelf.homes(names)
+        strange = [name for name in homes if name not in self.shelf.home(name).runs]
+        if not strange:
+            return True
+        found = self.connection.execute(DATASET_OF_RUNS, {"names": strange})
+        return {row.name: row.dataset_id for row in found} == {n: homes[n] for n in strange}
 
     def fetch(self, places: Sequence[Place]) -> None:
         """Read the runs and branches that are not known yet, all at once."""

@@ -55,6 +55,18 @@ def test_no_fact_is_ever_changed(full: Engine, table: Table) -> None:
 
 
 @HELD
+def test_no_fact_is_ever_replaced(full: Engine, table: Table) -> None:
+    before = rows(full, table)
+    if full.dialect.name != "sqlite":
+        return  # it has no such statement; an update is refused above
+    names = ", ".join(column.name for column in table.columns)
+    again = f"INSERT OR REPLACE INTO {table.name} ({names}) SELECT {names} FROM {table.name}"  # noqa: S608
+    with pytest.raises(DBAPIError, match="insert-only"), transaction(full) as connection:
+        connection.execute(text(again))
+    assert rows(full, table) == before
+
+
+@HELD
 def test_no_table_of_facts_is_emptied_at_once(full: Engine, table: Table) -> None:
     if full.dialect.name == "sqlite":
         return  # it has no such statement; a delete is refused above
