@@ -84,7 +84,7 @@ def serve(
 
     from service import logs
     from service.app import create_app
-    from service.server import Server
+    from service.server import Server, settle
 
     settings = _settings(host=host, port=port, database_url=database)
     migrate(settings.database_url)
@@ -103,6 +103,7 @@ def serve(
     )
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _stopped)
+    settle()
     Server(config).run()
 
 

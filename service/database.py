@@ -80,7 +80,8 @@ def _sqlite_on_connect(connection: Any, _record: Any) -> None:
 def _sqlite_on_begin(connection: Connection) -> None:
     # A deferred transaction that reads, then writes, fails when another wrote in between.
     read_only = connection.get_execution_options().get(_READ_ONLY, False)
-    connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")
+    driver = connection.connection.driver_connection
+    driver.execute("BEGIN" if read_only else "BEGIN IMMEDIATE")  # type: ignore[union-attr]
 
 
 # Threads of one process queue here rather than poll SQLite's lock, which is unfair and slow.
