@@ -3,7 +3,10 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
+
+
+_encode: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +19,7 @@ class Form:
 
 def form_of(values: Mapping[str, Any]) -> Form:
     """The form of these values."""
-    return Form(values, json.dumps(values)[1:-1])
+    return Form(values, _encode(values)[1:-1])
 
 
 class Told(dict[str, Any]):
@@ -31,12 +34,12 @@ class Told(dict[str, Any]):
     @property
     def text(self) -> str:
         """The answer as JSON."""
-        return f"{{{self._form.text}, {json.dumps(self._varying)[1:]}"
+        return f"{{{self._form.text},{_encode(self._varying)[1:]}"
 
 
 def text_of(answer: Mapping[str, Any]) -> str:
     """An answer as JSON, with the kept texts of what it tells."""
     told = {name: value for name, value in answer.items() if isinstance(value, Told)}
     plain = {name: value for name, value in answer.items() if name not in told}
-    parts = [json.dumps(plain)[1:-1], *(f'"{name}": {one.text}' for name, one in told.items())]
-    return f"{{{', '.join(part for part in parts if part)}}}"
+    parts = [_encode(plain)[1:-1], *(f'"{name}":{one.text}' for name, one in told.items())]
+    return f"{{{','.join(part for part in parts if part)}}}"
