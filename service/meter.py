@@ -60,7 +60,7 @@ def meter_of(
     """The meter of the events of a run."""
     events = tuple(sorted(units, key=repr))
     form = _form(units, relation, accept, delta)
-    numbers = ("epsilon", "unamplified_epsilon")
+    numbers = ("epsilon", "unamplified_epsilon", "reason")
     return Meter(
         events=events,
         curves=_curves(events, relation, accept),
@@ -137,10 +137,13 @@ def read(
         form = _form(units, relation, accept, delta)
         return {**form, "steps": _steps(units), "sequence": sequence}
     slack = 1 + 2 * (len(meter.events) + 1) * UNIT_ROUNDOFF
+    epsilon = _epsilon(meter, meter.curves, units, slack)
+    finite = math.isfinite(epsilon)  # JSON has no other numbers; nothing is said by infinity
     return Told(
         meter.told,
         {
-            "epsilon": _epsilon(meter, meter.curves, units, slack),
+            "epsilon": epsilon if finite else None,
+            "reason": None if finite else REASON_NONE,
             "steps": _steps(units),
             "unamplified_epsilon": _unamplified_epsilon(meter, units, delta, slack),
             "sequence": sequence,

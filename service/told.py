@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-
 _encode: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
