@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from accounting.balances import OpenPass, advance, starts_anew
 from accounting.bounds import NoBoundError, accepted
 from accounting.events import Event, NeighboringRelation, Span
+from accounting.filters import plus, times
 from accounting.guarantees import Status
 from accounting.renyi_bounds import renyi_bounds
 from service.books import Book, Branch, RunBook
@@ -261,12 +262,22 @@ def admissible_steps(scopes: Sequence[Held], parts: Sequence[Placed], moved: Mov
     """The most leading steps that every budget admits, in closed form where steps add up."""
     if any(by_pass(part.event) for part in parts) or _holds_ahead(moved):
         return _bisected(scopes, parts, moved)
+    start = moved(0)
+    totals = [held.sums(start).held for held in scopes]
     done = 0
     for part in parts:
-        room = min(_room(held, moved(done), part.event) for held in scopes)
-        done += min(part.steps, room)
-        if room < part.steps:
+        costs = [held.cost(part.event) for held in scopes]
+        room = min(
+            held.scope.tally.filter.admissible(total, cost)
+            for held, total, cost in zip(scopes, totals, costs, strict=True)
+        )
+        steps = min(part.steps, room)
+        done += steps
+        if steps < part.steps:
             break
+        totals = [
+            plus(total, times(cost, steps)) for total, cost in zip(totals, costs, strict=True)
+        ]
     return done
 
 
@@ -274,10 +285,6 @@ def _holds_ahead(moved: Moved) -> bool:
     """Whether recording uses up what was reserved, which then costs nothing more."""
     move = moved(None)
     return bool(move.recorded and move.reserved)
-
-
-def _room(held: Held, before: Move, event: Event) -> int:
-    return held.scope.tally.filter.admissible(held.sums(before).held, held.cost(event))
 
 
 def _bisected(scopes: Sequence[Held], parts: Sequence[Placed], moved: Moved) -> int:

@@ -76,7 +76,8 @@ class Branch:
     @property
     def reserved_to(self) -> int:
         """The step after the last that is recorded or reserved."""
-        return max([self.next_step, *(lease.end_step for lease in self.leases)])
+        held = (one.end_step for one in self.leases if one.end_step > one.first_step)
+        return max([self.next_step, *held])
 
 
 @dataclass(slots=True, kw_only=True)
@@ -113,6 +114,7 @@ class RunBook:
         add_to(self.units, move.recorded)
         if len(self.units) > UNITS_MAX:
             self.units = None
+            self.reading = None  # of curves that are no longer added up
 
 
 @dataclass(slots=True, kw_only=True)

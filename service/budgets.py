@@ -80,7 +80,8 @@ class Scope:
                 "valid_for": "fixed_schedule" if kept else "adaptive",
                 "revision": self.revision,
                 "delta_share": 1.0 if kept else self.delta_share,
-                "filter": _told(self.tally.filter),  # of a plan: that holds it once that is left
+                # Of a plan: the filter that holds the budget once the plan is left.
+                "filter": _told(self.tally.filter, self.revision),
             }
         )
 
@@ -116,7 +117,7 @@ class Scope:
                 "spent": spent.epsilon if math.isfinite(spent.epsilon) else None,
                 "reserved": held.epsilon - spent.epsilon if math.isfinite(held.epsilon) else None,
                 "remaining": self._remaining(sums.held, held),
-                "overdrawn": not spent.admitted,
+                "overdrawn": any(sums.spent) and not spent.admitted,
             },
         )
 
@@ -133,7 +134,7 @@ class Scope:
     def _remaining(self, total: Total, held: Reading) -> float:
         """What is left of epsilon, in nats. Lower."""
         if not any(total):
-            return self.epsilon
+            return self.epsilon if held.admitted else 0.0
         return max(0.0, rounded_down(self.epsilon - held.epsilon)) if held.admitted else 0.0
 
 
@@ -141,14 +142,15 @@ def _more(after: Total, before: Total) -> bool:
     return any(a > b for a, b in zip(after, before, strict=True))
 
 
-def _told(held_by: Filter) -> dict[str, Any]:
+def _told(held_by: Filter, revision: int) -> dict[str, Any]:
     record: Mapping[str, Any] = held_by.record()
+    # A limit that was set after answers were seen rests on our own proof.
     return {
         "kind": held_by.kind,
         "orders": record.get("orders", []),
         "weights": record.get("weights", []),
-        "theorem": held_by.theorem,
-        "status": held_by.status,
+        "theorem": held_by.theorem if revision == 0 else revision_share.id,
+        "status": held_by.status if revision == 0 else revision_share.status,
     }
 
 

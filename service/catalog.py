@@ -13,6 +13,7 @@ from service.clock import now, stamp
 from service.errors import NotFoundError
 from service.forfeits import forfeited
 from service.tables import branches, datasets, lineage, releases, runs
+from service.tallies import Move
 
 # Statements are built once: building one costs as much as running it.
 _DATASET_NAMED: Final = select(datasets).where(datasets.c.name == bindparam("named"))
@@ -145,7 +146,8 @@ def run_answer(connection: Connection, run: Row[Any]) -> RunAnswer:
     dataset = dataset_of(connection, run)
     found = branches_of(connection, run)
     scope = run_scope(run, run_tally(connection, dataset, run))
-    budget = BudgetAnswer(**scope.answer()) if scope else None
+    lost = forfeited(connection, dataset, now(), run_id=run.id) if scope else Move()
+    budget = BudgetAnswer(**scope.answer(scope.tally.sums(lost.of_run))) if scope else None
     return RunAnswer(
         name=run.name,
         dataset=dataset.name,

@@ -16,6 +16,7 @@ from service.tallies import Change, Move, merged
 _pass_events = distinct_events.alias()
 _EXPIRED: Final = (
     select(
+        reservations.c.run_id,
         reservations.c.branch_id,
         reservations.c.first_step,
         reservations.c.end_step,
@@ -45,11 +46,18 @@ _EXPIRED: Final = (
 )
 
 
-def forfeited(connection: Connection, dataset: Row[Any], moment: datetime) -> Move:
-    """What expired on a dataset and on all that were made from it: from reserved to spent."""
+def forfeited(
+    connection: Connection, dataset: Row[Any], moment: datetime, *, run_id: int | None = None
+) -> Move:
+    """What expired on a dataset and on all that were made from it, or in one of its runs.
+
+    From reserved to spent.
+    """
     asked = {"dataset": dataset.id, "moment": moment}
     by_branch: dict[int, list[Any]] = {}
     for row in connection.execute(_EXPIRED, asked):
+        if run_id is not None and row.run_id != run_id:
+            continue
         by_branch.setdefault(row.branch_id, []).append(row)
     relation = NeighboringRelation(dataset.neighboring_relation)
     lost = merged(_lost(dataset.id, relation, rows) for rows in by_branch.values())

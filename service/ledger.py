@@ -17,10 +17,11 @@ from service.admission import (
     require_bounds,
     require_budget,
     scopes_of,
+    unbounded,
     uncounted,
 )
 from service.alarms import sound
-from service.books import Book, Branch, RunBook
+from service.books import UNITS_MAX, Book, Branch, RunBook
 from service.budgets import accept_of, dataset_filter
 from service.catalog import dataset_of, find_run
 from service.documents import event_of
@@ -90,6 +91,9 @@ def prepare(connection: Connection, asked: Append) -> Append:
     placed = _placed(asked.events, dataset.dataset_size)
     for part in placed:
         held_by.cost(part.event, relation=relation, accept=accept)
+    if len(placed) <= UNITS_MAX:  # the reply will read their curves
+        for part in placed:
+            unbounded(part.event, relation=relation, accept=accept)
     return replace(asked, placed=placed)
 
 
@@ -306,16 +310,18 @@ def _fresh(desk: Desk, book: Book, branch: Branch, placed: Sequence[Placed]) -> 
         ConflictError: an event repeats steps with other content.
     """
     fresh: list[Placed] = []
+    seen: dict[Event, tuple[int, int]] = {}
     next_step = branch.next_step
     for part in placed:
         if not branch.from_step <= part.first_step <= next_step:
             raise OutOfSequenceError(next_step)
-        if part.first_step < branch.next_step and _differs(desk, book, branch, part):
+        if part.first_step < branch.next_step and _differs(desk, book, branch, part, seen):
             raise ConflictError(f"events[{part.index}]: these steps were recorded as another event")
-        if part.first_step < next_step and any(
-            part.overlaps(other) and part.event != other.event for other in fresh
-        ):
-            raise ConflictError(f"events[{part.index}]: these steps were sent as another event")
+        for other in reversed(fresh):  # which follow one another
+            if other.end <= part.first_step:
+                break
+            if part.overlaps(other) and part.event != other.event:
+                raise ConflictError(f"events[{part.index}]: these steps were sent as another event")
         if part.end > next_step:
             fresh.append(
                 Placed(
@@ -329,14 +335,22 @@ def _fresh(desk: Desk, book: Book, branch: Branch, placed: Sequence[Placed]) -> 
     return fresh
 
 
-def _differs(desk: Desk, book: Book, branch: Branch, part: Placed) -> bool:
-    """Whether some recorded step of the part was another event."""
-    end = min(part.end, branch.next_step)
-    if branch.tail is not None and branch.tail[0] <= part.first_step and end <= branch.tail[1]:
+def _differs(
+    desk: Desk, book: Book, branch: Branch, part: Placed, seen: dict[Event, tuple[int, int]]
+) -> bool:
+    """Whether some recorded step of the part was another event; `seen` are those that were not."""
+    first, end = part.first_step, min(part.end, branch.next_step)
+    if branch.tail is not None and branch.tail[0] <= first and end <= branch.tail[1]:
         return part.event != branch.tail[2]
+    known = seen.get(part.event, (0, 0))
+    if known[0] <= first and end <= known[1]:
+        return False
     desk.write()  # what this transaction has recorded is compared, too
-    found = {"branch": branch.id, "first_step": part.first_step, "end": end}
-    return any(
+    found = {"branch": branch.id, "first_step": first, "end": end}
+    differs = any(
         event_of(row.content, book.dataset_size) != part.event
         for row in desk.connection.execute(_RECORDED, found)
     )
+    if not differs:
+        seen[part.event] = (first, end)
+    return differs

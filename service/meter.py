@@ -43,7 +43,9 @@ class Meter:
     """The curves of a set of events, and what a reading of them rests on."""
 
     events: tuple[Event, ...]  # in an order that depends on their values alone
-    curves: Array | None  # shape (events, orders); none where some event has no curve, or may fail
+    # Shape (orders,) each, which the accounting remembers too; none where one is missing, or may
+    # fail.
+    curves: list[Array] | None
     unamplified: list[float] | None  # of one step of each, RDP over order; if all are Gaussian
     costs: Array  # of the conversion at delta, shape (orders,)
     form: Mapping[str, Any]  # a GuaranteeAnswer of the balance it was made for
@@ -73,7 +75,7 @@ def meter_of(
 
 def _curves(
     events: tuple[Event, ...], relation: NeighboringRelation, accept: frozenset[Status]
-) -> Array | None:
+) -> list[Array] | None:
     curves = []
     for event in events:
         try:
@@ -83,7 +85,7 @@ def _curves(
         if failure(bounds):
             return None
         curves.append(least_curve(bounds))
-    return np.array(curves)
+    return curves
 
 
 def _unamplified(events: tuple[Event, ...], relation: NeighboringRelation) -> list[float] | None:
@@ -151,7 +153,9 @@ def read(
     )
 
 
-def _epsilon(meter: Meter, curves: Array, units: Mapping[Event, Counts], slack: float) -> float:
+def _epsilon(
+    meter: Meter, curves: list[Array], units: Mapping[Event, Counts], slack: float
+) -> float:
     counts = [
         units[event].passes if by_pass(event) else units[event].steps for event in meter.events
     ]
@@ -159,7 +163,8 @@ def _epsilon(meter: Meter, curves: Array, units: Mapping[Event, Counts], slack: 
         rdp = counts[0] * curves[0] if counts[0] else 0 * meter.costs
     else:
         there = [index for index, count in enumerate(counts) if count]  # none of infinity is none
-        rdp = np.array([counts[i] for i in there], dtype=np.float64) @ curves[there]
+        taken = np.array([counts[i] for i in there], dtype=np.float64)
+        rdp = taken @ np.array([curves[i] for i in there])
     return max(0.0, rounded_up(float((rdp * slack + meter.costs).min()), ulps=2))
 
 

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row, Table, insert, select
 
+from service import bulk
 from service.answers import EVERY_STEP
 from service.branching import insert_branch
 from service.catalog import find_dataset, find_run
@@ -16,7 +17,7 @@ from service.errors import ConflictError, InvalidRequestError
 from service.ledger import Append
 from service.schemas import EventMessage, NewDataset, PlannedEvent
 from service.shelf import Shelf
-from service.tables import lineage, runs
+from service.tables import datasets, lineage, runs
 
 OPENING: Final = "opening"  # the writer, and what the name of the run begins with
 NAME_LENGTH: Final = 63  # of a run, at most
@@ -27,6 +28,18 @@ def insert_named(connection: Connection, table: Table, values: dict[str, Any]) -
     """Insert a row unless one of that name is there; whether it was inserted."""
     statement = upsert(connection.dialect.name, table).values(values).on_conflict_do_nothing()
     return connection.execute(statement.returning(table.c.id)).first() is not None
+
+
+def lock_parents(connection: Connection, names: Sequence[str]) -> None:
+    """Lock datasets with all they were made from, in the order of their ids, as every writer does.
+
+    Before anything refers to them, for a reference locks them too.
+    """
+    if not names:
+        return
+    named = connection.scalars(select(datasets.c.id).where(datasets.c.name.in_(names))).all()
+    above = select(lineage.c.ancestor_id).where(lineage.c.dataset_id.in_(named))
+    bulk.select(connection, datasets, "id", ("id",), {*named, *connection.scalars(above)})
 
 
 def insert_lineage(connection: Connection, dataset: Row[Any], new: NewDataset) -> None:

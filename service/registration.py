@@ -35,7 +35,7 @@ from service.errors import (
     UnavailableError,
 )
 from service.hiding import planned_run
-from service.origins import insert_lineage, insert_named, open_balance
+from service.origins import insert_lineage, insert_named, lock_parents, open_balance
 from service.plan_leases import reserve_plan, return_plan
 from service.planned import Certificate, holds_budget
 from service.schemas import (
@@ -94,6 +94,7 @@ def create_dataset(
     """
     accept = accepted_statuses(new.accept)
     moment = now()
+    lock_parents(connection, new.parents)
     created = insert_named(
         connection,
         datasets,

@@ -37,6 +37,7 @@ from service.shelf import Desk, Place
 from service.tables import branches, datasets, distinct_events, reservations, runs
 from service.tallies import Move
 
+LEASES_MAX: Final = 256  # of a branch, beyond its next step; each append looks at all of them
 OPEN: Final = "open"
 RELEASED: Final = "released"
 VOIDED: Final = "voided"
@@ -159,6 +160,10 @@ class Reserve:
         return {**answer_of(find(desk.connection, new.name), moment), "created": True}
 
     def _part(self, book: Book, branch: Branch) -> Placed:
+        if sum(lease.name is not None for lease in branch.leases) >= LEASES_MAX:
+            raise ConflictError(
+                f"The branch has {LEASES_MAX} open reservations; record or release some first."
+            )
         asked = self.new.event
         event = to_event(asked, dataset_size=book.dataset_size, location="event")
         first = branch.reserved_to

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row, bindparam, exists, or_, select
 
-from accounting.filters import revision_share
+from accounting.filters import choose, revision_share
 from accounting.guarantees import Status
 from service import incidents
 from service.answers import Answer, DatasetAnswer, Page
@@ -104,6 +104,7 @@ def change(
     accept = accepted_statuses(new.accept) if new.accept else accept_of(dataset)
     values: dict[str, Any] = {}
     if accept != accept_of(dataset):
+        _require_runs(connection, dataset, accept)
         values |= {"accept": canonical(sorted(accept)), "totals": None}
         connection.execute(runs.update().where(runs.c.dataset_id == dataset.id).values(totals=None))
     if new.budget is not None:
@@ -123,6 +124,19 @@ def _require_present(dataset: Row[Any], if_match: str | None) -> None:
         raise PreconditionFailedError(
             f"The settings are at revision {dataset.revision} now.", revision=dataset.revision
         )
+
+
+def _require_runs(connection: Connection, dataset: Row[Any], accept: frozenset[Status]) -> None:
+    """Refuse to drop a status that the own budget of a run rests on."""
+    held = select(runs.c.budget_filter, runs.c.on_plan).where(
+        runs.c.dataset_id == dataset.id, runs.c.budget_filter.is_not(None)
+    )
+    for run in connection.execute(held):
+        if run.on_plan and not accept >= accept_of(dataset):
+            raise InvalidRequestError("body.accept", "a run keeps to a plan that was certified so")
+        kind = json.loads(run.budget_filter)["kind"]
+        if choose(kind, epsilon=1.0, delta=1e-5).status not in accept:
+            raise InvalidRequestError("body.accept", "the filter of a run's own budget rests on it")
 
 
 def _budget(

@@ -27,8 +27,10 @@ from service.told import text_of
 INLINE_BYTES: Final = 16 * 1024  # read without a thread: less than a millisecond
 PARTS: Final = 4  # of /v1/runs/{run}/events
 # How a line begins that most writers send; what follows is the step, and often that of the last.
-_PLACE: Final = re.compile(rb'\s*{\s*"first_step"\s*:\s*(0|[1-9]\d{0,12})\s*,'
-                           rb'\s*"steps"\s*:\s*([1-9]\d{0,9})\s*,')  # fmt: skip
+_SPACE: Final = rb"[ \t\r]*"  # of JSON; \s is more than that
+_PLACE: Final = re.compile(
+    rb'~{~"first_step"~:~(0|[1-9]\d{0,12})~,~"steps"~:~([1-9]\d{0,9})~,'.replace(b"~", _SPACE)
+)
 _FIRST_STEP: Final = re.compile(rb'"first_step"\s*:\s*(0|[1-9]\d{0,12})\s*[,}]')
 KNOWN_BYTES: Final = 1024  # of a body that is remembered
 KNOWN_MAX: Final = 1024  # bodies

@@ -1,5 +1,7 @@
 """Appending: counted once, in order, whatever the batching; refused without a trace."""
 
+import json
+
 import httpx
 import pytest
 
@@ -195,3 +197,28 @@ def test_finishing_twice_is_the_same_and_another_way_is_a_conflict(api: httpx.Cl
         assert (answer.status_code, answer.json()["state"]) == (200, "aborted")
     answer = api.post("/v1/runs/run:finish", json={"state": "finished"})
     assert answer.status_code == 409
+
+
+def test_lines_alike_are_read_alike_and_space_is_what_json_says(api: httpx.Client) -> None:
+    setup(api)
+    line = json.dumps(event(0, 1)).encode()
+    headers = {"content-type": "application/x-ndjson"}
+    for odd in (b"\x0b", b"\x0c", b"\xc2\xa0"):
+        body = line + b"\n" + odd + json.dumps(event(1, 1)).encode()
+        answer = api.post("/v1/runs/run/events", content=body, headers=headers)
+        assert (answer.status_code, "line 2" in answer.json()["detail"]) == (400, True)
+    spaced = json.dumps(event(1, 1)).replace(":", " :\t").encode()
+    answer = api.post("/v1/runs/run/events", content=line + b"\n " + spaced, headers=headers)
+    assert answer.json()["accepted"] == 2
+
+
+def test_bodies_alike_differ_in_their_first_step_alone(api: httpx.Client) -> None:
+    setup(api)
+    for first_step in range(3):
+        assert append(api, event(first_step, 1)).json()["next_step"] == first_step + 1
+    assert append(api, event(7, 1)).json()["expected_step"] == 3
+    assert append(api, event(10**12 + 1, 1)).status_code == 422
+    assert append(api, event(3, 2)).json()["accepted"] == 2
+    other = event(5, 1, mechanism={"kind": "gaussian", "noise_multiplier": 2.0})
+    assert append(api, other).json()["accepted"] == 1
+    assert append(api, event(5, 1)).json()["type"] == "/problems/conflict"

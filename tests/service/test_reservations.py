@@ -7,6 +7,7 @@ import pytest
 from sqlalchemy import Engine, text
 
 from service.database import transaction
+from service.reservations import LEASES_MAX
 from tests.service.samples import BUDGET, FULL, Json, append, event, run, setup
 
 QUIET: Json = {"kind": "gaussian", "noise_multiplier": 20.0}
@@ -269,3 +270,34 @@ def test_nothing_is_reserved_where_nothing_may_run(limited: httpx.Client) -> Non
     assert reserve(limited, "x", 1).json()["type"] == "/problems/run-finished"
     assert limited.get("/v1/reservations/x").status_code == 404
     assert limited.post("/v1/reservations/x:release", json={"last_step": 0}).status_code == 404
+
+
+def test_after_all_is_returned_the_next_begins_where_recording_does(
+    limited: httpx.Client,
+) -> None:
+    reserve(limited, "a", 10)
+    reserve(limited, "b", 10)
+    for name, last_step in (("b", 9), ("a", -1)):
+        body = {"last_step": last_step}
+        assert limited.post(f"/v1/reservations/{name}:release", json=body).status_code == 200
+    assert reserve(limited, "c", 1).json()["first_step"] == 0
+
+
+def test_a_runs_own_budget_counts_what_expired_as_spent(api: httpx.Client, engine: Engine) -> None:
+    setup(api, budget=BUDGET)
+    reserve(api, "lease", 10)
+    held = api.get("/v1/runs/run").json()["budget"]
+    assert (held["spent"], held["reserved"] > 0) == (0, True)
+    expire(engine, "lease")
+    lost = api.get("/v1/runs/run").json()["budget"]
+    assert (lost["spent"], lost["reserved"]) == (held["reserved"], 0)
+
+
+def test_a_branch_holds_only_so_many_reservations(limited: httpx.Client) -> None:
+    faint = {"mechanism": {"kind": "gaussian", "noise_multiplier": 1e4}}
+    for number in range(LEASES_MAX):
+        assert reserve(limited, f"lease-{number}", 1, event=faint).status_code == 201
+    refused = reserve(limited, "one-more", 1, event=faint)
+    assert (refused.status_code, refused.json()["type"]) == (409, "/problems/conflict")
+    append(limited, step(0, 1, mechanism=faint["mechanism"]))
+    assert reserve(limited, "one-more", 1, event=faint).status_code == 201

@@ -39,6 +39,12 @@ def history(api: httpx.Client) -> list[Json]:
     return found
 
 
+def same_filter(one: Json, other: Json) -> bool:
+    return all(
+        one["filter"][name] == other["filter"][name] for name in ("kind", "orders", "weights")
+    )
+
+
 @pytest.fixture
 def limited(api: httpx.Client) -> httpx.Client:
     setup(api, dataset_given={"budget": BUDGET})
@@ -79,7 +85,7 @@ def test_after_answers_a_limit_is_the_next_revision_with_its_own_share_of_delta(
     after = answer.json()["budget"]
     assert (after["epsilon"], after["delta"], after["revision"]) == (4.0, 1e-5, 1)
     assert after["delta_share"] == revision_share(1) < before["delta_share"]
-    assert after["filter"] == before["filter"]
+    assert same_filter(after, before)
     assert after["spent"] > before["spent"]  # the same steps, read at less of delta
     assert append(used, step(20, 1)).json()["budget"] == state(used)["budget"]  # the writer knows
     third = change(used, 2, budget=HIGHER | {"epsilon": 5.0}).json()["budget"]
@@ -110,7 +116,7 @@ def test_a_budget_that_is_set_late_uses_the_filter_that_was_fixed_at_creation(
     budget = change(api, budget={"epsilon": 0.5, "delta": 1e-7}).json()["budget"]
     api.post("/v1/datasets", json=dataset("usual", budget=BUDGET))
     usual = api.get("/v1/datasets/usual").json()["budget"]
-    assert budget["filter"] == usual["filter"]
+    assert same_filter(budget, usual)
     assert (budget["revision"], budget["delta"]) == (1, 1e-7)
     assert budget["spent"] > 0
 
@@ -276,3 +282,34 @@ def test_only_an_admin_changes_settings_and_a_viewer_reads_their_history(
 def test_a_dataset_that_is_not_there_has_no_settings(api: httpx.Client) -> None:
     assert change(api, budget=HIGHER).status_code == 404
     assert api.get(f"{URL}/settings").status_code == 404
+
+
+def test_a_limit_that_was_set_anew_says_that_it_rests_on_our_own_proof(
+    used: httpx.Client,
+) -> None:
+    first = state(used)["budget"]["filter"]
+    assert (first["theorem"], first["status"]) == ("fixed-order-renyi-filter", "published")
+    later = change(used, budget=HIGHER).json()["budget"]["filter"]
+    assert (later["theorem"], later["status"]) == ("revised-filter", "derived")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"budget": BUDGET | {"filter": "union_of_orders"}},
+        {"budget": BUDGET, "plan": [{"mechanism": QUIET, "sampling": FULL, "steps": 5}]},
+    ],
+)
+def test_a_status_that_the_budget_of_a_run_rests_on_is_not_dropped(
+    api: httpx.Client, given: Json
+) -> None:
+    setup(api, dataset_given={"accept": ["published", "derived"]}, **given)
+    answer = change(api, accept=["published"])
+    assert (answer.status_code, answer.json()["errors"][0]["location"]) == (422, "body.accept")
+    assert change(api, accept=["published", "derived", "declared"]).status_code == 200
+
+
+def test_a_dataset_on_which_nothing_ran_is_not_beyond_its_limit(api: httpx.Client) -> None:
+    setup(api, dataset_given={"budget": {"epsilon": 0.002, "delta": 1e-5}})
+    budget = state(api)["budget"]
+    assert (budget["spent"], budget["remaining"], budget["overdrawn"]) == (0, 0, False)
