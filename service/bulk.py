@@ -6,12 +6,11 @@ database. PostgreSQL takes a column of values at a time (`unnest`), SQLite a row
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final
 
-import psycopg
 from sqlalchemy import BigInteger, Boolean, Connection, DateTime, Double, Integer, Table
 
 Rows = Sequence[tuple[Any, ...]]
@@ -25,6 +24,7 @@ _ARRAYS: Final = (
 )
 
 
+_GATHERED: Final = "dpledger_gathered"  # statements of a connection that go as one
 _NEW_ARRAYS: Final = (
     "INSERT INTO distinct_events (dataset_id, steps, passes, content, by_pass) "
     "SELECT %s, 0, 0, * FROM unnest(%s::text[], %s::bool[]) RETURNING content, id"
@@ -44,10 +44,20 @@ def stored(connection: Connection, moment: datetime) -> datetime | str:
 
 @contextmanager
 def together(connection: Connection) -> Iterator[None]:
-    """Statements without answers, sent without waiting for one another where the driver can."""
-    driver = connection.connection.driver_connection
-    with driver.pipeline() if isinstance(driver, psycopg.Connection) else nullcontext():
+    """Statements on tables of their own, sent as one where the database can: one wait for all."""
+    if connection.dialect.name != "postgresql":
         yield
+        return
+    gathered: list[tuple[str, list[Any]]] = []
+    connection.info[_GATHERED] = gathered
+    try:
+        yield
+    finally:
+        del connection.info[_GATHERED]
+    if gathered:
+        parts = ", ".join(f"part{n} AS ({text})" for n, (text, _) in enumerate(gathered))
+        values = [value for _, given in gathered for value in given]
+        connection.connection.cursor().execute(f"WITH {parts} SELECT 1", values)
 
 
 def insert(connection: Connection, table: Table, columns: Columns, rows: Rows) -> None:
@@ -120,11 +130,15 @@ def insert_distinct(
 def _run(connection: Connection, statement: str, rows: Rows) -> None:
     if not rows:
         return
-    cursor = connection.connection.cursor()
-    if connection.dialect.name == "postgresql":
-        cursor.execute(statement, [list(values) for values in zip(*rows, strict=True)])
+    if connection.dialect.name != "postgresql":
+        connection.connection.cursor().executemany(statement, rows)
+        return
+    columns = [list(values) for values in zip(*rows, strict=True)]
+    gathered = connection.info.get(_GATHERED)
+    if gathered is None:
+        connection.connection.cursor().execute(statement, columns)
     else:
-        cursor.executemany(statement, rows)
+        gathered.append((statement, columns))
 
 
 def _source(dialect: str, table: Table, columns: Columns) -> str:
