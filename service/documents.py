@@ -283,7 +283,7 @@ def _part(part: Mechanism | Sampling) -> str:
     return canonical({"kind": _KINDS[type(part)], **fields})
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=16384)
 def event_of(content: str, dataset_size: int) -> Event:
     """The event whose stored form this is."""
     message = StepMessage.model_validate(json.loads(content))

@@ -10,6 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import Engine
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service import ledger, problems
@@ -83,6 +84,8 @@ class DirectAppends:
             response = await _append(request, run)
         except (LedgerError, RequestValidationError, HTTPException) as error:
             response = problems.answer(error)
+        except ClientDisconnect:  # it left before it had said what to record
+            return
         await response(scope, receive, send)
 
 

@@ -3,6 +3,7 @@
 import io
 import json
 import logging
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -144,3 +145,17 @@ def test_an_answer_names_a_bounded_number_of_faults(api: httpx.Client) -> None:
     answer = api.post("/v1/runs", json={f"surplus{i}": 1 for i in range(10_000)})
     assert answer.status_code == 422
     assert len(answer.json()["errors"]) == problems.ERRORS_MAX
+
+
+def test_a_client_that_leaves_before_it_has_said_what_to_record_is_no_failure(
+    serve: Callable[..., AbstractContextManager[str]], caplog: pytest.LogCaptureFixture
+) -> None:
+    with serve() as address:
+        host, port = address.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port))) as connection:
+            connection.sendall(
+                b"POST /v1/runs/run/events HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+                b"Content-Type: application/json\r\nContent-Length: 1000\r\n\r\n{"
+            )
+        assert httpx.get(f"{address}/healthz").status_code == 200
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
