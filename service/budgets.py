@@ -16,8 +16,7 @@ from service.tallies import Reading, Sums, Tally
 from service.told import Form, Told, form_of
 
 # A dataset without a budget adds up what this one's filter does, so that one may be set later.
-_UNSET_EPSILON: Final = 3.0
-_UNSET_DELTA: Final = 1e-5
+UNSET: Final = (3.0, 1e-5)  # epsilon and delta
 
 PLAN: Final = "plan"  # the key of what a plan takes, in the record of its run's filter
 LEAST_DELTA: Final = 1e-300
@@ -30,8 +29,9 @@ def accept_of(row: Row[Any]) -> frozenset[Status]:
 
 def dataset_filter(row: Row[Any]) -> Filter:
     """A dataset's filter at its present budget; without one only what it adds up means anything."""
-    epsilon = _UNSET_EPSILON if row.budget_epsilon is None else row.budget_epsilon
-    delta = _UNSET_DELTA if row.budget_delta is None else row.budget_delta
+    epsilon, delta = row.budget_epsilon, row.budget_delta
+    if epsilon is None:
+        epsilon, delta = UNSET
     share = revision_share(row.budget_revision)
     return filter_of(json.loads(row.budget_filter), epsilon=epsilon, delta=delta * share)
 

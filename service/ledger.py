@@ -24,7 +24,7 @@ from service.alarms import sound
 from service.books import UNITS_MAX, Book, Branch, RunBook
 from service.budgets import accept_of, dataset_filter
 from service.catalog import dataset_of, find_run
-from service.documents import event_of
+from service.documents import MAIN, event_of
 from service.errors import (
     BudgetExhaustedError,
     ConflictError,
@@ -243,7 +243,7 @@ def _incident(book: Book, run: RunBook, kind: Kind, **detail: Value) -> Incident
 
 def follows(run: RunBook, branch: Branch, parts: Sequence[Placed]) -> bool:
     """Whether steps are those that the run's plan has at their place."""
-    if branch.name != "main" or run.plan is None:
+    if branch.name != MAIN or run.plan is None:
         return False
     begin = 0
     for span in run.plan:

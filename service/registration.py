@@ -16,7 +16,7 @@ from service.answers import (
 )
 from service.assumptions import declared_of
 from service.branching import insert_branch
-from service.budgets import PLAN, accept_of
+from service.budgets import PLAN, UNSET, accept_of
 from service.catalog import (
     changed,
     dataset_answer,
@@ -69,7 +69,7 @@ def filter_record(budget: Budget | None, accept: frozenset[Any]) -> str:
         InvalidRequestError: the filter is not one that the statuses accept, or has other orders.
     """
     kind = budget.filter if budget else "fixed_order_renyi"
-    epsilon, delta = (budget.epsilon, budget.delta) if budget else (3.0, 1e-5)
+    epsilon, delta = (budget.epsilon, budget.delta) if budget else UNSET
     orders = budget.orders if budget else None
     try:
         chosen = choose(kind, orders=orders, epsilon=epsilon, delta=delta)

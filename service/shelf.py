@@ -19,7 +19,7 @@ from service.book_rows import (
     write_books,
 )
 from service.books import UNITS_MAX, Book, Branch, Notes, RunBook
-from service.documents import content_of
+from service.documents import MAIN, content_of
 from service.errors import BudgetExhaustedError, NotFoundError
 from service.incidents import Incident, Kind, Sparing
 from service.tables import (
@@ -35,7 +35,7 @@ from service.tallies import by_pass
 
 THRESHOLDS: Final = (0.5, 0.8, 0.95)  # shares of a budget of which somebody is told
 BOOKS_MAX: Final = 1024  # kept between transactions; a few kilobytes each
-RUNS_MAX: Final = 16_384  # of one book; about two kilobytes each
+RUNS_MAX: Final = 16_384  # of one book; about two kilobytes each, more with many events
 VERSION_BITS: Final = 62  # drawn anew, so that no two states of a dataset share one
 EVENTS_MAX: Final = 4096  # of one book whose rows are remembered
 
@@ -162,13 +162,14 @@ class Shelf:
         """The books that a transaction has changed."""
         return [book for book in self._books.values() if book.notes.touched]
 
-    def settle(self) -> None:
-        """Let go of what was used least, once the transaction is committed."""
+    def settle(self, names: Iterable[str]) -> None:
+        """Let go of what was read first in the datasets of runs, whose transaction is committed."""
+        used = set(self.homes(names).values())
         while len(self._homes) > BOOKS_MAX * 16:
             self._homes.popitem(last=False)
         if len(self._books) > BOOKS_MAX:
             self.forget()
-        for book in self._books.values():
+        for book in [self._books[one] for one in used & self._books.keys()]:
             while len(book.runs) > RUNS_MAX:
                 book.runs.popitem(last=False)
             while len(book.event_ids) > EVENTS_MAX:
@@ -203,7 +204,7 @@ class Desk:
         """
         book = self.shelf.home(name)
         if name not in book.runs:
-            self.fetch([(name, "main")])
+            self.fetch([(name, MAIN)])
         return book, book.runs[name]
 
     def branch(self, run: RunBook, name: str) -> Branch:

@@ -135,7 +135,7 @@ class Writer:
         except BaseException:
             self._shelf.forget()  # what the books say may not be what the database does
             raise
-        self._shelf.settle()
+        self._shelf.settle({request.place[0] for request in requests})
         if changed:
             self._moved(changed)
         return outcomes

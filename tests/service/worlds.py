@@ -76,7 +76,7 @@ class World:
         except BaseException:
             shelf.forget()
             raise
-        shelf.settle()
+        shelf.settle(one.place[0] for one in requests)
         return outcomes
 
     def plainly(self, work: Any) -> Any:
