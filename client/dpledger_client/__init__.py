@@ -1,7 +1,8 @@
-"""Stream the privacy events of a training run to a dpledger service."""
+"""Tell a dpledger service what a training run does, step by step."""
 
-from dpledger_client import sampling_check
-from dpledger_client.client import Client
+from dpledger_client import loaders, sampling_check
+from dpledger_client.checkpoints import state_at
+from dpledger_client.client import Client, start_run
 from dpledger_client.errors import (
     BranchExists,
     BudgetExhausted,
@@ -18,27 +19,35 @@ from dpledger_client.errors import (
     UnsupportedEvent,
 )
 from dpledger_client.run import Run
+from dpledger_client.sizes import SamplingContradicted
+from dpledger_client.spool import SpoolError
 from dpledger_client.wire import (
+    approximate_dp,
     balls_and_bins,
     cyclic,
     event,
     fixed_size,
     full,
     gaussian,
+    laplace,
     no_noise,
     non_uniform,
     poisson,
     random_allocation,
+    randomized_response,
     shuffle,
     truncated_poisson,
     unknown,
     with_replacement,
+    zcdp,
 )
 
 __all__ = [
     "BranchExists", "BudgetExhausted", "Client", "Conflict", "DPLedgerError", "Forbidden",
     "InvalidRequest", "NotFound", "OutOfSequence", "Run", "RunExists", "RunFinished",
-    "Unauthorized", "Unavailable", "UnsupportedEvent", "balls_and_bins", "cyclic", "event",
-    "fixed_size", "full", "gaussian", "no_noise", "non_uniform", "poisson", "random_allocation",
-    "sampling_check", "shuffle", "truncated_poisson", "unknown", "with_replacement",
+    "SamplingContradicted", "SpoolError", "Unauthorized", "Unavailable", "UnsupportedEvent",
+    "approximate_dp", "balls_and_bins", "cyclic", "event", "fixed_size", "full", "gaussian",
+    "laplace", "loaders", "no_noise", "non_uniform", "poisson", "random_allocation",
+    "randomized_response", "sampling_check", "shuffle", "start_run", "state_at",
+    "truncated_poisson", "unknown", "with_replacement", "zcdp",
 ]  # fmt: skip

@@ -2,19 +2,27 @@
 
 import os
 import re
-import secrets
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
 import httpx
 
-from dpledger_client.run import Mode, Run
+from dpledger_client import checkpoints, ranks
+from dpledger_client import spool as spools
+from dpledger_client.errors import Unavailable
+from dpledger_client.journal import MODES, Journal, Mode
+from dpledger_client.outbox import Opening, new_writer
+from dpledger_client.ranks import Broadcast
+from dpledger_client.run import Run
+from dpledger_client.sync import Synced, sync_all
 from dpledger_client.transport import Transport
 
 DEFAULT_URL: Final = "http://127.0.0.1:8000"
 FLUSH_STEPS: Final = 100
 FLUSH_SECONDS: Final = 5.0
+WAIT_SECONDS: Final = 300.0
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 
 
@@ -121,21 +129,38 @@ class Client:
         name: str,
         dataset: str,
         *,
+        mode: Mode = "leased",
+        mechanism: Mapping[str, Any] | None = None,
+        sampling: Mapping[str, Any] | None = None,
+        state: Mapping[str, Any] | None = None,
         delta: float | None = None,
         release: str = "every_step",
         assumptions: Mapping[str, Any] | None = None,
         plan: Sequence[Mapping[str, Any]] | None = None,
-        budget: Mapping[str, float] | None = None,
+        budget: Mapping[str, Any] | None = None,
         labels: Mapping[str, str] | None = None,
-        mode: Mode = "record",
+        dataset_size: int | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        broadcast: Broadcast | None = None,
+        share_batch_size_verdict: bool = False,
+        spool: str | os.PathLike[str] | None = None,
+        lease_steps: int | None = None,
         flush_steps: int = FLUSH_STEPS,
         flush_seconds: float = FLUSH_SECONDS,
+        wait_seconds: float = WAIT_SECONDS,
     ) -> Run:
-        """Register a training job and open its branch main for writing.
+        """Register a training job, or go on with it, and open it for writing.
 
         Args:
             name: global, never reused.
             dataset: what it trains on.
+            mode: "leased" reserves steps ahead and records them behind; "strict" asks for each step
+                before it is taken; "observe" only records, whatever the budget.
+            mechanism: what a step is, such as `gaussian(...)`; here, or with each step.
+            sampling: who joins a step, such as `poisson(...)`; the same.
+            state: `run.state_dict()` of a checkpoint: the run goes on from there, on a branch of
+                its own. What follows up to `labels` is then as it was registered.
             delta: at which epsilon is told, in (0, 1); by default that of the dataset's budget.
             release: which iterates are ever shown: every_step, every_pass or last_iterate.
             assumptions: what the trainer declares about itself; unless every step is shown, all
@@ -144,78 +169,111 @@ class Client:
                 followed its plan has hidden anything.
             budget: of this run alone: {"epsilon": nats, "delta": in (0, 1)}.
             labels: free text by name.
-            mode: "record" steps after they were taken, or "charge" them before.
+            dataset_size: records; by default the service is asked.
+            rank: of this process; by default the environment's RANK, else 0. Rank 0 reports.
+            world_size: of the job; by default the environment's WORLD_SIZE.
+            broadcast: a collective that gives every rank the number of rank 0, so that a refusal
+                stops all of them at the same step.
+            share_batch_size_verdict: at the end, tell the service whether the sizes of batches
+                refuted the declared sampling. That is outside what epsilon covers.
+            spool: folder of the spool; by default DPLEDGER_SPOOL, else ~/.local/state/dpledger.
+            lease_steps: steps of a lease, >= 1; by default what ten minutes of training take.
             flush_steps: recorded steps are sent when so many have come.
-            flush_seconds: or, at the next step, when the last attempt to send is so long ago.
+            flush_seconds: or when the last attempt to send is so long ago.
+            wait_seconds: how long a step that needs an answer waits for a service that is away.
 
         Raises:
-            RunExists: another process opened a run of that name; see `resume_run`.
+            RunExists: another process opened a run of that name; go on with `state`.
             NotFound: there is no such dataset.
+            Unavailable: the service is away, and steps are more than observed.
+            ValueError: an argument is out of range.
         """
-        body = {
-            "name": name,
-            "writer": _new_writer(),
-            "dataset": dataset,
-            "delta": delta,
-            "release": release,
-            "assumptions": assumptions,
-            "plan": plan,
-            "budget": budget,
-            "labels": labels,
-        }
-        run = Run(
-            self._transport,
-            name=_checked(name),
-            branch="main",
-            next_step=0,
+        rank, world_size = ranks.place(rank, world_size)
+        folder, observed = spools.folder(spool), mode == "observe"
+        if state is None:
+            registered = {
+                "name": _checked(name),
+                "writer": new_writer(),
+                "dataset": _checked(dataset),
+                "delta": delta,
+                "release": release,
+                "assumptions": assumptions,
+                "plan": plan,
+                "budget": budget,
+                "labels": labels,
+            }
+            opening = Opening(run={k: v for k, v in registered.items() if v is not None})
+        else:
+            opening = checkpoints.resumed(
+                self._transport, name, dataset, state, folder=folder, observed=observed, rank=rank
+            )
+        if dataset_size is None:
+            dataset_size = self._dataset_size(dataset, observed)
+        return self._opened(
+            opening,
             mode=mode,
+            mechanism=mechanism,
+            sampling=sampling,
+            dataset_size=dataset_size,
+            rank=rank,
+            world_size=world_size,
+            broadcast=broadcast,
+            share_verdict=share_batch_size_verdict,
+            folder=folder,
+            lease_steps=lease_steps,
             flush_steps=flush_steps,
             flush_seconds=flush_seconds,
+            wait_seconds=wait_seconds,
         )
-        self._transport.post("/v1/runs", body)
-        return run
 
-    def resume_run(
+    def _opened(
         self,
-        name: str,
+        opening: Opening,
         *,
-        branch: str,
-        from_step: int,
-        mode: Mode = "record",
-        flush_steps: int = FLUSH_STEPS,
-        flush_seconds: float = FLUSH_SECONDS,
+        mode: Mode,
+        folder: Path,
+        lease_steps: int | None,
+        flush_steps: int,
+        flush_seconds: float,
+        wait_seconds: float,
+        **options: Any,
     ) -> Run:
-        """Open a new branch of a run for writing: after a crash, a rewind or a fork.
+        if mode not in MODES:
+            raise ValueError(f"mode must be one of {', '.join(MODES)}.")
+        if lease_steps is not None and not lease_steps >= 1:
+            raise ValueError("lease_steps must be at least 1.")
 
-        Nothing is erased: steps that ran beyond `from_step` before stay counted. A branch counts
-        passes from its first step: begin it with a fresh order of the records, and declare the
-        rest of a pass that was resumed in the middle as `full()`.
+        def open_journal(opening: Opening) -> Journal:
+            return Journal(
+                self._transport,
+                opening,
+                mode=mode,
+                folder=folder,
+                lease_steps=lease_steps,
+                flush_steps=flush_steps,
+                flush_seconds=flush_seconds,
+                wait_seconds=wait_seconds,
+            )
+
+        return Run(self._transport, opening, open_journal, mode=mode, **options)
+
+    def _dataset_size(self, dataset: str, observed: bool) -> int | None:
+        try:
+            found = self._transport.get(_path("datasets", dataset), retries=0 if observed else None)
+        except Unavailable:
+            if observed:
+                return None
+            raise
+        return found.get("dataset_size")
+
+    def sync(self, *paths: Path, ended: bool = False) -> Iterator[Synced | tuple[Path, Exception]]:
+        """Send spools whose trainers are gone; those that cannot be sent come with their error.
 
         Args:
-            name: of the run.
-            branch: a new name within the run.
-            from_step: the first step to be taken, which is the number of steps in the checkpoint.
-            mode: as for `start_run`.
-            flush_steps: as for `start_run`.
-            flush_seconds: as for `start_run`.
-
-        Raises:
-            BranchExists: another process opened a branch of that name.
-            OutOfSequence: steps before `from_step` were never recorded.
-            NotFound: there is no such run.
+            paths: of spools, or of folders with spools.
+            ended: the trainers are gone for certain, though neither spool nor machine tells.
         """
-        run = Run(
-            self._transport,
-            name=_checked(name),
-            branch=_checked(branch),
-            next_step=from_step,
-            mode=mode,
-            flush_steps=flush_steps,
-            flush_seconds=flush_seconds,
-        )
-        body = {"name": branch, "writer": _new_writer(), "from_step": from_step}
-        self._transport.post(_path("runs", name, "/branches"), body)
-        return run
+        return sync_all(self._transport, list(paths), ended=ended)
 
     def run(self, name: str) -> dict[str, Any]:
         """A run as it stands."""
@@ -313,11 +371,6 @@ class Client:
         self.close()
 
 
-def _new_writer() -> str:
-    """A token of this opening of a run: with it a repeated request is known for the same one."""
-    return secrets.token_hex(16)
-
-
 def _checked(name: str) -> str:
     # The name becomes part of a path, where the service could not tell what was meant.
     if not _NAME.fullmatch(name):
@@ -327,3 +380,14 @@ def _checked(name: str) -> str:
 
 def _path(noun: str, name: str, rest: str = "") -> str:
     return f"/v1/{noun}/{_checked(name)}{rest}"
+
+
+def start_run(name: str, dataset: str, **options: Any) -> Run:
+    """`Client.start_run` of a service that the environment names.
+
+    Args:
+        name: of the run.
+        dataset: what it trains on.
+        **options: all others of `Client.start_run`.
+    """
+    return Client().start_run(name, dataset, **options)

@@ -1,70 +1,118 @@
-"""A run that is being trained: its steps are counted here and told to the service."""
+"""A run as its training script sees it: two lines, and every step is counted."""
 
 import math
-from collections.abc import Mapping
+import warnings
+from collections.abc import Callable, Mapping
 from operator import index
-from threading import Lock, RLock
-from time import monotonic
+from threading import RLock
 from types import TracebackType
 from typing import Any, Final, Literal, Self
 
-from dpledger_client.buffer import Buffer, Span, content_of
-from dpledger_client.errors import DPLedgerError
+from dpledger_client import checkpoints, findings, loaders, ranks
+from dpledger_client.declaration import Declaration
+from dpledger_client.errors import DPLedgerError, Unavailable
+from dpledger_client.journal import Journal, Mode, read_content
+from dpledger_client.outbox import FINDINGS, LOG, RELEASES, Opening
+from dpledger_client.ranks import Broadcast, Follower
+from dpledger_client.sizes import LEVEL, SamplingContradicted, Sizes
 from dpledger_client.transport import Transport
 
-Mode = Literal["record", "charge"]
-EVENTS_MAX: Final = 1000  # of one request, by the contract
+Open = Callable[[Opening], Journal]
 
 
 class Run:
-    """One branch of one run, open for writing. Open it with `Client.start_run`.
+    """One run, open for writing. Open it with `start_run`; close it, or use it as a block.
 
-    As a context manager it is closed as finished, or as aborted when the block raises. Safe to
-    share between threads; steps are numbered in the order in which they arrive.
+    `step` is called before each step that adds noise: once it returns, the step is counted. Safe
+    to share between threads; steps are numbered in the order in which they arrive.
+
+    Args:
+        transport: to the service.
+        opening: how this process came to write to the run.
+        open_journal: makes what writes a branch; also after a rewind.
+        mode: leased, strict or observe.
+        mechanism: what a step is unless `step` says otherwise.
+        sampling: the same.
+        dataset_size: records, if it is known.
+        rank: of this process; only rank 0 reports.
+        world_size: how many processes.
+        broadcast: a collective that gives every rank the number of rank 0.
+        share_verdict: tell the service at the end whether batch sizes refuted the declaration.
     """
 
     def __init__(
         self,
         transport: Transport,
+        opening: Opening,
+        open_journal: Open,
         *,
-        name: str,
-        branch: str,
-        next_step: int,
         mode: Mode,
-        flush_steps: int,
-        flush_seconds: float,
+        mechanism: Mapping[str, Any] | None,
+        sampling: Mapping[str, Any] | None,
+        dataset_size: int | None,
+        rank: int,
+        world_size: int,
+        broadcast: Broadcast | None,
+        share_verdict: bool,
     ) -> None:
-        self.name: Final = name
-        self.branch: Final = branch
-        self.mode: Final = _checked(mode)
+        self.name: Final = opening.run_name
+        self.dataset: Final = str(opening.run["dataset"])
+        self.mode: Final = mode
+        self.rank: Final = rank
+        self.world_size: Final = world_size
+        self.dataset_size = dataset_size
+        self.url: Final = f"{transport.base_url}/v1/runs/{self.name}"
         self._transport = transport
-        self._flush_steps = flush_steps
-        self._flush_seconds = flush_seconds
-        self._buffer = Buffer(next_step)
-        self._reply: dict[str, Any] = {}
-        self._ending = False  # from here on each step is sent at once: no later flush is certain
-        self._ended = False
-        self._tried_step = next_step
-        self._tried_at = monotonic()
-        # Taken in this order. `_sending`: one request at a time, so that steps arrive in order.
-        # `_state`: everything above; only a charge holds it while it waits for the service.
-        self._sending = Lock()
-        self._state = RLock()
+        self._opening = opening
+        self._open_journal = open_journal
+        self._broadcast = broadcast
+        self._share_verdict = share_verdict
+        self._declared = Declaration(mechanism, sampling)
+        self._stepping = RLock()
+        self._sizes = Sizes()
+        self._closed = False
+        self._configured = False
+        self._horizon = 0  # steps below it were admitted for `_admitted`, on all ranks
+        self._admitted: str | None = None
+        self._writer = self._opened()
 
     def __repr__(self) -> str:
         return f"Run(name={self.name!r}, branch={self.branch!r}, next_step={self.next_step})"
 
     @property
+    def branch(self) -> str:
+        """The branch that is written to; a rewind opens another."""
+        return self._opening.branch_name
+
+    @property
     def next_step(self) -> int:
         """The number that the next step gets."""
-        with self._state:
-            return self._buffer.next_step
+        return self._writer.next_step
+
+    @property
+    def mechanism(self) -> dict[str, Any] | None:
+        """What the next step is by default."""
+        return self._declared.mechanism
+
+    @property
+    def sampling(self) -> dict[str, Any] | None:
+        """Who joins the next step by default."""
+        return self._declared.sampling
 
     @property
     def unsent_steps(self) -> int:
-        """How many recorded steps the service has not confirmed yet."""
-        with self._state:
-            return self._buffer.next_step - self._buffer.first_step
+        """How many steps the service has not confirmed yet; the spool has them."""
+        return sum(span.steps for span in self._writer.unsent())
+
+    @property
+    def spool(self) -> str | None:
+        """Where the spool of the branch is; none on the ranks that do not report."""
+        return None if self._writer.path is None else str(self._writer.path)
+
+    @property
+    def trouble(self) -> DPLedgerError | None:
+        """Why the last attempt to send in the background failed; None when it did not."""
+        return self._writer.trouble
 
     @property
     def last_guarantee(self) -> dict[str, Any] | None:
@@ -96,53 +144,105 @@ class Run:
         """`within` or `overdraft`, by the service's last reply; None before the first."""
         return self._reply.get("verdict")
 
+    def declare(
+        self,
+        *,
+        mechanism: Mapping[str, Any] | None = None,
+        sampling: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Say what steps are from the next one on, unless `step` says otherwise.
+
+        Raises:
+            TypeError, ValueError: it cannot be sent; nothing was changed.
+        """
+        with self._stepping:
+            self._declared = self._declared.changed(mechanism, sampling)
+
+    def watch(self, loader: Any, *, accumulation: int = 1) -> loaders.Finding:
+        """Compare what was declared with what a loader does by its classes and settings.
+
+        What is found is told to the service: names and settings only. If it contradicts the
+        declaration, the next steps are recorded as what was found, with a warning.
+
+        Args:
+            loader: of batches, such as a PyTorch DataLoader.
+            accumulation: batches of the loader in one step, >= 1.
+
+        Raises:
+            ValueError: the dataset's size is not known.
+        """
+        if self.dataset_size is None:
+            raise ValueError("A loader can be judged only where dataset_size is known; give it.")
+        finding = loaders.inspect(
+            loader,
+            declared=self._declared.sampling,
+            dataset_size=self.dataset_size,
+            accumulation=accumulation,
+        )
+        self.declare(sampling=finding.sampling)
+        if not self.rank:
+            self._writer.tell(FINDINGS, findings.of_sampling(finding, from_step=self.next_step))
+        if finding.status == "contradicted":
+            warnings.warn(
+                f"dpledger: {finding.reason} The steps are recorded as {finding.sampling['kind']}.",
+                SamplingContradicted,
+                stacklevel=2,
+            )
+        return finding
+
     def step(
         self,
         *,
-        mechanism: Mapping[str, Any],
-        sampling: Mapping[str, Any],
+        mechanism: Mapping[str, Any] | None = None,
+        sampling: Mapping[str, Any] | None = None,
         steps: int = 1,
-        mode: Mode | None = None,
+        size: int | None = None,
     ) -> None:
-        """Count some equal steps.
-
-        To record, call it once a step was taken. The step is kept and sent with others: every
-        `flush_steps` steps, or when the last attempt to send is `flush_seconds` ago. A step that
-        could not be sent stays counted, even when this call raises: do not repeat the call.
-
-        To charge, call it before the step is taken. When it raises, the step was not counted: do
-        not take it. After `Unavailable` the service may have counted it, so the same step has to
-        be asked for again.
+        """Count some equal steps that are about to be taken. When it raises, do not take them.
 
         Args:
-            mechanism: the noise of each step, such as `gaussian(...)`.
-            sampling: who joins each step, such as `poisson(...)`.
+            mechanism: the noise of each step, such as `gaussian(...)`; by default as declared.
+            sampling: who joins each step, such as `poisson(...)`; by default as declared.
             steps: how many, >= 1.
-            mode: instead of the run's.
+            size: how many records the batch really has. It is private, stays in this process,
+                and is tested against the sampling; a refutation is a SamplingContradicted warning.
 
         Raises:
-            BudgetExhausted: the charged steps do not fit in a budget. The run stays usable.
-            UnsupportedEvent: no accepted theorem bounds the charged steps.
-            Unavailable: no answer after all retries.
+            BudgetExhausted: the steps do not fit in a budget. The run stays usable.
+            UnsupportedEvent: no accepted theorem bounds them.
+            Unavailable: the service had to be asked, and was away for too long.
             DPLedgerError: any other refusal.
+            OSError: the spool cannot be written, for instance because the disk is full.
             TypeError, ValueError: an argument cannot be sent; nothing was counted.
         """
-        if not steps >= 1:
-            raise ValueError("steps must be at least 1.")
-        content, steps = content_of(mechanism, sampling), int(index(steps))
-        if _checked(mode or self.mode) == "charge":
-            self._charge(content, steps)
-        else:
-            self._record(content, steps)
+        with self._stepping:
+            content = self._declared.content(mechanism, sampling)
+            if steps != 1:
+                steps = _count(steps)
+            if size is not None:
+                self._sizes.observe(content, size, self.dataset_size)
+            if self._writer.next_step + steps > self._horizon or content != self._admitted:
+                self._admit(content, steps)
+            self._writer.take(content, steps)
 
-    def flush(self) -> None:
-        """Send the steps recorded so far. Call it before a checkpoint is saved.
+    def admit(self, steps: int = 1) -> None:
+        """Ask for the next steps without counting them; `step` then finds them admitted.
 
         Raises:
-            DPLedgerError: they could not be sent; they are kept for the next attempt.
+            BudgetExhausted, UnsupportedEvent, Unavailable, DPLedgerError: as `step` does.
         """
-        with self._sending:
-            self._send_recorded()
+        with self._stepping:
+            content, steps = self._declared.content(None, None), _count(steps)
+            if self.next_step + steps > self._horizon or content != self._admitted:
+                self._admit(content, steps)
+
+    def flush(self) -> None:
+        """Send everything so far.
+
+        Raises:
+            DPLedgerError: it could not be sent; the spool has it, and it is sent later.
+        """
+        self._writer.flush()
 
     def guarantee(
         self,
@@ -151,7 +251,7 @@ class Run:
         epsilon: float | None = None,
         accountant: str | None = None,
     ) -> dict[str, Any]:
-        """What the run has spent over all its branches, unsent steps included: they are sent first.
+        """What the run has spent over all its branches; unsent steps are sent first.
 
         Args:
             delta: in (0, 1); by default the run's, else that of the dataset's budget.
@@ -168,35 +268,68 @@ class Run:
     def release(self, step: int | None = None) -> None:
         """Tell that an iterate was shown to somebody: a checkpoint, a metric computed from it.
 
-        In a run that hides its iterates, hiding ends up to there. Recorded steps are sent first.
+        In a run that hides its iterates, hiding ends up to there. The spool has it first.
 
         Args:
             step: the iterate after this step; by default the last step that was taken.
 
         Raises:
             OutOfSequence: the branch has not recorded that step.
-            DPLedgerError: it could not be sent, or was refused; the iterate is not known as shown.
+            DPLedgerError: it could not be sent yet, or was refused.
         """
-        self.flush()
-        step = self.next_step - 1 if step is None else int(index(step))
-        body = {"branch": self.branch, "step": step}
-        self._transport.post(f"/v1/runs/{self.name}/releases", body)
+        if not self.rank:
+            step = self.next_step - 1 if step is None else int(index(step))
+            self._writer.tell(RELEASES, {"step": step})
+            self._writer.flush()
 
-    def finish(self, state: Literal["finished", "aborted"] = "finished") -> dict[str, Any]:
-        """Send what is left, then close the run. Steps recorded later reopen it as an incident.
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps of the run, as JSON: its place, and steps not confirmed yet."""
+        with self._stepping:
+            return checkpoints.token(self._opening, self.next_step, self._writer.unsent())
 
-        Returns:
-            The run at its end; under "guarantee" what it spent, if it declared what it hides.
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a checkpoint of this run. Nothing is taken back: a rewind opens a branch.
 
         Raises:
-            DPLedgerError: steps could not be sent, and the run stays open; or it was refused.
+            ValueError: it is no state of this run. Go on with another run by `start_run(state=)`.
+            DPLedgerError: the branch could not be opened.
         """
-        with self._state:
-            self._ending = True
-        self.flush()
-        ended = self._transport.post(f"/v1/runs/{self.name}:finish", {"state": state})
-        self._ended = True
-        return ended
+        state = checkpoints.checked(state)
+        if state["run"] != self.name:
+            raise ValueError(f"state is of run {state['run']}, and this is {self.name}.")
+        with self._stepping:
+            if (state["branch"], state["next_step"]) == (self.branch, self.next_step):
+                return
+            opening = checkpoints.opening_of(state)
+            self._writer.end("rewound")
+            self._writer.close(complete=True)
+            self._opening, self._horizon, self._admitted = opening, 0, None
+            self._writer = self._opened()
+
+    def finish(self, state: Literal["finished", "aborted"] = "finished") -> dict[str, Any] | None:
+        """Send what is left, return what was leased, and close the run.
+
+        Training is over, so a service that is away is no error here: the spool keeps what is left
+        for `dpledger-client sync`, and a warning says so.
+
+        Returns:
+            The run at its end; under "guarantee" what it spent, if it declared what it hides. None
+            if the service is away, and on the ranks that do not report.
+
+        Raises:
+            DPLedgerError: something was refused; the spool keeps it.
+        """
+        with self._stepping:
+            self._closed = True
+            self._tell_verdict()
+            try:
+                ended = self._end(state)
+            except Unavailable as error:
+                LOG.warning("dpledger: `dpledger-client sync %s` is to do: %s", self.spool, error)
+                self._writer.close(complete=False)
+                return None
+            self._writer.close(complete=True)
+            return ended
 
     def __enter__(self) -> Self:
         return self
@@ -207,64 +340,65 @@ class Run:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        if self._closed:
+            return
         if error is None:
-            self._end("finished")
+            self.finish("finished")
             return
         try:
-            self._end("aborted")
+            self.finish("aborted")
         except Exception as failure:  # whatever it is, the block's own error is the one to raise
-            first_step = self.next_step - self.unsent_steps
             error.add_note(
                 f"dpledger: run {self.name} could not be closed: {failure}. "
-                f"Steps not recorded: {self.unsent_steps}, from step {first_step} on."
+                f"Steps not sent: {self.unsent_steps}; they are in {self.spool}."
             )
 
-    def _end(self, state: Literal["finished", "aborted"]) -> None:
-        if self._ended:
-            self.flush()
+    @property
+    def _reply(self) -> dict[str, Any]:
+        return self._writer.reply
+
+    def _opened(self) -> Journal | Follower:
+        writer: Journal | Follower
+        if self.rank:
+            writer = Follower(self._transport, self._opening)
         else:
-            self.finish(state)
+            writer = self._open_journal(self._opening)
+        writer.open()
+        return writer
 
-    def _record(self, content: str, steps: int) -> None:
-        with self._state:
-            self._buffer.append(content, steps)
-            due = (
-                self._ending
-                or self._buffer.next_step - self._tried_step >= self._flush_steps
-                or monotonic() - self._tried_at >= self._flush_seconds
-            )
-        if due:
-            self.flush()
+    def _admit(self, content: str, steps: int) -> None:
+        self._tell_configuration(content)
+        writer, broadcast = self._writer, self._broadcast
+        if broadcast is None or self.mode == "observe":
+            horizon = writer.admit(content, steps)
+        elif self.rank:
+            horizon = ranks.agree(broadcast, None)
+        else:
+            horizon = ranks.agree(broadcast, lambda: writer.admit(content, steps))
+        self._horizon, self._admitted = horizon, content
 
-    def _charge(self, content: str, steps: int) -> None:
-        with self._sending, self._state:
-            self._send_recorded()
-            self._post([Span(self._buffer.next_step, steps, content)], "charge")
-            self._buffer.next_step += steps
+    def _tell_configuration(self, content: str) -> None:
+        """Each rank of a job says once how it was configured."""
+        if self._configured or self.world_size == 1:
+            return
+        self._configured = True
+        configuration = {"dataset": self.dataset, "mode": self.mode, **read_content(content)}
+        self._writer.tell(FINDINGS, findings.of_rank(self.rank, self.world_size, configuration))
 
-    def _send_recorded(self) -> None:
-        """Send every step recorded before this call, in order; the caller holds `_sending`."""
-        with self._state:
-            end = self._tried_step = self._buffer.next_step
-            self._tried_at = monotonic()
-        while spans := self._waiting(before=end):
-            self._post(spans, "record")
-            with self._state:
-                self._buffer.drop(before=spans[-1].end)
+    def _end(self, state: str) -> dict[str, Any] | None:
+        self._writer.end(state)
+        if self.rank:
+            return None
+        return self._transport.post(f"/v1/runs/{self.name}:finish", {"state": state})
 
-    def _waiting(self, *, before: int) -> list[Span]:
-        with self._state:
-            return self._buffer.first(EVENTS_MAX) if self._buffer.first_step < before else []
-
-    def _post(self, spans: list[Span], mode: Mode) -> None:
-        body = {"branch": self.branch, "mode": mode, "events": [span.event() for span in spans]}
-        reply = self._transport.post(f"/v1/runs/{self.name}/events", body)
-        if not reply.get("next_step", -1) >= spans[-1].end:
-            raise DPLedgerError({"title": "The service confirmed fewer steps than were sent"}, 0)
-        self._reply = reply
+    def _tell_verdict(self) -> None:
+        """Only if the trainer opted in, and once: it depends on who is in the data."""
+        if self._share_verdict and self._sizes.verdict is not None and not self.rank:
+            self._share_verdict = False
+            self._writer.tell(FINDINGS, findings.of_batch_sizes(self._sizes.verdict, LEVEL))
 
 
-def _checked(mode: Mode) -> Mode:
-    if mode not in ("record", "charge"):
-        raise ValueError("mode must be record or charge.")
-    return mode
+def _count(steps: int) -> int:
+    if not steps >= 1:
+        raise ValueError("steps must be at least 1.")
+    return int(index(steps))

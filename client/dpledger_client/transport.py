@@ -60,13 +60,20 @@ class Transport:
     def __repr__(self) -> str:
         return f"Transport({str(self._http.base_url)!r})"
 
-    def get(self, path: str, **query: Any) -> dict[str, Any]:
-        """Read an object; parameters that are None are left out."""
-        return self._request("GET", path, query=_given(query))
+    @property
+    def base_url(self) -> str:
+        """The address of the service, without a slash at its end."""
+        return str(self._http.base_url).rstrip("/")
 
-    def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Send an object; members that are None are left out."""
-        return self._request("POST", path, body=_given(body))
+    def get(self, path: str, *, retries: int | None = None, **query: Any) -> dict[str, Any]:
+        """Read an object; parameters that are None are left out."""
+        return self._request("GET", path, query=_given(query), retries=retries)
+
+    def post(
+        self, path: str, body: Mapping[str, Any], *, retries: int | None = None
+    ) -> dict[str, Any]:
+        """Send an object; members that are None are left out. Retries by default as constructed."""
+        return self._request("POST", path, body=_given(body), retries=retries)
 
     def listed(self, path: str, noun: str, **query: Any) -> Iterator[dict[str, Any]]:
         """Read a list, page after page."""
@@ -88,8 +95,9 @@ class Transport:
         *,
         query: Mapping[str, Any] | None = None,
         body: Mapping[str, Any] | None = None,
+        retries: int | None = None,
     ) -> dict[str, Any]:
-        attempt = 0
+        last, attempt = self._retries if retries is None else retries, 0
         while True:
             failure: DPLedgerError
             cause: httpx.TransportError | None = None
@@ -102,7 +110,7 @@ class Transport:
                 if response.status_code not in _BUSY:
                     return _content(response)
                 failure, wait_seconds = _refusal(response), _retry_after_seconds(response)
-            if attempt == self._retries:
+            if attempt >= last:
                 raise failure from cause
             sleep(wait_seconds + _backoff_seconds(attempt))
             attempt += 1

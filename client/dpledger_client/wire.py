@@ -21,6 +21,68 @@ def gaussian(*, noise_multiplier: float) -> dict[str, Any]:
     }
 
 
+def laplace(*, noise_multiplier: float) -> dict[str, Any]:
+    """Laplace noise on each coordinate of a sum of contributions clipped in the L1 norm.
+
+    Args:
+        noise_multiplier: scale of the noise / per-record L1 norm bound; unitless, > 0.
+
+    Raises:
+        ValueError: it is not positive and finite.
+    """
+    return {"kind": "laplace", "noise_multiplier": _positive("noise_multiplier", noise_multiplier)}
+
+
+def randomized_response(*, probability_of_truth: float, categories: int) -> dict[str, Any]:
+    """Each record that takes part reports a category, by chance its own.
+
+    Args:
+        probability_of_truth: chance that the reported category is the true one, in (0, 1).
+        categories: how many there are, >= 2.
+
+    Raises:
+        ValueError: one of the two is out of range.
+    """
+    if not 0 < probability_of_truth < 1:
+        raise ValueError("probability_of_truth must be positive and below 1.")
+    if not categories >= 2:
+        raise ValueError("categories must be at least 2.")
+    return {
+        "kind": "randomized_response",
+        "probability_of_truth": float(probability_of_truth),
+        "categories": int(index(categories)),
+    }
+
+
+def approximate_dp(*, epsilon: float, delta: float) -> dict[str, Any]:
+    """A black box that somebody else proved private, for one step without sampling.
+
+    Args:
+        epsilon: nats, >= 0.
+        delta: in [0, 1).
+
+    Raises:
+        ValueError: one of the two is out of range.
+    """
+    if not 0 <= epsilon < math.inf:
+        raise ValueError("epsilon must not be negative, and finite.")
+    if not 0 <= delta < 1:
+        raise ValueError("delta must be at least 0 and below 1.")
+    return {"kind": "approximate_dp", "epsilon": float(epsilon), "delta": float(delta)}
+
+
+def zcdp(*, rho: float) -> dict[str, Any]:
+    """A black box that somebody else proved zero-concentrated, for one step without sampling.
+
+    Args:
+        rho: > 0.
+
+    Raises:
+        ValueError: it is not positive and finite.
+    """
+    return {"kind": "zcdp", "rho": _positive("rho", rho)}
+
+
 def no_noise() -> dict[str, Any]:
     """A step without noise: it has no finite epsilon."""
     return {"kind": "none"}

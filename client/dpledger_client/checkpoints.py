@@ -1,0 +1,128 @@
+"""What a checkpoint keeps of a run, and how training goes on from it.
+
+Nothing is ever taken back: steps that ran after the checkpoint stay counted, and a process that
+goes on from it writes to a branch of its own.
+"""
+
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from dpledger_client.buffer import Span
+from dpledger_client.errors import Conflict, Unavailable
+from dpledger_client.outbox import LOG, Opening, new_writer
+from dpledger_client.spool import SUFFIX, is_locked, read
+from dpledger_client.sync import sync
+from dpledger_client.transport import Transport
+
+FORMAT: Final = "dpledger-run/1"
+
+
+def token(opening: Opening, next_step: int, unsent: list[Span]) -> dict[str, Any]:
+    """The state of a run, as JSON: where it is, and which steps the service may not know yet."""
+    dataset, branch = str(opening.run["dataset"]), opening.branch_name
+    state = state_at(opening.run_name, dataset, next_step=next_step, branch=branch)
+    return {**state, "unsent": [span.event() for span in unsent]}
+
+
+def state_at(run: str, dataset: str, *, next_step: int, branch: str = "main") -> dict[str, Any]:
+    """The state of a run at a step, for a checkpoint that kept none: to fork, or to start over.
+
+    Args:
+        run: its name.
+        dataset: of the run.
+        next_step: the number of steps in the checkpoint.
+        branch: on which they were taken; the service must have them.
+    """
+    return {
+        "format": FORMAT,
+        "run": run,
+        "dataset": dataset,
+        "branch": branch,
+        "next_step": next_step,
+        "unsent": [],
+    }
+
+
+def checked(state: Any) -> Mapping[str, Any]:
+    """A state that `token` made.
+
+    Raises:
+        ValueError: it is something else; the message names what is missing.
+    """
+    if not isinstance(state, Mapping) or state.get("format") != FORMAT:
+        raise ValueError(f"state must be what run.state_dict() returned, of format {FORMAT}.")
+    wanted = {"run": str, "dataset": str, "branch": str, "next_step": int, "unsent": list}
+    for name, kind in wanted.items():
+        if not isinstance(state.get(name), kind):
+            raise ValueError(f"state lacks {name}, or it is not of type {kind.__name__}.")
+    return state
+
+
+def resumed(
+    transport: Transport,
+    run: str,
+    dataset: str,
+    state: Mapping[str, Any],
+    *,
+    folder: Path,
+    observed: bool,
+    rank: int,
+) -> Opening:
+    """How another process goes on with a run; what the one before left is sent first.
+
+    Args:
+        transport: to the service.
+        run: its name.
+        dataset: of the run.
+        state: of the checkpoint.
+        folder: of the spools.
+        observed: the service need not be there.
+        rank: of this process; only rank 0 sends.
+
+    Raises:
+        ValueError: it is the state of another run.
+        Conflict: the process before still runs.
+        DPLedgerError: the service refused something, or is away.
+    """
+    state = checked(state)
+    if (state["run"], state["dataset"]) != (run, dataset):
+        of = f"{state['run']} on {state['dataset']}"
+        raise ValueError(f"state is of run {of}: give that name and dataset.")
+    if rank == 0:
+        try:
+            _sync_what_was_left(transport, state, folder)
+        except Unavailable:
+            if not observed:
+                raise
+    return opening_of(state)
+
+
+def opening_of(state: Mapping[str, Any]) -> Opening:
+    """A new branch that goes on from a checkpoint."""
+    step = state["next_step"]
+    branch = {
+        "name": f"from-{step}-{secrets.token_hex(4)}",
+        "writer": new_writer(),
+        "from_step": step,
+        "from_branch": state["branch"],
+    }
+    return Opening(
+        run={"name": state["run"], "dataset": state["dataset"]},
+        branch=branch,
+        first_step=step,
+        before={"branch": state["branch"], "events": state["unsent"]},
+    )
+
+
+def _sync_what_was_left(transport: Transport, state: Mapping[str, Any], folder: Path) -> None:
+    """Send what an earlier process left of the branch in the spools of this machine."""
+    for path in sorted(folder.glob(f"{state['run']}.{state['branch']}.*{SUFFIX}")):
+        if is_locked(path):
+            title = f"Another process still writes to branch {state['branch']}; its spool is {path}"
+            raise Conflict({"title": title}, 0)
+        if read(path).closed:
+            continue
+        LOG.info("dpledger: sending what an earlier process left in %s", path)
+        sync(transport, path)

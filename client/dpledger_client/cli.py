@@ -1,0 +1,110 @@
+"""The command line `dpledger-client`: what a training machine needs, without the service's code."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from dpledger_client.client import Client
+from dpledger_client.errors import DPLedgerError
+from dpledger_client.spool import SpoolError, folder, is_locked, read
+from dpledger_client.sync import Synced, spools
+
+FAILED: Final = 1
+BAD_INPUT: Final = 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; its exit status: 0, 1 if something is left to do, 2 on bad input."""
+    given = _parser().parse_args(arguments)
+    try:
+        return int(given.command(given))
+    except (ValueError, DPLedgerError, OSError) as error:
+        _complain(str(error))
+        return BAD_INPUT
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="dpledger-client",
+        description="Send what training left behind, import what others kept.",
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    sync = commands.add_parser(
+        "sync",
+        help="send spools whose trainers are gone",
+        description="Send what spools hold. Sending a spool again, or a copy of it, is harmless.",
+    )
+    sync.add_argument(
+        "spools", nargs="*", type=Path, metavar="SPOOL",
+        help="files or folders; by default the folder where trainers spool",
+    )  # fmt: skip
+    sync.add_argument("--url", help="of the service; by default DPLEDGER_URL")
+    sync.add_argument(
+        "--ended", action="store_true",
+        help="the trainers are gone for certain: return what they leased (for copied spools)",
+    )  # fmt: skip
+    sync.set_defaults(command=_sync)
+    show = commands.add_parser("show", help="tell what spools hold, without sending it")
+    show.add_argument("spools", nargs="*", type=Path, metavar="SPOOL")
+    show.set_defaults(command=_show)
+    from dpledger_client import importing  # its readers are many
+
+    importing.add_command(commands)
+    return parser
+
+
+def _sync(given: argparse.Namespace) -> int:
+    status = 0
+    with Client(given.url) as client:
+        for result in client.sync(*_paths(given), ended=given.ended):
+            if isinstance(result, Synced):
+                _say(_told(result))
+            else:
+                _complain(_named(*result))
+                status = FAILED
+    return status
+
+
+def _show(given: argparse.Namespace) -> int:
+    status = 0
+    for path in spools(_paths(given)):
+        try:
+            held = read(path)
+        except (SpoolError, OSError) as error:
+            _complain(_named(path, error))
+            status = FAILED
+            continue
+        steps = held.next_step - int(held.header["first_step"])
+        state = "sent" if held.closed else "its trainer runs" if is_locked(path) else "to be sent"
+        _say(f"{path}: run {held.header['run']['name']}, {steps} steps, {state}")
+    return status
+
+
+def _paths(given: argparse.Namespace) -> list[Path]:
+    return list(given.spools) or [folder(None)]
+
+
+def _told(result: Synced) -> str:
+    text = f"{result.path}: run {result.run}, branch {result.branch}: {result.steps} steps"
+    if result.ended:
+        return text
+    return f"{text}; leases are kept, for its trainer may still run (--ended returns them)"
+
+
+def _named(path: Path, error: Exception) -> str:
+    text = str(error)
+    return text if str(path) in text else f"{path}: {text}"
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+
+
+def _complain(text: str) -> None:
+    sys.stderr.write(f"dpledger-client: {text}\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,48 @@
+"""What the steps of a run are, unless a step says otherwise."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from dpledger_client.buffer import content_of
+
+Fields = Mapping[str, Any]
+
+
+class Declaration:
+    """A mechanism and a sampling, either of which may still be missing."""
+
+    def __init__(self, mechanism: Fields | None, sampling: Fields | None) -> None:
+        self.mechanism = None if mechanism is None else dict(mechanism)
+        self.sampling = None if sampling is None else dict(sampling)
+        self._content = self._joined()
+
+    def changed(self, mechanism: Fields | None, sampling: Fields | None) -> "Declaration":
+        """Another one, in which what is given replaces what was.
+
+        Raises:
+            TypeError, ValueError: it cannot be sent.
+        """
+        return Declaration(
+            self.mechanism if mechanism is None else mechanism,
+            self.sampling if sampling is None else sampling,
+        )
+
+    def content(self, mechanism: Fields | None, sampling: Fields | None) -> str:
+        """What a step is that says so much of itself, as text.
+
+        Raises:
+            ValueError: its mechanism or its sampling was never given.
+            TypeError, ValueError: it cannot be sent.
+        """
+        if mechanism is None and sampling is None:
+            content = self._content
+        else:
+            content = self.changed(mechanism, sampling)._content
+        if content is None:
+            raise ValueError("Give the mechanism and the sampling, here or with declare().")
+        return content
+
+    def _joined(self) -> str | None:
+        if self.mechanism is None or self.sampling is None:
+            return None
+        return content_of(self.mechanism, self.sampling)

@@ -1,0 +1,283 @@
+"""One branch of a run as its trainer writes it: a spool first, the service behind.
+
+A step costs two lines of memory and one of the spool. Everything else is done by a thread of its
+own, which asks for leases before they are needed and sends what the spool already has.
+"""
+
+import atexit
+import json
+import os
+import random
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from threading import Event, Thread
+from time import monotonic
+from typing import Any, Final, Literal
+
+from dpledger_client.buffer import Span
+from dpledger_client.errors import DPLedgerError, RunFinished, Unavailable
+from dpledger_client.leases import Leases
+from dpledger_client.outbox import LOG, Opening, Outbox
+from dpledger_client.spool import SUFFIX, Spool
+from dpledger_client.transport import Transport
+
+Mode = Literal["leased", "strict", "observe"]
+MODES: Final = ("leased", "strict", "observe")
+EVERY_STEP: Final = 2**62  # a horizon that no training reaches
+PAUSE_SECONDS_MAX: Final = 30.0  # between attempts to send in the background
+LEAVING_RETRIES: Final = 1  # when a process ends; the spool has what is left
+_JITTER: Final = random.SystemRandom()  # a trainer's seeded numbers must not depend on the network
+
+
+class Journal:
+    """Writes the steps of one branch. Its owner calls it from one thread at a time."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        opening: Opening,
+        *,
+        mode: Mode,
+        folder: Path,
+        lease_steps: int | None,
+        flush_steps: int,
+        flush_seconds: float,
+        wait_seconds: float,
+    ) -> None:
+        self.mode: Mode = mode
+        name = f"{opening.run_name}.{opening.branch_name}.{_token(opening)[:8]}{SUFFIX}"
+        self.spool: Final = Spool(folder / name, {"mode": mode, **opening.header()})
+        self.outbox: Final = Outbox(transport, opening, self.spool)
+        self.ended: str | None = None
+        self.trouble: DPLedgerError | None = None  # why the last attempt to send failed
+        self._leases: Final = Leases(self.outbox, lease_steps)
+        self._flush_steps = flush_steps
+        self._flush_seconds = flush_seconds
+        self._wait_seconds = wait_seconds
+        self._charged = opening.first_step  # strict: steps below it were charged
+        self._what: str | None = None  # the last content that the spool was told
+        self._process = os.getpid()
+        self._wake, self._stop = Event(), Event()
+        self._thread = Thread(target=self._work, name="dpledger", daemon=True)
+
+    @property
+    def next_step(self) -> int:
+        """The number that the next step gets."""
+        return self.outbox.buffer.next_step
+
+    @property
+    def path(self) -> Path | None:
+        """Where the spool is."""
+        return self.spool.path
+
+    @property
+    def reply(self) -> dict[str, Any]:
+        """The service's last answer to steps."""
+        return self.outbox.reply
+
+    def unsent(self) -> list[Span]:
+        """The steps that the service has not confirmed yet."""
+        with self.outbox.state:
+            return self.outbox.buffer.first(sys.maxsize)
+
+    def tell(self, what: str, body: Mapping[str, Any]) -> None:
+        """Keep something else to be told after the steps so far."""
+        self.outbox.tell(what, body)
+
+    def open(self) -> None:
+        """Register the run or branch, and begin to send in the background.
+
+        Raises:
+            DPLedgerError: it was refused; or the service is away, unless steps are only observed.
+        """
+        try:
+            with self.outbox.sending:
+                answer = self.outbox.open(retries=1 if self.mode == "observe" else None)
+            if self.mode == "leased" and answer.get("on_plan"):
+                self.mode = "strict"  # its plan is reserved as a whole, and leaving it is asked for
+        except Unavailable as error:
+            if self.mode != "observe":
+                self._discard()
+                raise
+            LOG.warning("dpledger: no service yet, so steps wait in %s: %s", self.spool.path, error)
+        except DPLedgerError:
+            self._discard()
+            raise
+        self._thread.start()
+        atexit.register(self.leave)
+
+    def admit(self, content: str, steps: int) -> int:
+        """Get the next steps admitted; the step up to which, exclusive, nobody needs to ask.
+
+        Raises:
+            BudgetExhausted, UnsupportedEvent: they are not admitted, and not counted.
+            Unavailable: nobody answered for as long as a step may wait.
+            DPLedgerError: any other refusal.
+        """
+        self._require_open()
+        first = self.next_step
+        if self.mode == "observe":
+            return EVERY_STEP
+        if self.mode == "strict":
+            if first + steps > self._charged:
+                self._patiently(lambda: self._charge(Span(first, steps, content)))
+            return self._charged
+        if not (content == self._leases.content and first + steps <= self._leases.end):
+            self._patiently(lambda: self._leases.obtain(content, first, steps, retries=None))
+        return self._leases.end
+
+    def take(self, content: str, steps: int) -> None:
+        """Write steps to the spool and count them; they were admitted, and are taken after this.
+
+        Raises:
+            OSError: the spool could not be written, so they are not counted.
+        """
+        self._require_open()
+        first = self.next_step
+        if content != self._what:
+            self.spool.append(b'{"what": %b}\n' % content.encode())
+            self._what = content
+        self.spool.append(b"%d\n" % first if steps == 1 else b"[%d, %d]\n" % (first, steps))
+        self.outbox.append(content, steps)
+        if self.mode == "strict":
+            with self.outbox.state:
+                self.outbox.buffer.drop(before=self._charged)
+        elif not self._wake.is_set() and self._is_due(content, first + steps):
+            self._wake.set()
+
+    def flush(self) -> None:
+        """Send everything so far.
+
+        Raises:
+            DPLedgerError: it could not be sent; it is kept.
+        """
+        self.outbox.send()
+
+    def end(self, state: str, *, retries: int | None = None) -> None:
+        """No step comes after this: send what is left and return what was leased.
+
+        Raises:
+            DPLedgerError: it could not be sent; the spool has it.
+        """
+        if self.ended is None:
+            self.ended = state
+            self.outbox.note({"end": state})
+        with self.outbox.sending:
+            self.outbox.send_held(retries=retries)
+            self._leases.give_back(self.next_step, retries=retries)
+
+    def close(self, *, complete: bool) -> None:
+        """Stop sending and let go of the spool."""
+        if self._stop.is_set():
+            return
+        self._stop.set()
+        self._wake.set()
+        atexit.unregister(self.leave)
+        if complete:
+            self.outbox.note({"closed": True})
+        with self.outbox.sending:
+            self.spool.close()
+
+    def leave(self) -> None:
+        """The process ends in good order, though nobody ended the run."""
+        if os.getpid() != self._process:
+            return  # a fork of the trainer knows nothing about its later steps
+        try:
+            self.end("left", retries=LEAVING_RETRIES)
+        except (DPLedgerError, OSError) as error:
+            LOG.warning("dpledger: steps wait in %s: %s", self.spool.path, error)
+            self.close(complete=False)
+        else:
+            self.close(complete=True)
+
+    def _discard(self) -> None:
+        """Nothing was opened and no step taken: leave no spool behind."""
+        self._stop.set()
+        self.spool.close()
+        self.spool.path.unlink(missing_ok=True)
+
+    def _require_open(self) -> None:
+        require_open(self.ended)
+        if os.getpid() != self._process:
+            raise DPLedgerError(
+                {"title": "Steps are counted by the process that opened the run"}, 0
+            )
+
+    def _is_due(self, content: str, next_step: int) -> bool:
+        if next_step - self.outbox.buffer.first_step >= self._flush_steps:
+            return True
+        return self.mode == "leased" and self._leases.ahead(content, next_step)
+
+    def _patiently(self, ask: Any) -> None:
+        """Ask until there is an answer, or the step has waited long enough."""
+        end = monotonic() + self._wait_seconds
+        while True:
+            try:
+                with self.outbox.sending:
+                    self.outbox.open()
+                    ask()
+            except Unavailable:
+                if monotonic() >= end:
+                    raise
+                LOG.warning("dpledger: a step waits for the service to answer")
+            else:
+                return
+
+    def _charge(self, span: Span) -> None:
+        self.outbox.send_held()
+        self.outbox.post([span], "charge")
+        self._charged = span.end
+
+    def _work(self) -> None:
+        """What the thread does until the journal is closed."""
+        failures = 0
+        while not self._stop.is_set():
+            self._wake.wait(self._flush_seconds)
+            self._wake.clear()
+            try:
+                self._send_ahead()
+            except (DPLedgerError, OSError) as error:
+                failures += 1
+                self._troubled(error)
+                pause = min(PAUSE_SECONDS_MAX, 0.25 * 2.0 ** min(failures, 10))
+                self._stop.wait(_JITTER.uniform(pause / 2, pause))
+            else:
+                failures, self.trouble = 0, None
+
+    def _send_ahead(self) -> None:
+        with self.outbox.sending:
+            if self._stop.is_set() or self.ended is not None:
+                return
+            leases, next_step = self._leases, self.next_step
+            if self.mode == "leased" and leases.ahead(leases.content or "", next_step):
+                self.outbox.open(retries=0)
+                leases.extend(next_step, retries=0)
+            if not self.outbox.is_empty:
+                self.outbox.send_held(retries=0)
+
+    def _troubled(self, error: DPLedgerError | OSError) -> None:
+        if str(error) != str(self.trouble):  # once, however often it is tried
+            LOG.warning("dpledger: steps wait in %s: %s", self.spool.path, error)
+        self.trouble = error if isinstance(error, DPLedgerError) else None
+
+
+def require_open(ended: str | None) -> None:
+    """Refuse steps after the end.
+
+    Raises:
+        RunFinished: it came.
+    """
+    if ended is not None:
+        raise RunFinished({"title": f"The run was {ended} here; it takes no more steps"}, 0)
+
+
+def _token(opening: Opening) -> str:
+    given = opening.run if opening.branch is None else opening.branch
+    return str(given["writer"])
+
+
+def read_content(content: str) -> dict[str, Any]:
+    """What a step was: its mechanism and its sampling."""
+    read: dict[str, Any] = json.loads(content)
+    return read
