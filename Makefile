@@ -4,8 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 SOURCES := pyproject.toml client/pyproject.toml constraints.txt
+# Each training framework has an environment and a folder of tests of its own.
+FRAMEWORKS := $(notdir $(patsubst %/requirements.txt,%,$(wildcard tests/integrations/*/requirements.txt)))
 
-.PHONY: run demo test check benchmarks figures clean
+.PHONY: run demo test test-integrations check benchmarks figures clean
 
 run: $(INSTALLED)  ## serve on SQLite at 127.0.0.1:8000
 	$(BIN)/dpledger serve
@@ -15,6 +17,20 @@ demo: $(INSTALLED)  ## train a classifier twice against a temporary service
 
 test: $(INSTALLED)  ## every test, on SQLite and on a real PostgreSQL server
 	$(BIN)/python -m pytest --cov
+
+test-integrations: $(FRAMEWORKS:%=test-with-%)  ## the client in real training loops
+
+test-with-%: $(INSTALLED) .integrations/%/installed
+	DPLEDGER_COMMAND=$(CURDIR)/$(BIN)/dpledger \
+	  .integrations/$*/bin/python -m pytest tests/integrations/$*
+
+.PRECIOUS: .integrations/%/installed
+.integrations/%/installed: tests/integrations/%/requirements.txt client/pyproject.toml
+	@echo "Installing what the tests with $* need; this is done once"
+	@$(PYTHON) -m venv .integrations/$*
+	@.integrations/$*/bin/python -m pip install --quiet --disable-pip-version-check \
+	  --requirement tests/integrations/$*/requirements.txt --editable ./client
+	@touch $@
 
 check: $(INSTALLED)  ## format, lint, types and import contracts
 	$(BIN)/ruff format --check .
@@ -32,6 +48,7 @@ benchmarks: $(INSTALLED)  ## print the benchmark tables; peers are compared if i
 	$(BIN)/python benchmarks/streams.py
 	$(BIN)/python benchmarks/race.py
 	$(BIN)/python benchmarks/growth.py
+	$(BIN)/python benchmarks/kills.py
 
 figures: $(INSTALLED)  ## redraw the figures of docs/theory/figures.md
 	$(BIN)/dpledger figures --out docs/theory/figures
@@ -51,4 +68,4 @@ $(INSTALLED): $(SOURCES)
 	@touch $(INSTALLED)
 
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) .integrations

@@ -116,10 +116,7 @@ class Run:
 
     @property
     def last_guarantee(self) -> dict[str, Any] | None:
-        """The run's guarantee in the service's last reply; it knows nothing of unsent steps.
-
-        None before the first reply, and when neither the run nor the dataset's budget has a delta.
-        """
+        """The guarantee in the service's last reply; None before it, and where no delta is set."""
         return self._reply.get("guarantee")
 
     @property
