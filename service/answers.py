@@ -83,6 +83,20 @@ class GuaranteeAnswer(Answer):
     planned_steps: int | None = None
 
 
+class OutsideGuarantee(Answer):
+    """What left the trainer beside the steps, and no epsilon covers."""
+
+    kind: Literal["batch_sizes"]
+    branch: str
+    verdict: str  # refuted or not_refuted
+
+
+class RunGuarantee(GuaranteeAnswer):
+    """What a run has spent."""
+
+    outside_guarantee: list[OutsideGuarantee]
+
+
 def guarantee_answer(
     guarantee: Guarantee,
     *,
@@ -255,13 +269,15 @@ class RunAnswer(Answer):
     next_step: int  # of branch main
     branches: list[BranchAnswer]
     releases: int  # iterates that were shown; the ledger document names them
+    sampling_status: str  # declared, detected or contradicted, as the run's findings have it
+    outside_guarantee: list[OutsideGuarantee]
     created_at: str
 
 
 class FinishedRun(RunAnswer):
     """A run at its end."""
 
-    guarantee: GuaranteeAnswer | None  # of a run that declared which iterates it shows
+    guarantee: RunGuarantee | None  # of a run that declared which iterates it shows
 
 
 class ReleaseAnswer(Answer):

@@ -21,6 +21,7 @@ from service.routes import (
     datasets,
     events,
     explain,
+    findings,
     health,
     plan,
     reservations,
@@ -97,8 +98,8 @@ def wire(
     app.add_middleware(BodyLimit, bytes_max=settings.body_bytes_max)
     app.add_middleware(RequestLog)  # outermost: every answer has an id
     problems.install(app)
-    nouns = (datasets, explain, runs, events, corrections, reservations, streams, plan, bounds)
-    for module in (*nouns, health):
+    facts = (events, corrections, findings, reservations)
+    for module in (datasets, explain, runs, *facts, streams, plan, bounds, health):
         app.include_router(module.router)
     _describe_events(app)
     return app

@@ -19,16 +19,17 @@ from accounting.calibration import Calibrated, Parameter
 from accounting.events import Gaussian, Laplace, Span
 from accounting.guarantees import Guarantee, covering
 from accounting.theorem import Theorem
-from service.answers import GuaranteeAnswer, guarantee_answer
+from service.answers import OutsideGuarantee, RunGuarantee, guarantee_answer
 from service.documents import LedgerDocument, spans_of
 from service.errors import InvalidRequestError, NotFoundError
+from service.finding_messages import BatchSizesFinding
 from service.hiding import hidden_of, told
 from service.schemas import accepted_statuses, relation_of
 
 TARGET_MAX: Final = 1e6  # nats
 
 
-def account(document: LedgerDocument, *, delta: float, accountant: str) -> GuaranteeAnswer:
+def account(document: LedgerDocument, *, delta: float, accountant: str) -> RunGuarantee:
     """What a document guarantees, as recorded and as corrected.
 
     Raises:
@@ -47,14 +48,21 @@ def account(document: LedgerDocument, *, delta: float, accountant: str) -> Guara
         return told(found, hidden, accept=accept, accountant=accountant)
 
     found = found_of(balance)
-    if corrected is None:
-        return guarantee_answer(found, balance=balance, sequence=0, release=hidden.release)
-    really = found_of(corrected)
-    answer = guarantee_answer(
-        covering(found, really), balance=balance, sequence=0, release=hidden.release
-    )
-    beside = {"corrections": len(document.corrections), "corrected_epsilon": really.epsilon}
-    return answer.model_copy(update=beside)
+    beside: dict[str, Any] = {"outside_guarantee": _outside(document)}
+    if corrected is not None:
+        really = found_of(corrected)
+        found = covering(found, really)
+        beside |= {"corrections": len(document.corrections), "corrected_epsilon": really.epsilon}
+    answer = guarantee_answer(found, balance=balance, sequence=0, release=hidden.release)
+    return RunGuarantee(**dict(answer) | beside)
+
+
+def _outside(document: LedgerDocument) -> list[OutsideGuarantee]:
+    return [
+        OutsideGuarantee(kind=found.kind, branch=found.branch, verdict=found.verdict)
+        for found in document.findings
+        if isinstance(found, BatchSizesFinding)
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from service.budgets import dataset_scope, run_scope
 from service.clock import now, stamp
 from service.errors import NotFoundError
 from service.forfeits import forfeited
+from service.standing import standing_of
 from service.tables import branches, datasets, lineage, releases, runs
 from service.tallies import Move
 
@@ -148,6 +149,7 @@ def run_answer(connection: Connection, run: Row[Any]) -> RunAnswer:
     scope = run_scope(run, run_tally(connection, dataset, run))
     lost = forfeited(connection, dataset, now(), run_id=run.id) if scope else Move()
     budget = BudgetAnswer(**scope.answer(scope.tally.sums(lost.of_run))) if scope else None
+    standing = standing_of(connection, run.id)
     return RunAnswer(
         name=run.name,
         dataset=dataset.name,
@@ -163,6 +165,8 @@ def run_answer(connection: Connection, run: Row[Any]) -> RunAnswer:
         next_step=found[0].next_step,
         branches=[branch_answer(branch, run.name, found) for branch in found],
         releases=connection.scalar(_RELEASES_OF_RUN, {"run": run.id}) or 0,
+        sampling_status=standing.sampling_status,
+        outside_guarantee=standing.outside_guarantee,
         created_at=stamp(run.created_at),
     )
 

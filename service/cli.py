@@ -170,6 +170,8 @@ def epsilon(
         typer.echo(answer.model_dump_json(indent=2))
         return
     _show(answer)
+    for left in answer.outside_guarantee:
+        typer.echo(f"outside this guarantee: the verdict on the batch sizes of {left.branch}")
 
 
 @app.command()

@@ -33,6 +33,7 @@ from accounting.events import (
     Zcdp,
 )
 from service.errors import InvalidRequestError
+from service.finding_messages import NewFinding
 from service.samplings import Count
 from service.schemas import (
     Acceptable,
@@ -120,6 +121,7 @@ class LedgerDocument(Wire):
     releases: list[ReleasedIterate] = Field(default_factory=list)
     overdrafts: list[Overdraft] | None = None
     corrections: list[CorrectedSteps] = Field(default_factory=list)
+    findings: list[NewFinding] = Field(default_factory=list)  # no epsilon depends on them
     labels: Labels | None = None
 
     def balance(self) -> Balance:
@@ -273,11 +275,13 @@ _KINDS: Final[dict[type, str]] = {
 
 def content_of(event: Event) -> str:
     """The stored form of an event: canonical JSON of its normalised fields."""
-    return f'{{"mechanism":{_part(event.mechanism)},"sampling":{_part(event.sampling)}}}'
+    mechanism, sampling = part_content(event.mechanism), part_content(event.sampling)
+    return f'{{"mechanism":{mechanism},"sampling":{sampling}}}'
 
 
 @lru_cache(maxsize=1024)
-def _part(part: Mechanism | Sampling) -> str:
+def part_content(part: Mechanism | Sampling) -> str:
+    """The stored form of a mechanism or a sampling."""
     fields = {name: getattr(part, name) for name in type(part).__slots__}
     fields.pop("dataset_size", None)  # a constant of the dataset, not of the event
     return canonical({"kind": _KINDS[type(part)], **fields})

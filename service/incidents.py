@@ -31,6 +31,9 @@ class Kind(StrEnum):
     RECORDED_AFTER_RELEASE = "recorded_after_release"  # or after a void
     REFUSAL = "refusal"  # a charge or a reservation did not fit
     THRESHOLD = "threshold"  # what is spent passed a fraction of a limit
+    SAMPLING_CONTRADICTED = "sampling_contradicted"  # the code samples otherwise than declared
+    RANKS_DISAGREE = "ranks_disagree"  # processes of one job are configured differently
+    BATCH_SIZES_REFUTED = "batch_sizes_refuted"  # sizes do not fit the declared sampling
     CORRECTION = "correction"
     SETTINGS_CHANGED = "settings_changed"
 

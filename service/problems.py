@@ -13,6 +13,7 @@ from starlette.exceptions import HTTPException
 
 from service import logs
 from service.errors import LedgerError
+from service.finding_messages import TAGS
 from service.plans import CLOSED_TAG, OPEN_TAG
 
 _LOGGER = logging.getLogger("dpledger.problems")
@@ -20,7 +21,9 @@ MEDIA_TYPE: Final = "application/problem+json"
 ERRORS_MAX: Final = 20  # named in one answer
 LOCATION_MAX: Final = 200  # characters; an unknown field's name is the sender's
 RETRY_AFTER_SECONDS: Final = 1
-_TAGGED: Final = ("mechanism", "sampling")  # the fields whose `kind` says which others there are
+# The fields whose `kind` says which others there are, and the names of whole messages' kinds.
+_TAGGED: Final = ("mechanism", "sampling", "declared", "recorded")
+_WHOLE: Final = (CLOSED_TAG, OPEN_TAG, *TAGS)
 
 PROBLEMS: Final[dict[str, tuple[int, str]]] = {
     "malformed-body": (400, "The body is not valid JSON"),
@@ -103,7 +106,7 @@ def location_of(parts: tuple[int | str, ...]) -> str:
     for before, part in zip(("", *parts), parts, strict=False):
         if before in _TAGGED and isinstance(part, str):
             continue  # pydantic names the kind it chose, which is no place in the message
-        if before == "body" and part in (CLOSED_TAG, OPEN_TAG):
+        if part in _WHOLE and (before == "body" or isinstance(before, int)):
             continue
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
     safe = "".join(letter if letter.isprintable() else "?" for letter in text)

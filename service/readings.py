@@ -18,6 +18,7 @@ from service.answers import (
     DatasetGuarantee,
     FinishedRun,
     GuaranteeAnswer,
+    RunGuarantee,
     assuming,
     without_lower,
 )
@@ -30,6 +31,7 @@ from service.folds import LATEST, Facts
 from service.hiding import NOTHING_HIDDEN, Hidden, hidden_of, told, why_shown
 from service.planned import declared_end
 from service.retrospect import dataset_facts, run_facts
+from service.standing import standing_of
 from service.tables import runs
 from service.transcripts import document_of
 
@@ -152,7 +154,7 @@ def settled(asked: Question, dataset: Row[Any], run: Row[Any] | None = None) -> 
     return replace(asked, delta=delta)
 
 
-def run_guarantee(connection: Connection, run_name: str, asked: Question) -> GuaranteeAnswer:
+def run_guarantee(connection: Connection, run_name: str, asked: Question) -> RunGuarantee:
     """What a run has spent: over all its branches, or on one branch's path to the root.
 
     Raises:
@@ -188,7 +190,8 @@ def run_guarantee(connection: Connection, run_name: str, asked: Question) -> Gua
                 "whole_run_epsilon": _epsilon(tree.accounts, dataset, asked, found.delta),
             }
         )
-    return found
+    outside = standing_of(connection, run.id).outside_guarantee
+    return RunGuarantee(**dict(found), outside_guarantee=outside)
 
 
 def _to_its_end(

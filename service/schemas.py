@@ -33,8 +33,11 @@ TTL_MAX: Final = 90 * 24 * 3600  # seconds; a lease that outlives its trainer is
 NAME_PATTERN: Final = r"^[a-z0-9][a-z0-9._-]{0,62}$"
 
 
-def _plain(text: str) -> str:
-    # Control characters and lone surrogates break logs, pages and Postgres.
+def printable(text: str) -> str:
+    """The text, unless it has control characters or lone surrogates.
+
+    Those break logs, pages and Postgres.
+    """
     if not text.isprintable():
         raise PydanticCustomError("not_printable", "must be printable text")
     return text
@@ -55,7 +58,7 @@ Name = Annotated[str, AfterValidator(_named), Field(json_schema_extra={"pattern"
 Writer = Annotated[
     str, Field(min_length=16, max_length=128, pattern=r"^[A-Za-z0-9_-]+$"),
 ]  # fmt: skip
-Text = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_plain)]
+Text = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(printable)]
 BudgetEpsilon = Annotated[
     float, AfterValidator(within(1e-6, 1e6)), Field(json_schema_extra=bounds(1e-6, 1e6))
 ]

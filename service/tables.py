@@ -263,6 +263,24 @@ releases = Table(
     UniqueConstraint("branch_id", "step"),
 )
 
+# What a trainer's client read from the code that runs; no epsilon depends on it. Insert-only.
+findings = Table(
+    "findings",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("run_id", ForeignKey("runs.id"), nullable=False),
+    Column("branch_id", ForeignKey("branches.id"), nullable=False),
+    Column("kind", String(16), nullable=False),
+    # What is compared: a sampling's status, a rank's world size and fingerprint, a verdict.
+    Column("claim", String(80), nullable=False),
+    Column("content", Text, nullable=False),  # canonical JSON of the message
+    Column("digest", String(64), nullable=False),  # SHA-256 of the content
+    Column("recorded_at", DateTime(timezone=True), nullable=False),
+    UniqueConstraint("branch_id", "digest"),
+    Index("ix_findings_run_id_kind", "run_id", "kind"),
+    Index("ix_findings_branch_id_kind_claim", "branch_id", "kind", "claim"),
+)
+
 entries = Table(
     "entries",
     metadata,
@@ -281,4 +299,4 @@ entries = Table(
     Index("ix_entries_run_id_sequence", "run_id", "sequence"),
 )
 
-INSERT_ONLY = (entries, settings_changes, corrections, incidents, releases)
+INSERT_ONLY = (entries, settings_changes, corrections, incidents, releases, findings)

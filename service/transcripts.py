@@ -8,7 +8,7 @@ from sqlalchemy import Connection, Row, bindparam, select
 
 from service.documents import FORMAT, MAIN, merged
 from service.folds import corrections_of, recorded
-from service.tables import branches, releases
+from service.tables import branches, findings, releases
 
 _BRANCHES: Final = (
     select(branches).where(branches.c.run_id == bindparam("run")).order_by(branches.c.id)
@@ -17,6 +17,9 @@ _RELEASES: Final = (
     select(releases.c.branch_id, releases.c.step)
     .where(releases.c.run_id == bindparam("run"))
     .order_by(releases.c.branch_id, releases.c.step)
+)
+_FINDINGS: Final = (
+    select(findings.c.content).where(findings.c.run_id == bindparam("run")).order_by(findings.c.id)
 )
 Spans = dict[int, list[tuple[int, int, str]]]  # (first step, steps, content) by branch
 
@@ -56,6 +59,9 @@ def document_of(
         "releases": [
             {"branch": names[row.branch_id], "step": row.step}
             for row in connection.execute(_RELEASES, {"run": run.id})
+        ],
+        "findings": [
+            json.loads(content) for content in connection.scalars(_FINDINGS, {"run": run.id})
         ],
     }
     return document | {key: value for key, value in optional.items() if value}

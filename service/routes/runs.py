@@ -8,9 +8,9 @@ from service import releases as shown
 from service.answers import (
     BranchAnswer,
     FinishedRun,
-    GuaranteeAnswer,
     ReleaseAnswer,
     RunAnswer,
+    RunGuarantee,
     RunPage,
 )
 from service.auth import Trainer, Viewer
@@ -103,7 +103,7 @@ def record_release(
 @router.get("/{run}/guarantee")
 def get_guarantee(
     run: PathName, query: RunGuarantees, database: Database, _caller: Viewer
-) -> GuaranteeAnswer:
+) -> RunGuarantee:
     """What the run has spent: over all its branches, or on one branch's path to the root."""
     with snapshot(database) as connection:
         return readings.run_guarantee(connection, run, Question(**query.model_dump()))

@@ -5,13 +5,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.service.samples import RANDOM, TRUNCATED, Json, dataset, event, run
+from tests.service.samples import RANDOM, SAMPLING, TRUNCATED, Json, dataset, event, run
 
 MARK = "zq7mark"  # no answer may repeat it: an answer never echoes what was sent
 NUMBER = "7654321"  # the same for numbers
 JSON = {"content-type": "application/json"}
 NDJSON = {"content-type": "application/x-ndjson"}
 EVENTS = "/v1/runs/run/events"
+FINDINGS = "/v1/runs/run/findings"
 HOLE = '"@@"'
 
 Body = bytes | Callable[[], Iterator[bytes]] | None
@@ -71,6 +72,7 @@ PATHS: dict[str, Json] = {
     "/v1/runs/run/branches": BRANCH,
     "/v1/runs/run:finish": {"state": "finished"},
     "/v1/plan": PLAN,
+    FINDINGS: SAMPLING | {"reason": "as declared"},
 }
 
 
@@ -87,8 +89,8 @@ def broken(message: Json, where: str, raw: str) -> bytes:
 
 def location(where: str) -> str:
     """`body.a[0].b`, as answers name a place; a wrong kind is named by what it is the kind of."""
-    where = where.removesuffix(".kind")
-    return "body" + "".join(f"[{p}]" if p.isdigit() else f".{p}" for p in where.split("."))
+    where = f".{where}".removesuffix(".kind")
+    return "body" + "".join(f"[{p}]" if p.isdigit() else f".{p}" for p in where.split(".")[1:])
 
 
 MALFORMED: Json = {"status": 400, "slug": "malformed-body", "cause": "body: not a JSON number"}
@@ -143,6 +145,18 @@ CONTENT: list[tuple[str, str, list[str]]] = [
     ("/v1/runs/run/branches", "writer", NO_TEXTS),
     ("/v1/runs/run/branches", "from_step", STEPS),
     ("/v1/runs/run:finish", "state", [*WORDS, '"active"', '"reopened"']),
+    (FINDINGS, "kind", WORDS),
+    (FINDINGS, "branch", NAMES),
+    (FINDINGS, "from_step", STEPS),
+    (FINDINGS, "status", WORDS),
+    (FINDINGS, "declared.kind", WORDS),
+    (FINDINGS, "declared.sampling_probability", CHANCES),
+    (FINDINGS, "recorded", NO_TEXTS),
+    (FINDINGS, "recorded.kind", WORDS),
+    (FINDINGS, "recorded.sampling_probability", CHANCES),
+    (FINDINGS, "seen", ["null", f'"{MARK}"', NUMBER, f'["{MARK}"]']),
+    (FINDINGS, "seen.loader", ["null", f'["{MARK}"]', f'{{"a": "{MARK}"}}', *TEXTS[:-1], *HUGE]),
+    (FINDINGS, "reason", [value for value in NO_TEXTS if value not in ('""', TEXTS[3])]),
     ("/v1/plan", "neighboring_relation", WORDS),
     ("/v1/plan", "dataset_size", [value for value in COUNTS if value != "null"]),
     ("/v1/plan", "delta", [*DELTAS, "null"]),
@@ -176,6 +190,9 @@ def unreadable_numbers() -> Iterator[Hostile]:
         yield Hostile(name=f"{path}:{where}={value[:24]}", path=path, body=body, **MALFORMED)
 
 
+OPTIONAL = {"budget", "accept", "plan", "delta", "dataset_size", "branch", "declared", "kind"}
+
+
 def surplus_and_missing() -> Iterator[Hostile]:
     """Unknown fields at every level, and every required field left out."""
     levels = [
@@ -184,6 +201,7 @@ def surplus_and_missing() -> Iterator[Hostile]:
         ("/v1/runs", ""), ("/v1/runs", "budget."), ("/v1/runs", "plan.0."),
         ("/v1/runs", "plan.0.sampling."), ("/v1/runs/run/branches", ""),
         ("/v1/runs/run:finish", ""), ("/v1/plan", ""), ("/v1/plan", "events.0.mechanism."),
+        (FINDINGS, ""), (FINDINGS, "declared."), (FINDINGS, "recorded."),
     ]  # fmt: skip
     for path, level in levels:
         for field_name in ("surplus", "batch_sizes", "seed"):
@@ -193,7 +211,7 @@ def surplus_and_missing() -> Iterator[Hostile]:
                 name=f"{path}:{where} unknown", path=path, body=body, cause=location(where)
             )
     for path, message in PATHS.items():
-        for key in set(message) - {"budget", "accept", "plan", "delta", "dataset_size"}:
+        for key in set(message) - OPTIONAL:
             rest = {name: value for name, value in message.items() if name != key}
             body = json.dumps(rest).encode()
             yield Hostile(name=f"{path}:{key} missing", path=path, body=body, cause=f"body.{key}")

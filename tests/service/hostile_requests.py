@@ -17,7 +17,7 @@ from tests.service.hostile import (
     batch,
     cyclic,
 )
-from tests.service.samples import dataset, event
+from tests.service.samples import SAMPLING, dataset, event
 
 LIMIT = 4 * 1024 * 1024  # bytes of a body, by default
 GOOD = json.dumps(batch()).encode()
@@ -161,6 +161,7 @@ UNKNOWN: dict[str, Any] = {
     "/v1/runs/unknown/events": batch(),
     "/v1/runs/unknown/branches": BRANCH,
     "/v1/runs/unknown:finish": {"state": "finished"},
+    "/v1/runs/unknown/findings": SAMPLING,
     EVENTS: batch(branch="unknown"),
     "/v1/runs": RUN | {"dataset": "unknown"},
 }

@@ -37,6 +37,10 @@ class Receiver:
         return [json.loads(body)["sequence"] for _, body in self.sent]
 
     @property
+    def kinds(self) -> list[str]:
+        return [json.loads(body)["kind"] for _, body in self.sent]
+
+    @property
     def ids(self) -> list[str]:
         return [headers["webhook-id"] for headers, _ in self.sent]
 

@@ -17,6 +17,22 @@ BALLS: Json = {"kind": "balls_and_bins", "steps_per_pass": 100}
 RANDOM: Json = {"kind": "random_allocation", "steps_per_pass": 100, "participations": 3}
 WEIGHTED: Json = {"kind": "non_uniform", "max_weight": 0.001}
 BUDGET: Json = {"epsilon": 3.0, "delta": 1e-5}
+SAMPLING: Json = {
+    "kind": "sampling",
+    "branch": "main",
+    "from_step": 0,
+    "status": "declared",
+    "declared": POISSON,
+    "recorded": POISSON,
+    "seen": {"loader": "torch.utils.data.DataLoader", "batch_size": 600, "drop_last": False},
+    "reason": "",
+}
+RANK: Json = {
+    "kind": "rank", "branch": "main", "rank": 0, "world_size": 2, "fingerprint": "a" * 64,
+}  # fmt: skip
+BATCH_SIZES: Json = {
+    "kind": "batch_sizes", "branch": "main", "verdict": "refuted", "level": 1e-6,
+}  # fmt: skip
 
 
 def event(

@@ -9,7 +9,7 @@ from sqlalchemy.exc import DBAPIError
 
 from service.database import snapshot, transaction, upsert
 from service.tables import INSERT_ONLY
-from tests.service.samples import BUDGET, FULL, append, event, run, setup
+from tests.service.samples import BUDGET, FULL, SAMPLING, append, event, run, setup
 
 HELD = pytest.mark.parametrize("table", INSERT_ONLY, ids=lambda table: table.name)
 
@@ -22,6 +22,7 @@ def full(api: httpx.Client, engine: Engine) -> Engine:
     correction = event(0, 1, sampling=FULL) | {"reason": "the log says so"}
     assert api.post("/v1/runs/run/corrections", json=correction).status_code == 201
     assert api.post("/v1/runs/run/releases", json={"step": 3}).status_code == 201
+    assert api.post("/v1/runs/run/findings", json=SAMPLING).status_code == 201
     api.post("/v1/runs", json=run("other"))
     return engine
 
@@ -31,9 +32,10 @@ def rows(engine: Engine, table: Table) -> list[Any]:
         return list(connection.execute(select(table)))
 
 
-def test_facts_are_entries_settings_corrections_incidents_and_releases() -> None:
+def test_facts_are_entries_settings_corrections_incidents_releases_and_findings() -> None:
     held = {table.name for table in INSERT_ONLY}
-    assert held == {"entries", "settings_changes", "corrections", "incidents", "releases"}
+    facts = {"entries", "settings_changes", "corrections", "incidents", "releases", "findings"}
+    assert held == facts
 
 
 @HELD

@@ -25,7 +25,7 @@ from service.database import transaction
 from service.errors import ConflictError, NotFoundError, StartupError
 from service.settings import Settings
 from tests.service.dumps import dump
-from tests.service.samples import Json, dataset, event, run
+from tests.service.samples import SAMPLING, Json, dataset, event, run
 
 Serve = Callable[..., AbstractContextManager[str]]
 ANYWHERE: Final = "0.0.0.0"  # noqa: S104 (it is what must be refused)
@@ -52,6 +52,7 @@ WRITES: Final[dict[str, tuple[Scope, Json]]] = {
         Scope.ADMIN,
         {**event(0, 1), "reason": "x"},
     ),
+    "/v1/runs/{run}/findings": (Scope.TRAINER, SAMPLING),
     "/v1/plan": (
         Scope.VIEWER,
         {"neighboring_relation": "replace_one", "events": [event(0, 1)], "delta": 1e-5},

@@ -20,7 +20,17 @@ from service.settings import Settings
 from service.tables import metadata
 from tests.conftest import refuse_other_databases, running
 from tests.service.dumps import dump
-from tests.service.samples import BALLS, RANDOM, WRITER, Json, append, event, run, setup
+from tests.service.samples import (
+    BALLS,
+    RANDOM,
+    SAMPLING,
+    WRITER,
+    Json,
+    append,
+    event,
+    run,
+    setup,
+)
 
 
 @pytest.fixture
@@ -47,6 +57,7 @@ def test_the_migrations_build_exactly_the_tables_of_the_code(engine: Engine) -> 
 def test_down_and_up_again_with_data_in_the_tables(api: httpx.Client, rebuilt: Engine) -> None:
     setup(api)
     append(api, event(0, 10))
+    assert api.post("/v1/runs/run/findings", json=SAMPLING).status_code == 201
     schema_version.downgrade(rebuilt, "base")
     assert tables_of(rebuilt) == set()
     assert schema_version.current(rebuilt) is None

@@ -12,6 +12,7 @@ from accounting import events as core
 from accounting.guarantees import Status
 from service.documents import LedgerDocument, content_of, event_of
 from service.errors import InvalidRequestError, MalformedBodyError
+from service.finding_messages import BatchSizesFinding, RankFinding, SamplingFinding
 from service.http import parse_json
 from service.plans import Plan
 from service.schemas import (
@@ -29,7 +30,8 @@ from service.wire import Delta, Wire
 from tests.service.samples import GAUSSIAN, Json, dataset, run
 
 MESSAGES: list[type[Wire]] = [
-    EventBatch, NewDataset, NewRun, NewBranch, Finish, Plan, LedgerDocument,
+    EventBatch, NewDataset, NewRun, NewBranch, Finish, Plan, LedgerDocument, SamplingFinding,
+    RankFinding, BatchSizesFinding,
 ]  # fmt: skip
 DELTA: TypeAdapter[float] = TypeAdapter(Delta)
 
