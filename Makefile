@@ -7,6 +7,8 @@ SOURCES := pyproject.toml client/pyproject.toml constraints.txt
 # Each training framework has an environment and a folder of tests of its own.
 FRAMEWORKS := $(notdir $(patsubst %/requirements.txt,%,$(wildcard tests/integrations/*/requirements.txt)))
 
+OFFLINE := HF_HUB_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1 DO_NOT_TRACK=1 FLWR_TELEMETRY_ENABLED=0
+
 .PHONY: run demo test test-integrations check benchmarks figures clean
 
 run: $(INSTALLED)  ## serve on SQLite at 127.0.0.1:8000
@@ -21,7 +23,7 @@ test: $(INSTALLED)  ## every test, on SQLite and on a real PostgreSQL server
 test-integrations: $(FRAMEWORKS:%=test-with-%)  ## the client in real training loops
 
 test-with-%: $(INSTALLED) .integrations/%/installed
-	DPLEDGER_COMMAND=$(CURDIR)/$(BIN)/dpledger \
+	DPLEDGER_COMMAND=$(CURDIR)/$(BIN)/dpledger OMP_NUM_THREADS=1 $(OFFLINE) \
 	  .integrations/$*/bin/python -m pytest tests/integrations/$*
 
 .PRECIOUS: .integrations/%/installed

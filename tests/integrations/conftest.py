@@ -39,8 +39,8 @@ class Service:
         """Serve, and wait until it answers."""
         words = [COMMAND, "serve", "--port", str(self.port)]
         words += ["--database", f"sqlite:///{self._database}"]
-        log = self._database.with_suffix(".log").open("ab")
-        self._process = subprocess.Popen(words, stdout=log, stderr=log, start_new_session=True)
+        with self._database.with_suffix(".log").open("ab") as log:
+            self._process = subprocess.Popen(words, stdout=log, stderr=log, start_new_session=True)
         end = time.monotonic() + START_SECONDS
         while time.monotonic() < end:
             try:

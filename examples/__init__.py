@@ -1,0 +1,1 @@
+"""Trainings against a live service. A package, because Opacus installs one of this name."""
