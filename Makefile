@@ -27,11 +27,13 @@ test-with-%: $(INSTALLED) .integrations/%/installed
 	  .integrations/$*/bin/python -m pytest tests/integrations/$*
 
 .PRECIOUS: .integrations/%/installed
-.integrations/%/installed: tests/integrations/%/requirements.txt client/pyproject.toml
+.integrations/%/installed: tests/integrations/%/requirements.txt \
+    tests/integrations/%/constraints.txt client/pyproject.toml
 	@echo "Installing what the tests with $* need; this is done once"
 	@$(PYTHON) -m venv .integrations/$*
 	@.integrations/$*/bin/python -m pip install --quiet --disable-pip-version-check \
-	  --requirement tests/integrations/$*/requirements.txt --editable ./client
+	  --requirement tests/integrations/$*/requirements.txt \
+	  --constraint tests/integrations/$*/constraints.txt --editable ./client pytest
 	@touch $@
 
 check: $(INSTALLED)  ## format, lint, types and import contracts
