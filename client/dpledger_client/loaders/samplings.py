@@ -1,0 +1,82 @@
+"""The sampling that is what was read of a loader."""
+
+from typing import Any, Literal
+
+from dpledger_client import wire
+from dpledger_client.loaders.classes import Read, UnclearError
+
+Sampling = dict[str, Any]
+
+
+def sampling_of(read: Read, size: int) -> tuple[Sampling, str]:
+    """The cheapest sampling that certainly covers it, and what the loader does in words.
+
+    Args:
+        read: with the batch size of a step.
+        size: of the dataset, as declared; records.
+
+    Raises:
+        UnclearError: it has no batch.
+        ValueError: a record may be in a step more than once.
+    """
+    match read.kind:
+        case "poisson":
+            rate = wire.poisson(sampling_probability=read.rate)
+            return rate, "The loader draws each record by a coin of its own."
+        case "rest":
+            return wire.full(), "The loader begins in the middle of a pass."
+        case "weighted":
+            return _weighted(read)
+        case "with_replacement":
+            return _with_replacement(read, size)
+        case _:
+            return _pass(read, size)
+
+
+def _weighted(read: Read) -> tuple[Sampling, str]:
+    if read.batch_size > 1:
+        raise ValueError(
+            "WeightedRandomSampler with replacement may put a record into a step repeatedly: "
+            "take batches of one."
+        )
+    words = "The loader draws by weights, which must not come from the data."
+    return wire.non_uniform(max_weight=read.rate), words
+
+
+def _with_replacement(read: Read, size: int) -> tuple[Sampling, str]:
+    if read.records != size:
+        raise ValueError("Draws with replacement are counted by the number of records they are of.")
+    words = "The loader draws with replacement."
+    return wire.with_replacement(batch_size=read.batch_size), words
+
+
+def _pass(read: Read, size: int) -> tuple[Sampling, str]:
+    steps = _steps_per_pass(read)
+    if read.records > size:
+        return wire.unknown(), "The loader has more records than the dataset."
+    if read.fault:
+        if steps < 2:
+            raise ValueError(read.fault)
+        return wire.unknown(), read.fault
+    place: dict[str, Any] = {"batch_size": min(read.batch_size, size)}
+    if steps != -(-size // place["batch_size"]):
+        place["steps_per_pass"] = steps
+    if read.kind == "shuffle" and read.records == size:
+        order: Literal["once", "each_pass"] = "once" if read.once else "each_pass"
+        words = "The loader shuffles: a record comes once in a pass."
+        return wire.shuffle(reshuffle=order, **place), words
+    # Records that every pass leaves out are no luck of the order: no bound of a shuffle holds.
+    return wire.cyclic(**place), "The loader goes through the same records in each pass."
+
+
+def _steps_per_pass(read: Read) -> int:
+    if read.draws > read.records and not read.fault:
+        # Orders one after the other are passes, unless a batch reaches from one into the next.
+        if read.draws % read.records or read.records % read.batch_size:
+            raise ValueError("A batch may reach into the next order, and hold a record twice.")
+        return read.records // read.batch_size
+    whole, rest = divmod(read.draws, read.batch_size)
+    steps = whole + bool(rest and not read.drop_last)
+    if steps < 1:
+        raise UnclearError("The loader has no batch.")
+    return steps

@@ -1,0 +1,143 @@
+"""Which batches make a step of Opacus' optimizer, and where in its pass the loader is."""
+
+from collections import deque
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, Final
+
+from opacus.utils.batch_memory_manager import BatchSplittingSampler
+
+_SPLITTER: Final = BatchSplittingSampler.__iter__.__code__
+
+
+class Batches:
+    """The batches that the next step sums, as far as its optimizer has them.
+
+    A loader is heard when an iteration begins; one that BatchMemoryManager rebuilt is heard by the
+    signals that it gives the optimizer. Nothing of a batch is looked at.
+
+    Args:
+        loader: a DataLoader of PyTorch.
+        pending: whether the optimizer has gradients that are in no sum yet.
+
+    Raises:
+        ValueError: the loader is another one.
+    """
+
+    def __init__(self, loader: Any, pending: Callable[[], bool]) -> None:
+        self.passes = 0  # begun so far
+        self._steps = 0  # taken in this pass
+        self._open = 0  # of them and of earlier ones, in the pass that the ledger has open
+        self._in_step = True  # with the ledger
+        self._held: list[tuple[int, int]] = []  # batch and pass
+        self._pending = pending
+        self._left: list[int] = []  # passes that ended with gradients in no sum
+        self._repeated = 0
+        self._number = 0
+        self._signalled: deque[int] = deque()  # numbers of batches whose parts are on their way
+        self._splitter: FrameType | None = None
+        self._ended = True  # the splitter is between two batches
+        _listen(loader, self._begin)
+
+    @property
+    def draws(self) -> int:
+        """How many batches of the loader the next step sums."""
+        return len({batch for batch, _ in self._held}) + self._repeated
+
+    @property
+    def passes_touched(self) -> int:
+        """From how many passes they come."""
+        return len({number for _, number in self._held})
+
+    def signal(self, frame: FrameType, *, skip: bool) -> None:
+        """The optimizer is told about a part to come: by a splitter, or by the script itself.
+
+        Raises:
+            ValueError: an iteration was left with parts on their way, for which Opacus then takes
+                parts of other batches.
+        """
+        if frame.f_code is not _SPLITTER:
+            self._number += 1
+        else:
+            if frame is not self._splitter:
+                if self._signalled:
+                    raise ValueError(
+                        "A loop over BatchMemoryManager's loader was left early, and Opacus takes "
+                        "the signals of its last parts for those of others: end the pass, or empty "
+                        "optimizer._step_skip_queue and attach anew."
+                    )
+                self._splitter, self._ended = frame, True
+                self._begin()
+            self._number += self._ended
+            self._ended = not skip
+        self._signalled.append(self._number)
+
+    def hold(self, backward_passes: int) -> None:
+        """A part was added to the sum."""
+        if self._signalled:
+            number = self._signalled.popleft()
+        else:
+            self._number += 1
+            number = self._number
+        self._held += [(number, of_pass) for of_pass in (*self._left, self.passes)]
+        self._left.clear()
+        self._repeated += backward_passes - 1
+
+    def drop(self) -> None:
+        """The sum was used, or cleared."""
+        self._held.clear()
+        self._left.clear()
+        self._repeated = 0
+
+    def in_its_place(self, draws_of: Callable[[int], int]) -> bool:
+        """Whether the next step is where in its pass the ledger takes it to be.
+
+        Args:
+            draws_of: batches of the step at a place of a pass; 0 behind its end.
+        """
+        return self._in_step and self.draws == draws_of(self._steps)
+
+    def taken(self, *, in_place: bool, steps_per_pass: int) -> None:
+        """The step was counted, as one of a pass or as one that no order hides."""
+        self._steps += 1
+        self._in_step = in_place
+        self._open = (self._open + 1) % steps_per_pass if in_place else 0
+        self.drop()
+
+    def branched(self) -> None:
+        """The ledger opened a branch, and a pass with it; the loader may be in mid-pass."""
+        self._open = 0
+        self._in_step = False
+
+    def _begin(self) -> None:
+        if self._pending():
+            self._left.append(self.passes)
+        self.passes += 1
+        self._steps = 0
+        self._in_step = not self._open
+
+
+def _listen(loader: Any, begin: Callable[[], None]) -> None:
+    """Hear when an iteration begins, without changing what it yields.
+
+    Raises:
+        ValueError: it is no DataLoader of PyTorch.
+    """
+    if not hasattr(loader, "_get_iterator"):
+        raise ValueError("Steps are counted only with a DataLoader of PyTorch.")
+    start = loader._get_iterator
+
+    def started() -> Any:
+        iterator = start()
+        begin()
+        if getattr(loader, "persistent_workers", False):
+            reset = iterator._reset
+
+            def started_again(*arguments: Any, **options: Any) -> None:
+                reset(*arguments, **options)
+                begin()
+
+            iterator._reset = started_again
+        return iterator
+
+    loader._get_iterator = started

@@ -1,0 +1,259 @@
+"""Stands in an optimizer of Opacus between the sum of clipped gradients and its noise."""
+
+import hashlib
+import math
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import torch
+import torch.distributed
+from opacus.optimizers import (
+    DistributedDPOptimizer,
+    DistributedDPOptimizerFastGradientClipping,
+    DPOptimizer,
+    DPOptimizerFastGradientClipping,
+    DPPerLayerOptimizer,
+    SimpleDistributedPerLayerOptimizer,
+)
+
+from dpledger_client import loaders
+from dpledger_client.opacus_batches import Batches
+from dpledger_client.run import Run
+from dpledger_client.sizes import SamplingContradicted
+from dpledger_client.wire import full, gaussian, no_noise, unknown
+
+_GHOST: Final = (DPOptimizerFastGradientClipping, DistributedDPOptimizerFastGradientClipping)
+_PER_LAYER: Final = (DPPerLayerOptimizer, SimpleDistributedPerLayerOptimizer)
+# Those whose noise is noise_multiplier * max_grad_norm, drawn once a step, after the one question
+# whether the step is to be skipped.
+_KNOWN: Final = (*_GHOST, *_PER_LAYER, DPOptimizer, DistributedDPOptimizer)
+_BY_PASS: Final = ("shuffle", "cyclic")
+_ADAPTIVE: Final = (
+    "Adaptive clipping divides by the size of the batch that was drawn, which is private: no "
+    "bound covers it."
+)
+
+
+class Guard:
+    """Counts the steps of an optimizer, each before its noise is drawn.
+
+    Args:
+        run: open.
+        optimizer: from `make_private`; three of its methods are wrapped.
+        loader: of its batches.
+        module: of its parameters; only ghost clipping needs it.
+        counted: called after a step was counted, with the optimizer's noise multiplier and the
+            number of batches that Opacus takes the step to have.
+
+    Raises:
+        ValueError: its noise cannot be told.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        optimizer: Any,
+        *,
+        loader: Any,
+        module: Any,
+        counted: Callable[[float, int], None],
+    ) -> None:
+        _refuse_unknown(optimizer, module)
+        _refuse_other_ranks(optimizer, run)
+        self._run, self._optimizer, self._loader, self._module = run, optimizer, loader, module
+        self.batches: Final = Batches(loader, self._pending)
+        self._counted = counted
+        self._parameter = optimizer.params[0]
+        self._norm_at_first = float(optimizer.max_grad_norm)
+        self._norm = 0.0  # the largest that parts of the next step were clipped to
+        self._size = 0  # of the next batch: private
+        self._settled = True
+        self._found: dict[str, Any] | None = None
+        self._tests_sizes = type(optimizer) not in _GHOST + _PER_LAYER  # until the loader is known
+        self._backward_passes = 1  # of the last part
+        self._steps_per_pass, self._draws, self._last_draws = 1, 1, 1
+        self._declared: tuple[float, str] | None = None
+        self._check, self._signal = optimizer._check_skip_next_step, optimizer.signal_skip_step
+        self._zero_grad = optimizer.zero_grad
+        optimizer._check_skip_next_step = self._checked
+        optimizer.signal_skip_step = self._signalled
+        optimizer.zero_grad = self._zeroed
+
+    def settle(self, _: Any) -> None:
+        """The hook of Opacus: noise was drawn, no weight has changed, the step must be counted."""
+        if self._settled:
+            self._count()
+        self._settled = True
+
+    # What the optimizer calls
+
+    def _checked(self, pop_next: bool = True) -> bool:
+        skip = bool(self._check(pop_next=pop_next))
+        if pop_next:
+            self._hold()
+            if not skip:
+                self._count()
+        return skip
+
+    def _signalled(self, do_skip: bool = True) -> None:
+        self.batches.signal(sys._getframe(1), skip=do_skip)
+        self._signal(do_skip=do_skip)
+
+    def _zeroed(self, set_to_none: bool = False) -> None:
+        self._zero_grad(set_to_none)
+        if not self._optimizer._is_last_step_skipped:
+            self._forget()
+
+    # Counting
+
+    def _hold(self) -> None:
+        """A part was clipped and added to the sum."""
+        optimizer, norm = self._optimizer, self._norm_at_first
+        if type(optimizer) in _GHOST:
+            norm = self._module.max_grad_norm
+        elif type(optimizer) not in _PER_LAYER:
+            norm = optimizer.max_grad_norm
+            if self._tests_sizes:
+                self._size += _records(self._parameter.grad_sample)
+        self._norm = max(self._norm, float(norm))
+        piled = isinstance(getattr(self._parameter, "grad_sample", None), list)
+        self._backward_passes = optimizer.accumulated_iterations if piled else 1
+        self.batches.hold(self._backward_passes)
+
+    def _pending(self) -> bool:
+        """Whether there were backward passes since gradients were cleared."""
+        return getattr(self._parameter, "grad_sample", None) is not None
+
+    def _forget(self) -> None:
+        self._norm, self._size = 0.0, 0
+        self.batches.drop()
+
+    def _count(self) -> None:
+        found = self._found = self._watched() if self._found is None else self._found
+        sampling, times, in_place = self._sampling(found)
+        noise = self._noise() / times
+        if self._declared != (noise, sampling["kind"]):
+            self._run.declare(mechanism=mechanism_of(noise), sampling=sampling)
+            self._declared = (noise, sampling["kind"])
+        tested = self._tests_sizes and sampling is found
+        self._run.step(size=self._size if tested else None)
+        self._counted(self._optimizer.noise_multiplier, self._backward_passes)
+        self.batches.taken(in_place=in_place, steps_per_pass=self._steps_per_pass)
+        self._forget()
+        self._settled = False
+
+    def _noise(self) -> float:
+        """Noise standard deviation / the norm that gradients were clipped to, rounded down."""
+        optimizer = self._optimizer
+        if hasattr(optimizer, "_adjusted_noise_multiplier"):
+            raise ValueError(_ADAPTIVE)
+        noise, norm = float(optimizer.noise_multiplier), float(optimizer.max_grad_norm)
+        return noise if self._norm <= norm else math.nextafter(noise * (norm / self._norm), 0.0)
+
+    def _sampling(self, found: dict[str, Any]) -> tuple[dict[str, Any], int, bool]:
+        """Of the next step: who joins, how often at most, and whether it has its place in a pass.
+
+        A record that may be in the sum k times moves it k times as far: the noise counts as
+        much less, and no sampling hides that.
+        """
+        batches = self.batches
+        if found["kind"] not in _BY_PASS:
+            return (full(), batches.draws, False) if batches.draws > 1 else (found, 1, True)
+        if batches.passes_touched > 1:
+            return full(), batches.passes_touched, False
+        in_place = batches.in_its_place(self._draws_of)
+        return (found if in_place else full()), 1, in_place
+
+    def _draws_of(self, place: int) -> int:
+        if place < self._steps_per_pass - 1:
+            return self._draws
+        return self._last_draws if place == self._steps_per_pass - 1 else 0
+
+    # Before the first step
+
+    def _watched(self) -> dict[str, Any]:
+        """What the loader is; the optimizer has the batches of its first step."""
+        run, loader = self._run, self._loader
+        if not self.batches.passes:
+            warnings.warn(
+                "dpledger: batches do not come from the loader of make_private. The steps are "
+                "recorded as unknown.",
+                SamplingContradicted,
+                stacklevel=2,
+            )
+            return unknown()
+        alone = loaders.inspect(loader, declared=run.sampling, dataset_size=run.dataset_size)
+        joined = self.batches.draws if alone.sampling["kind"] in _BY_PASS else 1
+        finding = run.watch(loader, accumulation=joined)
+        _refuse_shared_data(finding, loader, run)
+        self._tests_sizes &= finding.status == "declared" and run.world_size == 1
+        if finding.sampling["kind"] in _BY_PASS:
+            self._draws = joined
+            self._steps_per_pass = _steps_per_pass(finding.sampling, run)
+            rest = _steps_per_pass(alone.sampling, run) - joined * (self._steps_per_pass - 1)
+            self._last_draws = min(joined, max(1, rest))
+        return finding.sampling
+
+
+def mechanism_of(noise_multiplier: float) -> dict[str, Any]:
+    """The mechanism of a step with so much noise, which may be none."""
+    if noise_multiplier == 0:
+        return no_noise()
+    return gaussian(noise_multiplier=float(noise_multiplier))
+
+
+def _records(grad_sample: Any) -> int:
+    parts = grad_sample if isinstance(grad_sample, list) else [grad_sample]
+    return sum(len(part) for part in parts)
+
+
+def _steps_per_pass(sampling: Mapping[str, Any], run: Run) -> int:
+    whole = -(-(run.dataset_size or 1) // sampling["batch_size"])
+    return int(sampling.get("steps_per_pass", whole))
+
+
+def _refuse_unknown(optimizer: Any, module: Any) -> None:
+    kind = type(optimizer)
+    if kind not in _KNOWN:
+        reason = _ADAPTIVE if kind.__name__ == "AdaClipDPOptimizer" else ""
+        raise ValueError(f"The noise of {kind.__name__} cannot be told. {reason}".strip())
+    if "_check_skip_next_step" in vars(optimizer):
+        raise ValueError("The steps of this optimizer are counted already.")
+    if kind in _GHOST and not hasattr(module, "max_grad_norm"):
+        raise ValueError("Ghost clipping clips in the module: give attach() the module.")
+
+
+def _refuse_other_ranks(optimizer: Any, run: Run) -> None:
+    rank, world_size = getattr(optimizer, "rank", 0), getattr(optimizer, "world_size", 1)
+    if (rank, world_size) != (run.rank, run.world_size):
+        raise ValueError(
+            f"The run was started as rank {run.rank} of {run.world_size}, and "
+            f"{type(optimizer).__name__} is rank {rank} of {world_size}: wrap the model in "
+            "DifferentiallyPrivateDistributedDataParallel, and give start_run the same places."
+        )
+    if world_size > 1 and run.mode != "observe" and run._broadcast is None:
+        raise ValueError("Give start_run broadcast=dpledger_client.opacus.broadcast.")
+
+
+def _refuse_shared_data(finding: loaders.Finding, loader: Any, run: Run) -> None:
+    """A record must not be drawn by several ranks, or by coins that several ranks flip."""
+    if run.world_size == 1 or finding.status == "declared":
+        return
+    if not {"num_replicas", "num_processes"} & finding.seen.keys():
+        raise ValueError(
+            "The loader of each rank goes through all the data, and a record may be in a step "
+            "once for each: take a DistributedSampler."
+        )
+    if finding.sampling["kind"] != "poisson":
+        return
+    generator = getattr(loader.batch_sampler, "generator", None) or torch.default_generator
+    digests: list[Any] = [None] * run.world_size
+    digest = hashlib.sha256(str(generator.initial_seed()).encode()).digest()
+    torch.distributed.all_gather_object(digests, digest)
+    if len(set(digests)) < run.world_size:
+        raise ValueError(
+            "Ranks draw their batches from the same seed, each the same places of its share, and "
+            "that is not Poisson sampling: give each rank a seed of its own."
+        )

@@ -1,0 +1,118 @@
+"""A loader against a declaration: whose word counts."""
+
+from typing import Any
+
+import pytest
+from dpledger_client import (
+    balls_and_bins,
+    cyclic,
+    full,
+    loaders,
+    non_uniform,
+    poisson,
+    shuffle,
+    truncated_poisson,
+    unknown,
+)
+
+from tests.client.loader_classes import (
+    BATCH,
+    COINS,
+    EACH_PASS,
+    RATE,
+    SHUFFLED,
+    SIZE,
+    Sequential,
+    Uniform,
+    Weighted,
+    batches,
+    data,
+    distributed,
+    found,
+    loader,
+    random,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("what", "declared"),
+    [
+        (SHUFFLED, {"kind": "shuffle", "batch_size": BATCH, "reshuffle": "each_pass",
+                    "steps_per_pass": 235}),
+        (COINS, poisson(sampling_probability=RATE)),
+        (COINS, poisson(expected_batch_size=SIZE / 235)),
+    ],
+)  # fmt: skip
+def test_a_declaration_that_is_found_is_detected(what: Any, declared: Any) -> None:
+    finding = loaders.inspect(what, declared=declared, dataset_size=SIZE)
+    assert (finding.status, finding.declared) == ("detected", declared)
+    assert finding.sampling == found(what)
+
+
+@pytest.mark.parametrize(
+    ("what", "declared"),
+    [
+        (SHUFFLED, full()),
+        (SHUFFLED, unknown()),
+        (SHUFFLED, cyclic(batch_size=BATCH)),
+        (SHUFFLED, shuffle(batch_size=BATCH, reshuffle="once")),
+        (SHUFFLED, shuffle(batch_size=BATCH, steps_per_pass=100)),  # the loop may break off
+        (COINS, full()),
+        (COINS, poisson(sampling_probability=256 / SIZE)),
+        (COINS, poisson(expected_batch_size=256)),
+        (loader(batches(Weighted(weights=[1.0, 1.0], num_samples=1, replacement=True), size=1)),
+         non_uniform(max_weight=0.6)),
+    ],
+)  # fmt: skip
+def test_a_dearer_declaration_is_kept(what: Any, declared: Any) -> None:
+    finding = loaders.inspect(what, declared=declared, dataset_size=SIZE)
+    assert (finding.status, finding.sampling) == ("declared", declared)
+    assert "Kept as declared" in finding.reason
+
+
+@pytest.mark.parametrize(
+    ("what", "declared"),
+    [
+        (SHUFFLED, poisson(sampling_probability=256 / SIZE)),
+        (SHUFFLED, poisson(sampling_probability=1.0)),
+        (SHUFFLED, balls_and_bins(steps_per_pass=235)),
+        (SHUFFLED, shuffle(batch_size=128)),
+        (SHUFFLED, shuffle(batch_size=512, steps_per_pass=100)),
+        (loader(batches(random(), drop_last=True)), EACH_PASS),  # a pass believed to be longer
+        (loader(batches(Sequential(data_source=data()))), EACH_PASS),
+        (loader(batches(distributed(shuffle=False), size=64)), EACH_PASS),
+        (loader(batches(distributed(30_000), size=64), of=data(30_000)),
+         shuffle(batch_size=BATCH, steps_per_pass=118)),  # always the same half
+        (COINS, poisson(sampling_probability=RATE * 0.99)),
+        (COINS, truncated_poisson(sampling_probability=RATE, max_batch_size=256)),
+        (COINS, EACH_PASS),
+        (loader(batches(Weighted(weights=[1.0, 1.0], num_samples=1, replacement=True), size=1)),
+         non_uniform(max_weight=0.4)),
+    ],
+)  # fmt: skip
+def test_another_declaration_is_contradicted_and_what_was_found_counts(
+    what: Any, declared: Any
+) -> None:
+    finding = loaders.inspect(what, declared=declared, dataset_size=SIZE)
+    assert (finding.status, finding.declared) == ("contradicted", declared)
+    assert finding.sampling == found(what)
+
+
+def test_a_rate_of_another_size_is_contradicted() -> None:
+    fewer = loader(Uniform(num_samples=1000, sample_rate=0.1), of=data(1000))
+    told = loaders.inspect(fewer, declared=poisson(expected_batch_size=100), dataset_size=2000)
+    assert (told.status, told.sampling) == ("contradicted", poisson(sampling_probability=0.1))
+    assert "as many records" in told.reason
+    assert "1000" not in told.reason  # the length may be private
+    same = loaders.inspect(fewer, declared=poisson(sampling_probability=0.1), dataset_size=2000)
+    assert same.status == "detected"
+    assert "as many records" in same.reason
+
+
+def test_more_records_than_the_dataset_has_are_not_passes_over_it() -> None:
+    assert found(SHUFFLED, 1000) == unknown()
+
+
+def test_draws_with_replacement_need_the_true_size() -> None:
+    with pytest.raises(ValueError, match="number of records"):
+        found(loader(batches(random(replacement=True))), SIZE + 1)

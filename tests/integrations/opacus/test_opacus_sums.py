@@ -1,0 +1,158 @@
+"""Several batches in one step, and passes that do not end where they should."""
+
+import secrets
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dpledger_client import Client, Run, SamplingContradicted, Unavailable
+from dpledger_client.opacus import LedgerAccountant
+from opacus_loops import (
+    BATCH,
+    RECORDS,
+    WARNINGS,
+    Counter,
+    data,
+    equal,
+    events,
+    pile,
+    prepared,
+    step,
+    train,
+    weights,
+)
+from torch.utils.data import DataLoader
+
+pytestmark = [pytest.mark.filterwarnings(warning) for warning in WARNINGS]
+RATE = {"kind": "poisson", "sampling_probability": BATCH / RECORDS}
+FULL = {"kind": "full"}
+Dataset = Callable[..., str]
+
+
+@pytest.fixture
+def run(client: Client, dataset: Dataset, spool: Path) -> Iterator[Run]:
+    name = dataset(dataset_size=RECORDS)
+    with client.start_run(f"run-{secrets.token_hex(4)}", name, delta=1e-5) as run:
+        yield run
+
+
+@pytest.fixture
+def observed(client: Client, dataset: Dataset, spool: Path) -> Iterator[Run]:
+    """A run that may take steps for which no bound is accepted."""
+    name = dataset(dataset_size=RECORDS, relation="replace_special")
+    with client.start_run(f"run-{secrets.token_hex(4)}", name, delta=1e-5, mode="observe") as run:
+        yield run
+
+
+def shuffled(batch_size: int, **more: int) -> dict[str, Any]:
+    return {"kind": "shuffle", "batch_size": batch_size, "reshuffle": "each_pass", **more}
+
+
+def test_poisson_batches_that_are_summed_by_hand_hide_nobody(client: Client, run: Run) -> None:
+    job = prepared(accountant=LedgerAccountant(run))
+    counter = Counter(job)
+    for number, (images, labels) in enumerate(job.loader):
+        job.optimizer.signal_skip_step(do_skip=number % 2 == 0)
+        step(job, images, labels)
+    assert counter.steps == run.next_step == 5
+    # Opacus counts them as one batch each: (1.0, 0.1, 5). A record may be in both.
+    assert job.engine.accountant.history == [(1.0, 0.1, 5)]
+    assert events(client, run) == [(5, 0.5, FULL)]
+
+
+def test_backward_passes_that_pile_up_are_draws(client: Client, run: Run) -> None:
+    job = prepared(accountant=LedgerAccountant(run))
+    job.model.allow_grad_accumulation()
+    pile(job, 5)
+    assert events(client, run) == [(2, 0.2, FULL)]
+
+
+def test_shuffled_batches_that_pile_up_are_one_batch(client: Client, observed: Run) -> None:
+    alone = prepared(poisson_sampling=False)
+    pile(alone, 4)  # 4, 4 and the last 2 of a pass
+    pile(alone, 4)
+    job = prepared(accountant=LedgerAccountant(observed), poisson_sampling=False)
+    counter = Counter(job)
+    pile(job, 4)
+    pile(job, 4)
+    assert counter.steps == observed.next_step == 6
+    assert equal(weights(alone), weights(job))
+    assert events(client, observed) == [(6, 1.0, shuffled(160, steps_per_pass=3))]
+
+
+def test_a_step_that_reaches_into_the_next_pass_hides_nobody(client: Client, observed: Run) -> None:
+    job = prepared(accountant=LedgerAccountant(observed), poisson_sampling=False)
+    job.optimizer.zero_grad()
+    number = 0
+    for _ in range(2):
+        for images, labels in job.loader:
+            number += 1
+            job.criterion(job.model(images), labels).backward()
+            if number % 4 == 0:
+                job.optimizer.step()
+                job.optimizer.zero_grad()
+    # Batches 9 to 12 are of two passes, and the steps after them begin in the middle of one.
+    whole = shuffled(160, steps_per_pass=3)
+    assert events(client, observed) == [(2, 1.0, whole), (1, 0.5, FULL), (2, 1.0, FULL)]
+
+
+def test_a_pass_after_one_that_was_broken_off_is_not_taken_for_its_rest(
+    client: Client, observed: Run
+) -> None:
+    job = prepared(accountant=LedgerAccountant(observed), poisson_sampling=False)
+    for stop in (10, 4, 10, 10):
+        for number, (images, labels) in enumerate(job.loader):
+            if number == stop:
+                break
+            step(job, images, labels)
+    whole = shuffled(BATCH, steps_per_pass=10)
+    assert events(client, observed) == [(14, 1.0, whole), (10, 1.0, FULL), (10, 1.0, whole)]
+
+
+def test_a_pass_that_goes_on_beyond_its_declared_end_hides_nobody(
+    client: Client, observed: Run
+) -> None:
+    early = shuffled(BATCH, steps_per_pass=6)
+    observed.declare(sampling=early)
+    job = prepared(accountant=LedgerAccountant(observed), poisson_sampling=False)
+    for stop in (6, 6, 10, 6):
+        for number, (images, labels) in enumerate(job.loader):
+            if number == stop:
+                break
+            step(job, images, labels)
+    assert events(client, observed) == [(18, 1.0, early), (4, 1.0, FULL), (6, 1.0, early)]
+
+
+def test_gradients_that_are_cleared_are_in_no_step(
+    client: Client, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = prepared(accountant=LedgerAccountant(run))
+    with monkeypatch.context() as away:
+        away.setattr(run, "step", unavailable)
+        with pytest.raises(Unavailable):
+            train(job)
+    train(job)  # which clears them first
+    assert events(client, run) == [(10, 1.0, RATE)]
+
+
+def unavailable(**_: Any) -> None:
+    raise Unavailable({"title": "The service did not answer"}, 0)
+
+
+def test_a_step_that_was_not_counted_before_its_noise_is_counted_before_its_weights(
+    client: Client, run: Run
+) -> None:
+    job = prepared(accountant=LedgerAccountant(run))
+    del job.optimizer._check_skip_next_step  # somebody took the guard away
+    counter = Counter(job)
+    train(job)
+    assert counter.steps == run.next_step == 10
+    assert events(client, run) == [(10, 1.0, RATE)]
+
+
+def test_a_loop_over_another_loader_is_noticed(client: Client, run: Run) -> None:
+    job = prepared(accountant=LedgerAccountant(run))
+    with pytest.warns(SamplingContradicted, match="do not come from the loader"):
+        train(job, loader=DataLoader(data(), batch_size=BATCH, shuffle=True))
+    assert events(client, run) == [(10, 1.0, {"kind": "unknown"})]
