@@ -1,6 +1,7 @@
 """A client for the examples: of a running service, or of one that lives as long as they do."""
 
 import math
+import os
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -48,6 +49,8 @@ def _temporary() -> Iterator[Client]:
         running_service(Path(folder)) as url,
         Client(url, timeout_seconds=TIMEOUT_SECONDS, transport=transport) as client,
     ):
+        # Spools of a service that is gone would be of no use to anybody.
+        os.environ["DPLEDGER_SPOOL"] = folder
         yield client
 
 

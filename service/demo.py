@@ -152,19 +152,29 @@ def noisy_gradient(
     return np.asarray((total + noise) / BATCH_SIZE)
 
 
-def train(client: "Client", scheme: Scheme, digits: Digits, progress: Progress) -> Outcome:
+def train(
+    client: "Client", scheme: Scheme, digits: Digits, progress: Progress, folder: Path
+) -> Outcome:
     """DP-SGD on softmax regression; every optimizer step goes into the ledger."""
     from dpledger_client import gaussian
 
     rng = np.random.default_rng(SEED)
     weights = np.zeros((digits.train_images.shape[1], CLASSES))
-    mechanism = gaussian(noise_multiplier=NOISE_MULTIPLIER)
     task = progress.add_task(scheme.title, total=STEPS, epsilon=0.0)
-    with client.start_run(scheme.run, DATASET, delta=DELTA, flush_steps=STEPS_PER_PASS) as run:
+    with client.start_run(
+        scheme.run,
+        DATASET,
+        mode="observe",  # the dataset has no budget, so nothing needs to be asked for
+        mechanism=gaussian(noise_multiplier=NOISE_MULTIPLIER),
+        sampling=scheme.sampling,
+        delta=DELTA,
+        spool=folder,
+        flush_steps=STEPS_PER_PASS,
+    ) as run:
         for batch in scheme.batches(rng):
+            run.step()  # counted before it is taken
             images, labels = digits.train_images[batch], digits.train_labels[batch]
             weights -= LEARNING_RATE * noisy_gradient(weights, images, labels, rng)
-            run.step(mechanism=mechanism, sampling=scheme.sampling)
             progress.update(task, advance=1, epsilon=run.epsilon or 0.0)
         guarantee = run.guarantee()
         progress.update(task, epsilon=guarantee["epsilon"])
@@ -275,7 +285,7 @@ def show(outcomes: list[Outcome], composed: float) -> None:
     )
 
 
-def _demonstrate(url: str, digits: Digits) -> None:
+def _demonstrate(url: str, digits: Digits, folder: Path) -> None:
     import httpx
     from dpledger_client import Client, poisson, shuffle
 
@@ -303,7 +313,7 @@ def _demonstrate(url: str, digits: Digits) -> None:
             neighboring_relation="replace_special",
             privacy_unit="one image",
         )
-        outcomes = [train(client, scheme, digits, progress) for scheme in schemes]
+        outcomes = [train(client, scheme, digits, progress, folder) for scheme in schemes]
         composed = client.dataset_guarantee(DATASET, delta=DELTA)["epsilon"]
         ledger = client.ledger(schemes[0].run)
     show(outcomes, composed)
@@ -345,7 +355,7 @@ def _run() -> int:
     with TemporaryDirectory(prefix="dpledger-demo-") as folder:
         try:
             with running_service(Path(folder)) as url:
-                _demonstrate(url, digits)
+                _demonstrate(url, digits, Path(folder))
         except (DemoError, dpledger_client.DPLedgerError) as error:
             _err.print(str(error), markup=False, highlight=False, soft_wrap=True)
             return EXIT_FAILED

@@ -40,25 +40,32 @@ class Span:
 
 
 class Buffer:
-    """The steps of a branch from the first one that waits. Its owner holds a lock around it."""
+    """The steps of a branch from the first one that waits. Its owner holds a lock around it.
+
+    Each change is one assignment: an interrupt from the keyboard finds it made, or not made.
+    """
 
     def __init__(self, next_step: int) -> None:
-        self.next_step = next_step  # the number the next appended step gets
+        self._dropped = next_step  # steps below it do not wait any more
         self._spans: deque[Span] = deque()
 
     @property
     def first_step(self) -> int:
         """The first step that waits; `next_step` when none does."""
-        return self._spans[0].first_step if self._spans else self.next_step
+        return self._spans[0].first_step if self._spans else self._dropped
+
+    @property
+    def next_step(self) -> int:
+        """The number the next appended step gets."""
+        return self._spans[-1].end if self._spans else self._dropped
 
     def append(self, content: str, steps: int) -> None:
         """Number and keep some equal steps; adjacent equal ones become one span."""
-        if self._spans and self._spans[-1].content == content:
-            last = self._spans.pop()
-            self._spans.append(Span(last.first_step, last.steps + steps, content))
+        last = self._spans[-1] if self._spans else None
+        if last is not None and last.content == content:
+            self._spans[-1] = Span(last.first_step, last.steps + steps, content)
         else:
             self._spans.append(Span(self.next_step, steps, content))
-        self.next_step += steps
 
     def first(self, spans_max: int) -> list[Span]:
         """The first spans that wait."""
@@ -67,7 +74,8 @@ class Buffer:
     def drop(self, *, before: int) -> None:
         """Forget the steps below a number; a span that grew meanwhile keeps its rest."""
         while self._spans and self._spans[0].end <= before:
+            self._dropped = self._spans[0].end
             self._spans.popleft()
         if self._spans and self._spans[0].first_step < before:
-            grown = self._spans.popleft()
-            self._spans.appendleft(Span(before, grown.end - before, grown.content))
+            grown = self._spans[0]
+            self._spans[0] = Span(before, grown.end - before, grown.content)

@@ -4,19 +4,32 @@ Nothing is ever taken back: steps that ran after the checkpoint stay counted, an
 goes on from it writes to a branch of its own.
 """
 
+import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from dpledger_client.buffer import Span
 from dpledger_client.errors import Conflict, Unavailable
 from dpledger_client.outbox import LOG, Opening, new_writer
-from dpledger_client.spool import SUFFIX, is_locked, read
-from dpledger_client.sync import sync
+from dpledger_client.spool import SUFFIX, SpoolError, is_locked, read
+from dpledger_client.sync import Synced, sync_all
 from dpledger_client.transport import Transport
 
 FORMAT: Final = "dpledger-run/1"
+_NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+
+
+def name_of(text: str) -> str:
+    """A name as the contract has it: any other could mean another path.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if not _NAME.fullmatch(text):
+        raise ValueError("A name must match [a-z0-9][a-z0-9._-]{0,62}.")
+    return text
 
 
 def token(opening: Opening, next_step: int, unsent: list[Span]) -> dict[str, Any]:
@@ -57,6 +70,12 @@ def checked(state: Any) -> Mapping[str, Any]:
     for name, kind in wanted.items():
         if not isinstance(state.get(name), kind):
             raise ValueError(f"state lacks {name}, or it is not of type {kind.__name__}.")
+    for name in ("run", "dataset", "branch"):  # they become part of paths
+        name_of(state[name])
+    if isinstance(state["next_step"], bool) or not state["next_step"] >= 0:
+        raise ValueError("state has a next_step that is no number of steps.")
+    if not all(isinstance(event, Mapping) for event in state["unsent"]):
+        raise ValueError("state has something in unsent that is no event.")
     return state
 
 
@@ -117,12 +136,37 @@ def opening_of(state: Mapping[str, Any]) -> Opening:
 
 
 def _sync_what_was_left(transport: Transport, state: Mapping[str, Any], folder: Path) -> None:
-    """Send what an earlier process left of the branch in the spools of this machine."""
-    for path in sorted(folder.glob(f"{state['run']}.{state['branch']}.*{SUFFIX}")):
-        if is_locked(path):
+    """Send what earlier processes left of the run in the spools of this machine.
+
+    Of all its branches: who was killed before the first checkpoint of its own left no state.
+    """
+    for result in sync_all(transport, list(_left(state, folder))):
+        match result:
+            case Synced():
+                LOG.info("dpledger: sent what an earlier process left in %s", result.path)
+            case _, Unavailable() as error:
+                raise error
+            case path, error:
+                LOG.warning("dpledger: %s is left to be sent: %s", path, error)
+
+
+def _left(state: Mapping[str, Any], folder: Path) -> Iterator[Path]:
+    """The spools of a run that nobody writes to.
+
+    Raises:
+        Conflict: somebody writes to the branch of the state.
+    """
+    for path in sorted(folder.glob(f"{state['run']}.*{SUFFIX}")):
+        try:
+            contents = read(path)
+        except SpoolError as error:
+            LOG.warning("dpledger: %s is left to be sent: %s", path, error)
+            continue
+        opening = Opening.of(contents.header)
+        if contents.closed or opening.run_name != state["run"]:  # a name may have dots
+            continue
+        if not is_locked(path):
+            yield path
+        elif opening.branch_name == state["branch"]:
             title = f"Another process still writes to branch {state['branch']}; its spool is {path}"
             raise Conflict({"title": title}, 0)
-        if read(path).closed:
-            continue
-        LOG.info("dpledger: sending what an earlier process left in %s", path)
-        sync(transport, path)

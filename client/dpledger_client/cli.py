@@ -83,7 +83,8 @@ def _show(given: argparse.Namespace) -> int:
 
 
 def _paths(given: argparse.Namespace) -> list[Path]:
-    return list(given.spools) or [folder(None)]
+    usual = folder(None)
+    return list(given.spools) or ([usual] if usual.exists() else [])  # nobody has trained here
 
 
 def _told(result: Synced) -> str:

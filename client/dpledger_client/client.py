@@ -1,16 +1,15 @@
 """A service seen from a trainer, a script or a notebook."""
 
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
-
-import httpx
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from dpledger_client import checkpoints, ranks
 from dpledger_client import spool as spools
+from dpledger_client.checkpoints import name_of
+from dpledger_client.declaration import count_of
 from dpledger_client.errors import Unavailable
 from dpledger_client.journal import MODES, Journal, Mode
 from dpledger_client.outbox import Opening, new_writer
@@ -19,11 +18,13 @@ from dpledger_client.run import Run
 from dpledger_client.sync import Synced, sync_all
 from dpledger_client.transport import Transport
 
+if TYPE_CHECKING:
+    import httpx
+
 DEFAULT_URL: Final = "http://127.0.0.1:8000"
 FLUSH_STEPS: Final = 100
 FLUSH_SECONDS: Final = 5.0
 WAIT_SECONDS: Final = 300.0
-_NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 
 
 class Client:
@@ -51,7 +52,7 @@ class Client:
         *,
         timeout_seconds: float = 10.0,
         retries: int = 5,
-        transport: httpx.BaseTransport | None = None,
+        transport: "httpx.BaseTransport | None" = None,
     ) -> None:
         self._transport = Transport(
             base_url or os.environ.get("DPLEDGER_URL") or DEFAULT_URL,
@@ -188,13 +189,18 @@ class Client:
             Unavailable: the service is away, and steps are more than observed.
             ValueError: an argument is out of range.
         """
+        if mode not in MODES:
+            raise ValueError(f"mode must be one of {', '.join(MODES)}.")
+        if lease_steps is not None:
+            lease_steps = count_of(lease_steps)
+        name, dataset = name_of(name), name_of(dataset)
         rank, world_size = ranks.place(rank, world_size)
         folder, observed = spools.folder(spool), mode == "observe"
         if state is None:
             registered = {
-                "name": _checked(name),
+                "name": name,
                 "writer": new_writer(),
-                "dataset": _checked(dataset),
+                "dataset": dataset,
                 "delta": delta,
                 "release": release,
                 "assumptions": assumptions,
@@ -238,11 +244,6 @@ class Client:
         wait_seconds: float,
         **options: Any,
     ) -> Run:
-        if mode not in MODES:
-            raise ValueError(f"mode must be one of {', '.join(MODES)}.")
-        if lease_steps is not None and not lease_steps >= 1:
-            raise ValueError("lease_steps must be at least 1.")
-
         def open_journal(opening: Opening) -> Journal:
             return Journal(
                 self._transport,
@@ -371,15 +372,8 @@ class Client:
         self.close()
 
 
-def _checked(name: str) -> str:
-    # The name becomes part of a path, where the service could not tell what was meant.
-    if not _NAME.fullmatch(name):
-        raise ValueError("A name must match [a-z0-9][a-z0-9._-]{0,62}.")
-    return name
-
-
 def _path(noun: str, name: str, rest: str = "") -> str:
-    return f"/v1/{noun}/{_checked(name)}{rest}"
+    return f"/v1/{noun}/{name_of(name)}{rest}"
 
 
 def start_run(name: str, dataset: str, **options: Any) -> Run:

@@ -1,11 +1,24 @@
 """What the steps of a run are, unless a step says otherwise."""
 
 from collections.abc import Mapping
+from operator import index
 from typing import Any
 
 from dpledger_client.buffer import content_of
 
 Fields = Mapping[str, Any]
+
+
+def count_of(steps: int) -> int:
+    """A number of steps as JSON has it, whatever library it came from.
+
+    Raises:
+        ValueError: it is below 1.
+        TypeError: it is a fraction.
+    """
+    if not steps >= 1:
+        raise ValueError("A number of steps must be at least 1.")
+    return int(index(steps))
 
 
 class Declaration:

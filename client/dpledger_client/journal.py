@@ -9,14 +9,14 @@ import json
 import os
 import random
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from threading import Event, Thread
-from time import monotonic
+from threading import TIMEOUT_MAX, Event, Thread
+from time import monotonic, sleep
 from typing import Any, Final, Literal
 
 from dpledger_client.buffer import Span
-from dpledger_client.errors import DPLedgerError, RunFinished, Unavailable
+from dpledger_client.errors import Conflict, DPLedgerError, RunFinished, Unavailable
 from dpledger_client.leases import Leases
 from dpledger_client.outbox import LOG, Opening, Outbox
 from dpledger_client.spool import SUFFIX, Spool
@@ -25,6 +25,7 @@ from dpledger_client.transport import Transport
 Mode = Literal["leased", "strict", "observe"]
 MODES: Final = ("leased", "strict", "observe")
 EVERY_STEP: Final = 2**62  # a horizon that no training reaches
+WAIT_SECONDS: Final = 1.0  # between the attempts of a step that waits for an answer
 PAUSE_SECONDS_MAX: Final = 30.0  # between attempts to send in the background
 LEAVING_RETRIES: Final = 1  # when a process ends; the spool has what is left
 _JITTER: Final = random.SystemRandom()  # a trainer's seeded numbers must not depend on the network
@@ -46,16 +47,18 @@ class Journal:
         wait_seconds: float,
     ) -> None:
         self.mode: Mode = mode
+        self.opening = opening
         name = f"{opening.run_name}.{opening.branch_name}.{_token(opening)[:8]}{SUFFIX}"
         self.spool: Final = Spool(folder / name, {"mode": mode, **opening.header()})
         self.outbox: Final = Outbox(transport, opening, self.spool)
         self.ended: str | None = None
-        self.trouble: DPLedgerError | None = None  # why the last attempt to send failed
+        self.trouble: Exception | None = None  # why the last attempt to send failed
         self._leases: Final = Leases(self.outbox, lease_steps)
         self._flush_steps = flush_steps
-        self._flush_seconds = flush_seconds
+        self._flush_seconds = min(flush_seconds, TIMEOUT_MAX)
         self._wait_seconds = wait_seconds
         self._charged = opening.first_step  # strict: steps below it were charged
+        self._charged_as: str | None = None
         self._what: str | None = None  # the last content that the spool was told
         self._process = os.getpid()
         self._wake, self._stop = Event(), Event()
@@ -64,7 +67,7 @@ class Journal:
     @property
     def next_step(self) -> int:
         """The number that the next step gets."""
-        return self.outbox.buffer.next_step
+        return self.outbox.next_step
 
     @property
     def path(self) -> Path | None:
@@ -83,6 +86,7 @@ class Journal:
 
     def tell(self, what: str, body: Mapping[str, Any]) -> None:
         """Keep something else to be told after the steps so far."""
+        self._require_process()
         self.outbox.tell(what, body)
 
     def open(self) -> None:
@@ -98,11 +102,11 @@ class Journal:
                 self.mode = "strict"  # its plan is reserved as a whole, and leaving it is asked for
         except Unavailable as error:
             if self.mode != "observe":
-                self._discard()
+                self.spool.discard()
                 raise
             LOG.warning("dpledger: no service yet, so steps wait in %s: %s", self.spool.path, error)
-        except DPLedgerError:
-            self._discard()
+        except BaseException:  # nothing was opened and no step taken: leave no spool behind
+            self.spool.discard()
             raise
         self._thread.start()
         atexit.register(self.leave)
@@ -120,6 +124,9 @@ class Journal:
         if self.mode == "observe":
             return EVERY_STEP
         if self.mode == "strict":
+            if first < self._charged and content != self._charged_as:
+                what = f"Steps {first} to {self._charged - 1} were charged as something else"
+                raise Conflict({"title": what, "detail": "count them as that before others"}, 0)
             if first + steps > self._charged:
                 self._patiently(lambda: self._charge(Span(first, steps, content)))
             return self._charged
@@ -139,11 +146,10 @@ class Journal:
             self.spool.append(b'{"what": %b}\n' % content.encode())
             self._what = content
         self.spool.append(b"%d\n" % first if steps == 1 else b"[%d, %d]\n" % (first, steps))
-        self.outbox.append(content, steps)
+        waiting = self.outbox.append(content, steps)
         if self.mode == "strict":
-            with self.outbox.state:
-                self.outbox.buffer.drop(before=self._charged)
-        elif not self._wake.is_set() and self._is_due(content, first + steps):
+            self.outbox.forget(before=self._charged)
+        elif not self._wake.is_set() and self._is_due(content, first + steps, waiting):
             self._wake.set()
 
     def flush(self) -> None:
@@ -152,6 +158,7 @@ class Journal:
         Raises:
             DPLedgerError: it could not be sent; it is kept.
         """
+        self._require_process()
         self.outbox.send()
 
     def end(self, state: str, *, retries: int | None = None) -> None:
@@ -160,6 +167,7 @@ class Journal:
         Raises:
             DPLedgerError: it could not be sent; the spool has it.
         """
+        self._require_process()
         if self.ended is None:
             self.ended = state
             self.outbox.note({"end": state})
@@ -179,54 +187,54 @@ class Journal:
         with self.outbox.sending:
             self.spool.close()
 
-    def leave(self) -> None:
-        """The process ends in good order, though nobody ended the run."""
+    def leave(self, state: str = "left") -> None:
+        """End as well as can be: the process ends, or training goes on on another branch."""
         if os.getpid() != self._process:
             return  # a fork of the trainer knows nothing about its later steps
         try:
-            self.end("left", retries=LEAVING_RETRIES)
+            self.end(state, retries=LEAVING_RETRIES)
         except (DPLedgerError, OSError) as error:
             LOG.warning("dpledger: steps wait in %s: %s", self.spool.path, error)
             self.close(complete=False)
         else:
             self.close(complete=True)
 
-    def _discard(self) -> None:
-        """Nothing was opened and no step taken: leave no spool behind."""
-        self._stop.set()
-        self.spool.close()
-        self.spool.path.unlink(missing_ok=True)
-
     def _require_open(self) -> None:
         require_open(self.ended)
-        if os.getpid() != self._process:
-            raise DPLedgerError(
-                {"title": "Steps are counted by the process that opened the run"}, 0
-            )
+        self._require_process()
 
-    def _is_due(self, content: str, next_step: int) -> bool:
-        if next_step - self.outbox.buffer.first_step >= self._flush_steps:
+    def _require_process(self) -> None:
+        """A fork knows nothing of the trainer's later steps: it must not end or return anything."""
+        if os.getpid() != self._process:
+            raise DPLedgerError({"title": "A run is used by the process that opened it"}, 0)
+
+    def _is_due(self, content: str, next_step: int, waiting: int) -> bool:
+        if waiting >= self._flush_steps:
             return True
         return self.mode == "leased" and self._leases.ahead(content, next_step)
 
-    def _patiently(self, ask: Any) -> None:
+    def _patiently(self, ask: Callable[[], None]) -> None:
         """Ask until there is an answer, or the step has waited long enough."""
-        end = monotonic() + self._wait_seconds
+        end, told = monotonic() + self._wait_seconds, False
         while True:
             try:
                 with self.outbox.sending:
                     self.outbox.open()
                     ask()
             except Unavailable:
-                if monotonic() >= end:
+                if not monotonic() < end:
                     raise
-                LOG.warning("dpledger: a step waits for the service to answer")
+                if not told:
+                    LOG.warning("dpledger: a step waits for the service to answer")
+                told = True
+                sleep(_JITTER.uniform(WAIT_SECONDS / 2, WAIT_SECONDS))
             else:
                 return
 
     def _charge(self, span: Span) -> None:
         self.outbox.send_held()
         self.outbox.post([span], "charge")
+        self._charged_as = span.content  # first: an interrupt between the two admits nothing
         self._charged = span.end
 
     def _work(self) -> None:
@@ -237,11 +245,12 @@ class Journal:
             self._wake.clear()
             try:
                 self._send_ahead()
-            except (DPLedgerError, OSError) as error:
+            except Exception as error:  # a fault of any kind must not end the sending
                 failures += 1
                 self._troubled(error)
                 pause = min(PAUSE_SECONDS_MAX, 0.25 * 2.0 ** min(failures, 10))
                 self._stop.wait(_JITTER.uniform(pause / 2, pause))
+                self._wake.set()  # try again, whether or not steps come
             else:
                 failures, self.trouble = 0, None
 
@@ -249,17 +258,16 @@ class Journal:
         with self.outbox.sending:
             if self._stop.is_set() or self.ended is not None:
                 return
-            leases, next_step = self._leases, self.next_step
-            if self.mode == "leased" and leases.ahead(leases.content or "", next_step):
-                self.outbox.open(retries=0)
-                leases.extend(next_step, retries=0)
             if not self.outbox.is_empty:
                 self.outbox.send_held(retries=0)
+            leases, next_step = self._leases, self.next_step
+            if self.mode == "leased" and leases.ahead(leases.content or "", next_step):
+                leases.extend(next_step, retries=0)
 
-    def _troubled(self, error: DPLedgerError | OSError) -> None:
+    def _troubled(self, error: Exception) -> None:
         if str(error) != str(self.trouble):  # once, however often it is tried
             LOG.warning("dpledger: steps wait in %s: %s", self.spool.path, error)
-        self.trouble = error if isinstance(error, DPLedgerError) else None
+        self.trouble = error
 
 
 def require_open(ended: str | None) -> None:

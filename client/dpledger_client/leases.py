@@ -15,8 +15,11 @@ from dpledger_client.errors import (
     BudgetExhausted,
     Conflict,
     DPLedgerError,
+    InvalidRequest,
     NotFound,
-    Unavailable,
+    OutOfSequence,
+    RunFinished,
+    UnsupportedEvent,
 )
 from dpledger_client.outbox import LOG, Outbox
 
@@ -29,13 +32,23 @@ LEASES_MAX: Final = 64  # open at once; the service takes 256 of a branch
 TRIES: Final = 4  # to get what still fits, while others take of the same budget
 
 
+# A reservation that was refused so was not made, nor will be: a name that is known is answered.
+_REFUSED: Final = (
+    BudgetExhausted,
+    Conflict,
+    InvalidRequest,
+    OutOfSequence,
+    RunFinished,
+    UnsupportedEvent,
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A reservation that was granted, or whose answer was lost."""
+    """A reservation that was granted."""
 
     name: str
-    first_step: int
-    end: int
+    end: int  # the first step after it
 
 
 class Leases:
@@ -66,12 +79,17 @@ class Leases:
             DPLedgerError: any other refusal, or the service is away.
         """
         if content != self.content:
-            self.give_back(first_step, retries=retries)
-            self.content = content
+            self._begin(content, first_step, retries)
         self._settle(retries)
         wanted = first_step + steps - self.end
         if wanted > 0:
-            self._reserve(wanted, self._more(first_step, wanted), retries)
+            try:
+                self._reserve(wanted, self._more(first_step, wanted), retries)
+            except OutOfSequence as error:  # an admin voided a lease: nothing holds what follows
+                LOG.warning("dpledger: leases are taken anew from step %d: %s", first_step, error)
+                self._outbox.send_held(retries=retries)
+                self._begin(content, first_step, retries)
+                self._reserve(steps, self._more(first_step, steps), retries)
 
     def extend(self, next_step: int, *, retries: int | None) -> None:
         """Get more admitted before it is needed; less if no more fits."""
@@ -83,11 +101,13 @@ class Leases:
 
     def give_back(self, next_step: int, *, retries: int | None) -> None:
         """Attest that no step from `next_step` on ran under any lease: the rest returns."""
+        # First of all nothing is admitted: this may end half-way, and is then done again.
+        self.content = None
+        self._settle(retries)
         while self._open:
             self.release(self._open[-1].name, next_step - 1, retries=retries)
             self._open.pop()
-        self._asked = None
-        self.end, self.content, self._narrow = next_step, None, False
+        self.end, self._narrow = next_step, False
 
     def release(self, name: str, last_step: int, *, retries: int | None) -> None:
         """Return what a lease holds beyond a step, if it was ever granted."""
@@ -96,8 +116,13 @@ class Leases:
             self._outbox.transport.post(path, {"last_step": last_step}, retries=retries)
         except NotFound:
             LOG.debug("dpledger: lease %s was never granted", name)
-        except Conflict as error:
-            LOG.warning("dpledger: lease %s could not be released: %s", name, error)
+        except Conflict as error:  # it was returned before, or an admin voided it
+            LOG.info("dpledger: lease %s could not be released: %s", name, error)
+
+    def _begin(self, content: str, first_step: int, retries: int | None) -> None:
+        """Take leases for something else, or anew."""
+        self.give_back(first_step, retries=retries)
+        self.content = content
 
     def _more(self, next_step: int, wanted: int) -> int:
         """How many steps to ask for: enough for a while at the present speed."""
@@ -113,6 +138,7 @@ class Leases:
         if len(self._open) >= LEASES_MAX:
             self._outbox.send_held(retries=retries)
             self._open = [one for one in self._open if one.end > self._outbox.buffer.first_step]
+        self._narrow = False
         for _ in range(TRIES):
             try:
                 self._ask(steps, retries)
@@ -131,29 +157,33 @@ class Leases:
         event: dict[str, Any] = {"first_step": self.end, "steps": steps, **what}
         if self._outbox.spool is not None:
             self._outbox.spool.write({"lease": name})  # whoever syncs the spool can return the rest
-        self._asked = {
+        self._asked = {  # kept until there is an answer: if that is lost, this may be granted
             "name": name,
             "branch": self._outbox.opening.branch_name,
             "event": event,
             "ttl_seconds": TTL_SECONDS,
         }
-        # Kept before it is asked for: an answer that is lost may have granted it.
-        self._open.append(Lease(name, self.end, self.end + steps))
-        self._settle(retries)
+        self._answered(retries)
 
     def _settle(self, retries: int | None) -> None:
+        """Get the answer to an earlier request; its refusal says nothing about the next one."""
+        try:
+            self._answered(retries)
+        except _REFUSED as error:
+            LOG.debug("dpledger: a lease was refused: %s", error)
+
+    def _answered(self, retries: int | None) -> None:
         """Ask until there is an answer, always with the same words: then it is granted once."""
         if self._asked is None:
             return
         path = self._outbox.path("/reservations")
         try:
             self._outbox.transport.post(path, self._asked, retries=retries)
-        except Unavailable:
-            raise
-        except DPLedgerError:
-            self._open.pop()
+        except _REFUSED:
             self._asked = None
             raise
+        event = self._asked["event"]
+        granted = Lease(self._asked["name"], event["first_step"] + event["steps"])
+        self._open.append(granted)
+        self._size, self.end = event["steps"], granted.end
         self._asked = None
-        self._size = self._open[-1].end - self.end
-        self.end = self._open[-1].end

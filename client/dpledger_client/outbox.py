@@ -96,15 +96,27 @@ class Outbox:
         with self.state:
             return self.opened is not None and not self.unsent_steps and not self._told
 
-    def append(self, content: str, steps: int) -> None:
-        """Keep some equal steps; the spool has them already."""
+    @property
+    def next_step(self) -> int:
+        """The number that the next step gets."""
+        with self.state:
+            return self.buffer.next_step
+
+    def append(self, content: str, steps: int) -> int:
+        """Keep some equal steps, which the spool has already; how many wait now."""
         with self.state:
             self.buffer.append(content, steps)
+            return self.unsent_steps
+
+    def forget(self, *, before: int) -> None:
+        """Steps that the service has."""
+        with self.state:
+            self.buffer.drop(before=before)
 
     def tell(self, what: str, body: Mapping[str, Any]) -> None:
         """Keep something else to be told after the steps so far: the spool first."""
         note = (what, {"branch": self.opening.branch_name, **body})
-        if self.spool is not None:
+        if self.spool is not None and not self.spool.is_closed:
             self.spool.write({"tell": note})
         with self.state:
             self._told.append(note)
@@ -125,8 +137,10 @@ class Outbox:
         if given.branch is None:
             return post("/v1/runs", given.run, retries=retries)
         before = given.before or {}
-        if before.get("events"):
-            body = {"branch": before["branch"], "mode": "record", "events": before["events"]}
+        unsent = before.get("events", ())
+        for first in range(0, len(unsent), EVENTS_MAX):
+            events = unsent[first : first + EVENTS_MAX]
+            body = {"branch": before["branch"], "mode": "record", "events": events}
             self.reply = post(self.path("/events"), body, retries=retries)
         post(self.path("/branches"), given.branch, retries=retries)
         return self.transport.get(self.path(""), retries=retries)
@@ -152,8 +166,7 @@ class Outbox:
         sent = self.buffer.first_step < end
         while spans := self._waiting(before=end):
             self.post(spans, "record", retries=retries)
-            with self.state:
-                self.buffer.drop(before=spans[-1].end)
+            self.forget(before=spans[-1].end)
         if sent:
             self.note({"sent": end})
         for what, body in told:
@@ -162,7 +175,7 @@ class Outbox:
     def note(self, line: Mapping[str, Any]) -> None:
         """Write what the service said to the spool: a hint, so a full disk does not matter."""
         try:
-            if self.spool is not None:
+            if self.spool is not None and not self.spool.is_closed:
                 self.spool.write(line)
         except OSError as error:
             LOG.warning("dpledger: the spool could not be written: %s", error)
@@ -179,7 +192,8 @@ class Outbox:
             "events": [span.event() for span in spans],
         }
         reply = self.transport.post(self.path("/events"), body, retries=retries)
-        if not reply.get("next_step", -1) >= spans[-1].end:
+        confirmed = reply.get("next_step")
+        if not (isinstance(confirmed, int) and confirmed >= spans[-1].end):
             raise DPLedgerError({"title": "The service confirmed fewer steps than were sent"}, 0)
         self.reply = reply
 

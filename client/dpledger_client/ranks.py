@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 from time import sleep
@@ -35,18 +36,22 @@ def place(rank: int | None, world_size: int | None) -> tuple[int, int]:
     return rank, world_size
 
 
-def agree(broadcast: Broadcast, admit: Callable[[], int] | None) -> int:
+def agree(broadcast: Broadcast | None, rank: int, admit: Callable[[], int]) -> int:
     """Ask once for all ranks; the step up to which, exclusive, nobody needs to ask again.
 
     Args:
-        broadcast: a collective that gives every rank the number of rank 0.
-        admit: asks; None on the ranks that only listen.
+        broadcast: a collective that gives every rank the number of rank 0; without one, each asks.
+        rank: of this process.
+        admit: asks; on the other ranks that admits all, and rank 0 is listened to.
 
     Raises:
         BudgetExhausted: on all ranks, if it was on rank 0.
         DPLedgerError: rank 0 stopped for another reason.
     """
-    if admit is None:
+    if broadcast is None:
+        return admit()
+    if rank:
+        admit()
         return _heard(broadcast(0))
     said = STOPPED
     try:
@@ -67,6 +72,15 @@ def _heard(said: int) -> int:
     return said
 
 
+def same_branch(broadcast: Broadcast, opening: Opening) -> Opening:
+    """On all ranks the branch of rank 0: each of them drew the end of its name for itself."""
+    if opening.branch is None:
+        return opening
+    stem, _, drawn = opening.branch_name.rpartition("-")
+    name = f"{stem}-{broadcast(int(drawn, 16)):08x}"
+    return replace(opening, branch={**opening.branch, "name": name})
+
+
 class Follower:
     """A rank that counts steps and reports none; it only says how it was configured.
 
@@ -74,14 +88,14 @@ class Follower:
     """
 
     path: Path | None = None
-    trouble: DPLedgerError | None = None
+    trouble: Exception | None = None
 
     def __init__(self, transport: Transport, opening: Opening) -> None:
         self.next_step = opening.first_step
         self.reply: dict[str, Any] = {}
         self.ended: str | None = None
+        self.opening = opening
         self._transport = transport
-        self._opening = opening
 
     def open(self) -> None:
         """Nothing is registered by this rank."""
@@ -97,8 +111,8 @@ class Follower:
 
     def tell(self, what: str, body: Mapping[str, Any]) -> None:
         """Send a finding in the background, however long rank 0 takes to register the run."""
-        path = f"/v1/runs/{self._opening.run_name}/{what}"
-        note = {"branch": self._opening.branch_name, **body}
+        path = f"/v1/runs/{self.opening.run_name}/{what}"
+        note = {"branch": self.opening.branch_name, **body}
         Thread(target=self._send, args=(path, note), name="dpledger", daemon=True).start()
 
     def unsent(self) -> list[Span]:
@@ -111,6 +125,10 @@ class Follower:
     def end(self, state: str) -> None:
         """Count no more."""
         self.ended = self.ended or state
+
+    def leave(self, state: str) -> None:
+        """Count no more."""
+        self.end(state)
 
     def close(self, *, complete: bool) -> None:
         """Nothing is open."""

@@ -9,8 +9,8 @@ from types import TracebackType
 from typing import Any, Final, Literal, Self
 
 from dpledger_client import checkpoints, findings, loaders, ranks
-from dpledger_client.declaration import Declaration
-from dpledger_client.errors import DPLedgerError, Unavailable
+from dpledger_client.declaration import Declaration, count_of
+from dpledger_client.errors import OutOfSequence, Unavailable
 from dpledger_client.journal import Journal, Mode, read_content
 from dpledger_client.outbox import FINDINGS, LOG, RELEASES, Opening
 from dpledger_client.ranks import Broadcast, Follower
@@ -63,7 +63,6 @@ class Run:
         self.dataset_size = dataset_size
         self.url: Final = f"{transport.base_url}/v1/runs/{self.name}"
         self._transport = transport
-        self._opening = opening
         self._open_journal = open_journal
         self._broadcast = broadcast
         self._share_verdict = share_verdict
@@ -72,9 +71,10 @@ class Run:
         self._sizes = Sizes()
         self._closed = False
         self._configured = False
+        self._same_branch = False  # whether all ranks have its name from rank 0
         self._horizon = 0  # steps below it were admitted for `_admitted`, on all ranks
         self._admitted: str | None = None
-        self._writer = self._opened()
+        self._writer = self._opened(opening)
 
     def __repr__(self) -> str:
         return f"Run(name={self.name!r}, branch={self.branch!r}, next_step={self.next_step})"
@@ -82,7 +82,7 @@ class Run:
     @property
     def branch(self) -> str:
         """The branch that is written to; a rewind opens another."""
-        return self._opening.branch_name
+        return self._writer.opening.branch_name
 
     @property
     def next_step(self) -> int:
@@ -110,14 +110,14 @@ class Run:
         return None if self._writer.path is None else str(self._writer.path)
 
     @property
-    def trouble(self) -> DPLedgerError | None:
+    def trouble(self) -> Exception | None:
         """Why the last attempt to send in the background failed; None when it did not."""
         return self._writer.trouble
 
     @property
     def last_guarantee(self) -> dict[str, Any] | None:
         """The guarantee in the service's last reply; None before it, and where no delta is set."""
-        return self._reply.get("guarantee")
+        return self._writer.reply.get("guarantee")
 
     @property
     def epsilon(self) -> float | None:
@@ -134,12 +134,12 @@ class Run:
     @property
     def budget(self) -> dict[str, Any] | None:
         """The budget in the service's last reply; None when there is none."""
-        return self._reply.get("budget")
+        return self._writer.reply.get("budget")
 
     @property
     def verdict(self) -> str | None:
         """`within` or `overdraft`, by the service's last reply; None before the first."""
-        return self._reply.get("verdict")
+        return self._writer.reply.get("verdict")
 
     def declare(
         self,
@@ -201,8 +201,9 @@ class Run:
             mechanism: the noise of each step, such as `gaussian(...)`; by default as declared.
             sampling: who joins each step, such as `poisson(...)`; by default as declared.
             steps: how many, >= 1.
-            size: how many records the batch really has. It is private, stays in this process,
-                and is tested against the sampling; a refutation is a SamplingContradicted warning.
+            size: of the batch as it was drawn, in records; for each step or none. It is private,
+                stays in this process, and is tested against the sampling; a refutation is a
+                SamplingContradicted warning.
 
         Raises:
             BudgetExhausted: the steps do not fit in a budget. The run stays usable.
@@ -213,13 +214,11 @@ class Run:
             TypeError, ValueError: an argument cannot be sent; nothing was counted.
         """
         with self._stepping:
-            content = self._declared.content(mechanism, sampling)
-            if steps != 1:
-                steps = _count(steps)
-            if size is not None:
-                self._sizes.observe(content, size, self.dataset_size)
+            content, steps = self._declared.content(mechanism, sampling), count_of(steps)
             if self._writer.next_step + steps > self._horizon or content != self._admitted:
                 self._admit(content, steps)
+            if size is not None:  # only now: a batch that was refused comes again
+                self._sizes.observe(content, size, self.dataset_size)
             self._writer.take(content, steps)
 
     def admit(self, steps: int = 1) -> None:
@@ -229,7 +228,7 @@ class Run:
             BudgetExhausted, UnsupportedEvent, Unavailable, DPLedgerError: as `step` does.
         """
         with self._stepping:
-            content, steps = self._declared.content(None, None), _count(steps)
+            content, steps = self._declared.content(None, None), count_of(steps)
             if self.next_step + steps > self._horizon or content != self._admitted:
                 self._admit(content, steps)
 
@@ -265,43 +264,52 @@ class Run:
     def release(self, step: int | None = None) -> None:
         """Tell that an iterate was shown to somebody: a checkpoint, a metric computed from it.
 
-        In a run that hides its iterates, hiding ends up to there. The spool has it first.
+        In a run that hides its iterates, hiding ends up to there. The spool has it first; after
+        the end of the run there is none, so repeat it if it could not be sent.
 
         Args:
             step: the iterate after this step; by default the last step that was taken.
 
         Raises:
-            OutOfSequence: the branch has not recorded that step.
+            OutOfSequence: the step was not taken on this branch.
             DPLedgerError: it could not be sent yet, or was refused.
         """
+        step = self.next_step - 1 if step is None else int(index(step))
+        if not self._writer.opening.first_step <= step < self.next_step:
+            raise OutOfSequence({"title": f"Step {step} was not taken on this branch"}, 0)
         if not self.rank:
-            step = self.next_step - 1 if step is None else int(index(step))
             self._writer.tell(RELEASES, {"step": step})
             self._writer.flush()
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps of the run, as JSON: its place, and steps not confirmed yet."""
         with self._stepping:
-            return checkpoints.token(self._opening, self.next_step, self._writer.unsent())
+            opening, unsent = self._writer.opening, self._writer.unsent()
+            return checkpoints.token(opening, self.next_step, unsent)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a checkpoint of this run. Nothing is taken back: a rewind opens a branch.
 
+        When it raises, the run is where it was, and goes on counting there.
+
         Raises:
             ValueError: it is no state of this run. Go on with another run by `start_run(state=)`.
-            DPLedgerError: the branch could not be opened.
+            DPLedgerError: steps could not be sent, or the branch could not be opened.
         """
         state = checkpoints.checked(state)
         if state["run"] != self.name:
             raise ValueError(f"state is of run {state['run']}, and this is {self.name}.")
         with self._stepping:
-            if (state["branch"], state["next_step"]) == (self.branch, self.next_step):
+            self._horizon, self._admitted = 0, None  # all ranks ask together at the next step
+            here = (state["branch"], state["next_step"]) == (self.branch, self.next_step)
+            if here and self._writer.ended is None:
                 return
-            opening = checkpoints.opening_of(state)
-            self._writer.end("rewound")
-            self._writer.close(complete=True)
-            self._opening, self._horizon, self._admitted = opening, 0, None
-            self._writer = self._opened()
+            self.flush()
+            opening, left = checkpoints.opening_of(state), self._writer
+            self._writer = self._opened(opening)
+            self._same_branch = self._closed = False
+            self._sizes.restart()
+            left.leave("rewound")
 
     def finish(self, state: Literal["finished", "aborted"] = "finished") -> dict[str, Any] | None:
         """Send what is left, return what was leased, and close the run.
@@ -350,29 +358,26 @@ class Run:
                 f"Steps not sent: {self.unsent_steps}; they are in {self.spool}."
             )
 
-    @property
-    def _reply(self) -> dict[str, Any]:
-        return self._writer.reply
-
-    def _opened(self) -> Journal | Follower:
-        writer: Journal | Follower
-        if self.rank:
-            writer = Follower(self._transport, self._opening)
-        else:
-            writer = self._open_journal(self._opening)
-        writer.open()
-        return writer
+    def _opened(self, opening: Opening) -> Journal | Follower:
+        ranked = Follower(self._transport, opening) if self.rank else self._open_journal(opening)
+        ranked.open()
+        return ranked
 
     def _admit(self, content: str, steps: int) -> None:
+        # A refusal, too, may have given back what was admitted before.
+        self._horizon, self._admitted = 0, None
+        broadcast = self._broadcast
+        if broadcast is not None and not self._same_branch:
+            self._writer.opening = ranks.same_branch(broadcast, self._writer.opening)
+            self._same_branch = True
+        if self.mode == "observe":
+            broadcast = None
+        self._horizon = ranks.agree(broadcast, self.rank, lambda: self._ask(content, steps))
+        self._admitted = content
+
+    def _ask(self, content: str, steps: int) -> int:
         self._tell_configuration(content)
-        writer, broadcast = self._writer, self._broadcast
-        if broadcast is None or self.mode == "observe":
-            horizon = writer.admit(content, steps)
-        elif self.rank:
-            horizon = ranks.agree(broadcast, None)
-        else:
-            horizon = ranks.agree(broadcast, lambda: writer.admit(content, steps))
-        self._horizon, self._admitted = horizon, content
+        return self._writer.admit(content, steps)
 
     def _tell_configuration(self, content: str) -> None:
         """Each rank of a job says once how it was configured."""
@@ -393,9 +398,3 @@ class Run:
         if self._share_verdict and self._sizes.verdict is not None and not self.rank:
             self._share_verdict = False
             self._writer.tell(FINDINGS, findings.of_batch_sizes(self._sizes.verdict, LEVEL))
-
-
-def _count(steps: int) -> int:
-    if not steps >= 1:
-        raise ValueError("steps must be at least 1.")
-    return int(index(steps))

@@ -21,6 +21,7 @@ class Sizes:
 
     def __init__(self) -> None:
         self._content: str | None = None
+        self._sampling: Mapping[str, Any] | None = None
         self._evidence: Evidence | None = None
         self.verdict: Literal["refuted", "not_refuted"] | None = None  # None: nothing was tested
 
@@ -31,7 +32,7 @@ class Sizes:
             ValueError: the size is negative, or the dataset's size is not known.
         """
         if content != self._content:
-            self._begin(content, dataset_size)
+            self._look_at(content, dataset_size)
         if self._evidence is None:
             return
         self._evidence = sampling_check.observe(self._evidence, size)
@@ -48,10 +49,17 @@ class Sizes:
                 stacklevel=3,
             )
 
-    def _begin(self, content: str, dataset_size: int | None) -> None:
+    def restart(self) -> None:
+        """Take the next size for the first of a pass: training goes on on another branch."""
+        self._content = self._sampling = None
+
+    def _look_at(self, content: str, dataset_size: int | None) -> None:
+        """Begin anew if the sampling is another one; a change of noise alone is no reason."""
         if dataset_size is None:
             raise ValueError("size can be tested only where dataset_size is known; give it.")
-        self._content, self._evidence = content, None
         sampling: Mapping[str, Any] = json.loads(content)["sampling"]
-        if sampling["kind"] in FIELDS:  # others do not fix the sizes
-            self._evidence = sampling_check.start(sampling, dataset_size=dataset_size)
+        if sampling != self._sampling:
+            self._evidence = None
+            if sampling["kind"] in FIELDS:  # others do not fix the sizes
+                self._evidence = sampling_check.start(sampling, dataset_size=dataset_size)
+        self._content, self._sampling = content, sampling

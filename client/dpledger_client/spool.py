@@ -12,6 +12,8 @@ the lease of the step, held at the service, is what still counts it.
     {"tell": ["releases", {...}]}                                        something else to be told
     {"end": "finished"}                                                  no later step ran
     {"closed": true}                                                     the service has it all
+
+A step that comes twice in a row was interrupted the first time, before it was counted.
 """  # noqa: E501 - a table of lines is not broken.
 
 import errno
@@ -30,6 +32,7 @@ from dpledger_client.buffer import Span
 FORMAT: Final = "dpledger-spool/1"
 ENDS: Final = ("finished", "aborted", "rewound", "left")
 SUFFIX: Final = ".spool"
+CLOSED: Final = -1  # instead of the number of a file
 
 
 class SpoolError(ValueError):
@@ -46,10 +49,12 @@ class Spool:
         # Only its owner reads it: the names of runs and datasets are nobody else's business.
         self._file = os.open(path, flags, 0o600)
         self._writing = Lock()
-        fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        place = os.fstat(self._file)
-        where = {"host": platform.node(), "device": place.st_dev, "inode": place.st_ino}
-        self.write({"format": FORMAT, **header, "where": where})
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self.write({"format": FORMAT, **header, "where": _place(os.fstat(self._file))})
+        except BaseException:
+            self.discard()  # a spool without its first line would be told as damaged for ever
+            raise
 
     def write(self, line: Any) -> None:
         """Append a fact: all of it, or none and an error.
@@ -63,14 +68,29 @@ class Spool:
     def append(self, line: bytes) -> None:
         """Append a line; see `write`."""
         with self._writing:
+            if self._file == CLOSED:  # its number may belong to another file by now
+                raise OSError(errno.EBADF, "the spool is closed", str(self.path))
             written = os.write(self._file, line)
             if written != len(line):  # the disk is full; a line that is cut would spoil the next
                 os.ftruncate(self._file, os.fstat(self._file).st_size - written)
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing can be written any more."""
+        return self._file == CLOSED
+
     def close(self) -> None:
         """Let go of the file."""
-        os.close(self._file)
+        with self._writing:
+            file, self._file = self._file, CLOSED
+        if file != CLOSED:
+            os.close(file)
+
+    def discard(self) -> None:
+        """Close and remove a spool that knows of no step."""
+        self.close()
+        self.path.unlink(missing_ok=True)
 
 
 @dataclass(slots=True)
@@ -85,6 +105,7 @@ class Contents:
     end: str | None = None
     closed: bool = False
     _what: str | None = None
+    _last_step: int | None = None  # the first step of the last line that had steps
 
     @classmethod
     def of(cls, header: Any) -> Self:
@@ -95,9 +116,19 @@ class Contents:
         """
         if not isinstance(header, dict) or header.get("format") != FORMAT:
             raise SpoolError(f"it is not a spool: its first line has no format {FORMAT}")
-        if not isinstance(header.get("run"), dict) or "first_step" not in header:
-            raise SpoolError("line 1 lacks the run or its first_step")
-        return cls(header=header, next_step=int(header["first_step"]))
+        match header:
+            case {
+                "run": {"name": str(), "writer": str()},
+                "branch": None,
+                "first_step": int(first_step),
+            } | {
+                "run": {"name": str()},
+                "branch": {"name": str(), "writer": str(), "from_step": int()},
+                "first_step": int(first_step),
+            }:
+                return cls(header=header, next_step=first_step)
+            case _:
+                raise SpoolError("line 1 lacks the run, its branch or the first step")
 
     def take(self, line: Any) -> None:
         """Take in the next line."""
@@ -129,6 +160,8 @@ class Contents:
                 raise SpoolError(f"{kind} of no kind that is known")
 
     def _count(self, first: int, steps: int) -> None:
+        if first == self._last_step:
+            self._forget_from(first)
         if first != self.next_step or steps < 1:
             raise SpoolError(f"step {self.next_step} was to come next")
         if self._what is None:
@@ -138,7 +171,15 @@ class Contents:
             self.spans[-1] = Span(last.first_step, last.steps + steps, self._what)
         else:
             self.spans.append(Span(first, steps, self._what))
+        self._last_step = first
         self.next_step += steps
+
+    def _forget_from(self, first: int) -> None:
+        """The last line comes again: an interrupt came between it and its count, so it raised."""
+        last = self.spans.pop()
+        if last.first_step < first:
+            self.spans.append(Span(last.first_step, first - last.first_step, last.content))
+        self.next_step = first
 
 
 def read(path: Path) -> Contents:
@@ -189,9 +230,12 @@ def is_locked(path: Path) -> bool:
 
 
 def _is_original(path: Path, contents: Contents) -> bool:
-    place = path.stat()
-    here = {"host": platform.node(), "device": place.st_dev, "inode": place.st_ino}
-    return bool(contents.header.get("where") == here)
+    return bool(contents.header.get("where") == _place(path.stat()))
+
+
+def _place(file: os.stat_result) -> dict[str, Any]:
+    """What tells a file from its copies."""
+    return {"host": platform.node(), "device": file.st_dev, "inode": file.st_ino}
 
 
 def folder(given: str | os.PathLike[str] | None) -> Path:

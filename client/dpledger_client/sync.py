@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpledger_client.errors import DPLedgerError
+from dpledger_client.errors import DPLedgerError, NotFound
 from dpledger_client.leases import Leases
 from dpledger_client.outbox import Opening, Outbox
 from dpledger_client.spool import SUFFIX, Contents, SpoolError, has_ended, is_locked, read
@@ -94,10 +94,30 @@ def sync_all(
     transport: Transport, paths: list[Path], *, ended: bool = False
 ) -> Iterator[Synced | tuple[Path, Exception]]:
     """Sync each spool; one that cannot be sent does not hold up the others."""
+    early: list[Path] = []
     for path in spools(paths):
         try:
-            if read(path).closed:
-                continue
-            yield sync(transport, path, ended=ended)
+            if not read(path).closed:
+                yield sync(transport, path, ended=ended)
+        except NotFound:
+            early.append(path)  # a branch before the spool that registers its run, or its parent
         except (SpoolError, DPLedgerError, OSError) as error:
             yield path, error
+    yield from _sync_again(transport, early, ended)
+
+
+def _sync_again(
+    transport: Transport, early: list[Path], ended: bool
+) -> Iterator[Synced | tuple[Path, Exception]]:
+    """Sync what came too early, as long as that makes room for more of it."""
+    while early:
+        failed: list[tuple[Path, Exception]] = []
+        for path in early:
+            try:
+                yield sync(transport, path, ended=ended)
+            except (SpoolError, DPLedgerError, OSError) as error:
+                failed.append((path, error))
+        if len(failed) == len(early):
+            yield from failed
+            return
+        early = [path for path, _ in failed]

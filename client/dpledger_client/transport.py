@@ -5,23 +5,19 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from time import sleep
-from typing import Any, Final
-
-import httpx
+from typing import TYPE_CHECKING, Any, Final
 
 from dpledger_client.errors import DPLedgerError, Unavailable, error_of
+
+if TYPE_CHECKING:
+    # Imported by the first Transport: it is most of the time that importing this package takes.
+    import httpx
 
 BACKOFF_SECONDS: Final = 0.5  # the longest first wait; it doubles from one to the next
 BACKOFF_SECONDS_MAX: Final = 10.0
 RETRY_AFTER_SECONDS_MAX: Final = 60.0  # a trainer is not held longer by one answer
 
 _BUSY: Final = frozenset({502, 503, 504})
-_TRANSIENT: Final = (
-    httpx.TimeoutException,
-    httpx.NetworkError,
-    httpx.RemoteProtocolError,
-    httpx.ProxyError,
-)
 # Not the module's generator: a trainer's seeded random numbers must not depend on the network.
 _JITTER: Final = random.SystemRandom()
 
@@ -39,8 +35,10 @@ class Transport:
         *,
         timeout_seconds: float,
         retries: int,
-        transport: httpx.BaseTransport | None = None,
+        transport: "httpx.BaseTransport | None" = None,
     ) -> None:
+        import httpx
+
         url = httpx.URL(base_url)
         if url.scheme not in ("http", "https") or not url.host or url.userinfo:
             raise ValueError("base_url must be an http or https address, without a password.")
@@ -50,6 +48,7 @@ class Transport:
         if retries < 0:
             raise ValueError("retries must not be negative.")
         self._retries = retries
+        self._transient = httpx.RequestError  # there is no answer, or none that can be read
         self._http = httpx.Client(
             base_url=url,
             headers={} if api_key is None else {"Authorization": f"Bearer {api_key}"},
@@ -100,11 +99,13 @@ class Transport:
         last, attempt = self._retries if retries is None else retries, 0
         while True:
             failure: DPLedgerError
-            cause: httpx.TransportError | None = None
+            cause: httpx.RequestError | None = None
             wait_seconds = 0.0
+            if self._http.is_closed:
+                raise DPLedgerError({"title": "The client was closed"}, 0)
             try:
                 response = self._http.request(method, path, params=query, json=body)
-            except _TRANSIENT as error:
+            except self._transient as error:
                 failure, cause = _unanswered(error), error
             else:
                 if response.status_code not in _BUSY:
@@ -125,7 +126,7 @@ def _backoff_seconds(attempt: int) -> float:
     return _JITTER.uniform(0, min(BACKOFF_SECONDS_MAX, BACKOFF_SECONDS * 2.0 ** min(attempt, 10)))
 
 
-def _retry_after_seconds(response: httpx.Response) -> float:
+def _retry_after_seconds(response: "httpx.Response") -> float:
     """What Retry-After asks for, as a number of seconds or a date; 0 without it."""
     text = response.headers.get("Retry-After", "")
     if text.isascii() and text.isdigit():
@@ -138,12 +139,12 @@ def _retry_after_seconds(response: httpx.Response) -> float:
     return min(RETRY_AFTER_SECONDS_MAX, max(0.0, seconds))
 
 
-def _unanswered(error: httpx.TransportError) -> Unavailable:
+def _unanswered(error: "httpx.RequestError") -> Unavailable:
     title = "The service did not answer"
     return Unavailable({"title": title, "detail": f"{type(error).__name__} {error}".strip()}, 0)
 
 
-def _content(response: httpx.Response) -> dict[str, Any]:
+def _content(response: "httpx.Response") -> dict[str, Any]:
     """The object of an answer.
 
     Raises:
@@ -158,14 +159,14 @@ def _content(response: httpx.Response) -> dict[str, Any]:
     return content
 
 
-def _refusal(response: httpx.Response) -> DPLedgerError:
+def _refusal(response: "httpx.Response") -> DPLedgerError:
     problem = _json(response)
     if not isinstance(problem, dict):
         problem = {"title": response.reason_phrase}
     return error_of(problem, response.status_code)
 
 
-def _json(response: httpx.Response) -> Any:
+def _json(response: "httpx.Response") -> Any:
     try:
         return response.json()
     except ValueError:

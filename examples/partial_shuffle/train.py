@@ -129,7 +129,9 @@ def run_experiment(client: Client, size: Size) -> Results:
 
     def trained(schedule: Schedule, method: Method, which: str) -> list[Checkpoint]:
         name = f"{dataset}-{float(schedule.tau):g}-{which}"
-        with client.start_run(name, dataset, delta=DELTA, flush_steps=FLUSH_STEPS) as run:
+        with client.start_run(
+            name, dataset, mode="observe", delta=DELTA, flush_steps=FLUSH_STEPS
+        ) as run:
             return list(train(run, rows, schedule, method, checkpoints=size.checkpoints))
 
     noisy = []

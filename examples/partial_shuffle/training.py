@@ -58,8 +58,10 @@ def train(
     length = schedule.steps_per_pass
     sampling = shuffle(batch_size=1, reshuffle="each_pass", steps_per_pass=length)
     pauses = {schedule.steps * part // checkpoints for part in range(1, checkpoints + 1)}
-    for steps, weights in enumerate(trained, start=1):
-        run.step(mechanism=mechanism, sampling=sampling)
+    run.declare(mechanism=mechanism, sampling=sampling)
+    for steps in range(1, schedule.steps + 1):
+        run.step()  # counted before it is taken
+        weights = next(trained)
         if steps in pauses:
             run.flush()  # no checkpoint is ahead of the ledger
             yield Checkpoint(

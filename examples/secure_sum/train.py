@@ -100,16 +100,21 @@ def coordinate(client: Client, plan: Plan) -> Outcome:
         neighboring_relation=RELATION,
         privacy_unit="one record of one trainer",
     )
-    mechanism = gaussian(noise_multiplier=plan.noise_multiplier)
-    sampling = poisson(sampling_probability=plan.sampling_probability)
     weights = np.zeros(plan.features)
     # The run has one writer, the coordinator; the trainers never speak to the service.
     with (
         started(plan) as controls,
-        client.start_run(name, name, delta=DELTA, mode="charge") as run,
+        client.start_run(
+            name,
+            name,
+            mode="strict",
+            mechanism=gaussian(noise_multiplier=plan.noise_multiplier),
+            sampling=poisson(sampling_probability=plan.sampling_probability),
+            delta=DELTA,
+        ) as run,
     ):
         for _ in range(plan.steps):
-            run.step(mechanism=mechanism, sampling=sampling)
+            run.step()
             weights = updated(weights, opened(controls, plan), plan)
         return Outcome(name=name, weights=weights, guarantee=run.guarantee())
 

@@ -1,6 +1,8 @@
 import pytest
 from dpledger_client import full, gaussian, unknown
 from dpledger_client.buffer import Buffer, Span, content_of
+from hypothesis import given
+from hypothesis import strategies as st
 
 
 def test_adjacent_equal_steps_become_one_span() -> None:
@@ -40,3 +42,52 @@ def test_content_is_equal_for_equal_steps_only() -> None:
 def test_content_that_is_not_json_is_refused(value: object) -> None:
     with pytest.raises((TypeError, ValueError)):
         content_of({"kind": "gaussian", "noise_multiplier": value}, full())
+
+
+def test_steps_that_were_dropped_keep_their_numbers() -> None:
+    buffer = Buffer(5)
+    buffer.append("a", 3)
+    buffer.drop(before=8)
+    assert (buffer.first_step, buffer.next_step) == (8, 8)
+    buffer.append("a", 1)
+    assert buffer.first(10) == [Span(8, 1, "a")]
+    buffer.drop(before=3)
+    assert buffer.first(10) == [Span(8, 1, "a")]
+    buffer.append("b", 2)
+    buffer.drop(before=10)
+    assert (buffer.first(10), buffer.next_step) == ([Span(10, 1, "b")], 11)
+
+
+@pytest.mark.parametrize("content", ["a", "b"])
+def test_an_interrupt_within_an_append_loses_no_step_that_waited(
+    monkeypatch: pytest.MonkeyPatch, content: str
+) -> None:
+    buffer = Buffer(0)
+    buffer.append("a", 5)
+
+    def interrupted(*given: object) -> Span:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("dpledger_client.buffer.Span", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            buffer.append(content, 1)
+        with pytest.raises(KeyboardInterrupt):
+            buffer.drop(before=2)
+    assert buffer.first(10) == [Span(0, 5, "a")]
+    assert buffer.next_step == 5
+
+
+@given(st.lists(st.tuples(st.sampled_from("abd"), st.integers(1, 5))))
+def test_any_steps_and_drops_keep_what_waits(moves: list[tuple[str, int]]) -> None:
+    buffer, steps, dropped = Buffer(0), "", 0
+    for what, number in moves:
+        if what == "d":
+            dropped = min(len(steps), dropped + number)
+            buffer.drop(before=dropped)
+        else:
+            buffer.append(what, number)
+            steps += what * number
+    waiting = "".join(span.content * span.steps for span in buffer.first(10**9))
+    assert waiting == steps[dropped:]
+    assert (buffer.first_step, buffer.next_step) == (dropped, len(steps))

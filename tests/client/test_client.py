@@ -1,7 +1,6 @@
 import json
 import logging
-import subprocess
-import sys
+from pathlib import Path
 
 import dpledger_client as dp
 import httpx
@@ -89,7 +88,10 @@ def test_a_name_that_could_mean_another_path_is_never_sent(
     with pytest.raises(ValueError, match="name"):
         client.start_run(name, "letters")
     with pytest.raises(ValueError, match="name"):
-        client.resume_run("run", branch=name, from_step=0)
+        client.start_run("run", name)
+    state = {**dp.state_at("run", "letters", next_step=0), "branch": name}
+    with pytest.raises(ValueError, match="name"):
+        client.start_run("run", "letters", state=state)
     assert service.requests == []
 
 
@@ -128,13 +130,15 @@ def test_start_run_sends_what_was_given_only(service: FakeService, client: Clien
 
 
 def test_a_second_process_continues_on_a_branch(service: FakeService, client: Client) -> None:
-    client.start_run("run", "letters")
+    first = client.start_run("run", "letters", mode="observe")
     with pytest.raises(dp.RunExists):
         client.start_run("run", "letters")
-    run = client.resume_run("run", branch="again", from_step=7)
-    assert (run.branch, run.next_step) == ("again", 7)
-    with pytest.raises(dp.BranchExists):
-        client.resume_run("run", branch="again", from_step=7)
+    first.step(mechanism=dp.no_noise(), sampling=dp.full(), steps=9)
+    first.finish()
+    run = client.start_run("run", "letters", state=dp.state_at("run", "letters", next_step=7))
+    assert (run.branch.startswith("from-7-"), run.next_step) == (True, 7)
+    other = client.start_run("run", "letters", state=dp.state_at("run", "letters", next_step=7))
+    assert other.branch != run.branch
 
 
 def test_lists_are_read_page_after_page(service: FakeService, client: Client) -> None:
@@ -153,6 +157,8 @@ def test_lists_are_read_page_after_page(service: FakeService, client: Client) ->
 
 
 def test_reads_ask_the_path_of_the_contract(service: FakeService, client: Client) -> None:
+    client.start_run("run", "letters", dataset_size=1000)
+    service.requests.clear()
     client.run("run")
     client.dataset("letters")
     client.dataset_guarantee("letters", epsilon=1.0)
@@ -191,10 +197,31 @@ def test_plan_and_bounds(service: FakeService, client: Client) -> None:
     }
 
 
-def test_the_import_is_light() -> None:
-    heavy = ("accounting", "service", "numpy", "scipy", "pydantic", "sqlalchemy", "fastapi")
-    code = f"import dpledger_client, sys; sys.exit(bool(set(sys.modules) & set({heavy})))"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+def test_a_run_of_the_service_that_the_environment_names(
+    service: FakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DPLEDGER_URL", "http://ledger.example")
+    made: list[Client] = []
+
+    def connected() -> Client:
+        made.append(Client(transport=httpx.MockTransport(service)))
+        return made[0]
+
+    monkeypatch.setattr("dpledger_client.client.Client", connected)
+    run = dp.start_run("run", "letters", labels={"team": "a"}, mode="observe")
+    run.finish()
+    assert run.url == "http://ledger.example/v1/runs/run"
+    assert service.bodies("/v1/runs")[0]["labels"] == {"team": "a"}
+
+
+def test_a_key_without_a_scope_for_it_opens_nothing(
+    service: FakeService, client: Client, spool: Path
+) -> None:
+    for slug, kind in (("forbidden", dp.Forbidden), ("not-found", dp.NotFound)):
+        service.faults.append(answering(problem(slug, 403)))
+        with pytest.raises(kind):
+            client.start_run("run", "letters")
+    assert not spool.exists()
 
 
 def test_everything_exported_exists() -> None:

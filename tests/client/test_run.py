@@ -1,18 +1,22 @@
+"""What a run tells of its steps; most of it where steps are only observed."""
+
 import math
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import dpledger_client as dp
 import httpx
+import numpy as np
 import pytest
-from dpledger_client import Client
+from dpledger_client import Client, Run
 
-from tests.client.fake_service import FakeService, answering, busy, lost_reply, problem
-from tests.client.samples import FAIL, LOUD, MAIN, QUIET, SAMPLING, start, step
+from tests.client.conftest import Waiter
+from tests.client.fake_service import FakeService, answered, answering, busy, lost_reply, problem
+from tests.client.samples import FAIL, LOUD, MAIN, QUIET, SAMPLING, observe, start, step
 
 
 def test_equal_steps_are_sent_as_one_event(service: FakeService, client: Client) -> None:
-    run = start(client)
+    run = observe(client)
     for noise in (QUIET, QUIET, LOUD, QUIET):
         step(run, noise, steps=3)
     assert service.bodies("/events") == []
@@ -35,47 +39,58 @@ def test_equal_steps_are_sent_as_one_event(service: FakeService, client: Client)
 def test_a_change_to_the_callers_dict_changes_no_past_step(
     service: FakeService, client: Client
 ) -> None:
-    run, noise = start(client), dict(QUIET)
+    run, noise = observe(client), dict(QUIET)
     step(run, noise)
     noise["noise_multiplier"] = 1.0
     step(run, noise)
     run.flush()
-    sent = [event["mechanism"] for event in service.bodies("/events")[0]["events"]]
-    assert sent == [QUIET, LOUD]
+    assert [content[0] for content in service.contents()] == [QUIET, LOUD]
+
+
+def test_steps_are_what_was_declared_last(service: FakeService, client: Client) -> None:
+    run = observe(client, mechanism=QUIET)
+    with pytest.raises(ValueError, match="Give the mechanism and the sampling"):
+        run.step()
+    run.declare(sampling=SAMPLING)
+    run.step()
+    run.step(mechanism=LOUD)
+    run.declare(mechanism=LOUD)
+    run.step(sampling=dp.full())
+    with pytest.raises(ValueError, match="JSON"):
+        run.declare(mechanism={"kind": "gaussian", "noise_multiplier": math.nan})
+    assert (run.mechanism, run.sampling) == (LOUD, SAMPLING)
+    run.flush()
+    assert service.contents() == [[QUIET, SAMPLING], [LOUD, SAMPLING], [LOUD, dp.full()]]
 
 
 def test_nothing_is_sent_when_nothing_waits(service: FakeService, client: Client) -> None:
-    start(client).flush()
+    observe(client).flush()
     assert service.bodies("/events") == []
 
 
-def test_a_flush_comes_after_so_many_steps(service: FakeService, client: Client) -> None:
-    run = start(client, flush_steps=4)
-    for _ in range(10):
-        step(run)
-    sent = [body["events"][0] for body in service.bodies("/events")]
-    assert [(event["first_step"], event["steps"]) for event in sent] == [(0, 4), (4, 4)]
-    assert run.unsent_steps == 2
-
-
-def test_a_flush_comes_after_so_many_seconds(
-    service: FakeService, client: Client, monkeypatch: pytest.MonkeyPatch
+def test_steps_are_sent_when_so_many_have_come(
+    service: FakeService, client: Client, eventually: Waiter
 ) -> None:
-    now = 100.0
-    monkeypatch.setattr("dpledger_client.run.monotonic", lambda: now)
-    run = start(client, flush_seconds=5.0)
-    step(run)
+    run = observe(client, flush_steps=4)
+    for _ in range(3):
+        step(run)
     assert service.bodies("/events") == []
-    now = 105.0
     step(run)
-    assert len(service.steps[MAIN]) == 2
-    now = 109.0
+    eventually(lambda: not run.unsent_steps)
+    assert len(service.steps[MAIN]) == 4
+
+
+def test_steps_are_sent_after_so_many_seconds(
+    service: FakeService, client: Client, eventually: Waiter
+) -> None:
+    run = observe(client, flush_seconds=0.01)
     step(run)
-    assert run.unsent_steps == 1
+    eventually(lambda: not run.unsent_steps)
+    assert len(service.steps[MAIN]) == 1
 
 
 def test_long_buffers_go_in_several_requests(service: FakeService, client: Client) -> None:
-    run = start(client, flush_steps=10**6)
+    run = observe(client)
     for number in range(2500):
         step(run, (QUIET, LOUD)[number % 2])
     run.flush()
@@ -84,7 +99,7 @@ def test_long_buffers_go_in_several_requests(service: FakeService, client: Clien
 
 
 def test_a_lost_reply_counts_no_step_twice(service: FakeService, client: Client) -> None:
-    run = start(client)
+    run = observe(client)
     step(run, steps=5)
     service.faults.extend([lost_reply, busy])
     run.flush()
@@ -93,23 +108,10 @@ def test_a_lost_reply_counts_no_step_twice(service: FakeService, client: Client)
     assert run.unsent_steps == 0
 
 
-def test_steps_that_could_not_be_sent_are_sent_later(service: FakeService, client: Client) -> None:
-    run = start(client, flush_steps=2)
-    step(run)
-    service.faults.extend(FAIL)
-    with pytest.raises(dp.Unavailable):
-        step(run)
-    assert (run.next_step, run.unsent_steps) == (2, 2)
-    step(run)  # not a new attempt at once: the trainer would wait at every step
-    assert run.unsent_steps == 3
-    step(run)
-    assert (len(service.steps[MAIN]), run.unsent_steps) == (4, 0)
-
-
 def test_steps_grown_after_a_lost_reply_are_counted_once(
     service: FakeService, client: Client
 ) -> None:
-    run = start(client)
+    run = observe(client)
     step(run, steps=2)
     service.faults.extend([lost_reply] * 4)
     with pytest.raises(dp.Unavailable):
@@ -123,11 +125,10 @@ def test_steps_grown_after_a_lost_reply_are_counted_once(
 def test_a_failure_between_requests_loses_and_repeats_nothing(
     service: FakeService, client: Client
 ) -> None:
-    run = start(client, flush_steps=10**6)
+    run = observe(client)
     for number in range(1500):
         step(run, (QUIET, LOUD)[number % 2])
-    service.faults.append(lambda answer: answer())
-    service.faults.extend(FAIL)
+    service.faults.extend([answered, *FAIL])
     with pytest.raises(dp.Unavailable):
         run.flush()
     assert run.unsent_steps == 500
@@ -136,17 +137,20 @@ def test_a_failure_between_requests_loses_and_repeats_nothing(
     assert service.bodies("/events")[-1]["events"][0]["first_step"] == 1000
 
 
-def test_a_reply_that_confirms_too_little_is_an_error(service: FakeService, client: Client) -> None:
-    run = start(client)
+@pytest.mark.parametrize("confirmed", [4, None, "5"])
+def test_a_reply_that_confirms_too_little_is_an_error(
+    service: FakeService, client: Client, confirmed: object
+) -> None:
+    run = observe(client)
     step(run, steps=5)
-    service.faults.append(answering(httpx.Response(200, json={"next_step": 4})))
+    service.faults.append(answering(httpx.Response(200, json={"next_step": confirmed})))
     with pytest.raises(dp.DPLedgerError, match="fewer steps"):
         run.flush()
     assert run.unsent_steps == 5
 
 
 def test_replies_are_shown(service: FakeService, client: Client) -> None:
-    run = start(client)
+    run = observe(client)
     assert (run.last_guarantee, run.epsilon, run.budget, run.verdict) == (None, None, None, None)
     service.steps_max = 1
     step(run, steps=2)
@@ -156,7 +160,7 @@ def test_replies_are_shown(service: FakeService, client: Client) -> None:
 
 
 def test_an_epsilon_that_no_bound_limits_is_infinite(service: FakeService, client: Client) -> None:
-    run = start(client)
+    run = observe(client)
     service.guarantee = {"epsilon": None, "reason": "no noise"}
     step(run)
     run.flush()
@@ -168,10 +172,10 @@ def test_an_epsilon_that_no_bound_limits_is_infinite(service: FakeService, clien
 
 
 def test_a_guarantee_includes_the_steps_that_waited(service: FakeService, client: Client) -> None:
-    run = start(client)
+    run = observe(client)
     step(run)
     answer = run.guarantee(delta=1e-6)
-    assert answer == {"epsilon": 2.0, "query": {"delta": "1e-06"}}
+    assert (answer["epsilon"], answer["query"]) == (2.0, {"delta": "1e-06"})
     assert service.paths[-2:] == ["/v1/runs/run/events", "/v1/runs/run/guarantee"]
     step(run)
     service.faults.extend(FAIL)
@@ -180,119 +184,76 @@ def test_a_guarantee_includes_the_steps_that_waited(service: FakeService, client
     assert service.paths[-1] == "/v1/runs/run/events"
 
 
-def test_a_charge_is_recorded_before_it_returns(service: FakeService, client: Client) -> None:
-    run = start(client, mode="charge")
-    step(run, steps=3)
-    assert (len(service.steps[MAIN]), run.next_step, run.unsent_steps) == (3, 3, 0)
-    assert service.modes == ["charge"]
-
-
-def test_a_refused_charge_leaves_the_run_as_it_was(service: FakeService, client: Client) -> None:
-    service.steps_max = 2
-    run = start(client, mode="charge")
-    step(run)
-    with pytest.raises(dp.BudgetExhausted) as raised:
-        step(run, steps=5)
-    assert raised.value.admissible_steps == 1
-    assert raised.value.failing_scopes == [{"scope": "dataset:letters"}]
-    assert (run.next_step, len(service.steps[MAIN])) == (1, 1)
-    step(run)
-    assert (run.next_step, len(service.steps[MAIN])) == (2, 2)
-
-
-def test_a_charge_whose_replies_were_lost_is_counted_once_when_repeated(
-    service: FakeService, client: Client
-) -> None:
-    run = start(client, mode="charge")
-    service.faults.extend([lost_reply] * 4)
-    with pytest.raises(dp.Unavailable):
-        step(run)
-    assert run.next_step == 0
-    step(run)
-    assert (run.next_step, len(service.steps[MAIN])) == (1, 1)
-
-
-def test_a_charge_sends_what_was_recorded_before_it(service: FakeService, client: Client) -> None:
-    run = start(client)
-    step(run, steps=2)
-    step(run, mode="charge")
-    assert service.modes == ["record", "charge"]
-    assert [body["events"][0]["first_step"] for body in service.bodies("/events")] == [0, 2]
-    step(run)
-    service.faults.extend(FAIL)
-    with pytest.raises(dp.Unavailable):
-        step(run, mode="charge")
-    assert (run.next_step, run.unsent_steps) == (4, 1)
-
-
+@pytest.mark.parametrize("mode", ["leased", "strict", "observe"])
 @pytest.mark.parametrize(
     "arguments",
     [
         {"steps": 0},
         {"steps": 1.5},
-        {"mode": "Charge"},
+        {"steps": 1.0},
         {"noise": {"kind": "gaussian", "noise_multiplier": math.nan}},
         {"noise": {"kind": object()}},
+        {"size": -1},
     ],
 )
 def test_an_argument_that_cannot_be_sent_counts_nothing(
-    client: Client, arguments: dict[str, Any]
+    client: Client, mode: str, arguments: dict[str, Any]
 ) -> None:
-    run = start(client)
+    run = start(client, mode=mode)
     with pytest.raises((TypeError, ValueError)):
         step(run, **arguments)
     assert run.next_step == 0
 
 
-def test_an_unknown_mode_opens_no_run(service: FakeService, client: Client) -> None:
-    with pytest.raises(ValueError, match="mode"):
-        start(client, mode="both")
+def test_a_number_of_steps_of_an_array_library_is_a_number(
+    service: FakeService, client: Client
+) -> None:
+    run = start(client)
+    step(run, steps=np.int64(1))
+    step(run, steps=np.int32(2))
+    step(run, steps=True)
+    run.flush()
+    assert type(run.next_step) is int
+    assert len(service.steps[MAIN]) == 4
+
+
+def test_an_argument_that_is_out_of_range_opens_no_run(
+    service: FakeService, client: Client
+) -> None:
+    refused: list[dict[str, Any]] = [
+        {"mode": "both"}, {"mode": "charge"}, {"lease_steps": 0}, {"rank": 1, "world_size": 1},
+        {"rank": -1},
+    ]  # fmt: skip
+    for given in refused:
+        with pytest.raises(ValueError, match=r"mode|steps|rank"):
+            start(client, **given)
+    with pytest.raises(TypeError):
+        start(client, lease_steps=1.5)
     assert service.requests == []
 
 
-@pytest.mark.parametrize("mode", ["record", "charge"])
+def _work(run: Run, worker: int) -> None:
+    for number in range(50):
+        step(run, (QUIET, LOUD)[(worker + number) % 2])
+        if number % 20 == 0:
+            run.flush()
+
+
+@pytest.mark.parametrize("mode", ["leased", "strict", "observe"])
 def test_threads_lose_no_step(service: FakeService, client: Client, mode: str) -> None:
     run = start(client, mode=mode, flush_steps=7)
-
-    def work(worker: int) -> None:
-        for number in range(50):
-            step(run, (QUIET, LOUD)[(worker + number) % 2])
-            if number % 20 == 0:
-                run.flush()
-
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(work, range(8)))
+        list(pool.map(lambda worker: _work(run, worker), range(8)))
     run.finish()
     contents = service.steps[MAIN]
     assert len(contents) == run.next_step == 400
     assert sum("2.0" in content for content in contents) == 200
     assert service.most_at_once == 1
-
-
-def test_threads_may_record_while_others_charge(service: FakeService, client: Client) -> None:
-    run = start(client, flush_steps=5)
-
-    def work(worker: int) -> None:
-        for _ in range(50):
-            step(run, mode="charge" if worker % 2 else "record")
-
-    with ThreadPoolExecutor(6) as pool:
-        list(pool.map(work, range(6)))
-    run.flush()
-    assert len(service.steps[MAIN]) == run.next_step == 300
-    assert service.most_at_once == 1
-
-
-def test_a_branch_is_written_from_its_step_on(service: FakeService, client: Client) -> None:
-    with client.resume_run("run", branch="again", from_step=7) as run:
-        step(run)
-    body = service.bodies("/events")[0]
-    assert (body["branch"], body["events"][0]["first_step"]) == ("again", 7)
-    assert run.next_step == 8
+    assert service.held == 0
 
 
 def test_a_refusal_keeps_the_steps(service: FakeService, client: Client) -> None:
-    run = start(client)
+    run = observe(client)
     step(run)
     service.faults.append(answering(problem("unauthorized", 401)))
     with pytest.raises(dp.Unauthorized):
@@ -303,4 +264,62 @@ def test_a_refusal_keeps_the_steps(service: FakeService, client: Client) -> None
 
 
 def test_a_run_shows_where_it_is(client: Client) -> None:
-    assert repr(start(client)) == "Run(name='run', branch='main', next_step=0)"
+    run = start(client, dataset_size=7)
+    assert repr(run) == "Run(name='run', branch='main', next_step=0)"
+    assert (run.name, run.dataset, run.dataset_size) == ("run", "letters", 7)
+    assert (run.mode, run.rank, run.world_size) == ("leased", 0, 1)
+    assert run.url == "http://127.0.0.1:8000/v1/runs/run"
+
+
+def test_the_size_of_the_dataset_is_asked_for(client: Client) -> None:
+    assert start(client).dataset_size == 1000
+
+
+def test_an_iterate_that_was_shown_is_told_after_its_step(
+    service: FakeService, client: Client
+) -> None:
+    run = start(client)
+    step(run, steps=5)
+    run.release()
+    step(run)
+    run.release(2)
+    assert service.releases == [("run", "main", 4), ("run", "main", 2)]
+    assert len(service.steps[MAIN]) == 6
+
+
+@pytest.mark.parametrize("shown", [None, -1, 0, 3])
+def test_an_iterate_that_does_not_exist_is_not_told(
+    service: FakeService, client: Client, shown: int | None
+) -> None:
+    run = start(client)
+    if shown == 3:
+        step(run, steps=3)
+    with pytest.raises(dp.OutOfSequence, match="was not taken"):
+        run.release(shown)
+    run.flush()
+    assert service.releases == []
+
+
+def test_an_iterate_shown_while_the_service_is_away_is_told_later(
+    service: FakeService, client: Client
+) -> None:
+    run = start(client)
+    step(run)
+    service.away = True
+    with pytest.raises(dp.Unavailable):
+        run.release()
+    service.away = False
+    run.finish()
+    assert service.releases == [("run", "main", 0)]
+
+
+def test_an_iterate_may_be_shown_after_the_end(service: FakeService, client: Client) -> None:
+    run = start(client)
+    step(run, steps=2)
+    run.finish()
+    service.away = True
+    with pytest.raises(dp.Unavailable):
+        run.release()
+    service.away = False
+    run.release()
+    assert set(service.releases) == {("run", "main", 1)}

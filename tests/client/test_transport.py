@@ -28,7 +28,8 @@ def test_a_busy_service_is_asked_again(
 
 
 @pytest.mark.parametrize(
-    "error", [httpx.ConnectError, httpx.ReadTimeout, httpx.RemoteProtocolError]
+    "error",
+    [httpx.ConnectError, httpx.ReadTimeout, httpx.RemoteProtocolError, httpx.DecodingError],
 )
 def test_a_failed_connection_is_tried_again(
     service: FakeService, client: Client, error: type[httpx.TransportError]
@@ -55,6 +56,17 @@ def test_the_last_busy_answer_is_the_error(service: FakeService, client: Client)
     with pytest.raises(dp.Unavailable, match="Title of unavailable: why") as raised:
         client.guarantee("run")
     assert raised.value.status == 503
+
+
+def test_a_call_may_ask_for_fewer_retries(service: FakeService, client: Client) -> None:
+    service.faults.extend([unreachable] * 10)
+    for retries in (0, 1):
+        before = len(service.requests)
+        with pytest.raises(dp.Unavailable):
+            client._transport.get("/v1/runs/run", retries=retries)
+        with pytest.raises(dp.Unavailable):
+            client._transport.post("/v1/runs/run", {}, retries=retries)
+        assert len(service.requests) - before == 2 * (retries + 1)
 
 
 def test_without_retries_there_is_one_request(service: FakeService) -> None:
@@ -113,6 +125,14 @@ def test_retry_after_is_waited_for(
     assert low <= waits[0] <= high
 
 
+def test_a_client_that_was_closed_sends_nothing(service: FakeService) -> None:
+    client = Client(transport=httpx.MockTransport(service))
+    client.close()
+    with pytest.raises(dp.DPLedgerError, match="client was closed"):
+        client.guarantee("run")
+    assert service.requests == []
+
+
 def test_an_answer_that_is_not_an_object_is_an_error(service: FakeService, client: Client) -> None:
     for text in ("<html>", "[]", ""):
         service.faults.append(answering(httpx.Response(200, text=text)))
@@ -127,7 +147,7 @@ def test_a_request_whose_answer_was_lost_is_the_same_request(
     service: FakeService, client: Client
 ) -> None:
     service.faults.extend([busy, lost_reply, lost_reply])
-    client.start_run("run", "letters")
+    client.start_run("run", "letters", dataset_size=1000)
     bodies = service.bodies("/v1/runs")
     assert len(bodies) == 4
     assert bodies[1:] == bodies[:-1]

@@ -6,6 +6,13 @@ from typing import Any
 import dpledger_client as dp
 import numpy as np
 import pytest
+from pydantic import TypeAdapter
+
+from service.mechanisms import MechanismMessage
+from service.samplings import SamplingMessage
+
+_MECHANISM: TypeAdapter[Any] = TypeAdapter(MechanismMessage)
+_SAMPLING: TypeAdapter[Any] = TypeAdapter(SamplingMessage)
 
 
 @pytest.mark.parametrize(
@@ -13,6 +20,16 @@ import pytest
     [
         (dp.gaussian(noise_multiplier=1), {"kind": "gaussian", "noise_multiplier": 1.0}),
         (dp.no_noise(), {"kind": "none"}),
+        (dp.laplace(noise_multiplier=20), {"kind": "laplace", "noise_multiplier": 20.0}),
+        (
+            dp.randomized_response(probability_of_truth=0.6, categories=2),
+            {"kind": "randomized_response", "probability_of_truth": 0.6, "categories": 2},
+        ),
+        (
+            dp.approximate_dp(epsilon=1, delta=0),
+            {"kind": "approximate_dp", "epsilon": 1.0, "delta": 0.0},
+        ),
+        (dp.zcdp(rho=1), {"kind": "zcdp", "rho": 1.0}),
         (dp.full(), {"kind": "full"}),
         (dp.unknown(), {"kind": "unknown"}),
         (dp.poisson(sampling_probability=1), {"kind": "poisson", "sampling_probability": 1.0}),
@@ -59,6 +76,20 @@ def test_constructors_make_the_wire_form(made: dict[str, Any], wire: dict[str, A
         lambda: dp.gaussian(noise_multiplier=-1),
         lambda: dp.gaussian(noise_multiplier=math.nan),
         lambda: dp.gaussian(noise_multiplier=math.inf),
+        lambda: dp.laplace(noise_multiplier=0),
+        lambda: dp.laplace(noise_multiplier=math.nan),
+        lambda: dp.randomized_response(probability_of_truth=0, categories=2),
+        lambda: dp.randomized_response(probability_of_truth=1, categories=2),
+        lambda: dp.randomized_response(probability_of_truth=math.nan, categories=2),
+        lambda: dp.randomized_response(probability_of_truth=0.5, categories=1),
+        lambda: dp.approximate_dp(epsilon=-1, delta=0),
+        lambda: dp.approximate_dp(epsilon=math.inf, delta=0),
+        lambda: dp.approximate_dp(epsilon=math.nan, delta=0),
+        lambda: dp.approximate_dp(epsilon=1, delta=1),
+        lambda: dp.approximate_dp(epsilon=1, delta=-0.1),
+        lambda: dp.approximate_dp(epsilon=1, delta=math.nan),
+        lambda: dp.zcdp(rho=0),
+        lambda: dp.zcdp(rho=math.inf),
         lambda: dp.poisson(),
         lambda: dp.poisson(sampling_probability=0.1, expected_batch_size=1),
         lambda: dp.poisson(sampling_probability=0),
@@ -84,6 +115,45 @@ def test_constructors_make_the_wire_form(made: dict[str, Any], wire: dict[str, A
 def test_what_no_service_accepts_is_refused_at_once(make: Callable[[], Any]) -> None:
     with pytest.raises(ValueError, match=r"must|Give"):
         make()
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        dp.gaussian(noise_multiplier=1e-9),
+        dp.gaussian(noise_multiplier=1e9),
+        dp.laplace(noise_multiplier=np.float32(0.5)),  # type: ignore[arg-type]
+        dp.randomized_response(probability_of_truth=1e-12, categories=2),
+        dp.randomized_response(
+            probability_of_truth=math.nextafter(1, 0),
+            categories=np.int64(10**6),  # type: ignore[arg-type]
+        ),
+        dp.approximate_dp(epsilon=0, delta=0),
+        dp.approximate_dp(epsilon=10_000, delta=math.nextafter(1, 0)),
+        dp.zcdp(rho=1e-12),
+        dp.zcdp(rho=10_000),
+        dp.no_noise(),
+    ],
+)
+def test_the_service_takes_the_mechanisms_as_they_are_made(made: dict[str, Any]) -> None:
+    taken = _MECHANISM.validate_json(json.dumps(made))
+    assert taken.model_dump(mode="json") == made
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        dp.full(), dp.unknown(), dp.poisson(sampling_probability=1e-12),
+        dp.poisson(expected_batch_size=64), dp.fixed_size(batch_size=64), dp.cyclic(batch_size=64),
+        dp.truncated_poisson(sampling_probability=1, max_batch_size=64), dp.shuffle(batch_size=64),
+        dp.with_replacement(batch_size=64), dp.cyclic(batch_size=64, steps_per_pass=3),
+        dp.balls_and_bins(steps_per_pass=3), dp.non_uniform(max_weight=1),
+        dp.random_allocation(steps_per_pass=3, participations=3),
+    ],
+)  # fmt: skip
+def test_the_service_takes_the_samplings_as_they_are_made(made: dict[str, Any]) -> None:
+    taken = _SAMPLING.validate_json(json.dumps(made))
+    assert taken.model_dump(mode="json", exclude_none=True) == made
 
 
 def test_a_count_is_never_a_fraction() -> None:
