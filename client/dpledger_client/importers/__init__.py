@@ -1,0 +1,1 @@
+"""What other tools wrote down of a training run, read as ledger events."""
