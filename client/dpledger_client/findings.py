@@ -6,9 +6,13 @@ The one exception is the verdict on batch sizes, which leaves only if the traine
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from dpledger_client.loaders import Finding
+
+# What the service takes; a longer text is cut, because a finding must not be lost for its length.
+TEXT_MAX: Final = 500
+VALUE_MAX: Final = 200
 
 
 def of_sampling(finding: Finding, *, from_step: int) -> dict[str, Any]:
@@ -19,9 +23,17 @@ def of_sampling(finding: Finding, *, from_step: int) -> dict[str, Any]:
         "status": finding.status,
         "declared": finding.declared,
         "recorded": finding.sampling,
-        "seen": finding.seen,
-        "reason": finding.reason,
+        "seen": {name: _cut(value) for name, value in finding.seen.items()},
+        "reason": _printable(finding.reason)[:TEXT_MAX],
     }
+
+
+def _cut(value: str | float | bool) -> str | float | bool:
+    return _printable(value)[-VALUE_MAX:] if isinstance(value, str) else value
+
+
+def _printable(text: str) -> str:
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def of_rank(rank: int, world_size: int, configuration: Mapping[str, Any]) -> dict[str, Any]:

@@ -22,6 +22,7 @@ class Read:
     records: int = 0  # that may come up at all
     draws: int = 0  # of a pass
     batch_size: int = 1  # of all ranks
+    parts: int = 1  # batches in one step, whose size is then that of all of them
     drop_last: bool = False
     rate: float = 0.0  # of Poisson draws; of the heaviest record
     once: bool = False  # one order for all passes

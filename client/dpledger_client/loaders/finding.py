@@ -13,6 +13,9 @@ Status = Literal["declared", "detected", "contradicted"]
 _ONCE: Final = ("shuffle", "cyclic", "full")  # declarations whose batches may be joined
 
 
+_OTHER_SIZE: Final = "The loader does not have as many records as dataset_size says."
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """What a loader is, beside what was declared.
@@ -25,6 +28,7 @@ class Finding:
         declared: what the trainer said; None when nothing.
         seen: class names and settings; no seed, and no length of the data or of a drawn batch.
         reason: why, in sentences.
+        note: for the trainer alone, because it depends on the data; empty if there is none.
     """
 
     status: Status
@@ -32,6 +36,7 @@ class Finding:
     declared: Sampling | None
     seen: Seen
     reason: str
+    note: str = ""
 
 
 def inspect(
@@ -64,20 +69,19 @@ def inspect(
     try:
         read = of_loader(loader, seen)
         size = dataset_size or read.length
-        joined = replace(read, batch_size=read.batch_size * accumulation)
+        joined = replace(read, batch_size=read.batch_size * accumulation, parts=accumulation)
         found, reason = sampling_of(joined, size)
     except UnclearError as unclear:
         _refuse_joined(said or unknown(), accumulation)
         return Finding("declared", said or unknown(), said, seen, str(unclear))
     if read.kind == "poisson":
         _refuse_joined(found, accumulation)
-    if size != read.length:  # which may be private, and is not told
-        reason += " The loader does not have as many records as dataset_size says."
+    note = "" if size == read.length else _OTHER_SIZE
     if said is None:
-        return Finding("detected", found, None, seen, reason)
+        return Finding("detected", found, None, seen, reason, note)
     status, why = _verdict(_whole(found, size), _whole(said, size), read)
     kept = said if status == "declared" else found
-    return Finding(status, kept, said, seen, f"{reason} {why}".strip())
+    return Finding(status, kept, said, seen, f"{reason} {why}".strip(), note)
 
 
 def _refuse_joined(sampling: Sampling, accumulation: int) -> None:

@@ -75,8 +75,8 @@ def _steps_per_pass(read: Read) -> int:
         if read.draws % read.records or read.records % read.batch_size:
             raise ValueError("A batch may reach into the next order, and hold a record twice.")
         return read.records // read.batch_size
-    whole, rest = divmod(read.draws, read.batch_size)
-    steps = whole + bool(rest and not read.drop_last)
-    if steps < 1:
+    whole, rest = divmod(read.draws, read.batch_size // read.parts)
+    batches = whole + bool(rest and not read.drop_last)
+    if batches < 1:
         raise UnclearError("The loader has no batch.")
-    return steps
+    return -(-batches // read.parts)  # the batches that are left over at its end are a step
