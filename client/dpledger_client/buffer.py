@@ -5,9 +5,11 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, Final
 
 from dpledger_client.wire import event
+
+STEPS_MAX: Final = 10**9  # of one event, by the contract
 
 
 def content_of(mechanism: Mapping[str, Any], sampling: Mapping[str, Any]) -> str:
@@ -33,6 +35,10 @@ class Span:
     def end(self) -> int:
         """The first step after the span."""
         return self.first_step + self.steps
+
+    def takes(self, content: str, steps: int) -> bool:
+        """Whether it can grow by so many steps."""
+        return content == self.content and self.steps + steps <= STEPS_MAX
 
     def event(self) -> dict[str, Any]:
         """The wire form."""
@@ -62,7 +68,7 @@ class Buffer:
     def append(self, content: str, steps: int) -> None:
         """Number and keep some equal steps; adjacent equal ones become one span."""
         last = self._spans[-1] if self._spans else None
-        if last is not None and last.content == content:
+        if last is not None and last.takes(content, steps):
             self._spans[-1] = Span(last.first_step, last.steps + steps, content)
         else:
             self._spans.append(Span(self.next_step, steps, content))

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from operator import index
 from typing import Any
 
-from dpledger_client.buffer import content_of
+from dpledger_client.buffer import STEPS_MAX, content_of
 
 Fields = Mapping[str, Any]
 
@@ -13,11 +13,11 @@ def count_of(steps: int) -> int:
     """A number of steps as JSON has it, whatever library it came from.
 
     Raises:
-        ValueError: it is below 1.
+        ValueError: it is below 1, or above 1e9, which one event may have.
         TypeError: it is a fraction.
     """
-    if not steps >= 1:
-        raise ValueError("A number of steps must be at least 1.")
+    if not 1 <= steps <= STEPS_MAX:
+        raise ValueError(f"A number of steps must be at least 1 and at most {STEPS_MAX}.")
     return int(index(steps))
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from dpledger_client.buffer import STEPS_MAX
 from dpledger_client.client import Client
 from dpledger_client.importers import (
     csv,
@@ -19,7 +20,6 @@ from dpledger_client.importers import (
 from dpledger_client.importers.reading import BadFile
 from dpledger_client.run import Run
 
-STEPS_MAX: Final = 10**9  # of one event, by the contract
 AS_POISSON: Final = (
     "Rates are read as those of Poisson sampling. A shuffled loader leaves the same numbers and "
     "costs more: for it say --sampling shuffle:BATCH_SIZE."
@@ -132,8 +132,6 @@ def _step(run: Run, one: Mapping[str, Any]) -> None:
         steps = min(left, STEPS_MAX)
         run.step(mechanism=one["mechanism"], sampling=one["sampling"], steps=steps)
         left -= steps
-        if left:
-            run.flush()  # else equal steps that wait would be joined to more than an event may have
 
 
 def _read(given: argparse.Namespace, relation: str | None, size: int | None) -> Imported:

@@ -193,7 +193,7 @@ class Journal:
             return  # a fork of the trainer knows nothing about its later steps
         try:
             self.end(state, retries=LEAVING_RETRIES)
-        except (DPLedgerError, OSError) as error:
+        except Exception as error:  # whatever it is, the spool has the steps
             LOG.warning("dpledger: steps wait in %s: %s", self.spool.path, error)
             self.close(complete=False)
         else:

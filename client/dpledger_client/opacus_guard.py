@@ -187,7 +187,7 @@ class Guard:
         alone = loaders.inspect(loader, declared=run.sampling, dataset_size=run.dataset_size)
         joined = self.batches.draws if alone.sampling["kind"] in _BY_PASS else 1
         finding = run.watch(loader, accumulation=joined)
-        _refuse_shared_data(finding, loader, run)
+        _refuse_shared_coins(finding, loader, run)
         self._tests_sizes &= finding.status == "declared" and run.world_size == 1
         if finding.sampling["kind"] in _BY_PASS:
             self._draws = joined
@@ -237,15 +237,10 @@ def _refuse_other_ranks(optimizer: Any, run: Run) -> None:
         raise ValueError("Give start_run broadcast=dpledger_client.opacus.broadcast.")
 
 
-def _refuse_shared_data(finding: loaders.Finding, loader: Any, run: Run) -> None:
-    """A record must not be drawn by several ranks, or by coins that several ranks flip."""
+def _refuse_shared_coins(finding: loaders.Finding, loader: Any, run: Run) -> None:
+    """A record must not be drawn by coins that several ranks flip."""
     if run.world_size == 1 or finding.status == "declared":
         return
-    if not {"num_replicas", "num_processes"} & finding.seen.keys():
-        raise ValueError(
-            "The loader of each rank goes through all the data, and a record may be in a step "
-            "once for each: take a DistributedSampler."
-        )
     if finding.sampling["kind"] != "poisson":
         return
     generator = getattr(loader.batch_sampler, "generator", None) or torch.default_generator

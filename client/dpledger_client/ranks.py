@@ -96,6 +96,7 @@ class Follower:
         self.ended: str | None = None
         self.opening = opening
         self._transport = transport
+        self._teller: Thread | None = None
 
     def open(self) -> None:
         """Nothing is registered by this rank."""
@@ -113,7 +114,8 @@ class Follower:
         """Send a finding in the background, however long rank 0 takes to register the run."""
         path = f"/v1/runs/{self.opening.run_name}/{what}"
         note = {"branch": self.opening.branch_name, **body}
-        Thread(target=self._send, args=(path, note), name="dpledger", daemon=True).start()
+        self._teller = Thread(target=self._send, args=(path, note), name="dpledger", daemon=True)
+        self._teller.start()
 
     def unsent(self) -> list[Span]:
         """Rank 0 sends the steps."""
@@ -123,8 +125,10 @@ class Follower:
         """Nothing waits."""
 
     def end(self, state: str) -> None:
-        """Count no more."""
+        """Count no more; a finding that is on its way may arrive."""
         self.ended = self.ended or state
+        if self._teller is not None:
+            self._teller.join(TRY_SECONDS)
 
     def leave(self, state: str) -> None:
         """Count no more."""

@@ -21,10 +21,9 @@ Open = Callable[[Opening], Journal]
 
 
 class Run:
-    """One run, open for writing. Open it with `start_run`; close it, or use it as a block.
+    """One run, open for writing, by `start_run`. Safe to share between threads.
 
-    `step` is called before each step that adds noise: once it returns, the step is counted. Safe
-    to share between threads; steps are numbered in the order in which they arrive.
+    `step` is called before each step that adds noise: once it returns, the step is counted.
 
     Args:
         transport: to the service.
@@ -158,15 +157,15 @@ class Run:
     def watch(self, loader: Any, *, accumulation: int = 1) -> loaders.Finding:
         """Compare what was declared with what a loader does by its classes and settings.
 
-        What is found is told to the service: names and settings only. If it contradicts the
-        declaration, the next steps are recorded as what was found, with a warning.
+        Names and settings are told to the service. If they contradict the declaration, the next
+        steps are recorded as what was found, with a warning.
 
         Args:
             loader: of batches, such as a PyTorch DataLoader.
             accumulation: batches of the loader in one step, >= 1.
 
         Raises:
-            ValueError: the dataset's size is not known.
+            ValueError: the dataset's size is not known; or no sampling covers what the loader does.
         """
         if self.dataset_size is None:
             raise ValueError("A loader can be judged only where dataset_size is known; give it.")
@@ -176,7 +175,10 @@ class Run:
             dataset_size=self.dataset_size,
             accumulation=accumulation,
         )
+        loaders.require_shares(finding, self.world_size)
         self.declare(sampling=finding.sampling)
+        if finding.note:
+            LOG.warning("dpledger: %s", finding.note)
         if not self.rank:
             self._writer.tell(FINDINGS, findings.of_sampling(finding, from_step=self.next_step))
         if finding.status == "contradicted":
@@ -222,11 +224,7 @@ class Run:
             self._writer.take(content, steps)
 
     def admit(self, steps: int = 1) -> None:
-        """Ask for the next steps without counting them; `step` then finds them admitted.
-
-        Raises:
-            BudgetExhausted, UnsupportedEvent, Unavailable, DPLedgerError: as `step` does.
-        """
+        """Ask for the next steps without counting them; it raises as `step` does."""
         with self._stepping:
             content, steps = self._declared.content(None, None), count_of(steps)
             if self.next_step + steps > self._horizon or content != self._admitted:

@@ -39,6 +39,10 @@ class SpoolError(ValueError):
     """A spool that cannot be read, or whose trainer may still be running."""
 
 
+class EmptySpoolError(SpoolError):
+    """A spool whose process was killed before its first line: no step was taken."""
+
+
 class Spool:
     """A spool that is being written, locked until it is closed."""
 
@@ -85,6 +89,8 @@ class Spool:
         with self._writing:
             file, self._file = self._file, CLOSED
         if file != CLOSED:
+            # Forks of the trainer have the file, too, and would go on holding its lock.
+            fcntl.flock(file, fcntl.LOCK_UN)
             os.close(file)
 
     def discard(self) -> None:
@@ -167,7 +173,7 @@ class Contents:
         if self._what is None:
             raise SpoolError("a step of which nothing is said")
         last = self.spans[-1] if self.spans else None
-        if last is not None and last.content == self._what:
+        if last is not None and last.takes(self._what, steps):
             self.spans[-1] = Span(last.first_step, last.steps + steps, self._what)
         else:
             self.spans.append(Span(first, steps, self._what))
@@ -200,7 +206,7 @@ def read(path: Path) -> Contents:
         except (ValueError, RecursionError) as error:
             raise SpoolError(f"{path}, line {number}: {error}") from error
     if contents is None:
-        raise SpoolError(f"{path} is empty: no step was taken")
+        raise EmptySpoolError(f"{path} is empty: no step was taken")
     return contents
 
 

@@ -8,7 +8,15 @@ from pathlib import Path
 from dpledger_client.errors import DPLedgerError, NotFound
 from dpledger_client.leases import Leases
 from dpledger_client.outbox import Opening, Outbox
-from dpledger_client.spool import SUFFIX, Contents, SpoolError, has_ended, is_locked, read
+from dpledger_client.spool import (
+    SUFFIX,
+    Contents,
+    EmptySpoolError,
+    SpoolError,
+    has_ended,
+    is_locked,
+    read,
+)
 from dpledger_client.transport import Transport
 
 
@@ -99,6 +107,8 @@ def sync_all(
         try:
             if not read(path).closed:
                 yield sync(transport, path, ended=ended)
+        except EmptySpoolError:
+            continue
         except NotFound:
             early.append(path)  # a branch before the spool that registers its run, or its parent
         except (SpoolError, DPLedgerError, OSError) as error:

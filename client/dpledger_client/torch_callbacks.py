@@ -19,7 +19,6 @@ Stop = Literal["raise", "quietly"]
 ALONE: Final = ("DPOptimizer", "DPPerLayerOptimizer")
 TOGETHER: Final = ("DistributedDPOptimizer",)
 WRAPPERS: Final = {"accelerate": "optimizer", "lightning": "_optimizer"}  # where the inner one is
-SHARED: Final = {"num_processes", "num_replicas"}  # settings of samplers that divide the records
 DOWN: Final = 1 - 1e-14  # more than a few roundings
 BY_PASS: Final = ("cyclic", "shuffle", "balls_and_bins", "random_allocation")
 
@@ -125,7 +124,7 @@ class Steps:
             self.run.declare(sampling=self._sampling)
         finding = self.run.watch(loader, accumulation=accumulation)
         if self.run.world_size > 1:
-            _check_shares(finding, loader)
+            _check_coins(finding, loader)
         self._sampling = dict(finding.sampling)
         if again and self._sampling["kind"] == "shuffle":
             self._sampling["reshuffle"] = "once"
@@ -240,13 +239,8 @@ def own_coins(loader: Any) -> torch.Generator | None:
     return None
 
 
-def _check_shares(finding: Finding, loader: Any) -> None:
-    """No record may come from several ranks, and no two ranks may flip the same coins."""
-    if finding.status != "declared" and not SHARED & finding.seen.keys():
-        raise ValueError(
-            "Each rank draws from all the records, so that one may be in a step several times: "
-            "take a loader that divides them among the ranks."
-        )
+def _check_coins(finding: Finding, loader: Any) -> None:
+    """No two ranks may flip the same coins."""
     if finding.sampling["kind"] in (*BY_PASS, "full", "unknown"):
         return
     coins = own_coins(loader) or torch.default_generator

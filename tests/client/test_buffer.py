@@ -1,6 +1,6 @@
 import pytest
 from dpledger_client import full, gaussian, unknown
-from dpledger_client.buffer import Buffer, Span, content_of
+from dpledger_client.buffer import STEPS_MAX, Buffer, Span, content_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,6 +11,14 @@ def test_adjacent_equal_steps_become_one_span() -> None:
         buffer.append(content, 2)
     assert buffer.first(10) == [Span(5, 4, "a"), Span(9, 2, "b"), Span(11, 2, "a")]
     assert (buffer.first_step, buffer.next_step) == (5, 13)
+
+
+def test_a_span_has_no_more_steps_than_an_event_may_have() -> None:
+    buffer = Buffer(0)
+    for _ in range(2):
+        buffer.append("a", STEPS_MAX - 1)
+    buffer.append("a", 1)
+    assert [span.steps for span in buffer.first(10)] == [STEPS_MAX - 1, STEPS_MAX]
 
 
 def test_an_empty_buffer_begins_at_its_next_step() -> None:

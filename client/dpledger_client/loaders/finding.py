@@ -13,6 +13,7 @@ Status = Literal["declared", "detected", "contradicted"]
 _ONCE: Final = ("shuffle", "cyclic", "full")  # declarations whose batches may be joined
 
 
+SHARED: Final = frozenset({"num_processes", "num_replicas"})  # settings of loaders that divide
 _OTHER_SIZE: Final = "The loader does not have as many records as dataset_size says."
 
 
@@ -82,6 +83,20 @@ def inspect(
     status, why = _verdict(_whole(found, size), _whole(said, size), read)
     kept = said if status == "declared" else found
     return Finding(status, kept, said, seen, f"{reason} {why}".strip(), note)
+
+
+def require_shares(finding: Finding, world_size: int) -> None:
+    """Refuse a job of several ranks that each go through all the records.
+
+    Raises:
+        ValueError: a record may be in a step once for each rank: no sampling covers that.
+    """
+    if world_size == 1 or finding.status == "declared" or SHARED & finding.seen.keys():
+        return
+    raise ValueError(
+        "The loader of each rank goes through all the data, and a record may be in a step once "
+        "for each: take a DistributedSampler."
+    )
 
 
 def _refuse_joined(sampling: Sampling, accumulation: int) -> None:
