@@ -53,6 +53,7 @@ benchmarks: $(INSTALLED)  ## print the benchmark tables; peers are compared if i
 	$(BIN)/python benchmarks/race.py
 	$(BIN)/python benchmarks/growth.py
 	$(BIN)/python benchmarks/kills.py
+	$(BIN)/python benchmarks/outage.py
 
 figures: $(INSTALLED)  ## redraw the figures of docs/theory/figures.md
 	$(BIN)/dpledger figures --out docs/theory/figures
