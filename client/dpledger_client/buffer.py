@@ -3,9 +3,8 @@
 import json
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from dpledger_client.wire import event
 
@@ -23,9 +22,8 @@ def content_of(mechanism: Mapping[str, Any], sampling: Mapping[str, Any]) -> str
     return json.dumps(content, sort_keys=True, allow_nan=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
-    """Equal steps in a row."""
+class Span(NamedTuple):
+    """Equal steps in a row. A tuple, because one is made at every step."""
 
     first_step: int
     steps: int  # >= 1
@@ -65,13 +63,19 @@ class Buffer:
         """The number the next appended step gets."""
         return self._spans[-1].end if self._spans else self._dropped
 
-    def append(self, content: str, steps: int) -> None:
-        """Number and keep some equal steps; adjacent equal ones become one span."""
-        last = self._spans[-1] if self._spans else None
+    def append(self, content: str, steps: int) -> int:
+        """Number and keep some equal steps; adjacent equal ones become one span.
+
+        Returns:
+            How many steps wait now.
+        """
+        spans = self._spans
+        last = spans[-1] if spans else None
         if last is not None and last.takes(content, steps):
-            self._spans[-1] = Span(last.first_step, last.steps + steps, content)
+            spans[-1] = Span(last.first_step, last.steps + steps, content)
         else:
-            self._spans.append(Span(self.next_step, steps, content))
+            spans.append(Span(self.next_step, steps, content))
+        return spans[-1].end - spans[0].first_step
 
     def first(self, spans_max: int) -> list[Span]:
         """The first spans that wait."""

@@ -27,7 +27,7 @@ class Declaration:
     def __init__(self, mechanism: Fields | None, sampling: Fields | None) -> None:
         self.mechanism = None if mechanism is None else dict(mechanism)
         self.sampling = None if sampling is None else dict(sampling)
-        self._content = self._joined()
+        self.default = self._joined()  # what a step is that says nothing of itself; None: unknown
 
     def changed(self, mechanism: Fields | None, sampling: Fields | None) -> "Declaration":
         """Another one, in which what is given replaces what was.
@@ -48,9 +48,9 @@ class Declaration:
             TypeError, ValueError: it cannot be sent.
         """
         if mechanism is None and sampling is None:
-            content = self._content
+            content = self.default
         else:
-            content = self.changed(mechanism, sampling)._content
+            content = self.changed(mechanism, sampling).default
         if content is None:
             raise ValueError("Give the mechanism and the sampling, here or with declare().")
         return content

@@ -105,8 +105,7 @@ class Outbox:
     def append(self, content: str, steps: int) -> int:
         """Keep some equal steps, which the spool has already; how many wait now."""
         with self.state:
-            self.buffer.append(content, steps)
-            return self.unsent_steps
+            return self.buffer.append(content, steps)
 
     def forget(self, *, before: int) -> None:
         """Steps that the service has."""

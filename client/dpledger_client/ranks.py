@@ -110,6 +110,13 @@ class Follower:
         require_open(self.ended)
         self.next_step += steps
 
+    def take_next(self, content: str, horizon: int) -> bool:
+        """Count one more step, if it is below the horizon."""
+        if self.ended is not None or self.next_step >= horizon:
+            return False
+        self.next_step += 1
+        return True
+
     def tell(self, what: str, body: Mapping[str, Any]) -> None:
         """Send a finding in the background, however long rank 0 takes to register the run."""
         path = f"/v1/runs/{self.opening.run_name}/{what}"

@@ -115,15 +115,12 @@ class Run:
 
     @property
     def last_guarantee(self) -> dict[str, Any] | None:
-        """The guarantee in the service's last reply; None before it, and where no delta is set."""
+        """The guarantee in the service's last reply, if there is one."""
         return self._writer.reply.get("guarantee")
 
     @property
     def epsilon(self) -> float | None:
-        """Epsilon of `last_guarantee`: nats, upper, infinite when no accepted bound is finite.
-
-        None when there is no such guarantee.
-        """
+        """Epsilon of `last_guarantee`: nats, upper, infinite if unbounded; None if it has none."""
         guarantee = self.last_guarantee
         if guarantee is None:
             return None
@@ -146,11 +143,7 @@ class Run:
         mechanism: Mapping[str, Any] | None = None,
         sampling: Mapping[str, Any] | None = None,
     ) -> None:
-        """Say what steps are from the next one on, unless `step` says otherwise.
-
-        Raises:
-            TypeError, ValueError: it cannot be sent; nothing was changed.
-        """
+        """Say what steps are from the next one on, unless `step` says otherwise."""
         with self._stepping:
             self._declared = self._declared.changed(mechanism, sampling)
 
@@ -211,11 +204,18 @@ class Run:
             BudgetExhausted: the steps do not fit in a budget. The run stays usable.
             UnsupportedEvent: no accepted theorem bounds them.
             Unavailable: the service had to be asked, and was away for too long.
-            DPLedgerError: any other refusal.
             OSError: the spool cannot be written, for instance because the disk is full.
-            TypeError, ValueError: an argument cannot be sent; nothing was counted.
+            DPLedgerError, TypeError, ValueError: anything else; nothing was counted.
         """
         with self._stepping:
+            usual = self._admitted if mechanism is None is sampling and size is None else None
+            if (
+                usual is not None
+                and steps == 1
+                and usual == self._declared.default
+                and self._writer.take_next(usual, self._horizon)
+            ):
+                return
             content, steps = self._declared.content(mechanism, sampling), count_of(steps)
             if self._writer.next_step + steps > self._horizon or content != self._admitted:
                 self._admit(content, steps)
@@ -262,15 +262,15 @@ class Run:
     def release(self, step: int | None = None) -> None:
         """Tell that an iterate was shown to somebody: a checkpoint, a metric computed from it.
 
-        In a run that hides its iterates, hiding ends up to there. The spool has it first; after
-        the end of the run there is none, so repeat it if it could not be sent.
+        In a run that hides its iterates, hiding ends up to there. After the end of the run it has
+        no spool: repeat it if it could not be sent.
 
         Args:
             step: the iterate after this step; by default the last step that was taken.
 
         Raises:
             OutOfSequence: the step was not taken on this branch.
-            DPLedgerError: it could not be sent yet, or was refused.
+            DPLedgerError: it was not sent yet, or was refused.
         """
         step = self.next_step - 1 if step is None else int(index(step))
         if not self._writer.opening.first_step <= step < self.next_step:
@@ -282,8 +282,8 @@ class Run:
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps of the run, as JSON: its place, and steps not confirmed yet."""
         with self._stepping:
-            opening, unsent = self._writer.opening, self._writer.unsent()
-            return checkpoints.token(opening, self.next_step, unsent)
+            writer = self._writer
+            return checkpoints.token(writer.opening, writer.next_step, writer.unsent())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a checkpoint of this run. Nothing is taken back: a rewind opens a branch.
