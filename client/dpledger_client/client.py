@@ -171,7 +171,8 @@ class Client:
             budget: of this run alone: {"epsilon": nats, "delta": in (0, 1)}.
             labels: free text by name.
             dataset_size: records; by default the service is asked.
-            rank: of this process; by default the environment's RANK, else 0. Rank 0 reports.
+            rank: of this process; by default 0, or with `broadcast` the environment's RANK. Only
+                rank 0 reports.
             world_size: of the job; by default the environment's WORLD_SIZE.
             broadcast: a collective that gives every rank the number of rank 0, so that a refusal
                 stops all of them at the same step.
@@ -194,7 +195,7 @@ class Client:
         if lease_steps is not None:
             lease_steps = count_of(lease_steps)
         name, dataset = name_of(name), name_of(dataset)
-        rank, world_size = ranks.place(rank, world_size)
+        rank, world_size = ranks.place(rank, world_size, broadcast)
         folder, observed = spools.folder(spool), mode == "observe"
         if state is None:
             registered = {
@@ -267,14 +268,16 @@ class Client:
             raise
         return found.get("dataset_size")
 
-    def sync(self, *paths: Path, ended: bool = False) -> Iterator[Synced | tuple[Path, Exception]]:
+    def sync(
+        self, *paths: Path | str, ended: bool = False
+    ) -> Iterator[Synced | tuple[Path, Exception]]:
         """Send spools whose trainers are gone; those that cannot be sent come with their error.
 
         Args:
             paths: of spools, or of folders with spools.
             ended: the trainers are gone for certain, though neither spool nor machine tells.
         """
-        return sync_all(self._transport, list(paths), ended=ended)
+        return sync_all(self._transport, list(map(Path, paths)), ended=ended)
 
     def run(self, name: str) -> dict[str, Any]:
         """A run as it stands."""

@@ -96,6 +96,7 @@ _BY_SLUG: Final[Mapping[str, type[DPLedgerError]]] = {
     "budget-exhausted": BudgetExhausted,
     "conflict": Conflict,
     "forbidden": Forbidden,
+    "internal-error": Unavailable,
     "invalid-request": InvalidRequest,
     "malformed-body": InvalidRequest,
     "not-found": NotFound,
@@ -112,14 +113,12 @@ _BY_STATUS: Final[Mapping[int, type[DPLedgerError]]] = {
     401: Unauthorized,
     403: Forbidden,
     404: NotFound,
-    502: Unavailable,
-    503: Unavailable,
-    504: Unavailable,
 }
 
 
 def error_of(problem: Mapping[str, Any], status: int) -> DPLedgerError:
     """The error that a problem document stands for, by the last segment of its `type`."""
     slug = str(problem.get("type", "")).rpartition("/")[2]
-    kind = _BY_SLUG.get(slug) or _BY_STATUS.get(status, DPLedgerError)
+    otherwise = Unavailable if status >= 500 or status == 429 else DPLedgerError
+    kind = _BY_SLUG.get(slug) or _BY_STATUS.get(status, otherwise)
     return kind(problem, status)

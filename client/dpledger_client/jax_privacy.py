@@ -59,6 +59,7 @@ class Ledger:
         self.run: Final = run
         self.plan: Final = plan
         self.steps_left: int = event["steps"]
+        self._mechanism: Final[dict[str, Any]] = event["mechanism"]
         self._sampling: Final[dict[str, Any]] = event["sampling"]
         self._length: Final[int] = event["sampling"].get("steps_per_pass", 0)
         self._exact: Final[bool] = _is_exact(plan.batch_selection_strategy, event["sampling"])
@@ -83,7 +84,12 @@ class Ledger:
         """
         if not self.steps_left:
             raise ValueError("The plan has no step left: make a Ledger for each iterator.")
-        self.run.step(size=size if self._exact else None)
+        # Not as the run declares by now: other plans may have been declared since.
+        self.run.step(
+            mechanism=self._mechanism,
+            sampling=self._sampling,
+            size=size if self._exact else None,
+        )
         self.steps_left -= 1
         if self._length:
             _begun[self.run] = (self.run.branch, (self._into_pass() + 1) % self._length)

@@ -16,7 +16,7 @@ from time import monotonic, sleep
 from typing import Any, Final, Literal
 
 from dpledger_client.buffer import Span
-from dpledger_client.errors import Conflict, DPLedgerError, RunFinished, Unavailable
+from dpledger_client.errors import DPLedgerError, RunFinished, Unavailable
 from dpledger_client.leases import Leases
 from dpledger_client.outbox import LOG, Opening, Outbox
 from dpledger_client.spool import SUFFIX, Spool
@@ -124,9 +124,10 @@ class Journal:
         if self.mode == "observe":
             return EVERY_STEP
         if self.mode == "strict":
-            if first < self._charged and content != self._charged_as:
-                what = f"Steps {first} to {self._charged - 1} were charged as something else"
-                raise Conflict({"title": what, "detail": "count them as that before others"}, 0)
+            if first < self._charged and content != self._charged_as and self._charged_as:
+                # Asked for ahead as something else, and not taken: they are spent, and count.
+                self.take(self._charged_as, self._charged - first)
+                first = self.next_step
             if first + steps > self._charged:
                 self._patiently(lambda: self._charge(Span(first, steps, content)))
             return self._charged

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from dpledger_client.buffer import Span
 from dpledger_client.errors import BudgetExhausted, DPLedgerError, NotFound, Unavailable
-from dpledger_client.journal import EVERY_STEP, require_open
+from dpledger_client.journal import EVERY_STEP, Mode, require_open
 from dpledger_client.outbox import LOG, Opening
 from dpledger_client.transport import Transport
 
@@ -22,13 +22,19 @@ TRIES: Final = 20  # to send a fingerprint: rank 0 may register the run later
 TRY_SECONDS: Final = 3.0
 
 
-def place(rank: int | None, world_size: int | None) -> tuple[int, int]:
+def place(rank: int | None, world_size: int | None, broadcast: Broadcast | None) -> tuple[int, int]:
     """Which process of how many this is: as given, else as torchrun says, else the only one.
 
     Raises:
-        ValueError: there is no such rank.
+        ValueError: there is no such rank; or only the environment says that another rank reports.
     """
-    rank = int(os.environ.get("RANK", "0")) if rank is None else rank
+    if rank is None:
+        rank = int(os.environ.get("RANK", "0"))
+        if rank and broadcast is None:
+            raise ValueError(
+                f"The environment says RANK={rank}, and such a rank reports nothing. Give "
+                "broadcast= or rank= if it belongs to a job, rank=0 and world_size=1 if not."
+            )
     if world_size is None:
         world_size = int(os.environ.get("WORLD_SIZE", str(rank + 1)))
     if not 0 <= rank < world_size:
@@ -90,7 +96,8 @@ class Follower:
     path: Path | None = None
     trouble: Exception | None = None
 
-    def __init__(self, transport: Transport, opening: Opening) -> None:
+    def __init__(self, transport: Transport, opening: Opening, mode: Mode) -> None:
+        self.mode: Final = mode
         self.next_step = opening.first_step
         self.reply: dict[str, Any] = {}
         self.ended: str | None = None

@@ -24,19 +24,6 @@ class Run:
     """One run, open for writing, by `start_run`. Safe to share between threads.
 
     `step` is called before each step that adds noise: once it returns, the step is counted.
-
-    Args:
-        transport: to the service.
-        opening: how this process came to write to the run.
-        open_journal: makes what writes a branch; also after a rewind.
-        mode: leased, strict or observe.
-        mechanism: what a step is unless `step` says otherwise.
-        sampling: the same.
-        dataset_size: records, if it is known.
-        rank: of this process; only rank 0 reports.
-        world_size: how many processes.
-        broadcast: a collective that gives every rank the number of rank 0.
-        share_verdict: tell the service at the end whether batch sizes refuted the declaration.
     """
 
     def __init__(
@@ -137,6 +124,14 @@ class Run:
         """`within` or `overdraft`, by the service's last reply; None before the first."""
         return self._writer.reply.get("verdict")
 
+    @property
+    def admits_ahead(self) -> bool:
+        """Whether `admit` holds steps that can be given back; in a strict run it spends them."""
+        opening = self._writer.opening
+        # Whether a plan holds the budget is what rank 0 alone is told, if the run was resumed.
+        unsure = self.world_size > 1 and (opening.branch is not None or "plan" in opening.run)
+        return self._writer.mode != "strict" and not unsure
+
     def declare(
         self,
         *,
@@ -217,10 +212,11 @@ class Run:
             ):
                 return
             content, steps = self._declared.content(mechanism, sampling), count_of(steps)
+            of = 0 if size is None else self._sizes.checked(size, self.dataset_size)
             if self._writer.next_step + steps > self._horizon or content != self._admitted:
                 self._admit(content, steps)
             if size is not None:  # only now: a batch that was refused comes again
-                self._sizes.observe(content, size, self.dataset_size)
+                self._sizes.observe(content, size, of)
             self._writer.take(content, steps)
 
     def admit(self, steps: int = 1) -> None:
@@ -357,7 +353,11 @@ class Run:
             )
 
     def _opened(self, opening: Opening) -> Journal | Follower:
-        ranked = Follower(self._transport, opening) if self.rank else self._open_journal(opening)
+        ranked = (
+            Follower(self._transport, opening, self.mode)
+            if self.rank
+            else self._open_journal(opening)
+        )
         ranked.open()
         return ranked
 

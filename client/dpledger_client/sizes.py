@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 
 from dpledger_client import sampling_check
 from dpledger_client.sampling_check import Evidence
-from dpledger_client.sampling_check.laws import FIELDS
+from dpledger_client.sampling_check.laws import FIELDS, whole
 
 LEVEL: Final = 1e-6  # the chance that a true declaration is ever refuted
 
@@ -25,12 +25,21 @@ class Sizes:
         self._evidence: Evidence | None = None
         self.verdict: Literal["refuted", "not_refuted"] | None = None  # None: nothing was tested
 
-    def observe(self, content: str, size: int, dataset_size: int | None) -> None:
-        """Take in the size of the next batch; warn once when it refutes the declaration.
+    @staticmethod
+    def checked(size: int, dataset_size: int | None) -> int:
+        """The dataset's size, or a refusal of what cannot be tested, before anything is counted.
 
         Raises:
-            ValueError: the size is negative, or the dataset's size is not known.
+            ValueError: the size is no count of records, or the dataset's size is not known.
         """
+        if dataset_size is None:
+            raise ValueError("size can be tested only where dataset_size is known; give it.")
+        if (count := whole(size)) is None or count < 0:
+            raise ValueError("size must be an integer >= 0.")
+        return dataset_size
+
+    def observe(self, content: str, size: int, dataset_size: int) -> None:
+        """Take in the size of the next batch; warn once when it refutes the declaration."""
         if content != self._content:
             self._look_at(content, dataset_size)
         if self._evidence is None:
@@ -53,10 +62,8 @@ class Sizes:
         """Take the next size for the first of a pass: training goes on on another branch."""
         self._content = self._sampling = None
 
-    def _look_at(self, content: str, dataset_size: int | None) -> None:
+    def _look_at(self, content: str, dataset_size: int) -> None:
         """Begin anew if the sampling is another one; a change of noise alone is no reason."""
-        if dataset_size is None:
-            raise ValueError("size can be tested only where dataset_size is known; give it.")
         sampling: Mapping[str, Any] = json.loads(content)["sampling"]
         if sampling != self._sampling:
             self._evidence = None

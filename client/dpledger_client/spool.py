@@ -33,6 +33,7 @@ FORMAT: Final = "dpledger-spool/1"
 ENDS: Final = ("finished", "aborted", "rewound", "left")
 SUFFIX: Final = ".spool"
 CLOSED: Final = -1  # instead of the number of a file
+_BOOT: Final = Path("/proc/sys/kernel/random/boot_id")  # another one after each start of Linux
 
 
 class SpoolError(ValueError):
@@ -220,7 +221,8 @@ def _whole_lines(path: Path) -> Iterator[bytes]:
 def has_ended(path: Path, contents: Contents) -> bool:
     """Whether it is certain that no process writes to this spool any more.
 
-    A copy of a spool says nothing about that, unless the end is in it.
+    A copy of a spool says nothing about that, unless the end is in it; nor does a spool that its
+    machine left behind when it died.
     """
     return contents.end is not None or (_is_original(path, contents) and not is_locked(path))
 
@@ -236,12 +238,20 @@ def is_locked(path: Path) -> bool:
 
 
 def _is_original(path: Path, contents: Contents) -> bool:
-    return bool(contents.header.get("where") == _place(path.stat()))
+    here = _place(path.stat())
+    return here["boot"] is not None and bool(contents.header.get("where") == here)
 
 
 def _place(file: os.stat_result) -> dict[str, Any]:
-    """What tells a file from its copies."""
-    return {"host": platform.node(), "device": file.st_dev, "inode": file.st_ino}
+    """What tells a file from its copies, and from what a dead machine left of it.
+
+    After a start of the machine the last lines may be lost: then a spool is no better than a copy.
+    """
+    try:
+        boot = _BOOT.read_text().strip()
+    except OSError:
+        boot = None
+    return {"host": platform.node(), "boot": boot, "device": file.st_dev, "inode": file.st_ino}
 
 
 def folder(given: str | os.PathLike[str] | None) -> Path:

@@ -17,7 +17,7 @@ BACKOFF_SECONDS: Final = 0.5  # the longest first wait; it doubles from one to t
 BACKOFF_SECONDS_MAX: Final = 10.0
 RETRY_AFTER_SECONDS_MAX: Final = 60.0  # a trainer is not held longer by one answer
 
-_BUSY: Final = frozenset({502, 503, 504})
+_LATER: Final = 429  # and all from 500 on: the request may be answered otherwise later
 # Not the module's generator: a trainer's seeded random numbers must not depend on the network.
 _JITTER: Final = random.SystemRandom()
 
@@ -108,7 +108,7 @@ class Transport:
             except self._transient as error:
                 failure, cause = _unanswered(error), error
             else:
-                if response.status_code not in _BUSY:
+                if response.status_code < 500 and response.status_code != _LATER:
                     return _content(response)
                 failure, wait_seconds = _refusal(response), _retry_after_seconds(response)
             if attempt >= last:

@@ -34,7 +34,14 @@ def test_a_problem_type_is_its_class(slug: str, status: int, kind: type[dp.DPLed
 
 @pytest.mark.parametrize(
     ("status", "kind"),
-    [(401, dp.Unauthorized), (404, dp.NotFound), (502, dp.Unavailable), (500, dp.DPLedgerError)],
+    [
+        (401, dp.Unauthorized),
+        (404, dp.NotFound),
+        (502, dp.Unavailable),
+        (500, dp.Unavailable),
+        (429, dp.Unavailable),
+        (418, dp.DPLedgerError),
+    ],
 )
 def test_without_a_problem_type_the_status_decides(
     status: int, kind: type[dp.DPLedgerError]

@@ -301,7 +301,8 @@ def test_all_ranks_rewind_together(service: FakeService, client: Client) -> None
     ("environment", "given", "expected"),
     [
         ({}, (None, None), (0, 1)),
-        ({"RANK": "2", "WORLD_SIZE": "4"}, (None, None), (2, 4)),
+        ({"RANK": "0", "WORLD_SIZE": "4"}, (None, None), (0, 4)),
+        ({"RANK": "2", "WORLD_SIZE": "4"}, (2, None), (2, 4)),
         ({"RANK": "2", "WORLD_SIZE": "4"}, (0, 1), (0, 1)),
         ({"WORLD_SIZE": "4"}, (3, None), (3, 4)),
         ({}, (3, None), (3, 4)),
@@ -315,10 +316,20 @@ def test_the_place_of_a_process_is_given_or_that_of_its_job(
 ) -> None:
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert ranks.place(*given) == expected
+    assert ranks.place(*given, None) == expected
+
+
+def test_a_rank_that_only_the_environment_names_needs_a_collective(
+    monkeypatch: pytest.MonkeyPatch, client: Client
+) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match="reports nothing"):
+        start(client)  # as in an array of jobs that have nothing to do with each other
+    assert ranks.place(None, None, lambda number: number) == (1, 2)
 
 
 @pytest.mark.parametrize(("rank", "world_size"), [(-1, 1), (1, 1), (0, 0), (4, 2)])
 def test_there_is_no_rank_beyond_the_job(rank: int, world_size: int) -> None:
     with pytest.raises(ValueError, match="rank"):
-        ranks.place(rank, world_size)
+        ranks.place(rank, world_size, None)

@@ -67,6 +67,29 @@ def test_a_fork_of_the_trainer_does_not_hold_the_spool_after_the_end(
     os.close(forked)
 
 
+@pytest.mark.parametrize("boot", ["another", None])
+def test_after_a_start_of_the_machine_leases_are_kept(
+    service: FakeService,
+    client: Client,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    boot: str | None,
+) -> None:
+    run = start(client, lease_steps=100)
+    step(run, steps=20)
+    path = killed(run)
+    now = tmp_path / "boot_id"
+    if boot is not None:
+        now.write_text(boot)
+    monkeypatch.setattr("dpledger_client.spool._BOOT", now)
+    [synced] = client.sync(path)
+    assert isinstance(synced, Synced)
+    assert not synced.ended  # its last lines may be lost
+    assert (service.recorded, service.held) == (20, 80)
+    list(client.sync(str(path), ended=True))
+    assert service.held == 0
+
+
 def test_to_send_again_changes_nothing(service: FakeService, client: Client) -> None:
     run = start(client)
     step(run, steps=5)
@@ -278,10 +301,10 @@ def test_a_spool_that_cannot_be_marked_is_sent_again(
     with monkeypatch.context() as patch:
         original = Path.open
 
-        def read_only(path: Path, mode: str = "r", *given: Any) -> Any:
+        def read_only(path: Path, mode: str = "r", *given: Any, **named: Any) -> Any:
             if "+" in mode:
                 raise PermissionError(mode)
-            return original(path, mode, *given)
+            return original(path, mode, *given, **named)
 
         patch.setattr(Path, "open", read_only)
         assert all(isinstance(one, Synced) for one in client.sync(path))

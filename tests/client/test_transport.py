@@ -79,12 +79,24 @@ def test_without_retries_there_is_one_request(service: FakeService) -> None:
     assert len(service.requests) == 1
 
 
-@pytest.mark.parametrize("status", [400, 401, 404, 408, 409, 422, 429, 500])
+@pytest.mark.parametrize("status", [400, 401, 404, 408, 409, 422])
 def test_other_answers_are_final(service: FakeService, client: Client, status: int) -> None:
     service.faults.append(answering(problem("other", status)))
     with pytest.raises(dp.DPLedgerError, match="Title of other: why"):
         client.guarantee("run")
     assert len(service.requests) == 1
+
+
+@pytest.mark.parametrize("status", [429, 500, 502, 503, 504, 599])
+def test_what_may_be_answered_later_is_asked_again(
+    service: FakeService, client: Client, status: int
+) -> None:
+    service.faults.extend([answering(problem("other", status))] * 2)
+    client.guarantee("run")
+    assert len(service.requests) == 3
+    service.faults.extend([answering(problem("other", status))] * 4)
+    with pytest.raises(dp.Unavailable):
+        client.guarantee("run")
 
 
 def test_waits_grow_and_are_bounded(service: FakeService, waits: list[float]) -> None:

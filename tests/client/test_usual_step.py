@@ -6,7 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dpledger_client import BudgetExhausted, Client, DPLedgerError, Run, RunFinished
+from dpledger_client import (
+    BudgetExhausted,
+    Client,
+    DPLedgerError,
+    Run,
+    RunFinished,
+    poisson,
+    state_at,
+)
 from dpledger_client.spool import read
 
 from tests.client.conftest import Waiter
@@ -143,3 +151,38 @@ def test_the_size_of_a_usual_batch_is_tested(client: Client) -> None:
     run = usual(client, dataset_size=1000)
     run.step(size=0 if SAMPLING["kind"] == "full" else 10)
     assert run._sizes.verdict is not None
+
+
+@pytest.mark.parametrize("mode", ["leased", "strict"])
+def test_a_size_that_cannot_be_tested_counts_nothing(
+    service: FakeService, client: Client, mode: str
+) -> None:
+    run = usual(client, mode=mode, dataset_size=1000)
+    before = service.spent
+    for size in (-1, 0.5):
+        with pytest.raises(ValueError, match="size must be an integer"):
+            run.step(sampling=poisson(sampling_probability=0.1), size=size)  # type: ignore[arg-type]
+    assert (run.next_step, service.spent) == (3, before)
+
+
+@pytest.mark.parametrize(
+    ("options", "ahead"),
+    [
+        ({}, True),
+        ({"mode": "observe"}, True),
+        ({"mode": "strict"}, False),
+        ({"rank": 1, "world_size": 2}, True),
+        ({"rank": 1, "world_size": 2, "mode": "strict"}, False),
+    ],
+)
+def test_a_run_says_whether_it_admits_ahead(
+    client: Client, options: dict[str, Any], ahead: bool
+) -> None:
+    assert start(client, **options).admits_ahead is ahead
+
+
+def test_ranks_that_cannot_know_of_a_plan_do_not_ask_ahead(client: Client) -> None:
+    planned = start(client, rank=1, world_size=2, plan=[])
+    assert not planned.admits_ahead
+    resumed = start(client, rank=1, world_size=2, state=state_at("run", "letters", next_step=2))
+    assert not resumed.admits_ahead

@@ -171,10 +171,10 @@ def test_a_second_process_of_the_same_name_is_refused_and_leaves_no_spool(
 
 
 RANK = """
-import sys
+import os, sys
 import dpledger_client as dp
-run = dp.start_run("job", "data", mechanism=dp.gaussian(noise_multiplier=float(sys.argv[1])),
-                   sampling=dp.full(), delta=1e-5)
+run = dp.start_run("job", "data", rank=int(os.environ["RANK"]), sampling=dp.full(), delta=1e-5,
+                   mechanism=dp.gaussian(noise_multiplier=float(sys.argv[1])))
 for _ in range(5):
     run.step()
 print(run.rank, run.next_step, flush=True)
