@@ -32,8 +32,8 @@ class LedgerCallback(Callback):
             itself; by default the Trainer's `accumulate_grad_batches`.
         stop: what a step does that does not fit in a budget. "raise": `fit` raises BudgetExhausted,
             and the weights are those of the step before. "quietly": the step before is the last,
-            and `fit` returns; it still raises if there is none before, or if `min_steps` or
-            `min_epochs` go on.
+            and `fit` returns; it still raises if there is none before, if `min_steps` or
+            `min_epochs` go on, or in a strict run, where asking ahead would charge.
 
     Raises:
         ValueError: an argument is out of range.
@@ -55,6 +55,7 @@ class LedgerCallback(Callback):
         self._seen: tuple[Any, int] | None = None  # loader and accumulation, as last looked at
         self._first = False  # no batch of this fit has come yet
         self._batches = 0  # since the last step
+        self._joined = 0  # in the last step
         self._stepped: set[int] = set()  # optimizers, on these batches
 
     def state_dict(self) -> dict[str, Any]:
@@ -96,25 +97,28 @@ class LedgerCallback(Callback):
 
         Raises:
             BudgetExhausted: it does not fit; it is neither counted nor taken.
-            ValueError: it is not the one step of its batches.
+            ValueError: it is not the one step of its batches, or its noise cannot be told.
             DPLedgerError: any other refusal.
         """
-        if self._batches:
+        first = self._batches > 0
+        if first:
             self._check_batches(trainer)
-            self._steps.before(trainer.optimizers)
-            self._batches, self._stepped = 0, set()
+            self._joined, self._batches, self._stepped = self._batches, 0, set()
         if id(optimizer) in self._stepped:
             raise ValueError(
                 f"{type(optimizer).__name__} steps again on the same batch: its records are in "
                 "several steps, which no sampling tells."
             )
         self._stepped.add(id(optimizer))
+        self._steps.look_at(optimizer, batches=self._joined)
+        tell = self._steps.before if first else self._steps.go_on
+        tell(trainer.optimizers)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """End training here if it is to end quietly and the next step would not fit."""
-        if not trainer.should_stop and self._steps.ends_here():
+        if not trainer.should_stop and self._steps.ends_here(trainer.optimizers):
             trainer.should_stop = True
 
     def _look(self, trainer: Trainer) -> None:

@@ -48,7 +48,7 @@ class LedgerAccountant(IAccountant):
         """Count a step that is about to be taken, of whatever sampling the run declares.
 
         For loops that call accountants by hand; `sample_rate` alone says nothing about who joins,
-        so that without a declaration the step is recorded as `unknown()`.
+        so that the step is recorded as `unknown()` if nothing is declared, or what has no rate.
 
         Raises:
             BudgetExhausted: it does not fit; nothing was counted.
@@ -56,8 +56,11 @@ class LedgerAccountant(IAccountant):
             DPLedgerError: any other refusal.
         """
         sampling = self.run.sampling or unknown()
-        if sampling.get("sampling_probability", sample_rate) < sample_rate:
-            raise ValueError("sample_rate is higher than the declared sampling_probability.")
+        rate = _rate(sampling, self.run.dataset_size)
+        if rate is None:
+            sampling = sampling if sampling["kind"] in ("full", "unknown") else unknown()
+        elif rate < sample_rate and not math.isclose(rate, sample_rate, rel_tol=1e-12):
+            raise ValueError(f"sample_rate is higher than the declared rate, {rate:g}.")
         self.run.step(mechanism=mechanism_of(noise_multiplier), sampling=sampling)
         self._remember(noise_multiplier, sample_rate)
 
@@ -141,6 +144,13 @@ class LedgerAccountant(IAccountant):
         if self.history and self.history[-1][:2] == (noise_multiplier, sample_rate):
             steps = self.history.pop()[2]
         self.history.append((noise_multiplier, sample_rate, steps + 1))
+
+
+def _rate(sampling: Mapping[str, Any], dataset_size: int | None) -> float | None:
+    """With what chance each record joins, by its own coin; None where there are no coins."""
+    if "expected_batch_size" in sampling:
+        return float(sampling["expected_batch_size"] / dataset_size) if dataset_size else None
+    return sampling.get("sampling_probability")
 
 
 def attach(

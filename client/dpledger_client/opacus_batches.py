@@ -1,5 +1,6 @@
 """Which batches make a step of Opacus' optimizer, and where in its pass the loader is."""
 
+import weakref
 from collections import deque
 from collections.abc import Callable
 from types import FrameType
@@ -34,15 +35,23 @@ class Batches:
         self._left: list[int] = []  # passes that ended with gradients in no sum
         self._repeated = 0
         self._number = 0
-        self._signalled: deque[int] = deque()  # numbers of batches whose parts are on their way
+        self._given = 0  # by the loader since the last step
+        self._split: set[int] = set()  # those of `_held` that a splitter drew
+        # Numbers of batches whose parts are on their way, and whether a splitter drew them.
+        self._signalled: deque[tuple[int, bool]] = deque()
         self._splitter: FrameType | None = None
         self._ended = True  # the splitter is between two batches
-        _listen(loader, self._begin)
+        _listen(loader, self._begin, self._give)
 
     @property
     def draws(self) -> int:
         """How many batches of the loader the next step sums."""
         return len({batch for batch, _ in self._held}) + self._repeated
+
+    @property
+    def given(self) -> int:
+        """How many batches the loader gave for the next step; some may be in no sum."""
+        return self._given + len(self._split)
 
     @property
     def passes_touched(self) -> int:
@@ -56,7 +65,8 @@ class Batches:
             ValueError: an iteration was left with parts on their way, for which Opacus then takes
                 parts of other batches.
         """
-        if frame.f_code is not _SPLITTER:
+        split = frame.f_code is _SPLITTER
+        if not split:
             self._number += 1
         else:
             if frame is not self._splitter:
@@ -70,12 +80,13 @@ class Batches:
                 self._begin()
             self._number += self._ended
             self._ended = not skip
-        self._signalled.append(self._number)
+        self._signalled.append((self._number, split))
 
     def hold(self, backward_passes: int) -> None:
         """A part was added to the sum."""
         if self._signalled:
-            number = self._signalled.popleft()
+            number, split = self._signalled.popleft()
+            self._split |= {number} if split else set()
         else:
             self._number += 1
             number = self._number
@@ -85,6 +96,8 @@ class Batches:
 
     def drop(self) -> None:
         """The sum was used, or cleared."""
+        self._given = max(0, self._given - (self.draws - len(self._split)))
+        self._split.clear()
         self._held.clear()
         self._left.clear()
         self._repeated = 0
@@ -103,6 +116,7 @@ class Batches:
         self._in_step = in_place
         self._open = (self._open + 1) % steps_per_pass if in_place else 0
         self.drop()
+        self._given = 0
 
     def branched(self) -> None:
         """The ledger opened a branch, and a pass with it; the loader may be in mid-pass."""
@@ -112,13 +126,25 @@ class Batches:
     def _begin(self) -> None:
         if self._pending():
             self._left.append(self.passes)
+        self._put_away()
         self.passes += 1
         self._steps = 0
         self._in_step = not self._open
 
+    def _give(self, *, ended: bool) -> None:
+        if ended:
+            self._put_away()
+        else:
+            self._given += 1
 
-def _listen(loader: Any, begin: Callable[[], None]) -> None:
-    """Hear when an iteration begins, without changing what it yields.
+    def _put_away(self) -> None:
+        """What an iteration gave to no gradient was looked at, for instance for a metric."""
+        if not self._pending():
+            self._given = min(self._given, self.draws - len(self._split))
+
+
+def _listen(loader: Any, begin: Callable[[], None], give: Callable[..., None]) -> None:
+    """Hear when an iteration begins, gives a batch and ends, without changing what it yields.
 
     Raises:
         ValueError: it is no DataLoader of PyTorch.
@@ -129,6 +155,7 @@ def _listen(loader: Any, begin: Callable[[], None]) -> None:
 
     def started() -> Any:
         iterator = start()
+        _hear(iterator, give)
         begin()
         if getattr(loader, "persistent_workers", False):
             reset = iterator._reset
@@ -141,3 +168,19 @@ def _listen(loader: Any, begin: Callable[[], None]) -> None:
         return iterator
 
     loader._get_iterator = started
+
+
+def _hear(iterator: Any, give: Callable[..., None]) -> None:
+    following = type(iterator)._next_data
+    held = weakref.ref(iterator)  # one that holds itself would keep its workers
+
+    def given() -> Any:
+        try:
+            batch = following(held())
+        except StopIteration:
+            give(ended=True)
+            raise
+        give(ended=False)
+        return batch
+
+    iterator._next_data = given

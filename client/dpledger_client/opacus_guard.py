@@ -6,6 +6,7 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed
@@ -30,6 +31,7 @@ _PER_LAYER: Final = (DPPerLayerOptimizer, SimpleDistributedPerLayerOptimizer)
 # whether the step is to be skipped.
 _KNOWN: Final = (*_GHOST, *_PER_LAYER, DPOptimizer, DistributedDPOptimizer)
 _BY_PASS: Final = ("shuffle", "cyclic")
+_OURS: Final = WeakKeyDictionary[Run, dict[str, Any]]()  # what a guard declared last
 _ADAPTIVE: Final = (
     "Adaptive clipping divides by the size of the batch that was drawn, which is private: no "
     "bound covers it."
@@ -66,15 +68,14 @@ class Guard:
         self.batches: Final = Batches(loader, self._pending)
         self._counted = counted
         self._parameter = optimizer.params[0]
-        self._norm_at_first = float(optimizer.max_grad_norm)
         self._norm = 0.0  # the largest that parts of the next step were clipped to
         self._size = 0  # of the next batch: private
-        self._settled = True
+        self._settled, self._warned = True, False
         self._found: dict[str, Any] | None = None
         self._tests_sizes = type(optimizer) not in _GHOST + _PER_LAYER  # until the loader is known
         self._backward_passes = 1  # of the last part
         self._steps_per_pass, self._draws, self._last_draws = 1, 1, 1
-        self._declared: tuple[float, str] | None = None
+        self._mechanism: tuple[float, dict[str, Any]] = 0.0, no_noise()
         self._check, self._signal = optimizer._check_skip_next_step, optimizer.signal_skip_step
         self._zero_grad = optimizer.zero_grad
         optimizer._check_skip_next_step = self._checked
@@ -110,10 +111,12 @@ class Guard:
 
     def _hold(self) -> None:
         """A part was clipped and added to the sum."""
-        optimizer, norm = self._optimizer, self._norm_at_first
+        optimizer = self._optimizer
         if type(optimizer) in _GHOST:
             norm = self._module.max_grad_norm
-        elif type(optimizer) not in _PER_LAYER:
+        elif type(optimizer) in _PER_LAYER:  # as Opacus joins them for the noise
+            norm = torch.norm(torch.Tensor(optimizer.max_grad_norms), p=2).item()
+        else:
             norm = optimizer.max_grad_norm
             if self._tests_sizes:
                 self._size += _records(self._parameter.grad_sample)
@@ -123,8 +126,10 @@ class Guard:
         self.batches.hold(self._backward_passes)
 
     def _pending(self) -> bool:
-        """Whether there were backward passes since gradients were cleared."""
-        return getattr(self._parameter, "grad_sample", None) is not None
+        """Whether there are gradients in no sum."""
+        samples = getattr(self._parameter, "grad_sample", None)
+        parts = samples if isinstance(samples, list) else [] if samples is None else [samples]
+        return not all(getattr(part, "_processed", False) for part in parts)
 
     def _forget(self) -> None:
         self._norm, self._size = 0.0, 0
@@ -133,16 +138,21 @@ class Guard:
     def _count(self) -> None:
         found = self._found = self._watched() if self._found is None else self._found
         sampling, times, in_place = self._sampling(found)
-        noise = self._noise() / times
-        if self._declared != (noise, sampling["kind"]):
-            self._run.declare(mechanism=mechanism_of(noise), sampling=sampling)
-            self._declared = (noise, sampling["kind"])
+        mechanism, run = self._mechanism_of(self._noise() / times), self._run
+        if run.mechanism != mechanism or run.sampling != sampling:  # as others may have left it
+            run.declare(mechanism=mechanism, sampling=sampling)
+        _OURS[run] = sampling
         tested = self._tests_sizes and sampling is found
-        self._run.step(size=self._size if tested else None)
+        run.step(size=self._size if tested else None)
         self._counted(self._optimizer.noise_multiplier, self._backward_passes)
         self.batches.taken(in_place=in_place, steps_per_pass=self._steps_per_pass)
         self._forget()
         self._settled = False
+
+    def _mechanism_of(self, noise: float) -> dict[str, Any]:
+        if self._mechanism[0] != noise:
+            self._mechanism = noise, mechanism_of(noise)
+        return self._mechanism[1]
 
     def _noise(self) -> float:
         """Noise standard deviation / the norm that gradients were clipped to, rounded down."""
@@ -159,6 +169,11 @@ class Guard:
         much less, and no sampling hides that.
         """
         batches = self.batches
+        if batches.draws > batches.given:
+            self._warn_of_others()
+            return unknown(), batches.draws, False
+        if 0 < batches.draws < batches.given:  # they may have been joined
+            return full(), batches.given, False
         if found["kind"] not in _BY_PASS:
             return (full(), batches.draws, False) if batches.draws > 1 else (found, 1, True)
         if batches.passes_touched > 1:
@@ -177,15 +192,16 @@ class Guard:
         """What the loader is; the optimizer has the batches of its first step."""
         run, loader = self._run, self._loader
         if not self.batches.passes:
-            warnings.warn(
-                "dpledger: batches do not come from the loader of make_private. The steps are "
-                "recorded as unknown.",
-                SamplingContradicted,
-                stacklevel=2,
-            )
+            self._warn_of_others()
             return unknown()
-        alone = loaders.inspect(loader, declared=run.sampling, dataset_size=run.dataset_size)
+        size, said = run.dataset_size, run.sampling
+        foreign = said is not None and said == _OURS.get(run)
+        said = None if foreign else said
+        alone = loaders.inspect(loader, declared=said, dataset_size=size)
         joined = self.batches.draws if alone.sampling["kind"] in _BY_PASS else 1
+        if foreign:  # what another guard found of another loader is nobody's word for this one
+            own = loaders.inspect(loader, declared=None, dataset_size=size, accumulation=joined)
+            run.declare(sampling=own.sampling)
         finding = run.watch(loader, accumulation=joined)
         _refuse_shared_coins(finding, loader, run)
         self._tests_sizes &= finding.status == "declared" and run.world_size == 1
@@ -195,6 +211,16 @@ class Guard:
             rest = _steps_per_pass(alone.sampling, run) - joined * (self._steps_per_pass - 1)
             self._last_draws = min(joined, max(1, rest))
         return finding.sampling
+
+    def _warn_of_others(self) -> None:
+        if not self._warned:
+            self._warned = True
+            warnings.warn(
+                "dpledger: batches do not come from the loader of make_private, or come from it "
+                "once and are used repeatedly. Such steps are recorded as unknown.",
+                SamplingContradicted,
+                stacklevel=2,
+            )
 
 
 def mechanism_of(noise_multiplier: float) -> dict[str, Any]:

@@ -1,8 +1,10 @@
 """What the callbacks of trainers on PyTorch share: whose noise it is, and where a pass begins."""
 
+import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
+from weakref import WeakKeyDictionary
 
 import torch.distributed
 
@@ -21,6 +23,10 @@ TOGETHER: Final = ("DistributedDPOptimizer",)
 WRAPPERS: Final = {"accelerate": "optimizer", "lightning": "_optimizer"}  # where the inner one is
 DOWN: Final = 1 - 1e-14  # more than a few roundings
 BY_PASS: Final = ("cyclic", "shuffle", "balls_and_bins", "random_allocation")
+
+# Of each run, as several callbacks may count its steps one after the other.
+_PASSES: Final[WeakKeyDictionary[Run, tuple[int, dict[str, Any]]]] = WeakKeyDictionary()
+_READ: Final[WeakKeyDictionary[Run, dict[str, Any]]] = WeakKeyDictionary()  # not declared by anyone
 
 
 def broadcast(number: int) -> int:
@@ -61,7 +67,8 @@ class Steps:
         run: open.
         noise_multiplier: noise standard deviation / per-record norm bound; unitless, >= 0. None
             asks the optimizer, else the run's declared mechanism.
-        stop: whether a refused step raises only, or is looked for after the step before.
+        stop: whether a refused step raises only, or is looked for after the step before, where
+            asking for it does not charge it.
 
     Raises:
         ValueError: noise_multiplier or stop is out of range.
@@ -73,9 +80,11 @@ class Steps:
         self.run: Final = run
         self.stop: Final = stop
         self._given = None if noise_multiplier is None else _checked(noise_multiplier)
-        self._noise: float | None = None  # that the run was last told of
         self._sampling: dict[str, Any] | None = None  # that of whole passes
-        self._taken = 0  # steps of this pass
+        self._broken = False  # whether the ledger counts this pass from elsewhere than it began
+        self._splits = False  # whether the loader gives batches in parts
+        self._norm = 0.0  # the largest that parts of the next step were clipped to
+        self._counted: dict[str, Any] | None = None  # mechanism of the last step
 
     def go_on_from(self, state: Mapping[str, Any]) -> None:
         """Continue from a checkpoint: on a branch, unless `start_run(state=)` has just opened it.
@@ -88,11 +97,11 @@ class Steps:
             DPLedgerError: the branch could not be opened.
         """
         opened = f"from-{state.get('next_step')}-"
-        fresh = self.run.next_step == state.get("next_step") and not self._taken
+        fresh = self.run.next_step == state.get("next_step") and self.run not in _PASSES
         branched = fresh and self.run.branch.startswith(opened)
         if state.get("run") == self.run.name and not branched:
             self.run.load_state_dict(state)
-        self._taken = 0
+        _PASSES.pop(self.run, None)
 
     def begin(
         self,
@@ -119,17 +128,18 @@ class Steps:
             ValueError: something about it cannot be told with certainty; the message says what.
         """
         self._check_place(place)
-        self._tell_noise(optimizers)
+        self._tell(optimizers)
+        self._norm = 0.0
         if self._sampling is not None:
             self.run.declare(sampling=self._sampling)
         finding = self.run.watch(loader, accumulation=accumulation)
         if self.run.world_size > 1:
             _check_coins(finding, loader)
-        self._sampling = dict(finding.sampling)
+        self._sampling, self._splits = dict(finding.sampling), "splitter" in finding.seen
         if again and self._sampling["kind"] == "shuffle":
             self._sampling["reshuffle"] = "once"
         if self._sampling["kind"] in ("cyclic", "shuffle") and batches is not None:
-            if "splitter" not in finding.seen:
+            if not self._splits:
                 # What the loop does counts: it may end a pass early, and it steps at its end.
                 self._sampling["steps_per_pass"] = math.ceil(batches / accumulation)
             elif batches < len(loader):
@@ -143,14 +153,33 @@ class Steps:
         step with that, and so is the pass after one that was broken off: both are recorded as
         `full`, which relies on no order.
         """
-        broken = in_its_middle or self._out_of_step()
-        self._taken = 0
-        if self._sampling is None:
+        self._broken = in_its_middle or self._out_of_step()
+        sampling = self._sampling_now()
+        if sampling is not None:
+            _PASSES[self.run] = self.run.next_step, sampling
+
+    def look_at(self, optimizer: Any, *, batches: int) -> None:
+        """Look at the gradients that an optimizer is about to clip, of so many batches.
+
+        Raises:
+            ValueError: they may be larger than its noise is made for.
+        """
+        inner = opacus_of(optimizer)
+        if inner is None:
             return
-        if broken and self._sampling["kind"] in BY_PASS:
-            self.run.declare(sampling=full())
-        elif self.run.sampling != self._sampling:
-            self.run.declare(sampling=self._sampling)
+        if (passes := inner.accumulated_iterations) != batches:
+            raise ValueError(
+                f"There were {passes} backward passes on the batches of a step, {batches} by "
+                "number: a record is clipped in each, and no noise multiplier tells how often."
+            )
+        self._norm = max(self._norm, _clipped_to(inner))
+        if not self._norm <= inner.max_grad_norm:
+            raise ValueError(
+                f"Gradients are clipped to {self._norm}, and max_grad_norm, which the noise is "
+                f"made for, is {inner.max_grad_norm}: change it between steps, and not by layer."
+            )
+        if not inner._check_skip_next_step(pop_next=False):
+            self._norm = 0.0
 
     def before(self, optimizers: Sequence[Any]) -> None:
         """Count the step that optimizers are about to take on a batch.
@@ -160,16 +189,32 @@ class Steps:
             ValueError: its noise cannot be told with certainty.
             DPLedgerError: any other refusal.
         """
-        inner = self._tell_noise(optimizers)
+        inner = self._tell(optimizers)
         # Parts of a batch that is too large for the memory are one step, taken at the last.
         if not any(each._check_skip_next_step(pop_next=False) for each in inner):
             self.run.step()
-            self._taken += 1
+            self._counted = self.run.mechanism
+        elif len(optimizers) > 1 or not self._splits:
+            raise ValueError(
+                "A step is skipped on what is no part of a batch, or by one of several optimizers: "
+                "its records are in the next, which no sampling tells."
+            )
 
-    def ends_here(self) -> bool:
+    def go_on(self, optimizers: Sequence[Any]) -> None:
+        """Another of the optimizers is about to take its part of the step that was counted.
+
+        Raises:
+            ValueError: noise was changed in between.
+        """
+        self._tell(optimizers)
+        if self.run.mechanism != self._counted:
+            raise ValueError("The noise of an optimizer was changed after its step was counted.")
+
+    def ends_here(self, optimizers: Sequence[Any]) -> bool:
         """Whether to end training now, quietly, because the next step would be refused."""
-        if self.stop == "raise":
+        if self.stop == "raise" or not self.run.admits_ahead:
             return False
+        self._tell(optimizers)
         try:
             self.run.admit()
         except BudgetExhausted:
@@ -188,30 +233,42 @@ class Steps:
 
     def _out_of_step(self) -> bool:
         """Whether the ledger believes the next step to be in the middle of a pass."""
-        sampling = self.run.sampling
-        if not self._taken or sampling is None or sampling["kind"] not in BY_PASS:
+        first, sampling = _PASSES.get(self.run, (0, full()))
+        if sampling["kind"] not in BY_PASS:
             return False
         length = sampling.get("steps_per_pass")
         if length is None:
             length = math.ceil((self.run.dataset_size or 1) / sampling["batch_size"])
-        return self._taken % int(length) != 0
+        return (self.run.next_step - first) % int(length) != 0
 
-    def _tell_noise(self, optimizers: Sequence[Any]) -> list[Any]:
-        """Declare the noise of the next step; which of the optimizers are of Opacus."""
+    def _sampling_now(self) -> dict[str, Any] | None:
+        by_pass = self._sampling is not None and self._sampling["kind"] in BY_PASS
+        return full() if self._broken and by_pass else self._sampling
+
+    def _tell(self, optimizers: Sequence[Any]) -> list[Any]:
+        """Declare what the next step is, whatever was; which of the optimizers are of Opacus."""
         inner = [opacus_of(optimizer) for optimizer in optimizers]
-        noises = [self._noise_of(each) for each in inner]
-        if None not in noises:
-            noise = _joint([each for each in noises if each is not None])
-            if noise != self._noise:
-                mechanism = gaussian(noise_multiplier=noise) if noise else no_noise()
-                self.run.declare(mechanism=mechanism)
-                self._noise = noise
-        elif self.run.mechanism is None or len(optimizers) > 1 or self._noise is not None:
+        mechanism, sampling = self._mechanism(inner), self._sampling_now()
+        if mechanism != self.run.mechanism:
+            self.run.declare(mechanism=mechanism)
+        if sampling not in (None, self.run.sampling):
+            self.run.declare(sampling=sampling)
+        return [each for each in inner if each is not None]
+
+    def _mechanism(self, inner: Sequence[Any | None]) -> dict[str, Any]:
+        noises = [noise for each in inner if (noise := self._noise_of(each)) is not None]
+        if noises and len(noises) == len(inner):
+            noise = _joint(noises)
+            read = gaussian(noise_multiplier=noise) if noise else no_noise()
+            _READ[self.run] = read
+            return read
+        declared = self.run.mechanism
+        if declared is None or len(inner) > 1 or declared == _READ.get(self.run):
             raise ValueError(
                 "A trainer clips the gradient of a batch, not of each record, and so adds no noise "
                 "of a known multiplier: give it an optimizer of Opacus, or give noise_multiplier."
             )
-        return [each for each in inner if each is not None]
+        return declared
 
     def _noise_of(self, optimizer: Any | None) -> float | None:
         if optimizer is None:
@@ -244,13 +301,23 @@ def _check_coins(finding: Finding, loader: Any) -> None:
     if finding.sampling["kind"] in (*BY_PASS, "full", "unknown"):
         return
     coins = own_coins(loader) or torch.default_generator
-    seeds: list[Any] = [None] * torch.distributed.get_world_size()
-    torch.distributed.all_gather_object(seeds, coins.initial_seed())
-    if len(set(seeds)) < len(seeds):
+    # A seed tells who was drawn: it stays in its process.
+    digest = hashlib.sha256(str(coins.initial_seed()).encode()).digest()
+    digests: list[Any] = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(digests, digest)
+    if len(set(digests)) < len(digests):
         raise ValueError(
             "Ranks draw by the same seed, each the same places of its share: give the sampler of "
             "each rank a torch.Generator of its own, seeded anew."
         )
+
+
+def _clipped_to(optimizer: Any) -> float:
+    """The norm of a record's gradient, rounded as Opacus rounds that of all layers."""
+    norms = getattr(optimizer, "max_grad_norms", None)
+    if norms is None:
+        return float(optimizer.max_grad_norm)
+    return float(torch.tensor(norms, dtype=torch.float32).norm(p=2))
 
 
 def _joint(noises: Sequence[float]) -> float:

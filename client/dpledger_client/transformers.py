@@ -38,7 +38,8 @@ class LedgerCallback(TrainerCallback, ExportableState):
             steps that are private by other means than an optimizer of Opacus.
         stop: what a step does that does not fit in a budget. "raise": `train` raises
             BudgetExhausted, and the weights are those of the step before. "quietly": the step
-            before is the last, and `train` returns; it still raises if there is none before.
+            before is the last, and `train` returns; it still raises if there is none before, or
+            in a strict run, where asking ahead would charge.
 
     Raises:
         ValueError: noise_multiplier or stop is out of range.
@@ -58,6 +59,7 @@ class LedgerCallback(TrainerCallback, ExportableState):
         self._arguments = {"run": run.name, "noise_multiplier": noise_multiplier, "stop": stop}
         self._steps = Steps(run, noise_multiplier=noise_multiplier, stop=stop)
         self._in_the_middle = False
+        self._batches = 1  # of the next step
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps; called by the Trainer when it saves one."""
@@ -101,6 +103,13 @@ class LedgerCallback(TrainerCallback, ExportableState):
         """A pass begins, or its rest."""
         self._steps.pass_begins(in_its_middle=self._in_the_middle)
         self._in_the_middle = False
+        self._batches = 1
+
+    def on_substep_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any
+    ) -> None:
+        """A step takes one more batch."""
+        self._batches += 1
 
     def on_pre_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any
@@ -109,15 +118,18 @@ class LedgerCallback(TrainerCallback, ExportableState):
 
         Raises:
             BudgetExhausted: it does not fit; it is neither counted nor taken.
+            ValueError: its noise cannot be told with certainty.
             DPLedgerError: any other refusal.
         """
+        batches, self._batches = self._batches, 1
+        self._steps.look_at(given["optimizer"], batches=batches)
         self._steps.before([given["optimizer"]])
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any
     ) -> None:
         """End training here if it is to end quietly and the next step would not fit."""
-        if not control.should_training_stop and self._steps.ends_here():
+        if not control.should_training_stop and self._steps.ends_here([given["optimizer"]]):
             control.should_training_stop = True
 
     def _check_coins(self, loader: Any) -> None:

@@ -15,8 +15,19 @@ def stand_in(name: str, *bases: type, **body: Any) -> type:
     return type(short, bases, {"__module__": module, "__qualname__": short, **body})
 
 
+class Holding(SimpleNamespace):
+    """Data that are made of other data."""
+
+    def __len__(self) -> int:
+        if "indices" in vars(self):
+            return len(self.indices)
+        return sum(map(len, self.datasets))
+
+
 DataLoader = stand_in(f"{TORCH}.dataloader.DataLoader", SimpleNamespace)
 Map = stand_in(f"{TORCH}.dataset.TensorDataset", list)
+DataSubset = stand_in(f"{TORCH}.dataset.Subset", Holding)
+DataConcat = stand_in(f"{TORCH}.dataset.ConcatDataset", Holding)
 Stream = stand_in(f"{TORCH}.dataset.IterableDataset", list)
 Sequential = stand_in(f"{TORCH}.sampler.SequentialSampler", SimpleNamespace)
 Random = stand_in(f"{TORCH}.sampler.RandomSampler", SimpleNamespace)
@@ -40,6 +51,9 @@ Grouped = stand_in("transformers.trainer_pt_utils.LengthGroupedSampler", SimpleN
 
 def data(size: int = SIZE) -> Any:
     return Map([0] * size)
+
+
+TWICE = data(3)
 
 
 def random(size: int = SIZE, *, replacement: bool = False, num_samples: int | None = None) -> Any:

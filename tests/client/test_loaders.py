@@ -1,6 +1,7 @@
 """What loaders are, by stand-ins with the classes' real names; real ones are in integrations."""
 
 import math
+from array import array
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,7 +24,10 @@ from tests.client.loader_classes import (
     SHUFFLED,
     SIZE,
     TORCH,
+    TWICE,
+    DataConcat,
     DataLoader,
+    DataSubset,
     DistributedUniform,
     Fabric,
     Grouped,
@@ -94,7 +98,6 @@ def test_a_fixed_part_of_the_data_owes_nothing_to_the_order() -> None:
     part = batches(Subset(indices=range(30_000)))
     assert found(loader(part)) == cyclic(batch_size=BATCH, steps_per_pass=118)
     smaller = loader(batches(random(30_000)), of=data(30_000))
-    assert found(smaller) == cyclic(batch_size=BATCH, steps_per_pass=118)
     assert found(smaller, None) == EACH_PASS
 
 
@@ -236,7 +239,7 @@ def test_what_cannot_be_read_is_as_declared_or_unknown(what: Any) -> None:
     for declared, sampling in ((None, unknown()), (EACH_PASS, EACH_PASS)):
         finding = loaders.inspect(what, declared=declared, dataset_size=SIZE)
         assert (finding.status, finding.sampling) == ("declared", sampling)
-        assert finding.reason
+        assert "no record may be in a step more than once" in finding.reason
 
 
 def test_a_class_that_changes_no_draw_is_known() -> None:
@@ -276,11 +279,35 @@ def test_no_skip_is_no_rest() -> None:
         batches(Grouped()),
         batches(Weighted(weights=[1.0, 1.0], num_samples=2, replacement=True)),
         batches(Subset(indices=[1, 1])),
+        batches(Subset(indices=array("q", [1, 1]))),
     ],
 )
 def test_what_no_sampling_covers_is_refused(what: Any) -> None:
     with pytest.raises(ValueError, match=r"no sampling covers|repeatedly|twice"):
         loaders.inspect(loader(what), declared=full(), dataset_size=SIZE)
+
+
+@pytest.mark.parametrize(
+    ("of", "named"),
+    [
+        (DataSubset(indices=[0, 1, 0], dataset=data()), "Subset has an index twice"),
+        (DataSubset(indices=array("q", [0, 0]), dataset=data()), "Subset has an index twice"),
+        (DataConcat(datasets=[TWICE, data(), TWICE]), "ConcatDataset has the same data twice"),
+        (DataConcat(datasets=[data(), DataSubset(indices=[1, 1], dataset=data())]), "index twice"),
+        (DataSubset(indices=[0, 1], dataset=DataConcat(datasets=[TWICE, TWICE])), "data twice"),
+    ],
+)
+def test_data_that_hold_a_record_twice_are_refused(of: Any, named: str) -> None:
+    for what in (batches(random()), Uniform(num_samples=SIZE, sample_rate=RATE), object()):
+        with pytest.raises(ValueError, match=named):
+            loaders.inspect(loader(what, of=of), declared=full(), dataset_size=SIZE)
+
+
+def test_data_that_are_made_of_others_may_hold_each_record_once() -> None:
+    parts = [DataSubset(indices=list(range(k, SIZE, 2)), dataset=data()) for k in (0, 1)]
+    assert found(loader(batches(random()), of=DataConcat(datasets=parts))) == EACH_PASS
+    by_name = DataSubset(indices=["a", "b"], dataset=data())
+    assert found(loader(batches(random(2), size=1), of=by_name), 2) == shuffle(batch_size=1)
 
 
 # What is told
@@ -301,9 +328,36 @@ def test_names_and_settings_are_told_and_nothing_else() -> None:
         "num_processes": 4,
         "split_batches": False,
         "even_batches": True,
-        "num_samples": 512,
         "replacement": False,
     }
+
+
+def test_a_pass_of_a_length_that_only_the_data_know_is_not_told() -> None:
+    smaller = loader(batches(random(30_000)), of=data(30_000))
+    finding = loaders.inspect(smaller, declared=None, dataset_size=SIZE)
+    assert (finding.status, finding.sampling) == ("detected", unknown())
+    assert "118" not in f"{finding.seen} {finding.reason}"
+    assert finding.reason == "The loader and dataset_size do not go together."
+    assert "as many records" in finding.note  # which stays with the trainer
+    other = loaders.inspect(smaller, declared=EACH_PASS, dataset_size=SIZE)
+    assert (other.status, other.sampling) == ("contradicted", unknown())
+    said = cyclic(batch_size=BATCH, steps_per_pass=118)
+    for declared in (said, full()):  # their own words
+        kept = loaders.inspect(smaller, declared=declared, dataset_size=SIZE)
+        assert kept.sampling == declared
+
+
+def test_a_weight_is_told_with_two_digits_and_never_less() -> None:
+    what = Weighted(weights=[1.0] * 97, num_samples=97, replacement=True)
+    one = loader(batches(what, size=1), of=data(97))
+    assert found(one, 97) == non_uniform(max_weight=0.011)  # 1/97 would tell how many there are
+    assert "num_samples" not in loaders.inspect(one, declared=None, dataset_size=97).seen
+    for declared, status in ((1 / 97, "detected"), (0.0105, "declared"), (0.01, "contradicted")):
+        said = non_uniform(max_weight=declared)
+        finding = loaders.inspect(one, declared=said, dataset_size=97)
+        assert finding.status == status
+        kept = non_uniform(max_weight=0.011) if status == "contradicted" else said
+        assert finding.sampling == kept
 
 
 def test_no_seed_is_told() -> None:

@@ -13,6 +13,7 @@ from dpledger_client import (
     shuffle,
     truncated_poisson,
     unknown,
+    with_replacement,
 )
 
 from tests.client.loader_classes import (
@@ -111,8 +112,23 @@ def test_a_rate_of_another_size_is_contradicted() -> None:
 
 def test_more_records_than_the_dataset_has_are_not_passes_over_it() -> None:
     assert found(SHUFFLED, 1000) == unknown()
+    assert found(COINS, 1000) == unknown()
+    weighted = Weighted(weights=[1.0] * SIZE, num_samples=1, replacement=True)
+    assert found(loader(batches(weighted, size=1)), 1000) == unknown()
+    # A record may be in the data repeatedly, which full() does not cover.
+    finding = loaders.inspect(COINS, declared=full(), dataset_size=1000)
+    assert (finding.status, finding.sampling) == ("contradicted", unknown())
+
+
+@pytest.mark.parametrize("declared", [full(), unknown()])
+def test_a_record_that_may_be_in_a_batch_repeatedly_is_dearer_than_full(declared: Any) -> None:
+    drawn = loader(batches(random(replacement=True)))
+    finding = loaders.inspect(drawn, declared=declared, dataset_size=SIZE)
+    assert finding.status == "contradicted"
+    assert finding.sampling == with_replacement(batch_size=BATCH)
 
 
 def test_draws_with_replacement_need_the_true_size() -> None:
-    with pytest.raises(ValueError, match="number of records"):
-        found(loader(batches(random(replacement=True))), SIZE + 1)
+    for size in (SIZE - 1, SIZE + 1):
+        with pytest.raises(ValueError, match="number of records"):
+            found(loader(batches(random(replacement=True))), size)

@@ -47,6 +47,7 @@ def of_loader(loader: object, seen: Seen) -> Read:
     seen["dataset"] = _full_name(type(data))
     if _STREAM in map(_full_name, type(data).__mro__):
         raise UnclearError("A stream decides by itself which record comes when.")
+    _refuse_repeated(data)
     batches = _get(loader, "batch_sampler")
     if batches is None and _known_name(_get(loader, "sampler")) not in _BATCHING:
         raise UnclearError("Without a batch size an element may be a whole batch.")
@@ -138,8 +139,6 @@ def _sequential(sampler: object, _: Seen, length: int) -> Read:
 def _random(sampler: object, seen: Seen, length: int) -> Read:
     _settings(sampler, seen, "replacement")
     records, draws = _length(_get(sampler, "data_source")), _get(sampler, "_num_samples")
-    if draws is not None:
-        seen["num_samples"] = int(draws)
     draws = records if draws is None else int(draws)
     if _get(sampler, "replacement"):
         return Read("with_replacement", length, records=records, draws=draws)
@@ -148,13 +147,13 @@ def _random(sampler: object, seen: Seen, length: int) -> Read:
 
 def _subset(sampler: object, _: Seen, length: int) -> Read:
     indices = _get(sampler, "indices")
-    if len(set(map(int, indices))) != len(indices):
+    if _repeats(indices):
         raise ValueError("SubsetRandomSampler has an index twice, and so may a batch.")
     return Read("shuffle", length, records=len(indices), draws=len(indices))
 
 
 def _weighted(sampler: object, seen: Seen, length: int) -> Read:
-    _settings(sampler, seen, "replacement", "num_samples")
+    _settings(sampler, seen, "replacement")
     weights, draws = list(map(float, _get(sampler, "weights"))), int(_get(sampler, "num_samples"))
     if not _get(sampler, "replacement"):
         return Read("cyclic", length, records=len(weights), draws=draws)
@@ -182,6 +181,8 @@ def _distributed(sampler: object, seen: Seen, length: int) -> Read:
 
 _LOADER: Final = "torch.utils.data.dataloader.DataLoader"
 _STREAM: Final = "torch.utils.data.dataset.IterableDataset"
+_SUBSET: Final = "torch.utils.data.dataset.Subset"
+_CONCAT: Final = "torch.utils.data.dataset.ConcatDataset"
 _HOLDERS: Final[Mapping[str, str]] = {  # and the attribute that holds the loader inside
     "accelerate.data_loader.DataLoaderShard": "base_dataloader",
     "accelerate.data_loader.SkipDataLoader": "base_dataloader",
@@ -222,6 +223,30 @@ _DRAWING: Final = {
 _PASSES: Final = ("shuffle", "cyclic", "rest")
 _PADDED: Final = "The last batches are filled up with the first records: drop the last batch."
 _NOBODY: Final = 1e-12  # chance that a rank draws nobody in a step
+
+
+def _refuse_repeated(data: Any) -> None:
+    """Data that are made of other data may hold a record repeatedly, and so may a batch."""
+    names = set(map(_full_name, type(data).__mro__))
+    if _SUBSET in names:
+        if _repeats(_get(data, "indices")):
+            raise ValueError(
+                "Subset has an index twice, and so may a batch: no sampling covers it."
+            )
+        _refuse_repeated(_get(data, "dataset"))
+    if _CONCAT in names:
+        parts = _get(data, "datasets")
+        if len(set(map(id, parts))) != len(parts):
+            raise ValueError(
+                "ConcatDataset has the same data twice, and so may a batch: no sampling covers it."
+            )
+        for part in parts:
+            _refuse_repeated(part)
+
+
+def _repeats(indices: Any) -> bool:
+    single = {int(place) if hasattr(place, "__index__") else place for place in indices}
+    return len(single) != len(indices)
 
 
 def _full_name(kind: type) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from dpledger_client.loaders.classes import Read, Seen, UnclearError, of_loader
-from dpledger_client.loaders.samplings import Sampling, sampling_of
+from dpledger_client.loaders.samplings import MISFIT, Sampling, sampling_of, told_of
 from dpledger_client.wire import unknown
 
 Status = Literal["declared", "detected", "contradicted"]
@@ -14,7 +14,13 @@ _ONCE: Final = ("shuffle", "cyclic", "full")  # declarations whose batches may b
 
 
 SHARED: Final = frozenset({"num_processes", "num_replicas"})  # settings of loaders that divide
-_OTHER_SIZE: Final = "The loader does not have as many records as dataset_size says."
+_OTHER_SIZE: Final = (
+    "The loader does not have as many records as dataset_size says. A pass over them, which would "
+    "tell how many, is recorded as unknown unless it is declared."
+)
+_AT_MOST_ONCE: Final = (
+    "Unless with_replacement is declared, no record may be in a step more than once."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +31,13 @@ class Finding:
         status: `detected`: read from the loader. `declared`: the trainer's word, where it is the
             dearer one or where the loader cannot tell. `contradicted`: read from the loader, and
             not what was declared.
-        sampling: what the steps are to be recorded with.
+        sampling: what the steps are to be recorded with. Of a loader with more or fewer records
+            than dataset_size no pass is told that was not declared, and a weight that was found
+            is rounded up to two digits. A Poisson rate is told as it is, although Opacus sets it
+            to one / the number of batches; draws with replacement need the true size anyway.
         declared: what the trainer said; None when nothing.
-        seen: class names and settings; no seed, and no length of the data or of a drawn batch.
+        seen: class names and settings; no seed, and no length of the data or of a drawn batch
+            (but a Poisson `sample_rate`, as above).
         reason: why, in sentences.
         note: for the trainer alone, because it depends on the data; empty if there is none.
     """
@@ -74,14 +84,17 @@ def inspect(
         found, reason = sampling_of(joined, size)
     except UnclearError as unclear:
         _refuse_joined(said or unknown(), accumulation)
-        return Finding("declared", said or unknown(), said, seen, str(unclear))
+        return Finding("declared", said or unknown(), said, seen, f"{unclear} {_AT_MOST_ONCE}")
     if read.kind == "poisson":
         _refuse_joined(found, accumulation)
     note = "" if size == read.length else _OTHER_SIZE
+    told = told_of(found, read, size)
+    if told["kind"] != found["kind"]:
+        reason = MISFIT
     if said is None:
-        return Finding("detected", found, None, seen, reason, note)
-    status, why = _verdict(_whole(found, size), _whole(said, size), read)
-    kept = said if status == "declared" else found
+        return Finding("detected", told, None, seen, reason, note)
+    status, why = _verdict(_whole(found, size), _whole(said, size), read, size)
+    kept = {"declared": said, "detected": found, "contradicted": told}[status]
     return Finding(status, kept, said, seen, f"{reason} {why}".strip(), note)
 
 
@@ -110,10 +123,10 @@ def _refuse_joined(sampling: Sampling, accumulation: int) -> None:
 # Whose word counts
 
 
-def _verdict(found: Sampling, said: Sampling, read: Read) -> tuple[Status, str]:
+def _verdict(found: Sampling, said: Sampling, read: Read, size: int) -> tuple[Status, str]:
     if found.keys() == said.keys() and all(_equal(found[key], said[key]) for key in found):
         return "detected", ""
-    why = _kept_because(said, found, read)
+    why = _kept_because(said, found, read, size)
     return ("declared", f"Kept as declared: {why}") if why else ("contradicted", "")
 
 
@@ -133,10 +146,12 @@ def _whole(sampling: Sampling, size: int) -> Sampling:
     return whole
 
 
-def _kept_because(said: Sampling, found: Sampling, read: Read) -> str:
+def _kept_because(said: Sampling, found: Sampling, read: Read, size: int) -> str:
     """Why a declaration that is not what was found stands; empty if it does not."""
     if said["kind"] in ("full", "unknown"):
-        return "it is dearer."
+        # It assumes that no record is in a step twice.
+        repeated = found["kind"] == "with_replacement" or max(read.length, read.records) > size
+        return "" if repeated else "it is dearer."
     for kind, rate in (("poisson", "sampling_probability"), ("non_uniform", "max_weight")):
         if said["kind"] == found["kind"] == kind:
             return "its rate is higher." if said[rate] > found[rate] else ""

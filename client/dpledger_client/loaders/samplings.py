@@ -1,11 +1,13 @@
 """The sampling that is what was read of a loader."""
 
-from typing import Any, Literal
+from decimal import ROUND_CEILING, Context
+from typing import Any, Final, Literal
 
 from dpledger_client import wire
 from dpledger_client.loaders.classes import Read, UnclearError
 
 Sampling = dict[str, Any]
+MISFIT: Final = "The loader and dataset_size do not go together."
 
 
 def sampling_of(read: Read, size: int) -> tuple[Sampling, str]:
@@ -19,6 +21,8 @@ def sampling_of(read: Read, size: int) -> tuple[Sampling, str]:
         UnclearError: it has no batch.
         ValueError: a record may be in a step more than once.
     """
+    if read.kind != "with_replacement" and max(read.length, read.records) > size:
+        return wire.unknown(), MISFIT  # a record may be in the data repeatedly
     match read.kind:
         case "poisson":
             rate = wire.poisson(sampling_probability=read.rate)
@@ -31,6 +35,16 @@ def sampling_of(read: Read, size: int) -> tuple[Sampling, str]:
             return _with_replacement(read, size)
         case _:
             return _pass(read, size)
+
+
+def told_of(found: Sampling, read: Read, size: int) -> Sampling:
+    """What the service may be told of it: no exact number that only the data know."""
+    if found["kind"] in ("shuffle", "cyclic") and read.length != size:
+        return wire.unknown()
+    if found["kind"] == "non_uniform":
+        above = Context(prec=2, rounding=ROUND_CEILING)
+        return wire.non_uniform(max_weight=float(above.create_decimal(found["max_weight"])))
+    return found
 
 
 def _weighted(read: Read) -> tuple[Sampling, str]:
@@ -52,8 +66,6 @@ def _with_replacement(read: Read, size: int) -> tuple[Sampling, str]:
 
 def _pass(read: Read, size: int) -> tuple[Sampling, str]:
     steps = _steps_per_pass(read)
-    if read.records > size:
-        return wire.unknown(), "The loader has more records than the dataset."
     if read.fault:
         if steps < 2:
             raise ValueError(read.fault)

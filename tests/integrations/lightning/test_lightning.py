@@ -3,10 +3,8 @@
 import json
 import math
 import os
-import secrets
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,49 +17,27 @@ from dpledger_client.sizes import SamplingContradicted
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import GradientAccumulationScheduler, ModelCheckpoint
 from lightning_loops import (
+    DELTA,
+    DERIVED,
+    MARKS,
     NOISE,
+    Make,
     Manual,
     Private,
     Two,
+    budget_of_some_steps,
     equal,
+    events,
     loader,
     poisson_loader,
+    run_name,
+    trained_alone,
     trainer,
     weights,
 )
 from opacus.accountants import PRVAccountant
 
-pytestmark = [
-    pytest.mark.usefixtures("spool"),
-    # Opacus' hooks see records, which have no gradient.
-    pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning"),
-    # Lightning asks torch in a way that torch would like to be asked otherwise.
-    pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated:FutureWarning"),
-    # The data are tiny: one process that reads them is enough.
-    pytest.mark.filterwarnings("ignore:The 'train_dataloader' does not have many workers"),
-    pytest.mark.filterwarnings("ignore:The 'test_dataloader' does not have many workers"),
-    pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`"),
-    # What the tests of checkpoints are about.
-    pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended before"),
-]
-DELTA = 1e-5
-DERIVED = ["published", "derived", "declared"]
-Make = Callable[..., str]
-
-
-def run_name() -> str:
-    return f"run-{secrets.token_hex(6)}"
-
-
-def events(client: Client, run: str) -> list[tuple[int, str, float]]:
-    """Steps, sampling and noise of what the ledger has, branch after branch."""
-    document = client.ledger(run)
-    branches = [document["events"], *(each["events"] for each in document.get("branches", ()))]
-    return [
-        (each["steps"], each["sampling"]["kind"], each["mechanism"]["noise_multiplier"])
-        for branch in branches
-        for each in branch
-    ]
+pytestmark = MARKS
 
 
 class Fails(Callback):
@@ -145,17 +121,6 @@ def test_a_shuffled_loader_that_is_declared_as_poisson_is_recorded_as_shuffle(
         with pytest.warns(SamplingContradicted, match="shuffle"):
             made.fit(Private(), loader())
     assert events(client, run.name) == [(16, "shuffle", NOISE)]
-
-
-def budget_of_some_steps(dataset: Make) -> str:
-    return dataset(dataset_size=64, budget={"epsilon": 2.6, "delta": DELTA})
-
-
-def trained_alone(folder: Path, steps: int) -> list[torch.Tensor]:
-    module = Private()
-    torch.manual_seed(7)
-    trainer(folder, max_steps=steps).fit(module, poisson_loader())
-    return weights(module)
 
 
 @pytest.mark.parametrize("mode", ["leased", "strict"])

@@ -16,11 +16,13 @@ from opacus.utils.batch_memory_manager import wrap_data_loader
 from opacus_loops import BATCH, RECORDS, WARNINGS, data, prepared, train
 from torch.utils.data import (
     BatchSampler,
+    ConcatDataset,
     DataLoader,
     IterableDataset,
     RandomSampler,
     Sampler,
     SequentialSampler,
+    Subset,
     SubsetRandomSampler,
     TensorDataset,
     WeightedRandomSampler,
@@ -189,7 +191,7 @@ FOUND: list[tuple[Any, int, dict[str, Any]]] = [
     (batched(SubsetRandomSampler(range(200))), RECORDS,
      {"kind": "cyclic", "batch_size": BATCH, "steps_per_pass": 5}),
     (batched(WeightedRandomSampler([1.0] * 399 + [5.0], 100), size=1), RECORDS,
-     {"kind": "non_uniform", "max_weight": 5 / 404}),
+     {"kind": "non_uniform", "max_weight": 0.013}),
     (batched(WeightedRandomSampler([1.0] * RECORDS, RECORDS, replacement=False)), RECORDS,
      {"kind": "cyclic", "batch_size": BATCH}),
     (shard(), RECORDS, {**SHUFFLE, "reshuffle": "once"}),
@@ -228,6 +230,13 @@ def test_real_loaders_that_cannot_be_read_are_not_guessed(loader: Any) -> None:
     assert (found.status, found.sampling) == ("declared", {"kind": "unknown"})
     kept = loaders.inspect(loader, declared=RATE, dataset_size=RECORDS)
     assert (kept.status, kept.sampling) == ("declared", RATE)
+
+
+def test_real_data_that_hold_a_record_twice_are_refused() -> None:
+    for of in (Subset(DATA, [0] * 5 + list(range(5, RECORDS))), ConcatDataset([DATA] * 3)):
+        for loader in (DataLoader(of, BATCH, shuffle=True), DPDataLoader(of, sample_rate=0.1)):
+            with pytest.raises(ValueError, match=f"{type(of).__name__} has .* twice"):
+                loaders.inspect(loader, declared=None, dataset_size=RECORDS)
 
 
 def test_a_loader_that_may_repeat_a_record_in_a_batch_is_refused() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from dpledger_client import Client, Run, gaussian, poisson
+from dpledger_client import Client, Run, fixed_size, full, gaussian, poisson
 from dpledger_client.opacus import LedgerAccountant, attach
 from opacus.schedulers import ExponentialGradClip, ExponentialNoise
 from opacus.utils.batch_memory_manager import BatchMemoryManager
@@ -192,6 +192,16 @@ def test_a_clip_scheduler_that_clipping_follows_changes_nothing(client: Client, 
     assert events(client, run) == [(20, 1.0, RATE)]
 
 
+def test_norms_of_layers_that_are_raised_are_told(client: Client, run: Run) -> None:
+    options = {"clipping": "per_layer", "max_grad_norm": [0.5] * 4}
+    job = prepared(accountant=LedgerAccountant(run), **options)
+    job.optimizer.max_grad_norms = [5.0] * 4
+    train(job)
+    ((steps, noise, _),) = events(client, run)
+    assert steps == 10
+    assert 0.0999 < noise < 0.1
+
+
 # What is refused
 
 
@@ -267,6 +277,19 @@ def test_a_step_by_hand_needs_a_declaration(client: Client, run: Run) -> None:
     with pytest.raises(ValueError, match="higher"):
         accountant.step(noise_multiplier=2.0, sample_rate=0.2)
     assert events(client, run) == [(1, 2.0, {"kind": "unknown"}), (1, 2.0, RATE)]
+
+
+def test_a_step_by_hand_is_held_against_the_declared_rate(client: Client, run: Run) -> None:
+    accountant = LedgerAccountant(run)
+    run.declare(sampling=poisson(expected_batch_size=BATCH))
+    accountant.step(noise_multiplier=2.0, sample_rate=0.1)
+    with pytest.raises(ValueError, match=r"higher than the declared rate, 0\.1"):
+        accountant.step(noise_multiplier=2.0, sample_rate=0.5)
+    run.declare(sampling=fixed_size(batch_size=1))  # which has no such rate
+    accountant.step(noise_multiplier=2.0, sample_rate=0.5)
+    run.declare(sampling=full())
+    accountant.step(noise_multiplier=2.0, sample_rate=0.5)
+    assert events(client, run) == [(1, 2.0, RATE), (1, 2.0, {"kind": "unknown"}), (1, 2.0, FULL)]
 
 
 # The first orders that Opacus tries are the largest it has.

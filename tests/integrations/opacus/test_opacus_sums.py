@@ -6,13 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dpledger_client import Client, Run, SamplingContradicted, Unavailable
+import torch
+from dpledger_client import Client, Run, SamplingContradicted, Unavailable, gaussian, poisson
 from dpledger_client.opacus import LedgerAccountant
 from opacus_loops import (
     BATCH,
     RECORDS,
     WARNINGS,
     Counter,
+    Job,
     data,
     equal,
     events,
@@ -52,9 +54,7 @@ def shuffled(batch_size: int, **more: int) -> dict[str, Any]:
 def test_poisson_batches_that_are_summed_by_hand_hide_nobody(client: Client, run: Run) -> None:
     job = prepared(accountant=LedgerAccountant(run))
     counter = Counter(job)
-    for number, (images, labels) in enumerate(job.loader):
-        job.optimizer.signal_skip_step(do_skip=number % 2 == 0)
-        step(job, images, labels)
+    summed(job, job.loader)
     assert counter.steps == run.next_step == 5
     # Opacus counts them as one batch each: (1.0, 0.1, 5). A record may be in both.
     assert job.engine.accountant.history == [(1.0, 0.1, 5)]
@@ -156,3 +156,97 @@ def test_a_loop_over_another_loader_is_noticed(client: Client, run: Run) -> None
     with pytest.warns(SamplingContradicted, match="do not come from the loader"):
         train(job, loader=DataLoader(data(), batch_size=BATCH, shuffle=True))
     assert events(client, run) == [(10, 1.0, {"kind": "unknown"})]
+
+
+def test_a_look_at_the_loader_does_not_vouch_for_another_one(client: Client, run: Run) -> None:
+    job = prepared(accountant=LedgerAccountant(run))
+    next(iter(job.loader))
+    with pytest.warns(SamplingContradicted, match="do not come from the loader"):
+        train(job, loader=DataLoader(data(), batch_size=BATCH, shuffle=True))
+    # The first step may be with the batch that was given.
+    assert events(client, run) == [(1, 1.0, RATE), (9, 1.0, {"kind": "unknown"})]
+
+
+def test_batches_of_another_loader_that_are_summed_move_a_record_as_far(
+    client: Client, run: Run
+) -> None:
+    job = prepared(accountant=LedgerAccountant(run))
+    next(iter(job.loader))
+    with pytest.warns(SamplingContradicted, match="do not come from the loader"):
+        summed(job, DataLoader(data(), batch_size=BATCH, shuffle=True))
+    assert events(client, run) == [(5, 0.5, {"kind": "unknown"})]
+
+
+def summed(job: Job, loader: Any) -> None:
+    for number, (images, labels) in enumerate(loader):
+        job.optimizer.signal_skip_step(do_skip=number % 2 == 0)
+        step(job, images, labels)
+
+
+def test_a_look_at_the_loader_costs_nothing(client: Client, run: Run) -> None:
+    job = prepared(accountant=LedgerAccountant(run))
+    next(iter(job.loader))
+    for number, (images, labels) in enumerate(job.loader):
+        step(job, images, labels)
+        if number == 3:  # a metric over a pass, in the middle of another
+            assert sum(1 for _ in job.loader) == 10
+    assert events(client, run) == [(10, 1.0, RATE)]
+
+
+def test_batches_that_are_joined_in_one_step_hide_nobody(client: Client, run: Run) -> None:
+    job = prepared(accountant=LedgerAccountant(run))
+    batches = iter(job.loader)
+    for images, labels in batches:
+        more_images, more_labels = next(batches)
+        step(job, torch.cat([images, more_images]), torch.cat([labels, more_labels]))
+    assert events(client, run) == [(5, 0.5, FULL)]
+
+
+def test_a_batch_that_is_used_twice_is_nobody_s_draw(client: Client, run: Run) -> None:
+    job = prepared(accountant=LedgerAccountant(run))
+
+    def steps() -> None:
+        for images, labels in job.loader:
+            step(job, images, labels)
+            step(job, images, labels)
+
+    with pytest.warns(SamplingContradicted, match="used repeatedly"):
+        steps()
+    found = events(client, run)
+    assert found == [(1, 1.0, RATE), (1, 1.0, {"kind": "unknown"})] * 10
+
+
+# Several optimizers of one run
+
+
+def test_each_of_two_jobs_of_a_run_has_its_own_noise(client: Client, run: Run) -> None:
+    accountant = LedgerAccountant(run)
+    loud = prepared(accountant=accountant, noise=5.0)
+    quiet = prepared(accountant=accountant, noise=0.5, batch=80)
+    batches, others = iter(loud.loader), iter(quiet.loader)
+    for _ in range(3):
+        step(loud, *next(batches))
+        step(quiet, *next(others))
+    often = {"kind": "poisson", "sampling_probability": 0.2}
+    assert events(client, run) == [(1, 5.0, RATE), (1, 0.5, often)] * 3
+
+
+def test_what_others_declare_of_a_run_is_not_what_its_optimizer_does(
+    client: Client, run: Run
+) -> None:
+    job = prepared(accountant=LedgerAccountant(run))
+    for number, (images, labels) in enumerate(job.loader):
+        if number == 3:
+            run.declare(mechanism=gaussian(noise_multiplier=9.0))
+        if number == 6:
+            run.declare(sampling=poisson(sampling_probability=0.001))
+        step(job, images, labels)
+    assert events(client, run) == [(10, 1.0, RATE)]
+
+
+def test_what_was_found_of_one_loader_is_no_word_for_another(client: Client, run: Run) -> None:
+    accountant = LedgerAccountant(run)
+    train(prepared(accountant=accountant))
+    unheard = DataLoader(data(), batch_size=BATCH, sampler=list(range(RECORDS)))
+    train(prepared(accountant=accountant, loader=unheard, poisson_sampling=False))
+    assert events(client, run) == [(10, 1.0, RATE), (10, 1.0, {"kind": "unknown"})]

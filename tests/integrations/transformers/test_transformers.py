@@ -2,10 +2,8 @@
 
 import json
 import os
-import secrets
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,32 +17,25 @@ from dpledger_client.transformers import LedgerCallback, saved_state
 from opacus.accountants import PRVAccountant
 from opacus.optimizers import AdaClipDPOptimizer, DPOptimizerFastGradientClipping
 from transformers import TrainerCallback
-from transformers_loops import NOISE, PartsTrainer, PoissonTrainer, equal, trainer, weights
+from transformers_loops import (
+    DELTA,
+    DERIVED,
+    MARKS,
+    NOISE,
+    Make,
+    PartsTrainer,
+    PoissonTrainer,
+    budget_of_some_steps,
+    equal,
+    events,
+    poisson_trainer,
+    run_name,
+    trainer,
+    weights,
+)
 
-pytestmark = [
-    pytest.mark.usefixtures("spool"),
-    # Opacus' hooks see tokens, which have no gradient.
-    pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning"),
-]
-DELTA = 1e-5
+pytestmark = MARKS
 SAVING: dict[str, Any] = {"save_strategy": "steps", "save_steps": 5}
-DERIVED = ["published", "derived", "declared"]
-Make = Callable[..., str]
-
-
-def run_name() -> str:
-    return f"run-{secrets.token_hex(6)}"
-
-
-def events(client: Client, run: str) -> list[tuple[int, str, float]]:
-    """Steps, sampling and noise of what the ledger has, branch after branch."""
-    document = client.ledger(run)
-    branches = [document["events"], *(each["events"] for each in document.get("branches", ()))]
-    return [
-        (each["steps"], each["sampling"]["kind"], each["mechanism"].get("noise_multiplier"))
-        for branch in branches
-        for each in branch
-    ]
 
 
 class Fails(TrainerCallback):
@@ -133,16 +124,6 @@ def test_a_shuffled_loader_that_is_declared_as_poisson_is_recorded_as_shuffle(
         with pytest.warns(SamplingContradicted, match="shuffle"):
             made.train()
     assert events(client, run.name) == [(16, "shuffle", NOISE)]
-
-
-def budget_of_some_steps(dataset: Make) -> str:
-    return dataset(dataset_size=64, budget={"epsilon": 2.6, "delta": DELTA})
-
-
-def poisson_trainer(folder: Path, *callbacks: TrainerCallback, **arguments: Any) -> Any:
-    made = trainer(folder, *callbacks, kind=PoissonTrainer, **arguments)
-    made.coins = torch.Generator().manual_seed(3)
-    return made
 
 
 @pytest.mark.parametrize("mode", ["leased", "strict"])
@@ -328,7 +309,7 @@ def test_what_ranks_may_not_do_together_is_refused(
         run_name(), name, delta=DELTA, world_size=2, broadcast=lambda number: number
     ) as run:
         steps = Steps(run, noise_multiplier=1.0, stop="raise")
-        with pytest.raises(ValueError, match="Each rank draws from all"):
+        with pytest.raises(ValueError, match="take a DistributedSampler"):
             steps.begin(made.get_train_dataloader(), [made.optimizer], **whole)
         alone = trainer(tmp_path).optimizer
         with pytest.raises(ValueError, match="DPOptimizer adds noise in each of 2"):

@@ -1,9 +1,13 @@
 """A tiny BERT under the real Trainer, with real records' gradients clipped and noised by Opacus."""
 
+import secrets
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+import pytest
 import torch
+from dpledger_client import Client
 from opacus import GradSampleModule
 from opacus.data_loader import DPDataLoader
 from opacus.optimizers import DistributedDPOptimizer, DPOptimizer
@@ -17,6 +21,14 @@ from transformers import (
     TrainingArguments,
 )
 
+MARKS: Final = [
+    pytest.mark.usefixtures("spool"),
+    # Opacus' hooks see tokens, which have no gradient.
+    pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning"),
+]
+DELTA = 1e-5
+DERIVED = ["published", "derived", "declared"]
+Make = Callable[..., str]
 NOISE = 1.25
 LENGTH = 6
 
@@ -137,3 +149,28 @@ def weights(made: Trainer) -> list[torch.Tensor]:
 
 def equal(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> bool:
     return all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))
+
+
+def run_name() -> str:
+    return f"run-{secrets.token_hex(6)}"
+
+
+def events(client: Client, run: str) -> list[tuple[int, str, float]]:
+    """Steps, sampling and noise of what the ledger has, branch after branch."""
+    document = client.ledger(run)
+    branches = [document["events"], *(each["events"] for each in document.get("branches", ()))]
+    return [
+        (each["steps"], each["sampling"]["kind"], each["mechanism"].get("noise_multiplier"))
+        for branch in branches
+        for each in branch
+    ]
+
+
+def budget_of_some_steps(dataset: Make) -> str:
+    return dataset(dataset_size=64, budget={"epsilon": 2.6, "delta": DELTA})
+
+
+def poisson_trainer(folder: Path, *callbacks: TrainerCallback, **arguments: Any) -> Any:
+    made = trainer(folder, *callbacks, kind=PoissonTrainer, **arguments)
+    made.coins = torch.Generator().manual_seed(3)
+    return made
