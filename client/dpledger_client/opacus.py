@@ -19,7 +19,9 @@ from opacus.accountants.accountant import IAccountant
 from opacus.optimizers import DPOptimizer
 from opacus.privacy_engine import PrivacyEngine
 
+from dpledger_client.errors import Unavailable
 from dpledger_client.opacus_guard import Guard, mechanism_of
+from dpledger_client.outbox import LOG
 from dpledger_client.run import Run
 from dpledger_client.torch_callbacks import broadcast
 from dpledger_client.wire import unknown
@@ -67,10 +69,16 @@ class LedgerAccountant(IAccountant):
     def get_epsilon(self, delta: float, *args: Any, **kwargs: Any) -> float:
         """What the run has spent, as the ledger certifies it: nats, upper; infinite if unbounded.
 
+        While the service is away it is infinite, too, with a warning: to ask must not end training.
+
         Raises:
-            DPLedgerError: the service is away, or refused.
+            DPLedgerError: the service refused.
         """
-        epsilon = self.run.guarantee(delta=delta)["epsilon"]
+        try:
+            epsilon = self.run.guarantee(delta=delta)["epsilon"]
+        except Unavailable as error:
+            LOG.warning("dpledger: epsilon is not known while the service is away: %s", error)
+            return math.inf
         return math.inf if epsilon is None else float(epsilon)
 
     def __len__(self) -> int:

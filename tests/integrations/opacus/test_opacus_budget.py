@@ -160,3 +160,11 @@ def test_what_is_not_bounded_is_infinite(client: Client, dataset: Dataset, spool
         assert job.engine.get_epsilon(DELTA) == math.inf
         finding = loaders.inspect(job.loader, declared=None, dataset_size=RECORDS)
         assert finding.status == "detected"
+
+
+def test_to_ask_for_epsilon_while_the_service_is_away_ends_no_training(tmp_path: Path) -> None:
+    nobody = "http://127.0.0.1:9"  # a port that no service has
+    with Client(nobody, retries=0) as client:
+        run = client.start_run("run", "data", mode="observe", spool=tmp_path)
+        assert LedgerAccountant(run).get_epsilon(1e-5) == math.inf
+        run.finish("aborted")
