@@ -1,6 +1,6 @@
 """One branch of a run as its trainer writes it: a spool first, the service behind.
 
-A step costs two lines of memory and one of the spool. Everything else is done by a thread of its
+A step costs a line of the spool and a count in memory. Everything else is done by a thread of its
 own, which asks for leases before they are needed and sends what the spool already has.
 """
 

@@ -8,7 +8,8 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from dpledger_client.run import Run
-from dpledger_client.torch_callbacks import Steps, Stop, broadcast
+from dpledger_client.torch_callbacks import Steps, Stop
+from dpledger_client.torch_ranks import broadcast
 
 __all__ = ["LedgerCallback", "broadcast", "saved_state"]
 

@@ -23,7 +23,7 @@ from dpledger_client.errors import Unavailable
 from dpledger_client.opacus_guard import Guard, mechanism_of
 from dpledger_client.outbox import LOG
 from dpledger_client.run import Run
-from dpledger_client.torch_callbacks import broadcast
+from dpledger_client.torch_ranks import broadcast
 from dpledger_client.wire import unknown
 
 __all__ = ["LedgerAccountant", "attach", "broadcast"]

@@ -1,6 +1,5 @@
 """Stands in an optimizer of Opacus between the sum of clipped gradients and its noise."""
 
-import hashlib
 import math
 import sys
 import warnings
@@ -9,7 +8,6 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 import torch
-import torch.distributed
 from opacus.optimizers import (
     DistributedDPOptimizer,
     DistributedDPOptimizerFastGradientClipping,
@@ -23,6 +21,7 @@ from dpledger_client import loaders
 from dpledger_client.opacus_batches import Batches
 from dpledger_client.run import Run
 from dpledger_client.sizes import SamplingContradicted
+from dpledger_client.torch_ranks import refuse_shared_coins
 from dpledger_client.wire import full, gaussian, no_noise, unknown
 
 _GHOST: Final = (DPOptimizerFastGradientClipping, DistributedDPOptimizerFastGradientClipping)
@@ -265,16 +264,6 @@ def _refuse_other_ranks(optimizer: Any, run: Run) -> None:
 
 def _refuse_shared_coins(finding: loaders.Finding, loader: Any, run: Run) -> None:
     """A record must not be drawn by coins that several ranks flip."""
-    if run.world_size == 1 or finding.status == "declared":
-        return
-    if finding.sampling["kind"] != "poisson":
-        return
-    generator = getattr(loader.batch_sampler, "generator", None) or torch.default_generator
-    digests: list[Any] = [None] * run.world_size
-    digest = hashlib.sha256(str(generator.initial_seed()).encode()).digest()
-    torch.distributed.all_gather_object(digests, digest)
-    if len(set(digests)) < run.world_size:
-        raise ValueError(
-            "Ranks draw their batches from the same seed, each the same places of its share, and "
-            "that is not Poisson sampling: give each rank a seed of its own."
-        )
+    drawn = run.world_size > 1 and finding.status != "declared"
+    if drawn and finding.sampling["kind"] == "poisson":
+        refuse_shared_coins(getattr(loader.batch_sampler, "generator", None))

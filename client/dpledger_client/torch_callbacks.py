@@ -1,16 +1,16 @@
 """What the callbacks of trainers on PyTorch share: whose noise it is, and where a pass begins."""
 
-import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 from weakref import WeakKeyDictionary
 
-import torch.distributed
+import torch
 
 from dpledger_client.errors import BudgetExhausted
 from dpledger_client.loaders import Finding
 from dpledger_client.run import Run
+from dpledger_client.torch_ranks import refuse_shared_coins
 from dpledger_client.wire import full, gaussian, no_noise
 
 Stop = Literal["raise", "quietly"]
@@ -27,19 +27,6 @@ BY_PASS: Final = ("cyclic", "shuffle", "balls_and_bins", "random_allocation")
 # Of each run, as several callbacks may count its steps one after the other.
 _PASSES: Final[WeakKeyDictionary[Run, tuple[int, dict[str, Any]]]] = WeakKeyDictionary()
 _READ: Final[WeakKeyDictionary[Run, dict[str, Any]]] = WeakKeyDictionary()  # not declared by anyone
-
-
-def broadcast(number: int) -> int:
-    """The number of rank 0, on every rank: for `start_run(broadcast=)` in a job of torch.
-
-    Raises:
-        RuntimeError: torch.distributed has not been set up.
-    """
-    if not torch.distributed.is_initialized():
-        raise RuntimeError("The ranks cannot hear each other before torch.distributed is set up.")
-    box = [number]
-    torch.distributed.broadcast_object_list(box, src=0)
-    return box[0]
 
 
 def opacus_of(optimizer: Any) -> Any | None:
@@ -300,16 +287,7 @@ def _check_coins(finding: Finding, loader: Any) -> None:
     """No two ranks may flip the same coins."""
     if finding.sampling["kind"] in (*BY_PASS, "full", "unknown"):
         return
-    coins = own_coins(loader) or torch.default_generator
-    # A seed tells who was drawn: it stays in its process.
-    digest = hashlib.sha256(str(coins.initial_seed()).encode()).digest()
-    digests: list[Any] = [None] * torch.distributed.get_world_size()
-    torch.distributed.all_gather_object(digests, digest)
-    if len(set(digests)) < len(digests):
-        raise ValueError(
-            "Ranks draw by the same seed, each the same places of its share: give the sampler of "
-            "each rank a torch.Generator of its own, seeded anew."
-        )
+    refuse_shared_coins(own_coins(loader))
 
 
 def _clipped_to(optimizer: Any) -> float:

@@ -16,7 +16,8 @@ from transformers.trainer_callback import (
 from transformers.training_args import TrainingArguments
 
 from dpledger_client.run import Run
-from dpledger_client.torch_callbacks import BY_PASS, Steps, Stop, broadcast, own_coins
+from dpledger_client.torch_callbacks import BY_PASS, Steps, Stop, own_coins
+from dpledger_client.torch_ranks import broadcast
 
 __all__ = ["LedgerCallback", "broadcast", "saved_state"]
 

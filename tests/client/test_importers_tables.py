@@ -106,7 +106,8 @@ def test_the_sampling_that_is_told_takes_the_place_of_the_rates(tmp_path: Path) 
         ("", "has 0 fields, the header 3"),
         ('1.1,0.5,"10" 0', "is no CSV"),
         ('1.1,0.5,"10', "is no CSV"),
-        (f"1.1,0.5,{'9' * 200_000}", "is no CSV"),
+        # Which of the two depends on the csv module's limit, which other libraries set.
+        (f"1.1,0.5,{'9' * 200_000}", "(is no CSV|steps: must be a whole number)"),
     ],
 )
 def test_a_bad_row_is_named_by_its_line_and_field(tmp_path: Path, row: str, reason: str) -> None:

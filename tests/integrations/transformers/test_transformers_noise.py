@@ -107,7 +107,7 @@ def test_no_seed_leaves_its_process(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     others = [b"another's"]
     _check_coins(finding, loader)
     others = list(sent)
-    with pytest.raises(ValueError, match="by the same seed"):
+    with pytest.raises(ValueError, match="from the same seed"):
         _check_coins(finding, loader)
     assert sent[0] == sent[1]
     assert len(sent[0]) == 32
