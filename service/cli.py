@@ -11,7 +11,15 @@ from pydantic import ValidationError
 from rich.console import Console
 from rich.table import Column, Table
 
-from service.errors import InvalidRequestError, LedgerError, StartupError, UnavailableError
+from service.commands.keys import keys
+from service.commands.opening import (
+    DatabaseOption,
+    engine_of,
+    failed,
+    failed_to_start,
+    settings_of,
+)
+from service.errors import InvalidRequestError, LedgerError, StartupError
 from service.figures.command import figures
 
 app = typer.Typer(
@@ -21,51 +29,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-keys = typer.Typer(help="API keys: create, list, revoke.", no_args_is_help=True)
 app.add_typer(keys, name="keys")
 _out = Console()
-
-DatabaseOption = Annotated[
-    str | None,
-    typer.Option("--database", help="sqlite:///FILE or postgresql://...; or DPLEDGER_DATABASE_URL"),
-]
-
-
-def _fail(message: str, code: int = 2) -> typer.Exit:
-    Console(stderr=True).print(message, markup=False, highlight=False, soft_wrap=True)
-    return typer.Exit(code)
-
-
-def _fail_to_start(error: Exception) -> typer.Exit:
-    """A refusal at start-up; for a database that does not open, with its own words."""
-    if isinstance(error, UnavailableError):
-        words = " ".join(str(getattr(error.__cause__, "orig", error)).split())
-        return _fail(f"The database cannot be opened: {words}")
-    return _fail(str(error))
-
-
-def _settings(**given: Any) -> Any:
-    from service.settings import Settings
-
-    try:
-        return Settings(**{name: value for name, value in given.items() if value is not None})
-    except ValidationError as error:
-        fault = error.errors()[0]
-        raise _fail(
-            f"DPLEDGER_{'.'.join(map(str, fault['loc'])).upper()}: {fault['msg']}"
-        ) from None
-
-
-def _engine(database: str | None) -> Any:
-    from service.database import connect
-
-    settings = _settings(database_url=database)
-    try:
-        return connect(
-            settings.database_address, busy_timeout_seconds=settings.busy_timeout_seconds
-        )
-    except (StartupError, OSError) as error:
-        raise _fail(str(error)) from None
 
 
 def _stopped(_number: int, _frame: object) -> None:
@@ -86,12 +51,12 @@ def serve(
     from service.app import create_app
     from service.server import Server, settle
 
-    settings = _settings(host=host, port=port, database_url=database)
+    settings = settings_of(host=host, port=port, database_url=database)
     migrate(settings.database_url)
     try:
         application = create_app(settings)
     except (StartupError, LedgerError) as error:
-        raise _fail_to_start(error) from None
+        raise failed_to_start(error) from None
     logs.configure(lambda: application.state.keys.open_mode)
     config = uvicorn.Config(
         application,
@@ -112,11 +77,11 @@ def migrate(database: DatabaseOption = None) -> None:
     """Bring the database's schema to this version."""
     from service import schema_version
 
-    engine = _engine(database)
+    engine = engine_of(database)
     try:
         schema_version.upgrade(engine)
     except (StartupError, LedgerError) as error:
-        raise _fail_to_start(error) from None
+        raise failed_to_start(error) from None
     finally:
         engine.dispose()
 
@@ -137,14 +102,14 @@ def _document(file: Path) -> Any:
     try:
         body = file.read_bytes()
     except OSError as error:
-        raise _fail(f"{file}: {error.strerror}") from None
+        raise failed(f"{file}: {error.strerror}") from None
     try:
         return LedgerDocument.model_validate(parse_json(body, where=str(file)))
     except ValidationError as error:
         fault = fault_list(list(error.errors()))[0]
-        raise _fail(f"{file}: {fault['location']}: {fault['message']}") from None
+        raise failed(f"{file}: {fault['location']}: {fault['message']}") from None
     except LedgerError as error:
-        raise _fail(error.detail) from None
+        raise failed(error.detail) from None
 
 
 @app.command()
@@ -158,14 +123,14 @@ def epsilon(
     from service.calculate import account
 
     if not 0 < delta < 1:
-        raise _fail("--delta: must lie in (0, 1)")
+        raise failed("--delta: must lie in (0, 1)")
     document = _document(ledger)
     try:
         answer = account(document, delta=delta, accountant=accountant)
     except InvalidRequestError as error:
-        raise _fail(f"{ledger}: {error.detail}") from None
+        raise failed(f"{ledger}: {error.detail}") from None
     except ValueError as error:
-        raise _fail(f"--accountant: {error}") from None
+        raise failed(f"--accountant: {error}") from None
     if as_json:
         typer.echo(answer.model_dump_json(indent=2))
         return
@@ -196,18 +161,18 @@ def calibrate(
     from service.calculate import calibrated
 
     if parameter not in list(Parameter):
-        raise _fail(f"--for: must be one of {', '.join(Parameter)}")
+        raise failed(f"--for: must be one of {', '.join(Parameter)}")
     if accountant not in (BEST, *ACCOUNTANTS):
-        raise _fail(f"--accountant: must be one of {', '.join((BEST, *ACCOUNTANTS))}")
+        raise failed(f"--accountant: must be one of {', '.join((BEST, *ACCOUNTANTS))}")
     if not 0 < delta < 1:
-        raise _fail("--delta: must lie in (0, 1)")
+        raise failed("--delta: must lie in (0, 1)")
     document, wanted = _document(ledger), Parameter(parameter)
     try:
         found = calibrated(
             document, parameter=wanted, epsilon=epsilon, delta=delta, accountant=accountant
         )
     except InvalidRequestError as error:
-        raise _fail(error.detail) from None
+        raise failed(error.detail) from None
     answer = plan_answer(found.calibrated.guarantee, balance=found.balance, solved=found.calibrated)
     if as_json:
         typer.echo(answer.model_dump_json(indent=2))
@@ -287,7 +252,7 @@ def bound(
     try:
         typer.echo(json.dumps(evaluated(identifier, parse_json(params.encode(), where="--params"))))
     except (LedgerError, UnicodeEncodeError) as error:
-        raise _fail(" ".join(str(error).split())) from None
+        raise failed(" ".join(str(error).split())) from None
     found = bound_answers()[identifier]
     if found.counterexample:  # what is not proved never passes for a bound
         typer.echo(f"This is {found.status} and bounds nothing. {found.counterexample}", err=True)
@@ -302,73 +267,6 @@ def openapi() -> None:
 
 
 app.command()(figures)
-
-
-@keys.command("create")
-def create_key(
-    scope: Annotated[str, typer.Option(help="viewer, trainer or admin")],
-    name: Annotated[str, typer.Option(help="who will hold it")],
-    database: DatabaseOption = None,
-) -> None:
-    """Create a key and print it; it is shown once and only its hash is kept."""
-    from service.auth import Scope, create_key
-    from service.database import transaction
-    from service.schemas import valid_name
-
-    if scope not in list(Scope):
-        raise _fail(f"--scope: must be one of {', '.join(Scope)}")
-    if not valid_name(name):
-        raise _fail("--name: must match [a-z0-9][a-z0-9._-]{0,62}")
-    try:
-        with transaction(_ready(database)) as connection:
-            typer.echo(create_key(connection, name=name, scope=Scope(scope)))
-    except LedgerError as error:
-        raise _fail(error.detail) from None
-
-
-@keys.command("list")
-def list_keys(database: DatabaseOption = None) -> None:
-    """List the keys: their names, scopes and first characters."""
-    from service.auth import list_keys
-    from service.clock import stamp
-    from service.database import snapshot
-
-    # Plain lines: a table cuts long names to the width of the terminal.
-    with snapshot(_ready(database)) as connection:
-        typer.echo("name\tscope\tkey\tcreated\trevoked")
-        for row in list_keys(connection):
-            revoked = stamp(row.revoked_at) if row.revoked_at else ""
-            shown = (row.name, row.scope, f"{row.prefix}...", stamp(row.created_at), revoked)
-            typer.echo("\t".join(shown))
-
-
-@keys.command("revoke")
-def revoke_key(
-    name: Annotated[str, typer.Argument(help="the key's name")], database: DatabaseOption = None
-) -> None:
-    """Stop a key from working."""
-    from service.auth import revoke_key
-    from service.database import transaction
-
-    try:
-        with transaction(_ready(database)) as connection:
-            revoke_key(connection, name)
-    except LedgerError as error:
-        raise _fail(error.detail) from None
-
-
-def _ready(database: str | None) -> Any:
-    """An engine for a database at this version; an empty one is set up first."""
-    from service import schema_version
-
-    engine = _engine(database)
-    try:
-        if schema_version.current(engine) is None:
-            schema_version.upgrade(engine)
-        schema_version.require_current(engine)
-    except (StartupError, LedgerError) as error:
-        raise _fail_to_start(error) from None
-    return engine
 
 
 def main() -> None:

@@ -1,0 +1,1 @@
+"""The commands of `dpledger`, a file a group; service.cli puts them together."""

@@ -1,0 +1,68 @@
+"""What commands begin with: settings from options, an open database; and how they fail."""
+
+from typing import Annotated, Any
+
+import typer
+from pydantic import ValidationError
+from rich.console import Console
+
+from service.errors import LedgerError, StartupError, UnavailableError
+
+DatabaseOption = Annotated[
+    str | None,
+    typer.Option("--database", help="sqlite:///FILE or postgresql://...; or DPLEDGER_DATABASE_URL"),
+]
+
+
+def failed(message: str, code: int = 2) -> typer.Exit:
+    """Say what is wrong, on one line; to be raised."""
+    Console(stderr=True).print(message, markup=False, highlight=False, soft_wrap=True)
+    return typer.Exit(code)
+
+
+def failed_to_start(error: Exception) -> typer.Exit:
+    """A refusal at start-up; for a database that does not open, with its own words."""
+    if isinstance(error, UnavailableError):
+        words = " ".join(str(getattr(error.__cause__, "orig", error)).split())
+        return failed(f"The database cannot be opened: {words}")
+    return failed(str(error))
+
+
+def settings_of(**given: Any) -> Any:
+    """The settings of the environment, with what was given as options."""
+    from service.settings import Settings
+
+    try:
+        return Settings(**{name: value for name, value in given.items() if value is not None})
+    except ValidationError as error:
+        fault = error.errors()[0]
+        raise failed(
+            f"DPLEDGER_{'.'.join(map(str, fault['loc'])).upper()}: {fault['msg']}"
+        ) from None
+
+
+def engine_of(database: str | None) -> Any:
+    """An engine for the database that was named, or that the environment names."""
+    from service.database import connect
+
+    settings = settings_of(database_url=database)
+    try:
+        return connect(
+            settings.database_address, busy_timeout_seconds=settings.busy_timeout_seconds
+        )
+    except (StartupError, OSError) as error:
+        raise failed(str(error)) from None
+
+
+def ready_engine(database: str | None) -> Any:
+    """An engine for a database at this version; an empty one is set up first."""
+    from service import schema_version
+
+    engine = engine_of(database)
+    try:
+        if schema_version.current(engine) is None:
+            schema_version.upgrade(engine)
+        schema_version.require_current(engine)
+    except (StartupError, LedgerError) as error:
+        raise failed_to_start(error) from None
+    return engine
