@@ -2,6 +2,7 @@
 
 from alembic import context
 
+from service.adoption import adopt
 from service.tables import metadata
 
 connection = context.config.attributes["connection"]
@@ -13,3 +14,6 @@ context.configure(
 )
 with context.begin_transaction():
     context.run_migrations()
+    reached = context.get_context().get_current_heads()
+    if reached == (context.get_head_revision(),):
+        adopt(connection)

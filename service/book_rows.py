@@ -11,30 +11,36 @@ from accounting.balances import OpenPass
 from accounting.events import Event, NeighboringRelation
 from accounting.guarantees import Status
 from service import bulk, excess
+from service.acts import ACT, TILE
 from service.books import Book, Branch, Lease, RunBook
 from service.budgets import accept_of, dataset_filter, dataset_scope, run_filter, run_scope
-from service.clock import utc
+from service.clock import now, utc
 from service.documents import event_of, plan_of
+from service.leaves import leaves_of
 from service.lineage import restated, seen_as
 from service.tables import (
+    acts,
     branches,
     datasets,
     distinct_events,
     entries,
     lineage,
+    log_tiles,
     run_balances,
     runs,
 )
 from service.tallies import Counts, Move, Tally, read
 
 VERSION: Final = accounting.__version__  # whose sums are stored
-_DATASET: Final = ("head_sequence", "version", "totals", "totals_version")
+_DATASET: Final = (
+    "head_sequence", "version", "totals", "totals_version", "log_size", "log_frontier",
+)  # fmt: skip
 _RUN: Final = ("state", "reopened", "on_plan", "totals", "totals_version")
 _BRANCH: Final = ("next_step", "pass_event_id", "pass_position")
 _KEPT: Final = ("steps", "passes", "starts", "reserved_steps", "reserved_passes")
 _ENTRY: Final = (
     "dataset_id", "sequence", "run_id", "branch_id", "first_step", "steps", "event_id", "mode",
-    "verdict", "recorded_at",
+    "verdict", "recorded_at", "leaf",
 )  # fmt: skip
 
 # Statements are built once: building one costs as much as running it.
@@ -210,24 +216,33 @@ def lease_of(row: Row[Any], dataset_size: int) -> Lease:
 def write_books(connection: Connection, books: Sequence[tuple[Book, Mapping[Event, int]]]) -> None:
     """Write what has changed in books, with the rows of their events: a statement a table."""
     noted = [(book.notes, ids) for book, ids in books]
-    rows = [(*one[:6], ids[one[6]], *one[7:]) for notes, ids in noted for one in notes.entries]
-    bulk.insert(connection, entries, _ENTRY, rows)
+    moment = bulk.stored(connection, now())
+    hashed = [leaves_of(book, ids, moment) for book, ids in books]
+    bulk.insert(connection, entries, _ENTRY, [row for one in hashed for row in one.entries])
+    bulk.insert(connection, acts, ACT, [row for one in hashed for row in one.acts])
+    bulk.insert(connection, log_tiles, TILE, [row for one in hashed for row in one.tiles])
     rows = [
         (*added.row(), ids[event]) for notes, ids in noted for event, added in notes.added.items()
     ]
     bulk.add(connection, distinct_events, "id", _KEPT, rows)
-    rows = [
+    of_runs = [
         (run, ids[event], *added.row())
         for notes, ids in noted
         for (run, event), added in notes.run_added.items()
     ]
-    bulk.add_or_insert(connection, run_balances, ("run_id", "event_id"), _KEPT, rows)
+    bulk.add_or_insert(connection, run_balances, ("run_id", "event_id"), _KEPT, of_runs)
     rows = [_branch_row(branch, ids) for notes, ids in noted for branch in notes.branches.values()]
     bulk.update(connection, branches, "id", _BRANCH, rows)
     rows = [_run_row(run) for notes, _ in noted for run in notes.runs.values()]
     bulk.update(connection, runs, "id", _RUN, rows)
-    rows = [(book.head, book.version, book.tally.stored(), VERSION, book.id) for book, _ in books]
-    bulk.update(connection, datasets, "id", _DATASET, rows)
+    for (book, _), one in zip(books, hashed, strict=True):
+        book.log = one.log
+    bulk.update(connection, datasets, "id", _DATASET, [_dataset_row(book) for book, _ in books])
+
+
+def _dataset_row(book: Book) -> tuple[Any, ...]:
+    totals, log = book.tally.stored(), book.log
+    return book.head, book.version, totals, VERSION, log.size, log.frontier, book.id
 
 
 def _branch_row(branch: Branch, ids: Mapping[Event, int]) -> tuple[Any, ...]:

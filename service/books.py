@@ -6,7 +6,7 @@ process that shares the database with others reads again only what others have c
 """
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
@@ -14,6 +14,7 @@ from typing import Any, Final
 from accounting.balances import OpenPass
 from accounting.events import Event, NeighboringRelation, Span
 from accounting.guarantees import Status
+from service.acts import NO_LOG, Act, Log
 from service.budgets import Scope
 from service.incidents import Incident
 from service.lineage import restated
@@ -138,6 +139,12 @@ class Book:
     runs: "OrderedDict[str, RunBook]" = field(default_factory=OrderedDict)
     event_ids: "OrderedDict[Event, int]" = field(default_factory=OrderedDict)
     notes: "Notes" = field(default_factory=lambda: Notes())
+    log: Log = NO_LOG  # as it was when the dataset was locked last
+
+    def note(self, acts: Iterable[Act]) -> None:
+        """Append acts to the log, behind the latest entry."""
+        self.notes.acts += [(self.head, act) for act in acts]
+        self.notes.touched = True
 
     def take(self, run: RunBook, move: Move, starts: Mapping[Event, int]) -> None:
         """Count a move in the dataset, in the run and in everything the dataset was made from."""
@@ -188,6 +195,7 @@ class Notes:
     runs: dict[int, RunBook] = field(default_factory=dict)
     branches: dict[int, Branch] = field(default_factory=dict)
     incidents: list[Incident] = field(default_factory=list)
+    acts: list[tuple[int, Act]] = field(default_factory=list)  # each behind an entry
 
     def add(self, run_id: int, move: Move, starts: Mapping[Event, int]) -> None:
         """Note a move."""

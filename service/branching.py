@@ -5,10 +5,12 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, insert
 
+from service.acts import append
 from service.answers import BranchAnswer
 from service.catalog import branch_answer, branches_of, changed, lock_run
 from service.clock import now
 from service.errors import BranchExistsError, ConflictError, NotFoundError, OutOfSequenceError
+from service.facts import acts_of
 from service.schemas import NewBranch
 from service.tables import branches
 
@@ -38,6 +40,8 @@ def create_branch(
         )
         changed(connection, dataset.id)
         found = branches_of(connection, run)
+        opened = acts_of(connection, "branch", dataset_id=dataset.id, row=found[-1].id)
+        append(connection, dataset.id, opened)
     (branch,) = [one for one in found if one.name == new.name]
     if branch.writer != new.writer:
         raise BranchExistsError("Another process opened this branch; choose another name.")

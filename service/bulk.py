@@ -11,7 +11,16 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final
 
-from sqlalchemy import BigInteger, Boolean, Connection, DateTime, Double, Integer, Table
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Connection,
+    DateTime,
+    Double,
+    Integer,
+    LargeBinary,
+    Table,
+)
 
 Rows = Sequence[tuple[Any, ...]]
 Columns = tuple[str, ...]
@@ -21,6 +30,7 @@ _ARRAYS: Final = (
     (Integer, "bigint"),
     (Double, "float8"),
     (DateTime, "timestamptz"),
+    (LargeBinary, "bytea"),
 )
 
 

@@ -17,6 +17,7 @@ from service.books import Book, Branch, RunBook
 from service.clock import stamp
 from service.documents import content_of
 from service.errors import ConflictError, OutOfSequenceError
+from service.facts import acts_of
 from service.incidents import Incident, Kind
 from service.lineage import seen_as
 from service.schemas import NewCorrection, to_event
@@ -130,6 +131,10 @@ class Correct:
         }
         inserted = insert(corrections).values(values).returning(corrections.c.id)
         number = desk.connection.execute(inserted).scalar_one()
+        corrected = acts_of(
+            desk.connection, "correction", dataset_id=book.id, row=number, by=self.by
+        )
+        book.note(corrected)
         return desk.connection.execute(_ONE, {"correction": number}).one()
 
 

@@ -8,11 +8,13 @@ from pydantic import Field
 from sqlalchemy import Connection, Row, bindparam, exists, insert, select
 
 from service import incidents
+from service.acts import append
 from service.answers import Answer, Page
 from service.catalog import find_branch, lock_run
 from service.clock import now, stamp
 from service.documents import canonical, part_content
 from service.errors import ConflictError
+from service.facts import acts_of
 from service.finding_messages import BatchSizesFinding, NewFinding, RankFinding, SamplingFinding
 from service.incidents import Incident, Kind, Value
 from service.samplings import to_sampling
@@ -120,7 +122,11 @@ def record_finding(
         "digest": here["digest"],
         "recorded_at": now(),
     }
-    connection.execute(insert(findings).values(values))
+    inserted = insert(findings).values(values).returning(findings.c.id)
+    number = connection.execute(inserted).scalar_one()
+    append(
+        connection, dataset.id, acts_of(connection, "finding", dataset_id=dataset.id, row=number)
+    )
     if happened is not None:
         kind, detail = happened
         incidents.record(connection, [_incident(dataset, run, kind, new.branch, detail)])

@@ -9,6 +9,7 @@ from sqlalchemy import Connection, bindparam, func, select
 
 from accounting.events import Event, NeighboringRelation
 from service import meter
+from service.acts import Act
 from service.admission import (
     Advance,
     Held,
@@ -189,7 +190,7 @@ def _count(
             (
                 *(book.id, book.head, run.id, branch.id),
                 *(part.first_step, part.steps, part.event),
-                *(mode, verdict, moment),
+                *(mode, verdict, moment, run.name, branch.name),
             )
         )
     book.take(run, gone.move, gone.starts)
@@ -201,6 +202,7 @@ def _count(
         notes.runs[run.id] = run
     if run.state in CLOSED:
         run.state, run.reopened = "reopened", True
+        book.note([Act("run_state", {"run": run.name, "state": run.state, "reopened": True})])
         notes.runs[run.id] = run
         notes.incidents.append(_incident(book, run, Kind.REOPENED, branch=branch.name))
     sound(book, run)

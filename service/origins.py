@@ -7,6 +7,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, Row, Table, insert, select
 
 from service import bulk
+from service.acts import append
 from service.answers import EVERY_STEP
 from service.branching import insert_branch
 from service.catalog import find_dataset, find_run
@@ -14,6 +15,7 @@ from service.clock import now
 from service.database import upsert
 from service.documents import MAIN, spans_of
 from service.errors import ConflictError, InvalidRequestError
+from service.facts import acts_of
 from service.ledger import Append
 from service.schemas import EventMessage, NewDataset, PlannedEvent
 from service.shelf import Shelf
@@ -116,13 +118,15 @@ def open_balance(connection: Connection, dataset: Row[Any], events: Sequence[Pla
     for event in events:
         messages.append(EventMessage.model_construct(**{**dict(event), "first_step": first}))
         first += event.steps
-    append = Append(
+    opening = Append(
         run_name=opening_name(dataset.name), branch_name=MAIN, mode="record", events=messages
     )
-    desk = Shelf().open(connection, [append.place])
-    append.apply(desk, now())
+    desk = Shelf().open(connection, [opening.place])
+    opening.apply(desk, now())
     desk.write()
     connection.execute(runs.update().where(runs.c.id == run_id).values(state="finished"))
+    ended = acts_of(connection, "run_state", dataset_id=dataset.id, row=run_id)
+    append(connection, dataset.id, ended)
 
 
 def _insert_run(connection: Connection, dataset: Row[Any], name: str) -> int:
@@ -141,4 +145,12 @@ def _insert_run(connection: Connection, dataset: Row[Any], name: str) -> int:
         raise ConflictError(f"There is a run named {name}, which the opening balance needs.")
     run_id: int = find_run(connection, name).id
     insert_branch(connection, run_id, name=MAIN, writer=OPENING, from_step=0)
+    note_run(connection, find_run(connection, name))
     return run_id
+
+
+def note_run(connection: Connection, run: Row[Any]) -> None:
+    """Say in the log that a run was registered, with its branch main."""
+    for kind in ("run", "branch"):
+        registered = acts_of(connection, kind, dataset_id=run.dataset_id, run_id=run.id)
+        append(connection, run.dataset_id, registered)

@@ -22,6 +22,7 @@ from service.admission import (
 from service.books import Book
 from service.documents import MAIN
 from service.errors import UnsupportedEventError
+from service.facts import acts_of
 from service.planned import leading
 from service.reservations import OPEN, RELEASED
 from service.shelf import Desk
@@ -78,6 +79,7 @@ def _insert(
         for one in parts
     ]
     bulk.insert(desk.connection, reservations, _COLUMNS, rows)
+    book.note(acts_of(desk.connection, "reservation", dataset_id=book.id, run_id=run_id))
 
 
 def return_plan(desk: Desk, run_name: str) -> None:
@@ -92,5 +94,8 @@ def return_plan(desk: Desk, run_name: str) -> None:
     after = holds(branch, branch.next_step, branch.open_pass)
     rows = [(lease.end_step, lease.state, lease.id) for lease in held]
     bulk.update(desk.connection, reservations, "id", ("end_step", "state"), rows)
+    ended = acts_of(desk.connection, "reservation_end", dataset_id=book.id, run_id=run.id)
+    returned = {(None, lease.first_step) for lease in held}
+    book.note(act for act in ended if (act.content["name"], act.content["first_step"]) in returned)
     book.take(run, held_since(before, after), {})
     desk.write()

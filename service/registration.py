@@ -9,6 +9,7 @@ from sqlalchemy import Connection, Row, insert
 
 from accounting.events import NeighboringRelation, Span
 from accounting.filters import choose
+from service.acts import append
 from service.answers import (
     EVERY_STEP,
     DatasetAnswer,
@@ -22,6 +23,7 @@ from service.catalog import (
     dataset_answer,
     find_dataset,
     find_run,
+    lock_dataset,
     lock_run,
     run_answer,
 )
@@ -34,8 +36,15 @@ from service.errors import (
     RunExistsError,
     UnavailableError,
 )
+from service.facts import acts_of
 from service.hiding import planned_run
-from service.origins import insert_lineage, insert_named, lock_parents, open_balance
+from service.origins import (
+    insert_lineage,
+    insert_named,
+    lock_parents,
+    note_run,
+    open_balance,
+)
 from service.plan_leases import reserve_plan, return_plan
 from service.planned import Certificate, holds_budget
 from service.schemas import (
@@ -120,6 +129,8 @@ def create_dataset(
     if created:
         insert_lineage(connection, dataset, new)
         note_settings(connection, dataset, reason="creation", by=by)
+        for kind in ("dataset", "lineage", "settings"):
+            append(connection, dataset.id, acts_of(connection, kind, dataset_id=dataset.id, by=by))
         if new.opening_balance:
             open_balance(connection, dataset, new.opening_balance)
     return dataset_answer(connection, find_dataset(connection, new.name)), created
@@ -160,9 +171,9 @@ def create_run(
     """
     dataset = find_dataset(connection, new.dataset)
     shelf = Shelf()
-    if holds_budget(new):  # before anything is written, so that two who register never deadlock
-        shelf.lock(connection, {dataset.id})
-        dataset = find_dataset(connection, new.dataset)
+    # Before anything is written, so that two who register never deadlock.
+    shelf.lock(connection, {dataset.id} if holds_budget(new) else set())
+    dataset = lock_dataset(connection, new.dataset)
     _require_plan(dataset, new)
     budget = new.budget
     accept = accept_of(dataset)
@@ -196,6 +207,7 @@ def create_run(
         raise ConflictError("This writer registered the run with another request.")
     if created:
         insert_branch(connection, run.id, name=MAIN, writer=new.writer, from_step=0)
+        note_run(connection, run)
         if run.on_plan:
             if certificate is None:
                 raise UnavailableError(SETTINGS_CHANGED)
@@ -281,4 +293,7 @@ def finish_run(connection: Connection, run_name: str, state: str) -> RunAnswer:
         return_plan(desk, run_name)
     connection.execute(runs.update().where(runs.c.id == run.id).values(state=state))
     changed(connection, dataset.id)
+    if run.state != state:
+        ended = acts_of(connection, "run_state", dataset_id=dataset.id, row=run.id)
+        append(connection, dataset.id, ended)
     return run_answer(connection, find_run(connection, run_name))

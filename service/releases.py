@@ -2,11 +2,13 @@
 
 from sqlalchemy import Connection, select
 
+from service.acts import append
 from service.answers import ReleaseAnswer
 from service.catalog import find_branch, lock_run
 from service.clock import now, stamp
 from service.database import upsert
 from service.errors import OutOfSequenceError
+from service.facts import acts_of
 from service.schemas import NewRelease
 from service.tables import releases
 
@@ -20,7 +22,7 @@ def record_release(
         NotFoundError: there is no such run or branch.
         OutOfSequenceError: the branch has not recorded that step.
     """
-    run, _ = lock_run(connection, run_name)
+    run, dataset = lock_run(connection, run_name)
     branch = find_branch(connection, run.id, new.branch)
     if not branch.from_step <= new.step < branch.next_step:
         raise OutOfSequenceError(branch.next_step)
@@ -28,6 +30,9 @@ def record_release(
         run_id=run.id, branch_id=branch.id, step=new.step, recorded_at=now()
     )
     added = connection.execute(inserted.on_conflict_do_nothing().returning(releases.c.id)).first()
+    if added is not None:
+        shown = acts_of(connection, "release", dataset_id=dataset.id, row=added.id)
+        append(connection, dataset.id, shown)
     recorded_at = connection.execute(
         select(releases.c.recorded_at).where(
             releases.c.branch_id == branch.id, releases.c.step == new.step

@@ -31,6 +31,7 @@ from service.errors import (
     OutOfSequenceError,
     RunFinishedError,
 )
+from service.facts import acts_of
 from service.ledger import CLOSED
 from service.schemas import NewReservation, to_event
 from service.shelf import Desk, Place
@@ -222,9 +223,11 @@ def insert_lease(
         "created_at": moment,
     }
     inserted = insert(reservations).values(values).returning(reservations.c.id)
+    number = desk.connection.execute(inserted).scalar_one()
+    book.note(acts_of(desk.connection, "reservation", dataset_id=book.id, row=number))
     branch.leases.append(
         Lease(
-            id=desk.connection.execute(inserted).scalar_one(),
+            id=number,
             name=name,
             event=part.event,
             first_step=part.first_step,
@@ -248,6 +251,7 @@ class GiveBack:
     place: Place
     last_step: int | None = None  # no later step ran; none for a void
     reason: str | None = None  # of a void
+    by: str | None = None  # the key's name, of a void
 
     def apply(self, desk: Desk, moment: datetime) -> dict[str, Any]:
         """Return the rest; a ReservationAnswer. The same request again changes nothing.
@@ -274,7 +278,7 @@ class GiveBack:
             end = self._end(row, end)
         give_back(
             desk, row.run, row.branch, row.id, end=min(end, row.end_step), state=state,
-            reason=self.reason,
+            reason=self.reason, by=self.by,
         )  # fmt: skip
         return answer_of(find(desk.connection, self.name), moment)
 
@@ -292,6 +296,7 @@ def give_back(
     end: int,
     state: str = RELEASED,
     reason: str | None = None,
+    by: str | None = None,
 ) -> None:
     """Hold no step of a reservation from `end` on: from here on nothing is refused."""
     book, run = desk.run(run_name)
@@ -309,4 +314,6 @@ def give_back(
         .where(reservations.c.id == reservation)
         .values(end_step=end, state=state, reason=reason)
     )
+    ended = acts_of(desk.connection, "reservation_end", dataset_id=book.id, row=reservation, by=by)
+    book.note(ended)
     desk.write()

@@ -8,6 +8,7 @@ from sqlalchemy import Connection, Row, bindparam, exists, or_, select
 from accounting.filters import choose, revision_share
 from accounting.guarantees import Status
 from service import incidents
+from service.acts import append
 from service.answers import Answer, DatasetAnswer, Page
 from service.budgets import accept_of, dataset_filter
 from service.catalog import dataset_answer, find_dataset, lock_dataset
@@ -18,6 +19,7 @@ from service.errors import (
     PreconditionFailedError,
     PreconditionRequiredError,
 )
+from service.facts import acts_of
 from service.incidents import Incident, Kind
 from service.registration import filter_record, note_settings
 from service.schemas import (
@@ -171,6 +173,8 @@ def _store(
     dataset = find_dataset(connection, before.name)
     _require_accepted(dataset)
     note_settings(connection, dataset, reason=reason, by=by)
+    changed = acts_of(connection, "settings", dataset_id=dataset.id, row=dataset.revision, by=by)
+    append(connection, dataset.id, changed)
     answer = dataset_answer(connection, dataset)
     _tell(connection, dataset, answer, reason)
     return answer

@@ -10,6 +10,7 @@ from sqlalchemy import Connection, bindparam, func, select
 
 from accounting.events import Event
 from service import bulk, excess, incidents
+from service.acts import Log
 from service.book_rows import (
     DATASETS,
     UNITS,
@@ -38,6 +39,7 @@ BOOKS_MAX: Final = 1024  # kept between transactions; a few kilobytes each
 RUNS_MAX: Final = 16_384  # of one book; about two kilobytes each, more with many events
 VERSION_BITS: Final = 62  # drawn anew, so that no two states of a dataset share one
 EVENTS_MAX: Final = 4096  # of one book whose rows are remembered
+_LOCKED: Final = ("id", "version", "log_size", "log_frontier")
 
 
 # Statements are built once: building one costs as much as running it.
@@ -122,10 +124,12 @@ class Shelf:
         if unknown:
             found = connection.execute(_ANCESTORS, {"ids": unknown})
             above |= {row.ancestor_id for row in found}
-        locked = bulk.select(connection, datasets, "id", ("id", "version"), ids | above)
-        stale = [one for one, version in locked if not self._holds(one, version)]
+        locked = bulk.select(connection, datasets, "id", _LOCKED, ids | above)
+        stale = [one for one, version, *_ in locked if not self._holds(one, version)]
         if stale:
             self._read(connection, stale)
+        for one, _, size, frontier in locked:  # others append to it and change nothing else
+            self._books[one].log = Log(size, frontier)
         return len(locked) == len(ids | above)
 
     def _holds(self, dataset_id: int, version: int) -> bool:

@@ -13,6 +13,7 @@ from sqlalchemy import (
     ForeignKey,
     Index,
     Integer,
+    LargeBinary,
     MetaData,
     String,
     Table,
@@ -46,6 +47,26 @@ api_keys = Table(
     Column("digest", String(64), nullable=False, unique=True),  # SHA-256 of the whole key
     Column("created_at", DateTime(timezone=True), nullable=False),
     Column("revoked_at", DateTime(timezone=True)),
+    Column("expires_at", DateTime(timezone=True)),
+    Column("datasets", Text),  # JSON list of the names it is limited to; none for all
+    Column("requests_per_second", Double),  # none for what the settings say
+    Column("body_bytes_max", BigInteger),
+    # Of the secret before this one, which works until then beside it.
+    Column("previous_digest", String(64)),
+    Column("previous_until", DateTime(timezone=True)),
+)
+
+# What is one in a database: its identity, the log of acts that belong to no dataset, and whether
+# writing is refused because the database is not what it was.
+installation = Table(
+    "installation",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),  # always 1
+    Column("ledger_id", String(32), nullable=False),  # random
+    Column("log_size", BigInteger, nullable=False, server_default=text("0")),
+    Column("log_frontier", LargeBinary, nullable=False),
+    Column("suspended", Text),  # JSON: why
+    Column("suspended_at", DateTime(timezone=True)),
 )
 
 datasets = Table(
@@ -75,6 +96,9 @@ datasets = Table(
     # fold that this version of the accounting made.
     Column("totals", Text),
     Column("totals_version", String(32)),
+    # Its Merkle log: how many leaves, and the roots of the perfect subtrees they fall into.
+    Column("log_size", BigInteger, nullable=False, server_default=text("0")),
+    Column("log_frontier", LargeBinary),  # none before the first leaf
     Column("created_at", DateTime(timezone=True), nullable=False),
 )
 
@@ -294,9 +318,39 @@ entries = Table(
     Column("mode", String(8), nullable=False),
     Column("verdict", String(16), nullable=False),
     Column("recorded_at", DateTime(timezone=True), nullable=False),
+    Column("leaf", LargeBinary),  # its hash in the dataset's log; service.acts says of what
     CheckConstraint("steps > 0", name="steps_positive"),
     Index("ix_entries_branch_id_first_step", "branch_id", "first_step", unique=True),
     Index("ix_entries_run_id_sequence", "run_id", "sequence"),
 )
 
-INSERT_ONLY = (entries, settings_changes, corrections, incidents, releases, findings)
+# Whatever else happened, in words, as leaves of the logs between the entries. Insert-only.
+acts = Table(
+    "acts",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("dataset_id", ForeignKey("datasets.id")),  # none: the installation's log
+    Column("position", BigInteger, nullable=False),  # of the leaf, from 0
+    Column("after_sequence", BigInteger, nullable=False),  # the entry it stands behind
+    Column("kind", String(32), nullable=False),
+    Column("content", Text, nullable=False),  # canonical JSON
+    Column("by", Name),  # the key's name, where somebody decided it
+    Column("acted_at", DateTime(timezone=True), nullable=False),
+    Column("leaf", LargeBinary, nullable=False),
+    UniqueConstraint("dataset_id", "position"),
+    Index("ix_acts_dataset_id_after_sequence", "dataset_id", "after_sequence"),
+)
+
+# The root of each complete subtree of 256**level leaves, so that a proof reads few rows.
+log_tiles = Table(
+    "log_tiles",
+    metadata,
+    Column("dataset_id", ForeignKey("datasets.id"), primary_key=True),
+    Column("level", Integer, primary_key=True, autoincrement=False),
+    Column("tile_index", BigInteger, primary_key=True, autoincrement=False),
+    Column("root", LargeBinary, nullable=False),
+)
+
+INSERT_ONLY = (
+    entries, settings_changes, corrections, incidents, releases, findings, acts, log_tiles,
+)  # fmt: skip

@@ -18,7 +18,7 @@ from service.app import create_app
 from service.database import connect, transaction
 from service.server import Server
 from service.settings import Settings
-from service.tables import metadata
+from service.tables import installation, metadata
 
 TEST_DATABASE = "dpledger_test"
 ADDRESS = "DPLEDGER_TEST_POSTGRES"
@@ -80,7 +80,10 @@ def clear(url: str) -> None:
     engine = connect(url)
     with transaction(engine) as connection, without_triggers(connection):
         for table in reversed(metadata.sorted_tables):
-            connection.execute(table.delete())
+            if table is not installation:
+                connection.execute(table.delete())
+        empty = {"log_size": 0, "log_frontier": b"", "suspended": None, "suspended_at": None}
+        connection.execute(installation.update().values(empty))
     engine.dispose()
 
 

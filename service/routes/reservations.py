@@ -13,13 +13,15 @@ from service.clock import now
 from service.database import snapshot
 from service.http import StrictRoute
 from service.reservations import GiveBack, ReservationAnswer, Reserve
-from service.routes.parameters import Database, PathName
+from service.routes.parameters import Database, PathName, repeated
 from service.schemas import NewReservation, ReservationRelease, Void
 
 router = APIRouter(prefix="/v1", route_class=StrictRoute, tags=["reservations"])
 
 
-@router.post("/runs/{run}/reservations", status_code=201)
+@router.post(
+    "/runs/{run}/reservations", status_code=201, responses=repeated(ReservationAnswer)
+)
 async def reserve(
     run: PathName, new: NewReservation, _caller: Trainer, request: Request, response: Response
 ) -> ReservationAnswer:
@@ -55,11 +57,12 @@ async def release(
 
 @router.post("/reservations/{reservation}:void")
 async def void(
-    reservation: PathName, given: Void, database: Database, _caller: Admin, request: Request
+    reservation: PathName, given: Void, database: Database, caller: Admin, request: Request
 ) -> ReservationAnswer:
     """Return what is held, on an admin's word."""
     found = await run_in_threadpool(_found, database, reservation, now())
-    back = GiveBack(name=reservation, place=(found["run"], found["branch"]), reason=given.reason)
+    place = found["run"], found["branch"]
+    back = GiveBack(name=reservation, place=place, reason=given.reason, by=caller.name)
     return ReservationAnswer(**await request.app.state.writer.write(back))
 
 

@@ -19,6 +19,7 @@ from service.schemas import EventMessage, NewRun
 from service.shelf import Desk, Place, Shelf
 from service.tables import datasets, runs
 from tests.conftest import clear
+from tests.service.logs import require_logged
 from tests.service.samples import FULL, POISSON, event, run
 from tests.service.worlds import (
     LOUD,
@@ -73,6 +74,7 @@ def test_whatever_happens_the_books_are_the_fold_of_the_facts(
         with world.engine.connect() as connection:
             require_recorded(connection)
             require_reserved(connection)
+            require_logged(connection, changed=("expires_at",))
     assert dump(worlds[0].engine) == dump(worlds[1].engine)
 
 

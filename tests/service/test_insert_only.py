@@ -9,7 +9,7 @@ from sqlalchemy.exc import DBAPIError
 
 from service.database import snapshot, transaction, upsert
 from service.tables import INSERT_ONLY
-from tests.service.samples import BUDGET, FULL, SAMPLING, append, event, run, setup
+from tests.service.samples import BUDGET, FULL, GAUSSIAN, SAMPLING, append, event, run, setup
 
 HELD = pytest.mark.parametrize("table", INSERT_ONLY, ids=lambda table: table.name)
 
@@ -24,6 +24,11 @@ def full(api: httpx.Client, engine: Engine) -> Engine:
     assert api.post("/v1/runs/run/releases", json={"step": 3}).status_code == 201
     assert api.post("/v1/runs/run/findings", json=SAMPLING).status_code == 201
     api.post("/v1/runs", json=run("other"))
+    events = [
+        event(first, 1, mechanism=GAUSSIAN | {"noise_multiplier": 1 + first / 1000})
+        for first in range(5, 265)
+    ]
+    assert api.post("/v1/runs/run/events", json={"events": events}).status_code == 201  # a tile
     return engine
 
 
@@ -32,10 +37,10 @@ def rows(engine: Engine, table: Table) -> list[Any]:
         return list(connection.execute(select(table)))
 
 
-def test_facts_are_entries_settings_corrections_incidents_releases_and_findings() -> None:
+def test_facts_are_entries_settings_corrections_incidents_releases_findings_and_logs() -> None:
     held = {table.name for table in INSERT_ONLY}
     facts = {"entries", "settings_changes", "corrections", "incidents", "releases", "findings"}
-    assert held == facts
+    assert held == facts | {"acts", "log_tiles"}
 
 
 @HELD

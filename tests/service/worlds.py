@@ -369,6 +369,7 @@ def _first(connection: Connection) -> int:
 def dump(engine: Engine) -> Json:
     """All that was recorded, but for times and versions."""
     skipped = {"recorded_at", "created_at", "expires_at", "version", "occurred_at"}
+    skipped |= {"leaf", "log_frontier"}  # which hash times
     found: Json = {}
     with engine.connect() as connection:
         for table in (entries, distinct_events, run_balances, branches, reservations, datasets):

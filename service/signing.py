@@ -1,0 +1,135 @@
+"""Signatures: Ed25519 (RFC 8032), over bytes, with a key that lives outside the database."""
+
+import base64
+import binascii
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from service.errors import StartupError
+
+KEY_SIZE: Final = 32  # bytes, of a private and of a public key
+PRIVATE: Final = 0o600
+_OTHERS: Final = 0o077  # bits of group and others
+
+
+def to_text(data: bytes) -> str:
+    """Bytes as unpadded base64url."""
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def to_bytes(text: str) -> bytes:
+    """Bytes from the one text that `to_text` makes of them.
+
+    Raises:
+        ValueError: it is another text.
+    """
+    try:
+        data = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError):
+        raise ValueError("Not base64url.") from None
+    if to_text(data) != text:  # padded, or with stray bits at the end: another text, same bytes
+        raise ValueError("Not base64url without padding.")
+    return data
+
+
+def key_id_of(public_key: str) -> str:
+    """The beginning of a public key's SHA-256, by which people name it."""
+    return hashlib.sha256(to_bytes(public_key)).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class Signer:
+    """A private key."""
+
+    _key: Ed25519PrivateKey
+
+    @classmethod
+    def create(cls, path: Path) -> "Signer":
+        """Make a key and store it in a file that did not exist; only its owner may read it.
+
+        Raises:
+            StartupError: the file exists or cannot be written.
+        """
+        key = Ed25519PrivateKey.generate()
+        text = to_text(key.private_bytes_raw()) + "\n"
+        # Whole, or not there: two processes may begin at once, and one of them reads the other's.
+        written = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            descriptor = os.open(written, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, PRIVATE)
+            with open(descriptor, "w", encoding="ascii") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(descriptor)
+            os.link(written, path)
+        except OSError as error:
+            raise StartupError(f"signing_key_file: {error}") from None
+        finally:
+            written.unlink(missing_ok=True)
+        return cls(key)
+
+    @classmethod
+    def load_or_create(cls, path: Path) -> "Signer":
+        """Read a key, made first where there is none.
+
+        Raises:
+            StartupError: it cannot be read or made, or is no key.
+        """
+        if not path.exists():
+            try:
+                return cls.create(path)
+            except StartupError:
+                if not path.exists():
+                    raise
+        return cls.load(path)
+
+    @classmethod
+    def load(cls, path: Path) -> "Signer":
+        """Read a key that `create` stored.
+
+        Raises:
+            StartupError: it cannot be read, or is no key.
+        """
+        try:
+            raw = to_bytes(path.read_text(encoding="ascii").strip())
+        except OSError as error:
+            raise StartupError(f"signing_key_file: {error}") from None
+        except ValueError:
+            raise StartupError(f"signing_key_file: {path} holds no key.") from None
+        if len(raw) != KEY_SIZE:
+            raise StartupError(f"signing_key_file: {path} holds no key of {KEY_SIZE} bytes.")
+        return cls(Ed25519PrivateKey.from_private_bytes(raw))
+
+    @property
+    def public_key(self) -> str:
+        """The public key, raw, as base64url."""
+        return to_text(self._key.public_key().public_bytes_raw())
+
+    @property
+    def key_id(self) -> str:
+        """The name of the key."""
+        return key_id_of(self.public_key)
+
+    def sign(self, data: bytes) -> str:
+        """The signature of bytes, as base64url."""
+        return to_text(self._key.sign(data))
+
+
+def verified(public_key: str, data: bytes, signature: str) -> bool:
+    """Whether a signature of bytes was made with a key."""
+    try:
+        key = Ed25519PublicKey.from_public_bytes(to_bytes(public_key))
+        key.verify(to_bytes(signature), data)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def readable_by_others(path: Path) -> bool:
+    """Whether a file lets its group or everybody read or write it."""
+    return bool(path.stat().st_mode & _OTHERS)
