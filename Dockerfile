@@ -2,7 +2,7 @@
 #
 #     docker build -t dpledger .
 #
-# Alone it keeps a SQLite ledger in the volume /data. It listens on all addresses of its container,
+# Alone it keeps a SQLite ledger in the volume /data; a witness may be kept in another, /witness. It listens on all addresses of its container,
 # so it refuses to start before there is a key:
 #
 #     docker run --rm -v dpledger:/data dpledger keys create --scope admin --name NAME
@@ -29,7 +29,7 @@ FROM python:3.11.13-slim-bookworm
 COPY --from=build /opt/dpledger /opt/dpledger
 # A volume that is first mounted here takes over the owner, so that the user below may write to it.
 RUN useradd --system --uid 10001 --user-group --no-create-home dpledger \
-    && install --directory --owner dpledger --group dpledger --mode 0700 /data
+    && install --directory --owner dpledger --group dpledger --mode 0700 /data /witness
 ENV PATH=/opt/dpledger/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1 \

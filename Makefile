@@ -9,7 +9,7 @@ FRAMEWORKS := $(notdir $(patsubst %/requirements.txt,%,$(wildcard tests/integrat
 
 OFFLINE := HF_HUB_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1 DO_NOT_TRACK=1 FLWR_TELEMETRY_ENABLED=0
 
-.PHONY: run demo test test-integrations check benchmarks figures clean
+.PHONY: run demo test test-integrations check licences audit benchmarks figures clean
 
 run: $(INSTALLED)  ## serve on SQLite at 127.0.0.1:8000
 	$(BIN)/dpledger serve
@@ -42,6 +42,22 @@ check: $(INSTALLED)  ## format, lint, types and import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
+licences: $(INSTALLED)  ## every installed package and its licence; fails if one is not allowed
+	$(BIN)/dpledger licences
+
+audit: .audit/installed  ## known vulnerabilities of the pinned versions; fails if it cannot ask
+	@.audit/bin/python -c 'import socket; socket.create_connection(("api.osv.dev", 443), 10)' \
+	  2>/dev/null || { \
+	  echo "The advisory service api.osv.dev cannot be reached: NOTHING WAS AUDITED."; exit 1; }
+	.audit/bin/pip-audit --requirement constraints.txt --no-deps --disable-pip --strict \
+	  --vulnerability-service osv --progress-spinner off
+
+# An environment of its own: what asks is no part of what is asked about.
+.audit/installed: deploy/audit.txt
+	@test -x .audit/bin/python || $(PYTHON) -m venv .audit
+	@.audit/bin/python -m pip install --quiet --disable-pip-version-check --requirement $<
+	@touch $@
+
 benchmarks: $(INSTALLED)  ## print the benchmark tables; peers are compared if installed
 	$(BIN)/python benchmarks/core.py
 	$(BIN)/python benchmarks/accountant.py
@@ -73,4 +89,4 @@ $(INSTALLED): $(SOURCES)
 	@touch $(INSTALLED)
 
 clean:
-	rm -rf $(VENV) .integrations
+	rm -rf $(VENV) .integrations .audit

@@ -20,7 +20,7 @@ from typing import Any, Final
 from sqlalchemy import create_engine, make_url, text
 
 from service import schema_version
-from service.auth import Scope, create_key
+from service.api_keys import Scope, create_key
 from service.database import connect, transaction
 
 ROOT: Final = Path(__file__).resolve().parents[1]

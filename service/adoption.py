@@ -13,7 +13,16 @@ from service import bulk
 from service.acts import TILE, Act, Log, append, entry_data, exact
 from service.facts import FACTS, STATES, acts_of
 from service.merkle import leaf_hash
-from service.tables import branches, datasets, distinct_events, entries, log_tiles, runs
+from service.tables import (
+    api_keys,
+    branches,
+    datasets,
+    distinct_events,
+    entries,
+    installation,
+    log_tiles,
+    runs,
+)
 
 BATCH: Final = 10_000  # entries in memory at a time
 ADOPTED: Final = "adopted"  # the act that says that a log began so
@@ -39,7 +48,9 @@ _SET_LEAF: Final = (
 
 
 def adopt(connection: Connection) -> None:
-    """Give each dataset that has no log one; the schema is the newest."""
+    """Give each dataset that has no log one, and keys their acts; the schema is the newest."""
+    if not connection.scalar(select(installation.c.log_size)):
+        append(connection, None, _keys(connection))
     lacking = connection.execute(
         select(datasets.c.id, datasets.c.name).where(datasets.c.log_size == 0)
     ).all()
@@ -50,6 +61,18 @@ def adopt(connection: Connection) -> None:
             _log_entries(connection, dataset.id, dataset.name)
     for dataset in lacking:
         append(connection, dataset.id, _others(connection, dataset.id))
+
+
+def _keys(connection: Connection) -> list[Act]:
+    """What keys were created as, and that some were revoked."""
+    found = []
+    for row in connection.execute(select(api_keys).order_by(api_keys.c.id)):
+        terms = ("expires_at", "datasets", "requests_per_second", "body_bytes_max")
+        content = {"name": row.name, "scope": row.scope, "digest": row.digest}
+        found.append(Act("key_created", content | dict.fromkeys(terms), ADOPTED))
+        if row.revoked_at is not None:
+            found.append(Act("key_revoked", {"name": row.name}, ADOPTED))
+    return found
 
 
 def _others(connection: Connection, dataset_id: int) -> list[Act]:

@@ -252,6 +252,18 @@ class BranchAnswer(Answer):
     created_at: str
 
 
+class AdvisoryAnswer(Answer):
+    """A known defect of a library that a run says was loaded."""
+
+    id: str
+    library: str
+    library_version: str | None  # null where the run does not say
+    affected: str  # versions
+    defect: str
+    consequence: str  # for what the ledger holds
+    source: str
+
+
 class RunAnswer(Answer):
     """A run as it stands."""
 
@@ -271,6 +283,7 @@ class RunAnswer(Answer):
     releases: int  # iterates that were shown; the ledger document names them
     sampling_status: str  # declared, detected or contradicted, as the run's findings have it
     outside_guarantee: list[OutsideGuarantee]
+    advisories: list[AdvisoryAnswer]  # known defects that may have made its record wrong
     created_at: str
 
 
@@ -332,3 +345,9 @@ class Health(Answer):
 
     status: str
     open_mode: bool
+
+
+class Ready(Health):
+    """Whether requests can be answered, and what was looked at: each part is `ok`."""
+
+    checks: dict[str, str]

@@ -6,23 +6,30 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
+from fastapi.routing import APIRoute
 from sqlalchemy import Engine
 
 import accounting
-from service import auth, problems, schema_version
-from service.auth import KeyRing, Scope
+from service import api_keys, problems, schema_version
+from service.api_keys import KEY_FILE, Scope
+from service.auth import KeyRing
 from service.database import connect, transaction
 from service.errors import StartupError
+from service.gate import Gate, WritesWhileOpen
 from service.http import BodyLimit, RequestLog
+from service.readiness import Readiness
 from service.routes import (
+    acts,
     bounds,
+    certificates,
     corrections,
     datasets,
     events,
     explain,
     findings,
     health,
+    log,
     plan,
     reservations,
     runs,
@@ -30,9 +37,11 @@ from service.routes import (
 )
 from service.schemas import EventBatch
 from service.settings import Settings
+from service.signing import Signer
 from service.streams import Feed
 from service.webhooks import NO_WEBHOOKS, Dispatcher, Webhooks, webhooks_of
-from service.writer import Writer
+from service.witnessing import Follower, follower_of
+from service.writer import PATIENCE, Writer
 
 _LOGGER = logging.getLogger("dpledger.app")
 FIRST_KEY: Final = "first-admin"
@@ -47,23 +56,50 @@ def create_app(settings: Settings) -> FastAPI:
     """
     webhooks = webhooks_of(settings)
     engine = connect(settings.database_address, busy_timeout_seconds=settings.busy_timeout_seconds)
-    keys = KeyRing(engine, loopback=settings.loopback)
+    keys = KeyRing(
+        engine,
+        loopback=settings.loopback,
+        requests_per_second=settings.requests_per_second,
+        body_bytes_max=settings.key_body_bytes_max,
+    )
     try:
         schema_version.require_current(engine)
         _require_key(engine, settings)
         keys.refresh()
+        signer = _signer(settings)
+        witness = follower_of(settings, engine, signer)
     except Exception:
         engine.dispose()
         raise
-    return wire(engine, keys, settings, webhooks)
+    return wire(engine, keys, settings, webhooks, signer=signer, witness=witness)
+
+
+def _signer(settings: Settings) -> Signer | None:
+    """The key that signs; none where the settings name none and there is no file to go by."""
+    if settings.signing_key_file is not None:
+        return Signer.load(settings.signing_key_file)
+    path = settings.signing_key_path
+    return None if path is None else Signer.load_or_create(path)
 
 
 def wire(
-    engine: Engine, keys: KeyRing, settings: Settings, webhooks: Webhooks = NO_WEBHOOKS
+    engine: Engine,
+    keys: KeyRing,
+    settings: Settings,
+    webhooks: Webhooks = NO_WEBHOOKS,
+    *,
+    signer: Signer | None = None,
+    witness: Follower | None = None,
 ) -> FastAPI:
     """The application on a database that is ready."""
     feed = Feed(engine, keys.refresh)
-    writer = Writer(engine, thresholds=settings.budget_thresholds, moved=feed.moved)
+    wait = settings.busy_timeout_seconds
+    writer = Writer(
+        engine,
+        thresholds=settings.budget_thresholds,
+        moved=feed.moved,
+        patience_seconds=PATIENCE * wait,
+    )
     dispatcher = Dispatcher(engine, webhooks)
 
     @asynccontextmanager
@@ -72,10 +108,14 @@ def wire(
             _LOGGER.warning("open mode: no key is needed on this loopback address")
         writer.start()
         dispatcher.start()
+        if witness is not None:
+            witness.start()
         yield
         feed.close()
         dispatcher.stop()
         writer.stop()  # requests have been answered by now
+        if witness is not None:
+            witness.stop()
         engine.dispose()
 
     app = FastAPI(
@@ -90,17 +130,26 @@ def wire(
         responses={"4XX": problems.DESCRIPTION, "503": problems.DESCRIPTION},
     )
     app.state.engine = engine
+    app.state.methods = {}
     app.state.keys = keys
+    app.state.signer = signer
     app.state.writer = writer
     app.state.feed = feed
+    app.state.draining = False
+    app.state.readiness = Readiness(engine, writing=lambda: writer.working)
     app.state.dispatcher = dispatcher
+    app.state.gate = gate = Gate(engine)
     app.add_middleware(events.DirectAppends)
-    app.add_middleware(BodyLimit, bytes_max=settings.body_bytes_max)
+    app.add_middleware(WritesWhileOpen, gate=gate)
+    app.add_middleware(
+        BodyLimit, bytes_max=settings.body_bytes_max, seconds_max=settings.body_seconds
+    )
     app.add_middleware(RequestLog)  # outermost: every answer has an id
     problems.install(app)
-    facts = (events, corrections, findings, reservations)
-    for module in (datasets, explain, runs, *facts, streams, plan, bounds, health):
+    facts = (events, corrections, findings, reservations, certificates)
+    for module in (datasets, explain, runs, *facts, streams, plan, bounds, acts, log, health):
         app.include_router(module.router)
+        _note_methods(app, module.router)
     _describe_events(app)
     return app
 
@@ -108,11 +157,13 @@ def wire(
 def _require_key(engine: Engine, settings: Settings) -> None:
     """Store the first key from its file; refuse to be reachable without one."""
     with transaction(engine) as connection:
-        if auth.any_key(connection):
+        if api_keys.any_key(connection):
             return
         if settings.admin_key_file is not None:
             key = _read_key(settings.admin_key_file)
-            auth.create_key(connection, name=FIRST_KEY, scope=Scope.ADMIN, key=key)
+            api_keys.create_key(
+                connection, name=FIRST_KEY, scope=Scope.ADMIN, key=key, by=KEY_FILE
+            )
         elif not settings.loopback:
             raise StartupError(
                 f"host {settings.host} can be reached by others and there is no key. Create one "
@@ -129,6 +180,13 @@ def _read_key(file: Path) -> str:
     if len(key) < KEY_LENGTH_MIN:
         raise StartupError(f"admin_key_file: a key has at least {KEY_LENGTH_MIN} characters.")
     return key
+
+
+def _note_methods(app: FastAPI, router: APIRouter) -> None:
+    """Keep which methods each path takes, for answers to those that it does not."""
+    for route in router.routes:
+        if isinstance(route, APIRoute):
+            app.state.methods.setdefault(route.path_format, set()).update(route.methods)
 
 
 def _describe_events(app: FastAPI) -> None:

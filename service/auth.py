@@ -1,50 +1,51 @@
-"""API keys: who calls, and what the key's scope allows."""
+"""Who calls, and whether that key may: its scope, its datasets, its time and its rate."""
 
-import hashlib
-import secrets
+import math
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
+from hmac import compare_digest
 from typing import Annotated, Any, Final
 
-from fastapi import Depends, Request
+from fastapi import Request, Security
 from fastapi.concurrency import run_in_threadpool
-from sqlalchemy import Connection, Engine, Row, func, insert, select, update
-from sqlalchemy.exc import IntegrityError
+from fastapi.dependencies.models import Dependant
+from fastapi.openapi.models import HTTPBearer
+from fastapi.security.base import SecurityBase
+from sqlalchemy import Engine, Row
 
-from service.clock import now
-from service.database import snapshot
-from service.errors import (
-    ConflictError,
-    ForbiddenError,
-    HostNotAllowedError,
-    NotFoundError,
-    UnauthorizedError,
+from service.api_keys import (
+    OPEN_MODE,
+    Scope,
+    digest_of,
+    digests_in_force,
+    list_keys,
+    terms_of,
 )
-from service.tables import api_keys
+from service.database import snapshot
+from service.errors import ForbiddenError, HostNotAllowedError, UnauthorizedError
+from service.limits import Bucket
+from service.looks import Look
+from service.reach import Reach, require_dataset
 
-KEY_PREFIX: Final = "dpl_"
-KEY_BYTES: Final = 32  # of randomness; a fast hash is enough for a key nobody can guess
-SHOWN: Final = 12  # characters of a key that are kept readable
-REFRESH_SECONDS: Final = 0.5  # a revoked key stops working within this time
+REFRESH_SECONDS: Final = 0.5  # a revoked key stops working about this time later
 LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
-
-
-class Scope(StrEnum):
-    """What a key may do; each scope may do what those before it may."""
-
-    VIEWER = "viewer"  # read
-    TRAINER = "trainer"  # and register runs and send events
-    ADMIN = "admin"  # and create datasets
+BODY_BYTES_MAX: Final = "dpledger.body_bytes_max"  # of a connection's scope; BodyLimit reads it
+_CALLER: Final = "dpledger.caller"
+_RANKS: Final = {scope: rank for rank, scope in enumerate(Scope)}
+_TAG: Final = 16  # digits of a digest by which the ring is searched
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who sent a request."""
+    """Who sent a request, and what the key is held to."""
 
     name: str
     scope: Scope
+    datasets: frozenset[str] | None = None  # none where it reaches all
+    bucket: Bucket | None = None
+    body_bytes_max: int | None = None
 
     def require(self, scope: Scope) -> None:
         """Refuse a caller whose scope is less.
@@ -52,73 +53,53 @@ class Caller:
         Raises:
             ForbiddenError: it is.
         """
-        ranks = list(Scope)
-        if ranks.index(self.scope) < ranks.index(scope):
+        if _RANKS[self.scope] < _RANKS[scope]:
             raise ForbiddenError(f"This call needs a key of scope {scope}.")
 
+    def require_dataset(self, name: str) -> None:
+        """Refuse a dataset, named outside the path, that the key does not reach.
 
-def digest_of(key: str) -> str:
-    """What is stored of a key."""
-    return hashlib.sha256(key.encode()).hexdigest()
-
-
-def create_key(connection: Connection, *, name: str, scope: Scope, key: str | None = None) -> str:
-    """Store a new key and return it; it is never readable again.
-
-    Raises:
-        ConflictError: the name was used before.
-    """
-    key = key or KEY_PREFIX + secrets.token_urlsafe(KEY_BYTES)
-    try:
-        connection.execute(
-            insert(api_keys).values(
-                name=name,
-                scope=scope,
-                prefix=key[:SHOWN],
-                digest=digest_of(key),
-                created_at=now(),
-            )
-        )
-    except IntegrityError as error:
-        raise ConflictError("A key of that name, or this key, was created before.") from error
-    return key
+        Raises:
+            NotFoundError: it does not, whether there is one or not.
+        """
+        require_dataset(self.datasets, name)
 
 
-def list_keys(connection: Connection) -> list[Row[Any]]:
-    """Every key ever created, without its secret."""
-    return list(connection.execute(select(api_keys).order_by(api_keys.c.id)))
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A secret in force."""
 
+    digest: str
+    until: float  # seconds since the epoch
+    caller: Caller
 
-def revoke_key(connection: Connection, name: str) -> None:
-    """Stop a key from working; its row stays.
-
-    Raises:
-        NotFoundError: there is none of that name.
-    """
-    query = select(api_keys.c.id).where(api_keys.c.name == name)
-    if connection.scalar(query) is None:
-        raise NotFoundError("There is no such key.")
-    connection.execute(
-        update(api_keys)
-        .where(api_keys.c.name == name, api_keys.c.revoked_at.is_(None))
-        .values(revoked_at=now())
-    )
-
-
-def any_key(connection: Connection) -> bool:
-    """Whether a key was ever created; a revoked one still closes the open mode."""
-    return bool(connection.scalar(select(func.count()).select_from(api_keys)))
+    def answers(self, digest: str) -> bool:
+        """Whether it has this digest, now: the clock ends its time, not the ring's next reading."""
+        return compare_digest(self.digest, digest) and time.time() < self.until
 
 
 class KeyRing:
     """The keys in force, read anew when older than REFRESH_SECONDS."""
 
-    def __init__(self, engine: Engine, *, loopback: bool) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        loopback: bool,
+        requests_per_second: float | None = None,
+        body_bytes_max: int | None = None,
+    ) -> None:
+        """The last two are for keys that say nothing of their own."""
+        self.reach = Reach(engine)
         self._engine = engine
+        self.looks = Look(engine, self.refresh)
         self._loopback = loopback
+        self._rate = requests_per_second
+        self._body_bytes_max = body_bytes_max
         self._lock = threading.Lock()
         self._read_at = -1e9
-        self._callers: dict[str, Caller] = {}
+        self._held: dict[str, _Held] = {}
+        self._buckets: dict[str, Bucket] = {}
         self._open = False
 
     @property
@@ -139,13 +120,33 @@ class KeyRing:
             started = time.monotonic()
             with snapshot(self._engine) as connection:
                 rows = list_keys(connection)
-            self._callers = {
-                row.digest: Caller(row.name, Scope(row.scope))
-                for row in rows
-                if row.revoked_at is None
+            callers = [(row, self._caller_of(row)) for row in rows]
+            self._buckets = {one.name: one.bucket for _, one in callers if one.bucket}
+            self._held = {
+                digest[:_TAG]: _Held(digest, math.inf if until is None else until.timestamp(), one)
+                for row, one in callers
+                for digest, until in digests_in_force(row)
             }
             self._open = self._loopback and not rows
             self._read_at = started
+
+    def _caller_of(self, row: Row[Any]) -> Caller:
+        terms = terms_of(row)
+        rate, size = terms.requests_per_second, terms.body_bytes_max
+        return Caller(
+            name=row.name,
+            scope=Scope(row.scope),
+            datasets=terms.datasets,
+            bucket=self._bucket_of(row.name, self._rate if rate is None else rate),
+            body_bytes_max=self._body_bytes_max if size is None else size,
+        )
+
+    def _bucket_of(self, name: str, rate: float | None) -> Bucket | None:
+        """What a key has left of its rate outlives the reading of the keys."""
+        if rate is None:
+            return None
+        before = self._buckets.get(name)
+        return before if before is not None and before.rate == rate else Bucket(rate)
 
     def caller(self, request: Request) -> Caller:
         """Who sent the request; `refresh` first if the keys are stale.
@@ -156,12 +157,14 @@ class KeyRing:
         """
         if self._open:
             require_loopback_host(request)
-            return Caller("open-mode", Scope.ADMIN)
+            return Caller(OPEN_MODE, Scope.ADMIN)
         kind, _, key = request.headers.get("authorization", "").partition(" ")
-        # The digest, not the key, is looked up, so timing says nothing of the key.
-        caller = self._callers.get(digest_of(key))
-        if kind.lower() == "bearer" and caller is not None:
-            return caller
+        # How long it takes to find some digits of a digest may tell of digests; nobody can make a
+        # key that has wanted ones. What lies beyond them is compared in the same time for all.
+        digest = digest_of(key)
+        held = self._held.get(digest[:_TAG])
+        if kind.lower() == "bearer" and held is not None and held.answers(digest):
+            return held.caller
         raise UnauthorizedError("Send an API key: Authorization: Bearer dpl_...")
 
 
@@ -177,33 +180,60 @@ def require_loopback_host(request: Request) -> None:
         raise HostNotAllowedError("In open mode the service answers to loopback names only.")
 
 
-async def current(ring: KeyRing) -> None:
-    """Wait until the keys are known as they are now."""
-    if ring.stale:  # only then is a thread worth its price
-        await run_in_threadpool(ring.refresh)
+async def admitted(request: Request, scope: Scope, names: Mapping[str, str]) -> Caller:
+    """The caller of a request that may be answered; nothing of its body was read.
 
+    Args:
+        request: as it came; its key's size limit is noted in its scope.
+        scope: what the call needs at least.
+        names: what its path names, by noun.
 
-async def _caller(request: Request) -> Caller:
+    Raises:
+        UnauthorizedError: no key, or one that is not in force.
+        TooManyRequestsError: the key's rate is used up.
+        ForbiddenError: its scope is less.
+        NotFoundError: it is limited to datasets and the path is of none of them.
+    """
     ring: KeyRing = request.app.state.keys
-    await current(ring)
-    return ring.caller(request)
-
-
-async def _viewer(caller: Annotated[Caller, Depends(_caller)]) -> Caller:
-    caller.require(Scope.VIEWER)
+    if ring.stale:  # only then is a thread worth its price
+        await ring.looks.take()
+    caller = ring.caller(request)
+    if caller.bucket is not None:
+        caller.bucket.take()
+    caller.require(scope)
+    if caller.datasets is not None:
+        for noun, name in ring.reach.unknown(caller.name, caller.datasets, names):
+            await run_in_threadpool(ring.reach.require, caller.name, caller.datasets, noun, name)
+    if caller.body_bytes_max is not None:
+        request.scope[BODY_BYTES_MAX] = caller.body_bytes_max
+    request.scope[_CALLER] = caller
     return caller
 
 
-async def _trainer(caller: Annotated[Caller, Depends(_caller)]) -> Caller:
-    caller.require(Scope.TRAINER)
-    return caller
+class KeyOf(SecurityBase):
+    """What an endpoint depends on: a key of this scope at least. The OpenAPI document says so."""
+
+    def __init__(self, scope: Scope) -> None:
+        self.scope = scope
+        self.scheme_name = "key"
+        self.model = HTTPBearer(description="`dpledger keys create` makes one; its scope is named.")
+
+    async def __call__(self, request: Request) -> Caller:
+        """The caller, where it may call this."""
+        caller: Caller | None = request.scope.get(_CALLER)
+        if caller is None:
+            return await admitted(request, self.scope, request.path_params)
+        caller.require(self.scope)
+        return caller
 
 
-async def _admin(caller: Annotated[Caller, Depends(_caller)]) -> Caller:
-    caller.require(Scope.ADMIN)
-    return caller
+def scope_needed(dependant: Dependant) -> Scope | None:
+    """The scope that an endpoint depends on; none where it needs no key."""
+    own = [dependant.call.scope] if isinstance(dependant.call, KeyOf) else []
+    found = [scope_needed(one) for one in dependant.dependencies]
+    return max((one for one in (*own, *found) if one), key=_RANKS.__getitem__, default=None)
 
 
-Viewer = Annotated[Caller, Depends(_viewer)]
-Trainer = Annotated[Caller, Depends(_trainer)]
-Admin = Annotated[Caller, Depends(_admin)]
+Viewer = Annotated[Caller, Security(KeyOf(Scope.VIEWER), scopes=[Scope.VIEWER])]
+Trainer = Annotated[Caller, Security(KeyOf(Scope.TRAINER), scopes=[Scope.TRAINER])]
+Admin = Annotated[Caller, Security(KeyOf(Scope.ADMIN), scopes=[Scope.ADMIN])]

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row, Select, Table, bindparam, func, select
 
+from service.advisories import advisories_of
 from service.answers import BranchAnswer, BudgetAnswer, DatasetAnswer, RunAnswer
 from service.book_rows import run_tally, tally_of
 from service.budgets import dataset_scope, run_scope
@@ -167,6 +168,7 @@ def run_answer(connection: Connection, run: Row[Any]) -> RunAnswer:
         releases=connection.scalar(_RELEASES_OF_RUN, {"run": run.id}) or 0,
         sampling_status=standing.sampling_status,
         outside_guarantee=standing.outside_guarantee,
+        advisories=advisories_of(json.loads(run.labels)),
         created_at=stamp(run.created_at),
     )
 

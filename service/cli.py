@@ -1,6 +1,8 @@
 """The commands serve, migrate, demo, epsilon, calibrate, bounds, bound, openapi, figures, keys."""
 
 import json
+import logging
+import os
 import signal
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from pathlib import Path
@@ -11,7 +13,9 @@ from pydantic import ValidationError
 from rich.console import Console
 from rich.table import Column, Table
 
+from service.commands.audit import audit
 from service.commands.keys import keys
+from service.commands.log import checkpoint, reconcile, recover, signing_key, witness
 from service.commands.opening import (
     DatabaseOption,
     engine_of,
@@ -19,6 +23,9 @@ from service.commands.opening import (
     failed_to_start,
     settings_of,
 )
+from service.commands.operations import backup, doctor, licences, restore
+from service.commands.restate import restate
+from service.commands.verify import verify
 from service.errors import InvalidRequestError, LedgerError, StartupError
 from service.figures.command import figures
 
@@ -30,6 +37,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(keys, name="keys")
+app.add_typer(signing_key, name="signing-key")
 _out = Console()
 
 
@@ -49,15 +57,18 @@ def serve(
 
     from service import logs
     from service.app import create_app
+    from service.connections import bounded
     from service.server import Server, settle
 
     settings = settings_of(host=host, port=port, database_url=database)
-    migrate(settings.database_url)
+    begun = migrate(settings.database_url)
     try:
         application = create_app(settings)
     except (StartupError, LedgerError) as error:
         raise failed_to_start(error) from None
     logs.configure(lambda: application.state.keys.open_mode)
+    if begun:
+        logging.getLogger("dpledger").warning("there was no ledger: a new one was begun")
     config = uvicorn.Config(
         application,
         host=settings.host,
@@ -65,21 +76,27 @@ def serve(
         log_config=None,
         timeout_graceful_shutdown=settings.shutdown_seconds,
         server_header=False,
+        **bounded(settings),
     )
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _stopped)
     settle()
-    Server(config).run()
+    Server(config, drain_seconds=settings.drain_seconds).run()
 
 
 @app.command()
-def migrate(database: DatabaseOption = None) -> None:
+def migrate(
+    database: DatabaseOption = None,
+    new: Annotated[
+        bool, typer.Option("--new", help="begin a new ledger where one was lost; nothing returns")
+    ] = False,
+) -> bool:
     """Bring the database's schema to this version."""
     from service import schema_version
 
-    engine = engine_of(database)
+    engine = engine_of(database, new=new)
     try:
-        schema_version.upgrade(engine)
+        return schema_version.upgrade(engine, new=new)
     except (StartupError, LedgerError) as error:
         raise failed_to_start(error) from None
     finally:
@@ -266,11 +283,26 @@ def openapi() -> None:
     typer.echo(json.dumps(openapi_document(), indent=1, sort_keys=True))
 
 
-app.command()(figures)
+for command in (
+    audit,
+    backup,
+    restore,
+    doctor,
+    licences,
+    figures,
+    restate,
+    verify,
+    checkpoint,
+    witness,
+    recover,
+    reconcile,
+):
+    app.command()(command)
 
 
 def main() -> None:
     """Run the command line."""
+    os.umask(0o077)  # databases, keys and backups that it makes are their owner's alone
     app()
 
 

@@ -4,30 +4,49 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, Final
 
 import psycopg
-from sqlalchemy import Connection, Engine, Table, create_engine, event, make_url, text
+from sqlalchemy import URL, Connection, Engine, Table, create_engine, event, make_url
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
+from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from service.errors import StartupError, UnavailableError
+from service.errors import DamagedError, StartupError, UnavailableError
+from service.sqlite_file import LedgerFile, OpenFile
 
 IDLE_SECONDS = 5.0  # after which a connection is looked at before it is used
 POOL_SIZE = 16  # connections kept; requests beyond wait for one
 ADDRESS_FORMS = "database_url: sqlite:///FILE or postgresql://USER@HOST/NAME."
 _READ_ONLY = "dpledger_read_only"
+_FILE = "dpledger_file"  # what a connection to SQLite has opened
+_WAIT = "dpledger_wait"  # seconds that a thread waits for its turn to write
 _UNAVAILABLE = "The database does not answer now; send the same request again."
+_DAMAGED = "The database is damaged: what it says is not answered, and nothing is written to it."
+# A worker that stands still in the middle of a transaction holds a dataset's lock no longer than
+# so many times what others wait for it; what it did by then is undone.
+STANDSTILL: Final = 6
+STANDSTILL_SECONDS_MIN: Final = 5.0
+_KEEPALIVES: Final = 3  # without an answer, after which a server is gone
+
+_DRIVERS: Final = (sqlite3.Error, psycopg.Error)  # where statements went to them directly
+# Of PostgreSQL's errors by their codes: not the primary server any more, and a transaction that the
+# server ended because it took too long.
+_ELSEWHERE: Final = frozenset({"25006", "25P03", "25P04"})
+_BROKEN: Final = "XX"  # a page or an index that is not what it should be
+_SQLITE_BROKEN: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+_SQLITE_PRIMARY: Final = 0xFF  # of an extended code of an error
 
 
-# What drivers say themselves, where statements went to them directly.
-_DRIVERS: Final = (sqlite3.OperationalError, psycopg.OperationalError)
-
-
-def connect(url: str, *, busy_timeout_seconds: float = 10.0) -> Engine:
+def connect(url: str, *, busy_timeout_seconds: float = 10.0, new: bool = False) -> Engine:
     """An engine for a SQLite file or a Postgres server.
+
+    Args:
+        url: where it is.
+        busy_timeout_seconds: how long to wait for a lock, a connection or a turn.
+        new: whether a SQLite ledger may be begun where there was one before.
 
     Raises:
         StartupError: the address is neither.
@@ -36,36 +55,97 @@ def connect(url: str, *, busy_timeout_seconds: float = 10.0) -> Engine:
         address = make_url(url)
     except ArgumentError:
         raise StartupError(ADDRESS_FORMS) from None
-    timeout_ms = int(busy_timeout_seconds * 1000)
-    if address.get_backend_name() == "sqlite":
-        if not address.database or address.database == ":memory:":
-            raise StartupError("database_url: SQLite needs a file; memory forgets the ledger.")
-        engine = create_engine(
-            address.set(drivername="sqlite+pysqlite"),
-            pool_size=POOL_SIZE,
-            max_overflow=POOL_SIZE,
-            pool_timeout=busy_timeout_seconds,
-            connect_args={"timeout": busy_timeout_seconds, "check_same_thread": False},
-        )
-        event.listen(engine, "connect", _sqlite_on_connect)
-        event.listen(engine, "begin", _sqlite_on_begin)
-        return engine
-    if address.get_backend_name() == "postgresql":
-        return create_engine(
-            address.set(drivername="postgresql+psycopg"),
-            pool_size=POOL_SIZE,
-            max_overflow=POOL_SIZE,
-            pool_timeout=busy_timeout_seconds,
-            pool_pre_ping=True,
-            connect_args={
-                "connect_timeout": max(1, int(busy_timeout_seconds)),
-                "options": f"-c lock_timeout={timeout_ms} -c timezone=UTC",
-            },
-        )
-    raise StartupError(ADDRESS_FORMS)
+    kind = address.get_backend_name()
+    if kind == "sqlite":
+        engine = _sqlite(address, busy_timeout_seconds, new=new)
+    elif kind == "postgresql":
+        engine = _postgres(address, busy_timeout_seconds)
+    else:
+        raise StartupError(ADDRESS_FORMS)
+    return engine
 
 
-def _sqlite_on_connect(connection: Any, _record: Any) -> None:
+def wait_of(engine: Engine) -> float:
+    """The seconds that locks, connections and turns are waited for."""
+    return float(engine.get_execution_options()[_WAIT])
+
+
+def sqlite_path(engine: Engine) -> Path | None:
+    """The file of a SQLite database."""
+    return Path(engine.url.database or "") if engine.dialect.name == "sqlite" else None
+
+
+def _sqlite(address: URL, wait: float, *, new: bool) -> Engine:
+    if not address.database or address.database == ":memory:":
+        raise StartupError("database_url: SQLite needs a file; memory forgets the ledger.")
+    engine = create_engine(
+        address.set(drivername="sqlite+pysqlite"),
+        pool_size=POOL_SIZE,
+        max_overflow=POOL_SIZE,
+        pool_timeout=wait,
+        execution_options={_WAIT: wait},
+        connect_args={"timeout": wait, "check_same_thread": False, "uri": True},
+    )
+    file = LedgerFile(Path(address.database), new=new)
+
+    def place(_dialect: Any, _record: Any, arguments: list[Any], _given: Any) -> None:
+        arguments[0] = file.address()
+
+    def opened(connection: Any, record: Any) -> None:
+        _sqlite_on_connect(connection)
+        record.info[_FILE] = file.opened()
+
+    event.listen(engine, "do_connect", place)
+    event.listen(engine, "connect", opened)
+    event.listen(engine, "begin", _sqlite_on_begin)
+    return engine
+
+
+def _postgres(address: URL, wait: float) -> Engine:
+    wait_ms = int(wait * 1000)
+    standstill_ms = int(1000 * max(STANDSTILL_SECONDS_MIN, STANDSTILL * wait))
+    seconds = max(1, int(wait))
+    chosen: dict[str, Any] = {
+        "connect_timeout": seconds,
+        # A server that is only read from may be behind: its numbers would be too low.
+        "target_session_attrs": "read-write",
+        # A network that swallows everything would be waited for as long as for a quarter hour.
+        "tcp_user_timeout": wait_ms,
+        "keepalives_idle": seconds,
+        "keepalives_interval": seconds,
+        "keepalives_count": _KEEPALIVES,
+    }
+    options = {
+        "lock_timeout": wait_ms,
+        "idle_in_transaction_session_timeout": standstill_ms,
+        "timezone": "UTC",
+    }
+    engine = create_engine(
+        address.set(drivername="postgresql+psycopg"),
+        pool_size=POOL_SIZE,
+        max_overflow=POOL_SIZE,
+        pool_timeout=wait,
+        pool_pre_ping=True,
+        execution_options={_WAIT: wait},
+        connect_args={
+            **{name: value for name, value in chosen.items() if name not in address.query},
+            "options": " ".join(f"-c {name}={value}" for name, value in options.items()),
+        },
+    )
+    event.listen(engine, "connect", _postgres_on_connect)
+    return engine
+
+
+def _postgres_on_connect(connection: Any, _record: Any) -> None:
+    # What a server that crashes may forget must not be acknowledged. Stronger settings stay.
+    connection.execute(
+        "SELECT set_config('synchronous_commit', 'on', false) "
+        "WHERE current_setting('synchronous_commit') = 'off'"
+    )
+    connection.commit()
+
+
+def _sqlite_on_connect(connection: Any) -> None:
     # SQLAlchemy begins transactions itself (below); sqlite3 must not begin its own.
     connection.isolation_level = None
     cursor = connection.cursor()
@@ -80,12 +160,34 @@ def _sqlite_on_connect(connection: Any, _record: Any) -> None:
 def _sqlite_on_begin(connection: Connection) -> None:
     # A deferred transaction that reads, then writes, fails when another wrote in between.
     read_only = connection.get_execution_options().get(_READ_ONLY, False)
+    _require_same(connection)
     driver = connection.connection.driver_connection
     driver.execute("BEGIN" if read_only else "BEGIN IMMEDIATE")  # type: ignore[union-attr]
 
 
+def _require_same(connection: Connection) -> None:
+    """Refuse to go on, or to acknowledge, where the file of SQLite is not there any more."""
+    opened: OpenFile | None = connection.info.get(_FILE)
+    if opened is not None:
+        opened.require_same()
+
+
 # Threads of one process queue here rather than poll SQLite's lock, which is unfair and slow.
 _writing = threading.Lock()
+
+
+@contextmanager
+def _turn(engine: Engine) -> Iterator[None]:
+    """Wait for the turn to write, no longer than for a lock of the database."""
+    if engine.dialect.name != "sqlite":
+        yield
+        return
+    if not _writing.acquire(timeout=wait_of(engine)):
+        raise UnavailableError(_UNAVAILABLE)
+    try:
+        yield
+    finally:
+        _writing.release()
 
 
 @contextmanager
@@ -96,12 +198,8 @@ def transaction(engine: Engine) -> Iterator[Connection]:
         UnavailableError: the database is locked, unreachable or restarted; nothing was written
             unless the commit itself was cut off, in which case sending again is harmless.
     """
-    if engine.dialect.name == "sqlite":
-        with _writing, _answering(engine) as connection:
-            yield connection
-    else:
-        with _answering(engine) as connection:
-            yield connection
+    with _turn(engine), _answering(engine) as connection:
+        yield connection
 
 
 class Line:
@@ -121,13 +219,13 @@ class Line:
         # A server that was restarted meanwhile is found out by the pool, not by a request.
         if time.monotonic() - self._used_at > IDLE_SECONDS:
             self.close()
-        with _writing if self._engine.dialect.name == "sqlite" else nullcontext():
+        with _turn(self._engine):
             try:
                 with _translated():
                     if self._connection is None:
                         self._connection = self._engine.connect()
-                    with self._connection.begin():
-                        yield self._connection
+                with _unit(self._connection):
+                    yield self._connection
             except BaseException:
                 self.close()
                 raise
@@ -153,8 +251,49 @@ def snapshot(engine: Engine) -> Iterator[Connection]:
 
 @contextmanager
 def _answering(engine: Engine) -> Iterator[Connection]:
-    with _translated(), engine.begin() as connection:
-        yield connection
+    with _translated():
+        connection = engine.connect()
+    try:
+        with _unit(connection):
+            yield connection
+    finally:
+        with suppress(DBAPIError, *_DRIVERS):
+            connection.close()
+
+
+@contextmanager
+def _unit(connection: Connection) -> Iterator[None]:
+    """A transaction on a connection, which is not used again if the database failed in it."""
+    try:
+        with _translated():
+            with connection.begin():
+                yield
+            _require_same(connection)
+    except UnavailableError as error:
+        if not connection.closed and not connection.invalidated:
+            _let_go(connection, error)
+        raise
+
+
+def _let_go(connection: Connection, error: UnavailableError) -> None:
+    opened: OpenFile | None = connection.info.get(_FILE)
+    if opened is None:
+        # It may lead to a server that is none any more, or that only copies another.
+        connection.invalidate()
+    elif isinstance(error, DamagedError):
+        opened.file.condemn(error.detail)
+    elif _code_of(error.__cause__) == sqlite3.SQLITE_FULL:
+        _make_room(connection)
+
+
+def _make_room(connection: Connection) -> None:
+    """Move SQLite's log into its file, so that the log's room is used again.
+
+    SQLite does so after every thousandth page that is committed, which a full disk may never see.
+    """
+    driver: Any = connection.connection.driver_connection
+    with suppress(sqlite3.Error):  # there is no room at all, or somebody reads
+        driver.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
 
 @contextmanager
@@ -162,25 +301,40 @@ def _translated() -> Iterator[None]:
     """Say what a driver's failure is for a caller."""
     try:
         yield
-    except (OperationalError, PoolTimeoutError, *_DRIVERS) as error:
-        raise UnavailableError(_UNAVAILABLE) from error
-    except DBAPIError as error:
-        if error.connection_invalidated:
-            raise UnavailableError(_UNAVAILABLE) from error
-        raise
+    except (PoolTimeoutError, DBAPIError, *_DRIVERS) as error:
+        refusal = _refusal(error)
+        if refusal is None:
+            raise
+        raise refusal from error
+
+
+def _refusal(error: Exception) -> UnavailableError | None:
+    """What a driver's failure is for a caller; none of a defect of ours."""
+    original = error.orig if isinstance(error, DBAPIError) else error
+    if isinstance(original, sqlite3.Error):
+        if _code_of(original) in _SQLITE_BROKEN:
+            return DamagedError(_DAMAGED)
+        return UnavailableError(_UNAVAILABLE) if _is_operational(original) else None
+    if isinstance(original, psycopg.Error):
+        code = original.sqlstate or ""
+        if code.startswith(_BROKEN):
+            return DamagedError(_DAMAGED)
+        lost = isinstance(original, psycopg.InterfaceError) or code in _ELSEWHERE
+        return UnavailableError(_UNAVAILABLE) if lost or _is_operational(original) else None
+    return UnavailableError(_UNAVAILABLE)  # no connection was free
+
+
+def _code_of(error: BaseException | None) -> int:
+    """The code of an error of SQLite, without what it adds to it."""
+    original = error.orig if isinstance(error, DBAPIError) else error
+    return int(getattr(original, "sqlite_errorcode", None) or 0) & _SQLITE_PRIMARY
+
+
+def _is_operational(error: BaseException) -> bool:
+    return isinstance(error, sqlite3.OperationalError | psycopg.OperationalError)
 
 
 def upsert(dialect_name: str, table: Table) -> Any:
     """An insert that can say what to do about a row that is there: `on_conflict_do_...`."""
     dialect = postgresql if dialect_name == "postgresql" else sqlite
     return dialect.insert(table)
-
-
-def ping(engine: Engine) -> None:
-    """Ask the database for an answer.
-
-    Raises:
-        UnavailableError: it gives none.
-    """
-    with snapshot(engine) as connection:
-        connection.execute(text("SELECT 1"))

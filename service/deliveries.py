@@ -15,6 +15,8 @@ from service.tables import deliveries, incidents
 LEASE: Final = timedelta(seconds=60)  # after which an attempt that said nothing is made again
 BACKOFF_SECONDS: Final = 5.0  # before the second attempt; then twice as long each time
 BACKOFF_SECONDS_MAX: Final = 3600.0
+# No pause lasts as long: an attempt that is set for later was so by a clock that was ahead.
+FAR: Final = timedelta(hours=2)
 GIVE_UP: Final = timedelta(days=3)  # after the incident
 # How much of the past a target is told of that was never seen before. It is also longer than any
 # transaction, during which an incident is seen later than others of higher ids.
@@ -33,7 +35,14 @@ _NEVER_TRIED: Final = deliveries.c.incident_id.is_(None)
 # Statements are built once: building one costs as much as running it.
 _DUE: Final = (
     TOLD.outerjoin(deliveries, _OF_TARGET)
-    .where(_WANTED, or_(_NEVER_TRIED, deliveries.c.next_attempt_at <= bindparam("moment")))
+    .where(
+        _WANTED,
+        or_(
+            _NEVER_TRIED,
+            deliveries.c.next_attempt_at <= bindparam("moment"),
+            deliveries.c.next_attempt_at > bindparam("far"),
+        ),
+    )
     .order_by(incidents.c.id)
     .limit(1)
 )
@@ -94,7 +103,11 @@ def begin(connection: Connection, target: str, moment: datetime) -> int:
 
 def due(connection: Connection, wants: Wants, moment: datetime) -> Row[Any] | None:
     """The first incident to be sent now, as a row of incidents.TOLD."""
-    return connection.execute(_DUE, _asked(wants, moment) | {"moment": moment}).first()
+    return connection.execute(_DUE, _asked(wants, moment) | _times(moment)).first()
+
+
+def _times(moment: datetime) -> dict[str, datetime]:
+    return {"moment": moment, "far": moment + FAR}
 
 
 def claim(connection: Connection, incident_id: int, target: str, moment: datetime) -> int | None:
@@ -112,7 +125,9 @@ def claim(connection: Connection, incident_id: int, target: str, moment: datetim
     statement = statement.on_conflict_do_update(
         index_elements=[deliveries.c.incident_id, deliveries.c.target],
         set_=changes,
-        where=deliveries.c.next_attempt_at <= moment,
+        where=or_(
+            deliveries.c.next_attempt_at <= moment, deliveries.c.next_attempt_at > moment + FAR
+        ),
     )
     attempts: int | None = connection.scalar(statement.returning(deliveries.c.attempts))
     return attempts

@@ -131,6 +131,19 @@ class ForbiddenError(LedgerError):
     slug = "forbidden"
 
 
+class TooManyRequestsError(LedgerError):
+    """The key sends more requests than it may; never said of a budget."""
+
+    slug = "too-many-requests"
+
+    def __init__(self, retry_after_seconds: int) -> None:
+        super().__init__(
+            "The key has sent as many requests as it may for now; nothing was recorded.",
+            retry_after_seconds=retry_after_seconds,
+        )
+        self.retry_after_seconds = retry_after_seconds
+
+
 class MalformedBodyError(LedgerError):
     """The body is not JSON as RFC 8259 has it, or repeats a key."""
 
@@ -153,6 +166,16 @@ class UnavailableError(LedgerError):
     """The database cannot take the request now; the same request may be sent again."""
 
     slug = "unavailable"
+
+
+class DamagedError(UnavailableError):
+    """The database is not to be trusted until an operator has looked at it; nothing was written."""
+
+
+class LedgerSuspendedError(LedgerError):
+    """The ledger contradicts what it signed; nothing is written until an admin reconciled it."""
+
+    slug = "ledger-suspended"
 
 
 class StartupError(Exception):

@@ -1,5 +1,6 @@
 """HTTP at the edge: strict JSON bodies, and one middleware for ids, hosts and logs."""
 
+import asyncio
 import itertools
 import json
 import logging
@@ -15,6 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service import logs
+from service.auth import BODY_BYTES_MAX, admitted, scope_needed
 from service.errors import MalformedBodyError, UnsupportedMediaTypeError
 
 JSON: Final = "application/json"
@@ -63,7 +65,14 @@ def parse_json(body: bytes, *, where: str = "body") -> Any:
 
 
 def media_type(request: Request) -> str:
-    """The body's declared type, without parameters."""
+    """The body's declared type, without parameters.
+
+    Raises:
+        UnsupportedMediaTypeError: the body is compressed.
+    """
+    coding = request.headers.get("content-encoding", "identity")
+    if coding.strip().lower() != "identity":  # a few bytes could be made to be many
+        raise UnsupportedMediaTypeError("The body is compressed; send it as it is.")
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
@@ -78,15 +87,18 @@ class StrictRequest(Request):
 
 
 class StrictRoute(APIRoute):
-    """A route that reads bodies strictly and names the types it does not read."""
+    """A route that reads bodies strictly, and none before the caller may send it."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Wrap FastAPI's handler."""
         handler = super().get_route_handler()
+        needed = scope_needed(self.dependant)
 
         async def strict(request: Request) -> Response:
             if self.body_field is None:
                 return await handler(request)
+            if needed is not None:
+                await admitted(request, needed, request.path_params)
             if media_type(request) != JSON:
                 raise UnsupportedMediaTypeError(f"Send {JSON}.")
             checked = StrictRequest(request.scope, request.receive)
@@ -97,24 +109,41 @@ class StrictRoute(APIRoute):
 
 
 class BodyLimit:
-    """ASGI middleware: refuses a body beyond a size, declared or not, before it is kept."""
+    """ASGI middleware: refuses a body beyond a size, declared or not, and one that comes slowly."""
 
-    def __init__(self, app: ASGIApp, *, bytes_max: int) -> None:
+    def __init__(self, app: ASGIApp, *, bytes_max: int, seconds_max: float) -> None:
         self.app = app
         self.bytes_max = bytes_max
+        self.seconds_max = seconds_max
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one connection."""
         declared = dict(scope.get("headers", ())).get(b"content-length", b"0")
         received = int(declared) if declared.isdigit() else 0
+        loop = asyncio.get_running_loop()
+        # Once the body is there, what is waited for is that the reader leaves.
+        ends: float | None = loop.time() + self.seconds_max
+
+        async def in_time() -> Message:
+            nonlocal ends
+            try:
+                async with asyncio.timeout_at(ends):
+                    message = await receive()
+            except TimeoutError:
+                raise HTTPException(408, headers={"Connection": "close"}) from None
+            if not message.get("more_body", False):
+                ends = None
+            return message
 
         async def bounded() -> Message:
             nonlocal received
-            if received <= self.bytes_max:
-                message = await receive()
+            # By now the key is known, and whether it may send less than others.
+            bytes_max = min(self.bytes_max, scope.get(BODY_BYTES_MAX, self.bytes_max))
+            if received <= bytes_max:
+                message = await in_time()
                 if not declared.isdigit() or declared == b"0":
                     received += len(message.get("body", b""))
-                if received <= self.bytes_max:
+                if received <= bytes_max:
                     return message
             raise HTTPException(413)  # FastAPI lets this one error pass while it reads a body
 

@@ -36,6 +36,8 @@ class Kind(StrEnum):
     BATCH_SIZES_REFUTED = "batch_sizes_refuted"  # sizes do not fit the declared sampling
     CORRECTION = "correction"
     SETTINGS_CHANGED = "settings_changed"
+    CERTIFIED_TOO_LOW = "certified_too_low"  # a later version of the accounting proves no less
+    LEDGER_SUSPENDED = "ledger_suspended"  # the log is not the one that was signed
 
 
 Value = str | int | float | None

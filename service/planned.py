@@ -17,7 +17,8 @@ from accounting.guarantees import Status
 from service.budgets import accept_of, dataset_filter
 from service.catalog import find_dataset
 from service.documents import plan_of, spans_of
-from service.schemas import NewRun
+from service.effort import Effort
+from service.schemas import Budget, NewRun
 from service.tables import runs
 
 BISECTIONS_MAX: Final = 30  # of a refused plan: finds its last step among 1e9
@@ -54,6 +55,7 @@ def certified(connection: Connection, new: NewRun) -> Certificate | None:
     Raises:
         NotFoundError: there is no such dataset.
         InvalidRequestError: the plan does not fit the dataset.
+        TooExpensiveError: it would take too long.
     """
     if new.plan is None or new.budget is None:
         return None
@@ -63,10 +65,21 @@ def certified(connection: Connection, new: NewRun) -> Certificate | None:
         return None
     relation, accept = NeighboringRelation(dataset.neighboring_relation), accept_of(dataset)
     held_by = dataset_filter(dataset)
-    for span in spans:  # remembered, so that no lock waits for it
-        held_by.cost(span.event, relation=relation, accept=accept)
+    with Effort().limited():
+        for span in spans:  # remembered, so that no lock waits for it
+            held_by.cost(span.event, relation=relation, accept=accept)
+        return _certified(spans, new.budget, relation=relation, accept=accept)
+
+
+def _certified(
+    spans: Sequence[Span],
+    budget: Budget,
+    *,
+    relation: NeighboringRelation,
+    accept: frozenset[Status],
+) -> Certificate:
     given: dict[str, Any] = {"relation": relation, "accept": accept, "floor": False}
-    limit, delta = new.budget.epsilon, new.budget.delta
+    limit, delta = budget.epsilon, budget.delta
     whole = accountants.best_bound(balance_of([spans]), delta=delta, **given)
     epsilon = whole.epsilon if whole else float("inf")
     if not epsilon <= limit:

@@ -18,6 +18,7 @@ from accounting.guarantees import Status
 from service.admission import unbounded
 from service.answers import EVERY_STEP, PlanAnswer, plan_answer
 from service.documents import spans_of
+from service.effort import SECONDS_MAX, Effort
 from service.errors import InvalidRequestError, TooExpensiveError, UnsupportedEventError
 from service.hiding import Hidden, planned_run, told
 from service.mechanisms import (
@@ -43,7 +44,6 @@ from service.schemas import (
 )
 from service.wire import Delta, Probability, Wire
 
-SECONDS_MAX: Final = 2.0  # of processor time for one plan
 _PLACEHOLDERS: Final[dict[Parameter, float]] = {
     Parameter.NOISE_MULTIPLIER: 1.0,
     Parameter.STEPS: 1,
@@ -180,7 +180,7 @@ class Meter:
     """Stops work on a thread before it has taken longer than a plan may take.
 
     What an evaluation will take is not known; looking ahead, it is assumed to take as long as the
-    longest so far. An evaluation that has begun is never interrupted.
+    longest so far. An evaluation that has begun is interrupted by an Effort alone.
     """
 
     def __init__(self, seconds_max: float = SECONDS_MAX, *, ahead: bool) -> None:
@@ -200,9 +200,7 @@ class Meter:
         self.longest = max(self.longest, now - self.last)
         self.last = now
         if now - self.start + self.ahead * self.longest > self.seconds_max:
-            raise TooExpensiveError(
-                f"The plan would take more than {self.seconds_max:g} s of processor time."
-            )
+            raise TooExpensiveError("The plan would take more than 2 s of processor time.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,6 +232,11 @@ def account(asked: Plan) -> PlanAnswer:
         UnsupportedEventError: one has no accepted bound.
         TooExpensiveError: it would take too long.
     """
+    with Effort().limited():
+        return _account(asked)
+
+
+def _account(asked: Plan) -> PlanAnswer:
     terms = _Terms.of(asked, ahead=False)
     spans = spans_of(asked.events, dataset_size=asked.dataset_size, first_step=0)
     _require_bounds(spans, terms)
@@ -270,6 +273,11 @@ def solve(asked: Target) -> PlanAnswer:
         UnsupportedEventError: an event has no accepted bound.
         TooExpensiveError: it would take too long.
     """
+    with Effort().limited():
+        return _solve(asked)
+
+
+def _solve(asked: Target) -> PlanAnswer:
     terms = _Terms.of(asked, ahead=True)
     parameter = Parameter(asked.solve_for)
     places = _places(asked.events, parameter)

@@ -17,6 +17,7 @@ from accounting.renyi.conversion import rdp_epsilon
 from accounting.renyi.orders import ORDERS
 from accounting.renyi_bounds import renyi_bounds
 from service.documents import event_of
+from service.effort import Effort
 from service.errors import TooExpensiveError
 from service.lineage import seen_as
 from service.tables import datasets, distinct_events, lineage
@@ -79,7 +80,7 @@ class Prices:
         """Read the events.
 
         Raises:
-            TooExpensiveError: there are too many.
+            TooExpensiveError: there are too many, or they take too long.
         """
         rows = connection.execute(_EVENTS, {"homes": list(homes)}).all()
         if len(rows) > EVENTS_MAX:
@@ -88,13 +89,14 @@ class Prices:
         self.place = {row.id: place for place, row in enumerate(rows)}
         self.events = [self._seen(row.content, homes[row.dataset_id]) for row in rows]
         self.by_pass = [by_pass(event) for event in self.events]
-        self.column = _column(tally)
-        totals = [tally.cost(event) for event in self.events]
-        self.costs = [(total[0], total[self.column]) for total in totals]
         self.everything = self.units((row.id, row.steps, row.passes) for row in rows)
         self.reserved_steps = sum(row.reserved_steps for row in rows)
         self.orders = _orders(len(rows))
-        self.curves, self.failures = self._curves()
+        with Effort().limited():
+            self.column = _column(tally)
+            totals = [tally.cost(event) for event in self.events]
+            self.curves, self.failures = self._curves()
+        self.costs = [(total[0], total[self.column]) for total in totals]
 
     def _seen(self, content: str, home: Home) -> Event:
         event = event_of(content, home.dataset_size)

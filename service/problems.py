@@ -12,8 +12,9 @@ from pydantic_core import ErrorDetails
 from starlette.exceptions import HTTPException
 
 from service import logs
-from service.errors import LedgerError
+from service.errors import LedgerError, TooManyRequestsError
 from service.finding_messages import TAGS
+from service.methods import methods_of
 from service.plans import CLOSED_TAG, OPEN_TAG
 
 _LOGGER = logging.getLogger("dpledger.problems")
@@ -31,6 +32,7 @@ PROBLEMS: Final[dict[str, tuple[int, str]]] = {
     "forbidden": (403, "The key's scope does not allow this"),
     "not-found": (404, "Nothing of that name"),
     "method-not-allowed": (405, "The path does not take this method"),
+    "request-timeout": (408, "The request took too long to arrive"),
     "budget-exhausted": (409, "The steps do not fit in the budget"),
     "conflict": (409, "Recorded before with other content"),
     "run-exists": (409, "Another process opened this run"),
@@ -45,7 +47,9 @@ PROBLEMS: Final[dict[str, tuple[int, str]]] = {
     "too-expensive": (422, "The plan takes too long to account"),
     "unsupported-event": (422, "No accepted theorem bounds this event"),
     "precondition-required": (428, "If-Match is missing"),
+    "too-many-requests": (429, "The key sends requests faster than it may"),
     "internal-error": (500, "The service failed"),
+    "ledger-suspended": (503, "The ledger contradicts what it signed"),
     "unavailable": (503, "The database does not answer now"),
 }
 # What the OpenAPI document says of every refusal.
@@ -70,6 +74,7 @@ _BY_STATUS: Final = {
     400: "malformed-body",
     404: "not-found",
     405: "method-not-allowed",
+    408: "request-timeout",
     413: "body-too-large",
 }
 
@@ -147,6 +152,8 @@ def answer(error: LedgerError | RequestValidationError | HTTPException) -> JSONR
     headers = {}
     if error.slug == "unavailable":
         headers["Retry-After"] = str(RETRY_AFTER_SECONDS)
+    if isinstance(error, TooManyRequestsError):
+        headers["Retry-After"] = str(error.retry_after_seconds)
     if error.slug == "unauthorized":
         headers["WWW-Authenticate"] = "Bearer"
     return problem(error.slug, error.detail, headers=headers, **error.extra)
@@ -159,8 +166,14 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     @app.exception_handler(HTTPException)
     async def _refused(
-        _request: Request, error: LedgerError | RequestValidationError | HTTPException
+        request: Request, error: LedgerError | RequestValidationError | HTTPException
     ) -> JSONResponse:
+        if isinstance(error, LedgerError):
+            return answer(error)
+        # The router knows one endpoint of a path at a time, and takes a verb for part of a name.
+        allowed = methods_of(app.state.methods, request.url.path)
+        if allowed and request.method not in allowed:
+            return answer(HTTPException(405, headers={"Allow": ", ".join(allowed)}))
         return answer(error)
 
     @app.exception_handler(Exception)
@@ -168,6 +181,9 @@ def install(app: FastAPI) -> None:
         # This answer is made outside all middleware, so it carries the id itself.
         identifier = logs.request_id.get() or ""
         _LOGGER.error("unhandled", exc_info=error)
+        if isinstance(error, MemoryError):
+            headers = {"X-Request-Id": identifier, "Retry-After": str(RETRY_AFTER_SECONDS)}
+            return problem("unavailable", "The service is short of memory.", headers=headers)
         return problem(
             "internal-error",
             "The failure was logged under the request's id.",

@@ -26,9 +26,9 @@ from service.book_rows import tally_of
 from service.budgets import dataset_scope
 from service.catalog import find_dataset
 from service.documents import spans_of
+from service.effort import Effort
 from service.errors import BudgetExhaustedError, TooExpensiveError
 from service.lineage import restated
-from service.plans import Meter
 from service.schemas import EVENTS_MAX, PlannedEvent
 from service.tables import datasets, lineage
 from service.tallies import Move
@@ -97,18 +97,20 @@ def remedies(connection: Connection, name: str, wanted: Wanted) -> Remedies:
     Raises:
         NotFoundError: there is no such dataset.
         InvalidRequestError: the events do not follow one another, or do not fit the dataset.
+        TooExpensiveError: to tell whether they fit would take too long.
     """
     dataset = find_dataset(connection, name)
     spans = spans_of(wanted.events, dataset_size=dataset.dataset_size, first_step=0)
     scopes = _scopes(connection, dataset)
     failing: list[dict[str, Any]] = []
     steps = 0
+    effort = Effort()
     try:
-        require_budget(scopes, _placed(spans), partial(_moved, spans))
+        with effort.limited():
+            require_budget(scopes, _placed(spans), partial(_moved, spans))
     except BudgetExhaustedError as refusal:
         failing = refusal.failing_scopes
         steps = cast(int, refusal.extra["admissible_steps"])
-    meter = Meter(ahead=False)
     known = None if failing else REASON_FITS
     return Remedies(
         dataset=dataset.name,
@@ -116,8 +118,8 @@ def remedies(connection: Connection, name: str, wanted: Wanted) -> Remedies:
         fits=not failing,
         failing_scopes=failing,
         fewer_steps=Steps(value=steps or None, reason=known or (None if steps else REASON_NO_STEP)),
-        more_noise=_noise(scopes, spans, meter, known),
-        lower_rate=_rate(scopes, spans, meter, known),
+        more_noise=_noise(scopes, spans, effort, known),
+        lower_rate=_rate(scopes, spans, effort, known),
     )
 
 
@@ -155,7 +157,9 @@ def _moved(spans: Sequence[Span], limit: int | None) -> Move:
     return Move(recorded=ahead(None, taken))
 
 
-def _noise(scopes: Sequence[Held], spans: Sequence[Span], meter: Meter, known: str | None) -> Noise:
+def _noise(
+    scopes: Sequence[Held], spans: Sequence[Span], effort: Effort, known: str | None
+) -> Noise:
     if known is None and not any(isinstance(s.event.mechanism, Gaussian | Laplace) for s in spans):
         known = REASON_NO_NOISE
     if known is not None:
@@ -165,18 +169,18 @@ def _noise(scopes: Sequence[Held], spans: Sequence[Span], meter: Meter, known: s
     def louder(factor: float) -> list[Span]:
         return calibration.louder(spans, value=least * factor)
 
-    factor, reason = _least_factor(scopes, louder, meter)
+    factor, reason = _least_factor(scopes, louder, effort)
     value = None if factor is None else calibration.least_noise(louder(factor))
     return Noise(noise_multiplier=value, reason=reason)
 
 
-def _rate(scopes: Sequence[Held], spans: Sequence[Span], meter: Meter, known: str | None) -> Rate:
+def _rate(scopes: Sequence[Held], spans: Sequence[Span], effort: Effort, known: str | None) -> Rate:
     none = Rate(sampling_probability=None, batch_size=None, reason=known)
     if known is None and all(_rarer(span, 2.0) == span for span in spans):
         known = REASON_NO_RATE
     if known is not None:
         return none.model_copy(update={"reason": known})
-    factor, reason = _least_factor(scopes, lambda f: [_rarer(span, f) for span in spans], meter)
+    factor, reason = _least_factor(scopes, lambda f: [_rarer(span, f) for span in spans], effort)
     if factor is None:
         return none.model_copy(update={"reason": reason})
     samplings = [_rarer(span, factor).event.sampling for span in spans]
@@ -201,17 +205,17 @@ def _rarer(span: Span, factor: float) -> Span:
 
 
 def _least_factor(
-    scopes: Sequence[Held], spans_at: Callable[[float], list[Span]], meter: Meter
+    scopes: Sequence[Held], spans_at: Callable[[float], list[Span]], effort: Effort
 ) -> tuple[float | None, str | None]:
     """(the least factor that was seen to fit, why there is none)."""
 
     def fits(factor: float) -> bool:
-        meter.spend()
         move = Move(recorded=ahead(None, spans_at(factor)))
         return all(held.scope.admits(held.sums(move)) for held in scopes)
 
     try:
-        return _bisected(fits), None
+        with effort.limited(part=0.5):
+            return _bisected(fits), None
     except calibration.UnreachableError:
         return None, REASON_FAR
     except TooExpensiveError:

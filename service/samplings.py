@@ -2,7 +2,14 @@
 
 from typing import Annotated, Final, Literal, assert_never
 
-from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from accounting import events as core
@@ -15,6 +22,12 @@ RECORDS_MAX: Final = 10**12
 Count = Annotated[
     int, AfterValidator(within(1, RECORDS_MAX)), Field(json_schema_extra=bounds(1, RECORDS_MAX))
 ]
+_ONE_RATE: Final = {
+    "oneOf": [
+        {"required": [name], "properties": {name: {"type": "number"}}}
+        for name in ("sampling_probability", "expected_batch_size")
+    ]
+}
 ExpectedBatchSize = Annotated[
     float, AfterValidator(within(1e-6, 1e12)), Field(json_schema_extra=bounds(1e-6, 1e12))
 ]
@@ -34,6 +47,8 @@ class UnknownSampling(Wire):
 
 class PoissonSampling(Wire):
     """Each record joins each step independently."""
+
+    model_config = ConfigDict(json_schema_extra=_ONE_RATE)
 
     kind: Literal["poisson"]
     sampling_probability: Probability | None = None

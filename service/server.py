@@ -1,7 +1,10 @@
-"""The server: uvicorn, which ends the streams first when it is stopped."""
+"""The server: uvicorn, which says first that it will stop, and ends the streams."""
 
 import gc
+import signal
 import socket
+import time
+from types import FrameType
 from typing import Any, Final
 
 import uvicorn
@@ -22,10 +25,36 @@ def settle() -> None:
 
 
 class Server(uvicorn.Server):
-    """Uvicorn waits for open requests before it stops the application; a stream never ends."""
+    """Uvicorn waits for open requests before it stops the application; a stream never ends.
+
+    Told to end by SIGTERM, it drains: it is not ready any more and ends its streams, yet answers
+    for `drain_seconds`, in which whoever spreads the requests learns to send them elsewhere.
+    """
+
+    def __init__(self, config: uvicorn.Config, *, drain_seconds: float = 0.0) -> None:
+        super().__init__(config)
+        self._application: Any = config.app
+        self._drain_seconds = drain_seconds
+        self._ends_at: float | None = None
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Drain on the first SIGTERM; stop at once on a second, or when interrupted."""
+        first = self._ends_at is None
+        self._application.state.draining = True
+        self._ends_at = time.monotonic() + self._drain_seconds
+        super().handle_exit(sig, frame)
+        if first and sig == signal.SIGTERM:
+            self.should_exit = False
+
+    async def on_tick(self, counter: int) -> bool:
+        """Whether to stop now; uvicorn asks ten times a second."""
+        if self._ends_at is not None:
+            self._application.state.feed.close()
+            if time.monotonic() >= self._ends_at:
+                self.should_exit = True
+        return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End the streams, whose readers resume elsewhere, then stop as uvicorn does."""
-        application: Any = self.config.app
-        application.state.feed.close()
+        self._application.state.feed.close()
         await super().shutdown(sockets)

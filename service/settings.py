@@ -2,12 +2,13 @@
 
 import ipaddress
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from sqlalchemy import make_url
 
+SIGNING_KEY_SUFFIX: Final = ".signing_key"  # of the file beside a SQLite ledger
 Fraction = Annotated[float, Field(gt=0, le=1)]
 
 
@@ -33,8 +34,20 @@ class Settings(BaseSettings):
     database_password_file: Path | None = None
     # Holds the first admin key; read only while the service has no key.
     admin_key_file: Path | None = None
+    # Holds the key that signs checkpoints and certificates; beside a SQLite file by default.
+    signing_key_file: Path | None = None
     body_bytes_max: int = Field(default=4 * 1024 * 1024, ge=1024, le=64 * 1024 * 1024)
+    # Of keys that have no limits of their own; in each process.
+    requests_per_second: float | None = Field(default=None, ge=0.001, le=1e6)
+    key_body_bytes_max: int | None = Field(default=None, ge=1024)
+    # How long the head of a request may take to arrive, and then its body; and how many connections
+    # there may be, of this process: one more is told to come again.
+    header_seconds: float = Field(default=10.0, ge=0.1, le=300.0)
+    body_seconds: float = Field(default=30.0, ge=0.1, le=600.0)
+    connections_max: int = Field(default=800, ge=1, le=100_000)
     busy_timeout_seconds: float = Field(default=10.0, ge=0.1, le=60.0)
+    # How long to answer still when told to end, so that nobody is sent here in vain.
+    drain_seconds: float = Field(default=0.0, ge=0.0, le=300.0)
     shutdown_seconds: int = Field(default=20, ge=1, le=600)
     # Fractions of a limit; what is spent raises an incident as it passes one of them.
     budget_thresholds: Annotated[tuple[Fraction, ...], NoDecode] = (0.5, 0.8, 0.95)
@@ -43,6 +56,10 @@ class Settings(BaseSettings):
     webhooks: Annotated[tuple[str, ...], NoDecode] = ()
     webhook_kinds: Annotated[tuple[str, ...], NoDecode] = ()
     webhook_secret_file: Path | None = None
+
+    # A file on another disk that follows the logs, and how often it is brought up to date.
+    witness_file: Path | None = None
+    witness_seconds: float = Field(default=60.0, ge=0.1, le=86_400.0)
 
     @field_validator("budget_thresholds", "webhooks", "webhook_kinds", mode="before")
     @classmethod
@@ -73,3 +90,13 @@ class Settings(BaseSettings):
     def loopback(self) -> bool:
         """Whether only this machine can reach the service."""
         return is_loopback(self.host)
+
+    @property
+    def signing_key_path(self) -> Path | None:
+        """Where the signing key is; none where nobody said so and there is no file to go by."""
+        address = make_url(self.database_url)
+        if self.signing_key_file is not None or not address.database:
+            return self.signing_key_file
+        if address.get_backend_name() != "sqlite":
+            return None
+        return Path(address.database + SIGNING_KEY_SUFFIX)

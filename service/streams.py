@@ -24,7 +24,7 @@ BACKLOG_MAX: Final = 64  # writes a reader may be late; beyond, it is dropped an
 GAP_SECONDS: Final = 0.1  # between two rounds: updates closer together share one write
 IDLE_SECONDS: Final = 0.2  # before asking unasked, for what other processes wrote
 HEARTBEAT_SECONDS: Final = 15.0
-RECHECK_SECONDS: Final = 1.0  # a revoked key's streams end within about this time
+RECHECK_SECONDS: Final = 0.2  # with the ring's half second, a revoked key's streams end in one
 _LOGGER = logging.getLogger("dpledger.streams")
 
 

@@ -5,6 +5,7 @@ only after the transaction that holds it has committed.
 """
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -17,10 +18,15 @@ from sqlalchemy import Engine
 
 from service.clock import now
 from service.database import Line
-from service.errors import LedgerError
+from service.errors import LedgerError, UnavailableError
 from service.shelf import THRESHOLDS, Desk, Place, Shelf
 
 GROUP_MAX: Final = 64  # requests in one transaction; more would make the first wait for the last
+PATIENCE: Final = 3  # times that a lock is waited for, until a request is told to come again
+PATIENCE_SECONDS: Final = 30.0
+_LATER: Final = "The database takes too long; send the same request again."
+_STOPPED: Final = "The thread that appends to the ledger has stopped; restart the service."
+_LOGGER = logging.getLogger("dpledger.writer")
 
 Outcome = dict[str, Any] | Exception
 
@@ -56,8 +62,11 @@ class Writer:
         *,
         thresholds: tuple[float, ...] = THRESHOLDS,
         moved: Callable[[Iterable[int]], None] = _unheard,
+        patience_seconds: float = PATIENCE_SECONDS,
     ) -> None:
         self._line = Line(engine)
+        self._patience_seconds = patience_seconds
+        self._ended = False
         self._shelf = Shelf(thresholds)
         self._moved = moved  # called with the datasets that a transaction has changed
         self._queue: SimpleQueue[_Waiting | None] = SimpleQueue()
@@ -82,17 +91,34 @@ class Writer:
 
         Raises:
             LedgerError: it was refused, and nothing of it was written.
+            UnavailableError: it is not known to be written; sent again, it is counted once.
         """
         loop = asyncio.get_running_loop()
         waiting = _Waiting(request, loop, loop.create_future())
         self._queue.put(waiting)
-        return await waiting.answer
+        if self._ended:  # looked at after it was put: what is put later is answered by nobody
+            raise UnavailableError(_STOPPED)
+        try:
+            async with asyncio.timeout(self._patience_seconds):
+                return await waiting.answer
+        except TimeoutError:  # a database that stands still says nothing, not even that it does
+            raise UnavailableError(_LATER) from None
 
     def _work(self) -> None:
         try:
             self._take()
         finally:
+            self._ended = True
             self._line.close()
+            self._turn_away()
+
+    def _turn_away(self) -> None:
+        """Answer what nobody will take any more."""
+        left: list[_Waiting] = []
+        while not self._queue.empty():
+            if (one := self._queue.get()) is not None:
+                left.append(one)
+        _tell(left, [UnavailableError(_STOPPED)] * len(left))
 
     def _take(self) -> None:
         while (first := self._queue.get()) is not None:
@@ -106,9 +132,20 @@ class Writer:
                     ending = True
                 else:
                     group.append(more)
-            self._answer(group)
+            # Who was told to come again has left; it is not done behind its back.
+            self._serve([one for one in group if not one.answer.cancelled()])
             if ending:
                 return
+
+    def _serve(self, group: Sequence[_Waiting]) -> None:
+        """Answer a group; whatever happens to it, the next one is taken."""
+        if not group:
+            return
+        try:
+            self._answer(group)
+        except Exception:  # memory ran out while it was answered; what was committed is a duplicate
+            _LOGGER.exception("the writer failed")
+            _tell(group, [UnavailableError(_LATER)] * len(group))
 
     def _answer(self, group: Sequence[_Waiting]) -> None:
         try:
@@ -118,12 +155,7 @@ class Writer:
         except Exception:
             # One of them found a defect. Nothing was committed: each goes alone, and fails alone.
             outcomes = [self._alone(waiting.request) for waiting in group]
-        settled: dict[asyncio.AbstractEventLoop, list[tuple[_Waiting, Outcome]]] = {}
-        for waiting, outcome in zip(group, outcomes, strict=True):
-            settled.setdefault(waiting.loop, []).append((waiting, outcome))
-        for loop, each in settled.items():
-            with suppress(RuntimeError):  # the loop was closed: nobody waits any more
-                loop.call_soon_threadsafe(_settle, each)
+        _tell(group, outcomes)
 
     def _commit(self, requests: Sequence[Request]) -> list[Outcome]:
         moment = now()
@@ -153,6 +185,16 @@ def _one(desk: Desk, request: Request, moment: datetime) -> Outcome:
         return request.apply(desk, moment)
     except LedgerError as refusal:
         return refusal
+
+
+def _tell(group: Sequence[_Waiting], outcomes: Sequence[Outcome]) -> None:
+    """Hand over the answers, in the event loops that wait for them."""
+    settled: dict[asyncio.AbstractEventLoop, list[tuple[_Waiting, Outcome]]] = {}
+    for waiting, outcome in zip(group, outcomes, strict=True):
+        settled.setdefault(waiting.loop, []).append((waiting, outcome))
+    for loop, each in settled.items():
+        with suppress(RuntimeError):  # the loop was closed: nobody waits any more
+            loop.call_soon_threadsafe(_settle, each)
 
 
 def _settle(settled: Sequence[tuple[_Waiting, Outcome]]) -> None:

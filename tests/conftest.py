@@ -15,6 +15,7 @@ from sqlalchemy import Connection, Engine, create_engine, make_url, text
 
 from service import schema_version
 from service.app import create_app
+from service.connections import bounded
 from service.database import connect, transaction
 from service.server import Server
 from service.settings import Settings
@@ -124,7 +125,10 @@ def running(settings: Settings) -> Iterator[str]:
     """A real server on a free port; its address."""
     port = free_port()
     application = create_app(settings)
-    server = Server(uvicorn.Config(application, host="127.0.0.1", port=port, log_config=None))
+    config = uvicorn.Config(
+        application, host="127.0.0.1", port=port, log_config=None, **bounded(settings)
+    )
+    server = Server(config)
     thread = threading.Thread(target=server.run)
     thread.start()
     while not server.started:

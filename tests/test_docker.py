@@ -87,6 +87,7 @@ def test_no_password_or_key_is_written_into_the_compose_file() -> None:
     assert set(re.findall(r"file: (\S+)", COMPOSE)) == {
         "./secrets/database_password",
         "./secrets/admin_key",
+        "./secrets/signing_key",
     }
     assert "secrets/" in (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()
 

@@ -26,25 +26,27 @@ class ByteCache(Generic[V]):
         self._limit = limit
         self._held = 0
         self._lock = threading.Lock()
-        self._values: OrderedDict[Hashable, V] = OrderedDict()
+        self._values: OrderedDict[Hashable, tuple[V, int]] = OrderedDict()
 
     def get(self, key: Hashable) -> V | None:
         """The value of a key, which becomes the most recently used; None if it is not held."""
         with self._lock:
-            value = self._values.get(key)
-            if value is not None:
-                self._values.move_to_end(key)
-            return value
+            found = self._values.get(key)
+            if found is None:
+                return None
+            self._values.move_to_end(key)
+            return found[0]
 
     def put(self, key: Hashable, value: V) -> None:
         """Hold a value, dropping those used longest ago."""
+        size = value.nbytes  # before the lock: what may be interrupted is not done inside
         with self._lock:
-            old = self._values.pop(key, None)
-            self._held += value.nbytes - (old.nbytes if old is not None else 0)
-            self._values[key] = value
+            _, before = self._values.pop(key, (None, 0))
+            self._held += size - before
+            self._values[key] = value, size
             while self._held > self._limit:
-                _, dropped = self._values.popitem(last=False)
-                self._held -= dropped.nbytes
+                _, (_, dropped) = self._values.popitem(last=False)
+                self._held -= dropped
 
     def clear(self) -> None:
         """Forget everything."""

@@ -10,6 +10,7 @@ from dpledger_client.errors import (
     DPLedgerError,
     Forbidden,
     InvalidRequest,
+    LedgerSuspended,
     NotFound,
     OutOfSequence,
     RunExists,
@@ -18,6 +19,7 @@ from dpledger_client.errors import (
     Unavailable,
     UnsupportedEvent,
 )
+from dpledger_client.log_heads import LedgerRewritten
 from dpledger_client.run import Run
 from dpledger_client.sizes import SamplingContradicted
 from dpledger_client.spool import SpoolError
@@ -44,10 +46,10 @@ from dpledger_client.wire import (
 
 __all__ = [
     "BranchExists", "BudgetExhausted", "Client", "Conflict", "DPLedgerError", "Forbidden",
-    "InvalidRequest", "NotFound", "OutOfSequence", "Run", "RunExists", "RunFinished",
-    "SamplingContradicted", "SpoolError", "Unauthorized", "Unavailable", "UnsupportedEvent",
-    "approximate_dp", "balls_and_bins", "cyclic", "event", "fixed_size", "full", "gaussian",
-    "laplace", "loaders", "no_noise", "non_uniform", "poisson", "random_allocation",
+    "InvalidRequest", "LedgerRewritten", "LedgerSuspended", "NotFound", "OutOfSequence", "Run",
+    "RunExists", "RunFinished", "SamplingContradicted", "SpoolError", "Unauthorized", "Unavailable",
+    "UnsupportedEvent", "approximate_dp", "balls_and_bins", "cyclic", "event", "fixed_size", "full",
+    "gaussian", "laplace", "loaders", "no_noise", "non_uniform", "poisson", "random_allocation",
     "randomized_response", "sampling_check", "shuffle", "start_run", "state_at",
     "truncated_poisson", "unknown", "with_replacement", "zcdp",
 ]  # fmt: skip

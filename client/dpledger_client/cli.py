@@ -45,6 +45,10 @@ def _parser() -> argparse.ArgumentParser:
         "--ended", action="store_true",
         help="the trainers are gone for certain: return what they leased (for copied spools)",
     )  # fmt: skip
+    sync.add_argument(
+        "--again", action="store_true",
+        help="send also what the service had: its database was put back to an earlier state",
+    )  # fmt: skip
     sync.set_defaults(command=_sync)
     show = commands.add_parser("show", help="tell what spools hold, without sending it")
     show.add_argument("spools", nargs="*", type=Path, metavar="SPOOL")
@@ -58,7 +62,7 @@ def _parser() -> argparse.ArgumentParser:
 def _sync(given: argparse.Namespace) -> int:
     status = 0
     with Client(given.url) as client:
-        for result in client.sync(*_paths(given), ended=given.ended):
+        for result in client.sync(*_paths(given), ended=given.ended, again=given.again):
             if isinstance(result, Synced):
                 _say(_told(result))
             else:

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from dpledger_client import checkpoints, ranks
+from dpledger_client import checkpoints, libraries, ranks
 from dpledger_client import spool as spools
 from dpledger_client.checkpoints import name_of
 from dpledger_client.declaration import count_of
@@ -169,7 +169,7 @@ class Client:
             plan: events that are meant to happen, each made by `event(...)`. Only a run that
                 followed its plan has hidden anything.
             budget: of this run alone: {"epsilon": nats, "delta": in (0, 1)}.
-            labels: free text by name.
+            labels: free text by name; with those of the private libraries that are loaded.
             dataset_size: records; by default the service is asked.
             rank: of this process; by default 0, or with `broadcast` the environment's RANK. Only
                 rank 0 reports.
@@ -207,7 +207,7 @@ class Client:
                 "assumptions": assumptions,
                 "plan": plan,
                 "budget": budget,
-                "labels": labels,
+                "labels": libraries.labelled(labels),
             }
             opening = Opening(run={k: v for k, v in registered.items() if v is not None})
         else:
@@ -269,15 +269,16 @@ class Client:
         return found.get("dataset_size")
 
     def sync(
-        self, *paths: Path | str, ended: bool = False
+        self, *paths: Path | str, ended: bool = False, again: bool = False
     ) -> Iterator[Synced | tuple[Path, Exception]]:
         """Send spools whose trainers are gone; those that cannot be sent come with their error.
 
         Args:
             paths: of spools, or of folders with spools.
             ended: the trainers are gone for certain, though neither spool nor machine tells.
+            again: send also what the service had; its database may have been put back.
         """
-        return sync_all(self._transport, list(map(Path, paths)), ended=ended)
+        return sync_all(self._transport, list(map(Path, paths)), ended=ended, again=again)
 
     def run(self, name: str) -> dict[str, Any]:
         """A run as it stands."""

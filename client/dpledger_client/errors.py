@@ -90,6 +90,10 @@ class Unavailable(DPLedgerError):
     """
 
 
+class LedgerSuspended(Unavailable):
+    """The service's ledger contradicts what it signed, so nothing is written to it for now."""
+
+
 _BY_SLUG: Final[Mapping[str, type[DPLedgerError]]] = {
     "branch-exists": BranchExists,
     "body-too-large": InvalidRequest,
@@ -98,6 +102,7 @@ _BY_SLUG: Final[Mapping[str, type[DPLedgerError]]] = {
     "forbidden": Forbidden,
     "internal-error": Unavailable,
     "invalid-request": InvalidRequest,
+    "ledger-suspended": LedgerSuspended,
     "malformed-body": InvalidRequest,
     "not-found": NotFound,
     "out-of-sequence": OutOfSequence,

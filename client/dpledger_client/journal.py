@@ -18,6 +18,7 @@ from typing import Any, Final, Literal
 from dpledger_client.buffer import Span
 from dpledger_client.errors import DPLedgerError, RunFinished, Unavailable
 from dpledger_client.leases import Leases
+from dpledger_client.log_heads import LedgerRewritten, LogHead
 from dpledger_client.outbox import LOG, Opening, Outbox
 from dpledger_client.spool import SUFFIX, Spool
 from dpledger_client.transport import Transport
@@ -53,6 +54,7 @@ class Journal:
         self.outbox: Final = Outbox(transport, opening, self.spool)
         self.ended: str | None = None
         self.trouble: Exception | None = None  # why the last attempt to send failed
+        self._head: Final = LogHead(transport, str(opening.run["dataset"]), folder)
         self._leases: Final = Leases(self.outbox, lease_steps)
         self._flush_steps = flush_steps
         self._flush_seconds = min(flush_seconds, TIMEOUT_MAX)
@@ -208,6 +210,8 @@ class Journal:
             self.outbox.note({"closed": True})
         with self.outbox.sending:
             self.spool.close()
+        if complete:
+            self._head.compare()  # what was signed last covers all that this run recorded
 
     def leave(self, state: str = "left") -> None:
         """End as well as can be: the process ends, or training goes on on another branch."""
@@ -263,9 +267,12 @@ class Journal:
         """What the thread does until the journal is closed."""
         failures = 0
         while not self._stop.is_set():
+            self._compare_if_due()
             self._wake.wait(self._flush_seconds)
             self._wake.clear()
             try:
+                if self._head.is_due:
+                    self._head.compare()
                 self._send_ahead()
             except Exception as error:  # a fault of any kind must not end the sending
                 failures += 1
@@ -275,6 +282,13 @@ class Journal:
                 self._wake.set()  # try again, whether or not steps come
             else:
                 failures, self.trouble = 0, None
+
+    def _compare_if_due(self) -> None:
+        if self._head.is_due:
+            try:
+                self._head.compare()
+            except LedgerRewritten as warning:  # where warnings are errors: it ends no sending
+                LOG.warning("%s", warning)
 
     def _send_ahead(self) -> None:
         with self.outbox.sending:

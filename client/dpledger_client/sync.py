@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpledger_client.errors import DPLedgerError, NotFound
+from dpledger_client.errors import DPLedgerError, NotFound, OutOfSequence
 from dpledger_client.leases import Leases
+from dpledger_client.log_heads import LogHead
 from dpledger_client.outbox import Opening, Outbox
 from dpledger_client.spool import (
     SUFFIX,
@@ -57,10 +58,13 @@ def sync(transport: Transport, path: Path, *, ended: bool = False) -> Synced:
     contents = read(path)
     ended = ended or has_ended(path, contents)
     outbox = _outbox(transport, contents)
+    head = LogHead(transport, str(contents.header["run"]["dataset"]), path.parent)
+    head.compare()  # what is sent here may be what the service has lost
     with outbox.sending:
         outbox.send_held()
         if ended:
             _end(outbox, contents)
+    head.compare()
     if ended:
         _mark(path)
     opening = outbox.opening
@@ -99,18 +103,25 @@ def _mark(path: Path) -> None:
 
 
 def sync_all(
-    transport: Transport, paths: list[Path], *, ended: bool = False
+    transport: Transport, paths: list[Path], *, ended: bool = False, again: bool = False
 ) -> Iterator[Synced | tuple[Path, Exception]]:
-    """Sync each spool; one that cannot be sent does not hold up the others."""
+    """Sync each spool; one that cannot be sent does not hold up the others.
+
+    Args:
+        transport: to the service.
+        paths: of spools, or of folders with spools.
+        ended: their trainers are known to be gone.
+        again: send also those that the service had whole, for it may have lost what it had.
+    """
     early: list[Path] = []
     for path in spools(paths):
         try:
-            if not read(path).closed:
+            if again or not read(path).closed:
                 yield sync(transport, path, ended=ended)
         except EmptySpoolError:
             continue
-        except NotFound:
-            early.append(path)  # a branch before the spool that registers its run, or its parent
+        except (NotFound, OutOfSequence):
+            early.append(path)  # a branch before the spool of its run, or its parent
         except (SpoolError, DPLedgerError, OSError) as error:
             yield path, error
     yield from _sync_again(transport, early, ended)

@@ -45,6 +45,7 @@ def upgrade() -> None:
     )
     for table in ("acts", "log_tiles"):
         _hold(table)
+    _require_leaves()
     _create_installation()
 
 
@@ -82,6 +83,24 @@ def _create_installation() -> None:
     op.get_bind().execute(installation.insert().values(first))
 
 
+def _require_leaves() -> None:
+    """Let the database refuse entries of an older version that still runs: it makes no leaves."""
+    if op.get_bind().dialect.name == "sqlite":
+        op.execute(
+            "CREATE TRIGGER entries_have_leaves BEFORE INSERT ON entries WHEN NEW.leaf IS NULL "
+            "BEGIN SELECT RAISE(ABORT, 'entries need a leaf'); END"
+        )
+        return
+    op.execute(
+        "CREATE OR REPLACE FUNCTION refuse_no_leaf() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN RAISE EXCEPTION 'entries need a leaf'; END $$"
+    )
+    op.execute(
+        "CREATE TRIGGER entries_have_leaves BEFORE INSERT ON entries FOR EACH ROW "
+        "WHEN (NEW.leaf IS NULL) EXECUTE FUNCTION refuse_no_leaf()"
+    )
+
+
 def _hold(table: str) -> None:
     """Let the database itself refuse to change or delete a row."""
     if op.get_bind().dialect.name == "sqlite":
@@ -100,6 +119,11 @@ def _hold(table: str) -> None:
 def downgrade() -> None:
     for table in ("installation", "log_tiles", "acts"):
         op.drop_table(table)  # its triggers go with it
+    if op.get_bind().dialect.name == "sqlite":
+        op.execute("DROP TRIGGER entries_have_leaves")
+    else:
+        op.execute("DROP TRIGGER entries_have_leaves ON entries")
+        op.execute("DROP FUNCTION refuse_no_leaf()")
     op.drop_column("entries", "leaf")
     for column in ("log_frontier", "log_size"):
         op.drop_column("datasets", column)

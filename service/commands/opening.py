@@ -41,14 +41,14 @@ def settings_of(**given: Any) -> Any:
         ) from None
 
 
-def engine_of(database: str | None) -> Any:
+def engine_of(database: str | None, *, new: bool = False) -> Any:
     """An engine for the database that was named, or that the environment names."""
     from service.database import connect
 
     settings = settings_of(database_url=database)
     try:
         return connect(
-            settings.database_address, busy_timeout_seconds=settings.busy_timeout_seconds
+            settings.database_address, busy_timeout_seconds=settings.busy_timeout_seconds, new=new
         )
     except (StartupError, OSError) as error:
         raise failed(str(error)) from None

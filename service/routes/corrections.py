@@ -7,13 +7,13 @@ from service.auth import Admin, Viewer
 from service.corrections import Correct, CorrectionAnswer, CorrectionPage
 from service.database import snapshot
 from service.http import StrictRoute
-from service.routes.parameters import Database, Pages, PathName, token_of
+from service.routes.parameters import Database, Pages, PathName, repeated, token_of
 from service.schemas import NewCorrection
 
 router = APIRouter(prefix="/v1/runs/{run}/corrections", route_class=StrictRoute, tags=["runs"])
 
 
-@router.post("", status_code=201)
+@router.post("", status_code=201, responses=repeated(CorrectionAnswer))
 async def correct(
     run: PathName, new: NewCorrection, caller: Admin, request: Request, response: Response
 ) -> CorrectionAnswer:

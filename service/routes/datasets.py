@@ -10,8 +10,9 @@ from service.answers import DatasetAnswer, DatasetGuarantee, DatasetPage
 from service.auth import Admin, Viewer
 from service.database import snapshot, transaction
 from service.http import StrictRoute
+from service.reach import datasets_within
 from service.readings import Question
-from service.routes.parameters import Database, Guarantees, Pages, PathName, token_of
+from service.routes.parameters import Database, Guarantees, Pages, PathName, repeated, token_of
 from service.schemas import DatasetChange, NewDataset
 from service.settings_changes import SettingsPage, etag
 from service.tables import datasets
@@ -19,7 +20,7 @@ from service.tables import datasets
 router = APIRouter(prefix="/v1/datasets", route_class=StrictRoute, tags=["datasets"])
 
 
-@router.post("", status_code=201)
+@router.post("", status_code=201, responses=repeated(DatasetAnswer))
 def create_dataset(
     new: NewDataset, database: Database, caller: Admin, response: Response
 ) -> DatasetAnswer:
@@ -31,11 +32,12 @@ def create_dataset(
 
 
 @router.get("")
-def list_datasets(query: Pages, database: Database, _caller: Viewer) -> DatasetPage:
+def list_datasets(query: Pages, database: Database, caller: Viewer) -> DatasetPage:
     """Datasets in creation order."""
     with snapshot(database) as connection:
+        seen = select(datasets).where(datasets_within(caller.datasets))
         rows, after = catalog.page(
-            connection, select(datasets), datasets, after=query.after, size=query.page_size
+            connection, seen, datasets, after=query.after, size=query.page_size
         )
         found = [catalog.dataset_answer(connection, row) for row in rows]
     return DatasetPage(datasets=found, next_page_token=token_of(after))

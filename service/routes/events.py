@@ -15,13 +15,20 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service import ledger, problems
 from service.answers import AppendAnswer
-from service.auth import Scope as Role
-from service.auth import Trainer, current
+from service.api_keys import Scope as Role
+from service.auth import Trainer, admitted
 from service.database import snapshot
 from service.errors import InvalidRequestError, LedgerError, UnsupportedMediaTypeError
 from service.http import JSON, NDJSON, media_type, parse_json
 from service.ledger import Append
-from service.routes.parameters import AppendQuery, Appends, Database, PathName, require_name
+from service.routes.parameters import (
+    AppendQuery,
+    Appends,
+    Database,
+    PathName,
+    repeated,
+    require_name,
+)
 from service.schemas import LINES_MAX, STEP_MAX, STEPS_MAX, EventBatch, EventMessage
 from service.told import text_of
 
@@ -53,6 +60,7 @@ router = APIRouter(prefix="/v1/runs", tags=["events"])
     "/{run}/events",
     status_code=201,
     response_model=AppendAnswer,
+    responses=repeated(AppendAnswer),
     openapi_extra={"requestBody": _BODY},
 )
 async def append_events(
@@ -101,8 +109,7 @@ def _run_of(scope: Scope) -> str | None:
 
 async def _append(request: Request, run: str) -> Response:
     state = request.app.state
-    await current(state.keys)
-    state.keys.caller(request).require(Role.TRAINER)
+    await admitted(request, Role.TRAINER, {"run": run})
     require_name(run, "path.run")
     query = _query(request)
     body = await request.body()
@@ -111,6 +118,8 @@ async def _append(request: Request, run: str) -> Response:
         append = _read(run, query, kind, body)
     else:
         append = await run_in_threadpool(_read, run, query, kind, body)
+    if append.mode == "charge":
+        state.gate.require_admitting()
     if len(append.events) > 1:
         append = await run_in_threadpool(_prepare, state.engine, append)
     answer = await state.writer.write(append)

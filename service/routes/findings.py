@@ -8,12 +8,12 @@ from service.database import snapshot, transaction
 from service.finding_messages import NewFinding
 from service.findings import FindingAnswer, FindingPage
 from service.http import StrictRoute
-from service.routes.parameters import Database, Pages, PathName, token_of
+from service.routes.parameters import Database, Pages, PathName, repeated, token_of
 
 router = APIRouter(prefix="/v1/runs/{run}/findings", route_class=StrictRoute, tags=["runs"])
 
 
-@router.post("", status_code=201)
+@router.post("", status_code=201, responses=repeated(FindingAnswer))
 def record_finding(
     run: PathName, new: NewFinding, database: Database, _caller: Trainer, response: Response
 ) -> FindingAnswer:

@@ -4,13 +4,19 @@ from fastapi import APIRouter, Request
 from fastapi.responses import PlainTextResponse
 
 from service import problems
-from service.answers import Health
+from service.answers import Health, Ready
 from service.auth import KeyRing
-from service.database import ping
 from service.errors import NotFoundError, UnavailableError
-from service.routes.parameters import Database, PathName
+from service.readiness import Readiness, explained
+from service.routes.parameters import PathName
 
 router = APIRouter(tags=["health"])
+
+
+class Page(PlainTextResponse):
+    """A page in Markdown."""
+
+    media_type = "text/markdown"
 
 
 def _open_mode(request: Request) -> bool:
@@ -25,18 +31,21 @@ def healthz(request: Request) -> Health:
 
 
 @router.get("/readyz")
-def readyz(request: Request, database: Database) -> Health:
-    """The database answers too, and appends are taken."""
-    ping(database)
-    if not request.app.state.writer.working:
-        raise UnavailableError("The thread that appends to the ledger has stopped; restart.")
-    return Health(status="ready", open_mode=_open_mode(request))
+async def readyz(request: Request) -> Ready:
+    """Requests can be answered; if not, `checks` says what is not well."""
+    if request.app.state.draining:
+        raise UnavailableError("draining: the service was told to end; ask another one.")
+    readiness: Readiness = request.app.state.readiness
+    checks = await readiness.checks()
+    if wrong := explained(checks):
+        raise UnavailableError(f"Not ready: {wrong}.", checks=checks)
+    return Ready(status="ready", open_mode=_open_mode(request), checks=checks)
 
 
-@router.get("/problems/{slug}", response_class=PlainTextResponse)
-def problem_page(slug: PathName) -> PlainTextResponse:
+@router.get("/problems/{slug}", response_class=Page)
+def problem_page(slug: PathName) -> Page:
     """What a problem means and what to do about it."""
     text = problems.page(slug)
     if text is None:
         raise NotFoundError("There is no such problem.")
-    return PlainTextResponse(text, media_type="text/markdown; charset=utf-8")
+    return Page(text)

@@ -2,7 +2,7 @@
 
 import base64
 import binascii
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import Depends, Path, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
@@ -113,6 +113,11 @@ class AppendQuery(Parameters):
 def token_of(after: int | None) -> str | None:
     """The opaque token that continues a list after a row."""
     return None if after is None else base64.urlsafe_b64encode(str(after).encode()).decode()
+
+
+def repeated(model: Any) -> dict[int | str, dict[str, Any]]:
+    """What the OpenAPI document says of the same request sent again."""
+    return {200: {"model": model, "description": "The same request did this before"}}
 
 
 Guarantees = Annotated[GuaranteeQuery, Query()]

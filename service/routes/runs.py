@@ -18,6 +18,7 @@ from service.database import snapshot, transaction
 from service.documents import LedgerDocument
 from service.http import JSON, StrictRoute
 from service.profiles import Curve, History
+from service.reach import runs_within
 from service.readings import Question
 from service.routes.parameters import (
     Curves,
@@ -26,6 +27,7 @@ from service.routes.parameters import (
     PathName,
     RunGuarantees,
     RunPages,
+    repeated,
     token_of,
 )
 from service.schemas import Finish, NewBranch, NewRelease, NewRun
@@ -34,9 +36,10 @@ from service.tables import runs
 router = APIRouter(prefix="/v1/runs", route_class=StrictRoute, tags=["runs"])
 
 
-@router.post("", status_code=201)
-def create_run(new: NewRun, database: Database, _caller: Trainer, response: Response) -> RunAnswer:
+@router.post("", status_code=201, responses=repeated(RunAnswer))
+def create_run(new: NewRun, database: Database, caller: Trainer, response: Response) -> RunAnswer:
     """Register a run; 200 when the same request registered it before."""
+    caller.require_dataset(new.dataset)
     with snapshot(database) as connection:  # this may take time; no lock is held
         certificate = planned.certified(connection, new)
     with transaction(database) as connection:
@@ -46,13 +49,14 @@ def create_run(new: NewRun, database: Database, _caller: Trainer, response: Resp
 
 
 @router.get("")
-def list_runs(query: RunPages, database: Database, _caller: Viewer) -> RunPage:
+def list_runs(query: RunPages, database: Database, caller: Viewer) -> RunPage:
     """Runs in creation order, of a dataset or in a state if asked."""
-    wanted = select(runs)
+    wanted = select(runs).where(runs_within(caller.datasets))
     if query.state is not None:
         wanted = wanted.where(runs.c.state == query.state)
     with snapshot(database) as connection:
         if query.dataset is not None:
+            caller.require_dataset(query.dataset)
             dataset = catalog.find_dataset(connection, query.dataset)
             wanted = wanted.where(runs.c.dataset_id == dataset.id)
         rows, after = catalog.page(
@@ -69,7 +73,7 @@ def get_run(run: PathName, database: Database, _caller: Viewer) -> RunAnswer:
         return catalog.run_answer(connection, catalog.find_run(connection, run))
 
 
-@router.post("/{run}/branches", status_code=201)
+@router.post("/{run}/branches", status_code=201, responses=repeated(BranchAnswer))
 def create_branch(
     run: PathName, new: NewBranch, database: Database, _caller: Trainer, response: Response
 ) -> BranchAnswer:
@@ -89,7 +93,7 @@ def finish_run(run: PathName, end: Finish, database: Database, _caller: Trainer)
         return readings.finished_run(connection, run)
 
 
-@router.post("/{run}/releases", status_code=201)
+@router.post("/{run}/releases", status_code=201, responses=repeated(ReleaseAnswer))
 def record_release(
     run: PathName, new: NewRelease, database: Database, _caller: Trainer, response: Response
 ) -> ReleaseAnswer:

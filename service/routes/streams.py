@@ -29,10 +29,15 @@ SEQUENCE_MAX: Final = 2**63 - 1
 LAST_WORDS_SECONDS: Final = 1.0  # for a reader to take the end of its stream
 _HEADER: Final = "last-event-id"
 _LOGGER = logging.getLogger("dpledger.streams")
+_FRAME: Final = {
+    "type": "object",
+    "required": ["data"],
+    "properties": {name: {"type": "string"} for name in ("event", "id", "data")},
+}
 _DESCRIPTION: Final[dict[int | str, dict[str, Any]]] = {
     200: {
         "description": "Frames `state`, `entry` and `incident`; the guide describes them",
-        "content": {EVENT_STREAM: {"schema": {"type": "string"}}},
+        "content": {EVENT_STREAM: {"schema": _FRAME}},
     }
 }
 

@@ -17,7 +17,7 @@ from sqlalchemy import Engine, text
 from typer.testing import CliRunner, Result
 
 import accounting
-from service.auth import digest_of
+from service.api_keys import digest_of
 from service.cli import app
 from service.database import connect, transaction
 from tests.conftest import free_port

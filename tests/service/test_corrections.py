@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Engine
 
 from accounting.events import NeighboringRelation
-from service.auth import Scope, create_key
+from service.api_keys import Scope, create_key
 from service.book_rows import run_tally, tally_of
 from service.budgets import accept_of, dataset_filter
 from service.catalog import find_dataset, find_run

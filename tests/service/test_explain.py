@@ -9,7 +9,7 @@ from sqlalchemy import Engine, update
 import accounting
 from accounting.balances import balance_of
 from accounting.events import NeighboringRelation
-from service import explanations, folds, plans, prices, remedies
+from service import explanations, folds, prices, remedies
 from service.database import transaction
 from service.documents import spans_of
 from service.errors import TooExpensiveError
@@ -357,11 +357,11 @@ def test_a_remedy_that_there_is_not_says_why(api: httpx.Client) -> None:
 def test_a_remedy_that_takes_long_to_find_is_not_waited_for(
     api: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def spend(_meter: object) -> None:
+    def bisected(_fits: object) -> float:
         raise TooExpensiveError("long")
 
     start(api)
-    monkeypatch.setattr(plans.Meter, "spend", spend)
+    monkeypatch.setattr(remedies, "_bisected", bisected)
     asked = ask(api, event(0, 10**6))
     assert asked["more_noise"] == {"noise_multiplier": None, "reason": remedies.REASON_LONG}
     assert asked["fewer_steps"]["value"] > 0

@@ -11,7 +11,7 @@ from sqlalchemy import Engine, insert, select
 from sqlalchemy.exc import IntegrityError
 
 from service import webhooks
-from service.auth import Scope, create_key
+from service.api_keys import Scope, create_key
 from service.database import snapshot, transaction
 from service.tables import findings
 from tests.service.dumps import dump

@@ -3,6 +3,7 @@
 import httpx
 import pytest
 from sqlalchemy import Engine, func, select
+from sqlalchemy.exc import DBAPIError
 
 from service.acts import Act, append
 from service.adoption import adopt
@@ -138,3 +139,15 @@ def test_the_installation_has_a_log_of_its_own(engine: Engine) -> None:
     with snapshot(engine) as connection:
         assert list(connection.scalars(select(acts.c.position).order_by(acts.c.id))) == [0, 1, 2]
         assert connection.scalar(select(installation.c.log_size)) == 3
+
+
+def test_an_older_version_that_still_runs_cannot_record_beside_the_log(
+    api: httpx.Client, engine: Engine
+) -> None:
+    setup(api)
+    send(api, event(0, 1))
+    with snapshot(engine) as connection:
+        row = connection.execute(select(entries)).one()
+        older = {k: v for k, v in row._mapping.items() if k != "leaf"}
+    with pytest.raises(DBAPIError, match="leaf"), transaction(engine) as connection:
+        connection.execute(entries.insert().values(older | {"sequence": 2, "first_step": 1}))

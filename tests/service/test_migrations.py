@@ -40,7 +40,7 @@ def rebuilt(engine: Engine) -> Iterator[Engine]:
     with transaction(engine) as connection:
         connection.execute(text("DELETE FROM alembic_version"))
         metadata.drop_all(connection)
-    schema_version.upgrade(engine)
+    schema_version.upgrade(engine, new=True)
 
 
 def tables_of(engine: Engine) -> set[str]:
@@ -61,7 +61,7 @@ def test_down_and_up_again_with_data_in_the_tables(api: httpx.Client, rebuilt: E
     schema_version.downgrade(rebuilt, "base")
     assert tables_of(rebuilt) == set()
     assert schema_version.current(rebuilt) is None
-    schema_version.upgrade(rebuilt)
+    schema_version.upgrade(rebuilt, new=True)
     assert tables_of(rebuilt) == set(metadata.tables)
 
 
@@ -147,7 +147,7 @@ def test_a_database_at_an_unknown_revision_is_refused(
     with pytest.raises(StartupError, match=revision):
         create_app(Settings(database_url=database_url))
     with pytest.raises(StartupError, match="cannot be migrated"):
-        schema_version.upgrade(rebuilt)
+        schema_version.upgrade(rebuilt, new=True)
 
 
 def test_a_database_without_a_schema_is_refused(rebuilt: Engine, database_url: str) -> None:

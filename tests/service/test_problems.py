@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import Engine
 
 from service import catalog, logs, problems
-from service.auth import Scope, create_key
+from service.api_keys import Scope, create_key
 from service.database import transaction
 from service.errors import LedgerError, UnavailableError
 from service.problems import PROBLEMS, location_of
@@ -50,6 +50,7 @@ def test_every_refusal_is_a_problem() -> None:
         "internal-error",
         "method-not-allowed",
         "body-too-large",
+        "request-timeout",
     } == set(PROBLEMS)
 
 
@@ -120,7 +121,9 @@ def test_a_database_that_does_not_answer_asks_for_another_attempt(
 
 
 def test_a_wrong_method_is_told_the_right_ones(api: httpx.Client) -> None:
-    assert api.delete("/v1/datasets/data").headers["allow"] == "GET"
+    assert api.delete("/v1/datasets/data").headers["allow"] == "GET, PATCH"
+    answer = api.get("/v1/runs/run:finish")
+    assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import Engine
 
 from accounting.filters import revision_share
-from service.auth import Scope, create_key
+from service.api_keys import Scope, create_key
 from service.database import transaction
 from tests.service.samples import BUDGET, FULL, Json, append, dataset, event, run, setup
 from tests.service.test_reservations import reserve, room

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import Engine
 
 from service import auth, frames, streams
-from service.auth import Scope, create_key, revoke_key
+from service.api_keys import Scope, create_key, revoke_key
 from service.catalog import find_dataset
 from service.database import snapshot, transaction
 from tests.service.samples import append, event, run, setup

@@ -1,0 +1,91 @@
+"""A certificate for strangers to change: the file as it is, and its content signed again."""
+
+import asyncio
+import json
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+
+from service import schema_version
+from service.app import create_app
+from service.certificates.check import verify_bytes
+from service.certificates.envelope import InvalidCertificateError, sealed
+from service.certificates.issue import Asked, issue
+from service.database import connect
+from service.errors import LedgerError
+from service.http import parse_json
+from service.settings import Settings
+from service.signing import Signer
+
+DELTA: Final = 1e-5
+
+
+@cache
+def _issued() -> tuple[bytes, Signer]:
+    """The certificate of a small run, and the key that signs it."""
+    with tempfile.TemporaryDirectory() as name:
+        url = f"sqlite:///{Path(name) / 'dpledger.db'}"
+        engine = connect(url)
+        schema_version.upgrade(engine)
+        signer = Signer.create(Path(name) / "key")
+        asyncio.run(_record(url))
+        asked = Asked(kind="run", name="run", deltas=(DELTA,), model_sha256=None)
+        raw = issue(engine, signer, asked, by="fuzz")
+        engine.dispose()
+    return raw, signer
+
+
+async def _record(url: str) -> None:
+    app = create_app(Settings(database_url=url))
+    step = {
+        "first_step": 0, "steps": 10,
+        "mechanism": {"kind": "gaussian", "noise_multiplier": 20.0},
+        "sampling": {"kind": "full"},
+    }  # fmt: skip
+    asked: list[tuple[str, Any]] = [
+        ("/v1/datasets", {"name": "data", "dataset_size": 60_000, "privacy_unit": "row",
+                          "neighboring_relation": "add_or_remove_one"}),
+        ("/v1/runs", {"name": "run", "writer": "writer-of-the-fuzzer", "dataset": "data",
+                      "delta": DELTA}),
+        ("/v1/runs/run/events", {"events": [step]}),
+    ]  # fmt: skip
+    transport = httpx.ASGITransport(app)
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=transport, base_url="http://localhost") as api,
+    ):
+        for path, body in asked:
+            (await api.post(path, json=body)).raise_for_status()
+
+
+def seeds() -> tuple[bytes, ...]:
+    """The file, and its content alone."""
+    raw, _ = _issued()
+    return raw, json.dumps(json.loads(raw)["certificate"]).encode()
+
+
+def verify(body: bytes) -> str:
+    """What is said of the bytes as a file, and as the content of one whose signature is right."""
+    raw, signer = _issued()
+    try:
+        found = verify_bytes(body)
+        if body != raw:
+            raise AssertionError("a changed certificate is verified")
+        return f"accepted {found.subject}"
+    except InvalidCertificateError as error:
+        said = str(error)
+    try:
+        content = parse_json(body)
+        again = sealed(content, signer)
+    except (LedgerError, ValueError):  # which nobody can have signed
+        return said[:40]
+    try:
+        verify_bytes(again, public_key=signer.public_key)
+    except InvalidCertificateError as error:
+        return f"signed: {str(error)[:40]}"
+    if again != raw:
+        raise AssertionError("a changed content is verified")
+    return "accepted, signed again"

@@ -1,0 +1,1 @@
+"""Certificates: facts, what follows from them and a signature, for who trusts nobody."""

@@ -1,0 +1,164 @@
+"""Issuing a certificate: facts, what follows from them, a leaf in the log, a signature.
+
+What was certified is told in the log before anybody holds it. The same certificate asked for again
+is not told again.
+"""
+
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy
+import scipy
+from sqlalchemy import Connection, Engine
+
+import accounting
+from service.catalog import find_dataset, lock_dataset
+from service.certificates import acts
+from service.certificates.contents import FORMAT, Facts
+from service.certificates.envelope import digest_of, sealed
+from service.certificates.statements import (
+    account_of,
+    advisories_stated,
+    standing_of,
+    statements_of,
+    theorems_of,
+)
+from service.certificates.subjects import facts_of_dataset, facts_of_run
+from service.checkpoints import Heads
+from service.database import snapshot, transaction
+from service.effort import SECONDS_MAX, Effort
+from service.errors import UnavailableError
+from service.merkle import inclusion_path
+from service.proofs import required
+from service.signing import Signer
+from service.suspension import standing_of as ledger_standing
+from service.trees import Tree
+
+DELTAS: Final = (1e-4, 1e-5, 1e-6, 1e-8)  # beside the subject's own
+_READERS: Final = {"run": facts_of_run, "dataset": facts_of_dataset}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """Which certificate is wanted."""
+
+    kind: str  # run or dataset
+    name: str
+    deltas: tuple[float, ...] = ()  # none for the subject's own and DELTAS
+    model_sha256: str | None = None
+
+
+def issue(
+    engine: Engine,
+    signer: Signer | None,
+    asked: Asked,
+    *,
+    by: str,
+    allowed: Callable[[str], None] = lambda _dataset: None,
+) -> bytes:
+    """The file of a certificate.
+
+    Args:
+        engine: of the database.
+        signer: signs it.
+        asked: which.
+        by: the key's name.
+        allowed: refuses a dataset whose facts the caller may not see.
+
+    Raises:
+        NotFoundError: there is no such subject, or the caller may not see all of it.
+        TooExpensiveError: it would take too long or too much memory.
+        UnavailableError: there is no key to sign with, or the log cannot be written.
+        LedgerSuspendedError: the ledger contradicts what it signed.
+    """
+    signer, began = required(signer), time.thread_time()
+    with snapshot(engine) as connection:
+        _require_open(connection)
+        facts, own = _READERS[asked.kind](connection, asked.name)
+    for home in facts["homes"]:
+        allowed(home["dataset"])
+    with Effort(SECONDS_MAX - (time.thread_time() - began)).limited():
+        certificate = _stated(facts, _deltas(asked, own)) | {"model_sha256": asked.model_sha256}
+    _tell(engine, facts, acts.content_of(certificate), by=by)
+    with snapshot(engine) as connection:
+        certificate |= _proved(connection, signer, certificate)
+    return sealed(certificate, signer)
+
+
+def _require_open(connection: Connection) -> None:
+    found = ledger_standing(connection)
+    if found.state != "open":
+        raise found.refusal()
+
+
+def _deltas(asked: Asked, own: float | None) -> list[float]:
+    chosen = asked.deltas or (*DELTAS, *([] if own is None else [own]))
+    return sorted(set(chosen), reverse=True)
+
+
+def _stated(facts: dict[str, Any], deltas: list[float]) -> dict[str, Any]:
+    """All that follows from facts."""
+    parsed = Facts.model_validate(facts)
+    statements = statements_of(account_of(parsed), deltas)
+    return {
+        "format": FORMAT,
+        "facts": facts,
+        "facts_sha256": digest_of(facts),
+        "statements": [one.model_dump() for one in statements],
+        "theorems": theorems_of(statements),
+        "standing": standing_of(parsed),
+        "advisories": advisories_stated(parsed),
+        "versions": versions(),
+    }
+
+
+def versions() -> dict[str, str]:
+    """What computed the numbers."""
+    return {
+        "dpledger": accounting.__version__,
+        "numpy": numpy.__version__,
+        "scipy": scipy.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def _tell(engine: Engine, facts: dict[str, Any], content: dict[str, Any], *, by: str) -> None:
+    """Append to the log what is certified, unless it is there."""
+    name = facts["dataset"]["name"]
+    with snapshot(engine) as connection:
+        row = find_dataset(connection, name)
+        if acts.find(connection, row.id, content) is not None:
+            return
+    with transaction(engine) as connection:
+        row = lock_dataset(connection, name)
+        _require_open(connection)
+        if acts.find(connection, row.id, content) is None:
+            acts.record(connection, row.id, content, facts, by)
+
+
+def _proved(connection: Connection, signer: Signer, certificate: dict[str, Any]) -> dict[str, Any]:
+    """Where the log tells of the certificate, and what was restated since."""
+    facts = certificate["facts"]
+    row = find_dataset(connection, facts["dataset"]["name"])
+    told = acts.find(connection, row.id, acts.content_of(certificate))
+    if told is None:
+        raise UnavailableError("The log was put back just now; send the same request again.")
+    part = Heads.of(connection).part(signer, row.name)
+    tree = Tree(connection, row.id, part.head.size)
+    path = inclusion_path(told.position, part.head.size, tree.subtree)
+    log = {
+        "acted_at": told.acted_at,
+        "after_sequence": told.after_sequence,
+        "by": told.by,
+        "position": told.position,
+        "path": [node.hex() for node in path],
+        "part": part.model_dump(),
+    }
+    return {
+        "issued_at": told.acted_at,
+        "log": log,
+        "restatements": acts.restatements_of(connection, row.id, facts["subject"]),
+    }

@@ -1,0 +1,162 @@
+"""Signed checkpoints: the heads of all logs at one moment, as one hash with a signature.
+
+A head says how long a log is and what its root is. The checkpoint signs the Merkle root of all
+heads, so that somebody who may see one dataset can check its head and learns of no other.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import Field
+from sqlalchemy import Connection, func, select
+
+from service.clock import now, stamp
+from service.documents import canonical
+from service.epochs import epoch_of
+from service.errors import NotFoundError
+from service.merkle import Frontier, inclusion_path, leaf_hash, tree_root, verify_inclusion
+from service.schemas import Name
+from service.signing import Signer, verified
+from service.tables import datasets, distinct_events, installation
+from service.wire import Wire
+
+FORMAT: Final = "dpledger-checkpoint/1"
+PREFIX: Final = b"dpledger checkpoint 1\n"  # a signature of a checkpoint is one of nothing else
+COUNT_MAX: Final = 2**62
+PATH_MAX: Final = 64  # hashes: of more logs than there will ever be
+
+Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Count = Annotated[int, Field(ge=0, le=COUNT_MAX)]
+Path = Annotated[list[Hash], Field(max_length=PATH_MAX)]
+_SIZES: Final = select(
+    datasets.c.id, datasets.c.name, datasets.c.log_size, datasets.c.log_frontier
+).order_by(datasets.c.id)
+_STEPS: Final = select(
+    distinct_events.c.dataset_id, func.sum(distinct_events.c.steps)
+).group_by(distinct_events.c.dataset_id)  # fmt: skip
+
+
+class Head(Wire):
+    """A log as it stands: what its leaves are, and how many steps are recorded in it."""
+
+    dataset: Name | None  # none: the installation's log
+    size: Count
+    root: Hash
+    steps: Count
+
+    def leaf(self) -> bytes:
+        """Its leaf hash in the tree of a checkpoint."""
+        return leaf_hash(canonical(self.model_dump()).encode())
+
+
+class Checkpoint(Wire):
+    """What is signed."""
+
+    format: Literal["dpledger-checkpoint/1"]
+    ledger_id: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+    epoch: Count  # how often the ledger was reconciled with what it had lost
+    logs: Count
+    root: Hash
+    issued_at: Annotated[str, Field(max_length=40)]
+
+    def message(self) -> bytes:
+        """The bytes that are signed."""
+        return PREFIX + canonical(self.model_dump()).encode()
+
+
+class SignedCheckpoint(Wire):
+    """A checkpoint and who vouches for it."""
+
+    checkpoint: Checkpoint
+    key_id: Annotated[str, Field(max_length=16)]
+    public_key: Annotated[str, Field(max_length=43)]
+    signature: Annotated[str, Field(max_length=86)]
+
+    def holds(self, public_key: str) -> bool:
+        """Whether it was signed with a key."""
+        return verified(public_key, self.checkpoint.message(), self.signature)
+
+
+class Part(SignedCheckpoint):
+    """A checkpoint with one head in it: all that somebody who sees one dataset needs."""
+
+    head: Head
+    index: Count
+    path: Path  # from the head to the checkpoint's root
+
+    def holds(self, public_key: str) -> bool:
+        """Whether the checkpoint was signed with a key, and the head is in it."""
+        path, root = [bytes.fromhex(one) for one in self.path], bytes.fromhex(self.checkpoint.root)
+        inside = verify_inclusion(self.head.leaf(), self.index, self.checkpoint.logs, path, root)
+        return inside and SignedCheckpoint.holds(self, public_key)
+
+
+class Heads:
+    """The heads of all logs as one transaction sees them, the installation's first."""
+
+    def __init__(
+        self, logs: Sequence[tuple[int | None, Head]], *, ledger_id: str, epoch: int
+    ) -> None:
+        self.in_order: Final = tuple(head for _, head in logs)
+        self.logs: Final = {head.dataset: (row, head) for row, head in logs}
+        self.ledger_id: Final = ledger_id
+        self.epoch: Final = epoch
+        self._leaves = [head.leaf() for head in self.in_order]
+
+    @classmethod
+    def of(cls, connection: Connection) -> Self:
+        """Read it."""
+        own = connection.execute(select(installation)).one()
+        steps = {dataset: int(count) for dataset, count in connection.execute(_STEPS)}
+        logs = [
+            (row.id, _head(row.name, row, steps.get(row.id, 0)))
+            for row in connection.execute(_SIZES)
+        ]
+        first = (None, _head(None, own, 0))
+        return cls([first, *logs], ledger_id=own.ledger_id, epoch=epoch_of(connection))
+
+    def signed(self, signer: Signer) -> SignedCheckpoint:
+        """The checkpoint, issued now."""
+        return SignedCheckpoint(**self._signed(signer))
+
+    def part(self, signer: Signer, dataset: str | None) -> Part:
+        """The checkpoint, issued now, with a log's head.
+
+        Raises:
+            NotFoundError: there is no such dataset.
+        """
+        for index, head in enumerate(self.in_order):
+            if head.dataset == dataset:
+                found = inclusion_path(index, len(self.in_order), self._subtree)
+                path = [node.hex() for node in found]
+                return Part(head=head, index=index, path=path, **self._signed(signer))
+        raise NotFoundError("There is no such dataset.")
+
+    def whole(self, signer: Signer) -> dict[str, Any]:
+        """The checkpoint, issued now, with every head: for a file that somebody keeps."""
+        heads = [head.model_dump() for head in self.in_order]
+        return {**self.signed(signer).model_dump(), "heads": heads}
+
+    def _signed(self, signer: Signer) -> dict[str, Any]:
+        checkpoint = Checkpoint(
+            format=FORMAT,
+            ledger_id=self.ledger_id,
+            epoch=self.epoch,
+            logs=len(self.in_order),
+            root=tree_root(self._leaves).hex(),
+            issued_at=stamp(now()),
+        )
+        return {
+            "checkpoint": checkpoint,
+            "key_id": signer.key_id,
+            "public_key": signer.public_key,
+            "signature": signer.sign(checkpoint.message()),
+        }
+
+    def _subtree(self, begin: int, end: int) -> bytes:
+        return tree_root(self._leaves[begin:end])
+
+
+def _head(dataset: str | None, row: Any, steps: int) -> Head:
+    root = Frontier.from_bytes(row.log_size, row.log_frontier or b"").root()
+    return Head(dataset=dataset, size=row.log_size, root=root.hex(), steps=steps)

@@ -1,0 +1,151 @@
+"""The command verify: whether a ledger, or a certificate, is what was recorded."""
+
+import json
+import sqlite3
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import psycopg
+import typer
+from sqlalchemy import Engine, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError
+
+from service.commands.opening import engine_of, failed, failed_to_start
+from service.errors import LedgerError, StartupError
+
+if TYPE_CHECKING:
+    from service.verification.kept import Kept
+    from service.verification.report import Report
+
+SHOWN: Final = 10  # broken places, without --json
+_DRIVERS: Final = (sqlite3.Error, psycopg.Error, DBAPIError)
+
+
+def verify(
+    target: Annotated[
+        str, typer.Argument(help="sqlite:///FILE, postgresql://... or a certificate's file")
+    ],
+    witness: Annotated[
+        Path | None, typer.Option(help="a witness file: every leaf is held against it")
+    ] = None,
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="a saved checkpoint: the logs must continue it")
+    ] = None,
+    public_key: Annotated[
+        str | None, typer.Option("--public-key", help="that must have signed what was kept")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="everything found, as JSON")] = False,
+) -> None:
+    """Check a ledger, row by row, or a certificate, and name the first thing that is broken.
+
+    Nothing is written. Exit status 1 if something is broken, 2 if it cannot be read.
+    """
+    if "://" in target:
+        _database(target, _kept(witness, checkpoint, public_key), as_json=as_json)
+    elif witness is not None or checkpoint is not None:
+        raise failed("--witness and --checkpoint are held against a database, not a file.")
+    else:
+        _certificate(Path(target), public_key, as_json=as_json)
+
+
+def _kept(witness: Path | None, checkpoint: Path | None, public_key: str | None) -> "Kept":
+    from service.verification.kept import Kept
+    from service.verification.kept_files import KeptError, of_checkpoints, of_witness, together
+
+    try:
+        seen = of_witness(witness, public_key) if witness else Kept()
+        return together(seen, of_checkpoints(checkpoint, public_key) if checkpoint else Kept())
+    except KeptError as error:
+        raise failed(str(error)) from None
+
+
+def _database(url: str, kept: "Kept", *, as_json: bool) -> None:
+    from service import schema_version
+    from service.database import snapshot
+    from service.verification.ledger import verify
+
+    engine = _engine(url)
+    try:
+        schema_version.require_current(engine)
+        with snapshot(engine) as connection:
+            report = verify(connection, kept)
+    except _DRIVERS as error:
+        raise failed(f"The database cannot be read: {' '.join(str(error).split())}") from None
+    except (StartupError, LedgerError) as error:
+        raise failed_to_start(error) from None
+    finally:
+        engine.dispose()
+    if as_json:
+        typer.echo(json.dumps(_record(report, kept), indent=2))
+    else:
+        _show(report, kept)
+    if report.first is not None:
+        raise typer.Exit(1)
+
+
+def _engine(url: str) -> Engine:
+    """An engine of a database that is there: SQLite would begin one."""
+    try:
+        address = make_url(url)
+    except ArgumentError:
+        raise failed("TARGET: sqlite:///FILE, postgresql://... or a certificate's file.") from None
+    sqlite = address.get_backend_name() == "sqlite" and address.database
+    if sqlite and not Path(sqlite).is_file():
+        raise failed(f"{sqlite}: there is no such file.")
+    engine: Engine = engine_of(url)
+    return engine
+
+
+def _record(report: "Report", kept: "Kept") -> dict[str, Any]:
+    return {
+        "sound": report.first is None,
+        "checked": dict(report.checked),
+        "held_against": sorted(_sources(kept)),
+        "broken": [one.record() for one in report.broken],
+        "broken_total": report.total,
+        "notes": report.notes,
+    }
+
+
+def _sources(kept: "Kept") -> set[str]:
+    named = {head.source for log in kept.logs.values() for head in log.heads}
+    return named | {log.source for log in kept.logs.values() if log.size}
+
+
+def _show(report: "Report", kept: "Kept") -> None:
+    counts = ", ".join(f"{count:,} {what}" for what, count in report.checked.items() if count)
+    typer.echo(f"checked: {counts or 'an empty ledger'}")
+    against = ", ".join(sorted(_sources(kept)))
+    typer.echo(f"held against: {against or 'itself alone; give --witness or --checkpoint'}")
+    for note in report.notes:
+        typer.echo(f"note: {note}")
+    found = report.broken
+    for one in found[:SHOWN]:
+        typer.echo(f"broken: {one.text}")
+    if report.total > len(found[:SHOWN]):
+        typer.echo(f"and {report.total - len(found[:SHOWN]):,} more; --json lists them")
+    if not found:
+        typer.echo("nothing is broken")
+
+
+def _certificate(path: Path, public_key: str | None, *, as_json: bool) -> None:
+    from service.certificates.check import verify_file
+    from service.certificates.envelope import InvalidCertificateError
+
+    try:
+        found = verify_file(path, public_key=public_key)
+    except OSError as error:
+        raise failed(f"{path}: {error.strerror}") from None
+    except InvalidCertificateError as error:
+        raise failed(f"broken: {path}: {error}", code=1) from None
+    if as_json:
+        kept = ("subject", "key_id", "pinned", "checks", "notes")
+        shown = {name: getattr(found, name) for name in kept}
+        typer.echo(json.dumps({"sound": True, **shown}, indent=2))
+        return
+    typer.echo(f"certificate of {found.subject}, signed by key {found.key_id}")
+    for line in found.checks:
+        typer.echo(f"checked: {line}")
+    for line in found.notes:
+        typer.echo(f"note: {line}")
+    typer.echo("nothing is broken")

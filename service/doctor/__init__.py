@@ -1,0 +1,1 @@
+"""What an operator would look at, looked at by one command."""

@@ -1,0 +1,52 @@
+"""All that is looked at, in order: what later findings need comes first."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from sqlalchemy import Engine
+from sqlalchemy.exc import SQLAlchemyError
+
+from service.database import connect, sqlite_path
+from service.doctor.finding import Finding, fail, ok
+from service.doctor.ledger import ledger
+from service.doctor.machine import dependencies, ledger_file, newest_backup, secrets, versions
+from service.errors import LedgerError, StartupError
+from service.settings import Settings
+
+_REMEDY: Final = "start it, or correct DPLEDGER_DATABASE_URL"
+
+
+def examine(settings: Settings, *, backups: Path | None = None) -> list[Finding]:
+    """Look at everything; what cannot be looked at is a finding, too."""
+    found = [ok("settings", "readable"), *versions(), *dependencies(), *secrets(settings)]
+    found += _database(settings)
+    if backups is not None:
+        found.append(newest_backup(backups))
+    return found
+
+
+def _database(settings: Settings) -> Iterator[Finding]:
+    try:
+        engine = connect(
+            settings.database_address, busy_timeout_seconds=settings.busy_timeout_seconds
+        )
+    except (StartupError, OSError) as error:
+        yield fail("database", str(error), _REMEDY)
+        return
+    try:
+        yield from _opened(engine, settings)
+    except (StartupError, LedgerError, SQLAlchemyError) as error:
+        words = " ".join(str(getattr(error.__cause__, "orig", error)).split())
+        yield fail("database", words, _REMEDY)
+    finally:
+        engine.dispose()
+
+
+def _opened(engine: Engine, settings: Settings) -> Iterator[Finding]:
+    path = sqlite_path(engine)
+    if path is not None:
+        yield from ledger_file(path)
+        if not path.is_file():
+            return  # to look further would make it
+    yield from ledger(engine, settings)

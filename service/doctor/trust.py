@@ -1,0 +1,58 @@
+"""What others check the ledger by: the key that signs, and the witness."""
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+from service.clock import stamp, utc
+from service.doctor.finding import Finding, fail, ok, warn
+from service.doctor.machine import secret
+from service.errors import StartupError
+from service.settings import Settings
+from service.signing import Signer
+from service.witness import WitnessError, read_witness
+
+LATE: Final = 5  # times that a witness may have missed its turn
+_CREATE: Final = "run `dpledger signing-key create FILE` and set DPLEDGER_SIGNING_KEY_FILE"
+_BEHIND: Final = "see its disk, and what the service says of it in its log"
+
+
+def trust(settings: Settings, newest: datetime | None) -> Iterator[Finding]:
+    """Look at the signing key and, where there is one, at the witness.
+
+    Args:
+        settings: that name them.
+        newest: when the ledger was written to last.
+    """
+    path, public_key = settings.signing_key_path, None
+    if path is None:
+        yield warn("signing_key", "none: checkpoints and certificates are refused", _CREATE)
+    elif not path.exists() and settings.signing_key_file is None:
+        yield ok("signing_key", f"{path} is made when the service is started first")
+    else:
+        yield secret("signing_key", path)
+        try:
+            public_key = Signer.load(path).public_key
+        except StartupError as error:
+            yield fail("signing_key_content", str(error), _CREATE)
+    if settings.witness_file is not None:
+        late = LATE * timedelta(seconds=settings.witness_seconds)
+        yield _witness(settings.witness_file, public_key, newest, late)
+
+
+def _witness(
+    path: Path, public_key: str | None, newest: datetime | None, late: timedelta
+) -> Finding:
+    try:
+        seen = read_witness(path, public_key)
+    except (OSError, WitnessError) as error:
+        remedy = "look at its disk; the service says in its log why it does not follow"
+        return fail("witness", f"{path}: {error}", remedy)
+    if seen.signed is None:
+        return fail("witness", f"{path} has seen nothing", "is the service running?")
+    last = utc(datetime.fromisoformat(seen.signed.checkpoint.issued_at))
+    said = f"{path} has seen the ledger of {stamp(last)}"
+    if newest is not None and newest - last > late:
+        return fail("witness", f"{said}; the newest row is of {stamp(newest)}", _BEHIND)
+    return ok("witness", said)

@@ -1,0 +1,40 @@
+"""Rates: how many requests a key may send. Each process counts those that it answers itself."""
+
+import math
+import time
+from collections.abc import Callable
+from typing import Final
+
+from service.errors import TooManyRequestsError
+
+RATE_MIN: Final = 0.001  # requests a second; a refused sender waits twenty minutes at most
+RATE_MAX: Final = 1e6
+BURST_SECONDS: Final = 1.0  # what a key saved up: a second's worth, but one request at least
+
+ROUNDING_SECONDS: Final = 1e-6  # moments are added up; nobody is refused for their last digits
+
+
+class Bucket:
+    """A token bucket, kept as the one moment at which it will be full again."""
+
+    __slots__ = ("_clock", "_full_at", "_interval", "_slack", "rate")
+
+    def __init__(self, rate: float, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.rate = rate
+        self._interval = 1.0 / rate
+        self._slack = max(0.0, BURST_SECONDS - self._interval) + ROUNDING_SECONDS
+        self._clock = clock
+        self._full_at = -math.inf
+
+    def take(self) -> None:
+        """Take a token.
+
+        Raises:
+            TooManyRequestsError: there is none; nothing was taken.
+        """
+        present = self._clock()
+        full_at = max(self._full_at, present)
+        wait = full_at - present - self._slack
+        if wait > 0:
+            raise TooManyRequestsError(max(1, math.ceil(wait)))
+        self._full_at = full_at + self._interval

@@ -1,0 +1,78 @@
+"""Whether requests can be answered: each part is looked at by itself."""
+
+import json
+from collections.abc import Callable
+from enum import StrEnum
+from functools import lru_cache
+from typing import Final
+
+from sqlalchemy import Engine, select
+
+from service import schema_version
+from service.database import snapshot
+from service.errors import DamagedError, UnavailableError
+from service.looks import Look
+from service.tables import installation
+
+Checks = dict[str, str]
+OK: Final = "ok"
+DAMAGED: Final = "damaged"
+SILENT: Final = "unavailable"
+UNKNOWN: Final = "unknown"  # until the database answers
+OTHER: Final = "another revision"
+RECOVERING: Final = "recovering"  # facts are recorded again: requests can be answered
+STOPPED: Final = "stopped"
+_WELL: Final = frozenset({OK, RECOVERING})
+
+
+class Part(StrEnum):
+    """What must be well."""
+
+    DATABASE = "database"  # it answers, and is to be trusted
+    MIGRATIONS = "migrations"  # the schema is that of this version
+    LOG = "log"  # the tamper-evident log goes on where it was left
+    WRITER = "writer"  # the thread that appends is there
+
+
+@lru_cache(maxsize=1)
+def _head() -> str:
+    return schema_version.head()
+
+
+class Readiness:
+    """Looks once for all who ask at the same time, and answers even where the database does not."""
+
+    def __init__(self, engine: Engine, *, writing: Callable[[], bool]) -> None:
+        self._engine = engine
+        self._writing = writing
+        self._looks = Look(engine, self._look)
+
+    async def checks(self) -> Checks:
+        """What each part is, `ok` where it is well."""
+        try:
+            found = await self._looks.take()
+        except UnavailableError:
+            found = _unanswered(SILENT)
+        return found | {Part.WRITER: OK if self._writing() else STOPPED}
+
+    def _look(self) -> Checks:
+        try:
+            with snapshot(self._engine) as connection:
+                if schema_version.revision_of(connection) != _head():
+                    return {Part.DATABASE: OK, Part.MIGRATIONS: OTHER, Part.LOG: UNKNOWN}
+                suspended = connection.scalar(select(installation.c.suspended))
+        except DamagedError:
+            return _unanswered(DAMAGED)
+        except UnavailableError:
+            return _unanswered(SILENT)
+        log = OK if suspended is None else str(json.loads(suspended)["state"])
+        return {Part.DATABASE: OK, Part.MIGRATIONS: OK, Part.LOG: log}
+
+
+def _unanswered(database: str) -> Checks:
+    return {Part.DATABASE: database, Part.MIGRATIONS: UNKNOWN, Part.LOG: UNKNOWN}
+
+
+def explained(checks: Checks) -> str:
+    """What is not well, for people; nothing where all is."""
+    return "; ".join(f"{part}: {found}" for part, found in checks.items() if found not in _WELL)

@@ -1,0 +1,73 @@
+"""Certificates: what was spent, signed, for who trusts nobody."""
+
+from typing import Annotated, Any, Final, Literal
+
+from fastapi import APIRouter, Query, Request, Response
+from pydantic import Field
+
+from service.auth import Caller, Viewer
+from service.certificates.contents import DELTAS_MAX, Digest, Envelope
+from service.certificates.issue import Asked, issue
+from service.certificates.page import POLICY, page_of
+from service.http import JSON, StrictRoute
+from service.routes.parameters import Database, Parameters, PathName
+from service.wire import Delta
+
+router = APIRouter(prefix="/v1", route_class=StrictRoute, tags=["certificates"])
+HTML: Final = "text/html"
+_BOTH: Final[dict[int | str, dict[str, Any]]] = {
+    200: {"content": {HTML: {"schema": {"type": "string"}}}}
+}
+
+
+class CertificateQuery(Parameters):
+    """At which deltas, of which model, and as what."""
+
+    delta: list[Delta] = Field(default=[], max_length=DELTAS_MAX)
+    model_sha256: Digest | None = None
+    format: Literal["json", "html"] | None = None
+
+
+Certificates = Annotated[CertificateQuery, Query()]
+
+
+@router.get("/runs/{run}/certificate", response_model=Envelope, responses=_BOTH)
+def certify_run(
+    run: PathName, query: Certificates, request: Request, database: Database, caller: Viewer
+) -> Response:
+    """What a run has spent, with everything it follows from, signed."""
+    return _issued("run", run, query, request, database, caller)
+
+
+@router.get("/datasets/{dataset}/certificate", response_model=Envelope, responses=_BOTH)
+def certify_dataset(
+    dataset: PathName, query: Certificates, request: Request, database: Database, caller: Viewer
+) -> Response:
+    """What all runs of a dataset have spent, with everything it follows from, signed."""
+    return _issued("dataset", dataset, query, request, database, caller)
+
+
+def _issued(
+    kind: str,
+    name: str,
+    query: CertificateQuery,
+    request: Request,
+    database: Database,
+    caller: Caller,
+) -> Response:
+    asked = Asked(kind=kind, name=name, deltas=tuple(query.delta), model_sha256=query.model_sha256)
+    raw = issue(
+        database,
+        request.app.state.signer,
+        asked,
+        by=caller.name,
+        allowed=caller.require_dataset,
+    )
+    if query.format == "html" or (query.format is None and _prefers_html(request)):
+        return Response(page_of(raw), media_type=HTML, headers={"Content-Security-Policy": POLICY})
+    return Response(raw, media_type=JSON)
+
+
+def _prefers_html(request: Request) -> bool:
+    """A browser asks for pages first; everybody else gets what is signed."""
+    return request.headers.get("accept", "").partition(",")[0].partition(";")[0].strip() == HTML

@@ -1,0 +1,118 @@
+"""The tamper-evident log: signed checkpoints, proofs, and what follows a contradiction."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from pydantic import Field
+
+from service import proofs, suspension
+from service.auth import Admin, Viewer
+from service.checkpoints import COUNT_MAX, Heads, Part, SignedCheckpoint
+from service.database import snapshot, transaction
+from service.http import StrictRoute
+from service.proofs import ComparisonAnswer, ConsistencyAnswer, InclusionAnswer, LogAnswer
+from service.routes.parameters import Database, Parameters, PathName
+from service.suspension import Reconciled, Recovered, StandingAnswer
+
+router = APIRouter(prefix="/v1", route_class=StrictRoute, tags=["log"])
+Size = Annotated[int | None, Field(ge=0, le=COUNT_MAX)]
+
+
+class InclusionQuery(Parameters):
+    """Which leaf, and in the log of which size; the present one by default."""
+
+    sequence: Annotated[int | None, Field(ge=1, le=COUNT_MAX)] = None
+    position: Size = None
+    size: Size = None
+
+
+class ConsistencyQuery(Parameters):
+    """The log of which size begins with that of which other one."""
+
+    first: Annotated[int, Field(ge=0, le=COUNT_MAX)]
+    second: Size = None
+
+
+@router.get("/checkpoint")
+def get_checkpoint(request: Request, database: Database, _caller: Viewer) -> SignedCheckpoint:
+    """The signed checkpoint of all logs as they are now."""
+    signer = proofs.required(request.app.state.signer)
+    with snapshot(database) as connection:
+        return Heads.of(connection).signed(signer)
+
+
+@router.get("/datasets/{dataset}/checkpoint")
+def get_part(dataset: PathName, request: Request, database: Database, _caller: Viewer) -> Part:
+    """The signed checkpoint with the dataset's head and the path from it to what was signed."""
+    signer = proofs.required(request.app.state.signer)
+    with snapshot(database) as connection:
+        return Heads.of(connection).part(signer, dataset)
+
+
+@router.post("/datasets/{dataset}/checkpoint:compare")
+def compare_checkpoint(
+    dataset: PathName, kept: Part, request: Request, database: Database, caller: Viewer
+) -> ComparisonAnswer:
+    """Whether the log continues a checkpoint that was kept; if not, the ledger is suspended."""
+    proofs.require_of(kept, dataset)
+    state = request.app.state
+    return proofs.compare(database, state.signer, kept, by=caller.name, suspended=state.gate.forget)
+
+
+@router.get("/datasets/{dataset}/log")
+def get_log(dataset: PathName, database: Database, _caller: Viewer) -> LogAnswer:
+    """How long the dataset's log is, and its root."""
+    with snapshot(database) as connection:
+        return proofs.log_answer(connection, dataset)
+
+
+@router.get("/datasets/{dataset}/log/inclusion")
+def get_inclusion(
+    dataset: PathName,
+    query: Annotated[InclusionQuery, Query()],
+    database: Database,
+    _caller: Viewer,
+) -> InclusionAnswer:
+    """The proof that an entry, or the leaf at a position, is in the log."""
+    with snapshot(database) as connection:
+        return proofs.inclusion(connection, dataset, **query.model_dump())
+
+
+@router.get("/datasets/{dataset}/log/consistency")
+def get_consistency(
+    dataset: PathName,
+    query: Annotated[ConsistencyQuery, Query()],
+    database: Database,
+    _caller: Viewer,
+) -> ConsistencyAnswer:
+    """The proof that the log only grew from one size to another."""
+    with snapshot(database) as connection:
+        return proofs.consistency(connection, dataset, **query.model_dump())
+
+
+@router.get("/log")
+def get_standing(database: Database, caller: Viewer) -> StandingAnswer:
+    """Whether the ledger takes what is written to it; if not, what it has lost."""
+    return suspension.answer_of(suspension.standing(database), within=caller.datasets)
+
+
+@router.post("/log:recover")
+def recover(
+    given: Recovered, request: Request, database: Database, caller: Admin
+) -> StandingAnswer:
+    """Open a suspended ledger for what it has lost: facts are recorded, nothing is admitted."""
+    with transaction(database) as connection:
+        found = suspension.recover(connection, reason=given.reason, by=caller.name)
+    request.app.state.gate.forget()
+    return suspension.answer_of(found)
+
+
+@router.post("/log:reconcile")
+def reconcile(
+    given: Reconciled, request: Request, database: Database, caller: Admin
+) -> StandingAnswer:
+    """Declare a ledger whole that has again what it had lost; a new epoch begins."""
+    with transaction(database) as connection:
+        found = suspension.reconcile(connection, given, by=caller.name)
+    request.app.state.gate.forget()
+    return suspension.answer_of(found)

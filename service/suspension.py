@@ -1,0 +1,268 @@
+"""Suspension: nothing is written while the ledger contradicts what it has signed.
+
+A head that this service signed and that no log continues shows that the database was put back to
+an earlier state, or changed. Then writing is refused, until an admin opens the ledger to receive
+again what it has lost (recovering: facts are recorded, nothing is admitted against a budget), and
+declares it whole (reconciled: a new epoch begins). Steps that were signed must be recorded again.
+"""
+
+import json
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, Literal
+
+from pydantic import Field
+from sqlalchemy import Connection, Engine, func, select, update
+
+from service.acts import Act, append
+from service.answers import Answer
+from service.checkpoints import Count, Head, Heads
+from service.clock import now, stamp, utc
+from service.comparison import Contradicted, contradicted
+from service.database import snapshot, transaction
+from service.documents import canonical
+from service.epochs import RECONCILED, epoch_of
+from service.errors import ConflictError, LedgerSuspendedError
+from service.incidents import Incident, Kind, record
+from service.schemas import Name, Text
+from service.tables import datasets, distinct_events, installation
+from service.wire import Wire
+
+LOGS_MAX: Final = 1000  # named in one request
+State = Literal["open", "suspended", "recovering"]
+_LOGGER = logging.getLogger("dpledger.suspension")
+_DATASETS: Final = select(datasets.c.id, datasets.c.name, datasets.c.head_sequence)
+_INSTALLATION: Final = select(installation).with_for_update()
+_STEPS: Final = (
+    select(datasets.c.name, func.sum(distinct_events.c.steps))
+    .join(datasets, datasets.c.id == distinct_events.c.dataset_id)
+    .group_by(datasets.c.name)
+)
+
+
+class Recovered(Wire):
+    """Why a suspended ledger is opened for what it has lost."""
+
+    reason: Text
+
+
+class Reconciled(Wire):
+    """Why a ledger is whole again."""
+
+    reason: Text
+    # Of datasets, how many of the steps that were signed never ran, by attestation.
+    not_taken: dict[Name, Count] = Field(default_factory=dict, max_length=LOGS_MAX)
+
+
+class LostAnswer(Answer):
+    """A head that was signed and that no log continues."""
+
+    dataset: str | None  # none: the installation's log
+    size: int
+    root: str
+    steps: int  # that were recorded then
+    recorded_steps: int  # that are now
+    missing_steps: int
+
+
+class StandingAnswer(Answer):
+    """Whether the ledger takes what is written to it; if not, what it has lost."""
+
+    state: State
+    reason: str | None
+    since: str | None
+    lost: list[LostAnswer]
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A head that was signed and that no log continues."""
+
+    head: Head
+    recorded: int  # steps in its dataset now
+
+    @property
+    def missing_steps(self) -> int:
+        """How many steps were signed and are not recorded now."""
+        return max(0, self.head.steps - self.recorded)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Whether the ledger takes what is written to it."""
+
+    state: State
+    reason: str | None = None
+    since: datetime | None = None
+    lost: tuple[Lost, ...] = ()
+
+    def refusal(self, reason: str = "") -> LedgerSuspendedError:
+        """What a writer is told; the reason may name a dataset that the key does not reach."""
+        does = (
+            "is being reconciled, and records what it had lost, but admits nothing yet"
+            if self.state == "recovering"
+            else "contradicts what it signed, so that nothing is written"
+        )
+        return LedgerSuspendedError(f"The ledger {does}. {reason}".rstrip(), state=self.state)
+
+
+def standing(engine: Engine) -> Standing:
+    """Where the ledger stands."""
+    with snapshot(engine) as connection:
+        return standing_of(connection)
+
+
+def standing_of(connection: Connection) -> Standing:
+    """Where the ledger stands, in a transaction."""
+    row = connection.execute(select(installation)).one()
+    if row.suspended is None:
+        return Standing("open")
+    told = json.loads(row.suspended)
+    heads = [Head.model_validate(one) for one in told["lost"]]
+    steps = {name: int(count) for name, count in connection.execute(_STEPS)}
+    lost = tuple(Lost(head, steps.get(head.dataset or "", 0)) for head in heads)
+    return Standing(told["state"], told["reason"], utc(row.suspended_at), lost)
+
+
+def suspend(engine: Engine, heads: Sequence[Head], *, epoch: int, by: str) -> Standing:
+    """Refuse to write from here on, if some of these signed heads are indeed contradicted.
+
+    Args:
+        engine: of the database.
+        heads: that were signed by this service; who calls has checked that.
+        epoch: in which they were.
+        by: the key's name of who showed them, or "witness".
+    """
+    with transaction(engine) as connection:
+        _lock(connection, {head.dataset for head in heads})
+        found = contradicted(connection, Heads.of(connection), heads, epoch=epoch)
+        if found:
+            _suspend(connection, found, epoch=epoch, by=by)
+        return standing_of(connection)
+
+
+def _lock(connection: Connection, names: set[str | None]) -> None:
+    """Datasets in the order of their ids, then the installation: as everybody locks."""
+    wanted = [name for name in names if name is not None]
+    query = _DATASETS.where(datasets.c.name.in_(wanted)).order_by(datasets.c.id)
+    connection.execute(query.with_for_update()).all()
+    connection.execute(_INSTALLATION).all()
+
+
+def _suspend(connection: Connection, found: Sequence[Contradicted], *, epoch: int, by: str) -> None:
+    row = connection.execute(select(installation)).one()
+    told: dict[str, Any] = {"state": "suspended", "epoch": 0, "lost": [], "reason": found[0].reason}
+    told |= json.loads(row.suspended or "{}")
+    told["epoch"] = max(told["epoch"], epoch)
+    longest = {one["dataset"]: one for one in told["lost"]}
+    for one in found:
+        known = longest.get(one.head.dataset)
+        here = one.head.model_dump()
+        if known is not None:  # of two branches that were lost, one may have more leaves, one steps
+            here = max(known, here, key=lambda each: each["size"]) | {
+                "steps": max(known["steps"], here["steps"])
+            }
+        longest[one.head.dataset] = here
+    told["lost"] = list(longest.values())
+    values = {"suspended": canonical(told), "suspended_at": row.suspended_at or now()}
+    connection.execute(update(installation).values(values))
+    if row.suspended is None:
+        _tell(connection, found, by=by)
+
+
+def _tell(connection: Connection, found: Sequence[Contradicted], *, by: str) -> None:
+    """Say it in the installation's log, in the service's, and to whoever hears of incidents."""
+    content = {"reason": found[0].reason, "lost": [one.head.model_dump() for one in found]}
+    append(connection, None, [Act("suspended", content, by)])
+    _LOGGER.error("ledger suspended", extra={"reason": found[0].reason, "shown_by": by})
+    for one in found:
+        query = _DATASETS.where(datasets.c.name == one.head.dataset)
+        for row in connection.execute(query):
+            detail = {"dataset": row.name, "reason": one.reason}
+            record(
+                connection,
+                [
+                    Incident(
+                        dataset_id=row.id,
+                        kind=Kind.LEDGER_SUSPENDED,
+                        sequence=row.head_sequence,
+                        detail=detail,
+                    )
+                ],
+            )
+
+
+def recover(connection: Connection, *, reason: str, by: str | None) -> Standing:
+    """Open a suspended ledger for what it has lost: facts are recorded, nothing is admitted.
+
+    Raises:
+        ConflictError: it is not suspended.
+    """
+    told = _told(connection)
+    if told["state"] != "recovering":
+        told["state"] = "recovering"
+        connection.execute(update(installation).values(suspended=canonical(told)))
+        append(connection, None, [Act("recovering", {"reason": reason}, by)])
+    return standing_of(connection)
+
+
+def reconcile(connection: Connection, given: Reconciled, *, by: str | None) -> Standing:
+    """Declare a ledger whole that has what it had lost; a new epoch begins.
+
+    Raises:
+        ConflictError: it is not suspended; or steps that were signed are not recorded.
+    """
+    told = _told(connection)
+    lost = standing_of(connection).lost
+    missing = {
+        str(one.head.dataset): one.missing_steps
+        for one in lost
+        if one.missing_steps > given.not_taken.get(str(one.head.dataset), 0)
+    }
+    if missing:
+        text = ", ".join(f"{steps} of dataset {name}" for name, steps in sorted(missing.items()))
+        raise ConflictError(
+            f"Steps that were signed are not recorded: {text}. Send the spools that hold them.",
+            missing_steps=missing,
+        )
+    content = {
+        "reason": given.reason,
+        "epoch": max(told["epoch"], epoch_of(connection)) + 1,
+        "abandoned": told["lost"],
+        "not_taken": given.not_taken,
+    }
+    append(connection, None, [Act(RECONCILED, content, by)])
+    connection.execute(update(installation).values(suspended=None, suspended_at=None))
+    _LOGGER.warning("ledger reconciled", extra={"reason": given.reason, "key": by})
+    return Standing("open")
+
+
+def _told(connection: Connection) -> dict[str, Any]:
+    row = connection.execute(_INSTALLATION).one()
+    if row.suspended is None:
+        raise ConflictError("The ledger is not suspended.")
+    told: dict[str, Any] = json.loads(row.suspended)
+    return told
+
+
+def answer_of(found: Standing, *, within: frozenset[str] | None = None) -> StandingAnswer:
+    """A standing as it is told to a key that reaches these datasets, or all."""
+    return StandingAnswer(
+        state=found.state,
+        reason=found.reason if within is None else None,
+        since=None if found.since is None else stamp(found.since),
+        lost=[
+            LostAnswer(
+                dataset=one.head.dataset,
+                size=one.head.size,
+                root=one.head.root,
+                steps=one.head.steps,
+                recorded_steps=one.recorded,
+                missing_steps=one.missing_steps,
+            )
+            for one in found.lost
+            if within is None or one.head.dataset in within
+        ],
+    )

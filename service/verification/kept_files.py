@@ -1,0 +1,105 @@
+"""What was kept, from its files: a witness, or checkpoints that somebody saved."""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from service.checkpoints import Part
+from service.verification.kept import Head, Kept, KeptLog
+from service.witness import WitnessError, read_witness
+
+BYTES_MAX: Final = 64 * 1024 * 1024  # of a file of checkpoints
+
+
+class KeptError(Exception):
+    """What was kept cannot be believed; the text says why."""
+
+
+def of_witness(path: Path, public_key: str | None) -> Kept:
+    """All leaves that a witness saw.
+
+    Raises:
+        KeptError: it cannot be read or believed.
+    """
+    try:
+        found = read_witness(path, public_key)
+        if found.signed is None:
+            raise KeptError(f"{path}: it has seen nothing yet.")
+        logs = {
+            name: KeptLog(
+                leaves=b"".join(found.leaves(name)),
+                heads=(Head(head.size, bytes.fromhex(head.root), "the witness", found.epoch),),
+            )
+            for name, head in found.heads.items()
+        }
+    except OSError as error:
+        raise KeptError(f"{path}: {error.strerror}") from None
+    except WitnessError as error:
+        raise KeptError(str(error)) from None
+    return Kept(logs, found.signed.checkpoint.ledger_id)
+
+
+def of_checkpoints(path: Path, public_key: str | None) -> Kept:
+    """The heads in saved checkpoints: one JSON object, or one a line.
+
+    Raises:
+        KeptError: one cannot be read or believed, or they are of different ledgers.
+    """
+    heads: dict[str | None, list[Head]] = defaultdict(list)
+    ledgers: set[str] = set()
+    for part in _parts(path):
+        signed, head = part.checkpoint, part.head
+        if not part.holds(part.public_key if public_key is None else public_key):
+            raise KeptError(f"{path}: a checkpoint was not signed with the key, or not so.")
+        source = f"the checkpoint of {signed.issued_at}"
+        root = bytes.fromhex(head.root)
+        heads[head.dataset].append(Head(head.size, root, source, signed.epoch))
+        ledgers.add(signed.ledger_id)
+    if len(ledgers) != 1:
+        raise KeptError(f"{path}: it is of no ledger, or of several.")
+    logs = {name: KeptLog(heads=tuple(sorted(found))) for name, found in heads.items()}
+    return Kept(logs, ledgers.pop())
+
+
+def _parts(path: Path) -> Iterator[Part]:
+    try:
+        with path.open("rb") as file:
+            data = file.read(BYTES_MAX + 1)
+    except OSError as error:
+        raise KeptError(f"{path}: {error.strerror}") from None
+    if len(data) > BYTES_MAX:
+        raise KeptError(f"{path}: it is larger than {BYTES_MAX} bytes.")
+    try:
+        for one in _objects(data):
+            yield Part.model_validate(one)
+    except (ValidationError, ValueError, RecursionError):
+        # A checkpoint alone does not say what it signed of any log.
+        raise KeptError(f"{path}: it holds no checkpoint with a log's head.") from None
+
+
+def _objects(data: bytes) -> list[Any]:
+    try:
+        return [json.loads(data)]
+    except ValueError:
+        return [json.loads(line) for line in data.splitlines() if line.strip()]
+
+
+def together(one: Kept, other: Kept) -> Kept:
+    """What both say.
+
+    Raises:
+        KeptError: they are of different ledgers.
+    """
+    if None not in (one.ledger_id, other.ledger_id) and one.ledger_id != other.ledger_id:
+        raise KeptError("What was kept is of different ledgers.")
+    logs = dict(one.logs)
+    for name, log in other.logs.items():
+        known = logs.get(name, KeptLog())
+        longer = max(known, log, key=lambda found: found.size)
+        logs[name] = replace(longer, heads=tuple(sorted((*known.heads, *log.heads))))
+    return Kept(logs, one.ledger_id or other.ledger_id)

@@ -1,0 +1,138 @@
+"""What entries of a dataset refer to: its runs, branches and events, read whole."""
+
+import json
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from sqlalchemy import Connection, bindparam, select
+
+from accounting.balances import OpenPass, pass_length
+from accounting.events import Event
+from service.documents import event_of
+from service.errors import LedgerError
+from service.tables import branches, distinct_events, runs
+from service.verification.rows import every
+
+_BY_PASS: Final = frozenset({"cyclic", "shuffle", "balls_and_bins", "random_allocation"})
+_RUNS: Final = (
+    select(runs.c.id, runs.c.name)
+    .where(runs.c.dataset_id == bindparam("dataset"))
+    .order_by(runs.c.id)
+)
+_BRANCHES: Final = (
+    select(
+        branches.c.id,
+        branches.c.run_id,
+        branches.c.name,
+        branches.c.from_step,
+        branches.c.next_step,
+        branches.c.pass_event_id,
+        branches.c.pass_position,
+    )
+    .join(runs, runs.c.id == branches.c.run_id)
+    .where(runs.c.dataset_id == bindparam("dataset"))
+    .order_by(branches.c.id)
+)
+_EVENTS: Final = select(distinct_events.c.id, distinct_events.c.content).where(
+    distinct_events.c.dataset_id == bindparam("dataset")
+)
+
+# What reading a stored value may raise, where it is not what it should be.
+UNREADABLE: Final = (ValueError, TypeError, KeyError, RecursionError, OverflowError, LedgerError)
+
+
+@dataclass(slots=True)
+class BranchState:
+    """A branch as its row has it, and as its entries so far make it."""
+
+    row: dict[str, Any]
+    next_step: Any  # by the entries
+    open_pass: OpenPass | None = None  # by the entries
+
+
+@dataclass(slots=True)
+class Slot:
+    """What entries of one run, branch and event share."""
+
+    run_id: int
+    event_id: int
+    head: str  # of what is hashed, up to the first step
+    tail: str  # of the same, from the run to the sequence
+    branch: BranchState
+    event: Event | None  # where passes are what counts
+    steps: int = 0
+
+
+@dataclass(slots=True)
+class Names:
+    """The rows by their numbers; events are looked into when an entry names them."""
+
+    dataset: str
+    dataset_size: Any
+    runs: dict[Any, str]
+    branches: dict[Any, BranchState]
+    events: dict[Any, str]
+    slots: dict[tuple[Any, Any, Any], Slot] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, connection: Connection, home: dict[str, Any]) -> "Names":
+        """Those of a dataset's row."""
+        asked = {"dataset": home["id"]}
+        return cls(
+            dataset=home["name"],
+            dataset_size=home["dataset_size"],
+            runs={one["id"]: one["name"] for one in every(connection, _RUNS, **asked)},
+            branches={
+                one["id"]: BranchState(one, one["from_step"])
+                for one in every(connection, _BRANCHES, **asked)
+            },
+            events={one["id"]: one["content"] for one in every(connection, _EVENTS, **asked)},
+        )
+
+    def slot(self, run_id: Any, branch_id: Any, event_id: Any) -> Slot:
+        """What entries of a run, branch and event share.
+
+        Raises:
+            KeyError: one of them is not there.
+            ValueError: the branch is another run's, or the event is none.
+        """
+        branch = self.branches[branch_id]
+        if branch.row["run_id"] != run_id:
+            raise ValueError("The branch is not the run's.")
+        run, content = self.runs[run_id], self.events[event_id]
+        event = event_of(content, self.dataset_size) if _by_pass(content) else None
+        slot = Slot(
+            run_id=run_id,
+            event_id=event_id,
+            head=f'\0{{"branch":"{branch.row["name"]}","dataset":"{self.dataset}","event":{content}'
+            ',"first_step":',
+            tail=f'+00:00","run":"{run}","sequence":',
+            branch=branch,
+            event=event,
+        )
+        self.slots[run_id, branch_id, event_id] = slot
+        return slot
+
+    def place(self, run_id: Any, branch_id: Any) -> str:
+        """A run and a branch in words, whatever they are."""
+        run = self.runs.get(run_id)
+        branch = self.branches.get(branch_id)
+        said = "no run of the dataset" if run is None else f"run {run}"
+        return f"{said}, branch {branch.row['name']}" if branch else f"{said}, no such branch"
+
+
+def _by_pass(content: str) -> bool:
+    """Whether passes of a stored event count; it must at least have the form of one.
+
+    Raises:
+        ValueError, TypeError, KeyError: it does not.
+    """
+    said = json.loads(content)
+    if not isinstance(said["mechanism"]["kind"], str):
+        raise ValueError("An event has a kind of mechanism.")
+    return said["sampling"]["kind"] in _BY_PASS
+
+
+def by_pass(event: Event) -> bool:
+    """Whether passes of an event count."""
+    return pass_length(event) is not None

@@ -1,0 +1,277 @@
+"""A log from its rows: every leaf anew, in order, against what is stored and what was kept."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any, Final
+
+from sqlalchemy import Connection
+
+from accounting.balances import advance, starts_anew
+from accounting.events import Event, Span
+from service.acts import act_data, exact
+from service.merkle import DIGEST_SIZE, leaf_hash
+from service.verification.kept import KeptLog, first_difference
+from service.verification.names import UNREADABLE, Names, Slot
+from service.verification.report import Broken, Rank, Report, shown
+from service.verification.rows import Entry, entries_of, is_time
+from service.verification.tree import Tree
+
+PLAUSIBLE: Final = frozenset({("record", "within"), ("record", "overdraft"), ("charge", "within")})
+_STEPS: Final = ',"steps":'
+_NO_LEAF: Final = bytes(DIGEST_SIZE)
+_REWRITTEN: Final = "is not what was hashed when it was written"
+Told = Callable[[int], tuple[str, int | None]]  # the words of a leaf, and the sequence of an entry
+
+
+@dataclass(slots=True, kw_only=True)
+class Walk:
+    """One log, leaf by leaf."""
+
+    report: Report
+    names: Names | None  # none of the installation's log, which has no entries
+    acts: Sequence[dict[str, Any]]  # in the order of their positions
+    kept: KeptLog
+    position: int = 0  # of the next leaf
+    sequence: int = 0  # of the latest entry
+    tree: Tree = field(default_factory=Tree)
+    whole: bool = True  # no leaf is known to be missing, so that roots mean something
+    passes: Counter[tuple[Any, Event]] = field(default_factory=Counter)  # by run
+    starts: Counter[tuple[Any, Event]] = field(default_factory=Counter)
+    _act: int = 0  # the next
+    _head: int = 0  # the next that was kept
+    _differs: bool = False  # from what was kept; it is said once
+
+    @property
+    def dataset(self) -> str | None:
+        """Whose log it is."""
+        return self.names.dataset if self.names else None
+
+    def broken(
+        self, rank: Rank, place: tuple[str, int | None], why: str, position: int | None
+    ) -> None:
+        """Note a broken place."""
+        what, sequence = place
+        self.report.add(
+            Broken(
+                dataset=self.dataset,
+                rank=rank,
+                position=position,
+                what=what,
+                why=why,
+                sequence=sequence,
+            )
+        )
+
+    # ---- leaves
+
+    def _extend(self, leaves: list[bytes], told: Told) -> None:
+        """Take leaves that follow one another."""
+        begin, end = self.position, self.position + len(leaves)
+        known = self.kept.between(begin, end)
+        if known and not self._differs:
+            found = b"".join(leaves[: len(known) // DIGEST_SIZE])
+            if found != known:
+                self._differs = True
+                index = first_difference(found, known)
+                why = f"differs from {self.kept.source}"
+                self.broken(Rank.LEAF, told(index), why, begin + index)
+        heads = self.kept.heads
+        while self.whole and self._head < len(heads) and heads[self._head].size <= end:
+            here = heads[self._head].size - self.position
+            self._add(leaves[:here])
+            leaves = leaves[here:]
+            self._compare(told(here - 1) if here else ("the log", None))
+        self._add(leaves)
+        self.position = end
+
+    def _add(self, leaves: list[bytes]) -> None:
+        if self.whole:
+            self.tree.extend(leaves)
+        self.position += len(leaves)
+
+    def _compare(self, last: tuple[str, int | None]) -> None:
+        head = self.kept.heads[self._head]
+        self._head += 1
+        if self.tree.frontier().root() != head.root and not self._differs:
+            self._differs = True
+            why = f"one of them differs from {head.source}"
+            self.broken(Rank.RANGE, (f"everything up to {last[0]}", None), why, 0)
+
+    def _missing(self, count: int, place: tuple[str, int | None]) -> None:
+        """Leaves that are not there, though later ones are."""
+        self.broken(Rank.LEAF, place, "is missing", self.position)
+        self.position += count
+        self.whole = False
+
+    # ---- acts
+
+    def due(self, *, last: bool = False) -> None:
+        """Take the acts that stand behind the latest entry, or all that are left."""
+        while self._act < len(self.acts):
+            act = self.acts[self._act]
+            after = act["after_sequence"]
+            if not last and not (isinstance(after, int) and after <= self.sequence):
+                break
+            self._act += 1
+            self.report.checked["acts"] += 1
+            self._take_act(act)
+
+    def _take_act(self, act: dict[str, Any]) -> None:
+        position, told = act["position"], (said_of(act), None)
+        if isinstance(position, int) and position > self.position:
+            # Where leaves were kept, all before this one is known to be right.
+            sure = self.position < self.kept.size and not self._differs
+            what = f"what was written before {told[0]}"
+            why = "something of it is missing"
+            self.broken(Rank.LEAF if sure else Rank.RANGE, (what, None), why, self.position)
+            self.position, self.whole = position, False
+        data = self._data_of(act)
+        leaf = _NO_LEAF if data is None else leaf_hash(data)
+        if data is None:
+            self.broken(Rank.LEAF, told, "cannot be read", self.position)
+        elif leaf != act["leaf"]:
+            self.broken(Rank.LEAF, told, _REWRITTEN, self.position)
+        elif (position, act["after_sequence"]) != (self.position, self.sequence):
+            self.broken(Rank.LEAF, told, "is not where it was written", self.position)
+        self._extend([leaf], lambda _: told)
+
+    def _data_of(self, act: dict[str, Any]) -> bytes | None:
+        said = ("position", "after_sequence", "kind", "content", "by")
+        try:
+            moment = exact(act["acted_at"])
+            given = {name: act[name] for name in said}
+            return act_data(dataset=self.dataset, acted_at=moment, **given)
+        except UNREADABLE:
+            return None
+
+    # ---- entries
+
+    def entries(self, connection: Connection, dataset_id: int) -> None:
+        """Take all entries of a dataset, and the acts between them."""
+        for rows in entries_of(connection, dataset_id):
+            self._take(rows)
+
+    def _take(self, rows: Sequence[Entry]) -> None:
+        self.report.checked["entries"] += len(rows)
+        begin = 0
+        while begin < len(rows):
+            self.due()
+            end = begin + self._together(rows, begin)
+            if end == begin:
+                self._out_of_place(rows[begin])
+                begin += self.sequence + 1 != rows[begin][0]
+                continue
+            self._take_entries(rows[begin:end])
+            begin = end
+
+    def _together(self, rows: Sequence[Entry], begin: int) -> int:
+        """How many entries follow one another before the next act; none if the first does not."""
+        count = len(rows) - begin
+        if self._act < len(self.acts):
+            after = self.acts[self._act]["after_sequence"]
+            if isinstance(after, int):
+                count = min(count, after - self.sequence)
+        if rows[begin + count - 1][0] == self.sequence + count:
+            return count
+        return int(rows[begin][0] == self.sequence + 1)
+
+    def _out_of_place(self, row: Entry) -> None:
+        """An entry that does not follow the one before."""
+        sequence, expected = row[0], self.sequence + 1
+        if isinstance(sequence, int) and sequence > expected:
+            last = f"..{sequence - 1}" if sequence - 1 > expected else ""
+            self._missing(sequence - expected, (f"entry {expected}{last}", expected))
+            self.sequence = sequence - 1
+        else:
+            self.broken(Rank.LEAF, self._told(row), "has no place in the log", self.position)
+
+    def _take_entries(self, rows: Sequence[Entry]) -> None:
+        """Entries that follow one another. Fast: nearly all of verification happens here."""
+        names = self.names
+        assert names is not None  # noqa: S101, the installation's log has no entries
+        slots, expected = names.slots, self.sequence
+        leaves: list[bytes] = []
+        known, middle, end = b"", "", ""
+        for row in rows:
+            sequence, run, branch, first, steps, event, said, leaf = row
+            expected += 1
+            if said != known:
+                known, (middle, end) = said, _words(said)
+            try:
+                slot = slots.get((run, branch, event)) or names.slot(run, branch, event)
+                found = sha256(
+                    f"{slot.head}{first}{middle}{slot.tail}{sequence}{_STEPS}{steps}{end}".encode()
+                ).digest()
+            except UNREADABLE:
+                leaves.append(_NO_LEAF)
+                self._broken_entry(row, expected, "names what is not there")
+                continue
+            leaves.append(found)
+            if found != leaf or sequence != expected:
+                self._broken_entry(row, expected, _REWRITTEN)
+            state = slot.branch
+            if first != state.next_step or steps.__class__ is not int or steps < 1 or not end:
+                self._broken_entry(row, expected, "does not follow on its branch, or is no entry")
+                continue
+            state.next_step = first + steps
+            slot.steps += steps
+            if slot.event is not None or state.open_pass is not None:
+                self._pass(slot, steps)
+        self.sequence = expected
+        self._extend(leaves, lambda index: (self._told(rows[index])[0], rows[index][0]))
+
+    def _pass(self, slot: Slot, steps: int) -> None:
+        """Follow the passes of a branch."""
+        state, event = slot.branch, slot.event
+        if event is None:
+            state.open_pass = None
+            return
+        span = Span(event=event, steps=steps)
+        self.starts[slot.run_id, event] += starts_anew(state.open_pass, span)
+        more, state.open_pass = advance(state.open_pass, span)
+        for one, count in more.items():
+            self.passes[slot.run_id, one] += count
+
+    def _broken_entry(self, row: Entry, sequence: int, why: str) -> None:
+        position = self.position + sequence - self.sequence - 1
+        self.broken(Rank.LEAF, (self._told(row)[0], sequence), why, position)
+
+    def _told(self, row: Entry) -> tuple[str, int | None]:
+        """An entry in words."""
+        assert self.names is not None  # noqa: S101
+        sequence, run, branch, first, steps = row[:5]
+        last = first + steps - 1 if isinstance(first, int) and isinstance(steps, int) else "?"
+        where = f"{self.names.place(run, branch)}, steps {shown(first)}..{last}"
+        return f"entry {shown(sequence)} ({where})", None
+
+    # ---- the end
+
+    def finish(self) -> None:
+        """Take what is left, and require that nothing that was kept is missing."""
+        self.due(last=True)
+        self.report.checked["leaves"] += self.position
+        if self.position < self.kept.longest and not self._differs:
+            missing = self.kept.longest - self.position
+            what = f"entry {self.sequence + 1}, or an act in its place"
+            why = f"is missing, with {missing - 1} leaves after it" if missing > 1 else "is missing"
+            self.broken(Rank.LEAF, (what, self.sequence + 1), why, self.position)
+
+
+def _words(said: Any) -> tuple[str, str]:
+    """What is hashed of a mode, a verdict and a time, before the run and after the steps."""
+    try:
+        mode, verdict, moment = said.decode().split("|")
+    except (AttributeError, ValueError):
+        return "", ""
+    if (mode, verdict) not in PLAUSIBLE or not is_time(moment):
+        return "", ""
+    middle = f',"kind":"entry","mode":"{mode}","recorded_at":"{moment[:10]}T{moment[11:]}'
+    return middle, f',"verdict":"{verdict}"}}'
+
+
+def said_of(act: dict[str, Any]) -> str:
+    """An act in words."""
+    by = f" by {shown(act['by'])}" if act["by"] is not None else ""
+    return f"act {shown(act['position'])} ({shown(act['kind'])}{by})"

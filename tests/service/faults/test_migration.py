@@ -1,0 +1,139 @@
+"""A migration that is killed half-way has either happened or not; two at once are one."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine, event, inspect, text
+
+from benchmarks.fault_postgres import Postgres
+from service import schema_version
+from service.database import connect, transaction
+from service.errors import StartupError
+from service.tables import metadata
+from tests.service.dumps import dump
+from tests.service.faults.answers import begin, require_exactly
+from tests.service.faults.conftest import serving
+
+STEPS = 2
+KILLS = 2  # spread over the statements of a migration
+OLD = "0005"
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, file: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{file}"
+    server: Postgres = request.getfixturevalue("postgres")
+    return server.url
+
+
+@pytest.fixture
+def engine(url: str) -> Iterator[Engine]:
+    found = connect(url)
+    yield found
+    found.dispose()
+
+
+def tables_of(engine: Engine) -> set[str]:
+    return set(inspect(engine).get_table_names()) - {"alembic_version"}
+
+
+def count_statements(engine: Engine) -> int:
+    """How many statements a migration sends; it is done afterwards."""
+    sent: list[str] = []
+
+    def note(_c: object, _u: object, statement: str, *_given: object) -> None:
+        sent.append(statement)
+
+    event.listen(engine, "before_cursor_execute", note)
+    schema_version.upgrade(engine)
+    event.remove(engine, "before_cursor_execute", note)
+    return len(sent)
+
+
+@pytest.fixture(scope="module")
+def migrator() -> Iterator[subprocess.Popen[str]]:
+    """A process that forks another for each `dpledger migrate`."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.fault_worker"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+    ) as process:
+        yield process
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+def migrate_and_die(migrator: subprocess.Popen[str], url: str, number: int, trap: Path) -> int:
+    """`dpledger migrate`, killed as it is about to send a statement; what became of it."""
+    assert migrator.stdin is not None
+    assert migrator.stdout is not None
+    trap.touch()
+    migrator.stdin.write(f"statement {number} SIGKILL {trap} migrate --database {url}\n")
+    migrator.stdin.flush()
+    status = int(migrator.stdout.readline())
+    trap.unlink(missing_ok=True)
+    return status
+
+
+@pytest.mark.parametrize(
+    ("url", "before"),
+    [("sqlite", "base"), ("sqlite", OLD), ("postgres", OLD)],
+    indirect=["url"],
+)
+def test_a_migration_killed_anywhere_is_done_or_undone_and_done_by_the_next(
+    url: str, engine: Engine, migrator: subprocess.Popen[str], tmp_path: Path, before: str
+) -> None:
+    if before == OLD:
+        with serving(url) as api:
+            begin(api, STEPS)
+    else:
+        schema_version.upgrade(engine)
+    facts = dump(engine)["entries"]
+    schema_version.downgrade(engine, before)
+    old, statements = tables_of(engine), count_statements(engine)
+    assert statements > 2 * KILLS
+    schema_version.downgrade(engine, before)
+    for number in range(KILLS):
+        at = 1 + (number + 1) * (statements - 1) // KILLS
+        assert migrate_and_die(migrator, url, at, tmp_path / "trap") == -signal.SIGKILL
+        assert tables_of(engine) == old
+        assert schema_version.current(engine) == (None if before == "base" else before)
+    assert schema_version.upgrade(engine) is (before == "base")
+    assert tables_of(engine) == set(metadata.tables)
+    if before == OLD:
+        assert [row[:10] for row in dump(engine)["entries"]] == [row[:10] for row in facts]
+        with serving(url) as api:
+            require_exactly(api, STEPS)
+
+
+def test_two_migrations_at_once_are_one(url: str, engine: Engine) -> None:
+    words = [sys.executable, "-m", "service.cli", "migrate", "--database", url]
+    both = [subprocess.Popen(words, stderr=subprocess.PIPE) for _ in range(2)]
+    said = [one.communicate()[1] for one in both]
+    assert [one.returncode for one in both] == [0, 0], said
+    assert tables_of(engine) == set(metadata.tables)
+    with serving(url) as api:
+        begin(api, STEPS)
+        require_exactly(api, STEPS)
+
+
+def test_an_older_version_refuses_a_newer_schema(url: str, engine: Engine) -> None:
+    schema_version.upgrade(engine)
+    with transaction(engine) as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+        connection.execute(text("CREATE TABLE of_the_future (id INTEGER)"))
+    for act in (schema_version.upgrade, schema_version.require_current):
+        with pytest.raises(StartupError, match=r"9999.*newer version"):
+            act(engine)
+    with pytest.raises(StartupError, match="9999"):
+        schema_version.downgrade(engine, "base")
+    assert tables_of(engine) == set(metadata.tables) | {"of_the_future"}

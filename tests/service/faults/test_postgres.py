@@ -1,0 +1,150 @@
+"""PostgreSQL stops, dies, is only to be read from, or is cut off: each step is counted once."""
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import pytest
+
+from benchmarks.fault_network import Proxy, Watch, commits, inserts
+from benchmarks.fault_postgres import Postgres
+from service.database import connect, snapshot
+from tests.service.faults.answers import (
+    begin,
+    insisted,
+    record,
+    require_exactly,
+    require_taken,
+    require_unavailable,
+)
+from tests.service.faults.conftest import serving
+
+STEPS = 5
+SILENT_SECONDS = 20.0  # by which a request is answered though the database says nothing
+
+
+def stopped(server: Postgres) -> None:
+    server.stop("fast")
+
+
+def stopped_at_once(server: Postgres) -> None:
+    server.stop("immediate")
+
+
+@pytest.mark.parametrize("fault", [stopped, stopped_at_once, Postgres.kill])
+def test_a_server_that_is_down_is_waited_for_by_the_client(
+    postgres: Postgres, fault: Callable[[Postgres], None]
+) -> None:
+    with serving(postgres.url) as api:
+        begin(api, STEPS)
+        fault(postgres)
+        require_unavailable(record(api, STEPS))
+        require_unavailable(api.get("/v1/runs"))
+        assert api.get("/readyz").json()["checks"]["database"] == "unavailable"
+        assert api.get("/healthz").status_code == 200
+        postgres.start()
+        require_taken(api, STEPS)
+        require_exactly(api, STEPS + 1)
+        assert insisted(partial(api.get, "/readyz")).status_code == 200
+
+
+def test_a_server_that_became_a_copy_of_another_is_left_for_the_one_that_writes(
+    postgres: Postgres,
+) -> None:
+    with serving(postgres.url) as api:
+        begin(api, STEPS)
+        # What a session sees of a primary that was made a standby, or of one behind a moved name.
+        postgres.execute(
+            "ALTER SYSTEM SET default_transaction_read_only = on", "SELECT pg_reload_conf()"
+        )
+        try:
+            wait_until_read_only(postgres)
+            acknowledged = STEPS
+            while record(api, acknowledged).status_code == 201:  # its session reads them later
+                acknowledged += 1
+            require_unavailable(record(api, acknowledged))
+        finally:
+            postgres.execute(
+                "SET default_transaction_read_only = off",
+                "ALTER SYSTEM RESET default_transaction_read_only",
+                "SELECT pg_reload_conf()",
+            )
+        require_taken(api, acknowledged)
+        require_exactly(api, acknowledged + 1)
+
+
+def wait_until_read_only(postgres: Postgres) -> None:
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        if postgres.value("SHOW default_transaction_read_only") == "on":
+            return
+        time.sleep(0.05)
+    raise AssertionError("The server did not read its settings.")
+
+
+@pytest.fixture
+def proxy(postgres: Postgres) -> Iterator[Proxy]:
+    with Proxy(postgres.port) as found:
+        yield found
+
+
+@pytest.mark.parametrize(
+    ("moment", "watch", "recorded"),
+    [("before", inserts, False), ("before", commits, False), ("after", commits, True)],
+)
+def test_a_network_that_is_cut_around_a_commit_doubles_nothing(
+    postgres: Postgres, proxy: Proxy, moment: str, watch: Watch, recorded: bool
+) -> None:
+    with serving(postgres.url_at(proxy.port)) as api:
+        begin(api, STEPS)
+        proxy.arm(moment, watch)
+        require_unavailable(record(api, STEPS))  # for nobody here knows whether it was committed
+        assert proxy.caused == 1
+        answer = insisted(partial(record, api, STEPS))
+        assert answer.status_code == (200 if recorded else 201)
+        assert answer.json()["accepted"] == (0 if recorded else 1)
+        require_exactly(api, STEPS + 1)
+
+
+def test_a_network_that_is_away_and_back_is_waited_for(postgres: Postgres, proxy: Proxy) -> None:
+    with serving(postgres.url_at(proxy.port)) as api:
+        begin(api, STEPS)
+        proxy.refuse()
+        for _ in range(3):
+            require_unavailable(record(api, STEPS))
+        proxy.refuse(False)
+        require_taken(api, STEPS)
+        require_exactly(api, STEPS + 1)
+
+
+def test_a_database_that_falls_silent_keeps_nobody_waiting_for_ever(
+    postgres: Postgres, proxy: Proxy
+) -> None:
+    with serving(postgres.url_at(proxy.port)) as api:
+        begin(api, STEPS)
+        proxy.silence()
+        started = time.monotonic()
+        with ThreadPoolExecutor(4) as pool:
+            ready = pool.submit(api.get, "/readyz")
+            for answer in pool.map(lambda _: record(api, STEPS), range(3)):
+                require_unavailable(answer)
+            assert ready.result().json()["checks"]["database"] == "unavailable"
+        assert time.monotonic() - started < SILENT_SECONDS
+        assert api.get("/healthz").status_code == 200
+        proxy.silence(False)
+        require_taken(api, STEPS)
+        require_exactly(api, STEPS + 1)
+
+
+def test_what_a_crash_may_forget_is_not_acknowledged(postgres: Postgres) -> None:
+    query = "SHOW synchronous_commit"
+    for chosen, used in (("off", "on"), ("remote_apply", "remote_apply")):
+        postgres.execute(f"ALTER ROLE postgres SET synchronous_commit = {chosen}")
+        try:
+            engine = connect(postgres.url)
+            with snapshot(engine) as connection:
+                assert connection.exec_driver_sql(query).scalar_one() == used
+            engine.dispose()
+        finally:
+            postgres.execute("ALTER ROLE postgres RESET synchronous_commit")

@@ -1,0 +1,63 @@
+"""What is not well is named: the database, the migrations, the log, or the writer."""
+
+import json
+from pathlib import Path
+
+import httpx
+from sqlalchemy import text
+
+from service.database import connect, transaction
+from tests.service.faults.answers import require_unavailable
+from tests.service.faults.conftest import serving
+
+WELL = {"database": "ok", "migrations": "ok", "log": "ok", "writer": "ok"}
+
+
+def execute(file: Path, statement: str, **given: object) -> None:
+    engine = connect(f"sqlite:///{file}")
+    with transaction(engine) as connection:
+        connection.execute(text(statement), given)
+    engine.dispose()
+
+
+def checks(api: httpx.Client) -> dict[str, str]:
+    """What is not as it should be; the answer is 503 then."""
+    answer = api.get("/readyz")
+    said = require_unavailable(answer)
+    found: dict[str, str] = answer.json()["checks"]
+    wrong = {part: state for part, state in found.items() if WELL[part] != state}
+    assert all(f"{part}: {state}" in said for part, state in wrong.items())
+    return wrong
+
+
+def test_all_is_well(file: Path) -> None:
+    with serving(f"sqlite:///{file}") as api:
+        answer = api.get("/readyz")
+        assert answer.status_code == 200
+        assert answer.json() == {"status": "ready", "open_mode": True, "checks": WELL}
+        assert api.get("/healthz").json() == {"status": "alive", "open_mode": True}
+
+
+def test_a_schema_of_another_version_is_not_served(file: Path) -> None:
+    with serving(f"sqlite:///{file}") as api:
+        execute(file, "UPDATE alembic_version SET version_num = '9999'")
+        assert checks(api) == {"migrations": "another revision", "log": "unknown"}
+        assert api.get("/healthz").status_code == 200
+
+
+def test_a_log_that_is_suspended_is_not_well_and_one_that_recovers_is(file: Path) -> None:
+    statement = "UPDATE installation SET suspended = :told, suspended_at = '2026-01-01 00:00:00.0'"
+    with serving(f"sqlite:///{file}") as api:
+        told = {"state": "suspended", "reason": "an older database", "lost": []}
+        execute(file, statement, told=json.dumps(told))
+        assert checks(api) == {"log": "suspended"}
+        execute(file, statement, told=json.dumps(told | {"state": "recovering"}))
+        answer = api.get("/readyz")
+        assert answer.status_code == 200
+        assert answer.json()["checks"]["log"] == "recovering"
+
+
+def test_a_database_that_is_gone_is_told_from_one_that_does_not_answer(file: Path) -> None:
+    with serving(f"sqlite:///{file}") as api:
+        file.unlink()
+        assert checks(api) == {"database": "damaged", "migrations": "unknown", "log": "unknown"}

@@ -1,0 +1,35 @@
+"""What is kept of a ledger on another disk, by the service's own functions."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlalchemy import Engine
+
+from service.checkpoints import Heads
+from service.database import snapshot
+from service.documents import canonical
+from service.signing import Signer
+from service.witness import Witness, next_line
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """A witness, a checkpoint for each log, one a line, and the key that signed both."""
+
+    witness: Path
+    checkpoints: Path
+    public_key: str
+
+
+def keep(engine: Engine, folder: Path) -> Files:
+    """Write them."""
+    signer = Signer.create(folder / "signing_key")
+    witness, checkpoints = folder / "witness", folder / "checkpoints"
+    with snapshot(engine) as connection:
+        present = Heads.of(connection)
+        line = next_line(connection, present, signer, Witness())
+        assert line is not None
+        witness.write_text(canonical(line.model_dump()) + "\n", encoding="utf-8")
+        parts = [present.part(signer, head.dataset).model_dump() for head in present.in_order]
+    checkpoints.write_text("".join(canonical(one) + "\n" for one in parts), encoding="utf-8")
+    return Files(witness, checkpoints, signer.public_key)

@@ -1,0 +1,400 @@
+"""Backups are taken while the service writes and come back whole, into either database."""
+
+import gzip
+import json
+import stat
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import Engine, MetaData, create_engine, func, inspect, make_url, select, text
+from sqlalchemy.exc import DBAPIError
+from typer.testing import CliRunner, Result
+
+from service import schema_version
+from service.api_keys import Scope, create_key
+from service.backup_files import FORMAT, BackupError, Header, check, written
+from service.backups import restore, take
+from service.cli import app
+from service.clock import now, stamp
+from service.database import connect, snapshot, transaction
+from service.settings import Settings
+from service.tables import INSERT_ONLY, acts, api_keys, datasets, entries
+from tests.conftest import running, without_triggers
+from tests.service.backup_lines import Change, forged
+from tests.service.dumps import dump
+from tests.service.samples import (
+    FULL,
+    SAMPLING,
+    WRITER,
+    append,
+    dataset,
+    event,
+    run,
+    setup,
+)
+
+BY = "somebody"
+Target = Callable[[], str]
+
+
+@pytest.fixture
+def filled(api: httpx.Client, engine: Engine) -> Engine:
+    """A ledger with a row in nearly every table."""
+    budget = {"epsilon": 30.0, "delta": 1e-5}  # of which more than half is spent: an incident
+    setup(api, dataset_given={"budget": budget}, delta=1e-5, labels={"cluster": "wért"})
+    append(api, event(0, 50), event(50, 5, sampling=FULL))
+    branch = {"name": "other", "writer": WRITER, "from_step": 10}
+    correction = event(0, 1, sampling=FULL) | {"reason": "the log says so"}
+    reservation = {"name": "ahead", "event": event(55, 10), "ttl_seconds": 600}
+    for path, body in {
+        "branches": branch,
+        "corrections": correction,
+        "releases": {"step": 3},
+        "findings": SAMPLING,
+        "reservations": reservation,
+    }.items():
+        answer = api.post(f"/v1/runs/run/{path}", json=body)
+        assert answer.status_code == 201, answer.text
+    child = dataset("child", parents=["data"], rows_per_parent_record="at_most_one")
+    assert api.post("/v1/datasets", json=child).status_code == 201
+    return engine
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def target(
+    request: pytest.FixtureRequest, postgres_url: str, tmp_path: Path
+) -> Iterator[Callable[[], str]]:
+    """A database without a table, of each kind; more of them when asked again."""
+    made: list[str] = []
+    address = make_url(postgres_url).set(drivername="postgresql+psycopg")
+    admin = create_engine(address, isolation_level="AUTOCOMMIT")
+
+    def make() -> str:
+        name = f"restored_{len(made)}"
+        made.append(name)
+        if request.param == "sqlite":
+            return f"sqlite:///{tmp_path / name}.db"
+        with admin.connect() as connection:
+            connection.execute(text(f"CREATE DATABASE {name}"))
+        return address.set(drivername="postgresql", database=name).render_as_string(False)
+
+    yield make
+    if request.param == "postgres":
+        with admin.connect() as connection:
+            for name in made:
+                connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
+    admin.dispose()
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "ledger.backup"
+
+
+def comparable(rows: dict[str, list[tuple[Any, ...]]]) -> dict[str, list[list[Any]]]:
+    """Rows with times as both databases can have them; without what the restoring itself added."""
+    return {
+        name: [[str(v).removesuffix("+00:00") for v in row] for row in found]
+        for name, found in rows.items()
+        if name not in ("acts", "installation")
+    }
+
+
+def test_every_row_comes_back_in_either_database(
+    filled: Engine, file: Path, target: Target
+) -> None:
+    taken = take(filled, file)
+    before = dump(filled)
+    assert {name: len(rows) for name, rows in before.items()} == taken.rows
+    engine = connect(target())
+    assert restore(engine, file, by=BY) == taken
+    after = dump(engine)
+    assert comparable(after) == comparable(before)
+    assert (
+        comparable({"a": after["acts"]})["a"][: len(before["acts"])]
+        == (comparable({"a": before["acts"]})["a"])
+    )
+    again = file.with_suffix(".again")
+    assert take(engine, again).rows == taken.rows | {"acts": taken.rows["acts"] + 1}
+    engine.dispose()
+
+
+def test_a_restored_ledger_answers_and_goes_on_as_before(
+    filled: Engine, api: httpx.Client, file: Path, target: Target
+) -> None:
+    asked = ("/v1/datasets/data", "/v1/runs/run", "/v1/runs/run/guarantee", "/v1/runs/run/ledger")
+    before = [api.get(path).json() for path in asked]
+    taken = take(filled, file)
+    url = target()
+    engine = connect(url)
+    restore(engine, file, by=BY)
+    engine.dispose()
+    with running(Settings(database_url=url)) as address, httpx.Client(base_url=address) as there:
+        assert [there.get(path).json() for path in asked] == before
+        assert append(there, event(0, 50)).status_code == 200  # recorded before
+        for body in (dataset("fresh"), dataset("fresher")):
+            assert there.post("/v1/datasets", json=body).status_code == 201
+        assert there.post("/v1/runs", json=run("new")).status_code == 201
+        answer = append(there, event(55, 3, sampling={"kind": "poisson",
+                                                      "sampling_probability": 0.5}))  # fmt: skip
+        assert answer.status_code == 201
+        assert answer.json()["sequence"] == taken.rows["entries"] + 1
+
+
+def test_facts_are_held_insert_only_in_what_was_restored(
+    filled: Engine, file: Path, target: Target
+) -> None:
+    take(filled, file)
+    engine = connect(target())
+    restore(engine, file, by=BY)
+    for table in INSERT_ONLY:
+        with snapshot(engine) as connection:
+            if not connection.execute(select(table).limit(1)).first():
+                continue  # SQLite asks its triggers for each row
+        with pytest.raises(DBAPIError, match="insert-only"), transaction(engine) as connection:
+            connection.execute(table.delete())
+    engine.dispose()
+
+
+def test_that_it_was_restored_is_the_last_act_of_the_installations_log(
+    filled: Engine, file: Path, target: Target
+) -> None:
+    taken = take(filled, file)
+    engine = connect(target())
+    restore(engine, file, by=BY)
+    with snapshot(engine) as connection:
+        query = select(acts).where(acts.c.dataset_id.is_(None)).order_by(acts.c.position.desc())
+        last = connection.execute(query).first()
+    engine.dispose()
+    assert last is not None
+    assert (last.kind, last.by) == ("restored", BY)
+    content = json.loads(last.content)
+    assert content["sha256"] == taken.sha256
+    assert content["entries"] == taken.rows["entries"]
+
+
+class Trainers:
+    """Three runs that record step after step until they are told to stop."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.counts = [0] * 3
+        self._stop = threading.Event()
+        self._threads = [threading.Thread(target=self._train, args=(n,)) for n in range(3)]
+
+    def __enter__(self) -> "Trainers":
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _train(self, number: int) -> None:
+        with httpx.Client(base_url=self.address, timeout=30) as api:
+            while not self._stop.is_set():
+                noise = {"kind": "gaussian", "noise_multiplier": 1.0 + self.counts[number] % 7}
+                step = event(self.counts[number], 1, mechanism=noise)
+                assert append(api, step, run=f"run-{number}").status_code == 201
+                self.counts[number] += 1
+
+    def wait(self, steps: int) -> None:
+        """Until each has so many more."""
+        goal = [count + steps for count in self.counts]
+        while any(count < least for count, least in zip(self.counts, goal, strict=True)):
+            self._stop.wait(0.01)
+
+
+def test_a_backup_taken_under_load_holds_a_moment_of_every_run(
+    api: httpx.Client, address: str, engine: Engine, file: Path, target: Target
+) -> None:
+    setup(api)
+    for number in range(3):
+        assert api.post("/v1/runs", json=run(f"run-{number}")).status_code == 201
+    with Trainers(address) as trainers:
+        trainers.wait(5)
+        least = list(trainers.counts)
+        take(engine, file)
+        most = [count + 1 for count in trainers.counts]  # one may be recorded, not yet answered
+        trainers.wait(1)  # nobody was held up for good
+    other = connect(target())
+    restore(other, file, by=BY)
+    of_run = select(func.sum(entries.c.steps)).group_by(entries.c.run_id)
+    with snapshot(other) as connection:
+        found = connection.scalars(of_run.order_by(entries.c.run_id)).all()
+    other.dispose()
+    assert all(low <= steps <= high for low, steps, high in zip(least, found, most, strict=True))
+
+
+def test_a_database_with_a_table_in_it_is_not_restored_into(
+    filled: Engine, file: Path, target: Target
+) -> None:
+    take(filled, file)
+    before = dump(filled)
+    with pytest.raises(BackupError, match="not empty"):
+        restore(filled, file, by=BY)
+    assert dump(filled) == before
+    other = connect(target())
+    with transaction(other) as connection:
+        connection.execute(text("CREATE TABLE something (id INTEGER)"))
+    with pytest.raises(BackupError, match="not empty"):
+        restore(other, file, by=BY)
+    assert inspect(other).get_table_names() == ["something"]
+    other.dispose()
+
+
+def test_a_ledger_that_was_begun_and_never_used_makes_room(
+    filled: Engine, file: Path, target: Target
+) -> None:
+    taken = take(filled, file)
+    other = connect(target())
+    schema_version.upgrade(other)
+    assert restore(other, file, by=BY) == taken
+    schema_version.require_current(other)
+    other.dispose()
+    used = connect(target())
+    schema_version.upgrade(used)
+    with transaction(used) as connection:
+        create_key(connection, name="officer", scope=Scope.ADMIN)
+    before = dump(used)
+    with pytest.raises(BackupError, match="not empty"):
+        restore(used, file, by=BY)
+    assert dump(used) == before
+    used.dispose()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda lines: [lines[0].replace(b'"000', b'"999'), *lines[1:]], "another version"),
+        (lambda lines: [line.replace(b'"recorded_at"', b'"x"') for line in lines], "not that of"),
+        (lambda lines: [line.replace(b'"table":"runs"', b'"table":"rans"') for line in lines], "r"),
+        (
+            lambda lines: [line.replace(b"+00:00", b"+99:00") for line in lines],
+            "cannot be brought back",
+        ),
+    ],
+)
+def test_what_fails_half_way_leaves_the_database_empty(
+    filled: Engine, file: Path, target: Target, change: Change, said: str
+) -> None:
+    take(filled, file)
+    other = connect(target())
+    with pytest.raises(BackupError, match=said):
+        restore(other, forged(file, change), by=BY)
+    assert inspect(other).get_table_names() == []
+    restore(other, file, by=BY)  # and takes the right one afterwards
+    other.dispose()
+
+
+OLDER = "0005"
+
+
+def write_older(file: Path, folder: Path) -> None:
+    """What an older version would have backed up: a key, and a dataset without a log."""
+    engine = connect(f"sqlite:///{folder / 'older.db'}")
+    schema_version.upgrade(engine, OLDER)
+    with transaction(engine) as connection:
+        there = MetaData()
+        there.reflect(connection)
+        key = {"name": "k", "scope": "admin", "prefix": "dpl_", "digest": "d", "created_at": now()}
+        connection.execute(there.tables["api_keys"].insert().values(key))
+        old = {
+            "name": "old", "dataset_size": 10, "neighboring_relation": "add_or_remove_one",
+            "privacy_unit": "example", "accept": "[]", "request": "{}", "head_sequence": 0,
+            "created_at": now(),
+        }  # fmt: skip
+        connection.execute(there.tables["datasets"].insert().values(old))
+        header = Header(
+            format=FORMAT, core_version="0", schema_revision=OLDER, ledger_id="",
+            database="sqlite", taken_at=stamp(now()),
+        )  # fmt: skip
+        with file.open("wb") as stream, written(stream, header) as writer:
+            for table in there.sorted_tables:
+                if table.name != "alembic_version":
+                    rows = connection.execute(select(table))
+                    writer.table(table.name, list(table.columns), rows)
+            writer.finish()
+    engine.dispose()
+
+
+def test_a_backup_of_an_older_version_is_restored_and_brought_forward(
+    file: Path, target: Target, tmp_path: Path
+) -> None:
+    write_older(file, tmp_path)
+    engine = connect(target())
+    assert restore(engine, file, by=BY).header.schema_revision == OLDER
+    schema_version.require_current(engine)
+    with snapshot(engine) as connection:
+        assert connection.execute(select(api_keys.c.name, api_keys.c.expires_at)).all() == [
+            ("k", None)
+        ]
+        kinds = connection.scalars(select(acts.c.kind).order_by(acts.c.id)).all()
+        logged = connection.scalar(select(func.count(acts.c.dataset_id)))
+        assert connection.scalar(select(datasets.c.log_size)) == logged
+    assert "adopted" in kinds
+    assert kinds[-1] == "restored"
+    engine.dispose()
+
+
+def test_a_ledger_with_an_entry_missing_is_not_backed_up(filled: Engine, file: Path) -> None:
+    with transaction(filled) as connection, without_triggers(connection):
+        connection.execute(entries.delete().where(entries.c.sequence == 1))
+    with pytest.raises(BackupError, match="data has 1 entries and its head says 2"):
+        take(filled, file)
+    assert list(file.parent.glob("*backup*")) == []
+
+
+def test_a_backup_is_its_owners_alone_and_never_written_over(filled: Engine, file: Path) -> None:
+    take(filled, file)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert [one.name for one in file.parent.iterdir() if "ledger.backup" in one.name] == [file.name]
+    before = file.read_bytes()
+    with pytest.raises(BackupError, match="never written over"):
+        take(filled, file)
+    assert file.read_bytes() == before
+
+
+def command(*words: object) -> Result:
+    result: Result = CliRunner().invoke(app, [str(word) for word in words])
+    return result
+
+
+def test_the_commands_say_what_they_did(
+    filled: Engine, database_url: str, file: Path, target: Target
+) -> None:
+    made = command("backup", file, "--database", database_url)
+    assert made.exit_code == 0, made.output
+    said = dict(line.split(" ", 1) for line in made.stdout.splitlines())
+    assert said["sha256"] == check(file).sha256
+    assert said["rows.entries"] == "2"
+    assert command("restore", file, "--check").stdout == made.stdout
+    url = target()
+    restored = command("restore", file, "--database", url)
+    assert (restored.exit_code, restored.stdout) == (0, made.stdout)
+    refused = command("restore", file, "--database", url)
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert refused.stderr.count("\n") == 1
+    for words in (("backup", file, "--database", database_url), ("restore", file.parent / "none")):
+        refused = command(*words)
+        assert refused.exit_code == 2
+        assert refused.stderr.count("\n") == 1
+
+
+def test_no_key_and_no_signing_key_is_in_a_backup(
+    filled: Engine, file: Path, database_url: str
+) -> None:
+    with transaction(filled) as connection:
+        key = create_key(connection, name="officer", scope=Scope.ADMIN)
+    take(filled, file)
+    content = gzip.decompress(file.read_bytes())
+    assert b"officer" in content
+    assert key.encode() not in content
+    with snapshot(filled) as connection:
+        assert connection.scalar(select(func.count()).select_from(api_keys)) == 1

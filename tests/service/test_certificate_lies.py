@@ -1,0 +1,161 @@
+"""A service that lies from the beginning, log, key and all: what can be computed is found out."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import Connection, Engine, update
+
+from service.certificates import issue
+from service.certificates.check import verify_bytes
+from service.certificates.contents import Statement
+from service.certificates.envelope import InvalidCertificateError
+from service.certificates.statements import statements_of
+from service.certificates.subjects import facts_of_run
+from service.database import transaction
+from service.errors import LedgerSuspendedError
+from service.signing import Signer
+from service.tables import installation
+from tests.service.certifying import certified, signer_of, told
+from tests.service.samples import Json, append, event, setup
+
+
+@pytest.fixture
+def signer(tmp_path: Path) -> Signer:
+    return signer_of(tmp_path)
+
+
+@pytest.fixture
+def ledger(api: httpx.Client) -> None:
+    setup(api)
+    append(api, event(0, 100))
+
+
+def refused(raw: bytes, signer: Signer) -> str:
+    with pytest.raises(InvalidCertificateError) as error:
+        verify_bytes(raw, public_key=signer.public_key)
+    return str(error.value)
+
+
+def _lower_upper(found: list[Statement]) -> list[Statement]:
+    last = found[-1]
+    assert last.epsilon is not None
+    return [*found[:-1], last.model_copy(update={"epsilon": last.epsilon * (1 - 1e-5)})]
+
+
+def _lower_lower(found: list[Statement]) -> list[Statement]:
+    return [found[0].model_copy(update={"epsilon_lower": None}), *found[1:]]
+
+
+STATED: dict[str, tuple[Callable[[list[Statement]], list[Statement]], str]] = {
+    "an upper bound too low": (_lower_upper, "rdp: epsilon is not what version"),
+    "no lower bound": (_lower_lower, "best: epsilon_lower is not what version"),
+    "one accountant left out": (lambda found: found[:-1], "not one for each delta"),
+    "one said twice": (lambda found: [*found, found[0]], "not one for each delta"),
+    "another status": (
+        lambda found: [found[0].model_copy(update={"status": "derived"}), *found[1:]], "status",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.usefixtures("ledger")
+@pytest.mark.parametrize("lie", STATED)
+def test_what_is_stated_is_computed_again(
+    engine: Engine, signer: Signer, monkeypatch: pytest.MonkeyPatch, lie: str
+) -> None:
+    change, named = STATED[lie]
+
+    def stated(*given: Any) -> list[Statement]:
+        return change(statements_of(*given))
+
+    monkeypatch.setattr("service.certificates.issue.statements_of", stated)
+    assert named in refused(certified(engine, signer), signer)
+
+
+def _in_run(name: str, value: object) -> Callable[[Json], None]:
+    def change(facts: Json) -> None:
+        facts["homes"][0]["runs"][0]["ledger"][name] = value
+
+    return change
+
+
+def _in_home(name: str, value: object) -> Callable[[Json], None]:
+    def change(facts: Json) -> None:
+        facts["homes"][0][name] = value
+
+    return change
+
+
+def _subject(facts: Json) -> None:
+    facts["subject"]["name"] = "better"
+
+
+MIXED: dict[str, Callable[[Json], None]] = {
+    "the ledger of another run": _in_run("run", "other"),
+    "the ledger of another dataset": _in_run("dataset", "other"),
+    "a ledger under another relation": _in_run("neighboring_relation", "replace_special"),
+    "a ledger of more records": _in_run("dataset_size", 10**9),
+    "a dataset of more records": _in_home("dataset_size", 10**9),
+    "another dataset": _in_home("dataset", "other"),
+    "another subject": _subject,
+}
+
+
+@pytest.mark.usefixtures("ledger")
+@pytest.mark.parametrize("mix", MIXED)
+def test_facts_that_do_not_fit_together_are_found_out(
+    engine: Engine, signer: Signer, monkeypatch: pytest.MonkeyPatch, mix: str
+) -> None:
+    def facts_of(connection: Connection, name: str) -> tuple[Json, float | None]:
+        facts, delta = facts_of_run(connection, name)
+        MIXED[mix](facts)
+        return facts, delta
+
+    monkeypatch.setitem(issue._READERS, "run", facts_of)
+    assert refused(certified(engine, signer), signer).startswith("facts: they are not of")
+
+
+@pytest.mark.usefixtures("ledger")
+def test_a_ledger_that_contradicts_itself_is_found_out(
+    engine: Engine, signer: Signer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def facts_of(connection: Connection, name: str) -> tuple[Json, float | None]:
+        facts, delta = facts_of_run(connection, name)
+        facts["homes"][0]["runs"][0]["ledger"]["events"][0]["first_step"] = 5
+        return facts, delta
+
+    monkeypatch.setitem(issue._READERS, "run", facts_of)
+    honest = statements_of
+    monkeypatch.setattr("service.certificates.issue.account_of", lambda facts: facts)
+    ran = facts_of_run
+
+    def stated(_facts: object, deltas: list[float]) -> list[Statement]:
+        from service.certificates.contents import Facts
+        from service.certificates.statements import account_of
+
+        with engine.connect() as connection:
+            facts, _ = ran(connection, "run")
+        return honest(account_of(Facts.model_validate(facts)), deltas)
+
+    monkeypatch.setattr("service.certificates.issue.statements_of", stated)
+    assert "cannot be accounted" in refused(certified(engine, signer), signer)
+
+
+@pytest.mark.usefixtures("ledger")
+def test_a_ledger_that_is_suspended_meanwhile_is_told_of_nothing(
+    engine: Engine, signer: Signer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    why = json.dumps({"state": "suspended", "epoch": 0, "lost": [], "reason": "rolled back"})
+
+    def stated(*given: Any) -> list[Statement]:
+        with transaction(engine) as connection:
+            connection.execute(update(installation).values(suspended=why))
+        return statements_of(*given)
+
+    monkeypatch.setattr("service.certificates.issue.statements_of", stated)
+    with pytest.raises(LedgerSuspendedError):
+        certified(engine, signer)
+    assert told(engine, "certificate") == []

@@ -1,0 +1,111 @@
+"""The two roles of the guide: one owns the schema, the other serves and cannot change it."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import Engine, create_engine, make_url, text
+from sqlalchemy.exc import ProgrammingError
+
+from service import schema_version
+from service.database import connect, transaction
+from service.doctor.ledger import ledger
+from service.settings import Settings
+from service.tables import INSERT_ONLY
+from tests.conftest import running
+from tests.service.samples import append, event, setup
+
+GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "operate.md"
+OWNER, SERVICE = "dpledger_owner", "dpledger"
+
+
+def statements() -> list[list[str]]:
+    """The statements of each block of SQL in the guide."""
+    blocks = re.findall(r"```sql\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)
+    return [[one.strip() for one in block.split(";") if one.strip()] for block in blocks]
+
+
+def run(url: Any, block: list[str]) -> None:
+    engine = create_engine(url, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        for statement in block:
+            connection.execute(text(statement))
+    engine.dispose()
+
+
+@pytest.fixture
+def urls(postgres_url: str) -> Iterator[dict[str, str]]:
+    """A database as the guide makes it, for each role."""
+    address = make_url(postgres_url).set(drivername="postgresql+psycopg")
+    inside = address.set(database=SERVICE)
+    as_administrator, as_owner = statements()
+    run(address, as_administrator)
+    try:
+        run(inside.set(username=OWNER), as_owner)
+        yield {
+            name: inside.set(username=name, drivername="postgresql").render_as_string(False)
+            for name in (OWNER, SERVICE)
+        }
+    finally:
+        drop = [f"DROP DATABASE {SERVICE} WITH (FORCE)"]
+        run(address, [*drop, f"DROP ROLE {SERVICE}", f"DROP ROLE {OWNER}"])
+
+
+@pytest.fixture
+def engine(urls: dict[str, str]) -> Iterator[Engine]:
+    """The database, migrated by its owner, as the service sees it."""
+    owner = connect(urls[OWNER])
+    schema_version.upgrade(owner)
+    owner.dispose()
+    found = connect(urls[SERVICE])
+    yield found
+    found.dispose()
+
+
+def test_the_services_role_serves_and_finds_the_schema_as_it_should_be(
+    engine: Engine, urls: dict[str, str]
+) -> None:
+    schema_version.upgrade(engine)  # as `dpledger serve` does; there is nothing to do
+    with (
+        running(Settings(database_url=urls[SERVICE])) as address,
+        httpx.Client(base_url=address) as api,
+    ):
+        setup(api)
+        assert append(api, event(0, 3)).status_code == 201
+        assert api.get("/v1/runs/run/guarantee", params={"delta": 1e-5}).status_code == 200
+
+
+CHANGES = [
+    *(
+        form.format(table.name)
+        for table in INSERT_ONLY
+        for form in (
+            "DROP TRIGGER {0}_insert_only ON {0}",
+            "ALTER TABLE {0} DISABLE TRIGGER USER",
+            "TRUNCATE {0}",
+            "DROP TABLE {0} CASCADE",
+        )
+    ),
+    "CREATE OR REPLACE FUNCTION refuse_change() RETURNS trigger LANGUAGE plpgsql AS "
+    "$$ BEGIN RETURN NULL; END $$",
+    "SET session_replication_role = replica",
+]
+
+
+def test_the_services_role_cannot_take_away_what_holds_the_facts(engine: Engine) -> None:
+    for statement in CHANGES:
+        refused = pytest.raises(ProgrammingError, match="permission denied|must be owner")  # noqa: RUF043
+        with refused, transaction(engine) as connection:
+            connection.execute(text(statement))
+
+
+def test_doctor_tells_the_roles_apart(engine: Engine, urls: dict[str, str]) -> None:
+    found = {one.name: one.level for one in ledger(engine, Settings())}
+    assert found["role"] == "ok"
+    owner = connect(urls[OWNER])
+    found = {one.name: one.level for one in ledger(owner, Settings())}
+    owner.dispose()
+    assert found["role"] == "warn"

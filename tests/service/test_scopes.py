@@ -1,0 +1,267 @@
+"""Every route of the OpenAPI document with every kind of key: allowed and denied as documented."""
+
+import asyncio
+import re
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from sqlalchemy import Engine
+
+from service import problems
+from service.api_keys import FREE, Scope, Terms, create_key, revoke_key
+from service.app import openapi_document
+from service.auth import Admin, KeyRing, Viewer
+from service.clock import now
+from service.database import transaction
+from service.signing import Signer
+from service.tables import api_keys
+from tests.service.samples import SAMPLING, Json, dataset, event, run
+from tests.service.test_keys import WRITES, bearer
+
+Serve = Callable[..., AbstractContextManager[str]]
+DOCUMENT: Final = openapi_document()
+API_GUIDE: Final = Path(__file__).parents[2] / "docs" / "api" / "README.md"
+# What the paths name: of the dataset that a limited key may see, of another one, and of none.
+SEEN: Final = {"dataset": "letters", "run": "letters-run", "reservation": "letters-lease"}
+HIDDEN: Final = {"dataset": "zebras", "run": "zebras-run", "reservation": "zebras-lease"}
+NONE: Final = {"dataset": "unused", "run": "unused-run", "reservation": "unused-lease"}
+OTHER: Final = {"bound": "gaussian-renyi", "slug": "conflict"}
+# Whatever else names a dataset, a run or a reservation, and so is asked `caller.require_dataset`.
+NAMED_ELSEWHERE: Final = {
+    ("post /v1/runs", "dataset"),
+    ("get /v1/runs", "dataset"),
+    ("post /v1/datasets", "parents"),  # an admin's, whose keys have no such limits
+}
+REFUSED: Final = {401, 403, 404, 429, 500}  # says what a caller that may call is never told
+
+
+@dataclass(frozen=True)
+class Call:
+    """An operation of the document."""
+
+    method: str
+    route: str
+    scope: Scope | None
+
+    @property
+    def nouns(self) -> set[str]:
+        return set(re.findall(r"{(\w+)}", self.route))
+
+    @property
+    def of_dataset(self) -> bool:
+        return bool(self.nouns & SEEN.keys()) or "dataset" in (self.body(SEEN) or {})
+
+    def path(self, names: dict[str, str]) -> str:
+        known = OTHER | names
+        return re.sub(r"{(\w+)}", lambda found: known[found[1]], self.route)
+
+    def body(self, names: dict[str, str]) -> Json | None:
+        if self.method == "get":
+            return None
+        _, body = WRITES[self.route]
+        return body | {"dataset": names["dataset"]} if "dataset" in body else body
+
+
+def scope_of(operation: Json) -> Scope | None:
+    if "security" not in operation:
+        return None
+    ((scope,),) = (one["key"] for one in operation["security"])
+    return Scope(scope)
+
+
+def calls() -> Iterator[Call]:
+    for route, operations in DOCUMENT["paths"].items():
+        for method, operation in operations.items():
+            yield Call(method, route, scope_of(operation))
+
+
+def fill(api: httpx.Client, names: dict[str, str], headers: dict[str, str]) -> None:
+    """A dataset with something of everything that may be named."""
+    path, budget = f"/v1/runs/{names['run']}", {"epsilon": 8.0, "delta": 1e-5}
+    ahead = {"name": names["reservation"], "event": event(0, 1), "ttl_seconds": 600}
+    too_much = {"events": [event(0, 10**6, sampling={"kind": "full"})]}  # an incident
+    for where, body in {
+        "/v1/datasets": dataset(names["dataset"], budget=budget),
+        "/v1/runs": run(names["run"], dataset=names["dataset"]),
+        f"{path}/reservations": ahead,
+        f"{path}/events": too_much,
+        f"{path}/findings": SAMPLING,
+    }.items():
+        answer = api.post(where, json=body, headers=headers)
+        assert answer.status_code == 201, answer.text
+
+
+@dataclass(frozen=True)
+class House:
+    """A service with two datasets and a key of every kind."""
+
+    api: httpx.Client
+    keys: dict[str, str | None]
+
+    def ask(self, call: Call, key: str, names: dict[str, str] = SEEN) -> httpx.Response:
+        secret = self.keys[key]
+        headers = bearer(secret) if secret else {}
+        request = self.api.build_request(
+            call.method, call.path(names), json=call.body(names), headers=headers
+        )
+        answer = self.api.send(request, stream=True)
+        if answer.headers["content-type"].startswith("text/event-stream"):
+            answer.close()  # it has begun, and never ends
+        else:
+            answer.read()
+        return answer
+
+
+def make(engine: Engine) -> dict[str, str | None]:
+    """A key of every kind, and none."""
+    limited = {"here": SEEN, "elsewhere": HIDDEN, "viewer-elsewhere": HIDDEN}
+    scopes = {scope.value: scope for scope in Scope} | {
+        "here": Scope.TRAINER, "elsewhere": Scope.TRAINER, "viewer-elsewhere": Scope.VIEWER,
+        "expired": Scope.ADMIN, "revoked": Scope.ADMIN,
+    }  # fmt: skip
+    keys: dict[str, str | None] = {"none": None, "wrong": "dpl_" + "x" * 43}
+    with transaction(engine) as connection:
+        for name, scope in scopes.items():
+            terms = FREE
+            if name in limited:
+                terms = Terms(datasets=frozenset({limited[name]["dataset"]}))
+            keys[name] = create_key(connection, name=name, scope=scope, terms=terms)
+        past = now() - timedelta(seconds=1)
+        connection.execute(
+            api_keys.update().where(api_keys.c.name == "expired").values(expires_at=past)
+        )
+        revoke_key(connection, "revoked")
+    return keys
+
+
+@pytest.fixture
+def house(engine: Engine, serve: Serve, tmp_path: Path) -> Iterator[House]:
+    keys, signing_key = make(engine), tmp_path / "signing_key"
+    Signer.create(signing_key)
+    with (
+        serve(signing_key_file=signing_key) as address,
+        httpx.Client(base_url=address, timeout=30) as api,
+    ):
+        for names in (SEEN, HIDDEN):
+            fill(api, names, bearer(str(keys["admin"])))
+        yield House(api, keys)
+
+
+def refusal(answer: httpx.Response) -> tuple[int, Json, str]:
+    return answer.status_code, answer.json(), answer.headers["content-type"]
+
+
+def allowed(answer: httpx.Response) -> bool:
+    return answer.status_code not in REFUSED
+
+
+def test_every_route_answers_the_scopes_it_names_and_no_others(house: House) -> None:
+    ranks, offered = list(Scope), list(calls())
+    assert len(offered) >= 38
+    for call in offered:
+        for key in ("none", "wrong", "expired", "revoked"):
+            answer = house.ask(call, key)
+            assert allowed(answer) == (call.scope is None), (call, key, answer.text)
+            assert call.scope is None or answer.json()["type"] == "/problems/unauthorized"
+        for scope in ranks:
+            answer = house.ask(call, scope)
+            enough = call.scope is None or ranks.index(scope) >= ranks.index(call.scope)
+            assert allowed(answer) == enough, (call, scope, answer.text)
+            assert enough or answer.json()["type"] == "/problems/forbidden"
+
+
+def test_a_limited_key_does_in_its_dataset_what_its_scope_may(house: House) -> None:
+    for call in calls():
+        answer = house.ask(call, "here")
+        may = call.scope is not Scope.ADMIN
+        assert allowed(answer) == may, (call, answer.text)
+        if not may:
+            assert refusal(answer) == refusal(house.ask(call, "trainer"))
+
+
+def test_to_a_limited_key_another_dataset_is_a_name_that_was_never_used(house: House) -> None:
+    found = 0
+    for call in calls():
+        if not call.of_dataset:
+            continue
+        for key, unlimited in (("elsewhere", "trainer"), ("viewer-elsewhere", "viewer")):
+            answer = refusal(house.ask(call, key))
+            # Neither what is there nor what is not says more than an unlimited key is told.
+            assert answer == refusal(house.ask(call, key, NONE)), call
+            told = refusal(house.ask(call, unlimited, NONE))
+            assert answer == told or told[0] == 422, call  # where the message alone is wrong
+            found += answer == told
+            assert answer[0] in (403, 404), call
+            assert answer[0] == 404 or call.scope not in (Scope.VIEWER, None), call
+    assert found >= 40
+
+
+def test_nothing_that_a_limited_key_is_answered_names_what_is_hidden(house: House) -> None:
+    for call in calls():
+        text = house.ask(call, "here").text if "stream" not in call.route else ""
+        assert "zebras" not in text, call
+        if not call.of_dataset and text:
+            assert "letters" not in house.ask(call, "elsewhere").text, call
+
+
+def test_the_documents_say_which_scope_each_route_needs() -> None:
+    told = dict(documented(API_GUIDE.read_text(encoding="utf-8")))
+    assert told == {f"{call.method.upper()} {call.route}": call.scope or "none" for call in calls()}
+
+
+def documented(text: str) -> Iterator[tuple[str, str]]:
+    """Call and scope of every line of the guide's table; an ellipsis is the path before it."""
+    path = ""
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.split("|")][1:-1]
+        found = re.findall(r"`([A-Z]+) (\S+)`", cells[0]) if len(cells) == 3 else []
+        scopes = cells[1].split(", ") if found else []
+        for number, (method, where) in enumerate(found):
+            path = where if where != "\u2026" else path
+            yield f"{method} {path}", scopes[min(number, len(scopes) - 1)]
+
+
+def test_whatever_names_a_dataset_is_known_to_whoever_limits_keys() -> None:
+    named = set(SEEN) | {"datasets", "parents"}
+    found = set()
+    for call in calls():
+        operation = DOCUMENT["paths"][call.route][call.method]
+        assert call.nouns <= SEEN.keys() | OTHER.keys() or call.nouns & SEEN.keys(), call
+        fields = {one["name"] for one in operation.get("parameters", []) if one["in"] == "query"}
+        bodies = operation.get("requestBody", {"content": {}})["content"].values()
+        fields |= {field for body in bodies for field in properties(body["schema"])}
+        found |= {(f"{call.method} {call.route}", field) for field in fields & named}
+    assert found == NAMED_ELSEWHERE
+
+
+def properties(schema: Json) -> set[str]:
+    """The fields that a message of this schema may have itself."""
+    if "$ref" in schema:
+        return properties(DOCUMENT["components"]["schemas"][schema["$ref"].rpartition("/")[2]])
+    parts = [part for key in ("anyOf", "oneOf", "allOf") for part in schema.get(key, [])]
+    return set(schema.get("properties", {})).union(*map(properties, parts))
+
+
+def test_of_two_scopes_that_an_endpoint_depends_on_the_larger_is_needed(engine: Engine) -> None:
+    app, keys = FastAPI(), make(engine)
+    app.state.keys = KeyRing(engine, loopback=False)
+    problems.install(app)
+
+    @app.post("/both")
+    async def both(_first: Viewer, _second: Admin) -> str:
+        return "answered"
+
+    async def status(key: str) -> int:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app)) as api:
+            headers = bearer(str(keys[key]))
+            return (await api.post("http://127.0.0.1/both", headers=headers)).status_code
+
+    for key, expected in (("viewer", 403), ("trainer", 403), ("admin", 200), ("wrong", 401)):
+        assert asyncio.run(status(key)) == expected, key

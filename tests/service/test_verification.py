@@ -1,0 +1,346 @@
+"""`dpledger verify`: what it reads, what it names, and that nothing in a database makes it fail."""
+
+from pathlib import Path
+
+import httpx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sqlalchemy import Connection, Engine, text, update
+
+from benchmarks.rewriting import Log, refit, undone
+from service.acts import Act
+from service.acts import append as append_acts
+from service.api_keys import Scope, Terms, create_key, revoke_key, rotate_key
+from service.database import snapshot, transaction
+from service.merkle import DIGEST_SIZE, Frontier, leaf_hash
+from service.tables import datasets, runs
+from service.verification.kept import Head, Kept, KeptLog, first_difference
+from service.verification.kept_files import of_checkpoints, of_witness
+from service.verification.ledger import verify
+from service.verification.report import KEPT_MAX, Broken, Rank, Report, shown
+from service.verification.tree import Tree
+from tests.service.dumps import dump
+from tests.service.keeping import keep
+from tests.service.samples import BUDGET, FULL, RANK, Json, append, dataset, event, run, setup
+
+CYCLIC: Json = {"kind": "cyclic", "batch_size": 20000}  # three steps a pass
+QUIET: Json = {"kind": "gaussian", "noise_multiplier": 20.0}
+
+
+@pytest.fixture
+def ledger(api: httpx.Client) -> None:
+    """A small ledger with a little of everything."""
+    setup(api, dataset_given={"budget": BUDGET}, delta=1e-5)
+    assert api.post("/v1/datasets", json=dataset("other")).status_code == 201
+    assert api.post("/v1/runs", json=run("far", dataset="other")).status_code == 201
+    append(api, event(0, 5, sampling=CYCLIC), event(5, 3, sampling=CYCLIC), event(8, 4))
+    fork = {"name": "fork", "writer": run()["writer"], "from_step": 6}
+    assert api.post("/v1/runs/run/branches", json=fork).status_code == 201
+    append(api, event(6, 2, sampling=CYCLIC), branch="fork")
+    append(api, event(0, 9), event(9, 1, sampling=FULL), run="far")
+    lease = {"name": "lease", "event": event(10, 7), "ttl_seconds": 60}
+    assert api.post("/v1/runs/far/reservations", json=lease).status_code == 201
+    assert api.post("/v1/runs/far/findings", json=RANK).status_code == 201
+    assert api.post("/v1/runs/far:finish", json={"state": "finished"}).status_code == 200
+
+
+def texts(connection: Connection, kept: Kept | None = None) -> list[str]:
+    return [one.text for one in verify(connection, kept).broken]
+
+
+def test_an_empty_ledger_is_sound(engine: Engine) -> None:
+    with snapshot(engine) as connection:
+        report = verify(connection)
+    assert report.first is None
+    assert report.checked["leaves"] == 0
+
+
+def test_everything_is_counted_and_nothing_is_written(ledger: None, engine: Engine) -> None:
+    before = dump(engine)
+    with snapshot(engine) as connection:
+        report = verify(connection)
+    assert report.broken == []
+    counted = {name: report.checked[name] for name in ("datasets", "entries", "branches", "rows")}
+    assert counted == {"datasets": 2, "entries": 5, "branches": 3, "rows": 14}
+    assert report.checked["leaves"] == report.checked["entries"] + report.checked["acts"] == 17
+    assert report.checked["sums"] == 2
+    assert dump(engine) == before
+
+
+# ---- nothing in a database makes it fail
+
+
+DEEP = "[" * 100_000
+GARBAGE = {
+    "UPDATE entries SET verdict = 'nonsense' WHERE sequence = 2": "entry 2",
+    "UPDATE entries SET run_id = 4711 WHERE sequence = 2": "entry 2 (no run of the dataset",
+    "UPDATE entries SET event_id = 4711 WHERE sequence = 2": "entry 2",
+    "UPDATE entries SET branch_id = (SELECT max(id) FROM branches) WHERE sequence = 2": "entry 2",
+    "UPDATE entries SET leaf = NULL WHERE sequence = 2": "entry 2",
+    "UPDATE entries SET sequence = sequence + 1000000000000 WHERE sequence = 2": "is missing",
+    "UPDATE entries SET sequence = -1 WHERE sequence = 2": "has no place in the log",
+    "UPDATE distinct_events SET content = '{' || content": "entry 1",
+    "UPDATE distinct_events SET content = '[]' || id": "entry 1",
+    "UPDATE distinct_events SET content = replace(content, 'gaussian', 'wat')": "entry 1",
+    "UPDATE acts SET content = '{'": "cannot be read",
+    "UPDATE acts SET content = 'DEEP'": "cannot be read",
+    "UPDATE acts SET content = '[]'": "cannot be read",
+    "UPDATE acts SET position = -position - 1": "is not what was hashed",
+    "UPDATE acts SET after_sequence = 1000000000000": "is not what was hashed",
+    "UPDATE acts SET dataset_id = dataset_id + 4711": "belong to nothing",
+    "UPDATE runs SET request = '{'": "act",
+    "UPDATE runs SET labels = 'DEEP'": "act",
+    "UPDATE runs SET budget_filter = '{}', budget_epsilon = 1, budget_delta = 0.5": "act",
+    "UPDATE runs SET totals = 'x', totals_version = 'y'": "",
+    "UPDATE runs SET dataset_id = 4711": "belong to nothing",
+    "UPDATE branches SET run_id = 4711 WHERE name = 'fork'": "belong to nothing",
+    "UPDATE datasets SET accept = 'x'": "act 1 (settings",
+    "UPDATE datasets SET budget_filter = 'x'": "act 1 (settings",
+    "UPDATE datasets SET totals = '[]'": "the sums of its budget",
+    "UPDATE datasets SET log_frontier = NULL": "the log's size and roots",
+    "UPDATE datasets SET log_size = -3": "the log's size and roots",
+    "UPDATE datasets SET head_sequence = -1": "the head, -1",
+    "UPDATE datasets SET dataset_size = 1": "act 0 (dataset",
+    "UPDATE datasets SET neighboring_relation = 'x'": "act 0 (dataset",
+    "UPDATE reservations SET event_id = 4711": "act",
+    "UPDATE reservations SET end_step = 4711": "act",
+    "DELETE FROM installation": "its row",
+    "DELETE FROM datasets": "belong to nothing",
+    "DELETE FROM run_balances": "the count of",
+    "DELETE FROM acts WHERE dataset_id IS NOT NULL": "no act says",
+}  # fmt: skip
+ONLY_SQLITE = {
+    "UPDATE entries SET steps = 'x' WHERE sequence = 2": "entry 2",
+    "UPDATE entries SET steps = 2.5 WHERE sequence = 2": "entry 2",
+    "UPDATE entries SET first_step = x'00' WHERE sequence = 2": "entry 2",
+    "UPDATE entries SET recorded_at = 'never' WHERE sequence = 2": "entry 2",
+    "UPDATE entries SET recorded_at = 17 WHERE sequence = 2": "entry 2",
+    "UPDATE entries SET sequence = 'x' WHERE sequence = 2": "has no place in the log",
+    "UPDATE entries SET leaf = 'x' WHERE sequence = 2": "entry 2",
+    "UPDATE runs SET name = cast(x'ff00fe' AS TEXT) WHERE name = 'run'": "",
+    "UPDATE runs SET delta = 'x'": "act",
+    "UPDATE acts SET position = 'x' WHERE position = 2": "act x",
+    "UPDATE acts SET after_sequence = 'x'": "act",
+    "UPDATE acts SET content = x'00'": "cannot be read",
+    "UPDATE datasets SET log_size = 'x', log_frontier = 'x'": "the log's size and roots",
+    "UPDATE datasets SET head_sequence = 'x'": "the head, x",
+    "UPDATE datasets SET dataset_size = 'x'": "act 0 (dataset",
+    "UPDATE branches SET next_step = 'x', created_at = 'y'": "act",
+    "UPDATE branches SET from_step = 'x'": "act",
+    "UPDATE reservations SET first_step = 'x', end_step = 'y'": "act",
+    "UPDATE run_balances SET steps = 'x'": "the count of",
+    "UPDATE log_tiles SET root = 'x'": "",
+}  # fmt: skip
+ONLY_POSTGRES = {
+    "UPDATE entries SET recorded_at = 'infinity' WHERE sequence = 2": "entry 2",
+    "UPDATE runs SET created_at = '-infinity'": "act",
+    "UPDATE reservations SET expires_at = 'infinity'": "act",
+    "UPDATE acts SET acted_at = 'infinity'": "act 0",
+    "UPDATE runs SET delta = 'NaN'": "act",
+}
+
+
+def statements(engine: Engine) -> dict[str, str]:
+    return GARBAGE | (ONLY_SQLITE if engine.dialect.name == "sqlite" else ONLY_POSTGRES)
+
+
+def test_whatever_is_stored_is_a_named_place_and_never_a_failure(
+    ledger: None, engine: Engine, tmp_path: Path
+) -> None:
+    kept = of_witness(keep(engine, tmp_path).witness, None)
+    for statement, expected in statements(engine).items():
+        with undone(engine) as connection:
+            connection.exec_driver_sql(statement.replace("DEEP", DEEP))
+            found = texts(connection, kept)
+        if expected:
+            assert any(expected in one for one in found), (statement, found)
+        assert all(len(one) < 600 and one.isprintable() for one in found)
+
+
+# ---- what was kept
+
+
+def test_a_kept_root_names_the_leaves_among_which_something_is_broken(
+    ledger: None, engine: Engine, tmp_path: Path
+) -> None:
+    kept = of_checkpoints(keep(engine, tmp_path).checkpoints, None)
+    with undone(engine) as connection:
+        log = Log.read(connection, "data")
+        log.entries[1]["steps"] += 1
+        log.store()
+        refit(connection, "data", [])
+        assert verify(connection).first is None
+        first = verify(connection, kept).first
+    assert first is not None
+    assert (first.dataset, first.rank, first.position) == ("data", Rank.RANGE, 0)
+    assert "everything up to entry 3" in first.text
+    assert "differs from the checkpoint of 2" in first.text
+
+
+def test_what_came_after_the_checkpoint_is_no_contradiction(
+    ledger: None, api: httpx.Client, engine: Engine, tmp_path: Path
+) -> None:
+    files = keep(engine, tmp_path)
+    append(api, event(12, 3))
+    with snapshot(engine) as connection:
+        for kept in (of_witness(files.witness, None), of_checkpoints(files.checkpoints, None)):
+            assert texts(connection, kept) == []
+
+
+def test_a_dataset_that_is_gone_is_named(ledger: None, engine: Engine, tmp_path: Path) -> None:
+    kept = of_witness(keep(engine, tmp_path).witness, None)
+    with undone(engine) as connection:
+        connection.execute(update(datasets).where(datasets.c.name == "other").values(name="o"))
+        found = texts(connection, kept)
+    assert "dataset other, the whole dataset: is missing; it had 9 leaves or more" in found
+
+
+def test_another_ledger_is_not_the_one_that_was_kept(engine: Engine) -> None:
+    with snapshot(engine) as connection:
+        (found,) = texts(connection, Kept(ledger_id="0" * 32))
+    assert "is not the one that was kept" in found
+
+
+def test_what_an_admin_declared_lost_is_noted_and_not_held_against_the_ledger(
+    ledger: None, engine: Engine
+) -> None:
+    longer = KeptLog(bytes(40 * DIGEST_SIZE), heads=(Head(40, b"x", "the witness"),))
+    kept = Kept({"data": longer})
+    with snapshot(engine) as connection:
+        assert "differs from the witness" in texts(connection, kept)[0]
+    content = {"epoch": 1, "reason": "the disk", "abandoned": [{"dataset": "data", "size": 40}]}
+    with transaction(engine) as connection:
+        append_acts(connection, None, [Act("reconciled", content, "officer")])
+    with snapshot(engine) as connection:
+        report = verify(connection, kept)
+    assert report.broken == []
+    (note,) = report.notes
+    assert "Epoch 1 was begun by officer: the disk" in note
+
+
+# ---- keys
+
+
+def test_keys_are_what_the_acts_say(engine: Engine) -> None:
+    terms = Terms(datasets=frozenset({"b", "a"}), requests_per_second=2.5, body_bytes_max=5000)
+    with transaction(engine) as connection:
+        create_key(connection, name="officer", scope=Scope.ADMIN)
+        create_key(connection, name="trainer", scope=Scope.TRAINER, terms=terms)
+        create_key(connection, name="gone", scope=Scope.VIEWER)
+        rotate_key(connection, "trainer")
+        revoke_key(connection, "gone")
+    with snapshot(engine) as connection:
+        report = verify(connection)
+    assert (report.broken, report.checked["keys"]) == ([], 3)
+    edits = {
+        "UPDATE api_keys SET scope = 'admin' WHERE name = 'trainer'": 3,
+        "UPDATE api_keys SET datasets = NULL WHERE name = 'trainer'": 3,
+        "UPDATE api_keys SET previous_until = NULL WHERE name = 'trainer'": 3,
+        "UPDATE api_keys SET digest = 'x' WHERE name = 'officer'": 0,
+        "UPDATE api_keys SET revoked_at = NULL WHERE name = 'gone'": 4,
+        "DELETE FROM api_keys WHERE name = 'gone'": 4,
+        "UPDATE api_keys SET name = 'other' WHERE name = 'officer'": 0,
+    }
+    for statement, position in edits.items():
+        with undone(engine) as connection:
+            connection.execute(text(statement))
+            first = verify(connection).first
+        assert first is not None, statement
+        assert (first.dataset, first.rank, first.position) == (None, Rank.LEAF, position)
+
+
+def test_a_key_that_nobody_created_is_named(engine: Engine) -> None:
+    with transaction(engine) as connection:
+        create_key(connection, name="officer", scope=Scope.ADMIN)
+    copied = (
+        "INSERT INTO api_keys (name, scope, prefix, digest, created_at) "
+        "SELECT 'planted', scope, prefix, 'x', created_at FROM api_keys"
+    )
+    with undone(engine) as connection:
+        connection.execute(text(copied))
+        assert texts(connection) == ["installation, key planted: no act says that it was created"]
+
+
+# ---- plans and passes
+
+
+def test_a_run_that_left_its_plan_cannot_be_said_to_have_kept_to_it(
+    api: httpx.Client, engine: Engine
+) -> None:
+    plan = [{"steps": 4, "mechanism": QUIET, "sampling": FULL}]
+    limit = {"epsilon": 6.0, "delta": 1e-5}
+    setup(api, plan=plan, budget=limit)
+    append(api, event(0, 2, mechanism=QUIET, sampling=FULL))
+    with snapshot(engine) as connection:
+        assert texts(connection) == []
+    append(api, event(2, 1, mechanism=QUIET))
+    with snapshot(engine) as connection:
+        assert texts(connection) == []
+    with undone(engine) as connection:
+        connection.execute(update(runs).values(on_plan=True))
+        (found,) = texts(connection)
+    assert found == "dataset data, run run: says that it kept to its plan, and did not"
+
+
+def test_the_pass_that_is_open_is_refolded(ledger: None, engine: Engine) -> None:
+    with undone(engine) as connection:
+        moved = "UPDATE branches SET pass_position = pass_position - 1 WHERE name = 'fork'"
+        connection.execute(text(moved))
+        (found,) = texts(connection)
+    assert found.endswith("branch fork: has another pass open than its entries leave")
+
+
+# ---- its parts
+
+
+@settings(max_examples=30, deadline=None)
+@given(sizes=st.lists(st.integers(0, 700), max_size=6))
+def test_a_tree_that_is_only_read_is_the_frontier_that_was_appended_to(sizes: list[int]) -> None:
+    tree, frontier, number = Tree(), Frontier(), 0
+    tiles: dict[tuple[int, int], bytes] = {}
+    for size in sizes:
+        leaves = [leaf_hash(b"%d" % (number + index)) for index in range(size)]
+        number += size
+        tree.extend(leaves)
+        frontier, more = frontier.extended(leaves)
+        tiles |= {(level, index): root for level, index, root in more}
+    assert tree.frontier() == frontier
+    assert tree.tiles == tiles
+
+
+def test_a_tree_of_many_tiles_has_those_of_the_second_level() -> None:
+    leaves = [leaf_hash(b"%d" % number) for number in range(256 * 257)]
+    tree = Tree()
+    tree.extend(leaves)
+    frontier, tiles = Frontier().extended(leaves)
+    assert (2, 0) in tree.tiles
+    assert tree.tiles == {(level, index): root for level, index, root in tiles}
+    assert tree.frontier() == frontier
+
+
+@given(count=st.integers(1, 50), data=st.data())
+def test_the_first_leaf_that_differs_is_found(count: int, data: st.DataObject) -> None:
+    first = data.draw(st.integers(0, count - 1))
+    later = data.draw(st.sets(st.integers(first, count - 1)))
+    one = [leaf_hash(b"%d" % number) for number in range(count)]
+    other = [leaf_hash(b"x") if n in later | {first} else leaf for n, leaf in enumerate(one)]
+    assert first_difference(b"".join(one), b"".join(other)) == first
+
+
+def test_of_very_many_broken_places_the_first_are_kept_and_all_are_counted() -> None:
+    report = Report()
+    for position in reversed(range(10 * KEPT_MAX)):
+        report.add(
+            Broken(dataset="d", rank=Rank.LEAF, position=position, what="x", why="is broken")
+        )
+    report.add(Broken(dataset="a", rank=Rank.DERIVED, position=None, what="x", why="is broken"))
+    assert report.total == 10 * KEPT_MAX + 1
+    places = [one.position for one in report.broken if one.dataset == "d"]
+    assert places == list(range(KEPT_MAX))
+    assert report.broken[-1].dataset == "a"  # a wrong sum after every wrong leaf
+
+
+def test_stored_text_is_shown_without_control_characters_and_never_long() -> None:
+    assert shown("a\x1b[31m\nb") == "a\N{REPLACEMENT CHARACTER}[31m\N{REPLACEMENT CHARACTER}b"
+    assert len(shown("x" * 10**6)) == 103
