@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 from urllib.parse import quote
 
 from dpledger_client import spool
@@ -81,7 +81,7 @@ def _body(body: bytes) -> str:
         return _refused(error)
     _require(append.events == route._read_batch(body).events, "a known body reads otherwise")
     dumped = EventBatch(
-        branch=append.branch_name, mode=append.mode, events=list(append.events)
+        branch=append.branch_name, mode=cast(Any, append.mode), events=list(append.events)
     ).model_dump(exclude_none=True)  # fmt: skip
     again = EventBatch.model_validate(parse_json(canonical(dumped).encode()))
     _require(again.events == append.events, "the canonical form is of other events")

@@ -18,7 +18,7 @@ TOKENS: Final = (
     b"\x85", b"\xe2\x80\xa8", b"/*", b"//", b"#", b"a" * 1000, b"\xd9\xa3", b"\xc2\xb2",
 )  # fmt: skip
 # Put into the place of a value once the rest is JSON; the first is replaced as text.
-VALUES: Final = (
+VALUES: Final[tuple[Any, ...]] = (
     None, True, False, 0, 1, -1, 2**31, 2**53, 2**63, 2**64, 10**12, 10**13, 10**30, 10**400,
     -(2**63), 0.0, -0.0, 0.5, 1.0, 1e-12, 1e-13, 5e-324, 1e308, 1.5, "", "main", "a" * 64,
     "\x00", "\ud800", "gaussian", "poisson", "none", "full", "é", [], [[]], {}, {"kind": "none"},

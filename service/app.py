@@ -161,9 +161,7 @@ def _require_key(engine: Engine, settings: Settings) -> None:
             return
         if settings.admin_key_file is not None:
             key = _read_key(settings.admin_key_file)
-            api_keys.create_key(
-                connection, name=FIRST_KEY, scope=Scope.ADMIN, key=key, by=KEY_FILE
-            )
+            api_keys.create_key(connection, name=FIRST_KEY, scope=Scope.ADMIN, key=key, by=KEY_FILE)
         elif not settings.loopback:
             raise StartupError(
                 f"host {settings.host} can be reached by others and there is no key. Create one "

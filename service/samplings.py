@@ -10,6 +10,7 @@ from pydantic import (
     field_validator,
     model_validator,
 )
+from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError
 
 from accounting import events as core
@@ -22,7 +23,7 @@ RECORDS_MAX: Final = 10**12
 Count = Annotated[
     int, AfterValidator(within(1, RECORDS_MAX)), Field(json_schema_extra=bounds(1, RECORDS_MAX))
 ]
-_ONE_RATE: Final = {
+_ONE_RATE: Final[JsonDict] = {
     "oneOf": [
         {"required": [name], "properties": {name: {"type": "number"}}}
         for name in ("sampling_probability", "expected_batch_size")

@@ -19,9 +19,7 @@ from service.schemas import NewReservation, ReservationRelease, Void
 router = APIRouter(prefix="/v1", route_class=StrictRoute, tags=["reservations"])
 
 
-@router.post(
-    "/runs/{run}/reservations", status_code=201, responses=repeated(ReservationAnswer)
-)
+@router.post("/runs/{run}/reservations", status_code=201, responses=repeated(ReservationAnswer))
 async def reserve(
     run: PathName, new: NewReservation, _caller: Trainer, request: Request, response: Response
 ) -> ReservationAnswer:

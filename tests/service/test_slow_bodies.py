@@ -89,15 +89,16 @@ def test_a_body_in_time_may_come_in_parts(serve: Serve) -> None:
 def test_a_stream_is_open_for_longer_than_a_body_may_take(serve: Serve) -> None:
     with serve(body_seconds=0.1, header_seconds=0.1) as address:
         prepare(address)
-        with httpx.Client(base_url=address, timeout=5) as api:
-            with api.stream("GET", "/v1/runs/run/stream") as stream:
-                frames = stream.iter_lines()
-                assert next(frames).startswith("retry")
-                time.sleep(0.4)
-                assert api.post(
-                    EVENTS, content=steps(0), headers={"content-type": "application/json"}
-                )
-                assert any(line == "event: entry" for line in frames)
+        with (
+            httpx.Client(base_url=address, timeout=5) as api,
+            api.stream("GET", "/v1/runs/run/stream") as stream,
+        ):
+            frames = stream.iter_lines()
+            assert next(frames).startswith("retry")
+            time.sleep(0.4)
+            told = api.post(EVENTS, content=steps(0), headers={"content-type": "application/json"})
+            assert told.status_code == 201
+            assert any(line == "event: entry" for line in frames)
 
 
 @pytest.mark.parametrize(
