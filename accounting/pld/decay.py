@@ -27,7 +27,8 @@ _LOBE_END: Final = 1 / _LOBE
 
 def spread_out(t: Array) -> Array:
     """1 - max over t' >= t of |sin(t') / t'|. Lower, rising in t, in [0, 1)."""
-    small = t * t / 6 * (1 - t * t / 20)
+    near = np.minimum(t, 1.0)  # whose square is in the range of doubles
+    small = near * near / 6 * (1 - near * near / 20)
     with np.errstate(divide="ignore", invalid="ignore"):
         middle = 1 - np.sin(t) / t
         far = 1 - 1 / t

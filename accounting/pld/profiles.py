@@ -99,16 +99,21 @@ def unsampled_loss(direction: Direction, q: float, losses: Array) -> tuple[Array
 
     REMOVE: e^r = 1 + (e^l - 1)/q. ADD: e^-r = 1 + (e^-l - 1)/q. Where the right side is negative
     no outcome has such a loss and r is infinite; where rounding decides that, so is the error.
+    Where e^x would leave the range of doubles, log(1 + (e^x - 1)/q) is x - log q, but for e^-x.
     """
     sign = 1.0 if direction is Direction.REMOVE else -1.0
     if q == 1:
         return losses, np.zeros_like(losses)
-    y = np.expm1(sign * losses) / q
+    x = sign * losses
+    far = x > LOSS_MAX
+    y = np.expm1(np.minimum(x, LOSS_MAX)) / q
     off = (LIBRARY + _U) * np.abs(y)
     inside, unsure = 1 + y > 0, np.abs(1 + y) <= 4 * off
     safe = np.where(inside, y, 0.0)
     r = np.where(inside, np.log1p(safe), -np.inf)
     error = np.where(inside, 2 * off / (1 + safe) + LIBRARY * np.abs(np.log1p(safe)), 0.0)
+    r = np.where(far, x - math.log(q), r)
+    error = np.where(far, 2 * LIBRARY * (np.abs(x) - math.log(q)), error)
     return sign * r, np.where(unsure, np.inf, error)
 
 

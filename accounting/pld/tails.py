@@ -39,6 +39,8 @@ from accounting.pld.profiles import (
 )
 
 __all__ = ["LOSS_MAX", "TINY", "Tails", "profile", "profiles", "tails"]
+# Of e that is still a double; a lattice of wide cells may end beyond.
+_EXPONENT_MAX: Final = 700.0
 
 _U: Final = UNIT_ROUNDOFF
 
@@ -161,7 +163,7 @@ def _discrete_tails(pair: Atomic, direction: Direction, losses: Array) -> Tails:
 
 def _symmetric_tails(pair: SymmetricPair, losses: Array) -> Tails:
     """Above zero Q(L > l) = -H'(a) with a = e^l; below, the laws swap and the loss is negated."""
-    q, up = pair.sampling_probability, np.abs(losses)
+    q, up = pair.sampling_probability, np.minimum(np.abs(losses), _EXPONENT_MAX)
     r, dr = unsampled_loss(Direction.REMOVE, q, up)
     near = far = _base_tails(pair.near, r, dr)
     h_near, near_off, _ = h_far, far_off, _ = base_profile(pair.near, r)
@@ -178,6 +180,7 @@ def _symmetric_tails(pair: SymmetricPair, losses: Array) -> Tails:
         off = gain * (near_off + far_off + 2 * dr) / np.maximum(slope, TINY)
         spread = 0.5 * (upper - lower) / np.maximum(p_high, TINY)
     error = near.error + far.error + np.where(slope > 0, off + spread, 0.0) + 8 * LIBRARY
+    error = np.where(np.abs(losses) > _EXPONENT_MAX, np.inf, error)
     flip = losses < 0
     rest_p, rest_q = np.maximum(1 - p_high, 0.0), np.maximum(1 - slope, 0.0)
     # One minus a tail magnifies its relative error where the tail is near one.

@@ -34,6 +34,9 @@ def verify(
     public_key: Annotated[
         str | None, typer.Option("--public-key", help="that must have signed what was kept")
     ] = None,
+    epoch: Annotated[
+        int, typer.Option(help="reconciliations you know of: what they declared lost may be")
+    ] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="everything found, as JSON")] = False,
 ) -> None:
     """Check a ledger, row by row, or a certificate, and name the first thing that is broken.
@@ -41,7 +44,8 @@ def verify(
     Nothing is written. Exit status 1 if something is broken, 2 if it cannot be read.
     """
     if "://" in target:
-        _database(target, _kept(witness, checkpoint, public_key), as_json=as_json)
+        kept = _kept(witness, checkpoint, public_key)
+        _database(target, kept, epoch=epoch, as_json=as_json)
     elif witness is not None or checkpoint is not None:
         raise failed("--witness and --checkpoint are held against a database, not a file.")
     else:
@@ -59,7 +63,7 @@ def _kept(witness: Path | None, checkpoint: Path | None, public_key: str | None)
         raise failed(str(error)) from None
 
 
-def _database(url: str, kept: "Kept", *, as_json: bool) -> None:
+def _database(url: str, kept: "Kept", *, epoch: int, as_json: bool) -> None:
     from service import schema_version
     from service.database import snapshot
     from service.verification.ledger import verify
@@ -68,7 +72,7 @@ def _database(url: str, kept: "Kept", *, as_json: bool) -> None:
     try:
         schema_version.require_current(engine)
         with snapshot(engine) as connection:
-            report = verify(connection, kept)
+            report = verify(connection, kept, epoch=epoch)
     except _DRIVERS as error:
         raise failed(f"The database cannot be read: {' '.join(str(error).split())}") from None
     except (StartupError, LedgerError) as error:

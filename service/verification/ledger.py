@@ -55,16 +55,18 @@ _STRAYS: Final = {
 }
 
 
-def verify(connection: Connection, kept: Kept | None = None) -> Report:
+def verify(connection: Connection, kept: Kept | None = None, *, epoch: int = 0) -> Report:
     """Check everything that a database holds of its ledger.
 
     Args:
         connection: in a transaction that sees one state throughout; nothing is written.
         kept: what was kept of it elsewhere.
+        epoch: how many reconciliations who asks knows of. What a later one declared lost is held
+            against the ledger all the same: whoever can write to the database can write that, too.
     """
     report, kept = Report(), kept or Kept()
     with distrusted(connection):
-        kept = _still(connection, report, kept)
+        kept = _still(connection, report, kept, epoch)
         _installation(connection, report, kept)
         found = list(every(connection, _DATASETS))
         for home in found:
@@ -82,11 +84,11 @@ def verify(connection: Connection, kept: Kept | None = None) -> Report:
     return report
 
 
-def _still(connection: Connection, report: Report, kept: Kept) -> Kept:
+def _still(connection: Connection, report: Report, kept: Kept, epoch: int) -> Kept:
     """What was kept, without what an admin declared lost when the ledger was reconciled."""
     logs = {}
     for name, log in kept.logs.items():
-        gone = [head for head in log.heads if _abandoned(connection, report, name, head)]
+        gone = [head for head in log.heads if _abandoned(connection, report, name, head, epoch)]
         # Leaves are those of the head that was signed with them.
         leaves = b"" if any(head.size == log.size for head in gone) else log.leaves
         left = tuple(head for head in log.heads if head not in gone)
@@ -94,12 +96,20 @@ def _still(connection: Connection, report: Report, kept: Kept) -> Kept:
     return replace(kept, logs=logs)
 
 
-def _abandoned(connection: Connection, report: Report, name: str | None, head: Head) -> bool:
+def _abandoned(
+    connection: Connection, report: Report, name: str | None, head: Head, epoch: int
+) -> bool:
     try:
         by = abandoned_by(connection, name, size=head.size, epoch=head.epoch)
     except UNREADABLE:
         return False  # the log of the installation says what is wrong with it
     if by is None:
+        return False
+    if by.epoch > epoch:
+        report.notes.append(
+            f"{shown(by.text)} If you know of that, say --epoch {by.epoch}: then what it declared "
+            "lost is not held against the ledger."
+        )
         return False
     log = "the installation" if name is None else f"dataset {shown(name)}"
     said = f"{head.source} is not held against {log}, whose log is shorter since. {shown(by.text)}"

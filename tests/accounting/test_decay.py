@@ -51,6 +51,7 @@ def test_spread_out_is_never_above_one_less_the_highest_sinc_from_there_on() -> 
 
 def test_spread_out_rises_from_zero_and_stays_below_one() -> None:
     t = np.concatenate(([0.0], np.geomspace(1e-9, 1e9, 200_001)))
+    assert spread_out(np.array([1e200]))[0] < 1
     found = spread_out(t)
     assert found[0] == 0
     assert np.all(np.diff(found)[1:] >= -1e-12)

@@ -260,3 +260,13 @@ def test_written_probabilities_may_be_off_by_eight_roundoffs() -> None:
         atom = np.log(truth[0][0] / truth[1][0])
         inside = tails(pair, direction=Direction.REMOVE, losses=np.array([atom]))
         assert np.isinf(inside.error[0])
+
+
+def test_beyond_what_e_can_be_raised_to_nothing_is_known_of_a_tail() -> None:
+    base = GaussianPair(noise_multiplier=0.02)
+    pair = SymmetricPair(near=base, far=base, sampling_probability=0.5)
+    losses = np.array([-1e4, -800.0, -10.0, 10.0, 800.0, 1e4])
+    found = tails(pair, direction=Direction.REMOVE, losses=losses)
+    assert list(np.isinf(found.error)) == [True, True, False, False, True, True]
+    for part in (found.p_above, found.q_above, found.p_below, found.q_below):
+        assert np.all((part >= 0) & (part <= 1 + 1e-9))
