@@ -70,6 +70,12 @@ benchmarks: $(INSTALLED)  ## print the benchmark tables; peers are compared if i
 	$(BIN)/python benchmarks/growth.py
 	$(BIN)/python benchmarks/kills.py
 	$(BIN)/python benchmarks/outage.py
+	$(BIN)/python benchmarks/logs.py
+	$(BIN)/python benchmarks/tamper.py
+	$(BIN)/python benchmarks/verify.py
+	$(BIN)/python benchmarks/certificates.py
+	$(BIN)/python benchmarks/faults.py
+	$(BIN)/python benchmarks/attacks.py
 
 figures: $(INSTALLED)  ## redraw the figures of docs/theory/figures.md
 	$(BIN)/dpledger figures --out docs/theory/figures
