@@ -115,7 +115,7 @@ def test_a_run_that_would_have_to_ask_does_not_start_without_the_service(
     for dataset_size in (None, 1000):
         with pytest.raises(Unavailable):
             client.start_run("run", "data", mode=mode, dataset_size=dataset_size, **WHAT)
-    assert not spool.exists() or list(spool.iterdir()) == []
+    assert not spool.exists() or list(spool.glob("*.spool")) == []
 
 
 def test_an_observed_run_starts_without_the_service_and_registers_later(
@@ -157,7 +157,7 @@ def test_a_name_that_was_taken_meanwhile_is_told_and_nothing_is_lost(
     with pytest.raises(RunExists):
         run.finish()
     die(run)
-    (mine,) = [path for path in spool.iterdir() if not read(path).closed]
+    (mine,) = [path for path in spool.glob("*.spool") if not read(path).closed]
     ((path, error),) = client.sync(spool)  # type: ignore[misc]
     assert (path, type(error)) == (mine, RunExists)
     assert read(mine).next_step == 7
@@ -208,4 +208,4 @@ def test_a_dataset_that_is_unknown_is_told_when_the_run_starts(client: Client, s
     for mode in MODES:
         with pytest.raises(NotFound):
             client.start_run("run", "nothing", mode=mode, **WHAT)
-    assert not spool.exists() or list(spool.iterdir()) == []
+    assert not spool.exists() or list(spool.glob("*.spool")) == []

@@ -44,7 +44,7 @@ def test_who_was_killed_before_a_checkpoint_is_sent_by_the_next_process(
         take(third, 2)
     branches = client.run("run")["branches"]
     assert [(one["from_step"], one["next_step"]) for one in branches] == [(0, 4), (4, 7), (4, 6)]
-    assert all(read(path).closed for path in spool.iterdir())
+    assert all(read(path).closed for path in spool.glob("*.spool"))
     assert counted(client) == price(client, 9)
 
 
@@ -85,7 +85,7 @@ def test_a_damaged_spool_is_left_and_holds_nobody_up(client: Client, spool: Path
     take(run, 2)
     state = run.state_dict()
     die(run)
-    (path,) = spool.iterdir()
+    (path,) = spool.glob("*.spool")
     damaged = path.read_bytes() + b"{\n"
     path.write_bytes(damaged)
     with client.start_run("run", "data", state=state, **WHAT) as again:
@@ -99,7 +99,7 @@ def test_a_worker_that_outlives_its_trainer_holds_nobody_up(client: Client, spoo
     take(run, 2)
     state = run.state_dict()
     run._writer.leave("left")
-    (path,) = spool.iterdir()
+    (path,) = spool.glob("*.spool")
     with path.open("rb") as file:  # as a process does that was forked to load batches
         fcntl.flock(file, fcntl.LOCK_EX)
         with client.start_run("run", "data", state=state, **WHAT) as again:
@@ -139,7 +139,7 @@ def test_a_resume_without_the_service_raises_and_sends_nothing(
     site.stop()
     with pytest.raises(Unavailable):
         client.start_run("run", "data", state=state, **WHAT)
-    (path,) = spool.iterdir()
+    (path,) = spool.glob("*.spool")
     site.start()
     assert not read(path).closed
     with client.start_run("run", "data", state=state, **WHAT) as again:
@@ -166,7 +166,7 @@ def test_a_second_process_of_the_same_name_is_refused_and_leaves_no_spool(
         for mode in MODES:
             with pytest.raises(RunExists):
                 second.start_run("run", "data", mode=mode, **WHAT)
-        assert len(list(spool.iterdir())) == 1
+        assert len(list(spool.glob("*.spool"))) == 1
     assert client.run("run")["steps"] == 2
 
 
