@@ -1,6 +1,7 @@
 """Datasets, runs and branches as they stand."""
 
 import json
+import secrets
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -13,6 +14,7 @@ from service.budgets import dataset_scope, run_scope
 from service.clock import now, stamp
 from service.errors import NotFoundError
 from service.forfeits import forfeited
+from service.shelf import VERSION_BITS
 from service.standing import standing_of
 from service.tables import branches, datasets, lineage, releases, runs
 from service.tallies import Move
@@ -42,7 +44,7 @@ _BRANCH_NAMED: Final = select(branches).where(
 _CHANGED: Final = (
     datasets.update()
     .where(datasets.c.id == bindparam("dataset"))
-    .values(version=datasets.c.version + 1)
+    .values(version=bindparam("drawn"))
 )
 _BRANCHES: Final = (
     select(branches).where(branches.c.run_id == bindparam("run")).order_by(branches.c.id)
@@ -115,7 +117,8 @@ def dataset_of(connection: Connection, run: Row[Any]) -> Row[Any]:
 
 def changed(connection: Connection, dataset_id: int) -> None:
     """Say that something of a dataset has changed; its row is locked."""
-    connection.execute(_CHANGED, {"dataset": dataset_id})
+    drawn = secrets.randbits(VERSION_BITS)
+    connection.execute(_CHANGED, {"dataset": dataset_id, "drawn": drawn})
 
 
 def dataset_answer(connection: Connection, dataset: Row[Any]) -> DatasetAnswer:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sys
 from asyncio.events import TimerHandle
 from typing import Any, ClassVar, Final
 
@@ -71,6 +72,21 @@ class Connection(HttpToolsProtocol):
         """The head is there."""
         self._stop_waiting()
         super().on_headers_complete()
+
+    def _unset_keepalive_if_required(self) -> None:
+        """Bytes have come: what they begin must end in time, be it only a line's end."""
+        super()._unset_keepalive_if_required()
+        idle = self.cycle is None or self.cycle.response_complete
+        if idle and self._waiting is None:
+            self._wait()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no request; without memory to read it nobody can say what it is."""
+        error = sys.exc_info()[1]
+        if error is not None and isinstance(error.__context__, MemoryError):
+            self.transport.close()
+            return
+        super().send_400_response(msg)
 
     def _wait(self) -> None:
         self._waiting = self.loop.call_later(self.header_seconds, self.transport.close)

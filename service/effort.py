@@ -11,6 +11,7 @@ from service.errors import TooExpensiveError
 
 SECONDS_MAX: Final = 1.5  # with what comes before and after, an answer stays below two
 TOO_LONG: Final = "The answer would take more than 2 s of processor time."
+_COMPARING: Final = frozenset({"__hash__", "__eq__"})
 _LOOKS_EVERY: Final = 32  # calls of functions between two looks at the clock
 
 
@@ -53,13 +54,14 @@ class _Watch:
         self.ends = ends
         self.calls = 0
 
-    def __call__(self, _frame: FrameType, what: str, _of: Any) -> None:
+    def __call__(self, frame: FrameType, what: str, _of: Any) -> None:
         """Look at the clock now and then.
 
         Only at the call of a function of Python's own: an object of the accounting that changes
         itself calls none on the way.
         """
-        if what != "call":
+        # A cache that compares its keys is between two states of its own.
+        if what != "call" or frame.f_code.co_name in _COMPARING:
             return
         self.calls += 1
         if self.calls % _LOOKS_EVERY == 0 and time.thread_time() > self.ends:

@@ -32,6 +32,8 @@ _origins = branches.alias()
 _JSON: Final = frozenset(
     {"accept", "assumptions", "budget_filter", "content", "event", "labels", "plan", "request"}
 )
+# Each run has a branch main: a row that names another run's branch would look the same by name.
+_BRANCH: Final = branches.c.run_id == runs.c.id
 _OF_BRANCH: Final = (runs.c.name.label("run"), branches.c.name.label("branch"))
 
 # Rows that never change once they are there.
@@ -95,7 +97,10 @@ FACTS: Final[Mapping[str, Select[Any]]] = {
         branches.c.created_at,
     )
     .join(runs, runs.c.id == branches.c.run_id)
-    .outerjoin(_origins, _origins.c.id == branches.c.from_branch_id),
+    .outerjoin(
+        _origins,
+        (_origins.c.id == branches.c.from_branch_id) & (_origins.c.run_id == branches.c.run_id),
+    ),
     "correction": select(
         corrections.c.dataset_id.label("home"),
         corrections.c.id.label("row"),
@@ -109,7 +114,7 @@ FACTS: Final[Mapping[str, Select[Any]]] = {
         corrections.c.recorded_at,
     )
     .join(runs, runs.c.id == corrections.c.run_id)
-    .join(branches, branches.c.id == corrections.c.branch_id)
+    .join(branches, _BRANCH & (branches.c.id == corrections.c.branch_id))
     .join(distinct_events, distinct_events.c.id == corrections.c.event_id),
     "release": select(
         runs.c.dataset_id.label("home"),
@@ -119,7 +124,7 @@ FACTS: Final[Mapping[str, Select[Any]]] = {
         releases.c.recorded_at,
     )
     .join(runs, runs.c.id == releases.c.run_id)
-    .join(branches, branches.c.id == releases.c.branch_id),
+    .join(branches, _BRANCH & (branches.c.id == releases.c.branch_id)),
     "finding": select(
         runs.c.dataset_id.label("home"),
         findings.c.id.label("row"),
@@ -131,7 +136,7 @@ FACTS: Final[Mapping[str, Select[Any]]] = {
         findings.c.recorded_at,
     )
     .join(runs, runs.c.id == findings.c.run_id)
-    .join(branches, branches.c.id == findings.c.branch_id),
+    .join(branches, _BRANCH & (branches.c.id == findings.c.branch_id)),
     "reservation": select(
         reservations.c.dataset_id.label("home"),
         reservations.c.id.label("row"),
@@ -145,7 +150,7 @@ FACTS: Final[Mapping[str, Select[Any]]] = {
         reservations.c.created_at,
     )
     .join(runs, runs.c.id == reservations.c.run_id)
-    .join(branches, branches.c.id == reservations.c.branch_id)
+    .join(branches, _BRANCH & (branches.c.id == reservations.c.branch_id))
     .join(distinct_events, distinct_events.c.id == reservations.c.event_id),
 }
 
@@ -169,7 +174,7 @@ STATES: Final[Mapping[str, Select[Any]]] = {
         reservations.c.reason,
     )
     .join(runs, runs.c.id == reservations.c.run_id)
-    .join(branches, branches.c.id == reservations.c.branch_id),
+    .join(branches, _BRANCH & (branches.c.id == reservations.c.branch_id)),
 }
 _KEYS: Final = {
     "dataset": datasets.c.id,

@@ -1,6 +1,7 @@
 """Settings of a dataset that change: by whom, why, and on what was seen before. All is kept."""
 
 import json
+import secrets
 from typing import Any, Final
 
 from sqlalchemy import Connection, Row, bindparam, exists, or_, select
@@ -29,6 +30,7 @@ from service.schemas import (
     NewDataset,
     accepted_statuses,
 )
+from service.shelf import VERSION_BITS
 from service.tables import datasets, lineage, reservations, runs, settings_changes
 
 _FAMILY: Final = or_(
@@ -168,7 +170,7 @@ def _store(
     connection.execute(
         datasets.update()
         .where(datasets.c.id == before.id)
-        .values(**values, revision=before.revision + 1, version=before.version + 1)
+        .values(**values, revision=before.revision + 1, version=secrets.randbits(VERSION_BITS))
     )
     dataset = find_dataset(connection, before.name)
     _require_accepted(dataset)

@@ -1,5 +1,6 @@
 """What is kept beside the entries to be fast, against what the entries add up to."""
 
+import json
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from sqlalchemy import BindParameter, Connection, bindparam, select
 
 from accounting.events import Event, Span
 from service.admission import ahead
+from service.budgets import PLAN
 from service.documents import MAIN, content_of, event_of, plan_of
 from service.tables import (
     branches,
@@ -19,6 +21,7 @@ from service.tables import (
     run_balances,
     runs,
 )
+from service.tallies import by_pass
 from service.verification.names import UNREADABLE, BranchState, Names
 from service.verification.report import Rank, shown
 from service.verification.rows import every
@@ -161,7 +164,7 @@ class Sums:
         names, seen = self.names, set()
         for row in every(self.connection, _OF_DATASET, dataset=self.home["id"]):
             content, counts = row["content"], tuple(row[name] for name in _KEPT)
-            if counts != total.pop(content, (0,) * 5):
+            if counts != total.pop(content, (0,) * 5) or not self._marked(row):
                 self._broken(f"the count of {shown(content)}", _REFOLDED)
         for row in every(self.connection, _OF_RUNS, dataset=self.home["id"]):
             key = row["run_id"], names.events.get(row["event_id"], "")
@@ -175,6 +178,14 @@ class Sums:
             self._broken(self._place(*key), "is missing")
         self.walk.report.checked["counts"] += len(of_runs) + len(names.events)
 
+    def _marked(self, row: Mapping[str, Any]) -> bool:
+        """Whether an event whose passes count is known as such: others are not added up again."""
+        try:
+            event = event_of(row["content"], self.names.dataset_size)
+        except UNREADABLE:
+            return False
+        return bool(row["by_pass"]) == by_pass(event)
+
     def _place(self, run: Any, content: str) -> str:
         return f"run {shown(self.names.runs.get(run))}, the count of {shown(content)}"
 
@@ -183,14 +194,23 @@ class Sums:
     def _plans(self) -> None:
         """Whether runs whose plan holds their budget kept to it."""
         found = list(every(self.connection, _RUNS, dataset=self.home["id"]))
-        kept = [run for run in found if run["on_plan"]]
+        planned = [run for run in found if _held_by_plan(run)]
         corrected = {
             one["run_id"]
-            for one in (every(self.connection, _CORRECTED, dataset=self.home["id"]) if kept else ())
+            for one in (
+                every(self.connection, _CORRECTED, dataset=self.home["id"]) if planned else ()
+            )
         }
-        for run in kept:
-            if run["id"] in corrected or not self._kept_to(run):
-                self._broken(f"run {run['name']}", "says that it kept to its plan, and did not")
+        for run in found:
+            kept = None
+            if run in planned:
+                kept = run["id"] not in corrected and self._kept_to(run)
+            if run["on_plan"] is None or kept is None:
+                right = run["on_plan"] is kept
+            else:
+                right = bool(run["on_plan"]) == kept
+            if not right:
+                self._broken(f"run {run['name']}", "says of its plan what its entries do not")
 
     def _kept_to(self, run: Mapping[str, Any]) -> bool:
         """Whether every entry of a run is what its plan has at its place."""
@@ -215,3 +235,11 @@ class Sums:
 
 def _nonzero(counts: Mapping[Any, list[int]]) -> dict[Any, Any]:
     return {key: tuple(found) for key, found in counts.items() if any(found)}
+
+
+def _held_by_plan(run: Mapping[str, Any]) -> bool:
+    """Whether a run was registered with a plan that was to hold its own budget."""
+    try:
+        return PLAN in json.loads(run["budget_filter"] or "{}")
+    except UNREADABLE:
+        return False  # the run's act says what is wrong with it
