@@ -61,6 +61,11 @@ async def _record(url: str) -> None:
             (await api.post(path, json=body)).raise_for_status()
 
 
+def _followed(content: dict[str, Any]) -> dict[str, Any]:
+    """What follows from the facts: not with which libraries the signer says it was computed."""
+    return content | {"versions": content["versions"]["dpledger"]}
+
+
 def seeds() -> tuple[bytes, ...]:
     """The file, and its content alone."""
     raw, _ = _issued()
@@ -86,6 +91,6 @@ def verify(body: bytes) -> str:
         verify_bytes(again, public_key=signer.public_key)
     except InvalidCertificateError as error:
         return f"signed: {str(error)[:40]}"
-    if again != raw:
+    if _followed(content) != _followed(json.loads(raw)["certificate"]):
         raise AssertionError("a changed content is verified")
     return "accepted, signed again"

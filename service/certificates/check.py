@@ -31,6 +31,7 @@ _NUMBERS: Final = (
     "epsilon", "epsilon_lower", "unamplified_epsilon", "corrected_epsilon", "so_far_epsilon",
 )  # fmt: skip
 _WORDS: Final = frozenset(Statement.model_fields) - frozenset(_NUMBERS)
+_COUNTED: Final = ("steps", "planned_steps", "release")  # follow from the facts in every version
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +152,7 @@ def _require_numbers(certificate: Certificate, found: Verified) -> None:
         raise InvalidCertificateError(f"facts: they cannot be accounted: {error}") from None
     if [_place(one) for one in again] != [_place(one) for one in certificate.statements]:
         raise InvalidCertificateError("statements: not one for each delta and accountant")
-    stated = certificate.versions.get("dpledger", "")
+    stated = certificate.versions["dpledger"]
     for one, computed in zip(certificate.statements, again, strict=True):
         fault = compared(one, computed, stated_by=stated, here=accounting.__version__)
         if fault is not None:
@@ -162,6 +163,8 @@ def _require_numbers(certificate: Certificate, found: Verified) -> None:
 
 def _require_derived(certificate: Certificate, *, same: bool) -> None:
     """What the facts say beside numbers; texts may be put better in another version."""
+    if certificate.model_dump(include={"standing"})["standing"] != standing_of(certificate.facts):
+        raise InvalidCertificateError("standing: does not follow from the facts")
     used = sorted({name for one in certificate.statements for name in one.theorems})
     if [one.id for one in certificate.theorems] != used:
         raise InvalidCertificateError("theorems: not those that the statements rest on")
@@ -169,7 +172,6 @@ def _require_derived(certificate: Certificate, *, same: bool) -> None:
         return
     derived = {
         "theorems": theorems_of(certificate.statements),
-        "standing": standing_of(certificate.facts),
         "advisories": advisories_stated(certificate.facts),
     }
     said = certificate.model_dump(include=set(derived))
@@ -182,9 +184,13 @@ def compared(stated: Statement, computed: Statement, *, stated_by: str, here: st
     """What is wrong with a stated bracket, given one that was computed again; None if nothing.
 
     Both brackets hold the true epsilon of the facts, so they must meet, whatever computed them. The
-    same version must also agree, to more than machines differ by; a later one must not find that
-    more was spent than was stated; an earlier one may know worse bounds.
+    same version must also agree, to more than machines differ by. Another must not find that more
+    was spent than was stated: a later one knows better, and what an earlier one cannot prove it
+    cannot verify.
     """
+    for name in _COUNTED:
+        if getattr(stated, name) != getattr(computed, name):
+            return f"{name} does not follow from the facts"
     if stated_by == here:
         wrong = [
             name for name in sorted(_WORDS) if getattr(stated, name) != getattr(computed, name)
@@ -195,8 +201,11 @@ def compared(stated: Statement, computed: Statement, *, stated_by: str, here: st
         return f"{wrong[0]} is not what version {here} computes" if wrong else None
     if not (_lower(computed) <= _upper(stated) and _lower(stated) <= _upper(computed)):
         return f"epsilon contradicts {_bracket(computed)}, which version {here} computes"
-    if is_later(here, stated_by) and _upper(computed) > _upper(stated) * (1 + AGREEMENT):
-        return f"TOO LOW: version {here} proves no less than {_upper(computed)!r}"
+    if _upper(computed) > _upper(stated) * (1 + AGREEMENT):
+        what = f"version {here} proves no less than {_upper(computed)!r}"
+        if is_later(here, stated_by):
+            return f"TOO LOW: {what}"
+        return f"{what}; verify it with the version that it names, {stated_by}"
     return None
 
 

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Final, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from service.checkpoints import Part
 from service.documents import LedgerDocument
@@ -14,6 +14,7 @@ FORMAT: Final = "dpledger-certificate/1"
 DELTAS_MAX: Final = 8
 DISTINCT_MAX: Final = 400  # events of one certificate that differ
 RUNS_MAX: Final = 1000
+VERSIONED: Final = frozenset({"dpledger", "numpy", "python", "scipy"})  # what computed it
 
 Whole = Annotated[int, Field(ge=0, lt=2**63)]
 Line = Annotated[str, Field(max_length=200)]
@@ -23,6 +24,15 @@ Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]  # SHA-256
 Base64 = Annotated[str, Field(max_length=100, pattern=r"^[A-Za-z0-9_-]*$")]
 Accountant = Literal["best", "pld", "rdp"]
 ACCOUNTANTS: Final[tuple[Accountant, ...]] = ("best", "pld", "rdp")
+
+
+def _complete(versions: dict[str, str]) -> dict[str, str]:
+    if set(versions) != VERSIONED:
+        raise ValueError(f"must name {', '.join(sorted(VERSIONED))}, and no more")
+    return versions
+
+
+Versions = Annotated[dict[Line, Line], AfterValidator(_complete)]
 
 
 class Subject(Wire):
@@ -218,7 +228,7 @@ class Certificate(Wire):
     standing: list[Standing]
     advisories: list[AdvisoryStated]
     restatements: list[Restated]
-    versions: dict[Line, Line]
+    versions: Versions
     log: Log
     issued_at: Line
 

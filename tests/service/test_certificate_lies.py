@@ -159,3 +159,29 @@ def test_a_ledger_that_is_suspended_meanwhile_is_told_of_nothing(
     with pytest.raises(LedgerSuspendedError):
         certified(engine, signer)
     assert told(engine, "certificate") == []
+
+
+@pytest.mark.usefixtures("ledger")
+@pytest.mark.parametrize("version", ["0.1.1", "99.0", "0.1.0+b", "0.0.1", "none"])
+@pytest.mark.parametrize("change", [{"epsilon": 0.0, "epsilon_lower": None}, {"steps": 1}])
+def test_no_name_of_a_version_excuses_a_number_that_this_one_cannot_prove(
+    engine: Engine, signer: Signer, monkeypatch: pytest.MonkeyPatch, version: str, change: Json
+) -> None:
+    def stated(*given: Any) -> list[Statement]:
+        return [one.model_copy(update=change) for one in statements_of(*given)]
+
+    def versions() -> dict[str, str]:
+        return {"dpledger": version, "numpy": "2", "scipy": "1", "python": "3"}
+
+    monkeypatch.setattr("service.certificates.issue.statements_of", stated)
+    monkeypatch.setattr("service.certificates.issue.versions", versions)
+    said = refused(certified(engine, signer), signer)
+    assert "epsilon contradicts" in said or "steps does not follow" in said or "proves no" in said
+
+
+@pytest.mark.usefixtures("ledger")
+def test_a_certificate_names_the_versions_that_computed_it_and_nothing_else(
+    engine: Engine, signer: Signer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.certificates.issue.versions", lambda: {"dpledger": "0.1.0"})
+    assert "versions" in refused(certified(engine, signer), signer)

@@ -284,7 +284,7 @@ def test_a_run_that_left_its_plan_cannot_be_said_to_have_kept_to_it(
     with undone(engine) as connection:
         connection.execute(update(runs).values(on_plan=True))
         (found,) = texts(connection)
-    assert found == "dataset data, run run: says that it kept to its plan, and did not"
+    assert found == "dataset data, run run: says of its plan what its entries do not"
 
 
 def test_the_pass_that_is_open_is_refolded(ledger: None, engine: Engine) -> None:
@@ -348,3 +348,41 @@ def test_of_very_many_broken_places_the_first_are_kept_and_all_are_counted() -> 
 def test_stored_text_is_shown_without_control_characters_and_never_long() -> None:
     assert shown("a\x1b[31m\nb") == "a\N{REPLACEMENT CHARACTER}[31m\N{REPLACEMENT CHARACTER}b"
     assert len(shown("x" * 10**6)) == 103
+
+
+# ---- columns that an answer rests on
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        "UPDATE distinct_events SET by_pass = NOT by_pass",
+        "UPDATE runs SET on_plan = NULL WHERE name = 'planned'",
+        "UPDATE runs SET on_plan = FALSE WHERE name = 'planned'",
+        "UPDATE corrections SET branch_id = (SELECT id FROM branches WHERE run_id <> "
+        "corrections.run_id AND name = 'main' LIMIT 1)",
+        "UPDATE reservations SET branch_id = (SELECT id FROM branches WHERE run_id <> "
+        "reservations.run_id AND name = 'main' LIMIT 1)",
+    ],
+)
+def test_no_column_that_an_epsilon_rests_on_is_changed_unseen(
+    api: httpx.Client, engine: Engine, edit: str
+) -> None:
+    given = {"budget": {"epsilon": 50.0, "delta": 1e-5}, "neighboring_relation": "replace_special"}
+    setup(api, dataset_given=given)
+    cyclic = {"kind": "cyclic", "batch_size": 20_000}
+    loud = {"kind": "gaussian", "noise_multiplier": 30.0}
+    plan = [{"steps": 4, "mechanism": loud, "sampling": FULL}]
+    planned = run("planned", plan=plan, budget={"epsilon": 3.0, "delta": 1e-5})
+    api.post("/v1/runs", json=planned).raise_for_status()
+    append(api, event(0, 30, mechanism=loud, sampling=cyclic), event(30, 5, mechanism=loud))
+    corrected = event(31, 2, mechanism=loud, sampling=FULL) | {"reason": "as the log says"}
+    api.post("/v1/runs/run/corrections", json=corrected).raise_for_status()
+    ahead = {"event": plan[0], "ttl_seconds": 60, "name": "ahead"}
+    held = api.post("/v1/runs/run/reservations", json=ahead)
+    assert held.status_code == 201, held.text
+    with snapshot(engine) as connection:
+        assert verify(connection).broken == []
+    with undone(engine) as connection:
+        assert connection.execute(text(edit)).rowcount
+        assert verify(connection).broken
