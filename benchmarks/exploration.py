@@ -88,6 +88,7 @@ BEYOND_SCHEMA: Final[dict[str, str]] = {
     "it has no finite epsilon": "the same, where no theorem applies at all",
     "If-Match is missing": "428 says more than that a header is required",
     "The settings are at revision": "depends on what was recorded",
+    "only full or poisson sampling is accounted": "which theorems there are",
     "would take more than 2 s of processor": "the same: how much there is to add up",
 }
 

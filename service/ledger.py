@@ -26,14 +26,11 @@ from service.books import UNITS_MAX, Book, Branch, RunBook
 from service.budgets import accept_of, dataset_filter
 from service.catalog import dataset_of, find_run
 from service.documents import MAIN, event_of
-from service.effort import SECONDS_MAX, Effort
 from service.errors import (
     BudgetExhaustedError,
     ConflictError,
     OutOfSequenceError,
     RunFinishedError,
-    TooExpensiveError,
-    UnavailableError,
 )
 from service.incidents import Incident, Kind, Value
 from service.schemas import EventMessage, to_event
@@ -41,13 +38,6 @@ from service.shelf import Desk, Place
 from service.tables import distinct_events, entries
 
 CLOSED: Final = ("finished", "aborted")
-RECORDING_SECONDS: Final = (
-    1.2e-4  # of processor time for each event, once it is known what it costs
-)
-STILL_ACCOUNTING: Final = (
-    "What so many different events cost is still being worked out. Nothing was recorded; send the "
-    "same again, or fewer at a time."
-)
 
 # Entries of a branch are contiguous, so the one that holds a step is the last to begin by it.
 _HOLDS_FIRST: Final = (
@@ -95,8 +85,6 @@ def prepare(connection: Connection, asked: Append) -> Append:
     Raises:
         NotFoundError: there is no such run.
         InvalidRequestError: an event does not fit the dataset.
-        UnavailableError: there are too many that were never seen; what was worked out is kept, so
-            the same request comes further.
     """
     dataset = dataset_of(connection, find_run(connection, asked.run_name))
     placed = _placed(asked.events, dataset.dataset_size)
@@ -105,22 +93,14 @@ def prepare(connection: Connection, asked: Append) -> Append:
 
 
 def price(events: Sequence[Event], dataset: Row[Any]) -> None:
-    """Work out what events cost a dataset's filter, which the accounting remembers.
-
-    Raises:
-        UnavailableError: there are too many that were never seen; the next time it comes further.
-    """
+    """Work out what events cost a dataset's filter, which the accounting remembers."""
     held_by, accept = dataset_filter(dataset), accept_of(dataset)
     relation = NeighboringRelation(dataset.neighboring_relation)
-    try:
-        with Effort(SECONDS_MAX - RECORDING_SECONDS * len(events)).limited():
-            for event in events:
-                held_by.cost(event, relation=relation, accept=accept)
-            if len(events) <= UNITS_MAX:  # the reply will read their curves
-                for event in events:
-                    unbounded(event, relation=relation, accept=accept)
-    except TooExpensiveError:  # a fact is never refused for what it costs to account
-        raise UnavailableError(STILL_ACCOUNTING) from None
+    for event in events:
+        held_by.cost(event, relation=relation, accept=accept)
+    if len(events) <= UNITS_MAX:  # the reply will read their curves
+        for event in events:
+            unbounded(event, relation=relation, accept=accept)
 
 
 def append(desk: Desk, asked: Append, *, moment: datetime) -> dict[str, Any]:

@@ -110,7 +110,6 @@ def open_balance(connection: Connection, dataset: Row[Any], events: Sequence[Pla
     Raises:
         InvalidRequestError: the events do not fit the dataset.
         ConflictError: there is a run of that name.
-        UnavailableError: what the events cost is still being worked out.
     """
     size, location = dataset.dataset_size, "body.opening_balance"
     spans = spans_of(events, dataset_size=size, first_step=0, location=location)

@@ -13,19 +13,15 @@ from accounting import accountants, curves
 from accounting.balances import Balance
 from accounting.curves import Profile, rate_grid
 from accounting.events import NeighboringRelation
-from accounting.guarantees import Bound
 from service.answers import EVERY_STEP, Answer
 from service.balances import run_balance
 from service.budgets import accept_of
 from service.catalog import dataset_of, find_run
-from service.effort import Effort
-from service.errors import TooExpensiveError
 from service.folds import Fold, recorded
-from service.readings import PART, READING, Question, settled
+from service.readings import Question, settled
 
-CURVE_SECONDS: Final = 0.8  # of processor time, after which no further point is begun
-HISTORY_SECONDS: Final = 0.8  # the same for a history
-COUNTED_MAX: Final = 200_000  # different events of all points of a history together
+CURVE_SECONDS: Final = 1.0  # of processor time, after which no further point is begun
+HISTORY_SECONDS: Final = 5.0  # the same for a history
 
 
 class HistoryPoint(Answer):
@@ -136,42 +132,25 @@ def history(connection: Connection, run_name: str, *, delta: float | None, point
     Raises:
         NotFoundError: there is no such run.
         InvalidRequestError: no delta is known.
-        TooExpensiveError: not even one point is worked out in time.
     """
     run = find_run(connection, run_name)
     dataset = dataset_of(connection, run)
     at = settled(Question(delta=delta), dataset, run).delta
     rows = list(recorded(connection, run))
     total = sum(row.steps for row in rows)
-    points = min(points, max(1, COUNTED_MAX // max(1, len({row.content for row in rows}))))
     marks = sorted({-(-total * i // points) for i in range(1, points + 1)} - {0})
     balances = list(_balances_at(rows, marks, dataset.dataset_size))
     relation, accept = NeighboringRelation(dataset.neighboring_relation), accept_of(dataset)
     found: dict[int, HistoryPoint] = {}
-    start, effort = time.thread_time(), Effort()
+    start = time.thread_time()
     for index in curves.spread(len(balances)):
         mark, sequence, balance = balances[index]
-        try:
-            bound = _bound(effort, balance, relation=relation, delta=at, accept=accept)
-        except TooExpensiveError:
-            if found:
-                break
-            raise
+        bound = accountants.best_bound(balance, relation=relation, delta=at, accept=accept)
         epsilon = bound.epsilon if bound else None
         found[index] = HistoryPoint(steps=mark, sequence=sequence, epsilon=epsilon)
         if time.thread_time() - start > HISTORY_SECONDS:
             break
     return History(run=run.name, delta=at or 0.0, points=[found[i] for i in sorted(found)])
-
-
-def _bound(effort: Effort, balance: Balance, **asked: Any) -> Bound | None:
-    """The best bound, or the cheapest one where that takes too long."""
-    try:
-        with effort.limited(PART):
-            return accountants.best_bound(balance, **asked)
-    except TooExpensiveError:
-        with effort.limited():
-            return accountants.best_bound(balance, accountant=READING, **asked)
 
 
 def _balances_at(
@@ -198,22 +177,20 @@ def curve(connection: Connection, run_name: str, *, points: int) -> Curve:
 
     Raises:
         NotFoundError: there is no such run.
-        TooExpensiveError: not even the grid is worked out in time.
     """
     run = find_run(connection, run_name)
     dataset = dataset_of(connection, run)
     balance = run_balance(connection, run.id, dataset.dataset_size)
     relation, accept = NeighboringRelation(dataset.neighboring_relation), accept_of(dataset)
+    grid = curves.epsilon_grid(balance, relation=relation, points=points, accept=accept)
     start = time.thread_time()
-    with Effort().limited():
-        grid = curves.epsilon_grid(balance, relation=relation, points=points, accept=accept)
-        found = curves.privacy_profile(
-            balance,
-            relation=relation,
-            epsilons=grid,
-            accept=accept,
-            enough=lambda: time.thread_time() - start > CURVE_SECONDS,
-        )
+    found = curves.privacy_profile(
+        balance,
+        relation=relation,
+        epsilons=grid,
+        accept=accept,
+        enough=lambda: time.thread_time() - start > CURVE_SECONDS,
+    )
     if run.release != EVERY_STEP:  # what all iterates attain, those that are shown need not
         found = replace(found, lower=np.zeros_like(found.lower))
     return curve_answer(

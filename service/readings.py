@@ -1,7 +1,7 @@
 """Reading the ledger: guarantees and documents. Nothing here writes."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from sqlalchemy import Connection, Row, bindparam, exists, select
@@ -10,7 +10,7 @@ from accounting import accountants
 from accounting.accountants import ODOMETER
 from accounting.balances import Balance
 from accounting.events import NeighboringRelation
-from accounting.guarantees import Assumption, Bound, Guarantee, covering
+from accounting.guarantees import Assumption, Guarantee, covering
 from service import retrospect
 from service.answers import (
     EVERY_STEP,
@@ -26,8 +26,7 @@ from service.answers import guarantee_answer as answer
 from service.budgets import accept_of
 from service.catalog import budget_of_dataset, dataset_of, find_dataset, find_run, run_answer
 from service.documents import LedgerDocument, canonical
-from service.effort import Effort
-from service.errors import InvalidRequestError, TooExpensiveError
+from service.errors import InvalidRequestError
 from service.folds import LATEST, Facts
 from service.hiding import NOTHING_HIDDEN, Hidden, hidden_of, told, why_shown
 from service.planned import declared_end
@@ -37,7 +36,6 @@ from service.tables import runs
 from service.transcripts import document_of
 
 READING = "rdp"  # what an append answers with: the cheapest accountant that serves every event
-PART: Final = 0.6  # of what is left, for the best guarantee before the cheapest one is told
 REASON_PART: Final = "Of a part of the run every step counts as shown."
 
 _ANY_HIDING: Final = select(
@@ -54,7 +52,6 @@ class Question:
     accountant: str = accountants.BEST
     branch: str | None = None  # whose path to the root alone counts
     as_of: int | None = None  # the last sequence that counts
-    effort: Effort = field(default_factory=Effort, compare=False)  # all that the answer may take
 
 
 def guarantee_of(
@@ -74,22 +71,6 @@ def guarantee_of(
 def _found(
     balance: Balance, dataset: Row[Any], asked: Question, hidden: Hidden = NOTHING_HIDDEN
 ) -> Guarantee:
-    """The guarantee; where the best one takes too long, the cheapest one, which is looser.
-
-    Raises:
-        TooExpensiveError: even that takes too long.
-    """
-    try:
-        with asked.effort.limited(PART):
-            return _told(balance, dataset, asked, hidden)
-    except TooExpensiveError:
-        if asked.accountant != accountants.BEST:
-            raise
-    with asked.effort.limited():
-        return _told(balance, dataset, replace(asked, accountant=READING), hidden)
-
-
-def _told(balance: Balance, dataset: Row[Any], asked: Question, hidden: Hidden) -> Guarantee:
     accept = accept_of(dataset)
     found = accountants.guarantee(
         balance,
@@ -132,32 +113,18 @@ def _epsilon(
     """Epsilon at delta that holds for each balance. Upper; None if infinite."""
     if delta is None or not 0 < delta < 1:
         return None
-    found = list(balances)
-    try:
-        with asked.effort.limited(PART):
-            bounds = _bounds(found, dataset, delta, asked.accountant)
-    except TooExpensiveError:
-        if asked.accountant != accountants.BEST:
-            raise
-        with asked.effort.limited():
-            bounds = _bounds(found, dataset, delta, READING)
-    return None if None in bounds else max(bound.epsilon for bound in bounds if bound)
-
-
-def _bounds(
-    balances: Iterable[Balance], dataset: Row[Any], delta: float, accountant: str
-) -> list[Bound | None]:
-    return [
+    bounds = [
         accountants.best_bound(
             balance,
             relation=NeighboringRelation(dataset.neighboring_relation),
             delta=delta,
             accept=accept_of(dataset),
-            accountant=accountant,
+            accountant=asked.accountant,
             floor=False,
         )
         for balance in balances
     ]
+    return None if None in bounds else max(bound.epsilon for bound in bounds if bound)
 
 
 def delta_of(dataset: Row[Any], run: Row[Any] | None = None) -> float | None:

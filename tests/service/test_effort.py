@@ -71,37 +71,14 @@ def test_a_limit_inside_another_does_not_extend_it() -> None:
     assert time.thread_time() - start < 1
 
 
-def test_a_guarantee_that_takes_too_long_is_told_by_the_cheapest_accountant(
-    api: httpx.Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    setup(api, delta=1e-5)
-    assert append(api, *noisy(40)).status_code == 201
-    monkeypatch.setattr("service.readings.PART", 0.0)  # nothing is left for the best one
-    cheap = api.get("/v1/runs/run/guarantee").json()
-    assert cheap["accountant"] == "rdp"
-    assert cheap["alternatives"] == [] or cheap["epsilon"] is not None
-    monkeypatch.undo()
-    best = api.get("/v1/runs/run/guarantee").json()
-    assert best["accountant"] != "rdp"
-    assert best["epsilon"] <= cheap["epsilon"]
-
-
-def test_what_not_even_the_cheapest_accountant_tells_in_time_is_refused_by_name(
+def test_what_takes_too_long_is_refused_by_name(
     api: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     setup(api, delta=1e-5, dataset_given={"budget": {"epsilon": 8.0, "delta": 1e-5}})
     assert append(api, *noisy(300)).status_code == 201
     monkeypatch.setattr(effort, "SECONDS_MAX", 0.0)
-    for path in (
-        "/v1/runs/run/guarantee",
-        "/v1/runs/run/guarantee?accountant=pld",
-        "/v1/runs/run/history",
-        "/v1/runs/run/curve",
-        "/v1/datasets/data/guarantee",
-        "/v1/datasets/data/explain",
-    ):
-        answer = api.get(path)
-        assert (answer.status_code, answer.json()["type"]) == (422, "/problems/too-expensive"), path
+    answer = api.get("/v1/datasets/data/explain")
+    assert (answer.status_code, answer.json()["type"]) == (422, "/problems/too-expensive")
     plan = {
         "neighboring_relation": "add_or_remove_one",
         "events": [{"steps": 1, "mechanism": LAPLACE, "sampling": {"kind": "full"}}] * 40,
@@ -109,33 +86,3 @@ def test_what_not_even_the_cheapest_accountant_tells_in_time_is_refused_by_name(
     }
     answer = api.post("/v1/plan", json=plan)
     assert answer.json()["type"] == "/problems/too-expensive"
-
-
-def test_facts_that_cost_much_are_asked_for_again_until_they_are_recorded(
-    api: httpx.Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    setup(api, delta=1e-5)
-    least = 3.0 + int(api.base_url.port or 0) / 1e5  # what was never seen by this process
-    found = [one | {"sampling": TRUNCATED} for one in noisy(30, least=least)]
-    monkeypatch.setattr("service.ledger.SECONDS_MAX", 0.3)
-    refused = 0
-    for _ in range(200):
-        answer = api.post("/v1/runs/run/events", content=lines(found), headers=NDJSON)
-        if answer.status_code == 201:
-            break
-        assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
-        refused += 1
-        assert api.get("/v1/runs/run/ledger").json()["events"] == []
-    assert refused > 0
-    assert answer.json()["accepted"] == len(found)
-
-
-def test_a_history_of_many_different_events_has_fewer_points(
-    api: httpx.Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("service.profiles.COUNTED_MAX", 30)
-    setup(api, delta=1e-5)
-    assert append(api, *noisy(10)).status_code == 201
-    points = api.get("/v1/runs/run/history?points=10").json()["points"]
-    assert 1 <= len(points) <= 3
-    assert points[-1]["steps"] == 10
