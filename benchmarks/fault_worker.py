@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from itertools import count
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +23,7 @@ from sqlalchemy import Connection, Engine, event
 from service.cli import app
 
 WRITER: Final = "dpledger-writer"
+TAKES_SECONDS: Final = 0.5  # longer than a signal takes, also on a busy machine
 
 
 class Trap:
@@ -38,6 +40,7 @@ class Trap:
         if self._file.exists() and next(self._count) == self._number:
             self._file.unlink()
             os.kill(os.getpid(), self._signal)
+            time.sleep(TAKES_SECONDS)  # this thread runs on until the signal has arrived
 
 
 def act(moment: str, number: str, name: str, file: str, *words: str) -> None:
