@@ -94,4 +94,4 @@ def test_what_two_processes_must_not_do_is_refused_on_both(
 
 def test_the_spool_is_of_one_process(happened: Happened, tmp_path_factory: Any) -> None:
     folder = Path(tmp_path_factory.getbasetemp())
-    assert len(list(folder.glob("ranks0/spool/*"))) == len(SCENARIOS)
+    assert len(list(folder.glob("ranks0/spool/*.spool"))) == len(SCENARIOS)

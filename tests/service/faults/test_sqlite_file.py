@@ -146,9 +146,7 @@ def overwrite(file: Path, random: Random) -> None:
         raw.write(random.randbytes(size - PAGE))
 
 
-def test_pages_overwritten_by_garbage_are_never_taken_for_numbers(
-    file: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_pages_overwritten_by_garbage_are_never_taken_for_numbers(file: Path) -> None:
     url = f"sqlite:///{file}"
     with serving(url) as api:
         begin(api, STEPS)
@@ -161,7 +159,6 @@ def test_pages_overwritten_by_garbage_are_never_taken_for_numbers(
             )
         assert not all(told)  # connections that read the file find out
         require_unavailable(record(api, STEPS))  # and from then on nobody trusts it
-        assert "CRITICAL" in [one.levelname for one in caplog.records]
         require_unavailable(guarantee(api))
     with pytest.raises(StartupError, match=r"damaged.*restore a backup"):
         create_app(Settings(database_url=url))
