@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import Connection, bindparam, select, update
+from sqlalchemy import Connection, Row, bindparam, select, update
 
 from service import bulk
 from service.clock import now, utc
@@ -85,6 +85,22 @@ def entry_data(
         f'"recorded_at":"{recorded_at}","run":"{run}","sequence":{sequence},'
         f'"steps":{steps},"verdict":"{verdict}"}}'
     ).encode()
+
+
+def entry_row_data(dataset: str, row: Row[Any]) -> bytes:
+    """What is hashed of an entry's row, read with the names and the event that it refers to."""
+    return entry_data(
+        dataset=dataset,
+        run=row.run,
+        branch=row.branch,
+        sequence=row.sequence,
+        first_step=row.first_step,
+        steps=row.steps,
+        content=row.content,
+        mode=row.mode,
+        verdict=row.verdict,
+        recorded_at=exact(row.recorded_at),
+    )
 
 
 def act_data(

@@ -10,7 +10,7 @@ from typing import Final
 from sqlalchemy import Connection, bindparam, select, text, update
 
 from service import bulk
-from service.acts import TILE, Act, Log, append, entry_data, exact
+from service.acts import TILE, Act, Log, append, entry_row_data
 from service.facts import FACTS, STATES, acts_of
 from service.merkle import leaf_hash
 from service.tables import (
@@ -94,23 +94,7 @@ def _moved(act: Act) -> bool:
 def _log_entries(connection: Connection, dataset_id: int, name: str) -> None:
     log, after = Log(0, None), 0
     while rows := connection.execute(_ENTRIES, {"dataset": dataset_id, "after": after}).all():
-        hashed = [
-            leaf_hash(
-                entry_data(
-                    dataset=name,
-                    run=row.run,
-                    branch=row.branch,
-                    sequence=row.sequence,
-                    first_step=row.first_step,
-                    steps=row.steps,
-                    content=row.content,
-                    mode=row.mode,
-                    verdict=row.verdict,
-                    recorded_at=exact(row.recorded_at),
-                )
-            )
-            for row in rows
-        ]
+        hashed = [leaf_hash(entry_row_data(name, row)) for row in rows]
         connection.execute(
             _SET_LEAF,
             [

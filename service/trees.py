@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row, bindparam, func, select
 
-from service.acts import act_data, entry_data, exact
+from service.acts import act_data, entry_row_data, exact
 from service.errors import NotFoundError, UnavailableError
 from service.merkle import TILE_HEIGHT, Frontier, perfect_subtrees, tree_root
 from service.tables import acts, branches, datasets, distinct_events, entries, log_tiles, runs
@@ -149,7 +149,7 @@ class Tree:
             raise UnavailableError(
                 "A leaf of the log is missing: `dpledger verify` names the first."
             )
-        return _entry(found[0])
+        return entry_row_data(found[0].dataset, found[0])
 
     def _rows(self, query: Any, **asked: Any) -> Sequence[Row[Any]]:
         return self._connection.execute(query, {"dataset": self._dataset_id, **asked}).all()
@@ -184,18 +184,3 @@ class Tree:
         if len(rows) != last - first:
             raise UnavailableError("Tiles of a log are missing: `dpledger verify` names the first.")
         return [row.root for row in rows]
-
-
-def _entry(row: Row[Any]) -> bytes:
-    return entry_data(
-        dataset=row.dataset,
-        run=row.run,
-        branch=row.branch,
-        sequence=row.sequence,
-        first_step=row.first_step,
-        steps=row.steps,
-        content=row.content,
-        mode=row.mode,
-        verdict=row.verdict,
-        recorded_at=exact(row.recorded_at),
-    )

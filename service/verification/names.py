@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, bindparam, select
 
-from accounting.balances import OpenPass, pass_length
+from accounting.balances import OpenPass
 from accounting.events import Event
 from service.documents import event_of
 from service.errors import LedgerError
@@ -131,8 +131,3 @@ def _by_pass(content: str) -> bool:
     if not isinstance(said["mechanism"]["kind"], str):
         raise ValueError("An event has a kind of mechanism.")
     return said["sampling"]["kind"] in _BY_PASS
-
-
-def by_pass(event: Event) -> bool:
-    """Whether passes of an event count."""
-    return pass_length(event) is not None
