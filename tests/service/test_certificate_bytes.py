@@ -256,9 +256,10 @@ CASES: list[tuple[str, Bracket, Bracket, str]] = [
     ("1.9", (None, None), (1.0, 0.9), ""),
     ("1.9", (1.0, 0.9), (1.2, 1.1), "contradicts"),
     ("1.9", (1.0, 0.9), (0.8, 0.7), "contradicts"),
-    ("2.1", (1.0, 0.9), (1.1, 0.9), ""),  # the later version may know a better bound
+    ("2.1", (1.0, 0.9), (1.1, 0.9), "verify it with the version that it names, 2.1"),
     ("2.1", (1.0, 0.9), (1.2, 1.1), "contradicts"),
-    ("2.1", (1.0, None), (None, None), ""),
+    ("2.1", (1.0, None), (None, None), "verify it with the version that it names, 2.1"),
+    ("2.1", (1.2, 0.9), (1.0, 0.9), ""),
 ]  # fmt: skip
 
 
