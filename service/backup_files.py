@@ -1,28 +1,35 @@
 """The file of a backup: every row of every table, one text for both databases, and its digest.
 
 Lines of JSON, compressed: what was backed up, then each table and its rows, last how many rows
-each table has and the SHA-256 of all lines before. A file that was cut or changed is refused.
+each table has and the SHA-256 of all lines before. A file that was cut or changed is refused, and
+so is one that somebody else made to look whole: nothing of it is believed unseen.
 """
 
-import base64
 import gzip
 import hashlib
 import json
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Annotated, Any, Final, Literal, TypeVar
 
-from sqlalchemy import Column, DateTime, LargeBinary
+from pydantic import AfterValidator, Field, ValidationError
+from pydantic_core import PydanticCustomError
+from sqlalchemy import Column, Table
 
-from service.clock import utc
+from service import schema_version
+from service.backup_values import Reading, reading_of, written_as
+from service.tables import metadata
+from service.wire import Wire
 
 FORMAT: Final = "dpledger-backup/1"
 COMPRESSION: Final = 3  # rows repeat themselves; more takes thrice the time for a tenth less
-_DAMAGED: Final = "The backup is damaged:"
+LINE_MAX: Final = 128 * 2**20  # bytes; the longest rows hold what was certified, and are far less
+_ALWAYS: Final = frozenset({"datasets", "runs", "entries"})  # tables of every version
 _encode: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
@@ -30,16 +37,41 @@ class BackupError(Exception):
     """A backup that cannot be made, read or restored; the text says why."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Header:
+def _moment(text: str) -> str:
+    try:
+        zoned = datetime.fromisoformat(text).tzinfo is not None
+    except ValueError:
+        zoned = False
+    if not zoned:
+        raise PydanticCustomError("moment", "must be a time with its zone")
+    return text
+
+
+def _distinct(names: list[str]) -> list[str]:
+    if len(set(names)) < len(names):
+        raise PydanticCustomError("distinct", "must differ from one another")
+    return names
+
+
+Line = Annotated[str, Field(max_length=100)]
+
+
+class Header(Wire):
     """What was backed up."""
 
-    format: str
-    core_version: str
-    schema_revision: str
-    ledger_id: str
-    database: str
-    taken_at: str
+    format: Literal["dpledger-backup/1"]
+    core_version: Line
+    schema_revision: Annotated[str, Field(pattern=r"^[0-9]{4}$")]
+    ledger_id: Annotated[str, Field(pattern=r"^([0-9a-f]{32})?$")]  # before logs there was none
+    database: Literal["sqlite", "postgresql"]
+    taken_at: Annotated[Line, AfterValidator(_moment)]
+
+
+class _Heading(Wire):
+    """The line before a table's rows."""
+
+    table: Line
+    columns: Annotated[list[Line], Field(min_length=1), AfterValidator(_distinct)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,37 +84,8 @@ class Summary:
 
 
 Row = list[Any]
-Codec = Callable[[Any], Any]
-
-
-def _text_of_time(moment: datetime) -> str:
-    return utc(moment).isoformat(timespec="microseconds")
-
-
-def _text_of_bytes(value: bytes) -> str:
-    return base64.b64encode(value).decode("ascii")
-
-
-def _bytes_of_text(text: str) -> bytes:
-    return base64.b64decode(text, validate=True)
-
-
-def _codecs(columns: Iterable[Column[Any]], time: Codec, binary: Codec) -> list[tuple[int, Codec]]:
-    """What to do with the values of those columns that JSON has no form for."""
-    kinds = ((DateTime, time), (LargeBinary, binary))
-    return [
-        (place, codec)
-        for place, column in enumerate(columns)
-        for kind, codec in kinds
-        if isinstance(column.type, kind)
-    ]
-
-
-def _convert(codecs: list[tuple[int, Codec]], row: Row) -> Row:
-    for place, codec in codecs:
-        if row[place] is not None:
-            row[place] = codec(row[place])
-    return row
+Tables = Mapping[str, Table]
+M = TypeVar("M", bound=Wire)
 
 
 class BackupWriter:
@@ -93,7 +96,7 @@ class BackupWriter:
         self._header = header
         self._hash = hashlib.sha256()
         self._rows: dict[str, int] = {}
-        self._line(asdict(header))
+        self._line(header.model_dump())
 
     def _line(self, value: object) -> None:
         line = _encode(value).encode() + b"\n"
@@ -103,9 +106,14 @@ class BackupWriter:
     def table(self, name: str, columns: Sequence[Column[Any]], rows: Iterable[Any]) -> None:
         """Write a table."""
         self._line({"table": name, "columns": [column.name for column in columns]})
-        codecs, count = _codecs(columns, _text_of_time, _text_of_bytes), 0
-        for row in rows:
-            self._line(_convert(codecs, list(row)))
+        codecs = [(at, codec) for at, one in enumerate(columns) if (codec := written_as(one))]
+        count = 0
+        for found in rows:
+            row = list(found)
+            for place, codec in codecs:
+                if row[place] is not None:
+                    row[place] = codec(row[place])
+            self._line(row)
             count += 1
         self._rows[name] = count
 
@@ -123,44 +131,95 @@ def written(file: IO[bytes], header: Header) -> Iterator[BackupWriter]:
         yield BackupWriter(stream, header)
 
 
+def _no_constant(name: str) -> Any:
+    raise ValueError(name)
+
+
+_decode: Final = json.JSONDecoder(parse_constant=_no_constant).decode  # neither NaN nor Infinity
+
+
 class BackupReader:
     """Reads a backup line by line; what it says is believed only once it was read to its end."""
 
-    def __init__(self, lines: Iterator[bytes]) -> None:
-        self._lines = lines
+    def __init__(self, path: Path, stream: IO[bytes]) -> None:
+        self.line = 0  # that was read last
+        self._path = path
+        self._stream = stream
         self._hash = hashlib.sha256()
         self._counts: dict[str, int] = {}
-        self._next: Any = None
-        try:
-            self.header = Header(**self._read())
-        except TypeError as error:
-            raise BackupError("This is no backup of dpledger.") from error
-        if self.header.format != FORMAT:
-            raise BackupError(f"The backup's format is not {FORMAT}; use the version that made it.")
+        first = self._read()
+        if not isinstance(first, dict) or "format" not in first:
+            raise self.fault("this is no backup of dpledger")
+        if first["format"] != FORMAT:
+            raise self.fault(f"its format is not {FORMAT}; use the version that made it")
+        self.header = self._validated(Header, first)
         self._next = self._read()
 
+    def fault(self, what: str, *, lines: tuple[int, int] | None = None) -> BackupError:
+        """What is wrong with the line that was read last, or with some before it."""
+        where = f"lines {lines[0]} to {lines[1]}" if lines else f"line {self.line}"
+        said = " ".join(what.split())
+        return BackupError(f"The backup {self._path} is damaged, {where}: {said}")
+
     def _read(self) -> Any:
-        line = next(self._lines, b"")
+        line = self._stream.readline(LINE_MAX + 1)
+        self.line += 1
+        if len(line) > LINE_MAX:
+            raise self.fault("longer than any line of a backup")
         if not line.endswith(b"\n"):
-            raise BackupError(f"{_DAMAGED} it ends before its last line.")
+            raise self.fault("the file ends before its last line")
         self._before = self._hash.hexdigest()  # of everything before this line
         self._hash.update(line)
         try:
-            return json.loads(line)
-        except ValueError as error:
-            raise BackupError(f"{_DAMAGED} a line is not JSON.") from error
+            return _decode(line.decode())
+        except (ValueError, RecursionError):
+            raise self.fault("not JSON as backups are written") from None
 
-    def tables(self) -> Iterator[tuple[str, list[str], Iterator[Row]]]:
-        """Each table: its name, its columns and its rows, which are to be read before the next."""
+    def _validated(self, model: type[M], value: Any) -> M:
+        try:
+            return model.model_validate(value)
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(map(str, first["loc"]))[:100]
+            raise self.fault(f"{place}: {first['msg']}") from None
+
+    def tables(self, known: Tables | None) -> Iterator[tuple[str, list[str], Iterator[Row]]]:
+        """Each table: its name, its columns and its rows, which are to be read before the next.
+
+        Args:
+            known: the tables of the version that made the backup, which its rows must fit and
+                which must all be there; none if this version does not know them.
+
+        Raises:
+            BackupError: something is not as it was written.
+        """
         while isinstance(self._next, dict) and "table" in self._next:
-            name, columns = self._next["table"], self._next["columns"]
-            yield name, columns, self._rows(name, len(columns))
+            heading = self._validated(_Heading, self._next)
+            name, columns = heading.table, heading.columns
+            if name in self._counts:
+                raise self.fault(f"table: {name} is there twice")
+            yield name, columns, self._rows(name, self._readings(known, name, columns))
+        needed = _ALWAYS if known is None else known.keys()
+        if missing := needed - self._counts.keys():
+            raise self.fault(f"the table {min(missing)} is missing before it")
 
-    def _rows(self, name: str, width: int) -> Iterator[Row]:
+    def _readings(self, known: Tables | None, name: str, columns: list[str]) -> list[Reading]:
+        if known is None:
+            return [reading_of(column) for column in columns]
+        if name not in known or set(columns) != set(known[name].columns.keys()):
+            raise self.fault(f"the table {name} is not that of its version")
+        return [reading_of(known[name].columns[column]) for column in columns]
+
+    def _rows(self, name: str, readings: list[Reading]) -> Iterator[Row]:
         self._counts[name] = 0
         while isinstance(row := self._read(), list):
-            if len(row) != width:
-                raise BackupError(f"{_DAMAGED} a row of {name} has another number of columns.")
+            if len(row) != len(readings):
+                raise self.fault(f"{name}: a row has another number of columns")
+            for place, one in enumerate(readings):
+                try:
+                    row[place] = one.read(row[place])
+                except (ValueError, OverflowError):
+                    raise self.fault(f"{name}.{one.column}: must be {one.words}") from None
             self._counts[name] += 1
             yield row
         self._next = row
@@ -171,11 +230,10 @@ class BackupReader:
         Raises:
             BackupError: they differ.
         """
-        last = self._next
-        if last != {"rows": self._counts, "sha256": self._before}:
-            raise BackupError(f"{_DAMAGED} its rows are not those that were backed up.")
-        if next(self._lines, b""):
-            raise BackupError(f"{_DAMAGED} something follows its last line.")
+        if self._next != {"rows": self._counts, "sha256": self._before}:
+            raise self.fault("the rows before it are not those that were backed up")
+        if self._stream.read(1):
+            raise self.fault("something follows, and it should be the last")
         return Summary(header=self.header, rows=self._counts, sha256=self._before)
 
 
@@ -188,11 +246,16 @@ def opened(path: Path) -> Iterator[BackupReader]:
     """
     try:
         with gzip.open(path, "rb") as stream:
-            yield BackupReader(iter(stream))
+            yield BackupReader(path, stream)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise BackupError(f"{_DAMAGED} {error}") from error
+        raise BackupError(f"The backup {path} is damaged: {error}") from error
     except OSError as error:
         raise BackupError(f"{path}: {error.strerror or error}") from error
+
+
+def tables_of(header: Header) -> Tables | None:
+    """The tables of the version that made a backup, as far as this version knows them."""
+    return metadata.tables if header.schema_revision == schema_version.head() else None
 
 
 def check(path: Path) -> Summary:
@@ -202,13 +265,6 @@ def check(path: Path) -> Summary:
         BackupError: it is no backup, or not as it was written.
     """
     with opened(path) as reader:
-        for _, _, rows in reader.tables():
-            for _ in rows:
-                pass
+        for _, _, rows in reader.tables(tables_of(reader.header)):
+            deque(rows, maxlen=0)
         return reader.finish()
-
-
-def decoded(columns: Sequence[Column[Any]], rows: Iterable[Row]) -> Iterator[Row]:
-    """Rows as a database takes them."""
-    codecs = _codecs(columns, datetime.fromisoformat, _bytes_of_text)
-    return (_convert(codecs, row) for row in rows)

@@ -6,24 +6,13 @@ one snapshot of the database holds; it is read back before it bears its name.
 
 import os
 import tempfile
-from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any, Final, cast
 
-from sqlalchemy import (
-    BigInteger,
-    Connection,
-    Engine,
-    MetaData,
-    Table,
-    func,
-    inspect,
-    select,
-    text,
-)
+from sqlalchemy import BigInteger, Connection, Engine, MetaData, func, inspect, select, text
 from sqlalchemy.exc import DataError, IntegrityError, InterfaceError, ProgrammingError
 
 import accounting
@@ -31,27 +20,24 @@ from service import acts, schema_version
 from service.acts import Act
 from service.adoption import adopt
 from service.backup_files import (
-    FORMAT,
     BackupError,
     BackupReader,
     Header,
     Summary,
     check,
-    decoded,
     opened,
     written,
 )
 from service.clock import now, stamp
 from service.database import snapshot, transaction
 from service.errors import StartupError
+from service.merkle import Frontier
 from service.tables import datasets, entries, installation, metadata
 
 ROWS_AT_ONCE: Final = 2000
 _VERSION_TABLE: Final = "alembic_version"
-# Values that are none of their columns, and rows that refer to others that are not there.
-_MISFITS: Final = (
-    ValueError, TypeError, DataError, IntegrityError, InterfaceError, ProgrammingError,
-)  # fmt: skip
+# Rows that a database refuses: too long, there already, or referring to others that are not.
+_MISFITS: Final = (DataError, IntegrityError, InterfaceError, ProgrammingError)
 
 
 def take(engine: Engine, path: Path) -> Summary:
@@ -87,9 +73,10 @@ def take(engine: Engine, path: Path) -> Summary:
 
 
 def _write(engine: Engine, file: IO[bytes]) -> Summary:
+    taken_at = stamp(now())  # all that was committed before is in it
     with snapshot(engine) as connection:
         _require_sound(connection)
-        with written(file, _header(connection)) as writer:
+        with written(file, _header(connection, taken_at)) as writer:
             for table in metadata.sorted_tables:
                 query = select(table).order_by(*table.primary_key)
                 rows = connection.execution_options(yield_per=ROWS_AT_ONCE).execute(query)
@@ -97,14 +84,14 @@ def _write(engine: Engine, file: IO[bytes]) -> Summary:
             return writer.finish()
 
 
-def _header(connection: Connection) -> Header:
+def _header(connection: Connection, taken_at: str) -> Header:
     return Header(
-        format=FORMAT,
+        format="dpledger-backup/1",
         core_version=accounting.__version__,
         schema_revision=schema_version.head(),
         ledger_id=connection.execute(select(installation.c.ledger_id)).scalar_one(),
-        database=connection.dialect.name,
-        taken_at=stamp(now()),
+        database="sqlite" if connection.dialect.name == "sqlite" else "postgresql",
+        taken_at=taken_at,
     )
 
 
@@ -156,12 +143,24 @@ def restore(engine: Engine, path: Path, *, by: str) -> Summary:
             _fill(connection, reader)
             if reader.finish() != summary:
                 raise BackupError("The backup changed while it was read.")
-        if summary.header.schema_revision != schema_version.head():
-            _upgrade(connection, "head")
-            adopt(connection)
-        _set_counters(connection)
+        try:
+            _go_on(connection, summary)
+        except (ValueError, LookupError, *_MISFITS) as error:
+            said = " ".join(str(error).split())
+            raise BackupError(f"The backup {path} holds no ledger to go on with: {said}") from error
         acts.append(connection, None, [Act("restored", _content(summary), by)])
     return summary
+
+
+def _go_on(connection: Connection, summary: Summary) -> None:
+    """Make of the rows what this version writes further rows to."""
+    if summary.header.schema_revision != schema_version.head():
+        _upgrade(connection, "head")
+        adopt(connection)
+    _set_counters(connection)
+    (own,) = connection.execute(select(installation)).all()
+    for row in (own, *connection.execute(select(datasets))):
+        Frontier.from_bytes(row.log_size, row.log_frontier or b"")
 
 
 def _make_room(connection: Connection) -> None:
@@ -203,27 +202,20 @@ def _upgrade(connection: Connection, revision: str) -> None:
 def _fill(connection: Connection, reader: BackupReader) -> None:
     there = MetaData()
     there.reflect(connection)  # as they were in the version that made the backup
-    expected = set(there.tables) - {_VERSION_TABLE}
+    known = {name: table for name, table in there.tables.items() if name != _VERSION_TABLE}
     for table in reversed(there.sorted_tables):
-        if table.name in expected and connection.execute(select(table).limit(1)).first():
+        if table.name in known and connection.execute(select(table).limit(1)).first():
             connection.execute(table.delete())  # what a migration put there is in the backup too
-    for name, columns, rows in reader.tables():
-        table = there.tables.get(name)
-        if table is None or set(columns) != set(table.columns.keys()):
-            raise BackupError(f"The backup's table {name} is not that of its version.")
-        expected.discard(name)
-        try:
-            _insert(connection, table, columns, rows)
-        except _MISFITS as error:
-            raise BackupError(f"The backup's table {name} cannot be brought back.") from error
-    if expected:
-        raise BackupError(f"The backup has no table {min(expected)}.")
-
-
-def _insert(connection: Connection, table: Table, columns: list[str], rows: Iterator[Any]) -> None:
-    values = decoded([table.c[name] for name in columns], rows)
-    while batch := list(islice(values, ROWS_AT_ONCE)):
-        connection.execute(table.insert(), [dict(zip(columns, row, strict=True)) for row in batch])
+    for name, columns, rows in reader.tables(known):
+        line = reader.line + 1
+        while batch := [dict(zip(columns, row, strict=True)) for row in islice(rows, ROWS_AT_ONCE)]:
+            last = line + len(batch) - 1
+            try:
+                connection.execute(known[name].insert(), batch)
+            except _MISFITS as error:
+                what = f"the database refuses rows of {name}: {error.orig}"
+                raise reader.fault(what, lines=(line, last)) from error
+            line = last + 1
 
 
 def _set_counters(connection: Connection) -> None:

@@ -63,7 +63,7 @@ def restore(
 
 
 def _show(summary: Any) -> None:
-    for name, value in asdict(summary.header).items():
+    for name, value in summary.header.model_dump().items():
         typer.echo(f"{name} {value}")
     for name, rows in summary.rows.items():
         typer.echo(f"rows.{name} {rows}")

@@ -8,9 +8,10 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from service.database import connect, sqlite_path
+from service.doctor.backup import newest_backup
 from service.doctor.finding import Finding, fail, ok
 from service.doctor.ledger import ledger
-from service.doctor.machine import dependencies, ledger_file, newest_backup, secrets, versions
+from service.doctor.machine import dependencies, ledger_file, secrets, versions
 from service.errors import LedgerError, StartupError
 from service.settings import Settings
 
@@ -20,27 +21,29 @@ _REMEDY: Final = "start it, or correct DPLEDGER_DATABASE_URL"
 def examine(settings: Settings, *, backups: Path | None = None) -> list[Finding]:
     """Look at everything; what cannot be looked at is a finding, too."""
     found = [ok("settings", "readable"), *versions(), *dependencies(), *secrets(settings)]
-    found += _database(settings)
-    if backups is not None:
-        found.append(newest_backup(backups))
-    return found
-
-
-def _database(settings: Settings) -> Iterator[Finding]:
+    engine = None
     try:
         engine = connect(
             settings.database_address, busy_timeout_seconds=settings.busy_timeout_seconds
         )
+        found += _database(engine, settings)
     except (StartupError, OSError) as error:
-        yield fail("database", str(error), _REMEDY)
-        return
+        found.append(fail("database", str(error), _REMEDY))
+    try:
+        if backups is not None:
+            found.append(newest_backup(backups, engine))
+    finally:
+        if engine is not None:
+            engine.dispose()
+    return found
+
+
+def _database(engine: Engine, settings: Settings) -> Iterator[Finding]:
     try:
         yield from _opened(engine, settings)
     except (StartupError, LedgerError, SQLAlchemyError) as error:
         words = " ".join(str(getattr(error.__cause__, "orig", error)).split())
         yield fail("database", words, _REMEDY)
-    finally:
-        engine.dispose()
 
 
 def _opened(engine: Engine, settings: Settings) -> Iterator[Finding]:

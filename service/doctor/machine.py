@@ -8,15 +8,12 @@ import sqlite3
 import stat
 import sys
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
 from importlib.metadata import PackageNotFoundError, distributions, requires, version
 from pathlib import Path
 from typing import Final
 
 import psycopg
 
-from service.backup_files import BackupError, check
-from service.clock import now, stamp
 from service.doctor.finding import Finding, fail, ok, warn
 from service.settings import Settings
 
@@ -24,7 +21,6 @@ PYTHON_MIN: Final = (3, 11)
 SQLITE_MIN: Final = (3, 38)  # the first to have the operator ->> for JSON
 FREE_MIN: Final = 64 * 2**20  # bytes; below, appends will soon be refused
 FREE_LOW: Final = 2**30
-BACKUP_AGE_MAX: Final = timedelta(hours=26)  # a daily one may take its time
 # Where the engine of a container puts secrets, in a file system that nobody else sees.
 MOUNTED_SECRETS: Final = Path("/run/secrets")
 SECRETS: Final = ("admin_key_file", "database_password_file", "webhook_secret_file")
@@ -136,23 +132,3 @@ def _room(folder: Path) -> Finding:
     if free < FREE_MIN:
         return fail("disk", said, "make room: appends will be refused")
     return ok("disk", said) if free >= FREE_LOW else warn("disk", said, "make room soon")
-
-
-def newest_backup(folder: Path) -> Finding:
-    """Whether the newest backup of a folder is whole and new."""
-    try:
-        files = [one for one in folder.iterdir() if one.is_file() and one.name[0] != "."]
-    except OSError as error:
-        return fail("backups", f"{folder}: {error.strerror}", "name the folder of the backups")
-    if not files:
-        return fail("backups", f"none in {folder}", "run `dpledger backup` every day")
-    newest = max(files, key=lambda one: one.stat().st_mtime)
-    try:
-        summary = check(newest)
-    except BackupError as error:
-        return fail("backups", f"{newest}: {error}", "take another now, and look at the disk")
-    taken = datetime.fromisoformat(summary.header.taken_at).astimezone(UTC)
-    said = f"{newest}, of {stamp(taken)}"
-    if now() - taken > BACKUP_AGE_MAX:
-        return warn("backups", said, "run `dpledger backup` every day")
-    return ok("backups", said)

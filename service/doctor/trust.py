@@ -49,9 +49,9 @@ def _witness(
     except (OSError, WitnessError) as error:
         remedy = "look at its disk; the service says in its log why it does not follow"
         return fail("witness", f"{path}: {error}", remedy)
-    if seen.signed is None:
+    if seen.last is None:
         return fail("witness", f"{path} has seen nothing", "is the service running?")
-    last = utc(datetime.fromisoformat(seen.signed.checkpoint.issued_at))
+    last = utc(datetime.fromisoformat(seen.last.signed.checkpoint.issued_at))
     said = f"{path} has seen the ledger of {stamp(last)}"
     if newest is not None and newest - last > late:
         return fail("witness", f"{said}; the newest row is of {stamp(newest)}", _BEHIND)

@@ -24,7 +24,7 @@ from service.database import connect, snapshot, transaction
 from service.settings import Settings
 from service.tables import INSERT_ONLY, acts, api_keys, datasets, entries
 from tests.conftest import running, without_triggers
-from tests.service.backup_lines import Change, forged
+from tests.service.backup_lines import Change, forged, of_row, without_rows
 from tests.service.dumps import dump
 from tests.service.samples import (
     FULL,
@@ -275,10 +275,9 @@ def test_a_ledger_that_was_begun_and_never_used_makes_room(
         (lambda lines: [lines[0].replace(b'"000', b'"999'), *lines[1:]], "another version"),
         (lambda lines: [line.replace(b'"recorded_at"', b'"x"') for line in lines], "not that of"),
         (lambda lines: [line.replace(b'"table":"runs"', b'"table":"rans"') for line in lines], "r"),
-        (
-            lambda lines: [line.replace(b"+00:00", b"+99:00") for line in lines],
-            "cannot be brought back",
-        ),
+        (of_row("runs", dataset_id=77), "the database refuses rows of runs: "),
+        (of_row("installation", log_size=1, log_frontier=""), "to go on with: The frontier does"),
+        (without_rows("installation"), "holds no ledger to go on with: "),
     ],
 )
 def test_what_fails_half_way_leaves_the_database_empty(

@@ -1,22 +1,32 @@
 """The file of a backup: whatever is not as it was written is refused."""
 
+import math
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
+from typing import IO, cast
 
 import pytest
 from sqlalchemy import Engine, inspect
 
-from service import schema_version
+from service import backup_files, schema_version
 from service.api_keys import Scope, create_key
-from service.backup_files import BackupError, check
+from service.backup_files import BackupError, BackupReader, check
 from service.backups import restore, take
 from service.database import connect, transaction
 from service.errors import StartupError
-from tests.service.backup_lines import Change, rewritten
+from tests.service.backup_lines import (
+    Change,
+    forged,
+    of_header,
+    of_heading,
+    of_row,
+    rewritten,
+    without_table,
+)
 
 BY = "somebody"
 
@@ -67,6 +77,104 @@ def test_a_file_that_is_not_as_it_was_written_is_refused_and_nothing_is_restored
     with pytest.raises(BackupError):
         restore(empty, other, by=BY)
     assert inspect(empty).get_table_names() == []
+
+
+def of_key(**given: object) -> Change:
+    return of_row("api_keys", **given)
+
+
+def heading(value: object) -> Change:
+    return of_heading("api_keys", value)
+
+
+def without_revision(lines: list[bytes]) -> list[bytes]:
+    return [lines[0].replace(b'"schema_revision":', b'"the_revision":'), *lines[1:]]
+
+
+MALFORMED: dict[str, tuple[Change, str]] = {
+    "no object": (lambda lines: [b"[1]\n", *lines[1:]], "line 1: this is no backup"),
+    "no schema": (without_revision, "line 1: schema_revision: Field required"),
+    "a word more": (of_header(more=1), "line 1: more: "),
+    "a number for a name": (of_header(ledger_id=5), "line 1: ledger_id: "),
+    "another database": (of_header(database="mysql"), "line 1: database: "),
+    "a revision by a word": (of_header(schema_revision="base"), "line 1: schema_revision: "),
+    "no time": (of_header(taken_at="zzz"), "line 1: taken_at: must be a time with its zone"),
+    "no zone": (of_header(taken_at="2026-11-22T00:00:00"), "line 1: taken_at: must be a time with"),
+    "no table": (lambda lines: lines[:1], "line 2: the table .* is missing"),
+    "a table that has no name": (heading({"table": 5, "columns": ["a"]}), "table: "),
+    "columns that are a number": (heading({"table": "api_keys", "columns": 5}), "columns: "),
+    "no columns": (heading({"table": "api_keys"}), "line 2: columns: Field required"),
+    "a column that is a number": (heading({"table": "api_keys", "columns": [1]}), "columns.0: "),
+    "a column twice": (heading({"table": "api_keys", "columns": ["id", "id"]}), "must differ"),
+    "other columns": (heading({"table": "api_keys", "columns": ["id"]}), "not that of its version"),
+    "another table": (heading({"table": "spies", "columns": ["id"]}), "not that of its version"),
+    "a table twice": (lambda lines: [*lines, b'{"table":"api_keys","columns":["id"]}\n'],
+                      "table: api_keys is there twice"),
+    "a table less": (without_table("incidents"),
+                     "the table incidents is missing"),
+    "a value less": (lambda lines: [*lines[:2], b"[1]\n", *lines[3:]],
+                     "line 3: api_keys: a row has another number of columns"),
+    "a word for a number": (of_key(id="1"), "line 3: api_keys.id: must be a whole number"),
+    "a truth for a number": (of_key(id=True), "line 3: api_keys.id: must be a whole number"),
+    "a number of 65 bits": (of_key(id=2**63), "line 3: api_keys.id: must be a whole number"),
+    "a number for a word": (of_key(name=5), "line 3: api_keys.name: must be text"),
+    "half a character": (of_key(name="\ud800"), "line 3: api_keys.name: must be text"),
+    "a zero in a word": (of_key(name="a\0b"), "line 3: api_keys.name: must be text"),
+    "nothing": (of_key(name=None), "line 3: api_keys.name: must be text"),
+    "a day that is none": (of_key(created_at="2026-99-01"), "api_keys.created_at: must be a time"),
+    "before all time": (of_key(created_at="0001-01-01T00:00:00+14:00"), "must be a time"),
+    "a list in a row": (of_key(scope=["admin"]), "line 3: api_keys.scope: must be text"),
+    "an infinite rate": (lambda lines: [
+        line.replace(b"7.5", b"1e999") for line in of_key(requests_per_second=7.5)(lines)
+    ], "line 3: api_keys.requests_per_second: must be a finite number"),
+    "not a number": (of_key(requests_per_second=math.nan), "line 3: not JSON"),
+    "no bytes": (of_row("installation", log_frontier="?"), "log_frontier: must be bytes"),
+    "nested without end": (lambda lines: [*lines[:2], b"[" * 100_000 + b"\n", *lines[3:]],
+                           "line 3: not JSON"),
+    "no UTF-8": (lambda lines: [*lines[:2], b'["\xff"]\n', *lines[3:]], "line 3: not JSON"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change", MALFORMED)
+def test_a_file_that_was_made_to_look_whole_is_refused_by_line_and_field(
+    file: Path, empty: Engine, change: str
+) -> None:
+    made, said = MALFORMED[change]
+    other = forged(file, made)
+    with pytest.raises(BackupError, match=said) as refused:
+        check(other)
+    assert str(other) in str(refused.value)
+    with pytest.raises(BackupError, match=said):
+        restore(empty, other, by=BY)
+    assert inspect(empty).get_table_names() == []
+
+
+def test_a_line_that_does_not_end_is_not_read_to_its_end(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert check(rewritten(file, lambda lines: lines))
+    monkeypatch.setattr(backup_files, "LINE_MAX", 1000)
+    with pytest.raises(BackupError, match="line 3: longer than any"):
+        check(rewritten(file, lambda lines: [*lines[:2], b"[" + b" " * 10_000 + lines[2][1:]]))
+    read: list[int] = []
+
+    class Endless:
+        def readline(self, size: int) -> bytes:
+            read.append(size)
+            return b" " * size
+
+    with pytest.raises(BackupError, match="line 1: longer than any"):
+        BackupReader(file, cast("IO[bytes]", Endless()))
+    assert read == [1001]
+
+
+def test_a_backup_of_a_version_that_is_not_known_here_has_its_tables_at_least(file: Path) -> None:
+    older = of_header(schema_revision="0001")
+    assert check(forged(file, older)).header.schema_revision == "0001"
+    with pytest.raises(BackupError, match="the table datasets is missing"):
+        check(forged(file, lambda lines: older(lines)[:1]))
+    with pytest.raises(BackupError, match=r"line 3: api_keys.scope: must be no list"):
+        check(forged(file, lambda lines: older(of_key(scope=[])(lines))))
 
 
 def test_any_bit_that_changes_in_the_file_is_found(file: Path) -> None:

@@ -19,7 +19,6 @@ from typer.testing import CliRunner, Result
 
 from service import schema_version
 from service.api_keys import Scope, create_key
-from service.backups import take
 from service.cli import app
 from service.clock import now
 from service.database import connect, transaction
@@ -320,32 +319,6 @@ def test_a_secret_that_a_container_mounts_is_nobody_elses(
     path.chmod(0o444)
     monkeypatch.setattr(machine, "MOUNTED_SECRETS", tmp_path)
     assert machine.secret("one", path).level is Level.OK
-
-
-def test_the_newest_backup_is_looked_at(file: Path, tmp_path: Path) -> None:
-    folder, url = tmp_path / "backups", f"sqlite:///{file}"
-    assert look(url, backups=folder)["backups"].level is Level.FAIL
-    folder.mkdir()
-    assert look(url, backups=folder)["backups"].level is Level.FAIL
-    engine = connect(url)
-    take(engine, folder / "one")
-    engine.dispose()
-    assert look(url, backups=folder)["backups"].level is Level.OK
-    whole = (folder / "one").read_bytes()
-    (folder / "one").write_bytes(whole[:-20])
-    assert look(url, backups=folder)["backups"].level is Level.FAIL
-
-
-def test_a_backup_that_is_old_is_seen(
-    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "backups"
-    folder.mkdir()
-    engine = connect(f"sqlite:///{file}")
-    take(engine, folder / "one")
-    engine.dispose()
-    monkeypatch.setattr(machine, "now", lambda: now() + timedelta(hours=27))
-    assert machine.newest_backup(folder).level is Level.WARN
 
 
 @dataclass
