@@ -132,15 +132,16 @@ class ForbiddenError(LedgerError):
 
 
 class TooManyRequestsError(LedgerError):
-    """The key sends more requests than it may; never said of a budget."""
+    """The key sends, or has open, more requests than it may; never said of a budget."""
 
     slug = "too-many-requests"
 
-    def __init__(self, retry_after_seconds: int) -> None:
-        super().__init__(
-            "The key has sent as many requests as it may for now; nothing was recorded.",
-            retry_after_seconds=retry_after_seconds,
-        )
+    def __init__(
+        self,
+        retry_after_seconds: int,
+        detail: str = "The key has sent as many requests as it may for now; nothing was recorded.",
+    ) -> None:
+        super().__init__(detail, retry_after_seconds=retry_after_seconds)
         self.retry_after_seconds = retry_after_seconds
 
 
@@ -157,7 +158,7 @@ class UnsupportedMediaTypeError(LedgerError):
 
 
 class HostNotAllowedError(LedgerError):
-    """In open mode only loopback names may address the service."""
+    """In open mode only this machine is answered, by a loopback name."""
 
     slug = "host-not-allowed"
 

@@ -6,8 +6,12 @@ from typing import Annotated, Final
 
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
-from sqlalchemy import make_url
+from sqlalchemy import URL, make_url
+from sqlalchemy.exc import ArgumentError
 
+from service.errors import StartupError
+
+ADDRESS_FORMS: Final = "database_url: sqlite:///FILE or postgresql://USER@HOST/NAME."
 SIGNING_KEY_SUFFIX: Final = ".signing_key"  # of the file beside a SQLite ledger
 Fraction = Annotated[float, Field(gt=0, le=1)]
 
@@ -20,6 +24,18 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def address_of(url: str) -> URL:
+    """A database's URL in its parts.
+
+    Raises:
+        StartupError: it is none; nothing of it is repeated, for it may hold a password.
+    """
+    try:
+        return make_url(url)
+    except (ArgumentError, ValueError):  # of the latter a port that is no number
+        raise StartupError(ADDRESS_FORMS) from None
 
 
 class Settings(BaseSettings):
@@ -40,10 +56,14 @@ class Settings(BaseSettings):
     # Of keys that have no limits of their own; in each process.
     requests_per_second: float | None = Field(default=None, ge=0.001, le=1e6)
     key_body_bytes_max: int | None = Field(default=None, ge=1024)
+    # That a viewer's key may have told in the logs, in each process; who may write may write these.
+    certificates_per_hour: float = Field(default=12.0, ge=0.1, le=1e6)
     # How long the head of a request may take to arrive, and then its body; and how many connections
     # there may be, of this process: one more is told to come again.
     header_seconds: float = Field(default=10.0, ge=0.1, le=300.0)
     body_seconds: float = Field(default=30.0, ge=0.1, le=600.0)
+    # How long a client may take nothing of its answer.
+    write_seconds: float = Field(default=30.0, ge=0.1, le=600.0)
     connections_max: int = Field(default=800, ge=1, le=100_000)
     busy_timeout_seconds: float = Field(default=10.0, ge=0.1, le=60.0)
     # How long to answer still when told to end, so that nobody is sent here in vain.
@@ -78,12 +98,13 @@ class Settings(BaseSettings):
 
         Raises:
             OSError: the file cannot be read.
+            StartupError: the URL is none.
         """
         if self.database_password_file is None:
             return self.database_url
         # Line ends alone are dropped, as by the PostgreSQL image, which reads the same file.
         password = self.database_password_file.read_text(encoding="utf-8").rstrip("\n")
-        address = make_url(self.database_url).set(password=password)
+        address = address_of(self.database_url).set(password=password)
         return address.render_as_string(hide_password=False)
 
     @property
@@ -94,7 +115,7 @@ class Settings(BaseSettings):
     @property
     def signing_key_path(self) -> Path | None:
         """Where the signing key is; none where nobody said so and there is no file to go by."""
-        address = make_url(self.database_url)
+        address = address_of(self.database_url)
         if self.signing_key_file is not None or not address.database:
             return self.signing_key_file
         if address.get_backend_name() != "sqlite":

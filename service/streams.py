@@ -7,6 +7,7 @@ this process wakes the task at once. Nothing is held while nobody watches.
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -16,10 +17,12 @@ from sqlalchemy import Engine
 
 from service import frames
 from service.database import snapshot
-from service.errors import LedgerError, UnavailableError
+from service.errors import LedgerError, TooManyRequestsError, UnavailableError
 from service.frames import Position, Told, Topic
 
-SUBSCRIBERS_MAX: Final = 1000  # of one process; each holds a socket and some buffers
+STREAMS_MAX: Final = 400  # of one process; each holds a connection and some buffers
+RETRY_SECONDS: Final = 5
+_OPEN: Final = "The key has as many streams open as it may; close one, or come again."
 BACKLOG_MAX: Final = 64  # writes a reader may be late; beyond, it is dropped and resumes
 GAP_SECONDS: Final = 0.1  # between two rounds: updates closer together share one write
 IDLE_SECONDS: Final = 0.2  # before asking unasked, for what other processes wrote
@@ -37,6 +40,7 @@ class Subscriber:
     """One open stream."""
 
     topic: Topic
+    key: str  # its name
     allowed: Callable[[], bool]  # whether its key is still in force
     ended: "asyncio.Future[None]" = field(default_factory=_future)  # by us, not by the reader
     backlog: "asyncio.Queue[bytes]" = field(
@@ -77,7 +81,13 @@ class _Joining:
 class Feed:
     """Who watches what, and the task that tells them."""
 
-    def __init__(self, engine: Engine, refresh_keys: Callable[[], None]) -> None:
+    def __init__(
+        self, engine: Engine, refresh_keys: Callable[[], None], *, streams_max: int = STREAMS_MAX
+    ) -> None:
+        """At most so many streams; half of them of one key."""
+        self._streams_max = streams_max
+        self._of_key_max = (streams_max + 1) // 2
+        self._of_key: Counter[str] = Counter()
         self._engine = engine
         self._refresh_keys = refresh_keys
         self._watches: dict[int, _Watch] = {}
@@ -126,15 +136,20 @@ class Feed:
 
         Raises:
             UnavailableError: there are too many, or the service is stopping.
+            TooManyRequestsError: too many are of its key.
         """
-        if self._closed or len(self._seated) >= SUBSCRIBERS_MAX:
+        if self._closed or len(self._seated) >= self._streams_max:
             raise UnavailableError("No more streams are taken now; ask again later.")
+        if self._of_key[subscriber.key] >= self._of_key_max:
+            raise TooManyRequestsError(RETRY_SECONDS, _OPEN)
+        self._of_key[subscriber.key] += 1
         self._seated.add(subscriber)
         self._work()
         try:
             yield
         finally:
             self._seated.discard(subscriber)
+            self._of_key -= Counter((subscriber.key,))  # which forgets those who have none
             self._leave(subscriber)
 
     async def join(self, subscriber: Subscriber, *, after: int) -> int:

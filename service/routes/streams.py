@@ -13,7 +13,7 @@ from sqlalchemy import Engine
 from starlette.types import Receive, Scope, Send
 
 from service import catalog, frames, incidents
-from service.auth import KeyRing, Viewer
+from service.auth import Caller, KeyRing, Viewer
 from service.database import snapshot
 from service.errors import InvalidRequestError, LedgerError
 from service.frames import Topic
@@ -53,18 +53,19 @@ class EventStream(Response):
 
     media_type = EVENT_STREAM
 
-    def __init__(self, request: Request, topic: Topic, after: int | None) -> None:
+    def __init__(self, request: Request, caller: Caller, topic: Topic, after: int | None) -> None:
         # A proxy that gathers its answers would keep frames back.
         super().__init__(headers={"x-accel-buffering": "no"})
         del self.headers["content-length"]
         self._request = request
+        self._caller = caller
         self._topic = topic
         self._after = after
         self._feed: Feed = request.app.state.feed
 
     async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
         """Send frames until the reader leaves, is dropped, loses its key, or the service stops."""
-        subscriber = Subscriber(topic=self._topic, allowed=self._allowed)
+        subscriber = Subscriber(topic=self._topic, key=self._caller.name, allowed=self._allowed)
         with self._feed.seat(subscriber):
             sending = asyncio.create_task(self._send_all(subscriber, send))
             leaving = asyncio.create_task(_left(receive))
@@ -144,12 +145,12 @@ async def _left(receive: Receive) -> None:
     "/runs/{run}/stream", status_code=200, responses=_DESCRIPTION, response_class=EventStream
 )
 async def stream_run(
-    run: PathName, query: Annotated[StreamQuery, Query()], _caller: Viewer, request: Request
+    run: PathName, query: Annotated[StreamQuery, Query()], caller: Viewer, request: Request
 ) -> Response:
     """A run's entries as they are recorded, from now on or after Last-Event-ID."""
     feed: Feed = request.app.state.feed
     topic, head = await run_in_threadpool(_run_topic, feed.engine, run)
-    return EventStream(request, topic, _resumed(request, query, head))
+    return EventStream(request, caller, topic, _resumed(request, query, head))
 
 
 @router.get(
@@ -159,12 +160,12 @@ async def stream_run(
     response_class=EventStream,
 )
 async def stream_dataset(
-    dataset: PathName, query: Annotated[StreamQuery, Query()], _caller: Viewer, request: Request
+    dataset: PathName, query: Annotated[StreamQuery, Query()], caller: Viewer, request: Request
 ) -> Response:
     """The entries of all runs of a dataset as they are recorded, and its incidents."""
     feed: Feed = request.app.state.feed
     topic, head = await run_in_threadpool(_dataset_topic, feed.engine, dataset)
-    return EventStream(request, topic, _resumed(request, query, head))
+    return EventStream(request, caller, topic, _resumed(request, query, head))
 
 
 @router.get("/datasets/{dataset}/incidents")

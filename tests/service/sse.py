@@ -77,9 +77,9 @@ def ids(found: list[Frame]) -> list[int]:
 
 
 @contextmanager
-def own(url: str) -> Iterator[tuple[httpx.Client, Feed]]:
+def own(url: str, **given: Any) -> Iterator[tuple[httpx.Client, Feed]]:
     """A server of our own, with its feed."""
-    application = create_app(Settings(database_url=url))
+    application = create_app(Settings(database_url=url, **given))
     port = free_port()
     config = uvicorn.Config(application, host="127.0.0.1", port=port, log_config=None)
     server = Server(config)

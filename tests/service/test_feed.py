@@ -17,12 +17,15 @@ import pytest
 from sqlalchemy import Engine
 
 from service import frames, streams
+from service.api_keys import Scope, create_key
+from service.database import transaction
 from service.errors import UnavailableError
 from service.streams import Feed
 from tests.conftest import clear, free_port
 from tests.service.samples import setup
 from tests.service.sse import DATA, RUN, ids, own, record, take, until, watching
 from tests.service.test_incidents import happen
+from tests.service.test_keys import bearer
 
 
 def test_nothing_is_held_while_nobody_watches(database_url: str) -> None:
@@ -61,19 +64,30 @@ def test_a_reader_that_never_reads_is_dropped_and_nobody_waits_for_it(
 
 
 def test_beyond_the_limit_streams_are_refused_and_the_others_go_on(
-    database_url: str, monkeypatch: pytest.MonkeyPatch
+    database_url: str, engine: Engine
 ) -> None:
-    monkeypatch.setattr(streams, "SUBSCRIBERS_MAX", 2)
-    with own(database_url) as (api, feed):
+    with own(database_url) as (api, _):
         setup(api)
-        with watching(api, DATA) as one, watching(api, RUN) as two:
+    with transaction(engine) as connection:
+        mine, other, third = (
+            bearer(create_key(connection, name=name, scope=Scope.ADMIN))
+            for name in ("mine", "other", "third")
+        )
+    with own(database_url, connections_max=4) as (api, feed):
+        api.headers.update(third)
+        with watching(api, DATA, **mine) as one:
             take(one, 1)
-            take(two, 1)
-            answer = api.get(DATA)
-            assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
-            assert answer.json()["type"] == "/problems/unavailable"
-            record(api, 0, 1)
-            assert ids(take(one, 1)) == ids(take(two, 1)) == [1]
+            # Half of all that there may be are one key's.
+            answer = api.get(DATA, headers=mine)
+            assert (answer.status_code, answer.headers["retry-after"]) == (429, "5")
+            assert answer.json()["type"] == "/problems/too-many-requests"
+            with watching(api, RUN, **other) as two:
+                take(two, 1)
+                answer = api.get(DATA)
+                assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+                assert answer.json()["type"] == "/problems/unavailable"
+                record(api, 0, 1)
+                assert ids(take(one, 1)) == ids(take(two, 1)) == [1]
         until(lambda: feed.subscribers == 0)
         with watching(api, DATA) as stream:
             assert take(stream, 1)[0].event == "state"
@@ -92,8 +106,8 @@ def test_two_thousand_readers_at_once(backend_urls: dict[str, str]) -> None:
         port = api.base_url.port or 0
         found = await asyncio.gather(*(reader(port) for _ in range(2000)))
         served = [(sink, source) for sink, source, status in found if b" 200 " in status]
-        assert len(served) == streams.SUBSCRIBERS_MAX == feed.subscribers
-        assert sum(b" 503 " in status for _, _, status in found) == 1000
+        assert len(served) == 1000 == feed.subscribers
+        assert sum(b" 429 " in status for _, _, status in found) == 1000
         await asyncio.gather(*(source.readuntil(b"event: state") for _, source in served))
         await asyncio.to_thread(record, api, 0, 1)
         await asyncio.gather(*(source.readuntil(b"event: entry") for _, source in served))
@@ -101,7 +115,7 @@ def test_two_thousand_readers_at_once(backend_urls: dict[str, str]) -> None:
             sink.close()
         await asyncio.gather(*(sink.wait_closed() for sink, *_ in found), return_exceptions=True)
 
-    with own(backend_urls["sqlite"]) as (api, feed):
+    with own(backend_urls["sqlite"], connections_max=4000) as (api, feed):
         setup(api)
         asyncio.run(all_of_them(api, feed))
         until(lambda: feed.subscribers == 0)
