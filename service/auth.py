@@ -31,6 +31,12 @@ from service.reach import Reach, require_dataset
 
 REFRESH_SECONDS: Final = 0.5  # a revoked key stops working about this time later
 LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
+# How proxies say that they speak for others.
+FORWARDED: Final = frozenset(
+    {"forwarded", "via", "x-real-ip"}
+    | {f"x-forwarded-{what}" for what in ("for", "host", "port", "proto", "server")}
+)
+_OWN_SITE: Final = frozenset({"none", "same-origin"})  # what a browser says of a page's request
 BODY_BYTES_MAX: Final = "dpledger.body_bytes_max"  # of a connection's scope; BodyLimit reads it
 _CALLER: Final = "dpledger.caller"
 _RANKS: Final = {scope: rank for rank, scope in enumerate(Scope)}
@@ -152,11 +158,11 @@ class KeyRing:
         """Who sent the request; `refresh` first if the keys are stale.
 
         Raises:
-            HostNotAllowedError: open mode, addressed by a name that is not loopback.
+            HostNotAllowedError: open mode, and it may be from elsewhere than this machine.
             UnauthorizedError: no key, or one that is not in force.
         """
         if self._open:
-            require_loopback_host(request)
+            require_local(request)
             return Caller(OPEN_MODE, Scope.ADMIN)
         kind, _, key = request.headers.get("authorization", "").partition(" ")
         # How long it takes to find some digits of a digest may tell of digests; nobody can make a
@@ -168,16 +174,26 @@ class KeyRing:
         raise UnauthorizedError("Send an API key: Authorization: Bearer dpl_...")
 
 
-def require_loopback_host(request: Request) -> None:
-    """Refuse a request that a page of another site may have sent.
+def require_local(request: Request) -> None:
+    """Refuse a request that somebody on another machine may have caused.
+
+    A name of a page of another site may lead here, and a page may send what it cannot read. What a
+    proxy says of itself is believed, against it: behind one, everybody would be an admin.
 
     Raises:
-        HostNotAllowedError: the Host header is not a loopback name.
+        HostNotAllowedError: it is not addressed to a loopback name, comes from a page of another
+            origin, or through a proxy.
     """
-    host = request.headers.get("host", "")
+    headers = request.headers
+    host = headers.get("host", "").lower()
     name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
-    if name.lower() not in LOOPBACK_NAMES:
+    if name not in LOOPBACK_NAMES:
         raise HostNotAllowedError("In open mode the service answers to loopback names only.")
+    origins = {f"http://{host}", *headers.getlist("origin")}
+    if len(origins) > 1 or headers.get("sec-fetch-site", "none") not in _OWN_SITE:
+        raise HostNotAllowedError("In open mode no page of another origin is answered.")
+    if not FORWARDED.isdisjoint(headers.keys()):
+        raise HostNotAllowedError("In open mode nothing is answered that a proxy forwarded.")
 
 
 async def admitted(request: Request, scope: Scope, names: Mapping[str, str]) -> Caller:

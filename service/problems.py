@@ -42,7 +42,7 @@ PROBLEMS: Final[dict[str, tuple[int, str]]] = {
     "precondition-failed": (412, "The settings have changed since"),
     "body-too-large": (413, "The body is too large"),
     "unsupported-media-type": (415, "The body's type is not read here"),
-    "host-not-allowed": (421, "The Host header is not a loopback name"),
+    "host-not-allowed": (421, "In open mode only this machine is answered"),
     "invalid-request": (422, "A field is missing, unknown or out of range"),
     "too-expensive": (422, "The plan takes too long to account"),
     "unsupported-event": (422, "No accepted theorem bounds this event"),
