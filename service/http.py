@@ -7,23 +7,35 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, nullcontext
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from fastapi import Request, Response
+from fastapi.concurrency import run_in_threadpool
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service import logs
-from service.auth import BODY_BYTES_MAX, admitted, scope_needed
-from service.errors import MalformedBodyError, UnsupportedMediaTypeError
+from service.auth import BODY_BYTES_MAX, Caller, admitted, scope_needed
+from service.errors import MalformedBodyError, UnavailableError, UnsupportedMediaTypeError
+from service.seats import Seats
 
 JSON: Final = "application/json"
 NDJSON: Final = "application/x-ndjson"
+INLINE_BYTES: Final = 16 * 1024  # read without a thread: less than a millisecond
 _LOGGER = logging.getLogger("dpledger.http")
 _PROCESS: Final = secrets.token_hex(10)  # begins the id of each request that this process answers
 _REQUESTS: Final = itertools.count()
+_DEAR: Final = "_dear"  # an endpoint's attribute
+Endpoint = TypeVar("Endpoint", bound=Callable[..., object])
+
+
+def dear(endpoint: Endpoint) -> Endpoint:
+    """Mark an endpoint whose answer is worked out: it takes a seat, or waits for one."""
+    setattr(endpoint, _DEAR, True)
+    return endpoint
 
 
 class _DuplicateKeyError(ValueError):
@@ -93,19 +105,38 @@ class StrictRoute(APIRoute):
         """Wrap FastAPI's handler."""
         handler = super().get_route_handler()
         needed = scope_needed(self.dependant)
+        is_dear = getattr(self.endpoint, _DEAR, False)
+        reads, asks = self.body_field is not None, self.body_field is not None or is_dear
 
         async def strict(request: Request) -> Response:
-            if self.body_field is None:
-                return await handler(request)
-            if needed is not None:
-                await admitted(request, needed, request.path_params)
-            if media_type(request) != JSON:
+            caller = None
+            if needed is not None and asks:
+                caller = await admitted(request, needed, request.path_params)
+            if reads and media_type(request) != JSON:
                 raise UnsupportedMediaTypeError(f"Send {JSON}.")
+            if not asks:
+                return await handler(request)
             checked = StrictRequest(request.scope, request.receive)
-            checked.parsed = parse_json(await checked.body())
-            return await handler(checked)
+            body = await checked.body()  # whoever sends it slowly has no seat yet
+            async with _seat(request, caller) if is_dear else nullcontext():
+                if is_dear and await checked.is_disconnected():
+                    raise UnavailableError("Nobody waits for the answer any more.")
+                if reads:
+                    checked.parsed = await _parsed(body)
+                return await handler(checked)
 
         return strict
+
+
+def _seat(request: Request, caller: Caller | None) -> AbstractAsyncContextManager[None]:
+    seats: Seats = request.app.state.seats
+    return seats.taken("" if caller is None else caller.name)
+
+
+async def _parsed(body: bytes) -> Any:
+    return (
+        parse_json(body) if len(body) <= INLINE_BYTES else await run_in_threadpool(parse_json, body)
+    )
 
 
 class BodyLimit:
