@@ -1,6 +1,7 @@
 """Rates: how many requests a key may send. Each process counts those that it answers itself."""
 
 import math
+import threading
 import time
 from collections.abc import Callable
 from typing import Final
@@ -9,9 +10,31 @@ from service.errors import TooManyRequestsError
 
 RATE_MIN: Final = 0.001  # requests a second; a refused sender waits twenty minutes at most
 RATE_MAX: Final = 1e6
+HOUR: Final = 3600.0
 BURST_SECONDS: Final = 1.0  # what a key saved up: a second's worth, but one request at least
 
 ROUNDING_SECONDS: Final = 1e-6  # moments are added up; nobody is refused for their last digits
+
+
+class Buckets:
+    """A bucket for each key, of as much as it may in an hour; from any thread."""
+
+    def __init__(self, per_hour: float, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._rate = per_hour / HOUR
+        self._clock = clock
+        self._of: dict[str, Bucket] = {}  # names are never reused, and few
+        self._lock = threading.Lock()
+
+    def take(self, key: str) -> None:
+        """Take a token of a key; it may save up an hour's worth.
+
+        Raises:
+            TooManyRequestsError: there is none; nothing was taken.
+        """
+        with self._lock:
+            if key not in self._of:
+                self._of[key] = Bucket(self._rate, burst_seconds=HOUR, clock=self._clock)
+            self._of[key].take()
 
 
 class Bucket:
@@ -19,10 +42,16 @@ class Bucket:
 
     __slots__ = ("_clock", "_full_at", "_interval", "_slack", "rate")
 
-    def __init__(self, rate: float, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        rate: float,
+        *,
+        burst_seconds: float = BURST_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.rate = rate
         self._interval = 1.0 / rate
-        self._slack = max(0.0, BURST_SECONDS - self._interval) + ROUNDING_SECONDS
+        self._slack = max(0.0, burst_seconds - self._interval) + ROUNDING_SECONDS
         self._clock = clock
         self._full_at = -math.inf
 

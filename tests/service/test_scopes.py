@@ -32,6 +32,7 @@ API_GUIDE: Final = Path(__file__).parents[2] / "docs" / "api" / "README.md"
 SEEN: Final = {"dataset": "letters", "run": "letters-run", "reservation": "letters-lease"}
 HIDDEN: Final = {"dataset": "zebras", "run": "zebras-run", "reservation": "zebras-lease"}
 NONE: Final = {"dataset": "unused", "run": "unused-run", "reservation": "unused-lease"}
+SCHEMA: Final = "/v1/openapi.json"  # documentation, which does not document itself
 OTHER: Final = {"bound": "gaussian-renyi", "slug": "conflict"}
 # Whatever else names a dataset, a run or a reservation, and so is asked `caller.require_dataset`.
 NAMED_ELSEWHERE: Final = {
@@ -213,7 +214,13 @@ def test_nothing_that_a_limited_key_is_answered_names_what_is_hidden(house: Hous
 
 def test_the_documents_say_which_scope_each_route_needs() -> None:
     told = dict(documented(API_GUIDE.read_text(encoding="utf-8")))
-    assert told == {f"{call.method.upper()} {call.route}": call.scope or "none" for call in calls()}
+    served = {f"{call.method.upper()} {call.route}": call.scope or "none" for call in calls()}
+    assert told == served | {f"GET {SCHEMA}": "none"}
+
+
+def test_the_document_itself_needs_no_key_and_says_nothing_of_any_ledger(house: House) -> None:
+    answer = house.api.get(SCHEMA)
+    assert (answer.status_code, answer.json()) == (200, DOCUMENT)
 
 
 def documented(text: str) -> Iterator[tuple[str, str]]:
