@@ -4,7 +4,7 @@ A head says how long a log is and what its root is. The checkpoint signs the Mer
 heads, so that somebody who may see one dataset can check its head and learns of no other.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field
@@ -12,48 +12,30 @@ from sqlalchemy import Connection, func, select
 
 from service.clock import now, stamp
 from service.documents import canonical
-from service.epochs import epoch_of
+from service.epochs import Reconciliation, followed, reconciliations
 from service.errors import NotFoundError
-from service.merkle import Frontier, inclusion_path, leaf_hash, tree_root, verify_inclusion
-from service.schemas import Name
+from service.heads import Count, Hash, Head, LedgerId, place
+from service.merkle import Frontier, inclusion_path, tree_root, verify_inclusion
 from service.signing import Signer, verified
 from service.tables import datasets, distinct_events, installation
 from service.wire import Wire
 
 FORMAT: Final = "dpledger-checkpoint/1"
 PREFIX: Final = b"dpledger checkpoint 1\n"  # a signature of a checkpoint is one of nothing else
-COUNT_MAX: Final = 2**62
 PATH_MAX: Final = 64  # hashes: of more logs than there will ever be
 
-Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-Count = Annotated[int, Field(ge=0, le=COUNT_MAX)]
 Path = Annotated[list[Hash], Field(max_length=PATH_MAX)]
-_SIZES: Final = select(
-    datasets.c.id, datasets.c.name, datasets.c.log_size, datasets.c.log_frontier
-).order_by(datasets.c.id)
+_SIZES: Final = select(datasets.c.id, datasets.c.name, datasets.c.log_size, datasets.c.log_frontier)
 _STEPS: Final = select(
     distinct_events.c.dataset_id, func.sum(distinct_events.c.steps)
 ).group_by(distinct_events.c.dataset_id)  # fmt: skip
-
-
-class Head(Wire):
-    """A log as it stands: what its leaves are, and how many steps are recorded in it."""
-
-    dataset: Name | None  # none: the installation's log
-    size: Count
-    root: Hash
-    steps: Count
-
-    def leaf(self) -> bytes:
-        """Its leaf hash in the tree of a checkpoint."""
-        return leaf_hash(canonical(self.model_dump()).encode())
 
 
 class Checkpoint(Wire):
     """What is signed."""
 
     format: Literal["dpledger-checkpoint/1"]
-    ledger_id: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+    ledger_id: LedgerId
     epoch: Count  # how often the ledger was reconciled with what it had lost
     logs: Count
     root: Hash
@@ -92,15 +74,23 @@ class Part(SignedCheckpoint):
 
 
 class Heads:
-    """The heads of all logs as one transaction sees them, the installation's first."""
+    """The heads of all logs as one transaction sees them, the installation's first, then by name.
+
+    In which epoch that is depends on whose key is believed: see `service.epochs`.
+    """
 
     def __init__(
-        self, logs: Sequence[tuple[int | None, Head]], *, ledger_id: str, epoch: int
+        self,
+        logs: Iterable[tuple[int | None, Head]],
+        *,
+        ledger_id: str,
+        told: Sequence[Reconciliation] = (),
     ) -> None:
-        self.in_order: Final = tuple(head for _, head in logs)
-        self.logs: Final = {head.dataset: (row, head) for row, head in logs}
+        found = sorted(logs, key=lambda log: place(log[1].dataset))
+        self.in_order: Final = tuple(head for _, head in found)
+        self.logs: Final = {head.dataset: (row, head) for row, head in found}
         self.ledger_id: Final = ledger_id
-        self.epoch: Final = epoch
+        self._told = told
         self._leaves = [head.leaf() for head in self.in_order]
 
     @classmethod
@@ -113,7 +103,15 @@ class Heads:
             for row in connection.execute(_SIZES)
         ]
         first = (None, _head(None, own, 0))
-        return cls([first, *logs], ledger_id=own.ledger_id, epoch=epoch_of(connection))
+        return cls([first, *logs], ledger_id=own.ledger_id, told=reconciliations(connection))
+
+    def followed(self, public_key: str) -> list[Reconciliation]:
+        """The reconciliations that were signed with a key."""
+        return followed(self._told, ledger_id=self.ledger_id, public_key=public_key)
+
+    def epoch(self, public_key: str) -> int:
+        """The present epoch: 0 where nothing was ever lost."""
+        return max((one.epoch for one in self.followed(public_key)), default=0)
 
     def signed(self, signer: Signer) -> SignedCheckpoint:
         """The checkpoint, issued now."""
@@ -141,9 +139,9 @@ class Heads:
         checkpoint = Checkpoint(
             format=FORMAT,
             ledger_id=self.ledger_id,
-            epoch=self.epoch,
+            epoch=self.epoch(signer.public_key),
             logs=len(self.in_order),
-            root=tree_root(self._leaves).hex(),
+            root=root_of(self.in_order),
             issued_at=stamp(now()),
         )
         return {
@@ -155,6 +153,12 @@ class Heads:
 
     def _subtree(self, begin: int, end: int) -> bytes:
         return tree_root(self._leaves[begin:end])
+
+
+def root_of(heads: Iterable[Head]) -> str:
+    """What a checkpoint signs of heads, in whatever order they are given."""
+    ordered = sorted(heads, key=lambda head: place(head.dataset))
+    return tree_root(head.leaf() for head in ordered).hex()
 
 
 def _head(dataset: str | None, row: Any, steps: int) -> Head:

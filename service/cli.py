@@ -15,7 +15,14 @@ from rich.table import Column, Table
 
 from service.commands.audit import audit
 from service.commands.keys import keys
-from service.commands.log import checkpoint, reconcile, recover, signing_key, witness
+from service.commands.log import (
+    as_new_ledger,
+    checkpoint,
+    reconcile,
+    recover,
+    signing_key,
+    witness,
+)
 from service.commands.opening import (
     DatabaseOption,
     engine_of,
@@ -296,6 +303,7 @@ for command in (
     witness,
     recover,
     reconcile,
+    as_new_ledger,
 ):
     app.command()(command)
 

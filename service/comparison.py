@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from service.checkpoints import Head, Heads
-from service.epochs import Reconciliation, abandoned_by
+from service.checkpoints import Heads
+from service.epochs import Reconciliation
+from service.heads import Head
 from service.trees import Tree
 
 
@@ -34,23 +35,37 @@ class Contradicted:
 
 
 def judged(
-    connection: Connection, present: Heads, head: Head, *, epoch: int
+    connection: Connection, present: Heads, head: Head, *, epoch: int, public_key: str
 ) -> Continued | Abandoned | Contradicted:
-    """What a head that this service signed in an epoch is to the logs as they are."""
+    """What a head that was signed with a key in an epoch is to the logs as they are."""
     reason = _reason(connection, present, head)
-    if reason is None and epoch > present.epoch:
-        reason = f"Epoch {epoch} was signed, and the ledger is in epoch {present.epoch}."
+    if reason is None and epoch > (now := present.epoch(public_key)):
+        reason = f"Epoch {epoch} was signed, and the ledger is in epoch {now}."
     if reason is None:
         return Continued(head)
-    by = abandoned_by(connection, head.dataset, size=head.size, epoch=epoch)
-    return Contradicted(head, reason) if by is None else Abandoned(head, by)
+    for one in present.followed(public_key):
+        if one.abandons(head.dataset, size=head.size, epoch=epoch) and _stands(
+            connection, present, one, head.dataset
+        ):
+            return Abandoned(head, one)
+    return Contradicted(head, reason)
+
+
+def _stands(
+    connection: Connection, present: Heads, one: Reconciliation, dataset: str | None
+) -> bool:
+    """Whether a log still begins with what it was when it was reconciled."""
+    then = one.continues(dataset)
+    return then is None or _reason(connection, present, then) is None
 
 
 def contradicted(
-    connection: Connection, present: Heads, heads: Iterable[Head], *, epoch: int
+    connection: Connection, present: Heads, heads: Iterable[Head], *, epoch: int, public_key: str
 ) -> list[Contradicted]:
     """Those of some signed heads that the ledger contradicts."""
-    found = (judged(connection, present, head, epoch=epoch) for head in heads)
+    found = (
+        judged(connection, present, head, epoch=epoch, public_key=public_key) for head in heads
+    )
     return [one for one in found if isinstance(one, Contradicted)]
 
 

@@ -2,37 +2,93 @@
 
 What was lost is a branch of history that no log continues. Whoever still holds a head of it is told
 who abandoned it and why, and not that the ledger was changed behind everybody's back.
+
+A reconciliation excuses something, so it is believed only where the key of the service signed it:
+who can write to the database can write an act, too. It says what each log was when it was signed.
+A head is excused only where its log still begins with that: then it did not fit already when the
+admin decided. What is changed later is no part of what was abandoned.
 """
 
 import json
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Iterable
+from typing import Annotated, Any, Final, Literal, Self
 
+from pydantic import Field
 from sqlalchemy import Connection, select
 
+from service.documents import canonical
+from service.heads import COUNT_MAX, Count, Head, LedgerId
+from service.schemas import Name, Text
+from service.signing import Signer, key_id_of, verified
 from service.tables import acts
+from service.wire import Wire
 
+FORMAT: Final = "dpledger-reconciliation/1"
+PREFIX: Final = b"dpledger reconciliation 1\n"  # a signature of one is one of nothing else
 RECONCILED: Final = "reconciled"
 _RECONCILED: Final = (
     select(acts.c.content, acts.c.by, acts.c.position)
     .where(acts.c.dataset_id.is_(None), acts.c.kind == RECONCILED)
-    .order_by(acts.c.position.desc())
+    .order_by(acts.c.position)
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Reconciliation:
-    """The act that began an epoch."""
+class Statement(Wire):
+    """What is signed."""
 
-    epoch: int  # that it began
-    reason: str
-    by: str | None
-    position: int  # of its leaf in the installation's log
-    abandoned: dict[str | None, int]  # of each log that had lost leaves, how many it had had
+    format: Literal["dpledger-reconciliation/1"]
+    ledger_id: LedgerId
+    epoch: Annotated[int, Field(ge=1, le=COUNT_MAX)]  # that it begins
+    reason: Text
+    by: str | None  # the key's name
+    abandoned: list[Head]  # the longest of each log that had lost leaves
+    continued: list[Head]  # as these logs are, and the installation's, just before the act
+    not_taken: dict[Name, Count]
+
+
+class Reconciliation(Statement):
+    """The content of the act: the statement, and who vouches for it."""
+
+    key_id: Annotated[str, Field(max_length=16)]
+    public_key: Annotated[str, Field(max_length=43)]
+    signature: Annotated[str, Field(max_length=86)]
+
+    @classmethod
+    def signed(cls, statement: Statement, signer: Signer) -> Self:
+        """A statement with its signature."""
+        return cls(
+            **dict(statement),
+            key_id=signer.key_id,
+            public_key=signer.public_key,
+            signature=signer.sign(_message(statement)),
+        )
+
+    @classmethod
+    def read(cls, content: str, *, by: str | None, position: int) -> Self:
+        """What an act says.
+
+        Raises:
+            ValueError: it is of no form that is known, is not signed, or was signed for another
+                place in the log.
+        """
+        found = cls.model_validate(json.loads(content))
+        if not verified(found.public_key, _message(found), found.signature):
+            raise ValueError("It is not signed with the key that it names.")
+        if found.key_id != key_id_of(found.public_key):
+            raise ValueError("It names its key wrongly.")
+        own = found.continues(None)
+        if found.by != by or own is None or own.size != position:
+            raise ValueError("It was signed for another place in the log, or another key's name.")
+        return found
+
+    def continues(self, dataset: str | None) -> Head | None:
+        """A log as it was when this was signed; none of a log that was not there."""
+        return next((head for head in self.continued if head.dataset == dataset), None)
 
     def abandons(self, dataset: str | None, *, size: int, epoch: int) -> bool:
-        """Whether a head that does not fit the log any more is of what was lost before."""
-        return epoch < self.epoch and size <= self.abandoned.get(dataset, 0)
+        """Whether a head is of what was lost, if it does not fit the log as it was then."""
+        longest = max((one.size for one in self.abandoned if one.dataset == dataset), default=-1)
+        return epoch < self.epoch and size <= longest
 
     @property
     def text(self) -> str:
@@ -40,29 +96,31 @@ class Reconciliation:
         return f"Epoch {self.epoch} was begun by {self.by or 'the command line'}: {self.reason}"
 
 
-def epoch_of(connection: Connection) -> int:
-    """The present epoch: 0 where nothing was ever lost."""
-    latest = connection.execute(_RECONCILED.limit(1)).one_or_none()
-    return 0 if latest is None else _of(latest).epoch
+def _message(statement: Statement) -> bytes:
+    return PREFIX + canonical(statement.model_dump(include=set(Statement.model_fields))).encode()
 
 
-def abandoned_by(
-    connection: Connection, dataset: str | None, *, size: int, epoch: int
-) -> Reconciliation | None:
-    """The reconciliation that abandoned a head, if one did."""
-    for row in connection.execute(_RECONCILED):
-        found = _of(row)
-        if found.abandons(dataset, size=size, epoch=epoch):
-            return found
-    return None
+def reconciliations(connection: Connection) -> list[Reconciliation]:
+    """Those in the installation's log that some key signed, in the order of the log."""
+    found: list[Any] = [_read(row) for row in connection.execute(_RECONCILED)]
+    return [one for one in found if one is not None]
 
 
-def _of(row: Any) -> Reconciliation:
-    content = json.loads(row.content)
-    return Reconciliation(
-        epoch=content["epoch"],
-        reason=content["reason"],
-        by=row.by,
-        position=row.position,
-        abandoned={one["dataset"]: one["size"] for one in content["abandoned"]},
-    )
+def _read(row: Any) -> Reconciliation | None:
+    try:
+        return Reconciliation.read(row.content, by=row.by, position=row.position)
+    except (ValueError, RecursionError):
+        return None  # somebody wrote it who has no key; it begins nothing and excuses nothing
+
+
+def followed(
+    told: Iterable[Reconciliation], *, ledger_id: str, public_key: str
+) -> list[Reconciliation]:
+    """Those that count for who believes a key: each begins a later epoch than the one before."""
+    found: list[Reconciliation] = []
+    for one in told:
+        before = found[-1].epoch if found else 0
+        own = (one.ledger_id, one.public_key) == (ledger_id, public_key)
+        if own and one.epoch > before:
+            found.append(one)
+    return found

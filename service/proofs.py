@@ -13,7 +13,7 @@ from service.comparison import Abandoned, Contradicted, judged
 from service.database import snapshot
 from service.errors import ConflictError, InvalidRequestError, NotFoundError, UnavailableError
 from service.merkle import Frontier, consistency_path, inclusion_path
-from service.signing import Signer
+from service.signing import Signer, required
 from service.suspension import suspend
 from service.trees import Tree
 
@@ -170,14 +170,14 @@ def compare(
         present = Heads.of(connection)
         if kept.checkpoint.ledger_id != present.ledger_id:
             raise ConflictError(ANOTHER_LEDGER)
-        found = judged(connection, present, kept.head, epoch=epoch)
+        found = judged(connection, present, kept.head, epoch=epoch, public_key=signer.public_key)
         if not isinstance(found, Contradicted):
             part = present.part(signer, kept.head.dataset)
             tree = Tree(connection, present.logs[kept.head.dataset][0], part.head.size)
             return _compared(
                 found.by.text if isinstance(found, Abandoned) else None, kept, part, tree
             )
-    after = suspend(engine, [kept.head], epoch=epoch, by=by)
+    after = suspend(engine, [kept.head], epoch=epoch, by=by, signer=signer)
     suspended()
     if after.state == "open":
         raise UnavailableError("The ledger was reconciled at this moment; send the request again.")
@@ -204,17 +204,6 @@ def require_of(kept: Part, dataset: str) -> None:
     """
     if kept.head.dataset != dataset:
         raise InvalidRequestError("body.head.dataset", "must be the dataset in the path")
-
-
-def required(signer: Signer | None) -> Signer:
-    """The key that signs.
-
-    Raises:
-        UnavailableError: there is none.
-    """
-    if signer is None:
-        raise UnavailableError("There is no key to sign with: set DPLEDGER_SIGNING_KEY_FILE.")
-    return signer
 
 
 def _size(longest: int, given: int | None, location: str) -> int:

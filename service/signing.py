@@ -11,7 +11,7 @@ from typing import Final
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from service.errors import StartupError
+from service.errors import StartupError, UnavailableError
 
 KEY_SIZE: Final = 32  # bytes, of a private and of a public key
 PRIVATE: Final = 0o600
@@ -118,6 +118,17 @@ class Signer:
     def sign(self, data: bytes) -> str:
         """The signature of bytes, as base64url."""
         return to_text(self._key.sign(data))
+
+
+def required(signer: Signer | None) -> Signer:
+    """The key that signs.
+
+    Raises:
+        UnavailableError: there is none.
+    """
+    if signer is None:
+        raise UnavailableError("There is no key to sign with: set DPLEDGER_SIGNING_KEY_FILE.")
+    return signer
 
 
 def verified(public_key: str, data: bytes, signature: str) -> bool:

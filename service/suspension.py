@@ -6,32 +6,36 @@ again what it has lost (recovering: facts are recorded, nothing is admitted agai
 declares it whole (reconciled: a new epoch begins). Steps that were signed must be recorded again.
 """
 
-import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from pydantic import Field
 from sqlalchemy import Connection, Engine, func, select, update
 
 from service.acts import Act, append
 from service.answers import Answer
-from service.checkpoints import Count, Head, Heads
+from service.checkpoints import Heads
 from service.clock import now, stamp, utc
-from service.comparison import Contradicted, contradicted
+from service.comparison import Contradicted, contradicted, judged
 from service.database import snapshot, transaction
 from service.documents import canonical
-from service.epochs import RECONCILED, epoch_of
+from service.epochs import FORMAT, RECONCILED, Reconciliation, Statement
 from service.errors import ConflictError, LedgerSuspendedError
+from service.heads import Count, Head
 from service.incidents import Incident, Kind, record
+from service.losses import Shown, Suspension, joined
 from service.schemas import Name, Text
+from service.signing import Signer, required
 from service.tables import datasets, distinct_events, installation
 from service.wire import Wire
 
 LOGS_MAX: Final = 1000  # named in one request
 State = Literal["open", "suspended", "recovering"]
+SUSPENDED: Final = "suspended"  # acts
+RECOVERING: Final = "recovering"
 _LOGGER = logging.getLogger("dpledger.suspension")
 _DATASETS: Final = select(datasets.c.id, datasets.c.name, datasets.c.head_sequence)
 _INSTALLATION: Final = select(installation).with_for_update()
@@ -119,14 +123,16 @@ def standing_of(connection: Connection) -> Standing:
     row = connection.execute(select(installation)).one()
     if row.suspended is None:
         return Standing("open")
-    told = json.loads(row.suspended)
-    heads = [Head.model_validate(one) for one in told["lost"]]
+    told = Suspension.read(row.suspended)
     steps = {name: int(count) for name, count in connection.execute(_STEPS)}
-    lost = tuple(Lost(head, steps.get(head.dataset or "", 0)) for head in heads)
-    return Standing(told["state"], told["reason"], utc(row.suspended_at), lost)
+    lost = tuple(Lost(one.head(), steps.get(one.dataset or "", 0)) for one in told.lost)
+    since = None if row.suspended_at is None else utc(row.suspended_at)
+    return Standing(told.state, told.reason, since, lost)
 
 
-def suspend(engine: Engine, heads: Sequence[Head], *, epoch: int, by: str) -> Standing:
+def suspend(
+    engine: Engine, heads: Sequence[Head], *, epoch: int, by: str, signer: Signer
+) -> Standing:
     """Refuse to write from here on, if some of these signed heads are indeed contradicted.
 
     Args:
@@ -134,49 +140,59 @@ def suspend(engine: Engine, heads: Sequence[Head], *, epoch: int, by: str) -> St
         heads: that were signed by this service; who calls has checked that.
         epoch: in which they were.
         by: the key's name of who showed them, or "witness".
+        signer: the service's key, which signs what is known to be lost.
     """
     with transaction(engine) as connection:
         _lock(connection, {head.dataset for head in heads})
-        found = contradicted(connection, Heads.of(connection), heads, epoch=epoch)
+        present, key = Heads.of(connection), signer.public_key
+        found = contradicted(connection, present, heads, epoch=epoch, public_key=key)
         if found:
-            _suspend(connection, found, epoch=epoch, by=by)
+            _suspend(connection, found, epoch=epoch, by=by, signer=signer)
         return standing_of(connection)
 
 
 def _lock(connection: Connection, names: set[str | None]) -> None:
-    """Datasets in the order of their ids, then the installation: as everybody locks."""
+    """Datasets in the order of their ids, then the installation: as everybody locks.
+
+    First those who write are waited for: what they commit is before the suspension.
+    """
     wanted = [name for name in names if name is not None]
     query = _DATASETS.where(datasets.c.name.in_(wanted)).order_by(datasets.c.id)
     connection.execute(query.with_for_update()).all()
     connection.execute(_INSTALLATION).all()
 
 
-def _suspend(connection: Connection, found: Sequence[Contradicted], *, epoch: int, by: str) -> None:
+def _suspend(
+    connection: Connection, found: Sequence[Contradicted], *, epoch: int, by: str, signer: Signer
+) -> None:
     row = connection.execute(select(installation)).one()
-    told: dict[str, Any] = {"state": "suspended", "epoch": 0, "lost": [], "reason": found[0].reason}
-    told |= json.loads(row.suspended or "{}")
-    told["epoch"] = max(told["epoch"], epoch)
-    longest = {one["dataset"]: one for one in told["lost"]}
-    for one in found:
-        known = longest.get(one.head.dataset)
-        here = one.head.model_dump()
-        if known is not None:  # of two branches that were lost, one may have more leaves, one steps
-            here = max(known, here, key=lambda each: each["size"]) | {
-                "steps": max(known["steps"], here["steps"])
-            }
-        longest[one.head.dataset] = here
-    told["lost"] = list(longest.values())
-    values = {"suspended": canonical(told), "suspended_at": row.suspended_at or now()}
+    told = Suspension(state="suspended", reason=found[0].reason, lost=[])
+    if row.suspended is not None:
+        told = Suspension.read(row.suspended)
+    known = told.proven(ledger_id=row.ledger_id, public_key=signer.public_key)
+    lost = joined([*known, *(Shown.of(one.head, epoch) for one in found)])
+    if row.suspended is not None and lost == told.lost == known:
+        return
+    told = told.with_more(lost, ledger_id=row.ledger_id, signer=signer)
+    values = {
+        "suspended": canonical(told.model_dump()),
+        "suspended_at": row.suspended_at or now(),
+    }
     connection.execute(update(installation).values(values))
+    _log(connection, found, epoch=epoch, by=by)
     if row.suspended is None:
-        _tell(connection, found, by=by)
+        _tell(connection, found)
 
 
-def _tell(connection: Connection, found: Sequence[Contradicted], *, by: str) -> None:
-    """Say it in the installation's log, in the service's, and to whoever hears of incidents."""
-    content = {"reason": found[0].reason, "lost": [one.head.model_dump() for one in found]}
-    append(connection, None, [Act("suspended", content, by)])
+def _log(connection: Connection, found: Sequence[Contradicted], *, epoch: int, by: str) -> None:
+    """Say it in the installation's log, and in the service's."""
+    lost = [Shown.of(one.head, epoch).model_dump() for one in found]
+    append(connection, None, [Act(SUSPENDED, {"reason": found[0].reason, "lost": lost}, by)])
     _LOGGER.error("ledger suspended", extra={"reason": found[0].reason, "shown_by": by})
+
+
+def _tell(connection: Connection, found: Iterable[Contradicted]) -> None:
+    """Say it to whoever hears of incidents."""
     for one in found:
         query = _DATASETS.where(datasets.c.name == one.head.dataset)
         for row in connection.execute(query):
@@ -201,21 +217,34 @@ def recover(connection: Connection, *, reason: str, by: str | None) -> Standing:
         ConflictError: it is not suspended.
     """
     told = _told(connection)
-    if told["state"] != "recovering":
-        told["state"] = "recovering"
-        connection.execute(update(installation).values(suspended=canonical(told)))
-        append(connection, None, [Act("recovering", {"reason": reason}, by)])
+    if told.state != RECOVERING:
+        opened = told.model_copy(update={"state": RECOVERING})
+        stored = canonical(opened.model_dump())
+        connection.execute(update(installation).values(suspended=stored))
+        append(connection, None, [Act(RECOVERING, {"reason": reason}, by)])
     return standing_of(connection)
 
 
-def reconcile(connection: Connection, given: Reconciled, *, by: str | None) -> Standing:
+def reconcile(
+    connection: Connection, given: Reconciled, *, by: str | None, signer: Signer | None
+) -> Standing:
     """Declare a ledger whole that has what it had lost; a new epoch begins.
 
     Raises:
         ConflictError: it is not suspended; or steps that were signed are not recorded.
+        UnavailableError: there is no key to sign it with.
     """
     told = _told(connection)
-    lost = standing_of(connection).lost
+    _require_recorded(standing_of(connection).lost, given)
+    statement = _stated(connection, told, given, by=by, public_key=required(signer).public_key)
+    signed = Reconciliation.signed(statement, required(signer))
+    append(connection, None, [Act(RECONCILED, signed.model_dump(), by)])
+    connection.execute(update(installation).values(suspended=None, suspended_at=None))
+    _LOGGER.warning("ledger reconciled", extra={"reason": given.reason, "key": by})
+    return Standing("open")
+
+
+def _require_recorded(lost: Iterable[Lost], given: Reconciled) -> None:
     missing = {
         str(one.head.dataset): one.missing_steps
         for one in lost
@@ -227,24 +256,40 @@ def reconcile(connection: Connection, given: Reconciled, *, by: str | None) -> S
             f"Steps that were signed are not recorded: {text}. Send the spools that hold them.",
             missing_steps=missing,
         )
-    content = {
-        "reason": given.reason,
-        "epoch": max(told["epoch"], epoch_of(connection)) + 1,
-        "abandoned": told["lost"],
-        "not_taken": given.not_taken,
-    }
-    append(connection, None, [Act(RECONCILED, content, by)])
-    connection.execute(update(installation).values(suspended=None, suspended_at=None))
-    _LOGGER.warning("ledger reconciled", extra={"reason": given.reason, "key": by})
-    return Standing("open")
 
 
-def _told(connection: Connection) -> dict[str, Any]:
+def _stated(
+    connection: Connection, told: Suspension, given: Reconciled, *, by: str | None, public_key: str
+) -> Statement:
+    """What is abandoned: what was shown and signed, and does not fit the logs as they are now."""
+    present = Heads.of(connection)
+    shown = told.proven(ledger_id=present.ledger_id, public_key=public_key)
+    abandoned = [
+        one.head()
+        for one in shown
+        if isinstance(
+            judged(connection, present, one.head(), epoch=one.epoch, public_key=public_key),
+            Contradicted,
+        )
+    ]
+    concerned = {None, *(head.dataset for head in abandoned)}
+    return Statement(
+        format=FORMAT,
+        ledger_id=present.ledger_id,
+        epoch=max(present.epoch(public_key), *(one.epoch for one in shown), 0) + 1,
+        reason=given.reason,
+        by=by,
+        abandoned=abandoned,
+        continued=[head for head in present.in_order if head.dataset in concerned],
+        not_taken=given.not_taken,
+    )
+
+
+def _told(connection: Connection) -> Suspension:
     row = connection.execute(_INSTALLATION).one()
     if row.suspended is None:
         raise ConflictError("The ledger is not suspended.")
-    told: dict[str, Any] = json.loads(row.suspended)
-    return told
+    return Suspension.read(row.suspended)
 
 
 def answer_of(found: Standing, *, within: frozenset[str] | None = None) -> StandingAnswer:

@@ -6,11 +6,12 @@
                 "first": ..., "leaves": base64url}]}
 
 A line names the logs that moved since the line before, each with its new leaf hashes, from `first`
-on, which is its size before. All heads so far, in the order in which they appeared, are what the
-checkpoint signs. So whoever has the file and the public key knows every leaf there was.
+on, which is its size before. All heads so far are what the checkpoint signs. So whoever has the
+file and the public key knows every leaf there was.
 
-The first line of an epoch names all logs, and no other log counts any more; `first` may be less
-than the size before, where the ledger goes on without what it had lost.
+The first line of an epoch names all logs, and no other log counts any more; of a log that goes on
+without what it had lost `first` is 0. The heads at the end of each epoch stay known: whether they
+were rightly abandoned is for whoever reads them to say.
 """
 
 import fcntl
@@ -24,8 +25,9 @@ from typing import Final, Literal, Self
 from pydantic import ValidationError
 from sqlalchemy import Connection
 
-from service.checkpoints import Count, Head, Heads, SignedCheckpoint
+from service.checkpoints import Heads, SignedCheckpoint, root_of
 from service.documents import canonical
+from service.heads import Count, Head
 from service.merkle import DIGEST_SIZE, tree_root
 from service.signing import Signer, to_bytes, to_text
 from service.trees import Tree
@@ -58,19 +60,57 @@ class Line(Wire):
     heads: list[Moved]
 
 
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """All heads at one line."""
+
+    signed: SignedCheckpoint
+    heads: dict[str | None, Head]
+
+    @property
+    def epoch(self) -> int:
+        """In which they were signed."""
+        return self.signed.checkpoint.epoch
+
+    def require_signed(self, public_key: str | None) -> None:
+        """Believe the checkpoint, and with it every head.
+
+        Raises:
+            WitnessError: it was not signed for these heads, or not with this key.
+        """
+        given = self.signed.checkpoint
+        if (given.logs, given.root) != (len(self.heads), root_of(self.heads.values())):
+            raise WitnessError("The heads are not those that the last line was signed for.")
+        if public_key is not None and not self.signed.holds(public_key):
+            raise WitnessError(f"The last line was not signed with the key {public_key}.")
+
+
 @dataclass(slots=True)
 class Witness:
-    """What a witness has seen, up to its last whole line."""
+    """What a witness has seen, up to its last whole line: heads, and leaves if they are asked for.
 
-    signed: SignedCheckpoint | None = None  # none before the first line
-    heads: dict[str | None, Head] = field(default_factory=dict)
+    Who only follows the logs needs no leaf again: its memory does not grow with them.
+    """
+
+    last: Seen | None = None  # none before the first line
+    ended: list[Seen] = field(default_factory=list)  # the last of each epoch before
     length: int = 0  # bytes of its whole lines
-    _leaves: dict[str | None, bytearray] = field(default_factory=dict)
+    _leaves: dict[str | None, bytearray] | None = None  # none: nobody asks for them
+
+    @classmethod
+    def with_leaves(cls) -> Self:
+        """One that keeps the leaves."""
+        return cls(_leaves={})
 
     @property
     def epoch(self) -> int:
         """In which the last line was signed."""
-        return self.signed.checkpoint.epoch if self.signed else 0
+        return self.last.epoch if self.last else 0
+
+    @property
+    def heads(self) -> dict[str | None, Head]:
+        """Of all logs, as they were last."""
+        return self.last.heads if self.last else {}
 
     def leaves(self, dataset: str | None) -> list[bytes]:
         """The leaf hashes of a log, which are those that its head was signed for.
@@ -78,11 +118,34 @@ class Witness:
         Raises:
             WitnessError: they are not.
         """
-        data = bytes(self._leaves.get(dataset, b""))
+        data = bytes((self._leaves or {}).get(dataset, b""))
         found = [data[at : at + DIGEST_SIZE] for at in range(0, len(data), DIGEST_SIZE)]
         if dataset in self.heads and tree_root(found).hex() != self.heads[dataset].root:
             raise WitnessError(f"The leaves of {dataset} are not those that were signed.")
         return found
+
+    def after(self, line: Line) -> Seen:
+        """All heads once a line is taken in.
+
+        Raises:
+            WitnessError: it does not follow.
+        """
+        given, before = line.checkpoint.checkpoint, self.last or Seen(line.checkpoint, {})
+        if given.ledger_id != before.signed.checkpoint.ledger_id:
+            raise WitnessError("it is of another ledger than the line before")
+        if (epoch := given.epoch) < self.epoch:
+            raise WitnessError(f"epoch {epoch} does not follow epoch {self.epoch}")
+        begins = epoch > self.epoch
+        heads = {} if begins else dict(self.heads)
+        for moved in line.heads:
+            known = self.heads.get(moved.dataset)
+            size = 0 if known is None else known.size
+            whole = moved.first * DIGEST_SIZE + len(to_bytes(moved.leaves))
+            follows = moved.first == size or (begins and moved.first == 0)
+            if not follows or whole != moved.size * DIGEST_SIZE:
+                raise WitnessError(f"the leaves of {moved.dataset} do not follow")
+            heads[moved.dataset] = moved.head()
+        return Seen(line.checkpoint, heads)
 
     def take(self, line: Line) -> None:
         """Take in the next line.
@@ -90,51 +153,48 @@ class Witness:
         Raises:
             WitnessError: it does not follow.
         """
-        before, begins = self._leaves, line.checkpoint.checkpoint.epoch > self.epoch
-        if begins:
-            self.heads, self._leaves = {}, {}
+        seen = self.after(line)
+        if self._leaves is not None:
+            self._leaves = self._extended(self._leaves, line, begins=seen.epoch > self.epoch)
+        if self.last is not None and seen.epoch > self.epoch:
+            self.ended.append(self.last)
+        self.last = seen
+
+    def _extended(
+        self, before: dict[str | None, bytearray], line: Line, *, begins: bool
+    ) -> dict[str | None, bytearray]:
+        found = {} if begins else before
         for moved in line.heads:
             known = before.get(moved.dataset, bytearray())
-            kept = moved.first * DIGEST_SIZE
-            fresh = to_bytes(moved.leaves)
-            whole = kept + len(fresh) == moved.size * DIGEST_SIZE
-            if not whole or kept > len(known) or (kept < len(known) and not begins):
-                raise WitnessError(f"the leaves of {moved.dataset} do not follow")
-            del known[kept:]
-            known += fresh
-            self._leaves[moved.dataset] = known
-            self.heads[moved.dataset] = moved.head()
-        self.signed = line.checkpoint
+            del known[moved.first * DIGEST_SIZE :]
+            known += to_bytes(moved.leaves)
+            found[moved.dataset] = known
+        return found
 
-    def require_signed(self, public_key: str) -> None:
-        """Believe the last checkpoint, and with it every head and leaf.
+    def require_signed(self, public_key: str | None) -> None:
+        """Believe the last checkpoint of each epoch, and with them every head.
 
         Raises:
-            WitnessError: it was not signed with this key, or not for these heads.
+            WitnessError: one was not signed with this key, or not for these heads.
         """
-        if self.signed is None:
-            return
-        given = self.signed.checkpoint
-        root = tree_root(head.leaf() for head in self.heads.values()).hex()
-        if (given.logs, given.root) != (len(self.heads), root):
-            raise WitnessError("The heads are not those that the last line was signed for.")
-        if not self.signed.holds(public_key):
-            raise WitnessError(f"The last line was not signed with the key {public_key}.")
+        for seen in (*self.ended, *([self.last] if self.last else [])):
+            seen.require_signed(public_key)
 
 
-def read_witness(path: Path, public_key: str | None = None) -> Witness:
+def read_witness(path: Path, public_key: str | None = None, *, leaves: bool = False) -> Witness:
     """What a witness file says; a last line without its end was never finished.
 
     Args:
         path: of the file.
-        public_key: that must have signed the last line, and so all of it; by default no
-            signature is checked.
+        public_key: that must have signed the last line of each epoch, and so all of it; by
+            default no signature is checked.
+        leaves: whether leaves are kept, too.
 
     Raises:
         WitnessError: it cannot be believed.
         OSError: it cannot be read.
     """
-    found = Witness()
+    found = Witness.with_leaves() if leaves else Witness()
     for number, text in enumerate(_whole_lines(path), start=1):
         try:
             found.take(Line.model_validate(json.loads(text)))
@@ -143,8 +203,7 @@ def read_witness(path: Path, public_key: str | None = None) -> Witness:
             reason = "it is no line of a witness" if _is_form(error) else str(error)
             raise WitnessError(f"{path}, line {number}: {reason}") from None
     try:
-        if public_key is not None:
-            found.require_signed(public_key)
+        found.require_signed(public_key)
     except WitnessError as error:
         raise WitnessError(f"{path}: {error}") from None
     return found
@@ -166,7 +225,7 @@ def next_line(connection: Connection, present: Heads, signer: Signer, seen: Witn
 
     The heads it has seen are not contradicted: they are continued, or were abandoned.
     """
-    begins = present.epoch > seen.epoch
+    begins = present.epoch(signer.public_key) > seen.epoch
     moved = [
         _moved(connection, present, head, seen.heads.get(head.dataset))
         for head in present.in_order
@@ -221,8 +280,10 @@ class WitnessFile:
         """Write a line, all of it or none, and wait for the disk.
 
         Raises:
+            WitnessError: nobody would believe the file any more; nothing was written.
             OSError: it could not be written.
         """
+        self.seen.after(line).require_signed(None)
         data = canonical(line.model_dump()).encode() + b"\n"
         before = os.fstat(self._descriptor).st_size
         try:

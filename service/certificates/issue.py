@@ -32,8 +32,7 @@ from service.database import snapshot, transaction
 from service.effort import SECONDS_MAX, Effort
 from service.errors import UnavailableError
 from service.merkle import inclusion_path
-from service.proofs import required
-from service.signing import Signer
+from service.signing import Signer, required
 from service.suspension import standing_of as ledger_standing
 from service.trees import Tree
 

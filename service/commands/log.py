@@ -1,4 +1,4 @@
-"""The commands checkpoint, witness, recover, reconcile, signing-key create, signing-key show."""
+"""The commands checkpoint, witness, recover, reconcile, as-new-ledger and signing-key."""
 
 import json
 import os
@@ -135,7 +135,29 @@ def reconcile(
     from service import suspension
 
     given = _message(suspension.Reconciled, reason=reason, not_taken=_counts(not_taken or []))
-    _decide(database, lambda one: suspension.reconcile(one, given, by=None))
+    signer = _signer(database)
+    _decide(database, lambda one: suspension.reconcile(one, given, by=None, signer=signer))
+
+
+def as_new_ledger(reason: ReasonOption, database: DatabaseOption = None) -> None:
+    """Give a copy of a ledger an identity of its own, before a service runs on it.
+
+    What was kept of the ledger that it was copied from is refused by it from then on.
+    """
+    from service.copies import rename
+    from service.database import transaction
+    from service.suspension import Recovered
+
+    given = _message(Recovered, reason=reason)
+    engine = ready_engine(database)
+    try:
+        with transaction(engine) as connection:
+            drawn = rename(connection, reason=given.reason)
+    except LedgerError as error:
+        raise failed(error.detail, 1) from None
+    finally:
+        engine.dispose()
+    typer.echo(drawn)
 
 
 def _counts(given: list[str]) -> dict[str, int]:

@@ -7,17 +7,28 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import psycopg
 import typer
-from sqlalchemy import Engine, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy import Engine
+from sqlalchemy.exc import DBAPIError
 
 from service.commands.opening import engine_of, failed, failed_to_start
 from service.errors import LedgerError, StartupError
+from service.settings import address_of
 
 if TYPE_CHECKING:
     from service.verification.kept import Kept
     from service.verification.report import Report
 
 SHOWN: Final = 10  # broken places, without --json
+# Whoever wrote what was read may have made all of it fit: said last, so that nobody overlooks it.
+_UNAUTHENTICATED: Final = "NOT AUTHENTICATED: {}"
+_NOTHING_KEPT: Final = (
+    "nothing that was kept elsewhere was given, so that this may be another history, made to fit; "
+    "give --witness or --checkpoint, and --public-key"
+)
+_NO_KEY: Final = (
+    "no key was named, so that anybody may have signed this; give --public-key, which you have "
+    "from elsewhere"
+)
 _DRIVERS: Final = (sqlite3.Error, psycopg.Error, DBAPIError)
 
 
@@ -41,11 +52,14 @@ def verify(
 ) -> None:
     """Check a ledger, row by row, or a certificate, and name the first thing that is broken.
 
-    Nothing is written. Exit status 1 if something is broken, 2 if it cannot be read.
+    Nothing is written. Exit status 1 if something is broken, 2 if it cannot be read. The last line
+    says NOT AUTHENTICATED unless what was read is held against a key that you named.
     """
     if "://" in target:
         kept = _kept(witness, checkpoint, public_key)
-        _database(target, kept, epoch=epoch, as_json=as_json)
+        doubt = _NO_KEY if public_key is None else ""
+        doubt = doubt if kept.logs else _NOTHING_KEPT
+        _database(target, kept, epoch=epoch, doubt=doubt, as_json=as_json)
     elif witness is not None or checkpoint is not None:
         raise failed("--witness and --checkpoint are held against a database, not a file.")
     else:
@@ -63,7 +77,7 @@ def _kept(witness: Path | None, checkpoint: Path | None, public_key: str | None)
         raise failed(str(error)) from None
 
 
-def _database(url: str, kept: "Kept", *, epoch: int, as_json: bool) -> None:
+def _database(url: str, kept: "Kept", *, epoch: int, doubt: str, as_json: bool) -> None:
     from service import schema_version
     from service.database import snapshot
     from service.verification.ledger import verify
@@ -80,18 +94,26 @@ def _database(url: str, kept: "Kept", *, epoch: int, as_json: bool) -> None:
     finally:
         engine.dispose()
     if as_json:
-        typer.echo(json.dumps(_record(report, kept), indent=2))
+        typer.echo(json.dumps(_record(report, kept) | {"authenticated": not doubt}, indent=2))
     else:
         _show(report, kept)
     if report.first is not None:
         raise typer.Exit(1)
+    if not as_json:
+        _conclude(doubt)
+
+
+def _conclude(doubt: str) -> None:
+    typer.echo("nothing is broken")
+    if doubt:
+        typer.echo(_UNAUTHENTICATED.format(doubt))
 
 
 def _engine(url: str) -> Engine:
     """An engine of a database that is there: SQLite would begin one."""
     try:
-        address = make_url(url)
-    except ArgumentError:
+        address = address_of(url)
+    except StartupError:
         raise failed("TARGET: sqlite:///FILE, postgresql://... or a certificate's file.") from None
     sqlite = address.get_backend_name() == "sqlite" and address.database
     if sqlite and not Path(sqlite).is_file():
@@ -128,8 +150,6 @@ def _show(report: "Report", kept: "Kept") -> None:
         typer.echo(f"broken: {one.text}")
     if report.total > len(found[:SHOWN]):
         typer.echo(f"and {report.total - len(found[:SHOWN]):,} more; --json lists them")
-    if not found:
-        typer.echo("nothing is broken")
 
 
 def _certificate(path: Path, public_key: str | None, *, as_json: bool) -> None:
@@ -145,11 +165,12 @@ def _certificate(path: Path, public_key: str | None, *, as_json: bool) -> None:
     if as_json:
         kept = ("subject", "key_id", "pinned", "checks", "notes")
         shown = {name: getattr(found, name) for name in kept}
-        typer.echo(json.dumps({"sound": True, **shown}, indent=2))
+        told = {"sound": True, "authenticated": found.pinned, **shown}
+        typer.echo(json.dumps(told, indent=2))
         return
     typer.echo(f"certificate of {found.subject}, signed by key {found.key_id}")
     for line in found.checks:
         typer.echo(f"checked: {line}")
     for line in found.notes:
         typer.echo(f"note: {line}")
-    typer.echo("nothing is broken")
+    _conclude("" if found.pinned else _NO_KEY)

@@ -7,11 +7,13 @@ from pydantic import Field
 
 from service import proofs, suspension
 from service.auth import Admin, Viewer
-from service.checkpoints import COUNT_MAX, Heads, Part, SignedCheckpoint
+from service.checkpoints import Heads, Part, SignedCheckpoint
 from service.database import snapshot, transaction
+from service.heads import COUNT_MAX
 from service.http import StrictRoute
 from service.proofs import ComparisonAnswer, ConsistencyAnswer, InclusionAnswer, LogAnswer
 from service.routes.parameters import Database, Parameters, PathName
+from service.signing import required
 from service.suspension import Reconciled, Recovered, StandingAnswer
 
 router = APIRouter(prefix="/v1", route_class=StrictRoute, tags=["log"])
@@ -36,7 +38,7 @@ class ConsistencyQuery(Parameters):
 @router.get("/checkpoint")
 def get_checkpoint(request: Request, database: Database, _caller: Viewer) -> SignedCheckpoint:
     """The signed checkpoint of all logs as they are now."""
-    signer = proofs.required(request.app.state.signer)
+    signer = required(request.app.state.signer)
     with snapshot(database) as connection:
         return Heads.of(connection).signed(signer)
 
@@ -44,7 +46,7 @@ def get_checkpoint(request: Request, database: Database, _caller: Viewer) -> Sig
 @router.get("/datasets/{dataset}/checkpoint")
 def get_part(dataset: PathName, request: Request, database: Database, _caller: Viewer) -> Part:
     """The signed checkpoint with the dataset's head and the path from it to what was signed."""
-    signer = proofs.required(request.app.state.signer)
+    signer = required(request.app.state.signer)
     with snapshot(database) as connection:
         return Heads.of(connection).part(signer, dataset)
 
@@ -113,6 +115,8 @@ def reconcile(
 ) -> StandingAnswer:
     """Declare a ledger whole that has again what it had lost; a new epoch begins."""
     with transaction(database) as connection:
-        found = suspension.reconcile(connection, given, by=caller.name)
+        found = suspension.reconcile(
+            connection, given, by=caller.name, signer=request.app.state.signer
+        )
     request.app.state.gate.forget()
     return suspension.answer_of(found)

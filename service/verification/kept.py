@@ -14,6 +14,8 @@ class Head:
     root: bytes
     source: str  # who says so, in words: "the checkpoint"
     epoch: int = 0  # of the ledger, in which it was signed
+    key: str = ""  # that signed it
+    excused: bool = False  # an admin declared it lost: it need not fit
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,7 @@ class KeptLog:
     @property
     def longest(self) -> int:
         """How many leaves the log had at least."""
-        return max([self.size, *(head.size for head in self.heads)])
+        return max([self.size, *(head.size for head in self.heads if not head.excused)])
 
     def between(self, begin: int, end: int) -> bytes:
         """The hashes of leaves, as far as they are known."""

@@ -10,8 +10,9 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from service.checkpoints import Part
+from service.heads import Head as LogHead
 from service.verification.kept import Head, Kept, KeptLog
-from service.witness import WitnessError, read_witness
+from service.witness import Seen, WitnessError, read_witness
 
 BYTES_MAX: Final = 64 * 1024 * 1024  # of a file of checkpoints
 
@@ -27,21 +28,32 @@ def of_witness(path: Path, public_key: str | None) -> Kept:
         KeptError: it cannot be read or believed.
     """
     try:
-        found = read_witness(path, public_key)
-        if found.signed is None:
+        found = read_witness(path, public_key, leaves=True)
+        if found.last is None:
             raise KeptError(f"{path}: it has seen nothing yet.")
+        heads: dict[str | None, list[Head]] = defaultdict(list)
+        for seen in (*found.ended, found.last):
+            for name, head in seen.heads.items():
+                heads[name].append(_of(seen, head, public_key))
         logs = {
-            name: KeptLog(
-                leaves=b"".join(found.leaves(name)),
-                heads=(Head(head.size, bytes.fromhex(head.root), "the witness", found.epoch),),
-            )
-            for name, head in found.heads.items()
+            name: KeptLog(leaves=b"".join(found.leaves(name)), heads=tuple(sorted(of_log)))
+            for name, of_log in heads.items()
         }
     except OSError as error:
         raise KeptError(f"{path}: {error.strerror}") from None
     except WitnessError as error:
         raise KeptError(str(error)) from None
-    return Kept(logs, found.signed.checkpoint.ledger_id)
+    return Kept(logs, found.last.signed.checkpoint.ledger_id)
+
+
+def _of(seen: Seen, head: LogHead, public_key: str | None) -> Head:
+    return Head(
+        size=head.size,
+        root=bytes.fromhex(head.root),
+        source="the witness" if not seen.epoch else f"the witness, in epoch {seen.epoch},",
+        epoch=seen.epoch,
+        key=public_key or seen.signed.public_key,
+    )
 
 
 def of_checkpoints(path: Path, public_key: str | None) -> Kept:
@@ -54,11 +66,12 @@ def of_checkpoints(path: Path, public_key: str | None) -> Kept:
     ledgers: set[str] = set()
     for part in _parts(path):
         signed, head = part.checkpoint, part.head
-        if not part.holds(part.public_key if public_key is None else public_key):
+        key = part.public_key if public_key is None else public_key
+        if not part.holds(key):
             raise KeptError(f"{path}: a checkpoint was not signed with the key, or not so.")
         source = f"the checkpoint of {signed.issued_at}"
         root = bytes.fromhex(head.root)
-        heads[head.dataset].append(Head(head.size, root, source, signed.epoch))
+        heads[head.dataset].append(Head(head.size, root, source, signed.epoch, key))
         ledgers.add(signed.ledger_id)
     if len(ledgers) != 1:
         raise KeptError(f"{path}: it is of no ledger, or of several.")

@@ -1,26 +1,25 @@
 """A whole database: every log, and every row that its leaves speak of."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from sqlalchemy import Connection, Select, bindparam, func, select
 from sqlalchemy.sql.elements import ColumnElement
 
-from service.epochs import abandoned_by
+from service.copies import named_by
 from service.merkle import Frontier
 from service.tables import (
     acts,
     branches,
     datasets,
-    distinct_events,
     entries,
     installation,
     log_tiles,
-    runs,
+    metadata,
 )
+from service.verification.epochs import Epochs, require_suspension
 from service.verification.facts import Facts
-from service.verification.kept import Head, Kept
+from service.verification.kept import Kept
 from service.verification.keys import require_keys
 from service.verification.names import UNREADABLE, Names
 from service.verification.report import Broken, Rank, Report, shown
@@ -46,13 +45,19 @@ def _of_none(column: ColumnElement[Any], table: Any) -> Select[Any]:
     return select(func.count().label("rows")).where(strays)
 
 
-_STRAYS: Final = {
-    "entries": _of_none(entries.c.dataset_id, datasets),
-    "acts": _of_none(acts.c.dataset_id, datasets),
-    "runs": _of_none(runs.c.dataset_id, datasets),
-    "branches": _of_none(branches.c.run_id, runs),
-    "distinct events": _of_none(distinct_events.c.dataset_id, datasets),
-}
+def _strays() -> Iterator[tuple[str, Select[Any]]]:
+    """Rows that refer to none: nothing reads them by what they belong to, so none is compared.
+
+    What an entry refers to besides its dataset is looked up when its leaf is made.
+    """
+    for table in metadata.sorted_tables:
+        for key in sorted(table.foreign_keys, key=lambda one: one.parent.name):
+            if table is not entries or key.column.table is datasets:
+                yield table.name.replace("_", " "), _of_none(key.parent, key.column.table)
+    yield branches.name, _of_none(branches.c.from_branch_id, branches)  # not held by the database
+
+
+_STRAYS: Final = tuple(_strays())
 
 
 def verify(connection: Connection, kept: Kept | None = None, *, epoch: int = 0) -> Report:
@@ -66,7 +71,7 @@ def verify(connection: Connection, kept: Kept | None = None, *, epoch: int = 0) 
     """
     report, kept = Report(), kept or Kept()
     with distrusted(connection):
-        kept = _still(connection, report, kept, epoch)
+        kept = Epochs.read(connection, report).excused(kept, report, known=epoch)
         _installation(connection, report, kept)
         found = list(every(connection, _DATASETS))
         for home in found:
@@ -77,44 +82,11 @@ def verify(connection: Connection, kept: Kept | None = None, *, epoch: int = 0) 
                 _broken(report, home["name"], "its rows", why)
         Totals(connection, report).require()
         _absent(report, kept, {home["name"] for home in found})
-        for what, query in _STRAYS.items():
+        for what, query in _STRAYS:
             (row,) = every(connection, query)
             if row["rows"]:
                 _broken(report, None, f"{row['rows']} {what}", "belong to nothing that is there")
     return report
-
-
-def _still(connection: Connection, report: Report, kept: Kept, epoch: int) -> Kept:
-    """What was kept, without what an admin declared lost when the ledger was reconciled."""
-    logs = {}
-    for name, log in kept.logs.items():
-        gone = [head for head in log.heads if _abandoned(connection, report, name, head, epoch)]
-        # Leaves are those of the head that was signed with them.
-        leaves = b"" if any(head.size == log.size for head in gone) else log.leaves
-        left = tuple(head for head in log.heads if head not in gone)
-        logs[name] = replace(log, leaves=leaves, heads=left)
-    return replace(kept, logs=logs)
-
-
-def _abandoned(
-    connection: Connection, report: Report, name: str | None, head: Head, epoch: int
-) -> bool:
-    try:
-        by = abandoned_by(connection, name, size=head.size, epoch=head.epoch)
-    except UNREADABLE:
-        return False  # the log of the installation says what is wrong with it
-    if by is None:
-        return False
-    if by.epoch > epoch:
-        report.notes.append(
-            f"{shown(by.text)} If you know of that, say --epoch {by.epoch}: then what it declared "
-            "lost is not held against the ledger."
-        )
-        return False
-    log = "the installation" if name is None else f"dataset {shown(name)}"
-    said = f"{head.source} is not held against {log}, whose log is shorter since. {shown(by.text)}"
-    report.notes.append(said)
-    return True
 
 
 def _installation(connection: Connection, report: Report, kept: Kept) -> None:
@@ -130,6 +102,19 @@ def _installation(connection: Connection, report: Report, kept: Kept) -> None:
     walk.finish()
     _log(walk, row, {}, tiled=False)
     require_keys(connection, walk)
+    require_suspension(report, row, own)
+    _identity(report, row["ledger_id"], own)
+
+
+def _identity(report: Report, ledger_id: Any, own: list[dict[str, Any]]) -> None:
+    """The ledger is the one that the latest act which named it says."""
+    try:
+        right = named_by(own) in (None, ledger_id)
+    except UNREADABLE:
+        right = False
+    if not right:
+        why = "differs from what the log says of the copy that this is"
+        _broken(report, None, f"ledger {shown(ledger_id)}", why)
 
 
 def _dataset(connection: Connection, report: Report, kept: Kept, home: Mapping[str, Any]) -> None:

@@ -94,7 +94,7 @@ class Walk:
     def _compare(self, last: tuple[str, int | None]) -> None:
         head = self.kept.heads[self._head]
         self._head += 1
-        if self.tree.frontier().root() != head.root and not self._differs:
+        if self.tree.frontier().root() != head.root and not (self._differs or head.excused):
             self._differs = True
             why = f"one of them differs from {head.source}"
             self.broken(Rank.RANGE, (f"everything up to {last[0]}", None), why, 0)

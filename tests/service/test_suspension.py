@@ -307,7 +307,7 @@ def test_a_ledger_that_is_open_cannot_be_reconciled(api: httpx.Client, engine: E
         with pytest.raises(ConflictError):
             recover(connection, reason="x", by=None)
         with pytest.raises(ConflictError):
-            reconcile(connection, Reconciled(reason="x"), by=None)
+            reconcile(connection, Reconciled(reason="x"), by=None, signer=None)
     assert api.get("/v1/acts").json()["acts"] == []
 
 

@@ -1,21 +1,22 @@
 """`dpledger verify`: what it reads, what it names, and that nothing in a database makes it fail."""
 
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sqlalchemy import Connection, Engine, text, update
+from sqlalchemy import Column, Connection, Engine, text, update
 
 from benchmarks.rewriting import Log, refit, undone
-from service.acts import Act
-from service.acts import append as append_acts
 from service.api_keys import Scope, Terms, create_key, revoke_key, rotate_key
+from service.clock import now
 from service.database import snapshot, transaction
-from service.merkle import DIGEST_SIZE, Frontier, leaf_hash
-from service.tables import datasets, runs
-from service.verification.kept import Head, Kept, KeptLog, first_difference
+from service.merkle import Frontier, leaf_hash
+from service.tables import datasets, metadata, runs
+from service.verification.kept import Kept, first_difference
 from service.verification.kept_files import of_checkpoints, of_witness
 from service.verification.ledger import verify
 from service.verification.report import KEPT_MAX, Broken, Rank, Report, shown
@@ -202,25 +203,42 @@ def test_another_ledger_is_not_the_one_that_was_kept(engine: Engine) -> None:
     assert "is not the one that was kept" in found
 
 
-def test_what_an_admin_declared_lost_is_noted_and_not_held_against_the_ledger(
-    ledger: None, engine: Engine
+# ---- rows that belong to nothing
+
+
+def nothing(column: Column[Any]) -> Any:
+    """Some value of a column, that refers to nothing."""
+    if column.foreign_keys:
+        return 4711
+    kind = column.type.python_type
+    given = {str: "x", bytes: b"x", float: 0.5, bool: False, datetime: now()}
+    return given.get(kind, 1)
+
+
+def test_a_row_that_belongs_to_nothing_is_named_whatever_table_it_is_in(engine: Engine) -> None:
+    tables = [table for table in metadata.sorted_tables if table.foreign_keys]
+    assert len(tables) >= 14
+    for table in tables:
+        row = {one.name: nothing(one) for one in table.columns}
+        with undone(engine) as connection:
+            connection.execute(table.insert().values(row))
+            found = texts(connection)
+        what = f"installation, 1 {table.name.replace('_', ' ')}: belong to nothing that is there"
+        assert what in found
+
+
+@pytest.mark.parametrize(
+    ("table", "column"), [("releases", "branch_id"), ("branches", "from_branch_id")]
+)
+def test_a_row_whose_branch_is_gone_is_named(
+    ledger: None, api: httpx.Client, engine: Engine, table: str, column: str
 ) -> None:
-    longer = KeptLog(bytes(40 * DIGEST_SIZE), heads=(Head(40, b"x", "the witness"),))
-    kept = Kept({"data": longer})
-    with snapshot(engine) as connection:
-        assert "differs from the witness" in texts(connection, kept)[0]
-    content = {"epoch": 1, "reason": "the disk", "abandoned": [{"dataset": "data", "size": 40}]}
-    with transaction(engine) as connection:
-        append_acts(connection, None, [Act("reconciled", content, "officer")])
-    with snapshot(engine) as connection:
-        report = verify(connection, kept, epoch=1)
-    assert report.broken == []
-    (note,) = report.notes
-    assert "Epoch 1 was begun by officer: the disk" in note
-    with snapshot(engine) as connection:  # whoever changed the ledger may have said so himself
-        unknown = verify(connection, kept)
-    assert "differs from the witness" in str(unknown.broken[0])
-    assert "say --epoch 1" in unknown.notes[0]
+    if table == "releases":
+        api.post("/v1/runs/run/releases", json={"step": 1}).raise_for_status()
+    with undone(engine) as connection:
+        edit = f"UPDATE {table} SET {column} = 4711 WHERE id = (SELECT max(id) FROM {table})"  # noqa: S608
+        connection.execute(text(edit))
+        assert any("belong to nothing" in one for one in texts(connection))
 
 
 # ---- keys

@@ -53,6 +53,35 @@ def test_nothing_kept_is_said(files: Files, database_url: str) -> None:
     assert "itself alone; give --witness or --checkpoint" in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("kept", "named"), [(False, False), (False, True), (True, False), (True, True)]
+)
+def test_what_nobody_vouches_for_is_not_authenticated(
+    files: Files, database_url: str, kept: bool, named: bool
+) -> None:
+    words: list[object] = [database_url]
+    words += ["--witness", files.witness] if kept else []
+    words += ["--public-key", files.public_key] if named else []
+    done = verify(*words)
+    before, last = done.stdout.splitlines()[-2:]
+    assert done.exit_code == 0
+    assert (last == "nothing is broken") == (kept and named)
+    if not (kept and named):
+        assert before == "nothing is broken"
+        assert last.startswith("NOT AUTHENTICATED: nothing that was kept" if not kept
+                               else "NOT AUTHENTICATED: no key was named")  # fmt: skip
+    assert json.loads(verify(*words, "--json").stdout)["authenticated"] == (kept and named)
+
+
+def test_what_is_broken_is_not_called_anything_else(
+    files: Files, engine: Engine, database_url: str
+) -> None:
+    edit(engine, "UPDATE entries SET verdict = 'overdraft' WHERE sequence = 2")
+    done = verify(database_url)
+    assert (done.exit_code, "nothing is broken" in done.stdout) == (1, False)
+    assert not json.loads(verify(database_url, "--json").stdout)["authenticated"]
+
+
 def test_the_first_broken_entry_is_named(files: Files, engine: Engine, database_url: str) -> None:
     edit(engine, "UPDATE entries SET verdict = 'overdraft' WHERE sequence = 2")
     done = verify(database_url, "--witness", files.witness)

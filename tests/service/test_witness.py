@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
@@ -14,18 +15,22 @@ from sqlalchemy import Engine, select
 from typer.testing import CliRunner
 
 from service.app import create_app
+from service.checkpoints import Heads
 from service.cli import app
 from service.database import snapshot, transaction
 from service.errors import StartupError
+from service.merkle import DIGEST_SIZE
+from service.registration import create_dataset
+from service.schemas import NewDataset
 from service.settings import Settings
-from service.signing import Signer
+from service.signing import Signer, to_bytes, to_text
 from service.suspension import Reconciled, reconcile, recover, standing
 from service.tables import datasets, installation
 from service.trees import Tree
-from service.witness import WitnessError, WitnessFile, read_witness
+from service.witness import WitnessError, WitnessFile, next_line, read_witness
 from service.witnessing import Follower
 from tests.service.restored import put_back, taken
-from tests.service.samples import Json, append, dataset, event, setup
+from tests.service.samples import FULL, POISSON, Json, append, dataset, event, setup
 
 Serve = Callable[..., AbstractContextManager[str]]
 BEFORE_NEXT_LOOK = 0.1
@@ -76,9 +81,9 @@ def test_a_witness_has_every_leaf_and_names_only_what_moved(
     follower.look()
     follower.look()  # nothing moved, so nothing is written
     told = [[head["dataset"] for head in line["heads"]] for line in lines(path)]
-    assert told == [[None, "data"], ["data", "another"], ["data"]]
+    assert told == [[None, "data"], ["another", "data"], ["data"]]
     assert {line["format"] for line in lines(path)} == {"dpledger-witness/1"}
-    found = read_witness(path, signer.public_key)
+    found = read_witness(path, signer.public_key, leaves=True)
     assert {name: found.leaves(name) for name in found.heads} == leaves_of(engine)
     assert path.stat().st_mode & 0o777 == 0o600
 
@@ -112,7 +117,7 @@ def test_nothing_in_a_witness_can_be_changed(
         signed["signature"] = told[0]["checkpoint"]["signature"]
     path.write_text("".join(json.dumps(line) + "\n" for line in told))
     with pytest.raises(WitnessError):
-        read_witness(path, signer.public_key).leaves("data")
+        read_witness(path, signer.public_key, leaves=True).leaves("data")
 
 
 def test_a_witness_is_believed_for_its_own_key_only(
@@ -149,7 +154,7 @@ def test_a_torn_last_line_is_dropped_and_written_again(
     path.write_bytes(torn)
     assert read_witness(path, signer.public_key).length == len(whole)
     follower.look()
-    found = read_witness(path, signer.public_key)
+    found = read_witness(path, signer.public_key, leaves=True)
     assert found.leaves("data") == leaves_of(engine)["data"]
     assert len(lines(path)) == 2
 
@@ -193,6 +198,101 @@ def test_of_several_processes_one_writes_and_another_takes_over(
     other.close()
 
 
+@pytest.mark.parametrize("again", ["the line", "its log from the beginning"])
+def test_within_an_epoch_no_leaf_is_told_twice(
+    api: httpx.Client, follower: Follower, path: Path, signer: Signer, again: str
+) -> None:
+    setup(api)
+    follower.look()
+    append(api, event(0, 1))
+    follower.look()
+    follower.close()
+    told = lines(path)
+    if again == "the line":
+        told.append(told[1])
+    else:
+        (_, before), (moved,) = told[0]["heads"], told[1]["heads"]
+        leaves = to_bytes(before["leaves"]) + to_bytes(moved["leaves"])
+        moved |= {"first": 0, "leaves": to_text(leaves)}
+    path.write_text("".join(json.dumps(line) + "\n" for line in told))
+    with pytest.raises(WitnessError, match="the leaves of data do not follow"):
+        read_witness(path, signer.public_key)
+
+
+def test_a_line_that_nobody_would_believe_is_not_written(
+    api: httpx.Client, engine: Engine, follower: Follower, path: Path, signer: Signer
+) -> None:
+    setup(api)
+    follower.look()
+    follower.close()
+    before = path.read_bytes()
+    append(api, event(0, 1))
+    api.post("/v1/datasets", json=dataset("another"))
+    file = WitnessFile.open(path, signer.public_key)
+    assert file is not None
+    with snapshot(engine) as connection:
+        line = next_line(connection, Heads.of(connection), signer, file.seen)
+    assert line is not None
+    with pytest.raises(WitnessError, match="heads are not those"):
+        file.append(line.model_copy(update={"heads": line.heads[:1]}))
+    assert path.read_bytes() == before
+    file.append(line)
+    file.close()
+    assert read_witness(path, signer.public_key).heads["data"].steps == 1
+
+
+@pytest.mark.parametrize("database_url", ["postgres"], indirect=True)
+def test_datasets_that_are_created_at_once_are_in_one_order_for_everybody(
+    api: httpx.Client, engine: Engine, follower: Follower, path: Path, signer: Signer
+) -> None:
+    """The later number is committed first: only PostgreSQL lets two be created at once."""
+    setup(api)
+    created, go_on = threading.Event(), threading.Event()
+
+    def slow() -> None:
+        with transaction(engine) as connection:
+            create_dataset(connection, NewDataset.model_validate(dataset("slow")), by="me")
+            created.set()
+            go_on.wait()
+
+    thread = threading.Thread(target=slow)
+    thread.start()
+    created.wait()
+    try:
+        with transaction(engine) as connection:
+            create_dataset(connection, NewDataset.model_validate(dataset("quick")), by="me")
+        follower.look()
+    finally:
+        go_on.set()
+        thread.join()
+    follower.look()
+    follower.close()
+    follower.begin()  # what it wrote is believed
+    found = read_witness(path, signer.public_key, leaves=True)
+    assert {name: found.leaves(name) for name in found.heads} == leaves_of(engine)
+
+
+def test_who_follows_keeps_no_leaf(
+    api: httpx.Client, engine: Engine, signer: Signer, path: Path
+) -> None:
+    setup(api)
+    append(api, event(0, 1))
+    path.parent.mkdir()
+    sizes = []
+    for first in (1, 101):
+        steps = range(first, first + 100)
+        append(api, *(event(one, 1, sampling=(POISSON, FULL)[one % 2]) for one in steps))
+        file = WitnessFile.open(path, signer.public_key)
+        assert file is not None
+        with snapshot(engine) as connection:
+            line = next_line(connection, Heads.of(connection), signer, file.seen)
+        assert line is not None
+        file.append(line)
+        sizes.append(len(pickle.dumps(file.seen)))
+        file.close()
+    assert sizes[1] - sizes[0] < DIGEST_SIZE
+
+
 def lose(api: httpx.Client, engine: Engine, follower: Follower) -> None:
     """Five steps, which the witness saw; the database is put back to two."""
     setup(api)
@@ -220,7 +320,8 @@ def test_what_it_saw_must_be_there_when_the_service_starts(
     assert path.read_bytes() == before  # it waits until the ledger is what it will be
     with serve(**given) as address, httpx.Client(base_url=address, timeout=60) as again:
         assert again.post("/v1/log:reconcile", json={"reason": "x"}).status_code == 200
-    found = read_witness(path, Signer.load(tmp_path / "signing_key").public_key)
+    key = Signer.load(tmp_path / "signing_key").public_key
+    found = read_witness(path, key, leaves=True)
     assert found.epoch == 1
     assert {name: found.leaves(name) for name in found.heads} == leaves_of(engine)
 
@@ -242,10 +343,11 @@ def test_a_dataset_that_was_lost_for_good_is_not_expected_any_more(
         threading.Event().wait(0.6)
         assert api.post("/v1/datasets", json=dataset(name)).status_code == 201
     with transaction(engine) as connection:
-        reconcile(connection, Reconciled(reason="nothing was spent on it"), by=None)
+        given = Reconciled(reason="nothing was spent on it")
+        reconcile(connection, given, by=None, signer=signer)
     assert follower.look().state == "open"
-    found = read_witness(path, signer.public_key)
-    assert list(found.heads) == [None, "data", "later", "made-again"]
+    found = read_witness(path, signer.public_key, leaves=True)
+    assert set(found.heads) == {None, "data", "later", "made-again"}
     assert {name: found.leaves(name) for name in found.heads} == leaves_of(engine)
     firsts = {head["dataset"]: head["first"] for head in lines(path)[-1]["heads"]}
     assert firsts["data"] == found.heads["data"].size  # what was not lost is not told again
@@ -276,7 +378,10 @@ def test_a_service_brings_its_witness_up_to_date_when_it_stops(
         assert list(read_witness(path).heads) == [None]
         setup(api)
         append(api, event(0, 1))
-    assert read_witness(path, signer.public_key).leaves("data") == leaves_of(engine)["data"]
+    assert (
+        read_witness(path, signer.public_key, leaves=True).leaves("data")
+        == leaves_of(engine)["data"]
+    )
 
 
 def test_a_service_follows_while_it_runs(
@@ -363,7 +468,10 @@ def test_the_command_appends_once_and_says_what_is_wrong(
         return CliRunner().invoke(app, [*words, "--database", database_url])
 
     assert run("witness", str(path)).exit_code == 0
-    assert read_witness(path, signer.public_key).leaves("data") == leaves_of(engine)["data"]
+    assert (
+        read_witness(path, signer.public_key, leaves=True).leaves("data")
+        == leaves_of(engine)["data"]
+    )
     printed = json.loads(run("checkpoint").stdout)
     assert [head["dataset"] for head in printed["heads"]] == [None, "data"]
     assert run("checkpoint", "--out", str(tmp_path / "kept")).exit_code == 0
