@@ -6,11 +6,13 @@ cannot continue it: then this machine says so, and the service refuses to write.
 stops training.
 """
 
+import fcntl
 import hashlib
 import json
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
 from time import monotonic
@@ -30,7 +32,10 @@ from dpledger_client.transport import Transport
 
 FORMAT: Final = "dpledger-log-head/1"
 SUFFIX: Final = ".log_head"
+LOCK: Final = "log_heads.lock"  # held while a head is replaced, by whatever process
 SECONDS: Final = 600.0  # between two comparisons while a run is open
+PRIVATE: Final = 0o600
+ATTEMPTS: Final = 3  # where other processes keep heads of the same log meanwhile
 _PART: Final = ("checkpoint", "key_id", "public_key", "signature", "head", "index", "path")
 
 
@@ -63,10 +68,8 @@ class LogHead:
         """
         with self._comparing:
             self._compared_at = monotonic()
-            kept = self._read()
             try:
-                answer = self._ask(kept)
-                self._keep(_checked(answer, kept, self._dataset))
+                answer = self._follow()
             except (Conflict, InvalidRequest, LedgerSuspended, _UnprovenError) as error:
                 self._warn(str(error))
             except (NotFound, Unavailable) as error:  # not now, or never: an older service
@@ -76,6 +79,15 @@ class LogHead:
             else:
                 if answer.get("verdict") == "abandoned":
                     self._warn(f"what this machine saw was abandoned. {answer.get('reason')}")
+
+    def _follow(self) -> dict[str, Any]:
+        """What the service says to what is kept; then that is kept, unless another process did."""
+        for _ in range(ATTEMPTS):
+            kept = self._read()
+            answer = self._ask(kept)
+            if self._keep(_checked(answer, kept, self._dataset), instead_of=kept):
+                break
+        return answer
 
     def _ask(self, kept: Mapping[str, Any] | None) -> dict[str, Any]:
         if kept is None:
@@ -103,20 +115,41 @@ class LogHead:
         LOG.warning("dpledger: %s is of no form that is known here", self.path)
         return None
 
-    def _keep(self, part: Mapping[str, Any]) -> None:
-        """Replace the file as a whole: a reader finds the old one or the new one."""
+    def _keep(self, part: Mapping[str, Any], *, instead_of: Mapping[str, Any] | None) -> bool:
+        """Replace the file as a whole: a reader finds the old one or the new one.
+
+        Returns:
+            False where the file is not what was shown to the service any more: another process
+            keeps something else, which may be longer, and which this does not continue for certain.
+        """
         self.path.parent.mkdir(parents=True, exist_ok=True)
         fresh = self.path.with_name(f"{self.path.name}.{os.getpid()}")
         text = json.dumps({"format": FORMAT, "url": self._transport.base_url, "kept": part})
-        try:
-            with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            fresh.replace(self.path)
-        except OSError:
-            fresh.unlink(missing_ok=True)
-            raise
+        with _locked(self.path.with_name(LOCK)):
+            if self._read() != instead_of:
+                return False
+            try:
+                descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, PRIVATE)
+                with open(descriptor, "w") as file:
+                    file.write(text)
+                    file.flush()
+                    os.fsync(file.fileno())
+                fresh.replace(self.path)
+            except OSError:
+                fresh.unlink(missing_ok=True)
+                raise
+        return True
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold a lock that other processes and threads wait for; its holder asks nobody anything."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, PRIVATE)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 class _UnprovenError(Exception):
@@ -139,7 +172,7 @@ def _checked(
         part = {name: answer[name] for name in _PART}
         if not _is_of(part, dataset):
             raise _UnprovenError("the head in the answer is not in what is signed.")
-        if kept is not None and answer["verdict"] != "abandoned" and not _follows(answer, kept):
+        if kept is not None and not _goes_on(answer, kept):
             raise _UnprovenError("the log does not begin with what this machine saw of it.")
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _UnprovenError(f"an answer that cannot be checked ({error!r}).") from error
@@ -154,9 +187,23 @@ def _is_of(part: Mapping[str, Any], dataset: str) -> bool:
     return inside and head["dataset"] == dataset
 
 
+def _goes_on(answer: Mapping[str, Any], kept: Mapping[str, Any]) -> bool:
+    """Whether it is the ledger and the key that are known here, which says how it goes on.
+
+    A client has hashes and no signatures: that an admin signed what was abandoned is checked by
+    the service, and by `dpledger verify`. Here it is known that a later epoch was begun for it.
+    """
+    before, now = kept["checkpoint"], answer["checkpoint"]
+    known = (kept["public_key"], before["ledger_id"])
+    if (answer["public_key"], now["ledger_id"]) != known or now["epoch"] < before["epoch"]:
+        return False
+    if answer["verdict"] == "abandoned":
+        return bool(now["epoch"] > before["epoch"])
+    return _follows(answer, kept)
+
+
 def _follows(answer: Mapping[str, Any], kept: Mapping[str, Any]) -> bool:
     old, new = kept["head"], answer["head"]
     path = [bytes.fromhex(node) for node in answer["consistency"]]
     roots = bytes.fromhex(old["root"]), bytes.fromhex(new["root"])
-    same = kept["checkpoint"]["ledger_id"] == answer["checkpoint"]["ledger_id"]
-    return same and begins(old["size"], roots[0], new["size"], roots[1], path)
+    return begins(old["size"], roots[0], new["size"], roots[1], path)

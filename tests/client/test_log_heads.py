@@ -2,7 +2,9 @@
 
 import json
 import math
+import os
 import shutil
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -14,7 +16,7 @@ import httpx
 import pytest
 from dpledger_client import Client, LedgerRewritten, LedgerSuspended
 from dpledger_client.cli import main
-from dpledger_client.log_heads import SECONDS, SUFFIX, LogHead
+from dpledger_client.log_heads import LOCK, SECONDS, SUFFIX, LogHead
 from dpledger_client.transport import Transport
 from sqlalchemy import Engine, make_url
 
@@ -88,7 +90,8 @@ def test_a_run_leaves_a_head_behind_that_covers_all_its_steps(
     assert kept(spool)["head"]["steps"] == 35
     (path,) = spool.glob(f"*{SUFFIX}")
     assert path.stat().st_mode & 0o777 == 0o600
-    assert len(list(spool.iterdir())) == 3  # two spools, and nothing half-written
+    names = {one.name for one in spool.iterdir() if one.suffix != ".spool"}
+    assert names == {path.name, LOCK}  # nothing half-written
 
 
 def test_a_run_compares_when_it_starts_without_waiting_for_it(
@@ -273,6 +276,74 @@ def changes(
     yield "an older one", {**kept_part, "verdict": "extends", "consistency": ["0" * 64]}
     ledger = {**part["checkpoint"], "ledger_id": "0" * 32}
     yield "another ledger", {**part, "checkpoint": ledger}
+    yield "another key", {**part, "public_key": "x" * 43}
+    abandoned = {**part, "verdict": "abandoned", "reason": "x"}
+    yield "abandoned in no later epoch", abandoned
+    later = {**part["checkpoint"], "epoch": 1}
+    yield "abandoned by another key", {**abandoned, "public_key": "x" * 43, "checkpoint": later}
+    yield "abandoned by another ledger", {**abandoned, "checkpoint": {**later, **ledger}}
+
+
+def test_an_epoch_that_is_over_does_not_come_again(client: Client, spool: Path) -> None:
+    create(client)
+    head = head_of(client, spool)
+    head.compare()
+    stored = json.loads(head.path.read_text())
+    part = client._transport.post("/v1/datasets/data/checkpoint:compare", stored["kept"])
+    stored["kept"]["checkpoint"]["epoch"] = 1
+    head.path.write_text(json.dumps(stored))
+    with answering(200, part) as older:
+        older._transport._http.base_url = client._transport._http.base_url
+        with pytest.warns(LedgerRewritten, match="does not begin with what this machine saw"):
+            head_of(older, spool).compare()
+    assert kept(spool) == stored["kept"]
+
+
+def test_an_answer_that_comes_late_puts_no_older_head_back(
+    client: Client, spool: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two processes on one machine; the answer of one is under way while the other goes on."""
+    create(client)
+    late, other = head_of(client, spool), head_of(client, spool)
+    late.compare()
+    asked: list[int] = []
+    ask = late._ask
+
+    def overtaken(shown: Any) -> dict[str, Any]:
+        answer = ask(shown)
+        asked.append(answer["head"]["steps"])
+        if len(asked) == 1:
+            train(client, "run", 3, spool=spool.parent / "other")
+            other.compare()
+        return answer
+
+    monkeypatch.setattr(late, "_ask", overtaken)
+    late.compare()
+    assert asked == [0, 3]  # what the other process kept is shown again
+    assert kept(spool)["head"]["steps"] == 3
+
+
+def test_one_process_at_a_time_replaces_a_head(
+    client: Client, spool: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(client)
+    late, other = head_of(client, spool), head_of(client, spool)
+    threads: list[threading.Thread] = []
+    synced = os.fsync
+
+    def between(descriptor: int) -> None:
+        synced(descriptor)
+        monkeypatch.setattr("dpledger_client.log_heads.os.fsync", synced)
+        if not threads:  # the first is about to replace the file, and the other keeps more
+            train(client, "run", 3, spool=spool.parent / "other")
+            threads.append(threading.Thread(target=other.compare))
+            threads[0].start()
+            threads[0].join(timeout=0.5)  # it waits for the first
+
+    monkeypatch.setattr("dpledger_client.log_heads.os.fsync", between)
+    late.compare()
+    threads[0].join()
+    assert kept(spool)["head"]["steps"] == 3
 
 
 def test_a_client_believes_no_answer_that_it_cannot_check(client: Client, spool: Path) -> None:
@@ -348,4 +419,4 @@ def test_a_full_disk_is_no_matter(
     monkeypatch.setattr("dpledger_client.log_heads.os.fsync", full)
     head.compare()
     assert head.path.read_bytes() == before
-    assert [path.name for path in spool.iterdir()] == [head.path.name]
+    assert {path.name for path in spool.iterdir()} == {head.path.name, LOCK}
