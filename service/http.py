@@ -15,6 +15,7 @@ from fastapi import Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service import logs
@@ -117,7 +118,7 @@ class StrictRoute(APIRoute):
             if not asks:
                 return await handler(request)
             checked = StrictRequest(request.scope, request.receive)
-            body = await checked.body()  # whoever sends it slowly has no seat yet
+            body = await _body(checked)  # whoever sends it slowly has no seat yet
             async with _seat(request, caller) if is_dear else nullcontext():
                 if is_dear and await checked.is_disconnected():
                     raise UnavailableError("Nobody waits for the answer any more.")
@@ -131,6 +132,13 @@ class StrictRoute(APIRoute):
 def _seat(request: Request, caller: Caller | None) -> AbstractAsyncContextManager[None]:
     seats: Seats = request.app.state.seats
     return seats.taken("" if caller is None else caller.name)
+
+
+async def _body(request: Request) -> bytes:
+    try:
+        return await request.body()
+    except ClientDisconnect:  # it is told to nobody, and no defect
+        raise UnavailableError("The body was not sent to its end.") from None
 
 
 async def _parsed(body: bytes) -> Any:

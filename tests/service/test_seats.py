@@ -247,7 +247,10 @@ def test_what_is_worked_out_waits_for_a_seat_and_nothing_else_does(
 
 
 def test_who_left_is_not_answered_and_who_sends_slowly_has_no_seat(
-    serve: Serve, blocked: Blocked, monkeypatch: pytest.MonkeyPatch
+    serve: Serve,
+    blocked: Blocked,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     seats = Seats(1, 8)
     monkeypatch.setattr("service.app.Seats", lambda: seats)
@@ -259,7 +262,7 @@ def test_who_left_is_not_answered_and_who_sends_slowly_has_no_seat(
             head = [b"Content-Type: application/json", b"Content-Length: 100"]
             slow.send(request("POST", "/v1/plan", head, b"{"))
             assert api.post("/v1/plan", json=plan).status_code == 200
-        path = "/v1/runs/run/guarantee"
+        path = "/v1/runs/run/guarantee?delta=1e-5"
         with ask(address, path) as first:
             until(lambda: blocked.begun == 1, PATIENCE)
             gone = ask(address, path)
@@ -272,6 +275,7 @@ def test_who_left_is_not_answered_and_who_sends_slowly_has_no_seat(
                 answers = [first.answer(), last.answer()]
         assert [answer.status for answer in answers if answer] == [200, 200]
         assert blocked.begun == 2
+    assert [one for one in caplog.records if one.levelname == "ERROR"] == []
 
 
 def test_a_large_body_is_read_by_a_thread_and_a_small_one_is_not(
