@@ -18,6 +18,7 @@ from service.database import connect, transaction
 from service.errors import StartupError
 from service.gate import Gate, WritesWhileOpen
 from service.http import BodyLimit, RequestLog
+from service.limits import Buckets
 from service.readiness import Readiness
 from service.routes import (
     acts,
@@ -36,6 +37,7 @@ from service.routes import (
     streams,
 )
 from service.schemas import EventBatch
+from service.seats import Seats
 from service.settings import Settings
 from service.signing import Signer
 from service.streams import Feed
@@ -92,7 +94,9 @@ def wire(
     witness: Follower | None = None,
 ) -> FastAPI:
     """The application on a database that is ready."""
-    feed = Feed(engine, keys.refresh)
+    # The other half is for whoever asks something and goes.
+    streams_max = max(1, settings.connections_max // 2)
+    feed = Feed(engine, keys.refresh, streams_max=streams_max)
     wait = settings.busy_timeout_seconds
     writer = Writer(
         engine,
@@ -136,6 +140,8 @@ def wire(
     app.state.writer = writer
     app.state.feed = feed
     app.state.draining = False
+    app.state.seats = Seats()
+    app.state.certificates = Buckets(settings.certificates_per_hour)
     app.state.readiness = Readiness(engine, writing=lambda: writer.working)
     app.state.dispatcher = dispatcher
     app.state.gate = gate = Gate(engine)

@@ -57,6 +57,7 @@ def issue(
     *,
     by: str,
     allowed: Callable[[str], None] = lambda _dataset: None,
+    telling: Callable[[], None] = lambda: None,
 ) -> bytes:
     """The file of a certificate.
 
@@ -66,12 +67,15 @@ def issue(
         asked: which.
         by: the key's name.
         allowed: refuses a dataset whose facts the caller may not see.
+        telling: refuses a caller that has had too much told in the log; asked where something new
+            is to be told.
 
     Raises:
         NotFoundError: there is no such subject, or the caller may not see all of it.
         TooExpensiveError: it would take too long or too much memory.
         UnavailableError: there is no key to sign with, or the log cannot be written.
         LedgerSuspendedError: the ledger contradicts what it signed.
+        TooManyRequestsError: as `telling` has it.
     """
     signer, began = required(signer), time.thread_time()
     with snapshot(engine) as connection:
@@ -81,7 +85,7 @@ def issue(
         allowed(home["dataset"])
     with Effort(SECONDS_MAX - (time.thread_time() - began)).limited():
         certificate = _stated(facts, _deltas(asked, own)) | {"model_sha256": asked.model_sha256}
-    _tell(engine, facts, acts.content_of(certificate), by=by)
+    _tell(engine, facts, acts.content_of(certificate), by=by, telling=telling)
     with snapshot(engine) as connection:
         certificate |= _proved(connection, signer, certificate)
     return sealed(certificate, signer)
@@ -124,13 +128,21 @@ def versions() -> dict[str, str]:
     }
 
 
-def _tell(engine: Engine, facts: dict[str, Any], content: dict[str, Any], *, by: str) -> None:
+def _tell(
+    engine: Engine,
+    facts: dict[str, Any],
+    content: dict[str, Any],
+    *,
+    by: str,
+    telling: Callable[[], None],
+) -> None:
     """Append to the log what is certified, unless it is there."""
     name = facts["dataset"]["name"]
     with snapshot(engine) as connection:
         row = find_dataset(connection, name)
         if acts.find(connection, row.id, content) is not None:
             return
+    telling()
     with transaction(engine) as connection:
         row = lock_dataset(connection, name)
         _require_open(connection)

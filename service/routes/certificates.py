@@ -5,11 +5,13 @@ from typing import Annotated, Any, Final, Literal
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import Field
 
+from service.api_keys import Scope
 from service.auth import Caller, Viewer
 from service.certificates.contents import DELTAS_MAX, Digest, Envelope
 from service.certificates.issue import Asked, issue
 from service.certificates.page import POLICY, page_of
-from service.http import JSON, StrictRoute
+from service.http import JSON, StrictRoute, dear
+from service.limits import Buckets
 from service.routes.parameters import Database, Parameters, PathName
 from service.wire import Delta
 
@@ -32,6 +34,7 @@ Certificates = Annotated[CertificateQuery, Query()]
 
 
 @router.get("/runs/{run}/certificate", response_model=Envelope, responses=_BOTH)
+@dear
 def certify_run(
     run: PathName, query: Certificates, request: Request, database: Database, caller: Viewer
 ) -> Response:
@@ -40,6 +43,7 @@ def certify_run(
 
 
 @router.get("/datasets/{dataset}/certificate", response_model=Envelope, responses=_BOTH)
+@dear
 def certify_dataset(
     dataset: PathName, query: Certificates, request: Request, database: Database, caller: Viewer
 ) -> Response:
@@ -62,10 +66,18 @@ def _issued(
         asked,
         by=caller.name,
         allowed=caller.require_dataset,
+        telling=lambda: _require_rate(request, caller),
     )
     if query.format == "html" or (query.format is None and _prefers_html(request)):
         return Response(page_of(raw), media_type=HTML, headers={"Content-Security-Policy": POLICY})
     return Response(raw, media_type=JSON)
+
+
+def _require_rate(request: Request, caller: Caller) -> None:
+    """A viewer writes nothing else: what it may have told is bounded."""
+    if caller.scope is Scope.VIEWER:
+        certificates: Buckets = request.app.state.certificates
+        certificates.take(caller.name)
 
 
 def _prefers_html(request: Request) -> bool:

@@ -16,7 +16,7 @@ from service.answers import (
 from service.auth import Trainer, Viewer
 from service.database import snapshot, transaction
 from service.documents import LedgerDocument
-from service.http import JSON, StrictRoute
+from service.http import JSON, StrictRoute, dear
 from service.profiles import Curve, History
 from service.reach import runs_within
 from service.readings import Question
@@ -105,6 +105,7 @@ def record_release(
 
 
 @router.get("/{run}/guarantee")
+@dear
 def get_guarantee(
     run: PathName, query: RunGuarantees, database: Database, _caller: Viewer
 ) -> RunGuarantee:
@@ -114,6 +115,7 @@ def get_guarantee(
 
 
 @router.get("/{run}/history")
+@dear
 def get_history(run: PathName, query: Histories, database: Database, _caller: Viewer) -> History:
     """Epsilon by step."""
     with snapshot(database) as connection:
@@ -121,6 +123,7 @@ def get_history(run: PathName, query: Histories, database: Database, _caller: Vi
 
 
 @router.get("/{run}/curve")
+@dear
 def get_curve(run: PathName, query: Curves, database: Database, _caller: Viewer) -> Curve:
     """Delta by epsilon, and what that says about any membership test."""
     with snapshot(database) as connection:
@@ -128,6 +131,7 @@ def get_curve(run: PathName, query: Curves, database: Database, _caller: Viewer)
 
 
 @router.get("/{run}/ledger", response_model=LedgerDocument)
+@dear
 def get_ledger(run: PathName, database: Database, _caller: Viewer) -> Response:
     """The ledger document, in canonical JSON."""
     with snapshot(database) as connection:
