@@ -4,15 +4,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from accounting.balances import OpenPass, advance, starts_anew
-from accounting.bounds import NoBoundError, accepted
 from accounting.events import Event, NeighboringRelation, Span
 from accounting.filters import plus, times
 from accounting.guarantees import Status
-from accounting.renyi_bounds import renyi_bounds
+from service import pricing
 from service.books import Book, Branch, RunBook
 from service.budgets import Scope
 from service.errors import BudgetExhaustedError, UnsupportedEventError
 from service.lineage import restated
+from service.pricing import Reason
 from service.tallies import NOTHING, Change, Counts, Move, Sums, by_pass, merged
 
 Moved = Callable[[int | None], Move]  # what the first so many steps change; all for None
@@ -197,22 +197,23 @@ def unbounded(
     event: Event, *, relation: NeighboringRelation, accept: frozenset[Status]
 ) -> str | None:
     """Why no accepted theorem bounds the event, or None where one does."""
-    try:
-        accepted(renyi_bounds(event, relation), accept=accept)
-    except NoBoundError as reason:
-        return str(reason)
-    return None
+    return pricing.ask(Reason(relation, accept), event)
+
+
+def counted(event: Event, book: Book, scopes: Sequence[Held]) -> bool:
+    """Whether the event counts as finite everywhere."""
+    return not book.tally.cost(event)[0] and not any(held.cost(event)[0] for held in scopes)
 
 
 def uncounted(event: Event, book: Book, scopes: Sequence[Held]) -> str | None:
     """Why the event counts as infinite somewhere, or None where it does not."""
+    if counted(event, book, scopes):
+        return None
     if book.tally.cost(event)[0]:
         reason = unbounded(event, relation=book.relation, accept=book.accept)
         return reason or "The filter that holds the dataset has no bound for this event."
-    for held in scopes:
-        if held.cost(event)[0]:
-            return f"The filter that holds {held.scope.name} has no bound for this event."
-    return None
+    lacking = next(held for held in scopes if held.cost(event)[0])
+    return f"The filter that holds {lacking.scope.name} has no bound for this event."
 
 
 def require_bounds(parts: Sequence[Placed], book: Book, scopes: Sequence[Held]) -> None:
@@ -222,8 +223,10 @@ def require_bounds(parts: Sequence[Placed], book: Book, scopes: Sequence[Held]) 
         UnsupportedEventError: names the first such event and the reason.
     """
     for part in parts:
-        if reason := uncounted(part.event, book, scopes):
-            raise UnsupportedEventError(part.index, reason)
+        if not counted(part.event, book, scopes):
+            why = pricing.missing(Reason(book.relation, book.accept), [part.event])
+            pricing.require(why, unchanged=True)
+            raise UnsupportedEventError(part.index, str(uncounted(part.event, book, scopes)))
 
 
 def require_budget(scopes: Sequence[Held], parts: Sequence[Placed], moved: Moved) -> None:

@@ -146,14 +146,16 @@ def wire(
     app.state.dispatcher = dispatcher
     app.state.gate = gate = Gate(engine)
     app.add_middleware(events.DirectAppends)
-    app.add_middleware(WritesWhileOpen, gate=gate)
+    facts = (events, corrections, findings, reservations, certificates)
+    modules = (datasets, explain, runs, *facts, streams, plan, bounds, acts, log, health)
+    routes = [route for module in modules for route in module.router.routes]
+    app.add_middleware(WritesWhileOpen, gate=gate, routes=routes)
     app.add_middleware(
         BodyLimit, bytes_max=settings.body_bytes_max, seconds_max=settings.body_seconds
     )
     app.add_middleware(RequestLog)  # outermost: every answer has an id
     problems.install(app)
-    facts = (events, corrections, findings, reservations, certificates)
-    for module in (datasets, explain, runs, *facts, streams, plan, bounds, acts, log, health):
+    for module in modules:
         app.include_router(module.router)
         _note_methods(app, module.router)
     _describe_events(app)

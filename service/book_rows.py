@@ -10,7 +10,7 @@ import accounting
 from accounting.balances import OpenPass
 from accounting.events import Event, NeighboringRelation
 from accounting.guarantees import Status
-from service import bulk, excess
+from service import bulk, excess, pricing
 from service.acts import ACT, TILE
 from service.books import Book, Branch, Lease, RunBook
 from service.budgets import accept_of, dataset_filter, dataset_scope, run_filter, run_scope
@@ -95,13 +95,22 @@ def tally_of(connection: Connection, row: Row[Any]) -> Tally:
     }
     sizes = {r.id: r.dataset_size for r in connection.execute(DATASETS, {"ids": list(below)})}
     query = _COUNTS_BY_PASS if fresh else _COUNTS
+    moves = []
     for counts in connection.execute(query, {"ids": list(below)}):
         move = _move(counts, event_of(counts.content, sizes[counts.dataset_id]))
         if counts.dataset_id != row.id:
             move = restated(move, relation=relation, exactly_one=below[counts.dataset_id])
-        tally.apply(move)
+        moves.append(move)
+    _fold(tally, moves)
     _charge_corrections(connection, tally, row, below, sizes, stored=fresh)
     return tally
+
+
+def _fold(tally: Tally, moves: Sequence[Move]) -> None:
+    """Count moves in a tally, once all their prices are known."""
+    pricing.require(tally.missing({event for move in moves for event in move.events}))
+    for move in moves:
+        tally.apply(move)
 
 
 def _charge_corrections(
@@ -177,8 +186,8 @@ def _run_tally(
     fresh = row.totals is not None and row.totals_version == VERSION
     tally = read(row.totals if fresh else None, own, relation, accept)
     query = UNITS.where(distinct_events.c.by_pass) if fresh else UNITS
-    for unit in connection.execute(query, {"ids": [row.id]}):
-        tally.apply(_move(unit, event_of(unit.content, dataset_size)))
+    counted = connection.execute(query, {"ids": [row.id]})
+    _fold(tally, [_move(unit, event_of(unit.content, dataset_size)) for unit in counted])
     excess.charge(tally, excess.of_run(connection, row, dataset_size), stored=fresh)
     return tally
 

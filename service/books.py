@@ -6,7 +6,7 @@ process that shares the database with others reads again only what others have c
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
@@ -14,6 +14,7 @@ from typing import Any, Final
 from accounting.balances import OpenPass
 from accounting.events import Event, NeighboringRelation, Span
 from accounting.guarantees import Status
+from service import pricing
 from service.acts import NO_LOG, Act, Log
 from service.budgets import Scope
 from service.incidents import Incident
@@ -105,9 +106,7 @@ class RunBook:
             self.scope.leave_plan()
 
     def take(self, move: Move) -> None:
-        """Count what was recorded."""
-        if self.scope is not None:
-            self.scope.tally.apply(move.of_run)
+        """Count what was recorded; its own budget counts by itself."""
         for counts in move.recorded.values():
             self.steps += counts.steps
         if self.units is None:
@@ -148,14 +147,35 @@ class Book:
 
     def take(self, run: RunBook, move: Move, starts: Mapping[Event, int]) -> None:
         """Count a move in the dataset, in the run and in everything the dataset was made from."""
-        self.tally.apply(move)
+        for tally, part in self._counts(run, move):
+            tally.apply(part)
         run.take(move)
         self.notes.add(run.id, move, starts)
         self.notes.touched = True
-        for ancestor, exactly_one in self.ancestors:
-            inherited = restated(move, relation=self.relation, exactly_one=exactly_one)
-            ancestor.tally.apply(inherited)
+        for ancestor, _ in self.ancestors:
             ancestor.notes.touched = True
+
+    def require_prices(self, run: RunBook, move: Move) -> None:
+        """See that what a move costs is known wherever it counts, before anything is changed.
+
+        Raises:
+            UnpricedBeforeError: some of it must be worked out first, and a lock is held.
+        """
+        wanted = [
+            quote for tally, part in self._counts(run, move) for quote in tally.missing(part.events)
+        ]
+        pricing.require(wanted, unchanged=True)
+
+    def _counts(self, run: RunBook, move: Move) -> Iterator[tuple[Tally, Move]]:
+        """Where a move counts, and as what."""
+        yield self.tally, move
+        if run.scope is not None:
+            yield run.scope.tally, move.of_run
+        for ancestor, exactly_one in self.ancestors:
+            yield (
+                ancestor.tally,
+                restated(move, relation=self.relation, exactly_one=exactly_one),
+            )
 
 
 @dataclass(slots=True)

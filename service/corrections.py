@@ -76,6 +76,7 @@ class Correct:
     run_name: str
     new: NewCorrection
     by: str  # the key's name
+    admits: bool = False
 
     @property
     def place(self) -> Place:

@@ -9,26 +9,29 @@ from pathlib import Path
 from typing import Any, Final
 
 import psycopg
-from sqlalchemy import URL, Connection, Engine, Table, create_engine, event, make_url
+from sqlalchemy import URL, Connection, Engine, Table, create_engine, event
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
+from service.attempts import Attempts
 from service.errors import DamagedError, StartupError, UnavailableError
+from service.settings import ADDRESS_FORMS, address_of
 from service.sqlite_file import LedgerFile, OpenFile
 
 IDLE_SECONDS = 5.0  # after which a connection is looked at before it is used
 POOL_SIZE = 16  # connections kept; requests beyond wait for one
-ADDRESS_FORMS = "database_url: sqlite:///FILE or postgresql://USER@HOST/NAME."
 _READ_ONLY = "dpledger_read_only"
 _FILE = "dpledger_file"  # what a connection to SQLite has opened
 _WAIT = "dpledger_wait"  # seconds that a thread waits for its turn to write
+_ATTEMPTS = "dpledger_attempts"  # to write, of one engine
 _UNAVAILABLE = "The database does not answer now; send the same request again."
 _DAMAGED = "The database is damaged: what it says is not answered, and nothing is written to it."
 # A worker that stands still in the middle of a transaction holds a dataset's lock no longer than
 # so many times what others wait for it; what it did by then is undone.
 STANDSTILL: Final = 6
 STANDSTILL_SECONDS_MIN: Final = 5.0
+_WHOLE: Final = 5_701_482  # the number by which PostgreSQL knows the lock of the whole ledger
 _KEEPALIVES: Final = 3  # without an answer, after which a server is gone
 
 _DRIVERS: Final = (sqlite3.Error, psycopg.Error)  # where statements went to them directly
@@ -51,10 +54,7 @@ def connect(url: str, *, busy_timeout_seconds: float = 10.0, new: bool = False) 
     Raises:
         StartupError: the address is neither.
     """
-    try:
-        address = make_url(url)
-    except ArgumentError:
-        raise StartupError(ADDRESS_FORMS) from None
+    address = address_of(url)
     kind = address.get_backend_name()
     if kind == "sqlite":
         engine = _sqlite(address, busy_timeout_seconds, new=new)
@@ -70,6 +70,12 @@ def wait_of(engine: Engine) -> float:
     return float(engine.get_execution_options()[_WAIT])
 
 
+def attempts_of(engine: Engine) -> Attempts:
+    """How writing goes through this engine."""
+    found: Attempts = engine.get_execution_options()[_ATTEMPTS]
+    return found
+
+
 def sqlite_path(engine: Engine) -> Path | None:
     """The file of a SQLite database."""
     return Path(engine.url.database or "") if engine.dialect.name == "sqlite" else None
@@ -83,7 +89,7 @@ def _sqlite(address: URL, wait: float, *, new: bool) -> Engine:
         pool_size=POOL_SIZE,
         max_overflow=POOL_SIZE,
         pool_timeout=wait,
-        execution_options={_WAIT: wait},
+        execution_options={_WAIT: wait, _ATTEMPTS: Attempts()},
         connect_args={"timeout": wait, "check_same_thread": False, "uri": True},
     )
     file = LedgerFile(Path(address.database), new=new)
@@ -92,7 +98,12 @@ def _sqlite(address: URL, wait: float, *, new: bool) -> Engine:
         arguments[0] = file.address()
 
     def opened(connection: Any, record: Any) -> None:
-        _sqlite_on_connect(connection)
+        try:
+            _sqlite_on_connect(connection)
+        except sqlite3.Error as error:
+            if _code_of(error) in _SQLITE_BROKEN:  # a new connection reads the first page at once
+                raise file.condemn(_DAMAGED) from error
+            raise
         record.info[_FILE] = file.opened()
 
     event.listen(engine, "do_connect", place)
@@ -126,7 +137,7 @@ def _postgres(address: URL, wait: float) -> Engine:
         max_overflow=POOL_SIZE,
         pool_timeout=wait,
         pool_pre_ping=True,
-        execution_options={_WAIT: wait},
+        execution_options={_WAIT: wait, _ATTEMPTS: Attempts()},
         connect_args={
             **{name: value for name, value in chosen.items() if name not in address.query},
             "options": " ".join(f"-c {name}={value}" for name, value in options.items()),
@@ -198,8 +209,19 @@ def transaction(engine: Engine) -> Iterator[Connection]:
         UnavailableError: the database is locked, unreachable or restarted; nothing was written
             unless the commit itself was cut off, in which case sending again is harmless.
     """
-    with _turn(engine), _answering(engine) as connection:
+    with attempts_of(engine).one(), _turn(engine), _answering(engine) as connection:
         yield connection
+
+
+def hold(connection: Connection, *, alone: bool = False) -> None:
+    """Hold the whole ledger until the transaction ends: with others who write, or alone.
+
+    No row is written or locked for it. What is read after it was there when it was taken. SQLite
+    has one writer at a time, who is always alone.
+    """
+    if connection.dialect.name == "postgresql":
+        shared = "" if alone else "_shared"
+        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock{shared}({_WHOLE})")
 
 
 class Line:
@@ -219,7 +241,7 @@ class Line:
         # A server that was restarted meanwhile is found out by the pool, not by a request.
         if time.monotonic() - self._used_at > IDLE_SECONDS:
             self.close()
-        with _turn(self._engine):
+        with attempts_of(self._engine).one(), _turn(self._engine):
             try:
                 with _translated():
                     if self._connection is None:

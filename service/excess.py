@@ -15,6 +15,7 @@ from sqlalchemy import Connection, Row, Select, bindparam, case, func, select
 from accounting.balances import pass_length
 from accounting.events import Event
 from accounting.filters import Total, times
+from service import pricing
 from service.documents import event_of
 from service.tables import corrections, distinct_events, entries
 from service.tallies import Counts, Move, Tally, by_pass, merged
@@ -143,15 +144,19 @@ def charge(
         stored: whether the sums were stored with what steps add; passes never are.
     """
     passes = []
-    for one in corrected:
-        recorded, really = one.recorded, one.really
-        if view is not None:
-            recorded, really = view(recorded), view(really)
+    seen = [(one, *_seen(one, view)) for one in corrected]
+    pricing.require(tally.missing({event for _, *both in seen for event in both}))
+    for one, recorded, really in seen:
         if not stored:
             more = times(_dearer(tally, recorded, really), one.steps)
             tally.recorded = tuple(a + b for a, b in zip(tally.recorded, more, strict=True))
         passes.append(_passes(tally, recorded, really, one))
     tally.apply(Move(recorded=merged(passes)))
+
+
+def _seen(one: Corrected, view: View | None) -> tuple[Event, Event]:
+    """What was recorded and what really was, as a scope's records see it."""
+    return (one.recorded, one.really) if view is None else (view(one.recorded), view(one.really))
 
 
 def _dearer(tally: Tally, recorded: Event, really: Event) -> Total:

@@ -1,10 +1,17 @@
-"""The gate: while the ledger is suspended, requests that write are refused, whatever they are."""
+"""The gate: while the ledger is suspended, requests that write are refused, whatever they are.
+
+It looks now and then, so that a suspended ledger costs no request a body. What begins before it
+has looked is refused by the transaction that would write (`taking`).
+"""
 
 import threading
 import time
-from typing import Final
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Final, TypeVar
 
 from sqlalchemy import Engine
+from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service import problems
@@ -16,12 +23,25 @@ REFRESH_SECONDS: Final = 0.5  # within this time all processes know
 STATE_HEADER: Final = b"x-ledger-state"
 _PREFIX: Final = "/v1/"
 _READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
-# What reads though it is sent, and what an admin needs to open the ledger again. All else writes.
-_ALLOWED: Final = (
-    "/v1/plan", "/v1/log:recover", "/v1/log:reconcile", "/explain", "/checkpoint:compare",
-)  # fmt: skip
-_ADMITTING: Final = "/reservations"  # what recovering does not do
-_STATING: Final = "/certificate"  # nobody signs what a ledger says that is not whole
+_PASSAGE: Final = "_passage"  # an endpoint's attribute
+Endpoint = TypeVar("Endpoint", bound=Callable[..., object])
+
+
+class Passage(Enum):
+    """What the gate does with an endpoint, other than to let GET pass and nothing else."""
+
+    PASSES = "it writes nothing though it is sent to, or opens the ledger again"
+    STATES = "it signs what the ledger says, which nobody does unless that is whole"
+
+
+def passage(kind: Passage) -> Callable[[Endpoint], Endpoint]:
+    """Mark an endpoint."""
+
+    def marked(endpoint: Endpoint) -> Endpoint:
+        setattr(endpoint, _PASSAGE, kind)
+        return endpoint
+
+    return marked
 
 
 class Gate:
@@ -57,22 +77,14 @@ class Gate:
             await self._looks.take()
         return self._standing
 
-    def require_admitting(self) -> None:
-        """Refuse to admit steps against a budget whose ledger is not whole.
-
-        Raises:
-            LedgerSuspendedError: it is not.
-        """
-        if self._standing.state != "open":
-            raise self._standing.refusal()
-
 
 class WritesWhileOpen:
     """ASGI middleware: asks the gate, and says in each answer if the ledger is not open."""
 
-    def __init__(self, app: ASGIApp, *, gate: Gate) -> None:
+    def __init__(self, app: ASGIApp, *, gate: Gate, routes: Sequence[BaseRoute]) -> None:
         self.app = app
         self.gate = gate
+        self.routes = routes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one connection."""
@@ -94,16 +106,22 @@ class WritesWhileOpen:
                 message["headers"] = [*message["headers"], header]
             await send(message)
 
-        if _refused(scope, found):
+        if self._refused(scope, found):
             await problems.answer(found.refusal())(scope, receive, marked)
         else:
             await self.app(scope, receive, marked)
 
+    def _refused(self, scope: Scope, found: Standing) -> bool:
+        kind = self._passage(scope)
+        if kind is Passage.STATES:
+            return True
+        if scope["method"] in _READING or kind is Passage.PASSES:
+            return False
+        return found.state == "suspended"
 
-def _refused(scope: Scope, found: Standing) -> bool:
-    path: str = scope["path"]
-    if path.endswith(_STATING):
-        return True
-    if scope["method"] in _READING or path.endswith(_ALLOWED):
-        return False
-    return found.state == "suspended" or path.endswith(_ADMITTING)
+    def _passage(self, scope: Scope) -> Passage | None:
+        """How the endpoint is marked that answers; what a path names may look like any endpoint."""
+        for route in self.routes:
+            if isinstance(route, Route) and route.matches(scope)[0] is Match.FULL:
+                return getattr(route.endpoint, _PASSAGE, None)
+        return None

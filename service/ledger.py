@@ -5,25 +5,22 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import Connection, Row, bindparam, func, select
+from sqlalchemy import Connection, bindparam, func, select
 
-from accounting.events import Event, NeighboringRelation
-from service import meter
+from accounting.events import Event
 from service.acts import Act
 from service.admission import (
     Advance,
     Held,
     Placed,
     advanced,
+    counted,
     require_bounds,
     require_budget,
     scopes_of,
-    unbounded,
-    uncounted,
 )
 from service.alarms import sound
-from service.books import UNITS_MAX, Book, Branch, RunBook
-from service.budgets import accept_of, dataset_filter
+from service.books import Book, Branch, RunBook
 from service.catalog import dataset_of, find_run
 from service.documents import MAIN, event_of
 from service.errors import (
@@ -33,6 +30,7 @@ from service.errors import (
     RunFinishedError,
 )
 from service.incidents import Incident, Kind, Value
+from service.replies import budget, reading
 from service.schemas import EventMessage, to_event
 from service.shelf import Desk, Place
 from service.tables import distinct_events, entries
@@ -74,33 +72,25 @@ class Append:
         """The run and the branch it is about."""
         return self.run_name, self.branch_name
 
+    @property
+    def admits(self) -> bool:
+        """Whether it asks for steps to be admitted, rather than tells what happened."""
+        return self.mode == "charge"
+
     def apply(self, desk: Desk, moment: datetime) -> dict[str, Any]:
         """Append."""
         return append(desk, self, moment=moment)
 
 
 def prepare(connection: Connection, asked: Append) -> Append:
-    """Work out what events cost before the dataset is locked; the accounting remembers it.
+    """Read many events before the dataset is locked.
 
     Raises:
         NotFoundError: there is no such run.
         InvalidRequestError: an event does not fit the dataset.
     """
     dataset = dataset_of(connection, find_run(connection, asked.run_name))
-    placed = _placed(asked.events, dataset.dataset_size)
-    price([part.event for part in placed], dataset)
-    return replace(asked, placed=placed)
-
-
-def price(events: Sequence[Event], dataset: Row[Any]) -> None:
-    """Work out what events cost a dataset's filter, which the accounting remembers."""
-    held_by, accept = dataset_filter(dataset), accept_of(dataset)
-    relation = NeighboringRelation(dataset.neighboring_relation)
-    for event in events:
-        held_by.cost(event, relation=relation, accept=accept)
-    if len(events) <= UNITS_MAX:  # the reply will read their curves
-        for event in events:
-            unbounded(event, relation=relation, accept=accept)
+    return replace(asked, placed=_placed(asked.events, dataset.dataset_size))
 
 
 def append(desk: Desk, asked: Append, *, moment: datetime) -> dict[str, Any]:
@@ -130,8 +120,8 @@ def append(desk: Desk, asked: Append, *, moment: datetime) -> dict[str, Any]:
         "next_step": branch.next_step,
         "sequence": book.head,
         "verdict": verdict,
-        "guarantee": _reading(book, run),
-        "budget": _budget(book, run),
+        "guarantee": reading(book, run),
+        "budget": budget(book, run),
     }
 
 
@@ -147,12 +137,12 @@ def _take(
     """Hold fresh steps against the budgets and count them; the verdict."""
     on_plan = bool(run.on_plan) and follows(run, branch, fresh)
     scopes = scopes_of(book, run, with_run=not on_plan)
-    if mode == "charge":
-        if run.state in CLOSED:
-            raise RunFinishedError("The run was closed; record what still happened in it.")
-        require_bounds(fresh, book, scopes)
+    if mode == "charge" and run.state in CLOSED:
+        raise RunFinishedError("The run was closed; record what still happened in it.")
     gone = advanced(branch, fresh)
+    book.require_prices(run, gone.move)
     if mode == "charge":
+        require_bounds(fresh, book, scopes)
         try:
             require_budget(
                 scopes,
@@ -171,8 +161,8 @@ def _take(
 
 
 def _verdict(book: Book, scopes: Sequence[Held], fresh: Sequence[Placed], gone: Advance) -> str:
-    within = all(held.scope.admits(held.sums(gone.move)) for held in scopes) and not any(
-        uncounted(part.event, book, scopes) for part in fresh
+    within = all(held.scope.admits(held.sums(gone.move)) for held in scopes) and all(
+        counted(part.event, book, scopes) for part in fresh
     )
     return "within" if within else "overdraft"
 
@@ -260,30 +250,6 @@ def follows(run: RunBook, branch: Branch, parts: Sequence[Placed]) -> bool:
                 return False
         begin = end
     return parts[-1].end <= begin
-
-
-def _reading(book: Book, run: RunBook) -> dict[str, Any] | None:
-    """The run's guarantee after the append, where a delta is known."""
-    delta = book.delta if run.delta is None else run.delta
-    if delta is None:
-        return None
-    if run.units is None:
-        tally = run.scope.tally if run.scope else book.tally
-        return {**meter.read_filter(tally, delta), "steps": run.steps, "sequence": book.head}
-    return _metered(book, run, run.units, delta)
-
-
-def _metered(book: Book, run: RunBook, units: Any, delta: float) -> dict[str, Any]:
-    relation, accept, known = book.relation, book.accept, run.reading
-    # Events of a run are never taken off, so as many as before are the same.
-    if known is None or known.form["delta"] != delta or len(known.events) != len(units):
-        run.reading = known = meter.meter_of(units, relation=relation, accept=accept, delta=delta)
-    return meter.read(known, units, relation=relation, accept=accept, sequence=book.head)
-
-
-def _budget(book: Book, run: RunBook) -> dict[str, Any] | None:
-    scope = book.scope or run.scope
-    return scope.answer() if scope else None
 
 
 def _placed(events: Sequence[EventMessage], dataset_size: int) -> list[Placed]:

@@ -19,8 +19,10 @@ class Look(Generic[Found]):
     Nor does it take a thread for each of them: who comes later waits for the same look.
     """
 
-    def __init__(self, engine: Engine, look: Callable[[], Found]) -> None:
-        self._seconds = wait_of(engine)
+    def __init__(
+        self, engine: Engine, look: Callable[[], Found], *, seconds: float | None = None
+    ) -> None:
+        self._seconds = wait_of(engine) if seconds is None else seconds
         self._look = look
         self._looking: asyncio.Task[Found] | None = None
 
@@ -28,7 +30,7 @@ class Look(Generic[Found]):
         """What is seen.
 
         Raises:
-            UnavailableError: nothing, in the time that a lock is waited for.
+            UnavailableError: nothing, in the time that a lock is waited for, or in those seconds.
         """
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(asyncio.to_thread(self._look))

@@ -16,7 +16,7 @@ from service.database import upsert
 from service.documents import MAIN, spans_of
 from service.errors import ConflictError, InvalidRequestError
 from service.facts import acts_of
-from service.ledger import Append, price
+from service.ledger import Append
 from service.schemas import EventMessage, NewDataset, PlannedEvent
 from service.shelf import Shelf
 from service.tables import datasets, lineage, runs
@@ -112,8 +112,7 @@ def open_balance(connection: Connection, dataset: Row[Any], events: Sequence[Pla
         ConflictError: there is a run of that name.
     """
     size, location = dataset.dataset_size, "body.opening_balance"
-    spans = spans_of(events, dataset_size=size, first_step=0, location=location)
-    price([span.event for span in spans], dataset)
+    spans_of(events, dataset_size=size, first_step=0, location=location)  # says where one is wrong
     run_id = _insert_run(connection, dataset, opening_name(dataset.name))
     messages, first = [], 0
     for event in events:

@@ -2,17 +2,18 @@
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from enum import StrEnum
 from functools import lru_cache
 from typing import Final
 
-from sqlalchemy import Engine, select
+from sqlalchemy import Engine, false, insert, select, update
 
 from service import schema_version
-from service.database import snapshot
+from service.database import attempts_of, snapshot, transaction, wait_of
 from service.errors import DamagedError, UnavailableError
 from service.looks import Look
-from service.tables import installation
+from service.tables import datasets, entries, installation
 
 Checks = dict[str, str]
 OK: Final = "ok"
@@ -22,6 +23,7 @@ UNKNOWN: Final = "unknown"  # until the database answers
 OTHER: Final = "another revision"
 RECOVERING: Final = "recovering"  # facts are recorded again: requests can be answered
 STOPPED: Final = "stopped"
+PROBE_SECONDS: Final = 1.0  # that an answer waits for an attempt to write
 _WELL: Final = frozenset({OK, RECOVERING})
 
 
@@ -46,6 +48,7 @@ class Readiness:
         self._engine = engine
         self._writing = writing
         self._looks = Look(engine, self._look)
+        self._writes = Look(engine, self._write, seconds=PROBE_SECONDS)
 
     async def checks(self) -> Checks:
         """What each part is, `ok` where it is well."""
@@ -53,6 +56,8 @@ class Readiness:
             found = await self._looks.take()
         except UnavailableError:
             found = _unanswered(SILENT)
+        if found[Part.MIGRATIONS] == OK and (wrong := await self._trouble()):
+            found |= {Part.DATABASE: wrong}
         return found | {Part.WRITER: OK if self._writing() else STOPPED}
 
     def _look(self) -> Checks:
@@ -67,6 +72,26 @@ class Readiness:
             return _unanswered(SILENT)
         log = OK if suspended is None else str(json.loads(suspended)["state"])
         return {Part.DATABASE: OK, Part.MIGRATIONS: OK, Part.LOG: log}
+
+    async def _trouble(self) -> str | None:
+        """Why nothing can be written; where it seems so, it is tried.
+
+        Somebody else's lock lets everything be read, and whom nobody sends anything would never
+        find out that it is gone.
+        """
+        attempts, longest = attempts_of(self._engine), wait_of(self._engine)
+        if attempts.trouble(longest):
+            with suppress(UnavailableError):  # it goes on, and who asks next sees how it ended
+                await self._writes.take()
+        return attempts.trouble(longest)
+
+    def _write(self) -> None:
+        """Write what changes nothing, where all writers write."""
+        with suppress(UnavailableError), transaction(self._engine) as connection:
+            none = select(entries).where(false())
+            connection.execute(insert(entries).from_select(list(entries.c.keys()), none))
+            connection.execute(update(datasets).where(false()).values(log_size=0))
+            connection.execute(update(installation).values(log_size=installation.c.log_size))
 
 
 def _unanswered(database: str) -> Checks:

@@ -55,6 +55,7 @@ from service.schemas import (
 )
 from service.shelf import VERSION_BITS, Shelf
 from service.tables import datasets, runs, settings_changes
+from service.taking import require_taking, state_of
 
 SETTINGS_CHANGED: Final = "The dataset's settings changed meanwhile; send the request again."
 
@@ -168,6 +169,7 @@ def create_run(
         InvalidRequestError: the plan does not fit the dataset.
         BudgetExhaustedError: the plan does not fit in a budget; nothing was registered.
         UnavailableError: the dataset's settings changed since the plan was certified.
+        LedgerSuspendedError: the plan is to be admitted, and the ledger is not whole.
     """
     dataset = find_dataset(connection, new.dataset)
     shelf = Shelf()
@@ -209,6 +211,7 @@ def create_run(
         insert_branch(connection, run.id, name=MAIN, writer=new.writer, from_step=0)
         note_run(connection, run)
         if run.on_plan:
+            require_taking(state_of(connection), admits=True)  # one that is there is no new one
             if certificate is None:
                 raise UnavailableError(SETTINGS_CHANGED)
             desk = shelf.open(connection, [(run.name, MAIN)])

@@ -126,6 +126,11 @@ class Reserve:
         """The run and the branch it is about."""
         return self.run_name, self.new.branch
 
+    @property
+    def admits(self) -> bool:
+        """Whether it asks for steps to be admitted."""
+        return True
+
     def apply(self, desk: Desk, moment: datetime) -> dict[str, Any]:
         """Reserve, or find what the same request reserved: a ReservationAnswer, and whether new.
 
@@ -178,6 +183,7 @@ class Reserve:
         if run.on_plan:  # what the plan holds and what a filter does must not be mixed
             raise ConflictError("The run keeps to its plan, which is reserved as a whole.")
         scopes = scopes_of(book, run)
+        book.require_prices(run, move_ahead(branch, part))
         require_bounds([part], book, scopes)
         try:
             require_budget(scopes, [part], lambda steps: move_ahead(branch, part, steps))
@@ -252,6 +258,7 @@ class GiveBack:
     last_step: int | None = None  # no later step ran; none for a void
     reason: str | None = None  # of a void
     by: str | None = None  # the key's name, of a void
+    admits: bool = False
 
     def apply(self, desk: Desk, moment: datetime) -> dict[str, Any]:
         """Return the rest; a ReservationAnswer. The same request again changes nothing.

@@ -20,7 +20,7 @@ from service.answers import Answer
 from service.checkpoints import Heads
 from service.clock import now, stamp, utc
 from service.comparison import Contradicted, contradicted, judged
-from service.database import snapshot, transaction
+from service.database import hold, snapshot, transaction
 from service.documents import canonical
 from service.epochs import FORMAT, RECONCILED, Reconciliation, Statement
 from service.errors import ConflictError, LedgerSuspendedError
@@ -156,6 +156,7 @@ def _lock(connection: Connection, names: set[str | None]) -> None:
 
     First those who write are waited for: what they commit is before the suspension.
     """
+    hold(connection, alone=True)
     wanted = [name for name in names if name is not None]
     query = _DATASETS.where(datasets.c.name.in_(wanted)).order_by(datasets.c.id)
     connection.execute(query.with_for_update()).all()

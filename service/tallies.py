@@ -14,9 +14,11 @@ from accounting.balances import Balance, pass_length
 from accounting.events import Event, NeighboringRelation
 from accounting.filters import Filter, Total, plus
 from accounting.guarantees import Status
+from service import pricing
+from service.pricing import Cost, Quote
 
 READINGS_MAX: Final = 4  # before and after a move, spent and held
-COSTS_MAX: Final = 1024  # remembered by one tally; beyond, they are worked out again
+COSTS_MAX: Final = 1024  # remembered by one tally; beyond, they are asked for again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +57,11 @@ class Move:
     def of_run(self) -> "Move":
         """The same in the run's own budget."""
         return self if self.own is None else Move(recorded=self.recorded, reserved=self.own)
+
+    @property
+    def events(self) -> set[Event]:
+        """What it changes the counts of."""
+        return {*self.recorded, *self.reserved}
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +114,22 @@ class Tally:
         if cost is None:
             if len(self._costs) >= COSTS_MAX:
                 self._costs.clear()
-            cost = self.filter.cost(event, relation=self.relation, accept=self.accept)
+            cost = pricing.ask(self._question, event)
             self._costs[event] = cost
         return cost
+
+    @property
+    def _question(self) -> Cost:
+        return Cost(self.filter, self.relation, self.accept)
+
+    def missing(self, events: Iterable[Event]) -> list[Quote]:
+        """What must be worked out before a move of these events can be counted here."""
+        unknown = [event for event in events if event not in self._costs]
+        if not unknown:
+            return []
+        if len(self._costs) + len(unknown) > COSTS_MAX:  # none of them will be there to the end
+            unknown, self._costs = list(events), {}
+        return pricing.missing(self._question, unknown)
 
     def sums(self, move: Move | None = None) -> Sums:
         """The sums after a move; nothing changes yet."""
@@ -175,7 +195,9 @@ class Tally:
             steps={event: one.steps for event, one in counts.items() if one.steps},
             passes={event: one.passes for event, one in counts.items() if one.passes},
         )
-        return self.filter.total(balance, relation=self.relation, accept=self.accept)
+        pricing.require(self.missing(counts))
+        known = {event: self.cost(event) for event in counts}
+        return self.filter.total(balance, relation=self.relation, accept=self.accept, known=known)
 
     def stored(self) -> str:
         """What counts by step, as text."""

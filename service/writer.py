@@ -7,6 +7,7 @@ only after the transaction that holds it has committed.
 import asyncio
 import logging
 import threading
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,10 +17,13 @@ from typing import Any, Final, Protocol
 
 from sqlalchemy import Engine
 
+from service import pricing
 from service.clock import now
 from service.database import Line
 from service.errors import LedgerError, UnavailableError
 from service.shelf import THRESHOLDS, Desk, Place, Shelf
+from service.suspension import State
+from service.taking import require_taking, state_of
 
 GROUP_MAX: Final = 64  # requests in one transaction; more would make the first wait for the last
 PATIENCE: Final = 3  # times that a lock is waited for, until a request is told to come again
@@ -38,6 +42,10 @@ class Request(Protocol):
     def place(self) -> Place:
         """The run and the branch it is about."""
 
+    @property
+    def admits(self) -> bool:
+        """Whether it asks for steps to be admitted, which a ledger that is not whole does not."""
+
     def apply(self, desk: Desk, moment: datetime) -> dict[str, Any]:
         """Do it in the books; the answer."""
 
@@ -45,6 +53,7 @@ class Request(Protocol):
 @dataclass(frozen=True, slots=True)
 class _Waiting:
     request: Request
+    known: dict[pricing.Quote, Any]  # prices that were worked out for it
     loop: asyncio.AbstractEventLoop
     answer: "asyncio.Future[dict[str, Any]]"
 
@@ -93,8 +102,17 @@ class Writer:
             LedgerError: it was refused, and nothing of it was written.
             UnavailableError: it is not known to be written; sent again, it is counted once.
         """
+        known: dict[pricing.Quote, Any] = {}
+        for _ in range(pricing.TRIES):
+            try:
+                return await self._written(request, known)
+            except pricing.UnpricedError as lacking:  # nothing of it was written
+                known |= await asyncio.to_thread(pricing.worked_out, lacking.wanted)
+        raise pricing.changing()
+
+    async def _written(self, request: Request, known: dict[pricing.Quote, Any]) -> dict[str, Any]:
         loop = asyncio.get_running_loop()
-        waiting = _Waiting(request, loop, loop.create_future())
+        waiting = _Waiting(request, known, loop, loop.create_future())
         self._queue.put(waiting)
         if self._ended:  # looked at after it was put: what is put later is answered by nobody
             raise UnavailableError(_STOPPED)
@@ -149,20 +167,23 @@ class Writer:
 
     def _answer(self, group: Sequence[_Waiting]) -> None:
         try:
-            outcomes = self._commit([waiting.request for waiting in group])
+            outcomes = self._commit(group)
         except LedgerError as error:  # the database does not answer: nothing was committed
             outcomes = [error] * len(group)
         except Exception:
-            # One of them found a defect. Nothing was committed: each goes alone, and fails alone.
-            outcomes = [self._alone(waiting.request) for waiting in group]
+            # One of them found a defect, or what is not known when it was late to say so. Nothing
+            # was committed: each goes alone, and fails alone.
+            outcomes = [self._alone(waiting) for waiting in group]
         _tell(group, outcomes)
 
-    def _commit(self, requests: Sequence[Request]) -> list[Outcome]:
-        moment = now()
+    def _commit(self, group: Sequence[_Waiting]) -> list[Outcome]:
+        moment, requests = now(), [waiting.request for waiting in group]
+        known = ChainMap(*(waiting.known for waiting in group if waiting.known))
         try:
-            with self._line.transaction() as connection:
+            with self._line.transaction() as connection, pricing.only(known):
+                state = state_of(connection)
                 desk = self._shelf.open(connection, [request.place for request in requests])
-                outcomes = [_one(desk, request, moment) for request in requests]
+                outcomes = [_one(desk, request, moment, state) for request in requests]
                 changed = desk.write()
         except BaseException:
             self._shelf.forget()  # what the books say may not be what the database does
@@ -172,18 +193,19 @@ class Writer:
             self._moved(changed)
         return outcomes
 
-    def _alone(self, request: Request) -> Outcome:
+    def _alone(self, waiting: _Waiting) -> Outcome:
         try:
-            return self._commit([request])[0]
+            return self._commit([waiting])[0]
         except Exception as error:
             return error
 
 
-def _one(desk: Desk, request: Request, moment: datetime) -> Outcome:
+def _one(desk: Desk, request: Request, moment: datetime, state: State) -> Outcome:
     """The answer to one request; a refusal comes before anything is changed, so others go on."""
     try:
+        require_taking(state, admits=request.admits)
         return request.apply(desk, moment)
-    except LedgerError as refusal:
+    except (LedgerError, pricing.UnpricedBeforeError) as refusal:
         return refusal
 
 

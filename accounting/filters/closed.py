@@ -1,6 +1,7 @@
 """Budgets held without orders: of Gaussian releases, and of black boxes."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -32,8 +33,11 @@ from accounting.gaussian import gaussian_epsilon
 from accounting.gdp_bounds import gdp_bounds
 from accounting.guarantees import DEFAULT_ACCEPT, Status
 from accounting.numerics import require, rounded_down, rounded_up
+from accounting.work import remembered
 
-CACHE_ENTRIES: Final = 8192  # distinct events whose cost is remembered; each takes about 1 kB
+# Distinct events whose cost is remembered, about 1 kB each: more than one body names, 10,000. Of
+# fewer, each would be forgotten before it is asked for again, and worked out anew every time.
+CACHE_ENTRIES: Final = 10_240
 FILTERS_MAX: Final = 1024  # whose limits are remembered
 REASON_FIXED: Final = "The limit of such a budget cannot be revised once answers were seen."
 
@@ -74,11 +78,13 @@ class GaussianFilter:
         *,
         relation: NeighboringRelation,
         accept: frozenset[Status] = DEFAULT_ACCEPT,
+        known: Mapping[Event, Total] | None = None,
     ) -> Total:
-        """What a balance adds up to. Upper."""
+        """What a balance adds up to, of costs that are known or worked out. Upper."""
         total = self.zero()
         for event, count in balance.counted():
-            total = plus(total, times(self.cost(event, relation=relation, accept=accept), count))
+            unit = known[event] if known else self.cost(event, relation=relation, accept=accept)
+            total = plus(total, times(unit, count))
         return total
 
     def admits(self, total: Total) -> bool:
@@ -117,7 +123,7 @@ class GaussianFilter:
         return {"kind": self.kind, "orders": [], "weights": []}
 
 
-@lru_cache(maxsize=CACHE_ENTRIES)
+@remembered(maxsize=CACHE_ENTRIES)
 def _gaussian_cost(event: Event, relation: NeighboringRelation, accept: frozenset[Status]) -> Total:
     try:
         bounds = accepted(gdp_bounds(event, relation), accept=accept)
@@ -192,11 +198,13 @@ class ApproximateDpFilter:
         *,
         relation: NeighboringRelation,
         accept: frozenset[Status] = DEFAULT_ACCEPT,
+        known: Mapping[Event, Total] | None = None,
     ) -> Total:
-        """What a balance adds up to. Upper."""
+        """What a balance adds up to, of costs that are known or worked out. Upper."""
         total = self.zero()
         for event, count in balance.counted():
-            total = plus(total, times(self.cost(event, relation=relation, accept=accept), count))
+            unit = known[event] if known else self.cost(event, relation=relation, accept=accept)
+            total = plus(total, times(unit, count))
         return total
 
     def admits(self, total: Total) -> bool:
@@ -238,7 +246,7 @@ class ApproximateDpFilter:
         return {"kind": self.kind, "orders": [], "weights": [*self.weights]}
 
 
-@lru_cache(maxsize=CACHE_ENTRIES)
+@remembered(maxsize=CACHE_ENTRIES)
 def _box_cost(event: Event, relation: NeighboringRelation, accept: frozenset[Status]) -> Total:
     try:
         epsilon, delta = epsilon_delta(event, relation, accept)

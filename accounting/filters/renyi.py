@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
@@ -33,6 +33,7 @@ from accounting.filters.totals import (
 from accounting.gdp_bounds import gdp_bounds
 from accounting.guarantees import DEFAULT_ACCEPT, Status
 from accounting.numerics import require, rounded_down, rounded_up
+from accounting.work import remembered
 
 # Of a budget's delta, for steps whose curve may fail with a probability of its own.
 FAILURE_SHARE: Final = 1e-6
@@ -42,7 +43,7 @@ FILTERS_MAX: Final = 1024  # whose limits are remembered
 ORDERS_MAX: Final = 64  # of one filter: as many numbers a total has
 
 
-@lru_cache(maxsize=CACHE_ENTRIES)
+@remembered(maxsize=CACHE_ENTRIES)
 def _cost(
     event: Event,
     relation: NeighboringRelation,
@@ -62,12 +63,13 @@ def renyi_total(
     relation: NeighboringRelation,
     accept: frozenset[Status],
     orders: tuple[float, ...],
+    known: Mapping[Event, Total] | None = None,
 ) -> Total:
     """(uncovered, failures, RDP at each order) of a balance. Upper."""
     several = _several_noises(balance)
     total: Total = (0, 0, *(0 for _ in orders))
     for event, count in balance.counted():
-        unit = _cost(event, relation, accept, orders)
+        unit = known[event] if known else _cost(event, relation, accept, orders)
         spent = times(unit, count)
         if event.sampling in several and not unit[0]:
             spent = (*spent[:2], *_released(event, count, unit[2:], relation, orders))
@@ -147,9 +149,10 @@ class RenyiFilter:
         *,
         relation: NeighboringRelation,
         accept: frozenset[Status] = DEFAULT_ACCEPT,
+        known: Mapping[Event, Total] | None = None,
     ) -> Total:
-        """What a balance adds up to. Upper."""
-        return renyi_total(balance, relation, accept, (self.order,))
+        """What a balance adds up to, of costs that are known or worked out. Upper."""
+        return renyi_total(balance, relation, accept, (self.order,), known)
 
     def admits(self, total: Total) -> bool:
         """Whether so much is within the budget."""
@@ -247,9 +250,10 @@ class UnionFilter:
         *,
         relation: NeighboringRelation,
         accept: frozenset[Status] = DEFAULT_ACCEPT,
+        known: Mapping[Event, Total] | None = None,
     ) -> Total:
-        """What a balance adds up to. Upper."""
-        return renyi_total(balance, relation, accept, self.orders)
+        """What a balance adds up to, of costs that are known or worked out. Upper."""
+        return renyi_total(balance, relation, accept, self.orders, known)
 
     def admits(self, total: Total) -> bool:
         """Whether some order holds so much."""

@@ -10,6 +10,7 @@ from service.auth import Caller, Viewer
 from service.certificates.contents import DELTAS_MAX, Digest, Envelope
 from service.certificates.issue import Asked, issue
 from service.certificates.page import POLICY, page_of
+from service.gate import Passage, passage
 from service.http import JSON, StrictRoute, dear
 from service.limits import Buckets
 from service.routes.parameters import Database, Parameters, PathName
@@ -35,6 +36,7 @@ Certificates = Annotated[CertificateQuery, Query()]
 
 @router.get("/runs/{run}/certificate", response_model=Envelope, responses=_BOTH)
 @dear
+@passage(Passage.STATES)
 def certify_run(
     run: PathName, query: Certificates, request: Request, database: Database, caller: Viewer
 ) -> Response:
@@ -44,6 +46,7 @@ def certify_run(
 
 @router.get("/datasets/{dataset}/certificate", response_model=Envelope, responses=_BOTH)
 @dear
+@passage(Passage.STATES)
 def certify_dataset(
     dataset: PathName, query: Certificates, request: Request, database: Database, caller: Viewer
 ) -> Response:

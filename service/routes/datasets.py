@@ -8,14 +8,15 @@ from sqlalchemy import select
 from service import catalog, readings, registration, settings_changes
 from service.answers import DatasetAnswer, DatasetGuarantee, DatasetPage
 from service.auth import Admin, Viewer
-from service.database import snapshot, transaction
-from service.http import StrictRoute, dear
+from service.database import snapshot
+from service.http import StrictRoute
 from service.reach import datasets_within
 from service.readings import Question
 from service.routes.parameters import Database, Guarantees, Pages, PathName, repeated, token_of
 from service.schemas import DatasetChange, NewDataset
 from service.settings_changes import SettingsPage, etag
 from service.tables import datasets
+from service.taking import written
 
 router = APIRouter(prefix="/v1/datasets", route_class=StrictRoute, tags=["datasets"])
 
@@ -25,8 +26,9 @@ def create_dataset(
     new: NewDataset, database: Database, caller: Admin, response: Response
 ) -> DatasetAnswer:
     """Create a dataset; 200 when the same request created it before."""
-    with transaction(database) as connection:
-        answer, created = registration.create_dataset(connection, new, by=caller.name)
+    answer, created = written(
+        database, lambda connection: registration.create_dataset(connection, new, by=caller.name)
+    )
     response.status_code = 201 if created else 200
     return answer
 
@@ -64,10 +66,12 @@ def change_dataset(
     if_match: Annotated[str | None, Header()] = None,
 ) -> DatasetAnswer:
     """Change a limit or what is accepted, for a reason; If-Match names the settings' revision."""
-    with transaction(database) as connection:
-        answer = settings_changes.change(
+    answer = written(
+        database,
+        lambda connection: settings_changes.change(
             connection, dataset, change, if_match=if_match, by=caller.name
-        )
+        ),
+    )
     response.headers["ETag"] = etag(answer.revision)
     return answer
 
@@ -85,7 +89,6 @@ def list_settings(
 
 
 @router.get("/{dataset}/guarantee")
-@dear
 def get_guarantee(
     dataset: PathName, query: Guarantees, database: Database, _caller: Viewer
 ) -> DatasetGuarantee:

@@ -21,6 +21,7 @@ from service.database import snapshot
 from service.errors import InvalidRequestError, LedgerError, UnsupportedMediaTypeError
 from service.http import JSON, NDJSON, media_type, parse_json
 from service.ledger import Append
+from service.replies import is_unread, read
 from service.routes.parameters import (
     AppendQuery,
     Appends,
@@ -118,11 +119,11 @@ async def _append(request: Request, run: str) -> Response:
         append = _read(run, query, kind, body)
     else:
         append = await run_in_threadpool(_read, run, query, kind, body)
-    if append.mode == "charge":
-        state.gate.require_admitting()
     if len(append.events) > 1:
         append = await run_in_threadpool(_prepare, state.engine, append)
     answer = await state.writer.write(append)
+    if is_unread(answer):
+        answer = await run_in_threadpool(read, answer)
     status = 201 if answer["accepted"] else 200
     return Response(text_of(answer), status, media_type=JSON)
 
@@ -151,7 +152,7 @@ def _read(run: str, query: AppendQuery, kind: str, body: bytes) -> Append:
 
 
 def _prepare(database: Engine, append: Append) -> Append:
-    # Many new events may take seconds to account, during which no lock should be held.
+    # Many events take a while to read, during which no lock should be held.
     with snapshot(database) as connection:
         return ledger.prepare(connection, append)
 

@@ -4,11 +4,12 @@ from fastapi import APIRouter, Response
 
 from service import catalog, findings
 from service.auth import Trainer, Viewer
-from service.database import snapshot, transaction
+from service.database import snapshot
 from service.finding_messages import NewFinding
 from service.findings import FindingAnswer, FindingPage
 from service.http import StrictRoute
 from service.routes.parameters import Database, Pages, PathName, repeated, token_of
+from service.taking import written
 
 router = APIRouter(prefix="/v1/runs/{run}/findings", route_class=StrictRoute, tags=["runs"])
 
@@ -18,8 +19,9 @@ def record_finding(
     run: PathName, new: NewFinding, database: Database, _caller: Trainer, response: Response
 ) -> FindingAnswer:
     """Record what was read from the code; 200 when the branch has the same finding."""
-    with transaction(database) as connection:
-        answer, created = findings.record_finding(connection, run, new)
+    answer, created = written(
+        database, lambda connection: findings.record_finding(connection, run, new)
+    )
     response.status_code = 201 if created else 200
     return answer
 

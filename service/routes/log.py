@@ -9,6 +9,7 @@ from service import proofs, suspension
 from service.auth import Admin, Viewer
 from service.checkpoints import Heads, Part, SignedCheckpoint
 from service.database import snapshot, transaction
+from service.gate import Passage, passage
 from service.heads import COUNT_MAX
 from service.http import StrictRoute
 from service.proofs import ComparisonAnswer, ConsistencyAnswer, InclusionAnswer, LogAnswer
@@ -52,6 +53,7 @@ def get_part(dataset: PathName, request: Request, database: Database, _caller: V
 
 
 @router.post("/datasets/{dataset}/checkpoint:compare")
+@passage(Passage.PASSES)
 def compare_checkpoint(
     dataset: PathName, kept: Part, request: Request, database: Database, caller: Viewer
 ) -> ComparisonAnswer:
@@ -99,6 +101,7 @@ def get_standing(database: Database, caller: Viewer) -> StandingAnswer:
 
 
 @router.post("/log:recover")
+@passage(Passage.PASSES)
 def recover(
     given: Recovered, request: Request, database: Database, caller: Admin
 ) -> StandingAnswer:
@@ -110,6 +113,7 @@ def recover(
 
 
 @router.post("/log:reconcile")
+@passage(Passage.PASSES)
 def reconcile(
     given: Reconciled, request: Request, database: Database, caller: Admin
 ) -> StandingAnswer:

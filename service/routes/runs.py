@@ -14,7 +14,7 @@ from service.answers import (
     RunPage,
 )
 from service.auth import Trainer, Viewer
-from service.database import snapshot, transaction
+from service.database import snapshot
 from service.documents import LedgerDocument
 from service.http import JSON, StrictRoute, dear
 from service.profiles import Curve, History
@@ -32,6 +32,7 @@ from service.routes.parameters import (
 )
 from service.schemas import Finish, NewBranch, NewRelease, NewRun
 from service.tables import runs
+from service.taking import written
 
 router = APIRouter(prefix="/v1/runs", route_class=StrictRoute, tags=["runs"])
 
@@ -42,8 +43,10 @@ def create_run(new: NewRun, database: Database, caller: Trainer, response: Respo
     caller.require_dataset(new.dataset)
     with snapshot(database) as connection:  # this may take time; no lock is held
         certificate = planned.certified(connection, new)
-    with transaction(database) as connection:
-        answer, created = registration.create_run(connection, new, certificate=certificate)
+    answer, created = written(
+        database,
+        lambda connection: registration.create_run(connection, new, certificate=certificate),
+    )
     response.status_code = 201 if created else 200
     return answer
 
@@ -78,8 +81,9 @@ def create_branch(
     run: PathName, new: NewBranch, database: Database, _caller: Trainer, response: Response
 ) -> BranchAnswer:
     """Resume, rewind or fork a run; nothing is erased."""
-    with transaction(database) as connection:
-        answer, created = branching.create_branch(connection, run, new)
+    answer, created = written(
+        database, lambda connection: branching.create_branch(connection, run, new)
+    )
     response.status_code = 201 if created else 200
     return answer
 
@@ -87,8 +91,7 @@ def create_branch(
 @router.post("/{run}:finish")
 def finish_run(run: PathName, end: Finish, database: Database, _caller: Trainer) -> FinishedRun:
     """Close a run as finished or aborted."""
-    with transaction(database) as connection:
-        registration.finish_run(connection, run, end.state)
+    written(database, lambda connection: registration.finish_run(connection, run, end.state))
     with snapshot(database) as connection:  # its guarantee may take time; no lock is held
         return readings.finished_run(connection, run)
 
@@ -98,8 +101,9 @@ def record_release(
     run: PathName, new: NewRelease, database: Database, _caller: Trainer, response: Response
 ) -> ReleaseAnswer:
     """Record that the iterate after a step was shown; 200 when that was known."""
-    with transaction(database) as connection:
-        answer, created = shown.record_release(connection, run, new)
+    answer, created = written(
+        database, lambda connection: shown.record_release(connection, run, new)
+    )
     response.status_code = 201 if created else 200
     return answer
 

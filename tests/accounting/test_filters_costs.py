@@ -212,6 +212,6 @@ def test_a_million_distinct_events_do_not_fill_the_memory() -> None:
     for i in range(2 * CACHE_ENTRIES):
         event = Event(mechanism=Gaussian(noise_multiplier=1 + i / 1e6), sampling=RARE)
         held.cost(event, relation=ADD)
-    assert CACHE_ENTRIES <= 20_000
-    assert CLOSED_ENTRIES <= 20_000
+    assert 10_000 < CACHE_ENTRIES <= 20_000  # as many as one body names are not forgotten in it
+    assert 10_000 < CLOSED_ENTRIES <= 20_000
     assert renyi_bounds.cache_info().misses == misses  # no curve was made, or kept

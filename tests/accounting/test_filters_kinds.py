@@ -60,6 +60,17 @@ def held(kind: str, *, epsilon: float = 3.0, delta: float = 1e-5) -> Filter:
 
 
 @EACH
+def test_a_total_of_costs_that_are_known_is_of_those(kind: str) -> None:
+    budget = held(kind)
+    counted = Balance(steps=dict.fromkeys(EVENTS[:3], 3))
+    costs = {event: budget.cost(event, relation=NULL) for event in EVENTS[:3]}
+    assert budget.total(counted, relation=NULL, known=costs) == budget.total(counted, relation=NULL)
+    dearer = {event: tuple(x + 1 for x in cost) for event, cost in costs.items()}
+    found = budget.total(counted, relation=NULL, known=dearer)
+    assert found == tuple(x + 9 for x in budget.total(counted, relation=NULL))
+
+
+@EACH
 @settings(deadline=None)
 @given(counts=st.lists(st.integers(0, 1000), min_size=len(EVENTS), max_size=len(EVENTS)))
 def test_a_total_is_the_sum_of_its_units_and_can_be_taken_back(

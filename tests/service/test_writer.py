@@ -14,12 +14,19 @@ from service.ledger import Append
 from service.schemas import EventMessage
 from service.shelf import Desk
 from service.writer import Writer
-from tests.service.samples import GAUSSIAN, event, run, setup
+from tests.service.samples import GAUSSIAN, append, event, run, setup
 
 
 def asked(first_step: int, *, name: str = "run", steps: int = 1) -> Append:
     message = EventMessage.model_validate(event(first_step, steps, mechanism=GAUSSIAN))
     return Append(run_name=name, branch_name="main", mode="record", events=[message])
+
+
+def begin(api: httpx.Client) -> None:
+    """A run, in a dataset where what a step costs is known: steps are then taken as they come."""
+    setup(api)
+    api.post("/v1/runs", json=run("before"))
+    assert append(api, event(0, 1), run="before").status_code == 201
 
 
 def accepted(answer: Any) -> int | None:
@@ -43,7 +50,7 @@ def together(engine: Engine, appends: Sequence[Append]) -> list[Any]:
 
 
 def test_a_refused_append_does_not_fail_its_neighbours(api: httpx.Client, engine: Engine) -> None:
-    setup(api)
+    begin(api)
     answers = together(
         engine, [asked(0), asked(7), asked(0, name="nobody"), asked(1), asked(0, steps=2)]
     )
@@ -56,7 +63,7 @@ def test_a_refused_append_does_not_fail_its_neighbours(api: httpx.Client, engine
 def test_a_defect_in_one_append_fails_that_one_alone(
     api: httpx.Client, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    setup(api)
+    begin(api)
     api.post("/v1/runs", json=run("other"))
     whole = Append.apply
 
@@ -78,7 +85,7 @@ def test_a_defect_in_one_append_fails_that_one_alone(
 def test_when_the_commit_fails_nobody_is_told_that_it_worked(
     api: httpx.Client, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    setup(api)
+    begin(api)
 
     def cut_off(connection: Connection) -> None:
         raise UnavailableError("cut off")
@@ -93,7 +100,7 @@ def test_when_the_commit_fails_nobody_is_told_that_it_worked(
 def test_what_was_handed_over_is_finished_before_the_thread_ends(
     api: httpx.Client, engine: Engine
 ) -> None:
-    setup(api)
+    begin(api)
 
     async def stop_at_once() -> int:
         writer = Writer(engine)

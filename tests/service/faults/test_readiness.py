@@ -1,13 +1,25 @@
 """What is not well is named: the database, the migrations, the log, or the writer."""
 
 import json
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import httpx
-from sqlalchemy import text
+import psycopg
+from sqlalchemy import make_url, text
 
+from service.attempts import FAILED, WAITING
 from service.database import connect, transaction
-from tests.service.faults.answers import require_unavailable
+from tests.service.faults.answers import (
+    begin,
+    insisted,
+    record,
+    require_taken,
+    require_unavailable,
+)
 from tests.service.faults.conftest import serving
 
 WELL = {"database": "ok", "migrations": "ok", "log": "ok", "writer": "ok"}
@@ -61,3 +73,43 @@ def test_a_database_that_is_gone_is_told_from_one_that_does_not_answer(file: Pat
     with serving(f"sqlite:///{file}") as api:
         file.unlink()
         assert checks(api) == {"database": "damaged", "migrations": "unknown", "log": "unknown"}
+
+
+@contextmanager
+def locked(url: str) -> Iterator[None]:
+    """Somebody else's lock, under which everything is read and nothing is written."""
+    address = make_url(url)
+    if address.get_backend_name() == "sqlite":
+        with closing(sqlite3.connect(address.database or "", isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            yield
+        return
+    plain = address.set(drivername="postgresql").render_as_string(hide_password=False)
+    with psycopg.connect(plain) as connection:
+        connection.execute("LOCK TABLE datasets IN EXCLUSIVE MODE")
+        yield
+        connection.rollback()
+
+
+def require_told(api: httpx.Client) -> None:
+    """See that it is said that nothing is written, once the database was looked at in time."""
+    for _ in range(600):
+        found = api.get("/readyz").json()
+        assert found["checks"]["database"] != "ok", found
+        if found["checks"]["database"] in (FAILED, WAITING):
+            assert found["status"] == 503
+            return
+        time.sleep(0.1)
+    raise AssertionError(found)
+
+
+def test_a_lock_that_lets_nobody_write_is_not_well_until_it_is_gone(database_url: str) -> None:
+    with serving(database_url) as api:
+        begin(api, 1)
+        with locked(database_url):
+            require_unavailable(record(api, 1))
+            for _ in range(3):  # nobody forgets it without having written
+                require_told(api)
+        # A balancer sends nothing to who is not ready: no append has to be the first to find out.
+        assert insisted(lambda: api.get("/readyz")).json()["checks"] == WELL
+        require_taken(api, 1)

@@ -1,0 +1,178 @@
+"""What takes time to work out about events, and is never worked out while others wait for a lock.
+
+A price may take seconds, and a dataset's lock is what all its trainers wait for. So a transaction
+only looks prices up: where one is missing it is left, what it needs is worked out in the thread of
+who asked, and it is tried again.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar, overload
+
+from accounting.bounds import NoBoundError, accepted
+from accounting.events import Event, NeighboringRelation
+from accounting.filters import Filter, Total
+from accounting.guarantees import Status
+from accounting.renyi_bounds import renyi_bounds
+from service.errors import UnavailableError
+
+KNOWN_MAX: Final = 16_384  # prices that are remembered for all; each takes about 1 kB
+TRIES: Final = 8  # two suffice, unless settings change or much is forgotten meanwhile
+_CHANGING: Final = "The dataset changes faster than its steps are counted; send the request again."
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a unit of an event adds to a filter's sums."""
+
+    filter: Filter
+    relation: NeighboringRelation
+    accept: frozenset[Status]
+
+    def of(self, event: Event) -> Total:
+        """Work it out."""
+        return self.filter.cost(event, relation=self.relation, accept=self.accept)
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why no accepted theorem bounds an event; None where one does."""
+
+    relation: NeighboringRelation
+    accept: frozenset[Status]
+
+    def of(self, event: Event) -> str | None:
+        """Work it out."""
+        try:
+            accepted(renyi_bounds(event, self.relation), accept=self.accept)
+        except NoBoundError as reason:
+            return str(reason)
+        return None
+
+
+Quote = tuple[Cost | Reason, Event]
+Known = Mapping[Quote, Any]
+Answer = TypeVar("Answer")
+
+_given: ContextVar[Known | None] = ContextVar("dpledger_prices", default=None)
+_known: OrderedDict[Quote, Any] = OrderedDict()  # of this process, the oldest first
+_learning: Final = threading.Lock()
+
+
+class UnpricedError(Exception):
+    """Something is asked under a lock that is not known: the transaction is to be undone."""
+
+    def __init__(self, wanted: Collection[Quote]) -> None:
+        super().__init__(f"{len(wanted)} prices are not known")
+        self.wanted = wanted
+
+
+class UnpricedBeforeError(UnpricedError):
+    """The same, noticed before anything was changed: the transaction may go on with others."""
+
+
+@contextmanager
+def only(known: Known) -> Iterator[None]:
+    """Inside, nothing is worked out: what is neither known here nor to the process is missing."""
+    before = _given.set(known)
+    try:
+        yield
+    finally:
+        _given.reset(before)
+
+
+def is_locked() -> bool:
+    """Whether nothing may be worked out now."""
+    return _given.get() is not None
+
+
+@overload
+def ask(question: Cost, event: Event) -> Total: ...
+@overload
+def ask(question: Reason, event: Event) -> str | None: ...
+def ask(question: Cost | Reason, event: Event) -> Total | str | None:
+    """The answer: looked up while a lock is held, else worked out.
+
+    Raises:
+        UnpricedError: a lock is held, and it is not known.
+    """
+    given = _given.get()
+    if given is None:
+        return question.of(event)
+    quote = question, event
+    for known in (given, _known):
+        found: Total | str | None = known.get(quote, _MISSING)
+        if found is not _MISSING:
+            return found
+    raise UnpricedError([quote])
+
+
+_MISSING: Final[Any] = object()
+
+
+def missing(question: Cost | Reason, events: Iterable[Event]) -> list[Quote]:
+    """What must be worked out before these events can be asked about here."""
+    given = _given.get()
+    if given is None:
+        return []
+    quotes = [(question, event) for event in events]
+    return [quote for quote in quotes if quote not in given and quote not in _known]
+
+
+def require(wanted: Collection[Quote], *, unchanged: bool = False) -> None:
+    """Leave the transaction for what is missing.
+
+    Args:
+        wanted: what is; nothing happens where nothing is.
+        unchanged: whether nothing was changed yet by what is asked for.
+
+    Raises:
+        UnpricedError: it names all of it.
+    """
+    if wanted:
+        raise UnpricedBeforeError(wanted) if unchanged else UnpricedError(wanted)
+
+
+def settled(attempt: Callable[[], Answer]) -> Answer:
+    """What an attempt answers that holds locks, and is tried until it knows what it asks.
+
+    Raises:
+        UnavailableError: it asks something else each time.
+    """
+    known: dict[Quote, Any] = {}
+    for _ in range(TRIES):
+        try:
+            with only(known):
+                return attempt()
+        except UnpricedError as lacking:
+            known |= worked_out(lacking.wanted)
+    raise changing()
+
+
+def worked_out(wanted: Iterable[Quote]) -> dict[Quote, Any]:
+    """The answers, which the process remembers for a while; no lock may be held."""
+    found = {}
+    for quote in wanted:
+        answer = _known.get(quote, _MISSING)  # somebody else may have wanted it meanwhile
+        if answer is _MISSING:
+            question, event = quote
+            answer = question.of(event)
+            _remember(quote, answer)
+        found[quote] = answer
+    return found
+
+
+def _remember(quote: Quote, answer: Any) -> None:
+    with _learning:
+        if len(_known) >= KNOWN_MAX:
+            _known.popitem(last=False)
+        _known[quote] = answer
+
+
+def changing() -> UnavailableError:
+    """What is said to who asked so often that an end is not in sight."""
+    return UnavailableError(_CHANGING)
