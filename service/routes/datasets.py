@@ -9,7 +9,7 @@ from service import catalog, readings, registration, settings_changes
 from service.answers import DatasetAnswer, DatasetGuarantee, DatasetPage
 from service.auth import Admin, Viewer
 from service.database import snapshot
-from service.http import StrictRoute
+from service.http import StrictRoute, dear
 from service.reach import datasets_within
 from service.readings import Question
 from service.routes.parameters import Database, Guarantees, Pages, PathName, repeated, token_of
@@ -89,6 +89,7 @@ def list_settings(
 
 
 @router.get("/{dataset}/guarantee")
+@dear
 def get_guarantee(
     dataset: PathName, query: Guarantees, database: Database, _caller: Viewer
 ) -> DatasetGuarantee:

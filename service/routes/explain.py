@@ -8,7 +8,7 @@ from service.auth import Viewer
 from service.database import snapshot
 from service.explanations import Explanation
 from service.gate import Passage, passage
-from service.http import StrictRoute
+from service.http import StrictRoute, dear
 from service.remedies import Remedies, Wanted
 from service.routes.parameters import Database, Explanations, PathName
 
@@ -16,6 +16,7 @@ router = APIRouter(prefix="/v1/datasets", route_class=StrictRoute, tags=["datase
 
 
 @router.get("/{dataset}/explain")
+@dear
 def explain(
     dataset: PathName, query: Explanations, database: Database, _caller: Viewer
 ) -> Explanation:
@@ -25,6 +26,7 @@ def explain(
 
 
 @router.post("/{dataset}/explain")
+@dear
 @passage(Passage.PASSES)
 def remedies(dataset: PathName, wanted: Wanted, database: Database, _caller: Viewer) -> Remedies:
     """Whether steps fit in every budget, and the least change that makes them fit."""

@@ -6,13 +6,14 @@ from service import plans
 from service.answers import PlanAnswer
 from service.auth import Viewer
 from service.gate import Passage, passage
-from service.http import StrictRoute
+from service.http import StrictRoute, dear
 from service.plans import Asked, Plan
 
 router = APIRouter(prefix="/v1/plan", route_class=StrictRoute, tags=["plan"])
 
 
 @router.post("")
+@dear
 @passage(Passage.PASSES)
 def plan(asked: Asked, _caller: Viewer) -> PlanAnswer:
     """Epsilon of events that have not happened, or the value they leave open for an epsilon."""
