@@ -136,6 +136,8 @@ def main() -> int:
     with TemporaryDirectory(prefix="dpledger-bench-") as name:
         url = f"sqlite:///{Path(name) / 'ledger.db'}"
         key, server, run = migrated(url), service(url, Path(name)), mark("stream")
+        # A quarter of the connections may be streams of one key.
+        server.settings["DPLEDGER_CONNECTIONS_MAX"] = str(4 * asked.subscribers + 800)
         with running(server), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             new_dataset(server.port, run, key)
             new_run(server.port, run, run, key)
