@@ -16,7 +16,7 @@ from accounting.answers import (
 from accounting.anytime import odometer_bound
 from accounting.balances import Balance
 from accounting.bounds import NoBoundError
-from accounting.coarsening import DISTINCT_MAX, Rounded, rounded_outward
+from accounting.coarsening import DISTINCT_MAX, Rounded, dominating, rounded_outward
 from accounting.events import (
     Cyclic,
     Event,
@@ -27,9 +27,13 @@ from accounting.events import (
     Shuffle,
 )
 from accounting.guarantees import ACCEPTABLE, DEFAULT_ACCEPT, Bound, Guarantee, Status
+from accounting.work import attempted
 
 BEST: Final = "best"
-Spend = Callable[[], None]  # called before each costly evaluation; it may raise to stop the work
+ONE_POINTS: Final = 14_000_000  # what an accountant may take, as work.py counts it
+LESS_POINTS: Final = 6_000_000  # the same of a balance that was gathered to fewer events
+BESIDE_POINTS: Final = 14_000_000  # what each number may take that stands beside a headline
+REASON_WORK: Final = "The events are too many and too different for this accountant."
 
 
 ACCOUNTANTS: Final[dict[str, Callable[[Balance, Question], Bound]]] = {
@@ -41,10 +45,6 @@ ACCOUNTANTS: Final[dict[str, Callable[[Balance, Question], Bound]]] = {
 ODOMETER: Final = "odometer"
 
 
-def _freely() -> None:
-    """Whoever asks sets no limit to the work."""
-
-
 def guarantee(
     balance: Balance,
     *,
@@ -53,7 +53,6 @@ def guarantee(
     epsilon: float | None = None,
     accept: frozenset[Status] = DEFAULT_ACCEPT,
     accountant: str = BEST,
-    spend: Spend = _freely,
 ) -> Guarantee:
     """The best accepted bound on what a balance has spent, and what else can be said of it.
 
@@ -67,7 +66,6 @@ def guarantee(
         epsilon: nats, >= 0, to ask for delta.
         accept: statuses that may be the headline; conjectures and estimates never are.
         accountant: "best", a key of ACCOUNTANTS, or "odometer", which is valid for any schedule.
-        spend: called before each evaluation.
 
     Raises:
         ValueError: not exactly one of delta and epsilon, one that is out of range, an unknown
@@ -77,10 +75,12 @@ def guarantee(
     floor = balance if rounded is None else rounded.lower
     question = _question(relation, delta, epsilon, accept, rounded)
     names = _names(accountant)
-    found, reason = _bounds(balance, question, names, spend)
+    found, reason = _bounds(balance, question, names)
     headline = found[0] if found else None
     every = replace(question, accept=ACCEPTABLE)
-    others = found if question == every else _bounds(balance, every, names, spend)[0]
+    others = found
+    if question != every:
+        others = attempted(BESIDE_POINTS, lambda: _bounds(balance, every, names)[0]) or []
     reached = headline.delta if headline else delta
     return Guarantee(
         epsilon=headline.epsilon if headline else None,
@@ -89,8 +89,12 @@ def guarantee(
         neighboring_relation=relation,
         headline=headline,
         reason=None if headline else reason,
-        unamplified_epsilon=_unamplified_epsilon(balance, relation, reached, spend),
-        poisson_would_say=_poisson_would_say(balance, relation, reached, names, spend),
+        unamplified_epsilon=attempted(
+            BESIDE_POINTS, lambda: _unamplified_epsilon(balance, relation, reached)
+        ),
+        poisson_would_say=attempted(
+            BESIDE_POINTS, lambda: _poisson_would_say(balance, relation, reached, names)
+        ),
         alternatives=tuple(
             bound for bound in dict.fromkeys([*found, *others]) if bound != headline
         ),
@@ -125,7 +129,6 @@ def best_bound(
     epsilon: float | None = None,
     accept: frozenset[Status] = DEFAULT_ACCEPT,
     accountant: str = BEST,
-    spend: Spend = _freely,
     floor: bool = True,
 ) -> Bound | None:
     """The headline of a guarantee, to the same bits, without what would stand beside it.
@@ -137,7 +140,7 @@ def best_bound(
     """
     balance, rounded = _few(balance)
     question = replace(_question(relation, delta, epsilon, accept, rounded), floor=floor)
-    found, _ = _bounds(balance, question, _names(accountant), spend)
+    found, _ = _bounds(balance, question, _names(accountant))
     return found[0] if found else None
 
 
@@ -175,7 +178,7 @@ def _names(accountant: str) -> tuple[str, ...]:
 
 
 def _bounds(
-    balance: Balance, question: Question, names: tuple[str, ...], spend: Spend
+    balance: Balance, question: Question, names: tuple[str, ...]
 ) -> tuple[list[Bound], str | None]:
     """The finite bounds, best first, and why the last accountant that found none did so."""
     found: list[Bound] = []
@@ -183,9 +186,8 @@ def _bounds(
     for name in names:
         if any(_settles(bound, name) for bound in found):
             continue
-        spend()
         try:
-            bound = _accountant(name)(balance, question)
+            bound = _evaluated(_accountant(name), balance, question)
         except NoBoundError as failure:
             reason = str(failure)
             continue
@@ -194,6 +196,23 @@ def _bounds(
         else:
             reason = "The bound says nothing: epsilon is infinite or delta is one."
     return sorted(found, key=lambda bound: (bound.epsilon, bound.delta)), reason
+
+
+def _evaluated(
+    accountant: Callable[[Balance, Question], Bound], balance: Balance, question: Question
+) -> Bound:
+    """An accountant's answer: of fewer events that dominate the balance where it is too much work.
+
+    Raises:
+        NoBoundError: it has none, or none that takes little enough work.
+    """
+    bound = attempted(ONE_POINTS, lambda: accountant(balance, question))
+    if bound is None:
+        less = replace(question, rounded=None, gathered=True, floor=False)
+        bound = attempted(LESS_POINTS, lambda: accountant(dominating(balance), less))
+    if bound is None:
+        raise NoBoundError(REASON_WORK)
+    return bound
 
 
 def _accountant(name: str) -> Callable[[Balance, Question], Bound]:
@@ -240,7 +259,6 @@ def _poisson_would_say(
     relation: NeighboringRelation,
     delta: float | None,
     names: tuple[str, ...],
-    spend: Spend,
 ) -> float | None:
     """Epsilon had each batch in turn been a Poisson sample of the same size; bounds nothing."""
     if delta is None or not 0 < delta < 1:
@@ -263,12 +281,12 @@ def _poisson_would_say(
         relation=relation, accept=ACCEPTABLE, delta=delta, epsilon=None, floor=False
     )
     asked = ("rdp",) if names == ("rdp",) else ("pld", "rdp")
-    found, _ = _bounds(claimed, question, asked, spend)
+    found, _ = _bounds(claimed, question, asked)
     return found[0].epsilon if found else None
 
 
 def _unamplified_epsilon(
-    balance: Balance, relation: NeighboringRelation, delta: float | None, spend: Spend
+    balance: Balance, relation: NeighboringRelation, delta: float | None
 ) -> float | None:
     """Epsilon of the same steps had every record taken part in each. Upper; None if infinite."""
     if delta is None or not 0 < delta < 1:
@@ -280,7 +298,7 @@ def _unamplified_epsilon(
         steps[whole] = steps.get(whole, 0) + count
     question = Question(relation=relation, accept=DEFAULT_ACCEPT, delta=delta, epsilon=None)
     whole_balance = Balance(steps=steps)
-    found, _ = _bounds(whole_balance, question, ("gdp",), spend)  # exact where it applies
+    found, _ = _bounds(whole_balance, question, ("gdp",))  # exact where it applies
     if not all(isinstance(event.mechanism, Gaussian) for event in steps):
-        found, _ = _bounds(whole_balance, question, ("pld", "rdp"), spend)
+        found, _ = _bounds(whole_balance, question, ("pld", "rdp"))
     return found[0].epsilon if found else None

@@ -37,6 +37,7 @@ from accounting.renyi.conversion import rdp_delta, rdp_epsilon
 from accounting.renyi.orders import ORDERS
 from accounting.renyi_bounds import renyi_bounds
 from accounting.theorem import Theorem, theorem
+from accounting.work import TooMuchWorkError, limited
 
 
 @theorem(
@@ -88,6 +89,7 @@ def compose_gdp(*, mus: Sequence[float], counts: Sequence[int]) -> float:
 
 _DELTA_MIN: Final = 1e-290  # below, products of probabilities underflow
 _REASON_DELTA: Final = f"A delta below {_DELTA_MIN:g} is left to the other accountants."
+FLOOR_POINTS: Final = 6_000_000  # what a lower bound may take
 _TOO_WIDE: Final = 0.01  # relative: fewer groups, composed to the end, may then say more
 
 
@@ -100,6 +102,7 @@ class Question:
     delta: float | None  # in (0, 1); None asks for it
     epsilon: float | None  # nats, >= 0; None asks for it
     rounded: Rounded | None = None  # where the balance that is asked about is its upper side
+    gathered: bool = False  # the balance is one of fewer events that dominates what is asked about
     floor: bool = True  # whether a lower bound is wanted, too, where it takes work of its own
 
     def answer(
@@ -116,7 +119,7 @@ class Question:
         names = {bound.theorem.id for bound in used}
         ids = sorted({theorem.id for bound in used for theorem in bound.theorems})
         assumptions = {assumption for bound in used for assumption in bound.assumptions}
-        rounding = () if self.rounded is None else (rounded_outward.id,)
+        rounding = (rounded_outward.id,) if self.rounded or self.gathered else ()
         reached = value if self.epsilon is None else self.epsilon
         return Bound(
             epsilon=reached,
@@ -238,7 +241,7 @@ def _direct(balance: Balance, question: Question) -> Bound:
         epsilon = question.epsilon or 0.0
         value = delta_bracket(above, epsilon=epsilon).upper if above else 0.0
         known = _DELTA_MIN < value < 1 and below
-        lower = epsilon_floor(below, delta=value) if known else None
+        lower = _floor(below, delta=value) if known else None
     else:
         read = epsilon_bracket
         if rounded is None:
@@ -276,7 +279,16 @@ def _epsilon(above: Units, below: Units, delta: float) -> tuple[float, float | N
     bracket = epsilon_bracket(above, delta=delta)
     if below == above:
         return bracket.upper, bracket.lower
-    return bracket.upper, epsilon_floor(below, delta=delta) if below else None
+    return bracket.upper, _floor(below, delta=delta) if below else None
+
+
+def _floor(below: Units, *, delta: float) -> float | None:
+    """What is attained; None where that takes too much work, which loses no upper bound."""
+    try:
+        with limited(FLOOR_POINTS):
+            return epsilon_floor(below, delta=delta)
+    except TooMuchWorkError:
+        return None
 
 
 def _rounded_epsilon(
@@ -303,7 +315,7 @@ def attained_epsilon(
     units = attained_units(balance, relation)
     if not units or delta < _DELTA_MIN:
         return None
-    return epsilon_floor(units, delta=delta)
+    return _floor(units, delta=delta)
 
 
 THEOREMS = (compose_rdp, compose_gdp)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any, Final, assert_never
 
 from accounting.bounds import (
@@ -49,6 +48,7 @@ from accounting.subsampling.truncated import (
     truncated_poisson_special_pair,
 )
 from accounting.theorem import Theorem
+from accounting.work import remembered
 
 CACHE_ENTRIES: Final = 256  # of dense pairs of about 0.2 MB
 
@@ -71,7 +71,7 @@ def bound_of(theorem: Theorem[..., Any], *pairs: Pair) -> EventBound[Pairs]:
     return EventBound(theorem=theorem, assumptions=theorem.assumptions, loss=loss)
 
 
-@lru_cache(maxsize=CACHE_ENTRIES)
+@remembered(maxsize=CACHE_ENTRIES)
 def batch_bounds(
     sigma: float, sampling: Batches, relation: NeighboringRelation
 ) -> tuple[EventBound[Pairs], ...]:

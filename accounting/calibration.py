@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
-from accounting.accountants import BEST, Spend, best_bound, guarantee
+from accounting.accountants import BEST, best_bound, guarantee
 from accounting.balances import Balance
 from accounting.estimates import estimated_mu, on_lattice
 from accounting.events import (
@@ -76,7 +76,6 @@ def calibrate(
     relation: NeighboringRelation,
     accept: frozenset[Status] = DEFAULT_ACCEPT,
     accountant: str = BEST,
-    spend: Spend = lambda: None,
 ) -> Calibrated:
     """The value that spends most within a target: least noise, most steps or highest rate.
 
@@ -92,7 +91,6 @@ def calibrate(
         relation: the neighbouring relation.
         accept: statuses that may be the headline.
         accountant: as for guarantee.
-        spend: called before each evaluation.
 
     Returns:
         The value, evaluated to keep to the target. Within TOLERANCE of it (COARSE_TOLERANCE where
@@ -106,7 +104,7 @@ def calibrate(
     def excess(value: float) -> float:
         bound = best_bound(
             balance_at(value), relation=relation, delta=delta, accept=accept, accountant=accountant,
-            spend=spend, floor=False,
+            floor=False,
         )  # fmt: skip
         reached = math.inf if bound is None else bound.epsilon
         return _log_ratio(reached, epsilon)
@@ -118,7 +116,6 @@ def calibrate(
     value = frontier(excess, parameter=parameter, guess=guess, tolerance=tolerance)
     found = guarantee(
         balance_at(value), relation=relation, delta=delta, accept=accept, accountant=accountant,
-        spend=spend,
     )  # fmt: skip
     whole = RANGES[parameter].whole
     return Calibrated(parameter=parameter, value=int(value) if whole else value, guarantee=found)

@@ -6,22 +6,35 @@ from above, and the other way round from below.
 """
 
 import math
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from accounting.balances import Balance
-from accounting.events import Event, Gaussian, NeighboringRelation, Poisson
+from accounting.events import (
+    ApproximateDp,
+    Event,
+    Gaussian,
+    Laplace,
+    NeighboringRelation,
+    Poisson,
+    Sampling,
+    Zcdp,
+)
 from accounting.guarantees import Status
 from accounting.numerics import Array
 from accounting.theorem import theorem
 
-DISTINCT_MAX: Final = 400  # events that are composed one by one
-GROUPS: Final = 1000  # what more are rounded to, about: a width near 1e-3 where noise decays
-ROUGH_GROUPS: Final = 160  # where that many cannot be composed, or need only be shown to be less
+DISTINCT_MAX: Final = 200  # events that are composed one by one
+GROUPS: Final = 320  # what more are rounded to, about
+ROUGH_GROUPS: Final = 64  # where that many cannot be composed, or need only be shown to be less
 ROUNDED_WIDTH: Final = 1e-4  # relative, aimed at for each side: little beside what rounding adds
+CLOUD_GROUPS: Final = 48  # of sampled steps, where an answer would take too much work
+NOISE_GROUPS: Final = 4  # of the steps of one other sampling and mechanism, then
 _PATH_MAX: Final = 30.0  # beyond, parameters that are neighbours in noise are a cloud, not a curve
 
 Groups = npt.NDArray[np.int64]
@@ -62,22 +75,9 @@ def rounded_outward(balance: Balance) -> Rounded:
     Returns:
         Upper and lower balances of as many steps, and both once more but rougher.
     """
-    sampled: list[Event] = []
-    others: dict[Event, int] = {}
-    counts: list[int] = []
-    for event, count in balance.steps.items():
-        if type(event.mechanism) is Gaussian and type(event.sampling) is Poisson:
-            sampled.append(event)
-            counts.append(count)
-        else:
-            others[event] = count
-    if not sampled:
+    points, others = _sampled(balance)
+    if points is None:
         return Rounded(balance, balance, balance, balance)
-    points = _Points(
-        noise=np.array([event.mechanism.noise_multiplier for event in sampled]),  # type: ignore[union-attr]
-        rate=np.array([event.sampling.sampling_probability for event in sampled]),  # type: ignore[union-attr]
-        counts=np.array(counts, dtype=object),  # exact: counts may exceed what a double holds
-    )
     fine, rough = _corners(points, GROUPS), _corners(points, ROUGH_GROUPS)
 
     def with_others(groups: dict[Event, int]) -> Balance:
@@ -89,11 +89,88 @@ def rounded_outward(balance: Balance) -> Rounded:
     return Rounded(*(with_others(groups) for groups in (*fine, *rough)))
 
 
+def dominating(balance: Balance) -> Balance:
+    """A balance of far fewer distinct events that bounds one of many from above, but less closely.
+
+    As `rounded_outward`, and steps of any one sampling are gathered, too. Whoever is in a batch,
+    more Gaussian noise is post-processing; so is more Laplace noise, whose law is that of less and
+    an independent rest; and what a declared guarantee promises holds with larger numbers. Within a
+    pass as well, which costs what its least noise does.
+    """
+    points, others = _sampled(balance)
+    steps: Counter[Event] = Counter()
+    if points is not None:
+        steps.update(_corners(points, CLOUD_GROUPS)[0])
+    instead = _strongest(set(others) | set(balance.passes))
+    for event, count in others.items():
+        steps[instead.get(event, event)] += count
+    passes: Counter[Event] = Counter()
+    for event, count in balance.passes.items():
+        passes[instead.get(event, event)] += count
+    return Balance(steps=dict(steps), passes=dict(passes))
+
+
+def _strongest(events: Iterable[Event]) -> dict[Event, Event]:
+    """For each event one of its sampling and mechanism that tells no less; few in all."""
+    same: dict[tuple[Sampling, type], list[Event]] = {}
+    for event in events:
+        if _weakness(event) is not None:
+            same.setdefault((event.sampling, type(event.mechanism)), []).append(event)
+    found = {}
+    for each in same.values():
+        each.sort(key=lambda event: (_weakness(event) or 0.0, repr(event)))
+        size = -(-len(each) // NOISE_GROUPS)
+        for start in range(0, len(each), size):
+            group = each[start : start + size]
+            found.update(dict.fromkeys(group, _above(group)))
+    return found
+
+
+def _weakness(event: Event) -> float | None:
+    """What falls as a mechanism tells more; none where mechanisms of a kind are not in an order."""
+    match event.mechanism:
+        case Gaussian(noise_multiplier=noise) | Laplace(noise_multiplier=noise):
+            return noise
+        case Zcdp(rho=rho):
+            return -rho
+        case ApproximateDp(epsilon=epsilon):
+            return -epsilon
+        case _:
+            return None
+
+
+def _above(group: list[Event]) -> Event:
+    """An event that tells no less than any of a group, whose first tells most."""
+    first = group[0]
+    if not isinstance(first.mechanism, ApproximateDp):
+        return first
+    boxes = [one.mechanism for one in group if isinstance(one.mechanism, ApproximateDp)]
+    return replace(first, mechanism=replace(boxes[0], delta=max(box.delta for box in boxes)))
+
+
 @dataclass(frozen=True, slots=True)
 class _Points:
     noise: Array
     rate: Array
     counts: npt.NDArray[np.object_]
+
+
+def _sampled(balance: Balance) -> tuple[_Points | None, dict[Event, int]]:
+    """The Gaussian steps under Poisson sampling, if there are any; and all others."""
+    points: list[tuple[float, float, int]] = []
+    others: dict[Event, int] = {}
+    for event, count in balance.steps.items():
+        mechanism, sampling = event.mechanism, event.sampling
+        if isinstance(mechanism, Gaussian) and isinstance(sampling, Poisson):
+            rate = sampling.sampling_probability
+            points.append((mechanism.noise_multiplier, rate, count))
+        else:
+            others[event] = count
+    if not points:
+        return None, others
+    noises, rates, counts = zip(*points, strict=True)
+    exact = np.array(counts, dtype=object)  # counts may exceed what a double holds
+    return _Points(np.array(noises), np.array(rates), exact), others
 
 
 def _corners(points: _Points, groups: int) -> tuple[dict[Event, int], dict[Event, int]]:

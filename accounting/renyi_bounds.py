@@ -1,7 +1,6 @@
 """Which Renyi curves bound an event: every one that is stated, or the reason why there is none."""
 
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any, Final, assert_never
 
 from accounting.bounds import (
@@ -65,19 +64,22 @@ from accounting.subsampling.curves import (
 )
 from accounting.subsampling.replacement import TooManyCopiesError
 from accounting.theorem import Theorem
+from accounting.work import remembered, spend
 
+_CURVE: Final = 5000  # points that even the plainest curve is taken for
 CACHE_ENTRIES: Final = 32768  # of about 2 kB each: distinct events, never steps
 
 StepMechanism = Laplace | RandomizedResponse | ApproximateDp | Zcdp  # counted by step
 
 
 def _renyi(theorem: Theorem[..., Array], *extra: Assumption, **given: Any) -> EventBound[Array]:
+    spend(_CURVE)
     curve = theorem(orders=ORDERS, **given)
     curve.flags.writeable = False
     return EventBound(theorem=theorem, assumptions=theorem.assumptions + extra, loss=curve)
 
 
-@lru_cache(maxsize=CACHE_ENTRIES)
+@remembered(maxsize=CACHE_ENTRIES)
 def renyi_bounds(event: Event, relation: NeighboringRelation) -> tuple[EventBound[Array], ...]:
     """Every Renyi curve that is proved for one unit of the event under the relation.
 

@@ -17,7 +17,7 @@ from accounting.guarantees import Status
 from service.budgets import accept_of, dataset_filter
 from service.catalog import find_dataset
 from service.documents import plan_of, spans_of
-from service.effort import Effort
+from service.effort import bounded
 from service.schemas import Budget, NewRun
 from service.tables import runs
 
@@ -55,7 +55,7 @@ def certified(connection: Connection, new: NewRun) -> Certificate | None:
     Raises:
         NotFoundError: there is no such dataset.
         InvalidRequestError: the plan does not fit the dataset.
-        TooExpensiveError: it would take too long.
+        TooExpensiveError: it would take too much work.
     """
     if new.plan is None or new.budget is None:
         return None
@@ -65,7 +65,7 @@ def certified(connection: Connection, new: NewRun) -> Certificate | None:
         return None
     relation, accept = NeighboringRelation(dataset.neighboring_relation), accept_of(dataset)
     held_by = dataset_filter(dataset)
-    with Effort().limited():
+    with bounded("The plan that is to hold the budget"):
         for span in spans:  # remembered, so that no lock waits for it
             held_by.cost(span.event, relation=relation, accept=accept)
         return _certified(spans, new.budget, relation=relation, accept=accept)

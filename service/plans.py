@@ -1,7 +1,6 @@
 """Plans: events that have not happened, with every value given or with one left open."""
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
@@ -18,8 +17,8 @@ from accounting.guarantees import Status
 from service.admission import unbounded
 from service.answers import EVERY_STEP, PlanAnswer, plan_answer
 from service.documents import spans_of
-from service.effort import SECONDS_MAX, Effort
-from service.errors import InvalidRequestError, TooExpensiveError, UnsupportedEventError
+from service.effort import bounded
+from service.errors import InvalidRequestError, UnsupportedEventError
 from service.hiding import Hidden, planned_run, told
 from service.mechanisms import (
     ApproximateDpMechanism,
@@ -176,33 +175,6 @@ Asked = Annotated[
 ]
 
 
-class Meter:
-    """Stops work on a thread before it has taken longer than a plan may take.
-
-    What an evaluation will take is not known; looking ahead, it is assumed to take as long as the
-    longest so far. An evaluation that has begun is interrupted by an Effort alone.
-    """
-
-    def __init__(self, seconds_max: float = SECONDS_MAX, *, ahead: bool) -> None:
-        """A meter that starts now; looking ahead if many like evaluations will follow."""
-        self.ahead = ahead
-        self.seconds_max = seconds_max
-        self.start = self.last = time.thread_time()
-        self.longest = 0.0
-
-    def spend(self) -> None:
-        """Allow one more evaluation.
-
-        Raises:
-            TooExpensiveError: it would take too long.
-        """
-        now = time.thread_time()
-        self.longest = max(self.longest, now - self.last)
-        self.last = now
-        if now - self.start + self.ahead * self.longest > self.seconds_max:
-            raise TooExpensiveError("The plan would take more than 2 s of processor time.")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Terms:
     """What any plan is accounted under."""
@@ -211,16 +183,14 @@ class _Terms:
     accept: frozenset[Status]
     delta: float
     accountant: str
-    spend: Callable[[], None]
 
     @classmethod
-    def of(cls, asked: _Plan, *, ahead: bool) -> "_Terms":
+    def of(cls, asked: _Plan) -> "_Terms":
         return cls(
             relation=relation_of(asked.neighboring_relation),
             accept=accepted_statuses(asked.accept),
             delta=asked.delta,
             accountant=asked.accountant,
-            spend=Meter(ahead=ahead).spend,
         )
 
 
@@ -230,14 +200,14 @@ def account(asked: Plan) -> PlanAnswer:
     Raises:
         InvalidRequestError: the events do not follow one another, or do not fit the dataset.
         UnsupportedEventError: one has no accepted bound.
-        TooExpensiveError: it would take too long.
+        TooExpensiveError: it would take too much work.
     """
-    with Effort().limited():
+    with bounded("The plan"):
         return _account(asked)
 
 
 def _account(asked: Plan) -> PlanAnswer:
-    terms = _Terms.of(asked, ahead=False)
+    terms = _Terms.of(asked)
     spans = spans_of(asked.events, dataset_size=asked.dataset_size, first_step=0)
     _require_bounds(spans, terms)
     balance = balance_of([spans])
@@ -247,10 +217,8 @@ def _account(asked: Plan) -> PlanAnswer:
         delta=terms.delta,
         accept=terms.accept,
         accountant=terms.accountant,
-        spend=terms.spend,
     )
     if asked.release != EVERY_STEP:
-        terms.spend()
         hidden = planned_run(
             asked.assumptions, asked.release, spans=spans, relation=terms.relation,
             dataset_size=asked.dataset_size,
@@ -271,14 +239,14 @@ def solve(asked: Target) -> PlanAnswer:
         InvalidRequestError: nothing or too much is open, the target cannot be reached, or an event
             does not fit.
         UnsupportedEventError: an event has no accepted bound.
-        TooExpensiveError: it would take too long.
+        TooExpensiveError: it would take too much work.
     """
-    with Effort().limited():
+    with bounded("The plan"):
         return _solve(asked)
 
 
 def _solve(asked: Target) -> PlanAnswer:
-    terms = _Terms.of(asked, ahead=True)
+    terms = _Terms.of(asked)
     parameter = Parameter(asked.solve_for)
     places = _places(asked.events, parameter)
     closed = [event.closed(_PLACEHOLDERS) for event in asked.events]
@@ -298,7 +266,6 @@ def _solve(asked: Target) -> PlanAnswer:
             relation=terms.relation,
             accept=terms.accept,
             accountant=terms.accountant,
-            spend=terms.spend,
         )
     except UnreachableError as reason:
         raise InvalidRequestError("body.epsilon", f"cannot be kept to. {reason}") from None

@@ -17,7 +17,7 @@ from accounting.renyi.conversion import rdp_epsilon
 from accounting.renyi.orders import ORDERS
 from accounting.renyi_bounds import renyi_bounds
 from service.documents import event_of
-from service.effort import Effort
+from service.effort import bounded
 from service.errors import TooExpensiveError
 from service.lineage import seen_as
 from service.tables import datasets, distinct_events, lineage
@@ -80,7 +80,7 @@ class Prices:
         """Read the events.
 
         Raises:
-            TooExpensiveError: there are too many, or they take too long.
+            TooExpensiveError: there are too many, or they take too much work.
         """
         rows = connection.execute(_EVENTS, {"homes": list(homes)}).all()
         if len(rows) > EVENTS_MAX:
@@ -92,7 +92,7 @@ class Prices:
         self.everything = self.units((row.id, row.steps, row.passes) for row in rows)
         self.reserved_steps = sum(row.reserved_steps for row in rows)
         self.orders = _orders(len(rows))
-        with Effort().limited():
+        with bounded("The explanation"):
             self.column = _column(tally)
             totals = [tally.cost(event) for event in self.events]
             self.curves, self.failures = self._curves()

@@ -20,14 +20,15 @@ from accounting.events import (
     TruncatedPoisson,
     WithReplacement,
 )
+from accounting.work import attempted
 from service.admission import Held, Placed, ahead, require_budget
 from service.answers import Answer
 from service.book_rows import tally_of
 from service.budgets import dataset_scope
 from service.catalog import find_dataset
 from service.documents import spans_of
-from service.effort import Effort
-from service.errors import BudgetExhaustedError, TooExpensiveError
+from service.effort import bounded
+from service.errors import BudgetExhaustedError
 from service.lineage import restated
 from service.schemas import EVENTS_MAX, PlannedEvent
 from service.tables import datasets, lineage
@@ -35,13 +36,14 @@ from service.tallies import Move
 from service.wire import PROBABILITY_MIN, Wire
 
 TOLERANCE: Final = 1e-6  # relative, of a value from one that does not fit
+SEARCH_POINTS: Final = 8_000_000  # that looking for one remedy may take
 FACTOR_MAX: Final = 1e6  # by which noise is ever raised, or a rate lowered
 REASON_FITS: Final = "It fits as it is."
 REASON_NO_STEP: Final = "Not even its first step fits."
 REASON_NO_NOISE: Final = "None of its steps has a noise multiplier."
 REASON_NO_RATE: Final = "None of its steps has a sampling probability or a batch drawn afresh."
 REASON_FAR: Final = "No change of this kind makes it fit."
-REASON_LONG: Final = "It would take too long to find."
+REASON_LONG: Final = "It would take too much work to find."
 
 _ANCESTORS: Final = (
     select(datasets, lineage.c.exactly_one)
@@ -97,16 +99,15 @@ def remedies(connection: Connection, name: str, wanted: Wanted) -> Remedies:
     Raises:
         NotFoundError: there is no such dataset.
         InvalidRequestError: the events do not follow one another, or do not fit the dataset.
-        TooExpensiveError: to tell whether they fit would take too long.
+        TooExpensiveError: to tell whether they fit would take too much work.
     """
     dataset = find_dataset(connection, name)
     spans = spans_of(wanted.events, dataset_size=dataset.dataset_size, first_step=0)
     scopes = _scopes(connection, dataset)
     failing: list[dict[str, Any]] = []
     steps = 0
-    effort = Effort()
     try:
-        with effort.limited():
+        with bounded("Whether the steps fit"):
             require_budget(scopes, _placed(spans), partial(_moved, spans))
     except BudgetExhaustedError as refusal:
         failing = refusal.failing_scopes
@@ -118,8 +119,8 @@ def remedies(connection: Connection, name: str, wanted: Wanted) -> Remedies:
         fits=not failing,
         failing_scopes=failing,
         fewer_steps=Steps(value=steps or None, reason=known or (None if steps else REASON_NO_STEP)),
-        more_noise=_noise(scopes, spans, effort, known),
-        lower_rate=_rate(scopes, spans, effort, known),
+        more_noise=_noise(scopes, spans, known),
+        lower_rate=_rate(scopes, spans, known),
     )
 
 
@@ -157,9 +158,7 @@ def _moved(spans: Sequence[Span], limit: int | None) -> Move:
     return Move(recorded=ahead(None, taken))
 
 
-def _noise(
-    scopes: Sequence[Held], spans: Sequence[Span], effort: Effort, known: str | None
-) -> Noise:
+def _noise(scopes: Sequence[Held], spans: Sequence[Span], known: str | None) -> Noise:
     if known is None and not any(isinstance(s.event.mechanism, Gaussian | Laplace) for s in spans):
         known = REASON_NO_NOISE
     if known is not None:
@@ -169,18 +168,18 @@ def _noise(
     def louder(factor: float) -> list[Span]:
         return calibration.louder(spans, value=least * factor)
 
-    factor, reason = _least_factor(scopes, louder, effort)
+    factor, reason = _least_factor(scopes, louder)
     value = None if factor is None else calibration.least_noise(louder(factor))
     return Noise(noise_multiplier=value, reason=reason)
 
 
-def _rate(scopes: Sequence[Held], spans: Sequence[Span], effort: Effort, known: str | None) -> Rate:
+def _rate(scopes: Sequence[Held], spans: Sequence[Span], known: str | None) -> Rate:
     none = Rate(sampling_probability=None, batch_size=None, reason=known)
     if known is None and all(_rarer(span, 2.0) == span for span in spans):
         known = REASON_NO_RATE
     if known is not None:
         return none.model_copy(update={"reason": known})
-    factor, reason = _least_factor(scopes, lambda f: [_rarer(span, f) for span in spans], effort)
+    factor, reason = _least_factor(scopes, lambda f: [_rarer(span, f) for span in spans])
     if factor is None:
         return none.model_copy(update={"reason": reason})
     samplings = [_rarer(span, factor).event.sampling for span in spans]
@@ -205,7 +204,7 @@ def _rarer(span: Span, factor: float) -> Span:
 
 
 def _least_factor(
-    scopes: Sequence[Held], spans_at: Callable[[float], list[Span]], effort: Effort
+    scopes: Sequence[Held], spans_at: Callable[[float], list[Span]]
 ) -> tuple[float | None, str | None]:
     """(the least factor that was seen to fit, why there is none)."""
 
@@ -214,12 +213,10 @@ def _least_factor(
         return all(held.scope.admits(held.sums(move)) for held in scopes)
 
     try:
-        with effort.limited(part=0.5):
-            return _bisected(fits), None
+        factor = attempted(SEARCH_POINTS, lambda: _bisected(fits))
     except calibration.UnreachableError:
         return None, REASON_FAR
-    except TooExpensiveError:
-        return None, REASON_LONG
+    return factor, REASON_LONG if factor is None else None
 
 
 def _bisected(fits: Callable[[float], bool]) -> float:

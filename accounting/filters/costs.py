@@ -24,6 +24,7 @@ from accounting.numerics import UNIT_ROUNDOFF, Array, rounded_up
 from accounting.renyi.orders import ORDERS
 from accounting.renyi.poisson import poisson_gaussian_rdp
 from accounting.renyi_bounds import renyi_bounds
+from accounting.work import spend
 
 ORDER_MAX: Final = 64  # up to here the moment of an integer order is summed term by term
 # Rates and noises of that sum. The term of two copies, 1e-27 or more, is then far above whatever
@@ -46,6 +47,7 @@ def losses_at(
     """
     plain = _sampled_gaussian(event, relation, accept)
     if plain is not None:
+        spend(200 * len(orders))
         return [gaussian_step_rdp(order, *plain) for order in orders], 0.0
     bounds = accepted(renyi_bounds(event, relation), accept=accept)
     least = [min((_at(bound.loss, order), bound.delta) for bound in bounds) for order in orders]

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -37,6 +36,7 @@ from accounting.pld.pairs import (
 from accounting.pld.placement import NoDecayError, Units, log_total_moments
 from accounting.pld.tails import profile
 from accounting.theorem import theorem
+from accounting.work import remembered
 
 WIDTH: Final = 1e-8  # relative, aimed at where the contour serves
 LATTICE_WIDTH: Final = 5e-4  # and where the lattice does
@@ -133,7 +133,7 @@ def epsilon_bracket(
     return _epsilon_bracket(tuple(units), delta, width, tuple(rough) if rough else None)
 
 
-@lru_cache(maxsize=ANSWERS)
+@remembered(maxsize=ANSWERS)
 def _epsilon_bracket(
     units: tuple[tuple[Pair, int], ...],
     delta: float,
@@ -171,7 +171,7 @@ def epsilon_floor(units: Units, *, delta: float, width: float = WIDTH) -> float:
     return _epsilon_floor(tuple(units), delta, width)
 
 
-@lru_cache(maxsize=ANSWERS)
+@remembered(maxsize=ANSWERS)
 def _epsilon_floor(units: tuple[tuple[Pair, int], ...], delta: float, width: float) -> float:
     mu = _gaussian_mu(units)
     if mu is not None:

@@ -1,9 +1,12 @@
 """A cache bounded by the memory it holds, safe to share between threads."""
 
+import math
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Generic, Protocol, TypeVar
+
+from accounting.work import limited, spend
 
 
 class Sized(Protocol):
@@ -26,26 +29,31 @@ class ByteCache(Generic[V]):
         self._limit = limit
         self._held = 0
         self._lock = threading.Lock()
-        self._values: OrderedDict[Hashable, tuple[V, int]] = OrderedDict()
+        self._values: OrderedDict[Hashable, tuple[V, int, int]] = OrderedDict()
 
-    def get(self, key: Hashable) -> V | None:
-        """The value of a key, which becomes the most recently used; None if it is not held."""
+    def found(self, key: Hashable, make: Callable[[], V]) -> V:
+        """The value of a key, made if it is not held; the work of making it is spent either way."""
         with self._lock:
-            found = self._values.get(key)
-            if found is None:
-                return None
-            self._values.move_to_end(key)
-            return found[0]
+            held = self._values.get(key)
+            if held is not None:
+                self._values.move_to_end(key)
+        if held is not None:
+            spend(held[2])
+            return held[0]
+        with limited(math.inf) as meter:
+            value = make()
+        self._put(key, value, meter.spent)
+        return value
 
-    def put(self, key: Hashable, value: V) -> None:
+    def _put(self, key: Hashable, value: V, points: int) -> None:
         """Hold a value, dropping those used longest ago."""
-        size = value.nbytes  # before the lock: what may be interrupted is not done inside
+        size = value.nbytes
         with self._lock:
-            _, before = self._values.pop(key, (None, 0))
+            _, before, _ = self._values.pop(key, (None, 0, 0))
             self._held += size - before
-            self._values[key] = value, size
+            self._values[key] = value, size, points
             while self._held > self._limit:
-                _, (_, dropped) = self._values.popitem(last=False)
+                _, (_, dropped, _) = self._values.popitem(last=False)
                 self._held -= dropped
 
     def clear(self) -> None:

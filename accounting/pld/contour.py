@@ -38,6 +38,7 @@ from accounting.pld.placement import (
     log_total_moments,
     place,
 )
+from accounting.work import spend
 
 NODES_MAX: Final = 20_000  # beyond, the lattice is faster
 _FEW_NODES: Final = 1024  # beyond, a closer look at the decay pays
@@ -111,6 +112,7 @@ def _truncations(
 ) -> tuple[Array, Array]:
     """(thetas, log of what is left out when the nodes end before each)."""
     offset, thetas = theta_grid(spacing, most * spacing)
+    spend(len(units) * (1000 + len(thetas) // 5))
     log_moduli = np.zeros_like(thetas)
     for pair, count in units:
         log_moduli += count * log_modulus(
@@ -132,6 +134,7 @@ def _assemble(
     log_values, slack = np.zeros(nodes, dtype=np.complex128), np.zeros(nodes)
     sizes = np.zeros(nodes)
     log_moments_, log_errors = [], 0.0
+    spend(len(units) * nodes // 4)
     for pair, count in units:
         line = line_of(pair, direction, order=order, spacing=spacing, nodes=nodes)
         log_values += count * line.log_values

@@ -7,7 +7,6 @@ counts are few the composition is itself a pair of finitely many outcomes, and i
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -16,6 +15,7 @@ from scipy import special
 from accounting.events import Direction
 from accounting.numerics import LIBRARY_ULPS, UNIT_ROUNDOFF, Array
 from accounting.pld.pairs import DiscretePair, Pair
+from accounting.work import remembered, spend
 
 OUTCOMES_MAX: Final = 100_000  # of the composition, counted together
 # A probability of a pair comes from its parameters, each is off by a few roundoffs.
@@ -74,7 +74,7 @@ def _positive_part(above: Array, below: Array) -> float:
     return math.fsum(parts)
 
 
-@lru_cache(maxsize=16)
+@remembered(maxsize=16)
 def _outcomes(units: tuple[tuple[DiscretePair, int], ...]) -> Outcomes:
     first, second, error = np.zeros(1), np.zeros(1), np.zeros(1)
     for pair, count in units:
@@ -90,6 +90,7 @@ def _outcomes(units: tuple[tuple[DiscretePair, int], ...]) -> Outcomes:
 def _of_one(pair: DiscretePair, count: int) -> Outcomes:
     """All counts of one pair's outcomes: multinomial probabilities."""
     counts = _compositions(count, len(pair.first))
+    spend(10 * counts.size)
     ways = float(special.gammaln(count + 1)) - np.sum(special.gammaln(counts + 1), axis=1)
     size = float(special.gammaln(count + 1)) + np.sum(special.gammaln(counts + 1), axis=1)
     logs = []

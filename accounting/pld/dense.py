@@ -18,6 +18,7 @@ from accounting.pld.hull import take_hull
 from accounting.pld.laws import suffix_sums, sum_error
 from accounting.pld.pairs import DensePair
 from accounting.pld.profiles import LIBRARY, NORMAL, NORMAL_SQUARED
+from accounting.work import spend
 
 _U: Final = UNIT_ROUNDOFF
 FINE: Final = 0.01  # first step of a grid, in units of its scale
@@ -146,6 +147,7 @@ def _cell_masses(
     """Masses of the cells between the edges and beyond them, and their absolute errors."""
     mass, error = np.zeros(len(edges) + 1), np.zeros(len(edges) + 1)
     for weight, mean in mixture:
+        spend(3 * len(edges))
         z = (edges - mean) / sigma
         off = _U * (NORMAL + NORMAL_SQUARED * z * z) + 8 * _U * (np.abs(edges) + abs(mean)) / sigma
         # Differences of whichever tail is the smaller; a tail's argument is off by roundoffs.

@@ -14,6 +14,7 @@ import numpy as np
 
 from accounting.numerics import UNIT_ROUNDOFF, Array
 from accounting.pld.convolution import Composition, Frame, Law, excess_slack, infinite_mass
+from accounting.work import spend
 
 _U: Final = UNIT_ROUNDOFF
 # Masses below this are moved out of the law: products of two of the others do not underflow, and
@@ -42,6 +43,7 @@ def convolved(a: Array, b: Array, *, size: int) -> Array:
 
     Matrix products of Toeplitz blocks: entries are sums of at most len(a) positive products.
     """
+    spend(size + min(len(a), size) * min(len(b), size) // 2000)
     blocks = -(-size // _BLOCK)
     rows = np.zeros(blocks * _BLOCK)
     rows[: min(len(a), size)] = a[:size]

@@ -81,11 +81,7 @@ def grid_of(pair: SampledGaussianPair, direction: Direction, order: float, reach
     """The pair's tilted law on a grid that serves at least up to theta = reach. Cached by value."""
     step = math.ceil(2 * math.log2(max(reach, 1.0)))  # few sizes, so that lines can share a grid
     key = (pair, direction, order, step)
-    found = _GRIDS.get(key)
-    if found is None:
-        found = _grid(pair, direction, order, 2.0 ** (0.5 * step))
-        _GRIDS.put(key, found)
-    return found
+    return _GRIDS.found(key, lambda: _grid(pair, direction, order, 2.0 ** (0.5 * step)))
 
 
 def _grid(pair: SampledGaussianPair, direction: Direction, order: float, reach: float) -> Grid:
@@ -135,11 +131,7 @@ def scan_of(
         fine: whether to look closer, at a cost.
     """
     key = (pair, direction, order, fine)
-    found = _SCANS.get(key)
-    if found is None:
-        found = _scan(pair, direction, order, FINE if fine else 1)
-        _SCANS.put(key, found)
-    return found
+    return _SCANS.found(key, lambda: _scan(pair, direction, order, FINE if fine else 1))
 
 
 def _scan(pair: SampledGaussianPair, direction: Direction, order: float, closer: int) -> Scan:

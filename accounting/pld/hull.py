@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from accounting.numerics import Array
+from accounting.work import spend
 
 Indices = npt.NDArray[np.intp]
 _ROUNDS: Final = 12  # in which many points leave at once; then one after the other
@@ -23,6 +24,7 @@ def take_hull(mass: Array, *, losses: Array) -> None:
         mass: P-masses at the losses, shape (k,).
         losses: nats, rising, shape (k,).
     """
+    spend(len(mass))
     places = np.flatnonzero(mass != 0)
     for _ in range(_ROUNDS):
         below = mass[places] < 0
@@ -55,6 +57,7 @@ def _leave_together(mass: Array, losses: Array, places: Indices, leaving: Indice
 
 def _leave_in_turn(mass: Array, losses: Array, places: Indices) -> None:
     """The same, point by point, where one that leaves makes the next one negative."""
+    spend(8 * len(places))
     held, at = mass[places].tolist(), losses[places].tolist()
     before, after = list(range(-1, len(held) - 1)), list(range(1, len(held) + 1))
     waiting = [j for j, value in enumerate(held) if value < 0]

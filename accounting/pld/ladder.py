@@ -6,7 +6,6 @@ outside the window of the inversion (contour.py). docs/theory/contour.md derives
 """
 
 import math
-from functools import lru_cache
 from typing import Final, assert_never
 
 import numpy as np
@@ -31,6 +30,7 @@ from accounting.pld.quadrature import (
     strip_share,
     widest_range,
 )
+from accounting.work import remembered, spend
 
 # From ledgers with an epsilon of millions to ledgers with one of millionths; close together where
 # the orders of training runs lie, so that some order is within 6 % of the best.
@@ -69,7 +69,7 @@ LOG_BEST_SHARE: Final[Array] = log_best_share(LADDER) + 1e-13
 LOG_BEST_SHARE.flags.writeable = False
 
 
-@lru_cache(maxsize=CACHE_ENTRIES)
+@remembered(maxsize=CACHE_ENTRIES)
 def log_moments(pair: Pair, direction: Direction) -> Array:
     """Log M on LADDER. Upper, shape (116,), read-only; infinite where it is not evaluated.
 
@@ -122,6 +122,7 @@ def finite_losses(pair: Atomic, direction: Direction) -> tuple[Array, Array, flo
 
 def _discrete(pair: Atomic, direction: Direction) -> Array:
     losses, probabilities, _ = finite_losses(pair, direction)
+    spend(len(LADDER) * len(losses))
     if not len(losses):
         return np.full_like(LADDER, -1e4)  # nothing but infinite losses
     exponents = LADDER[:, None] * losses + np.log(probabilities)
@@ -173,6 +174,7 @@ def _sampled_gaussian(pair: SampledGaussianPair, direction: Direction) -> Array:
     if not right - left < GRID_POINTS_MAX * h:
         raise NoMomentsError("There is too little noise for the moments to be summed.")
     x = grid_points(left, right, h)
+    spend(reach * len(x) // 2)
     losses = losses_at(x, pair)
     exponents = powers[:, None] * losses.loss - 0.5 * (x / sigma) ** 2
     tops = np.max(exponents, axis=1)

@@ -7,7 +7,6 @@ step's. docs/theory/lattice.md has the proofs.
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -19,6 +18,7 @@ from accounting.pld.hull import take_hull
 from accounting.pld.pairs import Atomic, DiscretePair, LaplacePair, Pair, SymmetricPair
 from accounting.pld.profiles import WRITTEN, discrete_atoms
 from accounting.pld.tails import Tails, profiles, tails
+from accounting.work import remembered
 
 _U: Final = UNIT_ROUNDOFF
 EXPONENT_MAX: Final = 700.0  # below the overflow of exp
@@ -70,7 +70,7 @@ def mean_excess(losses: Array, at: Tails, profile: Array) -> Array:
         return np.where((slope > 0) & (profile > 0), profile / slope, np.inf)
 
 
-@lru_cache(maxsize=LAWS_KEPT)
+@remembered(maxsize=LAWS_KEPT)
 def laws(pair: Pair, *, direction: Direction, lattice: Lattice, small: float) -> tuple[Law, Law]:
     """The lower and the upper law of one step.
 

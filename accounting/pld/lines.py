@@ -27,6 +27,7 @@ from accounting.pld.pairs import (
     SampledGaussianPair,
     SymmetricPair,
 )
+from accounting.work import spend
 
 ComplexArray = npt.NDArray[np.complex128]
 
@@ -66,14 +67,15 @@ def line_of(pair: Pair, direction: Direction, *, order: float, spacing: float, n
         NoMomentsError: the pair is known by its tails alone.
     """
     key = (pair, direction, order, spacing, nodes)
-    found = _LINES.get(key)
-    if found is None:
+
+    def made() -> Line:
         theta = np.asarray(spacing * np.arange(nodes), dtype=np.float64)
         found = _line(pair, direction, order, theta)
         found.log_values.flags.writeable = False
         found.slack.flags.writeable = False
-        _LINES.put(key, found)
-    return found
+        return found
+
+    return _LINES.found(key, made)
 
 
 def log_modulus(
@@ -129,6 +131,7 @@ def _laplace_modulus(pair: LaplacePair, direction: Direction, order: float, thet
 
 
 def _line(pair: Pair, direction: Direction, order: float, theta: Array) -> Line:
+    spend(1000 + 2 * len(theta))
     match pair:
         case GaussianPair():
             return _gaussian(pair.noise_multiplier, order, theta)
@@ -216,6 +219,7 @@ def _sampled_gaussian(
     pair: SampledGaussianPair, direction: Direction, order: float, theta: Array
 ) -> Line:
     grid = grid_of(pair, direction, order, float(theta[-1]))
+    spend(len(grid.losses) * math.isqrt(len(theta)) // 2)
     beyond_one = _transform(grid.losses, grid.weights, theta)  # phi - 1
     error = rounding_of_phases(grid, theta) + 2.01 * grid.left_out
     log_values, slack = _logarithms(beyond_one, error)

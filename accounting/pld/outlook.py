@@ -7,7 +7,6 @@ narrow bracket.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -22,6 +21,7 @@ from accounting.pld.pairs import (
     SymmetricPair,
 )
 from accounting.pld.tails import LOSS_MAX, Tails, profiles, tails
+from accounting.work import remembered
 
 _GRID: Final = np.sinh(np.linspace(0.0, math.asinh(LOSS_MAX * 1e9), 400)) * 1e-9
 _FINE: Final = np.linspace(0.0, 1.0, 65)
@@ -31,7 +31,7 @@ _SKETCH: Final = 192  # losses in a sketch
 # Sketches of one step
 
 
-@lru_cache(maxsize=4 * LAWS_KEPT)
+@remembered(maxsize=4 * LAWS_KEPT)
 def reach(pair: Pair, *, direction: Direction, log10_above: int, log10_below: int) -> Array:
     """Losses, in order: where P has 10^log10_below below, its quartiles, 10^log10_above above."""
     grid = np.concatenate((-_GRID[:0:-1], _GRID))
@@ -71,7 +71,7 @@ class Marks:
     count: int  # steps
 
 
-@lru_cache(maxsize=4 * LAWS_KEPT)
+@remembered(maxsize=4 * LAWS_KEPT)
 def sketch(
     pair: Pair, *, direction: Direction, log10_above: int, log10_below: int
 ) -> tuple[Array, Array, float, float]:

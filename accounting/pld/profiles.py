@@ -32,6 +32,7 @@ from accounting.pld.pairs import (
     SampledGaussianPair,
     SymmetricPair,
 )
+from accounting.work import spend
 
 _U: Final = UNIT_ROUNDOFF
 LIBRARY: Final = 2 * LIBRARY_ULPS * _U  # relative error of one library call
@@ -156,6 +157,7 @@ def near_atoms(
 
 def base_profile(pair: Base, r: Array) -> tuple[Array, Array, Array]:
     """The profile h(r) without sampling, r >= 0, its absolute error and -h'(r) = e^r Q(L > r)."""
+    spend(2 * len(r))
     if isinstance(pair, LaplacePair):
         edge = 1 / pair.scale
         half = np.minimum(0.5 * (r - edge), 0.0)

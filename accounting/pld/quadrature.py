@@ -14,6 +14,7 @@ from scipy import special
 
 from accounting.numerics import UNIT_ROUNDOFF, Array
 from accounting.pld.pairs import SampledGaussianPair
+from accounting.work import spend
 
 # Half-widths of the strip that are tried, as phases; the ratio has its first zero at pi.
 _PHASES: Final[Array] = np.array([0.02, 0.05, 0.1, 0.2, 0.4, 0.7, 1.0, 1.4, 1.8, 2.2, 2.5])
@@ -34,6 +35,7 @@ class Losses:
 
 def losses_at(x: Array, pair: SampledGaussianPair) -> Losses:
     """Log S at equally spaced points."""
+    spend(3 * len(x))
     q, variance = pair.sampling_probability, pair.noise_multiplier**2
     u = (2 * x - 1) / (2 * variance)
     near = np.minimum(u, _FAR)

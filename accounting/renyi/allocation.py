@@ -21,6 +21,7 @@ from accounting.renyi.moments import log_sum
 from accounting.renyi.orders import checked_orders
 from accounting.renyi.poisson import curve_of, gaussian_rdp
 from accounting.theorem import theorem
+from accounting.work import spend
 
 _U: Final = UNIT_ROUNDOFF
 # Outside, grids would be too fine, or gains too small: a pass costs at most one Gaussian release.
@@ -124,6 +125,7 @@ def _log_transforms(y: Array, step: _Step) -> tuple[Array, Array]:
     Returns:
         Upper, shape (k,) each; the first is infinite where y is above _DIRECT.
     """
+    spend(len(y) * len(step.weights))
     first, second = np.full_like(y, np.inf), np.empty_like(y)
     near = y <= _DIRECT
     u = np.multiply.outer(-y[near], step.excess)

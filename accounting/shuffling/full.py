@@ -19,6 +19,7 @@ from accounting.numerics import UNIT_ROUNDOFF, Array, rounded_down, rounded_up
 from accounting.pld.pairs import DensePair
 from accounting.pld.profiles import LIBRARY, NORMAL, NORMAL_SQUARED, TINY
 from accounting.theorem import theorem
+from accounting.work import spend
 
 _U: Final = UNIT_ROUNDOFF
 CELLS: Final = 4000  # of a partition of the line; the loss inside one varies little
@@ -79,6 +80,7 @@ def _tails(of: _Pass, edges: Array, mean: float) -> _Tails:
     A product of distribution functions is the exponential of a sum of negative logarithms, and
     one minus it an expm1: both keep their relative precision.
     """
+    spend(3 * len(edges))
     z = edges / of.sigma
     others = special.log_ndtr(z)
     joined = special.log_ndtr((edges - mean) / of.sigma) + (of.steps - 1) * others

@@ -8,13 +8,13 @@ docs/theory/allocation.md has the proofs.
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from accounting.numerics import UNIT_ROUNDOFF, Array
+from accounting.work import remembered, spend
 
 _U: Final = UNIT_ROUNDOFF
 TABLES_KEPT: Final = 32  # of each kind, 0.1 MB each
@@ -235,6 +235,7 @@ def _added(one: Table, other: Table, *, sigma: float, upper: bool) -> Table:
     for row in range(start, stop, _ROWS):
         end = min(row + _ROWS, stop)
         rows = one.part(row, end)
+        spend((end - row) * len(other.places))
         if one is not other:
             cells.add(rows, other)
             continue
@@ -247,6 +248,7 @@ def _added(one: Table, other: Table, *, sigma: float, upper: bool) -> Table:
     thin = _thinned(Table(other.places, masses), _THIN, sigma=sigma, upper=upper)
     for first, last in ((0, start), (stop, len(one.places))):
         for row in range(first, last, _ROWS):
+            spend(_ROWS * len(thin.places))
             cells.add(one.part(row, min(row + _ROWS, last)), thin)
     found = cells.table(upper=upper)
     infinite = one.infinite + (other.infinite + thin.infinite) * float(one.masses.sum())
@@ -261,7 +263,7 @@ def _centre(table: Table) -> tuple[int, int]:
     return int(start), int(stop)
 
 
-@lru_cache(maxsize=TABLES_KEPT)
+@remembered(maxsize=TABLES_KEPT)
 def mean_table(sigma: float, steps: int, *, upper: bool) -> Table:
     """A law above or below that of the mean of lognormal variables, by doubling and adding one.
 

@@ -14,6 +14,7 @@ from accounting.pld.pairs import DensePair, GaussianPair, SymmetricPair
 from accounting.pld.profiles import NORMAL, NORMAL_SQUARED
 from accounting.subsampling.special import TAIL, grid_for, upper_profile
 from accounting.theorem import theorem
+from accounting.work import spend
 
 COPIES_MAX: Final = 400  # of one record in one batch that are told apart
 _U: Final = UNIT_ROUNDOFF
@@ -229,6 +230,7 @@ def _crossings(noise_multiplier: float, chances: Array, log_ratios: Array) -> Ar
     low = np.full_like(log_ratios, -_FAR * noise_multiplier)
     high = np.full_like(log_ratios, shifts[-1] + _FAR * noise_multiplier)
     for _ in range(_HALVINGS):
+        spend(len(log_ratios) * len(shifts) // 5)
         middle = 0.5 * (low + high)
         exponents = logs + np.multiply.outer(middle / noise_multiplier**2, shifts)
         terms = np.exp(np.minimum(exponents - log_ratios[:, None], 1.0))

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any, Final
 
 import accounting
+from accounting.work import TooMuchWorkError, limited
 from service.acts import act_data
 from service.certificates import acts
-from service.certificates.contents import Certificate, Statement
+from service.certificates.contents import Certificate, Place, Statement
 from service.certificates.envelope import BYTES_MAX, InvalidCertificateError, opened
 from service.certificates.restatements import AGREEMENT, is_later
 from service.certificates.statements import (
+    ISSUE_POINTS,
     account_of,
     advisories_stated,
     standing_of,
@@ -21,12 +23,12 @@ from service.certificates.statements import (
     theorems_of,
 )
 from service.documents import canonical
-from service.effort import Effort
 from service.errors import LedgerError
 from service.merkle import leaf_hash, verify_inclusion
 from service.signing import key_id_of
 
-SECONDS_MAX: Final = 120.0  # of processor time: what was issued takes far less, a trap more
+VERIFY_POINTS: Final = 10 * ISSUE_POINTS  # no version states what takes so much work
+REASON_WORK: Final = "facts: to account them takes more work than any certificate that is issued"
 _NUMBERS: Final = (
     "epsilon", "epsilon_lower", "unamplified_epsilon", "corrected_epsilon", "so_far_epsilon",
 )  # fmt: skip
@@ -83,6 +85,9 @@ def verify_bytes(raw: bytes, *, public_key: str | None = None) -> Verified:
         f"leaf {certificate.log.position} of the log of {certificate.facts.dataset.name} tells of "
         "it, and the signed checkpoint has that log"
     )
+    _require_restated(certificate)
+    if count := len(certificate.restatements):
+        found.checks.append(f"the same log tells of the restatements, {count} of them")
     _require_consistent(certificate)
     found.checks.append("the facts are those that the log tells of, and fit together")
     _require_numbers(certificate, found)
@@ -97,19 +102,39 @@ def _require_logged(certificate: Certificate, public_key: str) -> None:
     named = (log.part.public_key, log.part.key_id, log.part.head.dataset)
     if named != (public_key, key_id_of(public_key), dataset):
         raise InvalidCertificateError("log.part: the checkpoint is of another key or dataset")
-    data = act_data(
-        dataset=dataset,
-        position=log.position,
-        after_sequence=log.after_sequence,
-        kind=acts.CERTIFICATE,
-        content=canonical(acts.content_of(certificate.model_dump(include=_TOLD))),
-        by=log.by,
-        acted_at=log.acted_at,
-    )
-    path, head = [bytes.fromhex(one) for one in log.path], log.part.head
-    root = bytes.fromhex(head.root)
-    if not verify_inclusion(leaf_hash(data), log.position, head.size, path, root):
+    content = acts.content_of(certificate.model_dump(include=_TOLD))
+    if not _tells(certificate, log, acts.CERTIFICATE, content):
         raise InvalidCertificateError("log.path: the log does not tell of this certificate")
+
+
+def _tells(certificate: Certificate, place: Place, kind: str, content: Any) -> bool:
+    """Whether the log whose head is signed has an act at a place."""
+    data = act_data(
+        dataset=certificate.facts.dataset.name,
+        position=place.position,
+        after_sequence=place.after_sequence,
+        kind=kind,
+        content=canonical(content),
+        by=place.by,
+        acted_at=place.acted_at,
+    )
+    path, head = [bytes.fromhex(one) for one in place.path], certificate.log.part.head
+    root = bytes.fromhex(head.root)
+    return verify_inclusion(leaf_hash(data), place.position, head.size, path, root)
+
+
+def _require_restated(certificate: Certificate) -> None:
+    """What is said to have been restated stands in the log, about this subject, each once."""
+    last = certificate.log.part.head.size
+    for at, one in enumerate(certificate.restatements):
+        content = one.model_dump(exclude={"log"})
+        if not _tells(certificate, one.log, acts.RESTATEMENT, content):
+            raise InvalidCertificateError(f"restatements.{at}: the log does not tell of it")
+        if one.about != certificate.facts.subject:
+            raise InvalidCertificateError(f"restatements.{at}: is of another subject")
+        if not one.log.position < last:
+            raise InvalidCertificateError(f"restatements.{at}: is not before the one above it")
+        last = one.log.position
 
 
 _TOLD: Final[Any] = {
@@ -146,8 +171,10 @@ def _require_numbers(certificate: Certificate, found: Verified) -> None:
     """Compute every number again."""
     deltas = list(dict.fromkeys(one.delta for one in certificate.statements))
     try:
-        with Effort(SECONDS_MAX).limited():
+        with limited(VERIFY_POINTS):
             again = statements_of(account_of(certificate.facts), deltas)
+    except TooMuchWorkError:
+        raise InvalidCertificateError(REASON_WORK) from None
     except (LedgerError, ValueError, ArithmeticError) as error:
         raise InvalidCertificateError(f"facts: they cannot be accounted: {error}") from None
     if [_place(one) for one in again] != [_place(one) for one in certificate.statements]:

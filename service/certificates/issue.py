@@ -5,7 +5,6 @@ is not told again.
 """
 
 import platform
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -22,15 +21,14 @@ from service.certificates.envelope import digest_of, sealed
 from service.certificates.statements import (
     account_of,
     advisories_stated,
+    affordable_statements,
     standing_of,
-    statements_of,
     theorems_of,
 )
 from service.certificates.subjects import facts_of_dataset, facts_of_run
 from service.checkpoints import Heads
 from service.database import snapshot, transaction
-from service.effort import SECONDS_MAX, Effort
-from service.errors import UnavailableError
+from service.errors import TooExpensiveError, UnavailableError
 from service.merkle import inclusion_path
 from service.signing import Signer, required
 from service.suspension import standing_of as ledger_standing
@@ -72,19 +70,18 @@ def issue(
 
     Raises:
         NotFoundError: there is no such subject, or the caller may not see all of it.
-        TooExpensiveError: it would take too long or too much memory.
+        TooExpensiveError: its facts, or the deltas asked for, are too many.
         UnavailableError: there is no key to sign with, or the log cannot be written.
         LedgerSuspendedError: the ledger contradicts what it signed.
         TooManyRequestsError: as `telling` has it.
     """
-    signer, began = required(signer), time.thread_time()
+    signer = required(signer)
     with snapshot(engine) as connection:
         _require_open(connection)
         facts, own = _READERS[asked.kind](connection, asked.name)
     for home in facts["homes"]:
         allowed(home["dataset"])
-    with Effort(SECONDS_MAX - (time.thread_time() - began)).limited():
-        certificate = _stated(facts, _deltas(asked, own)) | {"model_sha256": asked.model_sha256}
+    certificate = _stated(facts, asked, own) | {"model_sha256": asked.model_sha256}
     _tell(engine, facts, acts.content_of(certificate), by=by, telling=telling)
     with snapshot(engine) as connection:
         certificate |= _proved(connection, signer, certificate)
@@ -98,14 +95,18 @@ def _require_open(connection: Connection) -> None:
 
 
 def _deltas(asked: Asked, own: float | None) -> list[float]:
-    chosen = asked.deltas or (*DELTAS, *([] if own is None else [own]))
-    return sorted(set(chosen), reverse=True)
+    """The deltas to state, the one that matters most first."""
+    chosen = asked.deltas or (*([] if own is None else [own]), *DELTAS)
+    return list(dict.fromkeys(chosen))
 
 
-def _stated(facts: dict[str, Any], deltas: list[float]) -> dict[str, Any]:
+def _stated(facts: dict[str, Any], asked: Asked, own: float | None) -> dict[str, Any]:
     """All that follows from facts."""
     parsed = Facts.model_validate(facts)
-    statements = statements_of(account_of(parsed), deltas)
+    deltas = _deltas(asked, own)
+    statements = affordable_statements(account_of(parsed), deltas)
+    if asked.deltas and len({one.delta for one in statements}) < len(deltas):
+        raise TooExpensiveError("So many deltas would take too much work: ask for fewer at once.")
     return {
         "format": FORMAT,
         "facts": facts,
@@ -159,17 +160,21 @@ def _proved(connection: Connection, signer: Signer, certificate: dict[str, Any])
         raise UnavailableError("The log was put back just now; send the same request again.")
     part = Heads.of(connection).part(signer, row.name)
     tree = Tree(connection, row.id, part.head.size)
-    path = inclusion_path(told.position, part.head.size, tree.subtree)
-    log = {
+    restated = acts.restatements_of(connection, row.id, facts["subject"])
+    return {
+        "issued_at": told.acted_at,
+        "log": _place(told, tree) | {"part": part.model_dump()},
+        "restatements": [{**one.content, "log": _place(one, tree)} for one in restated],
+    }
+
+
+def _place(told: acts.Logged, tree: Tree) -> dict[str, Any]:
+    """Where the log tells of something, and the path from there to its head."""
+    path = inclusion_path(told.position, tree.size, tree.subtree)
+    return {
         "acted_at": told.acted_at,
         "after_sequence": told.after_sequence,
         "by": told.by,
         "position": told.position,
         "path": [node.hex() for node in path],
-        "part": part.model_dump(),
-    }
-    return {
-        "issued_at": told.acted_at,
-        "log": log,
-        "restatements": acts.restatements_of(connection, row.id, facts["subject"]),
     }

@@ -3,6 +3,7 @@
 Nothing is read here. Who issues a certificate and who verifies it compute with these functions.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from accounting import accountants
 from accounting.balances import Balance, balance_of
 from accounting.events import NeighboringRelation
 from accounting.guarantees import Guarantee, Status, covering
+from accounting.work import limited
 from service.advisories import advisories_of
 from service.answers import EVERY_STEP, GuaranteeAnswer, guarantee_answer, without_lower
 from service.balances import balance_of as counted
@@ -26,6 +28,7 @@ from service.registry import bound_answers
 from service.schemas import accepted_statuses, relation_of, to_event
 from service.tallies import Counts, Move, merged
 
+ISSUE_POINTS: Final = 50_000_000  # after which no further delta is stated
 _STATED: Final = frozenset(Statement.model_fields) - {"delta", "accountant", "reservations"}
 
 
@@ -140,6 +143,21 @@ def statements_of(account: Account, deltas: Sequence[float]) -> list[Statement]:
                 whole = _held(account, alone, **given)
                 found.append(_statement(whole, **given, reservations=True))
     return found
+
+
+def affordable_statements(account: Account, deltas: Sequence[float]) -> list[Statement]:
+    """Statements at the first delta; at each other in turn until they took enough work.
+
+    By delta, the largest first.
+    """
+    found: list[list[Statement]] = []
+    with limited(math.inf) as meter:
+        for delta in deltas:
+            found.append(statements_of(account, [delta]))
+            if meter.spent > ISSUE_POINTS:
+                break
+    found.sort(key=lambda same: -same[0].delta)
+    return [one for same in found for one in same]
 
 
 def _statement(answer: GuaranteeAnswer, **given: Any) -> Statement:

@@ -227,24 +227,6 @@ def test_what_pairs_have_settled_is_not_asked_of_renyi_curves(
     assert names == ["gdp", "pld", "rdp"]
 
 
-def test_every_evaluation_is_announced_before_it_begins() -> None:
-    calls = 0
-
-    def spend() -> None:
-        nonlocal calls
-        calls += 1
-
-    guarantee(spent(LAPLACE, POISSON), relation=ADD_OR_REMOVE_ONE, delta=DELTA, spend=spend)
-    # Three in all: of the accepted, of all bounds, and of full batches; gdp and pld in each.
-    assert calls == 6
-
-    def stop() -> None:
-        raise TimeoutError
-
-    with pytest.raises(TimeoutError):
-        best_bound(spent(LAPLACE, POISSON), relation=ADD_OR_REMOVE_ONE, delta=DELTA, spend=stop)
-
-
 @pytest.mark.parametrize("mechanism", [LAPLACE, DECLARED, ZCDP])
 def test_unamplified_epsilon_is_that_of_full_batches_without_gaussian_noise(
     mechanism: Mechanism,

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from accounting import accountants
 from accounting.accountants import guarantee
 from accounting.balances import Balance, balance_of
 from accounting.calibration import (
@@ -40,6 +41,7 @@ from accounting.events import (
     Zcdp,
 )
 from accounting.gaussian import gaussian_mu
+from accounting.work import TooMuchWorkError, limited
 
 NOISE, STEPS, RATE = Parameter
 DELTA = 1e-5
@@ -132,14 +134,21 @@ def test_the_rate_found_keeps_to_the_target_and_hardly_more_does(
 
 
 def test_a_known_plan() -> None:
-    evaluations: list[None] = []
     found = solve([gaussian(q=0.01, steps=5000)], NOISE, epsilon=3.0)
     assert found.value == pytest.approx(1.210886, abs=2e-6)
-    calibrate(
-        at([gaussian(q=0.01, steps=5000)], NOISE), parameter=NOISE, epsilon=3.0, delta=DELTA,
-        relation=RELATION, spend=lambda: evaluations.append(None),
-    )  # fmt: skip
-    assert len(evaluations) <= 24  # of which two are of closed forms for each that is not
+
+
+def test_a_search_takes_few_evaluations(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+    evaluated = accountants.best_bound
+
+    def best_bound(*args: Any, **given: Any) -> Any:
+        asked.append(given["delta"])
+        return evaluated(*args, **given)
+
+    monkeypatch.setattr("accounting.calibration.best_bound", best_bound)
+    solve([gaussian(q=0.01, steps=5000)], NOISE, epsilon=3.0)
+    assert len(asked) <= 10
 
 
 def test_full_batches_need_the_analytic_noise() -> None:
@@ -235,14 +244,8 @@ def test_what_is_safe_nowhere_is_refused_with_the_end_that_fails(
 
 
 def test_the_work_can_be_stopped() -> None:
-    class EnoughError(Exception):
-        pass
-
-    def stop() -> None:
-        raise EnoughError
-
-    with pytest.raises(EnoughError):
-        solve([gaussian()], NOISE, epsilon=1.0, spend=stop)
+    with pytest.raises(TooMuchWorkError), limited(100_000):
+        solve([gaussian(q=0.02)], NOISE, epsilon=1.0)
 
 
 def test_louder_keeps_ratios() -> None:

@@ -41,21 +41,26 @@ class Block:
 
 def test_a_cache_drops_what_was_used_longest_ago_by_bytes() -> None:
     cache: ByteCache[Block] = ByteCache(100)
-    cache.put("a", Block(40))
-    cache.put("b", Block(40))
-    assert cache.get("a") == Block(40)  # now b is the oldest
-    cache.put("c", Block(50))
-    assert cache.get("b") is None
-    assert cache.get("a") is not None
-    assert cache.nbytes == 90
-    cache.put("a", Block(10))  # replaced, not added
-    assert cache.nbytes == 60
-    cache.put("huge", Block(101))
-    assert cache.nbytes <= 100
-    assert cache.get("huge") is None
+    made: list[str] = []
+
+    def ask(key: str, size: int) -> None:
+        def make() -> Block:
+            made.append(key)
+            return Block(size)
+
+        cache.found(key, make)
+
+    for key, size in (("a", 40), ("b", 40), ("a", 40), ("c", 50)):  # b is used longest ago
+        ask(key, size)
+    assert (made, cache.nbytes) == (["a", "b", "c"], 90)
+    ask("a", 40)
+    ask("b", 40)  # which takes the place of c
+    assert (made, cache.nbytes) == (["a", "b", "c", "b"], 80)
+    ask("huge", 101)
+    assert cache.nbytes == 0
+    ask("a", 40)
     cache.clear()
     assert cache.nbytes == 0
-    assert cache.get("a") is None
 
 
 def test_equal_pairs_share_a_line_and_no_others_do() -> None:

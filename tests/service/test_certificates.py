@@ -12,8 +12,9 @@ from sqlalchemy import Engine, update
 
 import accounting
 from service.api_keys import Scope, Terms, create_key
-from service.certificates import subjects
+from service.certificates import check, issue, statements, subjects
 from service.certificates.check import verify_bytes
+from service.certificates.envelope import InvalidCertificateError
 from service.certificates.issue import DELTAS
 from service.database import transaction
 from service.documents import canonical
@@ -315,14 +316,27 @@ def test_too_many_entries_are_refused_by_name(
             certified(engine, signer, name, kind=kind)
 
 
-def test_numbers_that_take_too_long_are_refused_and_not_told(
+def test_further_deltas_are_stated_while_they_take_little_work(
     api: httpx.Client, engine: Engine, signer: Signer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain(api)
-    monkeypatch.setattr("service.certificates.issue.SECONDS_MAX", 0.0)
-    with pytest.raises(TooExpensiveError, match="processor time"):
-        certified(engine, signer)
-    assert told(engine, "certificate") == []
+    monkeypatch.setattr(statements, "ISSUE_POINTS", 0)
+    own = json.loads(certified(engine, signer))["certificate"]["statements"]
+    assert len({one["delta"] for one in own}) == 1
+    asked = issue.Asked(kind="run", name="run", deltas=(1e-5, 1e-6))
+    with pytest.raises(TooExpensiveError, match="ask for fewer"):
+        issue.issue(engine, signer, asked, by="test")
+
+
+def test_facts_that_take_more_work_than_any_that_are_certified_do_not_verify(
+    api: httpx.Client, engine: Engine, signer: Signer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain(api)
+    raw = certified(engine, signer)
+    check.verify_bytes(raw)
+    monkeypatch.setattr(check, "VERIFY_POINTS", 10)
+    with pytest.raises(InvalidCertificateError, match="more work than any certificate"):
+        check.verify_bytes(raw)
 
 
 def test_a_key_that_does_not_reach_what_was_made_from_a_dataset_is_not_shown_it(

@@ -12,7 +12,6 @@ from accounting.events import NeighboringRelation
 from service import explanations, folds, prices, remedies
 from service.database import transaction
 from service.documents import spans_of
-from service.errors import TooExpensiveError
 from service.schemas import PlannedEvent
 from service.tables import reservations
 from tests.service.samples import BUDGET, FULL, Json, append, dataset, event, run, setup
@@ -357,11 +356,8 @@ def test_a_remedy_that_there_is_not_says_why(api: httpx.Client) -> None:
 def test_a_remedy_that_takes_long_to_find_is_not_waited_for(
     api: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def bisected(_fits: object) -> float:
-        raise TooExpensiveError("long")
-
     start(api)
-    monkeypatch.setattr(remedies, "_bisected", bisected)
+    monkeypatch.setattr(remedies, "SEARCH_POINTS", 500)
     asked = ask(api, event(0, 10**6))
     assert asked["more_noise"] == {"noise_multiplier": None, "reason": remedies.REASON_LONG}
     assert asked["fewer_steps"]["value"] > 0

@@ -1,14 +1,10 @@
 """Plans that leave a value open: solved on the safe side, or refused with the place at fault."""
 
-import json
-import time
 from typing import Any
 
 import httpx
 import pytest
 
-from service.errors import TooExpensiveError
-from service.plans import Meter
 from tests.service.samples import GAUSSIAN, POISSON, RANDOM, TRUNCATED, WEIGHTED, Json, event
 
 NOISE, STEPS, RATE = "noise_multiplier", "steps", "sampling_probability"
@@ -221,22 +217,7 @@ def test_a_plan_that_takes_too_long_is_refused_by_name(api: httpx.Client) -> Non
         event(i, 1, mechanism=GAUSSIAN | {NOISE: 0.5 + i * 1.7e-3}, sampling=ANY_RATE)
         for i in range(1000)
     ]
-    start = time.monotonic()
     answer = ask(api, *many, solve_for=RATE, epsilon=3.0)
-    assert time.monotonic() - start < 20
     assert answer.status_code == 422
     assert answer.json()["type"] == "/problems/too-expensive"
-    assert "2 s" in answer.json()["detail"]
-
-
-def test_a_meter_stops_what_has_taken_or_would_take_too_long() -> None:
-    Meter(1.0, ahead=True).spend()
-    with pytest.raises(TooExpensiveError):
-        Meter(-1.0, ahead=False).spend()
-    short, long = Meter(0.06, ahead=False), Meter(0.06, ahead=True)
-    end = time.thread_time() + 0.04
-    while time.thread_time() < end:
-        json.dumps(list(range(100)))
-    short.spend()
-    with pytest.raises(TooExpensiveError):
-        long.spend()
+    assert answer.json()["detail"].startswith("The plan would take more than 2 s")

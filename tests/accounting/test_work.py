@@ -1,0 +1,225 @@
+"""Work is counted: the same for the same question, whatever is remembered."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from accounting import accountants, coarsening
+from accounting.accountants import best_bound, guarantee
+from accounting.balances import Balance, balance_of
+from accounting.coarsening import CLOUD_GROUPS, NOISE_GROUPS, dominating
+from accounting.events import (
+    ApproximateDp,
+    BallsAndBins,
+    Event,
+    FixedSize,
+    Full,
+    Gaussian,
+    Laplace,
+    Mechanism,
+    NeighboringRelation,
+    Poisson,
+    RandomizedResponse,
+    Sampling,
+    Span,
+    TruncatedPoisson,
+    Zcdp,
+)
+from accounting.numerics import Array
+from accounting.pld import bracket
+from accounting.pld.cache import ByteCache
+from accounting.renyi_bounds import renyi_bounds
+from accounting.work import TooMuchWorkError, attempted, limited, remembered, spend
+
+DELTA = 1e-5
+REPLACE_ONE = NeighboringRelation.REPLACE_ONE
+FIXED = FixedSize(batch_size=600, dataset_size=60_000)
+TRUNCATED = TruncatedPoisson(sampling_probability=0.01, max_batch_size=650, dataset_size=60_000)
+BALLS = BallsAndBins(steps_per_pass=100)
+
+
+def noises(sampling: Sampling, count: int, steps: int = 10) -> Balance:
+    events = [
+        Event(mechanism=Gaussian(noise_multiplier=3 + i / 50), sampling=sampling)
+        for i in range(count)
+    ]
+    return balance_of([[Span(event=event, steps=steps)] for event in events])
+
+
+def test_work_beyond_a_limit_stops_and_what_was_spent_is_known() -> None:
+    spend(10**30)  # nobody limits it
+    with limited(100) as meter:
+        spend(60)
+        spend(40)
+        with pytest.raises(TooMuchWorkError):
+            spend(1)
+    assert meter.spent == 101
+
+
+def test_a_limit_inside_is_no_more_than_what_is_left_outside() -> None:
+    with limited(100) as outer:
+        assert attempted(50, lambda: spend(51)) is None
+        assert outer.spent == 50  # what was allowed, not how far the last part went
+        with pytest.raises(TooMuchWorkError):
+            attempted(1000, lambda: spend(60))
+
+
+def test_what_is_remembered_takes_as_much_as_what_is_not() -> None:
+    calls: list[int] = []
+
+    @remembered(maxsize=4)
+    def inner(number: int) -> int:
+        spend(number)
+        calls.append(number)
+        return number
+
+    @remembered(maxsize=4)
+    def outer(number: int) -> int:
+        return inner(number) + inner(number)
+
+    spent = []
+    for _ in range(2):
+        with limited(math.inf) as meter:
+            assert outer(7) == 14
+        spent.append(meter.spent)
+    assert (spent, calls) == ([14, 14], [7])
+    for ask in (outer, outer.__call__):
+        with pytest.raises(TooMuchWorkError), limited(13):
+            ask(7)
+    with pytest.raises(TooMuchWorkError), limited(13):
+        outer(8)
+    with limited(16):
+        assert outer(8) == 16
+    outer.cache_clear()
+    assert outer.cache_info().currsize == 0
+
+
+def test_a_cache_by_bytes_remembers_the_work_too() -> None:
+    cache: ByteCache[Array] = ByteCache(1000)
+
+    def make() -> Array:
+        spend(30)
+        return np.zeros(3)
+
+    for _ in range(2):
+        with limited(100) as meter:
+            cache.found("key", make)
+        assert meter.spent == 30
+        with pytest.raises(TooMuchWorkError), limited(29):
+            cache.found("key", make)
+
+
+def counted(balance: Balance, relation: NeighboringRelation) -> tuple[object, int]:
+    with limited(math.inf) as meter:
+        found = guarantee(balance, relation=relation, delta=DELTA)
+    return found, meter.spent
+
+
+def forget() -> None:
+    bracket.forget()
+    renyi_bounds.cache_clear()
+
+
+def test_the_same_facts_take_the_same_work_whatever_was_asked_before() -> None:
+    balance = noises(FIXED, 3)
+    forget()
+    cold = counted(balance, REPLACE_ONE)
+    assert counted(balance, REPLACE_ONE) == cold
+    guarantee(noises(FIXED, 2), relation=REPLACE_ONE, delta=DELTA)
+    bracket.forget_answers()
+    assert counted(balance, REPLACE_ONE) == cold
+
+
+def test_what_an_accountant_cannot_work_out_is_bounded_by_fewer_events(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    balance = noises(FIXED, 24)
+    given: dict[str, Any] = {"relation": NeighboringRelation.ADD_OR_REMOVE_ONE, "delta": DELTA}
+    exact = best_bound(balance, **given)
+    monkeypatch.setattr(accountants, "ONE_POINTS", 200_000)
+    found = guarantee(balance, **given)
+    assert exact is not None
+    assert found.epsilon is not None
+    assert found.headline is not None
+    assert found.headline.accountant == "pld"
+    assert "outward-rounding" in found.headline.theorems
+    assert exact.epsilon < found.epsilon < 1.05 * exact.epsilon
+    again = best_bound(balance, **given, floor=False)
+    assert again is not None
+    assert again.epsilon == found.epsilon
+
+
+def test_where_nothing_else_is_little_work_a_closed_form_stands(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(accountants, "LESS_POINTS", 0)
+    monkeypatch.setattr(accountants, "BESIDE_POINTS", 0)
+    real = accountants.ONE_POINTS
+    monkeypatch.setattr(accountants, "ONE_POINTS", 2000)
+    found = guarantee(noises(TRUNCATED, 5), relation=REPLACE_ONE, delta=DELTA)
+    assert found.headline is not None
+    assert found.headline.accountant == "gdp"
+    assert (found.alternatives, found.unamplified_epsilon) == ((), None)
+    laplace = Event(
+        mechanism=Laplace(noise_multiplier=3.0), sampling=Poisson(sampling_probability=0.1)
+    )
+    box = Balance(steps={laplace: 10})
+    monkeypatch.setattr(accountants, "ONE_POINTS", 100)
+    none = guarantee(box, relation=REPLACE_ONE, delta=DELTA)
+    assert (none.epsilon, none.reason) == (None, accountants.REASON_WORK)
+    monkeypatch.setattr(accountants, "ONE_POINTS", real)
+    assert guarantee(box, relation=REPLACE_ONE, delta=DELTA).epsilon is not None
+
+
+@pytest.mark.parametrize(
+    "sampling", [FIXED, TRUNCATED, BALLS, Full(), Poisson(sampling_probability=0.01)], ids=repr
+)
+def test_fewer_events_dominate(sampling: Sampling) -> None:
+    balance = noises(sampling, 100)
+    less = dominating(balance)
+    assert len(less.steps) <= max(NOISE_GROUPS, CLOUD_GROUPS + 1)
+    assert sum(less.steps.values()) == sum(balance.steps.values())
+    assert sum(less.passes.values()) == sum(balance.passes.values())
+    ours, theirs = (
+        sorted(noise for event, n in one.counted() for noise in [noise_of(event.mechanism)] * n)
+        for one in (less, balance)
+    )
+    assert all(own <= other for own, other in zip(ours, theirs, strict=True))
+
+
+def noise_of(mechanism: Mechanism) -> float:
+    assert isinstance(mechanism, Gaussian)
+    return mechanism.noise_multiplier
+
+
+def test_other_mechanisms_are_replaced_by_those_that_tell_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kinds: list[tuple[Mechanism, Mechanism]] = [
+        (Laplace(noise_multiplier=2.0), Laplace(noise_multiplier=1.0)),
+        (Zcdp(rho=0.1), Zcdp(rho=0.2)),
+        (ApproximateDp(epsilon=0.1, delta=1e-6), ApproximateDp(epsilon=0.2, delta=1e-9)),
+    ]
+    steps = {Event(mechanism=one, sampling=Full()): 3 for both in kinds for one in both}
+    answer = RandomizedResponse(probability_of_truth=0.5, categories=3)
+    steps |= {Event(mechanism=answer, sampling=Full()): 3}
+    monkeypatch.setattr(coarsening, "NOISE_GROUPS", 1)
+    less = dominating(Balance(steps=steps))
+    assert {event.mechanism: count for event, count in less.steps.items()} == {
+        Laplace(noise_multiplier=1.0): 6,
+        Zcdp(rho=0.2): 6,
+        ApproximateDp(epsilon=0.2, delta=1e-6): 6,
+        answer: 3,
+    }
+
+
+def test_a_lower_bound_that_takes_too_much_work_loses_no_upper_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    balance = noises(TRUNCATED, 2)
+    exact = guarantee(balance, relation=REPLACE_ONE, delta=DELTA)
+    monkeypatch.setattr("accounting.answers.FLOOR_POINTS", 0)
+    found = guarantee(balance, relation=REPLACE_ONE, delta=DELTA)
+    assert (found.epsilon, found.epsilon_lower) == (exact.epsilon, None)
