@@ -141,7 +141,7 @@ _decode: Final = json.JSONDecoder(parse_constant=_no_constant).decode  # neither
 class BackupReader:
     """Reads a backup line by line; what it says is believed only once it was read to its end."""
 
-    def __init__(self, path: Path, stream: IO[bytes]) -> None:
+    def __init__(self, path: Path, stream: IO[bytes] | gzip.GzipFile) -> None:
         self.line = 0  # that was read last
         self._path = path
         self._stream = stream

@@ -203,7 +203,7 @@ def facts_of(connection: Connection, dataset_id: int, sha256: str) -> dict[str, 
 
 def restatements_of(
     connection: Connection, dataset_id: int, subject: dict[str, str]
-) -> list[dict[str, Any]]:
+) -> list[Logged]:
     """What was restated about a subject, the latest first."""
     # Sorted keys put the subject first in the content.
     beginning = canonical({"about": subject})[:-1]
@@ -211,4 +211,4 @@ def restatements_of(
     found = [logged(row) for row in connection.execute(_LATEST, given)]
     # The pattern takes an underscore of a name for any character.
     own = [one for one in found if one.content["about"] == subject]
-    return [{"restated_at": one.acted_at, **one.content} for one in own[:TOLD_MAX]]
+    return own[:TOLD_MAX]

@@ -169,15 +169,20 @@ class AdvisoryStated(Wire):
     source: Prose
 
 
-class Log(Wire):
-    """Where the dataset's log tells that this was certified, and the proof that it does."""
+class Place(Wire):
+    """Where the dataset's log tells of something, and the proof that it does."""
 
     acted_at: Line
     after_sequence: Whole
     by: Name | None
     position: Whole
     path: list[Digest] = Field(max_length=64)  # from the act's leaf to the root of the head
-    part: Part  # a signed checkpoint with that head in it
+
+
+class Log(Place):
+    """Where the dataset's log tells that this was certified."""
+
+    part: Part  # a signed checkpoint with the head in it that all paths lead to
 
 
 class Ends(Wire):
@@ -208,7 +213,7 @@ class Restated(Wire):
     old_core_version: Line
     core_version: Line
     changes: list[Change]
-    restated_at: Line
+    log: Place
 
     @property
     def too_low(self) -> bool:

@@ -155,7 +155,8 @@ def _advisory(one: dict[str, Any]) -> tuple[Any, ...]:
 def _restated(one: dict[str, Any]) -> list[tuple[Any, ...]]:
     return [
         (
-            one["restated_at"], one["core_version"], repr(change["delta"]), change["accountant"],
+            one["log"]["acted_at"], one["core_version"],
+            repr(change["delta"]), change["accountant"],
             repr(change["old"]["epsilon"]), repr(change["new"]["epsilon"]),
         )
         for change in one["changes"]

@@ -11,10 +11,14 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from sqlalchemy import select
 
+from service import schema_version
 from service.app import create_app
-from service.errors import StartupError
+from service.database import connect, snapshot, transaction
+from service.errors import DamagedError, StartupError
 from service.settings import Settings
+from service.tables import datasets
 from tests.service.faults.answers import (
     begin,
     guarantee,
@@ -146,7 +150,14 @@ def overwrite(file: Path, random: Random) -> None:
         raw.write(random.randbytes(size - PAGE))
 
 
-def test_pages_overwritten_by_garbage_are_never_taken_for_numbers(file: Path) -> None:
+def critical(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What was logged as loudly as can be."""
+    return [one.message for one in caplog.records if one.levelname == "CRITICAL"]
+
+
+def test_pages_overwritten_by_garbage_are_never_taken_for_numbers(
+    file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     url = f"sqlite:///{file}"
     with serving(url) as api:
         begin(api, STEPS)
@@ -160,6 +171,8 @@ def test_pages_overwritten_by_garbage_are_never_taken_for_numbers(file: Path) ->
         assert not all(told)  # connections that read the file find out
         require_unavailable(record(api, STEPS))  # and from then on nobody trusts it
         require_unavailable(guarantee(api))
+        (said,) = critical(caplog)  # once, whoever found it out
+        assert "is damaged" in said
     with pytest.raises(StartupError, match=r"damaged.*restore a backup"):
         create_app(Settings(database_url=url))
 
@@ -172,6 +185,31 @@ def test_a_file_whose_first_page_is_garbage_is_no_database_any_more(file: Path) 
         raw.write(Random(1).randbytes(PAGE))
     with pytest.raises(StartupError, match=r"damaged.*not a database"):
         create_app(Settings(database_url=url))
+
+
+@pytest.mark.parametrize("broken_page", [0, 1])
+def test_a_broken_file_is_condemned_by_whoever_reads_it_first(
+    file: Path, caplog: pytest.LogCaptureFixture, broken_page: int
+) -> None:
+    engine = connect(f"sqlite:///{file}")
+    schema_version.upgrade(engine)
+    engine.dispose()
+    settle(file)
+    whole = file.read_bytes()
+    with file.open("r+b") as raw:
+        raw.seek(PAGE * broken_page)
+        raw.write(Random(1).randbytes(len(whole) - PAGE * broken_page))
+    try:
+        with pytest.raises(DamagedError), snapshot(engine) as connection:  # opening it, or a query
+            connection.execute(select(datasets)).all()
+        (said,) = critical(caplog)
+        assert "is damaged" in said
+        file.write_bytes(whole)  # as good as new, and yet not trusted before a restart
+        with pytest.raises(DamagedError), transaction(engine):
+            pass
+        assert critical(caplog) == [said]
+    finally:
+        engine.dispose()
 
 
 def test_a_file_that_grows_in_use_is_no_other_file(file: Path) -> None:
