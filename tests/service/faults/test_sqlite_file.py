@@ -187,20 +187,21 @@ def test_a_file_whose_first_page_is_garbage_is_no_database_any_more(file: Path) 
         create_app(Settings(database_url=url))
 
 
-@pytest.mark.parametrize("broken_page", [0, 1])
+@pytest.mark.parametrize("opened", [False, True])
 def test_a_broken_file_is_condemned_by_whoever_reads_it_first(
-    file: Path, caplog: pytest.LogCaptureFixture, broken_page: int
+    file: Path, caplog: pytest.LogCaptureFixture, *, opened: bool
 ) -> None:
     engine = connect(f"sqlite:///{file}")
     schema_version.upgrade(engine)
     engine.dispose()
     settle(file)
+    if opened:  # a connection of the pool, which has read no page of a table yet
+        with snapshot(engine) as connection:
+            connection.execute(select(1))
     whole = file.read_bytes()
-    with file.open("r+b") as raw:
-        raw.seek(PAGE * broken_page)
-        raw.write(Random(1).randbytes(len(whole) - PAGE * broken_page))
+    overwrite(file, Random(1))
     try:
-        with pytest.raises(DamagedError), snapshot(engine) as connection:  # opening it, or a query
+        with pytest.raises(DamagedError), snapshot(engine) as connection:  # opening, or a query
             connection.execute(select(datasets)).all()
         (said,) = critical(caplog)
         assert "is damaged" in said
