@@ -123,6 +123,8 @@ def test_what_was_restated_of_another_subject_does_not_stand_here(
 ) -> None:
     true, subject = acts.restatements_of, {"kind": "run", "name": "run"}
     # The service itself attaches what the log says of another run.
-    monkeypatch.setattr(acts, "restatements_of", lambda *given: true(*given[:2], subject))
+    monkeypatch.setattr(
+        acts, "restatements_of", lambda connection, dataset, _: true(connection, dataset, subject)
+    )
     with pytest.raises(InvalidCertificateError, match=r"restatements\.0: is of another subject"):
         verify_bytes(certified(engine, signer, "other"), public_key=signer.public_key)
