@@ -89,7 +89,7 @@ def compose_gdp(*, mus: Sequence[float], counts: Sequence[int]) -> float:
 
 _DELTA_MIN: Final = 1e-290  # below, products of probabilities underflow
 _REASON_DELTA: Final = f"A delta below {_DELTA_MIN:g} is left to the other accountants."
-FLOOR_POINTS: Final = 6_000_000  # what a lower bound may take
+FLOOR_POINTS: Final = 25_000_000  # what a lower bound may take
 _TOO_WIDE: Final = 0.01  # relative: fewer groups, composed to the end, may then say more
 
 

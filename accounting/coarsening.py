@@ -29,12 +29,11 @@ from accounting.guarantees import Status
 from accounting.numerics import Array
 from accounting.theorem import theorem
 
-DISTINCT_MAX: Final = 200  # events that are composed one by one
-GROUPS: Final = 320  # what more are rounded to, about
-ROUGH_GROUPS: Final = 64  # where that many cannot be composed, or need only be shown to be less
+DISTINCT_MAX: Final = 400  # events that are composed one by one
+GROUPS: Final = 1000  # what more are rounded to, about
+ROUGH_GROUPS: Final = 160  # where that many cannot be composed, or need only be shown to be less
 ROUNDED_WIDTH: Final = 1e-4  # relative, aimed at for each side: little beside what rounding adds
-CLOUD_GROUPS: Final = 48  # of sampled steps, where an answer would take too much work
-NOISE_GROUPS: Final = 4  # of the steps of one other sampling and mechanism, then
+CLOUD_GROUPS: Final = 12  # of sampled steps for each noise, where an answer is too much work
 _PATH_MAX: Final = 30.0  # beyond, parameters that are neighbours in noise are a cloud, not a curve
 
 Groups = npt.NDArray[np.int64]
@@ -89,19 +88,23 @@ def rounded_outward(balance: Balance) -> Rounded:
     return Rounded(*(with_others(groups) for groups in (*fine, *rough)))
 
 
-def dominating(balance: Balance) -> Balance:
+def dominating(balance: Balance, noises: int) -> Balance:
     """A balance of far fewer distinct events that bounds one of many from above, but less closely.
 
     As `rounded_outward`, and steps of any one sampling are gathered, too. Whoever is in a batch,
     more Gaussian noise is post-processing; so is more Laplace noise, whose law is that of less and
     an independent rest; and what a declared guarantee promises holds with larger numbers. Within a
     pass as well, which costs what its least noise does.
+
+    Args:
+        balance: units of each distinct event.
+        noises: how many are left of each other sampling and mechanism, at most.
     """
     points, others = _sampled(balance)
     steps: Counter[Event] = Counter()
     if points is not None:
-        steps.update(_corners(points, CLOUD_GROUPS)[0])
-    instead = _strongest(set(others) | set(balance.passes))
+        steps.update(_corners(points, CLOUD_GROUPS * noises)[0])
+    instead = _strongest(set(others) | set(balance.passes), noises)
     for event, count in others.items():
         steps[instead.get(event, event)] += count
     passes: Counter[Event] = Counter()
@@ -110,7 +113,7 @@ def dominating(balance: Balance) -> Balance:
     return Balance(steps=dict(steps), passes=dict(passes))
 
 
-def _strongest(events: Iterable[Event]) -> dict[Event, Event]:
+def _strongest(events: Iterable[Event], noises: int) -> dict[Event, Event]:
     """For each event one of its sampling and mechanism that tells no less; few in all."""
     same: dict[tuple[Sampling, type], list[Event]] = {}
     for event in events:
@@ -119,7 +122,7 @@ def _strongest(events: Iterable[Event]) -> dict[Event, Event]:
     found = {}
     for each in same.values():
         each.sort(key=lambda event: (_weakness(event) or 0.0, repr(event)))
-        size = -(-len(each) // NOISE_GROUPS)
+        size = -(-len(each) // noises)
         for start in range(0, len(each), size):
             group = each[start : start + size]
             found.update(dict.fromkeys(group, _above(group)))

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from accounting import accountants, coarsening
+from accounting import accountants
 from accounting.accountants import best_bound, guarantee
 from accounting.balances import Balance, balance_of
-from accounting.coarsening import CLOUD_GROUPS, NOISE_GROUPS, dominating
+from accounting.coarsening import CLOUD_GROUPS, dominating
 from accounting.events import (
     ApproximateDp,
     BallsAndBins,
@@ -138,7 +138,7 @@ def test_what_an_accountant_cannot_work_out_is_bounded_by_fewer_events(
     balance = noises(FIXED, 24)
     given: dict[str, Any] = {"relation": NeighboringRelation.ADD_OR_REMOVE_ONE, "delta": DELTA}
     exact = best_bound(balance, **given)
-    monkeypatch.setattr(accountants, "ONE_POINTS", 200_000)
+    monkeypatch.setitem(accountants.POINTS, "pld", 200_000)
     found = guarantee(balance, **given)
     assert exact is not None
     assert found.epsilon is not None
@@ -154,10 +154,10 @@ def test_what_an_accountant_cannot_work_out_is_bounded_by_fewer_events(
 def test_where_nothing_else_is_little_work_a_closed_form_stands(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(accountants, "LESS_POINTS", 0)
+    real = dict(accountants.POINTS)
+    monkeypatch.setattr(accountants, "FEWER", ((1, 0),))
     monkeypatch.setattr(accountants, "BESIDE_POINTS", 0)
-    real = accountants.ONE_POINTS
-    monkeypatch.setattr(accountants, "ONE_POINTS", 2000)
+    monkeypatch.setattr(accountants, "POINTS", dict.fromkeys(real, 2000))
     found = guarantee(noises(TRUNCATED, 5), relation=REPLACE_ONE, delta=DELTA)
     assert found.headline is not None
     assert found.headline.accountant == "gdp"
@@ -166,10 +166,10 @@ def test_where_nothing_else_is_little_work_a_closed_form_stands(
         mechanism=Laplace(noise_multiplier=3.0), sampling=Poisson(sampling_probability=0.1)
     )
     box = Balance(steps={laplace: 10})
-    monkeypatch.setattr(accountants, "ONE_POINTS", 100)
+    monkeypatch.setattr(accountants, "POINTS", dict.fromkeys(real, 100))
     none = guarantee(box, relation=REPLACE_ONE, delta=DELTA)
     assert (none.epsilon, none.reason) == (None, accountants.REASON_WORK)
-    monkeypatch.setattr(accountants, "ONE_POINTS", real)
+    monkeypatch.setattr(accountants, "POINTS", real)
     assert guarantee(box, relation=REPLACE_ONE, delta=DELTA).epsilon is not None
 
 
@@ -178,8 +178,8 @@ def test_where_nothing_else_is_little_work_a_closed_form_stands(
 )
 def test_fewer_events_dominate(sampling: Sampling) -> None:
     balance = noises(sampling, 100)
-    less = dominating(balance)
-    assert len(less.steps) <= max(NOISE_GROUPS, CLOUD_GROUPS + 1)
+    less = dominating(balance, 4)
+    assert len(less.steps) <= max(4, 4 * CLOUD_GROUPS + 1)
     assert sum(less.steps.values()) == sum(balance.steps.values())
     assert sum(less.passes.values()) == sum(balance.passes.values())
     ours, theirs = (
@@ -194,9 +194,7 @@ def noise_of(mechanism: Mechanism) -> float:
     return mechanism.noise_multiplier
 
 
-def test_other_mechanisms_are_replaced_by_those_that_tell_more(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_other_mechanisms_are_replaced_by_those_that_tell_more() -> None:
     kinds: list[tuple[Mechanism, Mechanism]] = [
         (Laplace(noise_multiplier=2.0), Laplace(noise_multiplier=1.0)),
         (Zcdp(rho=0.1), Zcdp(rho=0.2)),
@@ -205,8 +203,7 @@ def test_other_mechanisms_are_replaced_by_those_that_tell_more(
     steps = {Event(mechanism=one, sampling=Full()): 3 for both in kinds for one in both}
     answer = RandomizedResponse(probability_of_truth=0.5, categories=3)
     steps |= {Event(mechanism=answer, sampling=Full()): 3}
-    monkeypatch.setattr(coarsening, "NOISE_GROUPS", 1)
-    less = dominating(Balance(steps=steps))
+    less = dominating(Balance(steps=steps), 1)
     assert {event.mechanism: count for event, count in less.steps.items()} == {
         Laplace(noise_multiplier=1.0): 6,
         Zcdp(rho=0.2): 6,
