@@ -46,13 +46,15 @@ def reserve_plan(desk: Desk, run_name: str, spans: Sequence[Span], moment: datet
     branch = desk.branch(run, MAIN)
     scopes = scopes_of(book, run, with_run=False)
     parts = _parts(spans)
-    for part in parts:
-        if reason := uncounted(part.event, book, scopes):
-            raise UnsupportedEventError(part.index, reason, where="plan")
 
     def moved(steps: int | None) -> Move:
         some = spans if steps is None else leading(spans, steps)
         return Move(reserved=ahead(branch.open_pass, some), own={})
+
+    book.require_prices(run, moved(None))  # all at once, not one event after another
+    for part in parts:
+        if reason := uncounted(part.event, book, scopes):
+            raise UnsupportedEventError(part.index, reason, where="plan")
 
     require_budget(scopes, parts, moved)
     _insert(desk, book, run.id, branch.id, parts, moment)

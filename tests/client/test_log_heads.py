@@ -23,6 +23,7 @@ from sqlalchemy import Engine, make_url
 from service import schema_version
 from service.database import connect
 from service.signing import Signer
+from tests.client.log_head_answers import answering, changes
 from tests.conftest import running
 from tests.service.restored import put_back, taken
 
@@ -240,48 +241,6 @@ def test_another_ledger_at_the_same_address_is_told_and_its_head_not_taken(
         with engine.begin() as connection:
             connection.execute(installation.update().values(ledger_id=own))
     assert head.path.read_bytes() == before
-
-
-def answering(status: int, content: Any) -> Client:
-    """A client of a service that always says the same."""
-    response = httpx.MockTransport(lambda _request: httpx.Response(status, json=content))
-    return Client(transport=response, retries=0)
-
-
-@pytest.mark.parametrize("status", [401, 403, 404, 429, 500, 502, 503])
-def test_a_service_that_does_not_compare_is_no_matter(spool: Path, status: int) -> None:
-    with answering(status, {"type": "/problems/unavailable"}) as client:
-        head_of(client, spool).compare()
-    assert list(spool.parent.glob("spool/*")) == []
-
-
-def test_a_service_that_is_away_is_no_matter(spool: Path) -> None:
-    def away(_request: httpx.Request) -> httpx.Response:
-        raise httpx.ConnectError("refused")
-
-    with Client(transport=httpx.MockTransport(away), retries=0) as client:
-        head_of(client, spool).compare()
-
-
-def changes(
-    part: dict[str, Any], kept_part: dict[str, Any]
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Answers that prove nothing."""
-    yield "no answer", {}
-    yield "no path", {**part, "consistency": None}
-    yield "another root", {**part, "head": {**part["head"], "root": "0" * 64}}
-    yield "another dataset", {**part, "head": {**part["head"], "dataset": "other"}}
-    yield "not in the checkpoint", {**part, "index": part["index"] + 1}
-    yield "no log continues it", {**part, "consistency": []}
-    yield "an older one", {**kept_part, "verdict": "extends", "consistency": ["0" * 64]}
-    ledger = {**part["checkpoint"], "ledger_id": "0" * 32}
-    yield "another ledger", {**part, "checkpoint": ledger}
-    yield "another key", {**part, "public_key": "x" * 43}
-    abandoned = {**part, "verdict": "abandoned", "reason": "x"}
-    yield "abandoned in no later epoch", abandoned
-    later = {**part["checkpoint"], "epoch": 1}
-    yield "abandoned by another key", {**abandoned, "public_key": "x" * 43, "checkpoint": later}
-    yield "abandoned by another ledger", {**abandoned, "checkpoint": {**later, **ledger}}
 
 
 def test_an_epoch_that_is_over_does_not_come_again(client: Client, spool: Path) -> None:

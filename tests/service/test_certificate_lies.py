@@ -71,7 +71,7 @@ def test_what_is_stated_is_computed_again(
     def stated(*given: Any) -> list[Statement]:
         return change(statements_of(*given))
 
-    monkeypatch.setattr("service.certificates.issue.statements_of", stated)
+    monkeypatch.setattr("service.certificates.issue.affordable_statements", stated)
     assert named in refused(certified(engine, signer), signer)
 
 
@@ -140,7 +140,7 @@ def test_a_ledger_that_contradicts_itself_is_found_out(
             facts, _ = ran(connection, "run")
         return honest(account_of(Facts.model_validate(facts)), deltas)
 
-    monkeypatch.setattr("service.certificates.issue.statements_of", stated)
+    monkeypatch.setattr("service.certificates.issue.affordable_statements", stated)
     assert "cannot be accounted" in refused(certified(engine, signer), signer)
 
 
@@ -155,7 +155,7 @@ def test_a_ledger_that_is_suspended_meanwhile_is_told_of_nothing(
             connection.execute(update(installation).values(suspended=why))
         return statements_of(*given)
 
-    monkeypatch.setattr("service.certificates.issue.statements_of", stated)
+    monkeypatch.setattr("service.certificates.issue.affordable_statements", stated)
     with pytest.raises(LedgerSuspendedError):
         certified(engine, signer)
     assert told(engine, "certificate") == []
@@ -173,7 +173,7 @@ def test_no_name_of_a_version_excuses_a_number_that_this_one_cannot_prove(
     def versions() -> dict[str, str]:
         return {"dpledger": version, "numpy": "2", "scipy": "1", "python": "3"}
 
-    monkeypatch.setattr("service.certificates.issue.statements_of", stated)
+    monkeypatch.setattr("service.certificates.issue.affordable_statements", stated)
     monkeypatch.setattr("service.certificates.issue.versions", versions)
     said = refused(certified(engine, signer), signer)
     assert "epsilon contradicts" in said or "steps does not follow" in said or "proves no" in said
