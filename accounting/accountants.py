@@ -32,7 +32,9 @@ from accounting.work import attempted
 
 BEST: Final = "best"
 # What an accountant may take, as work.py counts it; Renyi curves of as many events take less.
-POINTS: Final = {"gdp": 50_000_000, "pld": 50_000_000, "rdp": 12_000_000, "odometer": 12_000_000}
+POINTS: Final = {"gdp": 50_000_000, "pld": 50_000_000, "rdp": 12_000_000, "odometer": 150_000_000}
+FEW_EVENTS: Final = 12  # of which none is replaced by another: they may take
+FEW_POINTS: Final = 300_000_000  # for each accountant, and for each number beside a headline
 # Where that is not enough: how many noises of one sampling are left, and what they may take.
 FEWER: Final = ((4, 6_000_000), (1, 24_000_000))
 BESIDE_POINTS: Final = 8_000_000  # what each number may take that stands beside a headline
@@ -80,10 +82,11 @@ def guarantee(
     names = _names(accountant)
     found, reason = _bounds(balance, question, names)
     headline = found[0] if found else None
+    beside = _allowed(balance, BESIDE_POINTS)
     every = replace(question, accept=ACCEPTABLE)
     others = found
     if question != every:
-        others = attempted(BESIDE_POINTS, lambda: _bounds(balance, every, names)[0]) or []
+        others = attempted(beside, lambda: _bounds(balance, every, names)[0]) or []
     reached = headline.delta if headline else delta
     return Guarantee(
         epsilon=headline.epsilon if headline else None,
@@ -93,10 +96,10 @@ def guarantee(
         headline=headline,
         reason=None if headline else reason,
         unamplified_epsilon=attempted(
-            BESIDE_POINTS, lambda: _unamplified_epsilon(balance, relation, reached)
+            beside, lambda: _unamplified_epsilon(balance, relation, reached)
         ),
         poisson_would_say=attempted(
-            BESIDE_POINTS, lambda: _poisson_would_say(balance, relation, reached, names)
+            beside, lambda: _poisson_would_say(balance, relation, reached, names)
         ),
         alternatives=tuple(
             bound for bound in dict.fromkeys([*found, *others]) if bound != headline
@@ -208,7 +211,7 @@ def _evaluated(name: str, balance: Balance, question: Question) -> Bound:
         NoBoundError: it has none, or none that takes little enough work.
     """
     accountant = _accountant(name)
-    bound = attempted(POINTS[name], lambda: accountant(balance, question))
+    bound = attempted(_allowed(balance, POINTS[name]), lambda: accountant(balance, question))
     less = replace(question, rounded=None, gathered=True, floor=False)
     for noises, points in FEWER:
         if bound is None:
@@ -216,6 +219,11 @@ def _evaluated(name: str, balance: Balance, question: Question) -> Bound:
     if bound is None:
         raise NoBoundError(REASON_WORK)
     return bound
+
+
+def _allowed(balance: Balance, points: int) -> int:
+    """What work a balance of these events may take, where one of many may take so much."""
+    return FEW_POINTS if len(balance.steps) <= FEW_EVENTS else points
 
 
 def _accountant(name: str) -> Callable[[Balance, Question], Bound]:

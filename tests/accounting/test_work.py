@@ -155,6 +155,7 @@ def test_where_nothing_else_is_little_work_a_closed_form_stands(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     real = dict(accountants.POINTS)
+    monkeypatch.setattr(accountants, "FEW_EVENTS", 0)
     monkeypatch.setattr(accountants, "FEWER", ((1, 0),))
     monkeypatch.setattr(accountants, "BESIDE_POINTS", 0)
     monkeypatch.setattr(accountants, "POINTS", dict.fromkeys(real, 2000))
