@@ -108,7 +108,7 @@ class Facts:
             live = {name: self.home[name] for name in _LIVE}
             live |= {"accept": _parsed(live["accept"]), "budget_filter": rows[-1]["budget_filter"]}
             if _text(live) != _text({name: latest.content.get(name) for name in live}):
-                self._broken_act(latest.act, f"{_UNSAID} as the dataset's settings")
+                self._broken_act(latest.act, f"{_UNSAID} as the dataset's settings", Rank.STATE)
         plain = [_Said(one.act, _without_filter(one.content)) for one in said]
         self._same("settings", [_without_filter(row) for row in rows], plain)
 
@@ -120,7 +120,7 @@ class Facts:
         for row in self._rows(kind):
             one = latest.pop(_key(row, key), None)
             if one is not None and _text(one.content) != _text(row):
-                self._broken_act(one.act, _UNSAID)
+                self._broken_act(one.act, _UNSAID, Rank.STATE)
             elif one is None and not self._as_begun(kind, row):
                 self._broken(f"{_words(kind)} {_name_of(row)}", "no act says what its row does")
         for one in latest.values():
@@ -134,9 +134,9 @@ class Facts:
 
     # ---- findings
 
-    def _broken_act(self, act: Mapping[str, Any], why: str) -> None:
+    def _broken_act(self, act: Mapping[str, Any], why: str, rank: Rank = Rank.LEAF) -> None:
         position = act["position"] if isinstance(act["position"], int) else None
-        self.walk.broken(Rank.LEAF, (said_of(dict(act)), None), why, position)
+        self.walk.broken(rank, (said_of(dict(act)), None), why, position)
 
     def _broken(self, what: str, why: str) -> None:
         self.walk.broken(Rank.DERIVED, (what, None), why, None)

@@ -12,8 +12,9 @@ class Rank(IntEnum):
     """How closely a place is known; of a log, what is known best is named first."""
 
     LEAF = 0  # this very leaf
-    RANGE = 1  # some leaf from here on
-    DERIVED = 2  # a sum, a head or a cache of what leaves say
+    STATE = 1  # the latest leaf of something that changes, unless a later one is gone
+    RANGE = 2  # some leaf from here on
+    DERIVED = 3  # a sum, a head or a cache of what leaves say
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,13 +6,13 @@ from typing import Any
 
 import httpx
 import pytest
-from sqlalchemy import Column, Connection, Engine, text, update
+from sqlalchemy import Column, Connection, Engine, delete, select, text, update
 
 from benchmarks.rewriting import Log, refit, undone
 from service.api_keys import Scope, Terms, create_key, revoke_key, rotate_key
 from service.clock import now
 from service.database import snapshot, transaction
-from service.tables import datasets, metadata, runs
+from service.tables import acts, datasets, metadata, runs
 from service.verification.kept import Kept
 from service.verification.kept_files import of_checkpoints, of_witness
 from service.verification.ledger import verify
@@ -191,6 +191,22 @@ def test_a_dataset_that_is_gone_is_named(ledger: None, engine: Engine, tmp_path:
         connection.execute(update(datasets).where(datasets.c.name == "other").values(name="o"))
         found = texts(connection, kept)
     assert "dataset other, the whole dataset: is missing; it had 9 leaves or more" in found
+
+
+def test_a_deleted_act_is_named_and_not_the_one_before_it(
+    ledger: None, api: httpx.Client, engine: Engine, tmp_path: Path
+) -> None:
+    assert api.post("/v1/runs/run:finish", json={"state": "finished"}).status_code == 200
+    append(api, event(12, 3))  # after its end: it is open again
+    kept = of_witness(keep(engine, tmp_path).witness, None)
+    with undone(engine) as connection:
+        query = select(acts.c.id, acts.c.position).where(acts.c.kind == "run_state")
+        *_, finished, reopened = connection.execute(query.order_by(acts.c.position)).all()
+        assert finished.position < reopened.position
+        connection.execute(delete(acts).where(acts.c.id == reopened.id))
+        first = verify(connection, kept).first
+    assert first is not None
+    assert (first.rank, first.position) == (Rank.LEAF, reopened.position)
 
 
 def test_another_ledger_is_not_the_one_that_was_kept(engine: Engine) -> None:
