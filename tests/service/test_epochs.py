@@ -35,6 +35,9 @@ from tests.service.restored import put_back, taken
 from tests.service.samples import Json, append, dataset, event, setup
 
 
+ELSEWHERE = "1f" * 16  # another ledger's id
+
+
 @pytest.fixture
 def signer(tmp_path: Path) -> Signer:
     return Signer.create(tmp_path / "signing_key")
@@ -111,7 +114,7 @@ def with_a_strangers_signature(engine: Engine, signer: Signer, stranger: Signer)
 
 
 def of_another_ledger(engine: Engine, signer: Signer, _stranger: Signer) -> None:
-    written(engine, Reconciliation.signed(stated(engine, ledger_id="0" * 32), signer).model_dump())
+    written(engine, Reconciliation.signed(stated(engine, ledger_id=ELSEWHERE), signer).model_dump())
 
 
 def by_another_admin(engine: Engine, signer: Signer, _stranger: Signer) -> None:
@@ -275,7 +278,7 @@ def test_an_epoch_begins_once_for_a_key_and_a_ledger(
         return Reconciliation.signed(stated(engine, epoch=epoch, **given), by)
 
     own = of(1)
-    others = [of(5, stranger), of(6, ledger_id="0" * 32)]
+    others = [of(5, stranger), of(6, ledger_id=ELSEWHERE)]
     listed = [others[0], own, of(1, reason="again"), others[1], of(3), of(2)]
     found = followed(listed, ledger_id=own.ledger_id, public_key=signer.public_key)
     assert [(one.epoch, one.reason) for one in found] == [(1, "the disk"), (3, "the disk")]
