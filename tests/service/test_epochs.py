@@ -34,7 +34,6 @@ from tests.conftest import without_triggers
 from tests.service.restored import put_back, taken
 from tests.service.samples import Json, append, dataset, event, setup
 
-
 ELSEWHERE = "1f" * 16  # another ledger's id
 
 
