@@ -16,7 +16,6 @@ from typing import Final, Generic, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
-POINTS_A_SECOND: Final = 20_000_000  # or more: `python benchmarks/attacks.py --points` measures it
 
 
 class TooMuchWorkError(Exception):
