@@ -29,9 +29,9 @@ def spread_out(t: Array) -> Array:
     """1 - max over t' >= t of |sin(t') / t'|. Lower, rising in t, in [0, 1)."""
     near = np.minimum(t, 1.0)  # whose square is in the range of doubles
     small = near * near / 6 * (1 - near * near / 20)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        middle = 1 - np.sin(t) / t
-        far = 1 - 1 / t
+    within = np.clip(t, 0.1, _LOBE_END)  # where it is looked up, and where nothing overflows
+    middle = 1 - np.sin(within) / within
+    far = 1 - 1 / np.maximum(t, _LOBE_END)
     found = np.where(t < _LOBE_END, np.minimum(middle, 1 - _LOBE), far)
     return np.asarray(np.where(t < 0.1, small, found) * (1 - 1e-12))
 

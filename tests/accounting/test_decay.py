@@ -58,6 +58,12 @@ def test_spread_out_rises_from_zero_and_stays_below_one() -> None:
     assert np.all((found[1:] > 0) & (found[1:] < 1))
 
 
+def test_spread_out_of_the_least_and_the_largest_numbers_overflows_nowhere() -> None:
+    found = spread_out(np.array([0.0, 5e-324, 1e-310, 1e300, np.inf]))  # a warning is an error
+    assert np.all(found[:3] == 0)
+    assert np.all((found[3:] > 0.999) & (found[3:] < 1))
+
+
 def test_spread_out_is_close_to_the_highest_sinc() -> None:
     t = np.arange(1e-3, 60, 1e-3)
     highest = np.maximum.accumulate(np.abs(np.sin(t) / t)[::-1])[::-1]
