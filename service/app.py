@@ -14,6 +14,7 @@ import accounting
 from service import api_keys, problems, schema_version
 from service.api_keys import KEY_FILE, Scope
 from service.auth import KeyRing
+from service.dashboard import routes as dashboard
 from service.database import connect, transaction
 from service.errors import StartupError
 from service.gate import Gate, WritesWhileOpen
@@ -158,6 +159,8 @@ def wire(
     for module in modules:
         app.include_router(module.router)
         _note_methods(app, module.router)
+    for router in dashboard.install(app):
+        _note_methods(app, router)
     _describe_events(app)
     return app
 

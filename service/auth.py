@@ -165,13 +165,17 @@ class KeyRing:
             require_local(request)
             return Caller(OPEN_MODE, Scope.ADMIN)
         kind, _, key = request.headers.get("authorization", "").partition(" ")
+        found = self.holder(digest_of(key))
+        if kind.lower() == "bearer" and found is not None:
+            return found
+        raise UnauthorizedError("Send an API key: Authorization: Bearer dpl_...")
+
+    def holder(self, digest: str) -> Caller | None:
+        """Whose secret has this digest, if it is in force; `refresh` first if keys are stale."""
         # How long it takes to find some digits of a digest may tell of digests; nobody can make a
         # key that has wanted ones. What lies beyond them is compared in the same time for all.
-        digest = digest_of(key)
         held = self._held.get(digest[:_TAG])
-        if kind.lower() == "bearer" and held is not None and held.answers(digest):
-            return held.caller
-        raise UnauthorizedError("Send an API key: Authorization: Bearer dpl_...")
+        return held.caller if held is not None and held.answers(digest) else None
 
 
 def require_local(request: Request) -> None:
@@ -210,10 +214,29 @@ async def admitted(request: Request, scope: Scope, names: Mapping[str, str]) -> 
         ForbiddenError: its scope is less.
         NotFoundError: it is limited to datasets and the path is of none of them.
     """
+    ring = await fresh_keys(request)
+    return await permitted(request, ring.caller(request), scope, names)
+
+
+async def fresh_keys(request: Request) -> KeyRing:
+    """The keys, read anew if what was known is too old."""
     ring: KeyRing = request.app.state.keys
     if ring.stale:  # only then is a thread worth its price
         await ring.looks.take()
-    caller = ring.caller(request)
+    return ring
+
+
+async def permitted(
+    request: Request, caller: Caller, scope: Scope, names: Mapping[str, str]
+) -> Caller:
+    """The caller, where it may do what it asks; in words of `admitted`, but for who it is.
+
+    Raises:
+        TooManyRequestsError: the key's rate is used up.
+        ForbiddenError: its scope is less.
+        NotFoundError: it is limited to datasets and the path is of none of them.
+    """
+    ring: KeyRing = request.app.state.keys
     if caller.bucket is not None:
         caller.bucket.take()
     caller.require(scope)
@@ -223,6 +246,12 @@ async def admitted(request: Request, scope: Scope, names: Mapping[str, str]) -> 
     if caller.body_bytes_max is not None:
         request.scope[BODY_BYTES_MAX] = caller.body_bytes_max
     request.scope[_CALLER] = caller
+    return caller
+
+
+def caller_of(request: Request) -> Caller | None:
+    """Who was found to call; none where nobody has asked yet."""
+    caller: Caller | None = request.scope.get(_CALLER)
     return caller
 
 
@@ -236,7 +265,7 @@ class KeyOf(SecurityBase):
 
     async def __call__(self, request: Request) -> Caller:
         """The caller, where it may call this."""
-        caller: Caller | None = request.scope.get(_CALLER)
+        caller = caller_of(request)
         if caller is None:
             return await admitted(request, self.scope, request.path_params)
         caller.require(self.scope)

@@ -29,6 +29,7 @@ INLINE_BYTES: Final = 16 * 1024  # read without a thread: less than a millisecon
 _LOGGER = logging.getLogger("dpledger.http")
 _PROCESS: Final = secrets.token_hex(10)  # begins the id of each request that this process answers
 _REQUESTS: Final = itertools.count()
+CACHING: Final = "dpledger.caching"  # of a connection's scope: how its answer may be kept
 _DEAR: Final = "_dear"  # an endpoint's attribute
 Endpoint = TypeVar("Endpoint", bound=Callable[..., object])
 
@@ -37,6 +38,11 @@ def dear(endpoint: Endpoint) -> Endpoint:
     """Mark an endpoint whose answer is worked out: it takes a seat, or waits for one."""
     setattr(endpoint, _DEAR, True)
     return endpoint
+
+
+def is_dear(endpoint: Callable[..., object]) -> bool:
+    """Whether an endpoint was marked so."""
+    return bool(getattr(endpoint, _DEAR, False))
 
 
 class _DuplicateKeyError(ValueError):
@@ -106,8 +112,8 @@ class StrictRoute(APIRoute):
         """Wrap FastAPI's handler."""
         handler = super().get_route_handler()
         needed = scope_needed(self.dependant)
-        is_dear = getattr(self.endpoint, _DEAR, False)
-        reads, asks = self.body_field is not None, self.body_field is not None or is_dear
+        costs = is_dear(self.endpoint)
+        reads, asks = self.body_field is not None, self.body_field is not None or costs
 
         async def strict(request: Request) -> Response:
             caller = None
@@ -119,8 +125,8 @@ class StrictRoute(APIRoute):
                 return await handler(request)
             checked = StrictRequest(request.scope, request.receive)
             body = await _body(checked)  # whoever sends it slowly has no seat yet
-            async with _seat(request, caller) if is_dear else nullcontext():
-                if is_dear and await checked.is_disconnected():
+            async with seat(request, caller) if costs else nullcontext():
+                if costs and await checked.is_disconnected():
                     raise UnavailableError("Nobody waits for the answer any more.")
                 if reads:
                     checked.parsed = await _parsed(body)
@@ -129,7 +135,8 @@ class StrictRoute(APIRoute):
         return strict
 
 
-def _seat(request: Request, caller: Caller | None) -> AbstractAsyncContextManager[None]:
+def seat(request: Request, caller: Caller | None) -> AbstractAsyncContextManager[None]:
+    """The seat that whoever asks something dear takes, or waits for."""
     seats: Seats = request.app.state.seats
     return seats.taken("" if caller is None else caller.name)
 
@@ -213,7 +220,7 @@ class RequestLog:
                     *message["headers"],
                     (b"x-request-id", identifier.encode()),
                     (b"x-content-type-options", b"nosniff"),
-                    (b"cache-control", b"no-store"),
+                    (b"cache-control", scope.get(CACHING, b"no-store")),
                 ]
             await send(message)
 

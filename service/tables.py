@@ -56,6 +56,17 @@ api_keys = Table(
     Column("previous_until", DateTime(timezone=True)),
 )
 
+# Who is signed in with a browser. Kept by hashes alone; a session is one key's and ends with it. No
+# part of what is backed up, so that none is there again after a restore.
+sessions = Table(
+    "sessions",
+    metadata,
+    Column("digest", String(64), primary_key=True),  # SHA-256 of what the cookie holds
+    Column("key_digest", String(64), nullable=False, index=True),  # of the secret that signed in
+    Column("created_at", DateTime(timezone=True), nullable=False),
+    Column("expires_at", DateTime(timezone=True), nullable=False),
+)
+
 # What is one in a database: its identity, the log of acts that belong to no dataset, and whether
 # writing is refused because the database is not what it was.
 installation = Table(

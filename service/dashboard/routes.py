@@ -1,0 +1,14 @@
+"""Every page, in a literal list."""
+
+from fastapi import APIRouter, FastAPI
+
+from service.dashboard import assets, entrance, overview, pages
+
+
+def install(app: FastAPI) -> list[APIRouter]:
+    """Add the pages, and tell errors as pages to those who look; the routers that were added."""
+    modules = (assets, entrance, overview)
+    pages.install_errors(app)
+    for module in modules:
+        app.include_router(module.router)
+    return [module.router for module in modules]
