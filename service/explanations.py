@@ -1,11 +1,11 @@
 """Who spent what of a dataset: run by run, in the budget's own currency and as an epsilon."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Final
 
-from sqlalchemy import Connection, bindparam, select
+from sqlalchemy import Connection, Row, bindparam, select
 
 from service.answers import Answer, BudgetAnswer
 from service.book_rows import tally_of
@@ -17,7 +17,7 @@ from service.forfeits import forfeited
 from service.prices import Home, Prices, Units, homes_of
 from service.readings import Question, settled
 from service.tables import run_balances, runs
-from service.tallies import Sums
+from service.tallies import Move, Sums, Tally
 
 RUNS_MAX: Final = 100  # told one by one; the others are told together
 ROWS_MAX: Final = 1_000_000  # of how often each event counts in each run: about two seconds
@@ -105,7 +105,7 @@ class Explanation(Answer):
 
 
 @dataclass(slots=True)
-class _Part:
+class Part:
     """What some steps add to the filter's totals."""
 
     home: int
@@ -113,7 +113,7 @@ class _Part:
     uncovered: int = 0
     loss: int = 0
 
-    def __iadd__(self, other: "_Part") -> "_Part":
+    def __iadd__(self, other: "Part") -> "Part":
         self.steps += other.steps
         self.uncovered += other.uncovered
         self.loss += other.loss
@@ -139,15 +139,60 @@ def explain(connection: Connection, name: str, *, delta: float | None) -> Explan
     """
     dataset = find_dataset(connection, name)
     at = settled(Question(delta=delta), dataset).delta or 0.0
+    return explained(connection, grounds_of(connection, dataset), delta=at)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grounds:
+    """What is read once of a dataset, and told in several ways."""
+
+    dataset: Row[Any]
+    homes: Mapping[int, Home]
+    tally: Tally
+    prices: Prices
+    lost: Move  # what expired
+    parts: Mapping[int, Part]  # what each run adds to the filter's totals
+
+    def largest(self, most: int) -> list[int]:
+        """The runs that spent most, first."""
+        parts = self.parts
+        return sorted(parts, key=lambda run: (*parts[run].rank, -run), reverse=True)[:most]
+
+
+def grounds_of(connection: Connection, dataset: Row[Any]) -> Grounds:
+    """What a dataset's explanation rests on.
+
+    Raises:
+        TooExpensiveError: it has too many different events, or its runs have.
+    """
     homes, tally = homes_of(connection, dataset), tally_of(connection, dataset)
     prices = Prices(connection, homes, tally)
-    lost = forfeited(connection, dataset, now())
+    return Grounds(
+        dataset=dataset,
+        homes=homes,
+        tally=tally,
+        prices=prices,
+        lost=forfeited(connection, dataset, now()),
+        parts=_parts(connection, homes, prices),
+    )
+
+
+def names_of(connection: Connection, run_ids: Sequence[int]) -> dict[int, str]:
+    """The names of some runs."""
+    return {row.id: row.name for row in connection.execute(_NAMES, {"runs": run_ids})}
+
+
+def explained(
+    connection: Connection, found: Grounds, *, delta: float, most: int | None = None
+) -> Explanation:
+    """Who spent what, at a delta; so many runs are told one by one, else RUNS_MAX."""
+    dataset, homes, tally, prices = found.dataset, found.homes, found.tally, found.prices
+    at, lost, parts = delta, found.lost, found.parts
     sums = tally.sums(lost)
     whole = sums.held[prices.column]
-    parts = _parts(connection, homes, prices)
-    largest = sorted(parts, key=lambda run: (*parts[run].rank, -run), reverse=True)[:RUNS_MAX]
+    largest = found.largest(RUNS_MAX if most is None else most)
     units = _units_of(connection, prices, largest)
-    names = {row.id: row.name for row in connection.execute(_NAMES, {"runs": largest})}
+    names = names_of(connection, largest)
     scope = dataset_scope(dataset, tally)
     epsilon, order = prices.epsilon(prices.everything, at)
     lost_steps = sum(counts.steps for counts in lost.recorded.values())
@@ -177,9 +222,9 @@ def explain(connection: Connection, name: str, *, delta: float | None) -> Explan
     )
 
 
-def _parts(connection: Connection, homes: Mapping[int, Home], prices: Prices) -> dict[int, _Part]:
+def _parts(connection: Connection, homes: Mapping[int, Home], prices: Prices) -> dict[int, Part]:
     """What each run adds to the filter's totals."""
-    found: dict[int, _Part] = {}
+    found: dict[int, Part] = {}
     rows = connection.execute(
         _COUNTS, {"homes": list(homes)}, execution_options={"yield_per": _FETCHED}
     )
@@ -189,7 +234,7 @@ def _parts(connection: Connection, homes: Mapping[int, Home], prices: Prices) ->
                 raise TooExpensiveError(f"Its runs have more than {ROWS_MAX} different events.")
             part = found.get(run)
             if part is None:
-                part = found[run] = _Part(home)
+                part = found[run] = Part(home)
             place = prices.place[event]
             units, (uncovered, loss) = prices.count(place, steps, passes), prices.costs[place]
             part.steps += steps
@@ -206,7 +251,7 @@ def _units_of(connection: Connection, prices: Prices, largest: list[int]) -> dic
     return {run: prices.units(own) for run, own in rows.items()}
 
 
-def _spent(part: _Part, units: Units, prices: Prices, whole: int, delta: float) -> dict[str, Any]:
+def _spent(part: Part, units: Units, prices: Prices, whole: int, delta: float) -> dict[str, Any]:
     return {
         "steps": part.steps,
         "share": part.share(whole),
@@ -216,7 +261,7 @@ def _spent(part: _Part, units: Units, prices: Prices, whole: int, delta: float) 
 
 
 def _others(
-    parts: Mapping[int, _Part],
+    parts: Mapping[int, Part],
     told: Mapping[int, Units],
     prices: Prices,
     whole: int,
@@ -232,15 +277,15 @@ def _others(
     return RestSpent(runs=len(rest), **_spent(_sum(rest, 0), units, prices, whole, delta))
 
 
-def _sum(parts: Iterable[_Part], home: int) -> _Part:
-    total = _Part(home)
+def _sum(parts: Iterable[Part], home: int) -> Part:
+    total = Part(home)
     for part in parts:
         total += part
     return total
 
 
 def _by_dataset(
-    homes: Mapping[int, Home], parts: Mapping[int, _Part], whole: int
+    homes: Mapping[int, Home], parts: Mapping[int, Part], whole: int
 ) -> list[DatasetSpent]:
     found = []
     for number, home in homes.items():
@@ -256,7 +301,7 @@ def _by_dataset(
 
 def _reserved(steps: int, sums: Sums, column: int, whole: int) -> Reserved:
     """What lies between two totals."""
-    part = _Part(0)
+    part = Part(0)
     part.uncovered = sums.held[0] - sums.spent[0]
     part.loss = sums.held[column] - sums.spent[column]
     return Reserved(steps=steps, share=part.share(whole))

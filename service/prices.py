@@ -16,6 +16,7 @@ from accounting.numerics import UNIT_ROUNDOFF, Array, rounded_down, rounded_up
 from accounting.renyi.conversion import rdp_epsilon
 from accounting.renyi.orders import ORDERS
 from accounting.renyi_bounds import renyi_bounds
+from accounting.work import remembered
 from service.documents import event_of
 from service.effort import bounded
 from service.errors import TooExpensiveError
@@ -28,6 +29,8 @@ _FEW: Final = 32  # events whose whole Renyi curve is worked out, some milliseco
 _SOME: Final = 1000  # whose larger orders are, half a millisecond each
 _SMALL: Final = (2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 12.0, 16.0, 24.0, 32.0)
 _LARGE: Final = (48.0, 64.0, 128.0)  # at which little is read best
+_ALL: Final[tuple[float, ...]] = tuple(ORDERS.tolist())
+LOSSES_MAX: Final = 4096  # remembered; at most a kilobyte each
 
 _HOMES: Final = (
     select(datasets.c.id, datasets.c.name, datasets.c.dataset_size, lineage.c.exactly_one)
@@ -107,7 +110,7 @@ class Prices:
 
     def _curves(self) -> tuple[Array, Array]:
         found = [
-            _losses(event, self.tally.relation, self.tally.accept, self.orders)
+            _losses(event, self.tally.relation, self.tally.accept, tuple(self.orders.tolist()))
             for event in self.events
         ]
         curves = np.array([curve for curve, _ in found], dtype=np.float64)
@@ -156,13 +159,17 @@ def _orders(count: int) -> Array:
     return np.array([*_SMALL, *_LARGE] if count <= _SOME else _SMALL)
 
 
+@remembered(maxsize=LOSSES_MAX)
 def _losses(
-    event: Event, relation: NeighboringRelation, accept: frozenset[Status], orders: Array
+    event: Event,
+    relation: NeighboringRelation,
+    accept: frozenset[Status],
+    orders: tuple[float, ...],
 ) -> tuple[Array | list[float], float]:
     """RDP of a unit at the orders, and the probability that it fails. Upper."""
     try:
-        if orders is not ORDERS:
-            return losses_at(event, relation, accept, tuple(orders.tolist()))
+        if orders != _ALL:
+            return losses_at(event, relation, accept, orders)
         bounds = accepted(renyi_bounds(event, relation), accept=accept)
     except NoBoundError:
         return np.full(len(orders), np.inf), 0.0

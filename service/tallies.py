@@ -6,7 +6,7 @@ counted by pass are few, and are kept as a balance that the filter looks at as a
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Final
 
@@ -198,6 +198,16 @@ class Tally:
         pricing.require(self.missing(counts))
         known = {event: self.cost(event) for event in counts}
         return self.filter.total(balance, relation=self.relation, accept=self.accept, known=known)
+
+    def copy(self) -> "Tally":
+        """The same sums, which move apart from these from here on."""
+        return replace(
+            self,
+            passes=dict(self.passes),
+            reserved_passes=dict(self.reserved_passes),
+            _costs=dict(self._costs),
+            _readings={},
+        )
 
     def stored(self) -> str:
         """What counts by step, as text."""
