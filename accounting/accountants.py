@@ -150,6 +150,13 @@ def best_bound(
     return found[0] if found else None
 
 
+def with_floor(bound: Bound, balance: Balance, *, relation: NeighboringRelation) -> Bound:
+    """A headline of a balance with the best lower end that is proved beside it alone."""
+    few, rounded = _few(balance)
+    floor = few if rounded is None else rounded.lower
+    return replace(bound, epsilon_lower=_lower([bound], bound, floor, relation))
+
+
 def _question(
     relation: NeighboringRelation,
     delta: float | None,

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -13,6 +13,7 @@ from accounting import accountants, curves
 from accounting.balances import Balance
 from accounting.curves import Profile, rate_grid
 from accounting.events import NeighboringRelation
+from accounting.guarantees import Status
 from service.answers import EVERY_STEP, Answer
 from service.balances import run_balance
 from service.budgets import accept_of
@@ -29,7 +30,8 @@ class HistoryPoint(Answer):
 
     steps: int
     sequence: int
-    epsilon: float | None
+    epsilon: float | None  # nats, upper; null when no accepted bound is finite
+    epsilon_lower: float | None  # nats, lower; null where none is proved
 
 
 class History(Answer):
@@ -126,6 +128,40 @@ def curve_answer(
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """How the points of a run's history are read."""
+
+    relation: NeighboringRelation
+    accept: frozenset[Status]
+    delta: float
+    hides: bool  # what all iterates attain, those that are shown need not
+
+    @classmethod
+    def of(cls, run: Row[Any], dataset: Row[Any], *, delta: float) -> "Reading":
+        """As a run's guarantee is read, had it stopped there."""
+        return cls(
+            relation=NeighboringRelation(dataset.neighboring_relation),
+            accept=accept_of(dataset),
+            delta=delta,
+            hides=run.release != EVERY_STEP,
+        )
+
+    def point(self, balance: Balance, *, steps: int, sequence: int) -> HistoryPoint:
+        """What a balance has spent."""
+        bound = accountants.best_bound(
+            balance, relation=self.relation, delta=self.delta, accept=self.accept
+        )
+        if bound is not None:
+            bound = accountants.with_floor(bound, balance, relation=self.relation)
+        return HistoryPoint(
+            steps=steps,
+            sequence=sequence,
+            epsilon=bound.epsilon if bound else None,
+            epsilon_lower=bound.epsilon_lower if bound and not self.hides else None,
+        )
+
+
 def history(connection: Connection, run_name: str, *, delta: float | None, points: int) -> History:
     """Epsilon after evenly spaced numbers of steps, the last included; fewer if they take long.
 
@@ -140,14 +176,12 @@ def history(connection: Connection, run_name: str, *, delta: float | None, point
     total = sum(row.steps for row in rows)
     marks = sorted({-(-total * i // points) for i in range(1, points + 1)} - {0})
     balances = list(_balances_at(rows, marks, dataset.dataset_size))
-    relation, accept = NeighboringRelation(dataset.neighboring_relation), accept_of(dataset)
+    read = Reading.of(run, dataset, delta=at or 0.0)
     found: dict[int, HistoryPoint] = {}
     start = time.thread_time()
     for index in curves.spread(len(balances)):
         mark, sequence, balance = balances[index]
-        bound = accountants.best_bound(balance, relation=relation, delta=at, accept=accept)
-        epsilon = bound.epsilon if bound else None
-        found[index] = HistoryPoint(steps=mark, sequence=sequence, epsilon=epsilon)
+        found[index] = read.point(balance, steps=mark, sequence=sequence)
         if time.thread_time() - start > HISTORY_SECONDS:
             break
     return History(run=run.name, delta=at or 0.0, points=[found[i] for i in sorted(found)])

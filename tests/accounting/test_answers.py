@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from accounting import THEOREMS, accountants, answers
-from accounting.accountants import ACCOUNTANTS, best_bound, guarantee
+from accounting.accountants import ACCOUNTANTS, best_bound, guarantee, with_floor
 from accounting.answers import Question, attained_epsilon, gdp_bound, pld_bound, rdp_bound
 from accounting.attained import attained_units
 from accounting.balances import Balance
@@ -97,6 +97,11 @@ def test_a_lower_bound_never_exceeds_its_upper_one(
             accept=accept,
         )
         assert best == found.headline
+        assert best is not None
+        floored = with_floor(best, balance, relation=relation)
+        assert replace(floored, epsilon_lower=best.epsilon_lower) == best
+        if floored.epsilon_lower is not None:
+            assert (best.epsilon_lower or 0) <= floored.epsilon_lower <= best.epsilon
 
 
 def test_full_and_poisson_steps_are_known_from_both_sides() -> None:

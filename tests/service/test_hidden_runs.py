@@ -350,3 +350,11 @@ def test_assumptions_of_a_run_that_shows_every_step_are_free(api: httpx.Client) 
     given = {"optimizer": "sgd", "projection_diameter": None}
     setup(api, assumptions=given)
     assert api.get("/v1/runs/run").json()["assumptions"] == given
+
+
+def test_a_history_has_no_lower_end_for_what_is_shown_may_be_less(api: httpx.Client) -> None:
+    start(api)
+    append(api, planned())
+    (point,) = api.get("/v1/runs/run/history", params={"points": 1}).json()["points"]
+    assert point["epsilon"] > 0
+    assert point["epsilon_lower"] is None

@@ -170,6 +170,7 @@ def test_history_only_grows_and_ends_at_the_guarantee(api: httpx.Client, points:
     assert sequences == sorted(sequences)
     assert (steps[-1], sequences[-1]) == (300, 5)
     assert epsilons[-1] == guarantee(api)["epsilon"]
+    assert all(0 <= point["epsilon_lower"] <= point["epsilon"] for point in found["points"])
 
 
 def test_history_tells_where_the_guarantee_was_lost(api: httpx.Client) -> None:
@@ -387,7 +388,7 @@ def test_the_openapi_document_describes_every_call_and_the_batch(api: httpx.Clie
         ("GET", "/v1/datasets/{dataset}/log/consistency"), ("GET", "/v1/log"),
         ("POST", "/v1/log:recover"), ("POST", "/v1/log:reconcile"),
         ("POST", "/v1/plan"), ("GET", "/v1/bounds"),
-        ("GET", "/v1/bounds/{bound}"), ("GET", "/healthz"), ("GET", "/readyz"),
+        ("GET", "/v1/bounds/{bound}"), ("GET", "/healthz"), ("GET", "/readyz"), ("GET", "/metrics"),
         ("GET", "/problems/{slug}"),
     } == offered  # fmt: skip
     schemas = described["components"]["schemas"]
