@@ -1,6 +1,6 @@
 """Balances in the database: how often each event counts in a run, or in a dataset."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from sqlalchemy import Connection, Row, bindparam, select
@@ -20,6 +20,11 @@ _OF_RUN: Final = (
     select(distinct_events.c.content, *run_balances.c)
     .join(distinct_events, distinct_events.c.id == run_balances.c.event_id)
     .where(run_balances.c.run_id == bindparam("run"))
+)
+_OF_RUNS: Final = (
+    select(distinct_events.c.content, *run_balances.c)
+    .join(distinct_events, distinct_events.c.id == run_balances.c.event_id)
+    .where(run_balances.c.run_id.in_(bindparam("runs", expanding=True)))
 )
 _BELOW: Final = (
     select(datasets.c.id, datasets.c.dataset_size, lineage.c.exactly_one)
@@ -68,6 +73,14 @@ def dataset_balance(
 def run_balance(connection: Connection, run_id: int, dataset_size: int) -> Balance:
     """What one run has recorded, over all its branches."""
     return _balance(connection.execute(_OF_RUN, {"run": run_id}), dataset_size)
+
+
+def balances_of_runs(connection: Connection, sizes: Mapping[int, int]) -> dict[int, Balance]:
+    """What some runs have recorded, given the sizes of their datasets, by run."""
+    counted: dict[int, list[Row[Any]]] = {run_id: [] for run_id in sizes}
+    for row in connection.execute(_OF_RUNS, {"runs": list(sizes)}):
+        counted[row.run_id].append(row)
+    return {run_id: _balance(rows, sizes[run_id]) for run_id, rows in counted.items()}
 
 
 def counts_of(balance: Balance) -> dict[Any, Counts]:

@@ -12,7 +12,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
 
-from sqlalchemy import Connection, Row, bindparam, insert, select
+from sqlalchemy import Connection, Row, bindparam, func, insert, select
 
 from service.answers import Answer
 from service.clock import now, stamp, utc
@@ -86,6 +86,17 @@ AFTER: Final = (
     .limit(bindparam("size"))
 )
 
+_LATEST: Final = (
+    TOLD.where(incidents.c.dataset_id == bindparam("dataset"))
+    .order_by(incidents.c.id.desc())
+    .limit(bindparam("size"))
+)
+_COUNT: Final = (
+    select(func.count())
+    .select_from(incidents)
+    .where(incidents.c.dataset_id == bindparam("dataset"))
+)
+
 
 def record(connection: Connection, happened: Sequence[Incident]) -> None:
     """Insert incidents; the locks of their datasets are held."""
@@ -119,6 +130,16 @@ def list_incidents(
     rows = connection.execute(AFTER, asked).all()
     further = rows[size - 1].id if len(rows) > size else None
     return [incident_answer(row) for row in rows[:size]], further
+
+
+def latest_incidents(
+    connection: Connection, dataset_id: int, *, size: int
+) -> tuple[list[IncidentAnswer], int]:
+    """A dataset's latest incidents, the newest first; and how many there are in all."""
+    asked = {"dataset": dataset_id, "size": size}
+    rows = connection.execute(_LATEST, asked).all()
+    total = connection.scalar(_COUNT, {"dataset": dataset_id})
+    return [incident_answer(row) for row in rows], total or 0
 
 
 def incident_answer(row: Row[Any]) -> IncidentAnswer:

@@ -21,7 +21,7 @@ from accounting.events import (
     WithReplacement,
 )
 from accounting.work import attempted
-from service.admission import Held, Placed, ahead, require_budget
+from service.admission import Held, Placed, admissible_steps, ahead, require_budget
 from service.answers import Answer
 from service.book_rows import tally_of
 from service.budgets import dataset_scope
@@ -122,6 +122,25 @@ def remedies(connection: Connection, name: str, wanted: Wanted) -> Remedies:
         more_noise=_noise(scopes, spans, known),
         lower_rate=_rate(scopes, spans, known),
     )
+
+
+def admissible(
+    connection: Connection, dataset: Row[Any], trainings: Sequence[Span]
+) -> list[int] | None:
+    """How many steps of each training every budget would admit; None where there is no budget.
+
+    Each alone, after all that is recorded and reserved by now; of no more steps than it has.
+
+    Raises:
+        TooExpensiveError: to tell would take too much work.
+    """
+    scopes = _scopes(connection, dataset)
+    if not scopes:
+        return None
+    with bounded("What would fit"):
+        return [
+            admissible_steps(scopes, _placed([one]), partial(_moved, [one])) for one in trainings
+        ]
 
 
 def _scopes(connection: Connection, dataset: Row[Any]) -> list[Held]:

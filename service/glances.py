@@ -1,0 +1,164 @@
+"""Many datasets and runs at a glance: read together where nothing about them is unusual.
+
+What is usual is told from what is stored; whatever else counts, such as corrections, expired
+reservations or samplings that count by pass, is read as for one dataset or run alone.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import Connection, Row, bindparam, func, or_, select
+
+from accounting import accountants
+from accounting.balances import Balance
+from accounting.events import NeighboringRelation
+from service.answers import BudgetAnswer
+from service.balances import balances_of_runs
+from service.book_rows import VERSION
+from service.budgets import accept_of, dataset_filter, dataset_scope
+from service.catalog import budget_of_dataset
+from service.clock import now
+from service.readings import READING, Question, delta_of, run_guarantee
+from service.tables import (
+    branches,
+    corrections,
+    datasets,
+    distinct_events,
+    lineage,
+    reservations,
+    runs,
+)
+from service.tallies import read
+
+_FAMILY: Final = (
+    select(lineage.c.ancestor_id, lineage.c.dataset_id)
+    .where(lineage.c.ancestor_id.in_(bindparam("ids", expanding=True)))
+)  # fmt: skip
+_EXPIRED: Final = (
+    select(reservations.c.id)
+    .join(branches, branches.c.id == reservations.c.branch_id)
+    .where(
+        reservations.c.dataset_id == datasets.c.id,
+        reservations.c.end_step > branches.c.next_step,
+        reservations.c.expires_at <= bindparam("moment"),
+    )
+    .correlate(datasets)
+)
+_UNUSUAL: Final = select(datasets.c.id).where(
+    datasets.c.id.in_(bindparam("ids", expanding=True)),
+    or_(
+        select(corrections.c.id).where(corrections.c.dataset_id == datasets.c.id).exists(),
+        select(distinct_events.c.id)
+        .where(distinct_events.c.dataset_id == datasets.c.id, distinct_events.c.by_pass)
+        .exists(),
+        _EXPIRED.exists(),
+    ),
+)
+_RUN_COUNTS: Final = (
+    select(runs.c.dataset_id, func.count().label("runs"))
+    .where(runs.c.dataset_id.in_(bindparam("ids", expanding=True)))
+    .group_by(runs.c.dataset_id)
+)
+_STEPS: Final = (
+    select(
+        branches.c.run_id,
+        func.sum(branches.c.next_step - branches.c.from_step).label("steps"),
+        func.count().label("branches"),
+    )
+    .where(branches.c.run_id.in_(bindparam("ids", expanding=True)))
+    .group_by(branches.c.run_id)
+)
+_CORRECTED: Final = (
+    select(corrections.c.run_id)
+    .distinct()
+    .where(corrections.c.run_id.in_(bindparam("ids", expanding=True)))
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Glance:
+    """What a run has spent, by the cheapest accountant that serves every event."""
+
+    epsilon: float | None  # nats, upper; none where infinite
+    delta: float | None  # none where neither the run nor its dataset has one
+
+
+def budgets_of(connection: Connection, rows: Sequence[Row[Any]]) -> dict[int, BudgetAnswer | None]:
+    """How the budgets of some datasets stand, by their ids; none where there is no limit."""
+    unusual = _unusual(connection, [row.id for row in rows], now())
+    return {row.id: _budget(connection, row, usual=row.id not in unusual) for row in rows}
+
+
+def _budget(connection: Connection, row: Row[Any], *, usual: bool) -> BudgetAnswer | None:
+    if row.budget_epsilon is None:
+        return None
+    if not usual or row.totals is None or row.totals_version != VERSION:
+        return budget_of_dataset(connection, row)
+    relation = NeighboringRelation(row.neighboring_relation)
+    tally = read(row.totals, dataset_filter(row), relation, accept_of(row))
+    scope = dataset_scope(row, tally)
+    return None if scope is None else BudgetAnswer(**scope.answer())
+
+
+def _unusual(connection: Connection, ids: Sequence[int], moment: datetime) -> set[int]:
+    """Datasets whose stored sums are not all that counts, in them or in what descends from them."""
+    family = [
+        (row.ancestor_id, row.dataset_id) for row in connection.execute(_FAMILY, {"ids": ids})
+    ]
+    everyone = sorted({*ids, *(below for _, below in family)})
+    found = set(connection.scalars(_UNUSUAL, {"ids": everyone, "moment": moment}))
+    return found | {above for above, below in family if below in found}
+
+
+def run_counts(connection: Connection, ids: Sequence[int]) -> dict[int, int]:
+    """How many runs some datasets have, by their ids."""
+    found = {row.dataset_id: row.runs for row in connection.execute(_RUN_COUNTS, {"ids": ids})}
+    return {one: found.get(one, 0) for one in ids}
+
+
+def steps_of(connection: Connection, ids: Sequence[int]) -> dict[int, tuple[int, int]]:
+    """(Steps, branches) of some runs, by their ids."""
+    rows = connection.execute(_STEPS, {"ids": ids})
+    return {row.run_id: (int(row.steps), row.branches) for row in rows}
+
+
+def epsilons_of(
+    connection: Connection, rows: Sequence[Row[Any]], homes: Mapping[int, Row[Any]]
+) -> dict[int, Glance]:
+    """What some runs have spent, by their ids.
+
+    Args:
+        connection: to the database.
+        rows: of the runs.
+        homes: the rows of their datasets, by id.
+    """
+    ids = [row.id for row in rows]
+    corrected = set(connection.scalars(_CORRECTED, {"ids": ids}))
+    sizes = {row.id: homes[row.dataset_id].dataset_size for row in rows}
+    balances = balances_of_runs(connection, sizes)
+    found = {}
+    for row in rows:
+        delta = delta_of(homes[row.dataset_id], row)
+        if delta is None:
+            found[row.id] = Glance(None, None)
+        elif row.on_plan is not None or row.id in corrected:
+            whole = run_guarantee(connection, row.name, Question(delta=delta, accountant=READING))
+            found[row.id] = Glance(whole.epsilon, delta)
+        else:
+            epsilon = _epsilon(balances[row.id], homes[row.dataset_id], delta)
+            found[row.id] = Glance(epsilon, delta)
+    return found
+
+
+def _epsilon(balance: Balance, dataset: Row[Any], delta: float) -> float | None:
+    bound = accountants.best_bound(
+        balance,
+        relation=NeighboringRelation(dataset.neighboring_relation),
+        delta=delta,
+        accept=accept_of(dataset),
+        accountant=READING,
+        floor=False,
+    )
+    return None if bound is None else bound.epsilon
