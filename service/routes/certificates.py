@@ -41,7 +41,7 @@ def certify_run(
     run: PathName, query: Certificates, request: Request, database: Database, caller: Viewer
 ) -> Response:
     """What a run has spent, with everything it follows from, signed."""
-    return _issued("run", run, query, request, database, caller)
+    return issued("run", run, query, request, database, caller)
 
 
 @router.get("/datasets/{dataset}/certificate", response_model=Envelope, responses=_BOTH)
@@ -51,10 +51,10 @@ def certify_dataset(
     dataset: PathName, query: Certificates, request: Request, database: Database, caller: Viewer
 ) -> Response:
     """What all runs of a dataset have spent, with everything it follows from, signed."""
-    return _issued("dataset", dataset, query, request, database, caller)
+    return issued("dataset", dataset, query, request, database, caller)
 
 
-def _issued(
+def issued(
     kind: str,
     name: str,
     query: CertificateQuery,
@@ -62,6 +62,11 @@ def _issued(
     database: Database,
     caller: Caller,
 ) -> Response:
+    """A certificate, as JSON or as a page.
+
+    Raises:
+        TooManyRequestsError: a viewer has had as many as it may in an hour.
+    """
     asked = Asked(kind=kind, name=name, deltas=tuple(query.delta), model_sha256=query.model_sha256)
     raw = issue(
         database,

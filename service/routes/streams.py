@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Annotated, Any, Final
 
@@ -53,7 +54,16 @@ class EventStream(Response):
 
     media_type = EVENT_STREAM
 
-    def __init__(self, request: Request, caller: Caller, topic: Topic, after: int | None) -> None:
+    def __init__(
+        self,
+        request: Request,
+        caller: Caller,
+        topic: Topic,
+        after: int | None,
+        *,
+        allowed: Callable[[], bool] | None = None,
+    ) -> None:
+        """Allowed: whether the stream may go on; else as long as the request's key may."""
         # A proxy that gathers its answers would keep frames back.
         super().__init__(headers={"x-accel-buffering": "no"})
         del self.headers["content-length"]
@@ -61,6 +71,7 @@ class EventStream(Response):
         self._caller = caller
         self._topic = topic
         self._after = after
+        self._allowed = allowed or self._key_in_force
         self._feed: Feed = request.app.state.feed
 
     async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
@@ -122,7 +133,7 @@ class EventStream(Response):
         with snapshot(self._feed.engine) as connection:
             return frames.state_frame(connection, self._topic)
 
-    def _allowed(self) -> bool:
+    def _key_in_force(self) -> bool:
         keys: KeyRing = self._request.app.state.keys
         try:
             keys.caller(self._request)
@@ -149,8 +160,8 @@ async def stream_run(
 ) -> Response:
     """A run's entries as they are recorded, from now on or after Last-Event-ID."""
     feed: Feed = request.app.state.feed
-    topic, head = await run_in_threadpool(_run_topic, feed.engine, run)
-    return EventStream(request, caller, topic, _resumed(request, query, head))
+    topic, head = await run_in_threadpool(run_topic, feed.engine, run)
+    return EventStream(request, caller, topic, resumed(request, query, head))
 
 
 @router.get(
@@ -165,7 +176,7 @@ async def stream_dataset(
     """The entries of all runs of a dataset as they are recorded, and its incidents."""
     feed: Feed = request.app.state.feed
     topic, head = await run_in_threadpool(_dataset_topic, feed.engine, dataset)
-    return EventStream(request, caller, topic, _resumed(request, query, head))
+    return EventStream(request, caller, topic, resumed(request, query, head))
 
 
 @router.get("/datasets/{dataset}/incidents")
@@ -183,7 +194,12 @@ def list_incidents(
     return IncidentPage(incidents=found, next_page_token=token_of(after))
 
 
-def _run_topic(engine: Engine, name: str) -> tuple[Topic, int]:
+def run_topic(engine: Engine, name: str) -> tuple[Topic, int]:
+    """What one watches of a run, and the sequence its dataset has come to.
+
+    Raises:
+        NotFoundError: there is no such run.
+    """
     with snapshot(engine) as connection:
         run = catalog.find_run(connection, name)
         head = catalog.dataset_of(connection, run).head_sequence
@@ -196,7 +212,7 @@ def _dataset_topic(engine: Engine, name: str) -> tuple[Topic, int]:
     return Topic(dataset_id=dataset.id), dataset.head_sequence
 
 
-def _resumed(request: Request, query: StreamQuery, head: int) -> int | None:
+def resumed(request: Request, query: StreamQuery, head: int) -> int | None:
     """The sequence to resume after. The header wins: browsers add it to an address they keep.
 
     Raises:
