@@ -2,12 +2,12 @@
 
 from fastapi import APIRouter, FastAPI
 
-from service.dashboard import assets, entrance, overview, pages
+from service.dashboard import assets, entrance, overview, pages, theorems
 
 
 def install(app: FastAPI) -> list[APIRouter]:
     """Add the pages, and tell errors as pages to those who look; the routers that were added."""
-    modules = (assets, entrance, overview)
+    modules = (assets, entrance, overview, theorems)
     pages.install_errors(app)
     for module in modules:
         app.include_router(module.router)

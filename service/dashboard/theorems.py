@@ -1,0 +1,191 @@
+"""The registry to read: every theorem with its formulas, its status and what it needs."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Query, Request, Response
+from markupsafe import Markup
+
+import accounting
+from accounting.events import NeighboringRelation
+from accounting.guarantees import Assumption, Status
+from accounting.theorem import Theorem
+from service.dashboard.access import Viewer
+from service.dashboard.families import FAMILIES, Family, family_of, page_of, theory_pages
+from service.dashboard.meanings import ASSUMPTIONS, RELATIONS, STATUSES
+from service.dashboard.pages import PageRoute, render
+from service.dashboard.prose import PAGES, Setter, statement_html
+from service.dashboard.theory import theory_html, title_of
+from service.errors import NotFoundError
+
+HOME: Final = "README"  # the theory page that lists the others
+SEARCH_MAX: Final = 100
+
+router = APIRouter(route_class=PageRoute, include_in_schema=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A theorem as pages tell it."""
+
+    id: str
+    family: Family
+    page: str
+    source: str
+    status: Status
+    relations: tuple[NeighboringRelation, ...]
+    assumptions: tuple[Assumption, ...]
+    parameters: tuple[str, ...]
+    counterexample: str
+    summary: Markup  # the statement's first line
+    told: str  # the rest of it, not typeset
+    arguments: str
+    text: str  # what a search looks in
+
+
+@lru_cache(maxsize=1)
+def entries() -> dict[str, Entry]:
+    """Every theorem by its id, in the registry's order."""
+    setter = setter_of_pages()
+    return {theorem.id: _entry(theorem, setter) for theorem in accounting.THEOREMS}
+
+
+@lru_cache(maxsize=1024)
+def _statement(name: str) -> tuple[Markup, Markup]:
+    """(what a theorem says after its first line, what is known against it), typeset."""
+    entry, setter = entries()[name], setter_of_pages()
+    return statement_html(entry.told, setter), setter.line(entry.counterexample)
+
+
+def setter_of_pages() -> Setter:
+    """What typesets, with links to theorems and to theory pages."""
+    links = {}
+    for theorem in accounting.THEOREMS:
+        links[theorem.function.__name__] = links[theorem.id] = f"/theorems/{theorem.id}"
+    return Setter(links=links, pages=frozenset(theory_pages()))
+
+
+def _entry(theorem: Theorem[..., Any], setter: Setter) -> Entry:
+    summary, _, rest = theorem.statement.partition("\n\n")
+    told, _, arguments = rest.partition("Args:\n")
+    return Entry(
+        id=theorem.id,
+        family=family_of(theorem),
+        page=page_of(theorem),
+        source=theorem.source,
+        status=theorem.status,
+        relations=theorem.relations,
+        assumptions=theorem.assumptions,
+        parameters=theorem.parameters,
+        counterexample=theorem.counterexample,
+        summary=setter.line(" ".join(summary.split())),
+        told=told,
+        arguments=f"Args:\n{arguments.rstrip()}" if arguments else "",
+        text=f"{theorem.id} {theorem.statement} {theorem.source}".lower(),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which theorems are asked for; what is empty asks for all."""
+
+    q: str = ""
+    family: str = ""
+    status: str = ""
+    relation: str = ""
+
+    def admits(self, entry: Entry) -> bool:
+        """Whether a theorem is one of them."""
+        return (
+            self.family in ("", entry.family.slug)
+            and self.status in ("", entry.status)
+            and (not self.relation or self.relation in entry.relations)
+            and all(word in entry.text for word in self.q.lower().split())
+        )
+
+
+@router.get("/theorems")
+def theorems(
+    request: Request,
+    viewer: Viewer,
+    q: Annotated[str, Query(max_length=SEARCH_MAX)] = "",
+    family: Annotated[str, Query(max_length=SEARCH_MAX)] = "",
+    status: Annotated[str, Query(max_length=SEARCH_MAX)] = "",
+    relation: Annotated[str, Query(max_length=SEARCH_MAX)] = "",
+) -> Response:
+    """Every theorem, or those that a filter leaves."""
+    wanted = Wanted(q=q, family=family, status=status, relation=relation)
+    found = [entry for entry in entries().values() if wanted.admits(entry)]
+    return render(
+        request,
+        "theorems.html",
+        viewer=viewer,
+        wanted=wanted,
+        groups=list(_grouped(found)),
+        count=len(found),
+        total=len(entries()),
+        families=FAMILIES,
+        statuses=STATUSES,
+        relations=RELATIONS,
+    )
+
+
+def _grouped(found: list[Entry]) -> Iterator[tuple[Family, list[Entry]]]:
+    for family in FAMILIES:
+        of_it = [entry for entry in found if entry.family is family]
+        if of_it:
+            yield family, of_it
+
+
+@router.get("/theorems/{name}")
+def theorem(request: Request, viewer: Viewer, name: str) -> Response:
+    """One theorem."""
+    entry = entries().get(name)
+    if entry is None:
+        raise NotFoundError("There is no such theorem.")
+    statement, against = _statement(name)
+    return render(
+        request,
+        "theorem.html",
+        viewer=viewer,
+        entry=entry,
+        page_title=title_of(theory_pages().get(entry.page, "")),
+        page_address=PAGES + entry.page,
+        statement=statement,
+        against=against,
+        statuses=STATUSES,
+        relations=RELATIONS,
+        assumptions=ASSUMPTIONS,
+    )
+
+
+@lru_cache(maxsize=64)
+def _rendered(page: str) -> Markup:
+    return theory_html(theory_pages()[page], setter_of_pages())
+
+
+@router.get("/docs/theory")
+def theory_home(request: Request, viewer: Viewer) -> Response:
+    """What theory pages there are."""
+    return theory_page(request, viewer, HOME)
+
+
+@router.get(PAGES + "{page}")
+def theory_page(request: Request, viewer: Viewer, page: str) -> Response:
+    """A page of proofs."""
+    if page not in theory_pages():
+        raise NotFoundError("There is no such page.")
+    here = [entry for entry in entries().values() if entry.page == page]
+    return render(
+        request,
+        "theory.html",
+        viewer=viewer,
+        title=title_of(theory_pages()[page]),
+        page=page,
+        home=HOME,
+        body=_rendered(page),
+        here=here,
+        statuses=STATUSES,
+    )
