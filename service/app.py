@@ -20,6 +20,8 @@ from service.errors import StartupError
 from service.gate import Gate, WritesWhileOpen
 from service.http import BodyLimit, RequestLog
 from service.limits import Buckets
+from service.measures import Measures
+from service.metrics import Ledger
 from service.readiness import Readiness
 from service.routes import (
     acts,
@@ -32,6 +34,7 @@ from service.routes import (
     findings,
     health,
     log,
+    metrics,
     plan,
     reservations,
     runs,
@@ -98,12 +101,14 @@ def wire(
     # The other half is for whoever asks something and goes.
     streams_max = max(1, settings.connections_max // 2)
     feed = Feed(engine, keys.refresh, streams_max=streams_max)
-    wait = settings.busy_timeout_seconds
+    wait, measures = settings.busy_timeout_seconds, Measures()
+    measures.expect(problems.PROBLEMS)
     writer = Writer(
         engine,
         thresholds=settings.budget_thresholds,
         moved=feed.moved,
         patience_seconds=PATIENCE * wait,
+        measures=measures,
     )
     dispatcher = Dispatcher(engine, webhooks)
 
@@ -145,16 +150,19 @@ def wire(
     app.state.certificates = Buckets(settings.certificates_per_hour)
     app.state.readiness = Readiness(engine, writing=lambda: writer.working)
     app.state.dispatcher = dispatcher
+    app.state.witness = witness
+    app.state.measures = measures
+    app.state.ledger = Ledger(engine, dispatcher.waiting)
     app.state.gate = gate = Gate(engine)
     app.add_middleware(events.DirectAppends)
     facts = (events, corrections, findings, reservations, certificates)
-    modules = (datasets, explain, runs, *facts, streams, plan, bounds, acts, log, health)
+    modules = (datasets, explain, runs, *facts, streams, plan, bounds, acts, log, health, metrics)
     routes = [route for module in modules for route in module.router.routes]
     app.add_middleware(WritesWhileOpen, gate=gate, routes=routes)
     app.add_middleware(
         BodyLimit, bytes_max=settings.body_bytes_max, seconds_max=settings.body_seconds
     )
-    app.add_middleware(RequestLog)  # outermost: every answer has an id
+    app.add_middleware(RequestLog, measures=measures)  # outermost: every answer has an id
     problems.install(app)
     for module in modules:
         app.include_router(module.router)

@@ -17,6 +17,8 @@ class Attempts:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self.read_failures = 0  # of the database, since this process started, as are the next
+        self.write_failures = 0
         self._failed = False
         self._begun: dict[object, float] = {}
 
@@ -30,13 +32,25 @@ class Attempts:
             yield
         except UnavailableError as error:
             # What refuses without a driver's failure behind it says nothing of the database.
-            self._failed = self._failed or error.__cause__ is not None
+            if error.__cause__ is not None:
+                self._failed = True
+                self.write_failures += 1
             raise
         else:
             self._failed = False
         finally:
             with self._lock:
                 del self._begun[mark]
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Read; whether the database failed is noted."""
+        try:
+            yield
+        except UnavailableError as error:
+            if error.__cause__ is not None:
+                self.read_failures += 1
+            raise
 
     def trouble(self, seconds_max: float) -> str | None:
         """What is wrong, or nothing; an attempt that takes longer than so long waits."""

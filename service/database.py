@@ -267,7 +267,8 @@ def snapshot(engine: Engine) -> Iterator[Connection]:
     read_only: dict[str, Any] = {_READ_ONLY: True}
     if engine.dialect.name == "postgresql":
         read_only = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
-    with _answering(engine.execution_options(**read_only)) as connection:
+    reader = engine.execution_options(**read_only)
+    with attempts_of(engine).reading(), _answering(reader) as connection:
         yield connection
 
 

@@ -21,6 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from service import logs
 from service.auth import BODY_BYTES_MAX, Caller, admitted, scope_needed
 from service.errors import MalformedBodyError, UnavailableError, UnsupportedMediaTypeError
+from service.measures import OTHER, PROBLEM, TEMPLATE, Measures
 from service.seats import Seats
 
 JSON: Final = "application/json"
@@ -197,10 +198,11 @@ class BodyLimit:
 
 
 class RequestLog:
-    """ASGI middleware: gives every request an id, answers with it, and logs one line."""
+    """ASGI middleware: gives every request an id, answers with it, logs one line and counts it."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, *, measures: Measures) -> None:
         self.app = app
+        self.measures = measures
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one connection."""
@@ -216,6 +218,7 @@ class RequestLog:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                self._count(scope, status, time.perf_counter() - started)
                 message["headers"] = [
                     *message["headers"],
                     (b"x-request-id", identifier.encode()),
@@ -226,6 +229,10 @@ class RequestLog:
 
         try:
             await self.app(scope, receive, answered)
+        except Exception:  # answered outside all middleware
+            scope[PROBLEM] = "internal-error"
+            self._count(scope, status, time.perf_counter() - started)
+            raise
         finally:
             routine = scope.get("routine", False) and status < HTTPStatus.BAD_REQUEST
             level = logging.DEBUG if routine else logging.INFO
@@ -240,3 +247,10 @@ class RequestLog:
                         "milliseconds": round((time.perf_counter() - started) * 1000, 3),
                     },
                 )
+
+    def _count(self, scope: Scope, status: int, seconds: float) -> None:
+        found = scope.get("route")
+        template = getattr(found, "path_format", None) or scope.get(TEMPLATE, OTHER)
+        self.measures.answered(template, scope["method"], status, seconds)
+        if slug := scope.get(PROBLEM):
+            self.measures.refused(slug)

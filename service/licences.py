@@ -27,6 +27,10 @@ _SPOKEN: Final = (
     (r"BSD(?: License)?", "BSD-3-Clause"),  # which of them it is makes no difference here
 )
 _CLASSIFIER: Final = "License :: OSI Approved :: "
+# How the file of a licence begins, and what else is in it, where a package only has the file.
+_MIT: Final = re.compile(
+    r"\s*(?:The )?MIT License\b.*Permission is hereby granted, free of charge,", re.DOTALL
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +51,17 @@ def installed() -> list[Package]:
 
 def _package(distribution: Distribution) -> Package:
     licence = licence_of(distribution.metadata)
+    if licence == UNKNOWN:
+        licence = _of_file(distribution)
     return Package(distribution.name, distribution.version, licence, is_allowed(licence))
+
+
+def _of_file(distribution: Distribution) -> str:
+    """The licence of a package that only has it as a file."""
+    for name in distribution.metadata.get_all("License-File") or ():
+        if _MIT.match(distribution.read_text(f"licenses/{name}") or ""):
+            return "MIT"
+    return UNKNOWN
 
 
 def licence_of(metadata: Any) -> str:

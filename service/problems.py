@@ -10,10 +10,12 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic_core import ErrorDetails
 from starlette.exceptions import HTTPException
+from starlette.types import Receive, Scope, Send
 
 from service import logs
 from service.errors import LedgerError, TooManyRequestsError
 from service.finding_messages import TAGS
+from service.measures import PROBLEM
 from service.methods import methods_of
 from service.plans import CLOSED_TAG, OPEN_TAG
 
@@ -79,6 +81,21 @@ _BY_STATUS: Final = {
 }
 
 
+class Problem(JSONResponse):
+    """A problem document; it notes its slug in the connection's scope, for who counts them."""
+
+    media_type = MEDIA_TYPE
+
+    def __init__(self, slug: str, content: Any, status: int, headers: dict[str, str]) -> None:
+        super().__init__(content, status, headers=headers)
+        self._slug = slug
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer."""
+        scope[PROBLEM] = self._slug
+        await super().__call__(scope, receive, send)
+
+
 def problem(
     slug: str, detail: str, *, headers: Mapping[str, str] | None = None, **extra: object
 ) -> JSONResponse:
@@ -91,7 +108,7 @@ def problem(
         "detail": detail,
         **extra,
     }
-    return JSONResponse(content, status, headers=dict(headers or {}), media_type=MEDIA_TYPE)
+    return Problem(slug, content, status, dict(headers or {}))
 
 
 def page(slug: str) -> str | None:

@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 from pathlib import Path
 from typing import Final
 
@@ -47,11 +48,18 @@ class Follower:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._work, name="dpledger-witness", daemon=True)
         self.trouble: str | None = None  # why the last look failed
+        self.agreed_at: float | None = None  # seconds since the epoch, of this process's last look
 
     @property
     def writing(self) -> bool:
         """Whether this process is the one that writes."""
         return self._file is not None
+
+    @property
+    def signed_at(self) -> str | None:
+        """When the last checkpoint was signed that the witness has."""
+        last = None if self._file is None else self._file.seen.last
+        return None if last is None else last.signed.checkpoint.issued_at
 
     def look(self) -> Standing:
         """Compare the logs with what the witness has seen, and let it see what is new.
@@ -80,6 +88,7 @@ class Follower:
                 line = next_line(connection, present, self._signer, seen)
                 if line is not None and found.state == "open":
                     file.append(line)
+                self.agreed_at = time.time()
                 return found
         return suspend(self._engine, heads, epoch=seen.epoch, by=BY, signer=self._signer)
 

@@ -7,6 +7,7 @@ only after the transaction that holds it has committed.
 import asyncio
 import logging
 import threading
+import time
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -21,6 +22,7 @@ from service import pricing
 from service.clock import now
 from service.database import Line
 from service.errors import LedgerError, UnavailableError
+from service.measures import Measures
 from service.shelf import THRESHOLDS, Desk, Place, Shelf
 from service.suspension import State
 from service.taking import require_taking, state_of
@@ -72,7 +74,9 @@ class Writer:
         thresholds: tuple[float, ...] = THRESHOLDS,
         moved: Callable[[Iterable[int]], None] = _unheard,
         patience_seconds: float = PATIENCE_SECONDS,
+        measures: Measures | None = None,
     ) -> None:
+        self._measures = measures or Measures()
         self._line = Line(engine)
         self._patience_seconds = patience_seconds
         self._ended = False
@@ -85,6 +89,11 @@ class Writer:
     def working(self) -> bool:
         """Whether requests are taken."""
         return self._thread.is_alive()
+
+    @property
+    def waiting(self) -> int:
+        """How many requests were handed over and not yet taken."""
+        return self._queue.qsize()
 
     def start(self) -> None:
         """Begin to take requests."""
@@ -178,6 +187,7 @@ class Writer:
 
     def _commit(self, group: Sequence[_Waiting]) -> list[Outcome]:
         moment, requests = now(), [waiting.request for waiting in group]
+        started = time.perf_counter()
         known = ChainMap(*(waiting.known for waiting in group if waiting.known))
         try:
             with self._line.transaction() as connection, pricing.only(known):
@@ -188,10 +198,19 @@ class Writer:
         except BaseException:
             self._shelf.forget()  # what the books say may not be what the database does
             raise
+        self._measure(outcomes, time.perf_counter() - started)
         self._shelf.settle({request.place[0] for request in requests})
         if changed:
             self._moved(changed)
         return outcomes
+
+    def _measure(self, outcomes: Sequence[Outcome], seconds: float) -> None:
+        committed = [one for one in outcomes if not isinstance(one, Exception)]
+        refused = len(outcomes) - len(committed)
+        self._measures.wrote(committed=len(committed), refused=refused, seconds=seconds)
+        for one in committed:
+            if "accepted" in one:  # an append
+                self._measures.recorded(accepted=one["accepted"], duplicates=one["duplicates"])
 
     def _alone(self, waiting: _Waiting) -> Outcome:
         try:

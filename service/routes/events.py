@@ -21,6 +21,7 @@ from service.database import snapshot
 from service.errors import InvalidRequestError, LedgerError, UnsupportedMediaTypeError
 from service.http import JSON, NDJSON, media_type, parse_json
 from service.ledger import Append
+from service.measures import TEMPLATE
 from service.replies import is_unread, read
 from service.routes.parameters import (
     AppendQuery,
@@ -34,7 +35,8 @@ from service.schemas import LINES_MAX, STEP_MAX, STEPS_MAX, EventBatch, EventMes
 from service.told import text_of
 
 INLINE_BYTES: Final = 16 * 1024  # read without a thread: less than a millisecond
-PARTS: Final = 4  # of /v1/runs/{run}/events
+EVENTS_PATH: Final = "/v1/runs/{run}/events"
+PARTS: Final = 4  # of it
 # How a line begins that most writers send; what follows is the step, and often that of the last.
 _SPACE: Final = rb"[ \t\r]*"  # of JSON; \s is more than that
 _PLACE: Final = re.compile(
@@ -87,6 +89,7 @@ class DirectAppends:
         if run is None:
             await self.app(scope, receive, send)
             return
+        scope[TEMPLATE] = EVENTS_PATH
         scope["routine"] = True  # the ledger itself is the log of what is recorded
         request = Request(scope, receive)
         try:

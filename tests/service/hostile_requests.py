@@ -190,9 +190,9 @@ def names() -> Iterator[Hostile]:
             status=404,
             slug="not-found",
         )
-    for path in ("/", "/v1", "/v1/", "/v1/datasets/", "/v1/runs/", "/v1/runs/run/",
+    for path in ("/v2", "/v1", "/v1/", "/v1/datasets/", "/v1/runs/", "/v1/runs/run/",
                  "/v1/runs//events", "/v1/runs/a/b", "/v1/runs/a%2Fb", "/docs",
-                 "/redoc", "/openapi.json", "/metrics",
+                 "/redoc", "/openapi.json", "/metrics/",
                  "/v2/runs", "/V1/runs", "/problems/", "/v1/runs/../../etc/passwd",
                  "/problems/..%2f..%2fREADME", "/v1/runs/run/guarantee/x"):  # fmt: skip
         yield Hostile(name=f"GET {path}", path=path, method="GET", status=404, slug="not-found")

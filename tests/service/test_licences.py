@@ -68,6 +68,26 @@ def test_a_licence_is_allowed_if_allowed_ones_satisfy_it(expression: str, allowe
     assert licences.is_allowed(expression) is allowed
 
 
+@pytest.mark.parametrize(
+    ("text", "licence"),
+    [
+        ("The MIT License (MIT)\n\nPermission is hereby granted, free of charge, to any", "MIT"),
+        ("The MIT License (MIT)\n\nAll rights reserved.", "unknown"),
+        ("GNU GENERAL PUBLIC LICENSE", "unknown"),
+    ],
+)
+def test_a_licence_that_is_only_a_file_is_read_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, licence: str
+) -> None:
+    folder = tmp_path / "filed-1.dist-info"
+    (folder / "licenses").mkdir(parents=True)
+    said = "Metadata-Version: 2.4\nName: filed\nVersion: 1\nLicense-File: LICENSE\n"
+    (folder / "METADATA").write_text(said, encoding="utf-8")
+    (folder / "licenses" / "LICENSE").write_text(text, encoding="utf-8")
+    monkeypatch.setattr(licences, "distributions", lambda: [PathDistribution(folder)])
+    assert [one.licence for one in licences.installed()] == [licence]
+
+
 def test_every_package_that_the_project_pins_has_an_allowed_licence() -> None:
     pinned = set(versions_tested())
     found = {one.name.lower(): one for one in licences.installed()}
