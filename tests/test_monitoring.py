@@ -1,0 +1,269 @@
+"""Rules and dashboard: every expression parses, and asks for what the service really tells."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import promql_parser as promql
+import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from service import schema_version
+from service.database import connect
+from service.settings import Settings
+from service.signing import Signer
+from tests.conftest import running
+from tests.service.samples import BUDGET, append, event, setup
+
+ROOT = Path(__file__).parents[1]
+HERE = ROOT / "deploy" / "monitoring"
+GUIDE = ROOT / "docs" / "guide" / "metrics.md"
+Json = dict[str, Any]
+Known = dict[str, set[str]]  # labels by metric
+
+# What Prometheus adds to what it scrapes, and the one series that it makes itself.
+TARGET = {"job", "instance"}
+OWN: Known = {"up": set()}
+GRAFANA = {"$__rate_interval": "5m", "$dataset": ".*"}
+SEVERITIES = {"critical", "warning", "info"}
+
+
+def read(name: str) -> Any:
+    return yaml.safe_load((HERE / name).read_text(encoding="utf-8"))
+
+
+GROUPS: list[Json] = read("rules.yml")["groups"]
+RULES: list[Json] = [rule for group in GROUPS for rule in group["rules"]]
+ALERTS = [rule for rule in RULES if "alert" in rule]
+BOARD: Json = json.loads((HERE / "grafana/dashboards/dpledger.json").read_text(encoding="utf-8"))
+PANELS: list[Json] = [one for one in BOARD["panels"] if one["type"] != "row"]
+
+
+def shown() -> Iterator[tuple[str, str]]:
+    """Each expression of the dashboard, with its variables filled in, and what shows it."""
+    for panel in PANELS:
+        for target in panel["targets"]:
+            text = target["expr"]
+            for name, value in GRAFANA.items():
+                text = text.replace(name, value)
+            yield panel["title"], text
+
+
+EXPRESSIONS = [(rule.get("alert") or rule["record"], rule["expr"]) for rule in RULES]
+EXPRESSIONS += list(shown())
+EACH = pytest.mark.parametrize("text", [text for _, text in EXPRESSIONS])
+
+
+def selectors(text: str) -> Iterator[promql.VectorSelector]:
+    """Every series that an expression asks for."""
+    found: list[promql.Expr] = []
+    promql.walk(promql.parse(text), found.append)
+    for one in found:  # of a range too, the series itself is visited
+        if isinstance(one, promql.VectorSelector):
+            yield one
+
+
+def grouped(text: str) -> set[str]:
+    """The labels that an expression keeps, or matches on."""
+    labels: set[str] = set()
+
+    def note(one: promql.Expr) -> None:
+        modifier = getattr(one, "modifier", None)
+        for part in (modifier, getattr(modifier, "matching", None)):
+            labels.update(getattr(part, "labels", None) or ())
+
+    promql.walk(promql.parse(text), note)
+    return labels
+
+
+@pytest.fixture(scope="module")
+def scraped(tmp_path_factory: pytest.TempPathFactory) -> Known:
+    """The labels of each series that a service tells which has a budget and a witness."""
+    folder = tmp_path_factory.mktemp("monitoring")
+    url = f"sqlite:///{folder / 'dpledger.db'}"
+    Signer.create(folder / "key")
+    engine = connect(url)
+    schema_version.upgrade(engine)
+    engine.dispose()
+    settings = Settings(
+        database_url=url, signing_key_file=folder / "key", witness_file=folder / "witness"
+    )
+    with running(settings) as address, httpx.Client(base_url=address) as api:
+        setup(api, dataset_given={"budget": BUDGET})
+        append(api, event(0, 10))
+        found: Known = {}
+        for family in text_string_to_metric_families(api.get("/metrics").text):
+            for sample in family.samples:
+                found.setdefault(sample.name, set()).update(sample.labels)
+        return found
+
+
+@pytest.fixture(scope="module")
+def known(scraped: Known) -> Known:
+    """With what the rules record, which keeps what its expression groups by, else everything."""
+    found = scraped | OWN
+    for rule in RULES:
+        if "record" in rule:
+            asked = [found[str(one.name)] for one in selectors(rule["expr"])]
+            kept = grouped(rule["expr"])
+            whole = not re.search(r"\b(sum|min|max|count)\b", rule["expr"])
+            found[rule["record"]] = kept.union(*asked) if whole else kept
+    return found
+
+
+def test_what_an_expression_asks_for_is_found_wherever_it_stands() -> None:
+    text = "sum by (a) (rate(x_total{b=~'c'}[5m])) / on (d) group_left y > z offset 1h"
+    assert [one.name for one in selectors(text)] == ["x_total", "y", "z"]
+    assert grouped(text) == {"a", "d"}
+    with pytest.raises(ValueError, match="unclosed left parenthesis"):
+        promql.parse("sum by (rate(x[5m])")
+
+
+@EACH
+def test_every_expression_parses(text: str) -> None:
+    assert promql.parse(text).prettify()
+
+
+@EACH
+def test_every_series_is_told_by_the_service_or_recorded_by_a_rule(text: str, known: Known) -> None:
+    for one in selectors(text):
+        assert one.name in known, one.name
+
+
+@EACH
+def test_every_label_is_one_of_the_series(text: str, known: Known) -> None:
+    asked = list(selectors(text))
+    for one in asked:
+        named = {matcher.name for matcher in one.matchers.matchers}
+        assert named <= known[str(one.name)] | TARGET, one.name
+    there = set().union(*(known[str(one.name)] for one in asked)) | TARGET
+    assert grouped(text) <= there
+
+
+@EACH
+def test_what_a_recorded_series_needs_is_recorded_before(text: str) -> None:
+    records = [rule["record"] for rule in RULES if "record" in rule]
+    assert len(set(records)) == len(records)
+    here = next((n for n, rule in enumerate(RULES) if rule["expr"] == text), len(RULES))
+    before = {rule.get("record") for rule in RULES[:here]}
+    assert {str(one.name) for one in selectors(text) if ":" in str(one.name)} <= before
+
+
+def test_values_that_are_matched_are_values_that_there_are(scraped: Known) -> None:
+    routes = json.loads((ROOT / "docs/api/openapi.json").read_text(encoding="utf-8"))["paths"]
+    pages = {path.stem for path in (ROOT / "docs" / "problems").glob("*.md")}
+    there = {"route": set(routes), "problem": pages, "status": {f"{n}xx" for n in range(1, 6)}}
+    for _, text in EXPRESSIONS:
+        for one in selectors(text):
+            for matcher in one.matchers.matchers:
+                if matcher.name in there:
+                    assert matcher.value in there[matcher.name]
+    assert scraped
+
+
+def test_counters_are_asked_for_their_rate_and_end_in_total(known: Known) -> None:
+    for _, text in EXPRESSIONS:
+        for one in selectors(text):
+            if str(one.name).endswith("_total") and not re.search(r"offset", text):
+                assert re.search(rf"(rate|increase)\([^()]*{one.name}", text), text
+
+
+@pytest.mark.parametrize("rule", ALERTS, ids=lambda rule: rule["alert"])
+def test_every_alert_says_how_urgent_it_is_and_leads_to_what_to_do(rule: Json) -> None:
+    assert set(rule) <= {"alert", "expr", "for", "labels", "annotations"}
+    assert rule["labels"].keys() == {"severity"}
+    assert rule["labels"]["severity"] in SEVERITIES
+    assert rule["annotations"].keys() == {"summary", "runbook"}
+    file, _, anchor = rule["annotations"]["runbook"].partition("#")
+    assert ROOT / file == GUIDE
+    assert anchor == rule["alert"].lower()
+    assert f"### {rule['alert']}\n" in GUIDE.read_text(encoding="utf-8")
+    if "for" in rule:
+        assert promql.parse_duration(rule["for"]).total_seconds() > 0
+    used = set(re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"]))
+    kept = grouped(rule["expr"]) | TARGET | {"dataset"}
+    assert used <= kept
+
+
+def test_rules_have_the_structure_that_prometheus_reads() -> None:
+    assert list(read("rules.yml")) == ["groups"]
+    names = [group["name"] for group in GROUPS]
+    assert len(set(names)) == len(names)
+    assert all(set(group) == {"name", "rules"} for group in GROUPS)
+    alerts = [rule["alert"] for rule in ALERTS]
+    assert len(set(alerts)) == len(alerts)
+    for rule in RULES:
+        assert ("alert" in rule) != ("record" in rule)
+        assert "record" not in rule or set(rule) == {"record", "expr"}
+
+
+def test_what_an_operator_must_hear_of_has_an_alert() -> None:
+    assert {
+        "PrivacyBudgetGoneWithinADay", "PrivacyBudgetOverdrawn", "ErrorBudgetBurnsFast",
+        "RefusalsMany", "AppendsSlow", "WitnessStale", "WriterBacklog", "ServiceDown",
+    } <= {rule["alert"] for rule in ALERTS}  # fmt: skip
+
+
+def test_the_dashboard_is_one_that_grafana_reads() -> None:
+    ids = [one["id"] for one in BOARD["panels"]]
+    assert len(set(ids)) == len(ids)
+    assert BOARD["uid"] == "dpledger"
+    for panel in PANELS:
+        assert panel["title"]
+        assert panel["description"].endswith((".", "spend."))
+        assert panel["fieldConfig"]["defaults"]["unit"]
+        references = [target["refId"] for target in panel["targets"]]
+        assert references == sorted(set(references))
+        assert {target["datasource"]["uid"] for target in panel["targets"]} == {"${source}"}
+    names = {one["name"] for one in BOARD["templating"]["list"]}
+    used = set(re.findall(r"\$\{?(\w+)\}?", json.dumps(PANELS))) - {"__rate_interval", "__all"}
+    assert used == names
+
+
+def test_no_panel_lies_over_another() -> None:
+    taken: set[tuple[int, int]] = set()
+    for panel in BOARD["panels"]:
+        place = panel["gridPos"]
+        assert place["x"] + place["w"] <= 24
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert not cells & taken, panel["title"]
+        taken |= cells
+
+
+def test_grafana_is_given_the_dashboard_and_where_prometheus_is() -> None:
+    (source,) = read("grafana/provisioning/datasources/prometheus.yml")["datasources"]
+    variable = next(one for one in BOARD["templating"]["list"] if one["name"] == "source")
+    assert variable["current"]["value"] == source["uid"]
+    (provider,) = read("grafana/provisioning/dashboards/dpledger.yml")["providers"]
+    compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
+    services = compose["services"]
+    mounts = dict(one.split(":")[:2] for one in services["grafana"]["volumes"])
+    assert mounts["./deploy/monitoring/grafana/dashboards"] == provider["options"]["path"]
+    assert source["url"] == "http://prometheus:9090"
+    (scrape,) = read("prometheus.yml")["scrape_configs"]
+    assert scrape["static_configs"] == [{"targets": ["service:8000"]}]
+    assert scrape["authorization"]["credentials_file"] == "/run/secrets/metrics_key"
+    for name in ("prometheus", "grafana"):
+        assert services[name]["profiles"] == ["monitoring"]
+        assert re.search(r":v?\d+\.\d+\.\d+$", services[name]["image"])
+        for mount in services[name]["volumes"]:
+            own = mount.partition(":")[0]
+            assert own in compose["volumes"] or (ROOT / own).exists()
+    secrets = {name for one in services.values() for name in one.get("secrets", ())}
+    assert secrets == set(compose["secrets"])
+
+
+def test_every_metric_is_in_the_guide_and_nothing_else_is(scraped: Known) -> None:
+    text = GUIDE.read_text(encoding="utf-8")
+    told = set(re.findall(r"^\| `(dpledger_\w+)` \|", text, re.MULTILINE))
+    own = {name for name in scraped if name.startswith("dpledger_")}
+    parts = re.compile(r"_(bucket|sum|count)$")
+    assert told == {parts.sub("", name) for name in own}
