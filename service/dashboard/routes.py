@@ -3,12 +3,21 @@
 from fastapi import APIRouter, FastAPI
 
 from service.board import Boards
-from service.dashboard import assets, entrance, overview, pages, theorems
+from service.dashboard import (
+    assets,
+    compare,
+    datasets,
+    entrance,
+    lists,
+    overview,
+    pages,
+    theorems,
+)
 
 
 def install(app: FastAPI) -> list[APIRouter]:
     """Add the pages, and tell errors as pages to those who look; the routers that were added."""
-    modules = (assets, entrance, overview, theorems)
+    modules = (assets, entrance, overview, lists, datasets, compare, theorems)
     app.state.boards = Boards()
     pages.install_errors(app)
     for module in modules:

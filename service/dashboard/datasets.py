@@ -1,0 +1,206 @@
+"""The page of a dataset: what is spent, by whom and since when, and what would still fit."""
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import RedirectResponse
+from sqlalchemy import Connection, Row
+
+from accounting.events import Event, Gaussian, Poisson, Span
+from service import catalog, explanations, incidents, kin, readings, remedies, settings_changes
+from service.answers import DatasetAnswer, DatasetGuarantee
+from service.api_keys import Scope
+from service.auth import Caller
+from service.clock import now
+from service.dashboard import advice, layers, limits, pedigree
+from service.dashboard.access import Admin, Form, Viewer
+from service.dashboard.limits import LimitForm
+from service.dashboard.pages import PageRoute, render
+from service.database import snapshot
+from service.errors import InvalidRequestError, TooExpensiveError
+from service.http import dear
+from service.outlook import outlook_of
+from service.readings import Question
+from service.routes.certificates import CertificateQuery, issued
+from service.routes.parameters import Database, PathName
+from service.schemas import STEPS_MAX
+from service.settings_changes import SettingsAnswer
+from service.spending import spending
+from service.taking import written
+
+router = APIRouter(route_class=PageRoute, include_in_schema=False)
+
+DELTA: Final = 1e-5  # at which a dataset without a limit is told, unless somebody asks otherwise
+SPENDERS: Final = 12
+INCIDENTS: Final = 8
+SETTINGS: Final = 1000  # revisions that are read
+BATCH: Final = 256  # of a usual training
+NOISES: Final = (("little", 0.8), ("usual", 1.1), ("much", 2.0))
+MUCH: Final = 10_000  # passes: whoever could train so long asks for a plan
+
+
+Delta = Annotated[float, Query(gt=0, lt=1)]
+
+
+@router.get("/datasets/{dataset}")
+@dear
+def dataset_page(
+    dataset: PathName,
+    request: Request,
+    database: Database,
+    viewer: Viewer,
+    delta: Delta = DELTA,
+    proved: Annotated[bool, Query()] = False,
+) -> Response:
+    """A dataset."""
+    with snapshot(database) as connection:
+        found = _found(connection, dataset, viewer, delta)
+        found["guarantee"] = _guarantee(connection, dataset, found["delta"]) if proved else None
+    return render(request, "dataset.html", viewer=viewer, **found)
+
+
+@router.get("/datasets/{dataset}/proved")
+@dear
+def proved(
+    dataset: PathName, request: Request, database: Database, viewer: Viewer, delta: Delta = DELTA
+) -> Response:
+    """What is proved of everything together, from above and from below: a part of the page."""
+    with snapshot(database) as connection:
+        guarantee = _guarantee(connection, dataset, delta)
+    return render(request, "dataset_proved.html", viewer=viewer, guarantee=guarantee)
+
+
+@router.get("/datasets/{dataset}/certificate")
+@dear
+def certificate(
+    dataset: PathName,
+    query: Annotated[CertificateQuery, Query()],
+    request: Request,
+    database: Database,
+    viewer: Viewer,
+) -> Response:
+    """What all runs have spent, signed.
+
+    Raises:
+        LedgerSuspendedError: nobody signs what the ledger says unless it is whole.
+    """
+    standing = request.state.standing
+    if standing.state != "open":
+        raise standing.refusal()
+    return issued("dataset", dataset, query, request, database, viewer)
+
+
+@router.post("/datasets/{dataset}/limit")
+@dear
+def change_limit(
+    dataset: PathName, request: Request, database: Database, viewer: Admin, form: Form
+) -> Response:
+    """Set another limit; what is wrong with it is said beside the field."""
+    try:
+        change = limits.change_of(form)
+        written(
+            database,
+            lambda connection: settings_changes.change(
+                connection, dataset, change, if_match=limits.if_match(form), by=viewer.name
+            ),
+        )
+    except limits.SHOWN as error:
+        with snapshot(database) as connection:
+            found = _found(connection, dataset, viewer, DELTA)
+        refused = LimitForm.refused(form, found["dataset"], error)
+        stale = not isinstance(error, InvalidRequestError)
+        status = HTTPStatus.CONFLICT if stale else HTTPStatus.UNPROCESSABLE_ENTITY
+        given = found | {"form": refused, "guarantee": None}
+        return render(request, "dataset.html", viewer=viewer, status_code=status, **given)
+    return RedirectResponse(f"/datasets/{dataset}#limits", HTTPStatus.SEE_OTHER)
+
+
+def _guarantee(connection: Connection, name: str, delta: float) -> DatasetGuarantee:
+    asked = catalog.find_dataset(connection, name).budget_delta or delta
+    return readings.dataset_guarantee(connection, name, Question(delta=asked))
+
+
+def _reached(viewer: Caller) -> Any:
+    return lambda name: viewer.datasets is None or name in viewer.datasets
+
+
+def _found(connection: Connection, name: str, viewer: Caller, delta: float) -> dict[str, Any]:
+    """All that the page shows."""
+    row = catalog.find_dataset(connection, name)
+    answer = catalog.dataset_answer(connection, row)
+    changes, _ = settings_changes.history(connection, name, after=0, size=SETTINGS)
+    told, total = incidents.latest_incidents(connection, row.id, size=INCIDENTS)
+    at = row.budget_delta or delta
+    return {
+        "dataset": answer,
+        "delta": at,
+        "changes": changes[::-1],
+        "incidents": [(one, advice.advice_of(one), advice.detail_of(one)) for one in told],
+        "incidents_total": total,
+        "family": _family(connection, row, viewer),
+        "fits": _fits(connection, row),
+        "batch": min(BATCH, row.dataset_size),
+        "form": LimitForm.of(answer) if viewer.scope is Scope.ADMIN else None,
+        "reached": _reached(viewer),
+        **_spent(connection, row, answer, changes, at),
+    }
+
+
+def _spent(
+    connection: Connection,
+    row: Row[Any],
+    answer: DatasetAnswer,
+    changes: list[SettingsAnswer],
+    delta: float,
+) -> Mapping[str, Any]:
+    """Who spent what, and when; nothing of it where that would take too long to tell."""
+    try:
+        grounds = explanations.grounds_of(connection, row)
+        spent = spending(connection, grounds, delta=delta)
+        explanation = explanations.explained(connection, grounds, delta=delta, most=SPENDERS)
+    except TooExpensiveError as error:
+        none = {"explanation": None, "spent": None, "picture": None, "outlook": None}
+        return none | {"too_expensive": error.detail}
+    present = now()
+    scope = None if answer.budget is None else explanations.dataset_scope(row, grounds.tally)
+    return {
+        "explanation": explanation,
+        "spent": spent,
+        "picture": layers.picture(spent, changes, present),
+        "outlook": outlook_of(connection, row, scope, grounds.lost, present),
+        "too_expensive": "",
+    }
+
+
+def _family(connection: Connection, row: Row[Any], viewer: Caller) -> pedigree.Pedigree | None:
+    found = kin.kin_of(connection, row)
+    if len(found) == 1:
+        return None
+    return pedigree.pedigree(found, row.name, reached=_reached(viewer))
+
+
+def _fits(connection: Connection, row: Row[Any]) -> list[dict[str, Any]] | None:
+    """How long some usual trainings could still run, each alone; none where nothing limits them."""
+    rate = min(BATCH, row.dataset_size) / row.dataset_size
+    sampling = Poisson(sampling_probability=rate) if rate < 1 else None
+    if sampling is None:
+        return []
+    trainings = [
+        Span(
+            event=Event(mechanism=Gaussian(noise_multiplier=noise), sampling=sampling),
+            steps=STEPS_MAX,
+        )
+        for _, noise in NOISES
+    ]
+    try:
+        steps = remedies.admissible(connection, row, trainings)
+    except TooExpensiveError:
+        return []
+    if steps is None:
+        return None
+    return [
+        {"how": how, "noise": noise, "steps": count, "passes": count * rate, "rate": rate}
+        for (how, noise), count in zip(NOISES, steps, strict=True)
+    ]

@@ -1,0 +1,109 @@
+"""The form by which an admin changes a limit: what was typed, and what is wrong with it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from service.answers import DatasetAnswer
+from service.errors import (
+    InvalidRequestError,
+    LedgerError,
+    PreconditionFailedError,
+    PreconditionRequiredError,
+)
+from service.problems import fault_list
+from service.schemas import DatasetChange
+from service.settings_changes import etag
+
+_FIELDS: Final = {
+    "body.budget.epsilon": "epsilon",
+    "body.budget.delta": "delta",
+    "body.reason": "reason",
+}
+_NUMBERS: Final = ("epsilon", "delta")
+NOT_A_NUMBER: Final = "must be a number, such as 3 or 1e-5"
+WHOLE: Final = "form"  # what is wrong with no single field
+SHOWN: Final = (InvalidRequestError, PreconditionFailedError, PreconditionRequiredError)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitForm:
+    """A form as it is shown."""
+
+    epsilon: str
+    delta: str
+    reason: str = ""
+    revision: int  # of the settings that whoever decides looks at
+    faults: Mapping[str, str] = field(default_factory=dict)  # by field
+
+    @classmethod
+    def of(cls, dataset: DatasetAnswer) -> "LimitForm":
+        """The form with the present limit in it."""
+        budget = dataset.budget
+        return cls(
+            epsilon="" if budget is None else f"{budget.epsilon:.12g}",
+            delta="1e-5" if budget is None else f"{budget.delta:.12g}",
+            revision=dataset.revision,
+        )
+
+    @classmethod
+    def refused(
+        cls, sent: Mapping[str, str], dataset: DatasetAnswer, error: LedgerError
+    ) -> "LimitForm":
+        """The form as it was sent, with what is wrong; on the settings as they are now."""
+        return cls(
+            epsilon=sent.get("epsilon", ""),
+            delta=sent.get("delta", ""),
+            reason=sent.get("reason", ""),
+            revision=dataset.revision,
+            faults=faults_of(error),
+        )
+
+
+def if_match(sent: Mapping[str, str]) -> str | None:
+    """The revision that a form was filled in on, as If-Match has it."""
+    revision = sent.get("revision", "")
+    return etag(int(revision)) if revision.isascii() and revision.isdigit() else None
+
+
+def change_of(sent: Mapping[str, str]) -> DatasetChange:
+    """What a form asks for.
+
+    Raises:
+        InvalidRequestError: it names each field that is not as it must be.
+    """
+    numbers: dict[str, float] = {}
+    faults: dict[str, str] = {}
+    for name in _NUMBERS:
+        try:
+            numbers[name] = float(sent.get(name, "").strip())
+        except ValueError:
+            faults[f"body.budget.{name}"] = NOT_A_NUMBER
+    reason = sent.get("reason", "").strip()
+    # What is not a number is told with what else is wrong, not before it.
+    whole: dict[str, Any] = {"reason": reason, "budget": {"epsilon": 1.0, "delta": 0.5} | numbers}
+    try:
+        change = DatasetChange.model_validate(whole)
+    except ValidationError as error:
+        told = fault_list(list(error.errors()))
+        faults |= {f"body.{one['location']}": one["message"] for one in told}
+    if faults:
+        raise InvalidRequestError.of(faults)
+    return change
+
+
+def faults_of(error: LedgerError) -> dict[str, str]:
+    """What is wrong, by field."""
+    if isinstance(error, PreconditionFailedError):
+        return {WHOLE: "Somebody changed the settings meanwhile. Look at them, then send it again."}
+    listed = error.extra.get("errors")
+    if not isinstance(listed, list):
+        return {WHOLE: error.detail}
+    found: dict[str, str] = {}
+    for one in listed:
+        name = _FIELDS.get(one["location"])
+        message = str(one["message"])
+        found.setdefault(name or WHOLE, message if name else f"{one['location']}: {message}")
+    return found
