@@ -1,0 +1,270 @@
+"""What the planner answers, with every number written out: uppers rounded up, lowers down."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from sqlalchemy import Connection, Row, select
+
+from accounting.events import NeighboringRelation
+from accounting.guarantees import Assumption, Status
+from service import plans, remedies
+from service.admission import unbounded
+from service.answers import PlanAnswer
+from service.auth import Caller
+from service.catalog import dataset_answer, find_dataset
+from service.dashboard import formats
+from service.dashboard.meanings import ASSUMPTIONS, RELATIONS, STATUSES
+from service.dashboard.plan_form import EPSILON, SCHEMES, Form
+from service.dashboard.snippets import client_snippet
+from service.errors import LedgerError, UnsupportedEventError
+from service.plans import Plan
+from service.quick import Quick, quick_bound
+from service.reach import datasets_within
+from service.remedies import Remedies, Wanted
+from service.schemas import accepted_statuses
+from service.tables import datasets
+
+ACCOUNTANTS: Final[Mapping[str, str]] = {
+    "rdp": "Rényi",
+    "gdp": "Gaussian DP",
+    "pld": "privacy loss distribution",
+}
+DATASETS_MAX: Final = 500  # offered by name
+_UNAMPLIFIED: Final = frozenset({"gaussian-dp", "gaussian-renyi"})
+_WIDEST: Final = (0.01, 1000.0)  # epsilons at the ends of a bar
+_SOLVED: Final = "It is found together with the certified answer."
+
+_OF_A_SCHEME: Final = (
+    "quick", "epsilon", "epsilon_text", "accountant_name", "status_text", "amplified", "reason",
+)  # fmt: skip
+
+_OFFERED: Final = (
+    select(datasets.c.name)
+    .where(datasets.c.budget_epsilon.is_not(None))
+    .order_by(datasets.c.name)
+    .limit(DATASETS_MAX)
+)
+
+
+def quick_answer(form: Form) -> dict[str, Any]:
+    """An upper bound at once, and what goes with the settings.
+
+    Raises:
+        InvalidRequestError: a field is at fault.
+    """
+    balance = form.balance()
+    told: dict[str, Any] = {"quick": True, **settings_of(form)}
+    if form.find != EPSILON:
+        form.asked()  # a target at fault is told at once
+        return told | _epsilon(None, None) | {"reason": _SOLVED, "amplified": True}
+    found = quick_bound(
+        balance,
+        relation=NeighboringRelation(form.neighboring_relation),
+        delta=form.delta,
+        accept=accepted_statuses(form.accept()),
+    )
+    return told | _quick(found, form, reason=None if found else _why(form))
+
+
+def _quick(found: Quick | None, form: Form, *, reason: str | None) -> dict[str, Any]:
+    epsilon = None if found is None else found.epsilon
+    whole = form.sampling in ("full", "unknown")
+    return _epsilon(epsilon, None) | {
+        "accountant": found.accountant if found else None,
+        "accountant_name": ACCOUNTANTS[found.accountant] if found else None,
+        "bound": found.bound if found else None,
+        **_status(found.status if found else None),
+        "amplified": whole or found is None or found.bound not in _UNAMPLIFIED,
+        "reason": reason,
+    }
+
+
+def _why(form: Form) -> str:
+    relation = NeighboringRelation(form.neighboring_relation)
+    (event,) = form.balance().steps
+    reason = unbounded(event, relation=relation, accept=accepted_statuses(form.accept()))
+    return reason or "No bound is found quickly; the certified answer may have one."
+
+
+def certified_answer(form: Form) -> dict[str, Any]:
+    """The certified bracket, and the value that was found where one is sought.
+
+    Raises:
+        InvalidRequestError: a field is at fault, or the target cannot be reached.
+        TooExpensiveError: it takes too much work.
+    """
+    asked = form.asked()
+    try:
+        found = plans.account(asked) if isinstance(asked, Plan) else plans.solve(asked)
+    except UnsupportedEventError as refusal:
+        reason = str(refusal).partition(": ")[2]
+        return {"quick": False, **settings_of(form), **_epsilon(None, None), "reason": reason}
+    solved = form
+    if found.solved is not None:
+        solved = form.solved(found.solved.parameter, found.solved.value)
+    return {"quick": False, **settings_of(solved), **_certified(found)}
+
+
+def _certified(found: PlanAnswer) -> dict[str, Any]:
+    poisson = found.poisson_would_say
+    return _epsilon(found.epsilon, found.epsilon_lower) | {
+        "accountant": found.accountant,
+        "accountant_name": ACCOUNTANTS.get(found.accountant or "", found.accountant),
+        "bound": found.bound,
+        "theorems": found.theorems,
+        "share": share_of(found.epsilon),
+        **_status(None if found.status is None else Status(found.status)),
+        "assumptions": [
+            {"id": one, "text": ASSUMPTIONS[Assumption(one)]} for one in found.assumptions
+        ],
+        "unamplified_text": formats.up(found.unamplified_epsilon),
+        "poisson_would_say_text": None if poisson is None else formats.plain(poisson.epsilon),
+        "reason": found.reason,
+        "solved": _solved(found),
+    }
+
+
+def _solved(found: PlanAnswer) -> dict[str, Any] | None:
+    if found.solved is None:
+        return None
+    parameter, value = found.solved.parameter, found.solved.value
+    # On the safe side: noise is rounded up; steps are whole.
+    text = formats.count(value) if isinstance(value, int) else formats.up(value, digits=6)
+    return {"parameter": parameter, "value": value, "value_text": text}
+
+
+def _epsilon(upper: float | None, lower: float | None) -> dict[str, Any]:
+    return {
+        "epsilon": upper,
+        "epsilon_text": formats.up(upper),
+        "epsilon_lower": lower,
+        "epsilon_lower_text": None if lower is None else formats.down(lower),
+    }
+
+
+def _status(status: Status | None) -> dict[str, Any]:
+    if status is None:
+        return {"status": None, "status_text": "", "status_kind": "quiet", "status_about": ""}
+    about, kind = STATUSES[status]
+    return {
+        "status": status.value,
+        "status_text": formats.words(status),
+        "status_kind": kind,
+        "status_about": about,
+    }
+
+
+def settings_of(form: Form) -> dict[str, Any]:
+    """What the fields come to."""
+    return {
+        "steps": form.steps,
+        "steps_text": formats.count(form.steps),
+        "epochs_text": formats.plain(form.epochs),
+        "rate_text": formats.plain(form.per_step / form.dataset_size),
+        "steps_per_pass_text": formats.count(form.steps_per_pass),
+        "delta_text": formats.plain(form.delta),
+        "noise_text": formats.plain(form.noise_multiplier, digits=6),
+        "cap_text": formats.count(form.cap),
+        "query": form.query(),
+        "snippet": client_snippet(form),
+    }
+
+
+def schemes_answer(form: Form) -> list[dict[str, Any]]:
+    """Every scheme at the same settings, by its quick bound; the best first."""
+    rows = []
+    for scheme in SCHEMES.values():
+        row: dict[str, Any] = {
+            "slug": scheme.slug,
+            "title": scheme.title,
+            "about": scheme.about,
+            "chosen": scheme.slug == form.sampling,
+        }
+        rows.append(row | _of_scheme(form, scheme.slug))
+    return sorted(rows, key=lambda row: (row["epsilon"] is None, row["epsilon"] or 0.0))
+
+
+def _of_scheme(form: Form, slug: str) -> dict[str, Any]:
+    changed = replace(form, sampling=slug, find=EPSILON)
+    try:
+        found = quick_answer(changed)
+    except LedgerError as refusal:
+        found = _epsilon(None, None) | _status(None) | {"reason": _said(refusal)}
+    told = {name: found.get(name) for name in _OF_A_SCHEME}
+    return told | {"share": share_of(found["epsilon"]), "query": changed.query()}
+
+
+def _said(refusal: LedgerError) -> str:
+    return str(refusal).partition(": ")[2] or str(refusal)
+
+
+def share_of(epsilon: float | None) -> float:
+    """How long an epsilon's bar is, of one: on a logarithmic scale."""
+    if epsilon is None or epsilon <= 0:
+        return 0.0
+    low, high = (math.log(end) for end in _WIDEST)
+    return round(min(1.0, max(0.01, (math.log(epsilon) - low) / (high - low))), 4)
+
+
+def fits_answer(connection: Connection, form: Form, viewer: Caller) -> dict[str, Any]:
+    """Whether the plan fits in a dataset's budget, what remains, and what would make it fit.
+
+    The dataset's own relation, size and accepted statuses count, whatever the form says.
+
+    Raises:
+        NotFoundError: there is no such dataset that the viewer reaches.
+        InvalidRequestError: a field is at fault, or does not fit the dataset.
+        TooExpensiveError: it takes too much work.
+    """
+    viewer.require_dataset(form.dataset)
+    row = find_dataset(connection, form.dataset)
+    own = replace(form, dataset_size=row.dataset_size, find=EPSILON)
+    if form.unit == "epochs":
+        own = replace(own, unit="steps", length=float(form.steps))
+    asked = own.asked()
+    wanted = Wanted.model_validate({"events": [event.model_dump() for event in asked.events]})
+    found = remedies.remedies(connection, form.dataset, wanted)
+    stands = dataset_answer(connection, row)
+    return {
+        "dataset": form.dataset,
+        "has_budget": stands.budget is not None,
+        "fits": found.fits,
+        "remaining_text": formats.down(stands.remaining),
+        "limit_text": formats.plain(stands.budget.epsilon if stands.budget else None),
+        "remedies": [] if found.fits else _remedies(found),
+        "differs": _differences(form, row),
+        "steps_text": formats.count(own.steps),
+    }
+
+
+def _remedies(found: Remedies) -> list[str]:
+    told = []
+    if found.fewer_steps.value is not None:
+        told.append(f"at most {formats.count(found.fewer_steps.value)} steps")
+    if found.more_noise.noise_multiplier is not None:
+        told.append(f"a noise multiplier of {formats.up(found.more_noise.noise_multiplier)}")
+    if found.lower_rate.sampling_probability is not None:
+        rate = formats.down(found.lower_rate.sampling_probability)
+        told.append(f"a sampling probability of {rate}")
+    if found.lower_rate.batch_size is not None:
+        told.append(f"batches of {formats.count(found.lower_rate.batch_size)}")
+    return told
+
+
+def _differences(form: Form, row: Row[Any]) -> list[str]:
+    """Where the dataset is not as the form has it."""
+    told = []
+    if row.dataset_size != form.dataset_size:
+        told.append(f"it has {formats.count(row.dataset_size)} records")
+    if row.neighboring_relation != form.neighboring_relation:
+        relation = RELATIONS[NeighboringRelation(row.neighboring_relation)][0]
+        told.append(f"its relation is “{relation.lower()}”")
+    return told
+
+
+def offered(connection: Connection, viewer: Caller) -> list[str]:
+    """Datasets with a budget, by name, that the viewer reaches."""
+    query = _OFFERED.where(datasets_within(viewer.datasets))
+    return [row.name for row in connection.execute(query)]
