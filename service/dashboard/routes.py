@@ -12,13 +12,14 @@ from service.dashboard import (
     overview,
     pages,
     planner,
+    run,
     theorems,
 )
 
 
 def install(app: FastAPI) -> list[APIRouter]:
     """Add the pages, and tell errors as pages to those who look; the routers that were added."""
-    modules = (assets, entrance, overview, lists, datasets, compare, planner, theorems)
+    modules = (assets, entrance, overview, lists, datasets, compare, planner, run, theorems)
     app.state.boards = Boards()
     pages.install_errors(app)
     for module in modules:

@@ -129,14 +129,14 @@
       font: "12px system-ui, sans-serif",
       labelFont: "12px system-ui, sans-serif",
       label: given.label,
-      labelSize: 20,
-      labelGap: 2,
+      labelSize: 18,
+      labelGap: 0,
       gap: 6,
       size: which === "x" ? 32 : size,
       space: which === "x" ? 72 : 40,
       values: (_chart, splits) => splits.map((one) => (one === null ? "" : given.log ? power(one) : format(one))),
     };
-    if (which === "x") found.size = 30;
+    if (given.log) found.grid.filter = (_chart, splits) => splits.map((one) => (power(one) ? one : null));
     return found;
   }
 
@@ -202,7 +202,7 @@
     return {
       width: width,
       height: spec.height || HEIGHT,
-      padding: [10, 14, 0, 0],
+      padding: [10, 26, 0, 0],
       legend: { show: false },
       cursor: {
         y: false,

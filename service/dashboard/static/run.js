@@ -1,0 +1,330 @@
+// The page of a run: its charts, and its numbers as they move.
+(function () {
+  "use strict";
+  const { charts, live } = window.dpledger;
+  const root = document.getElementById("run");
+  const here = "/runs/" + encodeURIComponent(root.dataset.run);
+  const ENDED = ["finished", "aborted"];
+  const RETRIES = 5;
+  const LEAST_RATE = 1e-5;
+  // Of looks at the history, which is cheap: how many to one look at what is dear.
+  const NAMES = { gaussian: "Gaussian", laplace: "Laplace", poisson: "Poisson", truncated_poisson: "truncated Poisson" };
+  const EVERY = { guarantee: 3, schedule: 5, meaning: 10 };
+  const drawn = {};
+
+  function chart(name, spec) {
+    if (drawn[name]) drawn[name].update(spec);
+    else drawn[name] = charts.draw(document.getElementById(name), spec);
+  }
+
+  function put(name, text) {
+    const element = document.getElementById(name);
+    if (element && element.textContent !== text) element.textContent = text;
+  }
+
+  // Epsilon by step. Between two marks the later upper end and the earlier lower end hold.
+
+  function showHistory(told) {
+    if (told.state !== root.dataset.state) {
+      again();
+      return;
+    }
+    root.dataset.points = String(told.points.length);
+    if (told.points.length && told.points.every((one) => one.epsilon === null)) {
+      put("growth", "No accepted bound is finite at any step, so there is no curve to draw. The reason stands above.");
+      return;
+    }
+    const points = [{ steps: 0, sequence: 0, epsilon: 0, epsilon_lower: 0 }, ...told.points];
+    const infinite = told.points.find((one) => one.epsilon === null);
+    const bounded = told.points.some((one) => one.epsilon_lower !== null);
+    const upper = points.map((one) => one.epsilon);
+    const lower = points.map((one, index) => (index === 0 && !bounded ? null : one.epsilon_lower));
+    const series = [{ label: "at most", values: upper, color: "--chart-line", step: -1, format: charts.up }];
+    if (bounded) {
+      series.push({
+        label: "at least", values: lower, color: "--chart-line", step: 1, dash: true, width: 1, format: charts.down,
+      });
+    }
+    chart("growth", {
+      label: "Epsilon by step of run " + root.dataset.run,
+      height: 300,
+      x: { label: "steps", values: points.map((one) => one.steps), format: charts.count },
+      y: { label: "ε", min: 0, format: charts.plain },
+      series: series,
+      bands: bounded ? [[0, 1]] : [],
+      marks: infinite ? [{ x: infinite.steps, label: "no finite bound from here", color: "--chart-limit" }] : [],
+      read: function (index) {
+        const one = points[index];
+        if (one.epsilon === null) return "After " + charts.count(one.steps) + " steps: no finite bound.";
+        const least = one.epsilon_lower === null ? "" : ", at least " + charts.down(one.epsilon_lower, 6);
+        return "After " + charts.count(one.steps) + " steps: ε at most " + charts.up(one.epsilon, 6) + least + ".";
+      },
+    });
+  }
+
+  // Noise and rate by step.
+
+  function kinds(spans, which) {
+    return [...new Set(spans.map((one) => NAMES[one[which]] || one[which].replaceAll("_", " ")))].join(" and ");
+  }
+
+  function same(spans, which) {
+    const first = spans[0][which];
+    return first !== null && spans.every((one) => one[which] !== null
+      && one[which].least === first.least && one[which].most === first.most && first.least === first.most);
+  }
+
+  function stretched(spans, which, side) {
+    const values = spans.map((one) => (one[which] === null ? null : one[which][side]));
+    return [...values, values[values.length - 1]];
+  }
+
+  function showSpans(name, spans, which, label, format) {
+    const starts = spans.map((one) => one.first_step);
+    const last = spans[spans.length - 1];
+    const most = stretched(spans, which, "most");
+    const least = stretched(spans, which, "least");
+    const varied = most.some((value, index) => value !== least[index]);
+    const series = [{ label: varied ? "most" : label, values: most, color: "--chart-1", step: 1 }];
+    if (varied) series.push({ label: "least", values: least, color: "--chart-1", step: 1, width: 1 });
+    chart(name, {
+      label: label + " by step",
+      height: 200,
+      x: { label: "steps", values: [...starts, last.first_step + last.steps], format: charts.count },
+      y: { label: label, min: 0, format: format },
+      series: series,
+      bands: varied ? [[0, 1]] : [],
+    });
+  }
+
+  function showSchedule(told) {
+    const spans = told.spans;
+    if (spans.length === 0) return;
+    const constant = same(spans, "noise_multiplier") && same(spans, "sampling_rate");
+    const said = kinds(spans, "mechanism") + " noise, " + kinds(spans, "sampling") + " sampling";
+    if (constant) {
+      const one = spans[0];
+      put("schedule-words", "Constant over all " + charts.count(told.steps) + " steps: " + said + ", noise multiplier "
+        + charts.plain(one.noise_multiplier.least, 6) + ", " + charts.percent(one.sampling_rate.most) + " of the records a step.");
+      document.getElementById("schedule").hidden = true;
+      return;
+    }
+    const known = (which) => spans.some((one) => one[which] !== null);
+    put("schedule-words", said.charAt(0).toUpperCase() + said.slice(1) + ", over " + charts.count(told.steps) + " steps"
+      + (known("noise_multiplier") ? "." : ". The noise of these mechanisms has no multiplier."));
+    document.getElementById("schedule").hidden = false;
+    for (const [name, which, label, format] of [
+      ["noise", "noise_multiplier", "noise multiplier", charts.plain],
+      ["rate", "sampling_rate", "share of records", charts.percent],
+    ]) {
+      document.getElementById(name).parentElement.hidden = !known(which);
+      if (known(which)) showSpans(name, spans, which, label, format);
+    }
+  }
+
+  // The privacy profile and what it means. Each point holds towards the worse side until the next.
+
+  function showMeaning(told) {
+    showSentences(told);
+    showProfile(told.curve);
+    const box = document.getElementById("trade-off");
+    box.parentElement.hidden = told.curve.profile.length === 0;
+    if (told.curve.profile.length) showTradeOff(told.curve);
+  }
+
+  function showSentences(told) {
+    const list = document.getElementById("sentences");
+    const items = told.curve.profile.length ? told.sentences.map((one) => one.text) : [];
+    const middle = items.length > 1 ? [items[1], items[0], ...items.slice(2)] : items;
+    list.replaceChildren(...[...middle, told.advantage].map(function (text, index, all) {
+      const item = document.createElement("li");
+      item.textContent = text;
+      item.className = index === 0 ? "first" : (index === all.length - 1 ? "last" : "");
+      return item;
+    }));
+  }
+
+  function showProfile(curve) {
+    const box = document.getElementById("profile");
+    if (curve.profile.length < 2) {
+      box.textContent = curve.reason || "Nothing was spent.";
+      return;
+    }
+    const points = curve.profile;
+    const delta = Number(root.dataset.delta);
+    chart("profile", {
+      label: "Privacy profile: delta by epsilon",
+      height: 380,
+      x: { label: "ε", values: points.map((one) => one.epsilon), format: charts.plain },
+      y: { label: "δ", log: true, min: 1e-12, max: 1, format: (value) => charts.up(value, 3) },
+      series: [
+        { label: "δ at most", values: points.map((one) => one.delta), color: "--chart-line", step: 1, format: (value) => charts.up(value, 3) },
+        { label: "at least", values: points.map((one) => one.delta_lower), color: "--chart-line", step: -1, dash: true, width: 1, format: (value) => charts.down(value, 3) },
+      ],
+      bands: [[0, 1]],
+      marks: delta ? [{ y: delta, label: "δ = " + charts.plain(delta) }] : [],
+      rest: 0,
+      read: (index) => "At ε = " + charts.up(points[index].epsilon) + ": δ at most " + charts.up(points[index].delta, 3)
+        + (points[index].delta_lower > 0 ? ", at least " + charts.down(points[index].delta_lower, 3) : "") + ".",
+    });
+  }
+
+  function showTradeOff(curve) {
+    // One minus a lower bound; what is told is rounded up by far more than that could be off.
+    const drawn = curve.trade_off.map((one) => ({
+      false_positive_rate: one.false_positive_rate, true_positive_rate: Math.min(1, 1 - one.false_negative_rate),
+    }));
+    const points = [...drawn, ...curve.true_positive_rates]
+      .filter((one) => one.false_positive_rate >= LEAST_RATE)
+      .sort((one, other) => one.false_positive_rate - other.false_positive_rate)
+      .filter((one, index, all) => index === 0 || one.false_positive_rate > all[index - 1].false_positive_rate);
+    const found = points.map((one) => one.true_positive_rate);
+    const rates = points.map((one) => one.false_positive_rate);
+    const one = rates.findIndex((rate) => rate >= 0.01);
+    const words = (index) => "Wrong on " + charts.percent(rates[index]) + " of non-members: finds at most "
+      + charts.percentUp(found[index]) + " of members.";
+    chart("trade-off", {
+      label: "Members found by share of non-members accused wrongly",
+      x: { label: "non-members accused wrongly", values: rates, log: true, min: LEAST_RATE, max: 1, format: charts.percent },
+      y: { label: "members found", min: 0, max: 1, format: (value) => charts.percent(value) },
+      series: [
+        { label: "the best attacker, at most", values: found, color: "--chart-limit", step: -1, format: charts.percentUp },
+        { label: "guessing", values: rates, color: "--chart-8", dash: true, width: 1 },
+      ],
+      rest: one,
+      read: words,
+    });
+  }
+
+  // Asking: one thing at a time, again while it is not complete, more slowly after refusals.
+
+  async function fetched(name, address, show) {
+    for (let tries = 0; ; tries += 1) {
+      try {
+        const told = await live.json(address);
+        show(told);
+        if (told.complete === undefined || told.complete) return told;
+        tries = -1;
+        await rest(1000 * told.again_seconds);
+      } catch (error) {
+        const again = error.status === 429 || error.status === 503 || error.status === undefined;
+        if (!again || tries >= RETRIES) {
+          if (!drawn[name]) put(name, error.told || "It could not be read. Load the page again.");
+          return null;
+        }
+        await rest(Math.max(error.after || 0, 500 * Math.pow(2, tries)));
+      }
+    }
+  }
+
+  function rest(milliseconds) {
+    return new Promise((done) => setTimeout(done, milliseconds));
+  }
+
+  const look = {
+    history: () => root.dataset.delta === "" ? Promise.resolve(null) : fetched("growth", here + "/history.json", showHistory),
+    schedule: () => fetched("schedule-words", here + "/schedule.json", showSchedule),
+    meaning: () => fetched("sentences", here + "/meaning.json", showMeaning),
+    guarantee: async function () {
+      try {
+        const part = await live.text(here + "/guarantee");
+        const box = document.getElementById("guarantee");
+        const open = box.querySelector("details") && box.querySelector("details").open;
+        box.innerHTML = part;
+        if (open && box.querySelector("details")) box.querySelector("details").open = true;
+        root.dataset.told = "yes";
+      } catch (error) { // what stands there holds for the steps it names
+        if (root.dataset.told !== "yes") put("guarantee", error.told || "The bound could not be read. Load the page again.");
+      }
+    },
+  };
+
+  function lookAtAll() { // the service takes them in turn, whatever is asked again behind the others
+    if (root.dataset.told !== "yes") look.guarantee();
+    for (const name of ["history", "schedule", "meaning"]) look[name]();
+  }
+
+  // While the run goes on. Where it is another page that fits, that page is loaded.
+
+  function again() {
+    if (stream) stream.stop();
+    location.reload();
+  }
+
+  const QUIET = 30000; // without an entry, after which one looks whether the run has ended
+  let stream = null;
+  let moved = false;
+  let looking = false;
+  let looks = 0;
+  let pause = 2000;
+
+  async function follow() {
+    if (looking) return;
+    looking = true;
+    while (moved && !document.hidden) {
+      moved = false;
+      looks += 1;
+      const told = await look.history();
+      if (told) pause = 1000 * told.again_seconds;
+      for (const name of ["guarantee", "schedule", "meaning"]) {
+        if (looks % EVERY[name] === 0) await look[name]();
+      }
+      await rest(pause);
+    }
+    looking = false;
+    if (looks % EVERY.meaning !== 0 && !moved && !document.hidden) settle();
+  }
+
+  // Once it is quiet for a while, everything is told of the same steps.
+  let quiet = 0;
+  function settle() {
+    clearTimeout(quiet);
+    quiet = setTimeout(async function () {
+      if (moved || looking) return;
+      await look.guarantee();
+      await look.schedule();
+      await look.meaning();
+    }, pause);
+  }
+
+  function changed() {
+    clearTimeout(quiet);
+    moved = true;
+    follow();
+  }
+
+  function watch() {
+    const sign = document.getElementById("live");
+    let steps = Number(root.dataset.steps);
+    function counted(now) {
+      steps = now;
+      put("run-steps", charts.count(steps));
+    }
+    setInterval(() => { if (!looking) changed(); }, QUIET);
+    stream = live.watch(here + "/stream", {
+      late: function (isLate) {
+        sign.hidden = false;
+        sign.classList.toggle("live-late", isLate);
+        put("live-text", isLate ? "reconnecting" : "live");
+      },
+      state: function (told) {
+        const state = told.state;
+        if (state.state !== root.dataset.state || (steps === 0 && state.steps > 0)) return again();
+        if (state.steps !== steps) changed();
+        return counted(state.steps);
+      },
+      entry: function (told) {
+        if (steps === 0) return again();
+        changed();
+        return counted(steps + told.steps);
+      },
+      incident: function () {
+        put("live-text", "something happened: load the page again");
+      },
+    });
+  }
+
+  if (Number(root.dataset.steps) > 0) lookAtAll();
+  else if (root.dataset.told !== "yes") look.guarantee();
+  if (!ENDED.includes(root.dataset.state)) watch();
+})();
