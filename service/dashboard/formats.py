@@ -1,6 +1,7 @@
 """How numbers and times are written on pages: an upper bound is rounded up, a lower one down."""
 
 import math
+import sys
 from collections.abc import Callable
 from datetime import datetime
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
@@ -10,7 +11,8 @@ from service.clock import now, utc
 
 DIGITS: Final = 4  # significant, of an epsilon
 PLACES: Final = 3  # after the point, of what is 1 or more
-LARGE: Final = 1e15  # beyond, powers of ten
+SMALL: Final = Decimal("1e-4")  # below, and from this on: powers of ten
+LARGE: Final = Decimal("1e15")
 NOTHING: Final = "—"
 NARROW: Final = "\u202f"  # a space at which no line is broken
 _MINUTE: Final = 60
@@ -43,21 +45,21 @@ def _rounded(value: float | None, digits: int, rounding: str) -> str:
     if value == 0:
         return "0"
     exact = Decimal(repr(float(value)))  # the shortest text that is read back as the same number
-    # As many digits as asked for, but no more than three places of what is 1 or more.
-    place = max(exact.adjusted() - digits + 1, -PLACES if abs(value) >= 1 else -(10**6))
-    found = exact.quantize(Decimal(1).scaleb(place), rounding=rounding) if place <= 0 else exact
-    if place > 0:
-        found = found.quantize(Decimal(1), rounding=rounding)
-    if not found:
-        return "0"
-    if abs(found) < Decimal("1e-4") or abs(found) >= LARGE:
-        return _scientific(found, rounding, digits)
-    return _trimmed(f"{found:,f}")
+    if not SMALL <= abs(exact) < LARGE:
+        return _scientific(exact, rounding, digits)
+    # As many digits as asked for, but no more than three places of what is 1 or more, and none cut
+    # off before the point.
+    most = PLACES if abs(exact) >= 1 else sys.maxsize
+    place = max(exact.adjusted() - digits + 1, -most)
+    return _trimmed(f"{exact.quantize(Decimal(1).scaleb(min(0, place)), rounding=rounding):,f}")
 
 
 def _scientific(value: Decimal, rounding: str, digits: int) -> str:
     exponent = value.adjusted()
-    scaled = value.scaleb(-exponent).quantize(Decimal(1).scaleb(1 - digits), rounding=rounding)
+    step = Decimal(1).scaleb(1 - digits)
+    scaled = value.scaleb(-exponent).quantize(step, rounding=rounding)
+    if abs(scaled) >= 10:
+        scaled, exponent = scaled / 10, exponent + 1
     return f"{_trimmed(f'{scaled:f}')}e{exponent}"
 
 

@@ -132,9 +132,16 @@ def render(
         "standing": getattr(request.state, "standing", None),
         "csrf": access.csrf_of(request),
         "path": request.url.path,
+        "address": _address(request),
     }
     text = templates().get_template(name).render(frame | context)
     return guarded(HTMLResponse(text, status_code))
+
+
+def _address(request: Request) -> str:
+    """Where this service is, for what is copied from a page."""
+    scheme = "http" if access.is_local(request) else "https"
+    return f"{scheme}://{request.headers.get('host', '')}"
 
 
 def install_errors(app: FastAPI) -> None:

@@ -1,0 +1,96 @@
+"""How numbers are written on pages: no upper bound is told less, no lower bound more."""
+
+import math
+from datetime import timedelta
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.clock import now
+from service.dashboard import formats
+from service.dashboard.formats import ago, count, days, down, moment, percent_up, plain, up, words
+
+POSITIVE = st.floats(min_value=0, max_value=1e300, allow_nan=False)
+
+
+def read(text: str) -> Fraction:
+    return Fraction(text.replace(",", ""))
+
+
+@given(value=POSITIVE, digits=st.integers(1, 8))
+def test_an_upper_bound_is_never_told_less(value: float, digits: int) -> None:
+    # The shortest text that is read back as the value stands for it.
+    assert float(read(up(value, digits))) >= value
+
+
+@given(value=POSITIVE, digits=st.integers(1, 8))
+def test_a_lower_bound_is_never_told_more(value: float, digits: int) -> None:
+    assert float(read(down(value, digits))) <= value
+
+
+@given(value=st.floats(min_value=1e-6, max_value=1e6))
+def test_both_are_near(value: float) -> None:
+    for text in (up(value), down(value), plain(value)):
+        assert abs(float(read(text)) - value) <= 1.01e-3 * value
+
+
+@pytest.mark.parametrize(
+    ("value", "upper", "lower"),
+    [
+        (0.0, "0", "0"),
+        (3.0, "3", "3"),
+        (0.1, "0.1", "0.1"),
+        (1.23451, "1.235", "1.234"),
+        (0.123456, "0.1235", "0.1234"),
+        (12.3456, "12.35", "12.34"),
+        (1234.5, "1,235", "1,234"),
+        (99_999.5, "100,000", "99,999"),
+        (9.9999, "10", "9.999"),
+        (1e-5, "1e-5", "1e-5"),
+        (2.00001e-7, "2.001e-7", "2e-7"),
+        (1e16, "1e16", "1e16"),
+        (math.inf, "∞", "∞"),
+        (None, "—", "—"),
+        (math.nan, "—", "—"),
+    ],
+)
+def test_numbers_are_short(value: float | None, upper: str, lower: str) -> None:
+    assert (up(value), down(value)) == (upper, lower)
+
+
+def test_what_is_used_up_is_rounded_up() -> None:
+    assert percent_up(0.50001) == "50.1\u202f%"
+    assert percent_up(0.5) == "50\u202f%"
+    assert percent_up(math.inf) == "∞\u202f%"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "—"), (0.0, "under an hour"), (0.99, "23 hours"), (1.0, "1 day"), (1.99, "1 day"),
+     (45.9, "45 days"), (1e9, "over 10 years")],
+)  # fmt: skip
+def test_what_lasts_lasts_no_longer_than_is_said(value: float | None, text: str) -> None:
+    assert days(value) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(1, "just now"), (60, "1 minute ago"), (7200, "2 hours ago"), (2 * 86_400, "2 days ago")],
+)
+def test_times_are_told_from_now(monkeypatch: pytest.MonkeyPatch, seconds: int, text: str) -> None:
+    present = now()
+    monkeypatch.setattr(formats, "now", lambda: present)
+    assert ago(present - timedelta(seconds=seconds)) == text
+    assert ago(None) == "—"
+
+
+def test_times_are_in_utc_however_they_come() -> None:
+    assert moment("2026-11-22T07:00:59+02:00") == "2026-11-22 05:00 UTC"
+    assert moment(None) == "—"
+
+
+def test_counts_and_kinds_are_readable() -> None:
+    assert (count(1_234_567), count(None)) == ("1,234,567", "—")
+    assert words("sampling_contradicted") == "Sampling contradicted"

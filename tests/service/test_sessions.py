@@ -1,0 +1,102 @@
+"""Sessions: begun with a key, kept as hashes, over at their time and with their key."""
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine, func, select
+
+from service import backups, sessions
+from service.api_keys import digest_of
+from service.clock import now
+from service.database import connect, snapshot, transaction
+from service.schema_version import upgrade
+from service.tables import sessions as table
+from tests.service.dumps import dump
+
+KEY = digest_of("dpl_one")
+
+
+def begin(engine: Engine, key: str = KEY) -> str:
+    with transaction(engine) as connection:
+        return sessions.begin(connection, key)
+
+
+def count(engine: Engine) -> int:
+    with snapshot(engine) as connection:
+        return connection.scalar(select(func.count()).select_from(table)) or 0
+
+
+def later(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    moment = now() + timedelta(seconds=seconds)
+    monkeypatch.setattr(sessions, "now", lambda: moment)
+
+
+def test_a_session_leads_to_the_key_that_began_it(engine: Engine) -> None:
+    tokens = [begin(engine), begin(engine, digest_of("dpl_two"))]
+    found = [sessions.key_digest_of(engine, token) for token in tokens]
+    assert found == [KEY, digest_of("dpl_two")]
+
+
+def test_nothing_that_opens_a_session_is_kept(engine: Engine) -> None:
+    token = begin(engine)
+    kept = dump(engine)["sessions"]
+    assert token not in repr(kept)
+    assert digest_of(token) in repr(kept)
+    assert sessions.key_digest_of(engine, digest_of(token)) is None
+
+
+@pytest.mark.parametrize("token", ["", "a", "a" * 43, "a" * 10_000, "é" * 43, "\0" * 43])
+def test_what_was_never_given_out_opens_nothing(engine: Engine, token: str) -> None:
+    begin(engine)
+    assert sessions.key_digest_of(engine, token) is None
+
+
+def test_a_session_is_over_at_its_time(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    token = begin(engine)
+    later(monkeypatch, sessions.SESSION_SECONDS - 60)
+    assert sessions.key_digest_of(engine, token) == KEY
+    later(monkeypatch, sessions.SESSION_SECONDS + 1)
+    assert sessions.key_digest_of(engine, token) is None
+
+
+def test_an_ended_session_is_over_and_others_are_not(engine: Engine) -> None:
+    ended, other = begin(engine), begin(engine)
+    with transaction(engine) as connection:
+        sessions.end(connection, ended)
+    assert sessions.key_digest_of(engine, ended) is None
+    assert sessions.key_digest_of(engine, other) == KEY
+
+
+def test_old_sessions_make_room(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "SESSIONS_MAX", 3)
+    other = begin(engine, digest_of("dpl_two"))
+    tokens = []
+    for second in range(5):
+        later(monkeypatch, second)
+        tokens.append(begin(engine))
+    there = [sessions.key_digest_of(engine, token) is not None for token in (other, *tokens)]
+    assert there == [True, False, False, True, True, True]
+    later(monkeypatch, 2 * sessions.SESSION_SECONDS)
+    begin(engine)
+    assert count(engine) == 1
+
+
+def test_forms_of_two_sessions_differ_and_tell_no_token() -> None:
+    token = "a" * sessions.TOKEN_LENGTH
+    form = sessions.csrf_of(token)
+    assert form == sessions.csrf_of(token)
+    assert form != sessions.csrf_of("b" * sessions.TOKEN_LENGTH)
+    assert form != digest_of(token)
+
+
+def test_nobody_is_signed_in_after_a_restore(engine: Engine, tmp_path: Path) -> None:
+    begin(engine)
+    summary = backups.take(engine, tmp_path / "backup")
+    assert summary.rows["sessions"] == 0
+    assert count(engine) == 1  # who is signed in here still is
+    other = connect(f"sqlite:///{tmp_path / 'other.db'}")
+    upgrade(other, new=True)
+    backups.restore(other, tmp_path / "backup", by="tests")
+    assert count(other) == 0
+    other.dispose()
