@@ -56,7 +56,6 @@ class Verdict(StrEnum):
     SPENT = "spent"  # nothing more is admitted now
     IDLE = "idle"  # nothing was recorded lately
     NEW = "new"  # too little history
-    UNKNOWN = "unknown"  # what was recorded lately has no finite cost
     NO_LIMIT = "no_limit"
 
 
@@ -123,8 +122,6 @@ def outlook_of(
 def _lasting(tally: Tally, held: Total, cost: Total, window: float) -> Outlook:
     if not any(cost):
         return Outlook(verdict=Verdict.IDLE, window_days=window)
-    if cost[0]:  # the filter's count of what has no bound
-        return Outlook(verdict=Verdict.UNKNOWN, window_days=window)
     ticks = round(window * _SECONDS * _TICK)
     each = tuple(-(-part // ticks) for part in cost)  # rounded up: it lasts no longer
     fits = tally.filter.admissible(held, each)
