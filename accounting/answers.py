@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from accounting.attained import attained_units
+from accounting.attained import FLOOR_POINTS, attained_units
 from accounting.balances import Balance
 from accounting.batches import Pairs
 from accounting.bounds import EventBound, NoBoundError, accepted, least_curve, total_failure
@@ -89,7 +89,6 @@ def compose_gdp(*, mus: Sequence[float], counts: Sequence[int]) -> float:
 
 _DELTA_MIN: Final = 1e-290  # below, products of probabilities underflow
 _REASON_DELTA: Final = f"A delta below {_DELTA_MIN:g} is left to the other accountants."
-FLOOR_POINTS: Final = 25_000_000  # what a lower bound may take
 _TOO_WIDE: Final = 0.01  # relative: fewer groups, composed to the end, may then say more
 
 
@@ -195,19 +194,19 @@ def gdp_bound(balance: Balance, question: Question) -> Bound:
 def pairs_above(
     balance: Balance, relation: NeighboringRelation, accept: frozenset[Status]
 ) -> tuple[list[EventBound[Pairs]], Units]:
-    """(bounds used, the pairs that together dominate the balance), in an order of their values.
+    """(bounds used, the pairs that together dominate the balance), in an order of the events.
 
     Raises:
         NoBoundError: some event is dominated by no accepted pair; the text says why.
     """
     units: Counter[Pair] = Counter()
     used = []
-    for event, count in balance.counted():
+    for event, count in balance.units():
         bound = accepted(pld_bounds(event, relation), accept=accept)[0]
         used.append(bound)
         for pair, times in bound.loss:
             units[pair] += count * times
-    return used, sorted(units.items(), key=lambda unit: repr(unit[0]))
+    return used, list(units.items())
 
 
 def pld_bound(balance: Balance, question: Question) -> Bound:
@@ -277,7 +276,7 @@ def _epsilon(above: Units, below: Units, delta: float) -> tuple[float, float | N
     if not above:
         return 0.0, 0.0
     bracket = epsilon_bracket(above, delta=delta)
-    if below == above:
+    if dict(below) == dict(above):
         return bracket.upper, bracket.lower
     return bracket.upper, _floor(below, delta=delta) if below else None
 

@@ -6,6 +6,7 @@ which only lowers it: the other answers are a function of all answers.
 
 import math
 from collections import Counter
+from functools import partial
 from typing import Final, assert_never
 
 from accounting.balances import Balance, pass_length
@@ -48,23 +49,31 @@ from accounting.shuffling.full import largest_pair, noise_of_average
 from accounting.subsampling.replacement import TooManyCopiesError, with_replacement_floor
 from accounting.subsampling.special import fixed_size_special_floor
 from accounting.subsampling.truncated import branches
+from accounting.work import attempted
 
 _EPSILON_MAX: Final = 600.0  # beyond, e^-epsilon may vanish, which would overstate a lower bound
+FLOOR_POINTS: Final = 40_000_000  # what a lower bound may take
 FEW: Final = 16  # distinct events, up to which the costlier instances are looked at
 
 
 def attained_units(balance: Balance, relation: NeighboringRelation) -> Units:
-    """Pairs that the steps of a balance attain together, and how often each. Lower."""
+    """Pairs that the steps of a balance attain together, and how often each. Lower.
+
+    What takes more than its part of FLOOR_POINTS is left out.
+    """
     units: Counter[Pair] = Counter()
     fine = len(balance.steps) <= FEW
-    for event, count in balance.counted():
+    sharing = Counter(event.sampling for event in balance.steps)
+    for event, count in balance.units():
         if pass_length(event) is None:
             pair = attained(event, relation, fine=fine)
             if pair is not None:
                 units[pair] += count
-        else:
-            units.update(_in_passes(event, balance, relation))
-    return sorted(units.items(), key=lambda unit: repr(unit[0]))
+        elif sharing[event.sampling] == 1:
+            # With several noises in a pass it is not known which passes had which.
+            passes = partial(_in_passes, event, balance, relation)
+            units.update(attempted(FLOOR_POINTS // len(balance.steps), passes) or {})
+    return list(units.items())
 
 
 def attained(event: Event, relation: NeighboringRelation, *, fine: bool = True) -> Pair | None:
@@ -208,10 +217,8 @@ def _with_replacement(
 
 def _in_passes(event: Event, balance: Balance, relation: NeighboringRelation) -> dict[Pair, int]:
     """What the passes of an event attain together; empty where too little is known of them."""
-    alone = sum(other.sampling == event.sampling for other in balance.steps) == 1
     passes, steps = _surely_taken(event, balance)
-    # With several noises in a pass it is not known which passes had which.
-    if not (isinstance(event.mechanism, Gaussian) and alone and passes):
+    if not (isinstance(event.mechanism, Gaussian) and passes):
         return {}
     sigma, sampling = event.mechanism.noise_multiplier, event.sampling
     match sampling:

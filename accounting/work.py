@@ -1,16 +1,16 @@
 """How much work an answer takes: counted, not timed, so that it is the same everywhere.
 
 Functions whose arrays may be large say how many points they are about to evaluate; whoever asks for
-an answer may set a limit. What is remembered counts as if it were evaluated again, so whether an
-answer is within a limit depends on what is asked alone: neither on what was asked before, nor on
-how fast or how busy the machine is.
+an answer may set a limit. What is remembered of earlier answers counts as if it were evaluated, and
+what one answer asks for twice counts once. So whether an answer is within a limit depends on what
+is asked alone: neither on what was asked before, nor on how fast or how busy the machine is.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache, wraps
 from typing import Final, Generic, ParamSpec, TypeVar
 
@@ -28,6 +28,7 @@ class Meter:
 
     limit: float
     spent: int = 0
+    asked: set[Hashable] = field(default_factory=set)  # what was spent for already
 
     def add(self, points: int) -> None:
         """Spend points.
@@ -54,6 +55,38 @@ def spend(points: int) -> None:
         meter.add(points)
 
 
+def spend_once(what: Hashable, points: int) -> None:
+    """The same for something that is worked out at most once for an answer.
+
+    Raises:
+        TooMuchWorkError: that is more than is allowed.
+    """
+    meter = _METER.get()
+    if meter is not None and what not in meter.asked:
+        meter.add(points)
+        meter.asked.add(what)
+
+
+@contextmanager
+def measured() -> Iterator[Meter]:
+    """Count what runs inside as if nothing else had been asked; it is spent outside afterwards.
+
+    Raises:
+        TooMuchWorkError: it takes more than what is allowed outside.
+    """
+    outer = _METER.get()
+    meter = Meter(math.inf if outer is None else outer.limit - outer.spent)
+    token = _METER.set(meter)
+    try:
+        yield meter
+    except TooMuchWorkError:
+        if outer is not None:
+            outer.spent += meter.spent
+        raise
+    finally:
+        _METER.reset(token)
+
+
 @contextmanager
 def limited(points: float) -> Iterator[Meter]:
     """Allow what runs inside so many points, and no more than what is allowed outside.
@@ -63,7 +96,7 @@ def limited(points: float) -> Iterator[Meter]:
     """
     outer = _METER.get()
     left = math.inf if outer is None else outer.limit - outer.spent
-    meter = Meter(min(points, left))
+    meter = Meter(min(points, left)) if outer is None else Meter(min(points, left), 0, outer.asked)
     token = _METER.set(meter)
     try:
         yield meter
@@ -96,7 +129,7 @@ class Remembered(Generic[P, R]):
 
         @lru_cache(maxsize=maxsize)
         def kept(*args: P.args, **kwargs: P.kwargs) -> tuple[R, int]:
-            with limited(math.inf) as meter:
+            with measured() as meter:
                 found = function(*args, **kwargs)
             return found, meter.spent
 
@@ -107,12 +140,8 @@ class Remembered(Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """The answer; what it took is spent either way."""
-        meter = _METER.get()
-        before = 0 if meter is None else meter.spent
         found, points = self._kept(*args, **kwargs)  # type: ignore[arg-type]  # hashable
-        if meter is not None:
-            meter.spent = before
-            meter.add(points)
+        spend_once((self, args, frozenset(kwargs.items())), points)
         return found
 
 

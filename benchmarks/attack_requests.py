@@ -151,13 +151,15 @@ def plan(name: str, events: list[Json], **given: Any) -> Attack:
 
 def plans() -> Iterator[Attack]:
     """Plans of many events, of strange ones, and under strange deltas."""
+    other = {"neighboring_relation": "replace_one"}
     for scheme in SCHEMES:
         yield plan(f"{EVENTS} different, {scheme}", different(scheme, EVENTS))
+        yield plan(f"{EVENTS} replaced, {scheme}", different(scheme, EVENTS), **other)
+        yield plan(f"12 replaced, {scheme}", different(scheme, 12, steps=10), **other)
     for scheme in DEAR:
         yield plan(f"30 different, {scheme}", different(scheme, 30, steps=100))
         yield plan(f"1e9 steps, {scheme}", [event(scheme, 0, steps=10**9)])
         yield plan(f"delta 1e-300, {scheme}", [event(scheme, 0, steps=100)], delta=1e-300)
-        other = {"neighboring_relation": "replace_one"}
         yield plan(f"replace_one, {scheme}", [event(scheme, 0, steps=100)], **other)
     kinds = itertools.cycle(SCHEMES)
     mixed = [event(next(kinds), i, first_step=i) for i in range(EVENTS)]

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar, overload
 
 from accounting.bounds import NoBoundError, accepted
@@ -32,6 +32,16 @@ class Cost:
     filter: Filter
     relation: NeighboringRelation
     accept: frozenset[Status]
+    # It is looked up with each event of each batch: its hash is worked out once.
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Work out the hash."""
+        object.__setattr__(self, "_hash", hash((self.filter, self.relation, self.accept)))
+
+    def __hash__(self) -> int:
+        """Of all that it names."""
+        return self._hash
 
     def of(self, event: Event) -> Total:
         """Work it out."""

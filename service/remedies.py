@@ -36,7 +36,7 @@ from service.tallies import Move
 from service.wire import PROBABILITY_MIN, Wire
 
 TOLERANCE: Final = 1e-6  # relative, of a value from one that does not fit
-SEARCH_POINTS: Final = 25_000_000  # that looking for one remedy may take
+SEARCH_POINTS: Final = 50_000_000  # that looking for one remedy may take
 FACTOR_MAX: Final = 1e6  # by which noise is ever raised, or a rate lowered
 REASON_FITS: Final = "It fits as it is."
 REASON_NO_STEP: Final = "Not even its first step fits."

@@ -106,7 +106,12 @@ class Tally:
     _sums: Sums | None = None
     _next: _Next | None = None  # what was worked out for a move that may be taken
     _costs: dict[Event, Total] = field(default_factory=dict)
+    _question: Cost = field(init=False)
     _readings: dict[Total, Reading] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Ask for the costs of this filter."""
+        self._question = Cost(self.filter, self.relation, self.accept)
 
     def cost(self, event: Event) -> Total:
         """What one unit of the event adds."""
@@ -117,10 +122,6 @@ class Tally:
             cost = pricing.ask(self._question, event)
             self._costs[event] = cost
         return cost
-
-    @property
-    def _question(self) -> Cost:
-        return Cost(self.filter, self.relation, self.accept)
 
     def missing(self, events: Iterable[Event]) -> list[Quote]:
         """What must be worked out before a move of these events can be counted here."""

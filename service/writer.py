@@ -8,7 +8,6 @@ import asyncio
 import logging
 import threading
 import time
-from collections import ChainMap
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -188,7 +187,7 @@ class Writer:
     def _commit(self, group: Sequence[_Waiting]) -> list[Outcome]:
         moment, requests = now(), [waiting.request for waiting in group]
         started = time.perf_counter()
-        known = ChainMap(*(waiting.known for waiting in group if waiting.known))
+        known = {quote: price for waiting in group for quote, price in waiting.known.items()}
         try:
             with self._line.transaction() as connection, pricing.only(known):
                 state = state_of(connection)

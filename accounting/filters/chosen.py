@@ -40,7 +40,7 @@ def choose(
         ValueError: an unknown kind, or orders that are out of range or that the kind has not.
     """
     if kind in (GaussianFilter.kind, ApproximateDpFilter.kind) and orders is not None:
-        raise ValueError(f"orders: a {kind} filter has none.")
+        raise ValueError(f"orders: the {kind} filter has none.")
     if kind == GaussianFilter.kind:
         return GaussianFilter(epsilon=epsilon, delta=delta)
     if kind == ApproximateDpFilter.kind:

@@ -48,7 +48,7 @@ def losses_at(
     plain = _sampled_gaussian(event, relation, accept)
     if plain is not None:
         spend(200 * len(orders))
-        return [gaussian_step_rdp(order, *plain) for order in orders], 0.0
+        return gaussian_step_rdp(orders, *plain), 0.0
     bounds = accepted(renyi_bounds(event, relation), accept=accept)
     least = [min((_at(bound.loss, order), bound.delta) for bound in bounds) for order in orders]
     return [loss for loss, _ in least], max(delta for _, delta in least)
@@ -75,8 +75,25 @@ def _sampled_gaussian(
     return None if Status.DERIVED in accept else (mechanism.noise_multiplier, 1.0, 2.0)
 
 
-def gaussian_step_rdp(order: float, sigma: float, q: float, sensitivity: float) -> float:
-    """gaussian_rdp, or poisson_gaussian_rdp where q < 1, at one order. Upper, nats."""
+def gaussian_step_rdp(
+    orders: tuple[float, ...], sigma: float, q: float, sensitivity: float
+) -> list[float]:
+    """gaussian_rdp, or poisson_gaussian_rdp where q < 1, at each order. Upper, nats."""
+    found = [_few_terms(order, sigma, q, sensitivity) for order in orders]
+    far = [index for index, loss in enumerate(found) if loss is None]
+    if far:
+        curve = poisson_gaussian_rdp(
+            noise_multiplier=sigma,
+            sampling_probability=q,
+            orders=np.array([orders[index] for index in far]),
+        )
+        for index, loss in zip(far, curve, strict=True):
+            found[index] = float(loss)
+    return [loss for loss in found if loss is not None]
+
+
+def _few_terms(order: float, sigma: float, q: float, sensitivity: float) -> float | None:
+    """The same at one order, where that takes a few terms and no term overflows; else None."""
     ratio = sensitivity / sigma
     full = order * (0.5 * ratio * ratio * (1 + 8 * UNIT_ROUNDOFF))
     if q == 1:
@@ -89,10 +106,7 @@ def gaussian_step_rdp(order: float, sigma: float, q: float, sensitivity: float) 
         and precision >= _PRECISION_MIN
         and top <= _EXPONENT_MAX
     ):
-        curve = poisson_gaussian_rdp(
-            noise_multiplier=sigma, sampling_probability=q, orders=np.array([order])
-        )
-        return float(curve[0])
+        return None
     odds = q / (1 - q)
     power, moment = odds, 0.0
     for ways, pairs in _binomials(int(order)):

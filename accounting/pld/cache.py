@@ -1,12 +1,11 @@
 """A cache bounded by the memory it holds, safe to share between threads."""
 
-import math
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Generic, Protocol, TypeVar
 
-from accounting.work import limited, spend
+from accounting.work import Meter, measured, spend_once
 
 
 class Sized(Protocol):
@@ -37,24 +36,24 @@ class ByteCache(Generic[V]):
             held = self._values.get(key)
             if held is not None:
                 self._values.move_to_end(key)
-        if held is not None:
-            spend(held[2])
-            return held[0]
-        with limited(math.inf) as meter:
-            value = make()
-        self._put(key, value, meter.spent)
-        return value
+        if held is None:
+            with measured() as meter:
+                held = self._put(key, make(), meter)
+        spend_once((self, key), held[2])
+        return held[0]
 
-    def _put(self, key: Hashable, value: V, points: int) -> None:
+    def _put(self, key: Hashable, value: V, meter: Meter) -> tuple[V, int, int]:
         """Hold a value, dropping those used longest ago."""
         size = value.nbytes
+        held = value, size, meter.spent
         with self._lock:
             _, before, _ = self._values.pop(key, (None, 0, 0))
             self._held += size - before
-            self._values[key] = value, size, points
+            self._values[key] = held
             while self._held > self._limit:
                 _, (_, dropped, _) = self._values.popitem(last=False)
                 self._held -= dropped
+        return held
 
     def clear(self) -> None:
         """Forget everything."""

@@ -147,7 +147,7 @@ def _cell_masses(
     """Masses of the cells between the edges and beyond them, and their absolute errors."""
     mass, error = np.zeros(len(edges) + 1), np.zeros(len(edges) + 1)
     for weight, mean in mixture:
-        spend(3 * len(edges))
+        spend(20 * len(edges))
         z = (edges - mean) / sigma
         off = _U * (NORMAL + NORMAL_SQUARED * z * z) + 8 * _U * (np.abs(edges) + abs(mean)) / sigma
         # Differences of whichever tail is the smaller; a tail's argument is off by roundoffs.

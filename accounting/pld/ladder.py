@@ -122,7 +122,7 @@ def finite_losses(pair: Atomic, direction: Direction) -> tuple[Array, Array, flo
 
 def _discrete(pair: Atomic, direction: Direction) -> Array:
     losses, probabilities, _ = finite_losses(pair, direction)
-    spend(len(LADDER) * len(losses))
+    spend(7 * len(LADDER) * len(losses) // 4)
     if not len(losses):
         return np.full_like(LADDER, -1e4)  # nothing but infinite losses
     exponents = LADDER[:, None] * losses + np.log(probabilities)
@@ -174,7 +174,7 @@ def _sampled_gaussian(pair: SampledGaussianPair, direction: Direction) -> Array:
     if not right - left < GRID_POINTS_MAX * h:
         raise NoMomentsError("There is too little noise for the moments to be summed.")
     x = grid_points(left, right, h)
-    spend(reach * len(x) // 2)
+    spend(reach * len(x))
     losses = losses_at(x, pair)
     exponents = powers[:, None] * losses.loss - 0.5 * (x / sigma) ** 2
     tops = np.max(exponents, axis=1)

@@ -131,7 +131,7 @@ def _laplace_modulus(pair: LaplacePair, direction: Direction, order: float, thet
 
 
 def _line(pair: Pair, direction: Direction, order: float, theta: Array) -> Line:
-    spend(1000 + 2 * len(theta))
+    spend(3000 + 6 * len(theta))
     match pair:
         case GaussianPair():
             return _gaussian(pair.noise_multiplier, order, theta)
@@ -219,7 +219,7 @@ def _sampled_gaussian(
     pair: SampledGaussianPair, direction: Direction, order: float, theta: Array
 ) -> Line:
     grid = grid_of(pair, direction, order, float(theta[-1]))
-    spend(len(grid.losses) * math.isqrt(len(theta)) // 2)
+    spend(10_000 + 5 * len(grid.losses) * math.isqrt(len(theta)))
     beyond_one = _transform(grid.losses, grid.weights, theta)  # phi - 1
     error = rounding_of_phases(grid, theta) + 2.01 * grid.left_out
     log_values, slack = _logarithms(beyond_one, error)

@@ -104,7 +104,7 @@ def remove_moments(orders: Array, *, q: float, sigma: float) -> Array:
     result = np.empty_like(orders)
     integers = {int(order) for order in orders[whole]}
     if sigma < NOISE_MIN:
-        integers |= {int(order) for order in orders} | {int(order) + 1 for order in orders}
+        integers |= {int(order) + i for order in orders[~whole] for i in (0, 1)}
     known = {n: log_integer_moment(n, q=q, sigma=sigma) for n in integers if n > 1} | {1: -math.inf}
     result[whole] = [known[int(order)] for order in orders[whole]]
     fractional = np.flatnonzero(~whole)

@@ -19,6 +19,7 @@ from accounting.pld.dense import loss_grid, profile_pair
 from accounting.pld.pairs import DensePair, GaussianPair
 from accounting.pld.profiles import LIBRARY, LOSS_MAX, profiles
 from accounting.theorem import theorem
+from accounting.work import spend
 
 SPLITS: Final = 400  # epsilons of a step that are tried at a time
 TAIL: Final = 1e-40  # of a pass's profile: what is left where its grid ends is put at infinity
@@ -81,6 +82,7 @@ class _Splits:
         With x = (e^epsilon - 1)/(8 tanh(e0/2)) - e^e0/n, the theorem gives epsilon at any delta'
         with log(4/delta') <= x^2 n e^-e0, provided that x <= 1/4; then the failures are added.
         """
+        spend(4 * len(epsilons) * len(self.epsilon0))
         # At epsilon = 3 every x is above 1/4.
         gained = np.expm1(np.minimum(epsilons, 3.0))[:, None] / (8 * np.tanh(0.5 * self.epsilon0))
         room = gained * (1 - _ROUNDING) - self.share * (1 + _ROUNDING)

@@ -198,6 +198,7 @@ def _one_step(sigma: float, *, upper: bool) -> Table:
 
     The masses and means of cells are integrals of smooth positive functions, by Gauss' rule.
     """
+    spend(150 * POINTS)
     z = np.linspace(-REACH, REACH + 1 / sigma, _MESH)
     rough = Table(np.exp((z - 0.5 / sigma) / sigma), np.exp(-0.5 * z * z))
     edges = _grid(rough, sigma, float(rough.places[-1]))
@@ -235,7 +236,7 @@ def _added(one: Table, other: Table, *, sigma: float, upper: bool) -> Table:
     for row in range(start, stop, _ROWS):
         end = min(row + _ROWS, stop)
         rows = one.part(row, end)
-        spend((end - row) * len(other.places))
+        spend(3 * (end - row) * len(other.places) // 2)
         if one is not other:
             cells.add(rows, other)
             continue
@@ -248,7 +249,7 @@ def _added(one: Table, other: Table, *, sigma: float, upper: bool) -> Table:
     thin = _thinned(Table(other.places, masses), _THIN, sigma=sigma, upper=upper)
     for first, last in ((0, start), (stop, len(one.places))):
         for row in range(first, last, _ROWS):
-            spend(_ROWS * len(thin.places))
+            spend(3 * _ROWS * len(thin.places) // 2)
             cells.add(one.part(row, min(row + _ROWS, last)), thin)
     found = cells.table(upper=upper)
     infinite = one.infinite + (other.infinite + thin.infinite) * float(one.masses.sum())

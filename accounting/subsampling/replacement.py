@@ -230,7 +230,7 @@ def _crossings(noise_multiplier: float, chances: Array, log_ratios: Array) -> Ar
     low = np.full_like(log_ratios, -_FAR * noise_multiplier)
     high = np.full_like(log_ratios, shifts[-1] + _FAR * noise_multiplier)
     for _ in range(_HALVINGS):
-        spend(len(log_ratios) * len(shifts) * 3 // 5)
+        spend(2 * len(log_ratios) * len(shifts))
         middle = 0.5 * (low + high)
         exponents = logs + np.multiply.outer(middle / noise_multiplier**2, shifts)
         terms = np.exp(np.minimum(exponents - log_ratios[:, None], 1.0))

@@ -23,6 +23,7 @@ from accounting.events import (
     WithReplacement,
 )
 from accounting.filters import RenyiFilter, costs
+from accounting.filters.chosen import UNION_ORDERS
 from accounting.filters.closed import CACHE_ENTRIES as CLOSED_ENTRIES
 from accounting.filters.costs import ORDER_MAX, gaussian_step_rdp, losses_at
 from accounting.filters.renyi import CACHE_ENTRIES
@@ -56,7 +57,7 @@ PROPERTY = settings(deadline=None)
     q=st.floats(1e-10, 0.99),
 )
 def test_one_order_alone_costs_what_the_curve_says(order: int, sigma: float, q: float) -> None:
-    alone = gaussian_step_rdp(float(order), sigma, q, 1.0)
+    (alone,) = gaussian_step_rdp((float(order),), sigma, q, 1.0)
     curve = poisson_gaussian_rdp(
         noise_multiplier=sigma, sampling_probability=q, orders=np.array([float(order)])
     )
@@ -71,7 +72,7 @@ def test_one_order_alone_costs_what_the_curve_says(order: int, sigma: float, q: 
 )
 def test_without_sampling_it_is_the_same_number(order: float, sigma: float, reach: float) -> None:
     curve = gaussian_rdp(noise_multiplier=sigma, sensitivity=reach, orders=np.array([order]))
-    assert gaussian_step_rdp(order, sigma, 1.0, reach) == curve[0]
+    assert gaussian_step_rdp((order,), sigma, 1.0, reach) == [curve[0]]
 
 
 @pytest.mark.parametrize("order", [2, 3, 8, 16, 64])
@@ -82,7 +83,7 @@ def test_one_order_alone_is_above_its_definition(
     order: int, q: float, sigma: float, exact_rdp: Callable[..., Any]
 ) -> None:
     exact = exact_rdp(order, q=q, sigma=sigma)
-    alone = gaussian_step_rdp(float(order), sigma, q, 1.0)
+    (alone,) = gaussian_step_rdp((float(order),), sigma, q, 1.0)
     assert exact <= alone <= exact * (1 + 1e-11)
 
 
@@ -94,7 +95,14 @@ def test_the_sum_is_left_to_the_curve_where_it_would_overflow_or_vanish() -> Non
         curve = poisson_gaussian_rdp(
             noise_multiplier=sigma, sampling_probability=q, orders=np.array([order])
         )
-        assert gaussian_step_rdp(order, sigma, q, 1.0) == curve[0]
+        assert gaussian_step_rdp((order,), sigma, q, 1.0) == [curve[0]]
+
+
+def test_orders_that_are_asked_together_cost_what_they_cost_alone() -> None:
+    for sigma, q in ((0.02, 0.9), (1.0, 0.3), (2.0, 0.9)):  # none, some and all are sums
+        together = gaussian_step_rdp(UNION_ORDERS, sigma, q, 1.0)
+        alone = [gaussian_step_rdp((order,), sigma, q, 1.0)[0] for order in UNION_ORDERS]
+        assert together == alone
 
 
 EVENTS = [
