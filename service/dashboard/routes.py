@@ -12,6 +12,7 @@ from service.dashboard import (
     overview,
     pages,
     planner,
+    reporting,
     run,
     theorems,
 )
@@ -19,7 +20,18 @@ from service.dashboard import (
 
 def install(app: FastAPI) -> list[APIRouter]:
     """Add the pages, and tell errors as pages to those who look; the routers that were added."""
-    modules = (assets, entrance, overview, lists, datasets, compare, planner, run, theorems)
+    modules = (
+        assets,
+        entrance,
+        overview,
+        lists,
+        datasets,
+        compare,
+        planner,
+        run,
+        reporting,
+        theorems,
+    )
     app.state.boards = Boards()
     pages.install_errors(app)
     for module in modules:

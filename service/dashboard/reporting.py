@@ -1,0 +1,110 @@
+"""Reports: a privacy statement as a page that prints well, or as one file to be sent on."""
+
+import base64
+import hashlib
+import time
+from functools import lru_cache
+from typing import Annotated, Any, Final, Literal
+
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import HTMLResponse
+from pydantic import Field
+from sqlalchemy import Row
+
+from service import reports
+from service.auth import Caller
+from service.catalog import dataset_of, find_dataset, find_run
+from service.dashboard.access import Viewer
+from service.dashboard.assets import STATIC
+from service.dashboard.kept import Kept
+from service.dashboard.meanings import ASSUMPTIONS, RELATIONS, STATUSES
+from service.dashboard.pages import PageRoute, render, templates
+from service.database import snapshot
+from service.http import dear
+from service.reports import DELTAS_MAX, Report
+from service.routes.parameters import Database, Parameters, PathName
+from service.wire import Delta
+
+router = APIRouter(route_class=PageRoute, include_in_schema=False)
+STYLE: Final = "report.css"
+_KEPT: Final = "dashboard_reports"
+
+
+class ReportQuery(Parameters):
+    """At which deltas beside the usual ones, and whether as a file that needs nothing else."""
+
+    delta: list[Delta] = Field(default=[], max_length=DELTAS_MAX)
+    format: Literal["page", "file"] = "page"
+
+
+Reports = Annotated[ReportQuery, Query()]
+
+
+@router.get("/runs/{run}/report")
+@dear
+def run_report(
+    run: PathName, query: Reports, request: Request, database: Database, viewer: Viewer
+) -> Response:
+    """The privacy statement of a run."""
+    with snapshot(database) as connection:
+        row = find_run(connection, run)
+        found = _kept(request).answer(
+            ("run", row.id, *_state(dataset_of(connection, row)), *query.delta),
+            lambda: reports.run_report(connection, run, deltas=query.delta),
+        )
+    return _answer(request, found, viewer, query)
+
+
+@router.get("/datasets/{dataset}/report")
+@dear
+def dataset_report(
+    dataset: PathName, query: Reports, request: Request, database: Database, viewer: Viewer
+) -> Response:
+    """The privacy statement of a dataset."""
+    with snapshot(database) as connection:
+        found = _kept(request).answer(
+            ("dataset", *_state(find_dataset(connection, dataset)), *query.delta),
+            lambda: reports.dataset_report(connection, dataset, deltas=query.delta),
+        )
+    return _answer(request, found, viewer, query)
+
+
+def _kept(request: Request) -> Kept:
+    """The statements of this process that were asked for last."""
+    state = request.app.state
+    if not hasattr(state, _KEPT):
+        setattr(state, _KEPT, Kept())
+    found: Kept = getattr(state, _KEPT)
+    return found
+
+
+def _state(dataset: Row[Any]) -> tuple[Any, ...]:
+    """What changes with whatever a statement rests on; the minute, because reservations expire."""
+    changing = (dataset.version, dataset.head_sequence, dataset.log_size)
+    return (dataset.id, dataset.created_at, *changing, int(time.time() // 60))
+
+
+def _answer(request: Request, found: Report, viewer: Caller, query: ReportQuery) -> Response:
+    context: dict[str, Any] = {
+        "report": found,
+        "meanings": ASSUMPTIONS,
+        "relations": RELATIONS,
+        "statuses": STATUSES,
+        "address": f"{request.url.scheme}://{request.url.netloc}",
+    }
+    if query.format == "page":
+        return render(request, "report.html", viewer=viewer, **context)
+    name = f"privacy-{found.kind}-{found.name}.html"
+    # Nothing of it runs or is loaded; whoever opens the file has no header that says so.
+    return HTMLResponse(
+        templates().get_template("report_file.html").render(**context, **_style()),
+        headers={"Content-Disposition": f'attachment; filename="{name}"'},
+    )
+
+
+@lru_cache(maxsize=1)
+def _style() -> dict[str, Any]:
+    """The style, to be put into the file, and its hash."""
+    text = (STATIC / STYLE).read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return {"style": text, "style_hash": digest}
