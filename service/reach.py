@@ -13,7 +13,7 @@ from service.errors import NotFoundError
 from service.schemas import valid_name
 from service.tables import datasets, reservations, runs
 
-OPEN_NOUNS: Final = frozenset({"bound"})  # that belong to no dataset
+OPEN_NOUNS: Final = frozenset({"bound", "page"})  # that belong to no dataset
 REMEMBERED_MAX: Final = 100_000  # names; some two hundred bytes each
 
 _NAMED: Final[BindParameter[str]] = bindparam("named")

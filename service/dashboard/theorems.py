@@ -139,13 +139,13 @@ def _grouped(found: list[Entry]) -> Iterator[tuple[Family, list[Entry]]]:
             yield family, of_it
 
 
-@router.get("/theorems/{name}")
-def theorem(request: Request, viewer: Viewer, name: str) -> Response:
+@router.get("/theorems/{bound}")
+def theorem(request: Request, viewer: Viewer, bound: str) -> Response:
     """One theorem."""
-    entry = entries().get(name)
+    entry = entries().get(bound)
     if entry is None:
         raise NotFoundError("There is no such theorem.")
-    statement, against = _statement(name)
+    statement, against = _statement(bound)
     return render(
         request,
         "theorem.html",

@@ -110,6 +110,8 @@ def test_a_limited_key_sees_its_datasets_alone(
         assert "letters" in page
         assert "zebras" not in page
         assert client.get("/datasets/zebras").status_code == 404
+        for path in ("/theorems", "/theorems/gaussian-renyi", "/docs/theory"):  # of no dataset
+            assert client.get(path).status_code == 200
 
 
 def test_pages_count_against_the_rate_of_a_key(engine: Engine, serve: Serve) -> None:
