@@ -32,13 +32,39 @@ ACCOUNTANTS: Final[Mapping[str, str]] = {
     "pld": "privacy loss distribution",
 }
 DATASETS_MAX: Final = 500  # offered by name
+_SHORT: Final[Mapping[str, str]] = {"rdp": "Rényi", "gdp": "Gaussian DP", "pld": "PLD"}
 _UNAMPLIFIED: Final = frozenset({"gaussian-dp", "gaussian-renyi"})
 _WIDEST: Final = (0.01, 1000.0)  # epsilons at the ends of a bar
+_SLOW: Final = "No bound is found quickly; the certified answer may have one."
+_ACCEPTABLE: Final = "Our own proofs can be accepted, under “More settings”."
 _SOLVED: Final = "It is found together with the certified answer."
 
 _OF_A_SCHEME: Final = (
-    "quick", "epsilon", "epsilon_text", "accountant_name", "status_text", "amplified", "reason",
+    "quick", "epsilon", "epsilon_text", "epsilon_lower_text", "accountant_short", "status_text",
+    "amplified", "reason", "share", "steps", "steps_text",
 )  # fmt: skip
+
+# What every answer has, whether it is known or not.
+_NOTHING: Final[Mapping[str, Any]] = {
+    "epsilon": None,
+    "epsilon_text": formats.NOTHING,
+    "epsilon_lower": None,
+    "epsilon_lower_text": None,
+    "accountant_name": None,
+    "accountant_short": None,
+    "bound": None,
+    "status": None,
+    "status_text": "",
+    "status_kind": "quiet",
+    "status_about": "",
+    "amplified": True,
+    "assumptions": [],
+    "unamplified_text": formats.NOTHING,
+    "poisson_would_say_text": None,
+    "reason": None,
+    "share": 0.0,
+    "solved": None,
+}
 
 _OFFERED: Final = (
     select(datasets.c.name)
@@ -55,29 +81,26 @@ def quick_answer(form: Form) -> dict[str, Any]:
         InvalidRequestError: a field is at fault.
     """
     balance = form.balance()
-    told: dict[str, Any] = {"quick": True, **settings_of(form)}
+    told = {**_NOTHING, "quick": True, **settings_of(form)}
     if form.find != EPSILON:
         form.asked()  # a target at fault is told at once
-        return told | _epsilon(None, None) | {"reason": _SOLVED, "amplified": True}
+        return told | {"reason": _SOLVED}
     found = quick_bound(
         balance,
         relation=NeighboringRelation(form.neighboring_relation),
         delta=form.delta,
         accept=accepted_statuses(form.accept()),
     )
-    return told | _quick(found, form, reason=None if found else _why(form))
+    return told | ({"reason": _why(form)} if found is None else _quick(found))
 
 
-def _quick(found: Quick | None, form: Form, *, reason: str | None) -> dict[str, Any]:
-    epsilon = None if found is None else found.epsilon
-    whole = form.sampling in ("full", "unknown")
-    return _epsilon(epsilon, None) | {
-        "accountant": found.accountant if found else None,
-        "accountant_name": ACCOUNTANTS[found.accountant] if found else None,
-        "bound": found.bound if found else None,
-        **_status(found.status if found else None),
-        "amplified": whole or found is None or found.bound not in _UNAMPLIFIED,
-        "reason": reason,
+def _quick(found: Quick) -> dict[str, Any]:
+    return _epsilon(found.epsilon, None) | {
+        "accountant_name": ACCOUNTANTS[found.accountant],
+        "accountant_short": _SHORT[found.accountant],
+        "bound": found.bound,
+        **_status(found.status),
+        "amplified": found.bound not in _UNAMPLIFIED,
     }
 
 
@@ -85,7 +108,12 @@ def _why(form: Form) -> str:
     relation = NeighboringRelation(form.neighboring_relation)
     (event,) = form.balance().steps
     reason = unbounded(event, relation=relation, accept=accepted_statuses(form.accept()))
-    return reason or "No bound is found quickly; the certified answer may have one."
+    return _hinted(reason, form) if reason else _SLOW
+
+
+def _hinted(reason: str, form: Form) -> str:
+    """The reason, and where to accept what it says is not accepted."""
+    return f"{reason} {_ACCEPTABLE}" if "not accepted" in reason and not form.derived else reason
 
 
 def certified_answer(form: Form) -> dict[str, Any]:
@@ -99,22 +127,22 @@ def certified_answer(form: Form) -> dict[str, Any]:
     try:
         found = plans.account(asked) if isinstance(asked, Plan) else plans.solve(asked)
     except UnsupportedEventError as refusal:
-        reason = str(refusal).partition(": ")[2]
-        return {"quick": False, **settings_of(form), **_epsilon(None, None), "reason": reason}
+        reason = _hinted(_said(refusal), form)
+        return {**_NOTHING, "quick": False, **settings_of(form), "reason": reason}
     solved = form
     if found.solved is not None:
         solved = form.solved(found.solved.parameter, found.solved.value)
-    return {"quick": False, **settings_of(solved), **_certified(found)}
+    return {**_NOTHING, "quick": False, **settings_of(solved), **_certified(found)}
 
 
 def _certified(found: PlanAnswer) -> dict[str, Any]:
     poisson = found.poisson_would_say
     return _epsilon(found.epsilon, found.epsilon_lower) | {
-        "accountant": found.accountant,
         "accountant_name": ACCOUNTANTS.get(found.accountant or "", found.accountant),
+        "accountant_short": _SHORT.get(found.accountant or "", found.accountant),
         "bound": found.bound,
-        "theorems": found.theorems,
         "share": share_of(found.epsilon),
+        "amplified": found.bound not in _UNAMPLIFIED,
         **_status(None if found.status is None else Status(found.status)),
         "assumptions": [
             {"id": one, "text": ASSUMPTIONS[Assumption(one)]} for one in found.assumptions
@@ -141,12 +169,11 @@ def _epsilon(upper: float | None, lower: float | None) -> dict[str, Any]:
         "epsilon_text": formats.up(upper),
         "epsilon_lower": lower,
         "epsilon_lower_text": None if lower is None else formats.down(lower),
+        "share": share_of(upper),
     }
 
 
-def _status(status: Status | None) -> dict[str, Any]:
-    if status is None:
-        return {"status": None, "status_text": "", "status_kind": "quiet", "status_about": ""}
+def _status(status: Status) -> dict[str, Any]:
     about, kind = STATUSES[status]
     return {
         "status": status.value,
@@ -191,9 +218,8 @@ def _of_scheme(form: Form, slug: str) -> dict[str, Any]:
     try:
         found = quick_answer(changed)
     except LedgerError as refusal:
-        found = _epsilon(None, None) | _status(None) | {"reason": _said(refusal)}
-    told = {name: found.get(name) for name in _OF_A_SCHEME}
-    return told | {"share": share_of(found["epsilon"]), "query": changed.query()}
+        found = {**_NOTHING, "quick": True, **settings_of(changed), "reason": _said(refusal)}
+    return {name: found[name] for name in _OF_A_SCHEME} | {"query": changed.query()}
 
 
 def _said(refusal: LedgerError) -> str:

@@ -13,6 +13,7 @@ from accounting.calibration import Parameter
 from service.documents import spans_of
 from service.errors import InvalidRequestError
 from service.plans import Plan, Target
+from service.schemas import valid_name
 
 FIELD_MAX: Final = 64  # characters
 COUNT_MAX: Final = 10**15
@@ -122,7 +123,7 @@ class Form:
         """Records of a step, on average."""
         if self.sampling == "non_uniform":
             return 1
-        whole = self.sampling in ("full", "unknown")
+        whole = self.sampling == "full"
         return self.dataset_size if whole else min(self.batch_size, self.dataset_size)
 
     @property
@@ -336,7 +337,9 @@ def _flag(_name: str, text: str) -> bool:
     return text in ("1", "on", "true")
 
 
-def _text(_name: str, text: str) -> str:
+def _named(_name: str, text: str) -> str:
+    if text and not valid_name(text):
+        raise ValueError("must be the name of a dataset")
     return text
 
 
@@ -344,5 +347,5 @@ _READERS: Final = (
     dict.fromkeys(_CHOICES, _choice)
     | dict.fromkeys(_NUMBERS, _number)
     | dict.fromkeys(_COUNTS, _count)
-    | {"derived": _flag, "dataset": _text}
+    | {"derived": _flag, "dataset": _named}
 )

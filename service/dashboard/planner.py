@@ -91,7 +91,7 @@ def _page(request: Request, viewer: Caller, *, certify: bool) -> Response:
         viewer=viewer,
         form=form,
         faults=faults,
-        texts=form.texts(),
+        texts=form.texts() | {name: request.query_params[name] for name in form.faults},
         names=names,
         finds=FINDS,
         all_schemes=SCHEMES,

@@ -11,7 +11,7 @@ from typing import Final
 
 from markupsafe import Markup, escape
 
-from service.dashboard.notation import Token, is_symbol, known, tokens_of
+from service.dashboard.notation import Token, is_identifier, is_symbol, known, tokens_of
 from service.dashboard.typesetting import element, typeset
 
 # Known in formulas, and English between words.
@@ -118,23 +118,24 @@ class Setter:
 
     def _run(self, run: Sequence[Token], text: str, built: bool) -> Markup:
         """Tokens that may be formulas: as many of them as can be read at a time."""
-        if len(run) == 1 and "_" in run[0].text and not is_symbol(run[0].text):
-            return element("code", run[0].text)
         parts: list[Markup] = []
         place, at, bound = 0, run[0].start, True
         found = 0
         while place < len(run):
             size, made = _longest(run[place:], text, built)
             token = run[place]
-            if made is None:
+            if made is not None:
+                found += 1
+            elif token.kind == "name" and is_identifier(token.text):
+                size, made = 1, element("code", token.text)
+            else:
                 # A relation may have words on one of its sides.
                 beside = place in (0, len(run) - 1) and token.text in SIGNS
                 bound = bound and (token.text not in _BINDING or beside)
                 size = 1
-            else:
+            if made is not None:
                 parts += [escape(text[at : token.start]), made]
                 at = run[place + size - 1].end
-                found += 1
             place += size
         parts.append(escape(text[at : run[-1].end]))
         source = text[run[0].start : run[-1].end]

@@ -306,6 +306,12 @@ class _Reader:
         return self._is("+") and token is not None and not token.spaced and ends
 
     def _script(self) -> Markup:
+        built, self._built = self._built, False  # a fraction is too small up there
+        made = self._raised()
+        self._built = built
+        return made
+
+    def _raised(self) -> Markup:
         if self._is("(", "{"):
             return self._bracketed().bare
         parts = []

@@ -102,6 +102,13 @@
     if (place.textContent !== text) place.textContent = text;
   }
 
+  const peek = one("[data-peek]"); // where the answer is out of sight
+
+  function peeked(answer, words) {
+    one("[data-peek-upper]").textContent = answer.epsilon_text;
+    one("[data-peek-standing]").textContent = words;
+  }
+
   function write(answer, names) {
     for (const name of names) if (answer[name] !== undefined && answer[name] !== null) out(name).textContent = answer[name];
   }
@@ -120,7 +127,9 @@
     const sought = field("find").value !== "epsilon" && answer.quick;
     reason.hidden = !answer.reason || sought;
     reason.textContent = answer.reason || "";
-    if (answer.reason && !sought) write(answer, ["epsilon_text"]);
+    const none = answer.epsilon === null && Boolean(answer.reason) && !sought;
+    if (none) out("epsilon_text").textContent = "No finite bound";
+    one("[data-sign]").hidden = none;
     const theorem = one("[data-theorem]");
     theorem.hidden = !answer.bound || rough;
     if (answer.bound) {
@@ -140,6 +149,7 @@
     const rough = told(answer);
     one("[data-assumptions]").hidden = true;
     one("[data-poisson]").hidden = true;
+    if (!rough) peeked(answer, "quick");
     out("unamplified_text").textContent = "…";
     out("snippet").textContent = answer.snippet;
     address(answer.query);
@@ -156,6 +166,7 @@
 
   function certified(answer) {
     told(answer);
+    peeked(answer, answer.epsilon_lower_text ? `≥ ${answer.epsilon_lower_text}, certified` : "certified");
     out("unamplified_text").textContent = answer.unamplified_text || "—";
     one("[data-poisson]").hidden = !answer.poisson_would_say_text;
     write(answer, ["poisson_would_say_text"]);
@@ -202,7 +213,7 @@
     try {
       do {
         dirty = false;
-        quickly(await asked("quick", settings({ dataset: "" })));
+        quickly(await asked("quick", settings()));
       } while (dirty);
     } catch (error) {
       certifying.abort();
@@ -220,7 +231,7 @@
     one("[data-solved]").hidden = true;
     try {
       await wait(CERTIFY_AFTER, signal);
-      const answer = await patiently("answer", settings({ dataset: "" }), signal);
+      const answer = await patiently("answer", settings(), signal);
       certified(answer);
       await fit(answer, signal);
       await compare(signal);
@@ -281,42 +292,67 @@
 
   // All schemes, side by side
 
-  function row(scheme) {
-    const made = document.createElement("tr");
-    if (scheme.chosen) made.setAttribute("aria-current", "true");
-    made.innerHTML = '<th scope="row"><a></a></th><td class="num"></td><td class="bar-cell"><svg class="bar" viewBox="0 0 100 6" preserveAspectRatio="none" aria-hidden="true"><rect height="6" rx="3"/></svg></td><td class="small muted"></td>';
-    const link = made.querySelector("a");
-    link.textContent = scheme.title;
-    link.title = scheme.about;
-    link.href = "/planner" + (scheme.query ? "?" + scheme.query : "");
-    fill(made, scheme);
+  const SVG = "http://www.w3.org/2000/svg";
+
+  function cell(name, className, ...inside) {
+    const made = document.createElement(name);
+    if (className) made.className = className;
+    made.append(...inside);
     return made;
   }
 
-  function fill(made, scheme) {
-    const [number, , by] = made.querySelectorAll("td");
-    const lower = scheme.epsilon_lower_text;
-    number.textContent = scheme.epsilon_text;
-    number.title = lower ? `at least ${lower}` : "";
-    made.querySelector("rect").setAttribute("width", String(100 * (scheme.share || 0)));
-    made.classList.toggle("provisional", Boolean(scheme.quick));
-    by.textContent = scheme.epsilon === null ? scheme.reason || "" : `${scheme.quick ? "quick, " : ""}${scheme.accountant_name}, ${scheme.status_text.toLowerCase()}`;
+  function bar(share) {
+    const made = document.createElementNS(SVG, "svg");
+    const filled = document.createElementNS(SVG, "rect");
+    for (const [name, value] of [["class", "bar"], ["viewBox", "0 0 100 6"], ["preserveAspectRatio", "none"], ["aria-hidden", "true"]]) made.setAttribute(name, value);
+    for (const [name, value] of [["width", String(100 * share)], ["height", "6"]]) filled.setAttribute(name, value);
+    made.append(filled);
+    return made;
+  }
+
+  function row(scheme) {
+    const made = document.createElement("tr");
+    if (scheme.chosen) made.setAttribute("aria-current", "true");
+    const link = cell("a", "", scheme.title);
+    link.title = scheme.about;
+    link.href = "/planner" + (scheme.query ? "?" + scheme.query : "");
+    const head = cell("th", "", link);
+    head.scope = "row";
+    made.append(head);
+    fill(made, scheme, scheme);
+    return made;
+  }
+
+  function fill(made, scheme, answer) {
+    while (made.children.length > 1) made.lastChild.remove();
+    made.classList.toggle("provisional", Boolean(answer.quick));
+    if (answer.epsilon === null) {
+      const why = cell("td", "small muted", answer.reason || "No finite bound.");
+      why.colSpan = 3;
+      made.append(why);
+      return;
+    }
+    const number = cell("td", "num", answer.epsilon_text);
+    if (answer.epsilon_lower_text) number.append(cell("span", "lower", `≥ ${answer.epsilon_lower_text}`));
+    let by = `${answer.quick ? "quick, " : ""}${answer.accountant_short}, ${answer.status_text.toLowerCase()}`;
+    if (!answer.amplified && scheme.slug !== "full") by += ", without amplification";
+    if (scheme.steps_text !== out("steps_text").textContent) by += `; ${scheme.steps_text} steps`;
+    made.append(number, cell("td", "bar-cell", bar(answer.share || 0)), cell("td", "small muted", by));
   }
 
   async function compare(signal) {
     const section = one("[data-schemes]");
     if (field("find").value !== "epsilon") { section.hidden = true; return; }
     await wait(COMPARE_AFTER, signal);
-    const given = settings({ dataset: "" });
+    const given = settings();
     const { schemes } = await patiently("schemes", given, signal);
     const rows = schemes.map(row);
     one("[data-rows]").replaceChildren(...rows);
     section.hidden = false;
     for (const [index, scheme] of schemes.entries()) {
-      if (scheme.epsilon === null && !scheme.amplified) continue;
       given.set("sampling", scheme.slug);
       try {
-        fill(rows[index], await patiently("answer", given, signal));
+        fill(rows[index], scheme, await patiently("answer", given, signal));
       } catch (error) {
         if (!error.problem) throw error; // the quick bound stays
       }
@@ -354,6 +390,7 @@
   });
 
   for (const slider of sliders) slider.hidden = false;
+  peek.hidden = false;
   one("[data-submit]").textContent = "Ask again";
   changed();
 })();
