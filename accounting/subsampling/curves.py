@@ -17,14 +17,12 @@ from accounting.renyi.poisson import curve_of, gaussian_rdp, remove_moments
 from accounting.subsampling.replacement import CHANCE_ERROR, chance_of_any, copies
 from accounting.subsampling.truncated import branches
 from accounting.theorem import theorem
-from accounting.work import spend
 
 ADD_OR_REMOVE_ONE = NeighboringRelation.ADD_OR_REMOVE_ONE
 REPLACE_ONE = NeighboringRelation.REPLACE_ONE
 REPLACE_SPECIAL = NeighboringRelation.REPLACE_SPECIAL
 
 COPIES_FAIL: Final = 1e-18  # chance of more copies in a batch than a curve provides for
-_CHANCES: Final = 15_000  # points that the chances of all numbers of copies are taken for
 
 
 def _mixed(parts: list[tuple[float, Array]], orders: Array) -> Array:
@@ -116,7 +114,6 @@ def likely_copies(*, batch_size: int, dataset_size: int) -> tuple[Array, float]:
     Raises:
         TooManyCopiesError: a record is in a batch too often.
     """
-    spend(_CHANCES)
     chances, rest = copies(batch_size=batch_size, dataset_size=dataset_size)
     beyond = np.append(np.cumsum(chances[:0:-1])[::-1], 0.0) + rest
     count = max(1, int(np.argmax(beyond <= COPIES_FAIL)))

@@ -17,6 +17,7 @@ from accounting.theorem import theorem
 from accounting.work import spend
 
 COPIES_MAX: Final = 400  # of one record in one batch that are told apart
+_CHANCES: Final = 30_000  # points that the chances of all numbers of copies are taken for
 _U: Final = UNIT_ROUNDOFF
 CHANCE_ERROR: Final = 1e-11  # relative, of a chance of copies
 _HALVINGS: Final = 80  # of the interval that holds a point; more change nothing in a double
@@ -40,6 +41,9 @@ def copies(*, batch_size: int, dataset_size: int) -> tuple[Array, float]:
     if dataset_size == 1:
         raise TooManyCopiesError("Every draw is the same record.")
     rate, odds = 1 / dataset_size, 1 / (dataset_size - 1)
+    if 2 * (batch_size - COPIES_MAX) * odds >= COPIES_MAX + 1:  # the chances never halve below
+        raise TooManyCopiesError("A record may be in a batch too often.")
+    spend(_CHANCES)
     logs = [batch_size * math.log1p(-rate)]
     for k in range(1, min(batch_size, COPIES_MAX) + 1):
         logs.append(logs[-1] + math.log((batch_size - k + 1) / k * odds))
