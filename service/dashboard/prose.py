@@ -34,7 +34,7 @@ _SPANS: Final = re.compile(
 )
 _PAGE: Final = re.compile(r"(?:docs/theory/|\./)?([a-z_]+)\.md(?:#.*)?")
 _WORD_GOES_ON: Final = re.compile(r"[.'][A-Za-z]")
-_WORD_BEFORE: Final = re.compile(r"([A-Za-z]+)(['-])$")
+_WORD_BEFORE: Final = re.compile(r"([A-Za-z]+)(['.-])$")
 _WORD_MAX: Final = 24
 PAGES: Final = "/docs/theory/"
 
@@ -187,7 +187,7 @@ def _may_be_formula(token: Token, text: str) -> bool:
         return False
     # Not a part of a word: "mu-GDP" begins with a symbol; "e.g.", "D's" and "sub-q" have none.
     before = _WORD_BEFORE.search(text, max(0, token.start - _WORD_MAX), token.start)
-    cut = before is not None and (before[2] == "'" or not known(before[1]))
+    cut = before is not None and (before[2] in "'." or not known(before[1]))
     return not (cut or _WORD_GOES_ON.match(text, token.end))
 
 

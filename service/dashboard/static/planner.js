@@ -13,7 +13,7 @@
 
   const one = (selector) => root.querySelector(selector);
   const out = (name) => one(`[data-out="${name}"]`);
-  const field = (name) => form.elements[name];
+  const field = (name) => form.elements.namedItem(name); // one of them is called length
   const control = (name) => one(`[data-control="${name}"]`);
 
   // Settings
@@ -83,7 +83,7 @@
       if (!place) { unnamed = message; continue; }
       place.textContent = message;
       place.hidden = false;
-      const input = form.elements[name];
+      const input = field(name);
       if (input && input.setAttribute) input.setAttribute("aria-invalid", "true");
     }
     standing(unnamed || "A setting is at fault.");
