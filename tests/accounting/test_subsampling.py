@@ -110,7 +110,7 @@ def test_copies_are_binomial_and_nothing_is_left_out(batch: int, size: int) -> N
         assert rest == 0 if len(chances) == batch + 1 else beyond <= rest
 
 
-@pytest.mark.parametrize(("batch", "size"), [(1, 1), (10**6, 2)])
+@pytest.mark.parametrize(("batch", "size"), [(1, 1), (590, 2), (10**6, 2)])
 def test_too_many_copies_leave_the_plain_release(batch: int, size: int) -> None:
     with pytest.raises(TooManyCopiesError):
         copies(batch_size=batch, dataset_size=size)
