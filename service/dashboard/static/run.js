@@ -7,9 +7,8 @@
   const ENDED = ["finished", "aborted"];
   const RETRIES = 5;
   const LEAST_RATE = 1e-5;
-  // Of looks at the history, which is cheap: how many to one look at what is dear.
   const NAMES = { gaussian: "Gaussian", laplace: "Laplace", poisson: "Poisson", truncated_poisson: "truncated Poisson" };
-  const EVERY = { guarantee: 3, schedule: 5, meaning: 10 };
+  const SECONDS = { guarantee: 5, schedule: 10, meaning: 20 }; // between two looks while steps come
   const drawn = {};
 
   function chart(name, spec) {
@@ -30,6 +29,7 @@
       return;
     }
     root.dataset.points = String(told.points.length);
+    freshen(told.points[told.points.length - 1]);
     if (told.points.length && told.points.every((one) => one.epsilon === null)) {
       put("growth", "No accepted bound is finite at any step, so there is no curve to draw. The reason stands above.");
       return;
@@ -60,6 +60,23 @@
         return "After " + charts.count(one.steps) + " steps: ε at most " + charts.up(one.epsilon, 6) + least + ".";
       },
     });
+  }
+
+  // What stands at the top never says less than the chart below it.
+  function freshen(last) {
+    const box = document.querySelector("#guarantee .spent");
+    if (!box || !last || last.steps <= Number(box.dataset.steps)) return;
+    if (box.dataset.plain !== "yes" || last.epsilon === null || box.dataset.epsilon === "") {
+      looked.guarantee = 0; // it is another number than the chart's, and must be asked for
+      return;
+    }
+    box.dataset.steps = String(last.steps);
+    box.dataset.epsilon = String(last.epsilon);
+    box.querySelector(".upper").lastChild.textContent = charts.up(last.epsilon);
+    const lower = box.querySelector(".lower");
+    if (lower) lower.lastChild.textContent = last.epsilon_lower === null ? "0" : charts.down(last.epsilon_lower);
+    const steps = box.querySelector("[data-steps-told]");
+    if (steps) steps.textContent = charts.count(last.steps);
   }
 
   // Noise and rate by step.
@@ -196,16 +213,18 @@
     });
   }
 
-  // Asking: one thing at a time, again while it is not complete, more slowly after refusals.
+  // Asking: more slowly after each refusal, and never two of the same thing at once.
 
-  async function fetched(name, address, show) {
+  const looked = { guarantee: 0, schedule: 0, meaning: 0 };
+
+  function rest(milliseconds) {
+    return new Promise((done) => setTimeout(done, milliseconds));
+  }
+
+  async function patiently(name, ask) {
     for (let tries = 0; ; tries += 1) {
       try {
-        const told = await live.json(address);
-        show(told);
-        if (told.complete === undefined || told.complete) return told;
-        tries = -1;
-        await rest(1000 * told.again_seconds);
+        return await ask();
       } catch (error) {
         const again = error.status === 429 || error.status === 503 || error.status === undefined;
         if (!again || tries >= RETRIES) {
@@ -217,81 +236,86 @@
     }
   }
 
-  function rest(milliseconds) {
-    return new Promise((done) => setTimeout(done, milliseconds));
+  async function data(name, address, show) {
+    const told = await patiently(name, () => live.json(here + address));
+    if (told) show(told);
+    return told;
+  }
+
+  async function schedule() {
+    let told = await data("schedule-words", "/schedule.json", showSchedule);
+    while (told && !told.complete) {
+      await rest(1000 * told.again_seconds);
+      told = await data("schedule-words", "/schedule.json", showSchedule);
+    }
+  }
+
+  async function guarantee() {
+    const box = document.getElementById("guarantee");
+    const part = await patiently(root.dataset.told === "yes" ? "" : "guarantee", () => live.text(here + "/guarantee"));
+    if (part === null) return; // what stands there holds for the steps that it names
+    const before = box.querySelector("details");
+    const open = before !== null && before.open;
+    box.innerHTML = part;
+    const after = box.querySelector("details");
+    if (after) after.open = open;
+    root.dataset.told = "yes";
   }
 
   const look = {
-    history: () => root.dataset.delta === "" ? Promise.resolve(null) : fetched("growth", here + "/history.json", showHistory),
-    schedule: () => fetched("schedule-words", here + "/schedule.json", showSchedule),
-    meaning: () => fetched("sentences", here + "/meaning.json", showMeaning),
-    guarantee: async function () {
-      try {
-        const part = await live.text(here + "/guarantee");
-        const box = document.getElementById("guarantee");
-        const open = box.querySelector("details") && box.querySelector("details").open;
-        box.innerHTML = part;
-        if (open && box.querySelector("details")) box.querySelector("details").open = true;
-        root.dataset.told = "yes";
-      } catch (error) { // what stands there holds for the steps it names
-        if (root.dataset.told !== "yes") put("guarantee", error.told || "The bound could not be read. Load the page again.");
-      }
-    },
+    history: () => (root.dataset.delta === "" ? null : data("growth", "/history.json", showHistory)),
+    guarantee: guarantee,
+    schedule: schedule,
+    meaning: () => data("sentences", "/meaning.json", showMeaning),
   };
 
-  function lookAtAll() { // the service takes them in turn, whatever is asked again behind the others
-    if (root.dataset.told !== "yes") look.guarantee();
-    for (const name of ["history", "schedule", "meaning"]) look[name]();
-  }
+  // A look at the history, which is cheap, says how soon to look again; all else is looked at now
+  // and then. Once it is quiet, everything is told of the same steps.
 
-  // While the run goes on. Where it is another page that fits, that page is loaded.
+  const QUIET = 30000; // without an entry, after which one looks whether the run has ended
+  let stream = null;
+  let stale = false;
+  let looking = false;
 
+  // Where it is another page that fits, that page is loaded.
   function again() {
     if (stream) stream.stop();
     location.reload();
   }
 
-  const QUIET = 30000; // without an entry, after which one looks whether the run has ended
-  let stream = null;
-  let moved = false;
-  let looking = false;
-  let looks = 0;
-  let pause = 2000;
+  async function beside(slowly, everything) {
+    for (const name of Object.keys(SECONDS)) {
+      if (stale && everything) return;
+      if (everything ? looked[name] < movedAt : Date.now() - looked[name] > 1000 * SECONDS[name] * slowly) {
+        looked[name] = Date.now();
+        await look[name]();
+      }
+    }
+  }
+
+  let movedAt = 0;
 
   async function follow() {
     if (looking) return;
     looking = true;
-    while (moved && !document.hidden) {
-      moved = false;
-      looks += 1;
+    while (stale && !document.hidden) {
+      stale = false;
       const told = await look.history();
-      if (told) pause = 1000 * told.again_seconds;
-      for (const name of ["guarantee", "schedule", "meaning"]) {
-        if (looks % EVERY[name] === 0) await look[name]();
-      }
-      await rest(pause);
+      if (told && !told.complete) stale = true;
+      await beside(told ? Math.max(1, told.again_seconds / 2) : 1, false);
+      await rest(told ? 1000 * told.again_seconds : 2000);
+      if (!stale) await beside(1, true);
     }
     looking = false;
-    if (looks % EVERY.meaning !== 0 && !moved && !document.hidden) settle();
-  }
-
-  // Once it is quiet for a while, everything is told of the same steps.
-  let quiet = 0;
-  function settle() {
-    clearTimeout(quiet);
-    quiet = setTimeout(async function () {
-      if (moved || looking) return;
-      await look.guarantee();
-      await look.schedule();
-      await look.meaning();
-    }, pause);
   }
 
   function changed() {
-    clearTimeout(quiet);
-    moved = true;
+    movedAt = Date.now();
+    stale = true;
     follow();
   }
+
+  document.addEventListener("visibilitychange", () => { if (stale) follow(); });
 
   function watch() {
     const sign = document.getElementById("live");
@@ -324,7 +348,14 @@
     });
   }
 
-  if (Number(root.dataset.steps) > 0) lookAtAll();
-  else if (root.dataset.told !== "yes") look.guarantee();
+  if (root.dataset.told === "yes") looked.guarantee = Date.now();
+  if (Number(root.dataset.steps) > 0) {
+    for (const name of Object.keys(SECONDS)) { // the service takes them in turn
+      if (looked[name] === 0) look[name]();
+      looked[name] = Date.now();
+    }
+    stale = true;
+    follow();
+  } else if (root.dataset.told !== "yes") look.guarantee();
   if (!ENDED.includes(root.dataset.state)) watch();
 })();
