@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -56,6 +57,8 @@ def test_everything_that_is_copied_exists_and_is_sent_to_the_builder() -> None:
     for source in copied:
         assert (ROOT / source).exists(), source
     assert copied == sent
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"].keys() <= copied
 
 
 def test_the_image_runs_as_a_user_that_is_not_root_and_reports_its_health() -> None:
@@ -167,6 +170,13 @@ def test_the_wheel_carries_the_migrations_and_the_pages_of_every_problem(wheel: 
     assert expected | {"migrations/script.py.mako"} <= wheel
     pages = {f"service/problem_pages/{slug}.md" for slug in PROBLEMS}
     assert {name for name in wheel if name.startswith("service/problem_pages/")} == pages
+
+
+def test_the_wheel_carries_whatever_pages_are_made_of(wheel: set[str]) -> None:
+    folder = ROOT / "service" / "dashboard"
+    files = [one for part in ("templates", "static") for one in (folder / part).rglob("*.*")]
+    assert {str(one.relative_to(ROOT)) for one in files} <= wheel
+    assert len(files) > 10
 
 
 def test_the_wheel_carries_nothing_else(wheel: set[str]) -> None:
