@@ -19,9 +19,9 @@ from service.prices import Units
 from service.tables import datasets, entries
 from service.tallies import Change, Counts, Move, by_pass
 
-POINTS: Final = 80  # of a picture that is some hundred pixels wide
+POINTS: Final = 60  # of a picture that is some hundred pixels wide
 RUNS_MAX: Final = 7  # told one by one: more colours are not told apart
-ENTRIES_MAX: Final = 10_000  # of the latest that are read: some twenty milliseconds
+ENTRIES_MAX: Final = 6_000  # of the latest that are read: some ten milliseconds
 HOMES_MAX: Final = 50  # datasets whose entries are read
 
 

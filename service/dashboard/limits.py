@@ -43,8 +43,8 @@ class LimitForm:
         """The form with the present limit in it."""
         budget = dataset.budget
         return cls(
-            epsilon="" if budget is None else f"{budget.epsilon:.12g}",
-            delta="1e-5" if budget is None else f"{budget.delta:.12g}",
+            epsilon="" if budget is None else _typed(budget.epsilon),
+            delta="1e-5" if budget is None else _typed(budget.delta),
             revision=dataset.revision,
         )
 
@@ -60,6 +60,12 @@ class LimitForm:
             revision=dataset.revision,
             faults=faults_of(error),
         )
+
+
+def _typed(value: float) -> str:
+    """A number as one would type it, which is read back as the same."""
+    text = f"{value:.15g}"
+    return (text if float(text) == value else f"{value:.17g}").replace("e-0", "e-")
 
 
 def if_match(sent: Mapping[str, str]) -> str | None:
