@@ -199,10 +199,11 @@
 
   function options(spec, width, onCursor) {
     const narrow = width < NARROW;
+    const last = spec.x.log ? "" : (spec.x.format || plain)(spec.x.values[spec.x.values.length - 1] || 0);
     return {
       width: width,
       height: spec.height || HEIGHT,
-      padding: [10, 26, 0, 0],
+      padding: [10, Math.max(14, 4 * last.length), 0, 0], // room for half of the last number
       legend: { show: false },
       cursor: {
         y: false,

@@ -7,7 +7,8 @@
   const ENDED = ["finished", "aborted"];
   const RETRIES = 5;
   const LEAST_RATE = 1e-5;
-  const NAMES = { gaussian: "Gaussian", laplace: "Laplace", poisson: "Poisson", truncated_poisson: "truncated Poisson" };
+  const ENOUGH = 120; // points of a curve
+  const NAMES = { gaussian: "Gaussian", laplace: "Laplace", poisson: "Poisson", truncated_poisson: "truncated Poisson", none: "no" };
   const SECONDS = { guarantee: 5, schedule: 10, meaning: 20 }; // between two looks while steps come
   const drawn = {};
 
@@ -31,6 +32,7 @@
     root.dataset.points = String(told.points.length);
     freshen(told.points[told.points.length - 1]);
     if (told.points.length && told.points.every((one) => one.epsilon === null)) {
+      document.getElementById("growth").classList.add("chart-none");
       put("growth", "No accepted bound is finite at any step, so there is no curve to draw. The reason stands above.");
       return;
     }
@@ -91,23 +93,32 @@
       && one[which].least === first.least && one[which].most === first.most && first.least === first.most);
   }
 
-  function stretched(spans, which, side) {
-    const values = spans.map((one) => (one[which] === null ? null : one[which][side]));
-    return [...values, values[values.length - 1]];
+  // The corners of some spans. A span before one that has no value would not be drawn to its end.
+  function corners(spans, which) {
+    const found = { x: [], least: [], most: [] };
+    function put(step, range) {
+      found.x.push(step);
+      found.least.push(range === null ? null : range.least);
+      found.most.push(range === null ? null : range.most);
+    }
+    spans.forEach(function (one, index) {
+      const end = one.first_step + one.steps;
+      put(one.first_step, one[which]);
+      const last = index === spans.length - 1;
+      if (last || spans[index + 1][which] === null) put(last ? end : end - 1e-6, one[which]);
+    });
+    return found;
   }
 
   function showSpans(name, spans, which, label, format) {
-    const starts = spans.map((one) => one.first_step);
-    const last = spans[spans.length - 1];
-    const most = stretched(spans, which, "most");
-    const least = stretched(spans, which, "least");
+    const { x, least, most } = corners(spans, which);
     const varied = most.some((value, index) => value !== least[index]);
     const series = [{ label: varied ? "most" : label, values: most, color: "--chart-1", step: 1 }];
     if (varied) series.push({ label: "least", values: least, color: "--chart-1", step: 1, width: 1 });
     chart(name, {
       label: label + " by step",
       height: 200,
-      x: { label: "steps", values: [...starts, last.first_step + last.steps], format: charts.count },
+      x: { label: "steps", values: x, format: charts.count },
       y: { label: label, min: 0, format: format },
       series: series,
       bands: varied ? [[0, 1]] : [],
@@ -161,13 +172,32 @@
     }));
   }
 
+  // Where few points were worked out, more between them. Delta is the most that any event's chance
+  // exceeds e^epsilon times its other chance, hence convex in e^epsilon: a chord is never below it.
+  function filled(points) {
+    const found = [];
+    points.forEach(function (high, index) {
+      const low = points[index - 1];
+      const between = index === 0 || points.length >= ENOUGH ? 1 : Math.ceil(ENOUGH / points.length);
+      for (let part = 1; part < between; part += 1) {
+        const epsilon = low.epsilon + part / between * (high.epsilon - low.epsilon);
+        const share = Math.expm1(epsilon - low.epsilon) / Math.expm1(high.epsilon - low.epsilon);
+        const delta = !Number.isFinite(share) ? low.delta : (low.delta + share * (high.delta - low.delta)) * (1 + 1e-9);
+        found.push({ epsilon: epsilon, delta: Math.min(low.delta, delta), delta_lower: high.delta_lower });
+      }
+      found.push(high);
+    });
+    return found;
+  }
+
   function showProfile(curve) {
     const box = document.getElementById("profile");
     if (curve.profile.length < 2) {
-      box.textContent = curve.reason || "Nothing was spent.";
+      box.classList.add("chart-none");
+      box.textContent = curve.profile.length ? "Nothing was spent." : "No accepted bound is finite, so no δ below 1 is proved at any ε.";
       return;
     }
-    const points = curve.profile;
+    const points = filled(curve.profile);
     const delta = Number(root.dataset.delta);
     chart("profile", {
       label: "Privacy profile: delta by epsilon",
