@@ -75,7 +75,7 @@ def compare(
         at = delta if delta is not None else _common_delta(connection, rows)
         found = [_compared(connection, row, at) for row in rows]
         offered = [] if names else _offered(connection, viewer)
-    given = {
+    given: dict[str, Any] = {
         "compared": found,
         "lines": [Line(name=name, values=tuple(map(told, found))) for name, told in _LINES],
         "delta": at,

@@ -13,6 +13,7 @@ from service import catalog, explanations, incidents, kin, readings, remedies, s
 from service.answers import DatasetAnswer, DatasetGuarantee
 from service.api_keys import Scope
 from service.auth import Caller
+from service.budgets import dataset_scope
 from service.clock import now
 from service.dashboard import advice, layers, limits, pedigree
 from service.dashboard.access import Admin, Form, Viewer
@@ -164,7 +165,7 @@ def _spent(
         none = {"explanation": None, "spent": None, "picture": None, "outlook": None}
         return none | {"too_expensive": error.detail}
     present = now()
-    scope = None if answer.budget is None else explanations.dataset_scope(row, grounds.tally)
+    scope = None if answer.budget is None else dataset_scope(row, grounds.tally)
     return {
         "explanation": explanation,
         "spent": spent,
