@@ -4,7 +4,6 @@ import json
 import logging
 import os
 import signal
-from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,7 +31,10 @@ from service.commands.opening import (
 )
 from service.commands.operations import backup, doctor, licences, restore
 from service.commands.restate import restate
+from service.commands.rounding import lower, upper
+from service.commands.runs import report, runs
 from service.commands.verify import verify
+from service.commands.watch import watch
 from service.errors import InvalidRequestError, LedgerError, StartupError
 from service.figures.command import figures
 
@@ -207,35 +209,25 @@ def calibrate(
     _show(answer)
 
 
-def _upper(value: float) -> str:
-    """Six digits, rounded up: an upper bound is never printed below itself."""
-    return f"{Context(prec=6, rounding=ROUND_CEILING).create_decimal_from_float(value):g}"
-
-
-def _lower(value: float) -> str:
-    """Six digits, rounded down: a lower bound is never printed above itself."""
-    return f"{Context(prec=6, rounding=ROUND_FLOOR).create_decimal_from_float(value):g}"
-
-
 def _show(answer: Any) -> None:
     table = Table(show_header=False, box=None)
     if answer.epsilon is None:
         table.add_row("epsilon", f"none: {answer.reason}")
     else:
-        table.add_row("epsilon", f"{_upper(answer.epsilon)} (upper bound)")
+        table.add_row("epsilon", f"{upper(answer.epsilon)} (upper bound)")
     if answer.epsilon_lower is not None:
-        table.add_row("epsilon_lower", f"{_lower(answer.epsilon_lower)} (some dataset loses this)")
+        table.add_row("epsilon_lower", f"{lower(answer.epsilon_lower)} (some dataset loses this)")
     table.add_row("delta", repr(answer.delta))
     for name in ("neighboring_relation", "accountant", "bound", "status", "valid_for", "steps"):
         table.add_row(name, str(getattr(answer, name)))
     table.add_row("assumptions", ", ".join(answer.assumptions) or "none")
     if answer.unamplified_epsilon is not None:
-        table.add_row("unamplified", _upper(answer.unamplified_epsilon))
+        table.add_row("unamplified", upper(answer.unamplified_epsilon))
     for other in answer.alternatives:
-        table.add_row("alternative", f"{_upper(other.epsilon)} {other.bound} ({other.status})")
+        table.add_row("alternative", f"{upper(other.epsilon)} {other.bound} ({other.status})")
     _out.print(table)
     if (poisson := answer.poisson_would_say) is not None:
-        claim = f"Poisson accounting would say {_upper(poisson.epsilon)}"
+        claim = f"Poisson accounting would say {upper(poisson.epsilon)}"
         typer.echo(f"{claim}: not applicable to batches taken in turn")
 
 
@@ -304,6 +296,9 @@ for command in (
     recover,
     reconcile,
     as_new_ledger,
+    runs,
+    watch,
+    report,
 ):
     app.command()(command)
 
