@@ -51,20 +51,23 @@ def _rounded(value: float | None, digits: int, rounding: str) -> str:
     # off before the point.
     most = PLACES if abs(exact) >= 1 else sys.maxsize
     place = max(exact.adjusted() - digits + 1, -most)
-    return _trimmed(f"{exact.quantize(Decimal(1).scaleb(min(0, place)), rounding=rounding):,f}")
+    found = exact.quantize(Decimal(1).scaleb(min(0, place)), rounding=rounding)
+    return _told(f"{found:,f}", whole=found == exact)
 
 
 def _scientific(value: Decimal, rounding: str, digits: int) -> str:
     exponent = value.adjusted()
     step = Decimal(1).scaleb(1 - digits)
     scaled = value.scaleb(-exponent).quantize(step, rounding=rounding)
+    whole = scaled.scaleb(exponent) == value
     if abs(scaled) >= 10:
-        scaled, exponent = scaled / 10, exponent + 1
-    return f"{_trimmed(f'{scaled:f}')}e{exponent}"
+        scaled, exponent = (scaled / 10).quantize(step), exponent + 1
+    return f"{_told(f'{scaled:f}', whole=whole)}e{exponent}"
 
 
-def _trimmed(text: str) -> str:
-    return text.rstrip("0").rstrip(".") if "." in text else text
+def _told(text: str, *, whole: bool) -> str:
+    """Zeros at the end say that there were further digits; where there were none, they go."""
+    return text.rstrip("0").rstrip(".") if whole and "." in text else text
 
 
 def count(value: int | None) -> str:
