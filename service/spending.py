@@ -4,8 +4,10 @@ What was gone at some time is what is gone now less what was recorded since, as 
 counts it: nothing but what is read is taken off, so no time is told less than it was.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import threading
+from collections import OrderedDict
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -22,6 +24,7 @@ from service.tallies import Change, Counts, Move, by_pass
 POINTS: Final = 60  # of a picture that is some hundred pixels wide
 RUNS_MAX: Final = 7  # told one by one: more colours are not told apart
 ENTRIES_MAX: Final = 6_000  # of the latest that are read: some ten milliseconds
+TOLD_MAX: Final = 200  # spendings that are remembered; some twenty kilobytes each
 HOMES_MAX: Final = 50  # datasets whose entries are read
 
 
@@ -95,6 +98,30 @@ def spending(
         earlier=earlier,
         expired=_expired(found),
     )
+
+
+class Spendings:
+    """What was told last, for who looks again: the same until something is written; any thread."""
+
+    def __init__(self) -> None:
+        self._told: OrderedDict[Hashable, Spending] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def spending(self, connection: Connection, found: Grounds, *, delta: float) -> Spending:
+        """How the spending grew; what expired is looked at each time, for it hangs on the clock."""
+        row = found.dataset
+        # The time keeps apart the datasets of two databases that have the same number.
+        key = (row.id, row.created_at, row.version, delta)
+        with self._lock:
+            told = self._told.get(key)
+        if told is not None:
+            return replace(told, expired=_expired(found))
+        told = spending(connection, found, delta=delta)
+        with self._lock:
+            self._told[key] = told
+            if len(self._told) > TOLD_MAX:
+                self._told.popitem(last=False)
+        return told
 
 
 def _each_undone(rewind: "_Rewind", buckets: Sequence[_Bucket]) -> Iterator[_Bucket]:

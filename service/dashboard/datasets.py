@@ -28,7 +28,7 @@ from service.routes.certificates import CertificateQuery, issued
 from service.routes.parameters import Database, PathName
 from service.schemas import STEPS_MAX
 from service.settings_changes import SettingsAnswer
-from service.spending import spending
+from service.spending import Spendings
 from service.taking import written
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
@@ -57,7 +57,7 @@ def dataset_page(
 ) -> Response:
     """A dataset."""
     with snapshot(database) as connection:
-        found = _found(connection, dataset, viewer, delta)
+        found = _found(connection, request, dataset, viewer, delta)
         found["guarantee"] = _guarantee(connection, dataset, found["delta"]) if proved else None
     return render(request, "dataset.html", viewer=viewer, **found)
 
@@ -109,7 +109,7 @@ def change_limit(
         )
     except limits.SHOWN as error:
         with snapshot(database) as connection:
-            found = _found(connection, dataset, viewer, DELTA)
+            found = _found(connection, request, dataset, viewer, DELTA)
         refused = LimitForm.refused(form, found["dataset"], error)
         stale = not isinstance(error, InvalidRequestError)
         status = HTTPStatus.CONFLICT if stale else HTTPStatus.UNPROCESSABLE_ENTITY
@@ -127,25 +127,28 @@ def _reached(viewer: Caller) -> Any:
     return lambda name: viewer.datasets is None or name in viewer.datasets
 
 
-def _found(connection: Connection, name: str, viewer: Caller, delta: float) -> dict[str, Any]:
+def _found(
+    connection: Connection, request: Request, name: str, viewer: Caller, delta: float
+) -> dict[str, Any]:
     """All that the page shows."""
+    spendings: Spendings = request.app.state.spendings
     row = catalog.find_dataset(connection, name)
     answer = catalog.dataset_answer(connection, row)
     changes, _ = settings_changes.history(connection, name, after=0, size=SETTINGS)
-    told, total = incidents.latest_incidents(connection, row.id, size=INCIDENTS)
+    happened, total = incidents.latest_incidents(connection, row.id, size=INCIDENTS)
     at = row.budget_delta or delta
     return {
         "dataset": answer,
         "delta": at,
         "changes": changes[::-1],
-        "incidents": [(one, advice.advice_of(one), advice.detail_of(one)) for one in told],
+        "incidents": [(one, advice.advice_of(one), advice.detail_of(one)) for one in happened],
         "incidents_total": total,
         "family": _family(connection, row, viewer),
         "fits": _fits(connection, row),
         "batch": min(BATCH, row.dataset_size),
         "form": LimitForm.of(answer) if viewer.scope is Scope.ADMIN else None,
         "reached": _reached(viewer),
-        **_spent(connection, row, answer, changes, at),
+        **_spent(connection, row, answer, changes, at, spendings),
     }
 
 
@@ -155,11 +158,12 @@ def _spent(
     answer: DatasetAnswer,
     changes: list[SettingsAnswer],
     delta: float,
+    told: Spendings,
 ) -> Mapping[str, Any]:
     """Who spent what, and when; nothing of it where that would take too long to tell."""
     try:
         grounds = explanations.grounds_of(connection, row)
-        spent = spending(connection, grounds, delta=delta)
+        spent = told.spending(connection, grounds, delta=delta)
         explanation = explanations.explained(connection, grounds, delta=delta, most=SPENDERS)
     except TooExpensiveError as error:
         none = {"explanation": None, "spent": None, "picture": None, "outlook": None}

@@ -16,6 +16,7 @@ from service.dashboard import (
     run,
     theorems,
 )
+from service.spending import Spendings
 
 
 def install(app: FastAPI) -> list[APIRouter]:
@@ -33,6 +34,7 @@ def install(app: FastAPI) -> list[APIRouter]:
         theorems,
     )
     app.state.boards = Boards()
+    app.state.spendings = Spendings()
     pages.install_errors(app)
     for module in modules:
         app.include_router(module.router)

@@ -222,3 +222,33 @@ def test_telling_it_changes_nothing(api: httpx.Client, engine: Engine) -> None:
     assert first == second
     assert isinstance(first.moments[0], Moment)
     assert utc(first.moments[0].at).tzinfo is UTC
+
+
+def test_what_was_told_is_told_again_until_something_is_written(
+    api: httpx.Client, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setup(api, dataset_given={"budget": LARGE})
+    told = spending.Spendings()
+
+    def look() -> Spending:
+        with snapshot(engine) as connection:
+            return told.spending(connection, grounds(engine), delta=1e-5)
+
+    append(api, event(0, 100))
+    first = look()
+    assert first == look() == grown(engine)
+    child = dataset("child", parents=["data"], rows_per_parent_record="at_most_one")
+    assert api.post("/v1/datasets", json=child).status_code == 201
+    assert api.post("/v1/runs", json=run("heir", dataset="child")).status_code == 201
+    for name, step in (("run", 100), ("heir", 0)):
+        append(api, event(step, 10), run=name)
+        assert look() == grown(engine) != first
+    change = {"reason": "why", "budget": {"epsilon": 60.0, "delta": 1e-5}}
+    assert api.patch("/v1/datasets/data", json=change, headers={"if-match": '"1"'}).is_success
+    assert look() == grown(engine)
+    with monkeypatch.context() as patched:
+        patched.setattr(spending, "TOLD_MAX", 1)
+        assert len(told._told) == 4
+        append(api, event(110, 10))
+        look()
+    assert len(told._told) == 4
