@@ -32,6 +32,7 @@ ROWS_MAX: Final = 50_000  # entries that one look reads: about a sixth of a seco
 LOOK_SECONDS: Final = 0.2  # of processor time, after which a look begins no further point
 RUN_SECONDS: Final = HISTORY_SECONDS  # the same for a run; then only the latest step is worked out
 _FLAT: Final = 1 / 500  # of the whole: a rise that nobody sees
+SHARED: Final = 20  # times as long as it took, a look may serve several who watch
 RUNS_MAX: Final = 100  # remembered; some hundred kilobytes each
 
 _NEWER: Final = OF_RUN.where(entries.c.sequence > bindparam("after")).limit(ROWS_MAX)
@@ -80,6 +81,8 @@ class _Run:
     def __init__(self, dataset_size: int) -> None:
         self.lock = threading.Lock()
         self.spans = Spans(dataset_size)
+        self.given: Growth | None = None
+        self.given_at = 0.0
         self.steps = 0
         self.sequence = 0
         self._fold = Fold(dataset_size)
@@ -87,6 +90,11 @@ class _Run:
         self._marks: dict[int, _Mark] = {}
         self._end: _Mark | None = None
         self._worked = 0.0  # seconds of processor time
+
+    def serves(self, age_max: float) -> bool:
+        """Whether what was given last may be given again."""
+        took = 0.0 if self.given is None else self.given.look_seconds
+        return time.monotonic() - self.given_at < min(age_max, SHARED * took)
 
     def read(self, connection: Connection, run_id: int, total: int) -> None:
         """Read entries that are new; total: steps that are recorded."""
@@ -162,8 +170,13 @@ class Growths:
         self._runs: OrderedDict[Hashable, _Run] = OrderedDict()
         self._lock = threading.Lock()
 
-    def growth(self, connection: Connection, run_name: str) -> Growth:
+    def growth(self, connection: Connection, run_name: str, *, age_max: float = 0.0) -> Growth:
         """A run's epsilon by step, at its own delta or its dataset's.
+
+        Args:
+            connection: to the database.
+            run_name: which run.
+            age_max: seconds that an answer may be old which others were given.
 
         Raises:
             NotFoundError: there is no such run.
@@ -174,9 +187,13 @@ class Growths:
         reading = Reading.of(run, dataset, delta=settled(Question(), dataset, run).delta or 0.0)
         total, known = self._known(connection, run, dataset, reading)
         with known.lock:
+            given = known.given
+            if given is not None and given.state == run.state and known.serves(age_max):
+                return given
             known.read(connection, run.id, total)
             points, done, took = known.points(reading)
-            return Growth(
+            known.given, known.given_at = None, time.monotonic()
+            found = Growth(
                 run=run.name,
                 state=run.state,
                 delta=reading.delta,
@@ -187,6 +204,9 @@ class Growths:
                 look_seconds=took,
                 points=points,
             )
+            if found.complete:
+                known.given = found
+            return found
 
     def schedule(self, connection: Connection, run_name: str) -> Schedule:
         """A run's noise and rate by step.

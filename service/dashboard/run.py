@@ -1,7 +1,7 @@
 """A run: how much it has spent and how that grew, what it rests on, and what it means."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from fastapi import APIRouter, Query, Request, Response
@@ -31,6 +31,7 @@ from service.streams import Feed
 STREAM_SECONDS: Final = 300.0  # then a browser comes again, and its session is looked at again
 AGAIN_SECONDS: Final = 2.0  # between two looks at a run that goes on
 READERS_A_SECOND: Final = 10  # looks in all: the more who watch, the more seldom each looks
+ANSWERS_A_SECOND: Final = 5  # that are worked out for those who watch, of each kind and run
 SLICE_SECONDS: Final = 0.05  # before the next part of an answer that is not complete
 _KEPT: Final = "dashboard_kept"
 _GROWTHS: Final = "dashboard_growths"
@@ -82,7 +83,7 @@ def run_page(run: PathName, request: Request, database: Database, viewer: Viewer
         relation=RELATIONS[found.dataset.neighboring_relation],
         delta=delta_of(found.dataset, found.run),
         happened=happened,
-        **_told(_kept(request).known(_guarantee_key(found))),
+        **_told(_kept(request).known(*_question("guarantee", found))),
     )
 
 
@@ -96,13 +97,16 @@ def guarantee_part(run: PathName, request: Request, database: Database, viewer: 
         told = None
         if delta is not None:
             told = _kept(request).answer(
-                _guarantee_key(found), lambda: run_guarantee(connection, run, Question())
+                *_question("guarantee", found),
+                lambda: run_guarantee(connection, run, Question()),
+                age_max=_age_max(request),
             )
     return render(request, "run_guarantee.html", viewer=viewer, delta=delta, **_told(told))
 
 
-def _guarantee_key(found: _Found) -> tuple[str, Any]:
-    return "guarantee", state_of(*found)
+def _question(kind: str, found: _Found) -> tuple[Hashable, Hashable]:
+    """What is asked of a run, and the state it is in; the time keeps databases apart."""
+    return (kind, found.run.id, found.run.created_at), state_of(found.dataset)
 
 
 def _told(guarantee: RunGuarantee | None) -> dict[str, Any]:
@@ -129,7 +133,7 @@ class ScheduleData(Schedule, _Again):
 def history_data(run: PathName, request: Request, database: Database, _viewer: Viewer) -> Response:
     """Epsilon by step, as far as it is worked out."""
     with snapshot(database) as connection:
-        found = _growths(request).growth(connection, run)
+        found = _growths(request).growth(connection, run, age_max=_age_max(request))
     again = _again(request, complete=found.complete, took=found.look_seconds)
     return _data(GrowthData(**dict(found), again_seconds=again))
 
@@ -149,13 +153,22 @@ def schedule_data(run: PathName, request: Request, database: Database, _viewer: 
 def meaning_data(run: PathName, request: Request, database: Database, _viewer: Viewer) -> Response:
     """The privacy profile, the trade-off curve, and what they say in words."""
     with snapshot(database) as connection:
-        key = "meaning", state_of(*_find(connection, run))
-        found = _kept(request).answer(key, lambda: membership.membership(connection, run))
+        found = _kept(request).answer(
+            *_question("meaning", _find(connection, run)),
+            lambda: membership.membership(connection, run),
+            age_max=_age_max(request),
+        )
     return _data(found)
 
 
 def _data(found: BaseModel) -> Response:
     return Response(found.model_dump_json(), media_type=JSON)
+
+
+def _age_max(request: Request) -> float:
+    """Seconds that an answer may be old: none for one who looks alone."""
+    feed: Feed = request.app.state.feed
+    return feed.subscribers / ANSWERS_A_SECOND
 
 
 def _again(request: Request, *, complete: bool, took: float = 0.0) -> float:

@@ -13,6 +13,7 @@ from sqlalchemy import Engine
 
 from service import auth, growth
 from service.api_keys import Scope, revoke_key
+from service.dashboard import kept
 from service.dashboard import run as page
 from service.database import transaction
 from service.signing import Signer
@@ -27,7 +28,7 @@ from tests.service.samples import (
     event,
     setup,
 )
-from tests.service.sse import ids, record, take, watching
+from tests.service.sse import ids, record, take, until, watching
 
 Serve = Callable[..., AbstractContextManager[str]]
 SHUFFLE: Json = {"kind": "shuffle", "batch_size": 600, "reshuffle": "each_pass"}
@@ -292,6 +293,26 @@ def test_who_watches_is_asked_to_look_more_seldom_the_more_there_are(
     with watching(api, "/runs/run/stream") as stream:
         take(stream, 1)
         assert whole(api)["again_seconds"] >= 10 > alone
+
+
+def test_many_who_watch_are_given_what_one_of_them_was_and_who_looks_alone_what_is_new(
+    api: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (growth, kept):
+        monkeypatch.setattr(module, "SHARED", 1e6)
+    monkeypatch.setattr(page, "ANSWERS_A_SECOND", 1e-3)
+    start(api, event(0, 10))
+    with watching(api, "/runs/run/stream") as stream:
+        take(stream, 1)
+        assert (whole(api)["steps"], data(api, "meaning")["curve"]["steps"]) == (10, 10)
+        append(api, event(10, 1))
+        assert (data(api, "history")["steps"], data(api, "meaning")["curve"]["steps"]) == (10, 10)
+
+    def alone() -> bool:
+        return bool(data(api, "history")["steps"] == 11)
+
+    until(alone)
+    assert data(api, "meaning")["curve"]["steps"] == 11
 
 
 def test_a_certificate_is_a_file_at_the_rate_of_the_api(
