@@ -54,6 +54,7 @@ ORDERS: Final[Array] = np.array(
     dtype=np.float64,
 )
 FEW: Final[Array] = np.array([1.2, 1.5, 2, 3, 4, 6, 8, 12, 20, 40], dtype=np.float64)
+_SLOW: Final = (WithReplacement, BallsAndBins, RandomAllocation)  # at each order
 DIGITS: Final = 64  # roundings that a product and a sum may have taken
 _THEOREMS: Final[dict[type[Sampling], tuple[Theorem[..., Array], ...]]] = {
     Poisson: (poisson_gaussian_rdp, poisson_gaussian_replace_rdp),
@@ -138,7 +139,7 @@ def _few_orders(
     theorem = _theorem_of(event, relation)
     if theorem is None or theorem.status not in accept:
         return None
-    orders = FEW if isinstance(event.sampling, WithReplacement) else ORDERS
+    orders = FEW if isinstance(event.sampling, _SLOW) else ORDERS
     try:
         curve = attempted(POINTS, lambda: _curve(theorem, event, relation, orders))
         failed = rounded_up(count * _failure(event))

@@ -36,6 +36,10 @@ _PAGE: Final = re.compile(r"(?:docs/theory/|\./)?([a-z_]+)\.md(?:#.*)?")
 _WORD_GOES_ON: Final = re.compile(r"[.'][A-Za-z]")
 _WORD_BEFORE: Final = re.compile(r"([A-Za-z]+)(['.-])$")
 _WORD_MAX: Final = 24
+# It scrolls by itself where it is too wide, and so can be reached by keys.
+FORMULA: Final = Markup(
+    '<div class="formula" role="group" aria-label="Formula" tabindex="0">{}</div>'
+)
 PAGES: Final = "/docs/theory/"
 
 
@@ -241,5 +245,5 @@ def block_html(block: str, setter: Setter) -> Markup:
     relates = any(sign in text for sign in ("=", "<", ">"))
     whole = relates and typeset(text.rstrip(".,;"), alone=True) is not None
     if whole or block.startswith((" ", "\t")):
-        return Markup('<div class="formula">{}</div>').format(setter.formula(text))
+        return FORMULA.format(setter.formula(text))
     return element("p", setter.line(text))

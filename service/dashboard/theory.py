@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from markupsafe import Markup
 
-from service.dashboard.prose import Setter
+from service.dashboard.prose import FORMULA, Setter
 from service.dashboard.typesetting import element
 
 _HEADING = re.compile(r"(#{1,4}) +(.*)")
@@ -67,7 +67,7 @@ def _block(block: list[str], setter: Setter) -> Markup:
         return _list(block, setter)
     if kind == "formula":
         made = Markup("").join(setter.formula(line) for line in block)
-        return Markup('<div class="formula">{}</div>').format(made)
+        return FORMULA.format(made)
     return element("p", setter.line(" ".join(line.strip() for line in block)))
 
 
