@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 import uvicorn
+from hypothesis import settings as trials
 from sqlalchemy import Connection, Engine, create_engine, make_url, text
 
 from service import schema_version
@@ -20,6 +21,10 @@ from service.database import connect, transaction
 from service.server import Server
 from service.settings import Settings
 from service.tables import installation, metadata
+
+# A shared machine stands still now and then: no test is about how long something takes.
+trials.register_profile("unhurried", trials(), deadline=None)
+trials.load_profile("unhurried")
 
 TEST_DATABASE = "dpledger_test"
 ADDRESS = "DPLEDGER_TEST_POSTGRES"
