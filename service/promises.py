@@ -83,7 +83,7 @@ class Remark:
 
 def upper(value: float) -> str:
     """Four digits, rounded up."""
-    found = _UP.create_decimal_from_float(value).normalize()
+    found = _UP.create_decimal_from_float(value)
     return f"{found:,f}" if abs(found.adjusted()) < PLAIN_DIGITS else f"{found:g}"
 
 

@@ -2,7 +2,10 @@
 
 import base64
 import hashlib
+import threading
 import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
 from functools import lru_cache
 from typing import Annotated, Any, Final, Literal
 
@@ -16,7 +19,6 @@ from service.auth import Caller
 from service.catalog import dataset_of, find_dataset, find_run
 from service.dashboard.access import Viewer
 from service.dashboard.assets import STATIC
-from service.dashboard.kept import Kept
 from service.dashboard.meanings import ASSUMPTIONS, RELATIONS, STATUSES
 from service.dashboard.pages import PageRoute, render, templates
 from service.database import snapshot
@@ -27,6 +29,7 @@ from service.wire import Delta
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 STYLE: Final = "report.css"
+STATEMENTS_MAX: Final = 200  # some tens of kilobytes each
 _KEPT: Final = "dashboard_reports"
 
 
@@ -69,12 +72,31 @@ def dataset_report(
     return _answer(request, found, viewer, query)
 
 
-def _kept(request: Request) -> Kept:
-    """The statements of this process that were asked for last."""
+class Statements:
+    """The statements of a process that were asked for last; for any thread."""
+
+    def __init__(self) -> None:
+        self._found: OrderedDict[Hashable, Report] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def answer(self, key: Hashable, work: Callable[[], Report]) -> Report:
+        """What is known, else what the work finds."""
+        with self._lock:
+            known = self._found.get(key)
+        found = known or work()
+        with self._lock:
+            self._found[key] = found
+            self._found.move_to_end(key)
+            if len(self._found) > STATEMENTS_MAX:
+                self._found.popitem(last=False)
+        return found
+
+
+def _kept(request: Request) -> Statements:
     state = request.app.state
     if not hasattr(state, _KEPT):
-        setattr(state, _KEPT, Kept())
-    found: Kept = getattr(state, _KEPT)
+        setattr(state, _KEPT, Statements())
+    found: Statements = getattr(state, _KEPT)
     return found
 
 
