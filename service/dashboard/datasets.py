@@ -93,6 +93,12 @@ def certificate(
     return issued("dataset", dataset, query, request, database, viewer)
 
 
+@router.get("/datasets/{dataset}/limit")
+def limit_form(dataset: PathName, _viewer: Viewer) -> Response:
+    """Where the form is, for who loads the answer to one again."""
+    return RedirectResponse(f"/datasets/{dataset}#limits", HTTPStatus.SEE_OTHER)
+
+
 @router.post("/datasets/{dataset}/limit")
 @dear
 def change_limit(

@@ -320,7 +320,10 @@ def test_what_is_wrong_is_said_beside_its_field(admin: httpx.Client) -> None:
         beside = answer.text[answer.text.index(place) :]
         assert said in unescape(beside[: beside.index("</p>")])
         assert answer.text.count('aria-invalid="true"') == (field != "form")
+        assert 'href="#change-limit"' in answer.text  # said at the top, too
     assert fields(page(admin))["revision"] == "1"
+    again = admin.get("/datasets/data/limit")  # the answer is loaded again
+    assert (again.status_code, again.headers["location"]) == (303, "/datasets/data#limits")
 
 
 def test_a_form_of_another_session_changes_nothing(admin: httpx.Client) -> None:

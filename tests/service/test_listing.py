@@ -215,7 +215,7 @@ def test_lists_tell_what_the_api_tells_rounded_to_the_safe_side(varied: httpx.Cl
             assert down(one["remaining"]) in text
     text = words(page(varied, "/runs"))
     told = varied.get("/v1/runs/plain-run/guarantee", params={"accountant": "rdp"}).json()
-    assert f"plain-run plain active 100 {up(told['epsilon'])} 1e-5" in text
+    assert f"plain-run {up(told['epsilon'])} 1e-5 100 active plain" in text
 
 
 def test_a_list_asks_the_database_few_things_however_long_it_is(
