@@ -155,7 +155,7 @@ def with_replacement_rdp(
     """
     orders = checked_orders(orders)
     chances, _ = likely_copies(batch_size=batch_size, dataset_size=dataset_size)
-    rate = rounded_up(chance_of_any(batch_size, dataset_size), ulps=LIBRARY_ULPS)
+    rate = min(1.0, rounded_up(chance_of_any(batch_size, dataset_size), ulps=LIBRARY_ULPS))
     parts = []
     for k, chance in enumerate(chances, start=1):
         sigma = noise_multiplier / k

@@ -31,9 +31,10 @@ from accounting.pld.pairs import SampledGaussianPair
 from accounting.pld.profiles import profiles
 from accounting.renyi.conversion import rdp_epsilon
 from accounting.renyi.orders import ORDERS
+from accounting.renyi.poisson import gaussian_rdp
 from accounting.renyi_bounds import renyi_bounds
 from accounting.subsampling import replacement
-from accounting.subsampling.curves import likely_copies
+from accounting.subsampling.curves import likely_copies, with_replacement_rdp
 from accounting.subsampling.replacement import TooManyCopiesError, copies, with_replacement_pair
 from accounting.subsampling.truncated import BINOMIAL_TAIL, branches
 
@@ -127,6 +128,15 @@ def test_one_draw_with_replacement_is_one_without() -> None:
     ((pair, _),) = pld_bounds(without, REPLACE_ONE)[0].loss
     one, two = (epsilon_bracket([(p, 100)], delta=1e-5) for p in (with_it, pair))
     assert one.upper == pytest.approx(two.upper, rel=1e-3)
+
+
+def test_a_batch_that_misses_nobody_has_a_curve_too() -> None:
+    orders = np.array([1.5, 2.0, 8.0])
+    size = {"batch_size": 60, "dataset_size": 2}  # some copy is there, but for 2^-60
+    for relation in NeighboringRelation:
+        curve = with_replacement_rdp(noise_multiplier=1.1, relation=relation, orders=orders, **size)
+        all_copies = gaussian_rdp(noise_multiplier=1.1, sensitivity=120.0, orders=orders)
+        assert np.all((curve > 0) & (curve <= all_copies * (1 + 1e-9)))
 
 
 CURVES: list[Sampling] = [
