@@ -56,8 +56,8 @@
   const down = (value, digits) => written(value, digits || 4, -1);
   const plain = (value, digits) => written(value, digits || 4, 0);
   const count = (value) => (value === null ? "—" : Math.round(value).toLocaleString("en"));
-  const percent = (value) => (value === null ? "—" : written(100 * value, 3, 0) + " %");
-  const percentUp = (value) => (value === null ? "—" : written(Math.min(100, 100 * value), 3, 1) + " %");
+  const percent = (value) => (value === null ? "—" : written(100 * value, 3, 0) + "\u202f%");
+  const percentUp = (value) => (value === null ? "—" : written(Math.min(100, 100 * value), 3, 1) + "\u202f%");
 
   function power(value) {
     const exponent = Math.round(Math.log10(value));
