@@ -156,9 +156,13 @@ def _with(span: Span, parameter: Parameter, value: float) -> Span:
 
 def louder(spans: Sequence[Span], *, value: float) -> list[Span]:
     """The spans with every noise multiplier scaled by one factor, so that the least is `value`."""
-    scale = value / least_noise(spans)
+    least = least_noise(spans)
+
+    def scaled(noise: float) -> float:
+        return value if noise == least else noise * (value / least)  # to the last bit
+
     return [
-        _with(span, Parameter.NOISE_MULTIPLIER, span.event.mechanism.noise_multiplier * scale)
+        _with(span, Parameter.NOISE_MULTIPLIER, scaled(span.event.mechanism.noise_multiplier))
         if isinstance(span.event.mechanism, Gaussian | Laplace)
         else span
         for span in spans

@@ -26,6 +26,7 @@ STEP_MAX: Final = 0.01  # nats, between the losses of a grid further out
 FAR_POINTS: Final = 3000  # at most, of the part of a grid with equal steps
 # Mass put at infinite loss: masses below it may underflow at the losses of a grid.
 _FLOOR: Final = 1e-110
+_VANISHED: Final = 1e-306  # above whatever tail of a Gaussian is told as zero
 CELLS: Final = 4000  # of a partition of the line
 SPREAD: Final = 14.0  # standard deviations beyond the means that a partition takes in
 
@@ -137,7 +138,8 @@ def cell_pair(
         _cell_masses(mixture, edges, noise_multiplier) for mixture in (first, second)
     )
     return DensePair(
-        first=tuple(np.maximum(p - p_error, 0.0).tolist()), second=tuple((q + q_error).tolist())
+        first=tuple(np.maximum(p - p_error, 0.0).tolist()),
+        second=tuple((q + q_error + _VANISHED).tolist()),
     )
 
 

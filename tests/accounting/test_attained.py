@@ -242,3 +242,15 @@ def test_an_order_that_is_used_again_is_not_amplified_where_passes_stop_early() 
         "gaussian-per-pass"
     ]
     assert len(renyi_bounds(event(kept), REPLACE_ONE)) == 1
+
+
+@pytest.mark.parametrize("relation", NeighboringRelation)
+def test_a_batch_many_times_its_dataset_attains_no_more_than_is_proved(
+    relation: NeighboringRelation,
+) -> None:
+    sampling = WithReplacement(batch_size=40, dataset_size=2)
+    event = Event(mechanism=Gaussian(noise_multiplier=1.1), sampling=sampling)
+    found = guarantee(Balance(steps={event: 3}), relation=relation, delta=1e-5)
+    assert found.epsilon is not None
+    assert (found.epsilon_lower or 0.0) <= found.epsilon
+    assert (found.epsilon_lower is None) is (relation is NeighboringRelation.REPLACE_SPECIAL)

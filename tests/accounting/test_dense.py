@@ -72,6 +72,11 @@ def test_cells_tell_no_more_than_the_mixtures_and_little_less(
     assert exact.lower * (1 - 1e-3) <= floor <= exact.upper
 
 
+def test_cells_do_not_take_a_tail_below_the_least_double_for_none() -> None:
+    pair = cell_pair([(1.0, 80.0)], [(1.0, 0.0)], noise_multiplier=1.0)
+    assert min(pair.second) > 0
+
+
 def test_a_symmetric_table_is_symmetric_to_the_last_bit() -> None:
     far = GaussianPair(noise_multiplier=0.5)
     pair = SymmetricPair(near=far, far=far, sampling_probability=0.01)
