@@ -143,7 +143,7 @@ def _certified(found: PlanAnswer) -> dict[str, Any]:
         "bound": found.bound,
         "share": share_of(found.epsilon),
         "amplified": found.bound not in _UNAMPLIFIED,
-        **_status(None if found.status is None else Status(found.status)),
+        **({} if found.status is None else _status(Status(found.status))),
         "assumptions": [
             {"id": one, "text": ASSUMPTIONS[Assumption(one)]} for one in found.assumptions
         ],
