@@ -74,14 +74,13 @@ def measured() -> Iterator[Meter]:
     Raises:
         TooMuchWorkError: it takes more than what is allowed outside.
     """
-    outer = _METER.get()
-    meter = Meter(math.inf if outer is None else outer.limit - outer.spent)
+    outer = _METER.get() or Meter(math.inf)
+    meter = Meter(outer.limit - outer.spent)
     token = _METER.set(meter)
     try:
         yield meter
     except TooMuchWorkError:
-        if outer is not None:
-            outer.spent += meter.spent
+        outer.spent += meter.spent
         raise
     finally:
         _METER.reset(token)

@@ -11,9 +11,11 @@ from accounting.balances import Balance, balance_of
 from accounting.domination import pld_bounds
 from accounting.events import (
     BallsAndBins,
+    Cyclic,
     Event,
     FixedSize,
     Gaussian,
+    Laplace,
     NeighboringRelation,
     NonUniform,
     Poisson,
@@ -223,6 +225,14 @@ def test_one_secret_order_for_all_passes_is_another_assumption_than_fresh_ones()
         assert found.epsilon is not None
         assert found.epsilon_lower is not None
         assert 0 < found.epsilon_lower < found.epsilon
+
+
+def test_passes_of_other_noise_are_not_counted_from_below() -> None:
+    sampling = Cyclic(batch_size=1, steps_per_pass=9)
+    event = Event(mechanism=Laplace(noise_multiplier=2.0), sampling=sampling)
+    balance = balance_of([[Span(event=event, steps=9)]])
+    assert balance.passes
+    assert attained_units(balance, REPLACE_ONE) == []
 
 
 def test_passes_of_several_noises_are_not_counted_from_below() -> None:
