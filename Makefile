@@ -9,7 +9,7 @@ FRAMEWORKS := $(notdir $(patsubst %/requirements.txt,%,$(wildcard tests/integrat
 
 OFFLINE := HF_HUB_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1 DO_NOT_TRACK=1 FLWR_TELEMETRY_ENABLED=0
 
-.PHONY: run demo test test-integrations check licences audit benchmarks figures clean
+.PHONY: run demo test test-browser test-integrations check licences audit benchmarks figures clean
 
 run: $(INSTALLED)  ## serve on SQLite at 127.0.0.1:8000
 	$(BIN)/dpledger serve
@@ -19,6 +19,9 @@ demo: $(INSTALLED)  ## train a classifier twice against a temporary service
 
 test: $(INSTALLED)  ## every test, on SQLite and on a real PostgreSQL server
 	$(BIN)/python -m pytest --cov
+
+test-browser: $(INSTALLED)  ## the pages in a real browser; needs Debian's chromium
+	$(BIN)/python -m pytest -o addopts="--strict-markers --strict-config -q" tests/browser
 
 test-integrations: $(FRAMEWORKS:%=test-with-%)  ## the client in real training loops
 

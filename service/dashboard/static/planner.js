@@ -35,20 +35,23 @@
     return steps ? STEPS_RANGE : [Number(slider.dataset.low), Number(slider.dataset.high)];
   }
 
+  function said(slider) { // the number that a slider stands at
+    const [low, high] = ends(slider);
+    const whole = slider.dataset.whole !== undefined || high === STEPS_RANGE[1];
+    return rounded(low * Math.pow(high / low, Number(slider.value) / TOP), whole);
+  }
+
   function place(slider) { // where the field's number is
     const [low, high] = ends(slider);
     const value = Number(field(slider.dataset.slider).value);
-    if (!(value > 0)) return;
+    if (!(value > 0) || said(slider) === String(value)) return; // one that is moved moves on
     const share = Math.log(value / low) / Math.log(high / low);
     slider.value = String(Math.round(TOP * Math.min(1, Math.max(0, share))));
     slider.setAttribute("aria-valuetext", field(slider.dataset.slider).value);
   }
 
   function dragged(slider) {
-    const [low, high] = ends(slider);
-    const whole = slider.dataset.whole !== undefined || high === STEPS_RANGE[1];
-    const value = low * Math.pow(high / low, Number(slider.value) / TOP);
-    field(slider.dataset.slider).value = rounded(value, whole);
+    field(slider.dataset.slider).value = said(slider);
     slider.setAttribute("aria-valuetext", field(slider.dataset.slider).value);
   }
 
