@@ -192,7 +192,10 @@ def _buckets(
         _Bucket(utc(max(row.at for row in rows)), utc(min(row.since for row in rows)), rows)
         for rows in grouped.values()
     ]
-    return sorted(found, key=lambda one: (one.at, one.since))
+    # What one request recorded has one time: then the order of recording tells.
+    return sorted(
+        found, key=lambda one: (one.at, one.since, one.rows[0].dataset_id, one.rows[0].bucket)
+    )
 
 
 class _Rewind:

@@ -66,7 +66,8 @@ def settled(page: Page) -> None:
     """Wait until what the page asks for has come; a page with a stream never falls silent."""
     page.wait_for_load_state("load")
     page.wait_for_function(
-        "() => !document.querySelector('.chart-waiting, .htmx-request, [aria-busy=true]')"
+        "() => !Array.from(document.querySelectorAll("
+        "'.chart-waiting, .htmx-request, [aria-busy=true]')).some(one => one.checkVisibility())"
     )
 
 

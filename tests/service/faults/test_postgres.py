@@ -61,9 +61,9 @@ def test_a_server_that_became_a_copy_of_another_is_left_for_the_one_that_writes(
         try:
             wait_until_read_only(postgres)
             acknowledged = STEPS
-            while record(api, acknowledged).status_code == 201:  # its session reads them later
+            while (answer := record(api, acknowledged)).status_code == 201:  # it is read later
                 acknowledged += 1
-            require_unavailable(record(api, acknowledged))
+            require_unavailable(answer)
         finally:
             postgres.execute(
                 "SET default_transaction_read_only = off",
