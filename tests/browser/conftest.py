@@ -6,7 +6,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from service import schema_version
 from service.api_keys import Scope, create_key
@@ -16,6 +16,7 @@ from tests.browser.looking import Look, looking
 from tests.browser.story import KEYS, told
 from tests.conftest import running
 
+expect.set_options(timeout=20_000)  # a shared machine stands still now and then
 FLAGS = [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
     "--disable-background-networking", "--disable-component-update",
