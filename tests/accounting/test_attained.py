@@ -262,5 +262,5 @@ def test_a_batch_many_times_its_dataset_attains_no_more_than_is_proved(
     event = Event(mechanism=Gaussian(noise_multiplier=1.1), sampling=sampling)
     found = guarantee(Balance(steps={event: 3}), relation=relation, delta=1e-5)
     assert found.epsilon is not None
-    assert (found.epsilon_lower or 0.0) <= found.epsilon
-    assert (found.epsilon_lower is None) is (relation is NeighboringRelation.REPLACE_SPECIAL)
+    assert found.epsilon_lower is not None
+    assert 0 < found.epsilon_lower <= found.epsilon
