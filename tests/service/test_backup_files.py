@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import IO, cast
@@ -181,8 +182,9 @@ def test_any_bit_that_changes_in_the_file_is_found(file: Path) -> None:
     content = check(file)
     whole, random = file.read_bytes(), Random(1)
     other = file.with_suffix(".flipped")
+    last = len(whole) - 9  # of the compressed text: up to seven of its bits only fill the byte
     for _ in range(60):
-        place = random.randrange(10, len(whole))  # behind the head of the compressed file
+        place = random.choice([*range(10, last), *range(last + 1, len(whole))])  # behind the head
         flipped = bytearray(whole)
         flipped[place] ^= 1 << random.randrange(8)
         other.write_bytes(bytes(flipped))
@@ -193,6 +195,17 @@ def test_any_bit_that_changes_in_the_file_is_found(file: Path) -> None:
         with pytest.raises(BackupError):
             check(other)
     assert check(file) == content
+
+
+def test_a_bit_that_only_fills_the_last_byte_changes_nothing_that_is_read(file: Path) -> None:
+    content, whole = check(file), file.read_bytes()
+    other = file.with_suffix(".flipped")
+    for bit in range(8):
+        flipped = bytearray(whole)
+        flipped[-9] ^= 1 << bit
+        other.write_bytes(bytes(flipped))
+        with suppress(BackupError):
+            assert check(other) == content
 
 
 def test_a_damaged_page_is_not_backed_up(file: Path, tmp_path: Path) -> None:
