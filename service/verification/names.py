@@ -11,7 +11,7 @@ from accounting.events import Event
 from service.documents import event_of
 from service.errors import LedgerError
 from service.tables import branches, distinct_events, runs
-from service.verification.rows import every
+from service.verification.rows import Words, every, words_of
 
 _BY_PASS: Final = frozenset({"cyclic", "shuffle", "balls_and_bins", "random_allocation"})
 _RUNS: Final = (
@@ -69,6 +69,7 @@ class Names:
 
     dataset: str
     dataset_size: Any
+    words: Words  # reads what its entries say
     runs: dict[Any, str]
     branches: dict[Any, BranchState]
     events: dict[Any, str]
@@ -81,6 +82,7 @@ class Names:
         return cls(
             dataset=home["name"],
             dataset_size=home["dataset_size"],
+            words=words_of(connection),
             runs={one["id"]: one["name"] for one in every(connection, _RUNS, **asked)},
             branches={
                 one["id"]: BranchState(one, one["from_step"])

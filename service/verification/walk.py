@@ -15,7 +15,7 @@ from service.merkle import DIGEST_SIZE, leaf_hash
 from service.verification.kept import KeptLog, first_difference
 from service.verification.names import UNREADABLE, Names, Slot
 from service.verification.report import Broken, Rank, Report, shown
-from service.verification.rows import Entry, entries_of, is_time
+from service.verification.rows import Entry, Words, entries_of, is_time
 from service.verification.tree import Tree
 
 PLAUSIBLE: Final = frozenset({("record", "within"), ("record", "overdraft"), ("charge", "within")})
@@ -198,7 +198,7 @@ class Walk:
             sequence, run, branch, first, steps, event, said, leaf = row
             expected += 1
             if said != known:
-                known, (middle, end) = said, _words(said)
+                known, (middle, end) = said, _hashed(said, names.words)
             try:
                 slot = slots.get((run, branch, event)) or names.slot(run, branch, event)
                 found = sha256(
@@ -259,11 +259,11 @@ class Walk:
             self.broken(Rank.LEAF, (what, self.sequence + 1), why, self.position)
 
 
-def _words(said: Any) -> tuple[str, str]:
+def _hashed(said: bytes | None, words: Words) -> tuple[str, str]:
     """What is hashed of a mode, a verdict and a time, before the run and after the steps."""
     try:
-        mode, verdict, moment = said.decode().split("|")
-    except (AttributeError, ValueError):
+        mode, verdict, moment = words(said or b"")
+    except (ValueError, OverflowError):
         return "", ""
     if (mode, verdict) not in PLAUSIBLE or not is_time(moment):
         return "", ""

@@ -131,6 +131,11 @@ ONLY_SQLITE = {
 }  # fmt: skip
 ONLY_POSTGRES = {
     "UPDATE entries SET recorded_at = 'infinity' WHERE sequence = 2": "entry 2",
+    "UPDATE entries SET recorded_at = '-infinity' WHERE sequence = 2": "entry 2",
+    "UPDATE entries SET recorded_at = '12026-01-01' WHERE sequence = 2": "entry 2",
+    # The same time of a year before the first: written out without its era, it looks unchanged.
+    "UPDATE entries SET recorded_at = (recorded_at::text || ' BC')::timestamptz "
+    "WHERE sequence = 2": "entry 2",
     "UPDATE runs SET created_at = '-infinity'": "act",
     "UPDATE reservations SET expires_at = 'infinity'": "act",
     "UPDATE acts SET acted_at = 'infinity'": "act 0",
