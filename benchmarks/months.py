@@ -4,12 +4,12 @@ Everything goes through the service's own write path; what a day recorded is wri
 """
 
 import gc
-import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from random import Random
 from typing import Any, Final
 from unittest.mock import patch
 
@@ -30,7 +30,7 @@ from service.tables import datasets, entries, runs
 DATASETS: Final = 200
 RUNS: Final = 25  # of each dataset
 ENTRIES: Final = 1_000_000
-LARGEST: Final = 0.1  # of all entries, in the first dataset
+LARGEST: Final = 0.1  # of all entries, about, in the first dataset
 DAYS: Final = 90  # that the ledger's time runs
 ACTIVE_DAYS: Final = 10  # of a run
 STEPS: Final = 20  # of an entry, on average
@@ -120,8 +120,8 @@ class Filler:
     """Fills a ledger, one day after another."""
 
     engine: Engine
-    random: random.Random
     ends: datetime
+    random: Random = field(default_factory=lambda: Random(20))
     shelf: Shelf = field(default_factory=Shelf)
     known: dict[Quote, Any] = field(default_factory=dict)  # prices
 
@@ -262,7 +262,7 @@ def fill(
     separate: int = 0,
     say: Callable[[str], None] = _quiet,
 ) -> None:
-    """A ledger of datasets with runs, and about so many entries in all.
+    """A ledger of datasets with runs, and so many entries in all at least.
 
     Args:
         engine: of a database with the schema and nothing else.
@@ -284,16 +284,16 @@ def _fill(
     separate: int,
     say: Callable[[str], None],
 ) -> None:
-    filler = Filler(engine, random.Random(20), now())
+    filler = Filler(engine, now())
     started = time.perf_counter()
     jobs = filler.register(range(count), runs_of_each)
     say(f"registered after {time.perf_counter() - started:.0f} s")
-    largest = int(LARGEST * total)
-    rest = (total - largest) // max(1, count - 1)
+    days = runs_of_each * ACTIVE_DAYS  # of all runs of a dataset
+    usual = int((1 - LARGEST) * total) // max(1, count - 1) // days
+    largest = -(-(total - usual * days * (count - 1)) // days)  # whatever is left
     for number, own in jobs.items():
         for job in own:
-            all_entries = rest if number else largest
-            job.entries_a_day = max(1, all_entries // (runs_of_each * ACTIVE_DAYS))
+            job.entries_a_day = max(1, usual if number else largest)
     for day in range(1, DAYS):
         filler.record(day, [job for own in jobs.values() for job in own])
         if day == DAYS // 2:

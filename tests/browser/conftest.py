@@ -1,13 +1,21 @@
-"""Fixtures: a real Chromium that looks at a real service; nothing is skipped if it is missing."""
+"""Fixtures: a real Chromium that looks at a real service; nothing is skipped if it is missing.
 
+Whatever is looked at stands in a large ledger, which is filled when the first test asks for it.
+DPLEDGER_TEST_LEDGER may name a file that `benchmarks/dashboard.py fill` has filled before; it is
+only copied.
+"""
+
+import os
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
+from benchmarks.months import fill
 from service import schema_version
 from service.api_keys import Scope, create_key
 from service.database import connect, transaction
@@ -17,6 +25,7 @@ from tests.browser.story import KEYS, told
 from tests.conftest import running
 
 expect.set_options(timeout=20_000)  # a shared machine stands still now and then
+FILLED = "DPLEDGER_TEST_LEDGER"
 FLAGS = [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
     "--disable-background-networking", "--disable-component-update",
@@ -34,37 +43,56 @@ def browser() -> Iterator[Browser]:
         browser.close()
 
 
-def prepared(folder: Path) -> str:
-    url = f"sqlite:///{folder / 'dpledger.db'}"
-    engine = connect(url)
+@pytest.fixture(scope="session")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A file with 200 datasets, 5,000 runs and a million entries, to be copied."""
+    if given := os.environ.get(FILLED):
+        yield Path(given)
+        return
+    file = tmp_path_factory.mktemp("large") / "large.db"
+    engine = connect(f"sqlite:///{file}")
     schema_version.upgrade(engine)
+    fill(engine)
     engine.dispose()
-    return url
+    yield file
+    file.unlink()
+
+
+@contextmanager
+def copied(large: Path, folder: Path) -> Iterator[str]:
+    """The address of a copy; large as it is, it is not kept."""
+    file = folder / "dpledger.db"
+    shutil.copyfile(large, file)
+    yield f"sqlite:///{file}"
+    file.unlink()
 
 
 @pytest.fixture(scope="session")
-def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def story(large: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of an open-mode service where something of everything happened."""
-    with running(Settings(database_url=prepared(tmp_path_factory.mktemp("story")))) as address:
+    with (
+        copied(large, tmp_path_factory.mktemp("story")) as url,
+        running(Settings(database_url=url)) as address,
+    ):
         with httpx.Client(base_url=address, timeout=60) as api:
             told(api)
         yield address
 
 
 @pytest.fixture
-def guarded(tmp_path: Path) -> Iterator[str]:
+def guarded(large: Path, tmp_path: Path) -> Iterator[str]:
     """The address of a service that asks for keys, where something of everything happened."""
-    url = prepared(tmp_path)
-    engine = connect(url)
-    with transaction(engine) as connection:
-        for scope, key in KEYS.items():
-            create_key(connection, name=scope, scope=Scope(scope), key=key, by="the tests")
-    engine.dispose()
-    with running(Settings(database_url=url)) as address:
-        bearer = {"Authorization": f"Bearer {KEYS['admin']}"}
-        with httpx.Client(base_url=address, timeout=60, headers=bearer) as api:
-            told(api)
-        yield address
+    with copied(large, tmp_path) as url:
+        engine = connect(url)
+        with transaction(engine) as connection:
+            for scope, key in KEYS.items():
+                create_key(connection, name=scope, scope=Scope(scope), key=key, by="the tests")
+        engine.dispose()
+        with running(Settings(database_url=url)) as address:
+            bearer = {"Authorization": f"Bearer {KEYS['admin']}"}
+            with httpx.Client(base_url=address, timeout=60, headers=bearer) as api:
+                told(api)
+            yield address
 
 
 @pytest.fixture

@@ -59,7 +59,7 @@ def looking(browser: Browser) -> Iterator[Look]:
     yield look
     for context in contexts:
         context.close()
-    assert faults == []
+    assert faults == [], faults
 
 
 def settled(page: Page) -> None:

@@ -1,9 +1,10 @@
-"""A small ledger in which something of everything happened: what the pages are looked at with."""
+"""Something of everything that happens, told in a few runs of a large ledger."""
 
 from typing import Any, Final
 
 import httpx
 
+from benchmarks.months import RUNS, name_of
 from tests.service.samples import (
     BUDGET,
     POISSON,
@@ -19,6 +20,8 @@ KEYS: Final = {
     scope: f"dpl_{scope}-of-the-browser-tests-0123456789abcdef"
     for scope in ("admin", "trainer", "viewer")
 }
+LARGEST: Final = name_of(0)  # the dataset of most entries
+LONGEST: Final = f"{LARGEST}-run-{RUNS - 1:02}"  # the run of most steps
 SHUFFLE: Final[Json] = {"kind": "shuffle", "batch_size": 600, "reshuffle": "each_pass"}
 CONTRADICTED: Final = SAMPLING | {"status": "contradicted", "recorded": SHUFFLE}
 

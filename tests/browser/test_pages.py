@@ -4,6 +4,7 @@ import pytest
 from playwright.sync_api import Response
 
 from tests.browser.looking import NARROW, WIDE, Look, Scheme, findings, overflow, settled
+from tests.browser.story import LARGEST, LONGEST
 
 BYTES_MAX = 150_000  # of a page and all it is made of, data excluded
 PAGES = (
@@ -12,6 +13,9 @@ PAGES = (
     "/planner/answer?noise_multiplier=1.1", "/theorems", "/theorems/poisson-gaussian",
     "/docs/theory", "/docs/theory/renyi", "/compare?runs=steady,shuffled,overdrawn",
     "/runs/steady/report", "/datasets/scans/report", "/sign-in", "/runs/nobody",
+    # The dataset of most entries, and the run of most steps.
+    f"/datasets/{LARGEST}", f"/datasets/{LARGEST}/report", f"/runs/{LONGEST}",
+    f"/runs/{LONGEST}/report", f"/compare?runs=steady,{LONGEST}",
 )  # fmt: skip
 
 
