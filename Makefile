@@ -9,7 +9,7 @@ FRAMEWORKS := $(notdir $(patsubst %/requirements.txt,%,$(wildcard tests/integrat
 
 OFFLINE := HF_HUB_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1 DO_NOT_TRACK=1 FLWR_TELEMETRY_ENABLED=0
 
-.PHONY: run demo test test-browser test-integrations check licences audit benchmarks figures clean
+.PHONY: run demo test test-browser test-integrations check licences audit benchmarks figures screenshots clean
 
 run: $(INSTALLED)  ## serve on SQLite at 127.0.0.1:8000
 	$(BIN)/dpledger serve
@@ -83,6 +83,9 @@ benchmarks: $(INSTALLED)  ## print the benchmark tables; peers are compared if i
 
 figures: $(INSTALLED)  ## redraw the figures of docs/theory/figures.md
 	$(BIN)/dpledger figures --out docs/theory/figures
+
+screenshots: $(INSTALLED)  ## take the pictures of docs/screenshots anew; needs Debian's chromium
+	$(BIN)/python -m tests.browser.screenshots
 
 $(INSTALLED): $(SOURCES)
 	@command -v $(PYTHON) >/dev/null || { \

@@ -2,8 +2,13 @@
 
 Functions whose arrays may be large say how many points they are about to evaluate; whoever asks for
 an answer may set a limit. What is remembered of earlier answers counts as if it were evaluated, and
-what one answer asks for twice counts once. So whether an answer is within a limit depends on what
-is asked alone: neither on what was asked before, nor on how fast or how busy the machine is.
+what one answer asks for twice counts once, however deep inside what it asks for. So whether an
+answer is within a limit depends on what is asked alone: neither on what was asked before, nor on
+how fast or how busy the machine is.
+
+Each answer that is remembered has a meter of its own while it is worked out, which counts it as if
+nothing else had been asked. The meters around it pay at the same time, so that a limit of theirs
+stops it, except those for which the same was asked before (and has been forgotten since).
 """
 
 import math
@@ -12,7 +17,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache, wraps
-from typing import Final, Generic, ParamSpec, TypeVar
+from typing import Any, Final, Generic, ParamSpec, TypeVar, cast
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -22,20 +27,67 @@ class TooMuchWorkError(Exception):
     """An answer takes more work than whoever asked allows."""
 
 
+class Asked:
+    """What was asked; its hash, which may take long, is worked out once."""
+
+    __slots__ = ("_hash", "what")
+
+    def __init__(self, what: Hashable) -> None:
+        """Of what is compared by value."""
+        self.what = what
+        self._hash = hash(what)
+
+    def __hash__(self) -> int:
+        """That of what was asked."""
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        """Whether the same was asked."""
+        return isinstance(other, Asked) and self.what == other.what
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What something took that is remembered."""
+
+    own: int  # points, without what it asked for that is remembered by itself
+    parts: dict[Asked, int]  # what that is, and the points that each took by itself
+
+
 @dataclass(slots=True)
 class Meter:
     """What was spent, and what may be."""
 
     limit: float
-    spent: int = 0
-    asked: set[Hashable] = field(default_factory=set)  # what was spent for already
+    payers: tuple["Meter", ...] = ()  # meters around it that pay for what is spent here
+    spent: float = 0
+    own: float = 0  # of it, what was not for something that is remembered by itself
+    asked: dict[Asked, int] = field(default_factory=dict)  # in order: what was spent for already
 
-    def add(self, points: int) -> None:
-        """Spend points.
+    def spend(self, points: float) -> None:
+        """Spend points, here first.
 
         Raises:
             TooMuchWorkError: there are not so many left.
         """
+        self.own += points
+        for meter in (self, *self.payers):
+            meter._add(points)
+
+    def ask(self, what: Asked, work: Work) -> None:
+        """Spend what something took that is remembered, as far as it was not asked for before.
+
+        Raises:
+            TooMuchWorkError: there is not so much left.
+        """
+        for meter in (self, *self.payers):
+            if what not in meter.asked:
+                new = {part: own for part, own in work.parts.items() if part not in meter.asked}
+                meter.asked |= new
+                meter.asked[what] = work.own
+                meter._add(work.own + sum(new.values()))
+
+    def _add(self, points: float) -> None:
         self.spent += points
         if self.spent > self.limit:
             raise TooMuchWorkError
@@ -52,58 +104,73 @@ def spend(points: int) -> None:
     """
     meter = _METER.get()
     if meter is not None:
-        meter.add(points)
+        meter.spend(points)
 
 
-def spend_once(what: Hashable, points: int) -> None:
-    """The same for something that is worked out at most once for an answer.
+def worked_out(what: Asked, compute: Callable[[], R]) -> tuple[R, Work]:
+    """What a function computes that is going to be remembered, and the work it took.
+
+    Raises:
+        TooMuchWorkError: it takes more than what is allowed around it.
+    """
+    around = _METER.get()
+    levels = () if around is None else (around, *around.payers)
+    meter = Meter(math.inf, tuple(level for level in levels if what not in level.asked))
+    token = _METER.set(meter)
+    try:
+        found = compute()
+    finally:
+        _METER.reset(token)
+    own = int(meter.own)
+    for level in meter.payers:
+        level.asked[what] = own
+    return found, Work(own, meter.asked)
+
+
+def recalled(what: Asked, work: Work) -> None:
+    """Spend what something took that is remembered, unless the same was asked for before.
 
     Raises:
         TooMuchWorkError: that is more than is allowed.
     """
     meter = _METER.get()
-    if meter is not None and what not in meter.asked:
-        meter.add(points)
-        meter.asked.add(what)
-
-
-@contextmanager
-def measured() -> Iterator[Meter]:
-    """Count what runs inside as if nothing else had been asked; it is spent outside afterwards.
-
-    Raises:
-        TooMuchWorkError: it takes more than what is allowed outside.
-    """
-    outer = _METER.get() or Meter(math.inf)
-    meter = Meter(outer.limit - outer.spent)
-    token = _METER.set(meter)
-    try:
-        yield meter
-    except TooMuchWorkError:
-        outer.spent += meter.spent
-        raise
-    finally:
-        _METER.reset(token)
+    if meter is not None:
+        meter.ask(what, work)
 
 
 @contextmanager
 def limited(points: float) -> Iterator[Meter]:
     """Allow what runs inside so many points, and no more than what is allowed outside.
 
+    What takes more counts as having taken what it was allowed, and as having asked for nothing: how
+    far it came, and what it had asked for by then, depends on what was remembered.
+
     Raises:
         TooMuchWorkError: it takes more.
     """
-    outer = _METER.get()
-    left = math.inf if outer is None else outer.limit - outer.spent
-    meter = Meter(min(points, left)) if outer is None else Meter(min(points, left), 0, outer.asked)
-    token = _METER.set(meter)
+    meter = _METER.get()
+    if meter is None:
+        token = _METER.set(meter := Meter(points))
+        try:
+            yield meter
+        finally:
+            _METER.reset(token)
+        return
+    allowed, own = meter.limit, meter.own
+    before = [(one, one.spent, len(one.asked)) for one in (meter, *meter.payers)]
+    meter.limit = min(allowed, meter.spent + points)
     try:
         yield meter
+    except TooMuchWorkError:
+        meter.limit, meter.own = allowed, own
+        for one, spent, asked in before:
+            one.spent = spent
+            while len(one.asked) > asked:
+                one.asked.popitem()
+        meter.spend(points)
+        raise
     finally:
-        _METER.reset(token)
-        if outer is not None:
-            # How far beyond a limit the last part went depends on what was remembered of it.
-            outer.spent += int(meter.spent if left <= points else min(meter.spent, points))
+        meter.limit = allowed
 
 
 def attempted(points: float, compute: Callable[[], R]) -> R | None:
@@ -127,10 +194,9 @@ class Remembered(Generic[P, R]):
         """Nothing is remembered."""
 
         @lru_cache(maxsize=maxsize)
-        def kept(*args: P.args, **kwargs: P.kwargs) -> tuple[R, int]:
-            with measured() as meter:
-                found = function(*args, **kwargs)
-            return found, meter.spent
+        def kept(what: Asked) -> tuple[R, Work]:
+            _, args, kwargs = cast(Any, what.what)  # as it is made below
+            return worked_out(what, lambda: function(*args, **dict(kwargs)))
 
         self._kept = kept
         self.cache_clear = kept.cache_clear
@@ -139,8 +205,9 @@ class Remembered(Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """The answer; what it took is spent either way."""
-        found, points = self._kept(*args, **kwargs)  # type: ignore[arg-type]  # hashable
-        spend_once((self, args, frozenset(kwargs.items())), points)
+        what = Asked((self, args, frozenset(kwargs.items())))
+        found, work = self._kept(what)
+        recalled(what, work)
         return found
 
 

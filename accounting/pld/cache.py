@@ -5,7 +5,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Generic, Protocol, TypeVar
 
-from accounting.work import Meter, measured, spend_once
+from accounting.work import Asked, Work, recalled, worked_out
 
 
 class Sized(Protocol):
@@ -28,28 +28,28 @@ class ByteCache(Generic[V]):
         self._limit = limit
         self._held = 0
         self._lock = threading.Lock()
-        self._values: OrderedDict[Hashable, tuple[V, int, int]] = OrderedDict()
+        self._values: OrderedDict[Asked, tuple[V, int, Work]] = OrderedDict()
 
     def found(self, key: Hashable, make: Callable[[], V]) -> V:
         """The value of a key, made if it is not held; the work of making it is spent either way."""
+        what = Asked((self, key))
         with self._lock:
-            held = self._values.get(key)
+            held = self._values.get(what)
             if held is not None:
-                self._values.move_to_end(key)
+                self._values.move_to_end(what)
         if held is None:
-            with measured() as meter:
-                held = self._put(key, make(), meter)
-        spend_once((self, key), held[2])
+            held = self._put(what, *worked_out(what, make))
+        recalled(what, held[2])
         return held[0]
 
-    def _put(self, key: Hashable, value: V, meter: Meter) -> tuple[V, int, int]:
+    def _put(self, what: Asked, value: V, work: Work) -> tuple[V, int, Work]:
         """Hold a value, dropping those used longest ago."""
         size = value.nbytes
-        held = value, size, meter.spent
+        held = value, size, work
         with self._lock:
-            _, before, _ = self._values.pop(key, (None, 0, 0))
-            self._held += size - before
-            self._values[key] = held
+            replaced = self._values.pop(what, None)
+            self._held += size - (0 if replaced is None else replaced[1])
+            self._values[what] = held
             while self._held > self._limit:
                 _, (_, dropped, _) = self._values.popitem(last=False)
                 self._held -= dropped

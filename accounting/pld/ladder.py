@@ -174,7 +174,7 @@ def _sampled_gaussian(pair: SampledGaussianPair, direction: Direction) -> Array:
     if not right - left < GRID_POINTS_MAX * h:
         raise NoMomentsError("There is too little noise for the moments to be summed.")
     x = grid_points(left, right, h)
-    spend(reach * len(x))
+    spend(2 * reach * len(x))
     losses = losses_at(x, pair)
     exponents = powers[:, None] * losses.loss - 0.5 * (x / sigma) ** 2
     tops = np.max(exponents, axis=1)

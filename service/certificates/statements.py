@@ -152,9 +152,10 @@ def affordable_statements(account: Account, deltas: Sequence[float]) -> list[Sta
     """
     found: list[list[Statement]] = []
     with limited(math.inf) as meter:
+        before = meter.spent
         for delta in deltas:
             found.append(statements_of(account, [delta]))
-            if meter.spent > ISSUE_POINTS:
+            if meter.spent - before > ISSUE_POINTS:
                 break
     found.sort(key=lambda same: -same[0].delta)
     return [one for same in found for one in same]

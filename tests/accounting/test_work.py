@@ -1,10 +1,14 @@
 """Work is counted: the same for the same question, whatever is remembered."""
 
+import itertools
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from accounting import accountants
 from accounting.accountants import best_bound, guarantee
@@ -97,6 +101,101 @@ def test_what_is_remembered_takes_as_much_as_what_is_not() -> None:
     assert outer.cache_info().currsize == 0
 
 
+def test_what_two_answers_ask_for_inside_counts_once() -> None:
+    @remembered(maxsize=4)
+    def grid(number: int) -> int:
+        spend(number)
+        return number
+
+    @remembered(maxsize=4)
+    def law(number: int) -> int:
+        spend(1)
+        return grid(number) + grid(5)
+
+    for _ in range(2):
+        with limited(math.inf) as meter:
+            assert law(7) + law(8) + grid(5) == 30
+        assert meter.spent == 7 + 8 + 5 + 2
+        with limited(22):
+            law(7), law(8)
+            grid.cache_clear()
+            grid(5)  # forgotten in between, it is no more work
+            with pytest.raises(TooMuchWorkError):
+                spend(1)
+
+
+def test_what_took_too_much_has_asked_for_nothing() -> None:
+    @remembered(maxsize=4)
+    def grid(number: int) -> int:
+        spend(number)
+        return number
+
+    for _ in range(2):
+        with limited(math.inf) as meter:
+            assert attempted(50, lambda: grid(40) + grid(20)) is None
+            assert meter.spent == 50
+            grid(40)
+            assert meter.spent == 90
+
+
+Task = tuple[Any, ...]
+PARTS = 5
+TASKS: st.SearchStrategy[list[Task]] = st.lists(
+    st.recursive(
+        st.tuples(st.just("spend"), st.integers(0, 20))
+        | st.tuples(st.just("ask"), st.integers(0, PARTS - 1)),
+        lambda inner: st.tuples(
+            st.just("attempt"), st.integers(0, 60), st.lists(inner, max_size=4)
+        ),
+        max_leaves=6,
+    ),
+    max_size=5,
+)
+
+
+@given(
+    programs=st.lists(TASKS, min_size=PARTS, max_size=PARTS),
+    limit=st.integers(0, 200),
+    forgotten=st.lists(st.integers(0, 1), min_size=1, max_size=9),
+)
+def test_what_is_remembered_changes_neither_an_answer_nor_its_work(
+    programs: list[list[Task]], limit: int, forgotten: list[int]
+) -> None:
+    """Of programs that ask for one another, the later for earlier ones."""
+    forget_now: Iterator[int] = iter(())
+
+    @remembered(maxsize=PARTS)
+    def answer(number: int) -> tuple[object, ...]:
+        return tuple(do(task, number) for task in programs[number])
+
+    def do(task: Task, number: int) -> object:
+        if next(forget_now, 0):
+            answer.cache_clear()
+        if task[0] == "spend":
+            spend(task[1])
+            return None
+        if task[0] == "ask":
+            return answer(task[1]) if task[1] < number else None
+        return attempted(task[1], lambda: tuple(do(one, number) for one in task[2]))
+
+    def whole() -> tuple[object, float | None]:
+        try:
+            with limited(limit) as meter:
+                found = [answer(number) for number in (PARTS - 1, PARTS - 2, PARTS - 1)]
+        except TooMuchWorkError:
+            return None, None
+        return found, meter.spent
+
+    answer.cache_clear()
+    cold = whole()
+    assert whole() == cold
+    answer.cache_clear()
+    forget_now = itertools.cycle(forgotten)
+    assert whole() == cold
+    answer(PARTS - 1)
+    assert whole() == cold
+
+
 def test_a_cache_by_bytes_remembers_the_work_too() -> None:
     cache: ByteCache[Array] = ByteCache(1000)
 
@@ -112,7 +211,7 @@ def test_a_cache_by_bytes_remembers_the_work_too() -> None:
             cache.found("key", make)
 
 
-def counted(balance: Balance, relation: NeighboringRelation) -> tuple[object, int]:
+def counted(balance: Balance, relation: NeighboringRelation) -> tuple[object, float]:
     with limited(math.inf) as meter:
         found = guarantee(balance, relation=relation, delta=DELTA)
     return found, meter.spent

@@ -77,7 +77,8 @@
   }
 
   function faded(shade) {
-    return /^#[0-9a-f]{6}$/i.test(shade) ? shade + "2e" : shade;
+    const parts = /^rgb\((.*)\)$/.exec(shade); // as browsers tell a registered colour
+    return parts ? "rgba(" + parts[1] + ", 0.18)" : shade;
   }
 
   // From a description to what uPlot takes.
