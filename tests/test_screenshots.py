@@ -33,7 +33,7 @@ def pages() -> set[str]:
         route.path
         for router in install(app)
         for route in router.routes
-        if isinstance(route, PageRoute) and "GET" in route.methods
+        if isinstance(route, PageRoute) and "GET" in (route.methods or ())
         if not route.path.endswith(".json")
     }
 
