@@ -8,7 +8,7 @@ this process wakes the task at once. Nothing is held while nobody watches.
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final
@@ -25,6 +25,8 @@ RETRY_SECONDS: Final = 5
 _OPEN: Final = "The key has as many streams open as it may; close one, or come again."
 BACKLOG_MAX: Final = 64  # writes a reader may be late; beyond, it is dropped and resumes
 GAP_SECONDS: Final = 0.1  # between two rounds: updates closer together share one write
+SPREAD_SECONDS: Final = 0.05  # of those, in which all are told: whoever appends waits for a few
+AT_ONCE: Final = 16  # who are told, or looked at, before others have their turn
 IDLE_SECONDS: Final = 0.2  # before asking unasked, for what other processes wrote
 HEARTBEAT_SECONDS: Final = 15.0
 RECHECK_SECONDS: Final = 0.2  # with the ring's half second, a revoked key's streams end in one
@@ -222,8 +224,7 @@ class Feed:
         if not known and not waiting:
             return False
         heads, told = await asyncio.to_thread(self._read, known, waiting)
-        for dataset_id, news in told.items():
-            self._publish(dataset_id, news)
+        await self._publish(told)
         self._let_in(heads)
         return any(heads[one] != news.position for one, news in told.items())
 
@@ -238,14 +239,21 @@ class Feed:
                 if heads.get(one, since) != since
             }
 
-    def _publish(self, dataset_id: int, news: Told) -> None:
-        watch = self._watches.get(dataset_id)
-        if watch is None:  # the last one left meanwhile
-            return
-        watch.position = news.position
-        for subscriber in tuple(watch.subscribers):
-            if write := news.writes[subscriber.topic.run_id]:
-                subscriber.put(write)
+    async def _publish(self, told: Mapping[int, Told]) -> None:
+        """Hand over what is new, a few at a time: an append that comes meanwhile is answered."""
+        writes: list[tuple[Subscriber, bytes]] = []
+        for dataset_id, news in told.items():
+            watch = self._watches.get(dataset_id)
+            if watch is None:  # the last one left meanwhile
+                continue
+            watch.position = news.position
+            found = ((one, news.writes[one.topic.run_id]) for one in watch.subscribers)
+            writes.extend((one, write) for one, write in found if write)
+        rest = SPREAD_SECONDS * AT_ONCE / max(AT_ONCE, len(writes))
+        for place, (subscriber, write) in enumerate(writes, start=1):
+            subscriber.put(write)  # to one who has left it is nothing
+            if place % AT_ONCE == 0 and place < len(writes):
+                await asyncio.sleep(rest)
 
     def _let_in(self, heads: dict[int, Position]) -> None:
         later: list[_Joining] = []
@@ -281,6 +289,8 @@ class Feed:
             return
         self._checked = present
         await asyncio.to_thread(self._refresh_keys)
-        for subscriber in tuple(self._seated):
+        for place, subscriber in enumerate(tuple(self._seated), start=1):
             if not subscriber.allowed():
                 subscriber.end()
+            if place % AT_ONCE == 0:
+                await asyncio.sleep(0)
