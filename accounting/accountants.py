@@ -32,11 +32,11 @@ from accounting.work import attempted
 
 BEST: Final = "best"
 # What an accountant may take, as work.py counts it; Renyi curves of as many events take less.
-POINTS: Final = {"gdp": 40_000_000, "pld": 110_000_000, "rdp": 30_000_000, "odometer": 150_000_000}
+POINTS: Final = {"gdp": 40_000_000, "pld": 92_000_000, "rdp": 30_000_000, "odometer": 100_000_000}
 FEW_EVENTS: Final = 12  # of which none is replaced by another: they may take
-FEW_POINTS: Final = 150_000_000  # for each accountant, and for each number beside a headline
+FEW_POINTS: Final = 100_000_000  # for each accountant, and for each number beside a headline
 # Where that is not enough: how many noises of one sampling are left, and what they may take.
-FEWER: Final = ((4, 12_000_000), (1, 30_000_000))
+FEWER: Final = ((4, 10_000_000), (1, 20_000_000))
 BESIDE_POINTS: Final = 15_000_000  # what each number may take that stands beside a headline
 REASON_WORK: Final = "The events are too many and too different for this accountant."
 

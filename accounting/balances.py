@@ -8,6 +8,7 @@ at its least noise, and a pass that was begun costs as a whole one.
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import assert_never
 
 from accounting.events import (
@@ -48,7 +49,12 @@ class Balance:
 
         So sums repeat to the last bit.
         """
-        return sorted(self.counted(), key=lambda unit: repr(unit[0]))
+        return sorted(self.counted(), key=lambda unit: _written(unit[0]))
+
+
+@lru_cache(maxsize=2**14)
+def _written(event: Event) -> str:
+    return repr(event)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -81,11 +81,12 @@ class Meter:
             TooMuchWorkError: there is not so much left.
         """
         for meter in (self, *self.payers):
-            if what not in meter.asked:
-                new = {part: own for part, own in work.parts.items() if part not in meter.asked}
-                meter.asked |= new
-                meter.asked[what] = work.own
-                meter._add(work.own + sum(new.values()))
+            if what in meter.asked:
+                return  # and so in all that are around it
+            new = {part: own for part, own in work.parts.items() if part not in meter.asked}
+            meter.asked |= new
+            meter.asked[what] = work.own
+            meter._add(work.own + sum(new.values()))
 
     def _add(self, points: float) -> None:
         self.spent += points

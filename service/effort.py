@@ -12,7 +12,7 @@ from accounting.accountants import FEW_EVENTS, FEW_POINTS
 from accounting.work import TooMuchWorkError, limited
 from service.errors import TooExpensiveError
 
-POINTS_MAX: Final = 125_000_000  # docs/guide/hostile_input.md has the seconds
+POINTS_MAX: Final = 108_000_000  # docs/guide/hostile_input.md has the seconds
 
 
 @contextmanager

@@ -58,11 +58,12 @@ def _leave_together(mass: Array, losses: Array, places: Indices, leaving: Indice
 
 def _leave_in_turn(mass: Array, losses: Array, places: Indices) -> None:
     """The same, point by point, where one that leaves makes the next one negative."""
-    spend(400 * len(places))
+    spend(20 * len(places))
     held, at = mass[places].tolist(), losses[places].tolist()
     before, after = list(range(-1, len(held) - 1)), list(range(1, len(held) + 1))
     waiting = [j for j, value in enumerate(held) if value < 0]
     while waiting:
+        spend(130)
         j = waiting.pop()
         if held[j] >= 0:
             continue
