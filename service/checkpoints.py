@@ -73,6 +73,18 @@ class Part(SignedCheckpoint):
         return inside and SignedCheckpoint.holds(self, public_key)
 
 
+class Whole(SignedCheckpoint):
+    """A checkpoint with every head: for a file that somebody keeps."""
+
+    heads: list[Head]
+
+    def holds(self, public_key: str) -> bool:
+        """Whether the checkpoint was signed with a key, and is of these heads."""
+        inside = len(self.heads) == self.checkpoint.logs
+        inside = inside and root_of(self.heads) == self.checkpoint.root
+        return inside and SignedCheckpoint.holds(self, public_key)
+
+
 class Heads:
     """The heads of all logs as one transaction sees them, the installation's first, then by name.
 
@@ -130,10 +142,9 @@ class Heads:
                 return Part(head=head, index=index, path=path, **self._signed(signer))
         raise NotFoundError("There is no such dataset.")
 
-    def whole(self, signer: Signer) -> dict[str, Any]:
-        """The checkpoint, issued now, with every head: for a file that somebody keeps."""
-        heads = [head.model_dump() for head in self.in_order]
-        return {**self.signed(signer).model_dump(), "heads": heads}
+    def whole(self, signer: Signer) -> Whole:
+        """The checkpoint, issued now, with every head."""
+        return Whole(heads=list(self.in_order), **self._signed(signer))
 
     def _signed(self, signer: Signer) -> dict[str, Any]:
         checkpoint = Checkpoint(

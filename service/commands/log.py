@@ -66,7 +66,7 @@ def checkpoint(
     signer, engine = _signer(database), ready_engine(database)
     try:
         with snapshot(engine) as connection:
-            signed = Heads.of(connection).whole(signer)
+            signed = Heads.of(connection).whole(signer).model_dump()
     except LedgerError as error:
         raise failed(error.detail) from None
     finally:

@@ -7,14 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
-from service.checkpoints import Part
+from service.checkpoints import Part, Whole
 from service.heads import Head as LogHead
 from service.verification.kept import Head, Kept, KeptLog
 from service.witness import Seen, WitnessError, read_witness
 
 BYTES_MAX: Final = 64 * 1024 * 1024  # of a file of checkpoints
+_KEPT: Final[TypeAdapter[Part | Whole]] = TypeAdapter(Part | Whole)
 
 
 class KeptError(Exception):
@@ -64,14 +65,15 @@ def of_checkpoints(path: Path, public_key: str | None) -> Kept:
     """
     heads: dict[str | None, list[Head]] = defaultdict(list)
     ledgers: set[str] = set()
-    for part in _parts(path):
-        signed, head = part.checkpoint, part.head
+    for part in _checkpoints(path):
+        signed = part.checkpoint
         key = part.public_key if public_key is None else public_key
         if not part.holds(key):
             raise KeptError(f"{path}: a checkpoint was not signed with the key, or not so.")
         source = f"the checkpoint of {signed.issued_at}"
-        root = bytes.fromhex(head.root)
-        heads[head.dataset].append(Head(head.size, root, source, signed.epoch, key))
+        for head in part.heads if isinstance(part, Whole) else [part.head]:
+            root = bytes.fromhex(head.root)
+            heads[head.dataset].append(Head(head.size, root, source, signed.epoch, key))
         ledgers.add(signed.ledger_id)
     if len(ledgers) != 1:
         raise KeptError(f"{path}: it is of no ledger, or of several.")
@@ -79,7 +81,7 @@ def of_checkpoints(path: Path, public_key: str | None) -> Kept:
     return Kept(logs, ledgers.pop())
 
 
-def _parts(path: Path) -> Iterator[Part]:
+def _checkpoints(path: Path) -> Iterator[Part | Whole]:
     try:
         with path.open("rb") as file:
             data = file.read(BYTES_MAX + 1)
@@ -89,10 +91,13 @@ def _parts(path: Path) -> Iterator[Part]:
         raise KeptError(f"{path}: it is larger than {BYTES_MAX} bytes.")
     try:
         for one in _objects(data):
-            yield Part.model_validate(one)
+            yield _KEPT.validate_python(one)
     except (ValidationError, ValueError, RecursionError):
         # A checkpoint alone does not say what it signed of any log.
-        raise KeptError(f"{path}: it holds no checkpoint with a log's head.") from None
+        raise KeptError(
+            f"{path}: it holds no checkpoint with a log's head: keep what `dpledger checkpoint` "
+            "writes, or what GET /v1/datasets/{dataset}/checkpoint answers."
+        ) from None
 
 
 def _objects(data: bytes) -> list[Any]:

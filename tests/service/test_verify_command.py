@@ -125,6 +125,31 @@ def test_the_checkpoint_of_one_dataset_is_enough(
     assert "entry 3" in done.stdout
 
 
+def test_a_checkpoint_with_every_head_is_enough(
+    files: Files, engine: Engine, database_url: str
+) -> None:
+    asked = (database_url, "--checkpoint", files.whole, "--public-key", files.public_key)
+    assert verify(*asked).exit_code == 0
+    edit(engine, "DELETE FROM entries WHERE sequence = 3")
+    done = verify(*asked)
+    assert done.exit_code == 1
+    assert "entry 3" in done.stdout
+
+
+@pytest.mark.parametrize("change", ["size", "left out", "signature"])
+def test_a_checkpoint_whose_heads_were_changed_is_not_believed(files: Files, change: str) -> None:
+    found = json.loads(files.whole.read_text())
+    if change == "size":
+        found["heads"][-1]["size"] += 1
+    elif change == "left out":
+        found["heads"].pop()
+    else:
+        found["signature"] = "A" * len(found["signature"])
+    files.whole.write_text(json.dumps(found))
+    with pytest.raises(KeptError, match="not signed"):
+        of_checkpoints(files.whole, None)
+
+
 # ---- what cannot be read
 
 
