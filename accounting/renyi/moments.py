@@ -33,6 +33,8 @@ _PHASE_NEGATIVE: Final = 1.0
 NOISE_MIN: Final = 0.1
 # Exponents from here on are handled in logarithms, below the overflow of exp.
 _LARGE: Final = 600.0
+# log(q e^a) beyond which nothing but the last term of an integer moment is seen in a double.
+_LAST_TERM: Final = 40.0
 # |beta (S - 1)| below which the direct form of the integrand would cancel.
 _SERIES: Final = 0.05
 _SERIES_TERMS: Final = 12
@@ -56,7 +58,16 @@ def log_integer_moment(order: int, *, q: float, sigma: float) -> float:
 
     J = sum_{k>=2} C(order,k) (1-q)^(order-k) q^k expm1(k(k-1) / (2 sigma^2)): the binomial
     weights sum to one and the exponent vanishes at k = 0, 1. Every term is positive.
+
+    With a = (order-1) / (2 sigma^2), k(k-1) / (2 sigma^2) is at most k a, so that J is at most
+    sum_k C(order,k) (1-q)^(order-k) (q e^a)^k = (1-q + q e^a)^order: where q e^a is large, the last
+    term is nearly all on both sides.
     """
+    ratio = 1 / sigma
+    a = (order - 1) * (0.5 * ratio * ratio)
+    if a + math.log(q) > _LAST_TERM:
+        size = order * (a - math.log(q) + 1)
+        return order * (a + math.log(q + (1 - q) * math.exp(-a))) + 32 * UNIT_ROUNDOFF * size
     spend(4000 + 10 * order)
     k = np.arange(2, order + 1, dtype=np.float64)
     log_weight, log_rest, log_q = _log_comb(order), math.log1p(-q), math.log(q)

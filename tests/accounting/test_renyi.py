@@ -1,3 +1,5 @@
+import itertools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -81,6 +83,23 @@ def test_integer_orders_are_the_exact_binomial_sum_from_above(q: float, sigma: f
             exact_curve = mp.log1p(exact) / (order - 1)
         (bound,) = curve([float(order)], q=q, sigma=sigma)
         assert_upper(bound, exact_curve, within=1e-10)
+
+
+@pytest.mark.parametrize("q", [1e-12, 1e-3, 0.3, 0.9, 1 - 1e-9])
+def test_with_little_noise_the_last_term_is_nearly_all(q: float) -> None:
+    for order, sigma in itertools.product((2, 3, 17, 64), (1e-6, 0.02, 0.05, 0.08, 0.0975, 0.11)):
+        with mp.workdps(60):
+            terms = [
+                mp.binomial(order, k)
+                * (1 - mp.mpf(q)) ** (order - k)
+                * mp.mpf(q) ** k
+                * mp.expm1(k * (k - 1) / (2 * mp.mpf(sigma) ** 2))
+                for k in range(2, order + 1)
+            ]
+            exact = mp.log(mp.fsum(terms))
+        found = log_integer_moment(order, q=q, sigma=sigma)
+        assert found >= exact
+        assert found - exact <= 1e-13 * (1 + abs(exact) + order * abs(math.log(q)))
 
 
 @pytest.mark.parametrize(("q", "sigma"), SETTINGS)

@@ -96,7 +96,7 @@ def integer_shortfalls() -> int:
     below = 0
     for order in (2, 3, 5, 9, 17, 40):
         for q in (0.001, 0.03, 0.2, 0.7):
-            for sigma in (0.37, 0.9, 3.1):
+            for sigma in (0.037, 0.37, 0.9, 3.1):
                 with mp.workdps(50):
                     exact = mp.fsum(
                         mp.binomial(order, k)
