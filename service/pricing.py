@@ -5,6 +5,7 @@ only looks prices up: where one is missing it is left, what it needs is worked o
 who asked, and it is tried again.
 """
 
+import math
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -18,10 +19,16 @@ from accounting.events import Event, NeighboringRelation
 from accounting.filters import Filter, Total
 from accounting.guarantees import Status
 from accounting.renyi_bounds import renyi_bounds
+from accounting.work import limited
 from service.errors import UnavailableError
 
-KNOWN_MAX: Final = 16_384  # prices that are remembered for all; each takes about 1 kB
+KNOWN_MAX: Final = 40_960  # prices that are remembered for all; each takes about 1 kB
 TRIES: Final = 8  # two suffice, unless settings change or much is forgotten meanwhile
+POINTS_MAX: Final = 40_000_000  # of work for one request, whose reading takes time, too
+_FURTHER: Final = (
+    "What so many different events cost takes long to work out; send the same request again, which "
+    "goes on where this one stopped, or fewer events at once."
+)
 _CHANGING: Final = "The dataset changes faster than its steps are counted; send the request again."
 
 
@@ -164,15 +171,23 @@ def settled(attempt: Callable[[], Answer]) -> Answer:
 
 
 def worked_out(wanted: Iterable[Quote]) -> dict[Quote, Any]:
-    """The answers, which the process remembers for a while; no lock may be held."""
+    """The answers, which the process remembers for a while; no lock may be held.
+
+    Raises:
+        UnavailableError: it takes more work than one request may; sent again, it comes further.
+    """
     found = {}
-    for quote in wanted:
-        answer = _known.get(quote, _MISSING)  # somebody else may have wanted it meanwhile
-        if answer is _MISSING:
-            question, event = quote
-            answer = question.of(event)
-            _remember(quote, answer)
-        found[quote] = answer
+    with limited(math.inf) as meter:
+        before = meter.spent
+        for quote in wanted:
+            answer = _known.get(quote, _MISSING)  # somebody else may have wanted it meanwhile
+            if answer is _MISSING:
+                if meter.spent - before > POINTS_MAX:
+                    raise UnavailableError(_FURTHER)
+                question, event = quote
+                answer = question.of(event)
+                _remember(quote, answer)
+            found[quote] = answer
     return found
 
 

@@ -125,7 +125,7 @@ def _log_transforms(y: Array, step: _Step) -> tuple[Array, Array]:
     Returns:
         Upper, shape (k,) each; the first is infinite where y is above _DIRECT.
     """
-    spend(len(y) * len(step.weights))
+    spend(4 * len(y) * len(step.weights))
     first, second = np.full_like(y, np.inf), np.empty_like(y)
     near = y <= _DIRECT
     u = np.multiply.outer(-y[near], step.excess)

@@ -292,3 +292,23 @@ def test_more_prices_than_are_remembered_serve_those_who_asked_for_them(
     steps = [event(step, 1, mechanism=one, sampling=FULL) for step, one in enumerate(several)]
     answer = append(api, *steps)
     assert (answer.status_code, answer.json()["accepted"]) == (201, 10)
+
+
+def test_what_takes_too_much_work_for_one_request_is_worked_out_by_several(
+    api: httpx.Client, noise: Json, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(api, "/v1/datasets", dataset(budget=LOOSE))
+    made(api, "/v1/runs", run())
+    monkeypatch.setattr(pricing, "POINTS_MAX", 0)
+    several = [noise | {"noise_multiplier": noise["noise_multiplier"] + n} for n in range(4)]
+    steps = [event(step, 1, mechanism=one, sampling=FULL) for step, one in enumerate(several)]
+    for _ in range(20):
+        answer = append(api, *steps)
+        if answer.status_code == 201:
+            break
+        assert answer.status_code == 503
+        assert answer.headers["Retry-After"]
+        assert "goes on where this one stopped" in answer.json()["detail"]
+        assert api.get("/v1/runs/run").json()["steps"] == 0
+    assert answer.json()["accepted"] == 4
+    assert api.get("/v1/runs/run").json()["steps"] == 4
