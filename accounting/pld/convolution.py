@@ -255,7 +255,7 @@ def _log_power(mass: Array, count: int, *, size: int) -> _Power:
     A law that is nearly an atom is written as one plus the transform of the rest, less its mass, so
     that only the rest's roundoff is multiplied by the count.
     """
-    spend(8 * (size + len(mass)))
+    spend(12 * (size + len(mass)))
     centre = int(np.argmax(mass))
     if mass[centre] > _ATOM and count > _MANY:
         return _near_one(mass, count, size=size)

@@ -176,7 +176,8 @@ def _sampled_gaussian(pair: SampledGaussianPair, direction: Direction) -> Array:
     x = grid_points(left, right, h)
     spend(2 * reach * len(x))
     losses = losses_at(x, pair)
-    exponents = powers[:, None] * losses.loss - 0.5 * (x / sigma) ** 2
+    exponents = np.multiply.outer(powers, losses.loss)
+    exponents -= 0.5 * (x / sigma) ** 2
     tops = np.max(exponents, axis=1)
     exponents -= tops[:, None]
     np.exp(exponents, out=exponents)
