@@ -32,11 +32,12 @@ from accounting.work import attempted
 
 BEST: Final = "best"
 # What an accountant may take, as work.py counts it; Renyi curves of as many events take less.
-POINTS: Final = {"gdp": 40_000_000, "pld": 92_000_000, "rdp": 30_000_000, "odometer": 100_000_000}
+POINTS: Final = {"gdp": 40_000_000, "pld": 92_000_000, "rdp": 30_000_000, "odometer": 30_000_000}
 FEW_EVENTS: Final = 12  # of which none is replaced by another: they may take
-FEW_POINTS: Final = 100_000_000  # for each accountant, and for each number beside a headline
+FEW_POINTS: Final = 175_000_000  # for each accountant, and for each number beside a headline
 # Where that is not enough: how many noises of one sampling are left, and what they may take.
 FEWER: Final = ((4, 10_000_000), (1, 20_000_000))
+FEWER_ADAPTIVE: Final = ((16, 80_000_000), *FEWER)  # for the odometer, which costs more a noise
 BESIDE_POINTS: Final = 15_000_000  # what each number may take that stands beside a headline
 REASON_WORK: Final = "The events are too many and too different for this accountant."
 
@@ -121,8 +122,16 @@ def with_odometer(
     if delta is None or accountant != BEST:
         return found
     relation = found.neighboring_relation
-    read = best_bound(
-        balance, relation=relation, delta=delta, accept=ACCEPTABLE, accountant=ODOMETER, floor=False
+    read = attempted(
+        _allowed(balance, BESIDE_POINTS),
+        lambda: best_bound(
+            balance,
+            relation=relation,
+            delta=delta,
+            accept=ACCEPTABLE,
+            accountant=ODOMETER,
+            floor=False,
+        ),
     )
     return found if read is None else replace(found, alternatives=(*found.alternatives, read))
 
@@ -220,7 +229,7 @@ def _evaluated(name: str, balance: Balance, question: Question) -> Bound:
     accountant = _accountant(name)
     bound = attempted(_allowed(balance, POINTS[name]), lambda: accountant(balance, question))
     less = replace(question, rounded=None, gathered=True, floor=False)
-    for noises, points in FEWER:
+    for noises, points in FEWER_ADAPTIVE if name == ODOMETER else FEWER:
         if bound is None:
             bound = attempted(points, partial(accountant, dominating(balance, noises), less))
     if bound is None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from accounting.accountants import FEW_EVENTS, FEW_POINTS
 from accounting.work import TooMuchWorkError, limited
 from service.errors import TooExpensiveError
 
@@ -15,17 +16,18 @@ POINTS_MAX: Final = 108_000_000  # docs/guide/hostile_input.md has the seconds
 
 
 @contextmanager
-def bounded(question: str) -> Iterator[None]:
+def bounded(question: str, *, events: int | None = None) -> Iterator[None]:
     """Refuse a question that takes more work than one may.
 
     Args:
         question: what it is called, as the beginning of a sentence.
+        events: how many it is about; a few may take what a guarantee of them may.
 
     Raises:
         TooExpensiveError: it takes more.
     """
     try:
-        with limited(POINTS_MAX):
+        with limited(FEW_POINTS if events is not None and events <= FEW_EVENTS else POINTS_MAX):
             yield
     except TooMuchWorkError:
         raise TooExpensiveError(

@@ -255,7 +255,7 @@ def _log_power(mass: Array, count: int, *, size: int) -> _Power:
     A law that is nearly an atom is written as one plus the transform of the rest, less its mass, so
     that only the rest's roundoff is multiplied by the count.
     """
-    spend(12 * (size + len(mass)))
+    spend(8 * (size + len(mass)))
     centre = int(np.argmax(mass))
     if mass[centre] > _ATOM and count > _MANY:
         return _near_one(mass, count, size=size)
@@ -312,7 +312,7 @@ def read_delta(composition: Composition, *, epsilon: float) -> Reading:
     Returns:
         For an upper law `upper` is what bounds the steps' delta, for a lower law `lower`.
     """
-    spend(3 * composition.frame.size)
+    spend(2 * composition.frame.size)
     frame, h, order = composition.frame, composition.width, composition.frame.order
     log_pre = composition.log_scale - order * epsilon
     if not log_pre < _LARGE:

@@ -63,7 +63,7 @@ def _leave_in_turn(mass: Array, losses: Array, places: Indices) -> None:
     before, after = list(range(-1, len(held) - 1)), list(range(1, len(held) + 1))
     waiting = [j for j, value in enumerate(held) if value < 0]
     while waiting:
-        spend(130)
+        spend(170)
         j = waiting.pop()
         if held[j] >= 0:
             continue

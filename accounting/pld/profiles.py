@@ -157,7 +157,7 @@ def near_atoms(
 
 def base_profile(pair: Base, r: Array) -> tuple[Array, Array, Array]:
     """The profile h(r) without sampling, r >= 0, its absolute error and -h'(r) = e^r Q(L > r)."""
-    spend(4000 + 28 * len(r))
+    spend(4000 + 24 * len(r))
     if isinstance(pair, LaplacePair):
         edge = 1 / pair.scale
         half = np.minimum(0.5 * (r - edge), 0.0)

@@ -151,7 +151,7 @@ def _sampled_tails(base: Base, q: float, direction: Direction, losses: Array) ->
 
 def _discrete_tails(pair: Atomic, direction: Direction, losses: Array) -> Tails:
     atoms, p, q = discrete_atoms(pair, direction)
-    spend(7000 + 44 * len(losses) + 13 * len(atoms))
+    spend(7000 + 56 * len(losses) + 13 * len(atoms))
     place = np.searchsorted(atoms, losses, side="right")
 
     def sums(mass: Array) -> tuple[Array, Array]:
