@@ -17,6 +17,7 @@ from service.dashboard import kept
 from service.dashboard import run as page
 from service.database import transaction
 from service.signing import Signer
+from service.streams import RECHECK_SECONDS
 from tests.service.browsing import make_key, signed_in
 from tests.service.samples import (
     BUDGET,
@@ -272,6 +273,27 @@ def test_the_stream_ends_with_the_key_of_the_session(
         take(stream, 1)
         with transaction(engine) as connection:
             revoke_key(connection, "viewer")
+        assert list(stream) == []
+
+
+def test_the_stream_of_a_command_goes_on_while_its_key_is_in_force(
+    api: httpx.Client, engine: Engine, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(auth, "REFRESH_SECONDS", 0.1)
+    start(api)
+    key = make_key(engine, "command", scope=Scope.ADMIN)
+    bearer = {"authorization": f"Bearer {key}"}
+    with (
+        serve() as address,
+        httpx.Client(base_url=address, headers=bearer) as client,
+        watching(client, "/runs/run/stream") as stream,
+    ):
+        take(stream, 1)
+        time.sleep(2 * RECHECK_SECONDS)
+        record(client, 0, 1)
+        assert ids(take(stream, 1)) == [1]
+        with transaction(engine) as connection:
+            revoke_key(connection, "command")
         assert list(stream) == []
 
 
