@@ -65,8 +65,19 @@ class Postgres:
         self._control("stop", "-w", "-m", mode)
 
     def kill(self) -> None:
-        """End its first process at once; the others follow."""
-        os.kill(self.pid(), signal.SIGKILL)
+        """End its first process at once, and wait for the others, which follow by themselves.
+
+        Raises:
+            ServerError: one does not.
+        """
+        first = self.pid()
+        others = Path(f"/proc/{first}/task/{first}/children").read_text(encoding="ascii").split()
+        os.kill(first, signal.SIGKILL)
+        deadline = time.monotonic() + START_SECONDS
+        while any(_lives(number) for number in others):
+            if time.monotonic() > deadline:
+                raise ServerError("The server's processes outlive its first one.")
+            time.sleep(0.01)
 
     def pid(self) -> int:
         """Its first process."""
@@ -112,10 +123,9 @@ class Postgres:
     def running(self) -> bool:
         """Whether its first process is there."""
         try:
-            state = Path(f"/proc/{self.pid()}/stat").read_text(encoding="utf-8")
-        except FileNotFoundError:
+            return _lives(str(self.pid()))
+        except FileNotFoundError:  # of its first process
             return False
-        return state.rpartition(")")[2].split()[0] != "Z"
 
     def _control(self, *words: str) -> None:
         self._run("pg_ctl", "-D", str(self.folder), *words)
@@ -143,3 +153,12 @@ def own_postgres(folder: Path) -> Iterator[Postgres]:
     finally:
         if server.running():
             server.stop("immediate")
+
+
+def _lives(process: str) -> bool:
+    """Whether a process is there and has not ended, whoever has yet to notice."""
+    try:
+        status = Path(f"/proc/{process}/stat").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return False
+    return status.rpartition(")")[2].split()[0] not in ("Z", "X")
