@@ -94,6 +94,7 @@ BEYOND_SCHEMA: Final[dict[str, str]] = {
     "The settings are at revision": "depends on what was recorded",
     "only full or poisson sampling is accounted": "which theorems there are",
     "would take more than 2 s of processor": "the same: how much there is to add up",
+    "So many deltas would take too much work": "the same",
 }
 
 
@@ -214,7 +215,8 @@ def _count(found: Explored, recorder: Any) -> None:
         if interaction.response is not None:
             found.statuses[interaction.response.status_code] += 1
         else:
-            found.failures.append(f"{recorder.label}: no answer")
+            asked = recorder.cases[identifier].value.as_curl_command()[:800]
+            found.failures.append(f"{recorder.label}: no answer\n  {asked}")
         for check in recorder.checks.get(identifier, []):
             if check.failure_info is not None:
                 found.failures.append(_told(recorder, identifier, check))
