@@ -28,7 +28,7 @@ from service.registry import bound_answers
 from service.schemas import accepted_statuses, relation_of, to_event
 from service.tallies import Counts, Move, merged
 
-ISSUE_POINTS: Final = 80_000_000  # after which no further delta is stated
+ISSUE_POINTS: Final = 60_000_000  # after which no further delta is stated
 _STATED: Final = frozenset(Statement.model_fields) - {"delta", "accountant", "reservations"}
 
 
