@@ -25,7 +25,7 @@ DEAR: Final = (
 READ: Final = (
     "/v1/runs/run/guarantee", "/v1/runs/run/history?points=1000", "/v1/runs/run/curve?points=200",
     "/v1/runs/run/ledger", "/v1/datasets/data/explain", "/v1/datasets/data/guarantee",
-    "/v1/datasets/data/guarantee?as_of=5", "/v1/datasets/data",
+    "/v1/datasets/data/guarantee?as_of=5", "/v1/datasets/data", "/v1/runs/run/certificate",
 )  # fmt: skip
 
 

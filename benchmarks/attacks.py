@@ -35,6 +35,7 @@ from service.connections import bounded
 from service.database import connect
 from service.server import Server
 from service.settings import Settings
+from service.signing import Signer
 
 SECONDS_MAX: Final = 2.0  # of processor time
 MEMORY_MAX: Final = 256.0  # MiB above what the service held before
@@ -124,7 +125,10 @@ def _service(url: str) -> Iterator[tuple[int, int]]:
 def _serve(url: str, port: int) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     logging.disable(logging.CRITICAL)
-    settings = Settings(database_url=url, port=port)
+    key = Path(url.removeprefix("sqlite:///")).with_name("signing_key")
+    if not key.exists():
+        Signer.create(key)
+    settings = Settings(database_url=url, port=port, signing_key_file=key)
     config = uvicorn.Config(create_app(settings), port=port, log_config=None, **bounded(settings))
     Server(config).run()
 
