@@ -125,10 +125,10 @@ def _service(url: str) -> Iterator[tuple[int, int]]:
 def _serve(url: str, port: int) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     logging.disable(logging.CRITICAL)
-    key = Path(url.removeprefix("sqlite:///")).with_name("signing_key")
-    if not key.exists():
+    settings = Settings(database_url=url, port=port)
+    key = settings.signing_key_path
+    if key is not None and not key.exists():
         Signer.create(key)
-    settings = Settings(database_url=url, port=port, signing_key_file=key)
     config = uvicorn.Config(create_app(settings), port=port, log_config=None, **bounded(settings))
     Server(config).run()
 

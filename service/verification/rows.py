@@ -16,8 +16,8 @@ from psycopg.types.datetime import TimestamptzLoader
 from sqlalchemy import Connection, Dialect, Select
 
 ROWS: Final = 5000  # at a time
-# (sequence, run, branch, first step, steps, event, b"mode|verdict|time", leaf); see words_of
 Words = Callable[[bytes], list[str]]
+# (sequence, run, branch, first step, steps, event, what Words reads, leaf)
 Entry = tuple[Any, Any, Any, Any, Any, Any, Any, Any]
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6}")
 _ENTRIES: Final = (
