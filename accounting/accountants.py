@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 from accounting.answers import (
     Question,
@@ -15,6 +15,7 @@ from accounting.answers import (
     rdp_bound,
 )
 from accounting.anytime import odometer_bound
+from accounting.attained import FLOOR_POINTS
 from accounting.balances import Balance
 from accounting.bounds import NoBoundError
 from accounting.coarsening import DISTINCT_MAX, Rounded, dominating, rounded_outward
@@ -28,17 +29,23 @@ from accounting.events import (
     Shuffle,
 )
 from accounting.guarantees import ACCEPTABLE, DEFAULT_ACCEPT, Bound, Guarantee, Status
-from accounting.work import attempted
+from accounting.work import attempted, limited
+
+R = TypeVar("R")
 
 BEST: Final = "best"
 # What an accountant may take, as work.py counts it; Renyi curves of as many events take less.
-POINTS: Final = {"gdp": 40_000_000, "pld": 92_000_000, "rdp": 30_000_000, "odometer": 30_000_000}
-FEW_EVENTS: Final = 12  # of which none is replaced by another: they may take
-FEW_POINTS: Final = 175_000_000  # for each accountant, and for each number beside a headline
+POINTS: Final = {"gdp": 40_000_000, "pld": 145_000_000, "rdp": 30_000_000, "odometer": 30_000_000}
+# A single event, and a few, may take more: none of them is replaced by another.
+FEW_EVENTS: Final = 12
+FEW_POINTS: Final = {1: 185_000_000, FEW_EVENTS: 140_000_000}
+WHOLE_POINTS: Final = 190_000_000  # what a guarantee may take with all that stands beside it
 # Where that is not enough: how many noises of one sampling are left, and what they may take.
-FEWER: Final = ((4, 10_000_000), (1, 20_000_000))
-FEWER_ADAPTIVE: Final = ((16, 80_000_000), *FEWER)  # for the odometer, which costs more a noise
-BESIDE_POINTS: Final = 15_000_000  # what each number may take that stands beside a headline
+FEWER: Final = ((8, 30_000_000), (1, 20_000_000))
+FEWER_ADAPTIVE: Final = ((16, 100_000_000), *FEWER)  # the odometer costs more a noise
+LOWER_POINTS: Final = 25_000_000  # that its lower end may take in any case
+BESIDE_POINTS: Final = 15_000_000  # what each number may take that stands beside a headline,
+FEW_BESIDE: Final = 30_000_000  # where the events are few
 REASON_WORK: Final = "The events are too many and too different for this accountant."
 
 
@@ -59,6 +66,7 @@ def guarantee(
     epsilon: float | None = None,
     accept: frozenset[Status] = DEFAULT_ACCEPT,
     accountant: str = BEST,
+    share: float = 1.0,
 ) -> Guarantee:
     """The best accepted bound on what a balance has spent, and what else can be said of it.
 
@@ -72,6 +80,7 @@ def guarantee(
         epsilon: nats, >= 0, to ask for delta.
         accept: statuses that may be the headline; conjectures and estimates never are.
         accountant: "best", a key of ACCOUNTANTS, or "odometer", which is valid for any schedule.
+        share: of the work that a guarantee may take; less where several make one answer.
 
     Raises:
         ValueError: not exactly one of delta and epsilon, one that is out of range, an unknown
@@ -79,29 +88,46 @@ def guarantee(
     """
     balance, rounded = _few(balance)
     floor = balance if rounded is None else rounded.lower
-    question = _question(relation, delta, epsilon, accept, rounded)
+    question = replace(_question(relation, delta, epsilon, accept, rounded), share=share)
     names = _names(accountant)
-    found, reason = _bounds(balance, question, names)
-    headline = found[0] if found else None
-    beside = _allowed(balance, BESIDE_POINTS)
-    every = replace(question, accept=ACCEPTABLE)
-    others = found
-    if question != every:
-        others = attempted(beside, lambda: _bounds(balance, every, names)[0]) or []
-    reached = headline.delta if headline else delta
+    with limited(math.inf) as meter:
+        end = meter.spent + share * WHOLE_POINTS
+        found, reason = _bounds(balance, question, names)
+        headline = found[0] if found else None
+        reached = headline.delta if headline else delta
+
+        def beside(
+            compute: Callable[[], R], points: int = _beside(balance), least: int = 0
+        ) -> R | None:
+            left = max(share * least, end - meter.spent)
+            return attempted(min(share * points, left, meter.limit - meter.spent), compute)
+
+        every = replace(question, accept=ACCEPTABLE)
+        others = found
+        if question != every:
+            others = beside(lambda: _bounds(balance, every, names)[0]) or []
+        known = [*found, *others]
+        lower = beside(
+            lambda: _lower(known, headline, floor, relation),
+            FLOOR_POINTS,
+            0 if rounded else LOWER_POINTS,
+        )
+        if lower is None and rounded is not None:
+            floor = rounded.rough_lower
+            lower = beside(
+                lambda: _lower(known, headline, floor, relation), FLOOR_POINTS, LOWER_POINTS
+            )
+        unamplified = beside(lambda: _unamplified_epsilon(balance, relation, reached))
+        as_poisson = beside(lambda: _poisson_would_say(balance, relation, reached, names))
     return Guarantee(
         epsilon=headline.epsilon if headline else None,
-        epsilon_lower=_lower([*found, *others], headline, floor, relation),
+        epsilon_lower=lower,
         delta=reached,
         neighboring_relation=relation,
         headline=headline,
         reason=None if headline else reason,
-        unamplified_epsilon=attempted(
-            beside, lambda: _unamplified_epsilon(balance, relation, reached)
-        ),
-        poisson_would_say=attempted(
-            beside, lambda: _poisson_would_say(balance, relation, reached, names)
-        ),
+        unamplified_epsilon=unamplified,
+        poisson_would_say=as_poisson,
         alternatives=tuple(
             bound for bound in dict.fromkeys([*found, *others]) if bound != headline
         ),
@@ -109,7 +135,12 @@ def guarantee(
 
 
 def with_odometer(
-    found: Guarantee, balance: Balance, *, delta: float | None, accountant: str = BEST
+    found: Guarantee,
+    balance: Balance,
+    *,
+    delta: float | None,
+    accountant: str = BEST,
+    share: float = 1.0,
 ) -> Guarantee:
     """A guarantee of a balance with the odometer's reading beside it, where it has one.
 
@@ -118,12 +149,13 @@ def with_odometer(
         balance: what it is of.
         delta: what it was asked at; None where epsilon was given.
         accountant: that was asked for; only the best has the odometer beside it.
+        share: of the work that it may take.
     """
     if delta is None or accountant != BEST:
         return found
     relation = found.neighboring_relation
     read = attempted(
-        _allowed(balance, BESIDE_POINTS),
+        share * _beside(balance),
         lambda: best_bound(
             balance,
             relation=relation,
@@ -160,10 +192,11 @@ def best_bound(
 
 
 def with_floor(bound: Bound, balance: Balance, *, relation: NeighboringRelation) -> Bound:
-    """A headline of a balance with the best lower end that is proved beside it alone."""
+    """A headline of a balance with a lower end beside it alone, where that takes little work."""
     few, rounded = _few(balance)
-    floor = few if rounded is None else rounded.lower
-    return replace(bound, epsilon_lower=_lower([bound], bound, floor, relation))
+    floor = few if rounded is None else rounded.rough_lower
+    lower = attempted(LOWER_POINTS, lambda: _lower([bound], bound, floor, relation))
+    return replace(bound, epsilon_lower=lower)
 
 
 def _question(
@@ -227,11 +260,13 @@ def _evaluated(name: str, balance: Balance, question: Question) -> Bound:
         NoBoundError: it has none, or none that takes little enough work.
     """
     accountant = _accountant(name)
-    bound = attempted(_allowed(balance, POINTS[name]), lambda: accountant(balance, question))
+    allowed = question.share * _allowed(balance, POINTS[name])
+    bound = attempted(allowed, lambda: accountant(balance, question))
     less = replace(question, rounded=None, gathered=True, floor=False)
     for noises, points in FEWER_ADAPTIVE if name == ODOMETER else FEWER:
         if bound is None:
-            bound = attempted(points, partial(accountant, dominating(balance, noises), less))
+            fewer = dominating(balance, noises)
+            bound = attempted(question.share * points, partial(accountant, fewer, less))
     if bound is None:
         raise NoBoundError(REASON_WORK)
     return bound
@@ -239,7 +274,13 @@ def _evaluated(name: str, balance: Balance, question: Question) -> Bound:
 
 def _allowed(balance: Balance, points: int) -> int:
     """What work a balance of these events may take, where one of many may take so much."""
-    return FEW_POINTS if len(balance.steps) <= FEW_EVENTS else points
+    allowed = [more for events, more in FEW_POINTS.items() if len(balance.steps) <= events]
+    return allowed[0] if allowed else points
+
+
+def _beside(balance: Balance) -> int:
+    """What work each number may take that stands beside a headline."""
+    return FEW_BESIDE if len(balance.steps) <= FEW_EVENTS else BESIDE_POINTS
 
 
 def _accountant(name: str) -> Callable[[Balance, Question], Bound]:

@@ -37,7 +37,7 @@ from accounting.renyi.conversion import rdp_delta, rdp_epsilon
 from accounting.renyi.orders import ORDERS
 from accounting.renyi_bounds import renyi_bounds
 from accounting.theorem import Theorem, theorem
-from accounting.work import TooMuchWorkError, limited
+from accounting.work import attempted
 
 
 @theorem(
@@ -103,6 +103,7 @@ class Question:
     rounded: Rounded | None = None  # where the balance that is asked about is its upper side
     gathered: bool = False  # the balance is one of fewer events that dominates what is asked about
     floor: bool = True  # whether a lower bound is wanted, too, where it takes work of its own
+    share: float = 1.0  # of what an answer may take that this one may
 
     def answer(
         self,
@@ -283,11 +284,7 @@ def _epsilon(above: Units, below: Units, delta: float) -> tuple[float, float | N
 
 def _floor(below: Units, *, delta: float) -> float | None:
     """What is attained; None where that takes too much work, which loses no upper bound."""
-    try:
-        with limited(FLOOR_POINTS):
-            return epsilon_floor(below, delta=delta)
-    except TooMuchWorkError:
-        return None
+    return attempted(FLOOR_POINTS, lambda: epsilon_floor(below, delta=delta))
 
 
 def _rounded_epsilon(

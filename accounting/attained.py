@@ -52,7 +52,7 @@ from accounting.subsampling.truncated import branches
 from accounting.work import attempted
 
 _EPSILON_MAX: Final = 600.0  # beyond, e^-epsilon may vanish, which would overstate a lower bound
-FLOOR_POINTS: Final = 120_000_000  # what a lower bound may take
+FLOOR_POINTS: Final = 135_000_000  # what a lower bound may take
 FEW: Final = 16  # distinct events, up to which the costlier instances are looked at
 
 

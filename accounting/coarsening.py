@@ -30,8 +30,8 @@ from accounting.numerics import Array
 from accounting.theorem import theorem
 
 DISTINCT_MAX: Final = 400  # events that are composed one by one
-GROUPS: Final = 1000  # what more are rounded to, about
-ROUGH_GROUPS: Final = 160  # where that many cannot be composed, or need only be shown to be less
+GROUPS: Final = 800  # what more are rounded to, about
+ROUGH_GROUPS: Final = 128  # where that many cannot be composed, or need only be shown to be less
 ROUNDED_WIDTH: Final = 1e-4  # relative, aimed at for each side: little beside what rounding adds
 CLOUD_GROUPS: Final = 12  # of sampled steps for each noise, where an answer is too much work
 _PATH_MAX: Final = 30.0  # beyond, parameters that are neighbours in noise are a cloud, not a curve

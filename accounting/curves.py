@@ -7,11 +7,12 @@ positives are records that were not in; its true positives those that were.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 import numpy as np
 
-from accounting.accountants import best_bound
+from accounting.accountants import BEST, best_bound
 from accounting.answers import pairs_above
 from accounting.attained import attained_units
 from accounting.balances import Balance
@@ -25,6 +26,7 @@ from accounting.pld.bracket import delta_bracket, delta_floor
 from accounting.pld.pairs import GaussianPair
 from accounting.pld.placement import Units
 from accounting.theorem import theorem
+from accounting.work import as_many, attempted, limited
 
 WIDTH: Final = 1e-4  # relative, aimed at for a delta of the profile
 LEAST_DELTAS: Final = (
@@ -36,6 +38,7 @@ LEAST_DELTAS: Final = (
 )  # the first with a finite epsilon ends the grid
 _SLACK: Final = 4 * LIBRARY_ULPS * UNIT_ROUNDOFF  # of an exponential and three operations
 _CLOSED_FORM_SLACK: Final = 1e-9  # the closed form is good to 1e-12
+CURVE_POINTS: Final = 40_000_000  # that the Renyi curve may take where nothing better is reached
 RATE_MIN: Final = 1e-6  # the least false-positive rate of a curve, but for zero
 
 
@@ -144,7 +147,7 @@ def privacy_profile(
     relation: NeighboringRelation,
     epsilons: Array,
     accept: frozenset[Status] = DEFAULT_ACCEPT,
-    enough: Callable[[], bool] = lambda: False,
+    points: float = math.inf,
 ) -> Profile:
     """Delta at each of some epsilons; valid when the steps were fixed in advance.
 
@@ -153,18 +156,16 @@ def privacy_profile(
         relation: the neighbouring relation.
         epsilons: nats, >= 0, rising, shape (k,).
         accept: statuses that may be used.
-        enough: asked after each epsilon; once it is true, the epsilons not yet reached are left
-            out. Those reached first are the ends, then the middle, then the quarters.
+        points: what it may take, as work.py counts it; epsilons that are not reached by then are
+            left out. Those reached first are the ends, then the middle, then the quarters.
 
     Returns:
         The profile; both of its sides fall. Delta is one where no accepted bound is finite.
     """
-    source = _source(balance, relation, accept)
-    found: dict[int, tuple[float, float]] = {}
-    for i in spread(len(epsilons)):
-        found[i] = source.read(float(epsilons[i]))
-        if enough():
-            break
+    given = balance, relation, accept
+    source, found = _read(partial(_source, *given), epsilons, points)
+    if not found:
+        source, found = _read(partial(_source_of_curve, *given), epsilons, CURVE_POINTS)
     reached = sorted(found)
     lower = np.array([found[i][0] for i in reached], dtype=np.float64)
     upper = np.array([found[i][1] for i in reached], dtype=np.float64)
@@ -177,6 +178,20 @@ def privacy_profile(
         status=source.status,
         assumptions=source.assumptions,
     )
+
+
+def _read(
+    make: Callable[[], "_Source"], epsilons: Array, points: float
+) -> tuple["_Source", dict[int, tuple[float, float]]]:
+    """A source, and what was read from it by index of the epsilon, for so much work."""
+    with limited(math.inf) as meter:
+        end = meter.spent + points
+        source = attempted(points, make)
+        if source is None:
+            return _NOTHING, {}
+        order = spread(len(epsilons))
+        reads = [partial(source.read, float(epsilons[i])) for i in order]
+        return source, dict(zip(order, as_many(end - meter.spent, reads), strict=False))
 
 
 def spread(count: int) -> list[int]:
@@ -199,6 +214,9 @@ class _Source:
     assumptions: tuple[Assumption, ...]
 
 
+_NOTHING: Final = _Source(read=lambda _: (0.0, 1.0), mu=None, status=None, assumptions=())
+
+
 def _source(balance: Balance, relation: NeighboringRelation, accept: frozenset[Status]) -> _Source:
     """The pairs of the events where all have some, else whatever accountant answers.
 
@@ -208,7 +226,7 @@ def _source(balance: Balance, relation: NeighboringRelation, accept: frozenset[S
     try:
         used, upper = pairs_above(rounded.upper if rounded else balance, relation, accept)
     except NoBoundError:
-        return _source_without_pairs(balance, relation, accept)
+        return _source_without_pairs(balance, relation, accept, BEST)
     lower = attained_units(rounded.lower if rounded else balance, relation)
     return _Source(
         read=lambda epsilon: _delta(upper, lower, epsilon),
@@ -239,14 +257,26 @@ def _mu(pairs: Units) -> float | None:
     return mu if mu < math.inf else None
 
 
-def _source_without_pairs(
+def _source_of_curve(
     balance: Balance, relation: NeighboringRelation, accept: frozenset[Status]
 ) -> _Source:
+    """The Renyi curve, which takes little work however many epsilons it is read at."""
+    return _source_without_pairs(balance, relation, accept, "rdp")
+
+
+def _source_without_pairs(
+    balance: Balance,
+    relation: NeighboringRelation,
+    accept: frozenset[Status],
+    accountant: str,
+) -> _Source:
+    given: dict[str, Any] = {"relation": relation, "accept": accept, "accountant": accountant}
+
     def read(epsilon: float) -> tuple[float, float]:
-        bound = best_bound(balance, relation=relation, epsilon=epsilon, accept=accept)
+        bound = best_bound(balance, epsilon=epsilon, floor=False, **given)
         return 0.0, 1.0 if bound is None else bound.delta
 
-    bound = best_bound(balance, relation=relation, delta=LEAST_DELTAS[-1], accept=accept)
+    bound = best_bound(balance, delta=LEAST_DELTAS[-1], floor=False, **given)
     return _Source(
         read=read,
         mu=None,

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[np.float64]
+ComplexArray = npt.NDArray[np.complex128]
 
 UNIT_ROUNDOFF: Final = 2.0**-53
 # A library function (exp, log, expm1, ...) is trusted to this many units in the last place.
@@ -39,6 +40,25 @@ def rounded_down(value: float, *, ulps: int = 1) -> float:
 def sum_up(terms: list[float]) -> float:
     """The sum of the terms, rounded upwards; the same bits in whatever order they come."""
     return math.nextafter(math.fsum(terms), math.inf) if terms else 0.0
+
+
+def exact_sum(values: Array) -> float:
+    """The sum of many doubles, rounded once: math.fsum takes long where they differ much in size.
+
+    Each is a whole number of 53 bits times a power of two; the halves of these numbers add up
+    exactly, by power.
+
+    Args:
+        values: finite, fewer than 2^26, shape (k,).
+    """
+    mantissas, powers = np.frexp(values)
+    whole = np.ldexp(mantissas, 53).astype(np.int64)
+    least = int(np.min(powers, initial=0))
+    total = 0
+    for half, shift in ((whole >> 26, 26), (whole & (2**26 - 1), 0)):
+        sums = np.bincount(powers - least, half)
+        total += sum(int(sums[place]) << (int(place) + shift) for place in np.flatnonzero(sums))
+    return total / (1 << (53 - least))
 
 
 def crossing(holds: Callable[[float], bool], *, low: float, high: float) -> tuple[float, float]:

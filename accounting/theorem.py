@@ -11,7 +11,7 @@ from accounting.work import spend
 
 P = ParamSpec("P")
 R = TypeVar("R", covariant=True)
-_CALL: Final = 2500  # points that even the plainest formula is taken for
+_CALL: Final = 6500  # points that even the plainest formula is taken for
 
 
 @dataclass(frozen=True, kw_only=True)

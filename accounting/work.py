@@ -12,7 +12,7 @@ stops it, except those for which the same was asked before (and has been forgott
 """
 
 import math
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -186,6 +186,23 @@ def attempted(points: float, compute: Callable[[], R]) -> R | None:
     except TooMuchWorkError:
         spend(0)
         return None
+
+
+def as_many(points: float, computations: Iterable[Callable[[], R]]) -> list[R]:
+    """What the first of some functions compute, as many as take no more than so many points.
+
+    Raises:
+        TooMuchWorkError: it takes more than what is allowed outside.
+    """
+    found: list[R] = []
+    with limited(math.inf) as meter:
+        end = meter.spent + points
+        for compute in computations:
+            answer = attempted(end - meter.spent, compute)
+            if answer is None:
+                break
+            found.append(answer)
+    return found
 
 
 class Remembered(Generic[P, R]):

@@ -40,11 +40,12 @@ def account(document: LedgerDocument, *, delta: float, accountant: str) -> RunGu
     accept, hidden = accepted_statuses(document.accept), hidden_of(document)
     relation = relation_of(document.neighboring_relation)
 
+    given: dict[str, Any] = {"delta": delta, "accountant": accountant}
+    given["share"] = 1.0 if corrected is None else 0.5  # as GET guarantee of a run takes it
+
     def found_of(one: Balance) -> Guarantee:
-        found = accountants.guarantee(
-            one, relation=relation, delta=delta, accept=accept, accountant=accountant
-        )
-        found = accountants.with_odometer(found, one, delta=delta, accountant=accountant)
+        found = accountants.guarantee(one, relation=relation, accept=accept, **given)
+        found = accountants.with_odometer(found, one, **given)
         return told(found, hidden, accept=accept, accountant=accountant)
 
     found = found_of(balance)

@@ -8,26 +8,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from accounting.accountants import FEW_EVENTS, FEW_POINTS
+from accounting.accountants import LOWER_POINTS, WHOLE_POINTS
 from accounting.work import TooMuchWorkError, limited
 from service.errors import TooExpensiveError
 
-POINTS_MAX: Final = 108_000_000  # docs/guide/hostile_input.md has the seconds
+POINTS_MAX: Final = WHOLE_POINTS + LOWER_POINTS  # docs/guide/hostile_input.md has the seconds
 
 
 @contextmanager
-def bounded(question: str, *, events: int | None = None) -> Iterator[None]:
+def bounded(question: str) -> Iterator[None]:
     """Refuse a question that takes more work than one may.
 
     Args:
         question: what it is called, as the beginning of a sentence.
-        events: how many it is about; a few may take what a guarantee of them may.
 
     Raises:
         TooExpensiveError: it takes more.
     """
     try:
-        with limited(FEW_POINTS if events is not None and events <= FEW_EVENTS else POINTS_MAX):
+        with limited(POINTS_MAX):
             yield
     except TooMuchWorkError:
         raise TooExpensiveError(

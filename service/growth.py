@@ -71,7 +71,7 @@ class _Mark:
     def read(self, reading: Reading) -> None:
         """Work out what was spent by then, unless that is known."""
         if self.balance is not None:  # it is given up for what is read from it
-            self.point = reading.point(self.balance, steps=self.steps, sequence=self.sequence)
+            self.point = reading.point(self.steps, self.sequence, self.balance)
             self.balance = None
 
 

@@ -65,7 +65,7 @@ def certified(connection: Connection, new: NewRun) -> Certificate | None:
         return None
     relation, accept = NeighboringRelation(dataset.neighboring_relation), accept_of(dataset)
     held_by = dataset_filter(dataset)
-    with bounded("The plan that is to hold the budget", events=len(spans)):
+    with bounded("The plan that is to hold the budget"):
         for span in spans:  # remembered, so that no lock waits for it
             held_by.cost(span.event, relation=relation, accept=accept)
         return _certified(spans, new.budget, relation=relation, accept=accept)

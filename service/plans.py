@@ -202,7 +202,7 @@ def account(asked: Plan) -> PlanAnswer:
         UnsupportedEventError: one has no accepted bound.
         TooExpensiveError: it would take too much work.
     """
-    with bounded("The plan", events=len(asked.events)):
+    with bounded("The plan"):
         return _account(asked)
 
 
@@ -241,7 +241,7 @@ def solve(asked: Target) -> PlanAnswer:
         UnsupportedEventError: an event has no accepted bound.
         TooExpensiveError: it would take too much work.
     """
-    with bounded("The plan", events=len(asked.events)):
+    with bounded("The plan"):
         return _solve(asked)
 
 

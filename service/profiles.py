@@ -1,8 +1,8 @@
 """How epsilon grew step by step, and what it says at other deltas: histories and curves."""
 
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -14,15 +14,18 @@ from accounting.balances import Balance
 from accounting.curves import Profile, rate_grid
 from accounting.events import NeighboringRelation
 from accounting.guarantees import Status
+from accounting.work import as_many
 from service.answers import EVERY_STEP, Answer
 from service.balances import run_balance
 from service.budgets import accept_of
 from service.catalog import dataset_of, find_run
 from service.folds import Fold, recorded
-from service.readings import Question, settled
+from service.readings import READING, Question, settled
 
-CURVE_SECONDS: Final = 1.0  # of processor time, after which no further point is begun
-HISTORY_SECONDS: Final = 5.0  # the same for a history
+CURVE_POINTS: Final = 100_000_000  # of work for a curve (accounting/work.py)
+HISTORY_POINTS: Final = 170_000_000  # the same for a history
+READING_POINTS: Final = 40_000_000  # where nothing better is reached
+HISTORY_SECONDS: Final = 5.0  # of processor time for one that is told piece by piece
 
 
 class HistoryPoint(Answer):
@@ -136,6 +139,7 @@ class Reading:
     accept: frozenset[Status]
     delta: float
     hides: bool  # what all iterates attain, those that are shown need not
+    accountant: str = accountants.BEST
 
     @classmethod
     def of(cls, run: Row[Any], dataset: Row[Any], *, delta: float) -> "Reading":
@@ -147,10 +151,14 @@ class Reading:
             hides=run.release != EVERY_STEP,
         )
 
-    def point(self, balance: Balance, *, steps: int, sequence: int) -> HistoryPoint:
+    def point(self, steps: int, sequence: int, balance: Balance) -> HistoryPoint:
         """What a balance has spent."""
         bound = accountants.best_bound(
-            balance, relation=self.relation, delta=self.delta, accept=self.accept
+            balance,
+            relation=self.relation,
+            delta=self.delta,
+            accept=self.accept,
+            accountant=self.accountant,
         )
         if bound is not None:
             bound = accountants.with_floor(bound, balance, relation=self.relation)
@@ -177,14 +185,13 @@ def history(connection: Connection, run_name: str, *, delta: float | None, point
     marks = sorted({-(-total * i // points) for i in range(1, points + 1)} - {0})
     balances = list(_balances_at(rows, marks, dataset.dataset_size))
     read = Reading.of(run, dataset, delta=at or 0.0)
-    found: dict[int, HistoryPoint] = {}
-    start = time.thread_time()
-    for index in curves.spread(len(balances)):
-        mark, sequence, balance = balances[index]
-        found[index] = read.point(balance, steps=mark, sequence=sequence)
-        if time.thread_time() - start > HISTORY_SECONDS:
-            break
-    return History(run=run.name, delta=at or 0.0, points=[found[i] for i in sorted(found)])
+    each = [balances[index] for index in curves.spread(len(balances))]
+    found = as_many(HISTORY_POINTS, [partial(read.point, *one) for one in each])
+    if not found:  # the last step alone takes more
+        quick = replace(read, accountant=READING)
+        found = as_many(READING_POINTS, [partial(quick.point, *one) for one in each])
+    found.sort(key=lambda point: point.steps)
+    return History(run=run.name, delta=at or 0.0, points=found)
 
 
 def _balances_at(
@@ -217,13 +224,8 @@ def curve(connection: Connection, run_name: str, *, points: int) -> Curve:
     balance = run_balance(connection, run.id, dataset.dataset_size)
     relation, accept = NeighboringRelation(dataset.neighboring_relation), accept_of(dataset)
     grid = curves.epsilon_grid(balance, relation=relation, points=points, accept=accept)
-    start = time.thread_time()
     found = curves.privacy_profile(
-        balance,
-        relation=relation,
-        epsilons=grid,
-        accept=accept,
-        enough=lambda: time.thread_time() - start > CURVE_SECONDS,
+        balance, relation=relation, epsilons=grid, accept=accept, points=CURVE_POINTS
     )
     if run.release != EVERY_STEP:  # what all iterates attain, those that are shown need not
         found = replace(found, lower=np.zeros_like(found.lower))

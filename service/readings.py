@@ -69,7 +69,12 @@ def guarantee_of(
 
 
 def _found(
-    balance: Balance, dataset: Row[Any], asked: Question, hidden: Hidden = NOTHING_HIDDEN
+    balance: Balance,
+    dataset: Row[Any],
+    asked: Question,
+    hidden: Hidden = NOTHING_HIDDEN,
+    *,
+    share: float = 1.0,
 ) -> Guarantee:
     accept = accept_of(dataset)
     found = accountants.guarantee(
@@ -79,9 +84,10 @@ def _found(
         epsilon=asked.epsilon,
         accept=accept,
         accountant=asked.accountant,
+        share=share,
     )
     found = accountants.with_odometer(
-        found, balance, delta=asked.delta, accountant=asked.accountant
+        found, balance, delta=asked.delta, accountant=asked.accountant, share=share
     )
     return told(found, hidden, accept=accept, accountant=asked.accountant, epsilon=asked.epsilon)
 
@@ -95,7 +101,8 @@ def _answered(
     hidden: Hidden = NOTHING_HIDDEN,
 ) -> GuaranteeAnswer:
     """The answer for facts and their corrections: the headline holds for either."""
-    each = [_found(balance, dataset, asked, hidden) for balance in facts.accounts]
+    share = 1 / len(facts.accounts)
+    each = [_found(balance, dataset, asked, hidden, share=share) for balance in facts.accounts]
     found = each[0] if len(each) == 1 else covering(*each)
     whole = answer(found, balance=facts.recorded, sequence=sequence, release=hidden.release)
     if facts.corrected is None:

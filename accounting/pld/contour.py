@@ -112,7 +112,7 @@ def _truncations(
 ) -> tuple[Array, Array]:
     """(thetas, log of what is left out when the nodes end before each)."""
     offset, thetas = theta_grid(spacing, most * spacing)
-    spend(len(units) * (1000 + len(thetas) // 5))
+    spend(len(units) * (2000 + len(thetas) // 4))
     log_moduli = np.zeros_like(thetas)
     for pair, count in units:
         log_moduli += count * log_modulus(

@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 from scipy import fft
 
-from accounting.numerics import LIBRARY_ULPS, UNIT_ROUNDOFF, Array
+from accounting.numerics import LIBRARY_ULPS, UNIT_ROUNDOFF, Array, ComplexArray
 from accounting.work import spend
 
 _U: Final = UNIT_ROUNDOFF
@@ -220,7 +220,7 @@ def compose(units: Sequence[tuple[Law, int]], *, width: float, frame: Frame) -> 
         scales += [(peak, count), (math.log(total), count)]
         reaches.append((float(np.max(np.abs(powers))) + abs(peak), count))
         tilted.append((law, peak + math.log(total), count))
-    spend(7 * size)
+    spend(9 * size)
     moduli = np.exp(spectrum.real)
     errors = spectrum_error(spectrum.real, growth + _LIBRARY)
     circular = fft.irfft(np.exp(spectrum), size)
@@ -243,7 +243,7 @@ def compose(units: Sequence[tuple[Law, int]], *, width: float, frame: Frame) -> 
 class _Power:
     """The logarithm of a power of a transform, of a law whose point `centre` lies at index zero."""
 
-    log_factor: Array  # complex; the modulus in its real part
+    log_factor: ComplexArray  # the modulus in its real part
     growth: Array  # its error, as `spectrum_error` takes it
     centre: int
     slack: float  # relative error of the whole power
@@ -255,7 +255,7 @@ def _log_power(mass: Array, count: int, *, size: int) -> _Power:
     A law that is nearly an atom is written as one plus the transform of the rest, less its mass, so
     that only the rest's roundoff is multiplied by the count.
     """
-    spend(8 * (size + len(mass)))
+    spend(5 * (size + len(mass)))
     centre = int(np.argmax(mass))
     if mass[centre] > _ATOM and count > _MANY:
         return _near_one(mass, count, size=size)
@@ -263,14 +263,17 @@ def _log_power(mass: Array, count: int, *, size: int) -> _Power:
         mass = np.bincount(np.arange(len(mass)) % size, mass, minlength=size).astype(np.float64)
     factor = fft.rfft(mass, size)
     modulus = np.maximum(np.abs(factor), _FLOOR)
-    log_factor = np.log(np.where(modulus > _FLOOR, factor, _FLOOR))
-    rounding = _LIBRARY * (np.abs(log_factor) + 1)
+    log_factor = np.empty_like(factor)  # of real parts: numpy's complex logarithm takes long
+    log_factor.real = np.log(modulus)
+    log_factor.imag = np.where(modulus > _FLOOR, np.arctan2(factor.imag, factor.real), 0.0)
+    rounding = _LIBRARY * (np.abs(log_factor) + 1)  # the one is for the modulus
     growth = count * (np.log1p(transform_error(size) / modulus) + rounding)
     return _Power(log_factor=count * log_factor, growth=growth, centre=0, slack=0.0)
 
 
 def _near_one(mass: Array, count: int, *, size: int) -> _Power:
     """With T all mass, T (1 + w) where w = (the transform of the rest, less its mass) / T."""
+    spend(5 * size)
     centre = int(np.argmax(mass))
     rest = mass.copy()
     rest[centre] = 0.0
@@ -312,7 +315,7 @@ def read_delta(composition: Composition, *, epsilon: float) -> Reading:
     Returns:
         For an upper law `upper` is what bounds the steps' delta, for a lower law `lower`.
     """
-    spend(2 * composition.frame.size)
+    spend(10_000 + 2 * composition.frame.size)
     frame, h, order = composition.frame, composition.width, composition.frame.order
     log_pre = composition.log_scale - order * epsilon
     if not log_pre < _LARGE:

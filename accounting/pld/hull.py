@@ -24,7 +24,7 @@ def take_hull(mass: Array, *, losses: Array) -> None:
         mass: P-masses at the losses, shape (k,).
         losses: nats, rising, shape (k,).
     """
-    spend(5000 + 8 * len(mass))
+    spend(5000 + 30 * len(mass))
     places = np.flatnonzero(mass != 0)
     for _ in range(_ROUNDS):
         below = mass[places] < 0
@@ -41,7 +41,7 @@ def take_hull(mass: Array, *, losses: Array) -> None:
 
 def _leave_together(mass: Array, losses: Array, places: Indices, leaving: Indices) -> None:
     """Move the masses of points, no two of them neighbours, to the points next to them."""
-    spend(4000 + 3 * len(places))
+    spend(10_000 + 3 * len(places))
     at = places[leaving]
     last, first = leaving == len(places) - 1, leaving == 0
     before = places[np.maximum(leaving - 1, 0)]

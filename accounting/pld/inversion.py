@@ -10,9 +10,8 @@ from typing import Final
 
 import numpy as np
 
-from accounting.numerics import UNIT_ROUNDOFF, Array
+from accounting.numerics import UNIT_ROUNDOFF, Array, ComplexArray
 from accounting.pld.ladder import LADDER, LOG_BEST_SHARE
-from accounting.pld.lines import ComplexArray
 
 _NEWTON_STEPS: Final = 60
 _OUTWARD_STEPS: Final = 60

@@ -122,7 +122,7 @@ def finite_losses(pair: Atomic, direction: Direction) -> tuple[Array, Array, flo
 
 def _discrete(pair: Atomic, direction: Direction) -> Array:
     losses, probabilities, _ = finite_losses(pair, direction)
-    spend(7 * len(LADDER) * len(losses) // 4)
+    spend(10_000 + 9 * len(LADDER) * len(losses) // 4)
     if not len(losses):
         return np.full_like(LADDER, -1e4)  # nothing but infinite losses
     exponents = LADDER[:, None] * losses + np.log(probabilities)

@@ -16,7 +16,7 @@ from accounting.numerics import LIBRARY_ULPS, UNIT_ROUNDOFF, Array
 from accounting.pld.convolution import Law
 from accounting.pld.hull import take_hull
 from accounting.pld.pairs import Atomic, DiscretePair, LaplacePair, Pair, SymmetricPair
-from accounting.pld.profiles import WRITTEN, discrete_atoms
+from accounting.pld.profiles import WRITTEN, discrete_atoms, totals
 from accounting.pld.tails import Tails, profiles, tails
 from accounting.work import remembered
 
@@ -161,8 +161,8 @@ def _whole(pair: Pair, direction: Direction) -> float:
     """The profile at loss minus infinity: all P-mass, which written probabilities may exceed."""
     if not isinstance(pair, Atomic):
         return 1.0
-    first = pair.first if direction is Direction.REMOVE else pair.second
-    return math.fsum(first) * (1 + WRITTEN + 2 * _U)
+    first, second, _ = totals(pair)
+    return (first if direction is Direction.REMOVE else second) * (1 + WRITTEN + 2 * _U)
 
 
 def _infinite(pair: Pair, direction: Direction) -> float:

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from typing import Final, assert_never
 
 import numpy as np
-import numpy.typing as npt
 
 from accounting.events import Direction
-from accounting.numerics import LIBRARY_ULPS, UNIT_ROUNDOFF, Array
+from accounting.numerics import LIBRARY_ULPS, UNIT_ROUNDOFF, Array, ComplexArray
 from accounting.pld import grids
 from accounting.pld.cache import ByteCache
 from accounting.pld.grids import Grid, grid_of, scan_of
@@ -28,8 +27,6 @@ from accounting.pld.pairs import (
     SymmetricPair,
 )
 from accounting.work import spend
-
-ComplexArray = npt.NDArray[np.complex128]
 
 LINES_BYTES: Final = 96 * 2**20
 # Below this modulus a moment is noise; its slack then dwarfs it and the bracket stays sound.
@@ -131,7 +128,7 @@ def _laplace_modulus(pair: LaplacePair, direction: Direction, order: float, thet
 
 
 def _line(pair: Pair, direction: Direction, order: float, theta: Array) -> Line:
-    spend(3000 + 6 * len(theta))
+    spend(10_000 + 25 * len(theta))
     match pair:
         case GaussianPair():
             return _gaussian(pair.noise_multiplier, order, theta)
@@ -219,7 +216,7 @@ def _sampled_gaussian(
     pair: SampledGaussianPair, direction: Direction, order: float, theta: Array
 ) -> Line:
     grid = grid_of(pair, direction, order, float(theta[-1]))
-    spend(10_000 + 5 * len(grid.losses) * math.isqrt(len(theta)))
+    spend(10_000 + 9 * len(grid.losses) * math.isqrt(len(theta)))
     beyond_one = _transform(grid.losses, grid.weights, theta)  # phi - 1
     error = rounding_of_phases(grid, theta) + 2.01 * grid.left_out
     log_values, slack = _logarithms(beyond_one, error)

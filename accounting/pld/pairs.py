@@ -2,10 +2,10 @@
 
 Each pair (P, Q) is read in both orders. The loss of an order is log dP/dQ under P where a record is
 removed, and log dQ/dP under Q where it is added. A pair is a value: equal pairs are one entry of
-every cache, and no field is derived from another.
+every cache.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,23 +32,37 @@ class LaplacePair:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DiscretePair:
+class Atomic:
+    """P and Q known outcome by outcome."""
+
+    first: tuple[float, ...]  # what P gives each outcome
+    second: tuple[float, ...]  # what Q does, same length
+    # They may be many, and are looked up often: their hash is worked out once.
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Work out the hash."""
+        object.__setattr__(self, "_hash", hash((type(self), self.first, self.second)))
+
+    def __hash__(self) -> int:
+        """Of the kind and of both laws."""
+        return self._hash
+
+
+class DiscretePair(Atomic):
     """P and Q on finitely many outcomes; a probability may be zero under one of them."""
 
-    first: tuple[float, ...]  # probabilities under P
-    second: tuple[float, ...]  # probabilities under Q, same length
+    __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DensePair:
+class DensePair(Atomic):
     """P and Q on outcomes so many that no single one of them matters.
 
     The sums may differ from one by what rounding costs: a pair with somewhat larger masses has a
     larger profile, and dominates.
     """
 
-    first: tuple[float, ...]  # masses under P
-    second: tuple[float, ...]  # masses under Q, same length
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,5 +78,4 @@ class SymmetricPair:
     sampling_probability: float  # q, in (0, 1)
 
 
-Atomic = DiscretePair | DensePair  # known outcome by outcome
 Pair = GaussianPair | SampledGaussianPair | LaplacePair | DiscretePair | DensePair | SymmetricPair

@@ -19,6 +19,7 @@ from accounting.numerics import (
     LIBRARY_ULPS,
     UNIT_ROUNDOFF,
     Array,
+    exact_sum,
     rounded_down,
     rounded_up,
 )
@@ -32,7 +33,7 @@ from accounting.pld.pairs import (
     SampledGaussianPair,
     SymmetricPair,
 )
-from accounting.work import spend
+from accounting.work import remembered, spend
 
 _U: Final = UNIT_ROUNDOFF
 LIBRARY: Final = 2 * LIBRARY_ULPS * _U  # relative error of one library call
@@ -82,17 +83,18 @@ def _rest(pair: Pair, direction: Direction, low: Array) -> Array:
     """P - e^l Q of all outcomes: 1 - e^l, but for pairs whose masses do not add up to one."""
     if not isinstance(pair, DensePair):
         return np.asarray(-np.expm1(low))
-    gap, whole = _totals(pair, direction)
-    return np.asarray(gap - whole * np.expm1(low))
-
-
-@lru_cache(maxsize=KEPT)
-def _totals(pair: DensePair, direction: Direction) -> tuple[float, float]:
-    """By how much the masses of P exceed those of Q in all, and those of Q in all."""
-    p, q = pair.first, pair.second
+    first, second, gap = totals(pair)
     if direction is Direction.ADD:
-        p, q = q, p
-    return math.fsum((*p, *(-mass for mass in q))), math.fsum(q)
+        gap, second = -gap, first
+    return np.asarray(gap - second * np.expm1(low))
+
+
+@remembered(maxsize=KEPT)
+def totals(pair: Atomic) -> tuple[float, float, float]:
+    """What P and Q give all outcomes together, and by how much P exceeds Q; each rounded once."""
+    spend(50 * len(pair.first))
+    p, q = np.array(pair.first), np.array(pair.second)
+    return exact_sum(p), exact_sum(q), exact_sum(np.concatenate([p, -q]))
 
 
 def unsampled_loss(direction: Direction, q: float, losses: Array) -> tuple[Array, Array]:
@@ -157,7 +159,7 @@ def near_atoms(
 
 def base_profile(pair: Base, r: Array) -> tuple[Array, Array, Array]:
     """The profile h(r) without sampling, r >= 0, its absolute error and -h'(r) = e^r Q(L > r)."""
-    spend(4000 + 24 * len(r))
+    spend(7000 + 24 * len(r))
     if isinstance(pair, LaplacePair):
         edge = 1 / pair.scale
         half = np.minimum(0.5 * (r - edge), 0.0)

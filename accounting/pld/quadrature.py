@@ -35,7 +35,7 @@ class Losses:
 
 def losses_at(x: Array, pair: SampledGaussianPair) -> Losses:
     """Log S at equally spaced points."""
-    spend(48 * len(x))
+    spend(26_000 + 48 * len(x))
     q, variance = pair.sampling_probability, pair.noise_multiplier**2
     u = (2 * x - 1) / (2 * variance)
     near = np.minimum(u, _FAR)

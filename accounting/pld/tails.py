@@ -91,7 +91,7 @@ def tails(pair: Pair, *, direction: Direction, losses: Array) -> Tails:
 
 def _gaussian_tails(pair: GaussianPair, r: Array, dr: Array) -> Tails:
     # The hazard rate of the normal law at z is at most |z| + 1, on either side.
-    spend(6000 + 6 * len(r))
+    spend(6000 + 12 * len(r))
     sigma = pair.noise_multiplier
     z_p, z_q = sigma * r - 0.5 / sigma, sigma * r + 0.5 / sigma
     z = np.maximum(np.abs(z_p), np.abs(z_q))
@@ -151,7 +151,7 @@ def _sampled_tails(base: Base, q: float, direction: Direction, losses: Array) ->
 
 def _discrete_tails(pair: Atomic, direction: Direction, losses: Array) -> Tails:
     atoms, p, q = discrete_atoms(pair, direction)
-    spend(7000 + 56 * len(losses) + 13 * len(atoms))
+    spend(30_000 + 60 * len(losses) + 13 * len(atoms))
     place = np.searchsorted(atoms, losses, side="right")
 
     def sums(mass: Array) -> tuple[Array, Array]:
@@ -167,7 +167,7 @@ def _discrete_tails(pair: Atomic, direction: Direction, losses: Array) -> Tails:
 
 def _symmetric_tails(pair: SymmetricPair, losses: Array) -> Tails:
     """Above zero Q(L > l) = -H'(a) with a = e^l; below, the laws swap and the loss is negated."""
-    spend(6 * len(losses))
+    spend(6000 + 7 * len(losses))
     q, up = pair.sampling_probability, np.minimum(np.abs(losses), _EXPONENT_MAX)
     r, dr = unsampled_loss(Direction.REMOVE, q, up)
     near = far = _base_tails(pair.near, r, dr)

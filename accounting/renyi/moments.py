@@ -142,7 +142,7 @@ def log_real_moments(betas: Array, *, q: float, sigma: float) -> Array:
 
     beta = betas[:, None]
     shape = (len(betas), len(x))
-    spend(7000 + 5 * len(betas) * len(x))
+    spend(7000 + 9 * len(betas) * len(x))
     terms = log_bregman(beta, np.broadcast_to(d, shape).copy(), np.broadcast_to(log_s, shape))
     terms = terms + log_density
     log_integral = log_sum(terms) + math.log(h)

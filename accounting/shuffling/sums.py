@@ -249,7 +249,7 @@ def _added(one: Table, other: Table, *, sigma: float, upper: bool) -> Table:
     thin = _thinned(Table(other.places, masses), _THIN, sigma=sigma, upper=upper)
     for first, last in ((0, start), (stop, len(one.places))):
         for row in range(first, last, _ROWS):
-            spend(3 * _ROWS * len(thin.places) // 2)
+            spend(4 * _ROWS * len(thin.places))
             cells.add(one.part(row, min(row + _ROWS, last)), thin)
     found = cells.table(upper=upper)
     infinite = one.infinite + (other.infinite + thin.infinite) * float(one.masses.sum())

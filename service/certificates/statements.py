@@ -46,6 +46,12 @@ class Account:
     plan: Balance | None = None  # of a run that keeps to the plan which holds its budget
     lower: bool = True  # whether what all iterates attain is attained
 
+    @property
+    def share(self) -> float:
+        """Of the work that a guarantee may take, what each balance may."""
+        each = (self.corrected, self.reserved, self.reserved_corrected, self.plan)
+        return 1 / (1 + sum(one is not None for one in each))
+
 
 def account_of(facts: Facts) -> Account:
     """The account of a certificate's facts.
@@ -208,6 +214,7 @@ def _answer(
             delta=delta,
             accept=account.accept,
             accountant=accountant,
+            share=account.share,
         )
         return told(found, hidden, accept=account.accept, accountant=accountant)
 

@@ -33,6 +33,7 @@ from accounting.events import (
 from accounting.gaussian import gaussian_delta, gaussian_trade_off
 from accounting.guarantees import Assumption, Status
 from accounting.numerics import Array
+from accounting.work import limited
 
 RELATION = NeighboringRelation.REPLACE_SPECIAL
 RATES = np.array([0.0, 1e-9, 1e-3, 0.1, 0.5, 0.9, 1.0])
@@ -143,13 +144,33 @@ def test_without_a_bound_everything_may_be_told() -> None:
 
 
 def test_a_profile_may_be_cut_short_and_is_then_spread_out() -> None:
-    spent = gaussian(1.0, Full())
-    left = iter([False] * 4)
-    profile = privacy_profile(
-        spent, relation=RELATION, epsilons=np.linspace(0, 8, 9), enough=lambda: next(left, True)
-    )
-    assert profile.epsilons.tolist() == [0.0, 2.0, 4.0, 5.0, 8.0] or len(profile.epsilons) == 5
-    assert {0.0, 8.0} <= set(profile.epsilons.tolist())
+    spent = gaussian(1.0, Poisson(sampling_probability=0.01))
+    grid = np.linspace(0, 8, 9)
+    with limited(math.inf) as meter:
+        whole = privacy_profile(spent, relation=RELATION, epsilons=grid)
+    assert whole.epsilons.tolist() == grid.tolist()
+    profile = privacy_profile(spent, relation=RELATION, epsilons=grid, points=0.7 * meter.spent)
+    reached = profile.epsilons.tolist()
+    assert {0.0, 8.0} <= set(reached)
+    assert 2 < len(reached) < 9
+    assert reached == sorted(reached)
+    assert all(profile.upper >= whole.upper[[grid.tolist().index(one) for one in reached]])
+
+
+def test_where_a_profile_takes_too_much_work_a_renyi_curve_stands_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    spent = gaussian(1.0, Poisson(sampling_probability=0.01))
+    grid = np.linspace(0, 8, 9)
+    exact = privacy_profile(spent, relation=RELATION, epsilons=grid)
+    rough = privacy_profile(spent, relation=RELATION, epsilons=grid, points=0)
+    assert rough.epsilons.tolist() == grid.tolist()
+    assert rough.status is exact.status
+    assert np.all(rough.upper >= exact.upper)
+    assert np.all(rough.lower == 0)
+    monkeypatch.setattr("accounting.curves.CURVE_POINTS", 0)
+    nothing = privacy_profile(spent, relation=RELATION, epsilons=grid, points=0)
+    assert (len(nothing.epsilons), nothing.status, nothing.advantage()) == (0, None, 1.0)
 
 
 @given(st.integers(0, 300))

@@ -1,11 +1,19 @@
 import math
 from fractions import Fraction
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting.numerics import MAX_BISECTIONS, least_true, rounded_down, rounded_up, sum_up
+from accounting.numerics import (
+    MAX_BISECTIONS,
+    exact_sum,
+    least_true,
+    rounded_down,
+    rounded_up,
+    sum_up,
+)
 
 FINITE = st.floats(min_value=-1e300, max_value=1e300)
 PROPERTY = settings(deadline=None)
@@ -49,6 +57,12 @@ def test_a_sum_is_above_the_true_one_by_at_most_two_units(terms: list[float]) ->
 @given(terms=st.lists(st.floats(min_value=0, max_value=1e100), max_size=20))
 def test_a_sum_has_the_same_bits_in_every_order(terms: list[float]) -> None:
     assert sum_up(terms) == sum_up(terms[::-1]) == sum_up(sorted(terms))
+
+
+@settings(deadline=None, max_examples=1000)
+@given(terms=st.lists(st.floats(min_value=-1e300, max_value=1e300)))
+def test_an_exact_sum_is_rounded_once(terms: list[float]) -> None:
+    assert exact_sum(np.array(terms)) == math.fsum(terms)
 
 
 def test_an_empty_sum_is_exactly_zero_and_an_infinite_term_stays() -> None:

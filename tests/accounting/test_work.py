@@ -256,9 +256,10 @@ def test_where_nothing_else_is_little_work_a_closed_form_stands(
 ) -> None:
     real = dict(accountants.POINTS)
     monkeypatch.setattr(accountants, "FEW_EVENTS", 0)
+    monkeypatch.setattr(accountants, "FEW_POINTS", {})
     monkeypatch.setattr(accountants, "FEWER", ((1, 0),))
     monkeypatch.setattr(accountants, "BESIDE_POINTS", 0)
-    monkeypatch.setattr(accountants, "POINTS", dict.fromkeys(real, 20_000))
+    monkeypatch.setattr(accountants, "POINTS", dict.fromkeys(real, 50_000))
     found = guarantee(noises(TRUNCATED, 5), relation=REPLACE_ONE, delta=DELTA)
     assert found.headline is not None
     assert found.headline.accountant == "gdp"

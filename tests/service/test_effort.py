@@ -3,7 +3,6 @@
 import httpx
 import pytest
 
-from accounting.accountants import FEW_EVENTS, FEW_POINTS
 from accounting.work import spend
 from service import effort
 from service.effort import bounded
@@ -25,10 +24,6 @@ def test_a_question_that_takes_too_much_work_is_refused_by_its_name() -> None:
         spend(effort.POINTS_MAX)
     with pytest.raises(TooExpensiveError, match="The question would take"), bounded("The question"):
         spend(effort.POINTS_MAX + 1)
-    with bounded("The question", events=FEW_EVENTS):
-        spend(FEW_POINTS)
-    with pytest.raises(TooExpensiveError), bounded("The question", events=FEW_EVENTS + 1):
-        spend(effort.POINTS_MAX + 1)
 
 
 def test_what_takes_too_much_work_is_refused_and_facts_are_not(
@@ -37,7 +32,6 @@ def test_what_takes_too_much_work_is_refused_and_facts_are_not(
     setup(api, delta=1e-5, dataset_given={"budget": {"epsilon": 8.0, "delta": 1e-5}})
     assert append(api, *noisy(3)).status_code == 201
     monkeypatch.setattr(effort, "POINTS_MAX", 0)
-    monkeypatch.setattr(effort, "FEW_POINTS", 0)
     answer = api.get("/v1/datasets/data/explain")
     assert (answer.status_code, answer.json()["type"]) == (422, "/problems/too-expensive")
     assert answer.json()["detail"].startswith("The explanation would take")
