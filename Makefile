@@ -4,12 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 SOURCES := pyproject.toml client/pyproject.toml constraints.txt
+CORE := tests/accounting tests/rows
 # Each training framework has an environment and a folder of tests of its own.
 FRAMEWORKS := $(notdir $(patsubst %/requirements.txt,%,$(wildcard tests/integrations/*/requirements.txt)))
 
 OFFLINE := HF_HUB_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1 DO_NOT_TRACK=1 FLWR_TELEMETRY_ENABLED=0
 
-.PHONY: run demo test test-browser test-integrations check licences audit benchmarks figures screenshots clean
+.PHONY: run demo test test-core test-service test-browser test-integrations check licences audit \
+  benchmarks figures screenshots clean
 
 run: $(INSTALLED)  ## serve on SQLite at 127.0.0.1:8000
 	$(BIN)/dpledger serve
@@ -17,11 +19,19 @@ run: $(INSTALLED)  ## serve on SQLite at 127.0.0.1:8000
 demo: $(INSTALLED)  ## train a classifier twice against a temporary service
 	$(BIN)/dpledger demo
 
-test: $(INSTALLED)  ## every test, on SQLite and on a real PostgreSQL server
-	$(BIN)/python -m pytest --cov
+# Several may go on at once (make -j2 test test-browser), so each has a folder for its files.
+PYTEST = $(BIN)/python -m pytest --basetemp $(or $(TMPDIR),/tmp)/dpledger-$@
+
+test: test-core test-service  ## every test, on SQLite and on a real PostgreSQL server
+
+test-core: $(INSTALLED)  ## the accounting core, every branch of it
+	$(PYTEST) --cov $(CORE)
+
+test-service: $(INSTALLED)  ## the service, the client and all else
+	$(PYTEST) $(CORE:%=--ignore=%)
 
 test-browser: $(INSTALLED)  ## the pages in a real browser; needs Debian's chromium
-	$(BIN)/python -m pytest -o addopts="--strict-markers --strict-config -q" tests/browser
+	$(PYTEST) -o addopts="--strict-markers --strict-config -q" tests/browser
 
 test-integrations: $(FRAMEWORKS:%=test-with-%)  ## the client in real training loops
 

@@ -38,12 +38,13 @@ BEST: Final = "best"
 POINTS: Final = {"gdp": 40_000_000, "pld": 145_000_000, "rdp": 30_000_000, "odometer": 30_000_000}
 # A single event, and a few, may take more: none of them is replaced by another.
 FEW_EVENTS: Final = 12
-FEW_POINTS: Final = {1: 185_000_000, FEW_EVENTS: 140_000_000}
+FEW_POINTS: Final = {1: 185_000_000, FEW_EVENTS: 120_000_000}
 WHOLE_POINTS: Final = 190_000_000  # what a guarantee may take with all that stands beside it
 # Where that is not enough: how many noises of one sampling are left, and what they may take.
 FEWER: Final = ((8, 30_000_000), (1, 20_000_000))
 FEWER_ADAPTIVE: Final = ((16, 100_000_000), *FEWER)  # the odometer costs more a noise
-LOWER_POINTS: Final = 25_000_000  # that its lower end may take in any case
+LOWER_POINTS: Final = 40_000_000  # that its lower end may take in any case,
+ROUGH_POINTS: Final = 25_000_000  # and a rougher one of very many events
 BESIDE_POINTS: Final = 15_000_000  # what each number may take that stands beside a headline,
 FEW_BESIDE: Final = 30_000_000  # where the events are few
 REASON_WORK: Final = "The events are too many and too different for this accountant."
@@ -115,7 +116,7 @@ def guarantee(
         if lower is None and rounded is not None:
             floor = rounded.rough_lower
             lower = beside(
-                lambda: _lower(known, headline, floor, relation), FLOOR_POINTS, LOWER_POINTS
+                lambda: _lower(known, headline, floor, relation), FLOOR_POINTS, ROUGH_POINTS
             )
         unamplified = beside(lambda: _unamplified_epsilon(balance, relation, reached))
         as_poisson = beside(lambda: _poisson_would_say(balance, relation, reached, names))
@@ -264,8 +265,8 @@ def _evaluated(name: str, balance: Balance, question: Question) -> Bound:
     bound = attempted(allowed, lambda: accountant(balance, question))
     less = replace(question, rounded=None, gathered=True, floor=False)
     for noises, points in FEWER_ADAPTIVE if name == ODOMETER else FEWER:
-        if bound is None:
-            fewer = dominating(balance, noises)
+        fewer = dominating(balance, noises) if bound is None else balance
+        if len(fewer.steps) < len(balance.steps):
             bound = attempted(question.share * points, partial(accountant, fewer, less))
     if bound is None:
         raise NoBoundError(REASON_WORK)

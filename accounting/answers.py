@@ -37,7 +37,7 @@ from accounting.renyi.conversion import rdp_delta, rdp_epsilon
 from accounting.renyi.orders import ORDERS
 from accounting.renyi_bounds import renyi_bounds
 from accounting.theorem import Theorem, theorem
-from accounting.work import attempted
+from accounting.work import attempted, left
 
 
 @theorem(
@@ -284,7 +284,7 @@ def _epsilon(above: Units, below: Units, delta: float) -> tuple[float, float | N
 
 def _floor(below: Units, *, delta: float) -> float | None:
     """What is attained; None where that takes too much work, which loses no upper bound."""
-    return attempted(FLOOR_POINTS, lambda: epsilon_floor(below, delta=delta))
+    return attempted(min(FLOOR_POINTS, left()), lambda: epsilon_floor(below, delta=delta))
 
 
 def _rounded_epsilon(

@@ -149,6 +149,7 @@ def limited(points: float) -> Iterator[Meter]:
     Raises:
         TooMuchWorkError: it takes more.
     """
+    points = max(0, points)
     meter = _METER.get()
     if meter is None:
         token = _METER.set(meter := Meter(points))
@@ -172,6 +173,12 @@ def limited(points: float) -> Iterator[Meter]:
         raise
     finally:
         meter.limit = allowed
+
+
+def left() -> float:
+    """How many points may still be spent here; infinite where there is no limit."""
+    meter = _METER.get()
+    return math.inf if meter is None else meter.limit - meter.spent
 
 
 def attempted(points: float, compute: Callable[[], R]) -> R | None:

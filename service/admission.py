@@ -1,5 +1,6 @@
 """Whether steps may be taken: held against every budget, before anything is changed."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -57,7 +58,7 @@ def advanced(branch: Branch, parts: Sequence[Placed], *, limit: int | None = Non
     """
     open_pass, end = branch.open_pass, branch.next_step
     left = sum(part.steps for part in parts) if limit is None else limit
-    changes: list[Change] = []
+    counted = _Counted()
     starts: dict[Event, int] = {}
     for part in parts:
         count = min(part.steps, left)
@@ -65,16 +66,11 @@ def advanced(branch: Branch, parts: Sequence[Placed], *, limit: int | None = Non
             break
         left -= count
         end += count
-        if not by_pass(part.event):
-            changes.append({part.event: Counts(steps=count)})
-            open_pass = None
-            continue
         span = Span(event=part.event, steps=count)
-        if starts_anew(open_pass, span):
+        if by_pass(part.event) and starts_anew(open_pass, span):
             starts[part.event] = starts.get(part.event, 0) + 1
-        change, open_pass = _counted(open_pass, span)
-        changes.append(change)
-    recorded = changes[0] if len(changes) == 1 else merged(changes)
+        open_pass = counted.add(open_pass, span)
+    recorded = counted.change()
     move = Move(recorded=recorded)
     if branch.leases:
         before = holds(branch, branch.next_step, branch.open_pass, until=end)
@@ -83,21 +79,39 @@ def advanced(branch: Branch, parts: Sequence[Placed], *, limit: int | None = Non
     return Advance(move=move, starts=starts, open_pass=open_pass)
 
 
-def _counted(open_pass: OpenPass | None, span: Span) -> tuple[Change, OpenPass | None]:
-    if not by_pass(span.event):
-        return {span.event: Counts(steps=span.steps)}, None
-    passes, open_pass = advance(open_pass, span)
-    change = {event: Counts(passes=count) for event, count in passes.items() if count}
-    return merged([change, {span.event: Counts(steps=span.steps)}]), open_pass
+class _Counted:
+    """Steps and passes of spans that follow one another."""
+
+    def __init__(self) -> None:
+        self._steps: Counter[Event] = Counter()
+        self._passes: Counter[Event] = Counter()
+
+    def add(self, open_pass: OpenPass | None, span: Span) -> OpenPass | None:
+        """Count a span after the pass that is open; the pass that is open then."""
+        self._steps[span.event] += span.steps
+        if not by_pass(span.event):
+            return None
+        passes, open_pass = advance(open_pass, span)
+        for event, count in passes.items():
+            self._passes[event] += count
+        return open_pass
+
+    def change(self) -> Change:
+        """What they come to."""
+        steps, passes = self._steps, self._passes
+        return {
+            event: Counts(steps=steps[event], passes=passes[event])
+            for event in dict.fromkeys([*steps, *passes])
+            if steps[event] or passes[event]
+        }
 
 
 def ahead(open_pass: OpenPass | None, spans: Sequence[Span]) -> Change:
     """What steps that may still run will count as, after the pass that is open."""
-    changes = []
+    counted = _Counted()
     for span in spans:
-        change, open_pass = _counted(open_pass, span)
-        changes.append(change)
-    return merged(changes)
+        open_pass = counted.add(open_pass, span)
+    return counted.change()
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,8 +34,10 @@ from service.replies import budget, reading
 from service.schemas import EventMessage, to_event
 from service.shelf import Desk, Place
 from service.tables import distinct_events, entries
+from service.tallies import Counts, Move
 
 CLOSED: Final = ("finished", "aborted")
+MANY: Final = 256  # events of one request whose prices are looked up first
 
 # Entries of a branch are contiguous, so the one that holds a step is the last to begin by it.
 _HOLDS_FIRST: Final = (
@@ -109,6 +111,9 @@ def append(desk: Desk, asked: Append, *, moment: datetime) -> dict[str, Any]:
     book, run = desk.run(asked.run_name)
     branch = desk.branch(run, asked.branch_name)
     placed = _placed(asked.events, book.dataset_size) if asked.placed is None else asked.placed
+    if len(placed) > MANY:  # what is not known is asked for before they are counted in vain
+        each = dict.fromkeys((part.event for part in placed), Counts(steps=1))
+        book.require_prices(run, Move(recorded=each))
     fresh = _fresh(desk, book, branch, placed)
     verdict = "within"
     if fresh:

@@ -24,7 +24,7 @@ def take_hull(mass: Array, *, losses: Array) -> None:
         mass: P-masses at the losses, shape (k,).
         losses: nats, rising, shape (k,).
     """
-    spend(5000 + 30 * len(mass))
+    spend(5000 + 20 * len(mass))
     places = np.flatnonzero(mass != 0)
     for _ in range(_ROUNDS):
         below = mass[places] < 0

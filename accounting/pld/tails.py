@@ -105,7 +105,7 @@ def _gaussian_tails(pair: GaussianPair, r: Array, dr: Array) -> Tails:
 
 
 def _laplace_tails(pair: LaplacePair, r: Array, dr: Array) -> Tails:
-    spend(7000 + 60 * len(r))
+    spend(7000 + 80 * len(r))
     # Inside, the loss crosses r at x = (1 + b r) / 2, between the centres.
     edge = 1 / pair.scale
     inner = np.clip(r, -edge, edge)
@@ -151,7 +151,7 @@ def _sampled_tails(base: Base, q: float, direction: Direction, losses: Array) ->
 
 def _discrete_tails(pair: Atomic, direction: Direction, losses: Array) -> Tails:
     atoms, p, q = discrete_atoms(pair, direction)
-    spend(30_000 + 60 * len(losses) + 13 * len(atoms))
+    spend(30_000 + 40 * len(losses) + 9 * len(atoms))
     place = np.searchsorted(atoms, losses, side="right")
 
     def sums(mass: Array) -> tuple[Array, Array]:
