@@ -105,7 +105,7 @@ def _gaussian_tails(pair: GaussianPair, r: Array, dr: Array) -> Tails:
 
 
 def _laplace_tails(pair: LaplacePair, r: Array, dr: Array) -> Tails:
-    spend(7000 + 80 * len(r))
+    spend(7000 + 100 * len(r))
     # Inside, the loss crosses r at x = (1 + b r) / 2, between the centres.
     edge = 1 / pair.scale
     inner = np.clip(r, -edge, edge)

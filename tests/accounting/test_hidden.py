@@ -349,6 +349,18 @@ def test_a_last_iterate_that_is_said_to_be_shown_changes_nothing_afresh() -> Non
     assert hidden_bound(shown, asked()) == hidden_bound(run, asked())
 
 
+@pytest.mark.parametrize("failure", [ValueError("sigma is small"), OverflowError("sigma is small")])
+def test_what_lies_beyond_the_range_of_a_bound_has_none(
+    failure: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def evaluated(*_: object) -> None:
+        raise failure
+
+    monkeypatch.setattr("accounting.hidden._evaluated", evaluated)
+    with pytest.raises(NoBoundError, match="sigma is small"):
+        hidden_bound(run_of(DataOrder.CYCLIC), asked())
+
+
 def test_a_bound_that_says_nothing_is_none() -> None:
     for sampling in (FIXED, FRESH):
         order = DataOrder.FIXED_SIZE if sampling == FIXED else DataOrder.SHUFFLE_EACH_PASS
