@@ -28,6 +28,7 @@ from accounting.events import (
 from accounting.guarantees import Status
 from accounting.numerics import Array
 from accounting.theorem import theorem
+from accounting.work import spend
 
 DISTINCT_MAX: Final = 400  # events that are composed one by one
 GROUPS: Final = 800  # what more are rounded to, about
@@ -74,6 +75,7 @@ def rounded_outward(balance: Balance) -> Rounded:
     Returns:
         Upper and lower balances of as many steps, and both once more but rougher.
     """
+    spend(5000 * len(balance.steps))
     points, others = _sampled(balance)
     if points is None:
         return Rounded(balance, balance, balance, balance)

@@ -26,7 +26,7 @@ from accounting.pld.bracket import delta_bracket, delta_floor
 from accounting.pld.pairs import GaussianPair
 from accounting.pld.placement import Units
 from accounting.theorem import theorem
-from accounting.work import as_many, attempted, limited
+from accounting.work import as_many, attempted, limited, spend
 
 WIDTH: Final = 1e-4  # relative, aimed at for a delta of the profile
 LEAST_DELTAS: Final = (
@@ -36,6 +36,7 @@ LEAST_DELTAS: Final = (
     1e-3,
     0.1,
 )  # the first with a finite epsilon ends the grid
+_LOOK: Final = 3000  # points that looking up what is known of an event is taken for
 _SLACK: Final = 4 * LIBRARY_ULPS * UNIT_ROUNDOFF  # of an exponential and three operations
 _CLOSED_FORM_SLACK: Final = 1e-9  # the closed form is good to 1e-12
 CURVE_POINTS: Final = 40_000_000  # that the Renyi curve may take where nothing better is reached
@@ -261,6 +262,8 @@ def _source_of_curve(
     balance: Balance, relation: NeighboringRelation, accept: frozenset[Status]
 ) -> _Source:
     """The Renyi curve, which takes little work however many epsilons it is read at."""
+    if len(balance.steps) > DISTINCT_MAX:
+        balance = rounded_outward(balance).rough_upper
     return _source_without_pairs(balance, relation, accept, "rdp")
 
 
@@ -273,6 +276,7 @@ def _source_without_pairs(
     given: dict[str, Any] = {"relation": relation, "accept": accept, "accountant": accountant}
 
     def read(epsilon: float) -> tuple[float, float]:
+        spend(_LOOK * len(balance.steps))
         bound = best_bound(balance, epsilon=epsilon, floor=False, **given)
         return 0.0, 1.0 if bound is None else bound.delta
 

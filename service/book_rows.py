@@ -29,7 +29,7 @@ from service.tables import (
     run_balances,
     runs,
 )
-from service.tallies import Counts, Move, Tally, read
+from service.tallies import Counts, Move, Tally, merged, read
 
 VERSION: Final = accounting.__version__  # whose sums are stored
 _DATASET: Final = (
@@ -109,8 +109,12 @@ def tally_of(connection: Connection, row: Row[Any]) -> Tally:
 def _fold(tally: Tally, moves: Sequence[Move]) -> None:
     """Count moves in a tally, once all their prices are known."""
     pricing.require(tally.missing({event for move in moves for event in move.events}))
-    for move in moves:
-        tally.apply(move)
+    tally.apply(  # at once: passes are looked at as a whole each time
+        Move(
+            recorded=merged(move.recorded for move in moves),
+            reserved=merged(move.reserved for move in moves),
+        )
+    )
 
 
 def _charge_corrections(

@@ -55,6 +55,7 @@ def _log_whole(whole: Sequence[int], sigma: float, steps: int) -> Array:
     negative.
     """
     last = whole[-1]
+    spend((2 * last + len(whole)) * (1500 + last))
     index = np.arange(last + 1, dtype=np.float64)
     with np.errstate(divide="ignore"):
         log_index = np.log(index)

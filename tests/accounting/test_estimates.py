@@ -5,7 +5,7 @@ import math
 import pytest
 
 from accounting.accountants import guarantee
-from accounting.balances import Balance, Span, balance_of
+from accounting.balances import Balance, balance_of
 from accounting.estimates import estimated_mu
 from accounting.events import (
     ApproximateDp,
@@ -20,6 +20,7 @@ from accounting.events import (
     Poisson,
     RandomAllocation,
     Sampling,
+    Span,
     WithReplacement,
     Zcdp,
 )
