@@ -25,7 +25,7 @@ PYTEST = $(BIN)/python -m pytest --basetemp $(or $(TMPDIR),/tmp)/dpledger-$@
 test: test-core test-service  ## every test, on SQLite and on a real PostgreSQL server
 
 test-core: $(INSTALLED)  ## the accounting core, every branch of it
-	$(PYTEST) --cov $(CORE)
+	$(PYTEST) $(CORE) --cov
 
 test-service: $(INSTALLED)  ## the service, the client and all else
 	$(PYTEST) $(CORE:%=--ignore=%)

@@ -6,6 +6,7 @@ microsecond, as SQLite stores them.
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -101,10 +102,24 @@ def entries_of(connection: Connection, dataset_id: int) -> Iterator[Sequence[Ent
         cursor, query = driver.cursor(), _SQLITE_ENTRIES
     try:
         cursor.execute(query, (dataset_id,))
-        while found := cursor.fetchmany(ROWS):
-            yield found
+        fetched = _fetched(cursor) if connection.dialect.name == "sqlite" else _ahead(cursor)
+        yield from fetched
     finally:
         cursor.close()
+
+
+def _fetched(cursor: Any) -> Iterator[Sequence[Entry]]:
+    while found := cursor.fetchmany(ROWS):
+        yield found
+
+
+def _ahead(cursor: Any) -> Iterator[Sequence[Entry]]:
+    """The same, while the server is asked for what comes next."""
+    with ThreadPoolExecutor(1) as reader:
+        coming = reader.submit(cursor.fetchmany, ROWS)
+        while found := coming.result():
+            coming = reader.submit(cursor.fetchmany, ROWS)
+            yield found
 
 
 def words_of(connection: Connection) -> Words:
