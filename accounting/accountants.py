@@ -178,6 +178,7 @@ def best_bound(
     accept: frozenset[Status] = DEFAULT_ACCEPT,
     accountant: str = BEST,
     floor: bool = True,
+    share: float = 1.0,
 ) -> Bound | None:
     """The headline of a guarantee, to the same bits, without what would stand beside it.
 
@@ -187,7 +188,8 @@ def best_bound(
         The bound, or None where no accepted one is finite.
     """
     balance, rounded = _few(balance)
-    question = replace(_question(relation, delta, epsilon, accept, rounded), floor=floor)
+    asked = _question(relation, delta, epsilon, accept, rounded)
+    question = replace(asked, floor=floor, share=share)
     found, _ = _bounds(balance, question, _names(accountant))
     return found[0] if found else None
 

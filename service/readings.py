@@ -52,6 +52,7 @@ class Question:
     accountant: str = accountants.BEST
     branch: str | None = None  # whose path to the root alone counts
     as_of: int | None = None  # the last sequence that counts
+    share: float = 1.0  # of the work that a guarantee may take, where an answer has several
 
 
 def guarantee_of(
@@ -101,7 +102,7 @@ def _answered(
     hidden: Hidden = NOTHING_HIDDEN,
 ) -> GuaranteeAnswer:
     """The answer for facts and their corrections: the headline holds for either."""
-    share = 1 / len(facts.accounts)
+    share = asked.share / len(facts.accounts)
     each = [_found(balance, dataset, asked, hidden, share=share) for balance in facts.accounts]
     found = each[0] if len(each) == 1 else covering(*each)
     whole = answer(found, balance=facts.recorded, sequence=sequence, release=hidden.release)
@@ -128,6 +129,7 @@ def _epsilon(
             accept=accept_of(dataset),
             accountant=asked.accountant,
             floor=False,
+            share=asked.share,
         )
         for balance in balances
     ]
@@ -149,6 +151,8 @@ def settled(asked: Question, dataset: Row[Any], run: Row[Any] | None = None) -> 
     """
     if asked.as_of is not None and not 0 <= asked.as_of <= dataset.head_sequence:
         raise InvalidRequestError("query.as_of", f"must lie in [0, {dataset.head_sequence}]")
+    if asked.as_of is not None:  # what was known then, what is known now, and the present
+        asked = replace(asked, share=1 / 3)
     if asked.delta is not None and asked.epsilon is not None:
         raise InvalidRequestError("query.epsilon", "give delta or epsilon, not both")
     if asked.epsilon is not None or asked.delta is not None:
