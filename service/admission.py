@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from accounting.balances import OpenPass, advance, starts_anew
 from accounting.events import Event, NeighboringRelation, Span
@@ -36,6 +36,12 @@ class Placed:
     def span(self, steps: int | None = None) -> Span:
         """The steps, or the first of them, without their place."""
         return Span(event=self.event, steps=self.steps if steps is None else steps)
+
+    def since(self, step: int) -> "Placed":
+        """What of it runs from a step on, which it ends after."""
+        if step <= self.first_step:
+            return self
+        return replace(self, first_step=step, steps=self.end - step)
 
     def overlaps(self, other: "Placed") -> bool:
         """Whether some step is in both."""

@@ -279,7 +279,7 @@ def content_of(event: Event) -> str:
     return f'{{"mechanism":{mechanism},"sampling":{sampling}}}'
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=16384)
 def part_content(part: Mechanism | Sampling) -> str:
     """The stored form of a mechanism or a sampling."""
     fields = {name: getattr(part, name) for name in type(part).__slots__}

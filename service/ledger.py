@@ -301,14 +301,7 @@ def _fresh(desk: Desk, book: Book, branch: Branch, placed: Sequence[Placed]) -> 
             if part.overlaps(other) and part.event != other.event:
                 raise ConflictError(f"events[{part.index}]: these steps were sent as another event")
         if part.end > next_step:
-            fresh.append(
-                Placed(
-                    first_step=next_step,
-                    steps=part.end - next_step,
-                    event=part.event,
-                    index=part.index,
-                )
-            )
+            fresh.append(part.since(next_step))
             next_step = part.end
     return fresh
 
