@@ -29,8 +29,10 @@ def sign_in(page: Page, address: str, path: str = "/", scope: str = "admin") -> 
 
 
 def shown(page: Page) -> float:
-    """The epsilon that the head of a run's page says."""
-    found = EPSILON.search(page.locator("#guarantee .headline").inner_text())
+    """The epsilon that the head of a run's page says, once it is there."""
+    headline = page.locator("#guarantee .headline")
+    expect(headline).to_have_text(EPSILON, timeout=15_000)
+    found = EPSILON.search(headline.inner_text())
     assert found
     return float(found.group())
 
