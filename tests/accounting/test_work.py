@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,15 @@ from accounting.numerics import Array
 from accounting.pld import bracket
 from accounting.pld.cache import ByteCache
 from accounting.renyi_bounds import renyi_bounds
-from accounting.work import TooMuchWorkError, attempted, limited, remembered, spend
+from accounting.work import (
+    TooMuchWorkError,
+    as_many,
+    attempted,
+    left,
+    limited,
+    remembered,
+    spend,
+)
 
 DELTA = 1e-5
 REPLACE_ONE = NeighboringRelation.REPLACE_ONE
@@ -68,6 +77,42 @@ def test_a_limit_inside_is_no_more_than_what_is_left_outside() -> None:
         assert outer.spent == 50  # what was allowed, not how far the last part went
         with pytest.raises(TooMuchWorkError):
             attempted(1000, lambda: spend(60))
+
+
+def test_a_limit_below_zero_gives_nothing_back() -> None:
+    with limited(100) as meter:
+        spend(40)
+        assert attempted(-20, lambda: spend(1)) is None
+        assert (meter.spent, left()) == (40, 60)
+    assert left() == math.inf
+
+
+def test_as_many_answers_are_worked_out_as_a_limit_allows() -> None:
+    def priced(number: int) -> int:
+        spend(10)
+        return number
+
+    with limited(100) as meter:
+        assert as_many(35, [partial(priced, number) for number in range(9)]) == [0, 1, 2]
+        assert meter.spent == 35
+        assert as_many(100, []) == []
+        with pytest.raises(TooMuchWorkError):
+            as_many(100, [partial(priced, number) for number in range(9)])
+
+
+def test_a_whole_guarantee_keeps_to_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    balance = noises(TRUNCATED, 2)
+    given: dict[str, Any] = {"relation": REPLACE_ONE, "delta": DELTA}
+    whole = guarantee(balance, **given)
+    monkeypatch.setattr(accountants, "WHOLE_POINTS", 0)
+    headline = guarantee(balance, **given)
+    assert headline.epsilon == whole.epsilon  # what stands beside it is left out, never it
+    assert whole.unamplified_epsilon is not None
+    assert headline.unamplified_epsilon is None
+    small = guarantee(balance, share=1e-3, **given)
+    assert small.epsilon is not None
+    assert whole.epsilon is not None
+    assert small.epsilon >= whole.epsilon
 
 
 def test_what_is_remembered_takes_as_much_as_what_is_not() -> None:
