@@ -17,7 +17,7 @@ from accounting.answers import pairs_above
 from accounting.attained import attained_units
 from accounting.balances import Balance
 from accounting.bounds import NoBoundError
-from accounting.coarsening import DISTINCT_MAX, rounded_outward
+from accounting.coarsening import DISTINCT_MAX, dominating, rounded_outward
 from accounting.events import NeighboringRelation
 from accounting.gaussian import gaussian_trade_off
 from accounting.guarantees import DEFAULT_ACCEPT, Assumption, Status, weakest
@@ -36,6 +36,7 @@ LEAST_DELTAS: Final = (
     1e-3,
     0.1,
 )  # the first with a finite epsilon ends the grid
+_NOISES: Final = 4  # of each sampling, where the Renyi curve stands in
 _LOOK: Final = 3000  # points that looking up what is known of an event is taken for
 _SLACK: Final = 4 * LIBRARY_ULPS * UNIT_ROUNDOFF  # of an exponential and three operations
 _CLOSED_FORM_SLACK: Final = 1e-9  # the closed form is good to 1e-12
@@ -264,7 +265,7 @@ def _source_of_curve(
     """The Renyi curve, which takes little work however many epsilons it is read at."""
     if len(balance.steps) > DISTINCT_MAX:
         balance = rounded_outward(balance).rough_upper
-    return _source_without_pairs(balance, relation, accept, "rdp")
+    return _source_without_pairs(dominating(balance, _NOISES), relation, accept, "rdp")
 
 
 def _source_without_pairs(

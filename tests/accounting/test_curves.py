@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from accounting.accountants import guarantee
 from accounting.balances import Balance
+from accounting.coarsening import DISTINCT_MAX
 from accounting.curves import (
     epsilon_grid,
     membership_advantage,
@@ -168,6 +169,14 @@ def test_where_a_profile_takes_too_much_work_a_renyi_curve_stands_in(
     assert rough.status is exact.status
     assert np.all(rough.upper >= exact.upper)
     assert np.all(rough.lower == 0)
+    events = [
+        Event(mechanism=Gaussian(noise_multiplier=1 + i / 1000), sampling=POISSON)
+        for i in range(DISTINCT_MAX + 1)
+    ]
+    many = Balance(steps=dict.fromkeys(events, 1))  # of which an upper balance has a curve
+    upper = privacy_profile(many, relation=RELATION, epsilons=grid[:2], points=0).upper
+    assert np.all(upper >= privacy_profile(many, relation=RELATION, epsilons=grid[:2]).lower)
+    assert np.all(upper < 1)
     monkeypatch.setattr("accounting.curves.CURVE_POINTS", 0)
     nothing = privacy_profile(spent, relation=RELATION, epsilons=grid, points=0)
     assert (len(nothing.epsilons), nothing.status, nothing.advantage()) == (0, None, 1.0)

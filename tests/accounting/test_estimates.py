@@ -9,6 +9,7 @@ from accounting.balances import Balance, balance_of
 from accounting.estimates import estimated_mu
 from accounting.events import (
     ApproximateDp,
+    BallsAndBins,
     Event,
     FixedSize,
     Full,
@@ -50,6 +51,7 @@ def balance(mechanism: Mechanism, sampling: Sampling, steps: int) -> Balance:
             100,
         ),
         balance(Gaussian(noise_multiplier=2.0), NonUniform(max_weight=0.01), 5000),
+        balance(Gaussian(noise_multiplier=2.0), BallsAndBins(steps_per_pass=10), 100),
         balance(Zcdp(rho=0.01), Full(), 100),
         balance(ApproximateDp(epsilon=0.05, delta=0.0), Full(), 400),
     ],
