@@ -101,10 +101,8 @@ class Transport:
             failure: DPLedgerError
             cause: httpx.RequestError | None = None
             wait_seconds = 0.0
-            if self._http.is_closed:
-                raise DPLedgerError({"title": "The client was closed"}, 0)
             try:
-                response = self._http.request(method, path, params=query, json=body)
+                response = self._sent(method, path, query, body)
             except self._transient as error:
                 failure, cause = _unanswered(error), error
             else:
@@ -115,6 +113,20 @@ class Transport:
                 raise failure from cause
             sleep(wait_seconds + _backoff_seconds(attempt))
             attempt += 1
+
+    def _sent(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, Any] | None,
+        body: Mapping[str, Any] | None,
+    ) -> "httpx.Response":
+        try:
+            return self._http.request(method, path, params=query, json=body)
+        except RuntimeError:  # another thread may have closed it at any moment
+            if not self._http.is_closed:
+                raise
+            raise DPLedgerError({"title": "The client was closed"}, 0) from None
 
 
 def _given(fields: Mapping[str, Any]) -> dict[str, Any]:
