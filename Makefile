@@ -24,8 +24,9 @@ PYTEST = $(BIN)/python -m pytest --basetemp $(or $(TMPDIR),/tmp)/dpledger-$@
 
 test: test-core test-service  ## every test, on SQLite and on a real PostgreSQL server
 
+# Arithmetic gives way to tests that wait for one another.
 test-core: $(INSTALLED)  ## the accounting core, every branch of it
-	$(PYTEST) $(CORE) --cov
+	nice $(PYTEST) $(CORE) --cov
 
 test-service: $(INSTALLED)  ## the service, the client and all else
 	$(PYTEST) $(CORE:%=--ignore=%)
