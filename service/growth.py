@@ -22,7 +22,7 @@ from accounting.balances import Balance
 from service.answers import Answer
 from service.catalog import branches_of, dataset_of, find_run
 from service.folds import LATEST, OF_RUN, Fold, streamed
-from service.profiles import HISTORY_SECONDS, HistoryPoint, Reading
+from service.profiles import HistoryPoint, Reading
 from service.readings import Question, delta_of, settled
 from service.schedules import Schedule, Spans
 from service.tables import entries
@@ -30,7 +30,7 @@ from service.tables import entries
 POINTS_MAX: Final = 400
 ROWS_MAX: Final = 50_000  # entries that one look reads: about a sixth of a second
 LOOK_SECONDS: Final = 0.2  # of processor time, after which a look begins no further point
-RUN_SECONDS: Final = HISTORY_SECONDS  # the same for a run; then only the latest step is worked out
+RUN_SECONDS: Final = 5.0  # the same for a run; then only the latest step is worked out
 _FLAT: Final = 1 / 500  # of the whole: a rise that nobody sees
 SHARED: Final = 20  # times as long as it took, a look may serve several who watch
 RUNS_MAX: Final = 100  # remembered; some hundred kilobytes each

@@ -25,7 +25,6 @@ from service.readings import READING, Question, settled
 CURVE_POINTS: Final = 100_000_000  # of work for a curve (accounting/work.py)
 HISTORY_POINTS: Final = 170_000_000  # the same for a history
 READING_POINTS: Final = 40_000_000  # where nothing better is reached
-HISTORY_SECONDS: Final = 5.0  # of processor time for one that is told piece by piece
 
 
 class HistoryPoint(Answer):

@@ -70,12 +70,7 @@ def guarantee_of(
 
 
 def _found(
-    balance: Balance,
-    dataset: Row[Any],
-    asked: Question,
-    hidden: Hidden = NOTHING_HIDDEN,
-    *,
-    share: float = 1.0,
+    balance: Balance, dataset: Row[Any], asked: Question, hidden: Hidden = NOTHING_HIDDEN
 ) -> Guarantee:
     accept = accept_of(dataset)
     found = accountants.guarantee(
@@ -85,10 +80,10 @@ def _found(
         epsilon=asked.epsilon,
         accept=accept,
         accountant=asked.accountant,
-        share=share,
+        share=asked.share,
     )
     found = accountants.with_odometer(
-        found, balance, delta=asked.delta, accountant=asked.accountant, share=share
+        found, balance, delta=asked.delta, accountant=asked.accountant, share=asked.share
     )
     return told(found, hidden, accept=accept, accountant=asked.accountant, epsilon=asked.epsilon)
 
@@ -102,8 +97,8 @@ def _answered(
     hidden: Hidden = NOTHING_HIDDEN,
 ) -> GuaranteeAnswer:
     """The answer for facts and their corrections: the headline holds for either."""
-    share = asked.share / len(facts.accounts)
-    each = [_found(balance, dataset, asked, hidden, share=share) for balance in facts.accounts]
+    part = replace(asked, share=asked.share / len(facts.accounts))
+    each = [_found(balance, dataset, part, hidden) for balance in facts.accounts]
     found = each[0] if len(each) == 1 else covering(*each)
     whole = answer(found, balance=facts.recorded, sequence=sequence, release=hidden.release)
     if facts.corrected is None:
