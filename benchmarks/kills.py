@@ -84,7 +84,7 @@ class Doom:
     run: str = ""
     trainer: subprocess.Popen[bytes] | None = None
     incarnation: int = 0
-    opened: int = 0  # times that a trainer had opened its branch before this one
+    before: Counter[str] = field(default_factory=Counter)  # what the trainers before had said
     told: Counter[Place] = field(default_factory=Counter)  # drawn steps that `plain` has
     settled: set[Place] = field(default_factory=set)  # branches found to hold nothing any more
     counts: Counter[str] = field(default_factory=Counter)
@@ -134,7 +134,7 @@ class Doom:
     def start(self) -> None:
         """The next trainer: it goes on from the last checkpoint, or with a new run."""
         self.incarnation += 1
-        self.opened = self._opened()
+        self.before = self._said()
         if not self.checkpoint.exists():
             self.run = mark("run")
         config = Config(
@@ -157,7 +157,7 @@ class Doom:
         """SIGKILL at a random moment, for the service before, at times."""
         life = self.random.uniform(0, self.campaign.life_seconds)
         if self.random.random() < STEPPING_CHANCE:
-            self._wait_until_open()
+            self._wait_until("drawn")
         if self.random.random() < 1 / 3:
             before = self.random.uniform(0, life)
             time.sleep(before)
@@ -255,7 +255,7 @@ class Doom:
         shutil.copytree(self.spool, copy)
         if way == "resume" and self.checkpoint.exists():
             self.start()
-            self._wait_until_open()
+            self._wait_until("opened")
         elif way == "copy":
             self._sync(copy)
             self._sync(copy, "--ended")
@@ -294,12 +294,14 @@ class Doom:
                 self.fault("still held", f"{place}: {held}")
         self.settled |= spools.keys()
 
-    def _opened(self) -> int:
-        return self.account.read_text(encoding="ascii").count("opened")
+    def _said(self) -> Counter[str]:
+        lines = self.account.read_text(encoding="ascii").splitlines()
+        return Counter(line.partition(" ")[0] for line in lines)
 
-    def _wait_until_open(self) -> None:
+    def _wait_until(self, word: str) -> None:
+        """Until the trainer says that it opened its branch, or drew a step."""
         deadline = time.monotonic() + OPEN_SECONDS
-        while self._opened() == self.opened:
+        while self._said()[word] == self.before[word]:
             if time.monotonic() > deadline or not self.trainer or self.trainer.poll() is not None:
                 log = (self.folder / "trainer.log").read_text(encoding="utf-8")
                 raise ServerError(f"The next trainer did not go on:\n{log}")

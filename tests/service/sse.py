@@ -24,7 +24,7 @@ RUN = "/v1/runs/run/stream"
 
 @dataclass(frozen=True)
 class Frame:
-    """One event; a comment has no data."""
+    """One event."""
 
     event: str
     id: str | None
@@ -38,9 +38,8 @@ def frames(lines: Iterator[str]) -> Iterator[Frame]:
             name, _, value = line.partition(":")
             fields[name] = value.removeprefix(" ")
             continue
-        if "data" in fields or "" in fields:
-            data = json.loads(fields["data"]) if "data" in fields else None
-            yield Frame(fields.get("event", "comment"), fields.get("id"), data)
+        if "data" in fields:  # a comment, which shows that the stream lives, has none
+            yield Frame(fields["event"], fields.get("id"), json.loads(fields["data"]))
         fields = {}
 
 

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import httpx
 
@@ -34,9 +34,9 @@ def insisted(send: Callable[[], httpx.Response]) -> httpx.Response:
     return answer
 
 
-def begin(api: httpx.Client, steps: int) -> None:
-    """A run with so many steps, one by one."""
-    for path, body in (("/v1/datasets", dataset()), ("/v1/runs", run())):
+def begin(api: httpx.Client, steps: int, **settings: Any) -> None:
+    """A run with so many steps, one by one, on a dataset of these settings."""
+    for path, body in (("/v1/datasets", dataset(**settings)), ("/v1/runs", run())):
         answer = insisted(partial(api.post, path, json=body))
         assert answer.status_code in (200, 201), answer.text
     for number in range(steps):

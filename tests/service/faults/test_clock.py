@@ -1,6 +1,7 @@
 """The machine's clock jumps by hours or days: no number depends on it, and nothing waits for it."""
 
 from datetime import UTC, datetime, timedelta, tzinfo
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,9 @@ from service import clock
 from service.database import connect, transaction
 from service.deliveries import Wants, claim, due, postpone
 from service.incidents import Kind
-from tests.service.faults.answers import begin, record, require_exactly, require_taken
+from tests.service.faults.answers import begin, insisted, record, require_exactly, require_taken
 from tests.service.faults.conftest import serving
-from tests.service.samples import BUDGET, GAUSSIAN, POISSON, dataset, run
+from tests.service.samples import BUDGET, GAUSSIAN, POISSON
 from tests.service.sse import take, watching
 from tests.service.test_incidents import happen
 
@@ -44,13 +45,13 @@ def reserve(api: httpx.Client, steps: int) -> None:
         "event": {"steps": steps, "mechanism": GAUSSIAN, "sampling": POISSON},
         "ttl_seconds": 600,
     }
-    answer = api.post("/v1/runs/run/reservations", json=body)
+    answer = insisted(partial(api.post, "/v1/runs/run/reservations", json=body))
     assert answer.status_code == 201, answer.text
 
 
 def held(api: httpx.Client) -> float:
     """What is spent and reserved together."""
-    found: dict[str, Any] = api.get("/v1/datasets/data").json()
+    found: dict[str, Any] = insisted(partial(api.get, "/v1/datasets/data")).json()
     return float(found["spent"] + found["reserved"])
 
 
@@ -59,8 +60,7 @@ def test_a_lease_counts_whatever_the_clock_says(
     file: Path, jumping: Clock, jump: timedelta
 ) -> None:
     with serving(f"sqlite:///{file}") as api:
-        assert api.post("/v1/datasets", json=dataset(budget=BUDGET)).status_code == 201
-        assert api.post("/v1/runs", json=run()).status_code == 201
+        begin(api, 0, budget=BUDGET)
         reserve(api, 1000)
         before = held(api)
         assert before > 0
@@ -68,7 +68,8 @@ def test_a_lease_counts_whatever_the_clock_says(
         assert held(api) == before
         dear = {"name": "more", "event": {"steps": 10**6, "mechanism": GAUSSIAN,
                 "sampling": POISSON}, "ttl_seconds": 600}  # fmt: skip
-        assert api.post("/v1/runs/run/reservations", json=dear).status_code == 409
+        asked = partial(api.post, "/v1/runs/run/reservations", json=dear)
+        assert insisted(asked).status_code == 409
         for number in range(STEPS):  # they use up what was reserved, expired or not
             require_taken(api, number)
             assert held(api) == pytest.approx(before, rel=1e-12)
@@ -84,12 +85,12 @@ def test_steps_are_recorded_and_streamed_across_jumps(file: Path, jumping: Clock
             for number, jump in enumerate(JUMPS, start=STEPS):
                 jumping.ahead = jump
                 require_taken(api, number)
-                assert record(api, number).status_code == 200
+                assert insisted(partial(record, api, number)).status_code == 200
                 require_exactly(api, number + 1)
-                assert api.get("/readyz").status_code == 200
+                assert insisted(partial(api.get, "/readyz")).status_code == 200
             assert take(stream, 1)[0].data is not None
-        sequences = api.get("/v1/datasets/data/guarantee?delta=1e-5&as_of=4").json()
-        assert sequences["steps"] == STEPS + 1  # by the order of facts, not by their times
+        asked = partial(api.get, "/v1/datasets/data/guarantee?delta=1e-5&as_of=4")
+        assert insisted(asked).json()["steps"] == STEPS + 1  # in the order of facts, not of times
 
 
 def test_an_attempt_that_a_clock_ahead_has_put_off_is_made(file: Path) -> None:

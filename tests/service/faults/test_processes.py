@@ -203,7 +203,8 @@ def test_who_was_told_to_come_again_is_not_recorded_behind_its_back(
 
     with serving(f"sqlite:///{file}") as api:
         begin(api, STEPS)
-        assert api.post("/v1/runs", json=run("other")).status_code == 201
+        other = insisted(partial(api.post, "/v1/runs", json=run("other")))
+        assert other.status_code in (200, 201)
         monkeypatch.setattr(Desk, "write", late)
         with ThreadPoolExecutor(2) as pool:
             first = pool.submit(record, api, STEPS)
