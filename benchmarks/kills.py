@@ -84,7 +84,7 @@ class Doom:
     run: str = ""
     trainer: subprocess.Popen[bytes] | None = None
     incarnation: int = 0
-    before: Counter[str] = field(default_factory=Counter)  # what the trainers before had said
+    before: Counter[str] = field(default_factory=Counter)  # words of the trainers before
     told: Counter[Place] = field(default_factory=Counter)  # drawn steps that `plain` has
     settled: set[Place] = field(default_factory=set)  # branches found to hold nothing any more
     counts: Counter[str] = field(default_factory=Counter)
@@ -295,11 +295,9 @@ class Doom:
         self.settled |= spools.keys()
 
     def _said(self) -> Counter[str]:
-        lines = self.account.read_text(encoding="ascii").splitlines()
-        return Counter(line.partition(" ")[0] for line in lines)
+        return Counter(self.account.read_text(encoding="ascii").split())
 
     def _wait_until(self, word: str) -> None:
-        """Until the trainer says that it opened its branch, or drew a step."""
         deadline = time.monotonic() + OPEN_SECONDS
         while self._said()[word] == self.before[word]:
             if time.monotonic() > deadline or not self.trainer or self.trainer.poll() is not None:

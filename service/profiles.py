@@ -1,8 +1,8 @@
 """How epsilon grew step by step, and what it says at other deltas: histories and curves."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
 from typing import Any, Final
 
 import numpy as np
@@ -12,7 +12,7 @@ import accounting
 from accounting import accountants, curves
 from accounting.balances import Balance
 from accounting.curves import Profile, rate_grid
-from accounting.events import NeighboringRelation
+from accounting.events import Event, NeighboringRelation
 from accounting.guarantees import Status
 from accounting.work import as_many
 from service.answers import EVERY_STEP, Answer
@@ -210,6 +210,31 @@ def _balances_at(
                 mark = next(waiting, None)
 
 
+@dataclass(frozen=True, slots=True)
+class _Same:
+    """A balance that is compared by what it counts."""
+
+    balance: Balance = field(compare=False)
+    counted: tuple[frozenset[tuple[Event, int]], ...]
+
+    @classmethod
+    def of(cls, balance: Balance) -> "_Same":
+        each = (balance.steps, balance.passes, balance.starts)
+        return cls(balance, tuple(frozenset(events.items()) for events in each))
+
+
+@lru_cache(maxsize=64)
+def _profile(
+    same: _Same, relation: NeighboringRelation, accept: frozenset[Status], points: int
+) -> Profile:
+    """The profile of a run; those that have ended are looked at again and again."""
+    balance = same.balance
+    grid = curves.epsilon_grid(balance, relation=relation, points=points, accept=accept)
+    return curves.privacy_profile(
+        balance, relation=relation, epsilons=grid, accept=accept, points=CURVE_POINTS
+    )
+
+
 def curve(connection: Connection, run_name: str, *, points: int) -> Curve:
     """A run's privacy profile at up to `points` epsilons, and what it says of membership tests.
 
@@ -221,11 +246,8 @@ def curve(connection: Connection, run_name: str, *, points: int) -> Curve:
     run = find_run(connection, run_name)
     dataset = dataset_of(connection, run)
     balance = run_balance(connection, run.id, dataset.dataset_size)
-    relation, accept = NeighboringRelation(dataset.neighboring_relation), accept_of(dataset)
-    grid = curves.epsilon_grid(balance, relation=relation, points=points, accept=accept)
-    found = curves.privacy_profile(
-        balance, relation=relation, epsilons=grid, accept=accept, points=CURVE_POINTS
-    )
+    relation = NeighboringRelation(dataset.neighboring_relation)
+    found = _profile(_Same.of(balance), relation, accept_of(dataset), points)
     if run.release != EVERY_STEP:  # what all iterates attain, those that are shown need not
         found = replace(found, lower=np.zeros_like(found.lower))
     return curve_answer(

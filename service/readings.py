@@ -1,6 +1,6 @@
 """Reading the ledger: guarantees and documents. Nothing here writes."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -97,21 +97,22 @@ def _answered(
     hidden: Hidden = NOTHING_HIDDEN,
 ) -> GuaranteeAnswer:
     """The answer for facts and their corrections: the headline holds for either."""
-    part = replace(asked, share=asked.share / len(facts.accounts))
+    again = facts.corrected is not None and asked.delta is None  # at the delta that was found
+    part = replace(asked, share=asked.share / (len(facts.accounts) + again))
     each = [_found(balance, dataset, part, hidden) for balance in facts.accounts]
     found = each[0] if len(each) == 1 else covering(*each)
     whole = answer(found, balance=facts.recorded, sequence=sequence, release=hidden.release)
     if facts.corrected is None:
         return whole
     really = each[1].epsilon
-    if asked.delta is None:
-        really = _epsilon([facts.corrected], dataset, asked, found.delta)
+    if again:
+        really = _epsilon([facts.corrected], dataset, part, found.delta)
     beside = {"corrections": facts.corrections, "corrected_epsilon": really}
     return whole.model_copy(update=beside)
 
 
 def _epsilon(
-    balances: Iterable[Balance], dataset: Row[Any], asked: Question, delta: float | None
+    balances: Sequence[Balance], dataset: Row[Any], asked: Question, delta: float | None
 ) -> float | None:
     """Epsilon at delta that holds for each balance. Upper; None if infinite."""
     if delta is None or not 0 < delta < 1:
@@ -124,7 +125,7 @@ def _epsilon(
             accept=accept_of(dataset),
             accountant=asked.accountant,
             floor=False,
-            share=asked.share,
+            share=asked.share / len(balances),
         )
         for balance in balances
     ]
@@ -147,7 +148,9 @@ def settled(asked: Question, dataset: Row[Any], run: Row[Any] | None = None) -> 
     if asked.as_of is not None and not 0 <= asked.as_of <= dataset.head_sequence:
         raise InvalidRequestError("query.as_of", f"must lie in [0, {dataset.head_sequence}]")
     if asked.as_of is not None:  # what was known then, what is known now, and the present
-        asked = replace(asked, share=1 / 3)
+        asked = replace(asked, share=asked.share / 3)
+    if asked.branch is not None:  # and the whole run
+        asked = replace(asked, share=asked.share / 2)
     if asked.delta is not None and asked.epsilon is not None:
         raise InvalidRequestError("query.epsilon", "give delta or epsilon, not both")
     if asked.epsilon is not None or asked.delta is not None:
@@ -181,9 +184,12 @@ def run_guarantee(connection: Connection, run_name: str, asked: Question) -> Run
     part = asked.branch is not None or asked.as_of is not None
     hidden = _hidden(connection, run, dataset, part=part)
     sequence = dataset.head_sequence if asked.as_of is None else asked.as_of
+    plan = None if part or asked.accountant == ODOMETER else _ahead(run, dataset, facts)
+    if plan is not None:
+        asked = replace(asked, share=1 / 2)
     found = _answered(facts, dataset, asked, sequence=sequence, hidden=hidden)
-    if not part and asked.accountant != ODOMETER:
-        found = _to_its_end(run, dataset, asked, facts, found)
+    if plan is not None:
+        found = _to_its_end(plan, dataset, asked, facts, found)
     if asked.as_of is not None:
         known_now = facts_of(asked.branch, asked.as_of, None)
         present = facts_of(asked.branch, None, None)
@@ -200,16 +206,19 @@ def run_guarantee(connection: Connection, run_name: str, asked: Question) -> Run
     return RunGuarantee(**dict(found), outside_guarantee=outside)
 
 
+def _ahead(run: Row[Any], dataset: Row[Any], facts: Facts) -> Balance | None:
+    """The whole plan of a run that keeps to it and has not done it yet."""
+    plan = declared_end(run, dataset.dataset_size)
+    return None if plan is None or facts.recorded.steps == plan.steps else plan
+
+
 def _to_its_end(
-    run: Row[Any], dataset: Row[Any], asked: Question, facts: Facts, found: GuaranteeAnswer
+    plan: Balance, dataset: Row[Any], asked: Question, facts: Facts, found: GuaranteeAnswer
 ) -> GuaranteeAnswer:
-    """The answer of a run that keeps to its plan: the whole plan's, and the present one beside it.
+    """The whole plan's answer, and the present one beside it.
 
     Until the plan is done, no step is hidden in it: what is hidden is only known at the end.
     """
-    plan = declared_end(run, dataset.dataset_size)
-    if plan is None or facts.recorded.steps == plan.steps:
-        return found
     whole = _held(replace(facts, recorded=plan), found, dataset, asked)
     so_far = found.epsilon if asked.delta is not None else None
     beside = {"so_far_epsilon": so_far, "planned_steps": sum(plan.steps.values())}
@@ -274,9 +283,11 @@ def dataset_guarantee(connection: Connection, name: str, asked: Question) -> Dat
         found = with_ = _dataset_as_of(connection, dataset, asked, asked.as_of)
     else:
         facts = dataset_facts(connection, dataset)
-        found = with_ = _answered(facts, dataset, asked, sequence=dataset.head_sequence)
         held = dataset_facts(connection, dataset, reserved=True)
-        if held != facts:
+        if ahead := _counted(held) != _counted(facts):
+            asked = replace(asked, share=1 / 2)
+        found = with_ = _answered(facts, dataset, asked, sequence=dataset.head_sequence)
+        if ahead:
             with_ = _held(held, found, dataset, asked)
         if facts.inherited or connection.scalar(_ANY_HIDING, {"dataset": dataset.id}):
             found, with_ = without_lower(found), without_lower(with_)
@@ -286,6 +297,10 @@ def dataset_guarantee(connection: Connection, name: str, asked: Question) -> Dat
         without_reservations=found,
         budget=budget_of_dataset(connection, dataset),
     )
+
+
+def _counted(facts: Facts) -> list[Any]:
+    return [(one.steps, one.passes) for one in facts.accounts]
 
 
 def _held(

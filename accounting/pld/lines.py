@@ -28,7 +28,7 @@ from accounting.pld.pairs import (
 )
 from accounting.work import spend
 
-LINES_BYTES: Final = 96 * 2**20
+LINES_BYTES: Final = 48 * 2**20
 # Below this modulus a moment is noise; its slack then dwarfs it and the bracket stays sound.
 _LEAST_MODULUS: Final = 1e-300
 

@@ -43,14 +43,14 @@ class Account:
     reserved: Balance | None = None  # the same as recorded, with what is reserved
     reserved_corrected: Balance | None = None
     hidden: Hidden = NOTHING_HIDDEN
-    plan: Balance | None = None  # of a run that keeps to the plan which holds its budget
+    plan: Balance | None = None  # of a run that keeps to its plan and has not done it yet
     lower: bool = True  # whether what all iterates attain is attained
 
     @property
     def share(self) -> float:
-        """Of the work that a guarantee may take, what each balance may."""
-        each = (self.corrected, self.reserved, self.reserved_corrected, self.plan)
-        return 1 / (1 + sum(one is not None for one in each))
+        """Of the work that a guarantee may take, what each balance may: as GET guarantee has it."""
+        halves = (self.corrected is not None, self.reserved is not None or self.plan is not None)
+        return float(0.5 ** sum(halves))
 
 
 def account_of(facts: Facts) -> Account:
@@ -64,13 +64,14 @@ def account_of(facts: Facts) -> Account:
     accept = accepted_statuses(list(facts.dataset.accept))
     if facts.subject.kind == "run":
         (run,) = home.runs
+        recorded = run.ledger.balance()
         found = Account(
             relation=relation,
             accept=accept,
-            recorded=run.ledger.balance(),
+            recorded=recorded,
             corrected=run.ledger.corrected_balance(),
             hidden=hidden_of(run.ledger),
-            plan=_plan(run.ledger) if run.on_plan else None,
+            plan=_ahead_of(recorded, run.ledger) if run.on_plan else None,
         )
     else:
         found = _of_dataset(facts, relation, accept)
@@ -79,9 +80,10 @@ def account_of(facts: Facts) -> Account:
     return found
 
 
-def _plan(document: LedgerDocument) -> Balance:
+def _ahead_of(recorded: Balance, document: LedgerDocument) -> Balance | None:
     events, size = document.plan or [], document.dataset_size
-    return balance_of([spans_of(events, dataset_size=size, first_step=0, location="plan")])
+    plan = balance_of([spans_of(events, dataset_size=size, first_step=0, location="plan")])
+    return None if plan.steps == recorded.steps else plan
 
 
 def _of_dataset(facts: Facts, relation: NeighboringRelation, accept: frozenset[Status]) -> Account:
@@ -176,7 +178,7 @@ def _alone(account: Account, **given: Any) -> GuaranteeAnswer:
     found = _answer(account, account.recorded, account.corrected, account.hidden, **given)
     if not account.lower:
         found = without_lower(found)
-    if account.plan is None or account.plan.steps == account.recorded.steps:
+    if account.plan is None:
         return found
     whole = _answer(account, account.plan, account.corrected, NOTHING_HIDDEN, **given)
     beside = {"so_far_epsilon": found.epsilon, "planned_steps": sum(account.plan.steps.values())}

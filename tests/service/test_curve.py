@@ -1,8 +1,12 @@
 """The curve of a run: bounds on its profile and on any membership test."""
 
+from unittest.mock import Mock
+
 import httpx
 import pytest
 
+from accounting import curves
+from service import profiles
 from tests.service.samples import Json, append, event, setup
 
 
@@ -49,6 +53,22 @@ def test_a_curve_bounds_every_membership_test(api: httpx.Client) -> None:
     for one in found["true_positive_rates"]:
         assert one["false_positive_rate"] < one["true_positive_rate"] < 1
     assert 1e-3 in [one["false_positive_rate"] for one in found["true_positive_rates"]]
+
+
+def test_a_run_that_stands_still_is_read_once(
+    api: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    profiles._profile.cache_clear()
+    setup(api)
+    append(api, event(0, 1234))
+    before = curve(api)
+    read = Mock(wraps=curves.privacy_profile)
+    monkeypatch.setattr(curves, "privacy_profile", read)
+    assert curve(api) == before
+    read.assert_not_called()
+    append(api, event(1234, 1))
+    assert curve(api)["profile"] != before["profile"]
+    read.assert_called_once()
 
 
 def test_nothing_recorded_tells_nothing(api: httpx.Client) -> None:
