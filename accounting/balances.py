@@ -96,7 +96,7 @@ def _noise(mechanism: Mechanism) -> float:
             assert_never(mechanism)
 
 
-def advance(open_pass: OpenPass | None, span: Span) -> tuple[Counter[Event], OpenPass | None]:
+def advance(open_pass: OpenPass | None, span: Span) -> tuple[dict[Event, int], OpenPass | None]:
     """Count the passes of a span that follows on a branch, and say which pass is then open.
 
     A change of sampling opens a new pass. Less noise inside a counted pass moves that pass to the
@@ -104,20 +104,19 @@ def advance(open_pass: OpenPass | None, span: Span) -> tuple[Counter[Event], Ope
     """
     event, steps = span.event, span.steps
     length = pass_length(event)
-    passes: Counter[Event] = Counter()
+    passes: dict[Event, int] = {}
     if length is None:
         return passes, None
     if open_pass is not None and open_pass.event.sampling == event.sampling:
         inside = min(steps, length - open_pass.position)
         if inside and _noise(event.mechanism) < _noise(open_pass.event.mechanism):
-            passes[open_pass.event] -= 1
-            passes[event] += 1
+            passes = {open_pass.event: -1, event: 1}
             open_pass = OpenPass(event=event, position=open_pass.position)
         steps -= inside
         if steps == 0:
             return passes, OpenPass(event=open_pass.event, position=open_pass.position + inside)
     begun = -(-steps // length)
-    passes[event] += begun
+    passes[event] = passes.get(event, 0) + begun
     return passes, OpenPass(event=event, position=steps - (begun - 1) * length)
 
 
