@@ -78,7 +78,7 @@ def eventually() -> Waiter:
     """Waits for what a thread does in the background."""
 
     def wait(holds: Callable[[], object]) -> None:
-        end = time.monotonic() + 10
+        end = time.monotonic() + 60
         while not holds():
             assert time.monotonic() < end, "it never happened"
             time.sleep(0.001)

@@ -22,7 +22,7 @@ class Collective:
 
     def __init__(self) -> None:
         self.calls = 0
-        self._barrier = Barrier(WORLD, timeout=10)
+        self._barrier = Barrier(WORLD, timeout=60)
         self._said = 0
 
     def of(self, rank: int) -> Callable[[int], int]:

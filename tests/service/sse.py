@@ -94,7 +94,7 @@ def own(url: str, **given: Any) -> Iterator[tuple[httpx.Client, Feed]]:
         thread.join()
 
 
-def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+def until(condition: Callable[[], bool], seconds: float = 25.0) -> None:
     started = time.monotonic()
     while not condition():
         assert time.monotonic() - started < seconds

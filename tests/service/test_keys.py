@@ -113,9 +113,10 @@ def test_the_first_key_closes_the_open_mode(engine: Engine, serve: Serve) -> Non
         assert api.get("/healthz").json()["open_mode"] is True
         assert api.post("/v1/datasets", json=dataset()).status_code == 201
         secret = key(engine, Scope.TRAINER)
-        created = time.monotonic()
+        asked = created = time.monotonic()
         while api.get("/v1/datasets").status_code == 200:
-            assert time.monotonic() - created < REFRESH_SECONDS + 0.5
+            assert asked - created < REFRESH_SECONDS + 0.5
+            asked = time.monotonic()
         assert api.get("/healthz").json()["open_mode"] is False
         assert api.get("/v1/datasets", headers=bearer(secret)).status_code == 200
         # With keys, any Host header is answered: a page of another site has no key.
@@ -131,9 +132,10 @@ def test_a_revoked_key_stops_within_a_second_and_does_not_open_the_service(
         assert api.get("/v1/datasets", headers=bearer(secret)).status_code == 200
         with transaction(engine) as connection:
             revoke_key(connection, "leaked")
-        revoked = time.monotonic()
+        asked = revoked = time.monotonic()
         while api.get("/v1/datasets", headers=bearer(secret)).status_code == 200:
-            assert time.monotonic() - revoked < 1.0
+            assert asked - revoked < 1.0
+            asked = time.monotonic()
         assert api.get("/v1/datasets").status_code == 401
     with serve() as address:
         assert httpx.get(f"{address}/v1/datasets").status_code == 401

@@ -202,7 +202,7 @@ def test_ranks_that_are_configured_differently_are_an_incident(
     ]  # fmt: skip
     said = [process.stdout.readline() for process in processes if process.stdout]
     assert said == ["0 5\n", "1 5\n"]
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while len(findings(site)) < 2 and time.monotonic() < deadline:
         time.sleep(0.02)
     for process in processes:

@@ -18,7 +18,7 @@ from tests.service.faults.answers import (
 from tests.service.faults.conftest import serving
 
 STEPS = 5
-WAIT_SECONDS = 20.0
+WAIT_SECONDS = 60.0
 
 
 def follow(server: Postgres, folder: Path) -> Postgres:

@@ -75,7 +75,7 @@ def test_a_server_that_became_a_copy_of_another_is_left_for_the_one_that_writes(
 
 
 def wait_until_read_only(postgres: Postgres) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         if postgres.value("SHOW default_transaction_read_only") == "on":
             return
