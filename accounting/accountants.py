@@ -36,6 +36,9 @@ R = TypeVar("R")
 BEST: Final = "best"
 # What an accountant may take, as work.py counts it; Renyi curves of as many events take less.
 POINTS: Final = {"gdp": 40_000_000, "pld": 145_000_000, "rdp": 30_000_000, "odometer": 30_000_000}
+# Of events that were gathered the pld accountant may take more: it goes on with fewer by itself.
+ROUNDED_POINTS: Final = 176_000_000
+GATHERED_MAX: Final = 160  # events that are left of them then
 # A single event, and a few, may take more: none of them is replaced by another.
 FEW_EVENTS: Final = 12
 FEW_POINTS: Final = {1: 185_000_000, FEW_EVENTS: 120_000_000}
@@ -87,12 +90,12 @@ def guarantee(
         ValueError: not exactly one of delta and epsilon, one that is out of range, an unknown
             accountant, or a status that may never be accepted.
     """
-    balance, rounded = _few(balance)
-    floor = balance if rounded is None else rounded.lower
-    question = replace(_question(relation, delta, epsilon, accept, rounded), share=share)
     names = _names(accountant)
     with limited(math.inf) as meter:
         end = meter.spent + share * WHOLE_POINTS
+        balance, rounded = _few(balance)
+        floor = balance if rounded is None else rounded.lower
+        question = replace(_question(relation, delta, epsilon, accept, rounded), share=share)
         found, reason = _bounds(balance, question, names)
         headline = found[0] if found else None
         reached = headline.delta if headline else delta
@@ -263,8 +266,12 @@ def _evaluated(name: str, balance: Balance, question: Question) -> Bound:
         NoBoundError: it has none, or none that takes little enough work.
     """
     accountant = _accountant(name)
-    allowed = question.share * _allowed(balance, POINTS[name])
-    bound = attempted(allowed, lambda: accountant(balance, question))
+    rounded = question.rounded
+    if name == "pld" and rounded and len(rounded.rough_upper.steps) <= GATHERED_MAX:
+        points = ROUNDED_POINTS
+    else:
+        points = _allowed(balance, POINTS[name])
+    bound = attempted(question.share * points, lambda: accountant(balance, question))
     less = replace(question, rounded=None, gathered=True, floor=False)
     for noises, points in FEWER_ADAPTIVE if name == ODOMETER else FEWER:
         fewer = dominating(balance, noises) if bound is None else balance

@@ -295,13 +295,16 @@ def _rounded_epsilon(
     below = attained_units(rounded.lower, question.relation)
     _, rough_above = pairs_above(rounded.rough_upper, question.relation, question.accept)
     rough_below = attained_units(rounded.rough_lower, question.relation)
-    upper = epsilon_bracket(above, delta=delta, width=ROUNDED_WIDTH, rough=rough_above).upper
-    lower = epsilon_floor(below, delta=delta, width=ROUNDED_WIDTH) if below else 0.0
-    if not (upper < math.inf and upper - lower <= _TOO_WIDE * upper):
-        upper = min(upper, epsilon_bracket(rough_above, delta=delta, width=ROUNDED_WIDTH).upper)
-        if rough_below:
-            lower = max(lower, epsilon_floor(rough_below, delta=delta, width=ROUNDED_WIDTH))
-    return upper, lower if below else None
+    rough = epsilon_bracket(rough_above, delta=delta, width=ROUNDED_WIDTH).upper
+
+    def fine() -> tuple[float, float]:
+        upper = epsilon_bracket(above, delta=delta, width=ROUNDED_WIDTH, rough=rough_above).upper
+        return upper, epsilon_floor(below, delta=delta, width=ROUNDED_WIDTH) if below else 0.0
+
+    upper, lower = attempted(left(), fine) or (math.inf, 0.0)
+    if not (upper < math.inf and upper - lower <= _TOO_WIDE * upper) and rough_below:
+        lower = max(lower, _floor(rough_below, delta=delta) or 0.0)
+    return min(upper, rough), lower or None
 
 
 def attained_epsilon(

@@ -4,7 +4,8 @@
     python benchmarks/attacks.py NAME       those whose names have this in them
 
 Each request goes to a service that has just started, on a database of its own, so that nothing is
-remembered; its processor time and memory are those of the service's process.
+remembered; its processor time and memory are those of the service's process. What took long is
+measured twice more, and the median told: machines are shared.
 """
 
 import argparse
@@ -33,11 +34,12 @@ from service import schema_version
 from service.app import create_app
 from service.connections import bounded
 from service.database import connect
-from service.server import Server
+from service.server import Server, settle, share_arenas
 from service.settings import Settings
 from service.signing import Signer
 
 SECONDS_MAX: Final = 2.0  # of processor time
+LONG: Final = 1.5  # seconds, from which on one measurement is not trusted
 MEMORY_MAX: Final = 256.0  # MiB above what the service held before
 SHOWN: Final = 10
 TRIES: Final = 200  # of what is recorded beforehand, where it is still being accounted
@@ -73,17 +75,26 @@ class Ground:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._made: dict[str, Path] = {}
+        self._made: dict[str, Path | ServerError] = {}
 
     def database(self, before: Sequence[Step]) -> Path:
         """A copy of a database where this was done."""
         key = repr(before)
         if key not in self._made:
-            self._made[key] = self._make(before)
+            self._made[key] = self._made_or_refused(before)
+        made = self._made[key]
+        if isinstance(made, ServerError):
+            raise made
         copy = self._folder / "copy"
         shutil.rmtree(copy, ignore_errors=True)
-        shutil.copytree(self._made[key], copy)
+        shutil.copytree(made, copy)
         return copy / "dpledger.db"
+
+    def _made_or_refused(self, before: Sequence[Step]) -> Path | ServerError:
+        try:
+            return self._make(before)
+        except ServerError as error:  # another attack that needs the same need not try again
+            return error
 
     def _make(self, before: Sequence[Step]) -> Path:
         place = self._folder / f"ground{len(self._made)}"
@@ -125,11 +136,13 @@ def _service(url: str) -> Iterator[tuple[int, int]]:
 def _serve(url: str, port: int) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     logging.disable(logging.CRITICAL)
+    share_arenas()
     settings = Settings(database_url=url, port=port)
     key = settings.signing_key_path
     if key is not None and not key.exists():
         Signer.create(key)
     config = uvicorn.Config(create_app(settings), port=port, log_config=None, **bounded(settings))
+    settle()
     Server(config).run()
 
 
@@ -144,7 +157,14 @@ def _wait(port: int) -> None:
 
 
 def measure(attack: Attack, ground: Ground) -> Cost:
-    """What one request costs a service that has just started."""
+    """What a request costs a service that has just started: the median where that is long."""
+    found = [_once(attack, ground)]
+    if found[0].seconds > LONG:
+        found += [_once(attack, ground) for _ in range(2)]
+    return sorted(found, key=lambda cost: cost.seconds)[len(found) // 2]
+
+
+def _once(attack: Attack, ground: Ground) -> Cost:
     with _service(f"sqlite:///{ground.database(attack.before)}") as (port, process):
         Path(f"/proc/{process}/clear_refs").write_text("5", encoding="utf-8")  # forget the peak
         seconds, memory = _processor_seconds(process), _memory(process, "VmRSS")

@@ -28,6 +28,7 @@ from benchmarks.mutations import mutated
 
 REGRESSIONS: Final = Path(__file__).resolve().parents[1] / "tests" / "fuzz" / "regressions"
 SECONDS_MAX: Final = 1.0  # of processor time, for one input
+_FAILED: Final = "failed: "
 KEPT_MAX: Final = 2000  # inputs with an outcome of their own, from which others are made
 GROWTH_MAX: Final = 64.0  # MiB, between a tenth of the executions and the last one
 FAILURES_MAX: Final = 20
@@ -71,18 +72,25 @@ def fuzz(target: Target, *, executions: int, seed: int) -> Found:
 def execute(target: Target, body: bytes, found: Found) -> str:
     """What a target says of an input; a failure is noted."""
     found.executions += 1
-    start = time.thread_time()
-    try:
-        outcome = target.run(body)
-    except Exception as error:
-        outcome = f"failed: {type(error).__name__}: {str(error)[:80]}"
-        if outcome not in found.outcomes:
-            found.failures.append((body, outcome))
-    spent = time.thread_time() - start
+    outcome, spent = _run(target, body)
+    if spent > SECONDS_MAX:  # machines are shared: what takes long does so each time
+        spent = min(spent, *(_run(target, body)[1] for _ in range(2)))
+    if outcome.startswith(_FAILED) and outcome not in found.outcomes:
+        found.failures.append((body, outcome))
     found.slowest = max(found.slowest, spent)
     if spent > SECONDS_MAX:
         found.failures.append((body, f"took {spent:.1f} s"))
     return outcome
+
+
+def _run(target: Target, body: bytes) -> tuple[str, float]:
+    """(what a target says of an input, seconds of processor time)."""
+    start = time.thread_time()
+    try:
+        outcome = target.run(body)
+    except Exception as error:
+        outcome = f"{_FAILED}{type(error).__name__}: {str(error)[:80]}"
+    return outcome, time.thread_time() - start
 
 
 def _memory() -> float:

@@ -1,15 +1,16 @@
 """Balances in the database: how often each event counts in a run, or in a dataset."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from sqlalchemy import Connection, Row, bindparam, select
 
-from accounting.balances import Balance
-from accounting.events import NeighboringRelation
+from accounting.balances import Balance, pass_length
+from accounting.events import Event, NeighboringRelation
 from service.documents import event_of
 from service.lineage import restated
-from service.tables import datasets, distinct_events, lineage, run_balances
+from service.tables import branches, datasets, distinct_events, lineage, reservations, run_balances
 from service.tallies import Change, Counts, Move, merged
 
 # Statements are built once: building one costs as much as running it.
@@ -25,6 +26,22 @@ _OF_RUNS: Final = (
     select(distinct_events.c.content, *run_balances.c)
     .join(distinct_events, distinct_events.c.id == run_balances.c.event_id)
     .where(run_balances.c.run_id.in_(bindparam("runs", expanding=True)))
+)
+# What each open reservation still holds.
+_HELD: Final = (
+    select(
+        distinct_events.c.content,
+        reservations.c.end_step,
+        reservations.c.first_step,
+        branches.c.next_step,
+    )
+    .join(distinct_events, distinct_events.c.id == reservations.c.event_id)
+    .join(branches, branches.c.id == reservations.c.branch_id)
+    .where(
+        reservations.c.dataset_id == bindparam("dataset"),
+        reservations.c.end_step > branches.c.next_step,
+    )
+    .order_by(reservations.c.id)
 )
 _BELOW: Final = (
     select(datasets.c.id, datasets.c.dataset_size, lineage.c.exactly_one)
@@ -68,6 +85,24 @@ def dataset_balance(
         view = restated(theirs, relation=relation, exactly_one=one.exactly_one)
         changes.append(view.recorded)
     return balance_of(merged(changes))
+
+
+def held_anew(connection: Connection, dataset_id: int, dataset_size: int) -> Balance:
+    """What is reserved of a dataset's own runs, however its passes stand before it. Upper.
+
+    Steps that go on within a pass count only what they change in it, which depends on what that
+    pass was; a correction may say that it was another. Here each reservation counts the passes that
+    it would begin by itself, and one more: the one it may go on with, at its own noise.
+    """
+    steps, passes = Counter[Event](), Counter[Event]()
+    for row in connection.execute(_HELD, {"dataset": dataset_id}):
+        event = event_of(row.content, dataset_size)
+        count = row.end_step - max(row.first_step, row.next_step)
+        steps[event] += count
+        length = pass_length(event)
+        if length is not None:
+            passes[event] += 1 + -(-count // length)
+    return Balance(steps=dict(steps), passes=dict(passes))
 
 
 def run_balance(connection: Connection, run_id: int, dataset_size: int) -> Balance:

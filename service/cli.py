@@ -67,8 +67,9 @@ def serve(
     from service import logs
     from service.app import create_app
     from service.connections import bounded
-    from service.server import Server, settle
+    from service.server import Server, settle, share_arenas
 
+    share_arenas()
     settings = settings_of(host=host, port=port, database_url=database)
     begun = migrate(settings.database_url)
     try:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, Final, Literal, TypeVar
 
-from pydantic import Field
+from pydantic import Field, TypeAdapter
 
 from accounting.balances import Balance, balance_of
 from accounting.events import (
@@ -34,7 +34,8 @@ from accounting.events import (
 )
 from service.errors import InvalidRequestError
 from service.finding_messages import NewFinding
-from service.samplings import Count
+from service.mechanisms import MechanismMessage, to_mechanism
+from service.samplings import Count, SamplingMessage, to_sampling
 from service.schemas import (
     Acceptable,
     Assumptions,
@@ -272,11 +273,15 @@ _KINDS: Final[dict[type, str]] = {
     NonUniform: "non_uniform",
 }
 
+_START: Final = '{"mechanism":'
+_BETWEEN: Final = ',"sampling":'
+_MECHANISM: Final[TypeAdapter[MechanismMessage]] = TypeAdapter(MechanismMessage)
+_SAMPLING: Final[TypeAdapter[SamplingMessage]] = TypeAdapter(SamplingMessage)
+
 
 def content_of(event: Event) -> str:
     """The stored form of an event: canonical JSON of its normalised fields."""
-    mechanism, sampling = part_content(event.mechanism), part_content(event.sampling)
-    return f'{{"mechanism":{mechanism},"sampling":{sampling}}}'
+    return f"{_START}{part_content(event.mechanism)}{_BETWEEN}{part_content(event.sampling)}}}"
 
 
 @lru_cache(maxsize=16384)
@@ -290,8 +295,15 @@ def part_content(part: Mechanism | Sampling) -> str:
 @lru_cache(maxsize=16384)
 def event_of(content: str, dataset_size: int) -> Event:
     """The event whose stored form this is."""
-    message = StepMessage.model_validate(json.loads(content))
-    return to_event(message, dataset_size=dataset_size, location="event")
+    mechanism, sampling = content.removeprefix(_START)[:-1].split(_BETWEEN)
+    message = _MECHANISM.validate_python(json.loads(mechanism))
+    return Event(mechanism=to_mechanism(message), sampling=_sampling_of(sampling, dataset_size))
+
+
+@lru_cache(maxsize=1024)
+def _sampling_of(content: str, dataset_size: int) -> Sampling:
+    message = _SAMPLING.validate_python(json.loads(content))
+    return to_sampling(message, dataset_size=dataset_size, location="event.sampling")
 
 
 def merged(spans: Iterable[tuple[int, int, str]]) -> list[dict[str, Any]]:

@@ -11,21 +11,22 @@ from typing import Final
 from accounting.work import TooMuchWorkError, limited
 from service.errors import TooExpensiveError
 
-POINTS_MAX: Final = 185_000_000  # docs/guide/hostile_input.md has the seconds
+POINTS_MAX: Final = 175_000_000  # docs/guide/hostile_input.md has the seconds
 
 
 @contextmanager
-def bounded(question: str) -> Iterator[None]:
+def bounded(question: str, *, points: int | None = None) -> Iterator[None]:
     """Refuse a question that takes more work than one may.
 
     Args:
         question: what it is called, as the beginning of a sentence.
+        points: of work that it may take; POINTS_MAX where none are given.
 
     Raises:
         TooExpensiveError: it takes more.
     """
     try:
-        with limited(POINTS_MAX):
+        with limited(POINTS_MAX if points is None else points):
             yield
     except TooMuchWorkError:
         raise TooExpensiveError(

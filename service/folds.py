@@ -79,7 +79,8 @@ class Fold:
     def __init__(self, dataset_size: int) -> None:
         self._size = dataset_size
         self._known: dict[str, tuple[Event, bool]] = {}  # events, and whether passes count
-        self._steps: Counter[str] = Counter()  # by content: events are slow to hash
+        self._steps: dict[Event, int] = {}  # until the latest balance
+        self._since: Counter[str] = Counter()  # then; by content: events are slow to hash
         self._passes: Counter[Event] = Counter()
         self._starts: Counter[Event] = Counter()
         self._open: dict[int, OpenPass | None] = {}
@@ -87,7 +88,7 @@ class Fold:
     def add(self, branch_id: int, content: str, steps: int) -> None:
         """Count steps that follow on a branch."""
         event, by_pass = self._known.get(content) or self._learn(content)
-        self._steps[content] += steps
+        self._since[content] += steps
         before = self._open.get(branch_id)
         if by_pass or before is not None:
             span = Span(event=event, steps=steps)
@@ -102,11 +103,20 @@ class Fold:
 
     def balance(self) -> Balance:
         """What was counted so far."""
+        for content, count in self._since.items():
+            event, _ = self._known[content]
+            self._steps[event] = self._steps.get(event, 0) + count
+        self._since.clear()
         return Balance(
-            steps={self._known[content][0]: count for content, count in self._steps.items()},
-            passes={event: count for event, count in self._passes.items() if count},
-            starts={event: count for event, count in self._starts.items() if count},
+            steps=dict(self._steps), passes=_some(self._passes), starts=_some(self._starts)
         )
+
+
+def _some(counts: Mapping[Event, int]) -> dict[Event, int]:
+    """Counts without those that are zero; hashed again only where there are any."""
+    if all(counts.values()):
+        return dict(counts)
+    return {event: count for event, count in counts.items() if count}
 
 
 def recorded(connection: Connection, run: Row[Any], *, until: int = LATEST) -> Iterable[Row[Any]]:

@@ -27,6 +27,7 @@ from service.seats import Seats
 JSON: Final = "application/json"
 NDJSON: Final = "application/x-ndjson"
 INLINE_BYTES: Final = 16 * 1024  # read without a thread: less than a millisecond
+KEYS_MAX: Final = 10_000  # of one object: each that is not known is told at length
 _LOGGER = logging.getLogger("dpledger.http")
 _PROCESS: Final = secrets.token_hex(10)  # begins the id of each request that this process answers
 _REQUESTS: Final = itertools.count()
@@ -46,14 +47,16 @@ def is_dear(endpoint: Callable[..., object]) -> bool:
     return bool(getattr(endpoint, _DEAR, False))
 
 
-class _DuplicateKeyError(ValueError):
+class _KeysError(ValueError):
     pass
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(pairs) > KEYS_MAX:
+        raise _KeysError(f"has more than {KEYS_MAX} keys")
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise _DuplicateKeyError
+        raise _KeysError("repeats a key")
     return found
 
 
@@ -68,12 +71,13 @@ def parse_json(body: bytes, *, where: str = "body") -> Any:
     """The value of a JSON text, as RFC 8259 has it and with unique keys.
 
     Raises:
-        MalformedBodyError: it is not JSON in UTF-8, repeats a key, or nests or counts too far.
+        MalformedBodyError: it is not JSON in UTF-8, repeats a key, has very many, or nests or
+            counts too far.
     """
     try:
         return _DECODER.decode(body.decode("utf-8"))
-    except _DuplicateKeyError:
-        raise MalformedBodyError(f"{where}: an object repeats a key") from None
+    except _KeysError as error:
+        raise MalformedBodyError(f"{where}: an object {error}") from None
     except UnicodeDecodeError:
         raise MalformedBodyError(f"{where}: not UTF-8") from None
     except RecursionError:

@@ -1,6 +1,6 @@
 """How epsilon grew step by step, and what it says at other deltas: histories and curves."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import Any, Final
@@ -11,6 +11,7 @@ from sqlalchemy import Connection, Row
 import accounting
 from accounting import accountants, curves
 from accounting.balances import Balance
+from accounting.coarsening import DISTINCT_MAX, distinct, replaced, stronger
 from accounting.curves import Profile, rate_grid
 from accounting.events import Event, NeighboringRelation
 from accounting.guarantees import Status
@@ -24,7 +25,11 @@ from service.readings import READING, Question, settled
 
 CURVE_POINTS: Final = 100_000_000  # of work for a curve (accounting/work.py)
 HISTORY_POINTS: Final = 170_000_000  # the same for a history
-READING_POINTS: Final = 40_000_000  # where nothing better is reached
+GATHERED_POINTS: Final = 80_000_000  # and one of many different events, which has many small parts
+READING_POINTS: Final = 60_000_000  # where nothing better is reached,
+READING_SHARE: Final = 0.3  # with which the accountant that then answers needs less for a point
+BALANCES_MAX: Final = 1_000_000  # numbers in all balances of a history together
+NOISES: Final = 8  # of one sampling that are left where a history is of many different events
 
 
 class HistoryPoint(Answer):
@@ -32,7 +37,7 @@ class HistoryPoint(Answer):
 
     steps: int
     sequence: int
-    epsilon: float | None  # nats, upper; null when no accepted bound is finite
+    epsilon: float | None  # nats, upper; null when no accepted bound is finite, or within reach
     epsilon_lower: float | None  # nats, lower; null where none is proved
 
 
@@ -137,8 +142,9 @@ class Reading:
     relation: NeighboringRelation
     accept: frozenset[Status]
     delta: float
-    hides: bool  # what all iterates attain, those that are shown need not
+    floor: bool  # whether a lower end is told
     accountant: str = accountants.BEST
+    share: float = 1.0  # of the work that the accountant may take
 
     @classmethod
     def of(cls, run: Row[Any], dataset: Row[Any], *, delta: float) -> "Reading":
@@ -147,7 +153,7 @@ class Reading:
             relation=NeighboringRelation(dataset.neighboring_relation),
             accept=accept_of(dataset),
             delta=delta,
-            hides=run.release != EVERY_STEP,
+            floor=run.release == EVERY_STEP,  # what all iterates attain, those shown need not
         )
 
     def point(self, steps: int, sequence: int, balance: Balance) -> HistoryPoint:
@@ -158,14 +164,16 @@ class Reading:
             delta=self.delta,
             accept=self.accept,
             accountant=self.accountant,
+            floor=self.floor,
+            share=self.share,
         )
-        if bound is not None:
+        if bound is not None and self.floor:
             bound = accountants.with_floor(bound, balance, relation=self.relation)
         return HistoryPoint(
             steps=steps,
             sequence=sequence,
             epsilon=bound.epsilon if bound else None,
-            epsilon_lower=bound.epsilon_lower if bound and not self.hides else None,
+            epsilon_lower=bound.epsilon_lower if bound and self.floor else None,
         )
 
 
@@ -181,16 +189,40 @@ def history(connection: Connection, run_name: str, *, delta: float | None, point
     at = settled(Question(delta=delta), dataset, run).delta
     rows = list(recorded(connection, run))
     total = sum(row.steps for row in rows)
+    points = min(points, BALANCES_MAX // (1 + len({row.content for row in rows})) + 1)
     marks = sorted({-(-total * i // points) for i in range(1, points + 1)} - {0})
     balances = list(_balances_at(rows, marks, dataset.dataset_size))
     read = Reading.of(run, dataset, delta=at or 0.0)
-    each = [balances[index] for index in curves.spread(len(balances))]
-    found = as_many(HISTORY_POINTS, [partial(read.point, *one) for one in each])
-    if not found:  # the last step alone takes more
-        quick = replace(read, accountant=READING)
-        found = as_many(READING_POINTS, [partial(quick.point, *one) for one in each])
+    found = _told(read, balances, NOISES, HISTORY_POINTS, GATHERED_POINTS)
+    for accountant in (accountants.BEST, READING):
+        if not found:  # the last step alone takes more
+            quick = replace(read, accountant=accountant, share=READING_SHARE)
+            found = _told(quick, balances, 1, READING_POINTS, READING_POINTS)
+    if balances and not found:  # so many events that none can even be gathered
+        steps, sequence, _ = balances[-1]
+        found = [HistoryPoint(steps=steps, sequence=sequence, epsilon=None, epsilon_lower=None)]
     found.sort(key=lambda point: point.steps)
     return History(run=run.name, delta=at or 0.0, points=found)
+
+
+def _told(
+    read: Reading,
+    balances: Sequence[tuple[int, int, Balance]],
+    noises: int,
+    points: int,
+    gathered: int,
+) -> list[HistoryPoint]:
+    """As many points as so much work allows; that of many different events, gathered for all."""
+    each = [balances[place] for place in curves.spread(len(balances))]
+    if not each or distinct(each[0][2]) <= DISTINCT_MAX:  # the first of them is the whole
+        return as_many(points, [partial(read.point, *one) for one in each])
+    instead = stronger(each[0][2], noises)
+    upper = replace(read, floor=False)  # of what is gathered no lower end is known
+
+    def told(steps: int, sequence: int, balance: Balance) -> HistoryPoint:
+        return upper.point(steps, sequence, replaced(balance, instead))
+
+    return as_many(gathered, [partial(told, *one) for one in each])
 
 
 def _balances_at(

@@ -20,7 +20,7 @@ from accounting.events import (
     TruncatedPoisson,
     WithReplacement,
 )
-from accounting.work import attempted
+from accounting.work import attempted, left
 from service.admission import Held, Placed, admissible_steps, ahead, require_budget
 from service.answers import Answer
 from service.book_rows import tally_of
@@ -36,7 +36,8 @@ from service.tallies import Move
 from service.wire import PROBABILITY_MIN, Wire
 
 TOLERANCE: Final = 1e-6  # relative, of a value from one that does not fit
-SEARCH_POINTS: Final = 50_000_000  # that looking for one remedy may take
+POINTS_MAX: Final = 150_000_000  # of work for an answer; beside it, many events are read
+SEARCH_POINTS: Final = 50_000_000  # of it, that looking for one remedy may take
 FACTOR_MAX: Final = 1e6  # by which noise is ever raised, or a rate lowered
 REASON_FITS: Final = "It fits as it is."
 REASON_NO_STEP: Final = "Not even its first step fits."
@@ -106,21 +107,22 @@ def remedies(connection: Connection, name: str, wanted: Wanted) -> Remedies:
     scopes = _scopes(connection, dataset)
     failing: list[dict[str, Any]] = []
     steps = 0
-    try:
-        with bounded("Whether the steps fit"):
+    with bounded("Whether the steps fit", points=POINTS_MAX):
+        try:
             require_budget(scopes, _placed(spans), partial(_moved, spans))
-    except BudgetExhaustedError as refusal:
-        failing = refusal.failing_scopes
-        steps = cast(int, refusal.extra["admissible_steps"])
-    known = None if failing else REASON_FITS
+        except BudgetExhaustedError as refusal:
+            failing = refusal.failing_scopes
+            steps = cast(int, refusal.extra["admissible_steps"])
+        known = None if failing else REASON_FITS
+        noise, rate = _noise(scopes, spans, known), _rate(scopes, spans, known)
     return Remedies(
         dataset=dataset.name,
         sequence=dataset.head_sequence,
         fits=not failing,
         failing_scopes=failing,
         fewer_steps=Steps(value=steps or None, reason=known or (None if steps else REASON_NO_STEP)),
-        more_noise=_noise(scopes, spans, known),
-        lower_rate=_rate(scopes, spans, known),
+        more_noise=noise,
+        lower_rate=rate,
     )
 
 
@@ -232,7 +234,7 @@ def _least_factor(
         return all(held.scope.admits(held.sums(move)) for held in scopes)
 
     try:
-        factor = attempted(SEARCH_POINTS, lambda: _bisected(fits))
+        factor = attempted(min(SEARCH_POINTS, left()), lambda: _bisected(fits))
     except calibration.UnreachableError:
         return None, REASON_FAR
     return factor, REASON_LONG if factor is None else None

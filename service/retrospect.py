@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Row, bindparam, func, select
 from accounting.balances import Balance
 from accounting.events import Event, NeighboringRelation
 from service.balances import balance_of as counted
-from service.balances import counts_of, dataset_balance, run_balance
+from service.balances import counts_of, dataset_balance, held_anew, run_balance
 from service.errors import InvalidRequestError, NotFoundError
 from service.folds import (
     CORRECTIONS_OF_DATASET,
@@ -135,7 +135,13 @@ def dataset_facts(
         for home in homes
         if home.found
     ]
-    corrected = _exchanged(balance, changed) if changed else None
+    corrected = None
+    if changed and not reserved:
+        corrected = _exchanged(balance, changed)
+    elif changed:
+        ran = _exchanged(dataset_balance(connection, dataset), changed)
+        ahead = [home.view(held_anew(connection, home.id, home.dataset_size)) for home in homes]
+        corrected = replace(_sum([ran, *ahead]), starts={})  # nothing is known of those to come
     count = sum(one.corrections for one in changed)
     inherited = len(homes) > 1
     return Facts(recorded=balance, corrected=corrected, corrections=count, inherited=inherited)
@@ -271,11 +277,12 @@ def _exchanged(balance: Balance, changed: Sequence[Facts]) -> Balance:
         ArithmeticError: the balance does not hold those parts.
     """
     old, new = _sum(one.recorded for one in changed), _sum(one.accounts[-1] for one in changed)
+    known = balance.starts or not balance.passes
     return Balance(
         steps=_with(balance.steps, old.steps, new.steps),
         passes=_with(balance.passes, old.passes, new.passes),
         # How often loaders began anew is not known of every balance; nothing is taken off it then.
-        starts=_with(balance.starts, old.starts, new.starts) if balance.starts else {},
+        starts=_with(balance.starts, old.starts, new.starts) if known else {},
     )
 
 

@@ -112,7 +112,7 @@ def _few_terms(order: float, sigma: float, q: float, sensitivity: float) -> floa
     for ways, pairs in _binomials(int(order)):
         power *= odds
         moment += ways * power * math.expm1(pairs * precision)
-    # E[S^alpha] - 1, as log_integer_moment sums it, but not in logarithms.
+    # E[S^alpha] - 1, as log_integer_moments sums it, but not in logarithms.
     slack = UNIT_ROUNDOFF * (8 * top + 16 * order + 64)
     moment *= (1 - q) ** order * (1 + slack)
     return min(full, math.log1p(moment) / (order - 1) * (1 + 32 * UNIT_ROUNDOFF) + 5e-324)

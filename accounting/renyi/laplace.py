@@ -12,6 +12,7 @@ from accounting.renyi.orders import checked_orders
 from accounting.renyi.poisson import curve_of
 from accounting.renyi.pure import amplified_epsilon, pure_dp_rdp
 from accounting.theorem import theorem
+from accounting.work import spend
 
 _SERIES_TERMS: Final = 24  # 1/24! is far below the rounding
 _LARGE: Final = 30.0  # beyond, the rest is subtracted relative to the exponential
@@ -60,6 +61,7 @@ def laplace_rdp(*, noise_multiplier: float, sensitivity: float, orders: Array) -
         RDP in nats, shape (k,). Upper; relative excess below 1e-11.
     """
     orders = checked_orders(orders)
+    spend(26_000)
     epsilon = sensitivity / noise_multiplier
     rise = np.log(orders) + _log_excess((orders - 1) * epsilon)
     fall = np.log(orders - 1) + _log_excess(-orders * epsilon)

@@ -10,6 +10,8 @@ docs/theory/renyi.md derives every bound used here.
 """
 
 import math
+from bisect import bisect_right
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -35,6 +37,8 @@ NOISE_MIN: Final = 0.1
 _LARGE: Final = 600.0
 # log(q e^a) beyond which nothing but the last term of an integer moment is seen in a double.
 _LAST_TERM: Final = 40.0
+# Orders up to which integer moments are summed together, as a matrix.
+_SHORT: Final = 64
 # |beta (S - 1)| below which the direct form of the integrand would cancel.
 _SERIES: Final = 0.05
 _SERIES_TERMS: Final = 12
@@ -46,6 +50,15 @@ def _log_comb(order: int) -> Array:
     return np.array([math.log(math.comb(order, k)) for k in range(2, order + 1)])
 
 
+@lru_cache(maxsize=1)
+def _short_combs() -> Array:
+    """Row n: log C(n, k) for k = 2, ..., _SHORT; -inf beyond n."""
+    rows = np.full((_SHORT + 1, _SHORT - 1), -math.inf)
+    for order in range(2, _SHORT + 1):
+        rows[order, : order - 1] = _log_comb(order)
+    return rows
+
+
 def log_sum(terms: Array) -> Array:
     """log(sum(exp(terms))) over the last axis, where some term is finite."""
     top = np.max(terms, axis=-1, keepdims=True)
@@ -53,8 +66,8 @@ def log_sum(terms: Array) -> Array:
     return np.asarray(total + top[..., 0], dtype=np.float64)
 
 
-def log_integer_moment(order: int, *, q: float, sigma: float) -> float:
-    """Log J(order) for an integer order >= 2. Upper.
+def log_integer_moments(orders: Sequence[int], *, q: float, sigma: float) -> Array:
+    """Log J(order) for integer orders >= 2. Upper, shape (k,).
 
     J = sum_{k>=2} C(order,k) (1-q)^(order-k) q^k expm1(k(k-1) / (2 sigma^2)): the binomial
     weights sum to one and the exponent vanishes at k = 0, 1. Every term is positive.
@@ -62,21 +75,42 @@ def log_integer_moment(order: int, *, q: float, sigma: float) -> float:
     With a = (order-1) / (2 sigma^2), k(k-1) / (2 sigma^2) is at most k a, so that J is at most
     sum_k C(order,k) (1-q)^(order-k) (q e^a)^k = (1-q + q e^a)^order: where q e^a is large, the last
     term is nearly all on both sides.
+
+    Args:
+        orders: rising.
+        q: in (0, 1).
+        sigma: > 0.
     """
+    n = np.array(orders, dtype=np.float64)
     ratio = 1 / sigma
-    a = (order - 1) * (0.5 * ratio * ratio)
-    if a + math.log(q) > _LAST_TERM:
-        size = order * (a - math.log(q) + 1)
-        return order * (a + math.log(q + (1 - q) * math.exp(-a))) + 32 * UNIT_ROUNDOFF * size
-    spend(4000 + 10 * order)
-    k = np.arange(2, order + 1, dtype=np.float64)
-    log_weight, log_rest, log_q = _log_comb(order), math.log1p(-q), math.log(q)
+    with np.errstate(over="ignore"):  # to infinity
+        a = (n - 1) * (0.5 * ratio * ratio)
+        size = n * (a - math.log(q) + 1)
+        bounds = n * (a + np.log(q + (1 - q) * np.exp(-a))) + 32 * UNIT_ROUNDOFF * size
+    # a rises with the order: the first ones are summed, short sums together.
+    summed = orders[: int(np.count_nonzero(a + math.log(q) <= _LAST_TERM))]
+    short = bisect_right(summed, _SHORT)
+    if short:
+        bounds[:short] = _integer_moments(summed[:short], q=q, sigma=sigma)
+    for i in range(short, len(summed)):
+        bounds[i : i + 1] = _integer_moments(summed[i : i + 1], q=q, sigma=sigma)
+    return np.asarray(bounds, dtype=np.float64)
+
+
+def _integer_moments(orders: Sequence[int], *, q: float, sigma: float) -> Array:
+    """The sums, shape (k,): of short ones, or of a single one."""
+    # Short ones are padded to the same length: each is the same whatever is asked beside it.
+    log_weight = _short_combs()[orders] if orders[-1] <= _SHORT else _log_comb(orders[0])[None, :]
+    spend(4000 + 4 * log_weight.size)
+    n, k = np.array(orders, dtype=np.float64), np.arange(2.0, log_weight.shape[1] + 2)
+    log_rest, log_q = math.log1p(-q), math.log(q)
     exponent = k * (k - 1) / (2 * sigma * sigma)
-    terms = log_weight + (order - k) * log_rest + k * log_q + _log_expm1(exponent)
+    left = np.subtract.outer(n, k) * log_rest
+    terms = log_weight + (left + (k * log_q + _log_expm1(exponent)))
     # The logarithm of expm1 adds at most 45 to what is rounded, for the least exponent there is.
-    size = 45 + float(np.max(log_weight + order * abs(log_rest) + k * abs(log_q) + exponent))
-    slack = UNIT_ROUNDOFF * (4 * LIBRARY_ULPS * (size + 1) + 4 * order)
-    return float(log_sum(terms)) + slack
+    drawn = np.max(log_weight + (k * abs(log_q) + exponent), axis=-1)
+    slack = UNIT_ROUNDOFF * (4 * LIBRARY_ULPS * (46 + drawn + n * abs(log_rest)) + 4 * n)
+    return np.asarray(log_sum(terms) + slack, dtype=np.float64)
 
 
 def _log_expm1(x: Array) -> Array:
@@ -142,7 +176,7 @@ def log_real_moments(betas: Array, *, q: float, sigma: float) -> Array:
 
     beta = betas[:, None]
     shape = (len(betas), len(x))
-    spend(7000 + 9 * len(betas) * len(x))
+    spend(30_000 + 9 * len(betas) * len(x))
     terms = log_bregman(beta, np.broadcast_to(d, shape).copy(), np.broadcast_to(log_s, shape))
     terms = terms + log_density
     log_integral = log_sum(terms) + math.log(h)

@@ -8,9 +8,10 @@ import numpy.typing as npt
 from accounting.events import Direction, NeighboringRelation
 from accounting.guarantees import Assumption, Status
 from accounting.numerics import UNIT_ROUNDOFF, Array
-from accounting.renyi.moments import NOISE_MIN, log_integer_moment, log_real_moments
+from accounting.renyi.moments import NOISE_MIN, log_integer_moments, log_real_moments
 from accounting.renyi.orders import checked_orders
 from accounting.theorem import theorem
+from accounting.work import spend
 
 Indices = npt.NDArray[np.intp]
 
@@ -100,22 +101,24 @@ def poisson_gaussian_rdp(
 
 def remove_moments(orders: Array, *, q: float, sigma: float) -> Array:
     """log(E[S^alpha] - 1). Upper, shape (k,)."""
-    whole = orders == np.floor(orders)
+    spend(10_000)
+    floor = np.floor(orders)
+    whole = orders == floor
+    needed = floor[whole] if sigma >= NOISE_MIN else np.append(floor, floor[~whole] + 1)
+    rising = np.unique(needed[needed > 1])
+    integers = np.append(1.0, rising)
+    known = np.append(-math.inf, log_integer_moments(rising.astype(int).tolist(), q=q, sigma=sigma))
     result = np.empty_like(orders)
-    integers = {int(order) for order in orders[whole]}
-    if sigma < NOISE_MIN:
-        integers |= {int(order) + i for order in orders[~whole] for i in (0, 1)}
-    known = {n: log_integer_moment(n, q=q, sigma=sigma) for n in integers if n > 1} | {1: -math.inf}
-    result[whole] = [known[int(order)] for order in orders[whole]]
+    result[whole] = known[np.searchsorted(integers, floor[whole])]
     fractional = np.flatnonzero(~whole)
     if sigma < NOISE_MIN:
         # log E[S^alpha] is convex in alpha and zero at one: a chord lies above it.
-        for index in fractional:
-            below = int(orders[index])
-            share = orders[index] - below
-            ends = np.logaddexp(0.0, [known[below], known[below + 1]])
-            chord = float((1 - share) * ends[0] + share * ends[1]) * (1 + 8 * UNIT_ROUNDOFF)
-            result[index] = chord + math.log(-math.expm1(-chord))  # log(e^chord - 1)
+        below = np.searchsorted(integers, floor[fractional])
+        share = (orders - floor)[fractional]
+        ends = np.logaddexp(0.0, known)
+        chord = (1 - share) * ends[below] + share * ends[below + 1]
+        chord = chord * (1 + 8 * UNIT_ROUNDOFF)
+        result[fractional] = chord + np.log(-np.expm1(-chord))  # log(e^chord - 1)
         return result
     for chunk in _by_octave(orders, fractional):
         result[chunk] = log_real_moments(orders[chunk], q=q, sigma=sigma)

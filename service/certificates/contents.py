@@ -46,7 +46,9 @@ class Reserved(StepMessage):
     """Steps that were admitted ahead and have not run."""
 
     steps: Whole
-    passes: Whole
+    # Less noise within a pass that has begun moves it to another event: one less here, one more.
+    passes: Annotated[int, Field(gt=-(2**63), lt=2**63)]
+    passes_anew: Whole  # upper, whatever the passes before them turn out to have been
 
 
 class Incidents(Wire):

@@ -123,7 +123,7 @@ def _of_home(home: Home, *, corrected: bool, reserved: bool) -> Balance:
     for index, ahead in enumerate(home.reserved):
         event = to_event(ahead, dataset_size=home.dataset_size, location=f"reserved[{index}]")
         steps[event] += ahead.steps
-        passes[event] += ahead.passes
+        passes[event] += ahead.passes_anew if corrected else ahead.passes
     # Where steps may still come, nothing is known of how often loaders begin anew.
     return Balance(steps=dict(+steps), passes=dict(+passes))
 

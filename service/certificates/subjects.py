@@ -6,8 +6,10 @@ from typing import Any, Final
 
 from sqlalchemy import BindParameter, Connection, Row, bindparam, func, select
 
+from service.balances import held_anew
 from service.catalog import dataset_answer, dataset_of, find_dataset, find_run
 from service.certificates.contents import DISTINCT_MAX, RUNS_MAX
+from service.documents import event_of
 from service.errors import TooExpensiveError
 from service.incidents import Kind
 from service.readings import delta_of
@@ -70,7 +72,7 @@ _RESERVED: Final = (
     select(distinct_events)
     .where(
         distinct_events.c.dataset_id == bindparam("dataset"),
-        (distinct_events.c.reserved_steps > 0) | (distinct_events.c.reserved_passes > 0),
+        (distinct_events.c.reserved_steps != 0) | (distinct_events.c.reserved_passes != 0),
     )
     .order_by(distinct_events.c.id)
     .limit(DISTINCT_MAX + 1)
@@ -200,7 +202,13 @@ def _reserved(connection: Connection, dataset: Row[Any]) -> list[dict[str, Any]]
     found = connection.execute(_RESERVED, {"dataset": dataset.id}).all()
     if len(found) > DISTINCT_MAX:
         raise TooExpensiveError(f"A certificate has at most {DISTINCT_MAX} different events.")
+    anew = held_anew(connection, dataset.id, dataset.dataset_size).passes
     return [
-        {"steps": row.reserved_steps, "passes": row.reserved_passes, **json.loads(row.content)}
+        {
+            "steps": row.reserved_steps,
+            "passes": row.reserved_passes,
+            "passes_anew": anew.get(event_of(row.content, dataset.dataset_size), 0),
+            **json.loads(row.content),
+        }
         for row in found
     ]

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from accounting import accountants
 from accounting.accountants import best_bound, guarantee
 from accounting.answers import pairs_above
 from accounting.attained import attained_units
@@ -12,6 +13,7 @@ from accounting.coarsening import (
     Rounded,
     distinct,
     rounded_outward,
+    stronger,
 )
 from accounting.events import (
     Cyclic,
@@ -98,6 +100,18 @@ def test_every_step_lies_between_the_corners_of_its_group(kind: int) -> None:
     assert distinct(rounded.rough_upper) <= 2 * ROUGH_GROUPS
     assert distinct(rounded.rough_lower) <= 2 * ROUGH_GROUPS
     assert distinct(rounded.rough_upper) > ROUGH_GROUPS // 8
+
+
+@pytest.mark.parametrize("kind", range(6))
+def test_what_stands_for_a_step_has_no_more_noise_and_no_smaller_rate(kind: int) -> None:
+    events = ledgers(900)[kind]
+    instead = stronger(Balance(steps=dict.fromkeys(events, 1)), 8)
+    assert set(instead) == set(events)
+    assert 1 < len(set(instead.values())) < 200
+    for event, other in instead.items():
+        (own_noise, own_rate), (noise, rate) = parameters(event), parameters(other)
+        assert noise <= own_noise
+        assert rate >= own_rate
 
 
 @pytest.mark.parametrize("kind", range(6))
@@ -191,6 +205,7 @@ def test_only_what_is_rounded_says_so(size: int, names: bool) -> None:
         assert ("outward-rounding" in found.theorems) is names
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize(
     ("other", "relation"),
     [
@@ -230,3 +245,21 @@ def test_a_lower_bound_comes_from_the_lower_side_where_delta_is_asked_for() -> N
     assert found.epsilon_lower is not None
     exact = epsilon_bracket(above(balance), delta=found.delta)
     assert found.epsilon_lower <= exact.upper
+
+
+def test_where_all_groups_are_too_much_work_fewer_of_them_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    balance = Balance(steps=dict.fromkeys(curve(1000), 1))
+    exact = guarantee(balance, relation=ADD_OR_REMOVE_ONE, delta=DELTA)
+    monkeypatch.setattr(accountants, "ROUNDED_POINTS", 40_000_000)
+    monkeypatch.setattr(accountants, "FEWER", ())
+    found = guarantee(balance, relation=ADD_OR_REMOVE_ONE, delta=DELTA)
+    assert found.headline is not None
+    assert found.headline.accountant == "pld"
+    assert exact.epsilon is not None
+    assert exact.epsilon_lower is not None
+    assert found.epsilon is not None
+    assert found.epsilon_lower is not None
+    assert exact.epsilon < found.epsilon < 1.004 * exact.epsilon
+    assert 0.99 * exact.epsilon_lower < found.epsilon_lower < exact.epsilon_lower

@@ -105,7 +105,7 @@ def integer_shortfalls() -> int:
                         * mp.expm1(k * (k - 1) / (2 * mp.mpf(sigma) ** 2))
                         for k in range(2, order + 1)
                     )
-                    bound = moments.log_integer_moment(order, q=q, sigma=sigma)
+                    bound = moments.log_integer_moments([order], q=q, sigma=sigma)[0]
                     below += bool(bound < mp.log(exact))
     return below
 

@@ -47,6 +47,20 @@ def test_the_fuzzer_tells_a_crash_a_lost_step_and_a_hang() -> None:
     assert [body for body, _ in found.failures] == [b"\x00", b"\x01"]
 
 
+def test_an_input_that_takes_long_each_time_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[bytes] = []
+
+    def reading(body: bytes) -> str:
+        read.append(body)
+        return "read"
+
+    found = Found()
+    monkeypatch.setattr("benchmarks.fuzz.SECONDS_MAX", -1.0)
+    execute(Target(run=reading, seeds=(b"",)), b"x", found)
+    assert [outcome for _, outcome in found.failures] == ["took 0.0 s"]
+    assert read == [b"x"] * 3
+
+
 def test_the_same_seed_makes_the_same_inputs() -> None:
     seen: list[list[bytes]] = []
     for _ in range(2):

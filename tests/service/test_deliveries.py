@@ -87,7 +87,9 @@ def test_what_is_long_over_is_not_searched_again_and_nothing_waiting_is_passed_o
     for hours, sequence in ((80, 1), (30, 2), (29, 3), (0.5, 4), (0.4, 5)):
         happened(engine, hours_ago=hours, sequence=sequence)
     with transaction(engine) as connection:
-        first, second, third, newest, _ = connection.scalars(select(incidents.c.id)).all()
+        first, second, third, newest, _ = connection.scalars(
+            select(incidents.c.id).order_by(incidents.c.id)
+        ).all()
         wants, moment = Wants(target="t", kinds=tuple(Kind), after=0), now()
         assert deliveries.settled(connection, wants, moment) == first  # too old to be sent
         deliveries.claim(connection, third, "t", moment)

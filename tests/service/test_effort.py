@@ -4,7 +4,7 @@ import httpx
 import pytest
 
 from accounting.work import spend
-from service import effort
+from service import effort, remedies
 from service.effort import bounded
 from service.errors import TooExpensiveError
 from tests.service.samples import append, event, setup
@@ -44,3 +44,23 @@ def test_what_takes_too_much_work_is_refused_and_facts_are_not(
     assert answer.json()["type"] == "/problems/too-expensive"
     for path in ("/v1/runs/run/guarantee", "/v1/datasets/data/guarantee"):
         assert api.get(path).status_code == 200
+
+
+def test_all_remedies_together_take_no_more_than_one_answer_may(
+    api: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setup(api, dataset_given={"budget": {"epsilon": 1.0, "delta": 1e-5}})
+    drawn = {"kind": "fixed_size", "batch_size": 600}
+    quiet = {"kind": "gaussian", "noise_multiplier": 20.0}
+    wanted = {"events": [event(0, 10**6, mechanism=quiet, sampling=drawn)]}
+    asked = api.post("/v1/datasets/data/explain", json=wanted).json()
+    assert asked["lower_rate"]["reason"] is None
+    monkeypatch.setattr(remedies, "POINTS_MAX", 5_000_000)
+    asked = api.post("/v1/datasets/data/explain", json=wanted).json()
+    assert asked["fewer_steps"]["value"] > 0
+    assert asked["more_noise"]["reason"] == remedies.REASON_LONG
+    assert asked["lower_rate"]["reason"] == remedies.REASON_LONG
+    monkeypatch.setattr(remedies, "POINTS_MAX", 500)
+    refused = api.post("/v1/datasets/data/explain", json=wanted)
+    assert refused.status_code == 422
+    assert refused.json()["detail"].startswith("Whether the steps fit would take more than")

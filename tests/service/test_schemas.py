@@ -189,6 +189,7 @@ def test_what_is_not_said_is_accepted_by_default_and_a_guess_never_is() -> None:
         (b"[1,]", "not JSON at character 3"), (b"NaN", "not a JSON number"),
         (b"-Infinity", "not a JSON number"), (b"9" * 5000, "not a JSON number"),
         (b'{"a":1,"a":1}', "repeats a key"), (b'[{"b":{"a":1,"\\u0061":2}}]', "repeats a key"),
+        (json.dumps(dict.fromkeys(map(str, range(10_001)))).encode(), "more than 10000 keys"),
         (b"\xff", "not UTF-8"), (b"\xed\xa0\x80", "not UTF-8"), (b"[" * 10**5, "nested too deeply"),
         (b"\xef\xbb\xbf1", "not JSON at character 0"), (b"'a'", "not JSON at character 0"),
     ],
