@@ -5,12 +5,13 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 SOURCES := pyproject.toml client/pyproject.toml constraints.txt
 CORE := tests/accounting tests/rows
+CLIENT := tests/client tests/examples
 # Each training framework has an environment and a folder of tests of its own.
 FRAMEWORKS := $(notdir $(patsubst %/requirements.txt,%,$(wildcard tests/integrations/*/requirements.txt)))
 
 OFFLINE := HF_HUB_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1 DO_NOT_TRACK=1 FLWR_TELEMETRY_ENABLED=0
 
-.PHONY: run demo test test-core test-service test-browser test-integrations check licences audit \
+.PHONY: run demo test test-core test-service test-client test-browser test-integrations check licences audit \
   benchmarks figures screenshots clean
 
 run: $(INSTALLED)  ## serve on SQLite at 127.0.0.1:8000
@@ -22,14 +23,17 @@ demo: $(INSTALLED)  ## train a classifier twice against a temporary service
 # Several may go on at once (make -j2 test test-browser), so each has a folder for its files.
 PYTEST = $(BIN)/python -m pytest --basetemp $(or $(TMPDIR),/tmp)/dpledger-$@
 
-test: test-core test-service  ## every test, on SQLite and on a real PostgreSQL server
+test: test-core test-service test-client  ## every test, on SQLite and on a real PostgreSQL server
 
 # Arithmetic gives way to tests that wait for one another.
 test-core: $(INSTALLED)  ## the accounting core, every branch of it
 	nice $(PYTEST) $(CORE) --cov
 
-test-service: $(INSTALLED)  ## the service, the client and all else
-	$(PYTEST) $(CORE:%=--ignore=%)
+test-service: $(INSTALLED)  ## the service and all else
+	$(PYTEST) $(patsubst %,--ignore=%,$(CORE) $(CLIENT))
+
+test-client: $(INSTALLED)  ## the client and the examples
+	$(PYTEST) $(CLIENT)
 
 test-browser: $(INSTALLED)  ## the pages in a real browser; needs Debian's chromium
 	$(PYTEST) -o addopts="--strict-markers --strict-config -q" tests/browser

@@ -237,6 +237,7 @@ def test_an_empty_balance_costs_nothing(relation: NeighboringRelation) -> None:
     assert nothing.delta < 1e-299
 
 
+@pytest.mark.no_cover
 @PROPERTY
 @given(
     sampling=st.sampled_from(SAMPLINGS[:4]),

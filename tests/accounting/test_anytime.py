@@ -104,6 +104,7 @@ def test_a_reading_is_no_better_established_than_what_it_adds_up() -> None:
     assert headline.status is Status.DECLARED
 
 
+@pytest.mark.no_cover
 def test_of_very_many_events_the_odometer_reads_an_upper_balance() -> None:
     many = Balance(steps={gaussian(1 + i / 1000): 3 for i in range(500)})
     coarse = odometer(many).epsilon

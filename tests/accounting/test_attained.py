@@ -254,6 +254,7 @@ def test_an_order_that_is_used_again_is_not_amplified_where_passes_stop_early() 
     assert len(renyi_bounds(event(kept), REPLACE_ONE)) == 1
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("relation", NeighboringRelation)
 def test_a_batch_many_times_its_dataset_attains_no_more_than_is_proved(
     relation: NeighboringRelation,

@@ -64,6 +64,7 @@ ANY_EVENT = st.builds(Event, mechanism=ANY_MECHANISM, sampling=st.sampled_from(S
 SPANS = st.lists(st.builds(Span, event=ANY_EVENT, steps=st.integers(1, 12)), max_size=8)
 
 
+@pytest.mark.no_cover
 @PROPERTY
 @given(spans=SPANS, data=st.data())
 def test_splitting_spans_anywhere_gives_the_same_balance(

@@ -145,6 +145,7 @@ def _tail(trials: int, least: int) -> mp.mpf:
         return total
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("trials", [1, 10, 1000, 10**5, 10**6, 10**7])
 @pytest.mark.parametrize("deviations", [0.5, 4.0, 9.0, 14.0])
 def test_fair_tails_are_within_a_tenth_of_their_error(trials: int, deviations: float) -> None:

@@ -87,6 +87,7 @@ def epsilon_of(balance: Balance) -> float:
     return math.inf if found is None else found
 
 
+@pytest.mark.no_cover
 @settings(max_examples=15, deadline=None)
 @given(
     epsilon=st.floats(0.3, 8),
@@ -187,6 +188,7 @@ def test_passes_are_counted_whole() -> None:
     assert found.value % 100 == 0
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize(
     "other",
     [

@@ -188,6 +188,7 @@ def test_tails_cover_what_a_short_sum_leaves_out(
 # ---- the ladder of real orders
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("what", ["fine", "coarse", "short"])
 @pytest.mark.parametrize("direction", [REMOVE, ADD])
 @pytest.mark.parametrize(("sigma", "q"), SETTINGS)
@@ -287,6 +288,7 @@ def test_a_closed_line_is_within_its_slack(
             assert off <= line.slack[n] + line.log_moment_error
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("direction", [REMOVE, ADD])
 @pytest.mark.parametrize("near", [0.05, 2.0, 12.0])
 @pytest.mark.parametrize(("sigma", "q"), SETTINGS)

@@ -70,6 +70,7 @@ def test_spread_out_is_close_to_the_highest_sinc() -> None:
     assert np.all(spread_out(t)[t < 50] >= 0.93 * (1 - highest)[t < 50])
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("direction", [REMOVE, ADD])
 @pytest.mark.parametrize(("sigma", "q", "near"), LAWS)
 def test_layers_bound_the_modulus_at_every_theta_and_beyond(

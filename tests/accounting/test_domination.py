@@ -5,6 +5,7 @@ import pytest
 
 from accounting import Balance, guarantee
 from accounting.attained import attained
+from accounting.batches import batch_bounds
 from accounting.bounds import (
     REASON_BATCHES_MOVE,
     REASON_FULL_OR_POISSON,
@@ -20,6 +21,7 @@ from accounting.domination import (
 )
 from accounting.events import (
     ApproximateDp,
+    BallsAndBins,
     Cyclic,
     Event,
     FixedSize,
@@ -30,6 +32,7 @@ from accounting.events import (
     NeighboringRelation,
     NoNoise,
     Poisson,
+    RandomAllocation,
     RandomizedResponse,
     Reshuffle,
     Sampling,
@@ -228,6 +231,47 @@ def test_what_no_pair_dominates_is_refused_for_its_reason(
     if reason not in (REASON_ZCDP,):  # the Renyi accountant refuses what this one does
         with pytest.raises(NoBoundError):
             renyi_bounds(event, relation)
+
+
+def _order(reshuffle: Reshuffle, *, left_out: int = 0) -> Shuffle:
+    return Shuffle(
+        batch_size=1, steps_per_pass=10**6, reshuffle=reshuffle, dataset_size=10**6 + left_out
+    )
+
+
+ALLOCATED = RandomAllocation(steps_per_pass=100, participations=5)
+PLAIN = "gaussian-per-pass"
+THEOREMS_OF_PASSES: list[tuple[Sampling, NeighboringRelation, list[str], list[str]]] = [
+    (_order(Reshuffle.ONCE), REPLACE_ONE, [PLAIN], [PLAIN]),
+    (_order(Reshuffle.EACH_PASS), REPLACE_ONE, ["shuffling-clones-pass", PLAIN], [PLAIN]),
+    (_order(Reshuffle.EACH_PASS), REPLACE_SPECIAL, ["shuffling-clones-pass", PLAIN], [PLAIN]),
+    (
+        _order(Reshuffle.EACH_PASS, left_out=10**5), REPLACE_ONE,
+        ["partial-shuffle", PLAIN], ["partial-shuffle-rdp", PLAIN],
+    ),
+    (
+        BallsAndBins(steps_per_pass=100), ADD_OR_REMOVE_ONE,
+        ["balls-and-bins", PLAIN], ["balls-and-bins-rdp", PLAIN],
+    ),
+    (BallsAndBins(steps_per_pass=100), REPLACE_ONE, [PLAIN], [PLAIN]),
+    (
+        ALLOCATED, REPLACE_SPECIAL,
+        ["random-allocation", "gaussian-dp"], ["random-allocation-rdp", "gaussian-dp"],
+    ),
+    (ALLOCATED, REPLACE_ONE, ["gaussian-dp"], ["gaussian-dp"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("sampling", "relation", "pairs", "curves"), THEOREMS_OF_PASSES)
+def test_each_order_has_the_theorems_that_are_proved_of_it(
+    sampling: Shuffle | BallsAndBins | RandomAllocation,
+    relation: NeighboringRelation,
+    pairs: list[str],
+    curves: list[str],
+) -> None:
+    event = Event(mechanism=Gaussian(noise_multiplier=4.0), sampling=sampling)
+    assert [bound.theorem.id for bound in batch_bounds(4.0, sampling, relation)] == pairs
+    assert [bound.theorem.id for bound in renyi_bounds(event, relation)] == curves
 
 
 @pytest.mark.parametrize("rho", [1e-100, 1e-3, 0.3, 2.0, 1e4])

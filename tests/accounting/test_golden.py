@@ -7,6 +7,8 @@ from accounting.accountants import guarantee
 from accounting.balances import Balance
 from accounting.events import Event, FixedSize, Full, Gaussian, NeighboringRelation, Poisson
 
+pytestmark = pytest.mark.no_cover  # of values; other tests reach the lines, and untraced it is fast
+
 GOLDEN = Path(__file__).parents[1] / "golden"
 AGREEMENT = 1e-6
 # How far above a bracket's upper end a Renyi bound may lie: it keeps only moments.

@@ -23,6 +23,8 @@ from accounting.events import (
 )
 from accounting.guarantees import ACCEPTABLE
 
+pytestmark = pytest.mark.no_cover  # of values; other tests reach the lines, and untraced it is fast
+
 TABLE = Path(__file__).parents[1] / "golden" / "sampling.csv"
 WIDTH = 1e-3  # relative: the references' lattices and ours, together
 

@@ -61,6 +61,7 @@ def _two_step_delta(q: float, sigma: float, epsilon: float) -> float:
         return float(mpmath.quad(integrand, mpmath.linspace(-12 * s_, 1 + 14 * s_, 41)))
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize(
     ("q", "sigma", "epsilon"), [(1e-3, 0.5, 2.0), (1e-4, 1.2, 0.05), (1e-7, 0.49, 0.3)]
 )

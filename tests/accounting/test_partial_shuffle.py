@@ -223,6 +223,7 @@ def test_moments_give_no_more_than_the_second_reader_found(
     assert 0.7 * moments < epsilon < moments
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize(("steps", "count", "_", "profile"), FIGURES)
 def test_profiles_give_what_the_second_reader_found(
     steps: int, count: int, _: float, profile: float

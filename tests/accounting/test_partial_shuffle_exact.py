@@ -21,6 +21,8 @@ from accounting.pld.bracket import delta_bracket
 from accounting.pld.pairs import GaussianPair, SampledGaussianPair, SymmetricPair
 from accounting.shuffling.partial import partial_shuffle_pairs, partial_shuffle_rdp
 
+pytestmark = pytest.mark.no_cover  # of values; other tests reach the lines, and untraced it is fast
+
 REPLACE_ONE, REPLACE_SPECIAL = NeighboringRelation.REPLACE_ONE, NeighboringRelation.REPLACE_SPECIAL
 EPSILONS = (0.0, 0.2, 0.7, 1.5)
 CELLS = {1: 400, 2: 200, 3: 64, 4: 40}  # along each axis, by how many axes there are

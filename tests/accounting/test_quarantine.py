@@ -144,6 +144,7 @@ def balance_with(event: Event) -> Balance:
     return balance_of([[Span(event=event, steps=2)]])
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: str(event)[:60])
 def test_nothing_quarantined_is_ever_used(event: Event) -> None:
     balance = balance_with(event)

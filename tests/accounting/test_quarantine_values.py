@@ -14,6 +14,7 @@ from tests.accounting.quarantined import EXAMPLES, golden, said
 # Figure 12
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize(
     "row",
     [row for row in golden("C.fig12") if row["epochs"] in (1, 40)],

@@ -26,19 +26,12 @@ from service.tables import INSERT_ONLY, acts, api_keys, datasets, entries
 from tests.conftest import running, without_triggers
 from tests.service.backup_lines import Change, forged, of_row, without_rows
 from tests.service.dumps import dump
-from tests.service.samples import (
-    FULL,
-    SAMPLING,
-    WRITER,
-    append,
-    dataset,
-    event,
-    run,
-    setup,
-)
+from tests.service.samples import FULL, SAMPLING, WRITER, append, dataset, event, run, setup
 
 BY = "somebody"
 Target = Callable[[], str]
+# Where it is all one which database the backup was taken of.
+FROM_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 
 @pytest.fixture
@@ -145,6 +138,7 @@ def test_a_restored_ledger_answers_and_goes_on_as_before(
         assert answer.json()["sequence"] == taken.rows["entries"] + 1
 
 
+@FROM_SQLITE
 def test_facts_are_held_insert_only_in_what_was_restored(
     filled: Engine, file: Path, target: Target
 ) -> None:
@@ -160,6 +154,7 @@ def test_facts_are_held_insert_only_in_what_was_restored(
     engine.dispose()
 
 
+@FROM_SQLITE
 def test_that_it_was_restored_is_the_last_act_of_the_installations_log(
     filled: Engine, file: Path, target: Target
 ) -> None:
@@ -249,6 +244,7 @@ def test_a_database_with_a_table_in_it_is_not_restored_into(
     other.dispose()
 
 
+@FROM_SQLITE
 def test_a_ledger_that_was_begun_and_never_used_makes_room(
     filled: Engine, file: Path, target: Target
 ) -> None:
@@ -280,6 +276,7 @@ def test_a_ledger_that_was_begun_and_never_used_makes_room(
         (without_rows("installation"), "holds no ledger to go on with: "),
     ],
 )
+@FROM_SQLITE
 def test_what_fails_half_way_leaves_the_database_empty(
     filled: Engine, file: Path, target: Target, change: Change, said: str
 ) -> None:
