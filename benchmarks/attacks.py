@@ -42,7 +42,7 @@ SECONDS_MAX: Final = 2.0  # of processor time
 LONG: Final = 1.5  # seconds, from which on one measurement is not trusted
 MEMORY_MAX: Final = 256.0  # MiB above what the service held before
 SHOWN: Final = 10
-TRIES: Final = 200  # of what is recorded beforehand, where it is still being accounted
+TRIES: Final = 500  # of what is recorded beforehand, where it is still being accounted
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
