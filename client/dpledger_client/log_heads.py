@@ -149,6 +149,8 @@ def _locked(path: Path) -> Iterator[None]:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
+        # A process that was forked meanwhile has the file, too, and would go on holding its lock.
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)
 
 

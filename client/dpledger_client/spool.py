@@ -55,7 +55,7 @@ class Spool:
         self._file = os.open(path, flags, 0o600)
         self._writing = Lock()
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._file, fcntl.LOCK_EX)  # only who asks is_locked may hold it already
             self.write({"format": FORMAT, **header, "where": _place(os.fstat(self._file))})
         except BaseException:
             self.discard()  # a spool without its first line would be told as damaged for ever
@@ -234,6 +234,7 @@ def is_locked(path: Path) -> bool:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
+        fcntl.flock(file, fcntl.LOCK_UN)  # or who was forked meanwhile would go on holding it
     return False
 
 
