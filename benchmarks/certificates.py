@@ -108,7 +108,7 @@ def _said(raw: bytes, chance: random.Random) -> Json:
     """The content with one fact, number or word of it changed."""
     certificate: Json = json.loads(raw)["certificate"]
     wanted = ("statements", "facts", "model_sha256", "issued_at", "log", "theorems", "standing")
-    places = list(_places({name: certificate[name] for name in wanted}))
+    places = [place for name in wanted for place in _places(certificate, name)]
     while True:
         here, name = chance.choice(places)
         value = _otherwise(here[name], chance)
@@ -117,12 +117,13 @@ def _said(raw: bytes, chance: random.Random) -> Json:
             return certificate
 
 
-def _places(value: Any) -> Iterator[tuple[Any, Any]]:
-    for name, inner in value.items() if isinstance(value, dict) else enumerate(value):
-        if isinstance(inner, dict | list):
-            yield from _places(inner)
-        else:
-            yield value, name
+def _places(value: Any, name: Any) -> Iterator[tuple[Any, Any]]:
+    inner = value[name]
+    if isinstance(inner, dict | list):
+        for part in inner if isinstance(inner, dict) else range(len(inner)):
+            yield from _places(inner, part)
+    else:
+        yield value, name
 
 
 def _otherwise(value: Any, chance: random.Random) -> Any:
