@@ -278,6 +278,22 @@ def test_the_error_of_a_power_is_at_most_the_spectrum_error() -> None:
     assert np.max(np.abs((factor + 1e-3) ** 50 - factor**50) / bound) > 0.999
 
 
+@pytest.mark.parametrize("count", [3, 10**6])
+def test_the_roundoff_of_a_logarithm_is_in_the_growth(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a transform without any of its own: four masses of few binary digits."""
+    monkeypatch.setattr(convolution, "transform_error", lambda size: 0.0)
+    mass = np.array([0.4375, 0.25, 0.125, 0.1875])
+    power = convolution._log_power(mass, count, size=4)
+    with mpmath.workdps(40):
+        for k, found in enumerate(power.log_factor):
+            factor = mpmath.fsum(
+                m * mpmath.expj(-mpmath.pi * j * k / 2) for j, m in enumerate(mass)
+            )
+            assert abs(mpmath.mpc(found) - count * mpmath.log(factor)) <= power.growth[k]
+
+
 @pytest.mark.parametrize("size", [96, 1000, 4096, 13122, 100000])
 def test_transforms_are_as_precise_as_stated(size: int) -> None:
     rng = np.random.default_rng(2)
