@@ -129,11 +129,15 @@ def covering(first: Guarantee, second: Guarantee) -> Guarantee:
     """A guarantee that holds whichever of two accounts of the facts is right.
 
     Of what bounds from above the larger is taken, bound by bound; of lower bounds the smaller.
+    Where an epsilon was asked for, each account has a delta of its own: what is lost at the smaller
+    one need not be lost at the larger, which is told, so that nothing bounds it from below.
     """
     more, less = (first, second) if _rank(first) >= _rank(second) else (second, first)
+    known = more.headline is not None and less.headline is not None
+    lower = _least(first.epsilon_lower, second.epsilon_lower)
     return replace(
         more,
-        epsilon_lower=_least(first.epsilon_lower, second.epsilon_lower),
+        epsilon_lower=lower if known and _rank(less)[1] >= _rank(more)[1] else None,
         unamplified_epsilon=_most(first.unamplified_epsilon, second.unamplified_epsilon),
         alternatives=tuple(
             _both(bound, like)
@@ -158,7 +162,9 @@ def _like(bound: Bound, other: Guarantee) -> Bound | None:
 
 def _both(first: Bound, second: Bound) -> Bound:
     larger = max(first, second, key=lambda one: (one.epsilon, one.delta))
-    return replace(larger, epsilon_lower=_least(first.epsilon_lower, second.epsilon_lower))
+    lower = _least(first.epsilon_lower, second.epsilon_lower)
+    at_its_delta = min(first.delta, second.delta) >= larger.delta
+    return replace(larger, epsilon_lower=lower if at_its_delta else None)
 
 
 def _least(first: float | None, second: float | None) -> float | None:

@@ -136,6 +136,15 @@ def without_lower(answer: GuaranteeAnswer) -> GuaranteeAnswer:
     return answer.model_copy(update={"epsilon_lower": None, "alternatives": others})
 
 
+def with_ahead(whole: GuaranteeAnswer, ran: GuaranteeAnswer) -> GuaranteeAnswer:
+    """An answer of more than what has run: what has not is no step, and attains nothing.
+
+    Where an epsilon was asked for, what ran has a smaller delta, at which it attains more.
+    """
+    lower = ran.epsilon_lower if ran.delta == whole.delta else None
+    return without_lower(whole).model_copy(update={"steps": ran.steps, "epsilon_lower": lower})
+
+
 def assuming(answer: GuaranteeAnswer, assumption: Assumption) -> GuaranteeAnswer:
     """The answer where every bound needs one assumption more."""
 

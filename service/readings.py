@@ -20,6 +20,7 @@ from service.answers import (
     GuaranteeAnswer,
     RunGuarantee,
     assuming,
+    with_ahead,
     without_lower,
 )
 from service.answers import guarantee_answer as answer
@@ -284,10 +285,11 @@ def dataset_guarantee(connection: Connection, name: str, asked: Question) -> Dat
     else:
         facts = dataset_facts(connection, dataset)
         held = dataset_facts(connection, dataset, reserved=True)
-        if ahead := _counted(held) != _counted(facts):
+        more = _counted(held) != _counted(facts)
+        if more:
             asked = replace(asked, share=1 / 2)
         found = with_ = _answered(facts, dataset, asked, sequence=dataset.head_sequence)
-        if ahead:
+        if more:
             with_ = _held(held, found, dataset, asked)
         if facts.inherited or connection.scalar(_ANY_HIDING, {"dataset": dataset.id}):
             found, with_ = without_lower(found), without_lower(with_)
@@ -306,10 +308,8 @@ def _counted(facts: Facts) -> list[Any]:
 def _held(
     held: Facts, found: GuaranteeAnswer, dataset: Row[Any], asked: Question
 ) -> GuaranteeAnswer:
-    """The answer with what is reserved; what has not run is no step, and attains nothing."""
-    whole = without_lower(_answered(held, dataset, asked, sequence=found.sequence))
-    ran = {"steps": found.steps, "epsilon_lower": found.epsilon_lower}
-    return whole.model_copy(update=ran)
+    """The answer with what is reserved."""
+    return with_ahead(_answered(held, dataset, asked, sequence=found.sequence), found)
 
 
 def _dataset_as_of(

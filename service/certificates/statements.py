@@ -15,7 +15,7 @@ from accounting.events import NeighboringRelation
 from accounting.guarantees import Guarantee, Status, covering
 from accounting.work import limited
 from service.advisories import advisories_of
-from service.answers import EVERY_STEP, GuaranteeAnswer, guarantee_answer, without_lower
+from service.answers import EVERY_STEP, GuaranteeAnswer, guarantee_answer, with_ahead, without_lower
 from service.balances import balance_of as counted
 from service.balances import counts_of
 from service.certificates.contents import ACCOUNTANTS, DISTINCT_MAX, Facts, Home, Statement
@@ -182,20 +182,14 @@ def _alone(account: Account, **given: Any) -> GuaranteeAnswer:
         return found
     whole = _answer(account, account.plan, account.corrected, NOTHING_HIDDEN, **given)
     beside = {"so_far_epsilon": found.epsilon, "planned_steps": sum(account.plan.steps.values())}
-    return _ahead(whole, found).model_copy(update=beside)
+    return with_ahead(whole, found).model_copy(update=beside)
 
 
 def _held(account: Account, alone: GuaranteeAnswer, **given: Any) -> GuaranteeAnswer:
     """The same with what is reserved."""
     recorded = account.reserved or account.recorded
     corrected = account.reserved_corrected
-    return _ahead(_answer(account, recorded, corrected, NOTHING_HIDDEN, **given), alone)
-
-
-def _ahead(whole: GuaranteeAnswer, found: GuaranteeAnswer) -> GuaranteeAnswer:
-    """An answer of more than what has run, which is no step and attains nothing."""
-    ran = {"steps": found.steps, "epsilon_lower": found.epsilon_lower}
-    return whole.model_copy(update=ran)
+    return with_ahead(_answer(account, recorded, corrected, NOTHING_HIDDEN, **given), alone)
 
 
 def _answer(

@@ -211,3 +211,9 @@ def test_of_two_deltas_at_one_epsilon_the_larger_is_told() -> None:
     found = covering(of[0], of[1])
     assert found.delta == max(one.delta or math.nan for one in of)
     assert found.epsilon == 1.0
+    # What the account with less is known to lose, it loses at its own delta.
+    assert {one.epsilon_lower is None for one in of} == {False}
+    assert found.epsilon_lower is None
+    assert [bound.epsilon_lower for bound in found.alternatives if bound.epsilon_lower] == []
+    same = covering(of[0], of[0])
+    assert same.epsilon_lower == of[0].epsilon_lower
