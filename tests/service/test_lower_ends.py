@@ -17,7 +17,7 @@ AHEAD = event(1, 16, mechanism=QUIET, sampling=FULL)
 @pytest.fixture(params=["corrected", "reserved", "planned"])
 def place(request: pytest.FixtureRequest, api: httpx.Client) -> str:
     """Of a step that ran, and of more that may have, or may yet."""
-    plan = {"plan": [STEP, AHEAD], "budget": {"epsilon": 50.0, "delta": 1e-5}}
+    plan: dict[str, Any] = {"plan": [STEP, AHEAD], "budget": {"epsilon": 50.0, "delta": 1e-5}}
     setup(api, **(plan if request.param == "planned" else {}))
     assert append(api, STEP).status_code == 201
     if request.param == "corrected":
