@@ -106,10 +106,11 @@ def _integer_moments(orders: Sequence[int], *, q: float, sigma: float) -> Array:
     log_rest, log_q = math.log1p(-q), math.log(q)
     exponent = k * (k - 1) / (2 * sigma * sigma)
     left = np.subtract.outer(n, k) * log_rest
-    terms = log_weight + (left + (k * log_q + _log_expm1(exponent)))
-    # The logarithm of expm1 adds at most 45 to what is rounded, for the least exponent there is.
-    drawn = np.max(log_weight + (k * abs(log_q) + exponent), axis=-1)
-    slack = UNIT_ROUNDOFF * (4 * LIBRARY_ULPS * (46 + drawn + n * abs(log_rest)) + 4 * n)
+    grown = _log_expm1(exponent)
+    terms = log_weight + (left + (k * log_q + grown))
+    # Of what is rounded; where the exponent is small its logarithm is what is large.
+    drawn = np.max(log_weight + (k * abs(log_q) + np.maximum(exponent, np.abs(grown))), axis=-1)
+    slack = UNIT_ROUNDOFF * (4 * LIBRARY_ULPS * (1 + drawn + n * abs(log_rest)) + 4 * n)
     return np.asarray(log_sum(terms) + slack, dtype=np.float64)
 
 

@@ -118,7 +118,7 @@ def remove_moments(orders: Array, *, q: float, sigma: float) -> Array:
         ends = np.logaddexp(0.0, known)
         chord = (1 - share) * ends[below] + share * ends[below + 1]
         chord = chord * (1 + 8 * UNIT_ROUNDOFF)
-        result[fractional] = chord + np.log(-np.expm1(-chord))  # log(e^chord - 1)
+        result[fractional] = _log_expm1_above(chord)
         return result
     for chunk in _by_octave(orders, fractional):
         result[chunk] = log_real_moments(orders[chunk], q=q, sigma=sigma)
@@ -131,12 +131,19 @@ def add_moments(orders: Array, *, q: float, sigma: float) -> Array:
         # S >= 1-q, and the divergence is at most the one without sampling.
         exponent = (orders - 1) * np.minimum(-math.log1p(-q), 0.5 * orders / (sigma * sigma))
         exponent = exponent * (1 + 16 * UNIT_ROUNDOFF)
-        log_moments = exponent + np.log(-np.expm1(-exponent)) + 128 * UNIT_ROUNDOFF
-        return np.asarray(log_moments, dtype=np.float64)
+        return _log_expm1_above(exponent)
     result = np.empty_like(orders)
     for chunk in _by_octave(orders, np.arange(len(orders))):
         result[chunk] = log_real_moments(1 - orders[chunk], q=q, sigma=sigma)
     return result
+
+
+def _log_expm1_above(x: Array) -> Array:
+    """log(e^x - 1) for x >= 0. Upper: the logarithm of a small x is large, and rounded as such."""
+    x = x + 2e-323  # which may have been lost below the least number there is
+    found = x + np.log(-np.expm1(-x))
+    slack = UNIT_ROUNDOFF * (128 + 8 * np.abs(found))
+    return np.asarray(found + slack, dtype=np.float64)
 
 
 def _by_octave(orders: Array, indices: Indices) -> list[Indices]:

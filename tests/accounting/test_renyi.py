@@ -124,6 +124,21 @@ def test_the_closed_forms_for_little_noise_are_upper_bounds(
         assert_upper(bound, exact_rdp(order, q=q, sigma=sigma, add=add), within=30)
 
 
+@pytest.mark.parametrize("exponent", [-20, -72, -200, -290])
+def test_the_closed_forms_for_little_noise_are_upper_bounds_at_the_smallest_rates(
+    exponent: int,
+) -> None:
+    for part in range(200):
+        q = (1 + part / 21) * 10.0**exponent
+        (added,) = curve([64.0], q=q, sigma=0.01, direction=Direction.ADD)
+        assert q <= added <= q * (1 + 1e-11)  # beside q nothing is left of E[S^-63]
+        (between,) = remove_moments(np.array([2.5]), q=q, sigma=0.09)
+        with mp.workdps(50):
+            ends = [mp.log1p(mp.exp(one)) for one in log_integer_moments([2, 3], q=q, sigma=0.09)]
+            chord = mp.log(mp.expm1((ends[0] + ends[1]) / 2))
+        assert chord <= between <= max(chord + 1e-11, -743)  # below there are no numbers
+
+
 def test_the_closed_form_takes_over_from_quadrature_without_a_fall() -> None:
     for direction in Direction:
         below = curve(ORDERS, q=0.01, sigma=NOISE_MIN * (1 - 1e-9), direction=direction)
