@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from hmac import compare_digest
 from typing import Annotated, Final
-from urllib.parse import parse_qsl, quote, urlsplit
+from urllib.parse import parse_qsl, quote
 
 from fastapi import Depends, Request
 from fastapi.concurrency import run_in_threadpool
@@ -119,9 +119,10 @@ def require_own_origin(request: Request) -> None:
         HostNotAllowedError: one did, or nothing says that none did.
     """
     site = request.headers.get("sec-fetch-site")
-    origin = request.headers.get("origin")
-    own = origin is not None and urlsplit(origin).netloc == request.headers.get("host", "")
-    if site not in (None, "same-origin", "none") or (origin is not None and not own):
+    origin, host = request.headers.get("origin"), request.headers.get("host", "")
+    # TLS ends elsewhere, so the scheme is not known here; nothing is read out of what was sent.
+    own = origin in (None, f"https://{host}", f"http://{host}")
+    if site not in (None, "same-origin", "none") or not own:
         raise HostNotAllowedError("The form was sent by a page of another origin.")
     if site is None and origin is None:
         raise HostNotAllowedError("Nothing says which page sent the form; use a browser.")

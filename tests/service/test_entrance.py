@@ -96,6 +96,7 @@ def test_elsewhere_the_cookie_needs_tls(engine: Engine, serve: Serve) -> None:
     [
         {"origin": "https://evil.example"},
         {"origin": "null"},
+        {"origin": "http://[::1"},
         {"sec-fetch-site": "cross-site"},
         {"sec-fetch-site": "same-site"},
     ],
@@ -138,6 +139,7 @@ def test_an_own_form_is_taken() -> None:
         {"cookie": f"dpledger={'u' * 43}"},
         {"origin": "http://localhost:2"},
         {"origin": "https://evil.example"},
+        {"origin": "http://[::1"},
         {"sec_fetch_site": "cross-site"},
     ],
 )
