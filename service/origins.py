@@ -22,6 +22,7 @@ from service.shelf import Shelf
 from service.tables import datasets, lineage, runs
 
 OPENING: Final = "opening"  # the writer, and what the name of the run begins with
+OPENINGS: Final = f"{OPENING}."  # so no run that a trainer registers begins with it
 NAME_LENGTH: Final = 63  # of a run, at most
 _SAME: Final = ("neighboring_relation", "privacy_unit")  # in a dataset and its parents
 
@@ -97,7 +98,7 @@ def _rows(
 
 def opening_name(dataset_name: str) -> str:
     """The run that holds what was spent before the ledger."""
-    name = f"{OPENING}.{dataset_name}"
+    name = f"{OPENINGS}{dataset_name}"
     if len(name) <= NAME_LENGTH:
         return name
     # Long names may begin alike.

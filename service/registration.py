@@ -39,6 +39,7 @@ from service.errors import (
 from service.facts import acts_of
 from service.hiding import planned_run
 from service.origins import (
+    OPENINGS,
     insert_lineage,
     insert_named,
     lock_parents,
@@ -57,6 +58,9 @@ from service.shelf import VERSION_BITS, Shelf
 from service.tables import datasets, runs, settings_changes
 from service.taking import require_taking, state_of
 
+_KEPT_NAME: Final = (
+    f"must not begin with {OPENINGS}, which is kept for the runs of opening balances"
+)
 SETTINGS_CHANGED: Final = "The dataset's settings changed meanwhile; send the request again."
 
 
@@ -166,7 +170,8 @@ def create_run(
         NotFoundError: there is no such dataset.
         RunExistsError: another writer registered a run of that name.
         ConflictError: the same writer did, with another request.
-        InvalidRequestError: the plan does not fit the dataset.
+        InvalidRequestError: the name is kept for an opening balance, or the plan does not fit the
+            dataset.
         BudgetExhaustedError: the plan does not fit in a budget; nothing was registered.
         UnavailableError: the dataset's settings changed since the plan was certified.
         LedgerSuspendedError: the plan is to be admitted, and the ledger is not whole.
@@ -208,6 +213,8 @@ def create_run(
     if not _same(run.request, new):
         raise ConflictError("This writer registered the run with another request.")
     if created:
+        if new.name.startswith(OPENINGS):
+            raise InvalidRequestError("body.name", _KEPT_NAME)
         insert_branch(connection, run.id, name=MAIN, writer=new.writer, from_step=0)
         note_run(connection, run)
         if run.on_plan:

@@ -100,11 +100,24 @@ def test_its_run_is_not_charged_and_its_name_is_taken(api: httpx.Client) -> None
 
 
 def test_a_run_of_that_name_stands_in_the_way_and_nothing_is_created(api: httpx.Client) -> None:
-    setup(api, dataset_given={"name": "first"}, dataset="first", name="opening.data")
-    refused = opened(api, spent(5))
+    long = opening_name("a" * 63)
+    api.post("/v1/datasets", json=dataset("a" * 63, opening_balance=[spent(5)])).raise_for_status()
+    other = dataset(long.removeprefix("opening."), opening_balance=[spent(5)])
+    refused = api.post("/v1/datasets", json=other)
     assert (refused.status_code, refused.json()["type"]) == (409, "/problems/conflict")
-    assert "opening.data" in refused.json()["detail"]
-    assert api.get("/v1/datasets/data").status_code == 404
+    assert long in refused.json()["detail"]
+    assert api.get(f"/v1/datasets/{other['name']}").status_code == 404
+
+
+def test_no_trainer_takes_the_name_that_an_opening_balance_needs(api: httpx.Client) -> None:
+    setup(api, dataset_given={"name": "first"}, dataset="first", name="opening")
+    refused = api.post("/v1/runs", json=run("opening.data", dataset="first"))
+    assert refused.status_code == 422
+    (fault,) = refused.json()["errors"]
+    assert fault["location"] == "body.name"
+    assert "opening." in fault["message"]
+    assert api.get("/v1/runs/opening.data").status_code == 404
+    assert opened(api, spent(5)).status_code == 201
 
 
 @pytest.mark.parametrize(
