@@ -19,6 +19,7 @@ from service.tables import (
 )
 from service.verification.epochs import Epochs, require_suspension
 from service.verification.facts import Facts
+from service.verification.incidents import require_incidents
 from service.verification.kept import Kept
 from service.verification.keys import require_keys
 from service.verification.names import UNREADABLE, Names
@@ -131,6 +132,7 @@ def _dataset(connection: Connection, report: Report, kept: Kept, home: Mapping[s
     _log(walk, home, tiles, tiled=True)
     Facts(connection, walk, home).require()
     Sums(connection, walk, home).require()
+    require_incidents(connection, walk, home["id"])
 
 
 def _log(
