@@ -80,7 +80,7 @@ def starts_anew(open_pass: OpenPass | None, span: Span) -> bool:
     return open_pass is None or open_pass.event.sampling != span.event.sampling
 
 
-def _noise(mechanism: Mechanism) -> float:
+def noise_in_pass(mechanism: Mechanism) -> float:
     """What the steps of a pass are compared by: the least takes the whole pass with it.
 
     Passes are proved for Gaussian noise alone, so whatever has no bound comes before all that has.
@@ -109,7 +109,7 @@ def advance(open_pass: OpenPass | None, span: Span) -> tuple[dict[Event, int], O
         return passes, None
     if open_pass is not None and open_pass.event.sampling == event.sampling:
         inside = min(steps, length - open_pass.position)
-        if inside and _noise(event.mechanism) < _noise(open_pass.event.mechanism):
+        if inside and noise_in_pass(event.mechanism) < noise_in_pass(open_pass.event.mechanism):
             passes = {open_pass.event: -1, event: 1}
             open_pass = OpenPass(event=event, position=open_pass.position)
         steps -= inside

@@ -14,7 +14,8 @@ from service.budgets import Scope
 from service.errors import BudgetExhaustedError, UnsupportedEventError
 from service.lineage import restated
 from service.pricing import Reason
-from service.tallies import NOTHING, Change, Counts, Move, Sums, by_pass, merged
+from service.shifts import Shift
+from service.tallies import NOTHING, Change, Counts, Move, Sums, by_pass, merged, negative
 
 Moved = Callable[[int | None], Move]  # what the first so many steps change; all for None
 
@@ -57,8 +58,10 @@ class Advance:
     open_pass: OpenPass | None
 
 
-def advanced(branch: Branch, parts: Sequence[Placed], *, limit: int | None = None) -> Advance:
-    """What recording the parts, or their first `limit` steps, changes.
+def advanced(
+    branch: Branch, parts: Sequence[Placed], shift: Shift | None = None, *, limit: int | None = None
+) -> Advance:
+    """What recording the parts, or their first `limit` steps, changes in a run.
 
     Steps that were reserved are no longer held ahead once they are recorded, as whatever event.
     """
@@ -82,6 +85,8 @@ def advanced(branch: Branch, parts: Sequence[Placed], *, limit: int | None = Non
         before = holds(branch, branch.next_step, branch.open_pass, until=end)
         after = holds(branch, end, open_pass, until=end)
         move = held_since(before, after, recorded=recorded)
+    if shift is not None:
+        move = replace(move, shifted=shift.more(recorded))
     return Advance(move=move, starts=starts, open_pass=open_pass)
 
 
@@ -159,14 +164,6 @@ def held_since(before: Holds, after: Holds, *, recorded: Change = NOTHING) -> Mo
         return Move(recorded=recorded, reserved=reserved)
     own = merged([after.own, negative(before.own)])
     return Move(recorded=recorded, reserved=reserved, own=own)
-
-
-def negative(change: Change) -> Change:
-    """The change that takes another back."""
-    return {
-        event: Counts(steps=-counts.steps, passes=-counts.passes)
-        for event, counts in change.items()
-    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

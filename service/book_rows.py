@@ -1,5 +1,6 @@
 """A book's rows: read into memory under the lock, and written back."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final
@@ -10,7 +11,7 @@ import accounting
 from accounting.balances import OpenPass
 from accounting.events import Event, NeighboringRelation
 from accounting.guarantees import Status
-from service import bulk, excess, pricing
+from service import bulk, excess, pricing, shifts
 from service.acts import ACT, TILE
 from service.books import Book, Branch, Lease, RunBook
 from service.budgets import accept_of, dataset_filter, dataset_scope, run_filter, run_scope
@@ -127,10 +128,15 @@ def _charge_corrections(
     stored: bool,
 ) -> None:
     """Count what corrections of a dataset, and of those that were made from it, add."""
+    by_run = defaultdict(list)
     for one in excess.of_datasets(connection, sizes):
         exactly_one = one.dataset_id == row.id or below[one.dataset_id]
         view = partial(seen_as, relation=tally.relation, exactly_one=exactly_one)
         excess.charge(tally, [one], view=view, stored=stored)
+        by_run[one.run_id, one.dataset_id, exactly_one].append(one)
+    for (run, home, exactly_one), corrected in by_run.items():
+        added = Move(shifted=shifts.of_corrected(connection, run, corrected, sizes[home]).added())
+        tally.apply(restated(added, relation=tally.relation, exactly_one=exactly_one))
 
 
 def _move(row: Row[Any], event: Event) -> Move:
@@ -192,7 +198,13 @@ def _run_tally(
     query = UNITS.where(distinct_events.c.by_pass) if fresh else UNITS
     counted = connection.execute(query, {"ids": [row.id]})
     _fold(tally, [_move(unit, event_of(unit.content, dataset_size)) for unit in counted])
-    excess.charge(tally, excess.of_run(connection, row, dataset_size), stored=fresh)
+    corrected = excess.of_run(
+        connection, row.id, dataset_id=row.dataset_id, dataset_size=dataset_size
+    )
+    excess.charge(tally, corrected, stored=fresh)
+    if corrected:
+        added = shifts.of_corrected(connection, row.id, corrected, dataset_size).added()
+        tally.apply(Move(shifted=added))
     return tally
 
 

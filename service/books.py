@@ -19,6 +19,7 @@ from service.acts import NO_LOG, Act, Log
 from service.budgets import Scope
 from service.incidents import Incident
 from service.lineage import restated
+from service.shifts import Shift
 from service.tallies import Counts, Move, Tally, add_to, by_pass
 
 UNITS_MAX: Final = 256  # different events whose Renyi curves an append still adds up
@@ -96,6 +97,7 @@ class RunBook:
     on_plan: bool | None  # none of a run whose own budget no plan ever held
     units: dict[Event, Counts] | None  # none where there are more than UNITS_MAX
     steps: int
+    shift: Shift | None = None  # none where nothing was corrected
     branches: dict[str, Branch] = field(default_factory=dict)
     reading: Any = None  # what the last append answered from
 
@@ -109,6 +111,8 @@ class RunBook:
         """Count what was recorded; its own budget counts by itself."""
         for counts in move.recorded.values():
             self.steps += counts.steps
+        if self.shift is not None:
+            self.shift = self.shift.after(move.recorded)
         if self.units is None:
             return
         add_to(self.units, move.recorded)

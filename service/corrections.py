@@ -10,7 +10,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, Row, bindparam, insert, select
 
 from accounting.events import Event
-from service import excess
+from service import excess, shifts
 from service.alarms import sound
 from service.answers import Answer, Page
 from service.books import Book, Branch, RunBook
@@ -23,6 +23,7 @@ from service.lineage import seen_as
 from service.schemas import NewCorrection, to_event
 from service.shelf import Desk, Place
 from service.tables import branches, corrections, distinct_events, runs
+from service.tallies import Move
 
 _FOUND: Final = (
     select(
@@ -151,6 +152,11 @@ def _enforce(desk: Desk, book: Book, run: RunBook, row: Row[Any]) -> None:
         view = partial(seen_as, relation=book.relation, exactly_one=exactly_one)
         excess.charge(ancestor.tally, more, view=view)
         ancestor.notes.touched = True
+    before = run.shift or shifts.NO_SHIFT
+    run.shift = shifts.of_run(
+        desk.connection, run.id, dataset_id=book.id, dataset_size=book.dataset_size
+    )
+    book.take(run, Move(shifted=run.shift.since(before)), {})
     run.units = None  # what it spent is read from the sums, where the correction counts
     if run.on_plan:
         run.leave_plan()  # whatever the correction says, the plan is not what ran

@@ -2,15 +2,14 @@
 
 A corrected step adds what it costs more than it did as recorded, in each component of the filter's
 sums. Where passes count, each pass that the corrected steps may have touched is counted in full
-beside the recorded ones; and where they interrupted another loader, a pass of that loader, which
-then began anew.
+beside the recorded ones; what else changes where they shift later passes is for `shifts` to say.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import Connection, Row, Select, bindparam, case, func, select
+from sqlalchemy import Connection, Select, bindparam, case, func, select
 
 from accounting.balances import pass_length
 from accounting.events import Event
@@ -41,7 +40,9 @@ _holds_first = (
 )
 _CORRECTED: Final = (
     select(
+        corrections.c.id,
         corrections.c.dataset_id,
+        corrections.c.run_id,
         corrections.c.steps.label("length"),
         _recorded.c.content.label("recorded"),
         _really.c.content.label("really"),
@@ -58,6 +59,7 @@ _CORRECTED: Final = (
     .group_by(
         corrections.c.id,
         corrections.c.dataset_id,
+        corrections.c.run_id,
         corrections.c.steps,
         _recorded.c.content,
         _really.c.content,
@@ -85,7 +87,9 @@ _RUNS: Final = (
 class Corrected:
     """Steps that were recorded as one event and, as a correction says, were another."""
 
+    correction: int  # its row
     dataset_id: int
+    run_id: int
     recorded: Event
     really: Event
     steps: int
@@ -98,11 +102,13 @@ def of_datasets(connection: Connection, sizes: Mapping[int, int]) -> list[Correc
     return _read(connection, _OF_DATASETS, sizes, datasets=found) if found else []
 
 
-def of_run(connection: Connection, run: Row[Any], dataset_size: int) -> list[Corrected]:
+def of_run(
+    connection: Connection, run: int, *, dataset_id: int, dataset_size: int
+) -> list[Corrected]:
     """All that was corrected in a run."""
-    if not corrected_runs(connection, [run.id]):
+    if not corrected_runs(connection, [run]):
         return []
-    return _read(connection, _OF_RUN, {run.dataset_id: dataset_size}, run=run.id)
+    return _read(connection, _OF_RUN, {dataset_id: dataset_size}, run=run)
 
 
 def of_one(
@@ -122,7 +128,9 @@ def _read(
 ) -> list[Corrected]:
     return [
         Corrected(
+            correction=row.id,
             dataset_id=row.dataset_id,
+            run_id=row.run_id,
             recorded=event_of(row.recorded, sizes[row.dataset_id]),
             really=event_of(row.really, sizes[row.dataset_id]),
             steps=int(row.steps),  # Postgres sums whole numbers as decimals
@@ -170,17 +178,14 @@ def _step_cost(tally: Tally, event: Event) -> Total:
 
 
 def _passes(tally: Tally, recorded: Event, really: Event, one: Corrected) -> dict[Event, Counts]:
-    """The passes that count besides those that were recorded."""
+    """The passes of the corrected steps, which count besides those that were recorded."""
     if recorded.sampling == really.sampling and _no_dearer(tally, recorded, really):
         return {}
-    more = {}
-    if by_pass(recorded) and recorded.sampling != really.sampling:
-        more[recorded] = Counts(passes=1)
     length = pass_length(really)
-    if length is not None:
-        touched = 1 + -(-(one.length - 1) // length)  # wherever in a pass they began
-        more[really] = Counts(steps=one.steps, passes=min(one.steps, touched))
-    return more
+    if length is None:
+        return {}
+    touched = 1 + -(-(one.length - 1) // length)  # wherever in a pass they began
+    return {really: Counts(steps=one.steps, passes=min(one.steps, touched))}
 
 
 def _no_dearer(tally: Tally, recorded: Event, really: Event) -> bool:

@@ -7,11 +7,11 @@ from sqlalchemy import Connection, Row, bindparam, or_, select
 
 from accounting.balances import OpenPass
 from accounting.events import NeighboringRelation, Span
-from service.admission import ahead, negative
+from service.admission import ahead
 from service.documents import event_of
 from service.lineage import restated
 from service.tables import branches, datasets, distinct_events, lineage, reservations
-from service.tallies import Change, Move, merged
+from service.tallies import Change, Move, merged, negative
 
 _pass_events = distinct_events.alias()
 _EXPIRED: Final = (

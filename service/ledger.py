@@ -144,7 +144,7 @@ def _take(
     scopes = scopes_of(book, run, with_run=not on_plan)
     if mode == "charge" and run.state in CLOSED:
         raise RunFinishedError("The run was closed; record what still happened in it.")
-    gone = advanced(branch, fresh)
+    gone = advanced(branch, fresh, run.shift)
     book.require_prices(run, gone.move)
     if mode == "charge":
         require_bounds(fresh, book, scopes)
@@ -152,7 +152,9 @@ def _take(
             require_budget(
                 scopes,
                 fresh,
-                lambda n: gone.move if n is None else advanced(branch, fresh, limit=n).move,
+                lambda n: (
+                    gone.move if n is None else advanced(branch, fresh, run.shift, limit=n).move
+                ),
             )
         except BudgetExhaustedError as refusal:
             desk.refused(book, run, refusal)

@@ -34,7 +34,7 @@ def restated(move: Move, *, relation: NeighboringRelation, exactly_one: bool) ->
     """
     if exactly_one or relation is NeighboringRelation.ADD_OR_REMOVE_ONE:
         return move
-    return Move(
+    return Move(  # without shifted passes: there none count
         recorded=_restated(move.recorded, relation), reserved=_restated(move.reserved, relation)
     )
 

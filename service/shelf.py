@@ -9,7 +9,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, bindparam, func, select
 
 from accounting.events import Event
-from service import bulk, excess, incidents
+from service import bulk, excess, incidents, shifts
 from service.acts import Log
 from service.book_rows import (
     DATASETS,
@@ -261,7 +261,11 @@ class Desk:
             book = self.shelf.home(row.name)
             counted = units[row.id] if row.id in few else None
             steps = int(sizes.get(row.id, (0, 0))[1])
-            book.runs[row.name] = run_book_of(self.connection, book, row, counted, steps)
+            run = book.runs[row.name] = run_book_of(self.connection, book, row, counted, steps)
+            if row.id in corrected:
+                run.shift = shifts.of_run(
+                    self.connection, row.id, dataset_id=book.id, dataset_size=book.dataset_size
+                )
 
     def _fetch_branches(self, owners: Sequence[RunBook], names: Sequence[str]) -> None:
         owner_of = {run.id: run for run in owners}

@@ -52,16 +52,18 @@ class Move:
     reserved: Change = field(default_factory=dict)
     # Of the latter, what the run's own budget counts: not its plan. None for all of it.
     own: Change | None = None
+    # Counted as recorded, but of no event's own counts: passes that corrections have shifted.
+    shifted: Change = field(default_factory=dict)
 
     @property
     def of_run(self) -> "Move":
         """The same in the run's own budget."""
-        return self if self.own is None else Move(recorded=self.recorded, reserved=self.own)
+        return self if self.own is None else replace(self, reserved=self.own, own=None)
 
     @property
     def events(self) -> set[Event]:
         """What it changes the counts of."""
-        return {*self.recorded, *self.reserved}
+        return {*self.recorded, *self.reserved, *self.shifted}
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +163,8 @@ class Tally:
         return found
 
     def _after(self, move: Move) -> _Next:
-        recorded, passes = self._split(self.recorded, move.recorded)
+        gone = merged([move.recorded, move.shifted]) if move.shifted else move.recorded
+        recorded, passes = self._split(self.recorded, gone)
         reserved, reserved_passes = self._split(self.reserved, move.reserved)
         sums = self._add(recorded, reserved, passes, reserved_passes)
         return _Next(move, recorded, reserved, passes, reserved_passes, sums)
@@ -247,3 +250,11 @@ def merged(changes: Iterable[Change]) -> dict[Event, Counts]:
     for change in changes:
         add_to(total, change)
     return total
+
+
+def negative(change: Change) -> Change:
+    """The change that takes another back."""
+    return {
+        event: Counts(steps=-counts.steps, passes=-counts.passes)
+        for event, counts in change.items()
+    }

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from accounting.balances import Balance, balance_of
+from accounting.balances import Balance, advance, balance_of
 from accounting.events import (
     BallsAndBins,
     Cyclic,
@@ -22,7 +22,8 @@ from accounting.filters import Total, choose, times
 from accounting.guarantees import DEFAULT_ACCEPT
 from service.documents import laid_over
 from service.excess import Corrected, charge
-from service.tallies import Counts, Move, Tally
+from service.shifts import shift
+from service.tallies import Change, Counts, Move, Tally, merged
 
 RELATION = NeighboringRelation.REPLACE_SPECIAL
 FILTER = choose("union_of_orders", epsilon=100.0, delta=1e-5)
@@ -41,7 +42,19 @@ RECORDED = [
     gaussian(4.0, BALLS),
     gaussian(2.0, POISSON),
 ]
-REALLY = [*RECORDED, gaussian(2.0, CYCLIC), gaussian(1.0, BALLS), gaussian(3.0, Full())]
+REALLY = [
+    *RECORDED,
+    gaussian(2.0, CYCLIC),
+    gaussian(40.0, CYCLIC),
+    gaussian(1.0, BALLS),
+    gaussian(3.0, Full()),
+]
+# Loaders that change their noise: where a pass begins decides which steps share one.
+CHANGING = [
+    *(gaussian(noise, CYCLIC) for noise in (2.0, 30.0, 100.0, 1000.0)),
+    *(gaussian(noise, BALLS) for noise in (2.0, 1000.0)),
+    gaussian(1000.0, Full()),
+]
 
 
 def tally(balance: Balance) -> Tally:
@@ -49,12 +62,15 @@ def tally(balance: Balance) -> Tally:
     found = Tally(
         filter=FILTER, relation=RELATION, accept=DEFAULT_ACCEPT, recorded=zero, reserved=zero
     )
-    counts = {
+    found.apply(Move(recorded=counted(balance)))
+    return found
+
+
+def counted(balance: Balance) -> Change:
+    return {
         event: Counts(steps=steps, passes=balance.passes.get(event, 0))
         for event, steps in balance.steps.items()
     }
-    found.apply(Move(recorded=counts))
-    return found
 
 
 def total(balance: Balance) -> Total:
@@ -72,10 +88,27 @@ def covers(enforced: Total, account: Total) -> bool:
 def parts(steps: Sequence[Event], over: Sequence[tuple[int, int, Event]]) -> list[Corrected]:
     """What the ledger reads of corrections: counts by recorded event."""
     return [
-        Corrected(dataset_id=1, recorded=event, really=really, steps=count, length=high - low)
+        Corrected(
+            correction=low,
+            dataset_id=1,
+            run_id=1,
+            recorded=event,
+            really=really,
+            steps=count,
+            length=high - low,
+        )
         for low, high, really in over
         for event, count in Counter(steps[low:high]).items()
     ]
+
+
+def noise(event: Event) -> float:
+    return event.mechanism.noise_multiplier if isinstance(event.mechanism, Gaussian) else 0.0
+
+
+def quieter(what: Event, event: Event) -> bool:
+    """Whether all that was released is what was recorded with more noise: it costs no more."""
+    return what.sampling == event.sampling and noise(what) > noise(event)
 
 
 def both(
@@ -84,28 +117,37 @@ def both(
     """Enforced, as recorded, as corrected."""
     recorded = balance_of([spans(steps)])
     found = tally(recorded)
-    charge(found, parts(steps, over))
+    corrected = parts(steps, over)
+    charge(found, corrected)
+    found.apply(Move(shifted=shift(corrected, counted(recorded)).added()))
     really = [
-        what
+        event if quieter(what, event) else what
         for number, event in enumerate(steps)
         for _, _, what in laid_over((number, 1, event), list(over))
     ]
     return found.sums().spent, total(recorded), total(balance_of([spans(really)]))
 
 
-@pytest.mark.parametrize("seed", range(200))
-def test_what_is_enforced_covers_the_record_and_the_corrected_account(seed: int) -> None:
-    chance = random.Random(seed)
-    steps = [
+def some(chance: random.Random, events: Sequence[Event], longest: int) -> list[Event]:
+    return [
         event
-        for _ in range(chance.randrange(1, 6))
-        for event in [chance.choice(RECORDED)] * chance.randrange(1, 12)
+        for _ in range(chance.randrange(1, 9))
+        for event in [chance.choice(events)] * chance.randrange(1, longest)
     ]
+
+
+@pytest.mark.parametrize(("pool", "longest"), [("kept", 12), ("changing", 12), ("changing", 4)])
+@pytest.mark.parametrize("seed", range(200))
+def test_what_is_enforced_covers_the_record_and_the_corrected_account(
+    seed: int, pool: str, longest: int
+) -> None:
+    chance = random.Random(seed)
+    steps = some(chance, RECORDED if pool == "kept" else CHANGING, longest)
     over, at = [], chance.randrange(4)
     while at < len(steps):
-        end = min(len(steps), at + chance.randrange(1, 9))
-        over.append((at, end, chance.choice(REALLY)))
-        at = end + chance.randrange(5)
+        end = min(len(steps), at + chance.randrange(1, longest))
+        over.append((at, end, chance.choice(REALLY if pool == "kept" else CHANGING)))
+        at = end + chance.randrange(9)
     enforced, recorded, corrected = both(steps, over)
     assert covers(enforced, recorded)
     assert covers(enforced, corrected)
@@ -128,6 +170,44 @@ def test_a_loader_that_was_interrupted_begins_anew() -> None:
     assert recorded == two
     assert covers(corrected, three)
     assert covers(enforced, corrected)
+    enforced, _, corrected = both(steps, [(at, at + 1, quiet) for at in (1, 3)])
+    assert covers(corrected, times(pass_cost, 4))
+    assert covers(enforced, corrected)
+
+
+def test_passes_that_begin_elsewhere_may_each_hold_a_loud_step() -> None:
+    loader = Cyclic(batch_size=2, steps_per_pass=10)
+    loud, quiet = gaussian(2.0, loader), gaussian(1000.0, loader)
+    steps = ([loud] * 2 + [quiet] * 18) * 50
+    enforced, recorded, corrected = both(steps, [(10, 11, gaussian(1000.0, Full()))])
+    assert not covers(recorded, corrected)
+    assert covers(enforced, corrected)
+
+
+def test_steps_that_are_put_before_a_pass_shift_it() -> None:
+    loud, quiet = gaussian(1.0, CYCLIC), gaussian(1000.0, CYCLIC)
+    steps = [gaussian(1000.0, Full())] + [loud] * 5
+    enforced, recorded, corrected = both(steps, [(0, 1, quiet)])
+    assert not covers(recorded, corrected)
+    assert covers(enforced, corrected)
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_what_a_shift_adds_is_the_same_step_by_step(seed: int) -> None:
+    chance = random.Random(seed)
+    first, later = (some(chance, CHANGING, 4) for _ in range(2))
+    corrected = parts(first, [(0, len(first), chance.choice(CHANGING))])
+    found = shift(corrected, counted(balance_of([spans(first)])))
+    added, open_pass = [found.added()], None
+    for span in spans(first):
+        _, open_pass = advance(open_pass, span)
+    for span in spans(later):
+        passes, open_pass = advance(open_pass, span)
+        recorded = {event: Counts(passes=count) for event, count in passes.items()}
+        added.append(found.more(recorded))
+        found = found.after(recorded)
+    whole = shift(corrected, counted(balance_of([spans([*first, *later])])))
+    assert merged(added) == merged([whole.added()])
 
 
 def test_a_step_over_a_pass_is_counted_in_full() -> None:
