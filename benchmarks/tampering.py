@@ -17,6 +17,7 @@ from service.tables import (
     datasets,
     distinct_events,
     findings,
+    incidents,
     lineage,
     releases,
     reservations,
@@ -309,6 +310,16 @@ def _sum(
     return edit
 
 
+def _incident_removed(scene: Scene) -> Claim | None:
+    """What an act caused is no longer told of."""
+    found = [one for one in scene.rows(incidents) if one["kind"] in ("correction", "reopened")]
+    if not found:
+        return None
+    row = scene.random.choice(found)
+    scene.connection.execute(incidents.delete().where(incidents.c.id == row["id"]))
+    return Claim(words=f"the incident {row['kind']}")
+
+
 def _less(number: int) -> int:
     return number - 1
 
@@ -368,11 +379,13 @@ EDITS: Final[Mapping[str, Edit]] = {
     "head": _sum(datasets, "head_sequence", _less, "the head"),
     "next step of a branch": _sum(branches, "next_step", _less, "stands at"),
     "size of the log": _sum(datasets, "log_size", _less, "the log's size"),
+    "incident: removed": _incident_removed,
 }
 # Caches, which whoever recomputes them makes right again.
 NOT_SKILLED: Final = frozenset(
     {
         "count of a run", "count of a dataset", "sums of a budget", "head",
         "next step of a branch", "entry: first step", "size of the log", "dataset: limit raised",
+        "incident: removed",
     }
 )  # fmt: skip
