@@ -14,8 +14,9 @@ import accounting
 from service import api_keys, problems, schema_version
 from service.api_keys import KEY_FILE, Scope
 from service.auth import KeyRing
+from service.checkpoints import is_in_use
 from service.dashboard import routes as dashboard
-from service.database import connect, transaction
+from service.database import connect, snapshot, transaction
 from service.errors import StartupError
 from service.gate import Gate, WritesWhileOpen
 from service.http import BodyLimit, RequestLog
@@ -72,7 +73,7 @@ def create_app(settings: Settings) -> FastAPI:
         schema_version.require_current(engine)
         _require_key(engine, settings)
         keys.refresh()
-        signer = _signer(settings)
+        signer = _signer(settings, engine)
         witness = follower_of(settings, engine, signer)
     except Exception:
         engine.dispose()
@@ -80,12 +81,22 @@ def create_app(settings: Settings) -> FastAPI:
     return wire(engine, keys, settings, webhooks, signer=signer, witness=witness)
 
 
-def _signer(settings: Settings) -> Signer | None:
+def _signer(settings: Settings, engine: Engine) -> Signer | None:
     """The key that signs; none where the settings name none and there is no file to go by."""
     if settings.signing_key_file is not None:
         return Signer.load(settings.signing_key_file)
     path = settings.signing_key_path
-    return None if path is None else Signer.load_or_create(path)
+    if path is None:
+        return None
+    with snapshot(engine) as connection:  # looked at first: another process may begin it now
+        used = is_in_use(connection)
+    if used and not path.exists():
+        raise StartupError(
+            f"The ledger is in use, and its signing key {path} is not there. Bring it back, or "
+            "name it in DPLEDGER_SIGNING_KEY_FILE. If it is lost, or there was none, make another: "
+            f"`dpledger signing-key create {path}`; what the old one signed is then refused."
+        )
+    return Signer.load_or_create(path)
 
 
 def wire(

@@ -166,6 +166,11 @@ class Heads:
         return tree_root(self._leaves[begin:end])
 
 
+def is_in_use(connection: Connection) -> bool:
+    """Whether there is a dataset: a ledger whose key is made by the service had it before that."""
+    return connection.execute(select(datasets.c.id).limit(1)).first() is not None
+
+
 def root_of(heads: Iterable[Head]) -> str:
     """What a checkpoint signs of heads, in whatever order they are given."""
     ordered = sorted(heads, key=lambda head: place(head.dataset))

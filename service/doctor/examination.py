@@ -15,6 +15,7 @@ from service.doctor.machine import dependencies, ledger_file, secrets, versions
 from service.errors import LedgerError, StartupError
 from service.settings import Settings
 
+_NOT_NAMED: Final = "not looked at: say --backups FOLDER"
 _REMEDY: Final = "start it, or correct DPLEDGER_DATABASE_URL"
 
 
@@ -30,8 +31,9 @@ def examine(settings: Settings, *, backups: Path | None = None) -> list[Finding]
     except (StartupError, OSError) as error:
         found.append(fail("database", str(error), _REMEDY))
     try:
-        if backups is not None:
-            found.append(newest_backup(backups, engine))
+        found.append(
+            ok("backups", _NOT_NAMED) if backups is None else newest_backup(backups, engine)
+        )
     finally:
         if engine is not None:
             engine.dispose()

@@ -7,6 +7,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, Engine, func, select, text
 
 from service import schema_version
+from service.checkpoints import is_in_use
 from service.clock import now, stamp, utc
 from service.database import snapshot
 from service.doctor.finding import Finding, fail, ok, warn
@@ -50,7 +51,8 @@ def ledger(engine: Engine, settings: Settings) -> Iterator[Finding]:
         yield _clock(connection, newest)
         yield _suspended(connection)
         yield from _keys(connection, settings)
-    yield from trust(settings, newest)
+        used = is_in_use(connection)
+    yield from trust(settings, newest, used=used)
 
 
 def _durability(connection: Connection) -> Iterator[Finding]:

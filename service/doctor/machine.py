@@ -16,6 +16,7 @@ import psycopg
 
 from service.doctor.finding import Finding, fail, ok, warn
 from service.settings import Settings
+from service.sqlite_file import left_behind
 
 PYTHON_MIN: Final = (3, 11)
 SQLITE_MIN: Final = (3, 38)  # the first to have the operator ->> for JSON
@@ -112,6 +113,8 @@ def ledger_file(path: Path) -> Iterator[Finding]:
     """The file of a SQLite ledger, and the room beside it."""
     if not path.is_file():
         remedy = "`dpledger serve` makes a new one; if there was one, restore a backup"
+        if (left := left_behind(path)) is not None:  # then it makes none
+            remedy = f"{left.name} shows that there was one: mount its folder, or restore a backup"
         yield fail("database_file", f"{path} is not there", remedy)
         return
     mode = path.stat().st_mode

@@ -20,6 +20,8 @@ from service import schema_version
 from service.api_keys import Scope, create_key
 from service.database import connect, transaction
 from service.settings import Settings
+from service.signing import Signer
+from service.sqlite_file import KEY_SUFFIX, beside
 from tests.browser.looking import Look, looking
 from tests.browser.story import KEYS, told
 from tests.conftest import running
@@ -63,6 +65,7 @@ def copied(large: Path, folder: Path) -> Iterator[str]:
     """The address of a copy; large as it is, it is not kept."""
     file = folder / "dpledger.db"
     shutil.copyfile(large, file)
+    Signer.load_or_create(beside(file, KEY_SUFFIX))  # what is filled directly has none
     yield f"sqlite:///{file}"
     file.unlink()
 

@@ -22,6 +22,7 @@ from service.cli import app
 from service.clock import now, stamp
 from service.database import connect, snapshot, transaction
 from service.settings import Settings
+from service.signing import Signer
 from service.tables import INSERT_ONLY, acts, api_keys, datasets, entries
 from tests.conftest import running, without_triggers
 from tests.service.backup_lines import Change, forged, of_row, without_rows
@@ -126,7 +127,10 @@ def test_a_restored_ledger_answers_and_goes_on_as_before(
     engine = connect(url)
     restore(engine, file, by=BY)
     engine.dispose()
-    with running(Settings(database_url=url)) as address, httpx.Client(base_url=address) as there:
+    key = file.with_name("key")
+    Signer.create(key)
+    settings = Settings(database_url=url, signing_key_file=key)
+    with running(settings) as address, httpx.Client(base_url=address) as there:
         assert [there.get(path).json() for path in asked] == before
         assert append(there, event(0, 50)).status_code == 200  # recorded before
         for body in (dataset("fresh"), dataset("fresher")):

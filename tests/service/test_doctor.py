@@ -180,9 +180,7 @@ def test_a_clock_behind_the_newest_entry_is_seen(
 
 def test_a_log_that_is_suspended_is_seen(engine: Engine, database_url: str) -> None:
     with transaction(engine) as connection:
-        row = {"id": 1, "ledger_id": "0" * 32, "log_frontier": b""}
-        connection.execute(installation.delete())
-        connection.execute(installation.insert().values(**row, suspended='{"reason":"older"}'))
+        connection.execute(update(installation).values(suspended='{"reason":"older"}'))
     found = look(database_url)["log"]
     assert found.level is Level.FAIL
     assert "older" in found.found
@@ -229,7 +227,14 @@ def test_a_database_that_is_not_there_is_seen_and_not_made(tmp_path: Path) -> No
     path = tmp_path / "none.db"
     found = look(f"sqlite:///{path}")
     assert found["database_file"].level is Level.FAIL
+    assert "makes a new one" in found["database_file"].remedy
     assert list(tmp_path.iterdir()) == []
+    left = path.with_name("none.db.signing_key")
+    Signer.create(left)
+    found = look(f"sqlite:///{path}")
+    assert found["database_file"].level is Level.FAIL
+    assert "makes a new one" not in found["database_file"].remedy
+    left.unlink()
     for url in ("nonsense", f"postgresql://nobody@127.0.0.1:{free_port()}/none"):
         assert look(url)["database"].level is Level.FAIL
     path.write_text("not a database " * 100, encoding="utf-8")
@@ -283,7 +288,8 @@ def test_the_signing_key_is_looked_at(
 
 def test_the_witness_is_looked_at(file: Path, tmp_path: Path) -> None:
     url, path = f"sqlite:///{file}", tmp_path / "witness"
-    assert "witness" not in look(url)
+    assert look(url)["witness"].level is Level.OK
+    assert "DPLEDGER_WITNESS_FILE" in look(url)["witness"].found
     assert look(url, witness_file=path)["witness"].level is Level.FAIL
     path.write_bytes(b"")
     assert look(url, witness_file=path)["witness"].level is Level.FAIL
@@ -294,7 +300,7 @@ def test_the_witness_is_looked_at(file: Path, tmp_path: Path) -> None:
     assert look(url, witness_file=path)["witness"].level is Level.OK
     for seconds, level in {86_400.0: Level.OK, 0.1: Level.FAIL}.items():
         late = Settings(database_url=url, witness_file=path, witness_seconds=seconds)
-        found = {one.name: one for one in trust(late, now() + timedelta(minutes=1))}
+        found = {one.name: one for one in trust(late, now() + timedelta(minutes=1), used=True)}
         assert found["witness"].level is level
     path.write_bytes(path.read_bytes().replace(b"steps", b"stops"))
     assert look(url, witness_file=path)["witness"].level is Level.FAIL

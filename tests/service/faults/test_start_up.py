@@ -13,6 +13,8 @@ from service import schema_version
 from service.app import create_app
 from service.cli import app
 from service.database import connect, transaction
+from service.doctor.examination import examine
+from service.doctor.finding import Level
 from service.errors import StartupError
 from service.settings import Settings
 from service.signing import Signer
@@ -71,6 +73,26 @@ def test_a_ledger_that_was_there_and_is_gone_is_not_begun_anew(
     assert "There was a ledger at" in cause(CliRunner().invoke(app, serve))
     with pytest.raises(StartupError):
         create_app(Settings(database_url=f"sqlite:///{file}"))
+
+
+def test_a_ledger_in_use_gets_no_other_signing_key_by_itself(file: Path) -> None:
+    url, key = f"sqlite:///{file}", beside(file, KEY_SUFFIX)
+    assert migrate(file).exit_code == 0
+    create_app(Settings(database_url=url)).state.engine.dispose()
+    key.unlink()  # of a ledger without a dataset nobody was shown anything
+    with serving(url) as api:
+        begin(api, 1)
+    kept = key.rename(file.with_name("kept"))
+    said = cause(CliRunner().invoke(app, ["serve", "--port", "0", "--database", url]))
+    assert str(key) in said
+    assert "DPLEDGER_SIGNING_KEY_FILE" in said
+    assert "dpledger signing-key create" in said
+    assert not key.exists()
+    found = {one.name: one for one in examine(Settings(database_url=url))}
+    assert found["signing_key"].level is Level.FAIL
+    kept.rename(key)
+    with serving(url) as api:
+        require_exactly(api, 1)
 
 
 @pytest.mark.parametrize("left", [key_left, key_left_and_nothing_else])
