@@ -247,7 +247,9 @@ def opened(path: Path) -> Iterator[BackupReader]:
     try:
         with gzip.open(path, "rb") as stream:
             yield BackupReader(path, stream)
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+    except gzip.BadGzipFile as error:  # its words show bytes as Python writes them
+        raise BackupError(f"The backup {path} is damaged, or is none: not gzip") from error
+    except (EOFError, zlib.error) as error:
         raise BackupError(f"The backup {path} is damaged: {error}") from error
     except OSError as error:
         raise BackupError(f"{path}: {error.strerror or error}") from error

@@ -81,6 +81,15 @@ class Settings(BaseSettings):
     witness_file: Path | None = None
     witness_seconds: float = Field(default=60.0, ge=0.1, le=86_400.0)
 
+    @field_validator(
+        "database_password_file", "admin_key_file", "signing_key_file", "webhook_secret_file",
+        "witness_file", mode="before",
+    )  # fmt: skip
+    @classmethod
+    def _unset(cls, value: object) -> object:
+        """A variable without a value names no file; as a path it would be the present folder."""
+        return None if value == "" else value
+
     @field_validator("budget_thresholds", "webhooks", "webhook_kinds", mode="before")
     @classmethod
     def _listed(cls, value: object) -> object:

@@ -38,6 +38,14 @@ def to_bytes(text: str) -> bytes:
     return data
 
 
+def is_public_key(text: str) -> bool:
+    """Whether a text is one that may name a key."""
+    try:
+        return len(to_bytes(text)) == KEY_SIZE
+    except ValueError:
+        return False
+
+
 def key_id_of(public_key: str) -> str:
     """The beginning of a public key's SHA-256, by which people name it."""
     return hashlib.sha256(to_bytes(public_key)).hexdigest()[:16]
@@ -68,7 +76,7 @@ class Signer:
                 os.fsync(descriptor)
             os.link(written, path)
         except OSError as error:
-            raise StartupError(f"signing_key_file: {error}") from None
+            raise StartupError(f"signing_key_file: {path}: {error.strerror}") from None
         finally:
             written.unlink(missing_ok=True)
         return cls(key)
@@ -98,7 +106,7 @@ class Signer:
         try:
             raw = to_bytes(path.read_text(encoding="ascii").strip())
         except OSError as error:
-            raise StartupError(f"signing_key_file: {error}") from None
+            raise StartupError(f"signing_key_file: {path}: {error.strerror}") from None
         except ValueError:
             raise StartupError(f"signing_key_file: {path} holds no key.") from None
         if len(raw) != KEY_SIZE:

@@ -44,7 +44,7 @@ def create_key(
             requests_per_second=requests_per_second,
             body_bytes_max=body_bytes_max,
         )
-        with transaction(ready_engine(database)) as connection:
+        with transaction(ready_engine(database, begin=True)) as connection:
             key = create_key(connection, name=name, scope=Scope(scope), terms=terms)
     except LedgerError as error:
         raise _refused(error) from None

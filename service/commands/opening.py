@@ -54,13 +54,29 @@ def engine_of(database: str | None, *, new: bool = False) -> Any:
         raise failed(str(error)) from None
 
 
-def ready_engine(database: str | None) -> Any:
-    """An engine for a database at this version; an empty one is set up first."""
-    from service import schema_version
+def present_engine(database: str | None) -> Any:
+    """An engine for a database that is there: SQLite would begin one."""
+    from service.database import sqlite_path
 
     engine = engine_of(database)
+    path = sqlite_path(engine)
+    if path is not None and not path.is_file():
+        raise failed(f"{path}: there is no such file.")
+    return engine
+
+
+def ready_engine(database: str | None, *, begin: bool = False) -> Any:
+    """An engine for a database at this version.
+
+    Args:
+        database: that was named.
+        begin: whether one that is absent or empty is set up first.
+    """
+    from service import schema_version
+
+    engine = engine_of(database) if begin else present_engine(database)
     try:
-        if schema_version.current(engine) is None:
+        if begin and schema_version.current(engine) is None:
             schema_version.upgrade(engine)
         schema_version.require_current(engine)
     except (StartupError, LedgerError) as error:

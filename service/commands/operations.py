@@ -7,7 +7,14 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from service.commands.opening import DatabaseOption, engine_of, failed, failed_to_start, settings_of
+from service.commands.opening import (
+    DatabaseOption,
+    engine_of,
+    failed,
+    failed_to_start,
+    present_engine,
+    settings_of,
+)
 from service.errors import LedgerError, StartupError
 
 BY_COMMAND: Final = "command-line"  # who restored, in the log
@@ -25,7 +32,7 @@ def backup(
     from service.backup_files import BackupError
     from service.backups import take
 
-    engine = engine_of(database)
+    engine = present_engine(database)
     try:
         _show(take(engine, file))
     except BackupError as error:

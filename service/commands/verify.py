@@ -10,9 +10,10 @@ import typer
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
-from service.commands.opening import engine_of, failed, failed_to_start
+from service.commands.opening import failed, failed_to_start, present_engine
 from service.errors import LedgerError, StartupError
 from service.settings import address_of
+from service.signing import is_public_key
 
 if TYPE_CHECKING:
     from service.verification.kept import Kept
@@ -29,6 +30,7 @@ _NO_KEY: Final = (
     "no key was named, so that anybody may have signed this; give --public-key, which you have "
     "from elsewhere"
 )
+_SQLITE: Final = b"SQLite format 3\0"  # which each of its files begins with
 _DRIVERS: Final = (sqlite3.Error, psycopg.Error, DBAPIError)
 
 
@@ -46,7 +48,7 @@ def verify(
         str | None, typer.Option("--public-key", help="that must have signed what was kept")
     ] = None,
     epoch: Annotated[
-        int, typer.Option(help="reconciliations you know of: what they declared lost may be")
+        int, typer.Option(min=0, help="reconciliations you know of: what they declared lost may be")
     ] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="everything found, as JSON")] = False,
 ) -> None:
@@ -55,6 +57,8 @@ def verify(
     Nothing is written. Exit status 1 if something is broken, 2 if it cannot be read. The last line
     says NOT AUTHENTICATED unless what was read is held against a key that you named.
     """
+    if public_key is not None and not is_public_key(public_key):
+        raise failed("--public-key: must be a key, 43 characters that `signing-key show` prints")
     if "://" in target:
         kept = _kept(witness, checkpoint, public_key)
         doubt = _NO_KEY if public_key is None else ""
@@ -110,15 +114,11 @@ def _conclude(doubt: str) -> None:
 
 
 def _engine(url: str) -> Engine:
-    """An engine of a database that is there: SQLite would begin one."""
     try:
-        address = address_of(url)
+        address_of(url)
     except StartupError:
         raise failed("TARGET: sqlite:///FILE, postgresql://... or a certificate's file.") from None
-    sqlite = address.get_backend_name() == "sqlite" and address.database
-    if sqlite and not Path(sqlite).is_file():
-        raise failed(f"{sqlite}: there is no such file.")
-    engine: Engine = engine_of(url)
+    engine: Engine = present_engine(url)
     return engine
 
 
@@ -157,6 +157,9 @@ def _certificate(path: Path, public_key: str | None, *, as_json: bool) -> None:
     from service.certificates.envelope import InvalidCertificateError
 
     try:
+        with path.open("rb") as file:
+            if file.read(len(_SQLITE)) == _SQLITE:
+                raise failed(f"{path} is a database: name it as sqlite:///{path}")
         found = verify_file(path, public_key=public_key)
     except OSError as error:
         raise failed(f"{path}: {error.strerror}") from None

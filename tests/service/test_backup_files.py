@@ -79,6 +79,13 @@ def test_a_file_that_is_not_as_it_was_written_is_refused_and_nothing_is_restored
     assert inspect(empty).get_table_names() == []
 
 
+def test_what_is_not_compressed_is_told_in_words(tmp_path: Path) -> None:
+    other = tmp_path / "ledger.db"
+    other.write_bytes(b"SQLite format 3")
+    with pytest.raises(BackupError, match=r": not gzip$"):
+        check(other)
+
+
 def of_key(**given: object) -> Change:
     return of_row("api_keys", **given)
 

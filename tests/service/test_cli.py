@@ -20,6 +20,7 @@ import accounting
 from service.api_keys import digest_of
 from service.cli import app
 from service.database import connect, transaction
+from service.settings import Settings
 from tests.conftest import free_port
 from tests.service.dumps import dump
 from tests.service.samples import BUDGET, Json, append, dataset, event, run, setup
@@ -225,11 +226,12 @@ def test_a_database_that_cannot_be_used_is_refused_in_one_line(
     words: list[str], tmp_path: Path
 ) -> None:
     (tmp_path / "text").write_text("not a database " * 100, encoding="utf-8")
+    absent = "no such file" if words == ["keys", "list"] else "unable to open"
     for url, named in {
         "anything": "database_url",
         "mysql://here/name": "database_url",
         "sqlite://": "database_url",
-        f"sqlite:///{tmp_path}/missing/ledger.db": "unable to open",
+        f"sqlite:///{tmp_path}/missing/ledger.db": absent,
         f"sqlite:///{tmp_path}/text": "not a database",
         f"postgresql://nobody@127.0.0.1:{free_port()}/name": "refused",
     }.items():
@@ -267,6 +269,32 @@ def test_a_setting_out_of_range_is_named(file_url: str) -> None:
     assert said.startswith("DPLEDGER_PORT: ")
     result = CliRunner().invoke(app, ["migrate"], env={"DPLEDGER_BUSY_TIMEOUT_SECONDS": "nan"})
     assert cause(result).startswith("DPLEDGER_BUSY_TIMEOUT_SECONDS: ")
+
+
+READING: Final = [
+    ["keys", "list"], ["keys", "rotate", "a"], ["keys", "revoke", "a"], ["audit"], ["backup", "to"],
+    ["restate", "--dry-run"], ["recover", "--reason", "r"], ["as-new-ledger", "--reason", "r"],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("words", READING, ids=" ".join)
+def test_a_ledger_that_is_not_there_is_not_begun_by_who_would_read_it(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = cause(command(*words, "--database", "sqlite:///typo.db"))
+    assert said == "typo.db: there is no such file."
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_variable_without_a_value_names_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [name for name in Settings.model_fields if name.endswith("_file")]
+    assert len(names) == 5
+    for name in names:
+        monkeypatch.setenv(f"DPLEDGER_{name.upper()}", "")
+    found = Settings()
+    assert [getattr(found, name) for name in names] == [None] * len(names)
+    assert found.database_address == found.database_url
 
 
 class Served:

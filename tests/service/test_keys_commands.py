@@ -125,6 +125,7 @@ def test_a_time_may_be_a_moment(url: str, command: Command, text: str, expected:
 def test_terms_that_cannot_be_are_refused_in_the_words_of_the_options(
     url: str, command: Command, words: list[str], cause: str
 ) -> None:
+    assert command("migrate").exit_code == 0
     refused = command(*CREATE, *words)
     assert (refused.exit_code, refused.stdout) == (2, "")
     assert refused.stderr.startswith(cause)

@@ -1,6 +1,7 @@
 """The command verify: what it prints, how it ends, and what it believes of what was kept."""
 
 import json
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -177,6 +178,14 @@ def test_a_file_that_is_no_ledger_is_refused_and_left_alone(tmp_path: Path) -> N
     assert file.read_bytes() == b"noise" * 1000
 
 
+def test_a_database_without_its_url_is_told_which_it_has(tmp_path: Path) -> None:
+    file = tmp_path / "ledger.db"
+    sqlite3.connect(file).execute("CREATE TABLE one (id INTEGER)").connection.close()
+    done = verify(file)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr == f"{file} is a database: name it as sqlite:///{file}\n"
+
+
 def test_a_ledger_of_another_schema_is_refused(engine: Engine, database_url: str) -> None:
     set_it = "UPDATE alembic_version SET version_num = :revision"
     edit(engine, set_it, revision="0005")
@@ -217,6 +226,16 @@ def test_what_another_key_signed_is_not_believed(
         done = verify(database_url, option, file, "--public-key", key)
         assert (done.exit_code, done.stdout) == (2, "")
         assert "not signed" in done.stderr
+
+
+@pytest.mark.parametrize("key", ["nonsense", "A" * 42, "A" * 44, "!" * 43, ""])
+def test_what_is_no_key_is_refused_before_anything_is_read(
+    files: Files, database_url: str, key: str
+) -> None:
+    for target in (database_url, files.checkpoints):
+        done = verify(target, "--public-key", key)
+        assert (done.exit_code, done.stdout) == (2, "")
+        assert done.stderr.startswith("--public-key: must be a key")
 
 
 def _changed(file: Path, change: Any) -> None:
