@@ -52,7 +52,7 @@ PROBLEMS: Final[dict[str, tuple[int, str]]] = {
     "too-many-requests": (429, "The key sends requests faster than it may"),
     "internal-error": (500, "The service failed"),
     "ledger-suspended": (503, "The ledger contradicts what it signed"),
-    "unavailable": (503, "The database does not answer now"),
+    "unavailable": (503, "The service cannot answer this now"),
 }
 # What the OpenAPI document says of every refusal.
 DESCRIPTION: Final[dict[str, Any]] = {

@@ -115,6 +115,7 @@ def test_under_load_it_is_unready_at_once_answers_still_and_loses_nothing(
         wait_until(lambda: served.status() == 503)  # a new connection, and it is answered
         refused = httpx.get(f"{served.address}/readyz")
         assert "draining" in refused.json()["detail"]
+        assert "database" not in refused.json()["title"]
         assert refused.headers["retry-after"]
         assert served.status("/healthz") == 200
         before = {one.run: one.acknowledged for one in trainers}
