@@ -83,10 +83,9 @@ def test_a_ledger_in_use_gets_no_other_signing_key_by_itself(file: Path) -> None
     with serving(url) as api:
         begin(api, 1)
     kept = key.rename(file.with_name("kept"))
-    said = cause(CliRunner().invoke(app, ["serve", "--port", "0", "--database", url]))
-    assert str(key) in said
-    assert "DPLEDGER_SIGNING_KEY_FILE" in said
-    assert "dpledger signing-key create" in said
+    with pytest.raises(StartupError, match=f"dpledger signing-key create {key}") as refused:
+        create_app(Settings(database_url=url))
+    assert "DPLEDGER_SIGNING_KEY_FILE" in str(refused.value)
     assert not key.exists()
     found = {one.name: one for one in examine(Settings(database_url=url))}
     assert found["signing_key"].level is Level.FAIL
