@@ -82,7 +82,10 @@ def create_app(settings: Settings) -> FastAPI:
 
 
 def _signer(settings: Settings, engine: Engine) -> Signer | None:
-    """The key that signs; none where the settings name none and there is no file to go by."""
+    """The key that signs; none where nobody named one and there is no file to go by.
+
+    A ledger in use gets no new key by itself: whoever knows the old one would refuse it.
+    """
     if settings.signing_key_file is not None:
         return Signer.load(settings.signing_key_file)
     path = settings.signing_key_path
@@ -91,11 +94,13 @@ def _signer(settings: Settings, engine: Engine) -> Signer | None:
     with snapshot(engine) as connection:  # looked at first: another process may begin it now
         used = is_in_use(connection)
     if used and not path.exists():
-        raise StartupError(
-            f"The ledger is in use, and its signing key {path} is not there. Bring it back, or "
-            "name it in DPLEDGER_SIGNING_KEY_FILE. If it is lost, or there was none, make another: "
-            f"`dpledger signing-key create {path}`; what the old one signed is then refused."
-        )
+        _LOGGER.warning(
+            "The ledger is in use, and its signing key %s is not there: nothing is signed. Bring "
+            "it back, or name it in DPLEDGER_SIGNING_KEY_FILE, and start again. If it is lost, or "
+            "there was none, make another: `dpledger signing-key create %s`; what the old one "
+            "signed is then refused.", path, path,
+        )  # fmt: skip
+        return None
     return Signer.load_or_create(path)
 
 

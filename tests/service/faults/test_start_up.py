@@ -75,7 +75,9 @@ def test_a_ledger_that_was_there_and_is_gone_is_not_begun_anew(
         create_app(Settings(database_url=f"sqlite:///{file}"))
 
 
-def test_a_ledger_in_use_gets_no_other_signing_key_by_itself(file: Path) -> None:
+def test_a_ledger_in_use_gets_no_other_signing_key_by_itself(
+    file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     url, key = f"sqlite:///{file}", beside(file, KEY_SUFFIX)
     assert migrate(file).exit_code == 0
     create_app(Settings(database_url=url)).state.engine.dispose()
@@ -83,15 +85,17 @@ def test_a_ledger_in_use_gets_no_other_signing_key_by_itself(file: Path) -> None
     with serving(url) as api:
         begin(api, 1)
     kept = key.rename(file.with_name("kept"))
-    with pytest.raises(StartupError, match=f"dpledger signing-key create {key}") as refused:
-        create_app(Settings(database_url=url))
-    assert "DPLEDGER_SIGNING_KEY_FILE" in str(refused.value)
+    with serving(url) as api:
+        require_exactly(api, 1)
+        assert api.get("/v1/checkpoint").status_code == 503
+    assert f"dpledger signing-key create {key}" in caplog.text
+    assert "DPLEDGER_SIGNING_KEY_FILE" in caplog.text
     assert not key.exists()
     found = {one.name: one for one in examine(Settings(database_url=url))}
     assert found["signing_key"].level is Level.FAIL
     kept.rename(key)
     with serving(url) as api:
-        require_exactly(api, 1)
+        assert api.get("/v1/checkpoint").status_code == 200
 
 
 @pytest.mark.parametrize("left", [key_left, key_left_and_nothing_else])
