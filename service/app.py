@@ -51,6 +51,11 @@ from service.witnessing import Follower, follower_of
 from service.writer import PATIENCE, Writer
 
 _LOGGER = logging.getLogger("dpledger.app")
+_KEY_GONE: Final = (
+    "the ledger is in use and its signing key %s is not there: nothing is signed; bring it back, or "
+    "name it in DPLEDGER_SIGNING_KEY_FILE; if it is lost, `dpledger signing-key create` makes "
+    "another, which refuses what the old one signed"
+)
 FIRST_KEY: Final = "first-admin"
 KEY_LENGTH_MIN: Final = 32
 
@@ -93,15 +98,7 @@ def _signer(settings: Settings, engine: Engine) -> Signer | None:
         return None
     with snapshot(engine) as connection:  # looked at first: another process may begin it now
         used = is_in_use(connection)
-    if used and not path.exists():
-        _LOGGER.warning(
-            "The ledger is in use, and its signing key %s is not there: nothing is signed. Bring "
-            "it back, or name it in DPLEDGER_SIGNING_KEY_FILE, and start again. If it is lost, or "
-            "there was none, make another: `dpledger signing-key create %s`; what the old one "
-            "signed is then refused.", path, path,
-        )  # fmt: skip
-        return None
-    return Signer.load_or_create(path)
+    return None if used and not path.exists() else Signer.load_or_create(path)
 
 
 def wire(
@@ -132,6 +129,8 @@ def wire(
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         if keys.open_mode:
             _LOGGER.warning("open mode: no key is needed on this loopback address")
+        if signer is None and settings.signing_key_path is not None:
+            _LOGGER.warning(_KEY_GONE, settings.signing_key_path)
         writer.start()
         dispatcher.start()
         if witness is not None:

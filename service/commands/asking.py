@@ -42,13 +42,20 @@ class AwayError(Exception):
     """No answer came."""
 
 
+def _is_address(url: str) -> bool:
+    try:
+        return urlsplit(url).scheme in ("http", "https")
+    except ValueError:  # a bracket of an IPv6 address that is not closed
+        return False
+
+
 class Service:
     """A service at an address; the key comes from DPLEDGER_API_KEY, none in open mode."""
 
     def __init__(self, url: str | None) -> None:
         self.url = (url or os.environ.get("DPLEDGER_URL") or DEFAULT_URL).rstrip("/")
-        if urlsplit(self.url).scheme not in ("http", "https"):
-            raise failed("--url: begins with http:// or https://")
+        if not _is_address(self.url):
+            raise failed("--url: must be an address that begins with http:// or https://")
         key = os.environ.get("DPLEDGER_API_KEY")
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._opener = urllib.request.build_opener(_NoRedirect)

@@ -94,7 +94,8 @@ def test_what_is_refused_is_said_on_one_line(
     assert "Name a run" in refused(command("report", url=address))
     assert "Name a run" in refused(command("report", "run", "--dataset", "data", url=address))
     assert "--delta" in refused(command("report", "run", "--delta", "2", url=address))
-    assert "http://" in refused(command("runs", url="ftp://example"))
+    for strange in ("ftp://example", "http://[::1"):
+        assert "http://" in refused(command("runs", url=strange))
     nobody = f"http://127.0.0.1:{free_port()}"
     assert "does not answer" in refused(command("runs", url=nobody))
     with transaction(engine) as connection:

@@ -88,7 +88,7 @@ def test_a_ledger_in_use_gets_no_other_signing_key_by_itself(
     with serving(url) as api:
         require_exactly(api, 1)
         assert api.get("/v1/checkpoint").status_code == 503
-    assert f"dpledger signing-key create {key}" in caplog.text
+    assert f"its signing key {key} is not there" in caplog.text
     assert "DPLEDGER_SIGNING_KEY_FILE" in caplog.text
     assert not key.exists()
     found = {one.name: one for one in examine(Settings(database_url=url))}
