@@ -52,9 +52,9 @@ from service.writer import PATIENCE, Writer
 
 _LOGGER = logging.getLogger("dpledger.app")
 _KEY_GONE: Final = (
-    "the ledger is in use and its signing key %s is not there: nothing is signed; bring it back, or "
+    "the ledger is in use and its signing key %s is not there: nothing is signed; bring it back or "
     "name it in DPLEDGER_SIGNING_KEY_FILE; if it is lost, `dpledger signing-key create` makes "
-    "another, which refuses what the old one signed"
+    "another, by which nothing is checked that the old one signed"
 )
 FIRST_KEY: Final = "first-admin"
 KEY_LENGTH_MIN: Final = 32

@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 from typing import IO, Annotated, Any, Final
 
@@ -23,6 +23,7 @@ from service.commands.rounding import lower, upper
 ENDED: Final = frozenset({"finished", "aborted"})
 PATIENCE_SECONDS: Final = 2.0  # between looks at a run that says nothing: its end is no entry
 JOIN_SECONDS: Final = 5.0  # that a stream is waited for; without one, looks must do
+LAST_SECONDS: Final = 1.0  # that a stream is listened to after the end
 AGAIN_SECONDS: Final = 2.0  # before a stream that broke off is asked for again
 INCIDENTS_SHOWN: Final = 5
 Frame = tuple[str, Any]
@@ -83,6 +84,9 @@ def _changes(service: Service, name: str, *, delta: float | None, seconds: float
             continue
         seen = _look(service, path, present, delta, [*seen.incidents, *happened])
         yield seen
+    time.sleep(LAST_SECONDS)  # what happened just before the end may still be on its way
+    if late := _next(frames, 0.0, patience=0.0):
+        yield replace(seen, incidents=[*seen.incidents, *late])
     follower.ending.set()
 
 

@@ -35,6 +35,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(watch, "PATIENCE_SECONDS", 0.05)
     monkeypatch.setattr(watch, "AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr(watch, "LAST_SECONDS", 0.05)
 
 
 def command(*words: object, url: str | None = None) -> Result:
@@ -168,6 +169,7 @@ def test_a_run_is_followed_until_it_is_finished(
         return seen
 
     monkeypatch.setattr(watch, "_look", counted)
+    monkeypatch.setattr(watch, "LAST_SECONDS", 5.0)  # which the last incident takes to arrive
     setup(api, dataset_given={"budget": BUDGET})
     append(api, event(0, 10))
     with Watching("run", "--url", address) as watching:
