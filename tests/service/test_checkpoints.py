@@ -195,7 +195,7 @@ def test_a_key_that_is_limited_to_a_dataset_learns_of_no_other(
 def test_without_a_signing_key_there_are_proofs_but_no_checkpoints(
     engine: Engine, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("service.app._signer", lambda _settings: None)
+    monkeypatch.setattr("service.app._signer", lambda _settings, _engine: None)
     with serve() as address, httpx.Client(base_url=address) as api:
         setup(api)
         for path in ("/v1/checkpoint", PART):
