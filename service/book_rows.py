@@ -1,6 +1,5 @@
 """A book's rows: read into memory under the lock, and written back."""
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final
@@ -101,7 +100,7 @@ def tally_of(connection: Connection, row: Row[Any]) -> Tally:
         move = _move(counts, event_of(counts.content, sizes[counts.dataset_id]))
         if counts.dataset_id != row.id:
             move = restated(move, relation=relation, exactly_one=below[counts.dataset_id])
-        moves.append(move)
+        moves.append(move.by_pass if fresh else move)
     _fold(tally, moves)
     _charge_corrections(connection, tally, row, below, sizes, stored=fresh)
     return tally
@@ -128,14 +127,18 @@ def _charge_corrections(
     stored: bool,
 ) -> None:
     """Count what corrections of a dataset, and of those that were made from it, add."""
-    by_run = defaultdict(list)
-    for one in excess.of_datasets(connection, sizes):
-        exactly_one = one.dataset_id == row.id or below[one.dataset_id]
+    found = excess.of_datasets(connection, sizes)
+    for exactly_one in (True, False):
+        seen = [
+            one
+            for one in found
+            if (one.dataset_id == row.id or below[one.dataset_id]) is exactly_one
+        ]
+        if not seen:
+            continue
         view = partial(seen_as, relation=tally.relation, exactly_one=exactly_one)
-        excess.charge(tally, [one], view=view, stored=stored)
-        by_run[one.run_id, one.dataset_id, exactly_one].append(one)
-    for (run, home, exactly_one), corrected in by_run.items():
-        added = Move(shifted=shifts.of_corrected(connection, run, corrected, sizes[home]).added())
+        excess.charge(tally, seen, view=view, stored=stored)
+        added = shifts.of_all(connection, seen, sizes)
         tally.apply(restated(added, relation=tally.relation, exactly_one=exactly_one))
 
 
@@ -203,8 +206,7 @@ def _run_tally(
     )
     excess.charge(tally, corrected, stored=fresh)
     if corrected:
-        added = shifts.of_corrected(connection, row.id, corrected, dataset_size).added()
-        tally.apply(Move(shifted=added))
+        tally.apply(shifts.of_all(connection, corrected, {row.dataset_id: dataset_size}))
     return tally
 
 

@@ -18,10 +18,10 @@ from service import excess
 from service.documents import event_of
 from service.excess import Corrected
 from service.tables import distinct_events, run_balances
-from service.tallies import NOTHING, Change, Counts, by_pass, merged, negative
+from service.tallies import NOTHING, Change, Counts, Move, by_pass, merged, negative
 
-_PASSES: Final = (
-    select(distinct_events.c.content, run_balances.c.passes)
+_COUNTED: Final = (
+    select(distinct_events.c.content, run_balances.c.steps, run_balances.c.passes)
     .join(distinct_events, distinct_events.c.id == run_balances.c.event_id)
     .where(run_balances.c.run_id == bindparam("run"), distinct_events.c.by_pass)
 )
@@ -32,30 +32,31 @@ class Shift:
     """A run's passes, and how many of its corrections may have shifted those of each sampling."""
 
     corrections: Mapping[Sampling, int] = field(default_factory=dict)
-    passes: Change = field(default_factory=dict)  # as recorded
+    counted: Change = field(default_factory=dict)  # steps and passes, as recorded
 
     def after(self, recorded: Change) -> "Shift":
         """The same once more is recorded."""
-        passes = {event: counts for event, counts in recorded.items() if by_pass(event)}
-        return replace(self, passes=merged([self.passes, passes])) if passes else self
+        more = {event: counts for event, counts in recorded.items() if by_pass(event)}
+        return replace(self, counted=merged([self.counted, more])) if more else self
 
     def added(self) -> Change:
         """What is counted besides the recorded passes.
 
         For each correction one pass more; and each recorded one that is not of the loader's
-        greatest noise once more, since its steps may lie in two.
+        greatest noise once more, since its steps may lie in two. Of several noises each may be the
+        least of some pass where it was of none.
         """
         more: dict[Event, Counts] = {}
-        for sampling, count in self.corrections.items():
-            counted = [
-                event
-                for event, counts in self.passes.items()
-                if event.sampling == sampling and counts.passes
-            ]
-            for event in counted:
-                more[event] = Counts(passes=count * self.passes[event].passes)
-            if counted:
-                more[max(counted, key=_noise)] = Counts(passes=count)
+        loaders: dict[Sampling, dict[Event, int]] = {}
+        for event, counts in self.counted.items():
+            if event.sampling in self.corrections:
+                loaders.setdefault(event.sampling, {})[event] = counts.passes
+        for sampling, loader in loaders.items():
+            count = self.corrections[sampling]
+            quietest = max((event for event in loader if loader[event]), key=_noise, default=None)
+            for event, passes in loader.items():
+                times = count if event == quietest else count * passes
+                more[event] = Counts(passes=times + (len(loader) > 1))
         return more
 
     def since(self, before: "Shift") -> Change:
@@ -74,8 +75,8 @@ def _noise(event: Event) -> tuple[float, str]:
     return noise_in_pass(event.mechanism), repr(event)
 
 
-def shift(corrected: Iterable[Corrected], passes: Change) -> Shift:
-    """The shift of a run, from what was corrected in it and the passes that it has recorded."""
+def shift(corrected: Iterable[Corrected], counted: Change) -> Shift:
+    """The shift of a run, from what was corrected in it and what it has recorded by pass."""
     found = {
         (one.correction, event.sampling)
         for one in corrected
@@ -83,19 +84,33 @@ def shift(corrected: Iterable[Corrected], passes: Change) -> Shift:
         for event in (one.recorded, one.really)
         if by_pass(event)
     }
-    return Shift(corrections=Counter(sampling for _, sampling in found), passes=passes)
+    return Shift(corrections=Counter(sampling for _, sampling in found), counted=counted)
 
 
 def of_run(connection: Connection, run: int, *, dataset_id: int, dataset_size: int) -> Shift:
     """The shift of a run."""
     corrected = excess.of_run(connection, run, dataset_id=dataset_id, dataset_size=dataset_size)
-    return of_corrected(connection, run, corrected, dataset_size)
+    return _read(connection, run, corrected, dataset_size)
 
 
-def of_corrected(
+def of_all(
+    connection: Connection, corrected: Iterable[Corrected], sizes: Mapping[int, int]
+) -> Move:
+    """What the shifts of all corrected runs add, given the sizes of their datasets."""
+    by_run: dict[tuple[int, int], list[Corrected]] = {}
+    for one in corrected:
+        by_run.setdefault((one.run_id, one.dataset_id), []).append(one)
+    found = [_read(connection, run, part, sizes[home]) for (run, home), part in by_run.items()]
+    return Move(shifted=merged(one.added() for one in found))
+
+
+def _read(
     connection: Connection, run: int, corrected: Iterable[Corrected], dataset_size: int
 ) -> Shift:
-    """The shift of a run, given what was corrected in it."""
-    rows = connection.execute(_PASSES, {"run": run})
-    passes = {event_of(row.content, dataset_size): Counts(passes=row.passes) for row in rows}
-    return shift(corrected, passes)
+    rows = connection.execute(_COUNTED, {"run": run})
+    counted = {
+        event_of(row.content, dataset_size): Counts(steps=row.steps, passes=row.passes)
+        for row in rows
+        if row.steps
+    }
+    return shift(corrected, counted)

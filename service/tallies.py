@@ -61,6 +61,15 @@ class Move:
         return self if self.own is None else replace(self, reserved=self.own, own=None)
 
     @property
+    def by_pass(self) -> "Move":
+        """What of it counts by pass: sums that are stored hold the rest."""
+        recorded, reserved = (
+            {event: counts for event, counts in change.items() if by_pass(event)}
+            for change in (self.recorded, self.reserved)
+        )
+        return Move(recorded=recorded, reserved=reserved)
+
+    @property
     def events(self) -> set[Event]:
         """What it changes the counts of."""
         return {*self.recorded, *self.reserved, *self.shifted}

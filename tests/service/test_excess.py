@@ -184,6 +184,16 @@ def test_passes_that_begin_elsewhere_may_each_hold_a_loud_step() -> None:
     assert covers(enforced, corrected)
 
 
+def test_each_noise_may_be_the_least_of_a_pass_that_begins_elsewhere() -> None:
+    loader = BallsAndBins(steps_per_pass=2)
+    steps = []
+    for one in range(100):
+        pair = [gaussian(2.0, loader), gaussian(2 + 0.001 * (one + 1), loader)]
+        steps += pair if one % 2 else pair[::-1]
+    enforced, _, corrected = both(steps, [(0, 1, gaussian(1000.0, Full()))])
+    assert covers(enforced, corrected)
+
+
 def test_steps_that_are_put_before_a_pass_shift_it() -> None:
     loud, quiet = gaussian(1.0, CYCLIC), gaussian(1000.0, CYCLIC)
     steps = [gaussian(1000.0, Full())] + [loud] * 5
@@ -203,7 +213,12 @@ def test_what_a_shift_adds_is_the_same_step_by_step(seed: int) -> None:
         _, open_pass = advance(open_pass, span)
     for span in spans(later):
         passes, open_pass = advance(open_pass, span)
-        recorded = {event: Counts(passes=count) for event, count in passes.items()}
+        recorded = merged(
+            [
+                {span.event: Counts(steps=1)},
+                {event: Counts(passes=count) for event, count in passes.items()},
+            ]
+        )
         added.append(found.more(recorded))
         found = found.after(recorded)
     whole = shift(corrected, counted(balance_of([spans([*first, *later])])))

@@ -10,15 +10,18 @@ import httpx
 import pytest
 from sqlalchemy import Engine
 
-from service.database import transaction
+from service.book_rows import tally_of
+from service.catalog import find_dataset
+from service.database import snapshot, transaction
 from service.tables import datasets
-from tests.service.samples import BUDGET, FULL, POISSON, Json, append, dataset, event, run
+from tests.service.samples import BALLS, BUDGET, FULL, POISSON, Json, append, dataset, event, run
 from tests.service.test_reservations import expire, reserve
 
 QUIET: Json = {"kind": "gaussian", "noise_multiplier": 20.0}
 SMALL: Json = {"epsilon": 1.0, "delta": 1e-5}
 LARGE: Json = {"epsilon": 8.0, "delta": 1e-5}
 FIXED: Json = {"kind": "fixed_size", "batch_size": 600}
+CYCLIC: Json = {"kind": "cyclic", "batch_size": 20_000}  # three steps a pass
 
 
 @pytest.fixture
@@ -273,6 +276,26 @@ def refolded(api: httpx.Client, engine: Engine, name: str) -> Any:
     with transaction(engine) as connection:
         connection.execute(datasets.update().values(totals=None, version=datasets.c.version + 1))
     return budget(api, name)
+
+
+@pytest.mark.parametrize("relation", ["replace_one", "replace_special"])
+def test_passes_of_a_child_are_counted_once_in_its_parent_however_often_it_is_read(
+    alone: httpx.Client, engine: Engine, relation: str
+) -> None:
+    made(alone, "top", neighboring_relation=relation)
+    made(alone, "child", "top", neighboring_relation=relation)
+    for sampling in (CYCLIC, BALLS):
+        charged = charge(alone, "child", 4, sampling=sampling)
+        assert charged.status_code == 201, charged.text
+    ahead = {"sampling": CYCLIC}
+    assert reserve(alone, "lease", 5, run_name="child", event=ahead).status_code == 201
+    sums = []
+    for _ in range(2):
+        with snapshot(engine) as connection:
+            sums.append(tally_of(connection, find_dataset(connection, "top")).sums())
+        refolded(alone, engine, "top")
+    assert sums[0] == sums[1]
+    assert any(sums[0].spent)
 
 
 def test_children_and_parent_race_and_neither_deadlock_nor_pass_the_limit(
