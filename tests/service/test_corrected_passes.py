@@ -91,6 +91,25 @@ def test_a_certificate_says_of_them_what_the_service_answers(
     assert said["corrected_epsilon"] == answered["corrected_epsilon"]
 
 
+def test_what_is_no_longer_reserved_is_no_pass_beside_a_correction(api: httpx.Client) -> None:
+    setup(api, dataset_given={"neighboring_relation": "replace_special", "budget": BUDGET})
+    once = {"kind": "shuffle", "batch_size": 20_000, "reshuffle": "once"}
+    assert append(api, event(0, 3, mechanism=noise(5.0), sampling=FULL)).status_code == 201
+    for first_step, name in ((3, "first"), (5, "second")):
+        ahead = event(first_step, 2, mechanism=noise(float(first_step)), sampling=once)
+        lease = {"name": name, "event": ahead, "ttl_seconds": 600}
+        assert api.post("/v1/runs/run/reservations", json=lease).status_code == 201
+    told = event(0, 1, mechanism=noise(4.0), sampling=FULL) | {"reason": "mistaken"}
+    assert api.post("/v1/runs/run/corrections", json=told).status_code == 201
+    both = api.get("/v1/datasets/data/guarantee").json()
+    released = api.post("/v1/reservations/second:release", json={"last_step": 4})
+    assert released.status_code == 200
+    first = api.get("/v1/datasets/data/guarantee")
+    assert first.status_code == 200, first.text
+    assert first.json()["without_reservations"]["epsilon"] < first.json()["epsilon"]
+    assert first.json()["epsilon"] < both["epsilon"]
+
+
 def test_what_really_went_in_passes_attains_what_it_would_had_it_been_recorded_so(
     api: httpx.Client,
 ) -> None:
