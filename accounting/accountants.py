@@ -42,6 +42,7 @@ GATHERED_MAX: Final = 160  # events that are left of them then
 # A single event, and a few, may take more: none of them is replaced by another.
 FEW_EVENTS: Final = 12
 FEW_POINTS: Final = {1: 185_000_000, FEW_EVENTS: 120_000_000}
+FEW_CURVES: Final = 70_000_000  # what the Renyi curves of a few events take at most
 WHOLE_POINTS: Final = 190_000_000  # what a guarantee may take with all that stands beside it
 # Where that is not enough: how many noises of one sampling are left, and what they may take.
 FEWER: Final = ((8, 30_000_000), (1, 20_000_000))
@@ -271,7 +272,10 @@ def _evaluated(name: str, balance: Balance, question: Question) -> Bound:
         points = ROUNDED_POINTS
     else:
         points = _allowed(balance, POINTS[name])
-    bound = attempted(question.share * points, lambda: accountant(balance, question))
+    allowed = question.share * points
+    if name == "rdp" and len(balance.steps) <= FEW_EVENTS:  # most parts of an answer have the same
+        allowed = max(allowed, FEW_CURVES)
+    bound = attempted(allowed, lambda: accountant(balance, question))
     less = replace(question, rounded=None, gathered=True, floor=False)
     for noises, points in FEWER_ADAPTIVE if name == ODOMETER else FEWER:
         fewer = dominating(balance, noises) if bound is None else balance

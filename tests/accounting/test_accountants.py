@@ -17,6 +17,7 @@ from accounting.bounds import (
     REASON_NOT_GAUSSIAN_DP,
 )
 from accounting.events import (
+    BallsAndBins,
     Cyclic,
     Event,
     FixedSize,
@@ -304,6 +305,23 @@ def test_asking_for_delta_undoes_asking_for_epsilon(sampling: Sampling, accounta
     assert back.delta <= DELTA * (1 + 1e-8)
     assert back.delta == pytest.approx(DELTA, rel=1e-2 if accountant == "pld" else 1e-8)
     assert back.epsilon == epsilon
+
+
+def test_a_few_events_have_a_bound_in_each_of_many_parts_of_an_answer() -> None:
+    steps = {
+        Event(mechanism=Gaussian(noise_multiplier=9.0 + 1.5 * one), sampling=sampling): 5
+        for one in range(4)
+        for sampling in (BallsAndBins(steps_per_pass=length) for length in (2, 3, 50))
+    }
+    found = guarantee(
+        Balance(steps=steps, passes=steps),
+        relation=NeighboringRelation.ADD_OR_REMOVE_ONE,
+        delta=1e-5,
+        accept=ACCEPTABLE,
+        share=0.01,
+    )
+    assert found.headline is not None
+    assert found.headline.accountant == "rdp"
 
 
 def test_a_bound_that_says_nothing_is_no_bound() -> None:
