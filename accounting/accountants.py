@@ -273,7 +273,7 @@ def _evaluated(name: str, balance: Balance, question: Question) -> Bound:
     else:
         points = _allowed(balance, POINTS[name])
     allowed = question.share * points
-    if name == "rdp" and len(balance.steps) <= FEW_EVENTS:  # most parts of an answer have the same
+    if name == "rdp" and len(balance.steps) <= FEW_EVENTS:  # parts of an answer share them
         allowed = max(allowed, FEW_CURVES)
     bound = attempted(allowed, lambda: accountant(balance, question))
     less = replace(question, rounded=None, gathered=True, floor=False)

@@ -54,7 +54,7 @@ _LOGGER = logging.getLogger("dpledger.app")
 _KEY_GONE: Final = (
     "the ledger is in use and its signing key %s is not there: nothing is signed; bring it back or "
     "name it in DPLEDGER_SIGNING_KEY_FILE; if it is lost, `dpledger signing-key create` makes "
-    "another, by which nothing is checked that the old one signed"
+    "another, and what the old one signed is then refused"
 )
 FIRST_KEY: Final = "first-admin"
 KEY_LENGTH_MIN: Final = 32

@@ -40,7 +40,7 @@ _HELD: Final = (
     .where(
         reservations.c.dataset_id == bindparam("dataset"),
         reservations.c.end_step > branches.c.next_step,
-        reservations.c.end_step > reservations.c.first_step,  # of what is not yet begun all may go
+        reservations.c.end_step > reservations.c.first_step,  # else all was given back
     )
     .order_by(reservations.c.id)
 )

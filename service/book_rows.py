@@ -89,7 +89,7 @@ def tally_of(connection: Connection, row: Row[Any]) -> Tally:
     relation, accept = NeighboringRelation(row.neighboring_relation), accept_of(row)
     fresh = row.totals is not None and row.totals_version == VERSION
     tally = read(row.totals if fresh else None, dataset_filter(row), relation, accept)
-    below = {row.id: True}
+    below = {row.id: True}  # with exactly one row for each of its records, as itself has
     below |= {
         r.dataset_id: r.exactly_one for r in connection.execute(_DESCENDANTS, {"dataset": row.id})
     }
@@ -98,11 +98,10 @@ def tally_of(connection: Connection, row: Row[Any]) -> Tally:
     moves = []
     for counts in connection.execute(query, {"ids": list(below)}):
         move = _move(counts, event_of(counts.content, sizes[counts.dataset_id]))
-        if counts.dataset_id != row.id:
-            move = restated(move, relation=relation, exactly_one=below[counts.dataset_id])
+        move = restated(move, relation=relation, exactly_one=below[counts.dataset_id])
         moves.append(move.by_pass if fresh else move)
     _fold(tally, moves)
-    _charge_corrections(connection, tally, row, below, sizes, stored=fresh)
+    _charge_corrections(connection, tally, below, sizes, stored=fresh)
     return tally
 
 
@@ -120,7 +119,6 @@ def _fold(tally: Tally, moves: Sequence[Move]) -> None:
 def _charge_corrections(
     connection: Connection,
     tally: Tally,
-    row: Row[Any],
     below: dict[int, bool],
     sizes: dict[int, int],
     *,
@@ -129,11 +127,7 @@ def _charge_corrections(
     """Count what corrections of a dataset, and of those that were made from it, add."""
     found = excess.of_datasets(connection, sizes)
     for exactly_one in (True, False):
-        seen = [
-            one
-            for one in found
-            if (one.dataset_id == row.id or below[one.dataset_id]) is exactly_one
-        ]
+        seen = [one for one in found if below[one.dataset_id] is exactly_one]
         if not seen:
             continue
         view = partial(seen_as, relation=tally.relation, exactly_one=exactly_one)

@@ -18,7 +18,7 @@ from service import excess
 from service.documents import event_of
 from service.excess import Corrected
 from service.tables import distinct_events, run_balances
-from service.tallies import NOTHING, Change, Counts, Move, by_pass, merged, negative
+from service.tallies import Change, Counts, Move, by_pass, merged, negative
 
 _COUNTED: Final = (
     select(distinct_events.c.content, run_balances.c.steps, run_balances.c.passes)
@@ -36,6 +36,8 @@ class Shift:
 
     def after(self, recorded: Change) -> "Shift":
         """The same once more is recorded."""
+        if not self.corrections:
+            return self
         more = {event: counts for event, counts in recorded.items() if by_pass(event)}
         return replace(self, counted=merged([self.counted, more])) if more else self
 
@@ -65,7 +67,7 @@ class Shift:
 
     def more(self, recorded: Change) -> Change:
         """What is added more once something is recorded."""
-        return self.after(recorded).since(self) if self.corrections else NOTHING
+        return self.after(recorded).since(self)
 
 
 NO_SHIFT: Final = Shift()
