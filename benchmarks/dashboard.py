@@ -4,7 +4,7 @@
     python benchmarks/dashboard.py pages --database sqlite:////tmp/big.db [--path /planner ...]
 
 The ledger is filled by the service's own write path, as if over some months: 200 datasets of 25
-runs, a million entries. Pages are then asked of a real server in open mode, one after another.
+runs, a million entries. Pages are then asked of a real server, one after another.
 """
 
 import argparse
@@ -25,11 +25,12 @@ from sqlalchemy import Engine, select
 
 from benchmarks.load import quantile
 from benchmarks.months import DATASETS, ENTRIES, LONG_STEPS, PIECES, RUNS, fill, sizes
-from benchmarks.servers import running, service
+from benchmarks.servers import START_TOKEN, running, service
 from service import schema_version
 from service.database import connect
 from service.tables import datasets, entries, runs
 
+_HEADERS: Final = {"Authorization": f"Bearer {START_TOKEN}"}
 PAGES: Final = (
     "/", "/datasets", "/datasets?name=scans", "/datasets/{dataset}", "/datasets/{largest}", "/runs",
     "/runs?dataset={dataset}&state=active", "/runs/{run}", "/runs/{longest}", "/planner",
@@ -73,7 +74,7 @@ def timed(port: int, path: str, repeats: int) -> tuple[int, list[float], int]:
     try:
         for _ in range(repeats):
             started = time.perf_counter()
-            connection.request("GET", path)
+            connection.request("GET", path, headers=_HEADERS)
             answer = connection.getresponse()
             length = len(answer.read())
             seconds.append(time.perf_counter() - started)

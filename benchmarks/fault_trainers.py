@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
 
-from benchmarks.servers import ServerError, ask, create, mark
+from benchmarks.servers import START_TOKEN, ServerError, ask, create, mark
 from service.calculate import account
 from service.documents import LedgerDocument
 
@@ -25,6 +25,10 @@ MECHANISM: Final = {"kind": "gaussian", "noise_multiplier": 1.1}
 SAMPLING: Final = {"kind": "poisson", "sampling_probability": 0.01}
 PAUSE_SECONDS: Final = 0.05  # before a step is sent again
 WRONG: Final = ("lost", "doubled", "wrong epsilon")
+_HEADERS: Final = {
+    "Content-Type": "application/json",
+    "Authorization": f"Bearer {START_TOKEN}",
+}
 _RAN: Final = (http.client.OK, http.client.CREATED)
 _NO_ANSWER: Final = (OSError, http.client.HTTPException)
 
@@ -49,7 +53,7 @@ def epsilon(steps: int) -> float:
     return found
 
 
-def open_dataset(port: int, name: str, key: str | None = None) -> None:
+def open_dataset(port: int, name: str, key: str = START_TOKEN) -> None:
     """A dataset that trainers may share."""
     body = {
         "name": name, "dataset_size": SIZE, "neighboring_relation": RELATION,
@@ -105,7 +109,7 @@ class Trainer:
         try:
             body = json.dumps({"events": [step(self.acknowledged)]})
             path = f"/v1/runs/{self.run}/events"
-            connection.request("POST", path, body, {"Content-Type": "application/json"})
+            connection.request("POST", path, body, _HEADERS)
             status = connection.getresponse().status
         except _NO_ANSWER:
             self.answers["none"] += 1

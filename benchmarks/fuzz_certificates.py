@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import httpx
 
+from benchmarks.servers import START_TOKEN
 from service import schema_version
 from service.app import create_app
 from service.certificates.check import verify_bytes
@@ -55,9 +56,10 @@ async def _record(url: str) -> None:
         ("/v1/runs/run/events", {"events": [step]}),
     ]  # fmt: skip
     transport = httpx.ASGITransport(app)
+    headers = {"Authorization": f"Bearer {START_TOKEN}"}
     async with (
         app.router.lifespan_context(app),
-        httpx.AsyncClient(transport=transport, base_url="http://localhost") as api,
+        httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=headers) as api,
     ):
         for path, body in asked:
             (await api.post(path, json=body)).raise_for_status()

@@ -38,6 +38,7 @@ from dpledger_client.spool import Contents, SpoolError, read
 from benchmarks.doomed import DATASET_SIZE, Config
 from benchmarks.servers import (
     ROOT,
+    START_TOKEN,
     Server,
     ServerError,
     ask,
@@ -151,7 +152,10 @@ class Doom:
         config.write(path)
         words = [sys.executable, "-m", "benchmarks.doomed", str(path)]
         with (self.folder / "trainer.log").open("ab") as log:
-            self.trainer = subprocess.Popen(words, cwd=ROOT, stdout=log, stderr=log)
+            self.trainer = subprocess.Popen(
+                words, cwd=ROOT, env=os.environ | {"DPLEDGER_API_KEY": START_TOKEN},
+                stdout=log, stderr=log,
+            )  # fmt: skip
 
     def kill(self) -> None:
         """SIGKILL at a random moment, for the service before, at times."""

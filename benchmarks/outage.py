@@ -23,7 +23,7 @@ if __name__ == "__main__":
 from dpledger_client import Client, Run, gaussian, poisson
 
 from benchmarks.bars import Bar, at_least, at_most, print_bars
-from benchmarks.servers import DATASET_SIZE, mark, running, service
+from benchmarks.servers import DATASET_SIZE, START_TOKEN, mark, running, service
 
 BEFORE_SECONDS: Final = 20.0  # in which leases grow: by then one lasts for ten minutes
 AFTER_SECONDS: Final = 5.0
@@ -95,7 +95,7 @@ def lasting(seconds: float) -> Callable[[], bool]:
 def hold(server: Killable, folder: Path, outage: Outage) -> Report:
     """Train through an outage of a service that runs."""
     report, name = Report(), mark("outage")
-    with Client(f"http://127.0.0.1:{server.port}") as client:
+    with Client(f"http://127.0.0.1:{server.port}", START_TOKEN) as client:
         for dataset in (name, f"{name}-plain"):
             client.create_dataset(
                 dataset,

@@ -31,6 +31,8 @@ ADDRESS: Final = "DPLEDGER_TEST_POSTGRES"
 DATASET_SIZE: Final = 60000
 # So much that it never binds: the check is made and passed at every step.
 LARGE_BUDGET: Final = {"epsilon": 1e6, "delta": 1e-5, "orders": [8.0]}
+# What signs in as an admin while a database has no key: of every service that is started here.
+START_TOKEN: Final = f"dpl_{secrets.token_urlsafe(32)}"
 _CLOCK_TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
@@ -46,14 +48,15 @@ def free_port() -> int:
 
 
 def ask(
-    port: int, method: str, path: str, body: Any = None, *, key: str | None = None
+    port: int, method: str, path: str, body: Any = None, *, key: str = START_TOKEN
 ) -> tuple[int, Any]:
     """The status and the JSON of an answer on this machine; text is sent as lines."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
     lines = isinstance(body, str)
-    headers = {"Content-Type": "application/x-ndjson" if lines else "application/json"}
-    if key:
-        headers["Authorization"] = f"Bearer {key}"
+    headers = {
+        "Content-Type": "application/x-ndjson" if lines else "application/json",
+        "Authorization": f"Bearer {key}",
+    }
     try:
         sent = body if lines else None if body is None else json.dumps(body)
         connection.request(method, path, sent, headers)
@@ -64,7 +67,7 @@ def ask(
         connection.close()
 
 
-def create(port: int, path: str, body: dict[str, Any], *, key: str | None = None) -> Any:
+def create(port: int, path: str, body: dict[str, Any], *, key: str = START_TOKEN) -> Any:
     """What a creation answers.
 
     Raises:
@@ -187,7 +190,16 @@ def service(url: str, folder: Path) -> Server:
     """`dpledger serve` on a database."""
     port = free_port()
     arguments = ["service.cli", "serve", "--port", str(port), "--database", url]
-    return Server(arguments=arguments, port=port, log=folder / f"{port}.log")
+    settings = {"DPLEDGER_START_TOKEN_FILE": str(start_token_file(folder))}
+    return Server(arguments=arguments, port=port, log=folder / f"{port}.log", settings=settings)
+
+
+def start_token_file(folder: Path) -> Path:
+    """A file in a folder that holds START_TOKEN, which only its owner may read."""
+    file = folder / "start_token"
+    file.touch(mode=0o600)
+    file.write_text(f"{START_TOKEN}\n", encoding="ascii")
+    return file
 
 
 def migrated(url: str) -> str:

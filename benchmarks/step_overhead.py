@@ -35,6 +35,7 @@ import httpx
 from dpledger_client import Client, Run, gaussian, poisson
 
 from benchmarks.bars import Bar, at_most, print_bars
+from benchmarks.servers import START_TOKEN, start_token_file
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 COMMAND: Final = os.environ.get("DPLEDGER_COMMAND", str(ROOT / ".venv" / "bin" / "dpledger"))
@@ -53,8 +54,11 @@ def serving(folder: Path) -> Iterator[str]:
         port = listener.getsockname()[1]
     url = f"http://127.0.0.1:{port}"
     words = [COMMAND, "serve", "--port", str(port), "--database", f"sqlite:///{folder}/ledger.db"]
+    environment = os.environ | {"DPLEDGER_START_TOKEN_FILE": str(start_token_file(folder))}
     with (folder / "service.log").open("wb") as log:
-        process = subprocess.Popen(words, stdout=log, stderr=log, start_new_session=True)
+        process = subprocess.Popen(
+            words, env=environment, stdout=log, stderr=log, start_new_session=True
+        )
         try:
             _wait_for(url)
             yield url
@@ -205,7 +209,7 @@ def main() -> None:
     given = parser.parse_args()
     with TemporaryDirectory(prefix="dpledger-overhead-") as name, serving(Path(name)) as url:
         os.environ["DPLEDGER_SPOOL"] = f"{name}/spool"
-        with Client(url) as client:
+        with Client(url, START_TOKEN) as client:
             rounds = []
             for number in range(given.rounds):
                 with new_run(client, f"steps-{number}", 1000) as run:

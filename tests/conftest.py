@@ -14,6 +14,7 @@ import uvicorn
 from hypothesis import settings as trials
 from sqlalchemy import Connection, Engine, create_engine, make_url, text
 
+from benchmarks.servers import START_TOKEN, start_token_file
 from service import schema_version
 from service.app import create_app
 from service.connections import bounded
@@ -26,9 +27,22 @@ from service.tables import installation, metadata
 trials.register_profile("unhurried", trials(), deadline=None)
 trials.load_profile("unhurried")
 
+# What is sent by default: the start token acts as an admin's key until the first key is created.
+AS_ADMIN = {"Authorization": f"Bearer {START_TOKEN}"}
 TEST_DATABASE = "dpledger_test"
 ADDRESS = "DPLEDGER_TEST_POSTGRES"
 BACKENDS = ("sqlite", "postgres")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def start_token(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Every service of this process has the same start token, and every client sends it."""
+    folder = tmp_path_factory.mktemp("start_token")
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("DPLEDGER_START_TOKEN_FILE", str(start_token_file(folder)))
+        environment.setenv("DPLEDGER_API_KEY", START_TOKEN)
+        environment.setenv("XDG_STATE_HOME", str(folder / "state"))
+        yield
 
 
 def free_port() -> int:
@@ -166,7 +180,7 @@ def address(request: pytest.FixtureRequest, database_url: str, addresses: dict[s
 @pytest.fixture
 def api(address: str) -> Iterator[httpx.Client]:
     """Plain HTTP to the service."""
-    with httpx.Client(base_url=address, timeout=30) as client:
+    with httpx.Client(base_url=address, timeout=30, headers=AS_ADMIN) as client:
         yield client
 
 

@@ -16,7 +16,7 @@ from service import schema_version
 from service.database import connect
 from service.settings import Settings
 from service.signing import Signer
-from tests.conftest import running
+from tests.conftest import AS_ADMIN, running
 from tests.service.samples import BUDGET, append, event, setup
 
 ROOT = Path(__file__).parents[1]
@@ -92,7 +92,7 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Known:
     settings = Settings(
         database_url=url, signing_key_file=folder / "key", witness_file=folder / "witness"
     )
-    with running(settings) as address, httpx.Client(base_url=address) as api:
+    with running(settings) as address, httpx.Client(base_url=address, headers=AS_ADMIN) as api:
         setup(api, dataset_given={"budget": BUDGET})
         append(api, event(0, 10))
         found: Known = {}

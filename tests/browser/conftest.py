@@ -24,7 +24,7 @@ from service.signing import Signer
 from service.sqlite_file import KEY_SUFFIX, beside
 from tests.browser.looking import Look, looking
 from tests.browser.story import KEYS, told
-from tests.conftest import running
+from tests.conftest import AS_ADMIN, running
 
 expect.set_options(timeout=20_000)  # a shared machine stands still now and then
 FILLED = "DPLEDGER_TEST_LEDGER"
@@ -77,7 +77,7 @@ def story(large: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str
         copied(large, tmp_path_factory.mktemp("story")) as url,
         running(Settings(database_url=url)) as address,
     ):
-        with httpx.Client(base_url=address, timeout=60) as api:
+        with httpx.Client(base_url=address, timeout=60, headers=AS_ADMIN) as api:
             told(api)
         yield address
 

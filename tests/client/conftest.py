@@ -26,7 +26,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 @pytest.fixture(autouse=True)
 def spool(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """The folder of the spools: never the user's own, and no job's environment around it."""
-    for name in ("DPLEDGER_URL", "DPLEDGER_API_KEY", "RANK", "WORLD_SIZE"):
+    for name in ("DPLEDGER_URL", "RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     folder = tmp_path / "spool"
     monkeypatch.setenv("DPLEDGER_SPOOL", str(folder))

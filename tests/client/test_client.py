@@ -36,9 +36,11 @@ def test_arguments_come_before_the_environment(
 
 
 def test_the_default_is_the_local_service_without_a_key(
-    service: FakeService, client: Client
+    service: FakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client.guarantee("run")
+    monkeypatch.delenv("DPLEDGER_API_KEY")
+    with Client(transport=httpx.MockTransport(service)) as client:
+        client.guarantee("run")
     assert str(service.requests[0].url) == "http://127.0.0.1:8000/v1/runs/run/guarantee"
     assert "Authorization" not in service.requests[0].headers
 

@@ -24,7 +24,7 @@ from service import schema_version
 from service.database import connect
 from service.signing import Signer
 from tests.client.log_head_answers import answering, changes
-from tests.conftest import running
+from tests.conftest import AS_ADMIN, running
 from tests.service.restored import put_back, taken
 
 Serve = Callable[..., AbstractContextManager[str]]
@@ -144,7 +144,7 @@ def test_after_a_restored_database_nothing_is_lost_or_doubled(
         head_of(client, spool).compare()
     with pytest.raises(LedgerSuspended):
         client.start_run("new", "data", **QUIET)
-    with httpx.Client(base_url=client._transport.base_url) as api:
+    with httpx.Client(base_url=client._transport.base_url, headers=AS_ADMIN) as api:
         assert api.post("/v1/log:recover", json={"reason": "restored"}).status_code == 200
         refused = api.post("/v1/log:reconcile", json={"reason": "restored"})
         assert refused.json()["missing_steps"] == {"data": 33}
@@ -199,7 +199,7 @@ def test_an_old_file_in_the_place_of_the_database_is_found_out(
             assert main(["sync", "--again", "--url", address, str(spool)]) == 1
         assert "contradicts what it signed" in capsys.readouterr().err
         assert client.run("one")["steps"] == 10
-        with httpx.Client(base_url=address, timeout=60) as api:
+        with httpx.Client(base_url=address, timeout=60, headers=AS_ADMIN) as api:
             assert api.post("/v1/log:recover", json={"reason": "x"}).status_code == 200
             with pytest.warns(LedgerRewritten):
                 assert main(["sync", "--again", "--url", address, str(spool)]) == 0
@@ -356,7 +356,7 @@ def test_a_contradiction_never_ends_training_and_is_told_once(
         run.step(steps=4)
         assert (run.next_step, run.unsent_steps) == (4, 4)  # the spool has them
         assert run.finish() is None
-    with httpx.Client(base_url=client._transport.base_url) as api:
+    with httpx.Client(base_url=client._transport.base_url, headers=AS_ADMIN) as api:
         api.post("/v1/log:recover", json={"reason": "x"})
         with pytest.warns(LedgerRewritten):
             list(client.sync(spool, again=True))

@@ -21,7 +21,7 @@ from service.server import Server
 from service.settings import Settings
 from service.signing import Signer
 from service.tables import acts
-from tests.conftest import free_port
+from tests.conftest import AS_ADMIN, free_port
 from tests.service.samples import (
     BALLS,
     BUDGET,
@@ -55,7 +55,9 @@ def signing(url: str, signer: Signer | None, **given: Any) -> Iterator[httpx.Cli
     while not server.started:
         time.sleep(0.002)
     try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
+        with httpx.Client(
+            base_url=f"http://127.0.0.1:{port}", timeout=30, headers=AS_ADMIN
+        ) as client:
             yield client
     finally:
         server.should_exit = True

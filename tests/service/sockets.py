@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 
+from benchmarks.servers import START_TOKEN
 from tests.service.samples import event
 
 PATIENCE = 10.0  # seconds until a connection that should be closed is called open
@@ -77,10 +78,17 @@ class Talk:
 
 
 def request(
-    method: str, path: str, headers: Iterable[bytes] = (), body: bytes = b"", *, end: bool = False
+    method: str,
+    path: str,
+    headers: Iterable[bytes] = (),
+    body: bytes = b"",
+    *,
+    end: bool = False,
+    key: str = START_TOKEN,
 ) -> bytes:
     """A request as bytes; `end` asks for the connection to be closed after it."""
-    head = [f"{method} {path} HTTP/1.1".encode(), b"Host: localhost", *headers]
+    bearer = f"Authorization: Bearer {key}".encode()
+    head = [f"{method} {path} HTTP/1.1".encode(), b"Host: localhost", bearer, *headers]
     if end:
         head.append(b"Connection: close")
     return b"\r\n".join(head) + b"\r\n\r\n" + body

@@ -15,7 +15,7 @@ from service.app import create_app
 from service.server import Server
 from service.settings import Settings
 from service.streams import Feed
-from tests.conftest import free_port
+from tests.conftest import AS_ADMIN, free_port
 from tests.service.samples import append, event
 
 DATA = "/v1/datasets/data/stream"
@@ -87,7 +87,7 @@ def own(url: str, **given: Any) -> Iterator[tuple[httpx.Client, Feed]]:
     while not server.started:
         time.sleep(0.002)
     try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as api:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30, headers=AS_ADMIN) as api:
             yield api, application.state.feed
     finally:
         server.should_exit = True

@@ -16,7 +16,7 @@ from service.app import create_app
 from service.connections import PIPELINED_MAX, Connection
 from service.server import Server
 from service.settings import Settings
-from tests.conftest import clear, free_port, running
+from tests.conftest import AS_ADMIN, clear, free_port, running
 from tests.service.samples import append, event, setup
 from tests.service.sockets import Talk, request, steps
 from tests.service.sse import until
@@ -155,11 +155,13 @@ def test_what_was_recorded_is_never_answered_by_a_refusal_of_what_follows(serve:
     body = steps(0)
     headers = [b"Content-Type: application/json", b"Content-Length: %d" % len(body)]
     with serve() as address:
-        with httpx.Client(base_url=address) as api:
+        with httpx.Client(base_url=address, headers=AS_ADMIN) as api:
             setup(api)
         with Talk(address) as talk:
             first = request("POST", "/v1/runs/run/events", headers, body)
             talk.send(first + request("GET", "/healthz") * (PIPELINED_MAX + 1))
             assert talk.answers() == []
-        with httpx.Client(base_url=address) as api:  # who knows nothing sends it again
+        with httpx.Client(
+            base_url=address, headers=AS_ADMIN
+        ) as api:  # who knows nothing sends it again
             assert append(api, event(0, 1)).status_code in (200, 201)

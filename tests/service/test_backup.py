@@ -24,7 +24,7 @@ from service.database import connect, snapshot, transaction
 from service.settings import Settings
 from service.signing import Signer
 from service.tables import INSERT_ONLY, acts, api_keys, datasets, entries
-from tests.conftest import running, without_triggers
+from tests.conftest import AS_ADMIN, running, without_triggers
 from tests.service.backup_lines import Change, forged, of_row, without_rows
 from tests.service.dumps import dump
 from tests.service.samples import FULL, SAMPLING, WRITER, append, dataset, event, run, setup
@@ -130,7 +130,7 @@ def test_a_restored_ledger_answers_and_goes_on_as_before(
     key = file.with_name("key")
     Signer.create(key)
     settings = Settings(database_url=url, signing_key_file=key)
-    with running(settings) as address, httpx.Client(base_url=address) as there:
+    with running(settings) as address, httpx.Client(base_url=address, headers=AS_ADMIN) as there:
         assert [there.get(path).json() for path in asked] == before
         assert append(there, event(0, 50)).status_code == 200  # recorded before
         for body in (dataset("fresh"), dataset("fresher")):
@@ -196,7 +196,7 @@ class Trainers:
             thread.join()
 
     def _train(self, number: int) -> None:
-        with httpx.Client(base_url=self.address, timeout=30) as api:
+        with httpx.Client(base_url=self.address, timeout=30, headers=AS_ADMIN) as api:
             while not self._stop.is_set():
                 noise = {"kind": "gaussian", "noise_multiplier": 1.0 + self.counts[number] % 7}
                 step = event(self.counts[number], 1, mechanism=noise)

@@ -22,6 +22,7 @@ from service.signing import Signer
 from service.suspension import standing
 from service.tables import datasets
 from service.trees import Tree
+from tests.conftest import AS_ADMIN
 from tests.service.samples import Json, append, dataset, event, setup
 
 Serve = Callable[..., AbstractContextManager[str]]
@@ -39,7 +40,7 @@ def api(serve: Serve, key_file: Path) -> Iterator[httpx.Client]:
     """A service that signs, on both databases."""
     with (
         serve(signing_key_file=key_file) as address,
-        httpx.Client(base_url=address, timeout=60) as client,
+        httpx.Client(base_url=address, timeout=60, headers=AS_ADMIN) as client,
     ):
         yield client
 
@@ -179,7 +180,10 @@ def test_a_key_that_is_limited_to_a_dataset_learns_of_no_other(
         admin = create_key(connection, name="admin", scope=Scope.ADMIN)
         terms = Terms(datasets=frozenset({"data"}))
         limited = create_key(connection, name="limited", scope=Scope.VIEWER, terms=terms)
-    with serve(signing_key_file=key_file) as address, httpx.Client(base_url=address) as api:
+    with (
+        serve(signing_key_file=key_file) as address,
+        httpx.Client(base_url=address, headers=AS_ADMIN) as api,
+    ):
         api.headers["authorization"] = f"Bearer {admin}"
         setup(api)
         for name in ("secret-a", "secret-b"):
@@ -196,7 +200,7 @@ def test_without_a_signing_key_there_are_proofs_but_no_checkpoints(
     engine: Engine, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("service.app._signer", lambda _settings, _engine: None)
-    with serve() as address, httpx.Client(base_url=address) as api:
+    with serve() as address, httpx.Client(base_url=address, headers=AS_ADMIN) as api:
         setup(api)
         for path in ("/v1/checkpoint", PART):
             answer = api.get(path)

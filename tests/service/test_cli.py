@@ -21,9 +21,10 @@ from service.api_keys import digest_of
 from service.cli import app
 from service.database import connect, transaction
 from service.settings import Settings
-from tests.conftest import free_port
+from tests.conftest import AS_ADMIN, free_port
 from tests.service.dumps import dump
 from tests.service.samples import BUDGET, Json, append, dataset, event, run, setup
+from tests.service.sockets import request
 
 ANYWHERE: Final = "0.0.0.0"  # noqa: S104 (it is what must be refused)
 DOCUMENT: Json = {
@@ -337,16 +338,14 @@ def served(database_url: str) -> Iterator[Served]:
 def test_a_service_told_to_stop_finishes_what_it_accepted(
     served: Served, engine: Engine, number: signal.Signals
 ) -> None:
-    with httpx.Client(base_url=served.address) as api:
+    with httpx.Client(base_url=served.address, headers=AS_ADMIN) as api:
         api.post("/v1/datasets", json=dataset())
         api.post("/v1/runs", json=run())
     body = json.dumps({"events": [event(0, 7)]}).encode()
-    head = (
-        "POST /v1/runs/run/events HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n"
-        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-    )
+    headers = [b"Content-Type: application/json", b"Content-Length: %d" % len(body)]
+    head = request("POST", "/v1/runs/run/events", headers, end=True)
     with socket.create_connection(("127.0.0.1", served.port)) as connection:
-        connection.sendall(head.encode() + body[:10])
+        connection.sendall(head + body[:10])
         time.sleep(0.3)
         served.process.send_signal(number)
         time.sleep(0.5)
@@ -360,7 +359,7 @@ def test_a_service_told_to_stop_finishes_what_it_accepted(
 
 
 def test_every_line_of_the_log_is_json_and_names_its_request(served: Served) -> None:
-    with httpx.Client(base_url=served.address) as api:
+    with httpx.Client(base_url=served.address, headers=AS_ADMIN) as api:
         ids = [
             api.get("/v1/runs").headers["x-request-id"],
             api.get("/v1/runs/a%0Ab").headers["x-request-id"],

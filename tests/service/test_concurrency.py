@@ -19,7 +19,7 @@ from service.catalog import find_dataset, find_run
 from service.database import snapshot
 from service.readings import refold
 from service.tables import entries
-from tests.conftest import free_port
+from tests.conftest import AS_ADMIN, free_port
 from tests.service.samples import BUDGET, append, event, run, setup
 
 CLIENTS = 8
@@ -33,7 +33,7 @@ def branch_of(worker: int) -> dict[str, object]:
 def worker_of(address: str, worker: int, *, run_name: str, branch: str) -> int:
     """Append steps one by one, each request twice as after a lost reply; how many were new."""
     accepted = 0
-    with httpx.Client(base_url=address, timeout=60) as api:
+    with httpx.Client(base_url=address, timeout=60, headers=AS_ADMIN) as api:
         for step in range(APPENDS):
             mechanism = {"kind": "gaussian", "noise_multiplier": 1.0 + (worker + step) % 3}
             for _ in range(2):
@@ -101,7 +101,7 @@ def test_eight_clients_racing_on_the_same_steps_record_each_step_once(
 
     def race(_worker: int) -> int:
         accepted = 0
-        with httpx.Client(base_url=address, timeout=60) as client:
+        with httpx.Client(base_url=address, timeout=60, headers=AS_ADMIN) as client:
             for step in range(APPENDS):
                 answer = append(client, event(step, 1))
                 assert answer.status_code in (200, 201), answer.text
@@ -121,7 +121,7 @@ def test_a_budget_is_never_passed_by_racing_charges(address: str, api: httpx.Cli
 
     def charge(worker: int) -> int:
         admitted = 0
-        with httpx.Client(base_url=address, timeout=60) as client:
+        with httpx.Client(base_url=address, timeout=60, headers=AS_ADMIN) as client:
             for _ in range(APPENDS):
                 step = event(admitted, 1, mechanism=expensive, sampling={"kind": "full"})
                 answer = append(client, step, run=f"run{worker}", mode="charge")
@@ -171,7 +171,7 @@ def test_two_processes_on_one_database_lose_nothing(
     process.extend(start(database_url, port) for port in ports)
     addresses = [f"http://127.0.0.1:{port}" for port in ports]
     names = [f"run{worker}" for worker in range(CLIENTS)]
-    with httpx.Client(base_url=addresses[0]) as api:
+    with httpx.Client(base_url=addresses[0], headers=AS_ADMIN) as api:
         setup(api, name=names[0])
         for name in names[1:]:
             assert api.post("/v1/runs", json=run(name)).status_code == 201
@@ -186,7 +186,7 @@ def test_two_processes_on_one_database_lose_nothing(
 
 def load(address: str, worker: int, acknowledged: list[int], stop: threading.Event) -> None:
     """Append single steps until told to stop, noting each acknowledged one."""
-    with httpx.Client(base_url=address) as api:
+    with httpx.Client(base_url=address, headers=AS_ADMIN) as api:
         while not stop.is_set():
             try:
                 answer = append(api, event(acknowledged[worker], 1), run=f"run{worker}")
@@ -203,7 +203,7 @@ def test_a_killed_service_loses_no_acknowledged_step(
     port = free_port()
     address = f"http://127.0.0.1:{port}"
     process.append(start(database_url, port))
-    with httpx.Client(base_url=address) as api:
+    with httpx.Client(base_url=address, headers=AS_ADMIN) as api:
         setup(api, name="run0")
         for worker in range(1, CLIENTS):
             assert api.post("/v1/runs", json=run(f"run{worker}")).status_code == 201
@@ -225,7 +225,7 @@ def test_a_killed_service_loses_no_acknowledged_step(
     for thread in threads:
         thread.join()
     assert min(acknowledged) > 0
-    with httpx.Client(base_url=address) as api:
+    with httpx.Client(base_url=address, headers=AS_ADMIN) as api:
         recorded = [api.get(f"/v1/runs/run{worker}").json()["steps"] for worker in range(CLIENTS)]
     # The last request may have been stored without its answer arriving; never the reverse.
     assert all(a <= r <= a + 1 for a, r in zip(acknowledged, recorded, strict=True))

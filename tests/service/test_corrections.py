@@ -17,6 +17,7 @@ from service.catalog import find_dataset, find_run
 from service.database import snapshot, transaction
 from service.retrospect import dataset_facts
 from service.tables import datasets, runs
+from tests.conftest import AS_ADMIN
 from tests.service.samples import (
     BALLS,
     BUDGET,
@@ -200,7 +201,7 @@ def test_what_had_no_noise_is_infinite_and_what_was_infinite_stays_so(
 @pytest.fixture
 def alone(serve: Callable[..., AbstractContextManager[str]]) -> Iterator[httpx.Client]:
     """A service that has seen no other test's datasets, whose numbers SQLite gives out again."""
-    with serve() as address, httpx.Client(base_url=address) as client:
+    with serve() as address, httpx.Client(base_url=address, headers=AS_ADMIN) as client:
         yield client
 
 

@@ -18,7 +18,7 @@ from sqlalchemy import Engine
 from typer.testing import CliRunner
 
 from service.cli import app
-from tests.conftest import free_port
+from tests.conftest import AS_ADMIN, free_port
 from tests.service.dumps import dump
 from tests.service.samples import append, dataset, event, run
 
@@ -40,7 +40,7 @@ class Process:
     def status(self, path: str = "/readyz") -> int:
         """What it answers on a new connection; 0 when there is none to be had."""
         try:
-            return httpx.get(f"{self.address}{path}").status_code
+            return httpx.get(f"{self.address}{path}", headers=AS_ADMIN).status_code
         except httpx.TransportError:
             return 0
 
@@ -86,7 +86,10 @@ class Trainer:
     answers: Counter[int] = field(default_factory=Counter)
 
     def train(self) -> None:
-        with httpx.Client(base_url=self.address) as api, suppress(httpx.TransportError):
+        with (
+            httpx.Client(base_url=self.address, headers=AS_ADMIN) as api,
+            suppress(httpx.TransportError),
+        ):
             while True:
                 answer = append(api, event(self.acknowledged, 1), run=self.run)
                 self.answers[answer.status_code] += 1
@@ -95,7 +98,7 @@ class Trainer:
 
 def prepared(address: str, runs: int) -> list[Trainer]:
     trainers = [Trainer(address, f"run-{number}") for number in range(runs)]
-    with httpx.Client(base_url=address) as api:
+    with httpx.Client(base_url=address, headers=AS_ADMIN) as api:
         assert api.post("/v1/datasets", json=dataset()).status_code == 201
         for one in trainers:
             assert api.post("/v1/runs", json=run(one.run)).status_code == 201
@@ -134,7 +137,9 @@ def test_under_load_it_is_unready_at_once_answers_still_and_loses_nothing(
 def test_streams_end_as_soon_as_it_drains_and_no_other_begins(file_url: str) -> None:
     with started(file_url, drain_seconds=LONG) as served:
         prepared(served.address, 1)
-        with httpx.stream("GET", f"{served.address}/v1/runs/run-0/stream", timeout=60) as stream:
+        with httpx.stream(
+            "GET", f"{served.address}/v1/runs/run-0/stream", timeout=60, headers=AS_ADMIN
+        ) as stream:
             chunks = stream.iter_bytes()
             next(chunks)
             served.end()

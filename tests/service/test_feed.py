@@ -21,8 +21,9 @@ from service.api_keys import Scope, create_key
 from service.database import transaction
 from service.errors import UnavailableError
 from service.streams import Feed
-from tests.conftest import clear, free_port
+from tests.conftest import AS_ADMIN, clear, free_port
 from tests.service.samples import setup
+from tests.service.sockets import request
 from tests.service.sse import DATA, RUN, ids, own, record, take, until, watching
 from tests.service.test_incidents import happen
 from tests.service.test_keys import bearer
@@ -49,7 +50,7 @@ def test_a_reader_that_never_reads_is_dropped_and_nobody_waits_for_it(
         setup(api)
         silent.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         silent.connect((api.base_url.host, api.base_url.port))
-        silent.sendall(f"GET {DATA} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        silent.sendall(request("GET", DATA))
         with watching(api, DATA) as stream:
             take(stream, 1)
             until(lambda: feed.subscribers == 2)
@@ -99,7 +100,7 @@ def test_two_thousand_readers_at_once(backend_urls: dict[str, str]) -> None:
 
     async def reader(port: int) -> tuple[asyncio.StreamWriter, asyncio.StreamReader, bytes]:
         source, sink = await asyncio.open_connection("127.0.0.1", port)
-        sink.write(f"GET {DATA} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        sink.write(request("GET", DATA))
         return sink, source, await source.readuntil(b"\r\n")
 
     async def all_of_them(api: httpx.Client, feed: Feed) -> None:
@@ -175,7 +176,7 @@ def test_a_service_that_is_stopped_ends_its_streams_and_exits(
             stderr=log,
         )
     try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}") as other:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=AS_ADMIN) as other:
             until(lambda: _ready(other), 30)
             with watching(other, DATA) as one, watching(other, RUN) as two:
                 take(one, 1)

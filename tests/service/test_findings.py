@@ -14,6 +14,7 @@ from service import webhooks
 from service.api_keys import Scope, create_key
 from service.database import snapshot, transaction
 from service.tables import findings
+from tests.conftest import AS_ADMIN
 from tests.service.dumps import dump
 from tests.service.receiver import receiving, sending
 from tests.service.samples import (
@@ -334,7 +335,7 @@ def test_disagreement_reaches_streams_and_the_webhooks_that_want_it(
         watching(api, DATA) as stream,
     ):
         take(stream, 1)
-        with httpx.Client(base_url=api.base_url) as other:
+        with httpx.Client(base_url=api.base_url, headers=AS_ADMIN) as other:
             found(other, SAMPLING, status="contradicted")
             found(other, RANK)
             found(other, RANK, rank=1, fingerprint=OTHER)

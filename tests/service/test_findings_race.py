@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
+from tests.conftest import AS_ADMIN
 from tests.service.samples import BATCH_SIZES, RANK, SAMPLING, Json, run, setup
 from tests.service.test_findings import OTHER, alarms, find
 
@@ -19,8 +20,8 @@ Both = Callable[[Json, Json, str], list[int]]
 def both(address: str) -> Iterator[Both]:
     """Two clients that send at the same moment."""
     with (
-        httpx.Client(base_url=address, timeout=60) as one,
-        httpx.Client(base_url=address, timeout=60) as two,
+        httpx.Client(base_url=address, timeout=60, headers=AS_ADMIN) as one,
+        httpx.Client(base_url=address, timeout=60, headers=AS_ADMIN) as two,
         ThreadPoolExecutor(2) as pool,
     ):
 

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import Engine
 
 from service.database import connect
-from tests.conftest import BACKENDS, clear
+from tests.conftest import AS_ADMIN, BACKENDS, clear
 from tests.service.dumps import dump
 from tests.service.hostile import MARK, NUMBER, Hostile, all_bodies
 from tests.service.hostile_requests import all_requests
@@ -26,7 +26,7 @@ def target(
     url = backend_urls[request.param]
     clear(url)
     engine = connect(url)
-    with httpx.Client(base_url=addresses[request.param], timeout=60) as api:
+    with httpx.Client(base_url=addresses[request.param], timeout=60, headers=AS_ADMIN) as api:
         setup(api, delta=1e-5)
         assert append(api, event(0, 10)).status_code == 201
         yield api, engine, dump(engine)

@@ -14,6 +14,7 @@ from service.book_rows import tally_of
 from service.catalog import find_dataset
 from service.database import snapshot, transaction
 from service.tables import datasets
+from tests.conftest import AS_ADMIN
 from tests.service.samples import BALLS, BUDGET, FULL, POISSON, Json, append, dataset, event, run
 from tests.service.test_reservations import expire, reserve
 
@@ -27,7 +28,7 @@ CYCLIC: Json = {"kind": "cyclic", "batch_size": 20_000}  # three steps a pass
 @pytest.fixture
 def alone(serve: Callable[..., AbstractContextManager[str]]) -> Iterator[httpx.Client]:
     """A service that has seen no other test's datasets, whose numbers SQLite gives out again."""
-    with serve() as address, httpx.Client(base_url=address, timeout=30) as client:
+    with serve() as address, httpx.Client(base_url=address, timeout=30, headers=AS_ADMIN) as client:
         yield client
 
 
@@ -314,7 +315,7 @@ def test_children_and_parent_race_and_neither_deadlock_nor_pass_the_limit(
 
     def work(index: int) -> int:
         done = 0
-        with httpx.Client(base_url=api.base_url, timeout=60) as client:
+        with httpx.Client(base_url=api.base_url, timeout=60, headers=AS_ADMIN) as client:
             gate.wait()
             for _ in range(8):
                 answer = append(client, step(done, each), run=f"race{index}", mode="charge")
@@ -337,7 +338,7 @@ def test_two_processes_that_share_a_database_see_each_others_steps(
     made(api, "top", budget=SMALL)
     made(api, "child", "top", budget=LARGE)
     fits = fitting(api, "top")
-    with serve() as address, httpx.Client(base_url=address) as other:
+    with serve() as address, httpx.Client(base_url=address, headers=AS_ADMIN) as other:
         for turn in range(6):
             one, name = ((api, "top"), (other, "child"))[turn % 2]
             assert charge(one, name).status_code == 201

@@ -18,7 +18,7 @@ from service.errors import StartupError
 from service.readings import refold
 from service.settings import Settings
 from service.tables import metadata
-from tests.conftest import refuse_other_databases, running
+from tests.conftest import AS_ADMIN, refuse_other_databases, running
 from tests.service.dumps import dump
 from tests.service.samples import (
     BALLS,
@@ -160,7 +160,7 @@ def test_what_was_recorded_survives_a_restart(database_url: str) -> None:
     for expected in (201, 200):
         with (
             running(Settings(database_url=database_url)) as address,
-            httpx.Client(base_url=address) as api,
+            httpx.Client(base_url=address, headers=AS_ADMIN) as api,
         ):
             if expected == 201:
                 setup(api, delta=1e-5)

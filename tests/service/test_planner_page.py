@@ -16,6 +16,7 @@ from service.dashboard.plan_answers import certified_answer, quick_answer
 from service.dashboard.plan_form import SCHEMES, Form, form_of
 from service.dashboard.snippets import client_snippet
 from service.quick import quick_bound
+from tests.conftest import AS_ADMIN
 from tests.service.browsing import make_key, signed_in
 from tests.service.samples import Json, dataset
 from tests.service.test_dashboard import INLINE, Serve
@@ -173,7 +174,7 @@ def test_a_key_plans_only_for_datasets_it_reaches(
 
 def test_nobody_plans_without_signing_in(engine: Engine, serve: Serve) -> None:
     make_key(engine, "first")
-    with serve() as address, httpx.Client(base_url=address) as client:
+    with serve() as address, httpx.Client(base_url=address, headers=AS_ADMIN) as client:
         assert client.get("/planner").status_code == 303
         assert client.get("/planner/answer.json").status_code == 401
 

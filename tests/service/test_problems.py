@@ -17,6 +17,8 @@ from service.api_keys import Scope, create_key
 from service.database import transaction
 from service.errors import LedgerError, UnavailableError
 from service.problems import PROBLEMS, location_of
+from tests.conftest import AS_ADMIN
+from tests.service.sockets import request
 
 PAGES = Path(__file__).parents[2] / "docs" / "problems"
 
@@ -59,7 +61,7 @@ def test_pages_are_served_without_a_key(
 ) -> None:
     with transaction(engine) as connection:
         create_key(connection, name="some", scope=Scope.VIEWER)
-    with serve() as address, httpx.Client(base_url=address) as api:
+    with serve() as address, httpx.Client(base_url=address, headers=AS_ADMIN) as api:
         assert api.get("/v1/runs").status_code == 401
         for slug in PROBLEMS:
             answer = api.get(f"/problems/{slug}")
@@ -156,9 +158,7 @@ def test_a_client_that_leaves_before_it_has_said_what_to_record_is_no_failure(
     with serve() as address:
         host, port = address.removeprefix("http://").split(":")
         with socket.create_connection((host, int(port))) as connection:
-            connection.sendall(
-                b"POST /v1/runs/run/events HTTP/1.1\r\nHost: 127.0.0.1\r\n"
-                b"Content-Type: application/json\r\nContent-Length: 1000\r\n\r\n{"
-            )
+            headers = [b"Content-Type: application/json", b"Content-Length: 1000"]
+            connection.sendall(request("POST", "/v1/runs/run/events", headers, b"{"))
         assert httpx.get(f"{address}/healthz").status_code == 200
     assert not [record for record in caplog.records if record.levelname == "ERROR"]

@@ -18,6 +18,7 @@ from service import promises, reports
 from service.api_keys import Scope, Terms, create_key
 from service.database import snapshot, transaction
 from service.reports import Report
+from tests.conftest import AS_ADMIN
 from tests.service.samples import (
     BATCH_SIZES,
     BUDGET,
@@ -263,7 +264,7 @@ def test_a_command_reads_a_statement_with_its_key_and_a_limited_one_only_its_own
     with transaction(engine) as connection:
         admin = bearer(create_key(connection, name="admin", scope=Scope.ADMIN))
         viewer = bearer(create_key(connection, name="viewer", scope=Scope.VIEWER, terms=terms))
-    with serve() as address, httpx.Client(base_url=address, timeout=30) as api:
+    with serve() as address, httpx.Client(base_url=address, timeout=30, headers=AS_ADMIN) as api:
         api.headers.update(admin)
         setup(api)
         api.post("/v1/datasets", json=dataset("other"))

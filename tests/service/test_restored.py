@@ -11,7 +11,7 @@ from service.backups import restore, take
 from service.database import connect
 from service.settings import Settings
 from service.signing import Signer
-from tests.conftest import running
+from tests.conftest import AS_ADMIN, running
 from tests.service.samples import FULL, append, event, setup
 
 
@@ -51,7 +51,7 @@ def lost(tmp_path: Path) -> Lost:
     engine.dispose()
     with (
         running(found.settings("ledger")) as address,
-        httpx.Client(base_url=address) as api,
+        httpx.Client(base_url=address, headers=AS_ADMIN) as api,
     ):
         setup(api)
         append(api, event(0, 5))
@@ -62,13 +62,19 @@ def lost(tmp_path: Path) -> Lost:
 
 
 def test_the_newest_backup_goes_on_where_the_ledger_was(lost: Lost) -> None:
-    with running(lost.restored("newest")) as address, httpx.Client(base_url=address) as api:
+    with (
+        running(lost.restored("newest")) as address,
+        httpx.Client(base_url=address, headers=AS_ADMIN) as api,
+    ):
         assert api.get("/readyz").status_code == 200
         assert append(api, event(10, 1)).status_code == 201
 
 
 def test_an_older_backup_is_found_out_before_anything_is_written_to_it(lost: Lost) -> None:
-    with running(lost.restored("older")) as address, httpx.Client(base_url=address) as api:
+    with (
+        running(lost.restored("older")) as address,
+        httpx.Client(base_url=address, headers=AS_ADMIN) as api,
+    ):
         assert api.get("/readyz").json()["checks"]["log"] == "suspended"
         refused = append(api, event(5, 1))
         assert refused.status_code == 503

@@ -15,7 +15,7 @@ from service.database import connect, transaction
 from service.doctor.ledger import ledger
 from service.settings import Settings
 from service.tables import INSERT_ONLY
-from tests.conftest import running
+from tests.conftest import AS_ADMIN, running
 from tests.service.samples import append, event, setup
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "operate.md"
@@ -71,7 +71,7 @@ def test_the_services_role_serves_and_finds_the_schema_as_it_should_be(
     schema_version.upgrade(engine)  # as `dpledger serve` does; there is nothing to do
     with (
         running(Settings(database_url=urls[SERVICE])) as address,
-        httpx.Client(base_url=address) as api,
+        httpx.Client(base_url=address, headers=AS_ADMIN) as api,
     ):
         setup(api)
         assert append(api, event(0, 3)).status_code == 201

@@ -22,6 +22,7 @@ from service.clock import now
 from service.database import transaction
 from service.signing import Signer
 from service.tables import api_keys
+from tests.conftest import AS_ADMIN
 from tests.service.samples import SAMPLING, Json, dataset, event, run
 from tests.service.test_keys import WRITES, bearer
 
@@ -148,7 +149,7 @@ def house(engine: Engine, serve: Serve, tmp_path: Path) -> Iterator[House]:
     Signer.create(signing_key)
     with (
         serve(signing_key_file=signing_key) as address,
-        httpx.Client(base_url=address, timeout=30) as api,
+        httpx.Client(base_url=address, timeout=30, headers=AS_ADMIN) as api,
     ):
         for names in (SEEN, HIDDEN):
             fill(api, names, bearer(str(keys["admin"])))

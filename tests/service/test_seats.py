@@ -19,7 +19,7 @@ from service.errors import TooManyRequestsError, UnavailableError
 from service.seats import Seats
 from service.settings import Settings
 from service.signing import Signer
-from tests.conftest import clear, running
+from tests.conftest import AS_ADMIN, clear, running
 from tests.service.samples import append, event, setup
 from tests.service.sockets import Talk, request
 from tests.service.sse import until
@@ -193,7 +193,7 @@ def blocked(monkeypatch: pytest.MonkeyPatch) -> Iterator[Blocked]:
 def ask(address: str, path: str, key: str = "") -> Talk:
     talk = Talk(address)
     talk.socket.settimeout(PATIENCE)
-    talk.send(request("GET", path, [f"Authorization: Bearer {key}".encode()]))
+    talk.send(request("GET", path, key=key))
     return talk
 
 
@@ -255,7 +255,10 @@ def test_who_left_is_not_answered_and_who_sends_slowly_has_no_seat(
     seats = Seats(1, 8)
     monkeypatch.setattr("service.app.Seats", lambda: seats)
     plan = WRITES["/v1/plan"][1]
-    with serve() as address, httpx.Client(base_url=address, timeout=PATIENCE) as api:
+    with (
+        serve() as address,
+        httpx.Client(base_url=address, timeout=PATIENCE, headers=AS_ADMIN) as api,
+    ):
         setup(api)
         append(api, event(0, 1))
         with Talk(address) as slow:
@@ -288,7 +291,10 @@ def test_a_large_body_is_read_by_a_thread_and_a_small_one_is_not(
         return whole(body)
 
     monkeypatch.setattr(http, "parse_json", parse_json)
-    with serve() as address, httpx.Client(base_url=address, timeout=PATIENCE) as api:
+    with (
+        serve() as address,
+        httpx.Client(base_url=address, timeout=PATIENCE, headers=AS_ADMIN) as api,
+    ):
         for size in (10, http.INLINE_BYTES):
             assert api.post("/v1/datasets", json={"name": "x" * size}).status_code == 422
     small, large = threads

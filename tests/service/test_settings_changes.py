@@ -13,6 +13,7 @@ from sqlalchemy import Engine
 from accounting.filters import revision_share
 from service.api_keys import Scope, create_key
 from service.database import transaction
+from tests.conftest import AS_ADMIN
 from tests.service.samples import BUDGET, FULL, Json, append, dataset, event, run, setup
 from tests.service.test_reservations import reserve, room
 
@@ -218,7 +219,7 @@ def test_of_many_who_decide_at_the_same_moment_one_changes_the_settings(
     gate = threading.Barrier(8)
 
     def work(number: int) -> int:
-        with httpx.Client(base_url=limited.base_url, timeout=30) as client:
+        with httpx.Client(base_url=limited.base_url, timeout=30, headers=AS_ADMIN) as client:
             gate.wait()
             return change(client, budget=HIGHER | {"epsilon": 4.0 + number}).status_code
 

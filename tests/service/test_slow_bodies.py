@@ -11,7 +11,7 @@ from sqlalchemy import Engine
 
 from service.database import connect
 from service.settings import Settings
-from tests.conftest import clear, running
+from tests.conftest import AS_ADMIN, clear, running
 from tests.service.dumps import dump
 from tests.service.samples import setup
 from tests.service.sockets import Talk, request, steps
@@ -41,7 +41,7 @@ def engine(backend_urls: dict[str, str]) -> Iterator[Engine]:
 
 
 def prepare(address: str) -> None:
-    with httpx.Client(base_url=address) as api:
+    with httpx.Client(base_url=address, headers=AS_ADMIN) as api:
         setup(api)
 
 

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import Engine
 
 from service.database import connect
-from tests.conftest import clear
+from tests.conftest import AS_ADMIN, clear
 from tests.service.dumps import dump
 from tests.service.samples import setup
 from tests.service.sockets import Talk, request, steps
@@ -60,7 +60,7 @@ def engine(backend_urls: dict[str, str]) -> Iterator[Engine]:
 def there(addresses: dict[str, str], backend_urls: dict[str, str]) -> str:
     """A service with a run without steps."""
     clear(backend_urls["sqlite"])
-    with httpx.Client(base_url=addresses["sqlite"]) as api:
+    with httpx.Client(base_url=addresses["sqlite"], headers=AS_ADMIN) as api:
         setup(api)
     return addresses["sqlite"]
 

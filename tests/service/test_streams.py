@@ -15,6 +15,7 @@ from service import auth, frames, streams
 from service.api_keys import Scope, create_key, revoke_key
 from service.catalog import find_dataset
 from service.database import snapshot, transaction
+from tests.conftest import AS_ADMIN
 from tests.service.samples import append, event, run, setup
 from tests.service.sse import DATA, RUN, ids, own, record, step, take, until, watching
 from tests.service.test_incidents import happen
@@ -80,7 +81,7 @@ def test_readers_that_come_and_go_while_entries_arrive_miss_none_and_see_none_tw
 
     def read(reader: int) -> list[int]:
         found: list[int] = []
-        with httpx.Client(base_url=address, timeout=30) as mine:
+        with httpx.Client(base_url=address, timeout=30, headers=AS_ADMIN) as mine:
             while len(found) < count:
                 resumed = {"last-event-id": str(found[-1] if found else 0)}
                 with watching(mine, (DATA, RUN)[reader % 2], **resumed) as stream:
@@ -126,7 +127,7 @@ def test_what_another_process_writes_is_told_too(api: httpx.Client, serve: Serve
     setup(api)
     with (
         serve() as elsewhere,
-        httpx.Client(base_url=elsewhere) as other,
+        httpx.Client(base_url=elsewhere, headers=AS_ADMIN) as other,
         watching(api, RUN) as stream,
     ):
         take(stream, 1)
@@ -141,7 +142,7 @@ def test_an_incident_reaches_who_watches_its_run_or_its_dataset(
     api.post("/v1/runs", json=run("other"))
     with (
         watching(api, DATA) as whole,
-        httpx.Client(base_url=address) as second,
+        httpx.Client(base_url=address, headers=AS_ADMIN) as second,
         watching(second, RUN) as mine,
     ):
         assert [take(stream, 1)[0].event for stream in (whole, mine)] == ["state", "state"]
@@ -209,7 +210,7 @@ def test_a_stream_ends_when_its_key_is_revoked(
     with (
         serve() as address,
         httpx.Client(base_url=address, headers=keys["admin"]) as api,
-        httpx.Client(base_url=address) as second,
+        httpx.Client(base_url=address, headers=AS_ADMIN) as second,
         httpx.Client(base_url=address, headers=keys["admin"]) as third,
     ):
         setup(api)

@@ -19,7 +19,7 @@ from service.signing import Signer
 from service.suspension import Reconciled, reconcile, recover, standing
 from service.tables import acts, datasets, entries
 from service.trees import Tree
-from tests.conftest import without_triggers
+from tests.conftest import AS_ADMIN, without_triggers
 from tests.service.restored import put_back, taken
 from tests.service.samples import WRITER, Json, append, dataset, event, run, setup
 from tests.service.test_keys import WRITES
@@ -40,7 +40,7 @@ def api(serve: Serve, key_file: Path) -> Iterator[httpx.Client]:
     """A service that signs, on both databases."""
     with (
         serve(signing_key_file=key_file) as address,
-        httpx.Client(base_url=address, timeout=60) as client,
+        httpx.Client(base_url=address, timeout=60, headers=AS_ADMIN) as client,
     ):
         yield client
 
@@ -315,7 +315,10 @@ def test_a_ledger_that_is_open_cannot_be_reconciled(api: httpx.Client, engine: E
 def test_only_an_admin_opens_the_ledger_again(serve: Serve, engine: Engine, key_file: Path) -> None:
     with transaction(engine) as connection:
         keys = {scope: create_key(connection, name=scope, scope=scope) for scope in Scope}
-    with serve(signing_key_file=key_file) as address, httpx.Client(base_url=address) as api:
+    with (
+        serve(signing_key_file=key_file) as address,
+        httpx.Client(base_url=address, headers=AS_ADMIN) as api,
+    ):
         for path in ("/v1/log:recover", "/v1/log:reconcile"):
             for scope, key in keys.items():
                 api.headers["authorization"] = f"Bearer {key}"

@@ -18,8 +18,10 @@ from service.signing import Signer
 from service.suspension import standing
 from service.tables import installation
 from service.taking import state_of
+from tests.conftest import AS_ADMIN
 from tests.service.restored import put_back, taken
 from tests.service.samples import BUDGET, FULL, GAUSSIAN, Json, append, dataset, event, run, setup
+from tests.service.sockets import request
 
 Serve = Callable[..., AbstractContextManager[str]]
 PART = "/v1/datasets/data/checkpoint"
@@ -33,7 +35,7 @@ def api(serve: Serve, tmp_path: Path) -> Iterator[httpx.Client]:
     Signer.create(tmp_path / "signing_key")
     with (
         serve(signing_key_file=tmp_path / "signing_key") as address,
-        httpx.Client(base_url=address, timeout=60) as client,
+        httpx.Client(base_url=address, timeout=60, headers=AS_ADMIN) as client,
     ):
         yield client
 
@@ -67,11 +69,9 @@ def test_steps_whose_body_comes_after_the_suspension_are_not_recorded(
     body = json.dumps({"events": [event(2, 1)]}).encode()
     address = urlsplit(str(api.base_url))
     with socket.create_connection((address.hostname or "", address.port or 0), 60) as slow:
-        slow.sendall(
-            b"POST /v1/runs/run/events HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
-            b"Content-Type: application/json\r\nExpect: 100-continue\r\n"
-            b"Content-Length: %d\r\n\r\n" % len(body)
-        )
+        headers = [b"Content-Type: application/json", b"Expect: 100-continue"]
+        headers.append(b"Content-Length: %d" % len(body))
+        slow.sendall(request("POST", "/v1/runs/run/events", headers, end=True))
         assert b"100 Continue" in slow.recv(1000)  # it was let in, and its body is read
         suspended(api, kept)
         slow.sendall(body)

@@ -12,7 +12,7 @@ from service.app import create_app
 from service.database import connect, transaction
 from service.errors import StartupError
 from service.settings import Settings
-from tests.conftest import running
+from tests.conftest import AS_ADMIN, running
 from tests.service.samples import append, event, setup
 
 PROCESSES = 4
@@ -53,7 +53,7 @@ def test_a_process_whose_schema_was_brought_forward_is_unready_yet_records_until
     database_url: str, engine: Engine
 ) -> None:
     settings = Settings(database_url=database_url)
-    with running(settings) as address, httpx.Client(base_url=address) as api:
+    with running(settings) as address, httpx.Client(base_url=address, headers=AS_ADMIN) as api:
         setup(api)
         with transaction(engine) as connection:
             connection.execute(text("UPDATE alembic_version SET version_num = 'next'"))

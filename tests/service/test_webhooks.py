@@ -26,7 +26,7 @@ from service.settings import Settings
 from service.tables import deliveries as rows
 from service.tables import incidents
 from service.webhooks import Courier
-from tests.conftest import free_port, running
+from tests.conftest import AS_ADMIN, free_port, running
 from tests.service.receiver import PHRASE, happened, receiving, secret_in, sending
 from tests.service.samples import append, event, setup
 from tests.service.sse import until
@@ -159,7 +159,10 @@ def test_a_dead_address_delays_neither_another_nor_an_append(
             webhooks=(hole, receiver.url),
             webhook_secret_file=secret_in(tmp_path),
         )
-        with running(settings) as address, httpx.Client(base_url=address) as other:
+        with (
+            running(settings) as address,
+            httpx.Client(base_url=address, headers=AS_ADMIN) as other,
+        ):
             setup(other)
             happen(engine, 1, 2)
             until(lambda: len(receiver.sent) == 2)

@@ -22,6 +22,7 @@ from service.suspension import Reconciled, reconcile, recover, standing
 from service.tables import installation
 from service.witness import WitnessFile, read_witness
 from service.witnessing import Follower
+from tests.conftest import AS_ADMIN
 from tests.service.restored import put_back, taken
 from tests.service.samples import append, dataset, event, setup
 from tests.service.witnesses import leaves_of, lines
@@ -65,7 +66,10 @@ def test_what_it_saw_must_be_there_when_the_service_starts(
     lose(api, engine, follower)
     before = path.read_bytes()
     given = {"signing_key_file": tmp_path / "signing_key", "witness_file": path}
-    with serve(**given) as address, httpx.Client(base_url=address, timeout=60) as again:
+    with (
+        serve(**given) as address,
+        httpx.Client(base_url=address, timeout=60, headers=AS_ADMIN) as again,
+    ):
         refused = append(again, event(2, 3))
         assert (refused.status_code, refused.json()["state"]) == (503, "suspended")
         assert again.get("/v1/log").json()["lost"][0]["missing_steps"] == 3
@@ -73,7 +77,10 @@ def test_what_it_saw_must_be_there_when_the_service_starts(
         again.post("/v1/log:recover", json={"reason": "x"})
         append(again, event(2, 3))
     assert path.read_bytes() == before  # it waits until the ledger is what it will be
-    with serve(**given) as address, httpx.Client(base_url=address, timeout=60) as again:
+    with (
+        serve(**given) as address,
+        httpx.Client(base_url=address, timeout=60, headers=AS_ADMIN) as again,
+    ):
         assert again.post("/v1/log:reconcile", json={"reason": "x"}).status_code == 200
     key = Signer.load(tmp_path / "signing_key").public_key
     found = read_witness(path, key, leaves=True)
@@ -128,7 +135,7 @@ def test_a_service_brings_its_witness_up_to_date_when_it_stops(
     key_file = tmp_path / "signing_key"
     with (
         serve(signing_key_file=key_file, witness_file=path, witness_seconds=3600) as address,
-        httpx.Client(base_url=address, timeout=60) as api,
+        httpx.Client(base_url=address, timeout=60, headers=AS_ADMIN) as api,
     ):
         assert list(read_witness(path).heads) == [None]
         setup(api)
@@ -146,7 +153,7 @@ def test_a_service_follows_while_it_runs(
     given = {"signing_key_file": tmp_path / "signing_key", "witness_seconds": BEFORE_NEXT_LOOK}
     with (
         serve(witness_file=path, **given) as address,
-        httpx.Client(base_url=address, timeout=60) as api,
+        httpx.Client(base_url=address, timeout=60, headers=AS_ADMIN) as api,
     ):
         setup(api)
         for _ in range(600):

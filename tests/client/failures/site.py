@@ -15,7 +15,7 @@ from dpledger_client.sync import Synced
 from service.app import create_app
 from service.server import Server
 from service.settings import Settings
-from tests.conftest import free_port
+from tests.conftest import AS_ADMIN, free_port
 
 # Where the client is alone, it cannot matter which database the service is on.
 ON_SQLITE: Final = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -70,12 +70,16 @@ class Site:
         self.start()
 
     def incidents(self, dataset: str) -> list[str]:
-        found = httpx.get(f"{self.url}/v1/datasets/{dataset}/incidents").json()["incidents"]
+        found = httpx.get(f"{self.url}/v1/datasets/{dataset}/incidents", headers=AS_ADMIN).json()[
+            "incidents"
+        ]
         return [one["kind"] for one in found]
 
     def void(self, lease: str) -> None:
         path = f"{self.url}/v1/reservations/{lease}:void"
-        httpx.post(path, json={"reason": "its trainer is believed dead"}).raise_for_status()
+        httpx.post(
+            path, json={"reason": "its trainer is believed dead"}, headers=AS_ADMIN
+        ).raise_for_status()
 
 
 class LosesAnswer(httpx.BaseTransport):

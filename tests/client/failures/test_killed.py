@@ -18,6 +18,7 @@ from dpledger_client.spool import read
 
 from benchmarks import kills
 from tests.client.failures.site import ON_SQLITE, WHAT, Site, counted, die, price, take
+from tests.conftest import AS_ADMIN
 
 pytestmark = ON_SQLITE
 
@@ -184,7 +185,7 @@ run.finish()
 
 
 def findings(site: Site) -> list[Any]:
-    answer = httpx.get(f"{site.url}/v1/runs/job/findings").json()
+    answer = httpx.get(f"{site.url}/v1/runs/job/findings", headers=AS_ADMIN).json()
     return list(answer.get("findings", ()))
 
 

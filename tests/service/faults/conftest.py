@@ -11,7 +11,7 @@ from benchmarks.fault_postgres import Postgres, own_postgres
 from service import schema_version
 from service.database import connect
 from service.settings import Settings
-from tests.conftest import running
+from tests.conftest import AS_ADMIN, running
 
 WAIT_SECONDS = 0.4  # for a lock; then the answer is 503
 
@@ -25,7 +25,10 @@ def serving(url: str) -> Iterator[httpx.Client]:
     schema_version.upgrade(engine)
     engine.dispose()
     settings = Settings(database_url=url, busy_timeout_seconds=WAIT_SECONDS)
-    with running(settings) as address, httpx.Client(base_url=address, timeout=30) as api:
+    with (
+        running(settings) as address,
+        httpx.Client(base_url=address, timeout=30, headers=AS_ADMIN) as api,
+    ):
         yield api
 
 

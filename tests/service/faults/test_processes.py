@@ -21,6 +21,7 @@ from benchmarks.servers import running as serving_processes
 from service.ledger import Append
 from service.shelf import Desk
 from service.writer import PATIENCE, Writer
+from tests.conftest import AS_ADMIN
 from tests.service.faults.answers import (
     begin,
     insisted,
@@ -54,7 +55,7 @@ def trapped(url: str, folder: Path, moment: str, name: str) -> Iterator[tuple[Se
 
 
 def client_of(server: Server) -> httpx.Client:
-    return httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=30)
+    return httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=30, headers=AS_ADMIN)
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -183,7 +184,10 @@ def test_a_request_that_finds_no_memory_is_told_to_come_again(
     with serving(f"sqlite:///{file}") as api:
         begin(api, STEPS)
         for place, name in ((Append, "apply"), (Writer, "_answer")):
-            with monkeypatch.context() as patched, httpx.Client(base_url=api.base_url) as other:
+            with (
+                monkeypatch.context() as patched,
+                httpx.Client(base_url=api.base_url, headers=AS_ADMIN) as other,
+            ):
                 patched.setattr(place, name, starved)
                 require_unavailable(record(other, STEPS))
         require_taken(api, STEPS)  # the writer is still there
