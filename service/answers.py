@@ -1,23 +1,45 @@
 """What goes out: the shapes of every answer."""
 
 import math
+from enum import StrEnum
 from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict
 
 import accounting
 from accounting.balances import Balance
-from accounting.calibration import Calibrated
-from accounting.guarantees import Assumption, Bound, Guarantee
+from accounting.calibration import Calibrated, Parameter
+from accounting.events import NeighboringRelation
+from accounting.guarantees import Assumption, Bound, Guarantee, Status, ValidFor
 from accounting.hidden import HIDDEN
+from service.descriptions import describe
+from service.schemas import (
+    Acceptable,
+    BatchSizesVerdict,
+    FilterKind,
+    Release,
+    RowsPerRecord,
+    RunState,
+    SamplingStatus,
+)
 
-EVERY_STEP: Final = "every_step"
+EVERY_STEP: Final[Release] = "every_step"
+
+
+class AccountantName(StrEnum):
+    """A way to account steps."""
+
+    PLD = "pld"  # privacy loss distributions
+    RDP = "rdp"  # Renyi differential privacy
+    GDP = "gdp"  # Gaussian differential privacy
+    ODOMETER = "odometer"  # for steps that depend on earlier answers
+    LAST_ITERATE = "last_iterate"  # of runs that show their last iterate alone
 
 
 class Answer(BaseModel):
     """Base of every answer."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, json_schema_extra=describe)
 
 
 class Alternative(Answer):
@@ -26,12 +48,12 @@ class Alternative(Answer):
     epsilon: float
     epsilon_lower: float | None
     delta: float
-    accountant: str
+    accountant: AccountantName
     bound: str
     theorems: list[str]
-    status: str
-    assumptions: list[str]
-    valid_for: str
+    status: Status
+    assumptions: list[Assumption]
+    valid_for: ValidFor
 
 
 class PoissonWouldSay(Answer):
@@ -55,19 +77,19 @@ class GuaranteeAnswer(Answer):
     epsilon: float | None  # nats, upper; null when no accepted bound is finite
     epsilon_lower: float | None  # nats, lower; null where none is proved
     delta: float | None
-    neighboring_relation: str
-    accountant: str | None
+    neighboring_relation: NeighboringRelation
+    accountant: AccountantName | None
     bound: str | None
     theorems: list[str]
-    status: str | None
-    assumptions: list[str]
-    valid_for: str
+    status: Status | None
+    assumptions: list[Assumption]
+    valid_for: ValidFor
     steps: int
     sequence: int
     core_version: str
     unamplified_epsilon: float | None  # nats, upper; the same events with sampling full
     poisson_would_say: PoissonWouldSay | None  # for shuffled and cyclic batches
-    release: str  # which iterates count as shown in epsilon
+    release: Release  # which iterates count as shown in epsilon
     release_reason: str | None  # why every iterate does, where a run declared that it hides some
     reason: str | None  # why epsilon is null
     alternatives: list[Alternative]
@@ -88,7 +110,7 @@ class OutsideGuarantee(Answer):
 
     kind: Literal["batch_sizes"]
     branch: str
-    verdict: str  # refuted or not_refuted
+    verdict: BatchSizesVerdict
 
 
 class RunGuarantee(GuaranteeAnswer):
@@ -102,7 +124,7 @@ def guarantee_answer(
     *,
     balance: Balance,
     sequence: int,
-    release: str = EVERY_STEP,
+    release: Release = EVERY_STEP,
 ) -> GuaranteeAnswer:
     """The wire form of a guarantee, for a run that declared which iterates it shows."""
     headline = guarantee.headline
@@ -112,12 +134,12 @@ def guarantee_answer(
         epsilon_lower=guarantee.epsilon_lower,
         delta=guarantee.delta,
         neighboring_relation=guarantee.neighboring_relation,
-        accountant=headline.accountant if headline else None,
+        accountant=AccountantName(headline.accountant) if headline else None,
         bound=headline.bound if headline else None,
         theorems=list(headline.theorems) if headline else [],
         status=headline.status if headline else None,
         assumptions=list(headline.assumptions) if headline else [],
-        valid_for=headline.valid_for if headline else "fixed_schedule",
+        valid_for=headline.valid_for if headline else ValidFor.FIXED_SCHEDULE,
         steps=sum(balance.steps.values()),
         sequence=sequence,
         core_version=accounting.__version__,
@@ -148,7 +170,7 @@ def with_ahead(whole: GuaranteeAnswer, ran: GuaranteeAnswer) -> GuaranteeAnswer:
 def assuming(answer: GuaranteeAnswer, assumption: Assumption) -> GuaranteeAnswer:
     """The answer where every bound needs one assumption more."""
 
-    def more(assumptions: list[str]) -> list[str]:
+    def more(assumptions: list[Assumption]) -> list[Assumption]:
         return sorted({*assumptions, assumption})
 
     others = [
@@ -169,7 +191,7 @@ def _alternative(bound: Bound) -> Alternative:
         epsilon=bound.epsilon,
         epsilon_lower=bound.epsilon_lower,
         delta=bound.delta,
-        accountant=bound.accountant,
+        accountant=AccountantName(bound.accountant),
         bound=bound.bound,
         theorems=list(bound.theorems),
         status=bound.status,
@@ -181,7 +203,7 @@ def _alternative(bound: Bound) -> Alternative:
 class Solved(Answer):
     """A value that was left open, and found."""
 
-    parameter: str
+    parameter: Parameter
     value: int | float  # a count for steps
 
 
@@ -196,7 +218,7 @@ def plan_answer(
     *,
     balance: Balance,
     solved: Calibrated | None = None,
-    release: str = EVERY_STEP,
+    release: Release = EVERY_STEP,
 ) -> PlanAnswer:
     """The wire form of a plan's guarantee, and of the value that was solved for."""
     value = Solved(parameter=solved.parameter, value=solved.value) if solved else None
@@ -204,14 +226,25 @@ def plan_answer(
     return PlanAnswer(**dict(answer), solved=value)
 
 
+class FailingScope(Answer):
+    """A budget that steps do not fit in."""
+
+    scope: str
+    limit: float
+    delta: float
+    spent: float | None
+    reserved: float | None
+    requested: float | None
+
+
 class FilterAnswer(Answer):
     """Which filter holds a budget; it never changes."""
 
-    kind: str
+    kind: FilterKind
     orders: list[float]
     weights: list[float]
     theorem: str
-    status: str
+    status: Status
 
 
 class BudgetAnswer(Answer):
@@ -224,7 +257,7 @@ class BudgetAnswer(Answer):
     reserved: float | None  # nats that pending reservations add; null when infinite
     remaining: float  # nats, lower
     overdrawn: bool  # recorded facts are beyond the limit: nothing more is admitted
-    valid_for: str  # adaptive: steps may be chosen after seeing the answers to earlier ones
+    valid_for: ValidFor  # adaptive: steps may be chosen after seeing the answers to earlier ones
     revision: int  # how often the limit was set after answers were seen
     delta_share: float  # of delta, which this revision's figures use
     filter: FilterAnswer
@@ -235,11 +268,11 @@ class DatasetAnswer(Answer):
 
     name: str
     dataset_size: int
-    neighboring_relation: str
+    neighboring_relation: NeighboringRelation
     privacy_unit: str
-    accept: list[str]
+    accept: list[Acceptable]
     parents: list[str]
-    rows_per_parent_record: str | None
+    rows_per_parent_record: RowsPerRecord | None
     revision: int  # of the settings; If-Match compares it
     budget: BudgetAnswer | None
     spent: float | None
@@ -278,9 +311,9 @@ class RunAnswer(Answer):
 
     name: str
     dataset: str
-    state: str
+    state: RunState
     delta: float | None
-    release: str
+    release: Release
     assumptions: dict[str, Any]
     plan: list[dict[str, Any]] | None
     on_plan: bool | None  # of a run whose own budget its plan holds: whether it has kept to it
@@ -290,7 +323,7 @@ class RunAnswer(Answer):
     next_step: int  # of branch main
     branches: list[BranchAnswer]
     releases: int  # iterates that were shown; the ledger document names them
-    sampling_status: str  # declared, detected or contradicted, as the run's findings have it
+    sampling_status: SamplingStatus  # as the run's findings have it
     outside_guarantee: list[OutsideGuarantee]
     advisories: list[AdvisoryAnswer]  # known defects that may have made its record wrong
     created_at: str
@@ -318,7 +351,7 @@ class AppendAnswer(Answer):
     duplicates: int
     next_step: int
     sequence: int
-    verdict: str  # within or overdraft
+    verdict: Literal["within", "overdraft"]
     guarantee: GuaranteeAnswer | None
     budget: BudgetAnswer | None
 
@@ -352,7 +385,7 @@ class RunPage(Page):
 class Health(Answer):
     """Whether the service can answer."""
 
-    status: str
+    status: Literal["alive", "ready"]
     open_mode: bool
 
 

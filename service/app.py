@@ -11,7 +11,7 @@ from fastapi.routing import APIRoute
 from sqlalchemy import Engine
 
 import accounting
-from service import api_keys, problems, schema_version
+from service import api_keys, openapi, problems, schema_version
 from service.api_keys import KEY_FILE, Scope
 from service.auth import KeyRing
 from service.checkpoints import is_in_use
@@ -41,7 +41,6 @@ from service.routes import (
     runs,
     streams,
 )
-from service.schemas import EventBatch
 from service.seats import Seats
 from service.settings import Settings
 from service.signing import Signer
@@ -144,9 +143,13 @@ def wire(
         engine.dispose()
 
     app = FastAPI(
-        title="dpledger",
+        title=openapi.TITLE,
         version=accounting.__version__,
-        description="A ledger and meter for the privacy that training spends.",
+        description=openapi.DESCRIPTION,
+        license_info=openapi.LICENCE,
+        servers=openapi.SERVERS,
+        openapi_tags=openapi.TAGS,
+        generate_unique_id_function=openapi.operation_id,
         docs_url=None,  # the page would load its scripts from elsewhere
         redoc_url=None,
         openapi_url="/v1/openapi.json",
@@ -184,7 +187,7 @@ def wire(
         _note_methods(app, module.router)
     for router in dashboard.install(app):
         _note_methods(app, router)
-    _describe_events(app)
+    openapi.complete(app)
     return app
 
 
@@ -219,22 +222,6 @@ def _note_methods(app: FastAPI, router: APIRouter) -> None:
     for route in router.routes:
         if isinstance(route, APIRoute):
             app.state.methods.setdefault(route.path_format, set()).update(route.methods)
-
-
-def _describe_events(app: FastAPI) -> None:
-    """Add the schema of a batch, which its endpoint reads by hand, to the OpenAPI document."""
-    original = app.openapi
-
-    def described() -> dict[str, Any]:
-        document = original()
-        schema = EventBatch.model_json_schema(ref_template="#/components/schemas/{model}")
-        schemas = document["components"]["schemas"]
-        for name, definition in schema.pop("$defs").items():
-            schemas.setdefault(name, definition)
-        schemas.setdefault("EventBatch", schema)
-        return document
-
-    app.openapi = described  # type: ignore[method-assign]
 
 
 def openapi_document() -> dict[str, Any]:

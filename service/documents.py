@@ -45,6 +45,7 @@ from service.schemas import (
     PlannedEvent,
     Relation,
     Release,
+    RunState,
     Step,
     StepMessage,
     Text,
@@ -55,7 +56,6 @@ from service.wire import Delta, Wire
 FORMAT: Final = "dpledger/1"
 MAIN: Final = "main"  # the branch every run begins with
 T = TypeVar("T")
-State = Literal["active", "finished", "aborted", "reopened"]
 
 
 class RecordedEvent(PlannedEvent):
@@ -117,7 +117,7 @@ class LedgerDocument(Wire):
     delta: Delta | None = None
     accept: list[Acceptable] | None = None
     plan: list[PlannedEvent] | None = None
-    state: State | None = None
+    state: RunState | None = None
     reopened: bool = False  # whether steps were ever recorded after the run's end
     releases: list[ReleasedIterate] = Field(default_factory=list)
     overdrafts: list[Overdraft] | None = None

@@ -7,7 +7,9 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row, bindparam, select
 
-from service.answers import Answer, BudgetAnswer
+from accounting.events import NeighboringRelation
+from accounting.guarantees import ValidFor
+from service.answers import AccountantName, Answer, BudgetAnswer
 from service.book_rows import tally_of
 from service.budgets import dataset_scope
 from service.catalog import find_dataset
@@ -78,7 +80,7 @@ class DatasetSpent(Answer):
     share: float | None
 
 
-class Reserved(Answer):
+class ReservedPart(Answer):
     """The part of what was admitted and has not run."""
 
     steps: int
@@ -89,19 +91,19 @@ class Explanation(Answer):
     """Who spent what; epsilons are diagnostic, by the Renyi accountant, for fixed schedules."""
 
     dataset: str
-    neighboring_relation: str
+    neighboring_relation: NeighboringRelation
     sequence: int
     delta: float
     epsilon: float | None  # nats, upper: of everything recorded
     order: float | None  # that epsilon is read at; a filter's is chosen in advance
-    accountant: str
-    valid_for: str
+    accountant: AccountantName
+    valid_for: ValidFor
     budget: BudgetAnswer | None  # its order is the one that binds
     runs: list[RunSpent]  # that spent most first
     others: RestSpent | None
     datasets: list[DatasetSpent]  # this one first
-    pending: Reserved
-    forfeited: Reserved
+    pending: ReservedPart
+    forfeited: ReservedPart
 
 
 @dataclass(slots=True)
@@ -204,8 +206,8 @@ def explained(
         delta=at,
         epsilon=epsilon,
         order=order,
-        accountant="rdp",
-        valid_for="fixed_schedule",
+        accountant=AccountantName.RDP,
+        valid_for=ValidFor.FIXED_SCHEDULE,
         budget=BudgetAnswer(**scope.answer(sums)) if scope else None,
         runs=[
             RunSpent(
@@ -299,9 +301,9 @@ def _by_dataset(
     return found
 
 
-def _reserved(steps: int, sums: Sums, column: int, whole: int) -> Reserved:
+def _reserved(steps: int, sums: Sums, column: int, whole: int) -> ReservedPart:
     """What lies between two totals."""
     part = Part(0)
     part.uncovered = sums.held[0] - sums.spent[0]
     part.loss = sums.held[column] - sums.spent[column]
-    return Reserved(steps=steps, share=part.share(whole))
+    return ReservedPart(steps=steps, share=part.share(whole))

@@ -17,7 +17,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from service.samplings import SamplingMessage
-from service.schemas import Name, Step, printable
+from service.schemas import BatchSizesVerdict, Name, SamplingStatus, Step, printable
 from service.wire import Wire, bounds, within
 
 SEEN_MAX: Final = 40  # entries
@@ -69,7 +69,7 @@ class SamplingFinding(Wire):
     kind: Literal["sampling"]
     branch: Name = "main"
     from_step: Step
-    status: Literal["declared", "detected", "contradicted"]
+    status: SamplingStatus
     declared: SamplingMessage | None = None
     recorded: SamplingMessage  # what steps from there on are recorded as
     # Class names and settings; never a size that was drawn, a seed or a record.
@@ -118,7 +118,7 @@ class BatchSizesFinding(Wire):
 
     kind: Literal["batch_sizes"]
     branch: Name = "main"
-    verdict: Literal["refuted", "not_refuted"]
+    verdict: BatchSizesVerdict
     level: Level  # the chance that a loader which is as declared is refuted all the same
 
     @property

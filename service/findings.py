@@ -18,6 +18,7 @@ from service.facts import acts_of
 from service.finding_messages import BatchSizesFinding, NewFinding, RankFinding, SamplingFinding
 from service.incidents import Incident, Kind, Value
 from service.samplings import to_sampling
+from service.schemas import BatchSizesVerdict, SamplingStatus
 from service.tables import findings, runs
 
 _FOUND: Final = select(findings, runs.c.name.label("run")).join(
@@ -57,7 +58,7 @@ class SamplingFound(_FindingAnswer):
 
     kind: Literal["sampling"]
     from_step: int
-    status: str
+    status: SamplingStatus
     declared: dict[str, Any] | None = None
     recorded: dict[str, Any]
     seen: dict[str, bool | int | float | str]
@@ -77,7 +78,7 @@ class BatchSizesFound(_FindingAnswer):
     """The verdict on private sizes; outside every guarantee."""
 
     kind: Literal["batch_sizes"]
-    verdict: str
+    verdict: BatchSizesVerdict
     level: float
 
 

@@ -18,7 +18,7 @@ from service.answers import EVERY_STEP
 from service.assumptions import declared_of
 from service.documents import LedgerDocument, spans_of
 from service.errors import InvalidRequestError
-from service.schemas import PlannedEvent
+from service.schemas import PlannedEvent, Release
 
 REASON_NOT_FINISHED: Final = "The run has not finished: until then every step counts as shown."
 REASON_ABORTED: Final = "The run was aborted: every step counts as shown."
@@ -35,7 +35,7 @@ _REASONS: Final = {"aborted": REASON_ABORTED, "reopened": REASON_REOPENED}
 class Hidden:
     """What a run hides, or why all of it counts as shown."""
 
-    release: str
+    release: Release
     run: HiddenRun | None = None
     reason: str | None = None
 
@@ -78,7 +78,7 @@ def _require_steps(document: LedgerDocument) -> None:
 
 def planned_run(
     assumptions: Mapping[str, Any],
-    release: str,
+    release: Release,
     *,
     spans: Sequence[Span],
     relation: NeighboringRelation,

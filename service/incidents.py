@@ -10,8 +10,9 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
+from pydantic import WithJsonSchema
 from sqlalchemy import Connection, Row, bindparam, func, insert, select
 
 from service.answers import Answer
@@ -58,7 +59,7 @@ class IncidentAnswer(Answer):
     """An incident as it is listed, streamed and sent."""
 
     id: str  # the same wherever it is told, so that a receiver can tell repetitions
-    kind: str
+    kind: Annotated[Kind, WithJsonSchema({"type": "string", "enum": list(Kind)})]
     dataset: str
     run: str | None
     sequence: int

@@ -3,21 +3,26 @@
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NotRequired
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from pydantic import ConfigDict
 from pydantic_core import ErrorDetails
 from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
+from typing_extensions import TypedDict
 
 from service import logs
+from service.answers import FailingScope
+from service.descriptions import describe
 from service.errors import LedgerError, TooManyRequestsError
 from service.finding_messages import TAGS
 from service.measures import PROBLEM
 from service.methods import methods_of
 from service.plans import CLOSED_TAG, OPEN_TAG
+from service.suspension import State
 
 _LOGGER = logging.getLogger("dpledger.problems")
 MEDIA_TYPE: Final = "application/problem+json"
@@ -57,20 +62,7 @@ PROBLEMS: Final[dict[str, tuple[int, str]]] = {
 # What the OpenAPI document says of every refusal.
 DESCRIPTION: Final[dict[str, Any]] = {
     "description": "A problem document (RFC 9457)",
-    "content": {
-        MEDIA_TYPE: {
-            "schema": {
-                "type": "object",
-                "required": ["type", "title", "status", "detail"],
-                "properties": {
-                    "type": {"type": "string"},
-                    "title": {"type": "string"},
-                    "status": {"type": "integer"},
-                    "detail": {"type": "string"},
-                },
-            }
-        }
-    },
+    "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
 }
 _BY_STATUS: Final = {
     400: "malformed-body",
@@ -81,7 +73,35 @@ _BY_STATUS: Final = {
 }
 
 
-class Problem(JSONResponse):
+class FieldError(TypedDict):
+    """A faulty field of a request."""
+
+    __pydantic_config__ = ConfigDict(json_schema_extra=describe)  # type: ignore[misc]
+    location: str
+    message: str
+
+
+class Problem(TypedDict):
+    """Why a request was refused (RFC 9457); further members depend on the type."""
+
+    __pydantic_config__ = ConfigDict(json_schema_extra=describe)  # type: ignore[misc]
+    type: str
+    title: str
+    status: int
+    detail: str
+    errors: NotRequired[list[FieldError]]
+    expected_step: NotRequired[int]
+    failing_scopes: NotRequired[list[FailingScope]]
+    admissible_steps: NotRequired[int]
+    location: NotRequired[str]
+    retry_after_seconds: NotRequired[int]
+    checks: NotRequired[dict[str, str]]
+    state: NotRequired[State]
+    revision: NotRequired[int]
+    missing_steps: NotRequired[int]
+
+
+class ProblemResponse(JSONResponse):
     """A problem document; it notes its slug in the connection's scope, for who counts them."""
 
     media_type = MEDIA_TYPE
@@ -108,7 +128,7 @@ def problem(
         "detail": detail,
         **extra,
     }
-    return Problem(slug, content, status, dict(headers or {}))
+    return ProblemResponse(slug, content, status, dict(headers or {}))
 
 
 def page(slug: str) -> str | None:

@@ -14,7 +14,7 @@ from accounting.balances import Balance
 from accounting.coarsening import DISTINCT_MAX, distinct, replaced, stronger
 from accounting.curves import Profile, rate_grid
 from accounting.events import Event, NeighboringRelation
-from accounting.guarantees import Status
+from accounting.guarantees import Assumption, Status
 from accounting.work import as_many
 from service.answers import EVERY_STEP, Answer
 from service.balances import run_balance
@@ -75,12 +75,12 @@ class Curve(Answer):
     """A run's privacy profile, and what it says about any membership test."""
 
     run: str
-    neighboring_relation: str
+    neighboring_relation: NeighboringRelation
     steps: int
     sequence: int
     core_version: str
-    status: str | None
-    assumptions: list[str]
+    status: Status | None
+    assumptions: list[Assumption]
     reason: str | None  # why there is no profile
     profile: list[ProfilePoint]
     trade_off: list[TradeOffPoint]

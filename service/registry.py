@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 
 import accounting
+from accounting.events import NeighboringRelation
+from accounting.guarantees import Assumption, Status
 from service.answers import Answer
 
 
@@ -12,9 +14,9 @@ class BoundAnswer(Answer):
     id: str
     statement: str
     source: str
-    status: str
-    relations: list[str]
-    assumptions: list[str]
+    status: Status
+    relations: list[NeighboringRelation]
+    assumptions: list[Assumption]
     parameters: list[str]
     counterexample: str | None  # what is known against it
 

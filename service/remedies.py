@@ -22,7 +22,7 @@ from accounting.events import (
 )
 from accounting.work import attempted, left
 from service.admission import Held, Placed, admissible_steps, ahead, require_budget
-from service.answers import Answer
+from service.answers import Answer, FailingScope
 from service.book_rows import tally_of
 from service.budgets import dataset_scope
 from service.catalog import find_dataset
@@ -88,7 +88,7 @@ class Remedies(Answer):
     dataset: str
     sequence: int
     fits: bool
-    failing_scopes: list[dict[str, Any]]
+    failing_scopes: list[FailingScope]
     fewer_steps: Steps
     more_noise: Noise
     lower_rate: Rate
@@ -119,7 +119,7 @@ def remedies(connection: Connection, name: str, wanted: Wanted) -> Remedies:
         dataset=dataset.name,
         sequence=dataset.head_sequence,
         fits=not failing,
-        failing_scopes=failing,
+        failing_scopes=[FailingScope(**one) for one in failing],
         fewer_steps=Steps(value=steps or None, reason=known or (None if steps else REASON_NO_STEP)),
         more_noise=noise,
         lower_rate=rate,

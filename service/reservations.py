@@ -8,7 +8,7 @@ never returns anything.
 import json
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from sqlalchemy import Connection, Row, bindparam, insert, select
 
@@ -71,7 +71,7 @@ class ReservationAnswer(Answer):
     steps: int  # that were admitted
     recorded: int
     remaining: int  # still held
-    state: str  # pending, recorded, forfeited, released or voided
+    state: Literal["pending", "recorded", "forfeited", "released", "voided"]
     expires_at: str
     reason: str | None  # of an admin who voided it
     created_at: str

@@ -1,6 +1,6 @@
 """How records were sampled into a step: messages, and how they become accounting samplings."""
 
-from typing import Annotated, Final, Literal, assert_never
+from typing import Annotated, Any, Final, Literal, assert_never
 
 from pydantic import (
     AfterValidator,
@@ -10,11 +10,11 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError
 
 from accounting import events as core
 from accounting.events import Reshuffle
+from service.descriptions import describe
 from service.errors import InvalidRequestError
 from service.wire import PROBABILITY_MIN, Probability, Wire, bounds, within
 
@@ -23,15 +23,18 @@ RECORDS_MAX: Final = 10**12
 Count = Annotated[
     int, AfterValidator(within(1, RECORDS_MAX)), Field(json_schema_extra=bounds(1, RECORDS_MAX))
 ]
-_ONE_RATE: Final[JsonDict] = {
-    "oneOf": [
-        {"required": [name], "properties": {name: {"type": "number"}}}
-        for name in ("sampling_probability", "expected_batch_size")
-    ]
-}
 ExpectedBatchSize = Annotated[
     float, AfterValidator(within(1e-6, 1e12)), Field(json_schema_extra=bounds(1e-6, 1e12))
 ]
+
+
+def _describe_one_rate(schema: dict[str, Any], model: type) -> None:
+    """Describe a message that gives exactly one of two rates."""
+    describe(schema, model)
+    schema["oneOf"] = [
+        {"required": [name], "properties": {name: {"type": "number"}}}
+        for name in ("sampling_probability", "expected_batch_size")
+    ]
 
 
 class FullSampling(Wire):
@@ -49,7 +52,7 @@ class UnknownSampling(Wire):
 class PoissonSampling(Wire):
     """Each record joins each step independently."""
 
-    model_config = ConfigDict(json_schema_extra=_ONE_RATE)
+    model_config = ConfigDict(json_schema_extra=_describe_one_rate)
 
     kind: Literal["poisson"]
     sampling_probability: Probability | None = None

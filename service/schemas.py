@@ -87,6 +87,9 @@ Release = Annotated[
 Mode = Literal["record", "charge"]
 FilterKind = Literal["fixed_order_renyi", "union_of_orders", "gaussian_dp", "approximate_dp"]
 RowsPerRecord = Literal["at_most_one", "exactly_one"]
+RunState = Literal["active", "finished", "aborted", "reopened"]
+SamplingStatus = Literal["declared", "detected", "contradicted"]
+BatchSizesVerdict = Literal["refuted", "not_refuted"]
 Ttl = Annotated[
     int, AfterValidator(within(1, TTL_MAX)), Field(json_schema_extra=bounds(1, TTL_MAX))
 ]

@@ -24,6 +24,7 @@ from service.facts import acts_of
 from service.incidents import Incident, Kind
 from service.registration import filter_record, note_settings
 from service.schemas import (
+    Acceptable,
     Budget,
     ChangedBudget,
     DatasetChange,
@@ -67,7 +68,7 @@ class SettingsAnswer(Answer):
     delta: float | None
     budget_revision: int  # the budget's number, which grows where answers were seen before
     delta_share: float  # of delta that a budget of this number may use
-    accept: list[str]
+    accept: list[Acceptable]
     reason: str
     changed_by: str  # the key's name
     sequence: int  # the dataset's head at that time

@@ -6,6 +6,7 @@ from typing import Final
 from sqlalchemy import Connection, bindparam, func, select
 
 from service.answers import OutsideGuarantee
+from service.schemas import SamplingStatus
 from service.tables import branches, findings
 
 _earlier = findings.alias()
@@ -31,7 +32,7 @@ _LATEST: Final = (
 class Standing:
     """How far a run's samplings are borne out, and what no epsilon of it covers."""
 
-    sampling_status: str  # declared, detected or contradicted
+    sampling_status: SamplingStatus
     outside_guarantee: list[OutsideGuarantee]
 
 
@@ -47,7 +48,7 @@ def standing_of(connection: Connection, run_id: int) -> Standing:
     return Standing(_status(claims), outside)
 
 
-def _status(claims: list[tuple[str, str]]) -> str:
+def _status(claims: list[tuple[str, str]]) -> SamplingStatus:
     """The status of a run from (branch, claim), the oldest first; a contradiction stays."""
     if any(claim == "contradicted" for _, claim in claims):
         return "contradicted"

@@ -6,6 +6,8 @@ from typing import Annotated, Any, Final, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
+from service.descriptions import describe
+
 PROBABILITY_MIN: Final = 1e-12
 
 N = TypeVar("N", int, float)
@@ -50,4 +52,10 @@ Delta = Annotated[
 class Wire(BaseModel):
     """Base of every message: no coercion, no unknown fields, no NaN or infinity."""
 
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        strict=True,
+        extra="forbid",
+        frozen=True,
+        allow_inf_nan=False,
+        json_schema_extra=describe,
+    )

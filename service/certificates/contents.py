@@ -1,13 +1,24 @@
 """What a certificate says, and how strictly it is read: a file may come from anybody."""
 
-from typing import Annotated, Final, Literal
+from collections.abc import Iterable
+from typing import Annotated, Any, Final, Literal, get_args
 
 from pydantic import AfterValidator, Field
 
+from accounting.guarantees import Assumption, Status, ValidFor
 from service.checkpoints import Part
 from service.documents import LedgerDocument
+from service.incidents import Kind
 from service.samplings import Count
-from service.schemas import Acceptable, Name, Relation, StepMessage
+from service.schemas import (
+    Acceptable,
+    Name,
+    Relation,
+    RowsPerRecord,
+    RunState,
+    SamplingStatus,
+    StepMessage,
+)
 from service.wire import Delta, Wire
 
 FORMAT: Final = "dpledger-certificate/1"
@@ -18,10 +29,20 @@ VERSIONED: Final = frozenset({"dpledger", "numpy", "python", "scipy"})  # what c
 
 Whole = Annotated[int, Field(ge=0, lt=2**63)]
 Line = Annotated[str, Field(max_length=200)]
+
+
+def _one_of(words: Iterable[str]) -> Any:
+    """A line that is one of these in what this version writes; a later one may know more."""
+    return Field(max_length=200, json_schema_extra={"enum": list(words)})
+
+
+StatusLine = Annotated[str, _one_of(Status)]
+AssumptionLine = Annotated[str, _one_of(Assumption)]
 Prose = Annotated[str, Field(max_length=20_000)]
 Nats = Annotated[float, Field(ge=0)]
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]  # SHA-256
 Base64 = Annotated[str, Field(max_length=100, pattern=r"^[A-Za-z0-9_-]*$")]
+RELEASES: Final = ("every_step", "every_pass", "last_iterate")
 Accountant = Literal["best", "pld", "rdp"]
 ACCOUNTANTS: Final[tuple[Accountant, ...]] = ("best", "pld", "rdp")
 
@@ -54,7 +75,7 @@ class Reserved(StepMessage):
 class Incidents(Wire):
     """How often somebody should have looked, and at which entries."""
 
-    kind: Line
+    kind: Annotated[str, _one_of(Kind)]
     count: Whole
     first_sequence: Whole
     last_sequence: Whole
@@ -97,7 +118,7 @@ class Protected(Wire):
     dataset_size: Count
     neighboring_relation: Relation
     privacy_unit: Prose
-    rows_per_parent_record: str | None
+    rows_per_parent_record: Annotated[str, _one_of(get_args(RowsPerRecord))] | None
     parents: list[Name]
     accept: list[Acceptable]
     limits: list[BudgetLimit]
@@ -123,10 +144,10 @@ class Statement(Wire):
     reason: Prose | None
     bound: Line | None
     theorems: list[Line]
-    status: Line | None
-    assumptions: list[Line]
-    valid_for: Line
-    release: Line
+    status: StatusLine | None
+    assumptions: list[AssumptionLine]
+    valid_for: Annotated[str, _one_of(ValidFor)]
+    release: Annotated[str, _one_of(RELEASES)]
     release_reason: Prose | None
     unamplified_epsilon: Nats | None
     corrected_epsilon: Nats | None
@@ -141,16 +162,16 @@ class TheoremStated(Wire):
     id: Line
     statement: Prose
     source: Prose
-    status: Line
-    assumptions: list[Line]
+    status: StatusLine
+    assumptions: list[AssumptionLine]
 
 
 class Standing(Wire):
     """How far a run's samplings are borne out, and what no epsilon covers."""
 
     run: Name
-    state: Line | None
-    sampling_status: Line
+    state: Annotated[str, _one_of(get_args(RunState))] | None
+    sampling_status: Annotated[str, _one_of(get_args(SamplingStatus))]
     outside_guarantee: list[dict[str, str]]
     steps_beyond_a_limit: Whole
     corrections: Whole

@@ -25,7 +25,7 @@ from service.http import dear
 from service.outlook import outlook_of
 from service.readings import Question
 from service.routes.certificates import CertificateQuery, issued
-from service.routes.parameters import Database, PathName
+from service.routes.parameters import Database, DatasetName
 from service.schemas import STEPS_MAX
 from service.settings_changes import SettingsAnswer
 from service.spending import Spendings
@@ -48,7 +48,7 @@ Delta = Annotated[float, Query(gt=0, lt=1)]
 @router.get("/datasets/{dataset}")
 @dear
 def dataset_page(
-    dataset: PathName,
+    dataset: DatasetName,
     request: Request,
     database: Database,
     viewer: Viewer,
@@ -65,7 +65,7 @@ def dataset_page(
 @router.get("/datasets/{dataset}/proved")
 @dear
 def proved(
-    dataset: PathName, request: Request, database: Database, viewer: Viewer, delta: Delta = DELTA
+    dataset: DatasetName, request: Request, database: Database, viewer: Viewer, delta: Delta = DELTA
 ) -> Response:
     """What is proved of everything together, from above and from below: a part of the page."""
     with snapshot(database) as connection:
@@ -76,7 +76,7 @@ def proved(
 @router.get("/datasets/{dataset}/certificate")
 @dear
 def certificate(
-    dataset: PathName,
+    dataset: DatasetName,
     query: Annotated[CertificateQuery, Query()],
     request: Request,
     database: Database,
@@ -94,7 +94,7 @@ def certificate(
 
 
 @router.get("/datasets/{dataset}/limit")
-def limit_form(dataset: PathName, _viewer: Viewer) -> Response:
+def limit_form(dataset: DatasetName, _viewer: Viewer) -> Response:
     """Where the form is, for who loads the answer to one again."""
     return RedirectResponse(f"/datasets/{dataset}#limits", HTTPStatus.SEE_OTHER)
 
@@ -102,7 +102,7 @@ def limit_form(dataset: PathName, _viewer: Viewer) -> Response:
 @router.post("/datasets/{dataset}/limit")
 @dear
 def change_limit(
-    dataset: PathName, request: Request, database: Database, viewer: Admin, form: Form
+    dataset: DatasetName, request: Request, database: Database, viewer: Admin, form: Form
 ) -> Response:
     """Set another limit; what is wrong with it is said beside the field."""
     try:

@@ -16,6 +16,7 @@ from service.database import snapshot
 from service.http import dear
 from service.reach import datasets_within, runs_within
 from service.routes.parameters import Database
+from service.schemas import RunState
 from service.tables import datasets, runs
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
@@ -46,7 +47,7 @@ class _Datasets(_Listed):
 
 class _Runs(_Listed):
     dataset: str | None = Field(default=None, max_length=63)
-    state: Literal["active", "finished", "aborted", "reopened"] | None = None
+    state: RunState | None = None
 
 
 @router.get("/datasets")

@@ -24,7 +24,7 @@ from service.dashboard.pages import PageRoute, render, templates
 from service.database import snapshot
 from service.http import dear
 from service.reports import DELTAS_MAX, Report
-from service.routes.parameters import Database, Parameters, PathName
+from service.routes.parameters import Database, DatasetName, Parameters, RunName
 from service.wire import Delta
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
@@ -46,7 +46,7 @@ Reports = Annotated[ReportQuery, Query()]
 @router.get("/runs/{run}/report")
 @dear
 def run_report(
-    run: PathName, query: Reports, request: Request, database: Database, viewer: Viewer
+    run: RunName, query: Reports, request: Request, database: Database, viewer: Viewer
 ) -> Response:
     """The privacy statement of a run."""
     with snapshot(database) as connection:
@@ -61,7 +61,7 @@ def run_report(
 @router.get("/datasets/{dataset}/report")
 @dear
 def dataset_report(
-    dataset: PathName, query: Reports, request: Request, database: Database, viewer: Viewer
+    dataset: DatasetName, query: Reports, request: Request, database: Database, viewer: Viewer
 ) -> Response:
     """The privacy statement of a dataset."""
     with snapshot(database) as connection:

@@ -23,7 +23,7 @@ from service.growth import Growth, Growths
 from service.http import JSON, dear
 from service.readings import Question, delta_of, run_guarantee
 from service.routes.certificates import CertificateQuery, issued
-from service.routes.parameters import Database, PathName
+from service.routes.parameters import Database, RunName
 from service.routes.streams import EventStream, StreamQuery, resumed, run_topic
 from service.schedules import Schedule
 from service.streams import Feed
@@ -68,7 +68,7 @@ def _find(connection: Connection, name: str) -> _Found:
 
 
 @router.get("/runs/{run}")
-def run_page(run: PathName, request: Request, database: Database, viewer: Viewer) -> Response:
+def run_page(run: RunName, request: Request, database: Database, viewer: Viewer) -> Response:
     """A run; what costs more than a look at the books is asked for by the page."""
     with snapshot(database) as connection:
         found = _find(connection, run)
@@ -89,7 +89,7 @@ def run_page(run: PathName, request: Request, database: Database, viewer: Viewer
 
 @router.get("/runs/{run}/guarantee")
 @dear
-def guarantee_part(run: PathName, request: Request, database: Database, viewer: Viewer) -> Response:
+def guarantee_part(run: RunName, request: Request, database: Database, viewer: Viewer) -> Response:
     """The part of the page that says what was spent."""
     with snapshot(database) as connection:
         found = _find(connection, run)
@@ -130,7 +130,7 @@ class ScheduleData(Schedule, _Again):
 
 @router.get("/runs/{run}/history.json")
 @dear
-def history_data(run: PathName, request: Request, database: Database, _viewer: Viewer) -> Response:
+def history_data(run: RunName, request: Request, database: Database, _viewer: Viewer) -> Response:
     """Epsilon by step, as far as it is worked out."""
     with snapshot(database) as connection:
         found = _growths(request).growth(connection, run, age_max=_age_max(request))
@@ -140,7 +140,7 @@ def history_data(run: PathName, request: Request, database: Database, _viewer: V
 
 @router.get("/runs/{run}/schedule.json")
 @dear
-def schedule_data(run: PathName, request: Request, database: Database, _viewer: Viewer) -> Response:
+def schedule_data(run: RunName, request: Request, database: Database, _viewer: Viewer) -> Response:
     """Noise and rate by step."""
     with snapshot(database) as connection:
         found = _growths(request).schedule(connection, run)
@@ -150,7 +150,7 @@ def schedule_data(run: PathName, request: Request, database: Database, _viewer: 
 
 @router.get("/runs/{run}/meaning.json")
 @dear
-def meaning_data(run: PathName, request: Request, database: Database, _viewer: Viewer) -> Response:
+def meaning_data(run: RunName, request: Request, database: Database, _viewer: Viewer) -> Response:
     """The privacy profile, the trade-off curve, and what they say in words."""
     with snapshot(database) as connection:
         found = _kept(request).answer(
@@ -180,7 +180,7 @@ def _again(request: Request, *, complete: bool, took: float = 0.0) -> float:
 
 @router.get("/runs/{run}/stream", response_class=EventStream)
 async def stream(
-    run: PathName, query: Annotated[StreamQuery, Query()], viewer: Viewer, request: Request
+    run: RunName, query: Annotated[StreamQuery, Query()], viewer: Viewer, request: Request
 ) -> Response:
     """The run's entries as they are recorded, for as long as the session's key is in force."""
     feed: Feed = request.app.state.feed
@@ -215,7 +215,7 @@ def _leave_of(request: Request, viewer: Caller) -> Callable[[], bool] | None:
 @router.get("/runs/{run}/certificate")
 @dear
 def certificate(
-    run: PathName,
+    run: RunName,
     kind: Annotated[Literal["json", "html"], Query(alias="format")],
     request: Request,
     database: Database,

@@ -7,13 +7,13 @@ from service.audit import ActPage
 from service.auth import Admin, Viewer
 from service.database import snapshot
 from service.http import StrictRoute
-from service.routes.parameters import Database, Pages, PathName, token_of
+from service.routes.parameters import Database, DatasetName, Pages, token_of
 
 router = APIRouter(prefix="/v1", route_class=StrictRoute, tags=["acts"])
 
 
 @router.get("/acts")
-def list_installation_acts(query: Pages, database: Database, _caller: Admin) -> ActPage:
+def list_acts(query: Pages, database: Database, _caller: Admin) -> ActPage:
     """Acts that belong to no dataset, those of keys among them, the oldest first."""
     with snapshot(database) as connection:
         found, after = audit.list_acts(connection, None, after=query.after, size=query.page_size)
@@ -22,7 +22,7 @@ def list_installation_acts(query: Pages, database: Database, _caller: Admin) -> 
 
 @router.get("/datasets/{dataset}/acts")
 def list_dataset_acts(
-    dataset: PathName, query: Pages, database: Database, _caller: Viewer
+    dataset: DatasetName, query: Pages, database: Database, _caller: Viewer
 ) -> ActPage:
     """Acts of a dataset and of its runs, the oldest first."""
     with snapshot(database) as connection:

@@ -5,7 +5,7 @@ from fastapi import APIRouter
 from service.auth import Viewer
 from service.errors import NotFoundError
 from service.registry import BoundAnswer, BoundList, bound_answers
-from service.routes.parameters import PathName
+from service.routes.parameters import BoundName
 
 router = APIRouter(prefix="/v1/bounds", tags=["bounds"])
 
@@ -17,7 +17,7 @@ def list_bounds(_caller: Viewer) -> BoundList:
 
 
 @router.get("/{bound}")
-def get_bound(bound: PathName, _caller: Viewer) -> BoundAnswer:
+def get_bound(bound: BoundName, _caller: Viewer) -> BoundAnswer:
     """One theorem."""
     found = bound_answers().get(bound)
     if found is None:

@@ -13,7 +13,7 @@ from service.certificates.page import POLICY, page_of
 from service.gate import Passage, passage
 from service.http import JSON, StrictRoute, dear
 from service.limits import Buckets
-from service.routes.parameters import Database, Parameters, PathName
+from service.routes.parameters import Database, DatasetName, Parameters, RunName
 from service.wire import Delta
 
 router = APIRouter(prefix="/v1", route_class=StrictRoute, tags=["certificates"])
@@ -26,9 +26,17 @@ _BOTH: Final[dict[int | str, dict[str, Any]]] = {
 class CertificateQuery(Parameters):
     """At which deltas, of which model, and as what."""
 
-    delta: list[Delta] = Field(default=[], max_length=DELTAS_MAX)
-    model_sha256: Digest | None = None
-    format: Literal["json", "html"] | None = None
+    delta: list[Delta] = Field(
+        default=[],
+        max_length=DELTAS_MAX,
+        description="At which deltas; by default that of the run or the budget.",
+    )
+    model_sha256: Digest | None = Field(
+        default=None, description="SHA-256 of the model file to certify, hexadecimal."
+    )
+    format: Literal["json", "html"] | None = Field(
+        default=None, description="`json`, or a page to read; by default what Accept prefers."
+    )
 
 
 Certificates = Annotated[CertificateQuery, Query()]
@@ -38,7 +46,7 @@ Certificates = Annotated[CertificateQuery, Query()]
 @dear
 @passage(Passage.STATES)
 def certify_run(
-    run: PathName, query: Certificates, request: Request, database: Database, caller: Viewer
+    run: RunName, query: Certificates, request: Request, database: Database, caller: Viewer
 ) -> Response:
     """What a run has spent, with everything it follows from, signed."""
     return issued("run", run, query, request, database, caller)
@@ -48,7 +56,7 @@ def certify_run(
 @dear
 @passage(Passage.STATES)
 def certify_dataset(
-    dataset: PathName, query: Certificates, request: Request, database: Database, caller: Viewer
+    dataset: DatasetName, query: Certificates, request: Request, database: Database, caller: Viewer
 ) -> Response:
     """What all runs of a dataset have spent, with everything it follows from, signed."""
     return issued("dataset", dataset, query, request, database, caller)

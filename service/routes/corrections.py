@@ -7,15 +7,15 @@ from service.auth import Admin, Viewer
 from service.corrections import Correct, CorrectionAnswer, CorrectionPage
 from service.database import snapshot
 from service.http import StrictRoute
-from service.routes.parameters import Database, Pages, PathName, repeated, token_of
+from service.routes.parameters import Database, Pages, RunName, repeated, token_of
 from service.schemas import NewCorrection
 
 router = APIRouter(prefix="/v1/runs/{run}/corrections", route_class=StrictRoute, tags=["runs"])
 
 
 @router.post("", status_code=201, responses=repeated(CorrectionAnswer))
-async def correct(
-    run: PathName, new: NewCorrection, caller: Admin, request: Request, response: Response
+async def record_correction(
+    run: RunName, new: NewCorrection, caller: Admin, request: Request, response: Response
 ) -> CorrectionAnswer:
     """Correct recorded steps; 200 when the same request did so before."""
     asked = Correct(run_name=run, new=new, by=caller.name)
@@ -26,7 +26,7 @@ async def correct(
 
 @router.get("")
 def list_corrections(
-    run: PathName, query: Pages, database: Database, _caller: Viewer
+    run: RunName, query: Pages, database: Database, _caller: Viewer
 ) -> CorrectionPage:
     """A run's corrections, the oldest first."""
     with snapshot(database) as connection:

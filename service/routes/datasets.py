@@ -12,7 +12,7 @@ from service.database import snapshot
 from service.http import StrictRoute, dear
 from service.reach import datasets_within
 from service.readings import Question
-from service.routes.parameters import Database, Guarantees, Pages, PathName, repeated, token_of
+from service.routes.parameters import Database, DatasetName, Guarantees, Pages, repeated, token_of
 from service.schemas import DatasetChange, NewDataset
 from service.settings_changes import SettingsPage, etag
 from service.tables import datasets
@@ -47,7 +47,7 @@ def list_datasets(query: Pages, database: Database, caller: Viewer) -> DatasetPa
 
 @router.get("/{dataset}")
 def get_dataset(
-    dataset: PathName, database: Database, _caller: Viewer, response: Response
+    dataset: DatasetName, database: Database, _caller: Viewer, response: Response
 ) -> DatasetAnswer:
     """A dataset with what is spent, reserved and remaining; its settings' revision as ETag."""
     with snapshot(database) as connection:
@@ -58,12 +58,14 @@ def get_dataset(
 
 @router.patch("/{dataset}")
 def change_dataset(
-    dataset: PathName,
+    dataset: DatasetName,
     change: DatasetChange,
     database: Database,
     caller: Admin,
     response: Response,
-    if_match: Annotated[str | None, Header()] = None,
+    if_match: Annotated[
+        str | None, Header(description="The ETag of the dataset that the change was decided on.")
+    ] = None,
 ) -> DatasetAnswer:
     """Change a limit or what is accepted, for a reason; If-Match names the settings' revision."""
     answer = written(
@@ -78,7 +80,7 @@ def change_dataset(
 
 @router.get("/{dataset}/settings")
 def list_settings(
-    dataset: PathName, query: Pages, database: Database, _caller: Viewer
+    dataset: DatasetName, query: Pages, database: Database, _caller: Viewer
 ) -> SettingsPage:
     """Every revision of a dataset's settings, the oldest first."""
     with snapshot(database) as connection:
@@ -90,8 +92,8 @@ def list_settings(
 
 @router.get("/{dataset}/guarantee")
 @dear
-def get_guarantee(
-    dataset: PathName, query: Guarantees, database: Database, _caller: Viewer
+def get_dataset_guarantee(
+    dataset: DatasetName, query: Guarantees, database: Database, _caller: Viewer
 ) -> DatasetGuarantee:
     """All runs of a dataset composed."""
     with snapshot(database) as connection:

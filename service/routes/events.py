@@ -18,6 +18,7 @@ from service.answers import AppendAnswer
 from service.api_keys import Scope as Role
 from service.auth import Trainer, admitted
 from service.database import snapshot
+from service.documents import MAIN
 from service.errors import InvalidRequestError, LedgerError, UnsupportedMediaTypeError
 from service.http import JSON, NDJSON, media_type, parse_json
 from service.ledger import Append
@@ -27,7 +28,7 @@ from service.routes.parameters import (
     AppendQuery,
     Appends,
     Database,
-    PathName,
+    RunName,
     repeated,
     require_name,
 )
@@ -67,7 +68,7 @@ router = APIRouter(prefix="/v1/runs", tags=["events"])
     openapi_extra={"requestBody": _BODY},
 )
 async def append_events(
-    run: PathName, query: Appends, database: Database, _caller: Trainer, request: Request
+    run: RunName, query: Appends, database: Database, _caller: Trainer, request: Request
 ) -> Response:
     """Record or charge a batch of events, all or none; 200 when all were recorded before."""
     raise NotImplementedError  # DirectAppends answers, this describes it
@@ -145,13 +146,20 @@ def _query(request: Request) -> AppendQuery:
 def _read(run: str, query: AppendQuery, kind: str, body: bytes) -> Append:
     if kind == NDJSON:
         events = _lines(body)
-        return Append(run_name=run, branch_name=query.branch, mode=query.mode, events=events)
+        branch, mode = query.branch or MAIN, query.mode or "record"
+        return Append(run_name=run, branch_name=branch, mode=mode, events=events)
     if kind == JSON:
-        if surplus := sorted(query.model_fields_set):
-            raise InvalidRequestError(f"query.{surplus[0]}", "a JSON body says this itself")
         batch = _batch(body)
+        _require_agreement(query, batch)
         return Append(run_name=run, branch_name=batch.branch, mode=batch.mode, events=batch.events)
     raise UnsupportedMediaTypeError(f"Send {JSON} or {NDJSON}.")
+
+
+def _require_agreement(query: AppendQuery, batch: EventBatch) -> None:
+    """Refuse a query that contradicts the JSON body, which says the same things itself."""
+    for name in sorted(query.model_fields_set):
+        if getattr(query, name) != getattr(batch, name):
+            raise InvalidRequestError(f"query.{name}", f"must equal body.{name} or be left out")
 
 
 def _prepare(database: Engine, append: Append) -> Append:

@@ -10,15 +10,15 @@ from service.explanations import Explanation
 from service.gate import Passage, passage
 from service.http import StrictRoute, dear
 from service.remedies import Remedies, Wanted
-from service.routes.parameters import Database, Explanations, PathName
+from service.routes.parameters import Database, DatasetName, Explanations
 
 router = APIRouter(prefix="/v1/datasets", route_class=StrictRoute, tags=["datasets"])
 
 
 @router.get("/{dataset}/explain")
 @dear
-def explain(
-    dataset: PathName, query: Explanations, database: Database, _caller: Viewer
+def explain_dataset(
+    dataset: DatasetName, query: Explanations, database: Database, _caller: Viewer
 ) -> Explanation:
     """Who spent what of a dataset, run by run, and which order binds."""
     with snapshot(database) as connection:
@@ -28,7 +28,9 @@ def explain(
 @router.post("/{dataset}/explain")
 @dear
 @passage(Passage.PASSES)
-def remedies(dataset: PathName, wanted: Wanted, database: Database, _caller: Viewer) -> Remedies:
+def find_remedies(
+    dataset: DatasetName, wanted: Wanted, database: Database, _caller: Viewer
+) -> Remedies:
     """Whether steps fit in every budget, and the least change that makes them fit."""
     with snapshot(database) as connection:
         return found.remedies(connection, dataset, wanted)

@@ -8,7 +8,7 @@ from service.database import snapshot
 from service.finding_messages import NewFinding
 from service.findings import FindingAnswer, FindingPage
 from service.http import StrictRoute
-from service.routes.parameters import Database, Pages, PathName, repeated, token_of
+from service.routes.parameters import Database, Pages, RunName, repeated, token_of
 from service.taking import written
 
 router = APIRouter(prefix="/v1/runs/{run}/findings", route_class=StrictRoute, tags=["runs"])
@@ -16,7 +16,7 @@ router = APIRouter(prefix="/v1/runs/{run}/findings", route_class=StrictRoute, ta
 
 @router.post("", status_code=201, responses=repeated(FindingAnswer))
 def record_finding(
-    run: PathName, new: NewFinding, database: Database, _caller: Trainer, response: Response
+    run: RunName, new: NewFinding, database: Database, _caller: Trainer, response: Response
 ) -> FindingAnswer:
     """Record what was read from the code; 200 when the branch has the same finding."""
     answer, created = written(
@@ -27,7 +27,7 @@ def record_finding(
 
 
 @router.get("")
-def list_findings(run: PathName, query: Pages, database: Database, _caller: Viewer) -> FindingPage:
+def list_findings(run: RunName, query: Pages, database: Database, _caller: Viewer) -> FindingPage:
     """A run's findings, the oldest first."""
     with snapshot(database) as connection:
         found, after = findings.list_findings(

@@ -8,7 +8,7 @@ from service.answers import Health, Ready
 from service.auth import KeyRing
 from service.errors import NotFoundError, UnavailableError
 from service.readiness import Readiness, explained
-from service.routes.parameters import PathName
+from service.routes.parameters import ProblemName
 
 router = APIRouter(tags=["health"])
 
@@ -25,13 +25,13 @@ def _open_mode(request: Request) -> bool:
 
 
 @router.get("/healthz")
-def healthz(request: Request) -> Health:
+def get_health(request: Request) -> Health:
     """The process answers."""
     return Health(status="alive", open_mode=_open_mode(request))
 
 
 @router.get("/readyz")
-async def readyz(request: Request) -> Ready:
+async def get_readiness(request: Request) -> Ready:
     """Requests can be answered; if not, `checks` says what is not well."""
     if request.app.state.draining:
         raise UnavailableError("draining: the service was told to end; ask another one.")
@@ -43,7 +43,7 @@ async def readyz(request: Request) -> Ready:
 
 
 @router.get("/problems/{slug}", response_class=Page)
-def problem_page(slug: PathName) -> Page:
+def get_problem_page(slug: ProblemName) -> Page:
     """What a problem means and what to do about it."""
     text = problems.page(slug)
     if text is None:

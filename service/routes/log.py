@@ -1,6 +1,6 @@
 """The tamper-evident log: signed checkpoints, proofs, and what follows a contradiction."""
 
-from typing import Annotated
+from typing import Annotated, Final
 
 from fastapi import APIRouter, Query, Request
 from pydantic import Field
@@ -13,26 +13,32 @@ from service.gate import Passage, passage
 from service.heads import COUNT_MAX
 from service.http import StrictRoute
 from service.proofs import ComparisonAnswer, ConsistencyAnswer, InclusionAnswer, LogAnswer
-from service.routes.parameters import Database, Parameters, PathName
+from service.routes.parameters import Database, DatasetName, Parameters
 from service.signing import required
 from service.suspension import Reconciled, Recovered, StandingAnswer
 
 router = APIRouter(prefix="/v1", route_class=StrictRoute, tags=["log"])
-Size = Annotated[int | None, Field(ge=0, le=COUNT_MAX)]
+Size = Annotated[
+    int | None,
+    Field(ge=0, le=COUNT_MAX, description="Size of the log in leaves; by default the present one."),
+]
+_SEQUENCE: Final = "Sequence number of the entry; give this or `position`."
+_POSITION: Final = "Position of the leaf in the log, from 0; give this or `sequence`."
+_FIRST: Final = "The smaller size of the log, in leaves."
 
 
 class InclusionQuery(Parameters):
     """Which leaf, and in the log of which size; the present one by default."""
 
-    sequence: Annotated[int | None, Field(ge=1, le=COUNT_MAX)] = None
-    position: Size = None
+    sequence: Annotated[int | None, Field(ge=1, le=COUNT_MAX, description=_SEQUENCE)] = None
+    position: Annotated[int | None, Field(ge=0, le=COUNT_MAX, description=_POSITION)] = None
     size: Size = None
 
 
 class ConsistencyQuery(Parameters):
     """The log of which size begins with that of which other one."""
 
-    first: Annotated[int, Field(ge=0, le=COUNT_MAX)]
+    first: Annotated[int, Field(ge=0, le=COUNT_MAX, description=_FIRST)]
     second: Size = None
 
 
@@ -45,7 +51,9 @@ def get_checkpoint(request: Request, database: Database, _caller: Viewer) -> Sig
 
 
 @router.get("/datasets/{dataset}/checkpoint")
-def get_part(dataset: PathName, request: Request, database: Database, _caller: Viewer) -> Part:
+def get_dataset_checkpoint(
+    dataset: DatasetName, request: Request, database: Database, _caller: Viewer
+) -> Part:
     """The signed checkpoint with the dataset's head and the path from it to what was signed."""
     signer = required(request.app.state.signer)
     with snapshot(database) as connection:
@@ -55,7 +63,7 @@ def get_part(dataset: PathName, request: Request, database: Database, _caller: V
 @router.post("/datasets/{dataset}/checkpoint:compare")
 @passage(Passage.PASSES)
 def compare_checkpoint(
-    dataset: PathName, kept: Part, request: Request, database: Database, caller: Viewer
+    dataset: DatasetName, kept: Part, request: Request, database: Database, caller: Viewer
 ) -> ComparisonAnswer:
     """Whether the log continues a checkpoint that was kept; if not, the ledger is suspended."""
     proofs.require_of(kept, dataset)
@@ -64,15 +72,15 @@ def compare_checkpoint(
 
 
 @router.get("/datasets/{dataset}/log")
-def get_log(dataset: PathName, database: Database, _caller: Viewer) -> LogAnswer:
+def get_dataset_log(dataset: DatasetName, database: Database, _caller: Viewer) -> LogAnswer:
     """How long the dataset's log is, and its root."""
     with snapshot(database) as connection:
         return proofs.log_answer(connection, dataset)
 
 
 @router.get("/datasets/{dataset}/log/inclusion")
-def get_inclusion(
-    dataset: PathName,
+def prove_inclusion(
+    dataset: DatasetName,
     query: Annotated[InclusionQuery, Query()],
     database: Database,
     _caller: Viewer,
@@ -83,8 +91,8 @@ def get_inclusion(
 
 
 @router.get("/datasets/{dataset}/log/consistency")
-def get_consistency(
-    dataset: PathName,
+def prove_consistency(
+    dataset: DatasetName,
     query: Annotated[ConsistencyQuery, Query()],
     database: Database,
     _caller: Viewer,
@@ -95,14 +103,14 @@ def get_consistency(
 
 
 @router.get("/log")
-def get_standing(database: Database, caller: Viewer) -> StandingAnswer:
+def get_ledger_state(database: Database, caller: Viewer) -> StandingAnswer:
     """Whether the ledger takes what is written to it; if not, what it has lost."""
     return suspension.answer_of(suspension.standing(database), within=caller.datasets)
 
 
 @router.post("/log:recover")
 @passage(Passage.PASSES)
-def recover(
+def recover_ledger(
     given: Recovered, request: Request, database: Database, caller: Admin
 ) -> StandingAnswer:
     """Open a suspended ledger for what it has lost: facts are recorded, nothing is admitted."""
@@ -114,7 +122,7 @@ def recover(
 
 @router.post("/log:reconcile")
 @passage(Passage.PASSES)
-def reconcile(
+def reconcile_ledger(
     given: Reconciled, request: Request, database: Database, caller: Admin
 ) -> StandingAnswer:
     """Declare a ledger whole that has again what it had lost; a new epoch begins."""

@@ -37,7 +37,7 @@ class _Told:
 
 
 @router.get("/metrics", response_class=Exposition)
-async def scrape(request: Request, caller: Viewer) -> Exposition:
+async def get_metrics(request: Request, caller: Viewer) -> Exposition:
     """What this process counted, how it stands, and what the ledger says, for Prometheus.
 
     To a key that is limited to datasets the ledger says what is theirs.

@@ -9,9 +9,15 @@ from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import Engine
 
 from service.errors import InvalidRequestError
-from service.schemas import NAME_PATTERN, valid_name
+from service.schemas import NAME_PATTERN, Mode, RunState, valid_name
 
-PathName = Annotated[str, Path(pattern=NAME_PATTERN)]
+DatasetName = Annotated[str, Path(pattern=NAME_PATTERN, description="Name of the dataset.")]
+RunName = Annotated[str, Path(pattern=NAME_PATTERN, description="Name of the run.")]
+ReservationName = Annotated[str, Path(pattern=NAME_PATTERN, description="Name of the reservation.")]
+BoundName = Annotated[str, Path(pattern=NAME_PATTERN, description="Identifier of the theorem.")]
+ProblemName = Annotated[
+    str, Path(pattern=NAME_PATTERN, description="The last part of a problem's `type`.")
+]
 
 
 def require_name(text: str, location: str) -> None:
@@ -41,42 +47,68 @@ class Parameters(BaseModel):
 class GuaranteeQuery(Parameters):
     """What is asked of a guarantee."""
 
-    delta: float | None = Field(default=None, gt=0, lt=1)
-    epsilon: float | None = Field(default=None, ge=0, le=1e6)
-    accountant: Literal["best", "pld", "rdp", "gdp", "odometer"] = "best"
-    as_of: int | None = Field(default=None, ge=0, lt=2**63)
+    delta: float | None = Field(
+        default=None, gt=0, lt=1, description="At which delta; by default that of the budget."
+    )
+    epsilon: float | None = Field(
+        default=None, ge=0, le=1e6, description="At which epsilon, in nats, to find delta instead."
+    )
+    accountant: Literal["best", "pld", "rdp", "gdp", "odometer"] = Field(
+        default="best",
+        description="Which accounting method; `best` takes the smallest bound.",
+    )
+    as_of: int | None = Field(
+        default=None,
+        ge=0,
+        lt=2**63,
+        description="Count only the entries up to this sequence number of the dataset.",
+    )
 
 
 class RunGuaranteeQuery(GuaranteeQuery):
     """What is asked of a run's guarantee."""
 
-    branch: str | None = Field(default=None, pattern=NAME_PATTERN)
+    branch: str | None = Field(
+        default=None,
+        pattern=NAME_PATTERN,
+        description="Count only this branch's path to the root; by default all branches.",
+    )
 
 
 class ExplanationQuery(Parameters):
     """At which delta to explain."""
 
-    delta: float | None = Field(default=None, gt=0, lt=1)
+    delta: float | None = Field(
+        default=None, gt=0, lt=1, description="At which delta; by default that of the budget."
+    )
 
 
 class HistoryQuery(Parameters):
     """How finely, and at which delta, to tell the history."""
 
-    delta: float | None = Field(default=None, gt=0, lt=1)
-    points: int = Field(default=100, ge=1, le=1000)
+    delta: float | None = Field(
+        default=None, gt=0, lt=1, description="At which delta; by default that of the run."
+    )
+    points: int = Field(default=100, ge=1, le=1000, description="The largest number of points.")
 
 
 class CurveQuery(Parameters):
     """How finely to tell a curve."""
 
-    points: int = Field(default=50, ge=2, le=200)
+    points: int = Field(default=50, ge=2, le=200, description="Number of points of a curve.")
 
 
 class PageQuery(Parameters):
     """Which part of a list."""
 
-    page_size: int = Field(default=100, ge=1, le=1000)
-    page_token: str | None = Field(default=None, max_length=64)
+    page_size: int = Field(
+        default=100, ge=1, le=1000, description="The largest number of items on the page."
+    )
+    page_token: str | None = Field(
+        default=None,
+        max_length=64,
+        description="The `next_page_token` of the page before; by default the first page.",
+    )
 
     @property
     def after(self) -> int:
@@ -99,15 +131,24 @@ class PageQuery(Parameters):
 class RunPageQuery(PageQuery):
     """Which runs, and which part of their list."""
 
-    dataset: str | None = Field(default=None, pattern=NAME_PATTERN)
-    state: Literal["active", "finished", "aborted", "reopened"] | None = None
+    dataset: str | None = Field(
+        default=None, pattern=NAME_PATTERN, description="Only runs of this dataset."
+    )
+    state: RunState | None = Field(default=None, description="Only runs in this state.")
 
 
 class AppendQuery(Parameters):
     """Where an NDJSON body goes; a JSON body says so itself."""
 
-    branch: str = Field(default="main", pattern=NAME_PATTERN)
-    mode: Literal["record", "charge"] = "record"
+    branch: str | None = Field(
+        default=None,
+        pattern=NAME_PATTERN,
+        description="Branch of an NDJSON body; `main` if absent. A JSON body names it itself.",
+    )
+    mode: Mode | None = Field(
+        default=None,
+        description="Mode of an NDJSON body; `record` if absent. A JSON body names it itself.",
+    )
 
 
 def token_of(after: int | None) -> str | None:

@@ -15,6 +15,6 @@ router = APIRouter(prefix="/v1/plan", route_class=StrictRoute, tags=["plan"])
 @router.post("")
 @dear
 @passage(Passage.PASSES)
-def plan(asked: Asked, _caller: Viewer) -> PlanAnswer:
+def account_plan(asked: Asked, _caller: Viewer) -> PlanAnswer:
     """Epsilon of events that have not happened, or the value they leave open for an epsilon."""
     return plans.account(asked) if isinstance(asked, Plan) else plans.solve(asked)

@@ -13,15 +13,15 @@ from service.clock import now
 from service.database import snapshot
 from service.http import StrictRoute
 from service.reservations import GiveBack, ReservationAnswer, Reserve
-from service.routes.parameters import Database, PathName, repeated
+from service.routes.parameters import Database, ReservationName, RunName, repeated
 from service.schemas import NewReservation, ReservationRelease, Void
 
 router = APIRouter(prefix="/v1", route_class=StrictRoute, tags=["reservations"])
 
 
 @router.post("/runs/{run}/reservations", status_code=201, responses=repeated(ReservationAnswer))
-async def reserve(
-    run: PathName, new: NewReservation, _caller: Trainer, request: Request, response: Response
+async def create_reservation(
+    run: RunName, new: NewReservation, _caller: Trainer, request: Request, response: Response
 ) -> ReservationAnswer:
     """Admit steps ahead; 200 when the same request reserved them before."""
     answer = await request.app.state.writer.write(Reserve(run_name=run, new=new))
@@ -31,15 +31,15 @@ async def reserve(
 
 @router.get("/reservations/{reservation}")
 def get_reservation(
-    reservation: PathName, database: Database, _caller: Viewer
+    reservation: ReservationName, database: Database, _caller: Viewer
 ) -> ReservationAnswer:
     """A reservation as it stands."""
     return ReservationAnswer(**_found(database, reservation, now()))
 
 
 @router.post("/reservations/{reservation}:release")
-async def release(
-    reservation: PathName,
+async def release_reservation(
+    reservation: ReservationName,
     given: ReservationRelease,
     database: Database,
     _caller: Trainer,
@@ -54,8 +54,8 @@ async def release(
 
 
 @router.post("/reservations/{reservation}:void")
-async def void(
-    reservation: PathName, given: Void, database: Database, caller: Admin, request: Request
+async def void_reservation(
+    reservation: ReservationName, given: Void, database: Database, caller: Admin, request: Request
 ) -> ReservationAnswer:
     """Return what is held, on an admin's word."""
     found = await run_in_threadpool(_found, database, reservation, now())

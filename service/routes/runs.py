@@ -24,8 +24,8 @@ from service.routes.parameters import (
     Curves,
     Database,
     Histories,
-    PathName,
     RunGuarantees,
+    RunName,
     RunPages,
     repeated,
     token_of,
@@ -70,7 +70,7 @@ def list_runs(query: RunPages, database: Database, caller: Viewer) -> RunPage:
 
 
 @router.get("/{run}")
-def get_run(run: PathName, database: Database, _caller: Viewer) -> RunAnswer:
+def get_run(run: RunName, database: Database, _caller: Viewer) -> RunAnswer:
     """A run as it stands."""
     with snapshot(database) as connection:
         return catalog.run_answer(connection, catalog.find_run(connection, run))
@@ -78,7 +78,7 @@ def get_run(run: PathName, database: Database, _caller: Viewer) -> RunAnswer:
 
 @router.post("/{run}/branches", status_code=201, responses=repeated(BranchAnswer))
 def create_branch(
-    run: PathName, new: NewBranch, database: Database, _caller: Trainer, response: Response
+    run: RunName, new: NewBranch, database: Database, _caller: Trainer, response: Response
 ) -> BranchAnswer:
     """Resume, rewind or fork a run; nothing is erased."""
     answer, created = written(
@@ -89,7 +89,7 @@ def create_branch(
 
 
 @router.post("/{run}:finish")
-def finish_run(run: PathName, end: Finish, database: Database, _caller: Trainer) -> FinishedRun:
+def finish_run(run: RunName, end: Finish, database: Database, _caller: Trainer) -> FinishedRun:
     """Close a run as finished or aborted."""
     written(database, lambda connection: registration.finish_run(connection, run, end.state))
     with snapshot(database) as connection:  # its guarantee may take time; no lock is held
@@ -98,7 +98,7 @@ def finish_run(run: PathName, end: Finish, database: Database, _caller: Trainer)
 
 @router.post("/{run}/releases", status_code=201, responses=repeated(ReleaseAnswer))
 def record_release(
-    run: PathName, new: NewRelease, database: Database, _caller: Trainer, response: Response
+    run: RunName, new: NewRelease, database: Database, _caller: Trainer, response: Response
 ) -> ReleaseAnswer:
     """Record that the iterate after a step was shown; 200 when that was known."""
     answer, created = written(
@@ -110,8 +110,8 @@ def record_release(
 
 @router.get("/{run}/guarantee")
 @dear
-def get_guarantee(
-    run: PathName, query: RunGuarantees, database: Database, _caller: Viewer
+def get_run_guarantee(
+    run: RunName, query: RunGuarantees, database: Database, _caller: Viewer
 ) -> RunGuarantee:
     """What the run has spent: over all its branches, or on one branch's path to the root."""
     with snapshot(database) as connection:
@@ -120,7 +120,7 @@ def get_guarantee(
 
 @router.get("/{run}/history")
 @dear
-def get_history(run: PathName, query: Histories, database: Database, _caller: Viewer) -> History:
+def get_run_history(run: RunName, query: Histories, database: Database, _caller: Viewer) -> History:
     """Epsilon by step."""
     with snapshot(database) as connection:
         return profiles.history(connection, run, delta=query.delta, points=query.points)
@@ -128,7 +128,7 @@ def get_history(run: PathName, query: Histories, database: Database, _caller: Vi
 
 @router.get("/{run}/curve")
 @dear
-def get_curve(run: PathName, query: Curves, database: Database, _caller: Viewer) -> Curve:
+def get_run_curve(run: RunName, query: Curves, database: Database, _caller: Viewer) -> Curve:
     """Delta by epsilon, and what that says about any membership test."""
     with snapshot(database) as connection:
         return profiles.curve(connection, run, points=query.points)
@@ -136,7 +136,7 @@ def get_curve(run: PathName, query: Curves, database: Database, _caller: Viewer)
 
 @router.get("/{run}/ledger", response_model=LedgerDocument)
 @dear
-def get_ledger(run: PathName, database: Database, _caller: Viewer) -> Response:
+def get_run_ledger(run: RunName, database: Database, _caller: Viewer) -> Response:
     """The ledger document, in canonical JSON."""
     with snapshot(database) as connection:
         document = readings.ledger_document(connection, run)

@@ -20,7 +20,7 @@ from service.errors import InvalidRequestError, LedgerError
 from service.frames import Topic
 from service.http import StrictRoute
 from service.incidents import IncidentPage
-from service.routes.parameters import Database, Pages, Parameters, PathName, token_of
+from service.routes.parameters import Database, DatasetName, Pages, Parameters, RunName, token_of
 from service.streams import Feed, Subscriber
 
 router = APIRouter(prefix="/v1", route_class=StrictRoute, tags=["streams"])
@@ -33,7 +33,11 @@ _LOGGER = logging.getLogger("dpledger.streams")
 _FRAME: Final = {
     "type": "object",
     "required": ["data"],
-    "properties": {name: {"type": "string"} for name in ("event", "id", "data")},
+    "properties": {
+        "event": {"type": "string", "description": "`state`, `entry` or `incident`."},
+        "id": {"type": "string", "description": "Sequence number of the dataset's latest entry."},
+        "data": {"type": "string", "description": "The frame's content, a JSON object."},
+    },
 }
 _DESCRIPTION: Final[dict[int | str, dict[str, Any]]] = {
     200: {
@@ -46,7 +50,11 @@ _DESCRIPTION: Final[dict[int | str, dict[str, Any]]] = {
 class StreamQuery(Parameters):
     """Where to resume, for readers that cannot send the header Last-Event-ID."""
 
-    last_event_id: str | None = Field(default=None, pattern=f"^{SEQUENCE}$")
+    last_event_id: str | None = Field(
+        default=None,
+        pattern=f"^{SEQUENCE}$",
+        description="Send what followed the frame with this id; the header Last-Event-ID wins.",
+    )
 
 
 class EventStream(Response):
@@ -156,7 +164,7 @@ async def _left(receive: Receive) -> None:
     "/runs/{run}/stream", status_code=200, responses=_DESCRIPTION, response_class=EventStream
 )
 async def stream_run(
-    run: PathName, query: Annotated[StreamQuery, Query()], caller: Viewer, request: Request
+    run: RunName, query: Annotated[StreamQuery, Query()], caller: Viewer, request: Request
 ) -> Response:
     """A run's entries as they are recorded, from now on or after Last-Event-ID."""
     feed: Feed = request.app.state.feed
@@ -171,7 +179,7 @@ async def stream_run(
     response_class=EventStream,
 )
 async def stream_dataset(
-    dataset: PathName, query: Annotated[StreamQuery, Query()], caller: Viewer, request: Request
+    dataset: DatasetName, query: Annotated[StreamQuery, Query()], caller: Viewer, request: Request
 ) -> Response:
     """The entries of all runs of a dataset as they are recorded, and its incidents."""
     feed: Feed = request.app.state.feed
@@ -181,7 +189,7 @@ async def stream_dataset(
 
 @router.get("/datasets/{dataset}/incidents")
 def list_incidents(
-    dataset: PathName, query: Pages, database: Database, _caller: Viewer
+    dataset: DatasetName, query: Pages, database: Database, _caller: Viewer
 ) -> IncidentPage:
     """A dataset's incidents, the oldest first."""
     with snapshot(database) as connection:

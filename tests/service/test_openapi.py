@@ -1,20 +1,209 @@
-"""The OpenAPI document in docs is the one the service has."""
+"""The OpenAPI document: current in docs, complete for a reader, usable by a generator.
 
+If a test here names something that you added:
+- a property without a description: add a line to `service/descriptions.toml`, under `[any]` if the
+  name means the same everywhere, otherwise under the name of the message;
+- a parameter without a description: add `description=` where it is declared;
+- a bare string: use an enumeration or a `Literal` in the model;
+- a further member of a problem: add it to `service.problems.Problem`;
+- the document in docs: `dpledger openapi > docs/api/openapi.json`.
+"""
+
+import ast
 import json
+import re
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, Final, get_args
 
+import pytest
+from pydantic import TypeAdapter
+
+from accounting.accountants import ACCOUNTANTS, ODOMETER
+from accounting.hidden import HIDDEN
+from service import errors, plans, remedies, schemas
+from service.answers import AccountantName
 from service.app import openapi_document
+from service.descriptions import examples
+from service.openapi import TAGS
+from service.problems import MEDIA_TYPE, Problem
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "api" / "openapi.json"
+ROOT: Final = Path(__file__).parents[2]
+DOCUMENT: Final = ROOT / "docs" / "api" / "openapi.json"
+FOUND: Final = openapi_document()
+SCHEMAS: Final[dict[str, Any]] = FOUND["components"]["schemas"]
+OPERATIONS: Final = [
+    (method, path, operation)
+    for path, item in FOUND["paths"].items()
+    for method, operation in item.items()
+]
+# Properties whose values are words of a closed list, wherever they appear.
+CLOSED: Final = {
+    "accountant", "direction", "kind", "mode", "neighboring_relation", "parameter", "release",
+    "rows_per_parent_record", "sampling_status", "solve_for", "state", "status", "valid_for",
+    "verdict",
+}  # fmt: skip
+LISTS: Final = {"accept", "assumptions", "relations"}  # of such words
+# What is open: any act may be recorded, and an HTTP status is a number.
+OPEN: Final = {("ActAnswer", "kind"), ("Problem", "status")}
+# Requests whose example a reader copies.
+MAIN: Final = {
+    "NewDataset", "DatasetChange", "NewRun", "NewBranch", "EventBatch", "NewReservation",
+    "NewCorrection", "Finish", "Plan", "Target",
+}  # fmt: skip
+
+
+def properties() -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for message, schema in SCHEMAS.items():
+        for name, property_ in schema.get("properties", {}).items():
+            yield message, name, property_
+
+
+def alternatives(schema: dict[str, Any]) -> list[dict[str, Any]]:
+    """The schemas of which a value has one, without null and references."""
+    if "$ref" in schema:
+        return alternatives(SCHEMAS[schema["$ref"].rpartition("/")[2]])
+    parts = schema.get("anyOf") or schema.get("oneOf")
+    found = [one for part in parts for one in alternatives(part)] if parts else [schema]
+    return [one for one in found if one.get("type") != "null"]
+
+
+def bare_strings(schema: dict[str, Any]) -> bool:
+    return any(
+        one.get("type") == "string" and not {"enum", "const"} & set(one)
+        for one in alternatives(schema)
+    )
 
 
 def test_the_document_in_docs_is_current() -> None:
-    # To renew it: dpledger openapi > docs/api/openapi.json
-    assert json.loads(DOCUMENT.read_text(encoding="utf-8")) == openapi_document()
+    assert json.loads(DOCUMENT.read_text(encoding="utf-8")) == FOUND
 
 
-def test_every_refusal_is_described_as_a_problem_document() -> None:
-    for path, item in openapi_document()["paths"].items():
-        for method, operation in item.items():
-            content = operation["responses"]["4XX"]["content"]
-            assert list(content) == ["application/problem+json"], (method, path)
+def test_every_property_has_a_description() -> None:
+    missing = [
+        f"{message}.{name}" for message, name, one in properties() if "description" not in one
+    ]
+    assert missing == []
+
+
+def test_every_description_is_a_sentence() -> None:
+    texts = [one["description"] for _, _, one in properties()]
+    assert [text for text in texts if not text.endswith(".") or text.startswith(" ")] == []
+
+
+def test_every_parameter_and_operation_has_a_description() -> None:
+    for method, path, operation in OPERATIONS:
+        assert operation["description"], (method, path)
+        for parameter in operation.get("parameters", []):
+            assert parameter["description"], (method, path, parameter["name"])
+
+
+def test_no_description_is_of_a_property_that_is_gone() -> None:
+    tables = tomllib.loads((ROOT / "service" / "descriptions.toml").read_text(encoding="utf-8"))
+    used = {name for _, name, _ in properties()}
+    unused = [name for table in tables.values() for name in table if name not in used]
+    assert set(unused) <= {"data_order", "learning_rate"}  # read from assumptions, by hand
+
+
+def test_words_of_a_closed_list_are_enumerations() -> None:
+    bare = [
+        f"{message}.{name}"
+        for message, name, one in properties()
+        if name in CLOSED and (message, name) not in OPEN and bare_strings(one)
+    ]
+    lists = [
+        f"{message}.{name}"
+        for message, name, one in properties()
+        if name in LISTS
+        for part in alternatives(one)
+        if part.get("type") == "array" and bare_strings(part["items"])
+    ]
+    assert bare + lists == []
+
+
+def test_the_accountants_of_answers_are_those_of_the_core() -> None:
+    assert {*ACCOUNTANTS, ODOMETER, HIDDEN} == set(AccountantName)
+
+
+def test_every_operation_has_an_id_of_its_own_in_camel_case() -> None:
+    ids = [operation["operationId"] for _, _, operation in OPERATIONS]
+    assert len(set(ids)) == len(ids)
+    assert [one for one in ids if not re.fullmatch(r"[a-z]+([A-Z][a-z]+)+", one)] == []
+    # Methods of generated clients are named so: a change breaks every user of one.
+    kept = {"createDataset", "createRun", "appendEvents", "getRunGuarantee", "getDatasetGuarantee"}
+    assert kept < set(ids)
+
+
+def test_messages_have_names_of_their_own() -> None:
+    assert [name for name in SCHEMAS if not re.fullmatch(r"[A-Z][A-Za-z]*", name)] == []
+
+
+def test_every_refusal_is_the_one_problem_document() -> None:
+    for method, path, operation in OPERATIONS:
+        for status in ("4XX", "503"):
+            content = operation["responses"][status]["content"]
+            assert content == {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}, (
+                method,
+                path,
+            )
+
+
+def test_the_problem_document_has_every_member_that_is_sent() -> None:
+    refusals = {
+        name
+        for name, one in vars(errors).items()
+        if isinstance(one, type) and issubclass(one, errors.LedgerError)
+    }
+    sent = set()
+    for file in (ROOT / "service").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and _raises(node.func, refusals, file.name):
+                sent |= {keyword.arg for keyword in node.keywords if keyword.arg}
+    assert {"errors", "expected_step", "failing_scopes", "checks"} <= sent  # it does find them
+    parameters = {"where"}  # of a constructor, and sent by none
+    assert sent - parameters <= set(Problem.__annotations__)
+
+
+def _raises(called: ast.expr, refusals: set[str], file: str) -> bool:
+    if isinstance(called, ast.Name):
+        return called.id in refusals
+    in_errors = file == "errors.py" and isinstance(called, ast.Attribute)
+    return in_errors and isinstance(called, ast.Attribute) and called.attr == "__init__"
+
+
+def test_the_query_of_an_append_has_no_default_that_a_client_would_send() -> None:
+    _, _, operation = next(one for one in OPERATIONS if one[2]["operationId"] == "appendEvents")
+    query = [one for one in operation["parameters"] if one["in"] == "query"]
+    assert {one["name"] for one in query} == {"branch", "mode"}
+    assert all("default" not in one["schema"] and not one["required"] for one in query)
+
+
+def test_main_requests_have_an_example_that_is_read() -> None:
+    assert set(examples()) >= MAIN
+    for name, example in examples().items():
+        module = next(one for one in (schemas, plans, remedies) if hasattr(one, name))
+        TypeAdapter(getattr(module, name)).validate_python(example)
+        assert SCHEMAS[name]["examples"] == [example]
+
+
+def test_the_document_says_where_the_service_is_and_what_each_tag_means() -> None:
+    assert FOUND["servers"]
+    assert FOUND["info"]["license"]["identifier"] == "Apache-2.0"
+    assert [tag["name"] for tag in FOUND["tags"]] == [tag["name"] for tag in TAGS]
+    used = {tag for _, _, operation in OPERATIONS for tag in operation["tags"]}
+    assert used == {tag["name"] for tag in TAGS}
+    assert all(tag["description"] for tag in FOUND["tags"])
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/problems/{slug}"])
+def test_what_needs_no_key_says_so(path: str) -> None:
+    assert FOUND["paths"][path]["get"]["security"] == []
+
+
+def test_states_of_a_run_are_told_alike_everywhere() -> None:
+    states = set(get_args(schemas.RunState))
+    told = [
+        one for message, name, one in properties() if name == "state" and message == "RunAnswer"
+    ]
+    assert [set(one["enum"]) for one in told] == [states]

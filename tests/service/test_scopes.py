@@ -72,7 +72,7 @@ class Call:
 
 
 def scope_of(operation: Json) -> Scope | None:
-    if "security" not in operation:
+    if not operation["security"]:
         return None
     ((scope,),) = (one["key"] for one in operation["security"])
     return Scope(scope)

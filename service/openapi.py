@@ -1,0 +1,64 @@
+"""The OpenAPI document: what it says beside the routes and the messages."""
+
+from typing import Any, Final
+
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
+from pydantic import TypeAdapter
+
+from service.problems import Problem
+from service.schemas import EventBatch
+
+TITLE: Final = "dpledger"
+DESCRIPTION: Final = (
+    "A ledger and meter for the differential privacy that training spends. Every epsilon is in "
+    "nats and is an upper bound unless its name says otherwise."
+)
+LICENCE: Final = {"name": "Apache License 2.0", "identifier": "Apache-2.0"}
+SERVERS: Final[list[dict[str, str | Any]]] = [
+    {"url": "/", "description": "The service that serves this document"}
+]
+# In the order in which a reader needs them.
+TAGS: Final[list[dict[str, Any]]] = [
+    {"name": "datasets", "description": "What is protected, its budget and what was spent on it."},
+    {"name": "runs", "description": "Training jobs, their branches, corrections and findings."},
+    {"name": "events", "description": "The steps of a run: recorded, or charged to a budget."},
+    {"name": "reservations", "description": "Steps that are admitted before they run."},
+    {"name": "plan", "description": "What steps would cost; nothing is recorded."},
+    {"name": "bounds", "description": "The theorems that a bound may rest on."},
+    {"name": "certificates", "description": "Signed statements of what was spent."},
+    {"name": "streams", "description": "Server-sent events, and the list of incidents."},
+    {"name": "acts", "description": "What administrators and trainers did."},
+    {"name": "log", "description": "The tamper-evident log: checkpoints, proofs, recovery."},
+    {"name": "health", "description": "Whether the service works, and what a problem means."},
+    {"name": "metrics", "description": "Numbers for Prometheus."},
+]
+# Messages that endpoints read or send by hand, so that no route declares them.
+_BY_HAND: Final = {"EventBatch": EventBatch, "Problem": Problem}
+_REFERENCE: Final = "#/components/schemas/{model}"
+
+
+def operation_id(route: APIRoute) -> str:
+    """Return the endpoint's name in camel case: the name of the method in a generated client."""
+    first, *others = route.name.split("_")
+    return first + "".join(word.capitalize() for word in others)
+
+
+def complete(app: FastAPI) -> None:
+    """Make the application's document contain what its routes do not declare."""
+    original = app.openapi
+
+    def document() -> dict[str, Any]:
+        found = original()
+        schemas = found["components"]["schemas"]
+        for name, message in _BY_HAND.items():
+            schema = TypeAdapter(message).json_schema(ref_template=_REFERENCE)
+            for inner, definition in schema.pop("$defs", {}).items():
+                schemas.setdefault(inner, definition)
+            schemas.setdefault(name, schema)
+        for path in found["paths"].values():
+            for operation in path.values():
+                operation.setdefault("security", [])  # it needs no key
+        return found
+
+    app.openapi = document  # type: ignore[method-assign]
