@@ -27,6 +27,8 @@ from service.tables import metadata
 from service.wire import Wire
 
 FORMAT: Final = "dpledger-backup/1"
+SUFFIX: Final = ".backup"  # of a file that is meant to be one, whatever it holds
+_BEGINNING: Final = b'{"format":"dpledger-backup/'  # of any version
 COMPRESSION: Final = 3  # rows repeat themselves; more takes thrice the time for a tenth less
 LINE_MAX: Final = 128 * 2**20  # bytes; the longest rows hold what was certified, and are far less
 _ALWAYS: Final = frozenset({"datasets", "runs", "entries"})  # tables of every version
@@ -122,6 +124,23 @@ class BackupWriter:
         digest = self._hash.hexdigest()
         self._line({"rows": self._rows, "sha256": digest})
         return Summary(header=self._header, rows=self._rows, sha256=digest)
+
+
+def is_meant_as_backup(path: Path) -> bool:
+    """Return whether a file begins as a backup does, or has the name of one.
+
+    Other files may lie beside backups: a database, a report, a certificate.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    if path.suffix == SUFFIX:
+        return True
+    try:
+        with gzip.open(path) as stream:
+            return stream.read(len(_BEGINNING)) == _BEGINNING
+    except (EOFError, gzip.BadGzipFile, zlib.error):
+        return False
 
 
 @contextmanager

@@ -20,15 +20,17 @@ STATUSES: Final[dict[Status, tuple[str, str]]] = {
 RELATIONS: Final[dict[NeighboringRelation, tuple[str, str]]] = {
     NeighboringRelation.ADD_OR_REMOVE_ONE: (
         "Add or remove one",
-        "Nobody can tell whether a record is in the data at all.",
+        "The data is compared with and without one record.",
     ),
     NeighboringRelation.REPLACE_ONE: (
         "Replace one",
-        "Nobody can tell a record from any other in its place; how many there are is public.",
+        "The data is compared with the same data in which one record has other content; the number "
+        "of records is public.",
     ),
     NeighboringRelation.REPLACE_SPECIAL: (
         "Replace by nothing",
-        "Nobody can tell a record from an empty one in its place, which contributes nothing.",
+        "The data is compared with the same data in which one record contributes nothing; the "
+        "number of records is public.",
     ),
 }
 

@@ -9,7 +9,14 @@ from sqlalchemy import Connection, Engine, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from service import schema_version
-from service.backup_files import BackupError, BackupReader, Header, opened, tables_of
+from service.backup_files import (
+    BackupError,
+    BackupReader,
+    Header,
+    is_meant_as_backup,
+    opened,
+    tables_of,
+)
 from service.checkpoints import Heads
 from service.clock import now, stamp, utc
 from service.database import snapshot
@@ -54,7 +61,7 @@ def newest_backup(folder: Path, engine: Engine | None) -> Finding:
         engine: of the ledger that it must be of; none where there is no database to ask.
     """
     try:
-        files = [one for one in folder.iterdir() if one.is_file() and one.name[0] != "."]
+        files = [one for one in folder.iterdir() if _is_backup(one)]
     except OSError as error:
         return fail(_NAME, f"{folder}: {error.strerror}", "name the folder of the backups")
     if not files:
@@ -73,6 +80,10 @@ def newest_backup(folder: Path, engine: Engine | None) -> Finding:
     except (StartupError, LedgerError, SQLAlchemyError):
         return warn(_NAME, f"{said}: {_NOT_COMPARED}", _ABOVE)
     return _aged(held, said) if reason is None else fail(_NAME, f"{said}: {reason}", _OWN)
+
+
+def _is_backup(path: Path) -> bool:
+    return path.is_file() and path.name[0] != "." and is_meant_as_backup(path)
 
 
 def _aged(held: _Held, said: str) -> Finding:

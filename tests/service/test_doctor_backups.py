@@ -1,5 +1,7 @@
 """The doctor takes no file for the latest backup but a whole, new one of this very ledger."""
 
+import gzip
+import os
 import re
 from collections.abc import Iterator
 from datetime import timedelta
@@ -67,6 +69,37 @@ def swapped(folder: Path, change: Change) -> None:
     """The only backup of a folder, forged."""
     (one,) = folder.iterdir()
     forged(one, change).replace(one)
+
+
+def test_files_beside_the_backups_are_no_backups(ledger: Engine, folder: Path) -> None:
+    take(ledger, folder / "whole")
+    for name, content in (
+        ("dpledger.db", b"SQLite format 3\0"),
+        ("dpledger.db-shm", bytes(32768)),
+        ("dpledger.db-wal", b""),
+        ("statement.html", b"<!doctype html>"),
+        ("runs.csv.gz", gzip.compress(b"run,epsilon\n")),
+        ("cut.csv.gz", gzip.compress(b"run,epsilon\n")[:12]),
+    ):
+        (folder / name).write_bytes(content)
+    level, words = found(folder, ledger)
+    assert level is Level.OK, words
+    assert str(folder / "whole") in words
+
+
+def test_a_folder_without_a_backup_has_none(ledger: Engine, folder: Path) -> None:
+    (folder / "dpledger.db").write_bytes(b"SQLite format 3\0")
+    assert "none in" in refused(folder, ledger)
+
+
+@pytest.mark.parametrize("content", [b"", b"SQLite format 3\0", b"\x1f\x8b"])
+def test_a_damaged_file_with_the_name_of_a_backup_is_no_stranger(
+    content: bytes, ledger: Engine, folder: Path
+) -> None:
+    take(ledger, folder / "before.backup")
+    os.utime(folder / "before.backup", (0, 0))
+    (folder / "after.backup").write_bytes(content)
+    assert "after.backup is damaged" in refused(folder, ledger)
 
 
 def test_the_newest_backup_must_be_there_and_whole(ledger: Engine, folder: Path) -> None:
