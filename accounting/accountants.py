@@ -29,6 +29,7 @@ from accounting.events import (
     Shuffle,
 )
 from accounting.guarantees import ACCEPTABLE, DEFAULT_ACCEPT, Bound, Guarantee, Status
+from accounting.truncation import through_poisson
 from accounting.work import attempted, limited
 
 R = TypeVar("R")
@@ -56,8 +57,8 @@ REASON_WORK: Final = "The events are too many and too different for this account
 
 ACCOUNTANTS: Final[dict[str, Callable[[Balance, Question], Bound]]] = {
     "gdp": gdp_bound,
-    "pld": pld_bound,
-    "rdp": rdp_bound,
+    "pld": through_poisson(pld_bound),
+    "rdp": through_poisson(rdp_bound),
 }
 # Valid for steps chosen after earlier answers, which costs more: asked for by name alone.
 ODOMETER: Final = "odometer"

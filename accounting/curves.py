@@ -25,7 +25,9 @@ from accounting.numerics import LIBRARY_ULPS, UNIT_ROUNDOFF, Array, rounded_up, 
 from accounting.pld.bracket import delta_bracket, delta_floor
 from accounting.pld.pairs import GaussianPair
 from accounting.pld.placement import Units
+from accounting.subsampling.truncated import truncated_delta
 from accounting.theorem import theorem
+from accounting.truncation import as_poisson
 from accounting.work import as_many, attempted, limited, spend
 
 WIDTH: Final = 1e-4  # relative, aimed at for a delta of the profile
@@ -220,6 +222,29 @@ _NOTHING: Final = _Source(read=lambda _: (0.0, 1.0), mu=None, status=None, assum
 
 
 def _source(balance: Balance, relation: NeighboringRelation, accept: frozenset[Status]) -> _Source:
+    """What the pairs say, and where batches are truncated what the same whole batches say."""
+    direct = _source_of_pairs(balance, relation, accept)
+    poisson = as_poisson(balance, relation)
+    if poisson is None:
+        return direct
+    whole = _source_of_pairs(poisson.balance, relation, accept)
+
+    def read(epsilon: float) -> tuple[float, float]:
+        (lower, upper), (_, uncut) = direct.read(epsilon), whole.read(epsilon)
+        return lower, min(upper, truncated_delta(uncut, epsilon=epsilon, failure=poisson.failure))
+
+    statuses = [one.status for one in (direct, whole) if one.status is not None]
+    return _Source(
+        read=read,
+        mu=direct.mu,
+        status=weakest(statuses) if statuses else None,
+        assumptions=tuple(sorted({*direct.assumptions, *poisson.assumptions(whole.assumptions)})),
+    )
+
+
+def _source_of_pairs(
+    balance: Balance, relation: NeighboringRelation, accept: frozenset[Status]
+) -> _Source:
     """The pairs of the events where all have some, else whatever accountant answers.
 
     The statuses are those of the events' bounds; composing and reading them is published.

@@ -1,5 +1,6 @@
 """Poisson sampling with a cap on the batch: of a surplus a uniform subset is kept."""
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -8,13 +9,14 @@ from scipy import special
 
 from accounting.events import Direction, NeighboringRelation, TruncatedPoisson
 from accounting.guarantees import Assumption, Status
-from accounting.numerics import Array, rounded_down, rounded_up
+from accounting.numerics import LIBRARY_ULPS, Array, rounded_down, rounded_up, sum_up
 from accounting.pld.dense import profile_pair
 from accounting.pld.pairs import DensePair, GaussianPair, Pair, SampledGaussianPair, SymmetricPair
 from accounting.subsampling.special import grid_for, swapped_with_null, upper_profile
 from accounting.theorem import theorem
 
 _SURE: Final = 1e-280  # below, a tail may be a double of few digits, or none
+_EPSILON_MAX: Final = 700.0  # nats; beyond, e^epsilon is not finite
 BINOMIAL_TAIL: Final = 1e-9  # relative error allowed for a binomial tail; tests see below 1e-11
 
 
@@ -37,8 +39,8 @@ def branches(sampling: TruncatedPoisson, *, dataset_size: int) -> Branches:
     q, cap = sampling.sampling_probability, sampling.max_batch_size
     if cap >= dataset_size:
         return Branches(0.0, 1.0, q, q)
-    full = _binomial_tail(cap, dataset_size - 1, q)
-    kept = _binomial_tail(cap + 1, dataset_size, q) * cap / dataset_size
+    full = binomial_tail(cap, dataset_size - 1, q)
+    kept = binomial_tail(cap + 1, dataset_size, q) * cap / dataset_size
     low, high = full * (1 - BINOMIAL_TAIL), min(1.0, full * (1 + BINOMIAL_TAIL) + 1e-290)
     kept_low, kept_high = kept * (1 - BINOMIAL_TAIL), kept * (1 + BINOMIAL_TAIL)
     # The record is kept at most with the chance that it joined.
@@ -47,7 +49,7 @@ def branches(sampling: TruncatedPoisson, *, dataset_size: int) -> Branches:
     return Branches(high, rounded_up(1 - low), rounded_up(rate, ulps=4), taken)
 
 
-def _binomial_tail(least: int, count: int, q: float) -> float:
+def binomial_tail(least: int, count: int, q: float) -> float:
     """P(Bin(count, q) >= least), 1 <= least <= count."""
     if q == 1:
         return 1.0
@@ -188,8 +190,48 @@ def truncated_poisson_replace_pair(
     return profile_pair(losses, removed=profile, added=profile)
 
 
+@theorem(
+    id="truncated-poisson-as-poisson",
+    source="Chua et al. 2024, NeurIPS, arXiv:2411.04205, Theorem 3.3; every relation and mixed "
+    "ledgers: docs/theory/subsampling.md, Proposition 9",
+    status=Status.PUBLISHED,
+    relations=tuple(NeighboringRelation),
+    assumptions=(Assumption.TRUNCATED_POISSON_SAMPLING,),
+)
+def truncated_delta(delta: float, *, epsilon: float, failure: float) -> float:
+    """Delta of steps whose batches are cut, from that of the same steps with whole batches.
+
+    delta' = delta + (1 + e^epsilon) failure
+
+    Cut and whole batches are the same unless some batch exceeds its cap, on either of the two
+    neighbours, so that each side is within `failure` of its counterpart in total variation.
+
+    Args:
+        delta: of the steps with Poisson batches at this epsilon. Upper.
+        epsilon: nats, >= 0.
+        failure: that any batch exceeds its cap, for the larger of the neighbours. Upper.
+
+    Returns:
+        Delta. Upper, rounding included; may exceed one.
+    """
+    if epsilon > _EPSILON_MAX:
+        return math.inf
+    lost = rounded_up((1 + math.exp(epsilon)) * failure, ulps=LIBRARY_ULPS + 2)
+    return sum_up([delta, lost])
+
+
+def exceeds_cap(sampling: TruncatedPoisson, relation: NeighboringRelation) -> float:
+    """P(Bin(n, q) > B): that one batch of the larger neighbour exceeds its cap. Upper."""
+    larger = sampling.dataset_size + (relation is NeighboringRelation.ADD_OR_REMOVE_ONE)
+    if sampling.max_batch_size >= larger:
+        return 0.0
+    tail = binomial_tail(sampling.max_batch_size + 1, larger, sampling.sampling_probability)
+    return min(1.0, max(tail, _SURE) * (1 + 2 * BINOMIAL_TAIL))
+
+
 THEOREMS = (
     truncated_poisson_pair,
     truncated_poisson_special_pair,
     truncated_poisson_replace_pair,
+    truncated_delta,
 )
