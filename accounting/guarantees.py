@@ -124,6 +124,27 @@ class Guarantee:
     hidden_reason: str | None = None  # why no bound for hidden iterates is the headline
     alternatives: tuple[Bound, ...] = field(default=())
 
+    @property
+    def smaller_bound(self) -> Bound | None:
+        """The least alternative of another status, where it is less than half of the headline.
+
+        What is compared is what was asked for: epsilon at the same delta, or delta at the same
+        epsilon. Without a headline every finite alternative is less.
+        """
+        headline = self.headline
+        others = [
+            bound
+            for bound in self.alternatives
+            if headline is None or (bound.status != headline.status and _halves(bound, headline))
+        ]
+        return min(others, key=lambda bound: (bound.epsilon, bound.delta), default=None)
+
+
+def _halves(bound: Bound, headline: Bound) -> bool:
+    if bound.delta == headline.delta:
+        return 2 * bound.epsilon < headline.epsilon
+    return bound.epsilon == headline.epsilon and 2 * bound.delta < headline.delta
+
 
 def covering(first: Guarantee, second: Guarantee) -> Guarantee:
     """A guarantee that holds whichever of two accounts of the facts is right.

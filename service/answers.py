@@ -56,6 +56,15 @@ class Alternative(Answer):
     valid_for: ValidFor
 
 
+class SmallerBound(Answer):
+    """A bound that is proved and is less than half of the headline, but is not accepted."""
+
+    epsilon: float  # nats, upper
+    delta: float
+    bound: str  # the theorem's id
+    status: str  # add it to the dataset's accept to make such bounds count
+
+
 class PoissonWouldSay(Answer):
     """What Poisson accounting at the same batch size would claim of batches in an order."""
 
@@ -93,6 +102,7 @@ class GuaranteeAnswer(Answer):
     release_reason: str | None  # why every iterate does, where a run declared that it hides some
     reason: str | None  # why epsilon is null
     alternatives: list[Alternative]
+    smaller_bound: SmallerBound | None = None  # an alternative of less than half, if there is one
     # The branch whose path to the root alone is meant, and the whole run's epsilon beside it.
     branch: str | None = None
     whole_run_epsilon: float | None = None  # nats, upper, at delta
@@ -149,6 +159,7 @@ def guarantee_answer(
         release_reason=guarantee.hidden_reason,
         reason=guarantee.reason,
         alternatives=[_alternative(bound) for bound in guarantee.alternatives],
+        smaller_bound=_smaller_bound(guarantee.smaller_bound),
     )
 
 
@@ -184,6 +195,14 @@ def _poisson_would_say(epsilon: float | None) -> PoissonWouldSay | None:
     if epsilon is None or not math.isfinite(epsilon):  # JSON has no infinity
         return None
     return PoissonWouldSay(epsilon=epsilon, applicable=False)
+
+
+def _smaller_bound(bound: Bound | None) -> SmallerBound | None:
+    if bound is None:
+        return None
+    return SmallerBound(
+        epsilon=bound.epsilon, delta=bound.delta, bound=bound.bound, status=bound.status
+    )
 
 
 def _alternative(bound: Bound) -> Alternative:

@@ -227,6 +227,11 @@ def _show(answer: Any) -> None:
     for other in answer.alternatives:
         table.add_row("alternative", f"{upper(other.epsilon)} {other.bound} ({other.status})")
     _out.print(table)
+    if (smaller := answer.smaller_bound) is not None:
+        typer.echo(
+            f"{smaller.bound} proves epsilon {upper(smaller.epsilon)} at delta {smaller.delta!r}. "
+            f'It is {smaller.status}, which "accept" does not name'
+        )
     if (poisson := answer.poisson_would_say) is not None:
         claim = f"Poisson accounting would say {upper(poisson.epsilon)}"
         typer.echo(f"{claim}: not applicable to batches taken in turn")

@@ -35,6 +35,7 @@ _NOTHING: Final[dict[str, Any]] = {
     "release": EVERY_STEP,
     "release_reason": None,
     "alternatives": [],
+    "smaller_bound": None,
 }  # what an append does not work out
 
 

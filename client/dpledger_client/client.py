@@ -306,7 +306,7 @@ class Client:
             epsilon: nats; ask for the delta at this epsilon instead.
             accountant: by default the best.
         """
-        return self._transport.get(
+        return self._transport.guarantee(
             _path("runs", run, "/guarantee"), delta=delta, epsilon=epsilon, accountant=accountant
         )
 

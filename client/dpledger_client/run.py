@@ -253,7 +253,7 @@ class Run:
         """
         self.flush()
         path = f"/v1/runs/{self.name}/guarantee"
-        return self._transport.get(path, delta=delta, epsilon=epsilon, accountant=accountant)
+        return self._transport.guarantee(path, delta=delta, epsilon=epsilon, accountant=accountant)
 
     def release(self, step: int | None = None) -> None:
         """Tell that an iterate was shown to somebody: a checkpoint, a metric computed from it.

@@ -1,5 +1,6 @@
 """Requests that are sent again until they are answered, a bounded number of times."""
 
+import logging
 import random
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     # Imported by the first Transport: it is most of the time that importing this package takes.
     import httpx
 
+LOG: Final = logging.getLogger("dpledger_client")
 BACKOFF_SECONDS: Final = 0.5  # the longest first wait; it doubles from one to the next
 BACKOFF_SECONDS_MAX: Final = 10.0
 RETRY_AFTER_SECONDS_MAX: Final = 60.0  # a trainer is not held longer by one answer
@@ -67,6 +69,22 @@ class Transport:
     def get(self, path: str, *, retries: int | None = None, **query: Any) -> dict[str, Any]:
         """Read an object; parameters that are None are left out."""
         return self._request("GET", path, query=_given(query), retries=retries)
+
+    def guarantee(self, path: str, **query: Any) -> dict[str, Any]:
+        """Read a guarantee; log a warning where a bound of less than half is not accepted."""
+        found = self.get(path, **query)
+        if smaller := found.get("smaller_bound"):
+            LOG.warning(
+                "%s proves epsilon %r at delta %r, where the guarantee has epsilon %r at delta %r. "
+                "It is %s, which the dataset does not accept.",
+                smaller["bound"],
+                smaller["epsilon"],
+                smaller["delta"],
+                found["epsilon"],
+                found["delta"],
+                smaller["status"],
+            )
+        return found
 
     def post(
         self, path: str, body: Mapping[str, Any], *, retries: int | None = None

@@ -50,6 +50,7 @@ _NOTHING: Final[Mapping[str, Any]] = {
     "epsilon_text": formats.NOTHING,
     "epsilon_lower": None,
     "epsilon_lower_text": None,
+    "smaller_text": None,
     "accountant_name": None,
     "accountant_short": None,
     "bound": None,
@@ -149,9 +150,23 @@ def _certified(found: PlanAnswer) -> dict[str, Any]:
         ],
         "unamplified_text": formats.up(found.unamplified_epsilon),
         "poisson_would_say_text": None if poisson is None else formats.plain(poisson.epsilon),
+        "smaller_text": _smaller(found),
         "reason": found.reason,
         "solved": _solved(found),
     }
+
+
+def _smaller(found: PlanAnswer) -> str | None:
+    """That a proved bound says less than half, and what it takes for it to count."""
+    bound = found.smaller_bound
+    if bound is None:
+        return None
+    less = "" if found.epsilon is None else ", less than half"
+    status = formats.words(bound.status).lower()
+    return (
+        f"{bound.bound} proves ε ≤ {formats.up(bound.epsilon)}{less}. Its status is {status}: it "
+        "counts where that status is accepted."
+    )
 
 
 def _solved(found: PlanAnswer) -> dict[str, Any] | None:

@@ -152,6 +152,7 @@
     const rough = told(answer);
     one("[data-assumptions]").hidden = true;
     one("[data-poisson]").hidden = true;
+    one("[data-smaller]").hidden = true;
     if (!rough) peeked(answer, "quick");
     out("unamplified_text").textContent = "…";
     out("snippet").textContent = answer.snippet;
@@ -172,7 +173,8 @@
     peeked(answer, answer.epsilon_lower_text ? `≥ ${answer.epsilon_lower_text}, certified` : "certified");
     out("unamplified_text").textContent = answer.unamplified_text || "—";
     one("[data-poisson]").hidden = !answer.poisson_would_say_text;
-    write(answer, ["poisson_would_say_text"]);
+    one("[data-smaller]").hidden = !answer.smaller_text;
+    write(answer, ["poisson_would_say_text", "smaller_text"]);
     const list = one("[data-list]");
     list.replaceChildren(...(answer.assumptions || []).map(function (assumption) {
       const item = document.createElement("li");
