@@ -95,6 +95,7 @@ benchmarks: $(INSTALLED)  ## print the benchmark tables; peers are compared if i
 	$(BIN)/python benchmarks/certificates.py
 	$(BIN)/python benchmarks/faults.py
 	$(BIN)/python benchmarks/attacks.py
+	$(BIN)/python benchmarks/refused.py
 
 figures: $(INSTALLED)  ## redraw the figures of docs/theory/figures.md
 	$(BIN)/dpledger figures --out docs/theory/figures

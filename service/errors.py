@@ -4,6 +4,22 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 
+def release(error: BaseException) -> None:
+    """Let go of what an error holds that has been answered: the frames it passed and their values.
+
+    A thread hands an error over in a future, which the frame that waits for it keeps: the future,
+    the error, its traceback and that frame hold one another, with the body that was refused, until
+    the garbage collector looks. An error that came of another one holds that one, too, and a JSON
+    or UTF-8 error the whole text.
+    """
+    held: list[BaseException | None] = [error]
+    while held:
+        one = held.pop()
+        if one is not None:
+            held += [one.__cause__, one.__context__]
+            one.__traceback__ = one.__cause__ = one.__context__ = None
+
+
 class LedgerError(Exception):
     """Base of every refusal; `slug` names its problem page."""
 

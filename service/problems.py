@@ -17,7 +17,7 @@ from typing_extensions import TypedDict
 from service import logs
 from service.answers import FailingScope
 from service.descriptions import describe
-from service.errors import LedgerError, TooManyRequestsError
+from service.errors import LedgerError, TooManyRequestsError, release
 from service.finding_messages import TAGS
 from service.measures import PROBLEM
 from service.methods import methods_of
@@ -180,7 +180,13 @@ def invalid(errors: list[Any]) -> JSONResponse:
 
 
 def answer(error: LedgerError | RequestValidationError | HTTPException) -> JSONResponse:
-    """The problem document of a refusal."""
+    """The problem document of a refusal, which then holds nothing of the request any more."""
+    document = _document(error)
+    release(error)
+    return document
+
+
+def _document(error: LedgerError | RequestValidationError | HTTPException) -> JSONResponse:
     if isinstance(error, RequestValidationError):
         return invalid(list(error.errors()))
     if isinstance(error, HTTPException):

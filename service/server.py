@@ -10,7 +10,9 @@ from typing import Any, Final
 
 import uvicorn
 
-SWEEP_AFTER: Final = (50_000, 50, 100)  # objects made since the last sweep, of each age
+# Objects made since the last sweep of the young; sweeps of these before one of the older ones,
+# and of those before one of all, as often as Python does.
+SWEEP_AFTER: Final = (50_000, 10, 10)
 _M_ARENA_MAX: Final = -8  # of glibc's mallopt
 _ARENAS: Final = 2
 
@@ -27,11 +29,12 @@ def share_arenas() -> None:
 
 
 def settle() -> None:
-    """Sweep memory seldom, and what was made until now never.
+    """Look for cycles of objects seldom, and never among what was made until now.
 
-    Python looks at every object that lives to find cycles among those that do not. A ledger makes
-    none, and remembers many objects: sweeping as often as usual takes a third of the time of a
-    large batch.
+    Python looks at every object that lives to find cycles among those that do not. The service
+    remembers many objects: looking as often as usual takes a third of the time of a large batch.
+    So no request may leave a cycle behind (`errors.release`): until the next look one keeps all
+    that it holds, and a few hundred large bodies would fill the memory.
     """
     gc.collect()
     gc.freeze()

@@ -20,7 +20,7 @@ from sqlalchemy import Engine
 from service import pricing
 from service.clock import now
 from service.database import Line
-from service.errors import LedgerError, UnavailableError
+from service.errors import LedgerError, UnavailableError, release
 from service.measures import Measures
 from service.shelf import THRESHOLDS, Desk, Place, Shelf
 from service.suspension import State
@@ -115,6 +115,7 @@ class Writer:
             try:
                 return await self._written(request, known)
             except pricing.UnpricedError as lacking:  # nothing of it was written
+                release(lacking)
                 known |= await asyncio.to_thread(pricing.worked_out, lacking.wanted)
         raise pricing.changing()
 
