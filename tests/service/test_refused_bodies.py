@@ -61,7 +61,7 @@ class Held:
     """Something that is held, as a body is."""
 
 
-def refusal_that_holds(held: Held) -> MalformedBodyError:
+def refusal_that_holds(held: Held) -> Any:
     """An error as a thread hands it over: of another error, in a future that its frame keeps."""
     refusal: Any = None
     try:
