@@ -8,7 +8,6 @@ from pydantic import BaseModel, ConfigDict
 
 import accounting
 from accounting.balances import Balance
-from accounting.calibration import Calibrated, Parameter
 from accounting.events import NeighboringRelation
 from accounting.guarantees import Assumption, Bound, Guarantee, Status, ValidFor
 from accounting.hidden import HIDDEN
@@ -62,7 +61,7 @@ class SmallerBound(Answer):
     epsilon: float  # nats, upper
     delta: float
     bound: str  # the theorem's id
-    status: str  # add it to the dataset's accept to make such bounds count
+    status: Status  # add it to the dataset's accept to make such bounds count
 
 
 class PoissonWouldSay(Answer):
@@ -217,32 +216,6 @@ def _alternative(bound: Bound) -> Alternative:
         assumptions=list(bound.assumptions),
         valid_for=bound.valid_for,
     )
-
-
-class Solved(Answer):
-    """A value that was left open, and found."""
-
-    parameter: Parameter
-    value: int | float  # a count for steps
-
-
-class PlanAnswer(GuaranteeAnswer):
-    """The guarantee of a plan; with the value that was solved for, at that value."""
-
-    solved: Solved | None
-
-
-def plan_answer(
-    guarantee: Guarantee,
-    *,
-    balance: Balance,
-    solved: Calibrated | None = None,
-    release: Release = EVERY_STEP,
-) -> PlanAnswer:
-    """The wire form of a plan's guarantee, and of the value that was solved for."""
-    value = Solved(parameter=solved.parameter, value=solved.value) if solved else None
-    answer = guarantee_answer(guarantee, balance=balance, sequence=0, release=release)
-    return PlanAnswer(**dict(answer), solved=value)
 
 
 class FailingScope(Answer):

@@ -184,8 +184,8 @@ def calibrate(
     """
     from accounting.accountants import ACCOUNTANTS, BEST
     from accounting.calibration import Parameter
-    from service.answers import plan_answer
     from service.calculate import calibrated
+    from service.plan_responses import plan_answer
 
     if parameter not in list(Parameter):
         raise failed(f"--for: must be one of {', '.join(Parameter)}")

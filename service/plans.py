@@ -15,7 +15,7 @@ from accounting.domination import pld_bounds
 from accounting.events import Event, NeighboringRelation, Span
 from accounting.guarantees import Status
 from service.admission import unbounded
-from service.answers import EVERY_STEP, PlanAnswer, plan_answer
+from service.answers import EVERY_STEP
 from service.documents import spans_of
 from service.effort import bounded
 from service.errors import InvalidRequestError, UnsupportedEventError
@@ -27,6 +27,7 @@ from service.mechanisms import (
     RandomizedResponseMechanism,
     ZcdpMechanism,
 )
+from service.plan_responses import PlanAnswer, plan_answer
 from service.samplings import Count, ExpectedBatchSize, RatelessSampling
 from service.schemas import (
     EVENTS_MAX,

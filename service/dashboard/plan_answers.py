@@ -11,7 +11,6 @@ from accounting.events import NeighboringRelation
 from accounting.guarantees import Assumption, Status
 from service import plans, remedies
 from service.admission import unbounded
-from service.answers import PlanAnswer
 from service.auth import Caller
 from service.catalog import dataset_answer, find_dataset
 from service.dashboard import formats
@@ -19,6 +18,7 @@ from service.dashboard.meanings import ASSUMPTIONS, RELATIONS, STATUSES
 from service.dashboard.plan_form import EPSILON, SCHEMES, Form
 from service.dashboard.snippets import client_snippet
 from service.errors import LedgerError, UnsupportedEventError
+from service.plan_responses import PlanAnswer
 from service.plans import Plan
 from service.quick import Quick, quick_bound
 from service.reach import datasets_within

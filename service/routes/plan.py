@@ -3,10 +3,10 @@
 from fastapi import APIRouter
 
 from service import plans
-from service.answers import PlanAnswer
 from service.auth import Viewer
 from service.gate import Passage, passage
 from service.http import StrictRoute, dear
+from service.plan_responses import PlanAnswer
 from service.plans import Asked, Plan
 
 router = APIRouter(prefix="/v1/plan", route_class=StrictRoute, tags=["plan"])
