@@ -11,7 +11,7 @@ from sqlalchemy import Connection, bindparam, select, text, update
 
 from service import bulk
 from service.acts import TILE, Act, Log, append, entry_row_data
-from service.facts import FACTS, STATES, acts_of
+from service.facts import APPENDS, FACTS, STATES, acts_of
 from service.merkle import leaf_hash
 from service.tables import (
     api_keys,
@@ -88,6 +88,8 @@ def _others(connection: Connection, dataset_id: int) -> list[Act]:
 
 def _moved(act: Act) -> bool:
     """Whether a row is no longer in the state in which it began."""
+    if act.kind == APPENDS:
+        return act.content["key"] is not None
     return act.content["state"] not in ("active", "open")
 
 

@@ -283,6 +283,8 @@ class BranchAnswer(Answer):
     from_branch: str | None  # whose steps before from_step it shares; null for main
     from_step: int
     next_step: int
+    by: str | None  # the key that opened it
+    appended_by: str | None  # the key that appended last; null before the first step
     created_at: str
 
 
@@ -318,6 +320,7 @@ class RunAnswer(Answer):
     sampling_status: SamplingStatus  # as the run's findings have it
     outside_guarantee: list[OutsideGuarantee]
     advisories: list[AdvisoryAnswer]  # known defects that may have made its record wrong
+    by: str | None  # the key that registered it
     created_at: str
 
 

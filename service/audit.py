@@ -34,7 +34,13 @@ class ActPage(Answer):
 
 
 def list_acts(
-    connection: Connection, dataset: str | None, *, after: int, size: int
+    connection: Connection,
+    dataset: str | None,
+    *,
+    after: int,
+    size: int,
+    by: str | None = None,
+    kind: str | None = None,
 ) -> tuple[list[ActAnswer], int | None]:
     """Acts behind a row, and the row to continue after.
 
@@ -43,6 +49,8 @@ def list_acts(
         dataset: whose log; none for the installation's.
         after: 0, or what an earlier call said.
         size: how many at most.
+        by: the key whose acts alone are wanted.
+        kind: the kind of act that alone is wanted.
 
     Raises:
         NotFoundError: there is no such dataset.
@@ -50,19 +58,25 @@ def list_acts(
     home = None if dataset is None else find_dataset(connection, dataset).id
     # An equality with none is written as IS NULL.
     wanted = select(acts).where(acts.c.dataset_id == home)
+    if by is not None:
+        wanted = wanted.where(acts.c.by == by)
+    if kind is not None:
+        wanted = wanted.where(acts.c.kind == kind)
     rows, further = page(connection, wanted, acts, after=after, size=size)
     return [_answer(row, dataset) for row in rows], further
 
 
-def all_acts(connection: Connection, dataset: str | None) -> Iterator[ActAnswer]:
-    """Every act of a log.
+def all_acts(
+    connection: Connection, dataset: str | None, *, by: str | None = None
+) -> Iterator[ActAnswer]:
+    """Every act of a log, or every one of a key.
 
     Raises:
         NotFoundError: there is no such dataset.
     """
     after: int | None = 0
     while after is not None:
-        found, after = list_acts(connection, dataset, after=after, size=PAGE_SIZE)
+        found, after = list_acts(connection, dataset, after=after, size=PAGE_SIZE, by=by)
         yield from found
 
 

@@ -36,7 +36,7 @@ _DATASET: Final = (
     "head_sequence", "version", "totals", "totals_version", "log_size", "log_frontier",
 )  # fmt: skip
 _RUN: Final = ("state", "reopened", "on_plan", "totals", "totals_version")
-_BRANCH: Final = ("next_step", "pass_event_id", "pass_position")
+_BRANCH: Final = ("next_step", "pass_event_id", "pass_position", "appended_by")
 _KEPT: Final = ("steps", "passes", "starts", "reserved_steps", "reserved_passes")
 _ENTRY: Final = (
     "dataset_id", "sequence", "run_id", "branch_id", "first_step", "steps", "event_id", "mode",
@@ -217,6 +217,7 @@ def branch_of(row: Row[Any], leases: Sequence[Row[Any]], dataset_size: int) -> B
         next_step=row.next_step,
         open_pass=open_pass,
         leases=[lease_of(lease, dataset_size) for lease in leases],
+        appended_by=row.appended_by,
     )
 
 
@@ -267,9 +268,10 @@ def _dataset_row(book: Book) -> tuple[Any, ...]:
 
 
 def _branch_row(branch: Branch, ids: Mapping[Event, int]) -> tuple[Any, ...]:
-    if branch.open_pass is None:
-        return branch.next_step, None, None, branch.id
-    return branch.next_step, ids[branch.open_pass.event], branch.open_pass.position, branch.id
+    event = position = None
+    if branch.open_pass is not None:
+        event, position = ids[branch.open_pass.event], branch.open_pass.position
+    return branch.next_step, event, position, branch.appended_by, branch.id
 
 
 def _run_row(run: RunBook) -> tuple[Any, ...]:

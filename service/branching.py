@@ -16,9 +16,15 @@ from service.tables import branches
 
 
 def create_branch(
-    connection: Connection, run_name: str, new: NewBranch
+    connection: Connection, run_name: str, new: NewBranch, *, by: str | None = None
 ) -> tuple[BranchAnswer, bool]:
     """Open a branch that continues a run from one of its steps, or find it; whether it is new.
+
+    Args:
+        connection: in a transaction.
+        run_name: the run's.
+        new: the request.
+        by: the key's name.
 
     Raises:
         NotFoundError: there is no such run, or it has no branch of the name to begin on.
@@ -37,10 +43,11 @@ def create_branch(
             writer=new.writer,
             from_step=new.from_step,
             from_branch_id=_origin(found, new).id,
+            by=by,
         )
         changed(connection, dataset.id)
         found = branches_of(connection, run)
-        opened = acts_of(connection, "branch", dataset_id=dataset.id, row=found[-1].id)
+        opened = acts_of(connection, "branch", dataset_id=dataset.id, row=found[-1].id, by=by)
         append(connection, dataset.id, opened)
     (branch,) = [one for one in found if one.name == new.name]
     if branch.writer != new.writer:
@@ -76,6 +83,7 @@ def insert_branch(
     writer: str,
     from_step: int,
     from_branch_id: int | None = None,
+    by: str | None = None,
 ) -> None:
     """Insert a branch's row; main begins on no other."""
     connection.execute(
@@ -86,6 +94,7 @@ def insert_branch(
             from_branch_id=from_branch_id,
             from_step=from_step,
             next_step=from_step,
+            by=by,
             created_at=now(),
         )
     )

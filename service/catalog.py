@@ -172,6 +172,7 @@ def run_answer(connection: Connection, run: Row[Any]) -> RunAnswer:
         sampling_status=standing.sampling_status,
         outside_guarantee=standing.outside_guarantee,
         advisories=advisories_of(json.loads(run.labels)),
+        by=run.by,
         created_at=stamp(run.created_at),
     )
 
@@ -190,6 +191,8 @@ def branch_answer(branch: Row[Any], run_name: str, found: Sequence[Row[Any]]) ->
         from_branch=names.get(branch.from_branch_id),
         from_step=branch.from_step,
         next_step=branch.next_step,
+        by=branch.by,
+        appended_by=branch.appended_by,
         created_at=stamp(branch.created_at),
     )
 

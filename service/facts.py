@@ -27,6 +27,7 @@ from service.tables import (
     settings_changes,
 )
 
+APPENDS: Final = "appends"  # the act of a key that begins to append to a branch
 _ancestors = datasets.alias()
 _origins = branches.alias()
 _JSON: Final = frozenset(
@@ -65,6 +66,7 @@ FACTS: Final[Mapping[str, Select[Any]]] = {
         settings_changes.c.budget_delta,
         settings_changes.c.budget_revision,
         settings_changes.c.accept,
+        settings_changes.c.frozen,
         settings_changes.c.reason,
         settings_changes.c.changed_by,
         settings_changes.c.sequence,
@@ -85,6 +87,7 @@ FACTS: Final[Mapping[str, Select[Any]]] = {
         runs.c.budget_delta,
         runs.c.budget_filter,
         runs.c.request,
+        runs.c.by,
         runs.c.created_at,
     ),
     "branch": select(
@@ -94,6 +97,7 @@ FACTS: Final[Mapping[str, Select[Any]]] = {
         branches.c.writer,
         _origins.c.name.label("from_branch"),
         branches.c.from_step,
+        branches.c.by,
         branches.c.created_at,
     )
     .join(runs, runs.c.id == branches.c.run_id)
@@ -147,6 +151,7 @@ FACTS: Final[Mapping[str, Select[Any]]] = {
         reservations.c.steps,
         reservations.c.expires_at,
         reservations.c.request,
+        reservations.c.by,
         reservations.c.created_at,
     )
     .join(runs, runs.c.id == reservations.c.run_id)
@@ -163,6 +168,13 @@ STATES: Final[Mapping[str, Select[Any]]] = {
         runs.c.state,
         runs.c.reopened,
     ),
+    # Whose key a branch's entries are recorded with, from the entry behind the act on.
+    APPENDS: select(
+        runs.c.dataset_id.label("home"),
+        branches.c.id.label("row"),
+        *_OF_BRANCH,
+        branches.c.appended_by.label("key"),
+    ).join(runs, runs.c.id == branches.c.run_id),
     "reservation_end": select(
         reservations.c.dataset_id.label("home"),
         reservations.c.id.label("row"),
@@ -187,6 +199,7 @@ _KEYS: Final = {
     "finding": findings.c.id,
     "reservation": reservations.c.id,
     "run_state": runs.c.id,
+    APPENDS: branches.c.id,
     "reservation_end": reservations.c.id,
 }
 _HOMES: Final = {

@@ -97,9 +97,15 @@ class FindingPage(Page):
 
 
 def record_finding(
-    connection: Connection, run_name: str, new: NewFinding
+    connection: Connection, run_name: str, new: NewFinding, *, by: str | None = None
 ) -> tuple[FindingAnswer, bool]:
     """Record a finding, or find the same one; whether it is new. A closed run takes them, too.
+
+    Args:
+        connection: in a transaction.
+        run_name: the run's.
+        new: the request.
+        by: the key's name.
 
     Raises:
         NotFoundError: there is no such run or branch.
@@ -125,9 +131,8 @@ def record_finding(
     }
     inserted = insert(findings).values(values).returning(findings.c.id)
     number = connection.execute(inserted).scalar_one()
-    append(
-        connection, dataset.id, acts_of(connection, "finding", dataset_id=dataset.id, row=number)
-    )
+    found = acts_of(connection, "finding", dataset_id=dataset.id, row=number, by=by)
+    append(connection, dataset.id, found)
     if happened is not None:
         kind, detail = happened
         incidents.record(connection, [_incident(dataset, run, kind, new.branch, detail)])

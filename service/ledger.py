@@ -29,6 +29,7 @@ from service.errors import (
     OutOfSequenceError,
     RunFinishedError,
 )
+from service.facts import APPENDS
 from service.incidents import Incident, Kind, Value
 from service.replies import budget, reading
 from service.schemas import EventMessage, to_event
@@ -67,6 +68,7 @@ class Append:
     branch_name: str
     mode: str
     events: Sequence[EventMessage]
+    by: str | None = None  # the key's name
     placed: Sequence[Placed] | None = None  # the events as accounting sees them, once prepared
 
     @property
@@ -117,7 +119,7 @@ def append(desk: Desk, asked: Append, *, moment: datetime) -> dict[str, Any]:
     fresh = _fresh(desk, book, branch, placed)
     verdict = "within"
     if fresh:
-        verdict = _take(desk, book, run, branch, fresh, asked.mode, moment)
+        verdict = _take(desk, book, run, branch, fresh, asked, moment)
     accepted = sum(part.steps for part in fresh)
     return {
         "accepted": accepted,
@@ -136,10 +138,11 @@ def _take(
     run: RunBook,
     branch: Branch,
     fresh: Sequence[Placed],
-    mode: str,
+    asked: Append,
     moment: datetime,
 ) -> str:
     """Hold fresh steps against the budgets and count them; the verdict."""
+    mode = asked.mode
     on_plan = bool(run.on_plan) and follows(run, branch, fresh)
     scopes = scopes_of(book, run, with_run=not on_plan)
     if mode == "charge" and run.state in CLOSED:
@@ -163,7 +166,7 @@ def _take(
     if run.on_plan and not on_plan:
         run.leave_plan()
         book.notes.runs[run.id] = run
-    _count(book, run, branch, fresh, gone, mode, verdict, desk.stored(moment))
+    _count(book, run, branch, fresh, gone, asked, verdict, desk.stored(moment))
     return verdict
 
 
@@ -180,19 +183,20 @@ def _count(
     branch: Branch,
     fresh: Sequence[Placed],
     gone: Advance,
-    mode: str,
+    asked: Append,
     verdict: str,
     moment: object,
 ) -> None:
     """Count fresh steps everywhere; from here on nothing is refused."""
     notes = book.notes
+    _note_key(book, run, branch, asked.by)
     for part in fresh:
         book.head += 1
         notes.entries.append(
             (
                 *(book.id, book.head, run.id, branch.id),
                 *(part.first_step, part.steps, part.event),
-                *(mode, verdict, moment, run.name, branch.name),
+                *(asked.mode, verdict, moment, run.name, branch.name),
             )
         )
     book.take(run, gone.move, gone.starts)
@@ -204,10 +208,18 @@ def _count(
         notes.runs[run.id] = run
     if run.state in CLOSED:
         run.state, run.reopened = "reopened", True
-        book.note([Act("run_state", {"run": run.name, "state": run.state, "reopened": True})])
+        reopened = {"run": run.name, "state": run.state, "reopened": True}
+        book.note([Act("run_state", reopened, asked.by)])
         notes.runs[run.id] = run
         notes.incidents.append(_incident(book, run, Kind.REOPENED, branch=branch.name))
     sound(book, run)
+
+
+def _note_key(book: Book, run: RunBook, branch: Branch, by: str | None) -> None:
+    """Say in the log, before the entries, whose key appends where that was another's before."""
+    if branch.appended_by != by:
+        branch.appended_by = by
+        book.note([Act(APPENDS, {"run": run.name, "branch": branch.name, "key": by}, by)])
 
 
 def _tail(tail: tuple[int, int, Event] | None, last: Placed) -> tuple[int, int, Event]:

@@ -105,7 +105,9 @@ def opening_name(dataset_name: str) -> str:
     return f"{name[: NAME_LENGTH - 17]}-{sha256(dataset_name.encode()).hexdigest()[:16]}"
 
 
-def open_balance(connection: Connection, dataset: Row[Any], events: Sequence[PlannedEvent]) -> None:
+def open_balance(
+    connection: Connection, dataset: Row[Any], events: Sequence[PlannedEvent], *, by: str
+) -> None:
     """Record what was spent before the ledger as a run of its own, which is closed at once.
 
     Raises:
@@ -114,23 +116,23 @@ def open_balance(connection: Connection, dataset: Row[Any], events: Sequence[Pla
     """
     size, location = dataset.dataset_size, "body.opening_balance"
     spans_of(events, dataset_size=size, first_step=0, location=location)  # says where one is wrong
-    run_id = _insert_run(connection, dataset, opening_name(dataset.name))
+    run_id = _insert_run(connection, dataset, opening_name(dataset.name), by)
     messages, first = [], 0
     for event in events:
         messages.append(EventMessage.model_construct(**{**dict(event), "first_step": first}))
         first += event.steps
     opening = Append(
-        run_name=opening_name(dataset.name), branch_name=MAIN, mode="record", events=messages
+        run_name=opening_name(dataset.name), branch_name=MAIN, mode="record", events=messages, by=by
     )
     desk = Shelf().open(connection, [opening.place])
     opening.apply(desk, now())
     desk.write()
     connection.execute(runs.update().where(runs.c.id == run_id).values(state="finished"))
-    ended = acts_of(connection, "run_state", dataset_id=dataset.id, row=run_id)
+    ended = acts_of(connection, "run_state", dataset_id=dataset.id, row=run_id, by=by)
     append(connection, dataset.id, ended)
 
 
-def _insert_run(connection: Connection, dataset: Row[Any], name: str) -> int:
+def _insert_run(connection: Connection, dataset: Row[Any], name: str, by: str) -> int:
     values = {
         "name": name,
         "dataset_id": dataset.id,
@@ -139,13 +141,14 @@ def _insert_run(connection: Connection, dataset: Row[Any], name: str) -> int:
         "assumptions": "{}",
         "labels": "{}",
         "request": "{}",
+        "by": by,
         "state": "active",
         "created_at": now(),
     }
     if not insert_named(connection, runs, values):
         raise ConflictError(f"There is a run named {name}, which the opening balance needs.")
     run_id: int = find_run(connection, name).id
-    insert_branch(connection, run_id, name=MAIN, writer=OPENING, from_step=0)
+    insert_branch(connection, run_id, name=MAIN, writer=OPENING, from_step=0, by=by)
     note_run(connection, find_run(connection, name))
     return run_id
 
@@ -153,5 +156,5 @@ def _insert_run(connection: Connection, dataset: Row[Any], name: str) -> int:
 def note_run(connection: Connection, run: Row[Any]) -> None:
     """Say in the log that a run was registered, with its branch main."""
     for kind in ("run", "branch"):
-        registered = acts_of(connection, kind, dataset_id=run.dataset_id, run_id=run.id)
+        registered = acts_of(connection, kind, dataset_id=run.dataset_id, run_id=run.id, by=run.by)
         append(connection, run.dataset_id, registered)

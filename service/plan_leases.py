@@ -31,12 +31,14 @@ from service.tallies import Move
 
 _COLUMNS: Final = (
     "dataset_id", "run_id", "branch_id", "event_id", "first_step", "steps", "end_step", "state",
-    "request", "created_at",
+    "request", "created_at", "by",
 )  # fmt: skip
 
 
-def reserve_plan(desk: Desk, run_name: str, spans: Sequence[Span], moment: datetime) -> None:
-    """Reserve a whole plan in every budget but its run's own.
+def reserve_plan(
+    desk: Desk, run_name: str, spans: Sequence[Span], moment: datetime, *, by: str | None = None
+) -> None:
+    """Reserve a whole plan in every budget but its run's own, by a key's name.
 
     Raises:
         UnsupportedEventError: some budget's filter cannot count an event of it.
@@ -57,7 +59,7 @@ def reserve_plan(desk: Desk, run_name: str, spans: Sequence[Span], moment: datet
             raise UnsupportedEventError(part.index, reason, where="plan")
 
     require_budget(scopes, parts, moved)
-    _insert(desk, book, run.id, branch.id, parts, moment)
+    _insert(desk, book, run.id, branch.id, parts, moment, by)
     book.take(run, moved(None), {})
     desk.write()
 
@@ -72,20 +74,21 @@ def _parts(spans: Sequence[Span]) -> list[Placed]:
 
 
 def _insert(
-    desk: Desk, book: Book, run_id: int, branch_id: int, parts: Sequence[Placed], moment: datetime
-) -> None:
+    desk: Desk, book: Book, run_id: int, branch_id: int, parts: Sequence[Placed], moment: datetime,
+    by: str | None,
+) -> None:  # fmt: skip
     ids = desk.event_ids(book, [part.event for part in parts])
-    common = (OPEN, "{}", desk.stored(moment))
+    common = (OPEN, "{}", desk.stored(moment), by)
     rows = [
         (book.id, run_id, branch_id, ids[one.event], one.first_step, one.steps, one.end, *common)
         for one in parts
     ]
     bulk.insert(desk.connection, reservations, _COLUMNS, rows)
-    book.note(acts_of(desk.connection, "reservation", dataset_id=book.id, run_id=run_id))
+    book.note(acts_of(desk.connection, "reservation", dataset_id=book.id, run_id=run_id, by=by))
 
 
-def return_plan(desk: Desk, run_name: str) -> None:
-    """Hold no step of a run's plan any longer."""
+def return_plan(desk: Desk, run_name: str, *, by: str | None = None) -> None:
+    """Hold no step of a run's plan any longer; by is the key's name."""
     book, run = desk.run(run_name)
     branch = desk.branch(run, MAIN)
     before = holds(branch, branch.next_step, branch.open_pass)
@@ -96,7 +99,7 @@ def return_plan(desk: Desk, run_name: str) -> None:
     after = holds(branch, branch.next_step, branch.open_pass)
     rows = [(lease.end_step, lease.state, lease.id) for lease in held]
     bulk.update(desk.connection, reservations, "id", ("end_step", "state"), rows)
-    ended = acts_of(desk.connection, "reservation_end", dataset_id=book.id, run_id=run.id)
+    ended = acts_of(desk.connection, "reservation_end", dataset_id=book.id, run_id=run.id, by=by)
     returned = {(None, lease.first_step) for lease in held}
     book.note(act for act in ended if (act.content["name"], act.content["first_step"]) in returned)
     book.take(run, held_since(before, after), {})

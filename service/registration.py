@@ -137,13 +137,13 @@ def create_dataset(
         for kind in ("dataset", "lineage", "settings"):
             append(connection, dataset.id, acts_of(connection, kind, dataset_id=dataset.id, by=by))
         if new.opening_balance:
-            open_balance(connection, dataset, new.opening_balance)
+            open_balance(connection, dataset, new.opening_balance, by=by)
     return dataset_answer(connection, find_dataset(connection, new.name)), created
 
 
 def note_settings(connection: Connection, dataset: Row[Any], *, reason: str, by: str) -> None:
     """Keep a dataset's settings, as its row has them, in its history."""
-    kept = ("budget_epsilon", "budget_delta", "budget_revision", "accept", "revision")
+    kept = ("budget_epsilon", "budget_delta", "budget_revision", "accept", "frozen", "revision")
     connection.execute(
         insert(settings_changes).values(
             dataset_id=dataset.id,
@@ -157,7 +157,11 @@ def note_settings(connection: Connection, dataset: Row[Any], *, reason: str, by:
 
 
 def create_run(
-    connection: Connection, new: NewRun, *, certificate: Certificate | None = None
+    connection: Connection,
+    new: NewRun,
+    *,
+    certificate: Certificate | None = None,
+    by: str | None = None,
 ) -> tuple[RunAnswer, bool]:
     """Register a run with its branch main, or find the one the same request registered.
 
@@ -165,6 +169,7 @@ def create_run(
         connection: in a transaction.
         new: the request.
         certificate: what `planned.certified` says of it.
+        by: the key's name.
 
     Raises:
         NotFoundError: there is no such dataset.
@@ -203,6 +208,7 @@ def create_run(
             "budget_filter": _own_filter(budget, accept, certificate),
             "on_plan": True if holds_budget(new) else None,
             "request": _request(new),
+            "by": by,
             "state": "active",
             "created_at": now(),
         },
@@ -215,14 +221,15 @@ def create_run(
     if created:
         if new.name.startswith(OPENINGS):
             raise InvalidRequestError("body.name", _KEPT_NAME)
-        insert_branch(connection, run.id, name=MAIN, writer=new.writer, from_step=0)
+        insert_branch(connection, run.id, name=MAIN, writer=new.writer, from_step=0, by=by)
         note_run(connection, run)
         if run.on_plan:
             require_taking(state_of(connection), admits=True)  # one that is there is no new one
             if certificate is None:
                 raise UnavailableError(SETTINGS_CHANGED)
             desk = shelf.open(connection, [(run.name, MAIN)])
-            reserve_plan(desk, run.name, plan_of(run.plan, dataset.dataset_size), now())
+            spans = plan_of(run.plan, dataset.dataset_size)
+            reserve_plan(desk, run.name, spans, now(), by=by)
     return run_answer(connection, find_run(connection, new.name)), created
 
 
@@ -286,8 +293,10 @@ def _too_much(name: str, budget: Budget, requested: float) -> dict[str, object]:
     }
 
 
-def finish_run(connection: Connection, run_name: str, state: str) -> RunAnswer:
-    """Close a run; what its plan still holds in reserve returns.
+def finish_run(
+    connection: Connection, run_name: str, state: str, *, by: str | None = None
+) -> RunAnswer:
+    """Close a run, by a key's name; what its plan still holds in reserve returns.
 
     Raises:
         NotFoundError: there is no such run.
@@ -300,10 +309,10 @@ def finish_run(connection: Connection, run_name: str, state: str) -> RunAnswer:
     if run.state not in ("active", "reopened", state):
         raise ConflictError(f"The run was closed before as {run.state}.")
     if desk is not None:
-        return_plan(desk, run_name)
+        return_plan(desk, run_name, by=by)
     connection.execute(runs.update().where(runs.c.id == run.id).values(state=state))
     changed(connection, dataset.id)
     if run.state != state:
-        ended = acts_of(connection, "run_state", dataset_id=dataset.id, row=run.id)
+        ended = acts_of(connection, "run_state", dataset_id=dataset.id, row=run.id, by=by)
         append(connection, dataset.id, ended)
     return run_answer(connection, find_run(connection, run_name))

@@ -14,9 +14,15 @@ from service.tables import releases
 
 
 def record_release(
-    connection: Connection, run_name: str, new: NewRelease
+    connection: Connection, run_name: str, new: NewRelease, *, by: str | None = None
 ) -> tuple[ReleaseAnswer, bool]:
     """Record that an iterate was shown; whether that was new. It is never refused or undone.
+
+    Args:
+        connection: in a transaction.
+        run_name: the run's.
+        new: the request.
+        by: the key's name.
 
     Raises:
         NotFoundError: there is no such run or branch.
@@ -31,7 +37,7 @@ def record_release(
     )
     added = connection.execute(inserted.on_conflict_do_nothing().returning(releases.c.id)).first()
     if added is not None:
-        shown = acts_of(connection, "release", dataset_id=dataset.id, row=added.id)
+        shown = acts_of(connection, "release", dataset_id=dataset.id, row=added.id, by=by)
         append(connection, dataset.id, shown)
     recorded_at = connection.execute(
         select(releases.c.recorded_at).where(

@@ -74,6 +74,7 @@ class ReservationAnswer(Answer):
     state: Literal["pending", "recorded", "forfeited", "released", "voided"]
     expires_at: str
     reason: str | None  # of an admin who voided it
+    by: str | None  # the key that reserved
     created_at: str
 
 
@@ -98,6 +99,7 @@ def answer_of(row: Row[Any], moment: datetime) -> dict[str, Any]:
         "state": state,
         "expires_at": stamp(row.expires_at),
         "reason": row.reason,
+        "by": row.by,
         "created_at": stamp(row.created_at),
     }
 
@@ -120,6 +122,7 @@ class Reserve:
 
     run_name: str
     new: NewReservation
+    by: str | None = None  # the key's name
 
     @property
     def place(self) -> Place:
@@ -162,6 +165,7 @@ class Reserve:
             request=request,
             expires_at=moment + timedelta(seconds=new.ttl_seconds),
             moment=moment,
+            by=self.by,
         )
         return {**answer_of(find(desk.connection, new.name), moment), "created": True}
 
@@ -210,6 +214,7 @@ def insert_lease(
     request: str,
     expires_at: datetime | None,
     moment: datetime,
+    by: str | None,
 ) -> None:
     """Hold steps ahead: from here on nothing is refused."""
     move = move_ahead(branch, part)
@@ -226,11 +231,12 @@ def insert_lease(
         "state": OPEN,
         "expires_at": expires_at,
         "request": request,
+        "by": by,
         "created_at": moment,
     }
     inserted = insert(reservations).values(values).returning(reservations.c.id)
     number = desk.connection.execute(inserted).scalar_one()
-    book.note(acts_of(desk.connection, "reservation", dataset_id=book.id, row=number))
+    book.note(acts_of(desk.connection, "reservation", dataset_id=book.id, row=number, by=by))
     branch.leases.append(
         Lease(
             id=number,
@@ -257,7 +263,7 @@ class GiveBack:
     place: Place
     last_step: int | None = None  # no later step ran; none for a void
     reason: str | None = None  # of a void
-    by: str | None = None  # the key's name, of a void
+    by: str | None = None  # the key's name
     admits: bool = False
 
     def apply(self, desk: Desk, moment: datetime) -> dict[str, Any]:

@@ -98,6 +98,8 @@ datasets = Table(
     Column("budget_revision", Integer, nullable=False, server_default=text("0")),
     Column("revision", Integer, nullable=False, server_default=text("1")),
     Column("accept", Text, nullable=False),  # JSON list of statuses
+    # Whether nothing is admitted, here and in all that was made from it.
+    Column("frozen", Boolean, nullable=False, server_default=false()),
     Column("rows_per_parent_record", String(16)),  # attested where the dataset has parents
     Column("request", Text, nullable=False),  # canonical JSON of the creation
     Column("head_sequence", BigInteger, nullable=False),  # of the latest entry; 0 before the first
@@ -134,6 +136,7 @@ runs = Table(
     # Of a run whose own budget is held by its plan: whether it has kept to it so far.
     Column("on_plan", Boolean),
     Column("request", Text, nullable=False),
+    Column("by", Name),  # the key that registered it
     Column("state", String(16), nullable=False),
     # Whether steps were ever recorded after its end; for good.
     Column("reopened", Boolean, nullable=False, server_default=false()),
@@ -191,6 +194,8 @@ branches = Table(
     # The pass that is open where steps are counted by pass.
     Column("pass_event_id", ForeignKey("distinct_events.id")),
     Column("pass_position", BigInteger),
+    Column("by", Name),  # the key that opened it
+    Column("appended_by", Name),  # the key that appended last; each change is an act
     Column("created_at", DateTime(timezone=True), nullable=False),
     UniqueConstraint("run_id", "name"),
 )
@@ -215,6 +220,7 @@ settings_changes = Table(
     Column("budget_delta", Double),
     Column("budget_revision", Integer, nullable=False),
     Column("accept", Text, nullable=False),
+    Column("frozen", Boolean, nullable=False, server_default=false()),
     Column("reason", Text, nullable=False),
     Column("changed_by", Name, nullable=False),  # the key's name
     Column("sequence", BigInteger, nullable=False),  # the dataset's head at that time
@@ -239,6 +245,7 @@ reservations = Table(
     Column("expires_at", DateTime(timezone=True)),
     Column("request", Text, nullable=False),
     Column("reason", Text),  # of an admin who voided it
+    Column("by", Name),  # the key that reserved
     Column("created_at", DateTime(timezone=True), nullable=False),
     Index("ix_reservations_branch_id_end_step", "branch_id", "end_step"),
     Index("ix_reservations_dataset_id_state", "dataset_id", "state"),

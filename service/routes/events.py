@@ -114,15 +114,15 @@ def _run_of(scope: Scope) -> str | None:
 
 async def _append(request: Request, run: str) -> Response:
     state = request.app.state
-    await admitted(request, Role.TRAINER, {"run": run})
+    caller = await admitted(request, Role.TRAINER, {"run": run})
     require_name(run, "path.run")
     query = _query(request)
     body = await request.body()
     kind = media_type(request)
     if len(body) <= INLINE_BYTES:
-        append = _read(run, query, kind, body)
+        append = _read(run, query, kind, body, caller.name)
     else:
-        append = await run_in_threadpool(_read, run, query, kind, body)
+        append = await run_in_threadpool(_read, run, query, kind, body, caller.name)
     if len(append.events) > 1:
         append = await run_in_threadpool(_prepare, state.engine, append)
     answer = await state.writer.write(append)
@@ -143,11 +143,11 @@ def _query(request: Request) -> AppendQuery:
         ) from None
 
 
-def _read(run: str, query: AppendQuery, kind: str, body: bytes) -> Append:
+def _read(run: str, query: AppendQuery, kind: str, body: bytes, by: str) -> Append:
     if kind == NDJSON:
         events = _lines(body)
         branch, mode = query.branch or MAIN, query.mode or "record"
-        return Append(run_name=run, branch_name=branch, mode=mode, events=events)
+        return Append(run_name=run, branch_name=branch, mode=mode, events=events, by=by)
     if kind == JSON:
         batch = _batch(body)
         _require_agreement(query, batch)

@@ -16,11 +16,12 @@ router = APIRouter(prefix="/v1/runs/{run}/findings", route_class=StrictRoute, ta
 
 @router.post("", status_code=201, responses=repeated(FindingAnswer))
 def record_finding(
-    run: RunName, new: NewFinding, database: Database, _caller: Trainer, response: Response
+    run: RunName, new: NewFinding, database: Database, caller: Trainer, response: Response
 ) -> FindingAnswer:
     """Record what was read from the code; 200 when the branch has the same finding."""
     answer, created = written(
-        database, lambda connection: findings.record_finding(connection, run, new)
+        database,
+        lambda connection: findings.record_finding(connection, run, new, by=caller.name),
     )
     response.status_code = 201 if created else 200
     return answer

@@ -128,6 +128,9 @@ class PageQuery(Parameters):
         return after
 
 
+Label = Annotated[str, Field(min_length=1, max_length=63)]
+
+
 class RunPageQuery(PageQuery):
     """Which runs, and which part of their list."""
 
@@ -135,6 +138,14 @@ class RunPageQuery(PageQuery):
         default=None, pattern=NAME_PATTERN, description="Only runs of this dataset."
     )
     state: RunState | None = Field(default=None, description="Only runs in this state.")
+    by: Label | None = Field(default=None, description="Only runs that this key registered.")
+
+
+class ActPageQuery(PageQuery):
+    """Which acts, and which part of their list."""
+
+    by: Label | None = Field(default=None, description="Only acts of this key.")
+    kind: Label | None = Field(default=None, description="Only acts of this kind.")
 
 
 class AppendQuery(Parameters):
@@ -168,4 +179,5 @@ Histories = Annotated[HistoryQuery, Query()]
 Curves = Annotated[CurveQuery, Query()]
 Pages = Annotated[PageQuery, Query()]
 RunPages = Annotated[RunPageQuery, Query()]
+ActPages = Annotated[ActPageQuery, Query()]
 Appends = Annotated[AppendQuery, Query()]

@@ -21,10 +21,10 @@ router = APIRouter(prefix="/v1", route_class=StrictRoute, tags=["reservations"])
 
 @router.post("/runs/{run}/reservations", status_code=201, responses=repeated(ReservationAnswer))
 async def create_reservation(
-    run: RunName, new: NewReservation, _caller: Trainer, request: Request, response: Response
+    run: RunName, new: NewReservation, caller: Trainer, request: Request, response: Response
 ) -> ReservationAnswer:
     """Admit steps ahead; 200 when the same request reserved them before."""
-    answer = await request.app.state.writer.write(Reserve(run_name=run, new=new))
+    answer = await request.app.state.writer.write(Reserve(run_name=run, new=new, by=caller.name))
     response.status_code = 201 if answer.pop("created") else 200
     return ReservationAnswer(**answer)
 
@@ -42,14 +42,13 @@ async def release_reservation(
     reservation: ReservationName,
     given: ReservationRelease,
     database: Database,
-    _caller: Trainer,
+    caller: Trainer,
     request: Request,
 ) -> ReservationAnswer:
     """Attest that no step after `last_step` ran; the rest returns."""
     found = await run_in_threadpool(_found, database, reservation, now())
-    back = GiveBack(
-        name=reservation, place=(found["run"], found["branch"]), last_step=given.last_step
-    )
+    place = found["run"], found["branch"]
+    back = GiveBack(name=reservation, place=place, last_step=given.last_step, by=caller.name)
     return ReservationAnswer(**await request.app.state.writer.write(back))
 
 

@@ -45,7 +45,9 @@ def create_run(new: NewRun, database: Database, caller: Trainer, response: Respo
         certificate = planned.certified(connection, new)
     answer, created = written(
         database,
-        lambda connection: registration.create_run(connection, new, certificate=certificate),
+        lambda connection: registration.create_run(
+            connection, new, certificate=certificate, by=caller.name
+        ),
     )
     response.status_code = 201 if created else 200
     return answer
@@ -53,10 +55,12 @@ def create_run(new: NewRun, database: Database, caller: Trainer, response: Respo
 
 @router.get("")
 def list_runs(query: RunPages, database: Database, caller: Viewer) -> RunPage:
-    """Runs in creation order, of a dataset or in a state if asked."""
+    """Runs in creation order; if asked those of a dataset, in a state, or of a key alone."""
     wanted = select(runs).where(runs_within(caller.datasets))
     if query.state is not None:
         wanted = wanted.where(runs.c.state == query.state)
+    if query.by is not None:
+        wanted = wanted.where(runs.c.by == query.by)
     with snapshot(database) as connection:
         if query.dataset is not None:
             caller.require_dataset(query.dataset)
@@ -78,31 +82,34 @@ def get_run(run: RunName, database: Database, _caller: Viewer) -> RunAnswer:
 
 @router.post("/{run}/branches", status_code=201, responses=repeated(BranchAnswer))
 def create_branch(
-    run: RunName, new: NewBranch, database: Database, _caller: Trainer, response: Response
+    run: RunName, new: NewBranch, database: Database, caller: Trainer, response: Response
 ) -> BranchAnswer:
     """Resume, rewind or fork a run; nothing is erased."""
     answer, created = written(
-        database, lambda connection: branching.create_branch(connection, run, new)
+        database, lambda connection: branching.create_branch(connection, run, new, by=caller.name)
     )
     response.status_code = 201 if created else 200
     return answer
 
 
 @router.post("/{run}:finish")
-def finish_run(run: RunName, end: Finish, database: Database, _caller: Trainer) -> FinishedRun:
+def finish_run(run: RunName, end: Finish, database: Database, caller: Trainer) -> FinishedRun:
     """Close a run as finished or aborted."""
-    written(database, lambda connection: registration.finish_run(connection, run, end.state))
+    written(
+        database,
+        lambda connection: registration.finish_run(connection, run, end.state, by=caller.name),
+    )
     with snapshot(database) as connection:  # its guarantee may take time; no lock is held
         return readings.finished_run(connection, run)
 
 
 @router.post("/{run}/releases", status_code=201, responses=repeated(ReleaseAnswer))
 def record_release(
-    run: RunName, new: NewRelease, database: Database, _caller: Trainer, response: Response
+    run: RunName, new: NewRelease, database: Database, caller: Trainer, response: Response
 ) -> ReleaseAnswer:
     """Record that the iterate after a step was shown; 200 when that was known."""
     answer, created = written(
-        database, lambda connection: shown.record_release(connection, run, new)
+        database, lambda connection: shown.record_release(connection, run, new, by=caller.name)
     )
     response.status_code = 201 if created else 200
     return answer

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Select, bindparam, select
 
 from service.acts import exact
 from service.documents import canonical
-from service.facts import FACTS, STATES, content_of_row
+from service.facts import APPENDS, FACTS, STATES, content_of_row
 from service.reservations import OPEN
 from service.verification.names import UNREADABLE
 from service.verification.report import Rank, shown
@@ -21,7 +21,7 @@ from service.verification.walk import Walk, said_of
 
 _UNSAID: Final = "differs from what is now stored"
 _TIMES: Final = frozenset({"created_at", "changed_at", "recorded_at", "expires_at"})
-_LIVE: Final = ("revision", "budget_epsilon", "budget_delta", "budget_revision", "accept")
+_LIVE: Final = ("revision", "budget_epsilon", "budget_delta", "budget_revision", "accept", "frozen")
 Content = dict[str, Any]
 
 
@@ -61,6 +61,7 @@ class Facts:
                 self._same(kind, list(self._rows(kind)), self._said[kind])
         self._states("run_state", ("run",))
         self._states("reservation_end", ("name", "run", "branch", "first_step"))
+        self._states(APPENDS, ("run", "branch"))
 
     def _read(self, act: Mapping[str, Any]) -> None:
         try:
@@ -129,6 +130,8 @@ class Facts:
     def _as_begun(self, kind: str, row: Content) -> bool:
         if kind == "run_state":
             return row["state"] == "active" and not row["reopened"]
+        if kind == APPENDS:
+            return row["key"] is None
         end = self._granted.get(_key(row, _RESERVED))
         return (row["state"], row["reason"], row["end_step"]) == (OPEN, None, end)
 

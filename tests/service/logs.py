@@ -114,7 +114,8 @@ def _require_facts(connection: Connection, dataset_id: int, changed: tuple[str, 
             if latest:
                 assert latest[-1] == state.content
             else:
-                assert state.content["state"] in ("active", "open")
+                assert state.content.get("state") in ("active", "open", None)
+                assert state.content.get("key") is None
 
 
 def _settled(kind: str, content: Any, changed: tuple[str, ...]) -> dict[str, Any]:
