@@ -17,8 +17,10 @@ def upgrade() -> None:
     for table, column in _KEYS:
         op.add_column(table, sa.Column(column, _NAME))
     for table in _FROZEN:
-        frozen = sa.Column("frozen", sa.Boolean(), server_default=sa.false(), nullable=False)
-        op.add_column(table, frozen)
+        op.add_column(
+            table,
+            sa.Column("frozen", sa.Boolean(), server_default=sa.false(), nullable=False),
+        )
 
 
 def downgrade() -> None:

@@ -143,7 +143,7 @@ def _query(request: Request) -> AppendQuery:
         ) from None
 
 
-def _read(run: str, query: AppendQuery, kind: str, body: bytes, by: str) -> Append:
+def _read(run: str, query: AppendQuery, kind: str, body: bytes, by: str | None = None) -> Append:
     if kind == NDJSON:
         events = _lines(body)
         branch, mode = query.branch or MAIN, query.mode or "record"
@@ -151,7 +151,9 @@ def _read(run: str, query: AppendQuery, kind: str, body: bytes, by: str) -> Appe
     if kind == JSON:
         batch = _batch(body)
         _require_agreement(query, batch)
-        return Append(run_name=run, branch_name=batch.branch, mode=batch.mode, events=batch.events)
+        return Append(
+            run_name=run, branch_name=batch.branch, mode=batch.mode, events=batch.events, by=by
+        )
     raise UnsupportedMediaTypeError(f"Send {JSON} or {NDJSON}.")
 
 

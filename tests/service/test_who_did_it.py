@@ -63,7 +63,7 @@ def happen(keys: dict[str, httpx.Client]) -> None:
     do(ann, "runs/run/events", {"events": [event(5, 1, mechanism=QUIET)]})
     corrected = event(0, 1, mechanism=QUIET, sampling=FULL) | {"reason": "as logged"}
     do(officer, "runs/run/corrections", corrected)
-    planned = {"name": "planned", "plan": [spent], "budget": BUDGET}
+    planned: Json = {"name": "planned", "plan": [spent], "budget": BUDGET}
     do(bob, "runs", run(**planned))
     do(ann, "runs/planned:finish", {"state": "aborted"})
 
