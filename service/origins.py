@@ -24,6 +24,10 @@ from service.tables import datasets, lineage, runs
 OPENING: Final = "opening"  # the writer, and what the name of the run begins with
 OPENINGS: Final = f"{OPENING}."  # so no run that a trainer registers begins with it
 NAME_LENGTH: Final = 63  # of a run, at most
+_TOO_FEW: Final = (
+    "must be at least {0}: with exactly_one each of the {0} records of the parents has a row of "
+    "its own; if some have none, attest at_most_one"
+)
 _SAME: Final = ("neighboring_relation", "privacy_unit")  # in a dataset and its parents
 
 
@@ -51,7 +55,8 @@ def insert_lineage(connection: Connection, dataset: Row[Any], new: NewDataset) -
     Raises:
         NotFoundError: there is no such parent.
         InvalidRequestError: a parent is the dataset itself or has another relation or unit, nothing
-            is attested, or a record further up could have more than one row.
+            is attested, a record further up could have more than one row, or the dataset is too
+            small to have exactly one row for each record of its parents.
     """
     if bool(new.parents) != (new.rows_per_parent_record is not None):
         raise InvalidRequestError(
@@ -61,16 +66,20 @@ def insert_lineage(connection: Connection, dataset: Row[Any], new: NewDataset) -
         )
     exactly_one = new.rows_per_parent_record == "exactly_one"
     rows: dict[int, dict[str, Any]] = {}
+    records = 0  # of the parents so far: no two of them share a row of the dataset
     for index, name in enumerate(new.parents):
         parent = find_dataset(connection, name)
         location = f"body.parents[{index}]"
         _require_fitting(parent, dataset, location)
+        records += parent.dataset_size
         for row in _rows(connection, dataset, parent, exactly_one):
             if row["ancestor_id"] in rows:
                 raise InvalidRequestError(
                     location, "shares an ancestor with another: its records may have two rows"
                 )
             rows[row["ancestor_id"]] = row
+    if exactly_one and dataset.dataset_size < records:
+        raise InvalidRequestError("body.dataset_size", _TOO_FEW.format(records))
     if rows:
         connection.execute(insert(lineage), list(rows.values()))
 

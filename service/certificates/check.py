@@ -157,6 +157,8 @@ def _require_consistent(certificate: Certificate) -> None:
         and all(one.ledger.neighboring_relation == relation for one in home.runs)
         and all(ledger.dataset == home.dataset for home, ledger in documents)
         and all(ledger.dataset_size == home.dataset_size for home, ledger in documents)
+        # Exactly one row each, made from that record alone: there are no fewer rows than records.
+        and all(one.dataset_size >= home.dataset_size for one in facts.homes if one.exactly_one)
     )
     if subject.kind == "run":
         named = len(documents) == 1 and documents[0][1].run == subject.name

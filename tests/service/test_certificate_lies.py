@@ -14,13 +14,13 @@ from service.certificates.check import verify_bytes
 from service.certificates.contents import Statement
 from service.certificates.envelope import InvalidCertificateError
 from service.certificates.statements import statements_of
-from service.certificates.subjects import facts_of_run
+from service.certificates.subjects import facts_of_dataset, facts_of_run
 from service.database import transaction
 from service.errors import LedgerSuspendedError
 from service.signing import Signer
 from service.tables import installation
 from tests.service.certifying import certified, signer_of, told
-from tests.service.samples import Json, append, event, setup
+from tests.service.samples import Json, append, dataset, event, run, setup
 
 
 @pytest.fixture
@@ -116,6 +116,26 @@ def test_facts_that_do_not_fit_together_are_found_out(
 
     monkeypatch.setitem(issue._READERS, "run", facts_of)
     assert refused(certified(engine, signer), signer).startswith("facts: they are not of")
+
+
+@pytest.mark.usefixtures("ledger")
+def test_a_smaller_dataset_is_not_certified_as_one_with_every_record(
+    api: httpx.Client, engine: Engine, signer: Signer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = {"parents": ["data"], "rows_per_parent_record": "at_most_one", "dataset_size": 6000}
+    assert api.post("/v1/datasets", json=dataset("child", **made)).status_code == 201
+    api.post("/v1/runs", json=run("small", dataset="child"))
+    append(api, event(0, 50), run="small")
+    verify_bytes(certified(engine, signer, "data", kind="dataset"), public_key=signer.public_key)
+
+    def facts_of(connection: Connection, name: str) -> tuple[Json, float | None]:
+        facts, delta = facts_of_dataset(connection, name)
+        facts["homes"][1]["exactly_one"] = True
+        return facts, delta
+
+    monkeypatch.setitem(issue._READERS, "dataset", facts_of)
+    raw = certified(engine, signer, "data", kind="dataset")
+    assert refused(raw, signer).startswith("facts: they are not of")
 
 
 @pytest.mark.usefixtures("ledger")

@@ -238,6 +238,38 @@ def test_parents_that_prove_nothing_are_refused(
     assert api.get("/v1/datasets/new").status_code == 404
 
 
+@pytest.mark.parametrize("relation", ["add_or_remove_one", "replace_one", "replace_special"])
+@pytest.mark.parametrize(
+    ("size", "parents", "rows", "status"),
+    [
+        (5999, ["six"], "exactly_one", 422),
+        (6000, ["six"], "exactly_one", 201),
+        (6001, ["six"], "exactly_one", 201),  # rows of no parent: public ones
+        (6000, ["six", "four"], "exactly_one", 422),  # each alone would fit
+        (9999, ["four", "six"], "exactly_one", 422),
+        (10_000, ["six", "four"], "exactly_one", 201),
+        (1, ["six", "four"], "at_most_one", 201),
+    ],
+)
+def test_exactly_one_is_refused_of_a_dataset_with_fewer_rows_than_its_parents_have_records(
+    alone: httpx.Client, relation: str, size: int, parents: list[str], rows: str, status: int
+) -> None:
+    api, given = alone, {"neighboring_relation": relation}
+    made(api, "six", dataset_size=6000, **given)
+    made(api, "four", dataset_size=4000, **given)
+    attested = given | {"dataset_size": size, "rows_per_parent_record": rows}
+    answer = create(api, "child", *parents, **attested)
+    assert answer.status_code == status, answer.text
+    if status == 201:
+        assert create(api, "child", *parents, **attested).status_code == 200
+        return
+    (fault,) = answer.json()["errors"]
+    records = sum({"six": 6000, "four": 4000}[name] for name in parents)
+    assert fault["location"] == "body.dataset_size"
+    assert f"must be at least {records}" in fault["message"]
+    assert api.get("/v1/datasets/child").status_code == 404
+
+
 def test_parents_without_a_common_ancestor_are_both_spent(alone: httpx.Client) -> None:
     api = alone
     made(api, "a", budget=SMALL)
