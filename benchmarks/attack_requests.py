@@ -66,14 +66,17 @@ SCHEMES: Final[dict[str, Callable[[int], tuple[Json, Json]]]] = {
         gaussian(1 + i * 1e-4), {"kind": "with_replacement", "batch_size": 600}),
     "many draws with replacement": lambda i: (
         gaussian(5 + i * 1e-3), {"kind": "with_replacement", "batch_size": 10**12 - i}),
-    "cyclic": lambda i: (gaussian(1 + i * 1e-4), {"kind": "cyclic", "batch_size": 600}),
+    "cyclic": lambda i: (
+        gaussian(1 + i * 1e-4), {"kind": "cyclic", "batch_size": 600, "steps_per_pass": 100}),
     "shuffle each pass": lambda i: (
-        gaussian(1 + i * 1e-4), {"kind": "shuffle", "batch_size": 600, "reshuffle": "each_pass"}),
+        gaussian(1 + i * 1e-4),
+        {"kind": "shuffle", "batch_size": 600, "reshuffle": "each_pass", "steps_per_pass": 100}),
     "part of a shuffle": lambda i: (
         gaussian(1 + i * 1e-4),
         {"kind": "shuffle", "batch_size": 60, "reshuffle": "each_pass", "steps_per_pass": 900}),
     "shuffle of single records": lambda i: (
-        gaussian(2 + i * 1e-4), {"kind": "shuffle", "batch_size": 1, "reshuffle": "each_pass"}),
+        gaussian(2 + i * 1e-4),
+        {"kind": "shuffle", "batch_size": 1, "reshuffle": "each_pass", "steps_per_pass": 60000}),
     "balls and bins": lambda i: (
         gaussian(1 + i * 1e-4), {"kind": "balls_and_bins", "steps_per_pass": 100}),
     "balls and many bins": lambda i: (
@@ -99,7 +102,7 @@ SCHEMES: Final[dict[str, Callable[[int], tuple[Json, Json]]]] = {
         {"kind": "poisson", "sampling_probability": 0.1}),
     "shuffled randomized response": lambda i: (
         {"kind": "randomized_response", "probability_of_truth": 0.3, "categories": 2 + i},
-        {"kind": "shuffle", "batch_size": 1, "reshuffle": "each_pass"}),
+        {"kind": "shuffle", "batch_size": 1, "reshuffle": "each_pass", "steps_per_pass": 60000}),
     "black boxes": lambda i: (
         {"kind": "approximate_dp", "epsilon": 0.01 + i * 1e-6, "delta": 1e-9},
         {"kind": "poisson", "sampling_probability": 0.1}),

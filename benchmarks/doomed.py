@@ -26,7 +26,7 @@ QUIET: Final = {
 }
 PASSING: Final = {
     "mechanism": gaussian(noise_multiplier=60.0),
-    "sampling": shuffle(batch_size=DATASET_SIZE // PASS),
+    "sampling": shuffle(batch_size=DATASET_SIZE // PASS, steps_per_pass=PASS),
 }
 CHECKPOINT_CHANCE: Final = 0.02  # of a step
 

@@ -212,7 +212,7 @@ _SAMPLINGS: Final = (
     {"kind": "full"}, {"kind": "unknown"}, {"kind": "poisson", "expected_batch_size": 600.0},
     {"kind": "truncated_poisson", "sampling_probability": 0.01, "max_batch_size": 700},
     {"kind": "fixed_size", "batch_size": 600}, {"kind": "with_replacement", "batch_size": 600},
-    {"kind": "cyclic", "batch_size": 600},
+    {"kind": "cyclic", "batch_size": 600, "steps_per_pass": 100},
     {"kind": "shuffle", "batch_size": 600, "reshuffle": "each_pass", "steps_per_pass": 50},
     {"kind": "balls_and_bins", "steps_per_pass": 100},
     {"kind": "random_allocation", "steps_per_pass": 100, "participations": 3},

@@ -44,7 +44,7 @@ EVENTS: Final[list[Json]] = [
     for sampling in (
         {"kind": "full"},
         {"kind": "poisson", "sampling_probability": 0.01},
-        {"kind": "cyclic", "batch_size": 20000},  # three steps a pass
+        {"kind": "cyclic", "batch_size": 20000, "steps_per_pass": 3},  # three steps a pass
     )
 ]
 LIMITS: Final = (None, {"epsilon": 3.0, "delta": 1e-5}, {"epsilon": 40.0, "delta": 1e-6})

@@ -64,7 +64,11 @@ def content(kind: int, config: Config) -> Json:
     noise = config.noise_multiplier * NOISES[kind]
     sampling: Json = {"kind": "full"}
     if kind == KINDS - 1:
-        sampling = {"kind": "cyclic", "batch_size": config.dataset_size // CYCLE}
+        sampling = {
+            "kind": "cyclic",
+            "batch_size": config.dataset_size // CYCLE,
+            "steps_per_pass": CYCLE,
+        }
     return {"mechanism": {"kind": "gaussian", "noise_multiplier": noise}, "sampling": sampling}
 
 

@@ -16,7 +16,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from service.samplings import SamplingMessage
+from service.samplings import CompleteSampling
 from service.schemas import BatchSizesVerdict, Name, SamplingStatus, Step, printable
 from service.wire import Wire, bounds, within
 
@@ -70,8 +70,8 @@ class SamplingFinding(Wire):
     branch: Name = "main"
     from_step: Step
     status: SamplingStatus
-    declared: SamplingMessage | None = None
-    recorded: SamplingMessage  # what steps from there on are recorded as
+    declared: CompleteSampling | None = None
+    recorded: CompleteSampling  # what steps from there on are recorded as
     # Class names and settings; never a size that was drawn, a seed or a record.
     seen: Annotated[dict[SeenName, SeenValue], Field(max_length=SEEN_MAX)]
     reason: Reason

@@ -23,6 +23,33 @@ RECORDS_MAX: Final = 10**12
 Count = Annotated[
     int, AfterValidator(within(1, RECORDS_MAX)), Field(json_schema_extra=bounds(1, RECORDS_MAX))
 ]
+
+
+def _required_count(schema: dict[str, Any]) -> None:
+    """A count like any other in the schema: null is never valid."""
+    schema.pop("anyOf", None)
+    schema.pop("default", None)
+    schema |= {"type": "integer", **bounds(1, RECORDS_MAX)}
+
+
+def _required_length(schema: dict[str, Any], model: type) -> None:
+    """A message without steps_per_pass is refused, though after its size was looked at."""
+    describe(schema, model)
+    schema["required"].append("steps_per_pass")
+
+
+_WITH_LENGTH: Final = ConfigDict(json_schema_extra=_required_length)
+# The sender's word: no default is on the safe side. A message without it is refused where the
+# dataset's size is known, so that the refusal can say which number fits which loader.
+PassLength = Annotated[
+    Count | None,
+    Field(
+        json_schema_extra=_required_count,
+        description="Steps of a pass: ceil(dataset_size / batch_size) where the loader uses a "
+        "last, smaller batch, floor(dataset_size / batch_size) where it drops it (drop_last); "
+        "fewer where each pass stops early.",
+    ),
+]
 ExpectedBatchSize = Annotated[
     float, AfterValidator(within(1e-6, 1e12)), Field(json_schema_extra=bounds(1e-6, 1e12))
 ]
@@ -92,18 +119,22 @@ class WithReplacementSampling(Wire):
 class CyclicSampling(Wire):
     """A fixed order, pass after pass."""
 
+    model_config = _WITH_LENGTH
+
     kind: Literal["cyclic"]
     batch_size: Count
-    steps_per_pass: Count | None = None
+    steps_per_pass: PassLength = None
 
 
 class ShuffleSampling(Wire):
     """A random order, drawn each pass or once."""
 
+    model_config = _WITH_LENGTH
+
     kind: Literal["shuffle"]
     batch_size: Count
     reshuffle: Literal["each_pass", "once"]
-    steps_per_pass: Count | None = None
+    steps_per_pass: PassLength = None
 
 
 class BallsAndBinsSampling(Wire):
@@ -153,14 +184,25 @@ SamplingMessage = Annotated[
 ]
 
 
+def _complete(message: SamplingMessage) -> SamplingMessage:
+    if isinstance(message, CyclicSampling | ShuffleSampling) and message.steps_per_pass is None:
+        fitting = fitting_lengths(None, message.batch_size)
+        raise PydanticCustomError("no_length", f"steps_per_pass must be given: {fitting}")
+    return message
+
+
+# Where a message is kept as it came, and never turned into an accounting sampling.
+CompleteSampling = Annotated[SamplingMessage, AfterValidator(_complete)]
+
+
 def to_sampling(
     message: SamplingMessage, *, dataset_size: int | None, location: str
 ) -> core.Sampling:
-    """The accounting sampling of a message, with defaults filled in.
+    """The accounting sampling of a message.
 
     Raises:
-        InvalidRequestError: a size does not fit the dataset, or the dataset's size is needed and
-            not known.
+        InvalidRequestError: a size does not fit the dataset, the length of a pass is missing, or
+            the dataset's size is needed and not known.
     """
     match message:
         case FullSampling():
@@ -216,11 +258,11 @@ def _in_order(
     length = message.steps_per_pass
     if dataset_size is not None:
         _fits(message.batch_size, dataset_size, f"{location}.batch_size")
-        whole = -(-dataset_size // message.batch_size)
-        _fits(length or whole, whole, f"{location}.steps_per_pass")
-        length = length or whole
-    elif length is None:
-        length = _known(None, location)
+    if length is None:
+        fitting = fitting_lengths(dataset_size, message.batch_size)
+        raise InvalidRequestError(f"{location}.steps_per_pass", f"must be given: {fitting}")
+    if dataset_size is not None:
+        _fits(length, -(-dataset_size // message.batch_size), f"{location}.steps_per_pass")
     if isinstance(message, CyclicSampling):
         return core.Cyclic(batch_size=message.batch_size, steps_per_pass=length)
     return core.Shuffle(
@@ -228,6 +270,20 @@ def _in_order(
         steps_per_pass=length,
         reshuffle=Reshuffle(message.reshuffle),
         dataset_size=dataset_size,
+    )
+
+
+def fitting_lengths(dataset_size: int | None, batch_size: int) -> str:
+    """Say which steps_per_pass fits which loader, with the numbers where the size is known."""
+    if dataset_size is None:
+        used, dropped = "ceil(dataset_size / batch_size)", "floor(dataset_size / batch_size)"
+    else:
+        used, dropped = str(-(-dataset_size // batch_size)), str(dataset_size // batch_size)
+        if used == dropped:
+            return f"{used} for a loader that uses all records in each pass"
+    return (
+        f"{used} for a loader that uses the last, smaller batch, {dropped} for one that drops it "
+        "(drop_last)"
     )
 
 

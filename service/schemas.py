@@ -268,11 +268,11 @@ _EVENTS_MAX: Final = 4096
 
 
 def to_event(message: StepMessage, *, dataset_size: int | None, location: str) -> Event:
-    """The accounting event of a message, with defaults filled in.
+    """The accounting event of a message.
 
     Raises:
-        InvalidRequestError: a size does not fit the dataset, or the dataset's size is needed and
-            not known.
+        InvalidRequestError: a size does not fit the dataset, the length of a pass is missing, or
+            the dataset's size is needed and not known.
     """
     key = (id(message.mechanism), id(message.sampling), dataset_size)
     if (known := _events.get(key)) is not None:

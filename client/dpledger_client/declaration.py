@@ -5,6 +5,7 @@ from operator import index
 from typing import Any
 
 from dpledger_client.buffer import STEPS_MAX, content_of
+from dpledger_client.wire import lacks_length, no_length
 
 Fields = Mapping[str, Any]
 
@@ -24,7 +25,10 @@ def count_of(steps: int) -> int:
 class Declaration:
     """A mechanism and a sampling, either of which may still be missing."""
 
-    def __init__(self, mechanism: Fields | None, sampling: Fields | None) -> None:
+    def __init__(
+        self, mechanism: Fields | None, sampling: Fields | None, *, dataset_size: int | None = None
+    ) -> None:
+        self._dataset_size = dataset_size
         self.mechanism = None if mechanism is None else dict(mechanism)
         self.sampling = None if sampling is None else dict(sampling)
         self.default = self._joined()  # what a step is that says nothing of itself; None: unknown
@@ -38,24 +42,26 @@ class Declaration:
         return Declaration(
             self.mechanism if mechanism is None else mechanism,
             self.sampling if sampling is None else sampling,
+            dataset_size=self._dataset_size,
         )
 
     def content(self, mechanism: Fields | None, sampling: Fields | None) -> str:
         """What a step is that says so much of itself, as text.
 
         Raises:
-            ValueError: its mechanism or its sampling was never given.
+            ValueError: its mechanism or its sampling was never given, or the length of its passes.
             TypeError, ValueError: it cannot be sent.
         """
-        if mechanism is None and sampling is None:
-            content = self.default
-        else:
-            content = self.changed(mechanism, sampling).default
-        if content is None:
+        said = self
+        if not mechanism is sampling is None:
+            said = self.changed(mechanism, sampling)
+        if (content := said.default) is None:
+            if said.sampling is not None and lacks_length(said.sampling):
+                raise no_length(said.sampling, dataset_size=self._dataset_size)
             raise ValueError("Give the mechanism and the sampling, here or with declare().")
         return content
 
     def _joined(self) -> str | None:
-        if self.mechanism is None or self.sampling is None:
-            return None
+        if self.mechanism is None or self.sampling is None or lacks_length(self.sampling):
+            return None  # a loader that is watched may still tell how long its passes are
         return content_of(self.mechanism, self.sampling)

@@ -22,7 +22,7 @@ from dpledger_client.run import Run
 
 AS_POISSON: Final = (
     "Rates are read as those of Poisson sampling. A shuffled loader leaves the same numbers and "
-    "costs more: for it say --sampling shuffle:BATCH_SIZE."
+    "costs more: for it say --sampling shuffle:BATCH_SIZE,steps_per_pass=STEPS."
 )
 AS_TOLD: Final = "The sampling is the word of whoever imported it, not the file's."
 AS_WRITTEN: Final = "The sampling is what the file says, which nobody checked."
@@ -66,8 +66,9 @@ def add_command(commands: Any) -> None:
     parser.add_argument("--dataset-size", type=int, metavar="N", help="records of the dataset")
     parser.add_argument(
         "--sampling", metavar="KIND[:FIELDS]",
-        help="how records were sampled, if not as the file says: poisson, shuffle:256, "
-        "shuffle:256,steps_per_pass=234,reshuffle=once, cyclic:256, fixed_size:256, unknown, ...",
+        help="how records were sampled, if not as the file says: poisson, fixed_size:256, unknown, "
+        "shuffle:256,steps_per_pass=235, cyclic:256,steps_per_pass=234, ... The steps of a pass "
+        "are ceil(N / 256) with the last, smaller batch, floor(N / 256) without it (drop_last).",
     )  # fmt: skip
     target = parser.add_mutually_exclusive_group()
     target.add_argument("--out", type=Path, metavar="DOC", help="write the document to this file")
@@ -135,7 +136,9 @@ def _step(run: Run, one: Mapping[str, Any]) -> None:
 
 
 def _read(given: argparse.Namespace, relation: str | None, size: int | None) -> Imported:
-    sampling = None if given.sampling is None else samplings.parse(given.sampling)
+    sampling = (
+        None if given.sampling is None else samplings.parse(given.sampling, dataset_size=size)
+    )
     try:
         found = KINDS[given.kind](_Given(given.file, sampling, relation, size))
     except BadFile as error:

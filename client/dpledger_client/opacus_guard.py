@@ -3,7 +3,7 @@
 import math
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -206,8 +206,8 @@ class Guard:
         self._tests_sizes &= finding.status == "declared" and run.world_size == 1
         if finding.sampling["kind"] in _BY_PASS:
             self._draws = joined
-            self._steps_per_pass = _steps_per_pass(finding.sampling, run)
-            rest = _steps_per_pass(alone.sampling, run) - joined * (self._steps_per_pass - 1)
+            self._steps_per_pass = int(finding.sampling["steps_per_pass"])
+            rest = int(alone.sampling["steps_per_pass"]) - joined * (self._steps_per_pass - 1)
             self._last_draws = min(joined, max(1, rest))
         return finding.sampling
 
@@ -232,11 +232,6 @@ def mechanism_of(noise_multiplier: float) -> dict[str, Any]:
 def _records(grad_sample: Any) -> int:
     parts = grad_sample if isinstance(grad_sample, list) else [grad_sample]
     return sum(len(part) for part in parts)
-
-
-def _steps_per_pass(sampling: Mapping[str, Any], run: Run) -> int:
-    whole = -(-(run.dataset_size or 1) // sampling["batch_size"])
-    return int(sampling.get("steps_per_pass", whole))
 
 
 def _refuse_unknown(optimizer: Any, module: Any) -> None:

@@ -52,7 +52,7 @@ class Run:
         self._open_journal = open_journal
         self._broadcast = broadcast
         self._share_verdict = share_verdict
-        self._declared = Declaration(mechanism, sampling)
+        self._declared = Declaration(mechanism, sampling, dataset_size=dataset_size)
         self._stepping = RLock()
         self._sizes = Sizes()
         self._closed = False

@@ -223,10 +223,7 @@ class Steps:
         first, sampling = _PASSES.get(self.run, (0, full()))
         if sampling["kind"] not in BY_PASS:
             return False
-        length = sampling.get("steps_per_pass")
-        if length is None:
-            length = math.ceil((self.run.dataset_size or 1) / sampling["batch_size"])
-        return (self.run.next_step - first) % int(length) != 0
+        return (self.run.next_step - first) % int(sampling["steps_per_pass"]) != 0
 
     def _sampling_now(self) -> dict[str, Any] | None:
         by_pass = self._sampling is not None and self._sampling["kind"] in BY_PASS

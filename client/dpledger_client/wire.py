@@ -167,16 +167,18 @@ def cyclic(*, batch_size: int, steps_per_pass: int | None = None) -> dict[str, A
 
     Args:
         batch_size: records, >= 1.
-        steps_per_pass: steps, >= 1; by default as many as the whole dataset takes, the last and
-            smaller batch included. A loader that drops that batch has one fewer: say so.
+        steps_per_pass: steps, >= 1: ceil(dataset_size / batch_size) if the last, smaller batch is
+            used, floor(dataset_size / batch_size) if it is dropped (drop_last). It must be given:
+            neither number is safe for the other loader.
 
     Raises:
-        ValueError: a count is below 1.
+        ValueError: steps_per_pass is missing, or a count is below 1.
     """
+    steps = _steps_per_pass("cyclic", batch_size, steps_per_pass)
     return {
         "kind": "cyclic",
         "batch_size": _count("batch_size", batch_size),
-        **_steps_per_pass(steps_per_pass),
+        "steps_per_pass": steps,
     }
 
 
@@ -191,18 +193,20 @@ def shuffle(
     Args:
         batch_size: records, >= 1.
         reshuffle: when the order is drawn.
-        steps_per_pass: steps, >= 1; by default as many as the whole dataset takes, the last and
-            smaller batch included. With drop_last it is one fewer: say so. Fewer mean that
-            each pass stops early.
+        steps_per_pass: steps, >= 1: ceil(dataset_size / batch_size) if the last, smaller batch is
+            used, floor(dataset_size / batch_size) if it is dropped (drop_last), fewer if each pass
+            stops early. Of a PyTorch DataLoader it is len(loader). It must be given: neither number
+            is safe for the other loader.
 
     Raises:
-        ValueError: a count is below 1.
+        ValueError: steps_per_pass is missing, or a count is below 1.
     """
+    steps = _steps_per_pass("shuffle", batch_size, steps_per_pass)
     return {
         "kind": "shuffle",
         "batch_size": _count("batch_size", batch_size),
         "reshuffle": reshuffle,
-        **_steps_per_pass(steps_per_pass),
+        "steps_per_pass": steps,
     }
 
 
@@ -296,5 +300,25 @@ def _count(name: str, value: int) -> int:
     return int(index(value))  # an index may be a bool, which JSON spells otherwise
 
 
-def _steps_per_pass(value: int | None) -> dict[str, int]:
-    return {} if value is None else {"steps_per_pass": _count("steps_per_pass", value)}
+def lacks_length(sampling: Mapping[str, Any]) -> bool:
+    """Whether a sampling goes through the data in an order, and its passes have no length."""
+    return sampling.get("kind") in ("cyclic", "shuffle") and sampling.get("steps_per_pass") is None
+
+
+def no_length(sampling: Mapping[str, Any], *, dataset_size: int | None) -> ValueError:
+    """The refusal of a sampling without steps_per_pass: which number fits which loader."""
+    used, dropped = "ceil(dataset_size / batch_size)", "floor(dataset_size / batch_size)"
+    size = sampling.get("batch_size")
+    if dataset_size is not None and isinstance(size, int) and 1 <= size <= dataset_size:
+        used, dropped = str(-(-dataset_size // size)), str(dataset_size // size)
+    return ValueError(
+        f"steps_per_pass must be given with {sampling['kind']}: {used} for a loader that uses the "
+        f"last, smaller batch, {dropped} for one that drops it (drop_last); of a PyTorch "
+        "DataLoader it is len(loader)."
+    )
+
+
+def _steps_per_pass(kind: str, batch_size: int, steps: int | None) -> int:
+    if steps is None:
+        raise no_length({"kind": kind, "batch_size": batch_size}, dataset_size=None)
+    return _count("steps_per_pass", steps)

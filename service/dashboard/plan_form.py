@@ -13,6 +13,7 @@ from accounting.calibration import Parameter
 from service.documents import spans_of
 from service.errors import InvalidRequestError
 from service.plans import Plan, Target
+from service.samplings import fitting_lengths
 from service.schemas import valid_name
 
 FIELD_MAX: Final = 64  # characters
@@ -30,6 +31,7 @@ class Scheme:
     extra: tuple[str, ...] = ()  # fields that it alone has
 
 
+LAST_BATCH: Final = ("last_batch",)  # what batches that are cut from an order need to be told
 SCHEMES: Final = {
     scheme.slug: scheme
     for scheme in (
@@ -42,9 +44,14 @@ SCHEMES: Final = {
         ),
         Scheme("fixed_size", "Fixed size", "A uniform subset, drawn afresh each step."),
         Scheme("with_replacement", "With replacement", "Independent draws, afresh each step."),
-        Scheme("shuffle", "Shuffled", "A random order, drawn anew for each pass."),
-        Scheme("shuffle_once", "Shuffled once", "A random order, drawn once for all passes."),
-        Scheme("cyclic", "Fixed order", "The same order, pass after pass."),
+        Scheme("shuffle", "Shuffled", "A random order, drawn anew for each pass.", LAST_BATCH),
+        Scheme(
+            "shuffle_once",
+            "Shuffled once",
+            "A random order, drawn once for all passes.",
+            LAST_BATCH,
+        ),
+        Scheme("cyclic", "Fixed order", "The same order, pass after pass.", LAST_BATCH),
         Scheme(
             "balls_and_bins",
             "Balls and bins",
@@ -77,7 +84,7 @@ FINDS: Final = {
 _FIELD_OF: Final = {
     "expected_batch_size": "batch_size",
     "sampling_probability": "batch_size",
-    "steps_per_pass": "batch_size",
+    "steps_per_pass": "last_batch",
     "steps": "length",
     "solve_for": "find",
 }
@@ -99,6 +106,7 @@ class Form:
     derived: bool = False  # whether our own proofs count
     find: str = EPSILON
     epsilon: float = 3.0  # the target, where something is to be found
+    last_batch: str = ""  # used or dropped: a smaller one, where batches are cut from an order
     max_batch_size: int | None = None
     participations: int = 1
     max_weight: float | None = None
@@ -110,13 +118,23 @@ class Form:
         """How many steps: of whole or broken epochs as many as have begun."""
         if self.unit == "steps":
             return max(1, round(self.length))
-        per_epoch = self.dataset_size / self.per_step
+        per_epoch = self.pass_length or self.dataset_size / self.per_step
         return max(1, math.ceil(self.length * per_epoch * (1 - 1e-12)))
 
     @property
     def epochs(self) -> float:
         """How often the data is gone through, on average."""
-        return self.steps * self.per_step / self.dataset_size
+        return self.steps / (self.pass_length or self.dataset_size / self.per_step)
+
+    @property
+    def pass_length(self) -> int | None:
+        """Steps of a pass of batches that are cut from an order; None of others, or if not said."""
+        if SCHEMES[self.sampling].extra != LAST_BATCH:
+            return None
+        whole, rest = divmod(self.dataset_size, self.per_step)
+        if not rest:
+            return whole
+        return {"used": whole + 1, "dropped": whole}.get(self.last_batch)
 
     @property
     def per_step(self) -> int:
@@ -151,6 +169,7 @@ class Form:
     def sampling_message(self) -> dict[str, Any]:
         """Who joins a step, as the API has it."""
         size, kind = self.batch_size, self.sampling
+        length = {"steps_per_pass": self.pass_length}
         made: Mapping[str, dict[str, Any]] = {
             "poisson": {"expected_batch_size": float(size)},
             "truncated_poisson": {
@@ -159,9 +178,9 @@ class Form:
             },
             "fixed_size": {"batch_size": size},
             "with_replacement": {"batch_size": size},
-            "shuffle": {"batch_size": size, "reshuffle": "each_pass"},
-            "shuffle_once": {"kind": "shuffle", "batch_size": size, "reshuffle": "once"},
-            "cyclic": {"batch_size": size},
+            "shuffle": {"batch_size": size, "reshuffle": "each_pass", **length},
+            "shuffle_once": {"kind": "shuffle", "batch_size": size, "reshuffle": "once", **length},
+            "cyclic": {"batch_size": size, **length},
             "balls_and_bins": {"steps_per_pass": self.steps_per_pass},
             "random_allocation": {
                 "steps_per_pass": self.steps_per_pass,
@@ -191,6 +210,9 @@ class Form:
         """
         if self.faults:
             raise InvalidRequestError.of({f"query.{k}": text for k, text in self.faults.items()})
+        if SCHEMES[self.sampling].extra == LAST_BATCH and self.pass_length is None:
+            fitting = fitting_lengths(self.dataset_size, self.per_step)
+            raise InvalidRequestError("query.last_batch", f"say the steps of a pass: {fitting}")
         body: dict[str, Any] = {
             "neighboring_relation": self.neighboring_relation,
             "dataset_size": self.dataset_size,
@@ -268,6 +290,7 @@ _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "mechanism": MECHANISMS,
     "neighboring_relation": ("add_or_remove_one", "replace_one", "replace_special"),
     "find": tuple(FINDS),
+    "last_batch": ("used", "dropped"),
 }
 # (least, most) of numbers that are needed before a plan can be made of them.
 _NUMBERS: Final[Mapping[str, tuple[float, float]]] = {
@@ -283,7 +306,7 @@ _COUNTS: Final[Mapping[str, tuple[int, int]]] = {
     "max_batch_size": (1, 10**12),
     "participations": (1, 10**9),
 }
-_OPTIONAL: Final = frozenset({"max_batch_size", "max_weight"})
+_OPTIONAL: Final = frozenset({"last_batch", "max_batch_size", "max_weight"})
 
 
 def form_of(query: Mapping[str, str]) -> Form:

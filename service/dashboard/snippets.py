@@ -57,4 +57,6 @@ def _call(kind: str, arguments: dict[str, Any]) -> str:
 
 def _literal(value: Any) -> str:
     """A value as Python and people write it; it is read back as the same one."""
+    if value is None:  # the form does not say it yet
+        return "..."
     return json.dumps(value) if isinstance(value, str | list) else written(value)

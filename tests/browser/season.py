@@ -21,7 +21,12 @@ from tests.service.samples import SAMPLING, Json, event
 NOW: Final = datetime(2026, 6, 15, 14, 20, tzinfo=UTC)
 DAYS: Final = 42
 DELTA: Final = 1e-5  # the delta of every limit
-SHUFFLED: Final[Json] = {"kind": "shuffle", "batch_size": 240, "reshuffle": "each_pass"}
+SHUFFLED: Final[Json] = {
+    "kind": "shuffle",
+    "batch_size": 240,
+    "reshuffle": "each_pass",
+    "steps_per_pass": 250,
+}
 
 
 def poisson(size: int) -> Json:

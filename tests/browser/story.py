@@ -22,7 +22,12 @@ KEYS: Final = {
 }
 LARGEST: Final = name_of(0)  # the dataset of most entries
 LONGEST: Final = f"{LARGEST}-run-{RUNS - 1:02}"  # the run of most steps
-SHUFFLE: Final[Json] = {"kind": "shuffle", "batch_size": 600, "reshuffle": "each_pass"}
+SHUFFLE: Final[Json] = {
+    "kind": "shuffle",
+    "batch_size": 600,
+    "reshuffle": "each_pass",
+    "steps_per_pass": 100,
+}
 CONTRADICTED: Final = SAMPLING | {"status": "contradicted", "recorded": SHUFFLE}
 
 

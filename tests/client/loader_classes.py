@@ -86,7 +86,7 @@ def sharded(inner: Any, **options: Any) -> Any:
 
 
 RATE = 1 / 235
-EACH_PASS = shuffle(batch_size=BATCH)
+EACH_PASS = shuffle(batch_size=BATCH, steps_per_pass=235)
 
 
 def found(what: Any, size: int | None = SIZE, **options: Any) -> dict[str, Any]:

@@ -284,7 +284,12 @@ def test_another_sampling_is_tested_by_itself(client: Client) -> None:
 
 
 def test_a_rewind_begins_a_pass(client: Client) -> None:
-    run = start(client, mechanism=QUIET, sampling=dp.shuffle(batch_size=300), dataset_size=1000)
+    run = start(
+        client,
+        mechanism=QUIET,
+        sampling=dp.shuffle(batch_size=300, steps_per_pass=4),
+        dataset_size=1000,
+    )
     run.step(size=300)
     state = run.state_dict()
     for size in (300, 300, 100, 300):

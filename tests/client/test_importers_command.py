@@ -97,7 +97,7 @@ def test_the_service_s_command_line_accounts_what_was_imported(
 def test_without_a_target_the_document_is_printed(
     table: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = ("--dataset-size", 60000, "--sampling", "shuffle:256")
+    given = ("--dataset-size", 60000, "--sampling", "shuffle:256,steps_per_pass=235")
     assert run("csv", table, "--relation", "replace_one", *given) == 0
     said = capsys.readouterr()
     made = LedgerDocument.model_validate_json(said.out)
@@ -156,7 +156,7 @@ def test_a_bad_file_is_one_line_and_nothing_is_written(
     assert "table.csv: line 5, sample_rate: must be a number in [1e-12, 1]" in said
     assert run("csv", tmp_path / "missing", *RELATION, "--out", out) == 2
     assert "cannot be read" in complaint(capsys)
-    assert run("dp-event", path, *RELATION, "--sampling", "shuffle:5") == 2
+    assert run("dp-event", path, *RELATION, "--sampling", "shuffle:5,steps_per_pass=3") == 2
     assert "--sampling is not for dp-event" in complaint(capsys)
     (tmp_path / "state").write_text(json.dumps(flower()))
     assert run("flower", tmp_path / "state", "--dataset-size", 99) == 2

@@ -18,7 +18,7 @@ ROWS = st.lists(
     min_size=1,
     max_size=20,
 )
-SHUFFLE = dp.shuffle(batch_size=256)
+SHUFFLE = dp.shuffle(batch_size=256, steps_per_pass=235)
 
 
 def event(noise: float, rate: float, steps: int) -> dict[str, Any]:
@@ -282,13 +282,13 @@ def test_a_bad_state_is_named_by_its_place(tmp_path: Path, place: str, value: An
     ("text", "sampling"),
     [
         ("poisson", None),
-        ("shuffle:256", dp.shuffle(batch_size=256)),
-        ("shuffle:batch_size=256", dp.shuffle(batch_size=256)),
+        ("shuffle:256,steps_per_pass=235", dp.shuffle(batch_size=256, steps_per_pass=235)),
+        ("shuffle:batch_size=256,steps_per_pass=9", dp.shuffle(batch_size=256, steps_per_pass=9)),
         (
             "shuffle:256,steps_per_pass=234,reshuffle=once",
             dp.shuffle(batch_size=256, steps_per_pass=234, reshuffle="once"),
         ),
-        ("cyclic:256", dp.cyclic(batch_size=256)),
+        ("cyclic:256,steps_per_pass=7", dp.cyclic(batch_size=256, steps_per_pass=7)),
         ("fixed_size:256", dp.fixed_size(batch_size=256)),
         ("with_replacement:256", dp.with_replacement(batch_size=256)),
         ("balls_and_bins:235", dp.balls_and_bins(steps_per_pass=235)),
@@ -306,9 +306,18 @@ def test_samplings_have_a_spelling(text: str, sampling: dict[str, Any] | None) -
         "", "poisson:0.1", "shuffle", "shuffle:", "shuffle:0", "shuffle:-1", "shuffle:1.5",
         "shuffle:256,256", "shuffle:256,reshuffle=never", "shuffle:256,seed=1", "full:1",
         "shuffle:reshuffle=once", "non_uniform:1", "shuffle:\u0661", "cyclic:9999999999999",
-        "shuffle:256,steps_per_pass=",
+        "shuffle:256,steps_per_pass=", "shuffle:256", "cyclic:256",
     ],
 )  # fmt: skip
 def test_any_other_spelling_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"must|has|needs"):
         samplings.parse(text)
+
+
+def test_a_spelling_without_the_length_of_a_pass_says_which_numbers_fit() -> None:
+    with pytest.raises(
+        ValueError, match=r"--sampling shuffle:10,steps_per_pass=\.\.\.: .* 2 .* 1 "
+    ):
+        samplings.parse("shuffle:10", dataset_size=15)
+    with pytest.raises(ValueError, match=r"ceil\(dataset_size / batch_size\)"):
+        samplings.parse("cyclic:10")

@@ -61,13 +61,14 @@ from tests.client.loader_classes import (
         (batches(random(), drop_last=True), shuffle(batch_size=BATCH, steps_per_pass=234)),
         (batches(random(num_samples=29_952)), shuffle(batch_size=BATCH, steps_per_pass=117)),
         (batches(random(replacement=True, num_samples=100)), with_replacement(batch_size=BATCH)),
-        (batches(Sequential(data_source=data())), cyclic(batch_size=BATCH)),
+        (batches(Sequential(data_source=data())), cyclic(batch_size=BATCH, steps_per_pass=235)),
         (batches(Weighted(weights=[1.0, 3.0], num_samples=9, replacement=True), size=1),
          non_uniform(max_weight=0.75)),
         (batches(Weighted(weights=[1.0] * SIZE, num_samples=SIZE, replacement=False)),
-         cyclic(batch_size=BATCH)),
+         cyclic(batch_size=BATCH, steps_per_pass=235)),
         (batches(Subset(indices=range(SIZE))), EACH_PASS),
-        (batches(distributed(shuffle=False), size=64), cyclic(batch_size=BATCH)),
+        (batches(distributed(shuffle=False), size=64),
+         cyclic(batch_size=BATCH, steps_per_pass=235)),
         (Uniform(num_samples=SIZE, sample_rate=RATE, generator=None, steps=235),
          poisson(sampling_probability=RATE)),
         (DistributedUniform(total_size=SIZE, sample_rate=RATE, num_replicas=2),
@@ -81,7 +82,7 @@ def test_loaders_are_what_the_guide_says(what: Any, sampling: dict[str, Any]) ->
 
 def test_an_order_of_a_sampler_of_ranks_is_the_same_unless_the_loop_sets_the_epoch() -> None:
     what = loader(batches(distributed(), size=64))
-    assert found(what) == shuffle(batch_size=BATCH, reshuffle="once")
+    assert found(what) == shuffle(batch_size=BATCH, reshuffle="once", steps_per_pass=235)
     told = loaders.inspect(what, declared=EACH_PASS, dataset_size=SIZE)
     assert (told.status, told.sampling) == ("declared", EACH_PASS)
     assert "sets the epoch" in told.reason
@@ -98,11 +99,13 @@ def test_a_fixed_part_of_the_data_owes_nothing_to_the_order() -> None:
     part = batches(Subset(indices=range(30_000)))
     assert found(loader(part)) == cyclic(batch_size=BATCH, steps_per_pass=118)
     smaller = loader(batches(random(30_000)), of=data(30_000))
-    assert found(smaller, None) == EACH_PASS
+    assert found(smaller, None) == shuffle(batch_size=BATCH, steps_per_pass=118)
 
 
 def test_a_batch_has_no_more_records_than_the_dataset() -> None:
-    assert found(loader(batches(random(100)), of=data(100)), 100) == shuffle(batch_size=100)
+    assert found(loader(batches(random(100)), of=data(100)), 100) == shuffle(
+        batch_size=100, steps_per_pass=1
+    )
 
 
 def test_parts_for_the_memory_are_one_batch() -> None:
@@ -118,7 +121,9 @@ def test_a_batch_sampler_may_stand_in_for_the_sampler() -> None:
 
 
 def test_orders_one_after_the_other_are_passes() -> None:
-    assert found(loader(batches(random(num_samples=3 * SIZE), size=240))) == shuffle(batch_size=240)
+    assert found(loader(batches(random(num_samples=3 * SIZE), size=240))) == shuffle(
+        batch_size=240, steps_per_pass=250
+    )
     for draws, size in ((3 * SIZE, 256), (SIZE + 240, 240)):
         with pytest.raises(ValueError, match="twice"):
             found(loader(batches(random(num_samples=draws), size=size)))
@@ -129,8 +134,10 @@ def test_orders_one_after_the_other_are_passes() -> None:
 
 def test_ranks_take_joint_batches() -> None:
     evenly = batches(random(), size=60)
-    assert found(loader(sharded(evenly))) == shuffle(batch_size=240)
-    assert found(loader(sharded(evenly, split_batches=True))) == shuffle(batch_size=60)
+    assert found(loader(sharded(evenly))) == shuffle(batch_size=240, steps_per_pass=250)
+    assert found(loader(sharded(evenly, split_batches=True))) == shuffle(
+        batch_size=60, steps_per_pass=1000
+    )
     uneven = batches(random(), size=64)
     assert found(loader(sharded(uneven, even_batches=False))) == EACH_PASS
     dropping = batches(random(), size=64, drop_last=True)
@@ -170,10 +177,12 @@ def test_ranks_that_may_draw_nobody_are_refused() -> None:
 
 
 def test_shuffled_batches_of_one_step_are_one_batch() -> None:
-    assert found(loader(batches(random())), accumulation=4) == shuffle(batch_size=1024)
+    assert found(loader(batches(random())), accumulation=4) == shuffle(
+        batch_size=1024, steps_per_pass=59
+    )
     dropping = loader(batches(random(), drop_last=True))
     # 58 steps of four batches, and one of the last two
-    assert found(dropping, accumulation=4) == shuffle(batch_size=1024)
+    assert found(dropping, accumulation=4) == shuffle(batch_size=1024, steps_per_pass=59)
     drawn = loader(batches(random(replacement=True)))
     assert found(drawn, accumulation=4) == with_replacement(batch_size=1024)
 
@@ -307,7 +316,9 @@ def test_data_that_are_made_of_others_may_hold_each_record_once() -> None:
     parts = [DataSubset(indices=list(range(k, SIZE, 2)), dataset=data()) for k in (0, 1)]
     assert found(loader(batches(random()), of=DataConcat(datasets=parts))) == EACH_PASS
     by_name = DataSubset(indices=["a", "b"], dataset=data())
-    assert found(loader(batches(random(2), size=1), of=by_name), 2) == shuffle(batch_size=1)
+    assert found(loader(batches(random(2), size=1), of=by_name), 2) == shuffle(
+        batch_size=1, steps_per_pass=2
+    )
 
 
 # What is told

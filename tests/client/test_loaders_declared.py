@@ -51,12 +51,32 @@ def test_a_declaration_that_is_found_is_detected(what: Any, declared: Any) -> No
 
 
 @pytest.mark.parametrize(
+    "order", [{"kind": "shuffle", "reshuffle": "each_pass"}, {"kind": "cyclic"}]
+)
+def test_a_loader_tells_the_length_of_the_passes_that_were_declared(order: dict[str, Any]) -> None:
+    said = order | {"batch_size": BATCH}
+    for dropped, length in ((False, 235), (True, 234)):
+        sampler = random() if order["kind"] == "shuffle" else Sequential(data_source=data())
+        what = loader(batches(sampler, drop_last=dropped))
+        finding = loaders.inspect(what, declared=said, dataset_size=SIZE)
+        assert (finding.status, finding.sampling) == ("detected", found(what))
+        assert finding.declared == said | {"steps_per_pass": length}
+
+
+@pytest.mark.parametrize("what", [COINS, object(), loader(batches(random(), size=128))])
+def test_a_length_that_no_loader_tells_must_be_declared(what: Any) -> None:
+    said = {"kind": "shuffle", "batch_size": BATCH, "reshuffle": "each_pass"}
+    with pytest.raises(ValueError, match=r"steps_per_pass must be given.* 235 .* 234 .*drop_last"):
+        loaders.inspect(what, declared=said, dataset_size=SIZE)
+
+
+@pytest.mark.parametrize(
     ("what", "declared"),
     [
         (SHUFFLED, full()),
         (SHUFFLED, unknown()),
-        (SHUFFLED, cyclic(batch_size=BATCH)),
-        (SHUFFLED, shuffle(batch_size=BATCH, reshuffle="once")),
+        (SHUFFLED, cyclic(batch_size=BATCH, steps_per_pass=235)),
+        (SHUFFLED, shuffle(batch_size=BATCH, reshuffle="once", steps_per_pass=235)),
         (SHUFFLED, shuffle(batch_size=BATCH, steps_per_pass=100)),  # the loop may break off
         (COINS, full()),
         (COINS, poisson(sampling_probability=256 / SIZE)),
@@ -77,7 +97,7 @@ def test_a_dearer_declaration_is_kept(what: Any, declared: Any) -> None:
         (SHUFFLED, poisson(sampling_probability=256 / SIZE)),
         (SHUFFLED, poisson(sampling_probability=1.0)),
         (SHUFFLED, balls_and_bins(steps_per_pass=235)),
-        (SHUFFLED, shuffle(batch_size=128)),
+        (SHUFFLED, shuffle(batch_size=128, steps_per_pass=469)),
         (SHUFFLED, shuffle(batch_size=512, steps_per_pass=100)),
         (loader(batches(random(), drop_last=True)), EACH_PASS),  # a pass believed to be longer
         (loader(batches(Sequential(data_source=data()))), EACH_PASS),

@@ -82,7 +82,7 @@ def test_what_a_run_costs_does_not_depend_on_how_it_was_told(client: Client) -> 
             f"run-{mode}", "data", mode=mode, lease_steps=9, flush_steps=7
         ) as run:
             for step in range(60):
-                sampling = shuffle(batch_size=6000) if step // 15 % 2 else FULL
+                sampling = shuffle(batch_size=6000, steps_per_pass=10) if step // 15 % 2 else FULL
                 run.step(mechanism=NOISE, sampling=sampling)
             costs.append(run.guarantee()["epsilon"])
         assert client.run(f"run-{mode}")["steps"] == 60

@@ -63,11 +63,11 @@ def test_false_alarms_are_rarer_than_the_level(
     [
         (dp.fixed_size(batch_size=64), 1000, [64] * 40),
         (dp.full(), 1000, [1000] * 40),
-        (dp.shuffle(batch_size=64), 1000, ([64] * 15 + [40]) * 3),
-        (dp.shuffle(batch_size=64, reshuffle="once"), 128, [64] * 5),
+        (dp.shuffle(batch_size=64, steps_per_pass=16), 1000, ([64] * 15 + [40]) * 3),
+        (dp.shuffle(batch_size=64, reshuffle="once", steps_per_pass=2), 128, [64] * 5),
         (dp.shuffle(batch_size=64, steps_per_pass=15), 1000, [64] * 50),
         (dp.shuffle(batch_size=64, steps_per_pass=3), 1000, [64] * 50),
-        (dp.cyclic(batch_size=64), 1000, ([64] * 15 + [40]) * 3),
+        (dp.cyclic(batch_size=64, steps_per_pass=16), 1000, ([64] * 15 + [40]) * 3),
         ({"kind": "balls_and_bins", "steps_per_pass": 1}, 50, [50] * 3),
         ({"kind": "random_allocation", "steps_per_pass": 4, "participations": 4}, 50, [50] * 9),
         (dp.poisson(sampling_probability=1), 50, [50] * 9),
@@ -88,7 +88,7 @@ def test_certain_sizes_are_no_evidence_and_any_other_is_a_contradiction(
 @pytest.mark.parametrize(
     ("sampling", "n", "sizes"),
     [
-        (dp.shuffle(batch_size=64), 1000, [64] * 16),
+        (dp.shuffle(batch_size=64, steps_per_pass=16), 1000, [64] * 16),
         (dp.shuffle(batch_size=64, steps_per_pass=15), 1000, [64] * 15 + [40]),
         (POISSON, 100, [101]),
         (CAPPED, 100, [10]),
@@ -215,8 +215,14 @@ def test_a_dataset_size_is_needed(dataset_size: Any) -> None:
         ({**POISSON, "kind": "truncated_poisson"}, "max_batch_size must be an integer in [1, "),
         ({"kind": "fixed_size"}, "batch_size must be an integer in [1, 100]"),
         ({"kind": "fixed_size", "batch_size": 101}, "batch_size must be an integer in [1, 100]"),
-        ({"kind": "shuffle", "batch_size": 64.0}, "batch_size must be an integer in [1, 100]"),
-        ({"kind": "shuffle", "batch_size": 9, "reshuffle": "never"}, "reshuffle must"),
+        (
+            {"kind": "shuffle", "batch_size": 64.0, "steps_per_pass": 938},
+            "batch_size must be an integer in [1, 100]",
+        ),
+        (
+            {"kind": "shuffle", "batch_size": 9, "reshuffle": "never", "steps_per_pass": 6667},
+            "reshuffle must",
+        ),
         (
             dp.shuffle(batch_size=30, steps_per_pass=5),
             "steps_per_pass must be an integer in [1, 4]",

@@ -35,14 +35,17 @@ _SAMPLING: TypeAdapter[Any] = TypeAdapter(SamplingMessage)
         (dp.poisson(sampling_probability=1), {"kind": "poisson", "sampling_probability": 1.0}),
         (dp.poisson(expected_batch_size=64), {"kind": "poisson", "expected_batch_size": 64.0}),
         (dp.fixed_size(batch_size=64), {"kind": "fixed_size", "batch_size": 64}),
-        (dp.cyclic(batch_size=64), {"kind": "cyclic", "batch_size": 64}),
+        (
+            dp.cyclic(batch_size=64, steps_per_pass=938),
+            {"kind": "cyclic", "batch_size": 64, "steps_per_pass": 938},
+        ),
         (
             dp.cyclic(batch_size=64, steps_per_pass=3),
             {"kind": "cyclic", "batch_size": 64, "steps_per_pass": 3},
         ),
         (
-            dp.shuffle(batch_size=64),
-            {"kind": "shuffle", "batch_size": 64, "reshuffle": "each_pass"},
+            dp.shuffle(batch_size=64, steps_per_pass=938),
+            {"kind": "shuffle", "batch_size": 64, "reshuffle": "each_pass", "steps_per_pass": 938},
         ),
         (
             dp.shuffle(batch_size=64, reshuffle="once", steps_per_pass=3),
@@ -144,8 +147,9 @@ def test_the_service_takes_the_mechanisms_as_they_are_made(made: dict[str, Any])
     "made",
     [
         dp.full(), dp.unknown(), dp.poisson(sampling_probability=1e-12),
-        dp.poisson(expected_batch_size=64), dp.fixed_size(batch_size=64), dp.cyclic(batch_size=64),
-        dp.truncated_poisson(sampling_probability=1, max_batch_size=64), dp.shuffle(batch_size=64),
+        dp.poisson(expected_batch_size=64), dp.fixed_size(batch_size=64),
+        dp.truncated_poisson(sampling_probability=1, max_batch_size=64),
+        dp.shuffle(batch_size=64, steps_per_pass=938),
         dp.with_replacement(batch_size=64), dp.cyclic(batch_size=64, steps_per_pass=3),
         dp.balls_and_bins(steps_per_pass=3), dp.non_uniform(max_weight=1),
         dp.random_allocation(steps_per_pass=3, participations=3),
@@ -180,3 +184,9 @@ def test_numbers_of_array_libraries_become_json() -> None:
             {"kind": "random_allocation", "steps_per_pass": 3, "participations": 2},
         ]
     )
+
+
+@pytest.mark.parametrize("make", [dp.cyclic, dp.shuffle])
+def test_the_length_of_a_pass_has_no_default(make: Any) -> None:
+    with pytest.raises(ValueError, match=r"steps_per_pass must be given.*ceil.*floor.*drop_last"):
+        make(batch_size=10)

@@ -37,11 +37,16 @@ def batch(*events: Json, **given: Any) -> Json:
 
 
 def cyclic(**given: Any) -> Json:
-    return {"kind": "cyclic", "batch_size": 60} | given
+    return {"kind": "cyclic", "batch_size": 60, "steps_per_pass": 1000} | given
 
 
 def shuffle(**given: Any) -> Json:
-    return {"kind": "shuffle", "batch_size": 60, "reshuffle": "once"} | given
+    return {
+        "kind": "shuffle",
+        "batch_size": 60,
+        "reshuffle": "once",
+        "steps_per_pass": 1000,
+    } | given
 
 
 def truncated(**given: Any) -> Json:
@@ -231,7 +236,7 @@ SAMPLINGS: dict[str, tuple[Json, str]] = {
     "shuffle pass too long": (shuffle(steps_per_pass=7654321), ".steps_per_pass"),
     "shuffle pass of zero": (shuffle(steps_per_pass=0), ".steps_per_pass"),
     "unknown reshuffle": (shuffle(reshuffle=MARK), ".reshuffle"),
-    "no reshuffle": ({"kind": "shuffle", "batch_size": 60}, ".reshuffle"),
+    "no reshuffle": ({"kind": "shuffle", "batch_size": 60, "steps_per_pass": 1000}, ".reshuffle"),
     "another kind's field": ({"kind": "full", "sampling_probability": 0.1}, ".sampling_prob"),
     "truncated without a limit": ({"kind": "truncated_poisson", "sampling_probability": 0.1},
                                   ".max_batch_size"),

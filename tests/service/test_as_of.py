@@ -21,7 +21,7 @@ from service.tables import branches, corrections, datasets, distinct_events
 from tests.service.samples import BUDGET, FULL, WRITER, Json, append, event, run, setup
 
 RELATION = NeighboringRelation.REPLACE_SPECIAL
-CYCLIC: Json = {"kind": "cyclic", "batch_size": 600}  # 100 steps a pass
+CYCLIC: Json = {"kind": "cyclic", "batch_size": 600, "steps_per_pass": 100}  # 100 steps a pass
 QUIET: Json = {"kind": "gaussian", "noise_multiplier": 8.0}
 LOUD: Json = {"kind": "gaussian", "noise_multiplier": 0.7}
 NONE: Json = {"kind": "none"}

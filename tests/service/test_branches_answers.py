@@ -16,7 +16,7 @@ from service.schemas import PlannedEvent
 from tests.service.samples import FULL, GAUSSIAN, WRITER, Json, append, event, run, setup
 
 QUIET: Json = {"kind": "gaussian", "noise_multiplier": 8.0}
-CYCLIC: Json = {"kind": "cyclic", "batch_size": 600}  # 100 steps a pass
+CYCLIC: Json = {"kind": "cyclic", "batch_size": 600, "steps_per_pass": 100}  # 100 steps a pass
 RELATION = NeighboringRelation.REPLACE_SPECIAL
 
 

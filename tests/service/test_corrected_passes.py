@@ -93,7 +93,7 @@ def test_a_certificate_says_of_them_what_the_service_answers(
 
 def test_what_is_no_longer_reserved_is_no_pass_beside_a_correction(api: httpx.Client) -> None:
     setup(api, dataset_given={"neighboring_relation": "replace_special", "budget": BUDGET})
-    once = {"kind": "shuffle", "batch_size": 20_000, "reshuffle": "once"}
+    once = {"kind": "shuffle", "batch_size": 20_000, "reshuffle": "once", "steps_per_pass": 3}
     assert append(api, event(0, 3, mechanism=noise(5.0), sampling=FULL)).status_code == 201
     for first_step, name in ((3, "first"), (5, "second")):
         ahead = event(first_step, 2, mechanism=noise(float(first_step)), sampling=once)

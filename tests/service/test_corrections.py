@@ -34,7 +34,7 @@ from tests.service.samples import (
 QUIET: Json = {"kind": "gaussian", "noise_multiplier": 20.0}
 LOUD: Json = {"kind": "gaussian", "noise_multiplier": 10.0}
 MIDDLE: Json = {"kind": "gaussian", "noise_multiplier": 15.0}
-CYCLIC: Json = {"kind": "cyclic", "batch_size": 6000}  # ten steps a pass
+CYCLIC: Json = {"kind": "cyclic", "batch_size": 6000, "steps_per_pass": 10}  # ten steps a pass
 SHORT: Json = {"kind": "balls_and_bins", "steps_per_pass": 4}
 URL = "/v1/runs/run/corrections"
 

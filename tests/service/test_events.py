@@ -165,7 +165,11 @@ def test_what_cannot_be_accounted_is_refused_for_charge_and_kept_by_record(
 ) -> None:
     setup(api, delta=1e-5, dataset_given={"budget": BUDGET})
     none = event(0, 1, mechanism={"kind": "none"})
-    shuffled = event(0, 1, sampling={"kind": "shuffle", "batch_size": 60, "reshuffle": "once"})
+    shuffled = event(
+        0,
+        1,
+        sampling={"kind": "shuffle", "batch_size": 60, "reshuffle": "once", "steps_per_pass": 1000},
+    )
     for unaccountable in (none, shuffled):
         answer = append(api, unaccountable, mode="charge")
         assert answer.status_code == 422

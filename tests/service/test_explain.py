@@ -19,7 +19,7 @@ from tests.service.samples import BUDGET, FULL, Json, append, dataset, event, ru
 RELATION = NeighboringRelation.REPLACE_SPECIAL
 QUIET: Json = {"kind": "gaussian", "noise_multiplier": 8.0}
 NONE: Json = {"kind": "none"}
-CYCLIC: Json = {"kind": "cyclic", "batch_size": 600}  # 100 steps a pass
+CYCLIC: Json = {"kind": "cyclic", "batch_size": 600, "steps_per_pass": 100}  # 100 steps a pass
 FIXED: Json = {"kind": "fixed_size", "batch_size": 600}
 
 

@@ -13,7 +13,7 @@ from tests.service.test_reservations import reserve
 
 BOX: Json = {"kind": "approximate_dp", "epsilon": 0.05, "delta": 1e-9}
 LAPLACE: Json = {"kind": "laplace", "noise_multiplier": 30.0}
-CYCLIC: Json = {"kind": "cyclic", "batch_size": 6000}  # ten steps a pass
+CYCLIC: Json = {"kind": "cyclic", "batch_size": 6000, "steps_per_pass": 10}  # ten steps a pass
 
 
 def gaussian(noise: float) -> Json:

@@ -36,7 +36,12 @@ from tests.service.sse import DATA, take, until, watching
 from tests.service.test_hidden_runs import SMALL, hiding, planned
 
 URL = "/v1/runs/run/findings"
-SHUFFLE: Json = {"kind": "shuffle", "batch_size": 600, "reshuffle": "each_pass"}
+SHUFFLE: Json = {
+    "kind": "shuffle",
+    "batch_size": 600,
+    "reshuffle": "each_pass",
+    "steps_per_pass": 100,
+}
 OTHER = "e" * 64
 
 

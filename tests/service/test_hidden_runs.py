@@ -265,7 +265,12 @@ def test_a_branch_shows_only_what_it_recorded_itself(api: httpx.Client) -> None:
 
 @pytest.mark.parametrize("word", ["every_pass", "every_epoch"])
 def test_a_run_that_shows_every_pass_is_charged_for_each(api: httpx.Client, word: str) -> None:
-    shuffled = {"kind": "shuffle", "batch_size": 100, "reshuffle": "each_pass"}
+    shuffled = {
+        "kind": "shuffle",
+        "batch_size": 100,
+        "reshuffle": "each_pass",
+        "steps_per_pass": 600,
+    }
     declared = ASSUMPTIONS | {"data_order": "shuffle_each_pass"}
     steps = planned(sampling=shuffled)
     start(api, release=word, plan=[steps], assumptions=declared)

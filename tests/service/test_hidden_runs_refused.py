@@ -70,7 +70,8 @@ def test_a_dataset_without_hiding_runs_keeps_its_lower_end(api: httpx.Client) ->
     ("steps", "sampling", "order"),
     [
         (2 * 10**9, {"kind": "fixed_size", "batch_size": 100}, "fixed_size"),
-        (10**9, {"kind": "shuffle", "batch_size": 2000, "reshuffle": "each_pass"},
+        (10**9, {"kind": "shuffle", "batch_size": 2000, "reshuffle": "each_pass",
+                 "steps_per_pass": 30},
          "shuffle_each_pass"),
     ],
 )  # fmt: skip

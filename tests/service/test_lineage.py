@@ -22,7 +22,7 @@ QUIET: Json = {"kind": "gaussian", "noise_multiplier": 20.0}
 SMALL: Json = {"epsilon": 1.0, "delta": 1e-5}
 LARGE: Json = {"epsilon": 8.0, "delta": 1e-5}
 FIXED: Json = {"kind": "fixed_size", "batch_size": 600}
-CYCLIC: Json = {"kind": "cyclic", "batch_size": 20_000}  # three steps a pass
+CYCLIC: Json = {"kind": "cyclic", "batch_size": 20_000, "steps_per_pass": 3}  # three steps a pass
 
 
 @pytest.fixture
@@ -173,7 +173,7 @@ def test_what_says_nothing_of_a_missing_row_is_refused_for_the_parent(alone: htt
     made(api, "top", budget=LARGE, **given)
     made(api, "child", "top", **given)
     box = {"kind": "approximate_dp", "epsilon": 0.1, "delta": 0.0}
-    cyclic = {"kind": "cyclic", "batch_size": 600}
+    cyclic = {"kind": "cyclic", "batch_size": 600, "steps_per_pass": 100}
     for more in ({"mechanism": box}, {"sampling": cyclic}, {"sampling": {"kind": "unknown"}}):
         refused = charge(api, "child", **more)
         assert (refused.status_code, refused.json()["type"]) == (422, "/problems/unsupported-event")
@@ -190,7 +190,7 @@ def test_a_copy_with_every_record_counts_passes_as_its_parent_would(alone: httpx
     given = {"neighboring_relation": "replace_one"}
     made(api, "top", budget=LARGE, **given)
     made(api, "copy", "top", rows_per_parent_record="exactly_one", budget=LARGE, **given)
-    cyclic = {"kind": "cyclic", "batch_size": 6000}
+    cyclic = {"kind": "cyclic", "batch_size": 6000, "steps_per_pass": 10}
     for _ in range(3):
         assert charge(api, "copy", 7, sampling=cyclic).status_code == 201
         assert budget(api, "top") == budget(api, "copy")
@@ -206,7 +206,9 @@ def test_a_record_has_its_row_at_the_end_of_a_path_only_if_it_has_one_at_each_st
     made(api, "top", budget=LARGE, **given)
     made(api, "child", "top", rows_per_parent_record=first, **given)
     made(api, "grandchild", "child", rows_per_parent_record=second, **given)
-    answer = charge(api, "grandchild", sampling={"kind": "cyclic", "batch_size": 600})
+    answer = charge(
+        api, "grandchild", sampling={"kind": "cyclic", "batch_size": 600, "steps_per_pass": 100}
+    )
     assert answer.status_code == (201 if first == second == "exactly_one" else 422)
 
 

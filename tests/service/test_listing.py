@@ -23,7 +23,7 @@ from tests.service.samples import event as steps
 
 Serve = Callable[..., AbstractContextManager[str]]
 QUIET: Final[Json] = {"kind": "gaussian", "noise_multiplier": 8.0}
-CYCLIC: Final[Json] = {"kind": "cyclic", "batch_size": 6000}
+CYCLIC: Final[Json] = {"kind": "cyclic", "batch_size": 6000, "steps_per_pass": 10}
 LARGE: Final[Json] = {"epsilon": 50.0, "delta": 1e-5}
 ROW: Final = re.compile(r'<th scope="row"><a href="/(?:datasets|runs)/([^"]+)"')
 INLINE: Final = re.compile(r"<script(?![^>]*\bsrc=)|<style|\sstyle\s*=|\son[a-z]+\s*=|javascript:")

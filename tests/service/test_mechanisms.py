@@ -91,8 +91,9 @@ def test_the_command_line_reads_what_the_service_recorded(
 @EVERY
 @pytest.mark.parametrize(
     "sampling",
-    [{"kind": "fixed_size", "batch_size": 10}, {"kind": "cyclic", "batch_size": 600},
-     {"kind": "shuffle", "batch_size": 600, "reshuffle": "once"}],
+    [{"kind": "fixed_size", "batch_size": 10},
+     {"kind": "cyclic", "batch_size": 600, "steps_per_pass": 100},
+     {"kind": "shuffle", "batch_size": 600, "reshuffle": "once", "steps_per_pass": 100}],
     ids=lambda s: s["kind"],
 )  # fmt: skip
 def test_what_has_no_bound_is_recorded_but_not_charged(

@@ -65,8 +65,13 @@ def test_down_and_up_again_with_data_in_the_tables(api: httpx.Client, rebuilt: E
     assert tables_of(rebuilt) == set(metadata.tables)
 
 
-CYCLIC: Json = {"kind": "cyclic", "batch_size": 600}  # 100 steps a pass
-SHUFFLE: Json = {"kind": "shuffle", "batch_size": 600, "reshuffle": "each_pass"}
+CYCLIC: Json = {"kind": "cyclic", "batch_size": 600, "steps_per_pass": 100}  # 100 steps a pass
+SHUFFLE: Json = {
+    "kind": "shuffle",
+    "batch_size": 600,
+    "reshuffle": "each_pass",
+    "steps_per_pass": 100,
+}
 ONCE: Json = SHUFFLE | {"reshuffle": "once"}
 NO_NOISE: Json = {"kind": "none"}
 QUIET: Json = {"kind": "gaussian", "noise_multiplier": 8.0}

@@ -82,7 +82,7 @@ def test_null_is_open_too(api: httpx.Client) -> None:
 
 def test_other_closed_samplings_and_batch_sizes_stay_closed(api: httpx.Client) -> None:
     batches = {"kind": "poisson", "expected_batch_size": 600}
-    cyclic = {"kind": "cyclic", "batch_size": 600}
+    cyclic = {"kind": "cyclic", "batch_size": 600, "steps_per_pass": 100}
     given: Json = {"dataset_size": 60000, "neighboring_relation": "replace_special"}
     one = solve(api, NOISE, event(0, 100, mechanism=ANY_NOISE, sampling=batches), **given)
     two = solve(api, NOISE, event(0, 100, mechanism=ANY_NOISE), **given)
@@ -205,7 +205,11 @@ def test_an_open_event_is_taken_by_plans_alone(api: httpx.Client) -> None:
 
 
 def test_an_event_without_a_bound_is_named(api: httpx.Client) -> None:
-    shuffled = event(5, 1, sampling={"kind": "shuffle", "batch_size": 60, "reshuffle": "once"})
+    shuffled = event(
+        5,
+        1,
+        sampling={"kind": "shuffle", "batch_size": 60, "reshuffle": "once", "steps_per_pass": 1000},
+    )
     events = [event(0, 5, mechanism=ANY_NOISE), shuffled]
     answer = ask(api, *events, solve_for=NOISE, epsilon=1.0, dataset_size=60000)
     assert answer.json()["type"] == "/problems/unsupported-event"

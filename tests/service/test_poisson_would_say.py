@@ -16,8 +16,17 @@ from tests.service.samples import POISSON, Json, append, event, setup
 from tests.service.test_cli import command
 
 RELATION = NeighboringRelation.REPLACE_SPECIAL
-CYCLIC: Json = {"kind": "cyclic", "batch_size": 600}  # 600 of 60000: the rate of POISSON
-SHUFFLE: Json = {"kind": "shuffle", "batch_size": 600, "reshuffle": "each_pass"}
+CYCLIC: Json = {
+    "kind": "cyclic",
+    "batch_size": 600,
+    "steps_per_pass": 100,
+}  # 600 of 60000: the rate of POISSON
+SHUFFLE: Json = {
+    "kind": "shuffle",
+    "batch_size": 600,
+    "reshuffle": "each_pass",
+    "steps_per_pass": 100,
+}
 IN_ORDER = pytest.mark.parametrize("sampling", [CYCLIC, SHUFFLE], ids=lambda one: one["kind"])
 
 

@@ -10,7 +10,12 @@ import pytest
 
 from tests.service.samples import GAUSSIAN, WRITER, Json, append, dataset, event, run, setup
 
-SHUFFLE: Json = {"kind": "shuffle", "batch_size": 6000, "reshuffle": "each_pass"}
+SHUFFLE: Json = {
+    "kind": "shuffle",
+    "batch_size": 6000,
+    "reshuffle": "each_pass",
+    "steps_per_pass": 10,
+}
 LESS_NOISE: Json = {"kind": "gaussian", "noise_multiplier": 0.9}
 # One run-length history: segments of equal steps, some of them in the middle of passes.
 HISTORY: list[Json] = [
@@ -23,7 +28,11 @@ HISTORY: list[Json] = [
         "mechanism": GAUSSIAN,
         "sampling": {"kind": "poisson", "expected_batch_size": 60},
     },
-    {"steps": 11, "mechanism": LESS_NOISE, "sampling": {"kind": "cyclic", "batch_size": 20000}},
+    {
+        "steps": 11,
+        "mechanism": LESS_NOISE,
+        "sampling": {"kind": "cyclic", "batch_size": 20000, "steps_per_pass": 3},
+    },
 ]
 
 

@@ -227,7 +227,7 @@ def test_other_steps_than_reserved_cost_what_they_cost(limited: httpx.Client) ->
 def test_passes_are_reserved_whole_and_recorded_in_any_pieces(api: httpx.Client) -> None:
     given = {"budget": {"epsilon": 8.0, "delta": 1e-5}, "neighboring_relation": "replace_special"}
     setup(api, dataset_given=given)
-    cyclic = {"kind": "cyclic", "batch_size": 6000}  # ten steps a pass
+    cyclic = {"kind": "cyclic", "batch_size": 6000, "steps_per_pass": 10}  # ten steps a pass
     ahead = {"mechanism": LOUD, "sampling": cyclic}
     assert reserve(api, "lease", 25, event=ahead).status_code == 201
     held = budget(api)

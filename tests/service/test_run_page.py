@@ -32,7 +32,12 @@ from tests.service.samples import (
 from tests.service.sse import ids, record, take, until, watching
 
 Serve = Callable[..., AbstractContextManager[str]]
-SHUFFLE: Json = {"kind": "shuffle", "batch_size": 600, "reshuffle": "each_pass"}
+SHUFFLE: Json = {
+    "kind": "shuffle",
+    "batch_size": 600,
+    "reshuffle": "each_pass",
+    "steps_per_pass": 100,
+}
 CONTRADICTED: Json = SAMPLING | {"status": "contradicted", "recorded": SHUFFLE}
 LESS: Json = {"kind": "gaussian", "noise_multiplier": 2.0}
 

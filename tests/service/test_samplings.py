@@ -99,7 +99,8 @@ def _kinds(schema: Json) -> list[Json]:
         (WEIGHTED, core.NonUniform(max_weight=0.001)),
         (WEIGHTED | {"max_weight": 1 / SIZE}, core.NonUniform(max_weight=1 / SIZE)),
         (WEIGHTED | {"max_weight": 1}, core.NonUniform(max_weight=1.0)),
-        ({"kind": "shuffle", "batch_size": 600, "reshuffle": "once"}, core.Shuffle(
+        ({"kind": "shuffle", "batch_size": 600, "reshuffle": "once", "steps_per_pass": 100},
+         core.Shuffle(
             batch_size=600, steps_per_pass=100, reshuffle=core.Reshuffle.ONCE, dataset_size=SIZE)),
     ],
     ids=str,
@@ -229,7 +230,7 @@ def test_an_allocation_with_a_wrong_pass_has_one_fault(api: httpx.Client) -> Non
     wrong = RANDOM | {"steps_per_pass": 0, "participations": 7654321}
     answer = append(api, event(0, 1, sampling=wrong))
     (fault,) = answer.json()["errors"]
-    assert fault["location"] == "body.events[0].sampling.steps_per_pass"
+    assert fault["location"].endswith("events[0].sampling.steps_per_pass")
     assert "7654321" not in answer.text
 
 
@@ -380,3 +381,25 @@ def test_the_messages_of_a_plan_and_of_an_event_are_the_same() -> None:
             {"steps": 1, "mechanism": GAUSSIAN, "sampling": sampling}
         )
         assert planned.sampling == ANY_SAMPLING.validate_python(sampling)
+
+
+@pytest.mark.parametrize("kind", ["cyclic", "shuffle"])
+def test_a_loader_that_drops_its_last_batch_costs_what_its_own_passes_cost(
+    api: httpx.Client, kind: str
+) -> None:
+    sampling: Json = {"kind": kind, "batch_size": 10}
+    if kind == "shuffle":
+        sampling["reshuffle"] = "once"
+    noise = {"kind": "gaussian", "noise_multiplier": 10.0}
+
+    def asked(**length: int) -> httpx.Response:
+        steps = {"steps": 100, "mechanism": noise, "sampling": sampling | length}
+        return plan(api, steps, dataset_size=15, neighboring_relation="replace_special")
+
+    refused = asked()
+    assert refused.status_code == 422
+    (fault,) = refused.json()["errors"]
+    assert fault["location"].endswith("events[0].sampling.steps_per_pass")
+    assert "2 for a loader that uses the last, smaller batch, 1 for one that" in fault["message"]
+    told = [asked(steps_per_pass=length).json()["epsilon"] for length in (2, 1)]
+    assert told == [pytest.approx(2.94, abs=0.005), pytest.approx(4.38, abs=0.005)]

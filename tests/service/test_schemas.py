@@ -118,14 +118,16 @@ def test_a_delta_lies_strictly_between_zero_and_one(delta: object) -> None:
         ({"kind": "poisson", "expected_batch_size": 25}, core.Poisson(sampling_probability=0.25)),
         ({"kind": "fixed_size", "batch_size": 100},
          core.FixedSize(batch_size=100, dataset_size=100)),
-        ({"kind": "cyclic", "batch_size": 30}, core.Cyclic(batch_size=30, steps_per_pass=4)),
-        ({"kind": "cyclic", "batch_size": 100}, core.Cyclic(batch_size=100, steps_per_pass=1)),
+        ({"kind": "cyclic", "batch_size": 30, "steps_per_pass": 4},
+         core.Cyclic(batch_size=30, steps_per_pass=4)),
+        ({"kind": "cyclic", "batch_size": 100, "steps_per_pass": 1},
+         core.Cyclic(batch_size=100, steps_per_pass=1)),
         ({"kind": "shuffle", "batch_size": 30, "reshuffle": "once", "steps_per_pass": 3},
          core.Shuffle(batch_size=30, steps_per_pass=3, reshuffle=core.Reshuffle.ONCE,
                       dataset_size=100)),
     ],
 )  # fmt: skip
-def test_defaults_are_filled_in_and_the_stored_form_is_the_same_event(
+def test_a_rate_is_worked_out_and_the_stored_form_is_the_same_event(
     sampling: Json, expected: core.Sampling
 ) -> None:
     event = event_from(sampling)
@@ -139,7 +141,7 @@ def test_defaults_are_filled_in_and_the_stored_form_is_the_same_event(
     [
         ({"kind": "poisson", "expected_batch_size": 100.5}, "here.sampling.expected_batch_size"),
         ({"kind": "fixed_size", "batch_size": 101}, "here.sampling.batch_size"),
-        ({"kind": "cyclic", "batch_size": 101}, "here.sampling.batch_size"),
+        ({"kind": "cyclic", "batch_size": 101, "steps_per_pass": 1}, "here.sampling.batch_size"),
         ({"kind": "cyclic", "batch_size": 30, "steps_per_pass": 5}, "here.sampling.steps_per_pass"),
         ({"kind": "non_uniform", "max_weight": 0.0099}, "here.sampling.max_weight"),
     ],
@@ -153,12 +155,27 @@ def test_a_size_that_does_not_fit_the_dataset_is_named(sampling: Json, location:
     "sampling",
     [{"kind": "poisson", "expected_batch_size": 5}, {"kind": "fixed_size", "batch_size": 5},
      {"kind": "truncated_poisson", "sampling_probability": 0.1, "max_batch_size": 5},
-     {"kind": "with_replacement", "batch_size": 5}, {"kind": "cyclic", "batch_size": 5},
-     {"kind": "shuffle", "batch_size": 5, "reshuffle": "once"}],
+     {"kind": "with_replacement", "batch_size": 5}],
 )  # fmt: skip
 def test_a_size_of_the_dataset_that_is_needed_is_asked_for(sampling: Json) -> None:
     with pytest.raises(InvalidRequestError, match="needs a dataset_size"):
         event_from(sampling, size=None)
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [{"kind": "cyclic", "batch_size": 10}, {"kind": "cyclic", "batch_size": 10,
+     "steps_per_pass": None}, {"kind": "shuffle", "batch_size": 10, "reshuffle": "each_pass"},
+     {"kind": "shuffle", "batch_size": 10, "reshuffle": "once"}],
+)  # fmt: skip
+def test_the_length_of_a_pass_has_no_default(sampling: Json) -> None:
+    for size, told in (
+        (15, r"2 for a loader that uses the last, smaller batch, 1 for one that drops it"),
+        (20, r"2 for a loader that uses all records"),
+        (None, r"ceil\(dataset_size / batch_size\) .* floor\(dataset_size / batch_size\)"),
+    ):
+        with pytest.raises(InvalidRequestError, match=r"sampling\.steps_per_pass.*" + told):
+            event_from(sampling, size=size)
 
 
 def test_without_a_dataset_size_a_pass_may_say_its_length() -> None:
@@ -171,7 +188,12 @@ def test_without_a_dataset_size_a_pass_may_say_its_length() -> None:
 
 
 def test_the_longest_event_fits_its_column() -> None:
-    sampling = {"kind": "shuffle", "batch_size": 10**12, "reshuffle": "each_pass"}
+    sampling = {
+        "kind": "shuffle",
+        "batch_size": 10**12,
+        "reshuffle": "each_pass",
+        "steps_per_pass": 6000,
+    }
     noise = {"kind": "gaussian", "noise_multiplier": 1.2345678901234567e-09}
     event = event_from(sampling | {"steps_per_pass": 1}, mechanism=noise, size=10**12)
     assert len(content_of(event)) < 256

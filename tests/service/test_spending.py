@@ -16,7 +16,7 @@ from tests.service.samples import BUDGET, Json, append, dataset, event, run, set
 
 QUIET: Json = {"kind": "gaussian", "noise_multiplier": 8.0}
 NONE: Json = {"kind": "none"}
-CYCLIC: Json = {"kind": "cyclic", "batch_size": 6000}  # ten steps a pass
+CYCLIC: Json = {"kind": "cyclic", "batch_size": 6000, "steps_per_pass": 10}  # ten steps a pass
 LARGE: Json = {"epsilon": 50.0, "delta": 1e-5}
 BY_PASS: Json = {"budget": LARGE, "neighboring_relation": "replace_special"}
 

@@ -31,8 +31,8 @@ from service.tallies import Counts, merged
 from tests.service.samples import GAUSSIAN, WRITER, Json, append, event, setup
 
 SIZE = 60000  # of the samples' dataset
-CYCLIC: Json = {"kind": "cyclic", "batch_size": 600}  # 100 steps a pass
-ONCE: Json = {"kind": "shuffle", "batch_size": 600, "reshuffle": "once"}
+CYCLIC: Json = {"kind": "cyclic", "batch_size": 600, "steps_per_pass": 100}  # 100 steps a pass
+ONCE: Json = {"kind": "shuffle", "batch_size": 600, "reshuffle": "once", "steps_per_pass": 100}
 QUIET: Json = {"kind": "gaussian", "noise_multiplier": 8.0}
 
 

@@ -21,7 +21,7 @@ from tests.service.dumps import dump
 from tests.service.keeping import keep
 from tests.service.samples import BUDGET, FULL, RANK, Json, append, dataset, event, run, setup
 
-CYCLIC: Json = {"kind": "cyclic", "batch_size": 20000}  # three steps a pass
+CYCLIC: Json = {"kind": "cyclic", "batch_size": 20000, "steps_per_pass": 3}  # three steps a pass
 QUIET: Json = {"kind": "gaussian", "noise_multiplier": 20.0}
 
 
@@ -350,7 +350,7 @@ def test_no_column_that_an_epsilon_rests_on_is_changed_unseen(
 ) -> None:
     given = {"budget": {"epsilon": 50.0, "delta": 1e-5}, "neighboring_relation": "replace_special"}
     setup(api, dataset_given=given)
-    cyclic = {"kind": "cyclic", "batch_size": 20_000}
+    cyclic = {"kind": "cyclic", "batch_size": 20_000, "steps_per_pass": 3}
     loud = {"kind": "gaussian", "noise_multiplier": 30.0}
     plan = [{"steps": 4, "mechanism": loud, "sampling": FULL}]
     planned = run("planned", plan=plan, budget={"epsilon": 3.0, "delta": 1e-5})

@@ -9,7 +9,7 @@ from service.verification.report import KEPT_MAX, Broken, Rank, Report, shown
 from service.verification.tree import Tree
 from tests.service.samples import Json
 
-CYCLIC: Json = {"kind": "cyclic", "batch_size": 20000}  # three steps a pass
+CYCLIC: Json = {"kind": "cyclic", "batch_size": 20000, "steps_per_pass": 3}  # three steps a pass
 
 
 @settings(max_examples=30, deadline=None)

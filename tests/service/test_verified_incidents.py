@@ -20,7 +20,12 @@ from tests.service.samples import (
     setup,
 )
 
-SHUFFLE: Json = {"kind": "shuffle", "batch_size": 600, "reshuffle": "each_pass"}
+SHUFFLE: Json = {
+    "kind": "shuffle",
+    "batch_size": 600,
+    "reshuffle": "each_pass",
+    "steps_per_pass": 100,
+}
 KINDS = {  # and after which entry is the last of them
     "batch_sizes_refuted": 1,
     "correction": 3,

@@ -39,8 +39,13 @@ from tests.service.samples import BUDGET, FULL, POISSON, WRITER, Json, dataset, 
 PAST = "2020-01-01 00:00:00.000000"
 QUIET: Json = {"kind": "gaussian", "noise_multiplier": 20.0}
 LOUD: Json = {"kind": "gaussian", "noise_multiplier": 10.0}
-CYCLIC: Json = {"kind": "cyclic", "batch_size": 20000}  # three steps a pass
-SHUFFLE: Json = {"kind": "shuffle", "batch_size": 15000, "reshuffle": "each_pass"}
+CYCLIC: Json = {"kind": "cyclic", "batch_size": 20000, "steps_per_pass": 3}  # three steps a pass
+SHUFFLE: Json = {
+    "kind": "shuffle",
+    "batch_size": 15000,
+    "reshuffle": "each_pass",
+    "steps_per_pass": 4,
+}
 POOL: list[Json] = [
     {"mechanism": QUIET, "sampling": FULL},
     {"mechanism": LOUD, "sampling": POISSON},

@@ -22,11 +22,12 @@ _KINDS: Final[dict[str, tuple[Callable[..., dict[str, Any]], tuple[str, ...]]]] 
 }
 
 
-def parse(text: str) -> dict[str, Any] | None:
+def parse(text: str, *, dataset_size: int | None = None) -> dict[str, Any] | None:
     """A sampling as the command line spells it, such as `shuffle:256,steps_per_pass=234`.
 
     Args:
         text: a kind, then after a colon its fields; the first needs no name. `poisson` has none.
+        dataset_size: records, if it is known; a refusal then says which numbers fit.
 
     Returns:
         The sampling; None for poisson, whose rate the file has.
@@ -49,6 +50,9 @@ def parse(text: str) -> dict[str, Any] | None:
         fields[name] = _order(value) if name == "reshuffle" else _whole(name, value)
     if missing := [name for name in names[:1] if name not in fields]:
         raise ValueError(f"{kind} needs {missing[0]}, as in {kind}:256.")
+    if wire.lacks_length(said := {"kind": kind, **fields}):
+        refusal = wire.no_length(said, dataset_size=dataset_size)
+        raise ValueError(f"--sampling {kind}:{fields['batch_size']},steps_per_pass=...: {refusal}")
     return make(**fields)
 
 

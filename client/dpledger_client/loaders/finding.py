@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 
 from dpledger_client.loaders.classes import Read, Seen, UnclearError, of_loader
 from dpledger_client.loaders.samplings import MISFIT, Sampling, sampling_of, told_of
-from dpledger_client.wire import unknown
+from dpledger_client.wire import lacks_length, no_length, unknown
 
 Status = Literal["declared", "detected", "contradicted"]
 _ONCE: Final = ("shuffle", "cyclic", "full")  # declarations whose batches may be joined
@@ -71,7 +71,7 @@ def inspect(
 
     Raises:
         ValueError: a record may be in a step more than once, or decide who else is: no sampling
-            covers that.
+            covers that. Or the declaration lacks steps_per_pass, and the loader does not tell it.
     """
     if not accumulation >= 1:
         raise ValueError("accumulation must be at least 1.")
@@ -83,11 +83,14 @@ def inspect(
         joined = replace(read, batch_size=read.batch_size * accumulation, parts=accumulation)
         found, reason = sampling_of(joined, size)
     except UnclearError as unclear:
+        if said is not None and lacks_length(said):
+            raise no_length(said, dataset_size=dataset_size) from None
         _refuse_joined(said or unknown(), accumulation)
         return Finding("declared", said or unknown(), said, seen, f"{unclear} {_AT_MOST_ONCE}")
     if read.kind == "poisson":
         _refuse_joined(found, accumulation)
     note = "" if size == read.length else _OTHER_SIZE
+    said = None if said is None else _completed(said, found, size)
     told = told_of(found, read, size)
     if told["kind"] != found["kind"]:
         reason = MISFIT
@@ -120,6 +123,16 @@ def _refuse_joined(sampling: Sampling, accumulation: int) -> None:
         )
 
 
+def _completed(said: Sampling, found: Sampling, size: int) -> Sampling:
+    """A declaration with the length of its passes, which the loader tells if it has any."""
+    if not lacks_length(said):
+        return said
+    in_order = found["kind"] in ("shuffle", "cyclic")
+    if not (in_order and found["batch_size"] == said.get("batch_size")):
+        raise no_length(said, dataset_size=size)
+    return said | {"steps_per_pass": found["steps_per_pass"]}
+
+
 # Whose word counts
 
 
@@ -137,12 +150,10 @@ def _equal(ours: object, theirs: object) -> bool:
 
 
 def _whole(sampling: Sampling, size: int) -> Sampling:
-    """With what the service fills in."""
+    """With the rate that the service works out."""
     whole = dict(sampling)
     if "expected_batch_size" in whole:
         whole["sampling_probability"] = whole.pop("expected_batch_size") / size
-    if whole["kind"] in ("shuffle", "cyclic"):
-        whole.setdefault("steps_per_pass", -(-size // whole["batch_size"]))
     return whole
 
 

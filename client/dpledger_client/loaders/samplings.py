@@ -70,9 +70,7 @@ def _pass(read: Read, size: int) -> tuple[Sampling, str]:
         if steps < 2:
             raise ValueError(read.fault)
         return wire.unknown(), read.fault
-    place: dict[str, Any] = {"batch_size": min(read.batch_size, size)}
-    if steps != -(-size // place["batch_size"]):
-        place["steps_per_pass"] = steps
+    place: dict[str, Any] = {"batch_size": min(read.batch_size, size), "steps_per_pass": steps}
     if read.kind == "shuffle" and read.records == size:
         order: Literal["once", "each_pass"] = "once" if read.once else "each_pass"
         words = "The loader shuffles: a record comes once in a pass."

@@ -179,9 +179,12 @@ def _cut(sampling: Mapping[str, Any], records: int) -> Scheme:
         raise ValueError("reshuffle must be each_pass or once.")
     batch_size = _count("batch_size", sampling.get("batch_size"), records)
     longest = -(-records // batch_size)
-    steps = sampling.get("steps_per_pass")
-    steps = longest if steps is None else _count("steps_per_pass", steps, longest)
-    return Cut(records, batch_size, steps)
+    if sampling.get("steps_per_pass") is None:
+        raise ValueError(
+            f"steps_per_pass must be given: {longest} if the last, smaller batch is used, "
+            f"{records // batch_size} if it is dropped (drop_last)."
+        )
+    return Cut(records, batch_size, _count("steps_per_pass", sampling["steps_per_pass"], longest))
 
 
 def _poisson(sampling: Mapping[str, Any], records: int) -> Law:

@@ -64,7 +64,8 @@
     for (const part of root.querySelectorAll("[data-not-find]")) part.hidden = part.dataset.notFind.split(" ").includes(find);
     for (const part of root.querySelectorAll("div[data-extra]")) {
       part.hidden = part.dataset.extra !== chosen.dataset.extra;
-      if (!part.hidden) part.closest("details").open = true;
+      const more = part.closest("details");
+      if (!part.hidden && more) more.open = true;
     }
     for (const select of [field("sampling"), field("neighboring_relation")]) {
       const about = select.parentElement.querySelector("p[data-about]");

@@ -94,7 +94,9 @@ def shuffled(rank: int, run: Any) -> Any:
     dataset = data()
     sampler = DistributedSampler(dataset, RANKS, rank, drop_last=True)
     loader = DataLoader(dataset, batch_size=45, sampler=sampler)
-    run.declare(sampling={"kind": "shuffle", "batch_size": 90, "reshuffle": "once"})
+    run.declare(
+        sampling={"kind": "shuffle", "batch_size": 90, "reshuffle": "once", "steps_per_pass": 20}
+    )
     return both(rank, run, lambda job: train(job), poisson_sampling=False, loader=loader)
 
 

@@ -31,7 +31,9 @@ from torch.utils.data.distributed import DistributedSampler
 
 pytestmark = [pytest.mark.filterwarnings(warning) for warning in WARNINGS]
 RATE = poisson(sampling_probability=BATCH / RECORDS)
-SHUFFLE = {"kind": "shuffle", "batch_size": BATCH, "reshuffle": "each_pass"}
+SHUFFLE = {
+    "kind": "shuffle", "batch_size": BATCH, "reshuffle": "each_pass", "steps_per_pass": 10,
+}  # fmt: skip
 Dataset = Callable[..., str]
 
 
@@ -172,6 +174,7 @@ def in_parts(loader: Any) -> Any:
     return wrap_data_loader(data_loader=loader, max_batch_size=7, optimizer=SIGNALLED)
 
 
+CYCLIC = {"kind": "cyclic", "batch_size": BATCH, "steps_per_pass": 10}
 FOUND: list[tuple[Any, int, dict[str, Any]]] = [
     (DataLoader(DATA, BATCH, shuffle=True), RECORDS, SHUFFLE),
     (OwnLoader(DATA, BATCH, shuffle=True), RECORDS, SHUFFLE),
@@ -180,25 +183,25 @@ FOUND: list[tuple[Any, int, dict[str, Any]]] = [
      RECORDS, SHUFFLE),
     (DataLoader(ODD, BATCH, shuffle=True, drop_last=True), RECORDS + 1,
      {**SHUFFLE, "steps_per_pass": 10}),
-    (DataLoader(ODD, BATCH, shuffle=True), RECORDS + 1, SHUFFLE),
+    (DataLoader(ODD, BATCH, shuffle=True), RECORDS + 1, {**SHUFFLE, "steps_per_pass": 11}),
     (batched(RandomSampler(DATA, num_samples=200)), RECORDS, {**SHUFFLE, "steps_per_pass": 5}),
     (batched(RandomSampler(DATA, num_samples=800)), RECORDS, SHUFFLE),
     (batched(RandomSampler(DATA, replacement=True, num_samples=200)), RECORDS,
      {"kind": "with_replacement", "batch_size": BATCH}),
-    (DataLoader(DATA, BATCH), RECORDS, {"kind": "cyclic", "batch_size": BATCH}),
-    (batched(SequentialSampler(DATA)), RECORDS, {"kind": "cyclic", "batch_size": BATCH}),
+    (DataLoader(DATA, BATCH), RECORDS, CYCLIC),
+    (batched(SequentialSampler(DATA)), RECORDS, CYCLIC),
     (batched(SubsetRandomSampler(range(RECORDS))), RECORDS, SHUFFLE),
     (batched(SubsetRandomSampler(range(200))), RECORDS,
      {"kind": "cyclic", "batch_size": BATCH, "steps_per_pass": 5}),
     (batched(WeightedRandomSampler([1.0] * 399 + [5.0], 100), size=1), RECORDS,
      {"kind": "non_uniform", "max_weight": 0.013}),
     (batched(WeightedRandomSampler([1.0] * RECORDS, RECORDS, replacement=False)), RECORDS,
-     {"kind": "cyclic", "batch_size": BATCH}),
+     CYCLIC),
     (shard(), RECORDS, {**SHUFFLE, "reshuffle": "once"}),
     (shard(ODD, drop_last=True), RECORDS + 1,
      {**SHUFFLE, "reshuffle": "once", "steps_per_pass": 10}),
     (shard(ODD), RECORDS + 1, {"kind": "unknown"}),
-    (shard(shuffle=False), RECORDS, {"kind": "cyclic", "batch_size": BATCH}),
+    (shard(shuffle=False), RECORDS, CYCLIC),
     (DPDataLoader(DATA, sample_rate=0.1), RECORDS, RATE),
     (in_parts(DPDataLoader(DATA, sample_rate=0.1)), RECORDS, RATE),
     (in_parts(DataLoader(DATA, BATCH, shuffle=True)), RECORDS, SHUFFLE),

@@ -366,6 +366,8 @@ def test_a_dearer_declaration_of_the_order_is_kept(
     client: Client, dataset: Make, tmp_path: Path
 ) -> None:
     name = dataset(dataset_size=64, relation="replace_special")
-    with client.start_run(run_name(), name, delta=DELTA, sampling=cyclic(batch_size=8)) as run:
+    with client.start_run(
+        run_name(), name, delta=DELTA, sampling=cyclic(batch_size=8, steps_per_pass=8)
+    ) as run:
         trainer(tmp_path, LedgerCallback(run)).train()
     assert events(client, run.name) == [(16, "cyclic", NOISE)]
