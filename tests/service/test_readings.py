@@ -344,7 +344,7 @@ def test_a_plan_without_a_bound_names_the_event(api: httpx.Client, unaccountable
 
 @pytest.mark.parametrize(
     "sampling",
-    [CYCLIC, SHUFFLE, {"kind": "fixed_size", "batch_size": 6},
+    [{"kind": "with_replacement", "batch_size": 6}, {"kind": "fixed_size", "batch_size": 6},
      {"kind": "poisson", "expected_batch_size": 6}],
 )  # fmt: skip
 def test_a_plan_asks_for_the_dataset_size_where_it_is_needed(

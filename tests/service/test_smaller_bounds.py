@@ -88,7 +88,11 @@ def test_a_plan_and_the_planner_name_the_smaller_bound(api: httpx.Client) -> Non
 def test_the_pages_of_run_and_dataset_name_the_smaller_bound(api: httpx.Client) -> None:
     start(api, event(0, 1000, sampling=TIGHT_CAP))
     smaller = api.get("/v1/runs/run/guarantee").json()["smaller_bound"]
-    for path in ("/runs/run/guarantee", "/datasets/data/proved?delta=1e-05", "/datasets/data/report"):
+    for path in (
+        "/runs/run/guarantee",
+        "/datasets/data/proved?delta=1e-05",
+        "/datasets/data/report",
+    ):
         page = api.get(path, headers=AS_ADMIN).text
         assert smaller["bound"] in page
         assert up(smaller["epsilon"]) in page
