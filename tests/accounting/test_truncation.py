@@ -1,6 +1,7 @@
 """Truncated Poisson sampling read as Poisson sampling that is rarely cut."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -150,7 +151,7 @@ def test_more_accepted_statuses_never_give_a_larger_bound(
     cap: int, steps: int, relation: NeighboringRelation
 ) -> None:
     cut = balance((truncated_event(cap), steps))
-    given = {"relation": relation, "delta": 1e-5}
+    given: dict[str, Any] = {"relation": relation, "delta": 1e-5}
     few = best_bound(cut, accept=DEFAULT_ACCEPT, **given)
     more = best_bound(cut, accept=DEFAULT_ACCEPT | {Status.DERIVED}, **given)
     assert few is not None
