@@ -4,9 +4,11 @@ import math
 from dataclasses import replace
 
 from accounting.answers import Question
-from accounting.balances import Balance
+from accounting.balances import Balance, passes_by_sampling
 from accounting.bounds import EventBound, NoBoundError, accepted
+from accounting.events import BallsAndBins, NeighboringRelation, RandomAllocation
 from accounting.filters import odometer_epsilon
+from accounting.filters.falling import falling_noise_units
 from accounting.filters.odometers import renyi_odometer_epsilon
 from accounting.guarantees import Bound, ValidFor, weakest
 from accounting.renyi_bounds import renyi_bounds
@@ -38,12 +40,22 @@ def odometer_bound(balance: Balance, question: Question) -> Bound:
     )
     if not value < math.inf:
         raise NoBoundError(REASON_FAILURES)
+    fallen = (falling_noise_units,) if _fell(balance, question.relation) else ()
     found = question.answer(
-        value, accountant="odometer", used=used, composed=(renyi_odometer_epsilon,)
+        value, accountant="odometer", used=used, composed=(*fallen, renyi_odometer_epsilon)
     )
     return replace(
         found,
         bound=renyi_odometer_epsilon.id,
         status=weakest([found.status, renyi_odometer_epsilon.status]),
         valid_for=ValidFor.ADAPTIVE,
+    )
+
+
+def _fell(balance: Balance, relation: NeighboringRelation) -> bool:
+    """Whether noise may have fallen inside passes whose sampling hides who was where."""
+    return relation in falling_noise_units.relations and any(
+        isinstance(sampling, BallsAndBins | RandomAllocation)
+        and any(one.begun != one.passes for one in each)
+        for sampling, each in passes_by_sampling(balance).items()
     )

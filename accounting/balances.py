@@ -34,7 +34,10 @@ class Balance:
     """Integers for each distinct event; whatever the order of arrival, the same integers."""
 
     steps: Mapping[Event, int] = field(default_factory=dict)  # every step taken
-    passes: Mapping[Event, int] = field(default_factory=dict)  # where a pass is what counts
+    passes: Mapping[Event, int] = field(default_factory=dict)  # by the least noise of each pass
+    # By the noise of each pass's first step. Passes of which it is not known began at the greatest
+    # noise of their sampling: that costs most.
+    begun: Mapping[Event, int] = field(default_factory=dict)
     # How often a loader began anew, which leaves a pass unfinished and may draw another order.
     # Only lower bounds need it; where it is missing they assume the worst.
     starts: Mapping[Event, int] = field(default_factory=dict)
@@ -50,6 +53,45 @@ class Balance:
         So sums repeat to the last bit.
         """
         return sorted(self.counted(), key=lambda unit: _written(unit[0]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassCounts:
+    """Passes of one sampling at one noise."""
+
+    event: Event
+    begun: int  # that had it in their first step
+    passes: int  # that had it as their least
+    known: bool  # whether each pass of the sampling is known to have begun where it is counted
+
+
+def passes_by_sampling(balance: Balance) -> dict[Sampling, list[PassCounts]]:
+    """Where the passes of each sampling began, and where they are counted; the most noise first."""
+    events: dict[Sampling, set[Event]] = {}
+    for event in (*balance.steps, *balance.passes, *balance.begun):
+        if pass_length(event) is not None:
+            events.setdefault(event.sampling, set()).add(event)
+    return {sampling: _pass_counts(balance, found) for sampling, found in events.items()}
+
+
+def _pass_counts(balance: Balance, events: Iterable[Event]) -> list[PassCounts]:
+    if len(found := list(events)) > 1:
+        found.sort(key=lambda one: (-noise_in_pass(one.mechanism), _written(one)))
+    counts = [(balance.begun.get(one, 0), balance.passes.get(one, 0)) for one in found]
+    missing = sum(passes - begun for begun, passes in counts)
+    counts[0] = (counts[0][0] + missing, counts[0][1])
+    falling = 0
+    for begun, passes in counts:
+        falling += begun - passes
+        if begun < 0 or falling < 0:  # no passes have such counts: then nothing is known of them
+            every = sum(passes for _, passes in counts)
+            counts = [(0 if i else every, passes) for i, (_, passes) in enumerate(counts)]
+            missing = every
+            break
+    return [
+        PassCounts(event=one, begun=begun, passes=passes, known=not missing)
+        for one, (begun, passes) in zip(found, counts, strict=True)
+    ]
 
 
 @lru_cache(maxsize=2**14)
@@ -78,6 +120,17 @@ def starts_anew(open_pass: OpenPass | None, span: Span) -> bool:
     if pass_length(span.event) is None:
         return False
     return open_pass is None or open_pass.event.sampling != span.event.sampling
+
+
+def passes_begun(open_pass: OpenPass | None, span: Span) -> int:
+    """How many passes begin with a span that follows on a branch, each at the span's noise."""
+    length = pass_length(span.event)
+    if length is None:
+        return 0
+    inside = 0
+    if open_pass is not None and not starts_anew(open_pass, span):
+        inside = min(span.steps, length - open_pass.position)
+    return -(-(span.steps - inside) // length)
 
 
 def noise_in_pass(mechanism: Mechanism) -> float:
@@ -124,16 +177,19 @@ def balance_of(branches: Iterable[Iterable[Span]]) -> Balance:
     """Fold the spans of every branch, each from its beginning, into one balance."""
     steps: Counter[Event] = Counter()
     passes: Counter[Event] = Counter()
+    begun: Counter[Event] = Counter()
     starts: Counter[Event] = Counter()
     for spans in branches:
         open_pass: OpenPass | None = None
         for span in spans:
             steps[span.event] += span.steps
             starts[span.event] += starts_anew(open_pass, span)
+            begun[span.event] += passes_begun(open_pass, span)
             changes, open_pass = advance(open_pass, span)
             passes.update(changes)
     return Balance(
         steps=dict(steps),
         passes={event: n for event, n in passes.items() if n},
+        begun={event: n for event, n in begun.items() if n},
         starts={event: n for event, n in starts.items() if n},
     )

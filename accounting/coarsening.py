@@ -14,14 +14,16 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from accounting.balances import Balance
+from accounting.balances import Balance, passes_by_sampling
 from accounting.events import (
     ApproximateDp,
+    BallsAndBins,
     Event,
     Gaussian,
     Laplace,
     NeighboringRelation,
     Poisson,
+    RandomAllocation,
     Sampling,
     Zcdp,
 )
@@ -85,13 +87,15 @@ def rounded_outward(balance: Balance) -> Rounded:
         steps = dict(others)
         for event, count in groups.items():
             steps[event] = steps.get(event, 0) + count
-        return Balance(steps=steps, passes=balance.passes, starts=balance.starts)
+        return replace(balance, steps=steps)
 
     return Rounded(*(with_others(groups) for groups in (*fine, *rough)))
 
 
 def dominating(balance: Balance, noises: int) -> Balance:
     """A balance of far fewer distinct events that bounds one of many from above, but less closely.
+
+    It does so for an odometer, too: see `replaced`.
 
     Args:
         balance: units of each distinct event.
@@ -115,7 +119,7 @@ def stronger(balance: Balance, noises: int) -> dict[Event, Event]:
     """
     spend(800 * len(balance.steps))
     points, others = _sampled(balance)
-    instead = _strongest(set(others) | set(balance.passes), noises)
+    instead = _strongest({*others, *balance.passes, *balance.begun}, noises)
     if points is not None:
         order, starts = _grouped(points, CLOUD_GROUPS * noises)
         noise = np.minimum.reduceat(points.noise[order], starts)
@@ -127,7 +131,13 @@ def stronger(balance: Balance, noises: int) -> dict[Event, Event]:
 
 
 def replaced(balance: Balance, instead: Mapping[Event, Event]) -> Balance:
-    """A balance in which events stand for others; of its loaders' new starts nothing is known."""
+    """A balance in which events stand for others; of its loaders' new starts nothing is known.
+
+    Where noise fell inside passes, an odometer charges by how far it fell, and passes that all had
+    the least noise would cost it less. Such passes begin at the greatest noise that their events
+    are gathered with, never at less (docs/theory/filters.md, Theorem 6); of a loader in turn it is
+    left open where they began, since that decides by which of two bounds they are charged.
+    """
     spend(100_000 + 40 * len(balance.steps))
     steps: Counter[Event] = Counter()
     for event, count in balance.steps.items():
@@ -135,7 +145,16 @@ def replaced(balance: Balance, instead: Mapping[Event, Event]) -> Balance:
     passes: Counter[Event] = Counter()
     for event, count in balance.passes.items():
         passes[instead.get(event, event)] += count
-    return Balance(steps=dict(steps), passes=dict(passes))
+    begun: Counter[Event] = Counter()
+    for sampling, each in passes_by_sampling(balance).items():
+        kept = all(one.begun == one.passes for one in each)
+        known = kept or isinstance(sampling, BallsAndBins | RandomAllocation)
+        quietest: dict[Event, Event] = {}
+        for one in each:  # the most noise first
+            event = instead.get(one.event, one.event)
+            first = event if kept else quietest.setdefault(event, one.event)
+            begun[first] += one.begun if known else 0
+    return Balance(steps=dict(steps), passes=dict(passes), begun=dict(begun))
 
 
 def _strongest(events: Iterable[Event], noises: int) -> dict[Event, Event]:

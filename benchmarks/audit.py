@@ -175,7 +175,8 @@ def check_steps(ledger: Ledger, account: Account, findings: Findings) -> None:
 def check_balances(connection: Connection, ledger: Ledger, findings: Findings) -> None:
     """Balances equal the fold over the entries, this file's and the service's."""
     size = ledger.dataset.dataset_size
-    total: dict[str, Counter[Any]] = {"steps": Counter(), "passes": Counter(), "starts": Counter()}
+    parts = ("steps", "passes", "begun", "starts")
+    total: dict[str, Counter[Any]] = {part: Counter() for part in parts}
     for name, row in ledger.runs.items():
         stored = run_balance(connection, row.id, size)
         findings.require(stored == refold(connection, row, size), f"{name}: not the refold")

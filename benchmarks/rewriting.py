@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, Table, insert, select, text, update
 
-from accounting.balances import OpenPass, advance, starts_anew
+from accounting.balances import OpenPass, advance, passes_begun, starts_anew
 from accounting.events import Event, Span
 from service.admission import ahead
 from service.documents import canonical, content_of, event_of
@@ -33,7 +33,9 @@ from service.tables import (
 from service.tallies import by_pass
 
 Row = dict[str, Any]
-_COUNTS: Final = ("steps", "passes", "starts", "reserved_steps", "reserved_passes")
+_COUNTS: Final = (
+    "steps", "passes", "starts", "reserved_steps", "reserved_passes", "begun", "reserved_begun",
+)  # fmt: skip
 
 
 @contextmanager
@@ -228,7 +230,7 @@ class _Counts:
         self.events = {row["id"]: event_of(row["content"], 60000) for row in rows}
         self.ids = {content_of(event): number for number, event in self.events.items()}
         self.passes: dict[int, OpenPass | None] = {}
-        self.counts: dict[tuple[Any, int], list[int]] = defaultdict(lambda: [0] * 5)
+        self.counts: dict[tuple[Any, int], list[int]] = defaultdict(lambda: [0] * len(_COUNTS))
 
     def add(self, run: int, event: Event, index: int, more: int) -> None:
         """Count for a run, and for the dataset."""
@@ -242,6 +244,7 @@ class _Counts:
         span, before = Span(event=event, steps=row["steps"]), self.passes.get(branch)
         if by_pass(event):
             self.add(row["run_id"], event, 2, int(starts_anew(before, span)))
+            self.add(row["run_id"], event, 5, passes_begun(before, span))
         more, self.passes[branch] = advance(before, span)
         for one, number in more.items():
             self.add(row["run_id"], one, 1, number)
@@ -254,6 +257,7 @@ class _Counts:
             for one, held in ahead(None, spans).items():
                 self.add(row["run_id"], one, 3, held.steps)
                 self.add(row["run_id"], one, 4, held.passes)
+                self.add(row["run_id"], one, 6, held.begun)
 
 
 def _recount(log: Log) -> None:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from accounting.balances import OpenPass, advance, starts_anew
+from accounting.balances import OpenPass, advance, passes_begun, starts_anew
 from accounting.events import Event, NeighboringRelation, Span
 from accounting.filters import plus, times
 from accounting.guarantees import Status
@@ -96,12 +96,14 @@ class _Counted:
     def __init__(self) -> None:
         self._steps: Counter[Event] = Counter()
         self._passes: Counter[Event] = Counter()
+        self._begun: Counter[Event] = Counter()
 
     def add(self, open_pass: OpenPass | None, span: Span) -> OpenPass | None:
         """Count a span after the pass that is open; the pass that is open then."""
         self._steps[span.event] += span.steps
         if not by_pass(span.event):
             return None
+        self._begun[span.event] += passes_begun(open_pass, span)
         passes, open_pass = advance(open_pass, span)
         for event, count in passes.items():
             self._passes[event] += count
@@ -109,9 +111,9 @@ class _Counted:
 
     def change(self) -> Change:
         """What they come to."""
-        steps, passes = self._steps, self._passes
+        steps, passes, begun = self._steps, self._passes, self._begun
         return {
-            event: Counts(steps=steps[event], passes=passes[event])
+            event: Counts(steps=steps[event], passes=passes[event], begun=begun[event])
             for event in dict.fromkeys([*steps, *passes])
             if steps[event] or passes[event]
         }

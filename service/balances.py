@@ -52,16 +52,18 @@ _BELOW: Final = (
 
 
 def _balance(rows: Iterable[Any], dataset_size: int, *, reserved: bool = False) -> Balance:
-    steps, passes, starts = {}, {}, {}
+    steps, passes, begun, starts = {}, {}, {}, {}
     for row in rows:
         event = event_of(row.content, dataset_size)
         steps[event] = row.steps + (row.reserved_steps if reserved else 0)
         passes[event] = row.passes + (row.reserved_passes if reserved else 0)
+        begun[event] = row.begun + (row.reserved_begun if reserved else 0)
         # Where steps may still come, nothing is known of how often loaders begin anew.
         starts[event] = row.starts if not reserved else 0
     return Balance(
         steps={event: count for event, count in steps.items() if count},
         passes={event: count for event, count in passes.items() if count},
+        begun={event: count for event, count in begun.items() if count},
         starts={event: count for event, count in starts.items() if count},
     )
 
@@ -122,8 +124,12 @@ def balances_of_runs(connection: Connection, sizes: Mapping[int, int]) -> dict[i
 def counts_of(balance: Balance) -> dict[Any, Counts]:
     """A balance event by event."""
     return {
-        event: Counts(steps=balance.steps.get(event, 0), passes=balance.passes.get(event, 0))
-        for event in {**balance.steps, **balance.passes}
+        event: Counts(
+            steps=balance.steps.get(event, 0),
+            passes=balance.passes.get(event, 0),
+            begun=balance.begun.get(event, 0),
+        )
+        for event in {**balance.steps, **balance.passes, **balance.begun}
     }
 
 
@@ -132,4 +138,5 @@ def balance_of(counts: dict[Any, Counts]) -> Balance:
     return Balance(
         steps={event: one.steps for event, one in counts.items() if one.steps},
         passes={event: one.passes for event, one in counts.items() if one.passes},
+        begun={event: one.begun for event, one in counts.items() if one.begun},
     )

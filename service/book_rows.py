@@ -37,7 +37,9 @@ _DATASET: Final = (
 )  # fmt: skip
 _RUN: Final = ("state", "reopened", "on_plan", "totals", "totals_version")
 _BRANCH: Final = ("next_step", "pass_event_id", "pass_position", "appended_by")
-_KEPT: Final = ("steps", "passes", "starts", "reserved_steps", "reserved_passes")
+_KEPT: Final = (
+    "steps", "passes", "begun", "starts", "reserved_steps", "reserved_passes", "reserved_begun",
+)  # fmt: skip
 _ENTRY: Final = (
     "dataset_id", "sequence", "run_id", "branch_id", "first_step", "steps", "event_id", "mode",
     "verdict", "recorded_at", "leaf",
@@ -138,8 +140,12 @@ def _charge_corrections(
 
 def _move(row: Row[Any], event: Event) -> Move:
     return Move(
-        recorded={event: Counts(steps=row.steps, passes=row.passes)},
-        reserved={event: Counts(steps=row.reserved_steps, passes=row.reserved_passes)},
+        recorded={event: Counts(steps=row.steps, passes=row.passes, begun=row.begun)},
+        reserved={
+            event: Counts(
+                steps=row.reserved_steps, passes=row.reserved_passes, begun=row.reserved_begun
+            )
+        },
     )
 
 
@@ -154,7 +160,9 @@ def run_book_of(
     units = None
     if counted is not None:
         units = {
-            event_of(unit.content, book.dataset_size): Counts(steps=unit.steps, passes=unit.passes)
+            event_of(unit.content, book.dataset_size): Counts(
+                steps=unit.steps, passes=unit.passes, begun=unit.begun
+            )
             for unit in counted
             if unit.steps or unit.passes
         }

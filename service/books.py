@@ -190,23 +190,28 @@ class Added:
 
     steps: int = 0
     passes: int = 0
+    begun: int = 0
     starts: int = 0
     reserved_steps: int = 0
     reserved_passes: int = 0
+    reserved_begun: int = 0
 
     def reserve(self, counts: Counts) -> None:
         """Add what is held ahead."""
         self.reserved_steps += counts.steps
         self.reserved_passes += counts.passes
+        self.reserved_begun += counts.begun
 
-    def row(self) -> tuple[int, int, int, int, int]:
+    def row(self) -> tuple[int, int, int, int, int, int, int]:
         """As a row."""
         return (
             self.steps,
             self.passes,
+            self.begun,
             self.starts,
             self.reserved_steps,
             self.reserved_passes,
+            self.reserved_begun,
         )
 
 
@@ -229,6 +234,7 @@ class Notes:
             for added in self._both(run_id, event):
                 added.steps += counts.steps
                 added.passes += counts.passes
+                added.begun += counts.begun
         for event, counts in move.reserved.items():
             self._both(run_id, event)[0].reserve(counts)
         for event, counts in move.of_run.reserved.items():

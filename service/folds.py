@@ -10,7 +10,14 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row, bindparam, select
 
-from accounting.balances import Balance, OpenPass, advance, pass_length, starts_anew
+from accounting.balances import (
+    Balance,
+    OpenPass,
+    advance,
+    pass_length,
+    passes_begun,
+    starts_anew,
+)
 from accounting.events import Event, Span
 from service.documents import event_of, laid_over
 from service.errors import TooExpensiveError
@@ -82,6 +89,7 @@ class Fold:
         self._steps: dict[Event, int] = {}  # until the latest balance
         self._since: Counter[str] = Counter()  # then; by content: events are slow to hash
         self._passes: Counter[Event] = Counter()
+        self._begun: Counter[Event] = Counter()
         self._starts: Counter[Event] = Counter()
         self._open: dict[int, OpenPass | None] = {}
 
@@ -93,6 +101,7 @@ class Fold:
         if by_pass or before is not None:
             span = Span(event=event, steps=steps)
             self._starts[event] += starts_anew(before, span)
+            self._begun[event] += passes_begun(before, span)
             more, self._open[branch_id] = advance(before, span)
             self._passes.update(more)
 
@@ -108,7 +117,10 @@ class Fold:
             self._steps[event] = self._steps.get(event, 0) + count
         self._since.clear()
         return Balance(
-            steps=dict(self._steps), passes=_some(self._passes), starts=_some(self._starts)
+            steps=dict(self._steps),
+            passes=_some(self._passes),
+            begun=_some(self._begun),
+            starts=_some(self._starts),
         )
 
 

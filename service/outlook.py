@@ -173,7 +173,8 @@ def _recorded(
     for row in rows:
         event, steps = event_of(row.content, home.dataset_size), int(row.steps)
         length = pass_length(event)
-        found[event] = Counts(steps=steps, passes=0 if length is None else -(-steps // length))
+        passes = 0 if length is None else -(-steps // length)
+        found[event] = Counts(steps=steps, passes=passes, begun=passes)
     if home.exactly_one is None:
         return found
     move = Move(recorded=found)

@@ -251,7 +251,7 @@ class _Same:
 
     @classmethod
     def of(cls, balance: Balance) -> "_Same":
-        each = (balance.steps, balance.passes, balance.starts)
+        each = (balance.steps, balance.passes, balance.begun, balance.starts)
         return cls(balance, tuple(frozenset(events.items()) for events in each))
 
 

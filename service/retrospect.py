@@ -222,6 +222,7 @@ def _sum(balances: Iterable[Balance]) -> Balance:
         total = Balance(
             steps=Counter(total.steps) + Counter(one.steps),
             passes=Counter(total.passes) + Counter(one.passes),
+            begun=Counter(total.begun) + Counter(one.begun),
             starts=Counter(total.starts) + Counter(one.starts),
         )
     return total
@@ -281,6 +282,7 @@ def _exchanged(balance: Balance, changed: Sequence[Facts]) -> Balance:
     return Balance(
         steps=_with(balance.steps, old.steps, new.steps),
         passes=_with(balance.passes, old.passes, new.passes),
+        begun=_with(balance.begun, old.begun, new.begun),
         # How often loaders began anew is not known of every balance; nothing is taken off it then.
         starts=_with(balance.starts, old.starts, new.starts) if known else {},
     )

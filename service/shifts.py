@@ -21,7 +21,12 @@ from service.tables import distinct_events, run_balances
 from service.tallies import Change, Counts, Move, by_pass, merged, negative
 
 _COUNTED: Final = (
-    select(distinct_events.c.content, run_balances.c.steps, run_balances.c.passes)
+    select(
+        distinct_events.c.content,
+        run_balances.c.steps,
+        run_balances.c.passes,
+        run_balances.c.begun,
+    )
     .join(distinct_events, distinct_events.c.id == run_balances.c.event_id)
     .where(run_balances.c.run_id == bindparam("run"), distinct_events.c.by_pass)
 )
@@ -45,20 +50,21 @@ class Shift:
         """What is counted besides the recorded passes.
 
         For each correction one pass more; and each recorded one that is not of the loader's
-        greatest noise once more, since its steps may lie in two. Of several noises each may be the
-        least of some pass where it was of none.
+        greatest noise once more, since its steps may lie in two. At what noise any of them began is
+        then not known.
         """
         more: dict[Event, Counts] = {}
-        loaders: dict[Sampling, dict[Event, int]] = {}
+        loaders: dict[Sampling, dict[Event, Counts]] = {}
         for event, counts in self.counted.items():
             if event.sampling in self.corrections:
-                loaders.setdefault(event.sampling, {})[event] = counts.passes
+                loaders.setdefault(event.sampling, {})[event] = counts
         for sampling, loader in loaders.items():
             count = self.corrections[sampling]
-            quietest = max((event for event in loader if loader[event]), key=_noise, default=None)
-            for event, passes in loader.items():
-                times = count if event == quietest else count * passes
-                more[event] = Counts(passes=times + (len(loader) > 1))
+            least = [event for event, counts in loader.items() if counts.passes]
+            quietest = max(least, key=_noise, default=None)
+            for event, counts in loader.items():
+                times = count if event == quietest else count * counts.passes
+                more[event] = Counts(passes=times, begun=-counts.begun)
         return more
 
     def since(self, before: "Shift") -> Change:
@@ -111,7 +117,9 @@ def _read(
 ) -> Shift:
     rows = connection.execute(_COUNTED, {"run": run})
     counted = {
-        event_of(row.content, dataset_size): Counts(steps=row.steps, passes=row.passes)
+        event_of(row.content, dataset_size): Counts(
+            steps=row.steps, passes=row.passes, begun=row.begun
+        )
         for row in rows
         if row.steps
     }

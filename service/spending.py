@@ -223,7 +223,7 @@ class _Rewind:
             units = self._prices.count(place, steps, passes)
             self._units[place] -= units
             self._losses[row.run_id] -= units * self._prices.costs[place][1]
-            undone = Counts(steps=-steps, passes=-passes)
+            undone = Counts(steps=-steps, passes=-passes, begun=-passes)
             back[event] = back[event] + undone if event in back else undone
         self._tally.apply(Move(recorded=_without_nothing(back)))
 

@@ -158,6 +158,9 @@ distinct_events = Table(
     Column("reserved_steps", BigInteger, nullable=False, server_default=text("0")),
     Column("reserved_passes", BigInteger, nullable=False, server_default=text("0")),
     Column("by_pass", Boolean, nullable=False, server_default=false()),  # passes are what counts
+    # Passes by the noise of their first step.
+    Column("begun", BigInteger, nullable=False, server_default=text("0")),
+    Column("reserved_begun", BigInteger, nullable=False, server_default=text("0")),
     UniqueConstraint("dataset_id", "content"),
     # Few, but needed whole whenever one of them changes.
     Index(
@@ -178,6 +181,8 @@ run_balances = Table(
     Column("starts", BigInteger, nullable=False),
     Column("reserved_steps", BigInteger, nullable=False, server_default=text("0")),
     Column("reserved_passes", BigInteger, nullable=False, server_default=text("0")),
+    Column("begun", BigInteger, nullable=False),
+    Column("reserved_begun", BigInteger, nullable=False, server_default=text("0")),
 )
 
 branches = Table(

@@ -26,11 +26,16 @@ class Counts:
     """How often an event counts in one balance: in steps, and in passes where passes count."""
 
     steps: int = 0
-    passes: int = 0
+    passes: int = 0  # by the least noise of each pass
+    begun: int = 0  # passes by the noise of their first step
 
     def __add__(self, other: "Counts") -> "Counts":
         """Both together."""
-        return Counts(steps=self.steps + other.steps, passes=self.passes + other.passes)
+        return Counts(
+            steps=self.steps + other.steps,
+            passes=self.passes + other.passes,
+            begun=self.begun + other.begun,
+        )
 
 
 NONE = Counts()
@@ -207,6 +212,7 @@ class Tally:
         balance = Balance(
             steps={event: one.steps for event, one in counts.items() if one.steps},
             passes={event: one.passes for event, one in counts.items() if one.passes},
+            begun={event: one.begun for event, one in counts.items() if one.begun},
         )
         pricing.require(self.missing(counts))
         known = {event: self.cost(event) for event in counts}
@@ -264,6 +270,6 @@ def merged(changes: Iterable[Change]) -> dict[Event, Counts]:
 def negative(change: Change) -> Change:
     """The change that takes another back."""
     return {
-        event: Counts(steps=-counts.steps, passes=-counts.passes)
+        event: Counts(steps=-counts.steps, passes=-counts.passes, begun=-counts.begun)
         for event, counts in change.items()
     }

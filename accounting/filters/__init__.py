@@ -4,7 +4,7 @@ A budget is held by one of four filters, chosen when it is set. Odometers say wh
 any budget, at every time at once.
 """
 
-from accounting.filters import limits, odometers
+from accounting.filters import falling, limits, odometers
 from accounting.filters.chosen import (
     KINDS,
     UNION_ORDERS,
@@ -20,7 +20,7 @@ from accounting.filters.odometers import ODOMETER_ORDERS, odometer_epsilon
 from accounting.filters.renyi import FAILURE_SHARE, RenyiFilter, UnionFilter
 from accounting.filters.totals import COUNT_MAX, Total, plus, times
 
-THEOREMS = (*limits.THEOREMS, *odometers.THEOREMS)
+THEOREMS = (*limits.THEOREMS, *falling.THEOREMS, *odometers.THEOREMS)
 
 __all__ = [
     "COUNT_MAX", "FAILURE_SHARE", "KINDS", "ODOMETER_ORDERS", "THEOREMS", "UNION_ORDERS",

@@ -50,7 +50,7 @@ def losses_at(
         spend(200 * len(orders))
         return gaussian_step_rdp(orders, *plain), 0.0
     bounds = accepted(renyi_bounds(event, relation), accept=accept)
-    least = [min((_at(bound.loss, order), bound.delta) for bound in bounds) for order in orders]
+    least = [min((loss_at(bound.loss, order), bound.delta) for bound in bounds) for order in orders]
     return [loss for loss, _ in least], max(delta for _, delta in least)
 
 
@@ -124,7 +124,7 @@ def _binomials(order: int) -> tuple[tuple[float, float], ...]:
     return tuple((float(math.comb(order, k)), float(k * (k - 1))) for k in range(2, order + 1))
 
 
-def _at(curve: Array, order: float) -> float:
+def loss_at(curve: Array, order: float) -> float:
     """A curve on ORDERS at any order between. Upper: (alpha-1) rdp(alpha) is convex."""
     above = int(np.searchsorted(ORDERS, order))
     b, at_b = float(ORDERS[above]), float(curve[above])

@@ -1,17 +1,17 @@
 """Budgets held by Renyi filters: at one order, or at any of several that share delta."""
 
 import math
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any, ClassVar, Final, Self
 
-from accounting.balances import Balance, pass_length
+from accounting.balances import Balance, pass_length, passes_by_sampling
 from accounting.bounds import NoBoundError
-from accounting.events import Event, NeighboringRelation, Sampling
+from accounting.events import Event, NeighboringRelation
 from accounting.filters.costs import losses_at
+from accounting.filters.falling import passes_total
 from accounting.filters.limits import (
     conversion_cost,
     renyi_filter_limit,
@@ -30,7 +30,6 @@ from accounting.filters.totals import (
     times,
     within,
 )
-from accounting.gdp_bounds import gdp_bounds
 from accounting.guarantees import DEFAULT_ACCEPT, Status
 from accounting.numerics import require, rounded_down, rounded_up
 from accounting.work import remembered
@@ -66,40 +65,17 @@ def renyi_total(
     known: Mapping[Event, Total] | None = None,
 ) -> Total:
     """(uncovered, failures, RDP at each order) of a balance. Upper."""
-    several = _several_noises(balance)
+
+    def unit(event: Event) -> Total:
+        return known[event] if known else _cost(event, relation, accept, orders)
+
     total: Total = (0, 0, *(0 for _ in orders))
-    for event, count in balance.counted():
-        unit = known[event] if known else _cost(event, relation, accept, orders)
-        spent = times(unit, count)
-        if event.sampling in several and not unit[0]:
-            spent = (*spent[:2], *_released(event, count, unit[2:], relation, orders))
-        total = plus(total, spent)
+    for event, count in balance.steps.items():
+        if pass_length(event) is None:
+            total = plus(total, times(unit(event), count))
+    for each in passes_by_sampling(balance).values():
+        total = plus(total, passes_total(each, relation, accept, orders, unit))
     return total
-
-
-def _several_noises(balance: Balance) -> set[Sampling]:
-    """Samplings counted by pass that ran with more than one noise, maybe within a pass."""
-    counts = Counter(event.sampling for event in balance.steps if pass_length(event) is not None)
-    return {sampling for sampling, count in counts.items() if count > 1}
-
-
-def _released(
-    event: Event,
-    count: int,
-    unit: Total,
-    relation: NeighboringRelation,
-    orders: tuple[float, ...],
-) -> Iterator[int]:
-    """What passes cost whose noise may have fallen after a look at answers of the same pass.
-
-    Of that an amplified curve knows nothing: each pass is then a Gaussian release, whatever its
-    sampling hides. One pass more, as one may have been begun at the amplified curve.
-    """
-    (release,) = gdp_bounds(event, relation)
-    for order, least in zip(orders, unit, strict=True):
-        whole = loss_units(rounded_up(0.5 * order * release.loss * release.loss, ulps=4))
-        amplified = least * 1_000_000 < whole * 999_999
-        yield (count + 1) * whole if amplified else count * least
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -69,6 +69,7 @@ class Reserved(StepMessage):
     steps: Whole
     # Less noise within a pass that has begun moves it to another event: one less here, one more.
     passes: Annotated[int, Field(gt=-(2**63), lt=2**63)]
+    begun: Whole  # passes that begin among them
     passes_anew: Whole  # upper, whatever the passes before them turn out to have been
 
 

@@ -112,20 +112,26 @@ def _of_dataset(facts: Facts, relation: NeighboringRelation, accept: frozenset[S
 
 def _of_home(home: Home, *, corrected: bool, reserved: bool) -> Balance:
     """What the runs of one dataset did, and may still do."""
-    steps, passes, starts = Counter[Any](), Counter[Any](), Counter[Any]()
+    steps, passes = Counter[Any](), Counter[Any]()
+    begun, starts = Counter[Any](), Counter[Any]()
     for run in home.runs:
         really = run.ledger.corrected_balance() if corrected else None
         one = run.ledger.balance() if really is None else really
-        for total, more in ((steps, one.steps), (passes, one.passes), (starts, one.starts)):
-            total.update(more)
+        steps.update(one.steps)
+        passes.update(one.passes)
+        begun.update(one.begun)
+        starts.update(one.starts)
     if not reserved:
-        return Balance(steps=dict(steps), passes=dict(passes), starts=dict(starts))
+        return Balance(
+            steps=dict(steps), passes=dict(passes), begun=dict(begun), starts=dict(starts)
+        )
     for index, ahead in enumerate(home.reserved):
         event = to_event(ahead, dataset_size=home.dataset_size, location=f"reserved[{index}]")
         steps[event] += ahead.steps
         passes[event] += ahead.passes_anew if corrected else ahead.passes
+        begun[event] += 0 if corrected else ahead.begun
     # Where steps may still come, nothing is known of how often loaders begin anew.
-    return Balance(steps=dict(+steps), passes=dict(+passes))
+    return Balance(steps=dict(+steps), passes=dict(+passes), begun=dict(+begun))
 
 
 def _seen(balance: Balance, home: Home, relation: NeighboringRelation) -> dict[Any, Counts]:

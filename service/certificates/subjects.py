@@ -207,6 +207,7 @@ def _reserved(connection: Connection, dataset: Row[Any]) -> list[dict[str, Any]]
         {
             "steps": row.reserved_steps,
             "passes": row.reserved_passes,
+            "begun": row.reserved_begun,
             "passes_anew": anew.get(event_of(row.content, dataset.dataset_size), 0),
             **json.loads(row.content),
         }

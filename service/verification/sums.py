@@ -27,7 +27,8 @@ from service.verification.report import Rank, shown
 from service.verification.rows import every
 from service.verification.walk import Walk
 
-_KEPT: Final = ("steps", "passes", "starts", "reserved_steps", "reserved_passes")
+_AHEAD: Final = ("steps", "passes", "begun")  # are kept of what is reserved, too
+_KEPT: Final = (*_AHEAD, "starts", *(f"reserved_{name}" for name in _AHEAD))
 _DATASET: Final[BindParameter[Any]] = bindparam("dataset")
 _OF_DATASET: Final = select(
     distinct_events.c.id,
@@ -61,8 +62,8 @@ _ENTRIES: Final = (
 )
 _REFOLDED: Final = "differs from what the entries add up to"
 
-Count = tuple[int, int, int, int, int]  # as _KEPT
-Held = dict[Any, Counter[tuple[Event, str]]]  # by run: (event, "steps" or "passes")
+Count = tuple[int, ...]  # as _KEPT
+Held = dict[Any, Counter[tuple[Event, str]]]  # by run: (event, one of _AHEAD)
 
 
 @dataclass(slots=True)
@@ -123,20 +124,20 @@ class Sums:
         """The counts by run and content, and those of the dataset by content."""
         walk, names = self.walk, self.names
         every_lease, named = self._held(named=False), self._held(named=True)
-        runs_: dict[tuple[Any, str], list[int]] = defaultdict(lambda: [0] * 5)
-        total: dict[str, list[int]] = defaultdict(lambda: [0] * 5)
+        runs_: dict[tuple[Any, str], list[int]] = defaultdict(lambda: [0] * len(_KEPT))
+        total: dict[str, list[int]] = defaultdict(lambda: [0] * len(_KEPT))
         for slot in names.slots.values():
             content = names.events[slot.event_id]
             runs_[slot.run_id, content][0] += slot.steps
             total[content][0] += slot.steps
-        for index, counted in ((1, walk.passes), (2, walk.starts)):
+        for index, counted in ((1, walk.passes), (2, walk.begun), (3, walk.starts)):
             for (run, event), count in counted.items():
                 runs_[run, content_of(event)][index] += count
                 total[content_of(event)][index] += count
         for held, of_run in ((named, True), (every_lease, False)):
             for run, counts in held.items():
                 for (event, what), count in counts.items():
-                    content, index = content_of(event), 3 if what == "steps" else 4
+                    content, index = content_of(event), _KEPT.index(f"reserved_{what}")
                     (runs_[run, content] if of_run else total[content])[index] += count
         return _nonzero(runs_), _nonzero(total)
 
@@ -155,8 +156,8 @@ class Sums:
             state = names.branches[branch]
             counts = ahead(state.open_pass, ahead_of_it)
             for event, count in counts.items():
-                found[state.row["run_id"]][event, "steps"] += count.steps
-                found[state.row["run_id"]][event, "passes"] += count.passes
+                for what in _AHEAD:
+                    found[state.row["run_id"]][event, what] += getattr(count, what)
         return found
 
     def _counts(self, expected: tuple[dict[tuple[Any, str], Count], dict[str, Count]]) -> None:
@@ -164,13 +165,13 @@ class Sums:
         names, seen = self.names, set()
         for row in every(self.connection, _OF_DATASET, dataset=self.home["id"]):
             content, counts = row["content"], tuple(row[name] for name in _KEPT)
-            if counts != total.pop(content, (0,) * 5) or not self._marked(row):
+            if counts != total.pop(content, (0,) * len(_KEPT)) or not self._marked(row):
                 self._broken(f"the count of {shown(content)}", _REFOLDED)
         for row in every(self.connection, _OF_RUNS, dataset=self.home["id"]):
             key = row["run_id"], names.events.get(row["event_id"], "")
             counts = tuple(row[name] for name in _KEPT)
             seen.add(key)
-            if counts != of_runs.get(key, (0,) * 5):
+            if counts != of_runs.get(key, (0,) * len(_KEPT)):
                 self._broken(self._place(*key), _REFOLDED)
         for content in total:
             self._broken(f"the count of {shown(content)}", "is missing")

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
-from accounting.balances import advance, starts_anew
+from accounting.balances import advance, passes_begun, starts_anew
 from accounting.events import Event, Span
 from service.acts import act_data, exact
 from service.merkle import DIGEST_SIZE, leaf_hash
@@ -38,6 +38,7 @@ class Walk:
     tree: Tree = field(default_factory=Tree)
     whole: bool = True  # no leaf is known to be missing, so that roots mean something
     passes: Counter[tuple[Any, Event]] = field(default_factory=Counter)  # by run
+    begun: Counter[tuple[Any, Event]] = field(default_factory=Counter)
     starts: Counter[tuple[Any, Event]] = field(default_factory=Counter)
     _act: int = 0  # the next
     _head: int = 0  # the next that was kept
@@ -230,6 +231,7 @@ class Walk:
             return
         span = Span(event=event, steps=steps)
         self.starts[slot.run_id, event] += starts_anew(state.open_pass, span)
+        self.begun[slot.run_id, event] += passes_begun(state.open_pass, span)
         more, state.open_pass = advance(state.open_pass, span)
         for one, count in more.items():
             self.passes[slot.run_id, one] += count

@@ -9,8 +9,6 @@ from hypothesis import strategies as st
 from accounting.balances import Balance, balance_of
 from accounting.events import (
     ApproximateDp,
-    BallsAndBins,
-    Cyclic,
     Event,
     Full,
     Gaussian,
@@ -247,40 +245,3 @@ def test_spending_does_not_depend_on_the_order_of_events(
     )
     spent = Fraction(total[2], NAT)
     assert true <= spent <= true * (1 + Fraction(1, 10**14))
-
-
-def test_noise_that_falls_inside_an_amplified_pass_takes_its_amplification() -> None:
-    relation = NeighboringRelation.REPLACE_SPECIAL
-    sampling = BallsAndBins(steps_per_pass=2)
-
-    def spent(*noises: float) -> float:
-        spans = [
-            Span(event=Event(mechanism=Gaussian(noise_multiplier=s), sampling=sampling), steps=1)
-            for s in noises
-        ]
-        return nats(BUDGET.total(balance_of([spans]), relation=relation))
-
-    high, low = 2.253, 1.352
-    steady, fallen = spent(high, high), spent(high, low)
-    release = 8 / (2 * low * low)
-    assert steady < 8 / (2 * high * high)
-    # A game that lowers the noise where the first answer says little attains 1.5435 of order 8.
-    assert fallen >= 1.5435
-    assert fallen == pytest.approx(2 * release, rel=1e-9)
-    assert fallen >= steady + release
-    # A pass that is one Gaussian release anyway is charged as before.
-    cyclic = [
-        Span(
-            event=Event(
-                mechanism=Gaussian(noise_multiplier=s),
-                sampling=Cyclic(batch_size=1, steps_per_pass=2),
-            ),
-            steps=1,
-        )
-        for s in (high, low)
-    ]
-    total = BUDGET.total(balance_of([cyclic]), relation=relation)
-    assert nats(total) == pytest.approx(release)
-    # What has no bound has none as a release either.
-    refused = BUDGET.total(balance_of([cyclic]), relation=RELATION)
-    assert refused[0] == 1

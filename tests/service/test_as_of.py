@@ -59,7 +59,7 @@ def correct(engine: Engine, really: Json, *, branch: str = "main", run_name: str
             )
         }
         if content not in rows:
-            nothing = dict.fromkeys(("steps", "passes", "starts"), 0)
+            nothing = dict.fromkeys(("steps", "passes", "begun", "starts"), 0)
             values = {"dataset_id": dataset.id, "content": content, **nothing}
             added = insert(distinct_events).values(values).returning(distinct_events.c.id)
             rows[content] = connection.execute(added).scalar_one()

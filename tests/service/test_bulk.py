@@ -16,7 +16,9 @@ from service.tables import branches, datasets, distinct_events, reservations, ru
 from tests.service.samples import dataset, run
 
 BIG = 2**62 + 1  # no double holds it
-KEPT = ("steps", "passes", "starts", "reserved_steps", "reserved_passes")
+KEPT = (
+    "steps", "passes", "begun", "starts", "reserved_steps", "reserved_passes", "reserved_begun",
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -52,11 +54,15 @@ def test_nothing_is_sent_for_no_rows(engine: Engine, ids: dict[str, int]) -> Non
 
 def test_counts_are_added_to_exactly(engine: Engine, ids: dict[str, int]) -> None:
     with transaction(engine) as connection:
-        rows = [(BIG, 2, 3, 4, 5, ids["a"]), (1, 0, 0, -7, 0, ids["b"])]
+        rows = [(BIG, 2, 3, 4, 5, 6, 7, ids["a"]), (1, 0, 0, 0, -7, 0, 0, ids["b"])]
         bulk.add(connection, distinct_events, "id", KEPT, rows)
-        bulk.add(connection, distinct_events, "id", KEPT, [(1, -2, 0, 0, 0, ids["a"])])
+        bulk.add(connection, distinct_events, "id", KEPT, [(1, -2, 0, 0, 0, 0, 1, ids["a"])])
         found = counts(connection)
-    assert found == {"a": (BIG + 1, 0, 3, 4, 5), "b": (1, 0, 0, -7, 0), "c": (0, 0, 0, 0, 0)}
+    assert found == {
+        "a": (BIG + 1, 0, 3, 4, 5, 6, 8),
+        "b": (1, 0, 0, 0, -7, 0, 0),
+        "c": (0, 0, 0, 0, 0, 0, 0),
+    }
 
 
 def test_rows_that_are_there_are_added_to_and_others_made(
@@ -64,13 +70,16 @@ def test_rows_that_are_there_are_added_to_and_others_made(
 ) -> None:
     keys = ("run_id", "event_id")
     with transaction(engine) as connection:
-        first = [(ids["one"], ids["a"], 1, 2, 3, 4, 5)]
+        first = [(ids["one"], ids["a"], 1, 2, 3, 4, 5, 6, 7)]
         bulk.add_or_insert(connection, run_balances, keys, KEPT, first)
-        both = [(ids["one"], ids["a"], BIG, 0, 0, -4, 0), (ids["two"], ids["b"], 9, 8, 7, 6, 5)]
+        both = [
+            (ids["one"], ids["a"], BIG, 0, 0, 0, -5, 0, 0),
+            (ids["two"], ids["b"], 9, 8, 7, 6, 5, 4, 3),
+        ]
         bulk.add_or_insert(connection, run_balances, keys, KEPT, both)
         columns = [run_balances.c[name] for name in (*keys, *KEPT)]
         found = {tuple(row) for row in connection.execute(choose(*columns))}
-    assert found == {(ids["one"], ids["a"], BIG + 1, 2, 3, 0, 5), both[1]}
+    assert found == {(ids["one"], ids["a"], BIG + 1, 2, 3, 4, 0, 6, 7), both[1]}
 
 
 def test_columns_are_set_row_by_row_and_may_be_emptied(engine: Engine, ids: dict[str, int]) -> None:
@@ -101,7 +110,7 @@ def test_events_are_made_once_with_nothing_counted(engine: Engine, ids: dict[str
         made = dict(bulk.insert_distinct(connection, ids["home"], [(odd, True)]))
         found = dict(bulk.distinct_ids(connection, ids["home"], [odd, "b", "no such"]))
         assert found == {odd: made[odd], "b": ids["b"]}
-        assert counts(connection)[odd] == (0, 0, 0, 0, 0)
+        assert counts(connection)[odd] == (0, 0, 0, 0, 0, 0, 0)
         by_pass = connection.execute(
             choose(distinct_events.c.content).where(distinct_events.c.by_pass)
         )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from accounting.balances import Balance, advance, balance_of
+from accounting.balances import Balance, advance, balance_of, passes_begun
 from accounting.events import (
     BallsAndBins,
     Cyclic,
@@ -16,25 +16,30 @@ from accounting.events import (
     NeighboringRelation,
     NoNoise,
     Poisson,
+    Reshuffle,
+    Sampling,
+    Shuffle,
     Span,
 )
 from accounting.filters import Total, choose, times
-from accounting.guarantees import DEFAULT_ACCEPT
+from accounting.guarantees import DEFAULT_ACCEPT, Status
 from service.documents import laid_over
 from service.excess import Corrected, charge
 from service.shifts import shift
 from service.tallies import Change, Counts, Move, Tally, merged
 
 RELATION = NeighboringRelation.REPLACE_SPECIAL
+TRUSTING = DEFAULT_ACCEPT | {Status.DERIVED}
 FILTER = choose("union_of_orders", epsilon=100.0, delta=1e-5)
 
 
-def gaussian(noise: float, sampling: Full | Poisson | Cyclic | BallsAndBins) -> Event:
+def gaussian(noise: float, sampling: Sampling) -> Event:
     return Event(mechanism=Gaussian(noise_multiplier=noise), sampling=sampling)
 
 
 CYCLIC = Cyclic(batch_size=2, steps_per_pass=5)
 BALLS = BallsAndBins(steps_per_pass=3)
+STOPPED = Shuffle(batch_size=1, steps_per_pass=3, reshuffle=Reshuffle.EACH_PASS, dataset_size=1000)
 POISSON = Poisson(sampling_probability=0.1)
 RECORDED = [
     gaussian(8.0, Full()),
@@ -53,28 +58,31 @@ REALLY = [
 CHANGING = [
     *(gaussian(noise, CYCLIC) for noise in (2.0, 30.0, 100.0, 1000.0)),
     *(gaussian(noise, BALLS) for noise in (2.0, 1000.0)),
+    *(gaussian(noise, STOPPED) for noise in (1.0, 4.0, 40.0)),
     gaussian(1000.0, Full()),
 ]
 
 
-def tally(balance: Balance) -> Tally:
+def tally(balance: Balance, accept: frozenset[Status] = DEFAULT_ACCEPT) -> Tally:
     zero = FILTER.zero()
-    found = Tally(
-        filter=FILTER, relation=RELATION, accept=DEFAULT_ACCEPT, recorded=zero, reserved=zero
-    )
+    found = Tally(filter=FILTER, relation=RELATION, accept=accept, recorded=zero, reserved=zero)
     found.apply(Move(recorded=counted(balance)))
     return found
 
 
 def counted(balance: Balance) -> Change:
     return {
-        event: Counts(steps=steps, passes=balance.passes.get(event, 0))
+        event: Counts(
+            steps=steps,
+            passes=balance.passes.get(event, 0),
+            begun=balance.begun.get(event, 0),
+        )
         for event, steps in balance.steps.items()
     }
 
 
-def total(balance: Balance) -> Total:
-    return FILTER.total(balance, relation=RELATION, accept=DEFAULT_ACCEPT)
+def total(balance: Balance, accept: frozenset[Status]) -> Total:
+    return FILTER.total(balance, relation=RELATION, accept=accept)
 
 
 def spans(events: Sequence[Event]) -> list[Span]:
@@ -112,11 +120,13 @@ def quieter(what: Event, event: Event) -> bool:
 
 
 def both(
-    steps: Sequence[Event], over: Sequence[tuple[int, int, Event]]
+    steps: Sequence[Event],
+    over: Sequence[tuple[int, int, Event]],
+    accept: frozenset[Status] = DEFAULT_ACCEPT,
 ) -> tuple[Total, Total, Total]:
     """Enforced, as recorded, as corrected."""
     recorded = balance_of([spans(steps)])
-    found = tally(recorded)
+    found = tally(recorded, accept)
     corrected = parts(steps, over)
     charge(found, corrected)
     found.apply(Move(shifted=shift(corrected, counted(recorded)).added()))
@@ -125,7 +135,7 @@ def both(
         for number, event in enumerate(steps)
         for _, _, what in laid_over((number, 1, event), list(over))
     ]
-    return found.sums().spent, total(recorded), total(balance_of([spans(really)]))
+    return found.sums().spent, total(recorded, accept), total(balance_of([spans(really)]), accept)
 
 
 def some(chance: random.Random, events: Sequence[Event], longest: int) -> list[Event]:
@@ -137,9 +147,10 @@ def some(chance: random.Random, events: Sequence[Event], longest: int) -> list[E
 
 
 @pytest.mark.parametrize(("pool", "longest"), [("kept", 12), ("changing", 12), ("changing", 4)])
+@pytest.mark.parametrize("accept", [DEFAULT_ACCEPT, TRUSTING], ids=["published", "derived"])
 @pytest.mark.parametrize("seed", range(200))
 def test_what_is_enforced_covers_the_record_and_the_corrected_account(
-    seed: int, pool: str, longest: int
+    seed: int, pool: str, longest: int, accept: frozenset[Status]
 ) -> None:
     chance = random.Random(seed)
     steps = some(chance, RECORDED if pool == "kept" else CHANGING, longest)
@@ -148,7 +159,7 @@ def test_what_is_enforced_covers_the_record_and_the_corrected_account(
         end = min(len(steps), at + chance.randrange(1, longest))
         over.append((at, end, chance.choice(REALLY if pool == "kept" else CHANGING)))
         at = end + chance.randrange(9)
-    enforced, recorded, corrected = both(steps, over)
+    enforced, recorded, corrected = both(steps, over, accept)
     assert covers(enforced, recorded)
     assert covers(enforced, corrected)
 
@@ -190,8 +201,9 @@ def test_each_noise_may_be_the_least_of_a_pass_that_begins_elsewhere() -> None:
     for one in range(100):
         pair = [gaussian(2.0, loader), gaussian(2 + 0.001 * (one + 1), loader)]
         steps += pair if one % 2 else pair[::-1]
-    enforced, _, corrected = both(steps, [(0, 1, gaussian(1000.0, Full()))])
-    assert covers(enforced, corrected)
+    for accept in (DEFAULT_ACCEPT, TRUSTING):
+        enforced, _, corrected = both(steps, [(0, 1, gaussian(1000.0, Full()))], accept)
+        assert covers(enforced, corrected)
 
 
 def test_steps_that_are_put_before_a_pass_shift_it() -> None:
@@ -212,10 +224,11 @@ def test_what_a_shift_adds_is_the_same_step_by_step(seed: int) -> None:
     for span in spans(first):
         _, open_pass = advance(open_pass, span)
     for span in spans(later):
+        begun = passes_begun(open_pass, span)
         passes, open_pass = advance(open_pass, span)
         recorded = merged(
             [
-                {span.event: Counts(steps=1)},
+                {span.event: Counts(steps=1, begun=begun)},
                 {event: Counts(passes=count) for event, count in passes.items()},
             ]
         )

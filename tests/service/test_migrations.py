@@ -6,7 +6,7 @@ import httpx
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
-from sqlalchemy import Engine, inspect, text
+from sqlalchemy import Engine, inspect, select, text
 from sqlalchemy.exc import IntegrityError
 
 from service import schema_version
@@ -17,7 +17,8 @@ from service.database import connect, snapshot, transaction
 from service.errors import StartupError
 from service.readings import refold
 from service.settings import Settings
-from service.tables import metadata
+from service.tables import metadata, run_balances
+from service.verification.ledger import verify
 from tests.conftest import AS_ADMIN, refuse_other_databases, running
 from tests.service.dumps import dump
 from tests.service.samples import (
@@ -31,6 +32,7 @@ from tests.service.samples import (
     run,
     setup,
 )
+from tests.service.test_reservations import reserve
 
 
 @pytest.fixture
@@ -114,6 +116,38 @@ def test_a_ledger_from_before_starts_were_counted_has_them_counted(
     with snapshot(rebuilt) as connection:
         row = find_run(connection, "run")
         assert run_balance(connection, row.id, 60000) == refold(connection, row, 60000)
+
+
+def gaussian(noise: float) -> Json:
+    return {"kind": "gaussian", "noise_multiplier": noise}
+
+
+def test_a_ledger_from_before_it_was_kept_where_passes_began_has_it_counted(
+    api: httpx.Client, rebuilt: Engine
+) -> None:
+    setup(api, dataset_given={"neighboring_relation": "replace_special"})
+    append(api, event(0, 150, mechanism=gaussian(4.0), sampling=BALLS))
+    append(api, event(150, 30, mechanism=gaussian(2.0), sampling=BALLS))
+    append(api, event(180, 1))
+    append(api, event(181, 40, mechanism=gaussian(3.0), sampling=CYCLIC))
+    body = {"name": "b", "writer": WRITER, "from_step": 0}
+    assert api.post("/v1/runs/run/branches", json=body).status_code == 201
+    append(api, event(0, 250, mechanism=gaussian(2.0), sampling=BALLS), branch="b")
+    ahead: Json = {"event": {"mechanism": gaussian(1.0), "sampling": BALLS}, "branch": "b"}
+    assert reserve(api, "next", 270, **ahead).status_code == 201
+    before = dump(rebuilt)
+    with snapshot(rebuilt) as connection:
+        begun = sum(connection.execute(select(run_balances.c.begun)).scalars())
+        held = sum(connection.execute(select(run_balances.c.reserved_begun)).scalars())
+    assert (begun, held) == (6, 3)
+    schema_version.downgrade(rebuilt, "0008")
+    assert "begun" not in {one["name"] for one in inspect(rebuilt).get_columns("run_balances")}
+    schema_version.upgrade(rebuilt)
+    after = dump(rebuilt)
+    for name in ("run_balances", "distinct_events"):
+        assert after[name] == before[name]
+    with snapshot(rebuilt) as connection:
+        assert verify(connection).broken == []
 
 
 def test_an_empty_ledger_from_before_starts_were_counted_is_brought_forward(

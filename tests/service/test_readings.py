@@ -257,14 +257,12 @@ def random_events(rng: random.Random, first: int) -> list[Json]:
 
 
 def summed(balances: list[Balance]) -> tuple[Counter[Any], ...]:
-    steps: Counter[Any] = Counter()
-    passes: Counter[Any] = Counter()
-    starts: Counter[Any] = Counter()
+    total: tuple[Counter[Any], ...] = tuple(Counter() for _ in range(4))
     for found in balances:
-        steps.update(found.steps)
-        passes.update(found.passes)
-        starts.update(found.starts)
-    return steps, passes, starts
+        each = (found.steps, found.passes, found.begun, found.starts)
+        for whole, part in zip(total, each, strict=True):
+            whole.update(part)
+    return total
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -278,6 +278,7 @@ def _held(connection: Connection, *, named: bool) -> dict[int, Counter[tuple[str
         for one, counts in ahead(open_pass or None, spans).items():
             found[branch.run_id][repr(one), "steps"] += counts.steps
             found[branch.run_id][repr(one), "passes"] += counts.passes
+            found[branch.run_id][repr(one), "begun"] += counts.begun
     return found
 
 
@@ -296,6 +297,7 @@ def require_reserved(connection: Connection) -> None:
         what = repr(event_of(row.content, 60000))
         of_runs[row.run_id][what, "steps"] += row.reserved_steps
         of_runs[row.run_id][what, "passes"] += row.reserved_passes
+        of_runs[row.run_id][what, "begun"] += row.reserved_begun
     homes = dict(connection.execute(select(runs.c.id, runs.c.dataset_id)).all())
     for one in homes:
         assert _nonzero(of_runs[one]) == _nonzero(named[one])
@@ -311,6 +313,7 @@ def require_reserved(connection: Connection) -> None:
             what = repr(event_of(row.content, 60000))
             stored[what, "steps"] += row.reserved_steps
             stored[what, "passes"] += row.reserved_passes
+            stored[what, "begun"] += row.reserved_begun
         assert _nonzero(stored) == _nonzero(total)
 
 
@@ -323,7 +326,7 @@ def require_recorded(connection: Connection) -> None:
             select(entries.c.sequence).where(entries.c.dataset_id == home.id).order_by("sequence")
         ).scalars()
         assert list(found) == list(range(1, home.head_sequence + 1))
-        for name in ("steps", "passes", "starts"):
+        for name in ("steps", "passes", "begun", "starts"):
             own = select(distinct_events.c.id, distinct_events.c[name]).where(
                 distinct_events.c.dataset_id == home.id
             )
