@@ -19,8 +19,10 @@ class DPLedgerError(Exception):
         super().__init__(self.problem, status)
 
     def __str__(self) -> str:
-        parts = (self.problem.get("title"), self.problem.get("detail"))
-        return ": ".join(str(part) for part in parts if part) or f"HTTP status {self.status}"
+        title, detail = (str(self.problem.get(name) or "") for name in ("title", "detail"))
+        if detail.startswith(title.rstrip(".")):  # it says the same, and more
+            title = ""
+        return ": ".join(filter(None, (title, detail))) or f"HTTP status {self.status}"
 
 
 class BudgetExhausted(DPLedgerError):

@@ -122,7 +122,7 @@ class Transport:
             try:
                 response = self._sent(method, path, query, body)
             except self._transient as error:
-                failure, cause = _unanswered(error), error
+                failure, cause = self._unanswered(error), error
             else:
                 if response.status_code < 500 and response.status_code != _LATER:
                     return _content(response)
@@ -146,6 +146,15 @@ class Transport:
                 raise
             raise DPLedgerError({"title": "The client was closed"}, 0) from None
 
+    def _unanswered(self, error: "httpx.RequestError") -> Unavailable:
+        """No answer came from this address; where it could not be reached, what to look at."""
+        import httpx
+
+        detail = f"{type(error).__name__} {error}".strip()
+        if isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout)):
+            detail += ". Is `dpledger serve` running there? DPLEDGER_URL names another address."
+        return Unavailable({"title": f"{self.base_url} did not answer", "detail": detail}, 0)
+
 
 def _given(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in fields.items() if value is not None}
@@ -167,11 +176,6 @@ def _retry_after_seconds(response: "httpx.Response") -> float:
         return 0.0
     seconds = (moment.replace(tzinfo=moment.tzinfo or UTC) - datetime.now(UTC)).total_seconds()
     return min(RETRY_AFTER_SECONDS_MAX, max(0.0, seconds))
-
-
-def _unanswered(error: "httpx.RequestError") -> Unavailable:
-    title = "The service did not answer"
-    return Unavailable({"title": title, "detail": f"{type(error).__name__} {error}".strip()}, 0)
 
 
 def _content(response: "httpx.Response") -> dict[str, Any]:

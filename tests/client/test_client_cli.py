@@ -100,7 +100,8 @@ def test_sync_without_the_service_leaves_something_to_do(
     assert main(["sync"]) == 1
     shown = capsys.readouterr()
     assert shown.err == (
-        f"dpledger-client: {path}: The service did not answer: ConnectError refused\n"
+        f"dpledger-client: {path}: http://127.0.0.1:8000 did not answer: ConnectError refused. "
+        "Is `dpledger serve` running there? DPLEDGER_URL names another address.\n"
     )
 
 

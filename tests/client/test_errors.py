@@ -55,6 +55,18 @@ def test_the_message_is_title_and_detail() -> None:
     assert str(dp.DPLedgerError({}, 500)) == "HTTP status 500"
 
 
+@pytest.mark.parametrize(
+    ("title", "detail"),
+    [
+        ("The steps do not fit in the budget", "The steps do not fit in the budget of run:a."),
+        ("The run was closed.", "The run was closed; record what still happened in it."),
+        ("", "Only a detail."),
+    ],
+)
+def test_a_detail_that_says_what_the_title_does_is_told_alone(title: str, detail: str) -> None:
+    assert str(dp.Conflict({"title": title, "detail": detail}, 409)) == detail
+
+
 def test_errors_carry_what_the_problem_says() -> None:
     exhausted = dp.BudgetExhausted(
         {"failing_scopes": [{"scope": "run:a"}], "admissible_steps": 3}, 409

@@ -15,6 +15,7 @@ from tests.client.fake_service import (
     problem,
     unreachable,
 )
+from tests.conftest import free_port
 
 
 @pytest.mark.parametrize("status", [502, 503, 504])
@@ -49,6 +50,28 @@ def test_retries_end(service: FakeService, client: Client, waits: list[float]) -
     assert raised.value.status == 0
     assert len(service.requests) == 4
     assert len(waits) == 3
+
+
+def test_who_cannot_connect_is_told_the_address_and_what_to_look_at() -> None:
+    with Client(f"http://127.0.0.1:{free_port()}", retries=0) as client:
+        address = str(client).partition("'")[2].partition("'")[0]
+        with pytest.raises(dp.Unavailable) as raised:
+            client.guarantee("run")
+    said = str(raised.value)
+    assert said.startswith(f"{address} did not answer: ConnectError ")
+    assert said.endswith("Is `dpledger serve` running there? DPLEDGER_URL names another address.")
+
+
+def test_a_connection_that_breaks_off_names_the_address_and_no_remedy(
+    service: FakeService, client: Client
+) -> None:
+    def fail(answer: object) -> httpx.Response:
+        raise httpx.ReadError("cut")
+
+    service.faults.extend([fail] * 10)
+    with pytest.raises(dp.Unavailable) as raised:
+        client.guarantee("run")
+    assert str(raised.value) == "http://127.0.0.1:8000 did not answer: ReadError cut"
 
 
 def test_the_last_busy_answer_is_the_error(service: FakeService, client: Client) -> None:

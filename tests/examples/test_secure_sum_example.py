@@ -217,10 +217,11 @@ def test_the_command_trains_against_a_service_that_runs(
 def test_a_service_that_does_not_answer_ends_the_example_with_one_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["train", "--url", f"http://127.0.0.1:{free_port()}"])
+    url = f"http://127.0.0.1:{free_port()}"
+    monkeypatch.setattr(sys, "argv", ["train", "--url", url])
     with pytest.raises(SystemExit) as leaving:
         train.main()
-    assert str(leaving.value).startswith("dpledger: The service did not answer")
+    assert str(leaving.value).startswith(f"dpledger: {url} did not answer")
 
 
 def test_too_many_colluders_are_refused_before_anything_starts(
