@@ -17,11 +17,15 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from jax_privacy import batch_selection
 from jax_privacy.batch_selection import PartitionType
-from jax_privacy.experimental.execution_plan import DPExecutionPlan
 
 from dpledger_client import wire
 from dpledger_client.dp_events import UntranslatableEvent, events_of
 from dpledger_client.run import Run
+
+try:
+    from jax_privacy.execution_plan import DPExecutionPlan
+except ModuleNotFoundError:  # where it was before JAX-Privacy 2.2
+    from jax_privacy.experimental.execution_plan import DPExecutionPlan
 
 __all__ = ["Ledger", "UnsupportedPlan", "plan_events"]
 
