@@ -14,6 +14,7 @@ from opacus.optimizers import (
     DPOptimizer,
     DPOptimizerFastGradientClipping,
     DPPerLayerOptimizer,
+    FSDPOptimizerFastGradientClipping,
     SimpleDistributedPerLayerOptimizer,
 )
 
@@ -21,10 +22,15 @@ from dpledger_client import loaders
 from dpledger_client.opacus_batches import Batches
 from dpledger_client.run import Run
 from dpledger_client.sizes import SamplingContradicted
-from dpledger_client.torch_ranks import refuse_shared_coins
+from dpledger_client.torch_ranks import refuse_shared_coins, together
+from dpledger_client.torch_shards import refuse_other_shards
 from dpledger_client.wire import full, gaussian, no_noise, unknown
 
-_GHOST: Final = (DPOptimizerFastGradientClipping, DistributedDPOptimizerFastGradientClipping)
+_GHOST: Final = (
+    DPOptimizerFastGradientClipping,
+    DistributedDPOptimizerFastGradientClipping,
+    FSDPOptimizerFastGradientClipping,
+)
 _PER_LAYER: Final = (DPPerLayerOptimizer, SimpleDistributedPerLayerOptimizer)
 # Those whose noise is noise_multiplier * max_grad_norm, drawn once a step, after the one question
 # whether the step is to be skipped.
@@ -61,8 +67,10 @@ class Guard:
         module: Any,
         counted: Callable[[float, int], None],
     ) -> None:
-        _refuse_unknown(optimizer, module)
-        _refuse_other_ranks(optimizer, run)
+        self._on_all_ranks: Callable[[Callable[[], Any]], Any] = (
+            together if getattr(optimizer, "world_size", 1) > 1 else _alone
+        )
+        self._on_all_ranks(lambda: _refuse(optimizer, module, run))
         self._run, self._optimizer, self._loader, self._module = run, optimizer, loader, module
         self.batches: Final = Batches(loader, self._pending)
         self._counted = counted
@@ -156,6 +164,7 @@ class Guard:
     def _noise(self) -> float:
         """Noise standard deviation / the norm that gradients were clipped to, rounded down."""
         optimizer = self._optimizer
+        _refuse_shards(optimizer, self._module)  # FSDP may have been told otherwise since
         if hasattr(optimizer, "_adjusted_noise_multiplier"):
             raise ValueError(_ADAPTIVE)
         noise, norm = float(optimizer.noise_multiplier), float(optimizer.max_grad_norm)
@@ -189,10 +198,19 @@ class Guard:
 
     def _watched(self) -> dict[str, Any]:
         """What the loader is; the optimizer has the batches of its first step."""
-        run, loader = self._run, self._loader
         if not self.batches.passes:
             self._warn_of_others()
+        finding: loaders.Finding | None = self._on_all_ranks(self._compared)
+        if finding is None:
             return unknown()
+        _refuse_shared_coins(finding, self._loader, self._run)
+        return finding.sampling
+
+    def _compared(self) -> loaders.Finding | None:
+        """The loader against what was declared; None where its batches are not used."""
+        if not self.batches.passes:
+            return None
+        run, loader = self._run, self._loader
         size, said = run.dataset_size, run.sampling
         foreign = said is not None and said == _OURS.get(run)
         said = None if foreign else said
@@ -202,14 +220,13 @@ class Guard:
             own = loaders.inspect(loader, declared=None, dataset_size=size, accumulation=joined)
             run.declare(sampling=own.sampling)
         finding = run.watch(loader, accumulation=joined)
-        _refuse_shared_coins(finding, loader, run)
         self._tests_sizes &= finding.status == "declared" and run.world_size == 1
         if finding.sampling["kind"] in _BY_PASS:
             self._draws = joined
             self._steps_per_pass = int(finding.sampling["steps_per_pass"])
             rest = int(alone.sampling["steps_per_pass"]) - joined * (self._steps_per_pass - 1)
             self._last_draws = min(joined, max(1, rest))
-        return finding.sampling
+        return finding
 
     def _warn_of_others(self) -> None:
         if not self._warned:
@@ -234,6 +251,21 @@ def _records(grad_sample: Any) -> int:
     return sum(len(part) for part in parts)
 
 
+def _alone(check: Callable[[], Any]) -> Any:
+    return check()
+
+
+def _refuse(optimizer: Any, module: Any, run: Run) -> None:
+    _refuse_unknown(optimizer, module)
+    _refuse_other_ranks(optimizer, run)
+    _refuse_shards(optimizer, module)
+
+
+def _refuse_shards(optimizer: Any, module: Any) -> None:
+    if type(optimizer) is FSDPOptimizerFastGradientClipping:
+        refuse_other_shards(module, optimizer.params)
+
+
 def _refuse_unknown(optimizer: Any, module: Any) -> None:
     kind = type(optimizer)
     if kind not in _KNOWN:
@@ -251,7 +283,8 @@ def _refuse_other_ranks(optimizer: Any, run: Run) -> None:
         raise ValueError(
             f"The run was started as rank {run.rank} of {run.world_size}, and "
             f"{type(optimizer).__name__} is rank {rank} of {world_size}: wrap the model in "
-            "DifferentiallyPrivateDistributedDataParallel, and give start_run the same places."
+            "DifferentiallyPrivateDistributedDataParallel or FSDP2Wrapper, and give start_run the "
+            "same places."
         )
     if world_size > 1 and run.mode != "observe" and run._broadcast is None:
         raise ValueError("Give start_run broadcast=dpledger_client.opacus.broadcast.")

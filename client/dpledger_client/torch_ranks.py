@@ -1,9 +1,12 @@
 """Jobs of several processes on PyTorch: all hear rank 0, and no two may flip the same coins."""
 
 import hashlib
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
 
 import torch.distributed
+
+Found = TypeVar("Found")
 
 
 def broadcast(number: int) -> int:
@@ -39,3 +42,30 @@ def refuse_shared_coins(coins: torch.Generator | None) -> None:
             "that is not Poisson sampling: give the sampler of each rank a torch.Generator of its "
             "own, seeded anew."
         )
+
+
+def together(check: Callable[[], Found]) -> Found:
+    """Do on every rank what may be refused on some; all ranks call it.
+
+    A rank that went on alone would wait for the others, and would be told no more than that they
+    are gone.
+
+    Raises:
+        ValueError: another rank was refused; it says which, and why.
+        Exception: what was refused here.
+    """
+    found: Any = None
+    refusal: Exception | None = None
+    try:
+        found = check()
+    except Exception as error:
+        refusal = error
+    said: list[Any] = [None] * torch.distributed.get_world_size()
+    here = None if refusal is None else f"{type(refusal).__name__}: {refusal}"
+    torch.distributed.all_gather_object(said, here)
+    if refusal is not None:
+        raise refusal
+    for rank, reason in enumerate(said):
+        if reason is not None:
+            raise ValueError(f"Rank {rank} was refused: {reason}")
+    return cast(Found, found)
