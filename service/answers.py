@@ -12,13 +12,13 @@ from accounting.events import NeighboringRelation
 from accounting.guarantees import Assumption, Bound, Guarantee, Status, ValidFor
 from accounting.hidden import HIDDEN
 from service.descriptions import describe
+from service.run_states import RunState
 from service.schemas import (
     Acceptable,
     BatchSizesVerdict,
     FilterKind,
     Release,
     RowsPerRecord,
-    RunState,
     SamplingStatus,
 )
 

@@ -5,14 +5,15 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, insert
 
-from service.acts import append
+from service.acts import Act, append
 from service.answers import BranchAnswer
 from service.catalog import branch_answer, branches_of, changed, lock_run
 from service.clock import now
 from service.errors import BranchExistsError, ConflictError, NotFoundError, OutOfSequenceError
 from service.facts import acts_of
+from service.run_states import CLOSED
 from service.schemas import NewBranch
-from service.tables import branches
+from service.tables import branches, runs
 
 
 def create_branch(
@@ -47,8 +48,8 @@ def create_branch(
         )
         changed(connection, dataset.id)
         found = branches_of(connection, run)
-        opened = acts_of(connection, "branch", dataset_id=dataset.id, row=found[-1].id, by=by)
-        append(connection, dataset.id, opened)
+        happened = acts_of(connection, "branch", dataset_id=dataset.id, row=found[-1].id, by=by)
+        append(connection, dataset.id, happened + _continued(connection, run, dataset.id, by))
     (branch,) = [one for one in found if one.name == new.name]
     if branch.writer != new.writer:
         raise BranchExistsError("Another process opened this branch; choose another name.")
@@ -56,6 +57,16 @@ def create_branch(
     if branch.from_step != new.from_step or new.from_branch not in (None, answer.from_branch):
         raise ConflictError("This writer opened the branch from another step or branch.")
     return answer, created
+
+
+def _continued(connection: Connection, run: Row[Any], dataset_id: int, by: str | None) -> list[Act]:
+    """A run that had ended, or was interrupted, is active again; that it had ended stays known."""
+    if run.state not in (*CLOSED, "interrupted"):
+        return []
+    reopened = run.reopened or run.state in CLOSED
+    values = {"state": "active", "reopened": reopened}
+    connection.execute(runs.update().where(runs.c.id == run.id).values(values))
+    return acts_of(connection, "run_state", dataset_id=dataset_id, row=run.id, by=by)
 
 
 def _origin(found: Sequence[Row[Any]], new: NewBranch) -> Row[Any]:

@@ -35,6 +35,7 @@ from accounting.events import (
 from service.errors import InvalidRequestError
 from service.finding_messages import NewFinding
 from service.mechanisms import MechanismMessage, to_mechanism
+from service.run_states import RunState
 from service.samplings import Count, SamplingMessage, to_sampling
 from service.schemas import (
     Acceptable,
@@ -45,7 +46,6 @@ from service.schemas import (
     PlannedEvent,
     Relation,
     Release,
-    RunState,
     Step,
     StepMessage,
     Text,

@@ -1,7 +1,10 @@
 """Refusals, as exceptions: their text is safe to show and never repeats what was sent."""
 
+import math
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar, Final
+
+DIGITS: Final = 10_000  # epsilons in texts have four decimals
 
 
 def release(error: BaseException) -> None:
@@ -64,7 +67,7 @@ class ConflictError(LedgerError):
 
 
 class RunExistsError(LedgerError):
-    """Another process opened this run first."""
+    """Another process opened this run first; the text says what has become of it."""
 
     slug = "run-exists"
 
@@ -114,13 +117,26 @@ class BudgetExhaustedError(LedgerError):
     slug = "budget-exhausted"
 
     def __init__(self, failing_scopes: Sequence[dict[str, object]], admissible_steps: int) -> None:
-        names = ", ".join(str(scope["scope"]) for scope in failing_scopes)
+        fit = f"The first {admissible_steps:,} of them" if admissible_steps else "None of them"
         super().__init__(
-            f"The steps do not fit in the budget of {names}; the first {admissible_steps} would.",
+            f"{'; '.join(map(_standing, failing_scopes))}. {fit} would fit.",
             failing_scopes=list(failing_scopes),
             admissible_steps=admissible_steps,
         )
         self.failing_scopes = list(failing_scopes)
+
+
+def _standing(scope: Mapping[str, Any]) -> str:
+    """What a budget has left, in words; epsilons are rounded up."""
+    reserved = scope["reserved"]
+    held = "" if reserved == 0 else f" and holds {_up(reserved)} in reserve"
+    return f"{scope['scope']} has spent {_up(scope['spent'])} of {scope['limit']:g}{held}"
+
+
+def _up(epsilon: float | None) -> str:
+    if epsilon is None or not math.isfinite(epsilon):
+        return "infinity"
+    return f"{math.ceil(epsilon * DIGITS) / DIGITS:.10g}"
 
 
 class PreconditionRequiredError(LedgerError):

@@ -22,13 +22,18 @@ from service.schemas import PlannedEvent, Release
 
 REASON_NOT_FINISHED: Final = "The run has not finished: until then every step counts as shown."
 REASON_ABORTED: Final = "The run was aborted: every step counts as shown."
-REASON_REOPENED: Final = "Steps were recorded after the run's end: every step counts as shown."
+REASON_STOPPED: Final = "The run stopped at its budget: every step counts as shown."
+REASON_REOPENED: Final = "The run went on after its end: every step counts as shown."
 REASON_NO_PLAN: Final = "The run registered no plan before its first step."
 REASON_OFF_PLAN: Final = "The run did not follow its plan: every step counts as shown."
 REASON_CORRECTED: Final = "Some steps were not what the plan says: every step counts as shown."
 REASON_UNDECLARED: Final = "The run did not declare what a bound for hidden iterates needs."
 REASON_ACCOUNTANT: Final = "The accountant that was asked for counts every step as shown."
-_REASONS: Final = {"aborted": REASON_ABORTED, "reopened": REASON_REOPENED}
+_REASONS: Final = {
+    "aborted": REASON_ABORTED,
+    "stopped_at_budget": REASON_STOPPED,
+    "reopened": REASON_REOPENED,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +51,7 @@ NOTHING_HIDDEN: Final = Hidden(release=EVERY_STEP)
 def why_shown(state: str | None, *, reopened: bool) -> str | None:
     """Why a run in this state hides nothing yet, or any more; None where it may.
 
-    Once steps were recorded after its end, what it showed at that end is unknown: for good.
+    Once it went on after its end, what it showed at that end is unknown: for good.
     """
     if reopened:
         return REASON_REOPENED

@@ -32,12 +32,12 @@ from service.errors import (
 from service.facts import APPENDS
 from service.incidents import Incident, Kind, Value
 from service.replies import budget, reading
+from service.run_states import CLOSED
 from service.schemas import EventMessage, to_event
 from service.shelf import Desk, Place
 from service.tables import distinct_events, entries
 from service.tallies import Counts, Move
 
-CLOSED: Final = ("finished", "aborted")
 MANY: Final = 256  # events of one request whose prices are looked up first
 
 # Entries of a branch are contiguous, so the one that holds a step is the last to begin by it.

@@ -24,13 +24,13 @@ from service.database import snapshot
 from service.incidents import Kind
 from service.looks import Look
 from service.readiness import OK, RECOVERING, Checks
+from service.run_states import STATES
 from service.tables import branches, datasets, findings, incidents, reservations, runs
 
 BUDGETS_MAX: Final = 50  # datasets that are told by name, the most spent first
 KEPT_SECONDS: Final = 5.0  # that what the ledger says is told again
 EXPIRY_SECONDS: Final = 60.0  # after which a budget is read again where reservations may expire
 BUDGET_SECONDS: Final = 0.25  # of processor time for budgets in one look; the rest in later ones
-_STATES: Final = ("active", "finished", "aborted", "reopened")
 _LEASES: Final = ("pending", "forfeited")
 
 _HEADS: Final = select(
@@ -270,7 +270,7 @@ def ledger_families(found: Figures, limit: frozenset[str] | None) -> Iterator[Me
     yield _gauge("dpledger_datasets", "Datasets of the ledger.", len(seen))
     entries = sum(count for home, count in found.entries.items() if home in seen)
     yield _gauge("dpledger_entries", "Entries of all datasets.", entries)
-    states = _totals(found.runs, seen, _STATES)
+    states = _totals(found.runs, seen, STATES)
     yield _labelled(GaugeMetricFamily("dpledger_runs", "Runs.", labels=("state",)), states)
     contradicted = sum(count for home, count in found.contradicted.items() if home in seen)
     about = "Runs whose code samples otherwise than was declared."

@@ -42,7 +42,7 @@ PROBLEMS: Final[dict[str, tuple[int, str]]] = {
     "request-timeout": (408, "The request took too long to arrive"),
     "budget-exhausted": (409, "The steps do not fit in the budget"),
     "conflict": (409, "Recorded before with other content"),
-    "run-exists": (409, "Another process opened this run"),
+    "run-exists": (409, "A run of that name exists"),
     "branch-exists": (409, "Another process opened this branch"),
     "run-finished": (409, "The run was closed"),
     "out-of-sequence": (409, "Steps are missing"),

@@ -15,6 +15,7 @@ from accounting.events import NeighboringRelation
 from service.answers import BudgetAnswer, GuaranteeAnswer, RunAnswer
 from service.incidents import Kind
 from service.membership import percent_up
+from service.run_states import CLOSED
 
 FALSE_ALARMS: Final = 0.01  # at which it is said who is found
 FACTOR_MAX: Final = 10_000.0  # beyond, a factor says nothing to anybody
@@ -224,7 +225,7 @@ def run_remarks(run: RunAnswer, found: GuaranteeAnswer) -> list[Remark]:
     """How a run went."""
     tone, text = _SAMPLING[run.sampling_status]
     remarks = [Remark(text, tone)]
-    if run.state in ("active", "reopened"):
+    if run.state not in CLOSED:
         remarks.append(Remark("The run is not closed: whatever it does from here on adds.", "warn"))
     if found.planned_steps is not None:
         remarks.append(

@@ -19,8 +19,10 @@ from service.assumptions import declared_of
 from service.branching import insert_branch
 from service.budgets import PLAN, UNSET, accept_of
 from service.catalog import (
+    branches_of,
     changed,
     dataset_answer,
+    find_branch,
     find_dataset,
     find_run,
     lock_dataset,
@@ -48,6 +50,7 @@ from service.origins import (
 )
 from service.plan_leases import reserve_plan, return_plan
 from service.planned import Certificate, holds_budget
+from service.run_states import CLOSED
 from service.schemas import (
     Budget,
     NewDataset,
@@ -215,7 +218,7 @@ def create_run(
     )
     run = find_run(connection, new.name)
     if run.writer != new.writer:
-        raise RunExistsError("Another process opened this run; continue it on a branch.")
+        raise _exists(connection, run)
     if not _same(run.request, new):
         raise ConflictError("This writer registered the run with another request.")
     if created:
@@ -293,20 +296,43 @@ def _too_much(name: str, budget: Budget, requested: float) -> dict[str, object]:
     }
 
 
+def _exists(connection: Connection, run: Row[Any]) -> RunExistsError:
+    """What another writer's run has come to, and how to go on with it."""
+    steps = sum(one.next_step - one.from_step for one in branches_of(connection, run))
+    taken = f"{steps:,} step{'' if steps == 1 else 's'}"
+    state = run.state.replace("_", " ")
+    return RunExistsError(
+        f"Run {run.name} exists: {state}, {taken}. Go on with it on a new branch (in the client "
+        'start_run(..., resume="allow"), or state= of a checkpoint), or choose another name.',
+        state=run.state,
+        steps=steps,
+    )
+
+
 def finish_run(
-    connection: Connection, run_name: str, state: str, *, by: str | None = None
+    connection: Connection,
+    run_name: str,
+    state: str,
+    *,
+    branch: str | None = None,
+    by: str | None = None,
 ) -> RunAnswer:
-    """Close a run, by a key's name; what its plan still holds in reserve returns.
+    """Close a run, by a key's name, or say that it was interrupted; what its plan holds returns.
+
+    A run is closed by its latest branch: an older one that ends, perhaps told late, changes
+    nothing. Nor does an interruption of a run that is closed.
 
     Raises:
-        NotFoundError: there is no such run.
+        NotFoundError: there is no such run or branch.
         ConflictError: it was closed in another state.
     """
     desk = None
     if find_run(connection, run_name).on_plan is not None:  # the ancestors are locked first
         desk = Shelf().open(connection, [(run_name, MAIN)])
     run, dataset = lock_run(connection, run_name)
-    if run.state not in ("active", "reopened", state):
+    if _is_behind(connection, run, state, branch):
+        return run_answer(connection, run)
+    if run.state in CLOSED and run.state != state:
         raise ConflictError(f"The run was closed before as {run.state}.")
     if desk is not None:
         return_plan(desk, run_name, by=by)
@@ -316,3 +342,16 @@ def finish_run(
         ended = acts_of(connection, "run_state", dataset_id=dataset.id, row=run.id, by=by)
         append(connection, dataset.id, ended)
     return run_answer(connection, find_run(connection, run_name))
+
+
+def _is_behind(connection: Connection, run: Row[Any], state: str, branch: str | None) -> bool:
+    """Whether an end says less than what is known: the run went on, or ended otherwise.
+
+    Raises:
+        NotFoundError: there is no such branch.
+    """
+    if branch is not None:
+        ended = find_branch(connection, run.id, branch)
+        if ended.id != branches_of(connection, run)[-1].id:
+            return True
+    return state == "interrupted" and run.state in (*CLOSED, "reopened")

@@ -30,6 +30,7 @@ from service.promises import (
 from service.proofs import LogAnswer, log_answer
 from service.readings import Question, dataset_guarantee, delta_of, run_guarantee
 from service.registry import BoundAnswer, bound_answers
+from service.run_states import CLOSED
 from service.tables import findings, incidents, runs
 
 DELTAS_MAX: Final = 4  # that may be asked for
@@ -209,7 +210,7 @@ def _dataset_remarks(
     connection: Connection, dataset: Row[Any], found: GuaranteeAnswer, states: dict[str, int]
 ) -> list[Remark]:
     remarks = [_sampling_remark(connection, dataset)]
-    if going := states.get("active", 0) + states.get("reopened", 0):
+    if going := sum(count for state, count in states.items() if state not in CLOSED):
         text = f"{going:,} of {sum(states.values()):,} runs are not closed: what they do adds."
         remarks.append(Remark(text, "warn"))
     if isinstance(found, DatasetGuarantee) and found.epsilon != found.without_reservations.epsilon:

@@ -32,7 +32,7 @@ from service.errors import (
     RunFinishedError,
 )
 from service.facts import acts_of
-from service.ledger import CLOSED
+from service.run_states import CLOSED
 from service.schemas import NewReservation, to_event
 from service.shelf import Desk, Place
 from service.tables import branches, datasets, distinct_events, reservations, runs

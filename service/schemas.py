@@ -19,6 +19,7 @@ from accounting.guarantees import ACCEPTABLE, DEFAULT_ACCEPT, Status
 from accounting.last_iterate.declared import STAGES_MAX
 from service.assumptions import StageMessage
 from service.mechanisms import MechanismMessage, to_mechanism
+from service.run_states import End
 from service.samplings import Count, SamplingMessage, to_sampling
 from service.wire import Delta, Wire, bounds, within
 
@@ -87,7 +88,6 @@ Release = Annotated[
 Mode = Literal["record", "charge"]
 FilterKind = Literal["fixed_order_renyi", "union_of_orders", "gaussian_dp", "approximate_dp"]
 RowsPerRecord = Literal["at_most_one", "exactly_one"]
-RunState = Literal["active", "finished", "aborted", "reopened"]
 SamplingStatus = Literal["declared", "detected", "contradicted"]
 BatchSizesVerdict = Literal["refuted", "not_refuted"]
 Ttl = Annotated[
@@ -252,9 +252,10 @@ class Void(Wire):
 
 
 class Finish(Wire):
-    """How a run ended."""
+    """How a run ended, or that its process did before it."""
 
-    state: Literal["finished", "aborted"]
+    state: End
+    branch: Name | None = None  # that ended; an older one than the latest closes no run
 
 
 def accepted_statuses(accept: Sequence[str] | None) -> frozenset[Status]:

@@ -137,8 +137,9 @@ runs = Table(
     Column("on_plan", Boolean),
     Column("request", Text, nullable=False),
     Column("by", Name),  # the key that registered it
-    Column("state", String(16), nullable=False),
-    # Whether steps were ever recorded after its end; for good.
+    # SQLite does not count letters, and cannot widen a column.
+    Column("state", String(32).with_variant(String(16), "sqlite"), nullable=False),
+    # Whether it ever went on after its end; for good.
     Column("reopened", Boolean, nullable=False, server_default=false()),
     Column("created_at", DateTime(timezone=True), nullable=False),
 )

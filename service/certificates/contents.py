@@ -9,13 +9,13 @@ from accounting.guarantees import Assumption, Status, ValidFor
 from service.checkpoints import Part
 from service.documents import LedgerDocument
 from service.incidents import Kind
+from service.run_states import RunState
 from service.samplings import Count
 from service.schemas import (
     Acceptable,
     Name,
     Relation,
     RowsPerRecord,
-    RunState,
     SamplingStatus,
     StepMessage,
 )

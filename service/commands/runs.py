@@ -12,6 +12,7 @@ from rich.table import Column, Table
 from service.commands.asking import AwayError, Refused, Service, UrlOption, named, stopped
 from service.commands.opening import failed
 from service.commands.rounding import lower, upper
+from service.run_states import STATES
 
 _COLUMNS: Final = ("run", "dataset", "state", "steps", "sampling", "spent", "left", "created")
 
@@ -19,7 +20,7 @@ _COLUMNS: Final = ("run", "dataset", "state", "steps", "sampling", "spent", "lef
 def runs(
     dataset: Annotated[str | None, typer.Option(help="whose runs alone")] = None,
     state: Annotated[
-        str | None, typer.Option(help="active, finished, aborted or reopened: those alone")
+        str | None, typer.Option(help=f"one of {', '.join(STATES)}: those alone")
     ] = None,
     url: UrlOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="every run as JSON")] = False,

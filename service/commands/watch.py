@@ -19,8 +19,8 @@ from rich.text import Text
 
 from service.commands.asking import AwayError, Json, Refused, Service, UrlOption, named, stopped
 from service.commands.rounding import lower, upper
+from service.run_states import CLOSED
 
-ENDED: Final = frozenset({"finished", "aborted"})
 PATIENCE_SECONDS: Final = 2.0  # between looks at a run that says nothing: its end is no entry
 JOIN_SECONDS: Final = 5.0  # that a stream is waited for; without one, looks must do
 LAST_SECONDS: Final = 1.0  # that a stream is listened to after the end
@@ -77,7 +77,7 @@ def _changes(service: Service, name: str, *, delta: float | None, seconds: float
     early = _next(frames, 0.0, patience=JOIN_SECONDS)
     seen = _look(service, path, service.get(path), delta, early)
     yield seen
-    while seen.run["state"] not in ENDED:
+    while seen.run["state"] not in CLOSED:
         happened = _next(frames, seconds)
         present = service.get(path)
         if present == seen.run and not happened:

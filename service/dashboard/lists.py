@@ -16,7 +16,7 @@ from service.database import snapshot
 from service.http import dear
 from service.reach import datasets_within, runs_within
 from service.routes.parameters import Database
-from service.schemas import RunState
+from service.run_states import STATES, RunState
 from service.tables import datasets, runs
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
@@ -84,7 +84,15 @@ def run_list(
         (row, homes[row.dataset_id].name, *steps.get(row.id, (0, 0)), epsilons[row.id])
         for row in rows
     ]
-    return render(request, "runs.html", viewer=viewer, rows=listed, asked=asked, pages=pages)
+    return render(
+        request,
+        "runs.html",
+        viewer=viewer,
+        rows=listed,
+        asked=asked,
+        pages=pages,
+        states=[(state, state.replace("_", " ")) for state in STATES],
+    )
 
 
 def _runs(viewer: Caller, asked: _Runs) -> Select[Any]:

@@ -25,6 +25,7 @@ from service.readings import Question, delta_of, run_guarantee
 from service.routes.certificates import CertificateQuery, issued
 from service.routes.parameters import Database, RunName
 from service.routes.streams import EventStream, StreamQuery, resumed, run_topic
+from service.run_states import CLOSED
 from service.schedules import Schedule
 from service.streams import Feed
 
@@ -83,6 +84,7 @@ def run_page(run: RunName, request: Request, database: Database, viewer: Viewer)
         relation=RELATIONS[found.dataset.neighboring_relation],
         delta=delta_of(found.dataset, found.run),
         happened=happened,
+        closed=CLOSED,
         **_told(_kept(request).known(*_question("guarantee", found))),
     )
 

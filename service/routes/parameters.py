@@ -9,7 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import Engine
 
 from service.errors import InvalidRequestError
-from service.schemas import NAME_PATTERN, Mode, RunState, valid_name
+from service.run_states import RunState
+from service.schemas import NAME_PATTERN, Mode, valid_name
 
 DatasetName = Annotated[str, Path(pattern=NAME_PATTERN, description="Name of the dataset.")]
 RunName = Annotated[str, Path(pattern=NAME_PATTERN, description="Name of the run.")]

@@ -84,7 +84,7 @@ def get_run(run: RunName, database: Database, _caller: Viewer) -> RunAnswer:
 def create_branch(
     run: RunName, new: NewBranch, database: Database, caller: Trainer, response: Response
 ) -> BranchAnswer:
-    """Resume, rewind or fork a run; nothing is erased."""
+    """Resume, rewind or fork a run; nothing is erased, and a run that had ended is active again."""
     answer, created = written(
         database, lambda connection: branching.create_branch(connection, run, new, by=caller.name)
     )
@@ -94,10 +94,12 @@ def create_branch(
 
 @router.post("/{run}:finish")
 def finish_run(run: RunName, end: Finish, database: Database, caller: Trainer) -> FinishedRun:
-    """Close a run as finished or aborted."""
+    """Close a run as finished, stopped at its budget or aborted; or say it was interrupted."""
     written(
         database,
-        lambda connection: registration.finish_run(connection, run, end.state, by=caller.name),
+        lambda connection: registration.finish_run(
+            connection, run, end.state, branch=end.branch, by=caller.name
+        ),
     )
     with snapshot(database) as connection:  # its guarantee may take time; no lock is held
         return readings.finished_run(connection, run)

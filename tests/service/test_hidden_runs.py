@@ -186,7 +186,7 @@ def test_steps_after_the_end_show_every_step(api: httpx.Client) -> None:
     append(api, planned(60, 1))
     found = guarantee(api)
     assert found["release"] == "every_step"
-    assert found["release_reason"].startswith("Steps were recorded after the run's end")
+    assert found["release_reason"].startswith("The run went on after its end")
 
 
 def test_a_run_without_a_plan_shows_every_step(api: httpx.Client) -> None:

@@ -31,7 +31,7 @@ def test_a_run_that_was_closed_early_hides_nothing_ever_after(
     found = finish(api)["guarantee"]
     assert api.get("/v1/runs/run").json()["state"] == "finished"
     assert found["release"] == "every_step"
-    assert found["release_reason"].startswith("Steps were recorded after the run's end")
+    assert found["release_reason"].startswith("The run went on after its end")
     document = tmp_path / "ledger.json"
     document.write_text(api.get("/v1/runs/run/ledger").text)
     told = CliRunner().invoke(app, ["epsilon", str(document), "--delta", "1e-5", "--json"])

@@ -4,7 +4,7 @@
   const { charts, live } = window.dpledger;
   const root = document.getElementById("run");
   const here = "/runs/" + encodeURIComponent(root.dataset.run);
-  const ENDED = ["finished", "aborted"];
+  const ENDED = ["finished", "stopped_at_budget", "aborted"];
   const RETRIES = 5;
   const LEAST_RATE = 1e-5;
   const ENOUGH = 120; // points of a curve
