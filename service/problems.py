@@ -22,6 +22,7 @@ from service.finding_messages import TAGS
 from service.measures import PROBLEM
 from service.methods import methods_of
 from service.plans import CLOSED_TAG, OPEN_TAG
+from service.run_states import RunState
 from service.suspension import State
 
 _LOGGER = logging.getLogger("dpledger.problems")
@@ -99,6 +100,8 @@ class Problem(TypedDict):
     state: NotRequired[State]
     revision: NotRequired[int]
     missing_steps: NotRequired[int]
+    run_state: NotRequired[RunState]
+    run_steps: NotRequired[int]
 
 
 class ProblemResponse(JSONResponse):

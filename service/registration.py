@@ -304,8 +304,8 @@ def _exists(connection: Connection, run: Row[Any]) -> RunExistsError:
     return RunExistsError(
         f"Run {run.name} exists: {state}, {taken}. Go on with it on a new branch (in the client "
         'start_run(..., resume="allow"), or state= of a checkpoint), or choose another name.',
-        state=run.state,
-        steps=steps,
+        run_state=run.state,
+        run_steps=steps,
     )
 
 

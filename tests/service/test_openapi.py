@@ -28,6 +28,7 @@ from service.app import openapi_document
 from service.descriptions import examples
 from service.openapi import TAGS
 from service.problems import MEDIA_TYPE, Problem
+from service.run_states import RunState
 
 ROOT: Final = Path(__file__).parents[2]
 DOCUMENT: Final = ROOT / "docs" / "api" / "openapi.json"
@@ -202,7 +203,7 @@ def test_what_needs_no_key_says_so(path: str) -> None:
 
 
 def test_states_of_a_run_are_told_alike_everywhere() -> None:
-    states = set(get_args(schemas.RunState))
+    states = set(get_args(RunState))
     told = [
         one for message, name, one in properties() if name == "state" and message == "RunAnswer"
     ]

@@ -118,7 +118,11 @@ def test_a_name_that_is_taken_says_what_has_become_of_its_run(
     if ended != "active":
         end(api, ended)
     answer = api.post("/v1/runs", json=run(writer="another-process-1")).json()
-    assert (answer["type"], answer["state"], answer["steps"]) == ("/problems/run-exists", ended, 2)
+    assert (answer["type"], answer["run_state"], answer["run_steps"]) == (
+        "/problems/run-exists",
+        ended,
+        2,
+    )
     words = ended.replace("_", " ")
     assert answer["detail"].startswith(f"Run run exists: {words}, 2 steps. Go on with it")
     assert 'resume="allow"' in answer["detail"]
