@@ -29,6 +29,7 @@ from accounting.events import (
     Shuffle,
 )
 from accounting.guarantees import ACCEPTABLE, DEFAULT_ACCEPT, Bound, Guarantee, Status
+from accounting.math_library import require_accurate_library
 from accounting.truncation import through_poisson
 from accounting.work import attempted, limited
 
@@ -214,6 +215,7 @@ def _question(
     accept: frozenset[Status],
     rounded: Rounded | None,
 ) -> Question:
+    require_accurate_library()
     if (delta is None) == (epsilon is None):
         raise ValueError("Give delta or epsilon, not both.")
     if epsilon is not None and not 0 <= epsilon < math.inf:

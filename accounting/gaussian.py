@@ -10,6 +10,7 @@ from scipy import special
 from accounting.events import NeighboringRelation
 from accounting.guarantees import Assumption, Status
 from accounting.numerics import (
+    ERFCX_UNITS,
     LIBRARY_ULPS,
     UNIT_ROUNDOFF,
     crossing,
@@ -64,13 +65,17 @@ def log_gaussian_delta(epsilon: float, *, mu: float) -> tuple[float, float]:
     """
     scaled = epsilon / mu
     a, b = scaled - 0.5 * mu, scaled + 0.5 * mu
-    error = UNIT_ROUNDOFF * (64 + 8 * (abs(a) + 1) * (b + 1))
+    error = UNIT_ROUNDOFF * (64 + 2 * ERFCX_UNITS + 8 * (abs(a) + 1) * (b + 1))
     if mu < _SMALL_MU:
+        # 1 - t m(t) is at least 1/(t^2 + 3), so that what m is off by counts t^2 + 2 times.
+        error += UNIT_ROUNDOFF * ERFCX_UNITS * (abs(a) + 1) * (b + 1)
         slopes = [_mills_slope(a + 0.5 * mu * (1 + node)) for node in _NODES]
         difference = 0.5 * mu * math.fsum(w * s for w, s in zip(_WEIGHTS, slopes, strict=True))
         if difference == 0:  # underflow: a is beyond 1e4, delta below exp(-5e7)
             return -math.inf, 0.0
         return _with_error(math.log(difference) - 0.5 * a * a - _HALF_LOG_TWO_PI, error)
+    # m(b) / (m(a) - m(b)) is at most (a + 1.5)/mu, which is how often both ratios' errors count.
+    error += UNIT_ROUNDOFF * 2 * ERFCX_UNITS * (max(a, 0.0) + 1.5) / mu
     log_first = float(special.log_ndtr(-a))
     if a > 0:
         ratio = _mills(b) / _mills(a)

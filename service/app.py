@@ -11,6 +11,7 @@ from fastapi.routing import APIRoute
 from sqlalchemy import Engine
 
 import accounting
+from accounting.math_library import InaccurateLibraryError, require_accurate_library
 from service import api_keys, openapi, problems, schema_version
 from service.api_keys import KEY_FILE, Scope
 from service.auth import KeyRing
@@ -63,8 +64,10 @@ def create_app(settings: Settings) -> FastAPI:
     """The application for these settings.
 
     Raises:
-        StartupError: the database is not at this version, or the service would be open to others.
+        StartupError: the database is not at this version, the service would be open to others, or
+            this machine's mathematical library is not as accurate as bounds need.
     """
+    _require_accurate_library()
     webhooks = webhooks_of(settings)
     engine = connect(settings.database_address, busy_timeout_seconds=settings.busy_timeout_seconds)
     keys = KeyRing(
@@ -189,6 +192,13 @@ def wire(
         _note_methods(app, router)
     openapi.complete(app)
     return app
+
+
+def _require_accurate_library() -> None:
+    try:
+        require_accurate_library()
+    except InaccurateLibraryError as error:
+        raise StartupError(str(error)) from None
 
 
 def _require_key(engine: Engine, settings: Settings) -> None:

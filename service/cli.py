@@ -147,6 +147,7 @@ def epsilon(
     as_json: Annotated[bool, typer.Option("--json", help="the guarantee as JSON")] = False,
 ) -> None:
     """Recompute what a ledger document guarantees, offline."""
+    from accounting.math_library import InaccurateLibraryError
     from service.calculate import account
 
     if not 0 < delta < 1:
@@ -158,6 +159,8 @@ def epsilon(
         raise failed(f"{ledger}: {error.detail}") from None
     except ValueError as error:
         raise failed(f"--accountant: {error}") from None
+    except InaccurateLibraryError as error:
+        raise failed(str(error)) from None
     if as_json:
         typer.echo(answer.model_dump_json(indent=2))
         return
@@ -184,6 +187,7 @@ def calibrate(
     """
     from accounting.accountants import ACCOUNTANTS, BEST
     from accounting.calibration import Parameter
+    from accounting.math_library import InaccurateLibraryError
     from service.calculate import calibrated
     from service.plan_responses import plan_answer
 
@@ -200,6 +204,8 @@ def calibrate(
         )
     except InvalidRequestError as error:
         raise failed(error.detail) from None
+    except InaccurateLibraryError as error:
+        raise failed(str(error)) from None
     answer = plan_answer(found.calibrated.guarantee, balance=found.balance, solved=found.calibrated)
     if as_json:
         typer.echo(answer.model_dump_json(indent=2))

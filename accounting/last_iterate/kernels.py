@@ -15,7 +15,7 @@ import numpy as np
 from scipy import special
 
 from accounting.gaussian import MU_MAX, MU_MIN, log_gaussian_delta
-from accounting.numerics import UNIT_ROUNDOFF, Array, rounded_down, rounded_up
+from accounting.numerics import ERFCX_UNITS, UNIT_ROUNDOFF, Array, rounded_down, rounded_up
 
 _U: Final = UNIT_ROUNDOFF
 _HALF_LOG_TWO_PI: Final = 0.5 * math.log(2 * math.pi)
@@ -93,7 +93,7 @@ def log_gaussian_lost(epsilon: float, *, shifts: Array) -> Array:
     # Far below zero the ratio of Phi(a) to its density is a double, and far above one Phi(a) is.
     own = np.log(_SQRT_HALF_PI * special.erfcx(np.maximum(-a, 0.0) / math.sqrt(2)))
     own = np.where(a < 0, own, special.log_ndtr(a) - density)
-    error = _U * (64 + 8 * (np.abs(a) + 1) * (b + 1))
+    error = _U * (64 + ERFCX_UNITS + 8 * (np.abs(a) + 1) * (b + 1))
     return np.asarray(np.minimum(density + np.logaddexp(own, other), 0.0) - error)
 
 

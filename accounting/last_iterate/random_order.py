@@ -14,7 +14,7 @@ from scipy import special
 
 from accounting.events import NeighboringRelation
 from accounting.guarantees import Assumption, Status
-from accounting.numerics import UNIT_ROUNDOFF, Array, least_true
+from accounting.numerics import ERFCX_UNITS, UNIT_ROUNDOFF, Array, least_true
 from accounting.pld.bracket import delta_bracket, epsilon_bracket
 from accounting.pld.dense import loss_grid, profile_pair
 from accounting.pld.pairs import DensePair
@@ -120,7 +120,7 @@ def _upper_deltas(epsilons: Array, mus: Array) -> Array:
         first = special.ndtr(-a)
         second = 0.5 * np.exp(-0.5 * a * a) * special.erfcx(b / math.sqrt(2))
         z = np.maximum(np.abs(a), b)
-        relative = NORMAL + NORMAL_SQUARED * z * z + 8 * (z + 1) * (z + mus)
+        relative = NORMAL + ERFCX_UNITS + NORMAL_SQUARED * z * z + 8 * (z + 1) * (z + mus)
         # At mu = 0, or far beyond it, nothing can be told; underflow is left to TINY.
         error = np.where(first > 0, UNIT_ROUNDOFF * relative * (first + second), 0.0)
         found = np.where(mus > 0, first - second + error, 0.0)

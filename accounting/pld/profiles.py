@@ -16,6 +16,7 @@ from scipy import special
 from accounting.events import Direction
 from accounting.gaussian import log_gaussian_delta
 from accounting.numerics import (
+    ERFCX_UNITS,
     LIBRARY_ULPS,
     UNIT_ROUNDOFF,
     Array,
@@ -174,7 +175,8 @@ def base_profile(pair: Base, r: Array) -> tuple[Array, Array, Array]:
     second = 0.5 * np.exp(-0.5 * z_p * z_p) * special.erfcx(z_q / math.sqrt(2))
     z = np.maximum(np.abs(z_p), z_q)
     with np.errstate(invalid="ignore"):
-        relative = _U * (NORMAL + NORMAL_SQUARED * z * z) + 8 * _U * (z + 1) * (z + 1 / sigma)
+        relative = _U * (NORMAL + ERFCX_UNITS + NORMAL_SQUARED * z * z)
+        relative += 8 * _U * (z + 1) * (z + 1 / sigma)
         error = np.where(first > 0, relative * (first + second), 0.0)
     return np.maximum(first - second, 0.0), error, second
 

@@ -11,7 +11,7 @@ from service.database import connect, sqlite_path
 from service.doctor.backup import newest_backup
 from service.doctor.finding import Finding, fail, ok
 from service.doctor.ledger import ledger
-from service.doctor.machine import dependencies, ledger_file, secrets, versions
+from service.doctor.machine import dependencies, ledger_file, mathematics, secrets, versions
 from service.errors import LedgerError, StartupError
 from service.settings import Settings
 
@@ -21,7 +21,8 @@ _REMEDY: Final = "start it, or correct DPLEDGER_DATABASE_URL"
 
 def examine(settings: Settings, *, backups: Path | None = None) -> list[Finding]:
     """Look at everything; what cannot be looked at is a finding, too."""
-    found = [ok("settings", "readable"), *versions(), *dependencies(), *secrets(settings)]
+    found = [ok("settings", "readable"), *versions(), *dependencies(), mathematics()]
+    found += secrets(settings)
     engine = None
     try:
         engine = connect(

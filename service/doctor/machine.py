@@ -14,6 +14,7 @@ from typing import Final
 
 import psycopg
 
+from accounting.math_library import POINTS, inaccuracies
 from service.doctor.finding import Finding, fail, ok, warn
 from service.settings import Settings
 from service.sqlite_file import left_behind
@@ -61,6 +62,15 @@ def dependencies() -> Iterator[Finding]:
         yield warn("dependencies", ", ".join(other), remedy)
     else:
         yield ok("dependencies", f"{version(_PROGRAM)} with the versions it was tested with")
+
+
+def mathematics() -> Finding:
+    """Whether the mathematical library is as accurate as the bounds need."""
+    found = inaccuracies()
+    if found:
+        remedy = "nothing is certified here: install the versions of constraints.txt"
+        return fail("mathematics", "; ".join(found), remedy)
+    return ok("mathematics", f"{len(POINTS)} values as accurate as the bounds need")
 
 
 def _is_installed(name: str) -> bool:

@@ -69,7 +69,8 @@ def file(tmp_path: Path) -> Path:
 def test_where_nothing_is_wrong_nothing_is_found(file: Path) -> None:
     found = look(f"sqlite:///{file}", host=OTHERS)
     assert set(levels(found).values()) == {Level.OK}, found
-    assert {"settings", "python", "sqlite", "psycopg", "dependencies", "database_file", "disk",
+    assert {"settings", "python", "sqlite", "psycopg", "dependencies", "mathematics",
+            "database_file", "disk",
             "durability", "schema", "triggers", "clock", "log", "keys"} <= set(found)  # fmt: skip
 
 
