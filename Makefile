@@ -29,7 +29,7 @@ test: test-core test-service test-client  ## every test, on SQLite and on a real
 test-core: $(INSTALLED)  ## the accounting core, every branch of it
 	nice $(PYTEST) $(CORE) --cov
 
-test-service: $(INSTALLED)  ## the service and all else
+test-service: $(INSTALLED)  ## the service and all else; needs Debian's nginx
 	$(PYTEST) $(patsubst %,--ignore=%,$(CORE) $(CLIENT))
 
 test-client: $(INSTALLED)  ## the client and the examples

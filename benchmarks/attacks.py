@@ -27,9 +27,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # or idle threads' waiting would be counted
 
 import uvicorn
+from sqlalchemy import make_url
 
 from benchmarks.attack_requests import Attack, Step, attacks
-from benchmarks.servers import ServerError, ask, free_port
+from benchmarks.servers import ServerError, ask, free_port, start_token_file
 from service import schema_version
 from service.app import create_app
 from service.connections import bounded
@@ -137,7 +138,8 @@ def _serve(url: str, port: int) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     logging.disable(logging.CRITICAL)
     share_arenas()
-    settings = Settings(database_url=url, port=port)
+    token_file = start_token_file(Path(make_url(url).database or "").parent)
+    settings = Settings(database_url=url, port=port, start_token_file=token_file)
     key = settings.signing_key_path
     if key is not None and not key.exists():
         Signer.create(key)

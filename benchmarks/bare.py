@@ -35,7 +35,7 @@ async def append(run: str, batch: EventBatch) -> AppendAnswer:
 @app.get("/readyz")
 async def readyz() -> Health:
     """It answers."""
-    return Health(status="ready", open_mode=True)
+    return Health(status="ready")
 
 
 if __name__ == "__main__":

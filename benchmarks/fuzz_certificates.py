@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import httpx
+from sqlalchemy import make_url
 
-from benchmarks.servers import START_TOKEN
+from benchmarks.servers import START_TOKEN, start_token_file
 from service import schema_version
 from service.app import create_app
 from service.certificates.check import verify_bytes
@@ -42,7 +43,8 @@ def _issued() -> tuple[bytes, Signer]:
 
 
 async def _record(url: str) -> None:
-    app = create_app(Settings(database_url=url))
+    token_file = start_token_file(Path(make_url(url).database or "").parent)
+    app = create_app(Settings(database_url=url, start_token_file=token_file))
     step = {
         "first_step": 0, "steps": 10,
         "mechanism": {"kind": "gaussian", "noise_multiplier": 20.0},

@@ -381,7 +381,6 @@ class Health(Answer):
     """Whether the service can answer."""
 
     status: Literal["alive", "ready"]
-    open_mode: bool
 
 
 class Ready(Health):

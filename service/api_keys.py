@@ -30,9 +30,9 @@ GRACE_SECONDS: Final = 3600  # that an old secret works beside the new one
 GRACE_SECONDS_MAX: Final = 30 * 24 * 3600
 COMMAND_LINE: Final = "command-line"
 KEY_FILE: Final = "admin-key-file"
-OPEN_MODE: Final = "open-mode"
+START_TOKEN: Final = "start-token"  # noqa: S105 (a name)
 # What the log of acts says of those who acted without a key; no key may pass for one of them.
-RESERVED: Final = (COMMAND_LINE, KEY_FILE, OPEN_MODE)
+RESERVED: Final = (COMMAND_LINE, KEY_FILE, START_TOKEN)
 
 
 class Scope(StrEnum):
@@ -178,7 +178,7 @@ def revoke_key(connection: Connection, name: str, *, by: str = COMMAND_LINE) -> 
 
 
 def any_key(connection: Connection) -> bool:
-    """Whether a key was ever created; a revoked one still closes the open mode."""
+    """Whether a key was ever created; a revoked one has ended the start token, too."""
     return bool(connection.scalar(select(func.count()).select_from(api_keys)))
 
 

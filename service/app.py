@@ -12,7 +12,7 @@ from sqlalchemy import Engine
 
 import accounting
 from accounting.math_library import InaccurateLibraryError, require_accurate_library
-from service import api_keys, openapi, problems, schema_version
+from service import api_keys, openapi, problems, schema_version, sessions
 from service.api_keys import KEY_FILE, Scope
 from service.auth import KeyRing
 from service.checkpoints import is_in_use
@@ -45,6 +45,7 @@ from service.routes import (
 from service.seats import Seats
 from service.settings import Settings
 from service.signing import Signer
+from service.start_token import StartToken
 from service.streams import Feed
 from service.webhooks import NO_WEBHOOKS, Dispatcher, Webhooks, webhooks_of
 from service.witnessing import Follower, follower_of
@@ -55,6 +56,9 @@ _KEY_GONE: Final = (
     "the ledger is in use and its signing key %s is not there: nothing is signed; bring it back or "
     "name it in DPLEDGER_SIGNING_KEY_FILE; if it is lost, `dpledger signing-key create` makes "
     "another, and what the old one signed is then refused"
+)
+_NO_KEY_YET: Final = (
+    "no API key was created yet: the start token in %s acts as an admin's key until one is"
 )
 FIRST_KEY: Final = "first-admin"
 KEY_LENGTH_MIN: Final = 32
@@ -70,15 +74,14 @@ def create_app(settings: Settings) -> FastAPI:
     _require_accurate_library()
     webhooks = webhooks_of(settings)
     engine = connect(settings.database_address, busy_timeout_seconds=settings.busy_timeout_seconds)
-    keys = KeyRing(
-        engine,
-        loopback=settings.loopback,
-        requests_per_second=settings.requests_per_second,
-        body_bytes_max=settings.key_body_bytes_max,
-    )
     try:
         schema_version.require_current(engine)
-        _require_key(engine, settings)
+        keys = KeyRing(
+            engine,
+            start_token=_required_key(engine, settings),
+            requests_per_second=settings.requests_per_second,
+            body_bytes_max=settings.key_body_bytes_max,
+        )
         keys.refresh()
         signer = _signer(settings, engine)
         witness = follower_of(settings, engine, signer)
@@ -129,8 +132,8 @@ def wire(
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        if keys.open_mode:
-            _LOGGER.warning("open mode: no key is needed on this loopback address")
+        if keys.start_token is not None:
+            _LOGGER.warning(_NO_KEY_YET, keys.start_token.path)
         if signer is None and settings.signing_key_path is not None:
             _LOGGER.warning(_KEY_GONE, settings.signing_key_path)
         writer.start()
@@ -164,6 +167,7 @@ def wire(
     app.state.methods = {}
     app.state.keys = keys
     app.state.signer = signer
+    app.state.session_secret = sessions.secret_of(signer)
     app.state.writer = writer
     app.state.feed = feed
     app.state.draining = False
@@ -201,20 +205,22 @@ def _require_accurate_library() -> None:
         raise StartupError(str(error)) from None
 
 
-def _require_key(engine: Engine, settings: Settings) -> None:
-    """Store the first key from its file; refuse to be reachable without one."""
+def _required_key(engine: Engine, settings: Settings) -> StartToken | None:
+    """Store the first key from its file; without one return the start token, on loopback only."""
     with transaction(engine) as connection:
         if api_keys.any_key(connection):
-            return
+            return None
         if settings.admin_key_file is not None:
             key = _read_key(settings.admin_key_file)
             api_keys.create_key(connection, name=FIRST_KEY, scope=Scope.ADMIN, key=key, by=KEY_FILE)
-        elif not settings.loopback:
+            return None
+        if not settings.loopback:
             raise StartupError(
                 f"host {settings.host} can be reached by others and there is no key. Create one "
-                "with `dpledger keys create --scope admin --name NAME`, or name a file with one "
+                "with `dpledger keys create --scope admin --name admin`, or name a file with one "
                 "in DPLEDGER_ADMIN_KEY_FILE."
             )
+    return StartToken.load_or_create(settings.start_token_path)
 
 
 def _read_key(file: Path) -> str:
@@ -237,5 +243,5 @@ def _note_methods(app: FastAPI, router: APIRouter) -> None:
 def openapi_document() -> dict[str, Any]:
     """The OpenAPI document; no database is opened for it."""
     engine = connect("sqlite:///never-opened.db")
-    keys = KeyRing(engine, loopback=True)
+    keys = KeyRing(engine)
     return wire(engine, keys, Settings()).openapi()

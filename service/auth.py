@@ -16,7 +16,7 @@ from fastapi.security.base import SecurityBase
 from sqlalchemy import Engine, Row
 
 from service.api_keys import (
-    OPEN_MODE,
+    START_TOKEN,
     Scope,
     digest_of,
     digests_in_force,
@@ -24,19 +24,13 @@ from service.api_keys import (
     terms_of,
 )
 from service.database import snapshot
-from service.errors import ForbiddenError, HostNotAllowedError, UnauthorizedError
+from service.errors import ForbiddenError, UnauthorizedError
 from service.limits import Bucket
 from service.looks import Look
 from service.reach import Reach, require_dataset
+from service.start_token import StartToken
 
 REFRESH_SECONDS: Final = 0.5  # a revoked key stops working about this time later
-LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
-# How proxies say that they speak for others.
-FORWARDED: Final = frozenset(
-    {"forwarded", "via", "x-real-ip"}
-    | {f"x-forwarded-{what}" for what in ("for", "host", "port", "proto", "server")}
-)
-_OWN_SITE: Final = frozenset({"none", "same-origin"})  # what a browser says of a page's request
 BODY_BYTES_MAX: Final = "dpledger.body_bytes_max"  # of a connection's scope; BodyLimit reads it
 _CALLER: Final = "dpledger.caller"
 _RANKS: Final = {scope: rank for rank, scope in enumerate(Scope)}
@@ -91,27 +85,35 @@ class KeyRing:
         self,
         engine: Engine,
         *,
-        loopback: bool,
+        start_token: StartToken | None = None,
         requests_per_second: float | None = None,
         body_bytes_max: int | None = None,
     ) -> None:
-        """The last two are for keys that say nothing of their own."""
+        """Read the keys of a database.
+
+        Args:
+            engine: of the database.
+            start_token: acts as an admin's key until the first key is created.
+            requests_per_second: of keys that have no rate of their own.
+            body_bytes_max: the same.
+        """
         self.reach = Reach(engine)
         self._engine = engine
         self.looks = Look(engine, self.refresh)
-        self._loopback = loopback
         self._rate = requests_per_second
         self._body_bytes_max = body_bytes_max
         self._lock = threading.Lock()
         self._read_at = -1e9
         self._held: dict[str, _Held] = {}
         self._buckets: dict[str, Bucket] = {}
-        self._open = False
+        self._start_token = start_token
+        self._start_digest = None if start_token is None else digest_of(start_token.text)
+        self._any_key = True
 
     @property
-    def open_mode(self) -> bool:
-        """Whether no key is needed: on loopback, until the first key is created."""
-        return self._open
+    def start_token(self) -> StartToken | None:
+        """The start token, while no key was ever created."""
+        return None if self._any_key else self._start_token
 
     @property
     def stale(self) -> bool:
@@ -133,7 +135,11 @@ class KeyRing:
                 for row, one in callers
                 for digest, until in digests_in_force(row)
             }
-            self._open = self._loopback and not rows
+            self._any_key = bool(rows)
+            if self._start_digest is not None and not rows:
+                admin = Caller(START_TOKEN, Scope.ADMIN)
+                held = _Held(self._start_digest, math.inf, admin)
+                self._held[self._start_digest[:_TAG]] = held
             self._read_at = started
 
     def _caller_of(self, row: Row[Any]) -> Caller:
@@ -158,16 +164,17 @@ class KeyRing:
         """Who sent the request; `refresh` first if the keys are stale.
 
         Raises:
-            HostNotAllowedError: open mode, and it may be from elsewhere than this machine.
             UnauthorizedError: no key, or one that is not in force.
         """
-        if self._open:
-            require_local(request)
-            return Caller(OPEN_MODE, Scope.ADMIN)
         kind, _, key = request.headers.get("authorization", "").partition(" ")
-        found = self.holder(digest_of(key))
+        digest = digest_of(key)
+        found = self.holder(digest)
         if kind.lower() == "bearer" and found is not None:
             return found
+        if self._any_key and digest == self._start_digest:
+            raise UnauthorizedError(
+                "The start token ended when the first API key was created; send an API key."
+            )
         raise UnauthorizedError("Send an API key: Authorization: Bearer dpl_...")
 
     def holder(self, digest: str) -> Caller | None:
@@ -176,28 +183,6 @@ class KeyRing:
         # key that has wanted ones. What lies beyond them is compared in the same time for all.
         held = self._held.get(digest[:_TAG])
         return held.caller if held is not None and held.answers(digest) else None
-
-
-def require_local(request: Request) -> None:
-    """Refuse a request that somebody on another machine may have caused.
-
-    A name of a page of another site may lead here, and a page may send what it cannot read. What a
-    proxy says of itself is believed, against it: behind one, everybody would be an admin.
-
-    Raises:
-        HostNotAllowedError: it is not addressed to a loopback name, comes from a page of another
-            origin, or through a proxy.
-    """
-    headers = request.headers
-    host = headers.get("host", "").lower()
-    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
-    if name not in LOOPBACK_NAMES:
-        raise HostNotAllowedError("In open mode the service answers to loopback names only.")
-    origins = {f"http://{host}", *headers.getlist("origin")}
-    if len(origins) > 1 or headers.get("sec-fetch-site", "none") not in _OWN_SITE:
-        raise HostNotAllowedError("In open mode no page of another origin is answered.")
-    if not FORWARDED.isdisjoint(headers.keys()):
-        raise HostNotAllowedError("In open mode nothing is answered that a proxy forwarded.")
 
 
 async def admitted(request: Request, scope: Scope, names: Mapping[str, str]) -> Caller:

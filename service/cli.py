@@ -67,16 +67,18 @@ def serve(
     from service import logs
     from service.app import create_app
     from service.connections import bounded
-    from service.server import Server, settle, share_arenas
+    from service.greeting import greeting
+    from service.server import Server, listening, settle, share_arenas
 
     share_arenas()
     settings = settings_of(host=host, port=port, database_url=database)
-    begun = migrate(settings.database_url)
     try:
+        sockets = listening(settings.host, settings.port)  # before any file is made
+        begun = migrate(settings.database_url)
         application = create_app(settings)
     except (StartupError, LedgerError) as error:
         raise failed_to_start(error) from None
-    logs.configure(lambda: application.state.keys.open_mode)
+    logs.configure()
     if begun:
         logging.getLogger("dpledger").warning("there was no ledger: a new one was begun")
     config = uvicorn.Config(
@@ -91,7 +93,8 @@ def serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _stopped)
     settle()
-    Server(config, drain_seconds=settings.drain_seconds).run()
+    with greeting(settings.host, sockets[0].getsockname()[1], application.state.keys) as greet:
+        Server(config, drain_seconds=settings.drain_seconds, on_start=greet).run(sockets)
 
 
 @app.command()

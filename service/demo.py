@@ -28,6 +28,8 @@ from rich.table import Table
 import accounting
 from service.documents import LedgerDocument
 from service.schemas import accepted_statuses, relation_of
+from service.settings import START_TOKEN_SUFFIX
+from service.start_token import StartToken
 
 if TYPE_CHECKING:
     from dpledger_client import Client
@@ -51,6 +53,8 @@ SEED: Final = 20  # the demo shows the same numbers every time; a real training 
 
 READY_SECONDS: Final = 30.0  # to migrate and answer, on a slow machine
 STOP_SECONDS: Final = 10.0
+DATABASE_FILE: Final = "demo.db"
+TOKEN_FILE: Final = DATABASE_FILE + START_TOKEN_SUFFIX  # which signs in at the service
 LOG_LINES: Final = 20  # shown of a service that failed
 AGREEMENT: Final = 1e-9  # relative; same code and ledger, but two processes may sum differently
 
@@ -197,7 +201,7 @@ def running_service(folder: Path) -> Iterator[str]:
     """A service on a SQLite file in the folder, as `dpledger serve` starts it; its address."""
     port, log = free_port(), folder / "service.log"
     command = [sys.executable, "-m", "service.cli", "serve", "--host", "127.0.0.1"]
-    command += ["--port", str(port), "--database", f"sqlite:///{folder / 'demo.db'}"]
+    command += ["--port", str(port), "--database", f"sqlite:///{folder / DATABASE_FILE}"]
     # The demo's service must not take the keys or limits of one that the caller operates.
     environment = {k: v for k, v in os.environ.items() if not k.startswith("DPLEDGER_")}
     process = None
@@ -304,8 +308,9 @@ def _demonstrate(url: str, digits: Digits, folder: Path) -> None:
             batches=shuffled_batches,
         ),
     ]
+    token = StartToken.load_or_create(folder / TOKEN_FILE).text
     # A transport of our own, because httpx's would ask a proxy named in the environment.
-    with Client(url, transport=httpx.HTTPTransport()) as client, _progress() as progress:
+    with Client(url, token, transport=httpx.HTTPTransport()) as client, _progress() as progress:
         client.create_dataset(
             DATASET,
             dataset_size=TRAIN_SIZE,

@@ -189,10 +189,10 @@ class UnsupportedMediaTypeError(LedgerError):
     slug = "unsupported-media-type"
 
 
-class HostNotAllowedError(LedgerError):
-    """In open mode only this machine is answered, by a loopback name."""
+class ForeignOriginError(LedgerError):
+    """A form was sent by a page of another origin, or over plain HTTP from another machine."""
 
-    slug = "host-not-allowed"
+    slug = "foreign-origin"
 
 
 class UnavailableError(LedgerError):

@@ -3,7 +3,6 @@
 import json
 import logging
 import sys
-from collections.abc import Callable
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Final
@@ -17,10 +16,6 @@ _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "col
 class JsonFormatter(logging.Formatter):
     """A log record as JSON."""
 
-    def __init__(self, open_mode: Callable[[], bool]) -> None:
-        super().__init__()
-        self.open_mode = open_mode
-
     def format(self, record: logging.LogRecord) -> str:
         """One line; exceptions are folded into it."""
         line: dict[str, object] = {
@@ -31,18 +26,16 @@ class JsonFormatter(logging.Formatter):
         }
         if (current := request_id.get()) is not None:
             line["request_id"] = current
-        if self.open_mode():
-            line["open_mode"] = True
         line |= {key: value for key, value in vars(record).items() if key not in _STANDARD}
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str)
 
 
-def configure(open_mode: Callable[[], bool]) -> None:
-    """Send every log line to standard error as JSON; each says whether no key is needed."""
+def configure() -> None:
+    """Send every log line to standard error as JSON."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter(open_mode))
+    handler.setFormatter(JsonFormatter())
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(logging.INFO)

@@ -1,15 +1,20 @@
 """The server: uvicorn, which says first that it will stop, and ends the streams."""
 
 import ctypes
+import errno
 import gc
 import signal
 import socket
 import time
+from collections.abc import Callable
 from types import FrameType
 from typing import Any, Final
 
 import uvicorn
 
+from service.errors import StartupError
+
+BACKLOG: Final = 2048  # connections that wait to be accepted
 # Objects made since the last sweep of the young; sweeps of these before one of the older ones,
 # and of those before one of all, as often as Python does.
 SWEEP_AFTER: Final = (50_000, 10, 10)
@@ -41,6 +46,37 @@ def settle() -> None:
     gc.set_threshold(*SWEEP_AFTER)
 
 
+def listening(host: str, port: int) -> list[socket.socket]:
+    """Listen at every address of a host.
+
+    Raises:
+        StartupError: an address is in use or is none of this machine's.
+    """
+    found: list[socket.socket] = []
+    try:
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        for family, *_, address in dict.fromkeys(addresses):
+            listener = socket.socket(family, socket.SOCK_STREAM)
+            found.append(listener)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            # A free port was asked for: all addresses get the first one's.
+            chosen = port or (found[0].getsockname()[1] if len(found) > 1 else 0)
+            listener.bind((address[0], chosen, *address[2:]))
+            listener.listen(BACKLOG)
+    except OSError as error:
+        for listener in found:
+            listener.close()
+        if error.errno == errno.EADDRINUSE:
+            raise StartupError(
+                f"Port {port} of {host} is in use by another process; nothing was created. Choose "
+                "another with --port or DPLEDGER_PORT."
+            ) from None
+        raise StartupError(f"Cannot listen on {host} port {port}: {error.strerror}.") from None
+    return found
+
+
 class Server(uvicorn.Server):
     """Uvicorn waits for open requests before it stops the application; a stream never ends.
 
@@ -48,11 +84,25 @@ class Server(uvicorn.Server):
     for `drain_seconds`, in which whoever spreads the requests learns to send them elsewhere.
     """
 
-    def __init__(self, config: uvicorn.Config, *, drain_seconds: float = 0.0) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        *,
+        drain_seconds: float = 0.0,
+        on_start: Callable[[], None] | None = None,
+    ) -> None:
+        """Args: how long to drain, and what is called when requests are answered."""
         super().__init__(config)
+        self._on_start = on_start
         self._application: Any = config.app
         self._drain_seconds = drain_seconds
         self._ends_at: float | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start to answer."""
+        await super().startup(sockets)
+        if self.started and self._on_start is not None:
+            self._on_start()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Drain on the first SIGTERM; stop at once on a second, or when interrupted."""

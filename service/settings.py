@@ -13,6 +13,7 @@ from service.errors import StartupError
 
 ADDRESS_FORMS: Final = "database_url: sqlite:///FILE or postgresql://USER@HOST/NAME."
 SIGNING_KEY_SUFFIX: Final = ".signing_key"  # of the file beside a SQLite ledger
+START_TOKEN_SUFFIX: Final = ".token"  # noqa: S105 (of a file beside it, too)
 Fraction = Annotated[float, Field(gt=0, le=1)]
 
 
@@ -52,6 +53,9 @@ class Settings(BaseSettings):
     admin_key_file: Path | None = None
     # Holds the key that signs checkpoints and certificates; beside a SQLite file by default.
     signing_key_file: Path | None = None
+    # Holds the start token, which signs in on a loopback address until the first key is created;
+    # made where there is none. Beside a SQLite file by default, else `dpledger.token`.
+    start_token_file: Path | None = None
     body_bytes_max: int = Field(default=4 * 1024 * 1024, ge=1024, le=64 * 1024 * 1024)
     # Of keys that have no limits of their own; in each process.
     requests_per_second: float | None = Field(default=None, ge=0.001, le=1e6)
@@ -82,8 +86,8 @@ class Settings(BaseSettings):
     witness_seconds: float = Field(default=60.0, ge=0.1, le=86_400.0)
 
     @field_validator(
-        "database_password_file", "admin_key_file", "signing_key_file", "webhook_secret_file",
-        "witness_file", mode="before",
+        "database_password_file", "admin_key_file", "signing_key_file", "start_token_file",
+        "webhook_secret_file", "witness_file", mode="before",
     )  # fmt: skip
     @classmethod
     def _unset(cls, value: object) -> object:
@@ -120,6 +124,16 @@ class Settings(BaseSettings):
     def loopback(self) -> bool:
         """Whether only this machine can reach the service."""
         return is_loopback(self.host)
+
+    @property
+    def start_token_path(self) -> Path:
+        """Where the start token is, or would be made."""
+        if self.start_token_file is not None:
+            return self.start_token_file
+        address = address_of(self.database_url)
+        if address.get_backend_name() != "sqlite" or not address.database:
+            return Path("dpledger" + START_TOKEN_SUFFIX)
+        return Path(address.database + START_TOKEN_SUFFIX)
 
     @property
     def signing_key_path(self) -> Path | None:

@@ -3,19 +3,19 @@
 import base64
 import binascii
 import hashlib
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+from service import secret_files
 from service.errors import StartupError, UnavailableError
 
 KEY_SIZE: Final = 32  # bytes, of a private and of a public key
-PRIVATE: Final = 0o600
-_OTHERS: Final = 0o077  # bits of group and others
 
 
 def to_text(data: bytes) -> str:
@@ -65,20 +65,10 @@ class Signer:
             StartupError: the file exists or cannot be written.
         """
         key = Ed25519PrivateKey.generate()
-        text = to_text(key.private_bytes_raw()) + "\n"
-        # Whole, or not there: two processes may begin at once, and one of them reads the other's.
-        written = path.with_name(f".{path.name}.{os.getpid()}")
         try:
-            descriptor = os.open(written, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, PRIVATE)
-            with open(descriptor, "w", encoding="ascii") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(descriptor)
-            os.link(written, path)
+            secret_files.create(path, to_text(key.private_bytes_raw()))
         except OSError as error:
             raise StartupError(f"signing_key_file: {path}: {error.strerror}") from None
-        finally:
-            written.unlink(missing_ok=True)
         return cls(key)
 
     @classmethod
@@ -123,6 +113,11 @@ class Signer:
         """The name of the key."""
         return key_id_of(self.public_key)
 
+    def derived(self, purpose: bytes) -> bytes:
+        """A secret of 32 bytes for another purpose, by HKDF (RFC 5869)."""
+        derivation = HKDF(algorithm=SHA256(), length=KEY_SIZE, salt=None, info=purpose)
+        return derivation.derive(self._key.private_bytes_raw())
+
     def sign(self, data: bytes) -> str:
         """The signature of bytes, as base64url."""
         return to_text(self._key.sign(data))
@@ -151,4 +146,4 @@ def verified(public_key: str, data: bytes, signature: str) -> bool:
 
 def readable_by_others(path: Path) -> bool:
     """Whether a file lets its group or everybody read or write it."""
-    return bool(path.stat().st_mode & _OTHERS)
+    return bool(path.stat().st_mode & secret_files.OTHERS)

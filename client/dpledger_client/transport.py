@@ -8,6 +8,7 @@ from email.utils import parsedate_to_datetime
 from time import sleep
 from typing import TYPE_CHECKING, Any, Final
 
+from dpledger_client import start_tokens
 from dpledger_client.errors import DPLedgerError, Unavailable, error_of
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ BACKOFF_SECONDS: Final = 0.5  # the longest first wait; it doubles from one to t
 BACKOFF_SECONDS_MAX: Final = 10.0
 RETRY_AFTER_SECONDS_MAX: Final = 60.0  # a trainer is not held longer by one answer
 
+_UNAUTHORIZED: Final = 401
 _LATER: Final = 429  # and all from 500 on: the request may be answered otherwise later
 # Not the module's generator: a trainer's seeded random numbers must not depend on the network.
 _JITTER: Final = random.SystemRandom()
@@ -50,12 +52,16 @@ class Transport:
         if retries < 0:
             raise ValueError("retries must not be negative.")
         self._retries = retries
+        self._local = api_key is None and start_tokens.is_loopback(url.host)
+        self._token: str | None = None  # a start token that was found
         self._transient = httpx.RequestError  # there is no answer, or none that can be read
         self._http = httpx.Client(
             base_url=url,
             headers={} if api_key is None else {"Authorization": f"Bearer {api_key}"},
             timeout=timeout_seconds,
             transport=transport,
+            # A start token never leaves this machine: no proxy of the environment sees it.
+            mounts={f"all://{_in_url(url.host)}": None} if self._local else None,
         )
 
     def __repr__(self) -> str:
@@ -140,7 +146,14 @@ class Transport:
         body: Mapping[str, Any] | None,
     ) -> "httpx.Response":
         try:
-            return self._http.request(method, path, params=query, json=body)
+            response = self._http.request(
+                method, path, params=query, json=body, headers=self._start_token()
+            )
+            if self._local and response.status_code == _UNAUTHORIZED and self._find_token():
+                response = self._http.request(
+                    method, path, params=query, json=body, headers=self._start_token()
+                )
+            return response
         except RuntimeError:  # another thread may have closed it at any moment
             if not self._http.is_closed:
                 raise
@@ -154,6 +167,22 @@ class Transport:
         if isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout)):
             detail += ". Is `dpledger serve` running there? DPLEDGER_URL names another address."
         return Unavailable({"title": f"{self.base_url} did not answer", "detail": detail}, 0)
+
+    def _start_token(self) -> dict[str, str]:
+        if self._local and self._token is None:
+            self._find_token()
+        return {} if self._token is None else {"Authorization": f"Bearer {self._token}"}
+
+    def _find_token(self) -> bool:
+        """Look for the service's start token, and return whether it is another than before."""
+        url, before = self._http.base_url, self._token
+        port = url.port or (443 if url.scheme == "https" else 80)
+        self._token = start_tokens.find(url.host, port) or before
+        return self._token != before
+
+
+def _in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
 
 
 def _given(fields: Mapping[str, Any]) -> dict[str, Any]:

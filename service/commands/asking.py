@@ -11,6 +11,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import typer
 
+from service import start_token
 from service.commands.opening import failed
 
 DEFAULT_URL: Final = "http://127.0.0.1:8000"
@@ -50,15 +51,23 @@ def _is_address(url: str) -> bool:
 
 
 class Service:
-    """A service at an address; the key comes from DPLEDGER_API_KEY, none in open mode."""
+    """A service at an address.
+
+    The key comes from DPLEDGER_API_KEY; without it, from the start token of a service of the same
+    user on this machine.
+    """
 
     def __init__(self, url: str | None) -> None:
         self.url = (url or os.environ.get("DPLEDGER_URL") or DEFAULT_URL).rstrip("/")
         if not _is_address(self.url):
             raise failed("--url: must be an address that begins with http:// or https://")
         key = os.environ.get("DPLEDGER_API_KEY")
+        handlers: list[urllib.request.BaseHandler] = [_NoRedirect()]
+        if not key and (key := start_token.found(self.url)):
+            # The token never leaves this machine: no proxy of the environment sees it.
+            handlers.append(urllib.request.ProxyHandler({}))
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
-        self._opener = urllib.request.build_opener(_NoRedirect)
+        self._opener = urllib.request.build_opener(*handlers)
 
     def open(self, path: str, headers: dict[str, str] | None = None, **query: Any) -> IO[bytes]:
         """The body of an answer.
@@ -108,7 +117,7 @@ class Service:
 
 def _detail(error: urllib.error.HTTPError) -> str:
     if error.code == http.client.UNAUTHORIZED or 300 <= error.code < 400:
-        return "The service wants a key: set DPLEDGER_API_KEY."
+        return "The service needs an API key: set DPLEDGER_API_KEY."
     try:
         told = json.loads(error.read())
         return f"{told['title']}: {told['detail']}"

@@ -1,4 +1,4 @@
-"""Who looks at a page: a session's key, or in open mode whoever sits at this machine."""
+"""Who looks at a page: the key that began the session."""
 
 from collections.abc import Mapping
 from hmac import compare_digest
@@ -12,15 +12,16 @@ from sqlalchemy import Engine
 
 from service import sessions
 from service.api_keys import Scope
-from service.auth import LOOPBACK_NAMES, Caller, caller_of, fresh_keys, permitted
+from service.auth import Caller, caller_of, fresh_keys, permitted
 from service.errors import (
     ForbiddenError,
-    HostNotAllowedError,
+    ForeignOriginError,
     MalformedBodyError,
     UnsupportedMediaTypeError,
 )
 from service.http import media_type
 
+LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
 COOKIE: Final = "dpledger"
 # Which a browser keeps only when it came over TLS from this very host, for all its paths.
 SECURE_COOKIE: Final = "__Host-dpledger"
@@ -58,7 +59,7 @@ def token_of(request: Request) -> str | None:
 
 
 def csrf_of(request: Request) -> str:
-    """What a form that is sent here must carry; nothing in open mode, which has no session."""
+    """What a form that is sent here must carry; nothing where nobody is signed in."""
     token = token_of(request)
     return "" if token is None else sessions.csrf_of(token)
 
@@ -69,24 +70,28 @@ def engine_of(request: Request) -> Engine:
     return engine
 
 
+def session_key(request: Request, token: str) -> str | None:
+    """The digest of the API key's secret that began a session; None where there is no session."""
+    secret: bytes = request.app.state.session_secret
+    return sessions.key_digest_of(engine_of(request), secret, token)
+
+
 async def _caller(request: Request) -> Caller:
     """Whose session it is.
 
     Raises:
         SignInNeededError: nobody's, or no key in force began it.
         UnauthorizedError: a key was sent that is not in force.
-        HostNotAllowedError: open mode, and it may be from elsewhere than this machine.
     """
     ring = await fresh_keys(request)
     # No page can make a browser send that header: a command reads a page with its key.
     kind = request.headers.get("authorization", "").partition(" ")[0].lower()
-    bears = kind == "bearer" and request.method in _READING
-    if ring.open_mode or bears:
+    if kind == "bearer" and request.method in _READING:
         return ring.caller(request)
     token = token_of(request)
     if token is None:
         raise SignInNeededError
-    digest = await run_in_threadpool(sessions.key_digest_of, engine_of(request), token)
+    digest = await run_in_threadpool(session_key, request, token)
     caller = None if digest is None else ring.holder(digest)
     if caller is None:
         raise SignInNeededError
@@ -116,16 +121,16 @@ def require_own_origin(request: Request) -> None:
     """Refuse what a page of another site sent.
 
     Raises:
-        HostNotAllowedError: one did, or nothing says that none did.
+        ForeignOriginError: one did, or nothing says that none did.
     """
     site = request.headers.get("sec-fetch-site")
     origin, host = request.headers.get("origin"), request.headers.get("host", "")
     # TLS ends elsewhere, so the scheme is not known here; nothing is read out of what was sent.
     own = origin in (None, f"https://{host}", f"http://{host}")
     if site not in (None, "same-origin", "none") or not own:
-        raise HostNotAllowedError("The form was sent by a page of another origin.")
+        raise ForeignOriginError("The form was sent by a page of another origin.")
     if site is None and origin is None:
-        raise HostNotAllowedError("Nothing says which page sent the form; use a browser.")
+        raise ForeignOriginError("Nothing says which page sent the form; use a browser.")
 
 
 async def require_own_form(request: Request) -> None:

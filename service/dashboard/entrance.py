@@ -1,5 +1,6 @@
 """Signing in with an API key, and out."""
 
+from hmac import compare_digest
 from http import HTTPStatus
 from typing import Final
 
@@ -15,22 +16,28 @@ from service.dashboard import access
 from service.dashboard.access import Form
 from service.dashboard.pages import PageRoute, render
 from service.database import transaction
-from service.errors import HostNotAllowedError
+from service.errors import ForeignOriginError
 
 KEY_FIELD: Final = "key"
 NEXT_FIELD: Final = "next"
+TOKEN_FIELD: Final = "token"  # noqa: S105 (a field of the address)
 WRONG_KEY: Final = "That key is not in force. It may be mistyped, revoked, rotated or expired."
+NOT_IN_FORCE: Final = "The start token of that link is not in force. Sign in with an API key."
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
 
 @router.get("/sign-in")
 async def sign_in_page(request: Request) -> Response:
-    """The form; in open mode nobody needs it."""
+    """The form; with the start token in the address a session, and the token is gone from there."""
     where = access.own_path(request.query_params.get(NEXT_FIELD))
-    if (await fresh_keys(request)).open_mode:
-        return RedirectResponse(where, HTTPStatus.SEE_OTHER)
-    return _form(request, where)
+    given = request.query_params.get(TOKEN_FIELD)
+    if given is None:
+        return _form(request, where)
+    start_token = (await fresh_keys(request)).start_token
+    if start_token is None or not compare_digest(given.encode(), start_token.text.encode()):
+        return _form(request, where, fault=NOT_IN_FORCE, status=HTTPStatus.UNAUTHORIZED)
+    return await _begun(request, digest_of(given), where)
 
 
 @router.post("/sign-in")
@@ -40,16 +47,18 @@ async def sign_in(request: Request, form: Form) -> Response:
     _require_tls(request)
     where = access.own_path(form.get(NEXT_FIELD))
     ring = await fresh_keys(request)
-    if ring.open_mode:
-        return RedirectResponse(where, HTTPStatus.SEE_OTHER)
     digest = digest_of(form.get(KEY_FIELD, "").strip())
     caller = ring.holder(digest)
     if caller is None:
         return _form(request, where, fault=WRONG_KEY, status=HTTPStatus.UNAUTHORIZED)
     if caller.bucket is not None:
         caller.bucket.take()
-    engine = access.engine_of(request)
-    token = await run_in_threadpool(_begun, engine, digest, access.token_of(request))
+    return await _begun(request, digest, where)
+
+
+async def _begun(request: Request, digest: str, where: str) -> Response:
+    """A session of the key of this digest, instead of the one before, and on to a page."""
+    token = await run_in_threadpool(_session, request, digest, access.token_of(request))
     answer = RedirectResponse(where, HTTPStatus.SEE_OTHER)
     answer.set_cookie(
         access.cookie_name(request),
@@ -83,27 +92,30 @@ async def sign_out(request: Request) -> Response:
 
 def _form(request: Request, where: str, *, fault: str = "", status: int = 200) -> Response:
     given = {"next_path": where, "fault": fault, "key_prefix": KEY_PREFIX}
-    return render(request, "sign_in.html", viewer=None, status_code=status, **given)
+    no_key_yet = request.app.state.keys.start_token is not None
+    return render(
+        request, "sign_in.html", viewer=None, status_code=status, no_key_yet=no_key_yet, **given
+    )
 
 
 def _require_tls(request: Request) -> None:
     """Refuse a key that came over the network for everybody to read.
 
     Raises:
-        HostNotAllowedError: it did; a browser would not keep the session's cookie either.
+        ForeignOriginError: it did; a browser would not keep the session's cookie either.
     """
     if request.headers.get("origin", "").startswith("http://") and not access.is_local(request):
-        raise HostNotAllowedError(
+        raise ForeignOriginError(
             "Sign in over HTTPS: over plain HTTP others could read the key, and may have. If this "
             "key was sent over a network, rotate it."
         )
 
 
-def _begun(engine: Engine, digest: str, before: str | None) -> str:
-    with transaction(engine) as connection:
+def _session(request: Request, digest: str, before: str | None) -> str:
+    with transaction(access.engine_of(request)) as connection:
         if before is not None:
             sessions.end(connection, before)
-        return sessions.begin(connection, digest)
+        return sessions.begin(connection, request.app.state.session_secret, digest)
 
 
 def _ended(engine: Engine, token: str) -> None:

@@ -128,7 +128,7 @@ def render(
     keys: KeyRing = request.app.state.keys
     frame = {
         "viewer": viewer,
-        "open_mode": keys.open_mode,
+        "start_token": keys.start_token,
         "standing": getattr(request.state, "standing", None),
         "csrf": access.csrf_of(request),
         "path": request.url.path,

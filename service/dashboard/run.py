@@ -9,7 +9,7 @@ from fastapi.concurrency import run_in_threadpool
 from pydantic import BaseModel
 from sqlalchemy import Connection, Row
 
-from service import catalog, membership, sessions
+from service import catalog, membership
 from service.answers import RunGuarantee
 from service.auth import Caller, KeyRing
 from service.chronicle import chronicle
@@ -200,14 +200,12 @@ def _leave_of(request: Request, viewer: Caller) -> Callable[[], bool] | None:
     ends = time.monotonic() + STREAM_SECONDS
     token = access.token_of(request)
     digest = None
-    if token is not None and not keys.open_mode:
-        digest = sessions.key_digest_of(request.app.state.engine, token)
+    if token is not None:
+        digest = access.session_key(request, token)
 
     def allowed() -> bool:
-        if time.monotonic() > ends:
+        if time.monotonic() > ends or digest is None:
             return False
-        if digest is None:
-            return keys.open_mode
         holder = keys.holder(digest)
         return holder is not None and holder.name == viewer.name
 

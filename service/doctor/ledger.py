@@ -181,8 +181,9 @@ def _lasts(row: Any, moment: Any) -> bool:
 
 def _without_keys(settings: Settings) -> Finding:
     if settings.loopback:
-        remedy = "run `dpledger keys create --scope admin --name NAME`"
-        return warn("keys", "open mode: whoever reaches this address is an admin", remedy)
+        remedy = "run `dpledger keys create --scope admin --name admin`"
+        said = f"none: the start token in {settings.start_token_path} acts as an admin's key"
+        return warn("keys", said, remedy)
     if settings.admin_key_file is not None:
         return ok("keys", f"none yet; the first comes from {settings.admin_key_file}")
     remedy = "run `dpledger keys create --scope admin --name NAME`, or set DPLEDGER_ADMIN_KEY_FILE"

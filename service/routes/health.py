@@ -5,7 +5,6 @@ from fastapi.responses import PlainTextResponse
 
 from service import problems
 from service.answers import Health, Ready
-from service.auth import KeyRing
 from service.errors import NotFoundError, UnavailableError
 from service.readiness import Readiness, explained
 from service.routes.parameters import ProblemName
@@ -19,15 +18,10 @@ class Page(PlainTextResponse):
     media_type = "text/markdown"
 
 
-def _open_mode(request: Request) -> bool:
-    keys: KeyRing = request.app.state.keys
-    return keys.open_mode
-
-
 @router.get("/healthz")
-def get_health(request: Request) -> Health:
+def get_health() -> Health:
     """The process answers."""
-    return Health(status="alive", open_mode=_open_mode(request))
+    return Health(status="alive")
 
 
 @router.get("/readyz")
@@ -39,7 +33,7 @@ async def get_readiness(request: Request) -> Ready:
     checks = await readiness.checks()
     if wrong := explained(checks):
         raise UnavailableError(f"Not ready: {wrong}.", checks=checks)
-    return Ready(status="ready", open_mode=_open_mode(request), checks=checks)
+    return Ready(status="ready", checks=checks)
 
 
 @router.get("/problems/{slug}", response_class=Page)

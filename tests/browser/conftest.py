@@ -16,6 +16,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from benchmarks.months import fill
+from benchmarks.servers import START_TOKEN
 from service import schema_version
 from service.api_keys import Scope, create_key
 from service.database import connect, transaction
@@ -25,6 +26,7 @@ from service.sqlite_file import KEY_SUFFIX, beside
 from tests.browser.looking import Look, looking
 from tests.browser.story import KEYS, told
 from tests.conftest import AS_ADMIN, running
+from tests.service.browsing import signed_in
 
 expect.set_options(timeout=20_000)  # a shared machine stands still now and then
 FILLED = "DPLEDGER_TEST_LEDGER"
@@ -72,7 +74,7 @@ def copied(large: Path, folder: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def story(large: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of an open-mode service where something of everything happened."""
+    """The address of a service without a key where something of everything happened."""
     with (
         copied(large, tmp_path_factory.mktemp("story")) as url,
         running(Settings(database_url=url)) as address,
@@ -99,9 +101,16 @@ def guarded(large: Path, tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.fixture
-def look(browser: Browser) -> Iterator[Look]:
-    """Open pages with `look(address)`; what is wrong with any of them fails the test."""
-    with looking(browser) as look:
+def look(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Look]:
+    """Open pages with `look(address)`; what is wrong with any of them fails the test.
+
+    Where the story is looked at, they are signed in there.
+    """
+    session = None
+    if "story" in request.fixturenames:
+        with signed_in(request.getfixturevalue("story"), START_TOKEN) as client:
+            session = client.cookies["dpledger"]
+    with looking(browser, session) as look:
         yield look
 
 

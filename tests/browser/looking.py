@@ -22,8 +22,13 @@ class Look(Protocol):
 
 
 @contextmanager
-def looking(browser: Browser) -> Iterator[Look]:
-    """Pages whose faults are collected: messages of the browser, requests that went elsewhere."""
+def looking(browser: Browser, session: str | None = None) -> Iterator[Look]:
+    """Pages whose faults are collected: messages of the browser, requests that went elsewhere.
+
+    Args:
+        browser: that opens them.
+        session: the token of a session that each of them begins with.
+    """
     faults: list[str] = []
     contexts = []
 
@@ -35,6 +40,10 @@ def looking(browser: Browser) -> Iterator[Look]:
             accept_downloads=True,
         )
         contexts.append(context)
+        if session is not None:
+            context.add_cookies(
+                [{"name": "dpledger", "value": session, "domain": "127.0.0.1", "path": "/"}]
+            )
         page = context.new_page()
 
         def said(message: ConsoleMessage) -> None:

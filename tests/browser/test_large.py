@@ -8,6 +8,7 @@ from playwright.sync_api import Page, expect
 from sqlalchemy import Engine, Table, func, select
 
 from benchmarks.months import DATASETS, ENTRIES, LONG_STEPS, RUNS, Filler
+from benchmarks.servers import START_TOKEN
 from service.database import connect
 from service.settings import Settings
 from service.tables import datasets, entries, runs
@@ -76,6 +77,7 @@ def test_the_curve_of_a_run_of_many_entries_is_drawn_at_once(
         engine.dispose()
         with running(Settings(database_url=url)) as address:
             page = look()
+            page.goto(f"{address}/sign-in?token={START_TOKEN}&next=/theorems")
             assert drawing(page, f"{address}/runs/{name}") <= DRAWN_MS
             settled(page)
             expect(page.locator("#growth .chart-readout")).to_contain_text(f"{PIECES:,} steps")

@@ -51,6 +51,11 @@ class Service:
             time.sleep(0.1)
         raise RuntimeError("The service did not start.")
 
+    @property
+    def token(self) -> str:
+        """What signs in as an admin: the service has no key."""
+        return Path(f"{self._database}.token").read_text(encoding="ascii").strip()
+
     def kill(self) -> None:
         """As the machine would: at once, whatever it is doing."""
         assert self._process is not None
@@ -62,6 +67,7 @@ class Service:
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     service = Service(tmp_path_factory.mktemp("service") / "ledger.db")
     service.start()
+    os.environ["DPLEDGER_API_KEY"] = service.token
     yield service
     service.kill()
 

@@ -8,7 +8,6 @@ from urllib.parse import quote
 from tests.service.hostile import (
     BRANCH,
     EVENTS,
-    JSON,
     MARK,
     NDJSON,
     PATHS,
@@ -257,24 +256,6 @@ def queries() -> Iterator[Hostile]:
     yield Hostile(name="delta and epsilon", path=both, method="GET", cause="query.epsilon")
 
 
-def hosts() -> Iterator[Hostile]:
-    """Names under which a page of another site may address a service in open mode."""
-    for host in ("evil.example", "127.0.0.1.evil.example", "localhost.evil.example:80", "127.0.0.2",
-                 "evil.example:8000", "[::2]:80", "localhost@evil.example", "1",
-                 "127.0.0.1:80.evil.example", "127.0.0.1:x", "local host"):  # fmt: skip
-        for method, path in (("GET", "/v1/runs"), ("POST", EVENTS), ("GET", "/v1/runs/run/ledger")):
-            yield Hostile(
-                name=f"{method} {path} at {host}",
-                path=path,
-                method=method,
-                body=GOOD if method == "POST" else None,
-                headers=JSON | {"host": host},
-                status=421,
-                slug="host-not-allowed",
-                cause="loopback",
-            )
-
-
 def out_of_place() -> Iterator[Hostile]:
     """Well-formed messages at the wrong time."""
     cases: dict[str, tuple[str, Any, int, str, str]] = {
@@ -307,5 +288,5 @@ def out_of_place() -> Iterator[Hostile]:
 
 def all_requests() -> list[Hostile]:
     """Every request whose fault is not a value in its body."""
-    makers = (unreadable, oversized, lines, names, queries, hosts, out_of_place)
+    makers = (unreadable, oversized, lines, names, queries, out_of_place)
     return [request for maker in makers for request in maker()]

@@ -114,7 +114,7 @@ def test_a_correction_is_told_as_it_was_made_and_the_record_stays(used: httpx.Cl
     answer = correct(used, step(0, 5, mechanism=LOUD)).json()
     assert answer.pop("recorded_at").endswith("+00:00")
     told = {**step(0, 5, mechanism=LOUD), "run": "run", "branch": "main", "sequence": 2}
-    assert answer == told | {"reason": "the log says so", "corrected_by": "open-mode"}
+    assert answer == told | {"reason": "the log says so", "corrected_by": "start-token"}
     assert used.get("/v1/datasets/data").json()["sequence"] == 2
     assert used.get("/v1/runs/run").json()["steps"] == 20
     document = used.get("/v1/runs/run/ledger").json()

@@ -26,26 +26,6 @@ INLINE: Final = re.compile(r"<script(?![^>]*\bsrc=)|<style|\sstyle\s*=|\son[a-z]
 LOADED: Final = re.compile(r'(?:src|href|action)="([^"]*)"')
 
 
-def test_in_open_mode_nobody_signs_in(api: httpx.Client) -> None:
-    answer = api.get("/")
-    assert (answer.status_code, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
-    assert "open mode" in answer.text
-    entrance = api.get("/sign-in", params={"next": "/runs"})
-    assert (entrance.status_code, entrance.headers["location"]) == (303, "/runs")
-
-
-@pytest.mark.parametrize(
-    "headers",
-    [{"host": "evil.example"}, {"origin": "https://evil.example"}, {"via": "1.1 somewhere"}],
-)
-def test_in_open_mode_nobody_elsewhere_sees_a_page(
-    api: httpx.Client, headers: dict[str, str]
-) -> None:
-    answer = api.get("/", headers=headers)
-    assert answer.status_code == 421
-    assert "only this machine" in answer.text
-
-
 def test_every_page_is_guarded_and_loads_nothing_from_elsewhere(
     api: httpx.Client, engine: Engine, serve: Serve
 ) -> None:

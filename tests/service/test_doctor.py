@@ -80,7 +80,7 @@ def test_a_ledger_in_use_is_well(api: httpx.Client, database_url: str) -> None:
     found = look(database_url)
     assert not [one for one in found.values() if one.level is Level.FAIL]
     assert found["keys"].level is Level.WARN
-    assert "open mode" in found["keys"].found
+    assert "start token" in found["keys"].found
 
 
 Change = Callable[..., Finding]

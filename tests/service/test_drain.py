@@ -178,7 +178,7 @@ def test_a_request_that_never_ends_holds_up_the_end_no_longer_than_was_set(
                 httpx.post(
                     f"{served.address}/v1/runs/run-0/events",
                     content=slow(),
-                    headers={"content-type": "application/json"},
+                    headers=AS_ADMIN | {"content-type": "application/json"},
                 )
 
         thread = threading.Thread(target=send)

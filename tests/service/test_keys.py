@@ -10,6 +10,7 @@ import httpx
 import pytest
 from sqlalchemy import Engine
 
+from benchmarks.servers import START_TOKEN
 from service.api_keys import (
     KEY_PREFIX,
     SHOWN,
@@ -24,6 +25,7 @@ from service.auth import REFRESH_SECONDS
 from service.database import transaction
 from service.errors import ConflictError, NotFoundError, StartupError
 from service.settings import Settings
+from tests.conftest import AS_ADMIN
 from tests.service.dumps import dump
 from tests.service.samples import SAMPLING, Json, dataset, event, run
 
@@ -108,18 +110,17 @@ def test_a_malformed_or_unknown_key_is_401_and_asks_for_one(
         assert known.status_code == 200
 
 
-def test_the_first_key_closes_the_open_mode(engine: Engine, serve: Serve) -> None:
-    with serve() as address, httpx.Client(base_url=address) as api:
-        assert api.get("/healthz").json()["open_mode"] is True
+def test_the_first_key_ends_the_start_token(engine: Engine, serve: Serve) -> None:
+    with serve() as address, httpx.Client(base_url=address, headers=AS_ADMIN) as api:
         assert api.post("/v1/datasets", json=dataset()).status_code == 201
         secret = key(engine, Scope.TRAINER)
         asked = created = time.monotonic()
         while api.get("/v1/datasets").status_code == 200:
             assert asked - created < REFRESH_SECONDS + 0.5
             asked = time.monotonic()
-        assert api.get("/healthz").json()["open_mode"] is False
+        assert "start token ended" in api.get("/v1/datasets").json()["detail"]
         assert api.get("/v1/datasets", headers=bearer(secret)).status_code == 200
-        # With keys, any Host header is answered: a page of another site has no key.
+        # Any Host header is answered: a page of another site has no key.
         far = bearer(secret) | {"host": "ledger.example"}
         assert api.get("/v1/datasets", headers=far).status_code == 200
 
@@ -186,13 +187,14 @@ def test_an_address_that_others_reach_needs_a_key(
     with pytest.raises(StartupError, match="dpledger keys create"):
         create_app(settings)
     key(engine, Scope.ADMIN)
-    assert started(settings).keys.open_mode is False
+    assert started(settings).keys.start_token is None
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1", "127.1.2.3"])
 @pytest.mark.usefixtures("engine")
-def test_a_loopback_address_needs_none(database_url: str, host: str) -> None:
-    assert started(Settings(database_url=database_url, host=host)).keys.open_mode is True
+def test_a_loopback_address_has_a_start_token(database_url: str, host: str) -> None:
+    found = started(Settings(database_url=database_url, host=host)).keys.start_token
+    assert found.text == START_TOKEN
 
 
 def test_the_first_key_may_come_from_a_file(
@@ -234,7 +236,7 @@ def test_a_key_from_a_file_closes_a_loopback_address_too(
     file = tmp_path / "key"
     file.write_text("k" * 32, encoding="utf-8")
     with serve(admin_key_file=file) as address, httpx.Client(base_url=address) as api:
-        assert api.get("/healthz").json()["open_mode"] is False
         assert api.get("/v1/runs").status_code == 401
+        assert api.get("/v1/runs", headers=AS_ADMIN).status_code == 401
         assert api.get("/v1/runs", headers=bearer("k" * 32)).status_code == 200
     assert len(dump(engine)["api_keys"]) == 1

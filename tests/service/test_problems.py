@@ -76,7 +76,7 @@ def log() -> Iterator[io.StringIO]:
     """What the service logs, as its own formatter writes it."""
     text = io.StringIO()
     handler = logging.StreamHandler(text)
-    handler.setFormatter(logs.JsonFormatter(lambda: False))
+    handler.setFormatter(logs.JsonFormatter())
     logger = logging.getLogger("dpledger")
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)

@@ -173,7 +173,7 @@ def test_every_change_is_kept_with_who_and_why(used: httpx.Client) -> None:
     assert (first["reason"], first["epsilon"], first["sequence"]) == ("creation", 3.0, 0)
     assert (second["reason"], second["epsilon"], second["sequence"]) == ("second study", 4.0, 1)
     assert (second["budget_revision"], second["delta_share"]) == (1, revision_share(1))
-    assert second["changed_by"] == "open-mode"
+    assert second["changed_by"] == "start-token"
     assert third["accept"] == ["declared", "derived", "published"]
     assert third["epsilon"] == 4.0
     page = used.get(f"{URL}/settings", params={"page_size": 2}).json()

@@ -90,7 +90,7 @@ def test_a_stream_is_open_for_longer_than_a_body_may_take(serve: Serve) -> None:
     with serve(body_seconds=0.1, header_seconds=0.1) as address:
         prepare(address)
         with (
-            httpx.Client(base_url=address, timeout=5) as api,
+            httpx.Client(base_url=address, timeout=5, headers=AS_ADMIN) as api,
             api.stream("GET", "/v1/runs/run/stream") as stream,
         ):
             frames = stream.iter_lines()

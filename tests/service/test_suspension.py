@@ -231,7 +231,7 @@ def test_who_still_holds_what_was_abandoned_is_told_by_whom_and_why(
     answer = shown(api, kept)
     told = answer.json()
     assert (answer.status_code, told["verdict"], told["consistency"]) == (200, "abandoned", [])
-    assert "open-mode: the disk was replaced" in told["reason"]
+    assert "start-token: the disk was replaced" in told["reason"]
     fresh = {name: told[name] for name in kept}
     append(api, event(5, 1))
     assert shown(api, fresh).json()["verdict"] == "extends"

@@ -1,5 +1,6 @@
 """What really ran: real loaders of PyTorch and Opacus, and declarations that they contradict."""
 
+import os
 import secrets
 import warnings
 from collections.abc import Callable, Iterator
@@ -51,10 +52,11 @@ def told(run: Run, what: str) -> list[dict[str, Any]]:
     """The findings or incidents that the service has of a run."""
     run.flush()
     base = run.url.removesuffix(f"/v1/runs/{run.name}")
-    if what == "findings":
-        return list(httpx.get(f"{run.url}/findings").raise_for_status().json()["findings"])
-    answer = httpx.get(f"{base}/v1/datasets/{run.dataset}/incidents")
-    return list(answer.raise_for_status().json()["incidents"])
+    url = (
+        f"{run.url}/findings" if what == "findings" else f"{base}/v1/datasets/{run.dataset}/{what}"
+    )
+    answer = httpx.get(url, headers={"Authorization": f"Bearer {os.environ['DPLEDGER_API_KEY']}"})
+    return list(answer.raise_for_status().json()[what])
 
 
 def test_a_shuffled_loader_that_is_declared_as_poisson_is_caught(client: Client, run: Run) -> None:

@@ -1,0 +1,112 @@
+"""The start token: what signs in as an admin until the first API key is created.
+
+A service on a loopback address that has no key makes one, 256 random bits, and keeps it in a file
+beside the database. A second file, in the user's state folder and named by host and port, says
+where that file is, so that clients of the same user on the same machine find it by themselves.
+"""
+
+import json
+import os
+import platform
+import re
+import secrets
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from service import secret_files
+from service.errors import StartupError
+from service.secret_files import SecretFileError
+from service.settings import is_loopback
+
+BYTES: Final = 32  # of randomness
+FILE_BYTES_MAX: Final = 200
+POINTER_BYTES_MAX: Final = 10_000
+_FORM: Final = re.compile(r"[A-Za-z0-9._~-]{32,128}")
+_BOOT: Final = Path("/proc/sys/kernel/random/boot_id")  # another one after each start of Linux
+_LOCAL_NAMES: Final = ("localhost", "127.0.0.1", "::1")
+
+
+@dataclass(frozen=True, slots=True)
+class StartToken:
+    """A token and the file that holds it."""
+
+    text: str = field(repr=False)
+    path: Path
+
+    @classmethod
+    def load_or_create(cls, path: Path) -> "StartToken":
+        """Read the token of a file, made first where there is none.
+
+        Raises:
+            StartupError: the file cannot be read or made, is open to other users, or holds no
+                token.
+        """
+        try:
+            if not path.exists():
+                with suppress(FileExistsError):  # another process has just made it
+                    secret_files.create(path, f"dpl_{secrets.token_urlsafe(BYTES)}")
+            text = secret_files.read(path, bytes_max=FILE_BYTES_MAX)
+        except SecretFileError as error:
+            raise StartupError(f"start_token_file: {error}.") from None
+        except OSError as error:
+            raise StartupError(
+                f"start_token_file: {path}: {error.strerror}. There is no key yet: name a file "
+                "that can be written in DPLEDGER_START_TOKEN_FILE, or create a key with "
+                "`dpledger keys create --scope admin --name admin`."
+            ) from None
+        if not _FORM.fullmatch(text):
+            raise StartupError(f"start_token_file: {path} holds no token; remove it.")
+        return cls(text, path.absolute())
+
+
+def publish(token: StartToken, host: str, port: int) -> Path:
+    """Say in the user's state folder where the token of a service is; return that file.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    path = _pointer(host, port)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)  # of a service that was killed
+    secret_files.create(path, json.dumps({"machine": _machine(), "token": str(token.path)}))
+    return path
+
+
+def found(url: str) -> str | None:
+    """The start token of the service at an address, where it is one of this user and machine."""
+    address = urlsplit(url)
+    host = address.hostname or ""
+    if not is_loopback(host):
+        return None
+    port = address.port or (443 if address.scheme == "https" else 80)
+    names = dict.fromkeys((host, *_LOCAL_NAMES) if host in _LOCAL_NAMES else (host,))
+    tokens = (_pointed_to(_pointer(name, port)) for name in names)
+    return next((token for token in tokens if token is not None), None)
+
+
+def _pointed_to(path: Path) -> str | None:
+    try:
+        pointer: Any = json.loads(secret_files.read(path, bytes_max=POINTER_BYTES_MAX))
+        if pointer["machine"] != _machine():
+            return None
+        return secret_files.read(Path(pointer["token"]), bytes_max=FILE_BYTES_MAX)
+    except (OSError, SecretFileError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _pointer(host: str, port: int) -> Path:
+    state = os.environ.get("XDG_STATE_HOME")
+    folder = Path(state) if state else Path.home() / ".local" / "state"
+    return folder / "dpledger" / "services" / f"{host}-{port}.json"
+
+
+def _machine() -> list[str]:
+    """What tells this machine from others that share the folder."""
+    try:
+        boot = _BOOT.read_text(encoding="ascii").strip()
+    except OSError:
+        boot = ""
+    return [platform.node(), boot]
