@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import signal
+import socket
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -62,29 +63,33 @@ def serve(
     database: DatabaseOption = None,
 ) -> None:
     """Migrate the database, then serve until interrupted; what was accepted is finished."""
+    from service.server import listening, share_arenas
+
+    share_arenas()
+    settings = settings_of(host=host, port=port, database_url=database)
+    try:
+        with listening(settings.host, settings.port) as sockets:  # before any file is made
+            _serve(settings, sockets)
+    except (StartupError, LedgerError) as error:
+        raise failed_to_start(error) from None
+
+
+def _serve(settings: Any, sockets: list[socket.socket]) -> None:
     import uvicorn
 
     from service import logs
     from service.app import create_app
     from service.connections import bounded
     from service.greeting import greeting
-    from service.server import Server, listening, settle, share_arenas
+    from service.server import Server, settle
 
-    share_arenas()
-    settings = settings_of(host=host, port=port, database_url=database)
-    try:
-        sockets = listening(settings.host, settings.port)  # before any file is made
-        begun = migrate(settings.database_url)
-        application = create_app(settings)
-    except (StartupError, LedgerError) as error:
-        raise failed_to_start(error) from None
+    begun = migrate(settings.database_url)
+    application = create_app(settings)
     logs.configure()
     if begun:
         logging.getLogger("dpledger").warning("there was no ledger: a new one was begun")
     config = uvicorn.Config(
         application,
-        host=settings.host,
-        port=settings.port,
         log_config=None,
         timeout_graceful_shutdown=settings.shutdown_seconds,
         server_header=False,

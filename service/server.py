@@ -6,7 +6,8 @@ import gc
 import signal
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from types import FrameType
 from typing import Any, Final
 
@@ -46,17 +47,24 @@ def settle() -> None:
     gc.set_threshold(*SWEEP_AFTER)
 
 
-def listening(host: str, port: int) -> list[socket.socket]:
-    """Listen at every address of a host.
+@contextmanager
+def listening(host: str, port: int) -> Iterator[list[socket.socket]]:
+    """Listen at every address of a host; in the end no more.
 
     Raises:
         StartupError: an address is in use or is none of this machine's.
     """
     found: list[socket.socket] = []
+    with ExitStack() as stack:
+        _listen(host, port, found, stack)
+        yield found
+
+
+def _listen(host: str, port: int, found: list[socket.socket], stack: ExitStack) -> None:
     try:
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         for family, *_, address in dict.fromkeys(addresses):
-            listener = socket.socket(family, socket.SOCK_STREAM)
+            listener = stack.enter_context(socket.socket(family, socket.SOCK_STREAM))
             found.append(listener)
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
@@ -66,15 +74,12 @@ def listening(host: str, port: int) -> list[socket.socket]:
             listener.bind((address[0], chosen, *address[2:]))
             listener.listen(BACKLOG)
     except OSError as error:
-        for listener in found:
-            listener.close()
         if error.errno == errno.EADDRINUSE:
             raise StartupError(
                 f"Port {port} of {host} is in use by another process; nothing was created. Choose "
                 "another with --port or DPLEDGER_PORT."
             ) from None
         raise StartupError(f"Cannot listen on {host} port {port}: {error.strerror}.") from None
-    return found
 
 
 class Server(uvicorn.Server):

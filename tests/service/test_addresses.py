@@ -30,7 +30,9 @@ def test_an_address_that_is_none_is_not_repeated(url: str, tmp_path: Path) -> No
         assert refusal.value.__suppress_context__
 
 
-@pytest.mark.parametrize("command", [["serve", "--database"], ["verify"], ["doctor", "--database"]])
+@pytest.mark.parametrize(
+    "command", [["serve", "--port", "0", "--database"], ["verify"], ["doctor", "--database"]]
+)
 def test_no_command_repeats_it(command: list[str]) -> None:
     result = CliRunner().invoke(app, [*command, WRONG])
     assert result.exit_code != 0

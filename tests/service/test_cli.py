@@ -255,7 +255,7 @@ def test_a_database_of_another_version_is_refused(words: list[str], file_url: st
 
 
 def test_serving_others_needs_a_key(file_url: str, tmp_path: Path) -> None:
-    words = ("serve", "--host", ANYWHERE, "--database", file_url)
+    words = ("serve", "--host", ANYWHERE, "--port", "0", "--database", file_url)
     assert "dpledger keys create" in cause(command(*words))
     file = tmp_path / "key"
     for content in (b"short", b"\xff\xfe" * 50):
@@ -291,7 +291,7 @@ def test_a_ledger_that_is_not_there_is_not_begun_by_who_would_read_it(
 
 def test_a_variable_without_a_value_names_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
     names = [name for name in Settings.model_fields if name.endswith("_file")]
-    assert len(names) == 5
+    assert len(names) == 6
     for name in names:
         monkeypatch.setenv(f"DPLEDGER_{name.upper()}", "")
     found = Settings()
