@@ -19,6 +19,7 @@ from accounting.events import (
     Event,
     Gaussian,
     NeighboringRelation,
+    RandomAllocation,
     Reshuffle,
     Sampling,
     Shuffle,
@@ -81,9 +82,12 @@ class Bins:
     noises: tuple[float, ...]
     norms: tuple[float, ...] = (1.0,)  # of contributions, chosen at each step
     removed: bool = True  # whether the record is in the first dataset
+    twice: bool = False  # whether it is in two of three steps
 
     @property
-    def sampling(self) -> BallsAndBins:
+    def sampling(self) -> Sampling:
+        if self.twice:
+            return RandomAllocation(steps_per_pass=3, participations=2)
         return BallsAndBins(steps_per_pass=self.steps)
 
     @property
@@ -103,18 +107,20 @@ def _factor(z: Array, noise: float, norm: float) -> Array:
     return np.asarray(np.exp(math.sqrt(s) * z - s / 2), dtype=np.float64)
 
 
-def _last(gone: Array, game: Bins, noise: float, norm: float) -> Array:
-    """E[((gone + Y)/T)^e] over the last answer, for each sum of those before."""
+def _last(gone: Array, game: Bins, noise: float, norm: float, left: Array | float = 1.0) -> Array:
+    """E[((gone + left Y)/T)^e] over the last answer, for all that may have come before."""
     if game.power > 0:  # a binomial sum: E[Y^j] = e^(j (j-1) s/2)
         s, power = (norm / noise) ** 2, game.power
         total = np.zeros_like(gone)
         for j in range(power + 1):
-            total += math.comb(power, j) * gone ** (power - j) * math.exp(j * (j - 1) * s / 2)
+            more = math.comb(power, j) * math.exp(j * (j - 1) * s / 2)
+            total += more * gone ** (power - j) * np.power(left, j)
         return np.asarray(total / game.steps**power, dtype=np.float64)
     z, weights = _grid(0.0, 241)
     y = _factor(z, noise, norm)
     shape = (*gone.shape, 1)
-    means: Array = (gone.reshape(shape) + y) / game.steps
+    share = np.broadcast_to(left, gone.shape).reshape(shape)
+    means: Array = (gone.reshape(shape) + share * y) / game.steps
     powers: Array = np.power(means, game.power)
     return np.asarray(powers @ weights, dtype=np.float64)
 
@@ -127,9 +133,9 @@ def largest(game: Bins, charge: Charge) -> float:
     actions = [*product(game.noises, game.norms)]
     scale = game.order - 1.0
 
-    def ended(gone: Array, so_far: tuple[float, ...]) -> Array:
+    def ended(gone: Array, so_far: tuple[float, ...], left: Array | float = 1.0) -> Array:
         values = [
-            _last(gone, game, *action) * math.exp(-scale * charge([(*so_far, action[0])]))
+            _last(gone, game, *action, left) * math.exp(-scale * charge([(*so_far, action[0])]))
             for action in actions
         ]
         return np.asarray(np.max(values, axis=0), dtype=np.float64)
@@ -140,10 +146,13 @@ def largest(game: Bins, charge: Charge) -> float:
         if game.steps == 2:
             value = ended(one, (noise,))
         else:
-            both = [
-                ended(one[:, None] + _factor(z, *then)[None, :], (noise, then[0])) @ weights
-                for then in actions
-            ]
+            both = []
+            for then in actions:
+                other = _factor(z, *then)[None, :]
+                gone, left = one[:, None] + other, np.ones(1)
+                if game.twice:  # pairs of the three factors
+                    gone, left = one[:, None] * other, gone
+                both.append(ended(gone, (noise, then[0]), left) @ weights)
             value = np.max(both, axis=0)
         best = max(best, float(value @ weights))
     return best

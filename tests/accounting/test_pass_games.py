@@ -46,6 +46,15 @@ def test_no_trainer_gains_by_what_it_does_with_the_noise_of_a_pass(
     assert largest(three, charge_of(three.sampling, order)) <= 1 + EXACT
 
 
+@pytest.mark.parametrize("removed", [True, False])
+def test_no_trainer_gains_where_a_record_is_in_two_steps_of_three(removed: bool) -> None:
+    given = {"norms": (0.5, 1.0), "removed": removed, "twice": True}
+    game = Bins(steps=3, order=4, noises=(2.0, 1.0), **given)  # type: ignore[arg-type]
+    assert largest(game, charge_of(game.sampling, 4)) <= 1 + EXACT
+    steady = Bins(steps=3, order=4, noises=(2.0,), **given)  # type: ignore[arg-type]
+    assert largest(steady, charge_of(steady.sampling, 4)) <= 1 + EXACT
+
+
 def test_no_trainer_gains_with_two_passes_open_at_once() -> None:
     game = Bins(steps=2, order=8, noises=(2.253, 1.352))
     assert largest_of_two(game, at_the_least_noise(game.sampling, 8)) > 1.14
