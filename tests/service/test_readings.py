@@ -257,12 +257,8 @@ def random_events(rng: random.Random, first: int) -> list[Json]:
 
 
 def summed(balances: list[Balance]) -> tuple[Counter[Any], ...]:
-    total: tuple[Counter[Any], ...] = tuple(Counter() for _ in range(4))
-    for found in balances:
-        each = (found.steps, found.passes, found.begun, found.starts)
-        for whole, part in zip(total, each, strict=True):
-            whole.update(part)
-    return total
+    counts = [(one.steps, one.passes, one.begun, one.starts) for one in balances]
+    return tuple(sum(map(Counter, part), Counter[Any]()) for part in zip(*counts, strict=True))
 
 
 @pytest.mark.parametrize("seed", range(6))
