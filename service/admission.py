@@ -11,7 +11,7 @@ from accounting.guarantees import Status
 from service import pricing
 from service.books import Book, Branch, RunBook
 from service.budgets import Scope
-from service.errors import BudgetExhaustedError, UnsupportedEventError
+from service.errors import BudgetExhaustedError, DatasetFrozenError, UnsupportedEventError
 from service.lineage import restated
 from service.pricing import Reason
 from service.shifts import Shift
@@ -233,6 +233,17 @@ def uncounted(event: Event, book: Book, scopes: Sequence[Held]) -> str | None:
         return reason or "The filter that holds the dataset has no bound for this event."
     lacking = next(held for held in scopes if held.cost(event)[0])
     return f"The filter that holds {lacking.scope.name} has no bound for this event."
+
+
+def require_unfrozen(book: Book) -> None:
+    """Refuse to admit anything on a frozen dataset.
+
+    Raises:
+        DatasetFrozenError: it is, or one that it was made from.
+    """
+    for one in (book, *(ancestor for ancestor, _ in book.ancestors)):
+        if one.frozen:
+            raise DatasetFrozenError(one.name)
 
 
 def require_bounds(parts: Sequence[Placed], book: Book, scopes: Sequence[Held]) -> None:

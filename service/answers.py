@@ -265,6 +265,7 @@ class DatasetAnswer(Answer):
     accept: list[Acceptable]
     parents: list[str]
     rows_per_parent_record: RowsPerRecord | None
+    frozen: bool  # nothing is admitted, here and in all that was made from it
     revision: int  # of the settings; If-Match compares it
     budget: BudgetAnswer | None
     spent: float | None
@@ -346,7 +347,7 @@ class AppendAnswer(Answer):
     duplicates: int
     next_step: int
     sequence: int
-    verdict: Literal["within", "overdraft"]
+    verdict: Literal["within", "reserved", "overdraft"]
     guarantee: GuaranteeAnswer | None
     budget: BudgetAnswer | None
 

@@ -83,6 +83,7 @@ def book_of(connection: Connection, row: Row[Any], thresholds: tuple[float, ...]
         delta=row.budget_delta,
         ancestors=(),
         thresholds=thresholds,
+        frozen=row.frozen,
     )
 
 

@@ -139,6 +139,7 @@ class Book:
     delta: float | None  # of its budget
     ancestors: tuple[tuple["Book", bool], ...]  # with: exactly one row for each of its records
     thresholds: tuple[float, ...]  # shares of a budget of which somebody is told
+    frozen: bool = False  # nothing is admitted, here and in all that was made from it
     # The budgets that every run of it is held against, once they are needed.
     scopes: "tuple[Any, ...] | None" = None
     runs: "OrderedDict[str, RunBook]" = field(default_factory=OrderedDict)

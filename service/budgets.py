@@ -100,9 +100,11 @@ class Scope:
 
     def admits(self, sums: Sums) -> bool:
         """Whether the sums are within the budget, or no more than they were: admitted before."""
-        return self.tally.reading(sums.held).admitted or not _more(
-            sums.held, self.tally.sums().held
-        )
+        return self.holds(sums) or not _more(sums.held, self.tally.sums().held)
+
+    def holds(self, sums: Sums) -> bool:
+        """Whether the sums are within the budget."""
+        return self.tally.reading(sums.held).admitted
 
     def answer(self, sums: Sums | None = None) -> Told:
         """The budget's state at these sums, a BudgetAnswer."""

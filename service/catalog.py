@@ -135,6 +135,7 @@ def dataset_answer(connection: Connection, dataset: Row[Any]) -> DatasetAnswer:
         accept=json.loads(dataset.accept),
         parents=[row.name for row in connection.execute(_PARENTS, {"dataset": dataset.id})],
         rows_per_parent_record=dataset.rows_per_parent_record,
+        frozen=dataset.frozen,
         revision=dataset.revision,
         budget=budget,
         spent=budget.spent if budget else None,

@@ -121,6 +121,9 @@ class LedgerDocument(Wire):
     reopened: bool = False  # whether steps were ever recorded after the run's end
     releases: list[ReleasedIterate] = Field(default_factory=list)
     overdrafts: list[Overdraft] | None = None
+    reserved: list[Overdraft] | None = None  # admitted before the limit was lowered
+    by: Name | None = None  # the key that registered the run
+    appended_by: list[Name] | None = None  # the keys that appended last, each once
     corrections: list[CorrectedSteps] = Field(default_factory=list)
     findings: list[NewFinding] = Field(default_factory=list)  # no epsilon depends on them
     labels: Labels | None = None

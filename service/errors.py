@@ -139,6 +139,18 @@ def _up(epsilon: float | None) -> str:
     return f"{math.ceil(epsilon * DIGITS) / DIGITS:.10g}"
 
 
+class DatasetFrozenError(LedgerError):
+    """A frozen dataset admits nothing; what happened is still recorded."""
+
+    slug = "dataset-frozen"
+
+    def __init__(self, dataset: str) -> None:
+        super().__init__(
+            f"Dataset {dataset} is frozen: nothing is admitted until an admin unfreezes it.",
+            dataset=dataset,
+        )
+
+
 class PreconditionRequiredError(LedgerError):
     """A change that does not say which revision it was decided on."""
 

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Row, bindparam, func, select
 from service import catalog
 from service.clock import stamp
 from service.incidents import AFTER, incident_answer
-from service.tables import branches, datasets, distinct_events, entries, incidents, runs
+from service.tables import acts, branches, datasets, distinct_events, entries, incidents, runs
 
 PAGE_SIZE: Final = 200  # entries in one write: about 70 kilobytes
 RETRY: Final = b"retry: 2000\n\n"  # milliseconds, of a browser whose stream ended
@@ -39,11 +39,24 @@ _OF_RUN: Final = _ENTRIES.where(entries.c.run_id == bindparam("run"))
 _HEADS: Final = select(
     datasets.c.id,
     datasets.c.head_sequence,
+    datasets.c.log_size,
     select(func.coalesce(func.max(incidents.c.id), 0))
     .where(incidents.c.dataset_id == datasets.c.id)
     .scalar_subquery()
     .label("incident"),
 ).where(datasets.c.id.in_(bindparam("ids", expanding=True)))
+
+
+_STATES: Final = (
+    select(acts.c.kind, acts.c.content)
+    .where(
+        acts.c.dataset_id == bindparam("dataset"),
+        acts.c.position >= bindparam("since"),
+        acts.c.kind.in_(("run_state", "settings")),
+    )
+    .order_by(acts.c.position)
+)
+_RUN_NAME: Final = select(runs.c.name).where(runs.c.id == bindparam("run"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,10 +69,11 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far a dataset was told: the last entry and the last incident."""
+    """How far a dataset was told: the last entry, the last incident, and the size of its log."""
 
     sequence: int
     incident: int
+    log_size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +87,7 @@ class Told:
 def heads(connection: Connection, ids: Iterable[int]) -> dict[int, Position]:
     """How far datasets are."""
     rows = connection.execute(_HEADS, {"ids": list(ids)})
-    return {row.id: Position(row.head_sequence, row.incident) for row in rows}
+    return {row.id: Position(row.head_sequence, row.incident, row.log_size) for row in rows}
 
 
 def tell(
@@ -98,8 +112,35 @@ def tell(
         found = connection.execute(AFTER, asked).all()
         alarms = [(row.run_id, incident_frame(row)) for row in found]
         incident = found[-1].id
-    writes = {run: _write(run, new, alarms) for run in watched}
-    return Told(Position(sequence, incident), writes)
+    states: list[_Frame] = []
+    if sequence == until.sequence:  # a state is told once all entries before it were
+        states = _changed_states(connection, dataset_id, since.log_size, watched)
+    log_size = until.log_size if sequence == until.sequence else since.log_size
+    writes = {run: _write(run, new, alarms) + _states(run, states) for run in watched}
+    return Told(Position(sequence, incident, log_size), writes)
+
+
+def _changed_states(
+    connection: Connection, dataset_id: int, since: int, watched: Iterable[int | None]
+) -> list[_Frame]:
+    """How runs stand that were ended or opened again, and the dataset if its settings changed."""
+    asked = {"dataset": dataset_id, "since": since}
+    happened = connection.execute(_STATES, asked).all()
+    ended = {json.loads(row.content)["run"] for row in happened if row.kind == "run_state"}
+    found: list[_Frame] = []
+    for run_id in watched:
+        topic = Topic(dataset_id=dataset_id, run_id=run_id)
+        if run_id is None:
+            changed = bool(happened)
+        else:
+            changed = connection.scalar(_RUN_NAME, {"run": run_id}) in ended
+        if changed:
+            found.append((run_id, _state_frame(connection, topic)[0]))
+    return found
+
+
+def _states(run_id: int | None, states: Sequence[_Frame]) -> bytes:
+    return b"".join(frame for run, frame in states if run == run_id)
 
 
 def _write(run_id: int | None, new: Sequence[_Frame], alarms: Sequence[_Frame]) -> bytes:
@@ -122,6 +163,12 @@ def missed(connection: Connection, topic: Topic, after: int, until: int) -> tupl
 
 def state_frame(connection: Connection, topic: Topic) -> tuple[bytes, int]:
     """How a dataset or a run stands, and the sequence after which entries follow."""
+    frame, head = _state_frame(connection, topic)
+    return f"id: {head}\n".encode() + frame, head
+
+
+def _state_frame(connection: Connection, topic: Topic) -> tuple[bytes, int]:
+    """The same without an id: where a stream resumes is not moved by it."""
     dataset = connection.execute(select(datasets).where(datasets.c.id == topic.dataset_id)).one()
     state: Any
     if topic.run_id is None:
@@ -131,7 +178,7 @@ def state_frame(connection: Connection, topic: Topic) -> tuple[bytes, int]:
         state = catalog.run_answer(connection, run)
     head: int = dataset.head_sequence
     data = f'{{"sequence":{head},"state":{state.model_dump_json()}}}'
-    return f"id: {head}\nevent: state\ndata: {data}\n\n".encode(), head
+    return f"event: state\ndata: {data}\n\n".encode(), head
 
 
 def entry_frame(row: Row[Any]) -> bytes:

@@ -17,6 +17,7 @@ from service.admission import (
     counted,
     require_bounds,
     require_budget,
+    require_unfrozen,
     scopes_of,
 )
 from service.alarms import sound
@@ -38,6 +39,9 @@ from service.shelf import Desk, Place
 from service.tables import distinct_events, entries
 from service.tallies import Counts, Move
 
+WITHIN: Final = "within"
+RESERVED: Final = "reserved"  # beyond a limit that was lowered since the steps were admitted
+OVERDRAFT: Final = "overdraft"
 MANY: Final = 256  # events of one request whose prices are looked up first
 
 # Entries of a branch are contiguous, so the one that holds a step is the last to begin by it.
@@ -108,7 +112,8 @@ def append(desk: Desk, asked: Append, *, moment: datetime) -> dict[str, Any]:
         InvalidRequestError: an event does not fit the dataset.
         OutOfSequenceError: steps are missing before an event.
         ConflictError: some of the steps were recorded with other content.
-        RunFinishedError, UnsupportedEventError, BudgetExhaustedError: for charges only.
+        RunFinishedError, DatasetFrozenError, UnsupportedEventError, BudgetExhaustedError: for
+            charges only.
     """
     book, run = desk.run(asked.run_name)
     branch = desk.branch(run, asked.branch_name)
@@ -117,7 +122,7 @@ def append(desk: Desk, asked: Append, *, moment: datetime) -> dict[str, Any]:
         each = dict.fromkeys((part.event for part in placed), Counts(steps=1))
         book.require_prices(run, Move(recorded=each))
     fresh = _fresh(desk, book, branch, placed)
-    verdict = "within"
+    verdict = WITHIN
     if fresh:
         verdict = _take(desk, book, run, branch, fresh, asked, moment)
     accepted = sum(part.steps for part in fresh)
@@ -145,8 +150,10 @@ def _take(
     mode = asked.mode
     on_plan = bool(run.on_plan) and follows(run, branch, fresh)
     scopes = scopes_of(book, run, with_run=not on_plan)
-    if mode == "charge" and run.state in CLOSED:
-        raise RunFinishedError("The run was closed; record what still happened in it.")
+    if mode == "charge":
+        if run.state in CLOSED:
+            raise RunFinishedError("The run was closed; record what still happened in it.")
+        require_unfrozen(book)
     gone = advanced(branch, fresh, run.shift)
     book.require_prices(run, gone.move)
     if mode == "charge":
@@ -171,10 +178,17 @@ def _take(
 
 
 def _verdict(book: Book, scopes: Sequence[Held], fresh: Sequence[Placed], gone: Advance) -> str:
-    within = all(held.scope.admits(held.sums(gone.move)) for held in scopes) and all(
-        counted(part.event, book, scopes) for part in fresh
-    )
-    return "within" if within else "overdraft"
+    """Whether steps are within every budget, or beyond one, and admitted there before.
+
+    `reserved`: some budget's sums, with all that is still reserved, are beyond its limit after the
+    steps, and none has grown, for the steps use up what was reserved for them.
+    """
+    after = [(held.scope, held.sums(gone.move)) for held in scopes]
+    admitted = all(scope.admits(sums) for scope, sums in after)
+    if not (admitted and all(counted(part.event, book, scopes) for part in fresh)):
+        return OVERDRAFT
+    covered = bool(gone.move.reserved) and not all(scope.holds(sums) for scope, sums in after)
+    return RESERVED if covered else WITHIN
 
 
 def _count(

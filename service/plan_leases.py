@@ -16,6 +16,7 @@ from service.admission import (
     held_since,
     holds,
     require_budget,
+    require_unfrozen,
     scopes_of,
     uncounted,
 )
@@ -41,11 +42,13 @@ def reserve_plan(
     """Reserve a whole plan in every budget but its run's own, by a key's name.
 
     Raises:
+        DatasetFrozenError: the dataset is frozen, or one that it was made from.
         UnsupportedEventError: some budget's filter cannot count an event of it.
         BudgetExhaustedError: it does not fit; the transaction is to be undone.
     """
     book, run = desk.run(run_name)
     branch = desk.branch(run, MAIN)
+    require_unfrozen(book)
     scopes = scopes_of(book, run, with_run=False)
     parts = _parts(spans)
 

@@ -42,6 +42,7 @@ PROBLEMS: Final[dict[str, tuple[int, str]]] = {
     "not-found": (404, "Nothing of that name"),
     "method-not-allowed": (405, "The path does not take this method"),
     "request-timeout": (408, "The request took too long to arrive"),
+    "dataset-frozen": (409, "The dataset is frozen"),
     "budget-exhausted": (409, "The steps do not fit in the budget"),
     "conflict": (409, "Recorded before with other content"),
     "run-exists": (409, "A run of that name exists"),
@@ -94,6 +95,7 @@ class Problem(TypedDict):
     expected_step: NotRequired[int]
     failing_scopes: NotRequired[list[FailingScope]]
     admissible_steps: NotRequired[int]
+    dataset: NotRequired[str]
     location: NotRequired[str]
     retry_after_seconds: NotRequired[int]
     checks: NotRequired[dict[str, str]]

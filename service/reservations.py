@@ -18,6 +18,7 @@ from service.admission import (
     holds,
     require_bounds,
     require_budget,
+    require_unfrozen,
     scopes_of,
 )
 from service.answers import Answer
@@ -43,12 +44,13 @@ OPEN: Final = "open"
 RELEASED: Final = "released"
 VOIDED: Final = "voided"
 
-_NAMED: Final = (
+FOUND: Final = (
     select(
         reservations,
         runs.c.name.label("run"),
         branches.c.name.label("branch"),
         branches.c.next_step,
+        datasets.c.name.label("dataset"),
         datasets.c.dataset_size,
         distinct_events.c.content,
     )
@@ -56,14 +58,14 @@ _NAMED: Final = (
     .join(branches, branches.c.id == reservations.c.branch_id)
     .join(datasets, datasets.c.id == reservations.c.dataset_id)
     .join(distinct_events, distinct_events.c.id == reservations.c.event_id)
-    .where(reservations.c.name == bindparam("named"))
 )
+_NAMED: Final = FOUND.where(reservations.c.name == bindparam("named"))
 
 
 class ReservationAnswer(Answer):
     """A reservation as it stands; counts are steps."""
 
-    name: str
+    name: str | None  # null where a run's plan reserves itself
     run: str
     branch: str
     event: dict[str, Any]  # mechanism and sampling
@@ -72,7 +74,7 @@ class ReservationAnswer(Answer):
     recorded: int
     remaining: int  # still held
     state: Literal["pending", "recorded", "forfeited", "released", "voided"]
-    expires_at: str
+    expires_at: str | None  # null where it never does
     reason: str | None  # of an admin who voided it
     by: str | None  # the key that reserved
     created_at: str
@@ -85,7 +87,8 @@ def answer_of(row: Row[Any], moment: datetime) -> dict[str, Any]:
     state = row.state
     if state == OPEN:
         state = "pending" if remaining else "recorded"
-    if remaining and row.state != VOIDED and utc(row.expires_at) <= moment:
+    expires_at = utc(row.expires_at)
+    if remaining and row.state != VOIDED and expires_at is not None and expires_at <= moment:
         state = "forfeited"
     return {
         "name": row.name,
@@ -97,7 +100,7 @@ def answer_of(row: Row[Any], moment: datetime) -> dict[str, Any]:
         "recorded": recorded,
         "remaining": remaining,
         "state": state,
-        "expires_at": stamp(row.expires_at),
+        "expires_at": None if row.expires_at is None else stamp(row.expires_at),
         "reason": row.reason,
         "by": row.by,
         "created_at": stamp(row.created_at),
@@ -141,7 +144,7 @@ class Reserve:
             NotFoundError: there is no such run or branch.
             ConflictError: another request made a reservation of that name.
             OutOfSequenceError: the event names another first step than the next to reserve.
-            RunFinishedError, UnsupportedEventError, BudgetExhaustedError: nothing is reserved.
+            RunFinishedError, DatasetFrozenError, UnsupportedEventError, BudgetExhaustedError: nothing is reserved.
         """
         new = self.new
         request = canonical({"run": self.run_name, **new.model_dump(mode="json")})
@@ -186,6 +189,7 @@ class Reserve:
             raise RunFinishedError("The run was closed; it takes no more steps.")
         if run.on_plan:  # what the plan holds and what a filter does must not be mixed
             raise ConflictError("The run keeps to its plan, which is reserved as a whole.")
+        require_unfrozen(book)
         scopes = scopes_of(book, run)
         book.require_prices(run, move_ahead(branch, part))
         require_bounds([part], book, scopes)

@@ -172,6 +172,8 @@ class DatasetChange(Wire):
     reason: Text
     budget: ChangedBudget | None = None
     accept: Accept | None = None
+    frozen: bool | None = None
+    void_reservations: bool = False
 
 
 def _attested(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:

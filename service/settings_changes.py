@@ -22,6 +22,7 @@ from service.errors import (
 )
 from service.facts import acts_of
 from service.incidents import Incident, Kind
+from service.open_reservations import void_open
 from service.registration import filter_record, note_settings
 from service.schemas import (
     Acceptable,
@@ -69,6 +70,7 @@ class SettingsAnswer(Answer):
     budget_revision: int  # the budget's number, which grows where answers were seen before
     delta_share: float  # of delta that a budget of this number may use
     accept: list[Acceptable]
+    frozen: bool
     reason: str
     changed_by: str  # the key's name
     sequence: int  # the dataset's head at that time
@@ -104,6 +106,8 @@ def change(
         PreconditionFailedError: it is not the present one.
         InvalidRequestError: nothing would change, or something that never may.
     """
+    if new.void_reservations:  # the ancestors are locked first
+        void_open(connection, find_dataset(connection, name), reason=new.reason, by=by)
     dataset = lock_dataset(connection, name)
     _require_present(dataset, if_match)
     accept = accepted_statuses(new.accept) if new.accept else accept_of(dataset)
@@ -114,7 +118,9 @@ def change(
         connection.execute(runs.update().where(runs.c.dataset_id == dataset.id).values(totals=None))
     if new.budget is not None:
         values |= _budget(connection, dataset, new.budget, accept)
-    if not values:
+    if new.frozen is not None and new.frozen != dataset.frozen:
+        values["frozen"] = new.frozen
+    if not values and not new.void_reservations:
         raise InvalidRequestError("body", "names nothing that would change")
     return _store(connection, dataset, values, reason=new.reason, by=by)
 
@@ -200,6 +206,7 @@ def _tell(connection: Connection, dataset: Row[Any], answer: DatasetAnswer, reas
         "limit": dataset.budget_epsilon,
         "spent": answer.spent,
         "revision": dataset.revision,
+        "frozen": str(bool(dataset.frozen)).lower(),
         "reason": reason,
     }
     kinds = [Kind.SETTINGS_CHANGED]
@@ -234,6 +241,7 @@ def _answer(row: Row[Any]) -> SettingsAnswer:
         budget_revision=row.budget_revision,
         delta_share=revision_share(row.budget_revision),
         accept=json.loads(row.accept),
+        frozen=row.frozen,
         reason=row.reason,
         changed_by=row.changed_by,
         sequence=row.sequence,

@@ -121,7 +121,12 @@ class Feed:
         """Say, from any thread, that datasets changed; costs nothing while nobody watches."""
         if not self._watches or self._waking:
             return
-        if not any(one in self._watches for one in datasets):
+        if any(one in self._watches for one in datasets):
+            self.wake()
+
+    def wake(self) -> None:
+        """Say, from any thread, that something changed in some dataset."""
+        if not self._watches or self._waking:
             return
         self._waking = True
         with suppress(RuntimeError):  # the loop was closed: nobody watches any more

@@ -28,7 +28,7 @@ def document_of(
     connection: Connection, run: Row[Any], dataset: Row[Any], *, delta: float | None
 ) -> dict[str, Any]:
     """The run's ledger document; delta is what it is to be read at."""
-    spans, beyond = _spans(recorded(connection, run))
+    spans, beyond, admitted = _spans(recorded(connection, run))
     found = list(connection.execute(_BRANCHES, {"run": run.id}))
     names = {branch.id: branch.name for branch in found}
     main = next(branch for branch in found if branch.name == MAIN)
@@ -48,11 +48,10 @@ def document_of(
     optional = {
         "delta": delta,
         "plan": None if run.plan is None else json.loads(run.plan),
-        "overdrafts": [
-            {"branch": name, **part}
-            for branch_id, name in names.items()
-            for part in merged(beyond.get(branch_id, []))
-        ],
+        "overdrafts": _of_branches(names, beyond),
+        "reserved": _of_branches(names, admitted),
+        "by": run.by,
+        "appended_by": list(dict.fromkeys(one.appended_by for one in found if one.appended_by)),
         "reopened": run.reopened,
         "branches": _branches(found, names, spans),
         "corrections": _corrections(corrections_of(connection, run), names),
@@ -67,16 +66,26 @@ def document_of(
     return document | {key: value for key, value in optional.items() if value}
 
 
-def _spans(rows: Iterable[Row[Any]]) -> tuple[Spans, Spans]:
-    """What was recorded, and what of it beyond a limit."""
+def _of_branches(names: dict[int, str], spans: Spans) -> list[dict[str, Any]]:
+    """Steps of a verdict, by branch."""
+    return [
+        {"branch": name, **part}
+        for branch_id, name in names.items()
+        for part in merged(spans.get(branch_id, []))
+    ]
+
+
+def _spans(rows: Iterable[Row[Any]]) -> tuple[Spans, Spans, Spans]:
+    """What was recorded, and what of it beyond a limit: as an overdraft, and as reserved."""
     spans: Spans = {}
-    beyond: Spans = {}
+    marked: dict[str, Spans] = {"overdraft": {}, "reserved": {}}
     for row in rows:
         part = (row.first_step, row.steps, row.content)
         spans.setdefault(row.branch_id, []).append(part)
-        if row.verdict == "overdraft":
-            beyond.setdefault(row.branch_id, []).append((row.first_step, row.steps, "{}"))
-    return spans, beyond
+        if row.verdict in marked:
+            of_branch = marked[row.verdict].setdefault(row.branch_id, [])
+            of_branch.append((row.first_step, row.steps, "{}"))
+    return spans, marked["overdraft"], marked["reserved"]
 
 
 def _branches(

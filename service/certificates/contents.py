@@ -175,6 +175,9 @@ class Standing(Wire):
     sampling_status: Annotated[str, _one_of(get_args(SamplingStatus))]
     outside_guarantee: list[dict[str, str]]
     steps_beyond_a_limit: Whole
+    steps_reserved_beyond_a_limit: Whole  # admitted before the limit was lowered
+    by: Name | None  # the key that registered it
+    appended_by: list[Name]  # the keys that appended last
     corrections: Whole
     branches: Whole
     releases: Whole

@@ -45,7 +45,8 @@ def page_of(raw: bytes) -> str:
         ),
         "<h2>Runs</h2>",
         _table(
-            ("run", "state", "sampling", "outside", "beyond a limit", "corrections", "branches",
+            ("run", "state", "sampling", "outside", "beyond a limit", "reserved beyond it", "by",
+             "appended by", "corrections", "branches",
              "releases"),
             (_standing(one) for one in said["standing"]),
         ),
@@ -143,6 +144,7 @@ def _standing(one: dict[str, Any]) -> tuple[Any, ...]:
     outside = [f"{each['kind']} of {each['branch']}" for each in one["outside_guarantee"]]
     return (
         one["run"], one["state"], one["sampling_status"], outside, one["steps_beyond_a_limit"],
+        one["steps_reserved_beyond_a_limit"], one["by"], one["appended_by"],
         one["corrections"], one["branches"], one["releases"],
     )  # fmt: skip
 

@@ -113,6 +113,7 @@ def change_limit(
                 connection, dataset, change, if_match=limits.if_match(form), by=viewer.name
             ),
         )
+        request.app.state.feed.wake()
     except limits.SHOWN as error:
         with snapshot(database) as connection:
             found = _found(connection, request, dataset, viewer, DELTA)

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Response
+from fastapi import APIRouter, Header, Request, Response
 from sqlalchemy import select
 
 from service import catalog, readings, registration, settings_changes
@@ -62,18 +62,20 @@ def change_dataset(
     change: DatasetChange,
     database: Database,
     caller: Admin,
+    request: Request,
     response: Response,
     if_match: Annotated[
         str | None, Header(description="The ETag of the dataset that the change was decided on.")
     ] = None,
 ) -> DatasetAnswer:
-    """Change a limit or what is accepted, for a reason; If-Match names the settings' revision."""
+    """Change settings for a reason, freeze, or void; If-Match names the settings' revision."""
     answer = written(
         database,
         lambda connection: settings_changes.change(
             connection, dataset, change, if_match=if_match, by=caller.name
         ),
     )
+    request.app.state.feed.wake()
     response.headers["ETag"] = etag(answer.revision)
     return answer
 

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import Engine
 
 from service.errors import InvalidRequestError
+from service.open_reservations import State as ReservationState
 from service.run_states import RunState
 from service.schemas import NAME_PATTERN, Mode, valid_name
 
@@ -149,6 +150,14 @@ class ActPageQuery(PageQuery):
     kind: Label | None = Field(default=None, description="Only acts of this kind.")
 
 
+class ReservationPageQuery(PageQuery):
+    """Which reservations, and which part of their list."""
+
+    state: ReservationState = Field(
+        default="open", description="Only reservations in this state; `open` still hold steps."
+    )
+
+
 class AppendQuery(Parameters):
     """Where an NDJSON body goes; a JSON body says so itself."""
 
@@ -180,5 +189,6 @@ Histories = Annotated[HistoryQuery, Query()]
 Curves = Annotated[CurveQuery, Query()]
 Pages = Annotated[PageQuery, Query()]
 RunPages = Annotated[RunPageQuery, Query()]
+ReservationPages = Annotated[ReservationPageQuery, Query()]
 ActPages = Annotated[ActPageQuery, Query()]
 Appends = Annotated[AppendQuery, Query()]

@@ -12,8 +12,17 @@ from service.auth import Admin, Trainer, Viewer
 from service.clock import now
 from service.database import snapshot
 from service.http import StrictRoute
+from service.open_reservations import ReservationPage, list_reservations
 from service.reservations import GiveBack, ReservationAnswer, Reserve
-from service.routes.parameters import Database, ReservationName, RunName, repeated
+from service.routes.parameters import (
+    Database,
+    DatasetName,
+    ReservationName,
+    ReservationPages,
+    RunName,
+    repeated,
+    token_of,
+)
 from service.schemas import NewReservation, ReservationRelease, Void
 
 router = APIRouter(prefix="/v1", route_class=StrictRoute, tags=["reservations"])
@@ -27,6 +36,18 @@ async def create_reservation(
     answer = await request.app.state.writer.write(Reserve(run_name=run, new=new, by=caller.name))
     response.status_code = 201 if answer.pop("created") else 200
     return ReservationAnswer(**answer)
+
+
+@router.get("/datasets/{dataset}/reservations")
+def list_dataset_reservations(
+    dataset: DatasetName, query: ReservationPages, database: Database, _caller: Viewer
+) -> ReservationPage:
+    """Reservations of a dataset's runs, the oldest first; by default those that hold steps."""
+    with snapshot(database) as connection:
+        found, after = list_reservations(
+            connection, dataset, state=query.state, after=query.after, size=query.page_size
+        )
+    return ReservationPage(reservations=found, next_page_token=token_of(after))
 
 
 @router.get("/reservations/{reservation}")

@@ -1,6 +1,6 @@
 """Runs and their branches: registering, reading, finishing."""
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 from sqlalchemy import select
 
 from service import branching, catalog, planned, profiles, readings, registration
@@ -93,7 +93,9 @@ def create_branch(
 
 
 @router.post("/{run}:finish")
-def finish_run(run: RunName, end: Finish, database: Database, caller: Trainer) -> FinishedRun:
+def finish_run(
+    run: RunName, end: Finish, database: Database, caller: Trainer, request: Request
+) -> FinishedRun:
     """Close a run as finished, stopped at its budget or aborted; or say it was interrupted."""
     written(
         database,
@@ -101,6 +103,7 @@ def finish_run(run: RunName, end: Finish, database: Database, caller: Trainer) -
             connection, run, end.state, branch=end.branch, by=caller.name
         ),
     )
+    request.app.state.feed.wake()
     with snapshot(database) as connection:  # its guarantee may take time; no lock is held
         return readings.finished_run(connection, run)
 

@@ -18,7 +18,12 @@ from service.verification.report import Broken, Rank, Report, shown
 from service.verification.rows import Entry, Words, entries_of, is_time
 from service.verification.tree import Tree
 
-PLAUSIBLE: Final = frozenset({("record", "within"), ("record", "overdraft"), ("charge", "within")})
+PLAUSIBLE: Final = frozenset(
+    {
+        ("record", "within"), ("record", "reserved"), ("record", "overdraft"),
+        ("charge", "within"), ("charge", "reserved"),
+    }
+)  # fmt: skip
 _STEPS: Final = ',"steps":'
 _NO_LEAF: Final = bytes(DIGEST_SIZE)
 _REWRITTEN: Final = "is not what was hashed when it was written"

@@ -34,6 +34,7 @@ def limit(epsilon: float | None, day: int, revision: int = 1) -> SettingsAnswer:
         delta=1e-5,
         budget_revision=0,
         delta_share=1.0,
+        frozen=False,
         accept=[],
         reason="why",
         changed_by="officer",

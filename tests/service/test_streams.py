@@ -16,7 +16,7 @@ from service.api_keys import Scope, create_key, revoke_key
 from service.catalog import find_dataset
 from service.database import snapshot, transaction
 from tests.conftest import AS_ADMIN
-from tests.service.samples import append, event, run, setup
+from tests.service.samples import BUDGET, append, event, run, setup
 from tests.service.sse import DATA, RUN, ids, own, record, step, take, until, watching
 from tests.service.test_incidents import happen
 
@@ -255,6 +255,30 @@ def test_the_writers_word_wakes_the_feed_at_once(
                 feed.moved([home])
                 assert ids(take(stream, 1)) == [number + 1]
                 assert time.monotonic() - started < 10
+
+
+def test_the_end_of_a_run_and_other_settings_wake_the_feed_at_once(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with own(database_url) as (api, _):
+        setup(api, dataset_given={"budget": BUDGET})
+        with watching(api, DATA) as stream, watching(api, RUN) as own_stream:
+            take(stream, 1)
+            take(own_stream, 1)
+            monkeypatch.setattr(streams, "IDLE_SECONDS", 30.0)
+            time.sleep(1)  # the last rounds that ask unasked
+            started = time.monotonic()
+            api.post("/v1/runs/run:finish", json={"state": "aborted"}).raise_for_status()
+            (ended,) = take(own_stream, 1)
+            assert (ended.event, ended.data["state"]["state"]) == ("state", "aborted")
+            assert [one.event for one in take(stream, 1)] == ["state"]
+            given = {"frozen": True, "reason": "a leak"}
+            answer = api.patch("/v1/datasets/data", json=given, headers={"If-Match": "1"})
+            answer.raise_for_status()
+            told = take(stream, 2)
+            assert [one.event for one in told] == ["incident", "state"]
+            assert told[1].data["state"]["frozen"] is True
+            assert time.monotonic() - started < 10
 
 
 def test_updates_that_are_close_together_share_a_write(
