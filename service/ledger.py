@@ -40,7 +40,7 @@ from service.tables import distinct_events, entries
 from service.tallies import Counts, Move
 
 WITHIN: Final = "within"
-RESERVED: Final = "reserved"  # beyond a limit that was lowered since the steps were admitted
+RESERVED: Final = "reserved"  # beyond a limit that the steps were within when they were admitted
 OVERDRAFT: Final = "overdraft"
 MANY: Final = 256  # events of one request whose prices are looked up first
 

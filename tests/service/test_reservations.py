@@ -221,7 +221,7 @@ def test_other_steps_than_reserved_cost_what_they_cost(limited: httpx.Client) ->
     assert dear.status_code == 409
     assert append(limited, step(2, 1, mechanism=LOUD)).json()["verdict"] == "overdraft"
     frozen = append(limited, step(3, 1), mode="charge")
-    assert frozen.json()["verdict"] == "within"  # it was admitted before
+    assert frozen.json()["verdict"] == "reserved"  # it was admitted before
 
 
 def test_passes_are_reserved_whole_and_recorded_in_any_pieces(api: httpx.Client) -> None:
