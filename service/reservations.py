@@ -144,7 +144,8 @@ class Reserve:
             NotFoundError: there is no such run or branch.
             ConflictError: another request made a reservation of that name.
             OutOfSequenceError: the event names another first step than the next to reserve.
-            RunFinishedError, DatasetFrozenError, UnsupportedEventError, BudgetExhaustedError: nothing is reserved.
+            RunFinishedError, DatasetFrozenError, UnsupportedEventError, BudgetExhaustedError:
+                nothing is reserved.
         """
         new = self.new
         request = canonical({"run": self.run_name, **new.model_dump(mode="json")})
