@@ -20,6 +20,7 @@ from service.dashboard import routes as dashboard
 from service.database import connect, snapshot, transaction
 from service.errors import StartupError
 from service.gate import Gate, WritesWhileOpen
+from service.head_tree import HeadTree
 from service.http import BodyLimit, RequestLog
 from service.limits import Buckets
 from service.measures import Measures
@@ -177,6 +178,7 @@ def wire(
     app.state.dispatcher = dispatcher
     app.state.witness = witness
     app.state.measures = measures
+    app.state.heads = HeadTree()
     app.state.ledger = Ledger(engine, dispatcher.waiting)
     app.state.gate = gate = Gate(engine)
     app.add_middleware(events.DirectAppends)

@@ -111,11 +111,21 @@ class Heads:
         own = connection.execute(select(installation)).one()
         steps = {dataset: int(count) for dataset, count in connection.execute(_STEPS)}
         logs = [
-            (row.id, _head(row.name, row, steps.get(row.id, 0)))
+            (row.id, head_of(row.name, row, steps.get(row.id, 0)))
             for row in connection.execute(_SIZES)
         ]
-        first = (None, _head(None, own, 0))
+        first = (None, head_of(None, own, 0))
         return cls([first, *logs], ledger_id=own.ledger_id, told=reconciliations(connection))
+
+    @property
+    def count(self) -> int:
+        """How many logs there are."""
+        return len(self.in_order)
+
+    @property
+    def root(self) -> str:
+        """The root over the heads of all logs."""
+        return root_of(self.in_order)
 
     def followed(self, public_key: str) -> list[Reconciliation]:
         """The reconciliations that were signed with a key."""
@@ -151,8 +161,8 @@ class Heads:
             format=FORMAT,
             ledger_id=self.ledger_id,
             epoch=self.epoch(signer.public_key),
-            logs=len(self.in_order),
-            root=root_of(self.in_order),
+            logs=self.count,
+            root=self.root,
             issued_at=stamp(now()),
         )
         return {
@@ -177,6 +187,7 @@ def root_of(heads: Iterable[Head]) -> str:
     return tree_root(head.leaf() for head in ordered).hex()
 
 
-def _head(dataset: str | None, row: Any, steps: int) -> Head:
+def head_of(dataset: str | None, row: Any, steps: int) -> Head:
+    """A log's head, from a row with its size and frontier, and the steps that are recorded."""
     root = Frontier.from_bytes(row.log_size, row.log_frontier or b"").root()
     return Head(dataset=dataset, size=row.log_size, root=root.hex(), steps=steps)

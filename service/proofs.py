@@ -12,6 +12,7 @@ from service.checkpoints import Heads, Part
 from service.comparison import Abandoned, Contradicted, judged
 from service.database import snapshot
 from service.errors import ConflictError, InvalidRequestError, NotFoundError, UnavailableError
+from service.head_tree import HeadTree
 from service.merkle import Frontier, consistency_path, inclusion_path
 from service.signing import Signer, required
 from service.suspension import suspend
@@ -140,6 +141,7 @@ def compare(
     signer: Signer | None,
     kept: Part,
     *,
+    heads: HeadTree,
     by: str,
     suspended: Callable[[], None] = lambda: None,
 ) -> ComparisonAnswer:
@@ -151,6 +153,7 @@ def compare(
         engine: of the database.
         signer: the service's key.
         kept: what it signed once.
+        heads: the tree over the heads of all logs.
         by: the key's name of who shows it.
         suspended: called when the ledger was suspended.
 
@@ -167,7 +170,7 @@ def compare(
         )
     epoch = kept.checkpoint.epoch
     with snapshot(engine) as connection:
-        present = Heads.of(connection)
+        present = _present(connection, heads, kept.head.dataset)
         if kept.checkpoint.ledger_id != present.ledger_id:
             raise ConflictError(ANOTHER_LEDGER)
         found = judged(connection, present, kept.head, epoch=epoch, public_key=signer.public_key)
@@ -182,6 +185,13 @@ def compare(
     if after.state == "open":
         raise UnavailableError("The ledger was reconciled at this moment; send the request again.")
     raise after.refusal(found.reason)
+
+
+def _present(connection: Connection, heads: HeadTree, dataset: str | None) -> Heads:
+    try:
+        return heads.head(connection, dataset)
+    except NotFoundError:  # what was signed of it is contradicted
+        return Heads.of(connection)
 
 
 def _compared(reason: str | None, kept: Part, part: Part, tree: Tree) -> ComparisonAnswer:

@@ -7,9 +7,10 @@ from pydantic import Field
 
 from service import proofs, suspension
 from service.auth import Admin, Viewer
-from service.checkpoints import Heads, Part, SignedCheckpoint
+from service.checkpoints import Part, SignedCheckpoint
 from service.database import snapshot, transaction
 from service.gate import Passage, passage
+from service.head_tree import HeadTree
 from service.heads import COUNT_MAX
 from service.http import StrictRoute
 from service.proofs import ComparisonAnswer, ConsistencyAnswer, InclusionAnswer, LogAnswer
@@ -42,12 +43,18 @@ class ConsistencyQuery(Parameters):
     second: Size = None
 
 
+def _heads(request: Request) -> HeadTree:
+    """The tree over the heads of all logs, of this process."""
+    found: HeadTree = request.app.state.heads
+    return found
+
+
 @router.get("/checkpoint")
 def get_checkpoint(request: Request, database: Database, _caller: Viewer) -> SignedCheckpoint:
     """The signed checkpoint of all logs as they are now."""
     signer = required(request.app.state.signer)
     with snapshot(database) as connection:
-        return Heads.of(connection).signed(signer)
+        return _heads(request).signed(connection, signer)
 
 
 @router.get("/datasets/{dataset}/checkpoint")
@@ -57,7 +64,7 @@ def get_dataset_checkpoint(
     """The signed checkpoint with the dataset's head and the path from it to what was signed."""
     signer = required(request.app.state.signer)
     with snapshot(database) as connection:
-        return Heads.of(connection).part(signer, dataset)
+        return _heads(request).head(connection, dataset).part(signer, dataset)
 
 
 @router.post("/datasets/{dataset}/checkpoint:compare")
@@ -68,7 +75,14 @@ def compare_checkpoint(
     """Whether the log continues a checkpoint that was kept; if not, the ledger is suspended."""
     proofs.require_of(kept, dataset)
     state = request.app.state
-    return proofs.compare(database, state.signer, kept, by=caller.name, suspended=state.gate.forget)
+    return proofs.compare(
+        database,
+        state.signer,
+        kept,
+        heads=state.heads,
+        by=caller.name,
+        suspended=state.gate.forget,
+    )
 
 
 @router.get("/datasets/{dataset}/log")
