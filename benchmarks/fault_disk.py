@@ -19,8 +19,8 @@ class Disk(Protocol):
     folder: Path
     kind: str
 
-    def fail(self) -> None:
-        """Break it."""
+    def fail(self, room: int = 0) -> None:
+        """Break it; one that is full may be left so many bytes."""
 
     def mend(self) -> None:
         """As it was; nobody may have a file of it open then, unless it was only full."""
@@ -33,8 +33,8 @@ class Mounted:
     folder: Path
     kind: str = "a mounted tmpfs"
 
-    def fail(self) -> None:
-        """Leave not a block."""
+    def fail(self, room: int = 0) -> None:
+        """Leave not a block, or so many bytes."""
         with (self.folder / "filler").open("wb", buffering=0) as file:
             for size in (MEBIBYTE, _BLOCK, 1):
                 try:
@@ -42,6 +42,8 @@ class Mounted:
                         file.write(b"0" * size)
                 except OSError:
                     continue
+            if room:
+                file.truncate(max(0, file.tell() - room))
 
     def mend(self) -> None:
         """Remove what fills it."""
@@ -60,7 +62,7 @@ class Ext4:
         """Take it into use."""
         _run("mount", "-o", "loop,errors=remount-ro", str(self.image), str(self.folder))
 
-    def fail(self) -> None:
+    def fail(self, room: int = 0) -> None:
         """Let it find an error."""
         lines = Path("/proc/mounts").read_text(encoding="ascii").splitlines()
         (device,) = [line.split()[0] for line in lines if line.split()[1] == str(self.folder)]
@@ -83,10 +85,10 @@ class Limited:
     kind: str = "RLIMIT_FSIZE"
     _before: tuple[int, int] = field(default=(-1, -1))
 
-    def fail(self) -> None:
+    def fail(self, room: int = 0) -> None:
         """Let no file grow beyond the longest that is there, or none be written at all."""
         longest = max((one.stat().st_size for one in self.folder.iterdir()), default=0)
-        self._limit(longest if self.full else _BLOCK)
+        self._limit(longest + room if self.full else _BLOCK)
 
     def _limit(self, size: int) -> None:
         self._before = resource.prlimit(self.pid, resource.RLIMIT_FSIZE)

@@ -81,6 +81,7 @@ def create_app(settings: Settings) -> FastAPI:
             engine,
             start_token=_required_key(engine, settings),
             requests_per_second=settings.requests_per_second,
+            viewer_requests_per_second=settings.viewer_requests_per_second,
             body_bytes_max=settings.key_body_bytes_max,
         )
         keys.refresh()
@@ -172,6 +173,7 @@ def wire(
     app.state.writer = writer
     app.state.feed = feed
     app.state.draining = False
+    app.state.held_back = 0
     app.state.seats = Seats()
     app.state.certificates = Buckets(settings.certificates_per_hour)
     app.state.readiness = Readiness(engine, writing=lambda: writer.working)
@@ -179,6 +181,7 @@ def wire(
     app.state.witness = witness
     app.state.measures = measures
     app.state.heads = HeadTree()
+    app.state.expositions = metrics.Expositions()
     app.state.ledger = Ledger(engine, dispatcher.waiting)
     app.state.gate = gate = Gate(engine)
     app.add_middleware(events.DirectAppends)

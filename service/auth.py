@@ -25,7 +25,7 @@ from service.api_keys import (
 )
 from service.database import snapshot
 from service.errors import ForbiddenError, UnauthorizedError
-from service.limits import Bucket
+from service.limits import BURST_SECONDS, Bucket
 from service.looks import Look
 from service.reach import Reach, require_dataset
 from service.start_token import StartToken
@@ -33,6 +33,7 @@ from service.start_token import StartToken
 REFRESH_SECONDS: Final = 0.5  # a revoked key stops working about this time later
 BODY_BYTES_MAX: Final = "dpledger.body_bytes_max"  # of a connection's scope; BodyLimit reads it
 _CALLER: Final = "dpledger.caller"
+VIEWER_BURST_SECONDS: Final = 3.0  # worth of requests that a viewer's key may save up
 _RANKS: Final = {scope: rank for rank, scope in enumerate(Scope)}
 _TAG: Final = 16  # digits of a digest by which the ring is searched
 
@@ -87,6 +88,7 @@ class KeyRing:
         *,
         start_token: StartToken | None = None,
         requests_per_second: float | None = None,
+        viewer_requests_per_second: float | None = None,
         body_bytes_max: int | None = None,
     ) -> None:
         """Read the keys of a database.
@@ -95,12 +97,14 @@ class KeyRing:
             engine: of the database.
             start_token: acts as an admin's key until the first key is created.
             requests_per_second: of keys that have no rate of their own.
+            viewer_requests_per_second: of such keys of viewers, where the former says nothing.
             body_bytes_max: the same.
         """
         self.reach = Reach(engine)
         self._engine = engine
         self.looks = Look(engine, self.refresh)
         self._rate = requests_per_second
+        self._viewer_rate = viewer_requests_per_second
         self._body_bytes_max = body_bytes_max
         self._lock = threading.Lock()
         self._read_at = -1e9
@@ -149,16 +153,25 @@ class KeyRing:
             name=row.name,
             scope=Scope(row.scope),
             datasets=terms.datasets,
-            bucket=self._bucket_of(row.name, self._rate if rate is None else rate),
+            bucket=self._usual_bucket(row) if rate is None else self._bucket_of(row.name, rate),
             body_bytes_max=self._body_bytes_max if size is None else size,
         )
 
-    def _bucket_of(self, name: str, rate: float | None) -> Bucket | None:
-        """What a key has left of its rate outlives the reading of the keys."""
-        if rate is None:
+    def _usual_bucket(self, row: Row[Any]) -> Bucket | None:
+        """Of a key that says nothing of its own."""
+        if self._rate is not None:
+            return self._bucket_of(row.name, self._rate)
+        if row.scope != Scope.VIEWER or self._viewer_rate is None:
             return None
+        # A page asks several things at once.
+        return self._bucket_of(row.name, self._viewer_rate, burst_seconds=VIEWER_BURST_SECONDS)
+
+    def _bucket_of(self, name: str, rate: float, *, burst_seconds: float = BURST_SECONDS) -> Bucket:
+        """What a key has left of its rate outlives the reading of the keys."""
         before = self._buckets.get(name)
-        return before if before is not None and before.rate == rate else Bucket(rate)
+        if before is not None and (before.rate, before.burst_seconds) == (rate, burst_seconds):
+            return before
+        return Bucket(rate, burst_seconds=burst_seconds)
 
     def caller(self, request: Request) -> Caller:
         """Who sent the request; `refresh` first if the keys are stale.

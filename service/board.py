@@ -6,6 +6,7 @@ reservations expire.
 """
 
 import math
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -30,6 +31,7 @@ INCIDENTS_MAX: Final = 6
 INCIDENT_DAYS: Final = 30.0
 AT_ONCE: Final = 200  # datasets that are read together
 LOOK_SECONDS: Final = 0.25  # of processor time for what has changed; the rest is for the next look
+SEEN_SECONDS: Final = 1.0  # that a board is shown again
 OUTLOOK_SECONDS: Final = 60.0  # that one is told again though more was recorded since
 AGED_SECONDS: Final = 600.0  # after which it is worked out anew though nothing was
 # Of these an operator or an officer would want to know without asking.
@@ -149,6 +151,18 @@ class Boards:
 
     _budgets: dict[int, _Budget] = field(default_factory=dict)
     _outlooks: dict[int, _Outlook] = field(default_factory=dict)
+    _seen: dict[frozenset[str] | None, tuple[float, Board]] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def seen(self, connection: Connection, limit: frozenset[str] | None) -> Board:
+        """What keys that are limited to the same datasets saw within the last second, or a look."""
+        with self._lock:
+            present = time.monotonic()
+            self._seen = {one: kept for one, kept in self._seen.items() if kept[0] > present}
+            if limit not in self._seen:
+                board = self.look(connection, limit)
+                self._seen[limit] = (time.monotonic() + SEEN_SECONDS, board)
+            return self._seen[limit][1]
 
     def look(self, connection: Connection, limit: frozenset[str] | None) -> Board:
         """What a key sees that is limited to some datasets, or to none."""

@@ -123,17 +123,28 @@ def changed(connection: Connection, dataset_id: int) -> None:
 
 def dataset_answer(connection: Connection, dataset: Row[Any]) -> DatasetAnswer:
     """A dataset as it stands."""
-    budget = budget_of_dataset(connection, dataset)
     count = connection.scalar(
         select(func.count()).select_from(runs).where(runs.c.dataset_id == dataset.id)
     )
+    return dataset_answer_of(
+        dataset,
+        budget=budget_of_dataset(connection, dataset),
+        parents=[row.name for row in connection.execute(_PARENTS, {"dataset": dataset.id})],
+        runs=count or 0,
+    )
+
+
+def dataset_answer_of(
+    dataset: Row[Any], *, budget: BudgetAnswer | None, parents: list[str], runs: int
+) -> DatasetAnswer:
+    """The same of what was read already."""
     return DatasetAnswer(
         name=dataset.name,
         dataset_size=dataset.dataset_size,
         neighboring_relation=dataset.neighboring_relation,
         privacy_unit=dataset.privacy_unit,
         accept=json.loads(dataset.accept),
-        parents=[row.name for row in connection.execute(_PARENTS, {"dataset": dataset.id})],
+        parents=parents,
         rows_per_parent_record=dataset.rows_per_parent_record,
         frozen=dataset.frozen,
         revision=dataset.revision,
@@ -141,7 +152,7 @@ def dataset_answer(connection: Connection, dataset: Row[Any]) -> DatasetAnswer:
         spent=budget.spent if budget else None,
         reserved=budget.reserved if budget else None,
         remaining=budget.remaining if budget else None,
-        runs=count or 0,
+        runs=runs,
         sequence=dataset.head_sequence,
         created_at=stamp(dataset.created_at),
     )

@@ -17,6 +17,7 @@ from service.settings import Settings
 HEAD_BYTES_MAX: Final = 64 * 1024
 # Of requests that were sent before their answers were awaited; nobody needs as many.
 PIPELINED_MAX: Final = 32
+DISCARDED_BYTES_MAX: Final = 64 * 1024 * 1024  # of a body that was refused before it was read
 TAKEN_BYTES_MIN: Final = 16 * 1024  # of an answer, in the time that a reader is given
 _NOT_AT_ALL: Final = struct.pack("ii", 1, 0)  # how long to go on sending after the end
 _FULL: Final = json.dumps(
@@ -48,6 +49,8 @@ class Connection(HttpToolsProtocol):
     _looking: TimerHandle  # whether answers are taken
     _left: int | None = None  # of an answer at the last look, where it was being taken
     _head_bytes = 0
+    _in_body = False  # of the message that is arriving
+    _discarded = 0  # bytes of it that came after its answer
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take a connection, or tell it to come again."""
@@ -69,14 +72,23 @@ class Connection(HttpToolsProtocol):
         """Take bytes, unless the connection is being closed."""
         if self.transport.is_closing():
             return
+        # Many clients read no answer before they have sent the whole body: one that is refused
+        # early is read to its end, for so long as a head may take, and thrown away.
+        answered = self._in_body and self.cycle is not None and self.cycle.response_complete
         super().data_received(data)
+        if answered:
+            self._discarded += len(data)
+            if self._discarded > DISCARDED_BYTES_MAX:
+                self._reset()
+            return
         self._head_bytes += len(data)
         if self._waiting is not None and self._head_bytes > HEAD_BYTES_MAX:
             self.send_400_response("The head of the request is too large.")
 
     def on_message_begin(self) -> None:
         """A head begins."""
-        self._head_bytes = 0
+        self._head_bytes = self._discarded = 0
+        self._in_body = False
         self._stop_waiting()
         self._wait()
         super().on_message_begin()
@@ -84,11 +96,17 @@ class Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """The head is there."""
         self._stop_waiting()
+        self._in_body = True
         super().on_headers_complete()
         if len(self.pipeline) > PIPELINED_MAX:
             # Without an answer: it would be read as that to another request.
             self.transport.abort()
             raise HttpParserError("too many requests at once")  # no further one is looked at
+
+    def on_message_complete(self) -> None:
+        """The body is there."""
+        self._in_body = False
+        super().on_message_complete()
 
     def resume_writing(self) -> None:
         """What was to be taken was taken, or nearly so."""

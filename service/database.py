@@ -32,6 +32,7 @@ _DAMAGED = "The database is damaged: what it says is not answered, and nothing i
 STANDSTILL: Final = 6
 STANDSTILL_SECONDS_MIN: Final = 5.0
 _WHOLE: Final = 5_701_482  # the number by which PostgreSQL knows the lock of the whole ledger
+_SMALL_CACHE: Final = 16  # pages
 _KEEPALIVES: Final = 3  # without an answer, after which a server is gone
 
 _DRIVERS: Final = (sqlite3.Error, psycopg.Error)  # where statements went to them directly
@@ -211,6 +212,33 @@ def transaction(engine: Engine) -> Iterator[Connection]:
     """
     with attempts_of(engine).one(), _turn(engine), _answering(engine) as connection:
         yield connection
+
+
+def require_room(engine: Engine, size: int) -> None:
+    """Write so many bytes where a transaction of SQLite writes, and undo it.
+
+    What is not committed stays in memory unless there is too much of it, so the cache is made
+    small first. The log of SQLite may become so much longer, once: what follows is written there.
+    A server of PostgreSQL keeps its own room, and is not asked.
+
+    Raises:
+        UnavailableError: there is no room for it.
+    """
+    if engine.dialect.name != "sqlite":
+        return
+    with suppress(_UndoneError), transaction(engine) as connection:
+        before = connection.exec_driver_sql("PRAGMA cache_size").scalar_one()
+        connection.exec_driver_sql(f"PRAGMA cache_size={_SMALL_CACHE}")
+        try:
+            connection.exec_driver_sql("CREATE TABLE room (bytes BLOB)")
+            connection.exec_driver_sql("INSERT INTO room VALUES (zeroblob(?))", (size,))
+        finally:
+            connection.exec_driver_sql(f"PRAGMA cache_size={before}")
+        raise _UndoneError
+
+
+class _UndoneError(Exception):
+    """What was written is undone, as was meant."""
 
 
 def hold(connection: Connection, *, alone: bool = False) -> None:

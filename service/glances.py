@@ -14,11 +14,11 @@ from sqlalchemy import Connection, Row, bindparam, func, or_, select
 from accounting import accountants
 from accounting.balances import Balance
 from accounting.events import NeighboringRelation
-from service.answers import BudgetAnswer
+from service.answers import BudgetAnswer, DatasetAnswer
 from service.balances import balances_of_runs
 from service.book_rows import VERSION
 from service.budgets import accept_of, dataset_filter, dataset_scope
-from service.catalog import budget_of_dataset
+from service.catalog import budget_of_dataset, dataset_answer_of
 from service.clock import now
 from service.readings import READING, Question, delta_of, run_guarantee
 from service.tables import (
@@ -60,6 +60,12 @@ _RUN_COUNTS: Final = (
     select(runs.c.dataset_id, func.count().label("runs"))
     .where(runs.c.dataset_id.in_(bindparam("ids", expanding=True)))
     .group_by(runs.c.dataset_id)
+)
+_PARENTS: Final = (
+    select(lineage.c.dataset_id, datasets.c.name)
+    .join(datasets, datasets.c.id == lineage.c.ancestor_id)
+    .where(lineage.c.dataset_id.in_(bindparam("ids", expanding=True)), lineage.c.parent)
+    .order_by(datasets.c.id)
 )
 _STEPS: Final = (
     select(
@@ -116,6 +122,21 @@ def run_counts(connection: Connection, ids: Sequence[int]) -> dict[int, int]:
     """How many runs some datasets have, by their ids."""
     found = {row.dataset_id: row.runs for row in connection.execute(_RUN_COUNTS, {"ids": ids})}
     return {one: found.get(one, 0) for one in ids}
+
+
+def dataset_answers(connection: Connection, rows: Sequence[Row[Any]]) -> list[DatasetAnswer]:
+    """Some datasets as they stand, as `catalog.dataset_answer` has each, read together."""
+    ids = [row.id for row in rows]
+    parents: dict[int, list[str]] = {}
+    for row in connection.execute(_PARENTS, {"ids": ids}):
+        parents.setdefault(row.dataset_id, []).append(row.name)
+    budgets, counts = budgets_of(connection, rows), run_counts(connection, ids)
+    return [
+        dataset_answer_of(
+            row, budget=budgets[row.id], parents=parents.get(row.id, []), runs=counts[row.id]
+        )
+        for row in rows
+    ]
 
 
 def steps_of(connection: Connection, ids: Sequence[int]) -> dict[int, tuple[int, int]]:

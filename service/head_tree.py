@@ -163,7 +163,8 @@ class HeadTree:
         told = reconciliations(connection)
         name, leaf = place(dataset), head.leaf()
         with self._lock:
-            if time.monotonic() - self._read_at >= self._age_seconds or not self._knows(name):
+            known = self._knows(name) and (row is None or row.id in self._states)
+            if not known or time.monotonic() - self._read_at >= self._age_seconds:
                 self._refresh(connection)
             index = bisect_left(self._names, name)
             self._learn(row, index, leaf)
@@ -182,7 +183,7 @@ class HeadTree:
     ) -> tuple[Row[Any] | None, Head]:
         if dataset is None:
             return None, head_of(None, own, 0)
-        row: Row[Any] | None = connection.execute(_NAMED, {"named": dataset}).one_or_none()
+        row: Any = connection.execute(_NAMED, {"named": dataset}).one_or_none()
         if row is None:
             raise NotFoundError("There is no such dataset.")
         ((_, head),) = _heads(connection, [row])

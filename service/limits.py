@@ -40,7 +40,7 @@ class Buckets:
 class Bucket:
     """A token bucket, kept as the one moment at which it will be full again."""
 
-    __slots__ = ("_clock", "_full_at", "_interval", "_slack", "rate")
+    __slots__ = ("_clock", "_full_at", "_interval", "_slack", "burst_seconds", "rate")
 
     def __init__(
         self,
@@ -50,6 +50,7 @@ class Bucket:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.rate = rate
+        self.burst_seconds = burst_seconds
         self._interval = 1.0 / rate
         self._slack = max(0.0, burst_seconds - self._interval) + ROUNDING_SECONDS
         self._clock = clock

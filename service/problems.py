@@ -1,5 +1,6 @@
 """RFC 9457: each refusal's status, title and page. The only place where errors meet HTTP."""
 
+import asyncio
 import logging
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import ConfigDict
 from pydantic_core import ErrorDetails
+from starlette.datastructures import State as AppState
 from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 from typing_extensions import TypedDict
@@ -27,6 +29,8 @@ from service.suspension import State
 
 _LOGGER = logging.getLogger("dpledger.problems")
 MEDIA_TYPE: Final = "application/problem+json"
+HELD_BACK_SECONDS: Final = 0.5  # that a refusal for too many requests is held back
+HELD_BACK_MAX: Final = 200  # refusals at once; each holds a connection
 ERRORS_MAX: Final = 20  # named in one answer
 LOCATION_MAX: Final = 200  # characters; an unknown field's name is the sender's
 RETRY_AFTER_SECONDS: Final = 1
@@ -207,6 +211,19 @@ def _document(error: LedgerError | RequestValidationError | HTTPException) -> JS
     return problem(error.slug, error.detail, headers=headers, **error.extra)
 
 
+async def hold_back(state: AppState, error: Exception) -> None:
+    """Let a sender that asks too fast wait for its refusal: at once it would only ask again.
+
+    Refusing takes time, too; thousands a second would take it from those who append.
+    """
+    if isinstance(error, TooManyRequestsError) and state.held_back < HELD_BACK_MAX:
+        state.held_back += 1
+        try:
+            await asyncio.sleep(HELD_BACK_SECONDS)
+        finally:
+            state.held_back -= 1
+
+
 def install(app: FastAPI) -> None:
     """Answer every error with a problem document."""
 
@@ -217,7 +234,9 @@ def install(app: FastAPI) -> None:
         request: Request, error: LedgerError | RequestValidationError | HTTPException
     ) -> JSONResponse:
         if isinstance(error, LedgerError):
-            return answer(error)
+            refusal = answer(error)
+            await hold_back(app.state, error)
+            return refusal
         # The router knows one endpoint of a path at a time, and takes a verb for part of a name.
         allowed = methods_of(app.state.methods, request.url.path)
         if allowed and request.method not in allowed:

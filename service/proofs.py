@@ -141,7 +141,7 @@ def compare(
     signer: Signer | None,
     kept: Part,
     *,
-    heads: HeadTree,
+    heads: HeadTree | None = None,
     by: str,
     suspended: Callable[[], None] = lambda: None,
 ) -> ComparisonAnswer:
@@ -153,7 +153,7 @@ def compare(
         engine: of the database.
         signer: the service's key.
         kept: what it signed once.
-        heads: the tree over the heads of all logs.
+        heads: the tree over the heads of all logs; read anew where none is given.
         by: the key's name of who shows it.
         suspended: called when the ledger was suspended.
 
@@ -170,7 +170,7 @@ def compare(
         )
     epoch = kept.checkpoint.epoch
     with snapshot(engine) as connection:
-        present = _present(connection, heads, kept.head.dataset)
+        present = _present(connection, heads or HeadTree(), kept.head.dataset)
         if kept.checkpoint.ledger_id != present.ledger_id:
             raise ConflictError(ANOTHER_LEDGER)
         found = judged(connection, present, kept.head, epoch=epoch, public_key=signer.public_key)

@@ -1,6 +1,7 @@
 """Whether requests can be answered: each part is looked at by itself."""
 
 import json
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from enum import StrEnum
@@ -10,7 +11,7 @@ from typing import Final
 from sqlalchemy import Engine, false, insert, select, update
 
 from service import schema_version
-from service.database import attempts_of, snapshot, transaction, wait_of
+from service.database import attempts_of, require_room, snapshot, transaction, wait_of
 from service.errors import DamagedError, UnavailableError
 from service.looks import Look
 from service.tables import datasets, entries, installation
@@ -23,6 +24,8 @@ UNKNOWN: Final = "unknown"  # until the database answers
 OTHER: Final = "another revision"
 RECOVERING: Final = "recovering"  # facts are recorded again: requests can be answered
 STOPPED: Final = "stopped"
+PROBE_BYTES: Final = 2 * 1024 * 1024  # 10,000 entries, as one body may have, take 1.4 MB
+PROBE_GAP_SECONDS: Final = 1.0  # between two attempts
 PROBE_SECONDS: Final = 1.0  # that an answer waits for an attempt to write
 _WELL: Final = frozenset({OK, RECOVERING})
 
@@ -48,6 +51,7 @@ class Readiness:
         self._engine = engine
         self._writing = writing
         self._looks = Look(engine, self._look)
+        self._written_at = -1e9
         self._writes = Look(engine, self._write, seconds=PROBE_SECONDS)
 
     async def checks(self) -> Checks:
@@ -86,8 +90,20 @@ class Readiness:
         return attempts.trouble(longest)
 
     def _write(self) -> None:
-        """Write what changes nothing, where all writers write."""
-        with suppress(UnavailableError), transaction(self._engine) as connection:
+        """Write what changes nothing, where all writers write: first as much as a large append.
+
+        A disk may be too full for what is appended and have room for less. Anybody may ask, so it
+        is tried now and then.
+        """
+        if time.monotonic() - self._written_at < PROBE_GAP_SECONDS:
+            return
+        self._written_at = time.monotonic()
+        with suppress(UnavailableError):
+            require_room(self._engine, PROBE_BYTES)
+            self._commit()
+
+    def _commit(self) -> None:
+        with transaction(self._engine) as connection:
             none = select(entries).where(false())
             connection.execute(insert(entries).from_select(list(entries.c.keys()), none))
             connection.execute(update(datasets).where(false()).values(log_size=0))

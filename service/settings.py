@@ -59,6 +59,9 @@ class Settings(BaseSettings):
     body_bytes_max: int = Field(default=4 * 1024 * 1024, ge=1024, le=64 * 1024 * 1024)
     # Of keys that have no limits of their own; in each process.
     requests_per_second: float | None = Field(default=None, ge=0.001, le=1e6)
+    # Of a viewer's key without a limit of its own, where requests_per_second says nothing: whoever
+    # only reads is never in such a hurry that others have to wait.
+    viewer_requests_per_second: float = Field(default=20.0, ge=0.001, le=1e6)
     key_body_bytes_max: int | None = Field(default=None, ge=1024)
     # That a viewer's key may have told in the logs, in each process; who may write may write these.
     certificates_per_hour: float = Field(default=12.0, ge=0.1, le=1e6)

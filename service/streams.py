@@ -86,9 +86,8 @@ class Feed:
     def __init__(
         self, engine: Engine, refresh_keys: Callable[[], None], *, streams_max: int = STREAMS_MAX
     ) -> None:
-        """At most so many streams; half of them of one key."""
+        """At most so many streams; a key has as many as it leaves free, so half at most."""
         self._streams_max = streams_max
-        self._of_key_max = (streams_max + 1) // 2
         self._of_key: Counter[str] = Counter()
         self._engine = engine
         self._refresh_keys = refresh_keys
@@ -145,9 +144,11 @@ class Feed:
             UnavailableError: there are too many, or the service is stopping.
             TooManyRequestsError: too many are of its key.
         """
-        if self._closed or len(self._seated) >= self._streams_max:
+        free = self._streams_max - len(self._seated)
+        if self._closed or free <= 0:
             raise UnavailableError("No more streams are taken now; ask again later.")
-        if self._of_key[subscriber.key] >= self._of_key_max:
+        # After two keys that take all they may a quarter is free for others, after three an eighth.
+        if self._of_key[subscriber.key] >= free:
             raise TooManyRequestsError(RETRY_SECONDS, _OPEN)
         self._of_key[subscriber.key] += 1
         self._seated.add(subscriber)

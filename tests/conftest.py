@@ -30,6 +30,7 @@ trials.load_profile("unhurried")
 # What is sent by default: the start token acts as an admin's key until the first key is created.
 AS_ADMIN = {"Authorization": f"Bearer {START_TOKEN}"}
 TEST_DATABASE = "dpledger_test"
+TOLD_AGAIN = ("service.routes.metrics.TOLD_SECONDS", "service.board.SEEN_SECONDS")
 ADDRESS = "DPLEDGER_TEST_POSTGRES"
 BACKENDS = ("sqlite", "postgres")
 
@@ -57,6 +58,13 @@ def refuse_other_databases(url: str) -> None:
     address = make_url(url)
     if address.get_backend_name() == "postgresql" and address.database != TEST_DATABASE:
         raise RuntimeError(f"{ADDRESS}: tests run only in a database named {TEST_DATABASE}.")
+
+
+@pytest.fixture(autouse=True)
+def looked_at_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Services in this process tell nothing again that may have changed meanwhile."""
+    for name in TOLD_AGAIN:
+        monkeypatch.setattr(name, 0.0)
 
 
 @pytest.fixture(scope="session")

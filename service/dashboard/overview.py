@@ -8,6 +8,7 @@ from service.board import INCIDENT_DAYS, SERIOUS, Boards
 from service.dashboard.access import Viewer
 from service.dashboard.pages import PageRoute, render
 from service.database import snapshot
+from service.http import dear
 from service.routes.parameters import Database
 
 REFRESH_SECONDS: Final = 20  # that an open page is looked at again
@@ -16,11 +17,12 @@ router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
 
 @router.get("/")
+@dear
 def overview(request: Request, viewer: Viewer, database: Database) -> Response:
     """Every dataset at a glance."""
     boards: Boards = request.app.state.boards
     with snapshot(database) as connection:
-        board = boards.look(connection, viewer.datasets)
+        board = boards.seen(connection, viewer.datasets)
     return render(
         request,
         "overview.html",

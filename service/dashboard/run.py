@@ -69,6 +69,7 @@ def _find(connection: Connection, name: str) -> _Found:
 
 
 @router.get("/runs/{run}")
+@dear
 def run_page(run: RunName, request: Request, database: Database, viewer: Viewer) -> Response:
     """A run; what costs more than a look at the books is asked for by the page."""
     with snapshot(database) as connection:

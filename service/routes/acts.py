@@ -7,13 +7,14 @@ from service import audit
 from service.audit import ActAnswer, ActPage
 from service.auth import Admin, Viewer
 from service.database import snapshot
-from service.http import StrictRoute
+from service.http import StrictRoute, dear
 from service.routes.parameters import ActPageQuery, ActPages, Database, DatasetName, token_of
 
 router = APIRouter(prefix="/v1", route_class=StrictRoute, tags=["acts"])
 
 
 @router.get("/acts")
+@dear
 def list_acts(query: ActPages, database: Database, _caller: Admin) -> ActPage:
     """Acts that belong to no dataset, those of keys among them, the oldest first."""
     with snapshot(database) as connection:
@@ -22,6 +23,7 @@ def list_acts(query: ActPages, database: Database, _caller: Admin) -> ActPage:
 
 
 @router.get("/datasets/{dataset}/acts")
+@dear
 def list_dataset_acts(
     dataset: DatasetName, query: ActPages, database: Database, _caller: Viewer
 ) -> ActPage:

@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Request, Response
 from sqlalchemy import select
 
-from service import catalog, readings, registration, settings_changes
+from service import catalog, glances, readings, registration, settings_changes
 from service.answers import DatasetAnswer, DatasetGuarantee, DatasetPage
 from service.auth import Admin, Viewer
 from service.database import snapshot
@@ -34,6 +34,7 @@ def create_dataset(
 
 
 @router.get("")
+@dear
 def list_datasets(query: Pages, database: Database, caller: Viewer) -> DatasetPage:
     """Datasets in creation order."""
     with snapshot(database) as connection:
@@ -41,7 +42,7 @@ def list_datasets(query: Pages, database: Database, caller: Viewer) -> DatasetPa
         rows, after = catalog.page(
             connection, seen, datasets, after=query.after, size=query.page_size
         )
-        found = [catalog.dataset_answer(connection, row) for row in rows]
+        found = glances.dataset_answers(connection, rows)
     return DatasetPage(datasets=found, next_page_token=token_of(after))
 
 

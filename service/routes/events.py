@@ -97,6 +97,7 @@ class DirectAppends:
             response = await _append(request, run)
         except (LedgerError, RequestValidationError, HTTPException) as error:
             response = problems.answer(error)
+            await problems.hold_back(request.app.state, error)
         except ClientDisconnect:  # it left before it had said what to record
             return
         await response(scope, receive, send)

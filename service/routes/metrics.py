@@ -1,21 +1,24 @@
 """Metrics: what Prometheus scrapes."""
 
 import asyncio
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from datetime import datetime
 from itertools import chain
-from typing import Any
+from typing import Any, Final
 
 from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.metrics_core import Metric
 
-from service.auth import Viewer
+from service.auth import Caller, Viewer
 from service.database import attempts_of
 from service.errors import UnavailableError
 from service.metrics import Ledger, Process, ledger_families, process_families
 from service.witnessing import Follower
+
+TOLD_SECONDS: Final = 1.0  # that an answer is told again
 
 router = APIRouter(tags=["metrics"])
 
@@ -36,20 +39,40 @@ class _Told:
         return self._families
 
 
+class Expositions:
+    """What was told last, and is told again for a second to all keys that see the same datasets."""
+
+    def __init__(self) -> None:
+        self._told: dict[frozenset[str] | None, tuple[float, asyncio.Task[bytes]]] = {}
+
+    async def text(
+        self, limit: frozenset[str] | None, work: Callable[[], Coroutine[Any, Any, bytes]]
+    ) -> bytes:
+        """What was told within the last second, or is being worked out, else what work finds."""
+        present = time.monotonic()
+        if limit not in self._told or self._told[limit][0] <= present:
+            self._told = {one: told for one, told in self._told.items() if told[0] > present}
+            self._told[limit] = (present + TOLD_SECONDS, asyncio.create_task(work()))
+        return await asyncio.shield(self._told[limit][1])
+
+
 @router.get("/metrics", response_class=Exposition)
 async def get_metrics(request: Request, caller: Viewer) -> Exposition:
     """What this process counted, how it stands, and what the ledger says, for Prometheus.
 
     To a key that is limited to datasets the ledger says what is theirs.
     """
-    state = request.app.state
+    told: Expositions = request.app.state.expositions
+    return Exposition(await told.text(caller.datasets, lambda: _text(request.app.state, caller)))
+
+
+async def _text(state: Any, caller: Caller) -> bytes:
     families = [process_families(await _process(state)), state.measures.families()]
     ledger: Ledger = state.ledger
     with suppress(UnavailableError):  # then what is known beside it is wanted all the more
         families.append(ledger_families(await ledger.figures(), caller.datasets))
     # Some thousand lines take some milliseconds, in which appends go on.
-    text = await asyncio.to_thread(lambda: generate_latest(_Told(chain(*families))))
-    return Exposition(text)
+    return await asyncio.to_thread(lambda: generate_latest(_Told(chain(*families))))
 
 
 async def _process(state: Any) -> Process:

@@ -54,6 +54,7 @@ def create_run(new: NewRun, database: Database, caller: Trainer, response: Respo
 
 
 @router.get("")
+@dear
 def list_runs(query: RunPages, database: Database, caller: Viewer) -> RunPage:
     """Runs in creation order; if asked those of a dataset, in a state, or of a key alone."""
     wanted = select(runs).where(runs_within(caller.datasets))

@@ -76,8 +76,8 @@ def test_the_tree_follows_whatever_other_processes_write(
     for step in range(0, 6, 2):
         assert append(api, event(step, 2)).status_code == 201
         for tree in trees:
-            for name in (None, *names):
-                same(engine, tree, signer, name)
+            for known in (None, *names):
+                same(engine, tree, signer, known)
     api.patch("/v1/datasets/zeta", json={"reason": "x"}, headers={"if-match": '"1"'})
     for tree in [*trees, HeadTree()]:  # and one that was just started
         same(engine, tree, signer, "before")

@@ -31,7 +31,8 @@ DEAR: Final = {
     "GET /v1/runs/{run}/ledger", "GET /v1/runs/{run}/certificate",
     "GET /v1/datasets/{dataset}/guarantee", "GET /v1/datasets/{dataset}/explain",
     "POST /v1/datasets/{dataset}/explain", "GET /v1/datasets/{dataset}/certificate",
-    "POST /v1/plan",
+    "POST /v1/plan", "GET /v1/datasets", "GET /v1/runs", "GET /v1/acts",
+    "GET /v1/datasets/{dataset}/acts",
 }  # fmt: skip
 PATIENCE: Final = 60.0
 

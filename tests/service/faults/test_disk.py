@@ -1,8 +1,11 @@
 """A disk without room, or that takes no writes: 503 while it lasts, and nothing is lost."""
 
+import json
 import os
+import time
 from collections.abc import Iterator
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 
 import httpx
@@ -20,10 +23,13 @@ from tests.service.faults.answers import (
     require_unavailable,
 )
 from tests.service.faults.conftest import serving
-from tests.service.samples import run
+from tests.service.samples import event, run
 
 STEPS = 5
 TRIES = 3000  # by which a disk of a few megabytes is full
+ROOM = 512 * 1024  # bytes: enough for a probe of a row, and for small appends
+LINES = 9000  # which are more
+GROWN_MAX = 7 * 1024 * 1024  # of a ledger of some hundred kilobytes, with what a probe wrote
 REFUSALS = 4  # in a row; one alone may make room in SQLite's log
 
 
@@ -45,7 +51,7 @@ def fill_with_runs(api: httpx.Client) -> None:
 @pytest.fixture
 def disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Disk]:
     """A disk to fill; the report of the tests says how it is done here."""
-    with small_disk(tmp_path / "disk") as found:
+    with small_disk(tmp_path / "disk", mebibytes=8) as found:
         request.node.user_properties.append(("disk", found.kind))
         yield found
 
@@ -66,16 +72,53 @@ def test_a_full_disk_refuses_and_goes_on_when_there_is_room(disk: Disk) -> None:
         disk.fail()
         try:
             acknowledged = until_refused(api, STEPS)
+            for _ in range(3):
+                require_unavailable(api.get("/readyz"))
+                time.sleep(0.6)
             require_exactly(api, acknowledged)
             fill_with_runs(api)
             require_exactly(api, acknowledged)
         finally:
             disk.mend()
+        assert insisted(partial(api.get, "/readyz")).status_code == 200
         require_taken(api, acknowledged)
         assert insisted(partial(record, api, acknowledged)).status_code == 200  # counted once
         require_exactly(api, acknowledged + 1)
     with serving(f"sqlite:///{disk.folder / 'ledger.db'}") as api:
         require_exactly(api, acknowledged + 1)
+
+
+def test_a_service_with_room_for_a_probe_but_not_for_an_append_is_not_ready(
+    tmp_path: Path,
+) -> None:
+    with (
+        small_disk(tmp_path / "disk", mebibytes=8) as disk,
+        serving(f"sqlite:///{disk.folder / 'ledger.db'}") as api,
+    ):
+        begin(api, STEPS)
+        disk.fail(room=ROOM)
+        try:
+            require_unavailable(record_lines(api, STEPS, LINES))
+            for _ in range(4):  # though less could be written, and is, again and again
+                require_unavailable(api.get("/readyz"))
+                time.sleep(0.6)
+            require_exactly(api, STEPS)
+        finally:
+            disk.mend()
+        assert insisted(partial(api.get, "/readyz")).status_code == 200
+        assert sum(one.stat().st_size for one in disk.folder.iterdir()) < GROWN_MAX
+        assert insisted(partial(record, api, STEPS)).status_code == 201
+
+
+def record_lines(api: httpx.Client, first: int, count: int) -> httpx.Response:
+    """So many steps at once, each of another noise than the one before: an entry each."""
+    noises = ({"kind": "gaussian", "noise_multiplier": noise} for noise in cycle((1.1, 1.2)))
+    lines = (
+        json.dumps(event(first + at, 1, mechanism=noise))
+        for at, noise in zip(range(count), noises, strict=False)
+    )
+    kind = {"content-type": "application/x-ndjson"}
+    return api.post("/v1/runs/run/events", content="\n".join(lines), headers=kind)
 
 
 def test_a_disk_that_the_log_of_sqlite_fills_refuses_until_the_log_may_shrink(

@@ -1,0 +1,219 @@
+"""Who only reads does not hold up who appends: rates, shares, and answers that are told again."""
+
+import asyncio
+import http.client
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import Engine
+
+from service import board, connections
+from service.api_keys import Scope, Terms, create_key
+from service.board import Boards
+from service.database import transaction
+from service.errors import LedgerError, TooManyRequestsError, UnavailableError
+from service.frames import Topic
+from service.problems import HELD_BACK_MAX, HELD_BACK_SECONDS, hold_back
+from service.routes.metrics import Expositions
+from service.streams import Feed, Subscriber
+from tests.service.samples import append, dataset, event, run, setup
+from tests.service.test_keys import bearer
+
+Serve = Callable[..., AbstractContextManager[str]]
+
+
+def make(engine: Engine, name: str, scope: Scope = Scope.VIEWER, **terms: Any) -> str:
+    with transaction(engine) as connection:
+        return create_key(connection, name=name, scope=scope, terms=Terms(**terms))
+
+
+def statuses(address: str, key: str, count: int) -> list[int]:
+    with httpx.Client(base_url=address, headers=bearer(key), timeout=30) as api:
+        return [api.get("/v1/datasets").status_code for _ in range(count)]
+
+
+def test_a_viewer_has_a_rate_without_being_given_one_and_others_have_none(
+    engine: Engine, serve: Serve
+) -> None:
+    keys = {scope: make(engine, scope, scope) for scope in Scope}
+    usual, own = make(engine, "usual"), make(engine, "own", requests_per_second=1000.0)
+    with serve(viewer_requests_per_second=1.0) as address:
+        assert statuses(address, keys[Scope.VIEWER], 4) == [200, 200, 200, 429]  # three seconds'
+        for key in (keys[Scope.TRAINER], keys[Scope.ADMIN], own):
+            assert statuses(address, key, 6) == [200] * 6
+    with serve(viewer_requests_per_second=1.0, requests_per_second=0.01) as address:
+        assert statuses(address, usual, 2) == [200, 429]  # as all keys have it
+
+
+def test_a_refusal_for_haste_comes_slowly_and_work_is_not_held_back(
+    engine: Engine, serve: Serve
+) -> None:
+    slow = make(engine, "slow", Scope.TRAINER, requests_per_second=0.01)
+    with serve() as address:
+        assert statuses(address, slow, 1) == [200]
+        for ask in (
+            lambda: httpx.get(f"{address}/v1/runs", headers=bearer(slow), timeout=30),
+            lambda: httpx.post(f"{address}/v1/runs/x/events", headers=bearer(slow), timeout=30),
+        ):
+            started = time.monotonic()
+            assert ask().status_code == 429
+            assert time.monotonic() - started >= HELD_BACK_SECONDS * 0.9
+
+
+def test_few_refusals_are_held_back_at_once() -> None:
+    class State:
+        held_back = HELD_BACK_MAX
+
+    async def held(error: Exception) -> float:
+        started = time.monotonic()
+        await hold_back(State, error)  # type: ignore[arg-type]
+        return time.monotonic() - started
+
+    assert asyncio.run(held(TooManyRequestsError(1))) < HELD_BACK_SECONDS / 2
+    State.held_back = 0
+    assert asyncio.run(held(UnavailableError("x"))) < HELD_BACK_SECONDS / 2
+    assert asyncio.run(held(TooManyRequestsError(1))) >= HELD_BACK_SECONDS * 0.9
+    assert State.held_back == 0
+
+
+def taken(feed: Feed, key: str, stack: ExitStack) -> int:
+    """How many streams a key gets that opens as many as it may."""
+    for count in range(1000):
+        one = Subscriber(topic=Topic(dataset_id=1), key=key, allowed=lambda: True)
+        try:
+            stack.enter_context(feed.seat(one))
+        except LedgerError:
+            return count
+    raise AssertionError("There was no end.")
+
+
+def test_no_keys_take_all_streams_from_another(engine: Engine) -> None:
+    async def shares() -> list[int]:
+        feed = Feed(engine, lambda: None, streams_max=400)
+        with ExitStack() as stack:
+            found = [taken(feed, key, stack) for key in "abcdef"]
+        feed.close()
+        return found
+
+    assert asyncio.run(shares()) == [200, 100, 50, 25, 13, 6]
+
+
+def test_a_list_of_datasets_says_of_each_what_it_says_itself(api: httpx.Client) -> None:
+    budget = {"epsilon": 3.0, "delta": 1e-5}
+    setup(api, dataset_given={"budget": budget})
+    api.post("/v1/datasets", json=dataset("bare"))
+    shuffled = {"kind": "shuffle", "steps_per_pass": 10, "batch_size": 100}
+    for name in ("left", "right"):
+        body = dataset(name, parents=["data"], rows_per_parent_record="at_most_one", budget=budget)
+        assert api.post("/v1/datasets", json=body).status_code == 201
+        api.post("/v1/runs", json=run(f"run-{name}", dataset=name))
+    append(api, event(0, 5))
+    append(api, event(0, 7), run="run-left")
+    append(api, event(0, 20, sampling=shuffled), run="run-right")
+    lease = {"name": "lease", "event": event(5, 10), "ttl_seconds": 600}
+    assert api.post("/v1/runs/run/reservations", json=lease).status_code == 201
+    wrong = {**event(0, 1), "mechanism": {"kind": "gaussian", "noise_multiplier": 0.9}}
+    api.post("/v1/runs/run-left/corrections", json={**wrong, "reason": "x"})
+    listed = api.get("/v1/datasets", params={"page_size": 1000}).json()["datasets"]
+    assert listed == [api.get(f"/v1/datasets/{one['name']}").json() for one in listed]
+    assert [one["name"] for one in listed] == ["data", "bare", "left", "right"]
+    assert [one["parents"] for one in listed] == [[], [], ["data"], ["data"]]
+    assert listed[0]["reserved"] > 0 < listed[3]["runs"]
+
+
+def test_metrics_are_told_again_for_a_second_to_who_sees_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("service.routes.metrics.TOLD_SECONDS", 1.0)
+    asked: list[str] = []
+
+    async def told() -> list[bytes]:
+        expositions = Expositions()
+
+        async def ask(limit: frozenset[str] | None, name: str) -> bytes:
+            async def work() -> bytes:
+                asked.append(name)
+                await asyncio.sleep(0.01)
+                return name.encode()
+
+            return await expositions.text(limit, work)
+
+        one, other = frozenset({"a"}), frozenset({"b"})
+        first = await asyncio.gather(ask(None, "1"), ask(None, "2"), ask(one, "3"), ask(other, "4"))
+        await asyncio.sleep(1.0)
+        return [*first, await ask(None, "5"), await ask(one, "6")]
+
+    assert asyncio.run(told()) == [b"1", b"1", b"3", b"4", b"5", b"6"]
+    assert asked == ["1", "3", "4", "5", "6"]
+
+
+def test_an_overview_is_told_again_for_a_second_to_who_sees_the_same(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(board, "SEEN_SECONDS", 0.2)
+    looks: list[frozenset[str] | None] = []
+
+    def look(_boards: Boards, _connection: object, limit: frozenset[str] | None) -> object:
+        looks.append(limit)
+        return object()
+
+    monkeypatch.setattr(Boards, "look", look)
+    boards, one = Boards(), frozenset({"a"})
+    with engine.connect() as connection:
+        first = boards.seen(connection, None)
+        assert boards.seen(connection, None) is first
+        mine = boards.seen(connection, one)
+        assert mine is not first
+        time.sleep(0.25)
+        assert boards.seen(connection, None) is not first
+    assert looks == [None, one, None]
+
+
+@pytest.fixture
+def port(address: str) -> int:
+    return int(address.rpartition(":")[2])
+
+
+def sent(port: int, path: str, body: bytes | Iterator[bytes], key: str) -> tuple[int, bytes, Any]:
+    """The answer to a client that sends the whole body before it reads."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+    try:
+        chunked = not isinstance(body, bytes)
+        connection.request("POST", path, body, headers, encode_chunked=chunked)
+        answer = connection.getresponse()
+        text = answer.read()
+        connection.request("GET", "/healthz")  # the connection goes on
+        return answer.status, text, connection.getresponse().status
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize("path", ["/v1/plan", "/v1/runs/run/events", "/v1/runs"])
+def test_who_sends_too_much_before_it_reads_is_told_so(
+    engine: Engine, serve: Serve, path: str
+) -> None:
+    key = make(engine, "key", Scope.ADMIN)
+    body = b" " * 5_000_000
+    with serve() as address:
+        port = int(address.rpartition(":")[2])
+        for given in (body, iter([body[:4_000_000], body[4_000_000:]])):
+            status, text, after = sent(port, path, given, key)
+            assert (status, after) == (413, 200)
+            assert b"body-too-large" in text
+        status, text, after = sent(port, path, body, "unknown")
+        assert (status, after) == (401, 200)
+        assert b"unauthorized" in text
+
+
+def test_what_is_read_of_a_refused_body_is_bounded(
+    engine: Engine, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "DISCARDED_BYTES_MAX", 1_000_000)
+    key = make(engine, "key", Scope.ADMIN)
+    with serve() as address, pytest.raises((ConnectionError, http.client.BadStatusLine)):
+        sent(int(address.rpartition(":")[2]), "/v1/plan", b" " * 30_000_000, key)
