@@ -85,6 +85,7 @@ benchmarks: $(INSTALLED)  ## print the benchmark tables; peers are compared if i
 	$(BIN)/python benchmarks/bulk.py
 	$(BIN)/python benchmarks/streams.py
 	$(BIN)/python benchmarks/watchers.py
+	$(BIN)/python benchmarks/readers.py
 	$(BIN)/python benchmarks/race.py
 	$(BIN)/python benchmarks/growth.py
 	$(BIN)/python benchmarks/kills.py

@@ -1,0 +1,330 @@
+"""What trainers wait for their appends while one viewer's key reads as much as it can, by route.
+
+    python benchmarks/readers.py [--datasets 10000] [--connections 40] [--seconds 5] [--rounds 3]
+                                 [--database SQLite] [--route checkpoint]
+
+Trainers append a step each 20 ms. A process of its own asks one route over so many connections of
+one viewer's key, each again as soon as it is answered, whatever the answer says. Rounds with and
+without readers take turns, and each attack is held against the rounds without beside it. Printed
+are medians over the rounds of the ratios of the 99th percentile and of the median, the appends that
+are left, and what the readers were answered. Ends with 1 if a 99th percentile more than doubles.
+
+The load takes the same processors as the service: on a machine with two of them the readers'
+process takes its part of the ratio.
+"""
+
+import argparse
+import asyncio
+import multiprocessing
+import signal
+import statistics
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+if __name__ == "__main__":
+    # Run by its path, Python looks first in this folder, which hides the package `service`.
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+import uvloop
+
+from benchmarks.bars import Bar, at_most, print_bars
+from benchmarks.load import quantile, trainer
+from benchmarks.servers import (
+    Server,
+    databases,
+    durability,
+    mark,
+    migrated,
+    new_dataset,
+    new_run,
+    running,
+    service,
+)
+from service.api_keys import Scope, create_key
+from service.clock import now
+from service.database import connect, transaction
+from service.tables import datasets
+
+RATIO_MAX: Final = 2.0  # of the 99th percentiles
+TRAINERS: Final = 2
+PERIOD_SECONDS: Final = 0.02  # between two steps of a trainer
+SETTLE_SECONDS: Final = 0.5  # after readers have come or gone
+STALL_SECONDS: Final = 30.0
+AT_ONCE: Final = 1000  # datasets of one transaction
+DATASET: Final = "watched"
+RUN: Final = "watched-0"
+_PLAN: Final = (
+    '{"neighboring_relation":"add_or_remove_one","delta":1e-5,"events":['
+    + ",".join(
+        f'{{"first_step":{step},"steps":1,"mechanism":{{"kind":"gaussian","noise_multiplier":1.{step:03}}},'
+        '"sampling":{"kind":"poisson","sampling_probability":0.0042}}'
+        for step in range(200)
+    )
+    + "]}"
+)
+ROUTES: Final = {
+    "checkpoint of a dataset": f"/v1/datasets/{DATASET}/checkpoint",
+    "checkpoint": "/v1/checkpoint",
+    "metrics": "/metrics",
+    "datasets, 1000 a page": "/v1/datasets?page_size=1000",
+    "dataset": f"/v1/datasets/{DATASET}",
+    "runs": "/v1/runs?page_size=1000",
+    "run": f"/v1/runs/{RUN}",
+    "guarantee of a dataset": f"/v1/datasets/{DATASET}/guarantee",
+    "guarantee of a run": f"/v1/runs/{RUN}/guarantee",
+    "explanation": f"/v1/datasets/{DATASET}/explain",
+    "history": f"/v1/runs/{RUN}/history",
+    "curve": f"/v1/runs/{RUN}/curve",
+    "ledger document": f"/v1/runs/{RUN}/ledger",
+    "certificate": f"/v1/runs/{RUN}/certificate",
+    "inclusion": f"/v1/datasets/{DATASET}/log/inclusion?sequence=1",
+    "acts of a dataset": f"/v1/datasets/{DATASET}/acts",
+    "bounds": "/v1/bounds",
+    "plan": "/v1/plan",
+    "overview page": "/",
+    "page of datasets": "/datasets",
+    "page of runs": "/runs",
+    "page of a dataset": f"/datasets/{DATASET}",
+    "page of a run": f"/runs/{RUN}",
+    "OpenAPI document": "/v1/openapi.json",
+    "no such run": "/v1/runs/none",
+}
+
+
+def request_of(path: str, key: str) -> bytes:
+    """A whole request."""
+    body = _PLAN.encode() if path == "/v1/plan" else b""
+    head = (
+        f"{'POST' if body else 'GET'} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+        f"Authorization: Bearer {key}\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+async def _answer(reader: asyncio.StreamReader) -> int:
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = 0
+    for line in head.lower().split(b"\r\n"):
+        if line.startswith(b"content-length:"):
+            length = int(line.partition(b":")[2])
+    await reader.readexactly(length)
+    return int(head[9:12])
+
+
+async def _ask_on(port: int, request: bytes, counts: Counter[int]) -> None:
+    """Ask over one connection, again and again."""
+    while True:
+        with suppress(OSError, asyncio.IncompleteReadError):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 20)
+            try:
+                while True:
+                    writer.write(request)
+                    counts[await _answer(reader)] += 1
+            finally:
+                writer.close()
+        counts[0] += 1  # the connection was closed
+        await asyncio.sleep(0.05)
+
+
+async def _read(port: int, request: bytes, connections: int, told: Connection) -> None:
+    counts: Counter[int] = Counter()
+    asking = [asyncio.create_task(_ask_on(port, request, counts)) for _ in range(connections)]
+    told.send(None)
+    while not told.poll():
+        await asyncio.sleep(0.05)
+    told.send(counts)
+    for task in asking:
+        task.cancel()
+
+
+def _reading(port: int, request: bytes, connections: int, told: Connection) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # it may be ended at any moment
+    uvloop.run(_read(port, request, connections, told))
+
+
+@contextmanager
+def readers(port: int, request: bytes, connections: int, counts: Counter[int]) -> Iterator[None]:
+    """Readers in a process of their own; what they were answered is added to the counts."""
+    ours, theirs = multiprocessing.Pipe()
+    process = multiprocessing.get_context("fork").Process(
+        target=_reading, args=(port, request, connections, theirs), daemon=True
+    )
+    process.start()
+    try:
+        ours.recv()
+        time.sleep(SETTLE_SECONDS)
+        yield
+        ours.send(None)
+        counts.update(ours.recv())
+    finally:
+        process.terminate()
+        process.join()
+        time.sleep(SETTLE_SECONDS)
+
+
+@dataclass(slots=True)
+class Trainers:
+    """Trainers that append at a steady rate; a step that is late is sent as soon as it can be."""
+
+    port: int
+    key: str
+    steps: list[int] = field(default_factory=lambda: [0] * TRAINERS)
+
+    def append(self, seconds: float) -> list[float]:
+        """How long each append took, of so many seconds."""
+        return uvloop.run(self._append(seconds))
+
+    async def _append(self, seconds: float) -> list[float]:
+        found = await asyncio.gather(*(self._one(one, seconds) for one in range(TRAINERS)))
+        return [took for each in found for took in each]
+
+    async def _one(self, number: int, seconds: float) -> list[float]:
+        writer_of = trainer(f"{DATASET}-{number}", key=self.key, noise_multipliers=(1.1, 1.3))
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        started, found = time.perf_counter(), []
+        due = started
+        while due < started + seconds:
+            await asyncio.sleep(max(0.0, due - time.perf_counter()))
+            writer_of.acknowledged = self.steps[number]
+            sent = time.perf_counter()
+            writer.write(writer_of.next_request())
+            async with asyncio.timeout(STALL_SECONDS):
+                status = await _answer(reader)
+            if status in (200, 201):
+                self.steps[number] += 1
+                found.append(time.perf_counter() - sent)
+            due = max(due + PERIOD_SECONDS, time.perf_counter())
+        writer.close()
+        return found
+
+
+@dataclass(slots=True)
+class Measured:
+    """What appends took beside the readers of a route, over what they took without."""
+
+    p99: list[float] = field(default_factory=list)
+    p50: list[float] = field(default_factory=list)
+    left: list[float] = field(default_factory=list)
+    milliseconds: list[float] = field(default_factory=list)  # the 99th percentile itself
+    alone: list[float] = field(default_factory=list)
+    counts: Counter[int] = field(default_factory=Counter)
+
+    def add(self, before: Sequence[float], beside: Sequence[float], after: Sequence[float]) -> None:
+        """One round, between two without readers."""
+        alone = [*before, *after]
+        self.p99.append(quantile(beside, 0.99) / quantile(alone, 0.99))
+        self.p50.append(quantile(beside, 0.5) / quantile(alone, 0.5))
+        self.left.append(2 * len(beside) / len(alone))
+        self.milliseconds.append(quantile(beside, 0.99))
+        self.alone.append(quantile(alone, 0.99))
+
+
+def filled(url: str, count: int, port: int, key: str) -> None:
+    """The dataset that is appended to, and so many others without a run."""
+    new_dataset(port, DATASET, key)
+    for number in range(TRAINERS):
+        new_run(port, f"{DATASET}-{number}", DATASET, key)
+    engine = connect(url)
+    with transaction(engine) as connection:
+        row = connection.execute(datasets.select().where(datasets.c.name == DATASET)).one()
+    same = {name: value for name, value in row._mapping.items() if name != "id"}
+    for first in range(0, count, AT_ONCE):
+        names = [f"other-{number:06}" for number in range(first, min(first + AT_ONCE, count))]
+        with transaction(engine) as connection:
+            rows = [same | {"name": name, "created_at": now()} for name in names]
+            connection.execute(datasets.insert(), rows)
+    engine.dispose()
+
+
+def measure(
+    server: Server, trainers: Trainers, path: str, key: str, asked: argparse.Namespace
+) -> Measured:
+    """Rounds with the readers of a route, each between two without."""
+    found, request = Measured(), request_of(path, key)
+    before = trainers.append(asked.seconds)
+    for _ in range(asked.rounds):
+        with readers(server.port, request, asked.connections, found.counts):
+            beside = trainers.append(asked.seconds)
+        after = trainers.append(asked.seconds)
+        found.add(before, beside, after)
+        before = after
+    return found
+
+
+def compare(name: str, url: str, folder: Path, asked: argparse.Namespace) -> list[Bar]:
+    """Each route on one database; what is held against bars."""
+    key, server = migrated(url), service(url, folder)
+    engine = connect(url)
+    with transaction(engine) as connection:
+        viewer = create_key(connection, name=mark("viewer"), scope=Scope.VIEWER)
+    engine.dispose()
+    bars = []
+    with running(server):
+        filled(url, asked.datasets, server.port, key)
+        trainers = Trainers(server.port, key)
+        trainers.append(1.0)
+        print(
+            f"\n{name} ({durability(url)}), {asked.datasets} datasets,"
+            f" {asked.connections} connections of a viewer's key"
+        )
+        print(
+            f"{'readers of':<26} {'p99 ms':>8} {'alone':>8} {'ratio':>6} {'p50':>6} {'left':>6}"
+            "  answers"
+        )
+        for route, path in ROUTES.items():
+            if asked.route not in route:
+                continue
+            found = measure(server, trainers, path, viewer, asked)
+            ratio = statistics.median(found.p99)
+            print(
+                f"{route:<26} {statistics.median(found.milliseconds):>8.1f}"
+                f" {statistics.median(found.alone):>8.1f} {ratio:>6.2f}"
+                f" {statistics.median(found.p50):>6.2f} {statistics.median(found.left):>6.2f}  "
+                + " ".join(f"{count}x{status}" for status, count in sorted(found.counts.items())),
+                flush=True,
+            )
+            bars.append(at_most(f"{name}: p99 beside readers of {route}", ratio, RATIO_MAX))
+    return bars
+
+
+def arguments() -> argparse.Namespace:
+    """What the caller asks for."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--datasets", type=int, default=10_000)
+    parser.add_argument("--connections", type=int, default=40)
+    parser.add_argument("--seconds", type=float, default=5.0, help="of each round")
+    parser.add_argument("--rounds", type=int, default=3, help="with readers, for each route")
+    parser.add_argument("--database", help="one of the databases: SQLite or PostgreSQL")
+    parser.add_argument("--route", default="", help="only routes with this in their name")
+    asked = parser.parse_args()
+    if not (0 <= asked.datasets <= 1_000_000 and 1 <= asked.connections <= 400):
+        parser.error("--datasets lies in [0, 1000000], --connections in [1, 400]")
+    if not (0.5 <= asked.seconds <= 600 and 1 <= asked.rounds <= 100):
+        parser.error("--seconds lies in [0.5, 600], --rounds in [1, 100]")
+    return asked
+
+
+def main() -> int:
+    """Measure on each database, print the tables and the bars."""
+    asked = arguments()
+    bars = []
+    with TemporaryDirectory(prefix="dpledger-bench-") as name:
+        folder = Path(name)
+        with databases(folder) as found:
+            for kind, url in found.items():
+                if asked.database in (None, kind):
+                    bars += compare(kind, url, folder, asked)
+    return 0 if print_bars(bars) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
