@@ -2,16 +2,43 @@
 
 import json
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Connection, Row, select
+from sqlalchemy import Connection, Row, bindparam, func, select
 
 from service.acts import exact
 from service.answers import Answer
 from service.catalog import find_dataset, page
-from service.tables import acts
+from service.facts import APPENDS
+from service.tables import acts, branches, datasets, entries, runs
 
 PAGE_SIZE: Final = 1000
+LAST: Final = 2**63 - 1  # no sequence is larger
+_APPENDS: Final = (
+    select(acts.c.after_sequence, acts.c.content)
+    .where(acts.c.dataset_id == bindparam("dataset"), acts.c.kind == APPENDS)
+    .order_by(acts.c.position)
+)
+_RECORDED: Final = (
+    select(
+        func.count().label("entries"),
+        func.min(entries.c.sequence).label("first_sequence"),
+        func.max(entries.c.sequence).label("last_sequence"),
+        func.min(entries.c.first_step).label("first_step"),
+        func.max(entries.c.first_step + entries.c.steps).label("end_step"),
+        func.min(entries.c.recorded_at).label("first_recorded_at"),
+        func.max(entries.c.recorded_at).label("last_recorded_at"),
+    )
+    .join(runs, runs.c.id == entries.c.run_id)
+    .join(branches, branches.c.id == entries.c.branch_id)
+    .where(
+        entries.c.dataset_id == bindparam("dataset"),
+        runs.c.name == bindparam("run"),
+        branches.c.name == bindparam("branch"),
+        entries.c.sequence > bindparam("after"),
+        entries.c.sequence <= bindparam("until"),
+    )
+)
 
 
 class ActAnswer(Answer):
@@ -78,6 +105,86 @@ def all_acts(
     while after is not None:
         found, after = list_acts(connection, dataset, after=after, size=PAGE_SIZE, by=by)
         yield from found
+
+
+def logs(connection: Connection) -> list[str | None]:
+    """Return the name of each log's dataset; none, the first, stands for the installation's."""
+    return [None, *connection.scalars(select(datasets.c.name).order_by(datasets.c.id))]
+
+
+class Stretch(NamedTuple):
+    """Entries of a branch that one key recorded without a break."""
+
+    dataset: str
+    run: str
+    branch: str
+    first_sequence: int
+    last_sequence: int
+    entries: int
+    first_step: int
+    last_step: int
+    first_recorded_at: str
+    last_recorded_at: str
+
+
+def recorded_by(connection: Connection, key: str, dataset: str | None) -> Iterator[Stretch]:
+    """Every stretch of entries that a key recorded, by dataset in the order of their beginnings.
+
+    Entries from before a ledger had a log name no key, and are none of these.
+
+    Args:
+        connection: for reading.
+        key: its name.
+        dataset: whose entries alone are wanted; none for all datasets'.
+
+    Raises:
+        NotFoundError: there is no such dataset.
+    """
+    homes = select(datasets.c.id, datasets.c.name).order_by(datasets.c.id)
+    if dataset is not None:
+        homes = homes.where(datasets.c.id == find_dataset(connection, dataset).id)
+    home: Any
+    for home in connection.execute(homes).all():
+        begun: dict[tuple[str, str], tuple[int, str]] = {}  # after which entry, and by which key
+        found: list[Stretch] = []
+        for act in connection.execute(_APPENDS, {"dataset": home.id}).all():
+            said = json.loads(act.content)
+            place = said["run"], said["branch"]
+            found += _stretch(connection, home, place, begun.get(place), act.after_sequence, key)
+            begun[place] = act.after_sequence, said["key"]
+        for place, since in begun.items():
+            found += _stretch(connection, home, place, since, None, key)
+        yield from sorted(found, key=lambda one: one.first_sequence)
+
+
+def _stretch(
+    connection: Connection,
+    home: Any,
+    place: tuple[str, str],
+    since: tuple[int, str] | None,
+    until: int | None,
+    key: str,
+) -> list[Stretch]:
+    """The stretch of a branch between two acts, where it is the key's."""
+    if since is None or since[1] != key:
+        return []
+    asked = {"dataset": home.id, "run": place[0], "branch": place[1], "after": since[0]}
+    row = connection.execute(_RECORDED, asked | {"until": LAST if until is None else until}).one()
+    if not row.entries:
+        return []
+    return [
+        Stretch(
+            home.name,
+            *place,
+            row.first_sequence,
+            row.last_sequence,
+            row.entries,
+            row.first_step,
+            row.end_step - 1,
+            exact(row.first_recorded_at),
+            exact(row.last_recorded_at),
+        )
+    ]
 
 
 def _answer(row: Row[Any], dataset: str | None) -> ActAnswer:

@@ -227,6 +227,7 @@ def branch_of(row: Row[Any], leases: Sequence[Row[Any]], dataset_size: int) -> B
         open_pass=open_pass,
         leases=[lease_of(lease, dataset_size) for lease in leases],
         appended_by=row.appended_by,
+        writer=row.writer,
     )
 
 

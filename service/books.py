@@ -51,7 +51,7 @@ class Branch:
     leases: list[Lease]  # that reach beyond next_step, in the order of their steps
     tail: tuple[int, int, Event] | None = None  # (first step, end, event) recorded last
     appended_by: str | None = None  # the key that appended last
-    writer: str | None = None  # the process that may append; none where any may
+    writer: str | None = None  # the process that opened it
 
     def spans_from(self, step: int, *, named: bool = False, until: int | None = None) -> list[Span]:
         """What is reserved from a step on, in order.

@@ -25,6 +25,7 @@ from service.books import Book, Branch, RunBook
 from service.catalog import dataset_of, find_run
 from service.documents import MAIN, event_of
 from service.errors import (
+    BranchExistsError,
     BudgetExhaustedError,
     ConflictError,
     OutOfSequenceError,
@@ -73,6 +74,7 @@ class Append:
     mode: str
     events: Sequence[EventMessage]
     by: str | None = None  # the key's name
+    writer: str | None = None  # the process that says it opened the branch; none if it says nothing
     placed: Sequence[Placed] | None = None  # the events as accounting sees them, once prepared
 
     @property
@@ -111,12 +113,18 @@ def append(desk: Desk, asked: Append, *, moment: datetime) -> dict[str, Any]:
         NotFoundError: there is no such run or branch.
         InvalidRequestError: an event does not fit the dataset.
         OutOfSequenceError: steps are missing before an event.
+        BranchExistsError: the writer that was sent is not the one that opened the branch.
         ConflictError: some of the steps were recorded with other content.
         RunFinishedError, DatasetFrozenError, UnsupportedEventError, BudgetExhaustedError: for
             charges only.
     """
     book, run = desk.run(asked.run_name)
     branch = desk.branch(run, asked.branch_name)
+    if asked.writer is not None and asked.writer != branch.writer:
+        raise BranchExistsError(
+            "Another process opened this branch: its writer is another than the one that was sent. "
+            "Open a branch of your own."
+        )
     placed = _placed(asked.events, book.dataset_size) if asked.placed is None else asked.placed
     if len(placed) > MANY:  # what is not known is asked for before they are counted in vain
         each = dict.fromkeys((part.event for part in placed), Counts(steps=1))

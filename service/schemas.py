@@ -124,6 +124,7 @@ class EventBatch(Wire):
     """Events of one branch, in order, recorded together or not at all."""
 
     branch: Name = "main"
+    writer: Writer | None = None
     mode: Mode = "record"
     events: list[EventMessage] = Field(min_length=1, max_length=EVENTS_MAX)
 

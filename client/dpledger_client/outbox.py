@@ -46,6 +46,13 @@ class Opening:
         """Of the branch that is written to."""
         return "main" if self.branch is None else str(self.branch["name"])
 
+    @property
+    def writer(self) -> str | None:
+        """The token by which the service knows who opened the branch."""
+        given = self.run if self.branch is None else self.branch
+        token = given.get("writer")
+        return None if token is None else str(token)
+
     def header(self) -> dict[str, Any]:
         """As the first line of a spool."""
         return {
@@ -187,6 +194,7 @@ class Outbox:
         """
         body = {
             "branch": self.opening.branch_name,
+            "writer": self.opening.writer,
             "mode": mode,
             "events": [span.event() for span in spans],
         }

@@ -14,7 +14,7 @@ from service.commands.opening import failed
 from service.commands.rounding import lower, upper
 from service.run_states import STATES
 
-_COLUMNS: Final = ("run", "dataset", "state", "steps", "sampling", "spent", "left", "created")
+_COLUMNS: Final = ("run", "dataset", "state", "steps", "sampling", "spent", "left", "by", "created")
 
 
 def runs(
@@ -22,6 +22,7 @@ def runs(
     state: Annotated[
         str | None, typer.Option(help=f"one of {', '.join(STATES)}: those alone")
     ] = None,
+    by: Annotated[str | None, typer.Option(help="only runs that this API key registered")] = None,
     url: UrlOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="every run as JSON")] = False,
 ) -> None:
@@ -30,7 +31,7 @@ def runs(
     The key comes from DPLEDGER_API_KEY.
     """
     try:
-        found = list(Service(url).pages("/v1/runs", "runs", dataset=dataset, state=state))
+        found = list(Service(url).pages("/v1/runs", "runs", dataset=dataset, state=state, by=by))
     except (Refused, AwayError) as error:
         raise stopped(error) from None
     if as_json:
@@ -51,7 +52,7 @@ def _cells(run: dict[str, Any]) -> tuple[str, ...]:
         left = lower(budget["remaining"])
     return (
         run["name"], run["dataset"], run["state"], str(run["steps"]), run["sampling_status"],
-        spent, left, run["created_at"],
+        spent, left, run["by"] or "", run["created_at"],
     )  # fmt: skip
 
 

@@ -48,6 +48,7 @@ class _Datasets(_Listed):
 class _Runs(_Listed):
     dataset: str | None = Field(default=None, max_length=63)
     state: RunState | None = None
+    by: str | None = Field(default=None, max_length=63)  # the key that registered them
 
 
 @router.get("/datasets")
@@ -99,6 +100,8 @@ def _runs(viewer: Caller, asked: _Runs) -> Select[Any]:
     query = select(runs).where(runs_within(viewer.datasets))
     if asked.state is not None:
         query = query.where(runs.c.state == asked.state)
+    if asked.by is not None:
+        query = query.where(runs.c.by == asked.by)
     if asked.dataset is not None:  # one that the key does not reach has no runs that it reaches
         home = select(datasets.c.id).where(datasets.c.name == asked.dataset)
         query = query.where(runs.c.dataset_id.in_(home))

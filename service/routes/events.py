@@ -148,12 +148,24 @@ def _read(run: str, query: AppendQuery, kind: str, body: bytes, by: str | None =
     if kind == NDJSON:
         events = _lines(body)
         branch, mode = query.branch or MAIN, query.mode or "record"
-        return Append(run_name=run, branch_name=branch, mode=mode, events=events, by=by)
+        return Append(
+            run_name=run,
+            branch_name=branch,
+            mode=mode,
+            events=events,
+            by=by,
+            writer=query.writer,
+        )
     if kind == JSON:
         batch = _batch(body)
         _require_agreement(query, batch)
         return Append(
-            run_name=run, branch_name=batch.branch, mode=batch.mode, events=batch.events, by=by
+            run_name=run,
+            branch_name=batch.branch,
+            mode=batch.mode,
+            events=batch.events,
+            by=by,
+            writer=batch.writer,
         )
     raise UnsupportedMediaTypeError(f"Send {JSON} or {NDJSON}.")
 
@@ -183,7 +195,10 @@ def _batch(body: bytes) -> EventBatch:
     same = _known.get(key)
     if same is not None and first_step <= STEP_MAX:
         return EventBatch.model_construct(
-            branch=same.branch, mode=same.mode, events=[moved(same.events[0], first_step)]
+            branch=same.branch,
+            writer=same.writer,
+            mode=same.mode,
+            events=[moved(same.events[0], first_step)],
         )
     batch = _read_batch(body)
     # A batch that was read has names for its only texts, so what was found is that field.

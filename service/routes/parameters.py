@@ -11,7 +11,7 @@ from sqlalchemy import Engine
 from service.errors import InvalidRequestError
 from service.open_reservations import State as ReservationState
 from service.run_states import RunState
-from service.schemas import NAME_PATTERN, Mode, valid_name
+from service.schemas import NAME_PATTERN, Mode, Writer, valid_name
 
 DatasetName = Annotated[str, Path(pattern=NAME_PATTERN, description="Name of the dataset.")]
 RunName = Annotated[str, Path(pattern=NAME_PATTERN, description="Name of the run.")]
@@ -165,6 +165,10 @@ class AppendQuery(Parameters):
         default=None,
         pattern=NAME_PATTERN,
         description="Branch of an NDJSON body; `main` if absent. A JSON body names it itself.",
+    )
+    writer: Writer | None = Field(
+        default=None,
+        description="Writer of an NDJSON body. A JSON body names it itself.",
     )
     mode: Mode | None = Field(
         default=None,

@@ -25,6 +25,7 @@ def test_equal_steps_are_sent_as_one_event(service: FakeService, client: Client)
     assert service.bodies("/events") == [
         {
             "branch": "main",
+            "writer": service.bodies("/v1/runs")[0]["writer"],
             "mode": "record",
             "events": [
                 {"first_step": 0, "steps": 6, "mechanism": QUIET, "sampling": SAMPLING},

@@ -176,7 +176,7 @@ def _raises(called: ast.expr, refusals: set[str], file: str) -> bool:
 def test_the_query_of_an_append_has_no_default_that_a_client_would_send() -> None:
     _, _, operation = next(one for one in OPERATIONS if one[2]["operationId"] == "appendEvents")
     query = [one for one in operation["parameters"] if one["in"] == "query"]
-    assert {one["name"] for one in query} == {"branch", "mode"}
+    assert {one["name"] for one in query} == {"branch", "mode", "writer"}
     assert all("default" not in one["schema"] and not one["required"] for one in query)
 
 

@@ -7,9 +7,11 @@ from typing import Any
 import httpx
 import pytest
 from sqlalchemy import Engine, text
+from typer.testing import CliRunner
 
 from service.api_keys import Scope, create_key
-from service.audit import all_acts
+from service.audit import all_acts, recorded_by
+from service.cli import app
 from service.clock import now
 from service.database import snapshot, transaction
 from service.ledger import Append
@@ -155,6 +157,32 @@ def test_answers_and_lists_name_the_key(keys: dict[str, httpx.Client]) -> None:
         assert {one["by"] for one in page["acts"]} == {"bob"}
     assert len(one_by_one) == len(set(one_by_one)) == 8
     assert keys["officer"].get("/v1/acts", params={"by": "ann"}).json()["acts"] == []
+
+
+def test_which_entries_a_key_recorded_is_told(
+    keys: dict[str, httpx.Client], engine: Engine
+) -> None:
+    happen(keys)
+
+    def told(name: str, dataset: str | None = None) -> list[tuple[Any, ...]]:
+        with snapshot(engine) as connection:
+            return [tuple(one)[1:8] for one in recorded_by(connection, name, dataset)]
+
+    assert told("ann") == [
+        ("run", "main", 2, 3, 2, 0, 1), ("run", "main", 6, 7, 2, 4, 5),
+    ]  # fmt: skip
+    assert told("bob", "data") == [("run", "main", 4, 5, 2, 2, 3)]
+    assert told("nobody") == []
+    there = ("--database", engine.url.render_as_string(hide_password=False))
+    lines = (
+        CliRunner().invoke(app, ["audit", "--by", "bob", "--entries", *there]).stdout.split("\n")
+    )
+    assert lines[0].startswith("dataset\trun\tbranch\tfirst_sequence")
+    assert lines[1].split("\t")[:7] == ["data", "run", "main", "4", "5", "2", "2"]
+    lines = CliRunner().invoke(app, asked).stdout.splitlines()
+    assert lines[0] == "time\tact\tby\tdataset\tcontent"
+    assert {line.split("\t")[2] for line in lines[1:]} == {"bob"}
+    assert CliRunner().invoke(app, ["audit", "--entries", *there]).exit_code == 2
 
 
 @pytest.mark.parametrize(
