@@ -174,9 +174,8 @@ def test_which_entries_a_key_recorded_is_told(
     assert told("bob", "data") == [("run", "main", 4, 5, 2, 2, 3)]
     assert told("nobody") == []
     there = ("--database", engine.url.render_as_string(hide_password=False))
-    lines = (
-        CliRunner().invoke(app, ["audit", "--by", "bob", "--entries", *there]).stdout.split("\n")
-    )
+    asked = ["audit", "--by", "bob", *there]
+    lines = CliRunner().invoke(app, [*asked, "--entries"]).stdout.splitlines()
     assert lines[0].startswith("dataset\trun\tbranch\tfirst_sequence")
     assert lines[1].split("\t")[:7] == ["data", "run", "main", "4", "5", "2", "2"]
     lines = CliRunner().invoke(app, asked).stdout.splitlines()
