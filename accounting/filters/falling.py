@@ -9,7 +9,7 @@ from typing import Final
 
 from accounting.balances import PassCounts
 from accounting.bounds import NoBoundError, accepted
-from accounting.events import BallsAndBins, Event, Gaussian, NeighboringRelation, RandomAllocation
+from accounting.events import BallsAndBins, Event, NeighboringRelation, RandomAllocation
 from accounting.filters.costs import loss_at
 from accounting.filters.totals import Total, limit_units, loss_units, plus, times
 from accounting.gdp_bounds import gdp_bounds
@@ -80,11 +80,9 @@ def passes_total(
     """
     if all(one.begun == one.passes for one in each):
         return _kept(each, unit, len(orders))
-    if any(one.passes and not isinstance(one.event.mechanism, Gaussian) for one in each):
-        return _kept(each, unit, len(orders))  # what has no bound makes all of it infinite
     try:
         releases = [_Release(one, relation, orders) for one in each]
-    except NoBoundError:
+    except NoBoundError:  # a pass that has no bound makes all of it infinite
         return _kept(each, unit, len(orders))
     if isinstance(each[0].event.sampling, BallsAndBins | RandomAllocation):
         return _allocated(releases, Status.DERIVED in accept, unit, len(orders))

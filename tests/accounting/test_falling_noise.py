@@ -181,6 +181,8 @@ def test_what_has_no_bound_has_none_after_a_fall_either() -> None:
         balance_of([spans((2.0, 1), (1.0, 1))]), relation=SPECIAL, accept=frozenset()
     )
     assert refused[0] == 1
+    stopped = balance_of([spans((2.0, 1), (1.0, 1), sampling=STOPPED)])
+    assert held.total(stopped, relation=SPECIAL, accept=frozenset())[0] == 1
 
 
 # Where passes began

@@ -214,6 +214,14 @@ def test_steps_that_are_put_before_a_pass_shift_it() -> None:
     assert covers(enforced, corrected)
 
 
+def test_of_passes_that_were_shifted_it_is_not_known_where_they_began() -> None:
+    steps = [gaussian(4.0, BALLS)] * 3 + [gaussian(2.0, BALLS)] * 3
+    recorded = balance_of([spans(steps)])
+    corrected = parts(steps, [(0, 1, gaussian(1000.0, Full()))])
+    after = merged([counted(recorded), shift(corrected, counted(recorded)).added()])
+    assert {event: counts.begun for event, counts in after.items()} == dict.fromkeys(after, 0)
+
+
 @pytest.mark.parametrize("seed", range(50))
 def test_what_a_shift_adds_is_the_same_step_by_step(seed: int) -> None:
     chance = random.Random(seed)
