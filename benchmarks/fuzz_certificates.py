@@ -20,9 +20,9 @@ from service.certificates.issue import Asked, issue
 from service.certificates.restatements import AGREEMENT
 from service.database import connect
 from service.errors import LedgerError
-from service.http import parse_json
 from service.settings import Settings
 from service.signing import Signer
+from service.strict_json import parse_json
 
 DELTA: Final = 1e-5
 

@@ -29,11 +29,12 @@ from accounting.balances import Balance
 from benchmarks import fuzz_certificates
 from service.documents import LedgerDocument, canonical, spans_of
 from service.errors import InvalidRequestError, LedgerError
-from service.http import JSON, NDJSON, parse_json
-from service.problems import fault_list
+from service.faults import fault_list
+from service.http import JSON, NDJSON
 from service.routes import events as route
 from service.routes import parameters
 from service.schemas import EventBatch, relation_of, valid_name
+from service.strict_json import parse_json
 
 SIZE: Final = 60_000
 _MEMORY: Final = Path("/dev", "shm")  # a million files are written; no disk needs to see them

@@ -21,6 +21,7 @@ from service.schemas import (
     RowsPerRecord,
     SamplingStatus,
 )
+from service.wire import Wire
 
 EVERY_STEP: Final[Release] = "every_step"
 
@@ -38,7 +39,16 @@ class AccountantName(StrEnum):
 class Answer(BaseModel):
     """Base of every answer."""
 
-    model_config = ConfigDict(frozen=True, json_schema_extra=describe)
+    model_config = ConfigDict(frozen=True, json_schema_extra=describe, defer_build=True)
+
+
+def build_messages() -> None:
+    """Build every message now, and not when it is first used: a service answers in threads."""
+    waiting: list[type[BaseModel]] = [Wire, Answer]
+    while waiting:
+        message = waiting.pop()
+        message.model_rebuild()
+        waiting += message.__subclasses__()
 
 
 class Alternative(Answer):

@@ -13,6 +13,7 @@ from sqlalchemy import Engine
 import accounting
 from accounting.math_library import InaccurateLibraryError, require_accurate_library
 from service import api_keys, openapi, problems, schema_version, sessions
+from service.answers import build_messages
 from service.api_keys import KEY_FILE, Scope
 from service.auth import KeyRing
 from service.checkpoints import is_in_use
@@ -118,6 +119,7 @@ def wire(
     witness: Follower | None = None,
 ) -> FastAPI:
     """The application on a database that is ready."""
+    build_messages()
     # The other half is for whoever asks something and goes.
     streams_max = max(1, settings.connections_max // 2)
     feed = Feed(engine, keys.refresh, streams_max=streams_max)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, Final, Literal, TypeVar
 
-from pydantic import Field, TypeAdapter
+from pydantic import ConfigDict, Field, TypeAdapter
 
 from accounting.balances import Balance, balance_of
 from accounting.events import (
@@ -278,8 +278,9 @@ _KINDS: Final[dict[type, str]] = {
 
 _START: Final = '{"mechanism":'
 _BETWEEN: Final = ',"sampling":'
-_MECHANISM: Final[TypeAdapter[MechanismMessage]] = TypeAdapter(MechanismMessage)
-_SAMPLING: Final[TypeAdapter[SamplingMessage]] = TypeAdapter(SamplingMessage)
+_LATER: Final = ConfigDict(defer_build=True)
+_MECHANISM: Final[TypeAdapter[MechanismMessage]] = TypeAdapter(MechanismMessage, config=_LATER)
+_SAMPLING: Final[TypeAdapter[SamplingMessage]] = TypeAdapter(SamplingMessage, config=_LATER)
 
 
 def content_of(event: Event) -> str:

@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-import json
 import logging
 import secrets
 import time
@@ -20,14 +19,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service import logs
 from service.auth import BODY_BYTES_MAX, Caller, admitted, scope_needed
-from service.errors import MalformedBodyError, UnavailableError, UnsupportedMediaTypeError
+from service.errors import UnavailableError, UnsupportedMediaTypeError
 from service.measures import OTHER, PROBLEM, TEMPLATE, Measures
 from service.seats import Seats
+from service.strict_json import parse_json
 
 JSON: Final = "application/json"
 NDJSON: Final = "application/x-ndjson"
 INLINE_BYTES: Final = 16 * 1024  # read without a thread: less than a millisecond
-KEYS_MAX: Final = 10_000  # of one object: each that is not known is told at length
 _LOGGER = logging.getLogger("dpledger.http")
 _PROCESS: Final = secrets.token_hex(10)  # begins the id of each request that this process answers
 _REQUESTS: Final = itertools.count()
@@ -45,47 +44,6 @@ def dear(endpoint: Endpoint) -> Endpoint:
 def is_dear(endpoint: Callable[..., object]) -> bool:
     """Whether an endpoint was marked so."""
     return bool(getattr(endpoint, _DEAR, False))
-
-
-class _KeysError(ValueError):
-    pass
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if len(pairs) > KEYS_MAX:
-        raise _KeysError(f"has more than {KEYS_MAX} keys")
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise _KeysError("repeats a key")
-    return found
-
-
-def _refuse_constant(_name: str) -> Any:
-    raise ValueError("not JSON")
-
-
-_DECODER: Final = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_refuse_constant)
-
-
-def parse_json(body: bytes, *, where: str = "body") -> Any:
-    """The value of a JSON text, as RFC 8259 has it and with unique keys.
-
-    Raises:
-        MalformedBodyError: it is not JSON in UTF-8, repeats a key, has very many, or nests or
-            counts too far.
-    """
-    try:
-        return _DECODER.decode(body.decode("utf-8"))
-    except _KeysError as error:
-        raise MalformedBodyError(f"{where}: an object {error}") from None
-    except UnicodeDecodeError:
-        raise MalformedBodyError(f"{where}: not UTF-8") from None
-    except RecursionError:
-        raise MalformedBodyError(f"{where}: nested too deeply") from None
-    except json.JSONDecodeError as error:
-        raise MalformedBodyError(f"{where}: not JSON at character {error.pos}") from None
-    except ValueError:  # NaN and infinities, and integers of thousands of digits
-        raise MalformedBodyError(f"{where}: not a JSON number") from None
 
 
 def media_type(request: Request) -> str:

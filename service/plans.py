@@ -19,6 +19,7 @@ from service.answers import EVERY_STEP
 from service.documents import spans_of
 from service.effort import bounded
 from service.errors import InvalidRequestError, UnsupportedEventError
+from service.faults import CLOSED_TAG, OPEN_TAG
 from service.hiding import Hidden, planned_run, told
 from service.mechanisms import (
     ApproximateDpMechanism,
@@ -159,11 +160,6 @@ class Target(_Plan):
     events: list[OpenEvent] = Field(min_length=1, max_length=EVENTS_MAX)
     epsilon: BudgetEpsilon
     solve_for: Literal["noise_multiplier", "steps", "sampling_probability"]
-
-
-# Names that no field has, so that no location can be mistaken for them.
-CLOSED_TAG: Final = "(closed)"
-OPEN_TAG: Final = "(open)"
 
 
 def _tag(value: Any) -> str:

@@ -10,7 +10,6 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import ConfigDict
-from pydantic_core import ErrorDetails
 from starlette.datastructures import State as AppState
 from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
@@ -20,10 +19,9 @@ from service import logs
 from service.answers import FailingScope
 from service.descriptions import describe
 from service.errors import LedgerError, TooManyRequestsError, release
-from service.finding_messages import TAGS
+from service.faults import fault_list
 from service.measures import PROBLEM
 from service.methods import methods_of
-from service.plans import CLOSED_TAG, OPEN_TAG
 from service.run_states import RunState
 from service.suspension import State
 
@@ -31,12 +29,7 @@ _LOGGER = logging.getLogger("dpledger.problems")
 MEDIA_TYPE: Final = "application/problem+json"
 HELD_BACK_SECONDS: Final = 0.5  # that a refusal for too many requests is held back
 HELD_BACK_MAX: Final = 200  # refusals at once; each holds a connection
-ERRORS_MAX: Final = 20  # named in one answer
-LOCATION_MAX: Final = 200  # characters; an unknown field's name is the sender's
 RETRY_AFTER_SECONDS: Final = 1
-# The fields whose `kind` says which others there are, and the names of whole messages' kinds.
-_TAGGED: Final = ("mechanism", "sampling", "declared", "recorded")
-_WHOLE: Final = (CLOSED_TAG, OPEN_TAG, *TAGS)
 
 PROBLEMS: Final[dict[str, tuple[int, str]]] = {
     "malformed-body": (400, "The body is not valid JSON"),
@@ -149,36 +142,6 @@ def page(slug: str) -> str | None:
         if (file := folder / f"{slug}.md").is_file():
             return file.read_text(encoding="utf-8")
     return None
-
-
-def location_of(parts: tuple[int | str, ...]) -> str:
-    """`body.events[3].steps` from its parts."""
-    text = ""
-    for before, part in zip(("", *parts), parts, strict=False):
-        if before in _TAGGED and isinstance(part, str):
-            continue  # pydantic names the kind it chose, which is no place in the message
-        if part in _WHOLE and (before == "body" or isinstance(before, int)):
-            continue
-        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
-    safe = "".join(letter if letter.isprintable() else "?" for letter in text)
-    return safe[:LOCATION_MAX]
-
-
-def _message(error: ErrorDetails | Mapping[str, Any]) -> str:
-    if error["type"] == "union_tag_invalid":  # pydantic's own text repeats what was sent
-        return f"kind must be one of {error['ctx']['expected_tags']}"
-    if error["type"] == "extra_forbidden":
-        return "unknown field"
-    text = str(error["msg"])
-    return text.removeprefix("Value error, ")
-
-
-def fault_list(errors: list[Any]) -> list[dict[str, str]]:
-    """Where each fault lies and what is allowed there; never what was sent."""
-    return [
-        {"location": location_of(error["loc"]), "message": _message(error)}
-        for error in errors[:ERRORS_MAX]
-    ]
 
 
 def invalid(errors: list[Any]) -> JSONResponse:

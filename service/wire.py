@@ -58,4 +58,5 @@ class Wire(BaseModel):
         frozen=True,
         allow_inf_nan=False,
         json_schema_extra=describe,
+        defer_build=True,  # until it is used: a command uses few
     )

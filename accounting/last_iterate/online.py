@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
-from scipy import integrate
 
 from accounting.guarantees import Status
 from accounting.last_iterate.contraction import (
@@ -205,6 +204,8 @@ def _concave_from(noise: Noise, online: Online, epsilon: float) -> float:
 
 def _integral(noise: Noise, online: Online, epsilon: float, start: float) -> float:
     """The integral of log B over all times from `start`, by t = start u^(-1/(alpha-1))."""
+    from scipy import integrate  # half of SciPy comes with it, and few answers need it
+
     power = 1 / (online.alpha - 1)
 
     def integrand(u: float) -> float:

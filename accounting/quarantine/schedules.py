@@ -3,8 +3,6 @@
 import math
 from typing import Final
 
-from scipy import integrate
-
 from accounting.events import NeighboringRelation
 from accounting.guarantees import Assumption, Status
 from accounting.numerics import require
@@ -119,6 +117,8 @@ def online_laplace_limit(
     Raises:
         ValueError: an argument is out of range; the text names it.
     """
+    from scipy import integrate  # half of SciPy comes with it, and few answers need it
+
     _positive(step_sensitivity=step_sensitivity, constant=constant)
     require(0 <= epsilon < math.inf, "epsilon is finite and not negative")
     require(1 < exponent < math.inf, "exponent is above 1")

@@ -12,7 +12,6 @@ from itertools import pairwise
 from typing import Final
 
 import numpy as np
-from scipy import optimize
 
 from accounting.binomials import TAIL, TRIALS_FAIR, Window, fair_tails, window
 from accounting.events import NeighboringRelation
@@ -72,6 +71,8 @@ def _clones_delta(epsilon: float, *, epsilon0: float, clones: Window) -> float:
 
 def least_epsilon(delta_at: Callable[[float], float], *, delta: float, high: float) -> float:
     """The least epsilon in [0, high] found at which a delta that falls to zero is small enough."""
+    from scipy import optimize  # half of SciPy comes with it, and few answers need it
+
     if delta_at(0.0) <= delta:
         return 0.0
     if delta_at(high * (1 - 1e-9)) > delta:

@@ -4,7 +4,6 @@ from typing import Annotated, Any
 
 import typer
 from pydantic import ValidationError
-from rich.console import Console
 
 from service.errors import LedgerError, StartupError, UnavailableError
 
@@ -16,7 +15,7 @@ DatabaseOption = Annotated[
 
 def failed(message: str, code: int = 2) -> typer.Exit:
     """Say what is wrong, on one line; to be raised."""
-    Console(stderr=True).print(message, markup=False, highlight=False, soft_wrap=True)
+    typer.echo(message, err=True)
     return typer.Exit(code)
 
 

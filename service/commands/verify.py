@@ -5,17 +5,14 @@ import sqlite3
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import psycopg
 import typer
-from sqlalchemy import Engine
-from sqlalchemy.exc import DBAPIError
 
 from service.commands.opening import failed, failed_to_start, present_engine
 from service.errors import LedgerError, StartupError
-from service.settings import address_of
-from service.signing import is_public_key
 
 if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
     from service.verification.kept import Kept
     from service.verification.report import Report
 
@@ -31,7 +28,6 @@ _NO_KEY: Final = (
     "from elsewhere"
 )
 _SQLITE: Final = b"SQLite format 3\0"  # which each of its files begins with
-_DRIVERS: Final = (sqlite3.Error, psycopg.Error, DBAPIError)
 
 
 def verify(
@@ -57,6 +53,8 @@ def verify(
     Nothing is written. Exit status 1 if something is broken, 2 if it cannot be read. The last line
     says NOT AUTHENTICATED unless what was read is held against a key that you named.
     """
+    from service.signing import is_public_key
+
     if public_key is not None and not is_public_key(public_key):
         raise failed("--public-key: must be a key, 43 characters that `signing-key show` prints")
     if "://" in target:
@@ -82,6 +80,9 @@ def _kept(witness: Path | None, checkpoint: Path | None, public_key: str | None)
 
 
 def _database(url: str, kept: "Kept", *, epoch: int, doubt: str, as_json: bool) -> None:
+    import psycopg
+    from sqlalchemy.exc import DBAPIError
+
     from service import schema_version
     from service.database import snapshot
     from service.verification.ledger import verify
@@ -91,7 +92,7 @@ def _database(url: str, kept: "Kept", *, epoch: int, doubt: str, as_json: bool) 
         schema_version.require_current(engine)
         with snapshot(engine) as connection:
             report = verify(connection, kept, epoch=epoch)
-    except _DRIVERS as error:
+    except (sqlite3.Error, psycopg.Error, DBAPIError) as error:
         raise failed(f"The database cannot be read: {' '.join(str(error).split())}") from None
     except (StartupError, LedgerError) as error:
         raise failed_to_start(error) from None
@@ -113,7 +114,9 @@ def _conclude(doubt: str) -> None:
         typer.echo(_UNAUTHENTICATED.format(doubt))
 
 
-def _engine(url: str) -> Engine:
+def _engine(url: str) -> "Engine":
+    from service.settings import address_of
+
     try:
         address_of(url)
     except StartupError:

@@ -17,11 +17,12 @@ from service.dashboard.pages import PageRoute, render
 from service.database import snapshot
 from service.documents import content_of
 from service.errors import InvalidRequestError, NotFoundError, TooExpensiveError
-from service.http import dear, parse_json
+from service.http import dear
 from service.reach import runs_within
 from service.readings import Question, delta_of
 from service.routes.parameters import Database
 from service.schemas import valid_name
+from service.strict_json import parse_json
 from service.tables import runs
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)

@@ -13,7 +13,7 @@ from service.errors import (
     PreconditionFailedError,
     PreconditionRequiredError,
 )
-from service.problems import fault_list
+from service.faults import fault_list
 from service.schemas import DatasetChange
 from service.settings_changes import etag
 

@@ -20,7 +20,7 @@ from service.auth import Trainer, admitted
 from service.database import snapshot
 from service.documents import MAIN
 from service.errors import InvalidRequestError, LedgerError, UnsupportedMediaTypeError
-from service.http import JSON, NDJSON, media_type, parse_json
+from service.http import JSON, NDJSON, media_type
 from service.ledger import Append
 from service.measures import TEMPLATE
 from service.replies import is_unread, read
@@ -33,6 +33,7 @@ from service.routes.parameters import (
     require_name,
 )
 from service.schemas import LINES_MAX, STEP_MAX, STEPS_MAX, EventBatch, EventMessage
+from service.strict_json import parse_json
 from service.told import text_of
 
 INLINE_BYTES: Final = 16 * 1024  # read without a thread: less than a millisecond

@@ -12,11 +12,12 @@ import httpx
 import pytest
 from sqlalchemy import Engine
 
-from service import catalog, logs, problems
+from service import catalog, faults, logs, problems
 from service.api_keys import Scope, create_key
 from service.database import transaction
 from service.errors import LedgerError, UnavailableError
-from service.problems import PROBLEMS, location_of
+from service.faults import location_of
+from service.problems import PROBLEMS
 from tests.conftest import AS_ADMIN
 from tests.service.sockets import request
 
@@ -149,7 +150,7 @@ def test_a_location_is_where_the_sender_finds_the_fault(
 def test_an_answer_names_a_bounded_number_of_faults(api: httpx.Client) -> None:
     answer = api.post("/v1/runs", json={f"surplus{i}": 1 for i in range(10_000)})
     assert answer.status_code == 422
-    assert len(answer.json()["errors"]) == problems.ERRORS_MAX
+    assert len(answer.json()["errors"]) == faults.ERRORS_MAX
 
 
 def test_a_client_that_leaves_before_it_has_said_what_to_record_is_no_failure(

@@ -13,7 +13,6 @@ from accounting.guarantees import Status
 from service.documents import LedgerDocument, content_of, event_of
 from service.errors import InvalidRequestError, MalformedBodyError
 from service.finding_messages import BatchSizesFinding, RankFinding, SamplingFinding
-from service.http import parse_json
 from service.plans import Plan
 from service.schemas import (
     EventBatch,
@@ -26,6 +25,7 @@ from service.schemas import (
     to_event,
     valid_name,
 )
+from service.strict_json import parse_json
 from service.wire import Delta, Wire
 from tests.service.samples import GAUSSIAN, Json, dataset, run
 

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from sqlalchemy import Engine
 
-from service import http, readings
+from service import http, readings, strict_json
 from service.api_keys import Scope, create_key
 from service.database import connect, transaction
 from service.errors import TooManyRequestsError, UnavailableError
@@ -285,7 +285,7 @@ def test_who_left_is_not_answered_and_who_sends_slowly_has_no_seat(
 def test_a_large_body_is_read_by_a_thread_and_a_small_one_is_not(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole, threads = http.parse_json, []
+    whole, threads = strict_json.parse_json, []
 
     def parse_json(body: bytes) -> Any:
         threads.append(threading.current_thread())
