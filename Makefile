@@ -11,7 +11,7 @@ FRAMEWORKS := $(notdir $(patsubst %/requirements.txt,%,$(wildcard tests/integrat
 
 OFFLINE := HF_HUB_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1 DO_NOT_TRACK=1 FLWR_TELEMETRY_ENABLED=0
 
-.PHONY: run demo test test-core test-service test-client test-browser test-integrations check licences audit \
+.PHONY: run demo test test-core test-service test-client test-browser test-generated test-integrations check licences audit \
   benchmarks figures screenshots clean
 
 run: $(INSTALLED)  ## serve on SQLite at 127.0.0.1:8000
@@ -37,6 +37,21 @@ test-client: $(INSTALLED)  ## the client and the examples
 
 test-browser: $(INSTALLED)  ## the pages in a real browser; needs Debian's chromium
 	$(PYTEST) -o addopts="--strict-markers --strict-config -q" tests/browser
+
+test-generated: $(INSTALLED) .generated/python/installed .generated/typescript/installed  ## clients generated from the OpenAPI document; needs node and npm
+	$(PYTEST) -o addopts="--strict-markers --strict-config -q" tests/generated
+
+.generated/python/installed: tests/generated/python/requirements.txt
+	@test -x .generated/python/bin/python || $(PYTHON) -m venv .generated/python
+	@.generated/python/bin/python -m pip install --quiet --disable-pip-version-check \
+	  --requirement $<
+	@touch $@
+
+.generated/typescript/installed: $(wildcard tests/generated/typescript/package*.json)
+	@mkdir -p .generated/typescript
+	@cp $^ .generated/typescript
+	@cd .generated/typescript && npm ci --no-audit --no-fund --loglevel=error
+	@touch $@
 
 test-integrations: $(FRAMEWORKS:%=test-with-%)  ## the client in real training loops
 
@@ -120,4 +135,4 @@ $(INSTALLED): $(SOURCES)
 	@touch $(INSTALLED)
 
 clean:
-	rm -rf $(VENV) .integrations .audit
+	rm -rf $(VENV) .integrations .audit .generated

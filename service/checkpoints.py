@@ -59,7 +59,7 @@ class SignedCheckpoint(Wire):
         return verified(public_key, self.checkpoint.message(), self.signature)
 
 
-class Part(SignedCheckpoint):
+class Part(SignedCheckpoint, defer_build=False):
     """A checkpoint with one head in it: all that somebody who sees one dataset needs."""
 
     head: Head

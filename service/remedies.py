@@ -33,7 +33,7 @@ from service.lineage import restated
 from service.schemas import EVENTS_MAX, PlannedEvent
 from service.tables import datasets, lineage
 from service.tallies import Move
-from service.wire import PROBABILITY_MIN, Wire
+from service.wire import PROBABILITY_MIN, Body
 
 TOLERANCE: Final = 1e-6  # relative, of a value from one that does not fit
 POINTS_MAX: Final = 150_000_000  # of work for an answer; beside it, many events are read
@@ -54,7 +54,7 @@ _ANCESTORS: Final = (
 )
 
 
-class Wanted(Wire):
+class Wanted(Body):
     """Steps that may be asked for, beginning a pass of their own."""
 
     events: list[PlannedEvent] = Field(min_length=1, max_length=EVENTS_MAX)

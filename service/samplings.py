@@ -58,10 +58,16 @@ ExpectedBatchSize = Annotated[
 def _describe_one_rate(schema: dict[str, Any], model: type) -> None:
     """Describe a message that gives exactly one of two rates."""
     describe(schema, model)
-    schema["oneOf"] = [
-        {"required": [name], "properties": {name: {"type": "number"}}}
-        for name in ("sampling_probability", "expected_batch_size")
-    ]
+    # Generators make two types of a `oneOf`; this they leave to the service.
+    schema |= {
+        "if": _has("sampling_probability"),
+        "then": {"properties": {"expected_batch_size": {"type": "null"}}},
+        "else": _has("expected_batch_size"),
+    }
+
+
+def _has(name: str) -> dict[str, Any]:
+    return {"required": [name], "properties": {name: {"type": "number"}}}
 
 
 class FullSampling(Wire):

@@ -21,7 +21,7 @@ from service.assumptions import StageMessage
 from service.mechanisms import MechanismMessage, to_mechanism
 from service.run_states import End
 from service.samplings import Count, SamplingMessage, to_sampling
-from service.wire import Delta, Wire, bounds, within
+from service.wire import Body, Delta, Wire, bounds, within
 
 STEPS_MAX: Final = 10**9  # of one event
 STEP_MAX: Final = 10**12  # of a branch
@@ -149,7 +149,7 @@ class ChangedBudget(Wire):
 Accept = Annotated[list[Acceptable], Field(min_length=1, max_length=len(Status))]
 
 
-class NewDataset(Wire):
+class NewDataset(Body):
     """A dataset to protect."""
 
     name: Name
@@ -167,7 +167,7 @@ class NewDataset(Wire):
     accept: Accept | None = None
 
 
-class DatasetChange(Wire):
+class DatasetChange(Body):
     """New settings of a dataset; what is not named stays."""
 
     reason: Text
@@ -194,7 +194,7 @@ Assumptions = Annotated[dict[Name, Attested], Field(max_length=LABELS_MAX)]
 Labels = Annotated[dict[Name, Text], Field(max_length=LABELS_MAX)]
 
 
-class NewRun(Wire):
+class NewRun(Body):
     """A training job that is about to start."""
 
     name: Name
@@ -208,7 +208,7 @@ class NewRun(Wire):
     labels: Labels = Field(default_factory=dict)
 
 
-class NewBranch(Wire):
+class NewBranch(Body):
     """A resume, rewind or fork of a run."""
 
     name: Name
@@ -217,14 +217,14 @@ class NewBranch(Wire):
     from_branch: Name | None = None  # whose steps before from_step it shares
 
 
-class NewRelease(Wire):
+class NewRelease(Body):
     """An iterate that was shown to somebody: the one after a step."""
 
     branch: Name = "main"
     step: Step
 
 
-class NewReservation(Wire):
+class NewReservation(Body):
     """Steps to admit ahead."""
 
     name: Name
@@ -233,7 +233,7 @@ class NewReservation(Wire):
     ttl_seconds: Ttl
 
 
-class NewCorrection(StepMessage):
+class NewCorrection(StepMessage, defer_build=False):
     """What recorded steps really were."""
 
     branch: Name = "main"
@@ -242,19 +242,19 @@ class NewCorrection(StepMessage):
     reason: Text
 
 
-class ReservationRelease(Wire):
+class ReservationRelease(Body):
     """What a trainer attests of a reservation."""
 
     last_step: LastStep  # no later step ran; one before the reservation's first if none did
 
 
-class Void(Wire):
+class Void(Body):
     """Why an admin returns what a reservation holds."""
 
     reason: Text
 
 
-class Finish(Wire):
+class Finish(Body):
     """How a run ended, or that its process did before it."""
 
     state: End

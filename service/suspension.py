@@ -30,7 +30,7 @@ from service.losses import Shown, Suspension, joined
 from service.schemas import Name, Text
 from service.signing import Signer, required
 from service.tables import datasets, distinct_events, installation
-from service.wire import Wire
+from service.wire import Body
 
 LOGS_MAX: Final = 1000  # named in one request
 State = Literal["open", "suspended", "recovering"]
@@ -46,13 +46,13 @@ _STEPS: Final = (
 )
 
 
-class Recovered(Wire):
+class Recovered(Body):
     """Why a suspended ledger is opened for what it has lost."""
 
     reason: Text
 
 
-class Reconciled(Wire):
+class Reconciled(Body):
     """Why a ledger is whole again."""
 
     reason: Text

@@ -60,3 +60,9 @@ class Wire(BaseModel):
         json_schema_extra=describe,
         defer_build=True,  # until it is used: a command uses few
     )
+
+
+class Body(Wire):
+    """Base of every message that a route takes as its body: built at once, as FastAPI needs it."""
+
+    model_config = ConfigDict(defer_build=False)
