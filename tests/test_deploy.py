@@ -92,6 +92,22 @@ def test_only_the_container_that_migrates_has_the_owners_password() -> None:
     assert roles == ["dpledger_owner", "dpledger"]
 
 
+def test_compose_serves_as_a_role_that_owns_nothing_and_migrates_without_the_admin_key() -> None:
+    services = COMPOSE["services"]
+    database, migrate, service = (services[name] for name in ("database", "migrate", "service"))
+    urls = [one["environment"]["DPLEDGER_DATABASE_URL"] for one in (migrate, service)]
+    assert [make_url(url).username for url in urls] == ["dpledger_owner", "dpledger"]
+    assert migrate["secrets"] == ["owner_password"]
+    assert "owner_password" not in service["secrets"]
+    assert database["environment"]["POSTGRES_USER"] == "dpledger_owner"
+    roles = next(one for one in database["volumes"] if "initdb.d" in one)
+    assert (ROOT / roles.partition(":")[0]).is_file()
+    for one in (migrate, service):
+        paths = [value for value in one["environment"].values() if str(value).startswith("/run/")]
+        assert {Path(path).name for path in paths} == set(one["secrets"])
+        assert "secrets" not in COMPOSE["x-dpledger"]
+
+
 @BOTH
 def test_a_container_may_do_nothing_that_it_does_not_need(container: Json) -> None:
     pod = POD["securityContext"]

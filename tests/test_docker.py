@@ -89,6 +89,7 @@ def test_no_password_or_key_is_written_into_the_compose_file() -> None:
         assert make_url(address).password is None
     assert set(re.findall(r"file: (\S+)", COMPOSE)) == {
         "./secrets/database_password",
+        "./secrets/owner_password",
         "./secrets/admin_key",
         "./secrets/signing_key",
         "./secrets/metrics_key",

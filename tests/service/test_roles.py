@@ -19,6 +19,7 @@ from tests.conftest import AS_ADMIN, running
 from tests.service.samples import append, event, setup
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "operate.md"
+COMPOSE = Path(__file__).parents[2] / "deploy" / "compose" / "roles.sql"
 OWNER, SERVICE = "dpledger_owner", "dpledger"
 
 
@@ -36,12 +37,30 @@ def run(url: Any, block: list[str]) -> None:
     engine.dispose()
 
 
-@pytest.fixture
-def urls(postgres_url: str) -> Iterator[dict[str, str]]:
-    """A database as the guide makes it, for each role."""
+def compose_statements() -> list[str]:
+    """The statements of the file that Compose gives a new database, with a password put in."""
+    text = re.sub(r"(?m)^(--|\\).*\n", "", COMPOSE.read_text(encoding="utf-8"))
+    return [
+        one.strip() for one in text.replace(":'password'", "'secret'").split(";") if one.strip()
+    ]
+
+
+def test_the_password_is_read_from_its_secret_and_never_on_a_command_line() -> None:
+    text = COMPOSE.read_text(encoding="utf-8")
+    assert r"\set password `cat /run/secrets/database_password`" in text
+    assert text.count("password'") == 1
+
+
+@pytest.fixture(params=["guide", "compose"])
+def urls(postgres_url: str, request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
+    """A database as the guide makes it, and as Compose does, for each role."""
     address = make_url(postgres_url).set(drivername="postgresql+psycopg")
     inside = address.set(database=SERVICE)
     as_administrator, as_owner = statements()
+    if request.param == "compose":  # the image makes the owner, a superuser, and the database
+        as_administrator = [one for one in as_administrator if f"ROLE {SERVICE} " not in one]
+        as_administrator[0] += " SUPERUSER"
+        as_owner = compose_statements()
     run(address, as_administrator)
     try:
         run(inside.set(username=OWNER), as_owner)
