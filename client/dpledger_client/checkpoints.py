@@ -13,7 +13,7 @@ from typing import Any, Final
 from dpledger_client.buffer import Span
 from dpledger_client.errors import Conflict, Unavailable
 from dpledger_client.outbox import LOG, Opening, new_writer
-from dpledger_client.spool import SUFFIX, SpoolError, is_locked, read
+from dpledger_client.spool import SUFFIX, Contents, SpoolError, is_locked, read
 from dpledger_client.sync import Synced, sync_all
 from dpledger_client.transport import Transport
 
@@ -111,7 +111,7 @@ def resumed(
         raise ValueError(f"state is of run {of}: give that name and dataset.")
     if rank == 0:
         try:
-            _sync_what_was_left(transport, state, folder)
+            sync_what_was_left(transport, run, folder, branch=state["branch"])
         except Unavailable:
             if not observed:
                 raise
@@ -135,12 +135,24 @@ def opening_of(state: Mapping[str, Any]) -> Opening:
     )
 
 
-def _sync_what_was_left(transport: Transport, state: Mapping[str, Any], folder: Path) -> None:
-    """Send what earlier processes left of the run in the spools of this machine.
+def sync_what_was_left(
+    transport: Transport, run: str, folder: Path, *, branch: str | None = None
+) -> None:
+    """Send what earlier processes left of a run in the spools of this machine.
 
     Of all its branches: who was killed before the first checkpoint of its own left no state.
+
+    Args:
+        transport: to the service.
+        run: its name.
+        folder: of the spools.
+        branch: that no process may be writing to; by default any.
+
+    Raises:
+        Conflict: a process writes to it.
+        Unavailable: the service is away.
     """
-    for result in sync_all(transport, list(_left(state, folder))):
+    for result in sync_all(transport, list(_left(run, folder, branch))):
         match result:
             case Synced():
                 LOG.info("dpledger: sent what an earlier process left in %s", result.path)
@@ -150,23 +162,30 @@ def _sync_what_was_left(transport: Transport, state: Mapping[str, Any], folder: 
                 LOG.warning("dpledger: %s is left to be sent: %s", path, error)
 
 
-def _left(state: Mapping[str, Any], folder: Path) -> Iterator[Path]:
-    """The spools of a run that nobody writes to.
-
-    Raises:
-        Conflict: somebody writes to the branch of the state.
-    """
-    for path in sorted(folder.glob(f"{state['run']}.*{SUFFIX}")):
+def spools_of(run: str, folder: Path) -> Iterator[tuple[Path, Contents]]:
+    """The spools of a run that can be read, and what they say."""
+    for path in sorted(folder.glob(f"{run}.*{SUFFIX}")):
         try:
             contents = read(path)
         except SpoolError as error:
             LOG.warning("dpledger: %s is left to be sent: %s", path, error)
             continue
-        opening = Opening.of(contents.header)
-        if contents.closed or opening.run_name != state["run"]:  # a name may have dots
+        if Opening.of(contents.header).run_name == run:  # a name may have dots
+            yield path, contents
+
+
+def _left(run: str, folder: Path, branch: str | None) -> Iterator[Path]:
+    """The spools of a run that no process writes to.
+
+    Raises:
+        Conflict: a process writes to the branch.
+    """
+    for path, contents in spools_of(run, folder):
+        if contents.closed:
             continue
+        written = Opening.of(contents.header).branch_name
         if not is_locked(path):
             yield path
-        elif opening.branch_name == state["branch"]:
-            title = f"Another process still writes to branch {state['branch']}; its spool is {path}"
+        elif branch in (None, written):
+            title = f"Another process still writes to branch {written}; its spool is {path}"
             raise Conflict({"title": title}, 0)

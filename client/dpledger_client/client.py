@@ -6,7 +6,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from dpledger_client import checkpoints, libraries, ranks
+from dpledger_client import libraries, ranks, resuming
 from dpledger_client import spool as spools
 from dpledger_client.checkpoints import name_of
 from dpledger_client.declaration import count_of
@@ -14,6 +14,7 @@ from dpledger_client.errors import Unavailable
 from dpledger_client.journal import MODES, Journal, Mode
 from dpledger_client.outbox import Opening, new_writer
 from dpledger_client.ranks import Broadcast
+from dpledger_client.resuming import Resume
 from dpledger_client.run import Run
 from dpledger_client.sync import Synced, sync_all
 from dpledger_client.transport import Transport
@@ -135,6 +136,7 @@ class Client:
         mechanism: Mapping[str, Any] | None = None,
         sampling: Mapping[str, Any] | None = None,
         state: Mapping[str, Any] | None = None,
+        resume: Resume = "never",
         delta: float | None = None,
         release: str = "every_step",
         assumptions: Mapping[str, Any] | None = None,
@@ -163,6 +165,8 @@ class Client:
             sampling: who joins a step, such as `poisson(...)`; the same.
             state: `run.state_dict()` of a checkpoint: the run goes on from there, on a branch of
                 its own. What follows up to `labels` is then as it was registered.
+            resume: without a state, whether a run of that name goes on after its last recorded
+                step, on a branch of its own: "allow" if there is one, "must" if there has to be.
             delta: at which epsilon is told, in (0, 1); by default that of the dataset's budget.
             release: which iterates are ever shown: every_step, every_pass or last_iterate.
             assumptions: what the trainer declares about itself; unless every step is shown, all
@@ -186,7 +190,7 @@ class Client:
             wait_seconds: how long a step that needs an answer waits for a service that is away.
 
         Raises:
-            RunExists: another process opened a run of that name; go on with `state`.
+            RunExists: another process opened a run of that name; go on with `resume` or `state`.
             NotFound: there is no such dataset.
             Unavailable: the service is away, and steps are more than observed.
             ValueError: an argument is out of range.
@@ -198,23 +202,28 @@ class Client:
         name, dataset = name_of(name), name_of(dataset)
         rank, world_size = ranks.place(rank, world_size, broadcast)
         folder, observed = spools.folder(spool), mode == "observe"
-        if state is None:
-            registered = {
-                "name": name,
-                "writer": new_writer(),
-                "dataset": dataset,
-                "delta": delta,
-                "release": release,
-                "assumptions": assumptions,
-                "plan": plan,
-                "budget": budget,
-                "labels": libraries.labelled(labels),
-            }
-            opening = Opening(run={k: v for k, v in registered.items() if v is not None})
-        else:
-            opening = checkpoints.resumed(
-                self._transport, name, dataset, state, folder=folder, observed=observed, rank=rank
-            )
+        registered = {
+            "name": name,
+            "writer": new_writer(),
+            "dataset": dataset,
+            "delta": delta,
+            "release": release,
+            "assumptions": assumptions,
+            "plan": plan,
+            "budget": budget,
+            "labels": libraries.labelled(labels),
+        }
+        opening = resuming.opening(
+            self._transport,
+            {key: value for key, value in registered.items() if value is not None},
+            state=state,
+            resume=resume,
+            folder=folder,
+            observed=observed,
+            rank=rank,
+            world_size=world_size,
+            broadcast=broadcast,
+        )
         if dataset_size is None:
             dataset_size = self._dataset_size(dataset, observed)
         return self._opened(

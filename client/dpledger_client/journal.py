@@ -199,6 +199,14 @@ class Journal:
             self.outbox.send_held(retries=retries)
             self._leases.give_back(self.next_step, retries=retries)
 
+    def finish(self, state: str) -> dict[str, Any]:
+        """Say how the run ended; after `end`.
+
+        Raises:
+            DPLedgerError: it was refused, or the service is away.
+        """
+        return self.outbox.finish(state)
+
     def close(self, *, complete: bool) -> None:
         """Stop sending and let go of the spool."""
         if self._stop.is_set():
@@ -219,6 +227,8 @@ class Journal:
             return  # a fork of the trainer knows nothing about its later steps
         try:
             self.end(state, retries=LEAVING_RETRIES)
+            if state == "left":
+                self.outbox.finish("interrupted", retries=LEAVING_RETRIES)
         except Exception as error:  # whatever it is, the spool has the steps
             LOG.warning("dpledger: steps wait in %s: %s", self.spool.path, error)
             self.close(complete=False)

@@ -204,6 +204,15 @@ class Outbox:
             raise DPLedgerError({"title": "The service confirmed fewer steps than were sent"}, 0)
         self.reply = reply
 
+    def finish(self, state: str, *, retries: int | None = None) -> dict[str, Any]:
+        """Say how the run ended on this branch; the service knows if it went on on another.
+
+        Raises:
+            DPLedgerError: it was refused, or the service is away.
+        """
+        body = {"state": state, "branch": self.opening.branch_name}
+        return self.transport.post(self.path(":finish"), body, retries=retries)
+
     def _waiting(self, *, before: int) -> list[Span]:
         with self.state:
             return self.buffer.first(EVENTS_MAX) if self.buffer.first_step < before else []

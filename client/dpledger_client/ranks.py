@@ -144,6 +144,9 @@ class Follower:
         if self._teller is not None:
             self._teller.join(TRY_SECONDS)
 
+    def finish(self, state: str) -> None:
+        """Rank 0 closes the run."""
+
     def leave(self, state: str) -> None:
         """Count no more."""
         self.end(state)

@@ -6,11 +6,12 @@ from collections.abc import Callable, Mapping
 from operator import index
 from threading import RLock
 from types import TracebackType
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Self
 
-from dpledger_client import checkpoints, findings, loaders, ranks
+from dpledger_client import checkpoints, endings, findings, loaders, ranks
 from dpledger_client.declaration import Declaration, count_of
-from dpledger_client.errors import OutOfSequence, Unavailable
+from dpledger_client.endings import End
+from dpledger_client.errors import BudgetExhausted, OutOfSequence
 from dpledger_client.journal import Journal, Mode, read_content
 from dpledger_client.outbox import FINDINGS, LOG, RELEASES, Opening
 from dpledger_client.ranks import Broadcast, Follower
@@ -57,6 +58,7 @@ class Run:
         self._sizes = Sizes()
         self._closed = False
         self._configured = False
+        self._refused = False  # whether a budget refused the step that would come next
         self._same_branch = False  # whether all ranks have its name from rank 0
         self._horizon = 0  # steps below it were admitted for `_admitted`, on all ranks
         self._admitted: str | None = None
@@ -301,15 +303,22 @@ class Run:
             self.flush()
             opening, left = checkpoints.opening_of(state), self._writer
             self._writer = self._opened(opening)
-            self._same_branch = self._closed = False
+            self._same_branch = self._closed = self._refused = False
             self._sizes.restart()
             left.leave("rewound")
 
-    def finish(self, state: Literal["finished", "aborted"] = "finished") -> dict[str, Any] | None:
+    def finish(self, state: End | None = None) -> dict[str, Any] | None:
         """Send what is left, return what was leased, and close the run.
+
+        A run that ended can go on later, on a new branch: `start_run(resume=)` or `state=`.
 
         Training is over, so a service that is away is no error here: the spool keeps what is left
         for `dpledger-client sync`, and a warning says so.
+
+        Args:
+            state: finished, stopped_at_budget, aborted (given up, and nobody goes on), or
+                interrupted (not over). By default finished, or stopped_at_budget where a budget
+                refused the last step.
 
         Returns:
             The run at its end; under "guarantee" what it spent, if it declared what it hides. None
@@ -321,14 +330,8 @@ class Run:
         with self._stepping:
             self._closed = True
             self._tell_verdict()
-            try:
-                ended = self._end(state)
-            except Unavailable as error:
-                LOG.warning("dpledger: `dpledger-client sync %s` is to do: %s", self.spool, error)
-                self._writer.close(complete=False)
-                return None
-            self._writer.close(complete=True)
-            return ended
+            state = endings.end_of(None, refused=self._refused) if state is None else state
+            return endings.close(self._writer, state)
 
     def __enter__(self) -> Self:
         return self
@@ -341,12 +344,11 @@ class Run:
     ) -> None:
         if self._closed:
             return
-        if error is None:
-            self.finish("finished")
-            return
         try:
-            self.finish("aborted")
+            self.finish(endings.end_of(error, refused=self._refused))
         except Exception as failure:  # whatever it is, the block's own error is the one to raise
+            if error is None:
+                raise
             error.add_note(
                 f"dpledger: run {self.name} could not be closed: {failure}. "
                 f"Steps not sent: {self.unsent_steps}; they are in {self.spool}."
@@ -370,8 +372,13 @@ class Run:
             self._same_branch = True
         if self.mode == "observe":
             broadcast = None
-        self._horizon = ranks.agree(broadcast, self.rank, lambda: self._ask(content, steps))
-        self._admitted = content
+        try:
+            self._horizon = ranks.agree(broadcast, self.rank, lambda: self._ask(content, steps))
+        except BudgetExhausted as refusal:
+            self._refused = True
+            refusal.add_note(f"dpledger: run {self.name} has taken {self.next_step} steps.")
+            raise
+        self._refused, self._admitted = False, content
 
     def _ask(self, content: str, steps: int) -> int:
         self._tell_configuration(content)
@@ -384,12 +391,6 @@ class Run:
         self._configured = True
         configuration = {"dataset": self.dataset, "mode": self.mode, **read_content(content)}
         self._writer.tell(FINDINGS, findings.of_rank(self.rank, self.world_size, configuration))
-
-    def _end(self, state: str) -> dict[str, Any] | None:
-        self._writer.end(state)
-        if self.rank:
-            return None
-        return self._transport.post(f"/v1/runs/{self.name}:finish", {"state": state})
 
     def _tell_verdict(self) -> None:
         """Only if the trainer opted in, and once: it depends on who is in the data."""

@@ -30,7 +30,7 @@ from typing import Any, Final, Self
 from dpledger_client.buffer import Span
 
 FORMAT: Final = "dpledger-spool/1"
-ENDS: Final = ("finished", "aborted", "rewound", "left")
+ENDS: Final = ("finished", "stopped_at_budget", "aborted", "interrupted", "rewound", "left")
 SUFFIX: Final = ".spool"
 CLOSED: Final = -1  # instead of the number of a file
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")  # another one after each start of Linux

@@ -87,8 +87,8 @@ def _end(outbox: Outbox, contents: Contents) -> None:
     leases = Leases(outbox, None)
     for name in reversed(contents.leases):
         leases.release(name, contents.next_step - 1, retries=None)
-    if contents.end in ("finished", "aborted"):
-        outbox.transport.post(outbox.path(":finish"), {"state": contents.end})
+    if contents.end != "rewound":  # then the run went on in the same process
+        outbox.finish("interrupted" if contents.end in (None, "left") else contents.end)
 
 
 def _mark(path: Path) -> None:

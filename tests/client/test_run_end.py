@@ -1,5 +1,6 @@
 """How a run ends, and what is left when it cannot."""
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -22,7 +23,9 @@ def test_a_block_finishes_its_run(service: FakeService, client: Client) -> None:
     assert lines(run)[-1] == {"closed": True}
 
 
-def test_a_block_that_raises_aborts_its_run(service: FakeService, client: Client) -> None:
+def test_a_block_that_raises_leaves_a_run_that_may_go_on(
+    service: FakeService, client: Client
+) -> None:
     def train() -> None:
         with start(client) as run:
             step(run)
@@ -30,8 +33,42 @@ def test_a_block_that_raises_aborts_its_run(service: FakeService, client: Client
 
     with pytest.raises(KeyError):
         train()
-    assert service.states == {"run": "aborted"}
+    assert service.states == {"run": "interrupted"}
     assert (len(service.steps[MAIN]), service.held) == (1, 0)
+
+
+@pytest.mark.parametrize("caught", [True, False])
+@pytest.mark.parametrize("mode", ["leased", "strict"])
+def test_a_block_that_its_budget_ends_has_stopped_at_it(
+    service: FakeService, client: Client, mode: str, caught: bool
+) -> None:
+    service.steps_max = 2
+
+    def train() -> None:
+        with start(client, mode=mode) as run:
+            with contextlib.suppress(*[dp.BudgetExhausted] * caught):
+                for _ in range(3):
+                    step(run)
+            if not caught:
+                pytest.fail("the refusal ended the block")
+
+    if caught:
+        train()
+    else:
+        with pytest.raises(dp.BudgetExhausted) as refused:
+            train()
+        assert refused.value.__notes__ == ["dpledger: run run has taken 2 steps."]
+    assert service.states == {"run": "stopped_at_budget"}
+    assert len(service.steps[MAIN]) == 2
+
+
+def test_a_step_that_fits_after_a_refusal_is_no_stop(service: FakeService, client: Client) -> None:
+    service.steps_max = 2
+    with start(client) as run:
+        with pytest.raises(dp.BudgetExhausted):
+            step(run, steps=3)
+        step(run)
+    assert service.states == {"run": "finished"}
 
 
 def test_a_block_keeps_the_end_it_was_given(service: FakeService, client: Client) -> None:
@@ -139,13 +176,14 @@ def test_after_the_end_no_file_is_written_that_got_the_spools_number(
     assert len(service.steps[MAIN]) == 1
 
 
-def test_a_process_that_ends_sends_and_returns_but_does_not_finish(
+def test_a_process_that_ends_sends_and_returns_and_may_go_on(
     service: FakeService, client: Client, at_exit: AtExit
 ) -> None:
     run = start(client)
     step(run, steps=3)
     at_exit.run()
-    assert (len(service.steps[MAIN]), service.held, service.states) == (3, 0, {})
+    assert (len(service.steps[MAIN]), service.held) == (3, 0)
+    assert service.states == {"run": "interrupted"}
     assert lines(run)[-1] == {"closed": True}
     assert {"end": "left"} in lines(run)
     assert at_exit.waiting == []

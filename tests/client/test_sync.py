@@ -46,7 +46,7 @@ def test_what_a_killed_trainer_left_is_sent_and_what_it_leased_returned(
     ]
     expected = [*[QUIET] * 10, *[LOUD] * 10, *[QUIET] * 10]
     assert [content[0] for content in service.contents()] == expected
-    assert (service.recorded, service.held, service.states) == (30, 0, {})
+    assert (service.recorded, service.held, service.states) == (30, 0, {"run": "interrupted"})
 
 
 def test_a_spool_without_its_first_line_holds_up_nothing(client: Client, tmp_path: Path) -> None:
