@@ -162,7 +162,7 @@ def test_a_trainer_that_dies_ends_the_run_and_no_step_is_missing(
         (run,) = client.runs()
     assert len(opened) == 2
     # The third was counted before it was tried.
-    assert (run["steps"], run["state"]) == (3, "aborted")
+    assert (run["steps"], run["state"]) == (3, "interrupted")
     assert active_children() == []
 
 

@@ -185,7 +185,7 @@ def test_a_resumed_training_spends_on_a_branch_and_its_broken_pass_as_full(
     # The seeds are restored with the rest, and may give an order that was seen before.
     (branch,) = client.ledger(run.name)["branches"]
     assert branch["events"][-1]["sampling"]["reshuffle"] == "once"
-    # A run that was closed as aborted takes no more steps: another one goes on.
+    # Another run can go on from the checkpoint, too.
     with client.start_run(run_name(), name, delta=DELTA) as another:
         trainer(tmp_path, LedgerCallback(another)).train(resume_from_checkpoint=str(checkpoint))
     assert events(client, another.name) == [(3, "full", NOISE), (8, "shuffle", NOISE)]
