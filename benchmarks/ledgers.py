@@ -99,7 +99,7 @@ class Maker:
 
         def register(connection: Connection) -> None:
             certificate = certified(connection, new)
-            registration.create_run(connection, new, certificate=certificate)
+            registration.create_run(connection, new, certificate=certificate, by=self._key())
 
         if self._plainly(register):
             self.runs[name] = ["main"]
@@ -174,7 +174,11 @@ class Maker:
             messages.append(EventMessage.model_validate(body))
             first += steps
         mode = self.random.choice(("record", "record", "charge"))
-        return Append(run_name=run, branch_name=branch, mode=mode, events=messages)
+        return Append(run_name=run, branch_name=branch, mode=mode, events=messages, by=self._key())
+
+    def _key(self) -> str:
+        """Whose key does something."""
+        return self.random.choice(("ann", "bob"))
 
     def _name(self, kind: str) -> str:
         self._named += 1
@@ -189,7 +193,8 @@ class Maker:
             "event": self.random.choice(EVENTS) | {"steps": self.random.randint(1, 12)},
             "ttl_seconds": self.random.choice((60, 86000)),
         }
-        return Reserve(run_name=run, new=NewReservation.model_validate(body))
+        new = NewReservation.model_validate(body)
+        return Reserve(run_name=run, new=new, by=self._key())
 
     def _lease(self, _dataset: str, run: str, branch: str) -> None:
         """Reserve, and mostly give something back."""
@@ -204,7 +209,7 @@ class Maker:
         if self.random.random() < 0.5:
             asked = GiveBack(name=name, place=place, reason="lost", by="officer")
         else:
-            asked = GiveBack(name=name, place=place, last_step=last)
+            asked = GiveBack(name=name, place=place, last_step=last, by=self._key())
         self._together([asked])
 
     def _branch(self, _dataset: str, run: str, branch: str) -> None:
@@ -212,7 +217,7 @@ class Maker:
         name, step = self._name("rewind"), self.random.randint(begin, end)
         body = {"name": name, "writer": WRITER, "from_step": step, "from_branch": branch}
         new = NewBranch.model_validate(body)
-        if self._plainly(lambda found: branching.create_branch(found, run, new)):
+        if self._plainly(lambda found: branching.create_branch(found, run, new, by=self._key())):
             self.runs[run].append(name)
 
     def _correct(self, _dataset: str, run: str, branch: str) -> None:
@@ -249,7 +254,7 @@ class Maker:
     def _release(self, _dataset: str, run: str, branch: str) -> None:
         begin, end = self._next(run, branch)
         new = NewRelease(branch=branch, step=self.random.randint(begin, max(begin, end - 1)))
-        self._plainly(lambda found: releases.record_release(found, run, new))
+        self._plainly(lambda found: releases.record_release(found, run, new, by=self._key()))
 
     def _finding(self, _dataset: str, run: str, branch: str) -> None:
         number = self.random.randrange(100)
@@ -272,8 +277,8 @@ class Maker:
                 ),
             )
         )
-        self._plainly(lambda found: findings.record_finding(found, run, new))
+        self._plainly(lambda found: findings.record_finding(found, run, new, by=self._key()))
 
     def _finish(self, _dataset: str, run: str, _branch: str) -> None:
         state = self.random.choice(("finished", "aborted"))
-        self._plainly(lambda found: registration.finish_run(found, run, state))
+        self._plainly(lambda found: registration.finish_run(found, run, state, by=self._key()))

@@ -90,7 +90,7 @@ def _moved(act: Act) -> bool:
     """Whether a row is no longer in the state in which it began."""
     if act.kind == APPENDS:
         return act.content["key"] is not None
-    return act.content["state"] not in ("active", "open")
+    return act.content["state"] not in ("active", "open") or bool(act.content.get("reopened"))
 
 
 def _log_entries(connection: Connection, dataset_id: int, name: str) -> None:
