@@ -4,6 +4,7 @@ from fastapi import APIRouter, FastAPI
 
 from service.board import Boards
 from service.dashboard import (
+    api_browser,
     assets,
     compare,
     datasets,
@@ -22,6 +23,7 @@ from service.spending import Spendings
 def install(app: FastAPI) -> list[APIRouter]:
     """Add the pages, and tell errors as pages to those who look; the routers that were added."""
     modules = (
+        api_browser,
         assets,
         entrance,
         overview,
