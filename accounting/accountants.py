@@ -270,6 +270,8 @@ def _evaluated(name: str, balance: Balance, question: Question) -> Bound:
         NoBoundError: it has none, or none that takes little enough work.
     """
     accountant = _accountant(name)
+    if name != ODOMETER:  # which must hold for schedules that are chosen after a look
+        balance = balance.told()
     rounded = question.rounded
     if name == "pld" and rounded and len(rounded.rough_upper.steps) <= GATHERED_MAX:
         points = ROUNDED_POINTS

@@ -7,9 +7,10 @@ at its least noise, and a pass that was begun costs as a whole one.
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import assert_never
+from itertools import repeat
+from typing import Final, assert_never
 
 from accounting.events import (
     ApproximateDp,
@@ -22,6 +23,7 @@ from accounting.events import (
     NoNoise,
     RandomAllocation,
     RandomizedResponse,
+    Reshuffle,
     Sampling,
     Shuffle,
     Span,
@@ -46,6 +48,33 @@ class Balance:
         """What is accounted: passes where passes count, steps elsewhere."""
         by_step = [(event, n) for event, n in self.steps.items() if pass_length(event) is None]
         return [*by_step, *self.passes.items()]
+
+    @property
+    def used_again(self) -> frozenset[Sampling]:
+        """Shuffles that stop early and may have used an order again, as `retold` counts it.
+
+        What their secret order hides is then proved of no schedule that was chosen after a look.
+        """
+        known = {event.sampling for event in self.passes if isinstance(event.sampling, Cyclic)}
+        return frozenset(
+            one.sampling
+            for one in self.passes
+            if isinstance(one.sampling, Shuffle) and retold(one).sampling in known
+        )
+
+    def told(self) -> "Balance":
+        """The same, with orders that may have been used again as known ones. For fixed schedules.
+
+        No lower end follows from what it exchanges: of an order that is known no steps are counted.
+        """
+        again = self.used_again
+        if not again:
+            return self
+        passes: Counter[Event] = Counter()
+        for event, count in self.passes.items():
+            passes[retold(event) if event.sampling in again else event] += count
+        begun = {event: n for event, n in self.begun.items() if event.sampling not in again}
+        return replace(self, passes=dict(passes), begun=begun)
 
     def units(self) -> list[tuple[Event, int]]:
         """What is accounted, in an order that depends on the events' values alone.
@@ -105,6 +134,17 @@ class OpenPass:
 
     event: Event  # its mechanism is the least noisy one seen in this pass
     position: int  # steps of the pass taken so far, from 1 to steps_per_pass
+    # Whether passes begin where they are counted from: not after an order that may go on.
+    placed: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Unplaced:
+    """A branch without steps of its own, whose first pass may have begun before the branch."""
+
+
+UNPLACED: Final = Unplaced()
+Place = OpenPass | Unplaced | None  # None: a loader that counts passes begins with a new one
 
 
 def pass_length(event: Event) -> int | None:
@@ -115,20 +155,31 @@ def pass_length(event: Event) -> int | None:
     return None
 
 
-def starts_anew(open_pass: OpenPass | None, span: Span) -> bool:
-    """Whether a span that follows on a branch makes a loader that counts passes begin anew."""
+def starts_anew(open_pass: Place, span: Span) -> int:
+    """How many passes are counted and perhaps not gone through as a span makes a loader begin anew.
+
+    One, which may be left unfinished; two more where the first may have begun before: its rest is
+    counted as a whole one, and where later ones begin is not known. Zero where none begins anew.
+    """
     if pass_length(span.event) is None:
-        return False
-    return open_pass is None or open_pass.event.sampling != span.event.sampling
+        return 0
+    if isinstance(open_pass, Unplaced):
+        return 3
+    return int(open_pass is None or open_pass.event.sampling != span.event.sampling)
 
 
-def passes_begun(open_pass: OpenPass | None, span: Span) -> int:
-    """How many passes begin with a span that follows on a branch, each at the span's noise."""
+def passes_begun(open_pass: Place, span: Span) -> int:
+    """How many passes begin with a span that follows on a branch, each at the span's noise.
+
+    None where passes may begin elsewhere than they are counted from: their noise is not known.
+    """
     length = pass_length(span.event)
-    if length is None:
+    if length is None or isinstance(open_pass, Unplaced):
         return 0
     inside = 0
     if open_pass is not None and not starts_anew(open_pass, span):
+        if not open_pass.placed:
+            return 0
         inside = min(span.steps, length - open_pass.position)
     return -(-(span.steps - inside) // length)
 
@@ -149,38 +200,76 @@ def noise_in_pass(mechanism: Mechanism) -> float:
             assert_never(mechanism)
 
 
-def advance(open_pass: OpenPass | None, span: Span) -> tuple[dict[Event, int], OpenPass | None]:
+def retold(event: Event) -> Event:
+    """What is counted of a pass in an order that was used before: nothing secret is left of it.
+
+    A release for each step of the pass that a record joins. Of a shuffle whose secret order could
+    count, an order that is known; of single records, where that is published, a pass of no bound.
+    """
+    match event.sampling:
+        case BallsAndBins():
+            return replace(event, sampling=BallsAndBins(steps_per_pass=1))
+        case RandomAllocation(participations=joined):
+            told = RandomAllocation(steps_per_pass=joined, participations=joined)
+            return replace(event, sampling=told)
+        case Shuffle(reshuffle=Reshuffle.EACH_PASS, batch_size=1) as order if order.is_whole:
+            return Event(mechanism=NoNoise(), sampling=order)
+        case Shuffle(reshuffle=Reshuffle.EACH_PASS) as order if order.stops_early:
+            known = Cyclic(batch_size=order.batch_size, steps_per_pass=order.steps_per_pass)
+            return replace(event, sampling=known)
+        case _:
+            return event
+
+
+def advance(open_pass: Place, span: Span) -> tuple[dict[Event, int], Place]:
     """Count the passes of a span that follows on a branch, and say which pass is then open.
 
     A change of sampling opens a new pass. Less noise inside a counted pass moves that pass to the
     less noisy event: one down, one up. Splitting a span anywhere gives the same sum of changes.
+
+    Where passes may begin elsewhere than they are counted from, one more is counted, and another
+    one at each fall of the noise: docs/theory/branches.md proves that they cover every beginning.
     """
     event, steps = span.event, span.steps
     length = pass_length(event)
-    passes: dict[Event, int] = {}
+    passes: Counter[Event] = Counter()
     if length is None:
         return passes, None
-    if open_pass is not None and open_pass.event.sampling == event.sampling:
-        inside = min(steps, length - open_pass.position)
-        if inside and noise_in_pass(event.mechanism) < noise_in_pass(open_pass.event.mechanism):
-            passes = {open_pass.event: -1, event: 1}
-            open_pass = OpenPass(event=event, position=open_pass.position)
+    before, placed = None, not isinstance(open_pass, Unplaced)
+    if isinstance(open_pass, OpenPass) and open_pass.event.sampling == event.sampling:
+        before, placed = open_pass, open_pass.placed
+    falls = before is None or noise_in_pass(event.mechanism) < noise_in_pass(before.event.mechanism)
+    if not placed and falls:
+        passes[retold(event)] += 1
+    if before is not None:
+        inside = min(steps, length - before.position)
+        if inside and falls:
+            passes[before.event] -= 1
+            passes[event] += 1
+            before = replace(before, event=event)
         steps -= inside
         if steps == 0:
-            return passes, OpenPass(event=open_pass.event, position=open_pass.position + inside)
+            return passes, replace(before, position=before.position + inside)
     begun = -(-steps // length)
-    passes[event] = passes.get(event, 0) + begun
-    return passes, OpenPass(event=event, position=steps - (begun - 1) * length)
+    passes[event] += begun
+    return passes, OpenPass(event=event, position=steps - (begun - 1) * length, placed=placed)
 
 
-def balance_of(branches: Iterable[Iterable[Span]]) -> Balance:
-    """Fold the spans of every branch, each from its beginning, into one balance."""
+def balance_of(
+    branches: Iterable[Iterable[Span]], *, places: Iterable[Place] = repeat(None)
+) -> Balance:
+    """Fold the spans of every branch, each from its beginning, into one balance.
+
+    Args:
+        branches: their spans.
+        places: where each of them begins; by default with a new pass.
+    """
     steps: Counter[Event] = Counter()
     passes: Counter[Event] = Counter()
     begun: Counter[Event] = Counter()
     starts: Counter[Event] = Counter()
-    for spans in branches:
-        open_pass: OpenPass | None = None
+    for spans, place in zip(branches, places, strict=False):
+        open_pass = place
         for span in spans:
             steps[span.event] += span.steps
             starts[span.event] += starts_anew(open_pass, span)

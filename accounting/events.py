@@ -218,6 +218,11 @@ class Shuffle:
         size, fresh = self.dataset_size, self.reshuffle is Reshuffle.EACH_PASS
         return fresh and size is not None and self.steps_per_pass * self.batch_size < size
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is known that batches of full size take up all records in each pass."""
+        return self.steps_per_pass * self.batch_size == self.dataset_size
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BallsAndBins:

@@ -13,12 +13,13 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, Table, insert, select, text, update
 
-from accounting.balances import OpenPass, advance, passes_begun, starts_anew
+from accounting.balances import OpenPass, Place, advance, passes_begun, starts_anew
 from accounting.events import Event, Span
 from service.admission import ahead
 from service.documents import canonical, content_of, event_of
 from service.facts import FACTS, STATES, content_of_row, statement
 from service.merkle import Frontier
+from service.passes import opening_place, position_of
 from service.tables import (
     acts,
     branches,
@@ -229,7 +230,10 @@ class _Counts:
         rows = rows_of(log.connection, query)
         self.events = {row["id"]: event_of(row["content"], 60000) for row in rows}
         self.ids = {content_of(event): number for number, event in self.events.items()}
-        self.passes: dict[int, OpenPass | None] = {}
+        self.passes: dict[int, Place] = {
+            row["id"]: opening_place(row["name"], row["order"])
+            for row in rows_of(log.connection, select(branches))
+        }
         self.counts: dict[tuple[Any, int], list[int]] = defaultdict(lambda: [0] * len(_COUNTS))
 
     def add(self, run: int, event: Event, index: int, more: int) -> None:
@@ -275,8 +279,10 @@ def _recount(log: Log) -> None:
         found = counts.passes.get(branch["id"])
         values = {
             "next_step": stands,
-            "pass_event_id": counts.ids[content_of(found.event)] if found else None,
-            "pass_position": found.position if found else None,
+            "pass_event_id": (
+                counts.ids[content_of(found.event)] if isinstance(found, OpenPass) else None
+            ),
+            "pass_position": position_of(found),
         }
         _set(connection, branches, branches.c.id == branch["id"], values)
     _store(connection, home, counts.counts)

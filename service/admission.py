@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from accounting.balances import OpenPass, advance, passes_begun, starts_anew
+from accounting.balances import Place, advance, passes_begun, starts_anew
 from accounting.events import Event, NeighboringRelation, Span
 from accounting.filters import plus, times
 from accounting.guarantees import Status
@@ -55,7 +55,7 @@ class Advance:
 
     move: Move
     starts: dict[Event, int]
-    open_pass: OpenPass | None
+    open_pass: Place
 
 
 def advanced(
@@ -76,8 +76,8 @@ def advanced(
         left -= count
         end += count
         span = Span(event=part.event, steps=count)
-        if by_pass(part.event) and starts_anew(open_pass, span):
-            starts[part.event] = starts.get(part.event, 0) + 1
+        if by_pass(part.event) and (more := starts_anew(open_pass, span)):
+            starts[part.event] = starts.get(part.event, 0) + more
         open_pass = counted.add(open_pass, span)
     recorded = counted.change()
     move = Move(recorded=recorded)
@@ -98,7 +98,7 @@ class _Counted:
         self._passes: Counter[Event] = Counter()
         self._begun: Counter[Event] = Counter()
 
-    def add(self, open_pass: OpenPass | None, span: Span) -> OpenPass | None:
+    def add(self, open_pass: Place, span: Span) -> Place:
         """Count a span after the pass that is open; the pass that is open then."""
         self._steps[span.event] += span.steps
         if not by_pass(span.event):
@@ -119,7 +119,7 @@ class _Counted:
         }
 
 
-def ahead(open_pass: OpenPass | None, spans: Sequence[Span]) -> Change:
+def ahead(open_pass: Place, spans: Sequence[Span]) -> Change:
     """What steps that may still run will count as, after the pass that is open."""
     counted = _Counted()
     for span in spans:
@@ -138,7 +138,7 @@ class Holds:
 def holds(
     branch: Branch,
     step: int,
-    open_pass: OpenPass | None,
+    open_pass: Place,
     more: Sequence[Span] = (),
     *,
     until: int | None = None,

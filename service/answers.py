@@ -293,6 +293,9 @@ class BranchAnswer(Answer):
     name: str
     from_branch: str | None  # whose steps before from_step it shares; null for main
     from_step: int
+    order: (
+        Literal["fresh", "continued"] | None
+    )  # of the records, as it was said; null if it was not
     next_step: int
     by: str | None  # the key that opened it
     appended_by: str | None  # the key that appended last; null before the first step

@@ -18,6 +18,7 @@ from service.clock import now, utc
 from service.documents import event_of, plan_of
 from service.leaves import leaves_of
 from service.lineage import restated, seen_as
+from service.passes import place_of_row, position_of
 from service.tables import (
     acts,
     branches,
@@ -215,16 +216,12 @@ def _run_tally(
 
 def branch_of(row: Row[Any], leases: Sequence[Row[Any]], dataset_size: int) -> Branch:
     """The branch of a row, with its reservations."""
-    open_pass = None
-    if row.content is not None:
-        event = event_of(row.content, dataset_size)
-        open_pass = OpenPass(event=event, position=row.pass_position)
     return Branch(
         id=row.id,
         name=row.name,
         from_step=row.from_step,
         next_step=row.next_step,
-        open_pass=open_pass,
+        open_pass=place_of_row(row, dataset_size),
         leases=[lease_of(lease, dataset_size) for lease in leases],
         appended_by=row.appended_by,
         writer=row.writer,
@@ -278,10 +275,9 @@ def _dataset_row(book: Book) -> tuple[Any, ...]:
 
 
 def _branch_row(branch: Branch, ids: Mapping[Event, int]) -> tuple[Any, ...]:
-    event = position = None
-    if branch.open_pass is not None:
-        event, position = ids[branch.open_pass.event], branch.open_pass.position
-    return branch.next_step, event, position, branch.appended_by, branch.id
+    place = branch.open_pass
+    event = ids[place.event] if isinstance(place, OpenPass) else None
+    return branch.next_step, event, position_of(place), branch.appended_by, branch.id
 
 
 def _run_row(run: RunBook) -> tuple[Any, ...]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
-from accounting.balances import OpenPass
+from accounting.balances import Place
 from accounting.events import Event, NeighboringRelation, Span
 from accounting.guarantees import Status
 from service import pricing
@@ -47,7 +47,7 @@ class Branch:
     name: str
     from_step: int
     next_step: int
-    open_pass: OpenPass | None
+    open_pass: Place
     leases: list[Lease]  # that reach beyond next_step, in the order of their steps
     tail: tuple[int, int, Event] | None = None  # (first step, end, event) recorded last
     appended_by: str | None = None  # the key that appended last
@@ -72,7 +72,7 @@ class Branch:
                 spans.append(Span(event=lease.event, steps=steps))
         return spans
 
-    def move_to(self, step: int, open_pass: OpenPass | None) -> None:
+    def move_to(self, step: int, open_pass: Place) -> None:
         """Record up to a step; what is behind it is no longer reserved."""
         self.next_step, self.open_pass = step, open_pass
         if self.leases:

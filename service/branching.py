@@ -11,6 +11,7 @@ from service.catalog import branch_answer, branches_of, changed, lock_run
 from service.clock import now
 from service.errors import BranchExistsError, ConflictError, NotFoundError, OutOfSequenceError
 from service.facts import acts_of
+from service.passes import opening_position
 from service.run_states import CLOSED
 from service.schemas import NewBranch
 from service.tables import branches, runs
@@ -31,7 +32,7 @@ def create_branch(
         NotFoundError: there is no such run, or it has no branch of the name to begin on.
         OutOfSequenceError: the branch to begin on, or any, did not record up to the step.
         BranchExistsError: another writer opened a branch of that name.
-        ConflictError: the same writer did, from another step or branch.
+        ConflictError: the same writer did, from another step or branch, or in another order.
     """
     run, dataset = lock_run(connection, run_name)
     found = branches_of(connection, run)
@@ -45,6 +46,7 @@ def create_branch(
             from_step=new.from_step,
             from_branch_id=_origin(found, new).id,
             by=by,
+            order=new.order,
         )
         changed(connection, dataset.id)
         found = branches_of(connection, run)
@@ -56,6 +58,8 @@ def create_branch(
     answer = branch_answer(branch, run.name, found)
     if branch.from_step != new.from_step or new.from_branch not in (None, answer.from_branch):
         raise ConflictError("This writer opened the branch from another step or branch.")
+    if branch.order != new.order:
+        raise ConflictError("This writer opened the branch and said something else of its order.")
     return answer, created
 
 
@@ -95,6 +99,7 @@ def insert_branch(
     from_step: int,
     from_branch_id: int | None = None,
     by: str | None = None,
+    order: str | None = None,
 ) -> None:
     """Insert a branch's row; main begins on no other."""
     connection.execute(
@@ -104,8 +109,10 @@ def insert_branch(
             writer=writer,
             from_branch_id=from_branch_id,
             from_step=from_step,
+            order=order,
             next_step=from_step,
             by=by,
+            pass_position=opening_position(name, order),
             created_at=now(),
         )
     )

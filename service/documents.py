@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, TypeVar
 
 from pydantic import ConfigDict, Field, TypeAdapter
 
-from accounting.balances import Balance, balance_of
+from accounting.balances import UNPLACED, Balance, Place, balance_of
 from accounting.events import (
     ApproximateDp,
     BallsAndBins,
@@ -43,6 +43,7 @@ from service.schemas import (
     Labels,
     MergedSteps,
     Name,
+    Order,
     PlannedEvent,
     Relation,
     Release,
@@ -55,6 +56,7 @@ from service.wire import Delta, Wire
 
 FORMAT: Final = "dpledger/1"
 MAIN: Final = "main"  # the branch every run begins with
+FRESH: Final = "fresh"  # the order of a branch that begins with a new pass
 T = TypeVar("T")
 
 
@@ -70,6 +72,7 @@ class BranchDocument(Wire):
     name: Name
     from_branch: Name | None = None  # whose steps before from_step it shares
     from_step: Step
+    order: Order | None = None  # of the records; unless it is fresh, one pass more is counted
     events: list[RecordedEvent]
 
 
@@ -134,7 +137,7 @@ class LedgerDocument(Wire):
         Raises:
             InvalidRequestError: events are not contiguous, or do not fit the dataset.
         """
-        return balance_of(spans for _, _, spans in self._sequences())
+        return balance_of((spans for _, _, spans in self._sequences()), places=self._places())
 
     def corrected_balance(self) -> Balance | None:
         """The same with every correction laid over it; None where there is none.
@@ -156,7 +159,11 @@ class LedgerDocument(Wire):
             sequences.append(list(_corrected(spans, found, first_step)))
         if over:
             raise InvalidRequestError("corrections", "name a branch that is not here")
-        return balance_of(sequences)
+        return balance_of(sequences, places=self._places())
+
+    def _places(self) -> list[Place]:
+        """Where main and each branch beside it begin, among the passes of their loaders."""
+        return [None, *(None if one.order == FRESH else UNPLACED for one in self.branches)]
 
     def _sequences(self) -> Iterator[tuple[str, int, list[Span]]]:
         """(branch, its first step, what it recorded), main first."""

@@ -11,12 +11,13 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Select, bindparam, case, func, select
 
-from accounting.balances import pass_length
+from accounting.balances import pass_length, retold
 from accounting.events import Event
 from accounting.filters import Total, times
 from service import pricing
 from service.documents import event_of
-from service.tables import corrections, distinct_events, entries
+from service.passes import IS_UNPLACED
+from service.tables import branches, corrections, distinct_events, entries
 from service.tallies import Counts, Move, Tally, by_pass, merged
 
 View = Callable[[Event], Event]  # an event of a dataset as another dataset's record sees it
@@ -46,9 +47,11 @@ _CORRECTED: Final = (
         corrections.c.steps.label("length"),
         _recorded.c.content.label("recorded"),
         _really.c.content.label("really"),
+        IS_UNPLACED.label("unplaced"),
         func.sum(_overlap).label("steps"),
     )
     .join(_really, _really.c.id == corrections.c.event_id)
+    .join(branches, branches.c.id == corrections.c.branch_id)
     .join(
         entries,
         (entries.c.branch_id == corrections.c.branch_id)
@@ -63,6 +66,8 @@ _CORRECTED: Final = (
         corrections.c.steps,
         _recorded.c.content,
         _really.c.content,
+        branches.c.name,
+        branches.c.order,
     )
 )
 _OF_DATASETS: Final = _CORRECTED.where(
@@ -94,6 +99,7 @@ class Corrected:
     really: Event
     steps: int
     length: int  # of the whole correction, which may lie over other events, too
+    unplaced: bool = False  # whether passes of the branch may begin elsewhere than counted from
 
 
 def of_datasets(connection: Connection, sizes: Mapping[int, int]) -> list[Corrected]:
@@ -135,6 +141,7 @@ def _read(
             really=event_of(row.really, sizes[row.dataset_id]),
             steps=int(row.steps),  # Postgres sums whole numbers as decimals
             length=row.length,
+            unplaced=bool(row.unplaced),
         )
         for row in connection.execute(query, asked)
     ]
@@ -159,6 +166,10 @@ def charge(
             more = times(_dearer(tally, recorded, really), one.steps)
             tally.recorded = tuple(a + b for a, b in zip(tally.recorded, more, strict=True))
         passes.append(_passes(tally, recorded, really, one))
+        if one.unplaced:  # where the noise falls, another pass of an old order is counted
+            passes += [
+                {retold(event): Counts(passes=1)} for event in (recorded, really) if by_pass(event)
+            ]
     tally.apply(Move(recorded=merged(passes)))
 
 

@@ -98,6 +98,7 @@ FACTS: Final[Mapping[str, Select[Any]]] = {
         _origins.c.name.label("from_branch"),
         branches.c.from_step,
         branches.c.by,
+        branches.c.order,
         branches.c.created_at,
     )
     .join(runs, runs.c.id == branches.c.run_id)

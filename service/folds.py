@@ -11,8 +11,9 @@ from typing import Any, Final
 from sqlalchemy import Connection, Row, bindparam, select
 
 from accounting.balances import (
+    UNPLACED,
     Balance,
-    OpenPass,
+    Place,
     advance,
     pass_length,
     passes_begun,
@@ -21,20 +22,25 @@ from accounting.balances import (
 from accounting.events import Event, Span
 from service.documents import event_of, laid_over
 from service.errors import TooExpensiveError
-from service.tables import corrections, distinct_events, entries
+from service.passes import IS_UNPLACED
+from service.tables import branches, corrections, distinct_events, entries
 
 FOLD_MAX: Final = 2_000_000  # entries that one question may read: some ten seconds
 LATEST: Final = 2**62  # a sequence, and a step, beyond all others
 _ROWS: Final = 5000  # fetched at a time
 
-_ENTRIES: Final = select(
+_SELECTED: Final = select(
     entries.c.sequence,
     entries.c.branch_id,
     entries.c.first_step,
     entries.c.steps,
     entries.c.verdict,
     distinct_events.c.content,
-).join(distinct_events, distinct_events.c.id == entries.c.event_id)
+    IS_UNPLACED.label("unplaced"),
+)
+_ENTRIES: Final = _SELECTED.join(distinct_events, distinct_events.c.id == entries.c.event_id).join(
+    branches, branches.c.id == entries.c.branch_id
+)
 OF_RUN: Final = _ENTRIES.where(
     entries.c.run_id == bindparam("run"), entries.c.sequence <= bindparam("until")
 ).order_by(entries.c.sequence)
@@ -61,7 +67,7 @@ _CORRECTIONS: Final = (
 CORRECTIONS_OF_RUN: Final = _CORRECTIONS.where(corrections.c.run_id == bindparam("run"))
 CORRECTIONS_OF_DATASET: Final = _CORRECTIONS.where(corrections.c.dataset_id == bindparam("dataset"))
 
-Part = tuple[int, int, int, str]  # branch, first step, steps, content
+Part = tuple[int, int, int, str, bool]  # branch, first step, steps, content, unplaced
 Corrections = Mapping[int, Sequence[tuple[int, int, str]]]  # (first step, end, content) by branch
 
 
@@ -91,13 +97,13 @@ class Fold:
         self._passes: Counter[Event] = Counter()
         self._begun: Counter[Event] = Counter()
         self._starts: Counter[Event] = Counter()
-        self._open: dict[int, OpenPass | None] = {}
+        self._open: dict[int, Place] = {}
 
-    def add(self, branch_id: int, content: str, steps: int) -> None:
-        """Count steps that follow on a branch."""
+    def add(self, branch_id: int, content: str, steps: int, *, unplaced: bool) -> None:
+        """Count steps that follow on a branch; unplaced: its first pass may have begun before."""
         event, by_pass = self._known.get(content) or self._learn(content)
         self._since[content] += steps
-        before = self._open.get(branch_id)
+        before = self._open.get(branch_id, UNPLACED if unplaced else None)
         if by_pass or before is not None:
             span = Span(event=event, steps=steps)
             self._starts[event] += starts_anew(before, span)
@@ -171,20 +177,20 @@ def require_few(count: int) -> None:
 def parts_of(rows: Iterable[Row[Any]]) -> Iterator[Part]:
     """Entries as they are folded."""
     for row in rows:
-        yield row.branch_id, row.first_step, row.steps, row.content
+        yield row.branch_id, row.first_step, row.steps, row.content, bool(row.unplaced)
 
 
 def folded(parts: Iterable[Part], found: Corrections, dataset_size: int) -> Facts:
     """Fold entries as they were recorded and, where there are corrections, as corrected."""
     plain, better = Fold(dataset_size), Fold(dataset_size)
     reached: dict[int, int] = {}
-    for count, (branch, first_step, steps, content) in enumerate(parts, start=1):
+    for count, (branch, first_step, steps, content, unplaced) in enumerate(parts, start=1):
         require_few(count)
-        plain.add(branch, content, steps)
+        plain.add(branch, content, steps, unplaced=unplaced)
         if found:
             reached[branch] = first_step + steps
             for _, more, what in laid_over((first_step, steps, content), found.get(branch, ())):
-                better.add(branch, what, more)
+                better.add(branch, what, more, unplaced=unplaced)
     used = sum(one[0] < reached.get(branch, 0) for branch, over in found.items() for one in over)
     corrected = better.balance() if used else None
     return Facts(recorded=plain.balance(), corrected=corrected, corrections=used)

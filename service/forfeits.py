@@ -5,11 +5,11 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row, bindparam, or_, select
 
-from accounting.balances import OpenPass
 from accounting.events import NeighboringRelation, Span
 from service.admission import ahead
 from service.documents import event_of
 from service.lineage import restated
+from service.passes import place_of
 from service.tables import branches, datasets, distinct_events, lineage, reservations
 from service.tallies import Change, Move, merged, negative
 
@@ -67,10 +67,7 @@ def forfeited(
 def _lost(dataset_id: int, relation: NeighboringRelation, rows: list[Any]) -> Change:
     """What expired on one branch."""
     first, size = rows[0], rows[0].dataset_size
-    open_pass = None
-    if first.open_content is not None:
-        event = event_of(first.open_content, size)
-        open_pass = OpenPass(event=event, position=first.pass_position)
+    open_pass = place_of(first.open_content, first.pass_position, size)
     spans = [
         Span(
             event=event_of(row.content, size),

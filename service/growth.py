@@ -113,7 +113,7 @@ class _Run:
         self.sequence, left = row.sequence, row.steps
         while left:
             count = min(left, self._stride - self.steps % self._stride)
-            self._fold.add(row.branch_id, row.content, count)
+            self._fold.add(row.branch_id, row.content, count, unplaced=row.unplaced)
             self.steps, left = self.steps + count, left - count
             if self.steps % self._stride == 0:
                 mark = _Mark(self.steps, self.sequence, self._fold.balance())

@@ -235,7 +235,7 @@ def _balances_at(
         left = row.steps
         while left and mark is not None:  # the last mark is the last step
             count = min(left, mark - done)
-            fold.add(row.branch_id, row.content, count)
+            fold.add(row.branch_id, row.content, count, unplaced=row.unplaced)
             done, left = done + count, left - count
             if done == mark:
                 yield done, row.sequence, fold.balance()

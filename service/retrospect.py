@@ -60,7 +60,7 @@ def refold(connection: Connection, run: Row[Any], dataset_size: int) -> Balance:
     """The run's balance from its entries alone; the stored one is a cache of this."""
     fold = Fold(dataset_size)
     for row in recorded(connection, run):
-        fold.add(row.branch_id, row.content, row.steps)
+        fold.add(row.branch_id, row.content, row.steps, unplaced=row.unplaced)
     return fold.balance()
 
 
@@ -232,8 +232,8 @@ def _parts_on(connection: Connection, path: Sequence[tuple[int, int]], last: int
     """What was recorded on a path, each branch up to the step where the next one left it."""
     for branch, end in path:
         rows = streamed(connection, OF_BRANCH, branch=branch, end=end, until=last)
-        for number, first_step, steps, content in parts_of(rows):
-            yield number, first_step, min(steps, end - first_step), content
+        for number, first_step, steps, content, unplaced in parts_of(rows):
+            yield number, first_step, min(steps, end - first_step), content, unplaced
 
 
 def _path(connection: Connection, run: Row[Any], name: str) -> list[tuple[int, int]]:

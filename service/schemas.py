@@ -153,7 +153,11 @@ class NewDataset(Body):
     """A dataset to protect."""
 
     name: Name
-    dataset_size: Count
+    dataset_size: Count = Field(
+        description="Number of records: a public constant. Of a dataset with parents you attest "
+        "that it was chosen without counting which of their records were left, or that the count "
+        "was released with noise and charged; with exactly_one it is at least the sum of theirs."
+    )
     neighboring_relation: Relation
     privacy_unit: Text
     budget: Budget | None = None
@@ -208,6 +212,9 @@ class NewRun(Body):
     labels: Labels = Field(default_factory=dict)
 
 
+Order = Literal["fresh", "continued"]
+
+
 class NewBranch(Body):
     """A resume, rewind or fork of a run."""
 
@@ -215,6 +222,13 @@ class NewBranch(Body):
     writer: Writer
     from_step: Step
     from_branch: Name | None = None  # whose steps before from_step it shares
+    order: Order | None = Field(
+        default=None,
+        description="Where samplings count by pass: fresh if the branch begins with a new pass, in "
+        "an order that it draws itself (of a cyclic loader: from its beginning); continued if the "
+        "sampler goes on in an order that was used before. Unless it is fresh, one pass more is "
+        "counted.",
+    )
 
 
 class NewRelease(Body):

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, bindparam, func, select
 
+from accounting.balances import OpenPass
 from accounting.events import Event
 from service import bulk, excess, incidents, shifts
 from service.acts import Log
@@ -337,5 +338,6 @@ class Desk:
 
     def _ids_of(self, book: Book) -> dict[Event, int]:
         """The rows of the events that a book's changes name."""
-        opened = [b.open_pass.event for b in book.notes.branches.values() if b.open_pass]
+        places = [branch.open_pass for branch in book.notes.branches.values()]
+        opened = [place.event for place in places if isinstance(place, OpenPass)]
         return self.event_ids(book, [*book.notes.added, *opened])

@@ -196,8 +196,11 @@ branches = Table(
     # Whose steps before from_step it shares. No foreign key: SQLite could not drop it again.
     Column("from_branch_id", Id),
     Column("from_step", BigInteger, nullable=False),
+    # What was said of the order of the records: fresh or continued; none where nothing was.
+    Column("order", String(16)),
     Column("next_step", BigInteger, nullable=False),
-    # The pass that is open where steps are counted by pass.
+    # The pass that is open where steps are counted by pass. The position is negative where passes
+    # may begin elsewhere than they are counted from; 0 without an event before any step of such.
     Column("pass_event_id", ForeignKey("distinct_events.id")),
     Column("pass_position", BigInteger),
     Column("by", Name),  # the key that opened it

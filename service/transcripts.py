@@ -99,6 +99,7 @@ def _branches(
             "events": merged(spans.get(branch.id, [])),
         }
         | ({"from_branch": names[branch.from_branch_id]} if branch.from_branch_id else {})
+        | ({"order": branch.order} if branch.order else {})
         for branch in found
         if branch.name != MAIN
     ]

@@ -8,7 +8,7 @@ import re
 import secrets
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from dpledger_client.buffer import Span
 from dpledger_client.errors import Conflict, Unavailable
@@ -18,6 +18,7 @@ from dpledger_client.sync import Synced, sync_all
 from dpledger_client.transport import Transport
 
 FORMAT: Final = "dpledger-run/1"
+Order = Literal["fresh", "continued"]
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 
 
@@ -39,7 +40,9 @@ def token(opening: Opening, next_step: int, unsent: list[Span]) -> dict[str, Any
     return {**state, "unsent": [span.event() for span in unsent]}
 
 
-def state_at(run: str, dataset: str, *, next_step: int, branch: str = "main") -> dict[str, Any]:
+def state_at(
+    run: str, dataset: str, *, next_step: int, branch: str = "main", order: Order | None = None
+) -> dict[str, Any]:
     """The state of a run at a step, for a checkpoint that kept none: to fork, or to start over.
 
     Args:
@@ -47,8 +50,12 @@ def state_at(run: str, dataset: str, *, next_step: int, branch: str = "main") ->
         dataset: of the run.
         next_step: the number of steps in the checkpoint.
         branch: on which they were taken; the service must have them.
+        order: of the records from here on: fresh if a new pass begins, continued if the sampler
+            goes on in an order that it used before; None if that is not known. Unless it is fresh,
+            the service counts one pass more. Any other state takes it as its key "order".
     """
     return {
+        **({} if order is None else {"order": order}),
         "format": FORMAT,
         "run": run,
         "dataset": dataset,
@@ -74,6 +81,8 @@ def checked(state: Any) -> Mapping[str, Any]:
         name_of(state[name])
     if isinstance(state["next_step"], bool) or not state["next_step"] >= 0:
         raise ValueError("state has a next_step that is no number of steps.")
+    if state.get("order") not in (None, "fresh", "continued"):
+        raise ValueError("state has an order that is neither fresh nor continued.")
     if not all(isinstance(event, Mapping) for event in state["unsent"]):
         raise ValueError("state has something in unsent that is no event.")
     return state
@@ -120,12 +129,13 @@ def resumed(
 
 def opening_of(state: Mapping[str, Any]) -> Opening:
     """A new branch that goes on from a checkpoint."""
-    step = state["next_step"]
+    step, order = state["next_step"], state.get("order")
     branch = {
         "name": f"from-{step}-{secrets.token_hex(4)}",
         "writer": new_writer(),
         "from_step": step,
         "from_branch": state["branch"],
+        **({} if order is None else {"order": order}),
     }
     return Opening(
         run={"name": state["run"], "dataset": state["dataset"]},

@@ -6,10 +6,11 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, bindparam, select
 
-from accounting.balances import OpenPass
+from accounting.balances import Place
 from accounting.events import Event
 from service.documents import event_of
 from service.errors import LedgerError
+from service.passes import opening_place
 from service.tables import branches, distinct_events, runs
 from service.verification.rows import Words, every, words_of
 
@@ -25,6 +26,7 @@ _BRANCHES: Final = (
         branches.c.run_id,
         branches.c.name,
         branches.c.from_step,
+        branches.c.order,
         branches.c.next_step,
         branches.c.pass_event_id,
         branches.c.pass_position,
@@ -47,7 +49,7 @@ class BranchState:
 
     row: dict[str, Any]
     next_step: Any  # by the entries
-    open_pass: OpenPass | None = None  # by the entries
+    open_pass: Place  # by the entries
 
 
 @dataclass(slots=True)
@@ -85,7 +87,9 @@ class Names:
             words=words_of(connection),
             runs={one["id"]: one["name"] for one in every(connection, _RUNS, **asked)},
             branches={
-                one["id"]: BranchState(one, one["from_step"])
+                one["id"]: BranchState(
+                    one, one["from_step"], opening_place(one["name"], one["order"])
+                )
                 for one in every(connection, _BRANCHES, **asked)
             },
             events={one["id"]: one["content"] for one in every(connection, _EVENTS, **asked)},

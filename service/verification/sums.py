@@ -8,10 +8,12 @@ from typing import Any, Final
 
 from sqlalchemy import BindParameter, Connection, bindparam, select
 
+from accounting.balances import OpenPass
 from accounting.events import Event, Span
 from service.admission import ahead
 from service.budgets import PLAN
 from service.documents import MAIN, content_of, event_of, plan_of
+from service.passes import position_of
 from service.tables import (
     branches,
     corrections,
@@ -110,11 +112,8 @@ class Sums:
             self._broken(place, f"stands at {shown(row['next_step'])}, its entries end elsewhere")
         told = (row["pass_event_id"], row["pass_position"])
         found = state.open_pass
-        if found is None:
-            same = told == (None, None)
-        else:
-            content = self.names.events.get(told[0])
-            same = (content, told[1]) == (content_of(found.event), found.position)
+        content = content_of(found.event) if isinstance(found, OpenPass) else None
+        same = (self.names.events.get(told[0]), told[1]) == (content, position_of(found))
         if not same:
             self._broken(place, "has another pass open than its entries leave")
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting.balances import Balance, OpenPass, advance, balance_of, pass_length
+from accounting.balances import Balance, OpenPass, Place, advance, balance_of, pass_length
 from accounting.events import (
     ApproximateDp,
     Cyclic,
@@ -103,7 +103,7 @@ def test_equal_branches_cost_as_often_as_they_ran(spans: list[Span], copies: int
 @given(spans=SPANS, cut=st.integers(0, 8))
 def test_batches_of_a_branch_add_up_to_the_branch(spans: list[Span], cut: int) -> None:
     passes: Counter[Event] = Counter()
-    open_pass: OpenPass | None = None
+    open_pass: Place = None
     for batch in (spans[:cut], spans[cut:]):  # only the open pass is carried between batches
         for one in batch:
             changes, open_pass = advance(open_pass, one)

@@ -7,7 +7,7 @@ from typing import Any
 
 import dpledger_client as dp
 import pytest
-from dpledger_client import Client
+from dpledger_client import Client, checkpoints
 from dpledger_client.spool import read
 
 from tests.client.fake_service import FakeService, answered, answering, problem
@@ -398,3 +398,18 @@ def test_a_failing_take_over_sends_everything_once_at_last(
     step(again)
     again.finish()
     assert (service.recorded, service.held) == (6, 0)
+
+
+@pytest.mark.parametrize("order", ["fresh", "continued", None])
+def test_a_branch_says_what_is_known_of_the_order(order: checkpoints.Order | None) -> None:
+    state = checkpoints.state_at("run", "data", next_step=3, order=order)
+    opening = checkpoints.opening_of(checkpoints.checked(state))
+    assert opening.branch is not None
+    assert opening.branch.get("order", None) == order
+    assert ("order" in opening.branch) == (order is not None)
+
+
+def test_an_order_is_fresh_or_continued() -> None:
+    state = checkpoints.state_at("run", "data", next_step=3)
+    with pytest.raises(ValueError, match="fresh nor continued"):
+        checkpoints.checked({**state, "order": "old"})

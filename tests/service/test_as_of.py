@@ -143,7 +143,10 @@ def test_a_sequence_that_was_never_reached_is_refused(
 def test_a_branch_is_looked_back_at_on_its_path(api: httpx.Client) -> None:
     start(api)
     append(api, event(0, 100))
-    api.post("/v1/runs/run/branches", json={"name": "side", "writer": WRITER, "from_step": 40})
+    api.post(
+        "/v1/runs/run/branches",
+        json={"name": "side", "writer": WRITER, "from_step": 40, "order": "fresh"},
+    )
     append(api, event(40, 10, sampling=FULL), branch="side")
     append(api, event(100, 10, sampling=FULL))
     append(api, event(50, 10, sampling=FULL), branch="side")
@@ -298,7 +301,10 @@ def test_a_corrected_ledger_document_is_read_like_the_run(
 ) -> None:
     start(api)
     append(api, event(0, 100), event(100, 50, sampling=CYCLIC))
-    api.post("/v1/runs/run/branches", json={"name": "side", "writer": WRITER, "from_step": 40})
+    api.post(
+        "/v1/runs/run/branches",
+        json={"name": "side", "writer": WRITER, "from_step": 40, "order": "fresh"},
+    )
     append(api, event(40, 10, sampling=FULL), branch="side")
     correct(engine, event(20, 90, mechanism=LOUD))
     correct(engine, event(45, 5), branch="side")

@@ -21,7 +21,7 @@ RELATION = NeighboringRelation.REPLACE_SPECIAL
 
 
 def fork(api: httpx.Client, name: str, from_step: int, **given: object) -> httpx.Response:
-    body = {"name": name, "writer": WRITER, "from_step": from_step} | given
+    body = {"name": name, "writer": WRITER, "from_step": from_step, "order": "fresh"} | given
     return api.post("/v1/runs/run/branches", json=body)
 
 

@@ -144,7 +144,7 @@ def test_the_same_again_is_the_same_and_another_of_the_same_steps_a_conflict(
 
 
 def test_only_recorded_steps_are_corrected(used: httpx.Client) -> None:
-    branch = {"name": "again", "writer": WRITER, "from_step": 10}
+    branch = {"name": "again", "writer": WRITER, "from_step": 10, "order": "fresh"}
     assert used.post("/v1/runs/run/branches", json=branch).status_code == 201
     append(used, step(10, 2), branch="again")
     for first, steps, name in ((20, 1, "main"), (19, 2, "main"), (9, 2, "again"), (11, 2, "again")):

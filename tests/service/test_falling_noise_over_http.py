@@ -82,7 +82,7 @@ def test_a_budget_counts_a_fall_in_each_open_pass_before_the_step_that_uses_it(
 ) -> None:
     begin(api, budget={"epsilon": 10.0, "delta": 1e-5})
     append(api, event(0, 15, mechanism=gaussian(4.0), sampling=SHORT))
-    body = {"name": "b", "writer": WRITER, "from_step": 15}
+    body = {"name": "b", "writer": WRITER, "from_step": 15, "order": "fresh"}
     assert api.post("/v1/runs/run/branches", json=body).status_code == 201
     append(api, event(15, 5, mechanism=gaussian(3.0), sampling=SHORT), branch="b")
     ahead: Json = {"event": {"mechanism": gaussian(2.0), "sampling": SHORT}}

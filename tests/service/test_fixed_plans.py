@@ -169,7 +169,7 @@ def test_leaving_the_plan_is_for_good_and_its_filter_counts_from_the_beginning(
     elif how == "beyond its end":
         answer = charge(limited, step(50, 51))
     else:
-        body = {"name": "b", "writer": "writer-of-the-tests-1", "from_step": 20}
+        body = {"name": "b", "writer": "writer-of-the-tests-1", "from_step": 20, "order": "fresh"}
         assert limited.post("/v1/runs/run/branches", json=body).status_code == 201
         assert of_run(limited)["on_plan"] is True
         answer = charge(limited, step(20, 1), branch="b")

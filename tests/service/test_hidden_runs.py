@@ -173,7 +173,7 @@ def test_another_step_than_planned_shows_every_step(api: httpx.Client) -> None:
 def test_a_branch_with_steps_shows_every_step(api: httpx.Client) -> None:
     start(api)
     append(api, planned())
-    fork = {"name": "fork", "writer": "another-writer-12345", "from_step": 20}
+    fork = {"name": "fork", "writer": "another-writer-12345", "from_step": 20, "order": "fresh"}
     api.post("/v1/runs/run/branches", json=fork)
     assert append(api, planned(20, 1), branch="fork").status_code == 201
     assert finish(api)["guarantee"]["release_reason"].startswith("The run did not follow")
@@ -256,7 +256,7 @@ def test_a_step_that_was_not_recorded_cannot_have_been_shown(api: httpx.Client, 
 def test_a_branch_shows_only_what_it_recorded_itself(api: httpx.Client) -> None:
     start(api)
     append(api, planned())
-    fork = {"name": "fork", "writer": "another-writer-12345", "from_step": 20}
+    fork = {"name": "fork", "writer": "another-writer-12345", "from_step": 20, "order": "fresh"}
     api.post("/v1/runs/run/branches", json=fork)
     append(api, planned(20, 5), branch="fork")
     assert release(api, 19, branch="fork").status_code == 409

@@ -89,7 +89,7 @@ def record_starts_of_every_kind(api: httpx.Client) -> None:
     for sampling, first_step in ((BALLS, 275), (RANDOM, 285), (BALLS, 295)):
         append(api, event(first_step, 10, sampling=sampling, mechanism=NO_NOISE))
     for name, from_step in (("a", 70), ("b", 0)):
-        body = {"name": name, "writer": WRITER, "from_step": from_step}
+        body = {"name": name, "writer": WRITER, "from_step": from_step, "order": "fresh"}
         assert api.post("/v1/runs/run/branches", json=body).status_code == 201
         append(api, event(from_step, 100, sampling=ONCE), branch=name)
     append(api, event(0, 1), event(1, 99, sampling=ONCE), run="other")
@@ -130,7 +130,7 @@ def test_a_ledger_from_before_it_was_kept_where_passes_began_has_it_counted(
     append(api, event(150, 30, mechanism=gaussian(2.0), sampling=BALLS))
     append(api, event(180, 1))
     append(api, event(181, 40, mechanism=gaussian(3.0), sampling=CYCLIC))
-    body = {"name": "b", "writer": WRITER, "from_step": 0}
+    body = {"name": "b", "writer": WRITER, "from_step": 0, "order": "fresh"}
     assert api.post("/v1/runs/run/branches", json=body).status_code == 201
     append(api, event(0, 250, mechanism=gaussian(2.0), sampling=BALLS), branch="b")
     ahead: Json = {"event": {"mechanism": gaussian(1.0), "sampling": BALLS}, "branch": "b"}

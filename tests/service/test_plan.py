@@ -225,3 +225,26 @@ def test_a_plan_that_takes_too_long_is_refused_by_name(api: httpx.Client) -> Non
     assert answer.status_code == 422
     assert answer.json()["type"] == "/problems/too-expensive"
     assert answer.json()["detail"].startswith("The plan would take more than 2 s")
+
+
+@pytest.mark.parametrize("kind", ["cyclic", "shuffle"])
+def test_a_loader_that_drops_its_last_batch_costs_what_its_own_passes_cost(
+    api: httpx.Client, kind: str
+) -> None:
+    sampling: Json = {"kind": kind, "batch_size": 10}
+    if kind == "shuffle":
+        sampling["reshuffle"] = "once"
+    noise = {"kind": "gaussian", "noise_multiplier": 10.0}
+
+    def asked(**length: int) -> httpx.Response:
+        steps = {"steps": 100, "mechanism": noise, "sampling": sampling | length}
+        asked = {"dataset_size": 15, "neighboring_relation": "replace_special"}
+        return api.post("/v1/plan", json=asked | {"events": [steps], "delta": 1e-5})
+
+    refused = asked()
+    assert refused.status_code == 422
+    (fault,) = refused.json()["errors"]
+    assert fault["location"].endswith("events[0].sampling.steps_per_pass")
+    assert "2 for a loader that uses the last, smaller batch, 1 for one that" in fault["message"]
+    told = [asked(steps_per_pass=length).json()["epsilon"] for length in (2, 1)]
+    assert told == [pytest.approx(2.94, abs=0.005), pytest.approx(4.38, abs=0.005)]

@@ -186,7 +186,7 @@ def test_history_tells_where_the_guarantee_was_lost(api: httpx.Client) -> None:
 
 
 def open_branch(api: httpx.Client, name: str, from_step: int, run_name: str = "run") -> None:
-    body = {"name": name, "writer": WRITER, "from_step": from_step}
+    body = {"name": name, "writer": WRITER, "from_step": from_step, "order": "fresh"}
     assert api.post(f"/v1/runs/{run_name}/branches", json=body).status_code == 201
 
 

@@ -129,7 +129,12 @@ def test_a_rerun_of_the_script_is_refused_and_as_a_branch_it_adds(api: httpx.Cli
     again = api.post("/v1/runs", json=run(writer="writer-of-a-second-process", delta=1e-5))
     assert again.status_code == 409
     assert again.json()["type"] == "/problems/run-exists"
-    branch = {"name": "rerun", "writer": "writer-of-a-second-process", "from_step": 0}
+    branch = {
+        "name": "rerun",
+        "writer": "writer-of-a-second-process",
+        "from_step": 0,
+        "order": "fresh",
+    }
     assert api.post("/v1/runs/run/branches", json=branch).status_code == 201
     assert append(api, event(0, 100), branch="rerun").json()["accepted"] == 100
     twice = api.get("/v1/runs/run/guarantee").json()

@@ -330,7 +330,7 @@ def test_what_lands_by_pass_is_counted_by_pass(api: httpx.Client, sampling: Json
         assert read(api, "/v1/runs/run/guarantee")["epsilon"] == passes[0]
     append(api, event(100, 1, sampling=sampling))  # a pass that was begun costs as a whole one
     assert read(api, "/v1/runs/run/guarantee")["epsilon"] == passes[1]
-    body = {"name": "b", "writer": WRITER, "from_step": 50}
+    body = {"name": "b", "writer": WRITER, "from_step": 50, "order": "fresh"}
     assert api.post("/v1/runs/run/branches", json=body).status_code == 201
     append(api, event(50, 1, sampling=sampling), branch="b")
     assert read(api, "/v1/runs/run/guarantee")["epsilon"] == passes[2]
@@ -381,25 +381,3 @@ def test_the_messages_of_a_plan_and_of_an_event_are_the_same() -> None:
             {"steps": 1, "mechanism": GAUSSIAN, "sampling": sampling}
         )
         assert planned.sampling == ANY_SAMPLING.validate_python(sampling)
-
-
-@pytest.mark.parametrize("kind", ["cyclic", "shuffle"])
-def test_a_loader_that_drops_its_last_batch_costs_what_its_own_passes_cost(
-    api: httpx.Client, kind: str
-) -> None:
-    sampling: Json = {"kind": kind, "batch_size": 10}
-    if kind == "shuffle":
-        sampling["reshuffle"] = "once"
-    noise = {"kind": "gaussian", "noise_multiplier": 10.0}
-
-    def asked(**length: int) -> httpx.Response:
-        steps = {"steps": 100, "mechanism": noise, "sampling": sampling | length}
-        return plan(api, steps, dataset_size=15, neighboring_relation="replace_special")
-
-    refused = asked()
-    assert refused.status_code == 422
-    (fault,) = refused.json()["errors"]
-    assert fault["location"].endswith("events[0].sampling.steps_per_pass")
-    assert "2 for a loader that uses the last, smaller batch, 1 for one that" in fault["message"]
-    told = [asked(steps_per_pass=length).json()["epsilon"] for length in (2, 1)]
-    assert told == [pytest.approx(2.94, abs=0.005), pytest.approx(4.38, abs=0.005)]

@@ -48,7 +48,7 @@ def record(api: httpx.Client, *events: Json, branch: str = "main") -> None:
 
 
 def open_branch(api: httpx.Client, name: str, from_step: int) -> None:
-    body = {"name": name, "writer": WRITER, "from_step": from_step}
+    body = {"name": name, "writer": WRITER, "from_step": from_step, "order": "fresh"}
     assert api.post("/v1/runs/run/branches", json=body).status_code == 201
 
 

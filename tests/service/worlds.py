@@ -9,7 +9,6 @@ from typing import Any
 from hypothesis import strategies as st
 from sqlalchemy import Connection, Engine, select, text
 
-from accounting.balances import OpenPass
 from accounting.events import Span
 from accounting.filters import Total
 from service import branching, readings, registration
@@ -21,6 +20,7 @@ from service.database import transaction
 from service.documents import event_of
 from service.errors import LedgerError
 from service.ledger import Append
+from service.passes import place_of
 from service.planned import certified
 from service.reservations import GiveBack, Reserve, find
 from service.schemas import EventMessage, NewBranch, NewDataset, NewReservation, NewRun
@@ -274,8 +274,8 @@ def _held(connection: Connection, *, named: bool) -> dict[int, Counter[tuple[str
             if steps > 0 and (lease.name is not None or not named):
                 spans.append(Span(event=lease.event, steps=steps))
         begun = pass_of.get(branch.pass_event_id)
-        open_pass = begun and OpenPass(event=event_of(begun, 60000), position=branch.pass_position)
-        for one, counts in ahead(open_pass or None, spans).items():
+        open_pass = place_of(begun, branch.pass_position, 60000)
+        for one, counts in ahead(open_pass, spans).items():
             found[branch.run_id][repr(one), "steps"] += counts.steps
             found[branch.run_id][repr(one), "passes"] += counts.passes
             found[branch.run_id][repr(one), "begun"] += counts.begun

@@ -1,0 +1,20 @@
+"""what a branch says of the order in which its records come."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0011"
+down_revision = "0010"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    op.add_column("branches", sa.Column("order", sa.String(16), nullable=True))
+    # Until now every branch was to begin with a fresh order, and was counted so.
+    branches = sa.table("branches", sa.column("name"), sa.column("order"))
+    op.execute(branches.update().where(branches.c.name != "main").values(order="fresh"))
+
+
+def downgrade() -> None:
+    op.drop_column("branches", "order")
