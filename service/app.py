@@ -26,6 +26,7 @@ from service.http import BodyLimit, RequestLog
 from service.limits import Buckets
 from service.measures import Measures
 from service.metrics import Ledger
+from service.one_host import OneHost
 from service.readiness import Readiness
 from service.routes import (
     acts,
@@ -194,6 +195,7 @@ def wire(
     app.add_middleware(
         BodyLimit, bytes_max=settings.body_bytes_max, seconds_max=settings.body_seconds
     )
+    app.add_middleware(OneHost)
     app.add_middleware(RequestLog, measures=measures)  # outermost: every answer has an id
     problems.install(app)
     for module in modules:

@@ -34,7 +34,7 @@ def _message(error: ErrorDetails | Mapping[str, Any]) -> str:
     if error["type"] == "union_tag_invalid":  # pydantic's own text repeats what was sent
         return f"kind must be one of {error['ctx']['expected_tags']}"
     if error["type"] == "extra_forbidden":
-        return "unknown field"
+        return "unknown parameter" if error["loc"][:1] == ("query",) else "unknown field"
     text = str(error["msg"])
     return text.removeprefix("Value error, ")
 
@@ -42,6 +42,13 @@ def _message(error: ErrorDetails | Mapping[str, Any]) -> str:
 def fault_list(errors: list[Any]) -> list[dict[str, str]]:
     """Where each fault lies and what is allowed there; never what was sent."""
     return [
-        {"location": location_of(error["loc"]), "message": _message(error)}
+        {"location": location_of(_place(error)), "message": _message(error)}
         for error in errors[:ERRORS_MAX]
     ]
+
+
+def _place(error: Mapping[str, Any]) -> tuple[int | str, ...]:
+    """Where a fault lies; an unknown parameter's name is what was sent, and is left out."""
+    place: tuple[int | str, ...] = error["loc"]
+    unknown = error["type"] == "extra_forbidden" and place[:1] == ("query",)
+    return place[:1] if unknown else place

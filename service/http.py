@@ -21,6 +21,7 @@ from service import logs
 from service.auth import BODY_BYTES_MAX, Caller, admitted, scope_needed
 from service.errors import UnavailableError, UnsupportedMediaTypeError
 from service.measures import OTHER, PROBLEM, TEMPLATE, Measures
+from service.queries import QueryRules
 from service.seats import Seats
 from service.strict_json import parse_json
 
@@ -50,12 +51,20 @@ def media_type(request: Request) -> str:
     """The body's declared type, without parameters.
 
     Raises:
-        UnsupportedMediaTypeError: the body is compressed.
+        UnsupportedMediaTypeError: the body is compressed, or in another character set than UTF-8.
     """
     coding = request.headers.get("content-encoding", "identity")
     if coding.strip().lower() != "identity":  # a few bytes could be made to be many
         raise UnsupportedMediaTypeError("The body is compressed; send it as it is.")
-    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    declared = request.headers.getlist("content-type")
+    if len(declared) > 1:
+        raise UnsupportedMediaTypeError("Content-Type is there twice; send it once.")
+    kind, *parameters = "".join(declared).lower().split(";")
+    for parameter in parameters:
+        name, _, value = parameter.partition("=")
+        if name.strip() == "charset" and value.strip().strip('"') not in ("utf-8", "utf8"):
+            raise UnsupportedMediaTypeError("Send the body in UTF-8; no other charset is read.")
+    return kind.strip()
 
 
 class StrictRequest(Request):
@@ -77,11 +86,16 @@ class StrictRoute(APIRoute):
         needed = scope_needed(self.dependant)
         costs = is_dear(self.endpoint)
         reads, asks = self.body_field is not None, self.body_field is not None or costs
+        rules = QueryRules.of_route(self.dependant)
 
         async def strict(request: Request) -> Response:
             caller = None
-            if needed is not None and asks:
+            fault = rules.fault(request.scope["query_string"])
+            # A caller without a key is told of that first.
+            if needed is not None and (asks or fault):
                 caller = await admitted(request, needed, request.path_params)
+            if fault is not None:
+                raise fault
             if reads and media_type(request) != JSON:
                 raise UnsupportedMediaTypeError(f"Send {JSON}.")
             if not asks:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any, Final
+from unicodedata import normalize
 
 from sqlalchemy import Connection, Row, Table, insert, select
 
@@ -88,7 +89,7 @@ def _require_fitting(parent: Row[Any], dataset: Row[Any], location: str) -> None
     if parent.id == dataset.id:
         raise InvalidRequestError(location, "must be another dataset")
     for column in _SAME:
-        if getattr(parent, column) != getattr(dataset, column):
+        if normalize("NFC", getattr(parent, column)) != normalize("NFC", getattr(dataset, column)):
             raise InvalidRequestError(location, f"must have the same {column}")
 
 

@@ -32,6 +32,7 @@ HELD_BACK_MAX: Final = 200  # refusals at once; each holds a connection
 RETRY_AFTER_SECONDS: Final = 1
 
 PROBLEMS: Final[dict[str, tuple[int, str]]] = {
+    "malformed-request": (400, "The request is not valid HTTP"),
     "malformed-body": (400, "The body is not valid JSON"),
     "unauthorized": (401, "A valid API key is needed"),
     "forbidden": (403, "The key's scope does not allow this"),

@@ -1,6 +1,7 @@
 """What comes in: messages, strict and bounded, and how they become accounting events."""
 
 import re
+import unicodedata
 from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal
 
@@ -34,14 +35,30 @@ TTL_MAX: Final = 90 * 24 * 3600  # seconds; a lease that outlives its trainer is
 NAME_PATTERN: Final = r"^[a-z0-9][a-z0-9._-]{0,62}$"
 
 
-def printable(text: str) -> str:
-    """The text, unless it has control characters or lone surrogates.
+MARKS_MAX: Final = 4  # on one letter; no language needs more
+# What Unicode calls ignorable by default and Python printable, and the blank of Braille.
+_UNSEEN: Final = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
 
-    Those break logs, pages and Postgres.
+
+def printable(text: str) -> str:
+    """The text, unless it has control characters, lone surrogates or what cannot be seen.
+
+    The first two break logs, pages and Postgres; the third makes two texts that look the same.
     """
     if not text.isprintable():
         raise PydanticCustomError("not_printable", "must be printable text")
+    if text and (_UNSEEN.search(text) or not text.strip() or _stacked(text)):
+        message = "must be text that can be seen, with at most {most} combining marks in a row"
+        raise PydanticCustomError("not_visible", message, {"most": MARKS_MAX})
     return text
+
+
+def _stacked(text: str) -> bool:
+    """Whether a combining mark stands first, or more than MARKS_MAX of them in a row."""
+    marks = "".join("m" if unicodedata.category(one) in ("Mn", "Me") else "." for one in text)
+    return marks.startswith("m") or "m" * (MARKS_MAX + 1) in marks
 
 
 def valid_name(text: str) -> bool:

@@ -18,6 +18,17 @@ from service.errors import StartupError, UnavailableError
 KEY_SIZE: Final = 32  # bytes, of a private and of a public key
 
 
+_FIELD: Final = 2**255 - 19  # the prime of Curve25519 (RFC 8032, section 5.1)
+# The y of the points whose order divides 8: of order 4, 1, 2, and twice of order 8.
+_SMALL_ORDER: Final = (
+    0,
+    1,
+    _FIELD - 1,
+    0x05FC536D880238B13933C6D305ACDFD5F098EFF289F4C345B027B2C28F95E826,
+    0x7A03AC9277FDC74EC6CC392CFA53202A0F67100D760B3CBA4FD84D3D706A17C7,
+)
+
+
 def to_text(data: bytes) -> str:
     """Bytes as unpadded base64url."""
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
@@ -39,11 +50,16 @@ def to_bytes(text: str) -> bytes:
 
 
 def is_public_key(text: str) -> bool:
-    """Whether a text is one that may name a key."""
+    """Whether a text names a key: 32 bytes, written in the one way, of a point that can sign.
+
+    With one of the eight points of small order as the key, one signature fits many texts or all.
+    """
     try:
-        return len(to_bytes(text)) == KEY_SIZE
+        key = to_bytes(text)
     except ValueError:
         return False
+    y = int.from_bytes(key, "little") & ((1 << 255) - 1)  # the last bit is the sign of x
+    return len(key) == KEY_SIZE and y < _FIELD and y not in _SMALL_ORDER
 
 
 def key_id_of(public_key: str) -> str:
@@ -135,7 +151,9 @@ def required(signer: Signer | None) -> Signer:
 
 
 def verified(public_key: str, data: bytes, signature: str) -> bool:
-    """Whether a signature of bytes was made with a key."""
+    """Whether a signature of bytes was made with a key; never with one of small order."""
+    if not is_public_key(public_key):
+        return False
     try:
         key = Ed25519PublicKey.from_public_bytes(to_bytes(public_key))
         key.verify(to_bytes(signature), data)

@@ -23,6 +23,7 @@ from service.dashboard.assets import static_url
 from service.errors import LedgerError, UnauthorizedError, UnavailableError
 from service.gate import Gate
 from service.http import is_dear, seat
+from service.queries import QueryRules
 
 TEMPLATES: Final = Path(__file__).parent / "templates"
 POLICY: Final = "; ".join(
@@ -57,9 +58,12 @@ class PageRoute(APIRoute):
         handler = super().get_route_handler()
         needed = access.scope_seen_by(self.dependant)
         costs = is_dear(self.endpoint)
+        rules = QueryRules.of_route(self.dependant)
 
         async def answered(request: Request) -> Response:
             caller = None if needed is None else await access.admitted(request, needed)
+            if fault := rules.fault(request.scope["query_string"]):
+                raise fault
             gate: Gate = request.app.state.gate
             request.state.standing = await gate.current()
             async with seat(request, caller) if costs else nullcontext():

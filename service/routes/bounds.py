@@ -4,10 +4,11 @@ from fastapi import APIRouter
 
 from service.auth import Viewer
 from service.errors import NotFoundError
+from service.http import StrictRoute
 from service.registry import BoundAnswer, BoundList, bound_answers
 from service.routes.parameters import BoundName
 
-router = APIRouter(prefix="/v1/bounds", tags=["bounds"])
+router = APIRouter(route_class=StrictRoute, prefix="/v1/bounds", tags=["bounds"])
 
 
 @router.get("")

@@ -23,6 +23,7 @@ from service.errors import InvalidRequestError, LedgerError, UnsupportedMediaTyp
 from service.http import JSON, NDJSON, media_type
 from service.ledger import Append
 from service.measures import TEMPLATE
+from service.queries import QueryRules
 from service.replies import is_unread, read
 from service.routes.parameters import (
     AppendQuery,
@@ -56,6 +57,7 @@ _BODY: Final[dict[str, Any]] = {
     },
 }
 _DEFAULTS: Final = AppendQuery()
+_RULES: Final = QueryRules.of_model(AppendQuery)
 
 
 router = APIRouter(prefix="/v1/runs", tags=["events"])
@@ -137,6 +139,8 @@ async def _append(request: Request, run: str) -> Response:
 def _query(request: Request) -> AppendQuery:
     if not request.scope["query_string"]:
         return _DEFAULTS
+    if fault := _RULES.fault(request.scope["query_string"]):
+        raise fault
     try:
         return AppendQuery.model_validate(dict(request.query_params))
     except ValidationError as error:

@@ -6,10 +6,11 @@ from fastapi.responses import PlainTextResponse
 from service import problems
 from service.answers import Health, Ready
 from service.errors import NotFoundError, UnavailableError
+from service.http import StrictRoute
 from service.readiness import Readiness, explained
 from service.routes.parameters import ProblemName
 
-router = APIRouter(tags=["health"])
+router = APIRouter(route_class=StrictRoute, tags=["health"])
 
 
 class Page(PlainTextResponse):

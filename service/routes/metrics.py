@@ -15,12 +15,13 @@ from prometheus_client.metrics_core import Metric
 from service.auth import Caller, Viewer
 from service.database import attempts_of
 from service.errors import UnavailableError
+from service.http import StrictRoute
 from service.metrics import Ledger, Process, ledger_families, process_families
 from service.witnessing import Follower
 
 TOLD_SECONDS: Final = 1.0  # that an answer is told again
 
-router = APIRouter(tags=["metrics"])
+router = APIRouter(route_class=StrictRoute, tags=["metrics"])
 
 
 class Exposition(Response):

@@ -140,14 +140,14 @@ def lines() -> Iterator[Hostile]:
             path=f"{EVENTS}?{query}",
             body=LINE.encode(),
             headers=NDJSON,
-            cause="query." + query.partition("=")[0],
+            cause="query" if query.startswith(("surplus", "events")) else "query.",
         )
-    for query in ("branch=main", "mode=charge", "surplus=1"):
+    for query in ("branch=other", "mode=charge", "surplus=1"):
         yield Hostile(
             name=f"JSON?{query}",
             path=f"{EVENTS}?{query}",
             body=GOOD,
-            cause="query." + query.partition("=")[0],
+            cause="query" if query.startswith(("surplus", "events")) else "query.",
         )
 
 
@@ -250,7 +250,7 @@ def queries() -> Iterator[Hostile]:
                 name=f"{path}?{key}={value[:12]!r}",
                 path=f"{path}?{key}={quote(value)}",
                 method="GET",
-                cause=f"query.{key}",
+                cause="query" if key == "surplus" else f"query.{key}",
             )
     both = "/v1/runs/run/guarantee?delta=0.1&epsilon=1"
     yield Hostile(name="delta and epsilon", path=both, method="GET", cause="query.epsilon")

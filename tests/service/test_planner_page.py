@@ -16,7 +16,6 @@ from service.dashboard.plan_answers import certified_answer, quick_answer
 from service.dashboard.plan_form import SCHEMES, Form, form_of
 from service.dashboard.snippets import client_snippet
 from service.quick import quick_bound
-from tests.conftest import AS_ADMIN
 from tests.service.browsing import make_key, signed_in
 from tests.service.samples import Json, dataset
 from tests.service.test_dashboard import INLINE, Serve
@@ -174,7 +173,7 @@ def test_a_key_plans_only_for_datasets_it_reaches(
 
 def test_nobody_plans_without_signing_in(engine: Engine, serve: Serve) -> None:
     make_key(engine, "first")
-    with serve() as address, httpx.Client(base_url=address, headers=AS_ADMIN) as client:
+    with serve() as address, httpx.Client(base_url=address) as client:
         assert client.get("/planner").status_code == 303
         assert client.get("/planner/answer.json").status_code == 401
 
@@ -191,7 +190,6 @@ def test_the_code_to_copy_runs_as_it_stands(
     assert made.status_code == 201, made.text
     monkeypatch.setenv("DPLEDGER_URL", str(api.base_url))
     monkeypatch.setenv("DPLEDGER_SPOOL", str(tmp_path))
-    monkeypatch.delenv("DPLEDGER_API_KEY", raising=False)
     told: dict[str, Any] = {}
     exec(client_snippet(form), told)  # noqa: S102 (that it can be run is what is promised)
     told["run"]._transport.close()  # as the end of a process does

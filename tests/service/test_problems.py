@@ -54,6 +54,7 @@ def test_every_refusal_is_a_problem() -> None:
         "method-not-allowed",
         "body-too-large",
         "request-timeout",
+        "malformed-request",
     } == set(PROBLEMS)
 
 
