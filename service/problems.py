@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import random
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NotRequired
@@ -27,7 +28,7 @@ from service.suspension import State
 
 _LOGGER = logging.getLogger("dpledger.problems")
 MEDIA_TYPE: Final = "application/problem+json"
-HELD_BACK_SECONDS: Final = 0.5  # that a refusal for too many requests is held back
+HELD_BACK_SECONDS: Final = 0.5  # on average, that a refusal for too many requests is held back
 HELD_BACK_MAX: Final = 200  # refusals at once; each holds a connection
 RETRY_AFTER_SECONDS: Final = 1
 
@@ -183,7 +184,8 @@ async def hold_back(state: AppState, error: Exception) -> None:
     if isinstance(error, TooManyRequestsError) and state.held_back < HELD_BACK_MAX:
         state.held_back += 1
         try:
-            await asyncio.sleep(HELD_BACK_SECONDS)
+            # At moments of their own, or those that ask again at once would all come together.
+            await asyncio.sleep(HELD_BACK_SECONDS * random.uniform(0.5, 1.5))  # noqa: S311
         finally:
             state.held_back -= 1
 
