@@ -68,9 +68,12 @@ def test_the_document_of_the_routes_is_made_once(
 ) -> None:
     made: list[int] = []
     dumps = json.dumps
-    monkeypatch.setattr(
-        "service.openapi.json.dumps", lambda *a, **b: made.append(1) or dumps(*a, **b)
-    )
+
+    def counted(*given: Any, **named: Any) -> str:
+        made.append(1)
+        return dumps(*given, **named)
+
+    monkeypatch.setattr("service.openapi.json.dumps", counted)
     with serve() as address:
         first = httpx.get(f"{address}/v1/openapi.json", timeout=60)
         assert first.json()["openapi"].startswith("3.")
