@@ -1,5 +1,6 @@
 """The OpenAPI document: what it says beside the routes and the messages."""
 
+import asyncio
 import json
 from functools import lru_cache
 from typing import Any, Final
@@ -72,12 +73,16 @@ def complete(app: FastAPI) -> None:
 def _serve_once_made(app: FastAPI) -> None:
     """Answer with the same bytes: to make half a megabyte anew holds up every append."""
 
+    making = asyncio.Lock()
+
     @lru_cache(maxsize=1)
     def text() -> bytes:
         return json.dumps(app.openapi(), separators=(",", ":"), ensure_ascii=False).encode()
 
     async def described(_request: Request) -> Response:
-        return Response(await run_in_threadpool(text), media_type=JSON)
+        async with making:  # or each of those that ask first would make it
+            body = await run_in_threadpool(text)
+        return Response(body, media_type=JSON)
 
     routes = app.router.routes
     routes[:] = [one for one in routes if getattr(one, "path", None) != app.openapi_url]
