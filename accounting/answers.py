@@ -29,6 +29,7 @@ from accounting.gaussian import gaussian_delta, gaussian_epsilon
 from accounting.gdp_bounds import gdp_bounds
 from accounting.guarantees import Assumption, Bound, Status, weakest
 from accounting.numerics import UNIT_ROUNDOFF, Array, rounded_down, rounded_up, sum_up
+from accounting.pair_choice import chosen
 from accounting.pld.bracket import delta_bracket, epsilon_bracket, epsilon_floor
 from accounting.pld.null import replaced_delta, replaced_epsilon
 from accounting.pld.pairs import Pair
@@ -193,18 +194,27 @@ def gdp_bound(balance: Balance, question: Question) -> Bound:
 
 
 def pairs_above(
-    balance: Balance, relation: NeighboringRelation, accept: frozenset[Status]
+    balance: Balance,
+    relation: NeighboringRelation,
+    accept: frozenset[Status],
+    *,
+    delta: float | None = None,
+    epsilon: float | None = None,
 ) -> tuple[list[EventBound[Pairs]], Units]:
     """(bounds used, the pairs that together dominate the balance), in an order of the events.
+
+    Of the pairs of an event those are taken that cost least at the delta, or at the epsilon.
 
     Raises:
         NoBoundError: some event is dominated by no accepted pair; the text says why.
     """
+    offered = [
+        (accepted(pld_bounds(event, relation), accept=accept), count)
+        for event, count in balance.units()
+    ]
+    used = chosen(offered, delta=delta, epsilon=epsilon)
     units: Counter[Pair] = Counter()
-    used = []
-    for event, count in balance.units():
-        bound = accepted(pld_bounds(event, relation), accept=accept)[0]
-        used.append(bound)
+    for bound, (_, count) in zip(used, offered, strict=True):
         for pair, times in bound.loss:
             units[pair] += count * times
     return used, list(units.items())
@@ -232,7 +242,13 @@ def pld_bound(balance: Balance, question: Question) -> Bound:
 
 def _direct(balance: Balance, question: Question) -> Bound:
     rounded = question.rounded
-    used, above = pairs_above(balance, question.relation, question.accept)
+    used, above = pairs_above(
+        balance,
+        question.relation,
+        question.accept,
+        delta=question.delta,
+        epsilon=question.epsilon,
+    )
     below: Units = []
     if question.floor:
         below = attained_units(rounded.lower if rounded else balance, question.relation)
