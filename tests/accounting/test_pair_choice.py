@@ -34,6 +34,7 @@ def test_a_dear_pair_beside_other_steps_is_not_the_one_that_is_composed() -> Non
             for each in (spans[:1], spans[1:], spans)
         )
         assert alone == pytest.approx(54.38, abs=0.01)
+        assert alone is not None
         assert other is not None
         assert both is not None
         assert both < alone + other
