@@ -72,7 +72,6 @@ def complete(app: FastAPI) -> None:
 
 def _serve_once_made(app: FastAPI) -> None:
     """Answer with the same bytes: to make half a megabyte anew holds up every append."""
-
     making = asyncio.Lock()
 
     @lru_cache(maxsize=1)
