@@ -33,6 +33,7 @@ class AccountantName(StrEnum):
     RDP = "rdp"  # Renyi differential privacy
     GDP = "gdp"  # Gaussian differential privacy
     ODOMETER = "odometer"  # for steps that depend on earlier answers
+    FILTER = "filter"  # what the filter of a budget has added up
     LAST_ITERATE = "last_iterate"  # of runs that show their last iterate alone
 
 
