@@ -28,6 +28,7 @@ from dpledger_client.errors import (
 )
 from dpledger_client.merkle import begins, includes, leaf_hash
 from dpledger_client.outbox import LOG
+from dpledger_client.signatures import holds
 from dpledger_client.transport import Transport
 
 FORMAT: Final = "dpledger-log-head/1"
@@ -40,7 +41,7 @@ _PART: Final = ("checkpoint", "key_id", "public_key", "signature", "head", "inde
 
 
 class LedgerRewritten(UserWarning):
-    """The service's ledger does not continue what it signed before."""
+    """The service's ledger does not continue what it signed before, or what it says is no proof."""
 
 
 class LogHead:
@@ -168,12 +169,15 @@ def _checked(
     """The part of an answer that is worth keeping.
 
     Raises:
-        _UnprovenError: its head is not in what it signs, or does not continue what was kept.
+        _UnprovenError: its head is not in what it signs, its signature does not hold, or it does
+            not continue what was kept.
     """
     try:
         part = {name: answer[name] for name in _PART}
         if not _is_of(part, dataset):
             raise _UnprovenError("the head in the answer is not in what is signed.")
+        if not holds(part["checkpoint"], part["public_key"], part["signature"]):
+            raise _UnprovenError("the signature of the head is not that of the key it names.")
         if kept is not None and not _goes_on(answer, kept):
             raise _UnprovenError("the log does not begin with what this machine saw of it.")
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -192,8 +196,8 @@ def _is_of(part: Mapping[str, Any], dataset: str) -> bool:
 def _goes_on(answer: Mapping[str, Any], kept: Mapping[str, Any]) -> bool:
     """Whether it is the ledger and the key that are known here, which says how it goes on.
 
-    A client has hashes and no signatures: that an admin signed what was abandoned is checked by
-    the service, and by `dpledger verify`. Here it is known that a later epoch was begun for it.
+    That an admin signed what was abandoned is checked by the service, and by `dpledger verify`.
+    Here it is known that a later epoch was begun for it.
     """
     before, now = kept["checkpoint"], answer["checkpoint"]
     known = (kept["public_key"], before["ledger_id"])

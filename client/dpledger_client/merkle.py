@@ -10,8 +10,13 @@ EMPTY: Final = hashlib.sha256(b"").digest()  # the root of no leaves
 
 def leaf_hash(record: Mapping[str, Any]) -> bytes:
     """The hash of a leaf: of its canonical JSON, whatever its members are."""
+    return hashlib.sha256(b"\x00" + canonical(record)).digest()
+
+
+def canonical(record: Mapping[str, Any]) -> bytes:
+    """Canonical JSON, as it is hashed and signed: sorted keys, no spaces."""
     text = json.dumps(record, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(b"\x00" + text.encode()).digest()
+    return text.encode()
 
 
 def _node(left: bytes, right: bytes) -> bytes:

@@ -305,19 +305,21 @@ def test_one_process_at_a_time_replaces_a_head(
     assert kept(spool)["head"]["steps"] == 3
 
 
-def test_a_client_believes_no_answer_that_it_cannot_check(client: Client, spool: Path) -> None:
+def test_a_client_believes_no_answer_that_it_cannot_check(
+    client: Client, spool: Path, key_file: Path, tmp_path: Path
+) -> None:
     create(client)
     head = head_of(client, spool)
     head.compare()
     train(client, "run", 3, spool=spool.parent / "other")
     first = kept(spool)
     part = client._transport.post("/v1/datasets/data/checkpoint:compare", first)
-    for told, answer in changes(part, first):
+    for told, answer in changes(part, first, Signer.load(key_file), tmp_path):
         with answering(200, answer) as liar:
             liar._transport._http.base_url = client._transport._http.base_url
-            with pytest.warns(LedgerRewritten):
+            with pytest.warns(LedgerRewritten, match=told):
                 head_of(liar, spool).compare()
-        assert kept(spool) == first, told
+        assert kept(spool) == first, answer
     head.compare()
     assert kept(spool)["head"] == part["head"]
 
