@@ -391,11 +391,5 @@ def _path(noun: str, name: str, rest: str = "") -> str:
 
 
 def start_run(name: str, dataset: str, **options: Any) -> Run:
-    """`Client.start_run` of a service that the environment names.
-
-    Args:
-        name: of the run.
-        dataset: what it trains on.
-        **options: all others of `Client.start_run`.
-    """
+    """`Client.start_run` of a service that the environment names, with the same arguments."""
     return Client().start_run(name, dataset, **options)

@@ -19,6 +19,7 @@ from opacus.accountants.accountant import IAccountant
 from opacus.optimizers import DPOptimizer
 from opacus.privacy_engine import PrivacyEngine
 
+from dpledger_client import opacus_histories
 from dpledger_client.errors import Unavailable
 from dpledger_client.opacus_guard import Guard, mechanism_of
 from dpledger_client.outbox import LOG
@@ -117,16 +118,17 @@ class LedgerAccountant(IAccountant):
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on from a checkpoint. What was spent since stays spent: a rewind opens a branch.
 
+        A checkpoint of Opacus alone is one of the run if its steps were imported as this run.
+
         Raises:
             ValueError: the ledger does not know the steps of this checkpoint: import them first.
             DPLedgerError: the branch could not be opened.
         """
+        if "history" in state_dict and STATE not in state_dict:
+            imported = opacus_histories.state_of(state_dict["history"], self.run)
+            # By whatever accountant it was counted, a history says the same.
+            state_dict = {**state_dict, STATE: imported, "mechanism": self.mechanism()}
         super().load_state_dict(state_dict)
-        if STATE not in state_dict:
-            raise ValueError(
-                "This checkpoint was written without a ledger, which does not know its steps: "
-                "import it as a run first."
-            )
         state = state_dict[STATE]
         place = state["next_step"]
         resumed = self.run.branch.startswith(f"from-{place}-") and self.run.next_step == place

@@ -4,6 +4,7 @@ A checkpoint is a pickle, and reading a pickle runs what is in it. It is read by
 reader of plain values, which runs nothing; without torch, only the same content as JSON is read.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -44,6 +45,17 @@ def read(path: FilePath, *, sampling: dict[str, Any] | None = None) -> list[dict
     history = rows("history", found["history"])
     if not history:
         refuse("history", "is empty")
+    return events(history, sampling=sampling)
+
+
+def events(
+    history: Sequence[Any], *, sampling: dict[str, Any] | None = None
+) -> list[dict[str, Any]]:
+    """The events of an accountant's history; arguments as in `read`.
+
+    Raises:
+        BadFile: a row is malformed.
+    """
     return [_event(f"history[{number}]", one, sampling) for number, one in enumerate(history)]
 
 
