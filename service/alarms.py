@@ -4,6 +4,7 @@ import math
 
 from service.books import Book, RunBook
 from service.budgets import Scope
+from service.facts import overdraft_act
 from service.incidents import Incident, Kind
 
 
@@ -32,12 +33,9 @@ def _note(home: Book, run: RunBook, scope: Scope, kind: Kind, share: float) -> N
     if kind is Kind.THRESHOLD:
         detail["fraction"] = share
     detail |= {"dataset": home.name, "run": run.name, "scope": scope.name, "limit": scope.epsilon}
-    home.notes.incidents.append(
-        Incident(
-            dataset_id=home.id,
-            run_id=run.id,
-            kind=kind,
-            sequence=home.head,
-            detail=detail,
-        )
+    happened = Incident(
+        dataset_id=home.id, run_id=run.id, kind=kind, sequence=home.head, detail=detail
     )
+    home.notes.incidents.append(happened)
+    if kind is Kind.OVERDRAFT:
+        home.note([overdraft_act(happened, run=run.name)])

@@ -14,12 +14,14 @@ from typing import Any, Final
 from sqlalchemy import Column, Connection, Select, bindparam, select
 
 from service.acts import Act, exact
+from service.incidents import Incident, Kind
 from service.tables import (
     branches,
     corrections,
     datasets,
     distinct_events,
     findings,
+    incidents,
     lineage,
     releases,
     reservations,
@@ -28,11 +30,15 @@ from service.tables import (
 )
 
 APPENDS: Final = "appends"  # the act of a key that begins to append to a branch
+OVERDRAFT: Final = "overdraft"  # the act of the incident of that kind
 _ancestors = datasets.alias()
 _origins = branches.alias()
 _JSON: Final = frozenset(
-    {"accept", "assumptions", "budget_filter", "content", "event", "labels", "plan", "request"}
-)
+    {
+        "accept", "assumptions", "budget_filter", "content", "detail", "event", "labels", "plan",
+        "request",
+    }
+)  # fmt: skip
 # Each run has a branch main: a row that names another run's branch would look the same by name.
 _BRANCH: Final = branches.c.run_id == runs.c.id
 _OF_BRANCH: Final = (runs.c.name.label("run"), branches.c.name.label("branch"))
@@ -158,6 +164,17 @@ FACTS: Final[Mapping[str, Select[Any]]] = {
     .join(runs, runs.c.id == reservations.c.run_id)
     .join(branches, _BRANCH & (branches.c.id == reservations.c.branch_id))
     .join(distinct_events, distinct_events.c.id == reservations.c.event_id),
+    # Of a run of any dataset that was made from this one; of no run where the limit was lowered.
+    OVERDRAFT: select(
+        incidents.c.dataset_id.label("home"),
+        incidents.c.id.label("row"),
+        runs.c.name.label("run"),
+        incidents.c.sequence,
+        incidents.c.detail,
+        incidents.c.occurred_at,
+    )
+    .outerjoin(runs, runs.c.id == incidents.c.run_id)
+    .where(incidents.c.kind == Kind.OVERDRAFT.value),
 }
 
 # What of a row may change: each change is an act, and the latest equals the row.
@@ -199,6 +216,7 @@ _KEYS: Final = {
     "release": releases.c.id,
     "finding": findings.c.id,
     "reservation": reservations.c.id,
+    OVERDRAFT: incidents.c.id,
     "run_state": runs.c.id,
     APPENDS: branches.c.id,
     "reservation_end": reservations.c.id,
@@ -210,6 +228,7 @@ _HOMES: Final = {
     "correction": corrections.c.dataset_id,
     "reservation": reservations.c.dataset_id,
     "reservation_end": reservations.c.dataset_id,
+    OVERDRAFT: incidents.c.dataset_id,
 }
 
 
@@ -261,3 +280,14 @@ def acts_of(
         column, wanted = home, dataset_id
     found = connection.execute(_of_one(kind, column), {"dataset": dataset_id, "wanted": wanted})
     return [Act(kind, content_of_row(one._mapping), by) for one in found]
+
+
+def overdraft_act(incident: Incident, *, run: str | None, by: str | None = None) -> Act:
+    """The act of an overdraft's incident, whose row is written in the same transaction."""
+    content = {
+        "run": run,
+        "sequence": incident.sequence,
+        "detail": incident.said,
+        "occurred_at": exact(incident.occurred_at),
+    }
+    return Act(OVERDRAFT, content, by)

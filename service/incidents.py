@@ -7,7 +7,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any, Final
@@ -53,6 +53,12 @@ class Incident:
     sequence: int  # the dataset's head after it
     detail: Mapping[str, Value]  # dataset, run, branch, scope, limit, spent, fraction, reason
     run_id: int | None = None
+    occurred_at: datetime = field(default_factory=now)
+
+    @property
+    def said(self) -> dict[str, Value]:
+        """The detail as it is stored."""
+        return {name: _finite(value) for name, value in self.detail.items()}
 
 
 class IncidentAnswer(Answer):
@@ -103,15 +109,14 @@ def record(connection: Connection, happened: Sequence[Incident]) -> None:
     """Insert incidents; the locks of their datasets are held."""
     if not happened:
         return
-    moment = now()
     rows = [
         {
             "dataset_id": one.dataset_id,
             "run_id": one.run_id,
             "kind": one.kind.value,
             "sequence": one.sequence,
-            "detail": canonical({name: _finite(value) for name, value in one.detail.items()}),
-            "occurred_at": moment,
+            "detail": canonical(one.said),
+            "occurred_at": one.occurred_at,
         }
         for one in happened
     ]

@@ -20,7 +20,7 @@ from service.errors import (
     PreconditionFailedError,
     PreconditionRequiredError,
 )
-from service.facts import acts_of
+from service.facts import acts_of, overdraft_act
 from service.incidents import Incident, Kind
 from service.open_reservations import void_open
 from service.registration import filter_record, note_settings
@@ -185,7 +185,7 @@ def _store(
     changed = acts_of(connection, "settings", dataset_id=dataset.id, row=dataset.revision, by=by)
     append(connection, dataset.id, changed)
     answer = dataset_answer(connection, dataset)
-    _tell(connection, dataset, answer, reason)
+    _tell(connection, dataset, answer, reason=reason, by=by)
     return answer
 
 
@@ -198,7 +198,9 @@ def _require_accepted(dataset: Row[Any]) -> None:
         )
 
 
-def _tell(connection: Connection, dataset: Row[Any], answer: DatasetAnswer, reason: str) -> None:
+def _tell(
+    connection: Connection, dataset: Row[Any], answer: DatasetAnswer, *, reason: str, by: str
+) -> None:
     """Raise an incident, and one more where a limit is now below what is spent."""
     changed = {
         "dataset": dataset.name,
@@ -217,6 +219,8 @@ def _tell(connection: Connection, dataset: Row[Any], answer: DatasetAnswer, reas
         for kind in kinds
     ]
     incidents.record(connection, happened)
+    overdrafts = [one for one in happened if one.kind is Kind.OVERDRAFT]
+    append(connection, dataset.id, [overdraft_act(one, run=None, by=by) for one in overdrafts])
 
 
 def history(

@@ -20,7 +20,7 @@ from service.verification.rows import every, is_time
 from service.verification.walk import Walk, said_of
 
 _UNSAID: Final = "differs from what is now stored"
-_TIMES: Final = frozenset({"created_at", "changed_at", "recorded_at", "expires_at"})
+_TIMES: Final = frozenset({"created_at", "changed_at", "recorded_at", "expires_at", "occurred_at"})
 _LIVE: Final = ("revision", "budget_epsilon", "budget_delta", "budget_revision", "accept", "frozen")
 Content = dict[str, Any]
 

@@ -15,7 +15,7 @@ from service.verification.report import Rank, shown
 from service.verification.rows import every
 from service.verification.walk import Walk
 
-# Of an overdraft the entry's own leaf says so, and no act.
+# An overdraft's incident has an act that equals it, and is compared with the facts.
 _KINDS: Final = (
     Kind.CORRECTION, Kind.REOPENED, Kind.SAMPLING_CONTRADICTED, Kind.RANKS_DISAGREE,
     Kind.BATCH_SIZES_REFUTED,

@@ -1,8 +1,10 @@
-"""`dpledger verify` and incidents: those that an act of the log speaks of are all there."""
+"""`dpledger verify` and incidents: those that the log speaks of are there, as it says."""
+
+from typing import Any
 
 import httpx
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import Connection, Engine, TextClause, text
 
 from benchmarks.rewriting import undone
 from service.adoption import adopt
@@ -16,7 +18,9 @@ from tests.service.samples import (
     SAMPLING,
     Json,
     append,
+    dataset,
     event,
+    run,
     setup,
 )
 
@@ -92,3 +96,112 @@ def test_what_an_older_ledger_began_with_is_not_held_against_it(told: None, engi
         connection.execute(text("UPDATE installation SET log_frontier = ''"))
         adopt(connection)
         assert verify(connection).broken == []
+
+
+TINY: Json = {"epsilon": 0.01, "delta": 1e-5}
+CHANGES = [
+    "sequence = sequence + 1",
+    "run_id = CASE WHEN run_id IS NULL THEN (SELECT min(id) FROM runs) END",
+    "kind = 'threshold'",
+    "detail = replace(detail, '0.01', '5.01')",
+    "detail = '[]'",
+    "detail = 'no JSON'",
+    "dataset_id = (SELECT max(id) FROM datasets)",
+    "occurred_at = '2026-01-02 03:04:05.000006'",
+]
+
+
+@pytest.fixture
+def overdrawn(api: httpx.Client, engine: Engine) -> list[int]:
+    """Overdrafts of an ancestor, of a dataset, of a run, and of a limit that was lowered."""
+    api.post("/v1/datasets", json=dataset("above", budget=TINY)).raise_for_status()
+    below = {"parents": ["above"], "rows_per_parent_record": "at_most_one", "budget": TINY}
+    setup(api, dataset_given=below, delta=1e-5)
+    api.post("/v1/runs", json=run("own", budget=TINY)).raise_for_status()
+    for name in ("run", "own", "run"):  # the last tells nothing new
+        first = api.get(f"/v1/runs/{name}").json()["steps"]
+        append(api, event(first, 5), run=name).raise_for_status()
+    setup(api, dataset_given={"name": "lowered", "budget": BUDGET}, name="of", dataset="lowered")
+    append(api, event(0, 5), run="of").raise_for_status()
+    revision = api.get("/v1/datasets/lowered").headers["ETag"]
+    changed = {"budget": TINY, "reason": "as agreed"}
+    answer = api.patch("/v1/datasets/lowered", json=changed, headers={"If-Match": revision})
+    answer.raise_for_status()
+    with snapshot(engine) as connection:
+        query = text("SELECT id FROM incidents WHERE kind = 'overdraft' ORDER BY id")
+        return list(connection.scalars(query))
+
+
+def test_each_overdraft_has_an_act_that_equals_it(
+    api: httpx.Client, engine: Engine, overdrawn: list[int]
+) -> None:
+    said = []
+    for name in ("above", "data", "lowered"):
+        answer = api.get(f"/v1/datasets/{name}/incidents").json()["incidents"]
+        there = [one for one in answer if one["kind"] == "overdraft"]
+        acts = api.get(f"/v1/datasets/{name}/acts", params={"kind": "overdraft"}).json()["acts"]
+        assert [act["content"]["detail"] for act in acts] == [one["detail"] for one in there]
+        assert [act["content"]["sequence"] for act in acts] == [one["sequence"] for one in there]
+        said += [(act["content"]["run"], act["content"]["detail"]["scope"]) for act in acts]
+    assert sorted(said, key=str) == [
+        ("own", "run:own"), ("run", "dataset:above"), ("run", "dataset:data"),
+        (None, "dataset:lowered"),
+    ]  # fmt: skip
+    assert len(overdrawn) == 4
+    with snapshot(engine) as connection:
+        assert verify(connection).broken == []
+
+
+@pytest.mark.parametrize("edit", CHANGES)
+def test_a_changed_overdraft_is_found(engine: Engine, overdrawn: list[int], edit: str) -> None:
+    changed = 0
+    for number in overdrawn:
+        with undone(engine) as connection:
+            query = text(f"UPDATE incidents SET {edit} WHERE id = :id")  # noqa: S608
+            before, after = (_row(connection, number, query) for query in (None, query))
+            if before == after:  # it belongs to that dataset
+                continue
+            changed += 1
+            found = [one.text for one in verify(connection).broken]
+            assert any("(overdraft" in one and "differs from" in one for one in found), found
+    assert changed >= 3
+
+
+@pytest.mark.parametrize("act", ["kept", "gone, too"])
+def test_a_deleted_overdraft_is_found(engine: Engine, overdrawn: list[int], act: str) -> None:
+    for number in overdrawn:
+        with undone(engine) as connection:
+            connection.execute(text("DELETE FROM deliveries"))
+            connection.execute(text("DELETE FROM incidents WHERE id = :id"), {"id": number})
+            if act != "kept":
+                connection.execute(text("DELETE FROM acts WHERE kind = 'overdraft'"))
+            assert verify(connection).broken != []
+
+
+def test_an_added_overdraft_is_found(engine: Engine, overdrawn: list[int]) -> None:
+    columns = "dataset_id, run_id, kind, sequence, detail, occurred_at"
+    for number in overdrawn:
+        with undone(engine) as connection:
+            added = f"INSERT INTO incidents ({columns}) SELECT {columns} FROM incidents"  # noqa: S608
+            connection.execute(text(f"{added} WHERE id = :id"), {"id": number})
+            (found,) = verify(connection).broken
+            assert found.text.endswith("no act says what its row does"), found.text
+
+
+def test_overdrafts_of_an_older_ledger_become_acts(engine: Engine, overdrawn: list[int]) -> None:
+    with undone(engine) as connection:
+        for table in ("acts", "log_tiles"):
+            connection.execute(text(f"DELETE FROM {table}"))  # noqa: S608
+        for table in ("datasets", "installation"):
+            connection.execute(text(f"UPDATE {table} SET log_size = 0"))  # noqa: S608
+        connection.execute(text("UPDATE installation SET log_frontier = ''"))
+        adopt(connection)
+        assert verify(connection).broken == []
+        connection.execute(text("DELETE FROM incidents WHERE id = :id"), {"id": overdrawn[0]})
+        assert verify(connection).broken != []
+
+
+def _row(connection: Connection, number: int, edit: TextClause | None) -> Any:
+    if edit is not None:
+        connection.execute(edit, {"id": number})
+    return connection.execute(text("SELECT * FROM incidents WHERE id = :id"), {"id": number}).one()
