@@ -21,6 +21,12 @@ _BELOW: Final = (
     .order_by(lineage.c.dataset_id)
     .limit(KIN_MAX)
 )
+_FROZEN: Final = (
+    select(datasets.c.name)
+    .join(lineage, lineage.c.ancestor_id == datasets.c.id)
+    .where(lineage.c.dataset_id == bindparam("dataset"), datasets.c.frozen)
+    .order_by(datasets.c.id)
+)
 _NAMES: Final = (
     select(datasets.c.id, datasets.c.name)
     .where(datasets.c.id.in_(bindparam("ids", expanding=True)))
@@ -66,3 +72,8 @@ def kin_of(connection: Connection, dataset: Row[Any]) -> list[Kin]:
         for one, name in names.items()
     ]
     return sorted(found, key=lambda kin: kin.generation)
+
+
+def frozen_above(connection: Connection, dataset_id: int) -> list[str]:
+    """The datasets that a dataset was made from and that are frozen: it admits nothing either."""
+    return list(connection.scalars(_FROZEN, {"dataset": dataset_id}))

@@ -35,7 +35,7 @@ _LEASES: Final = ("pending", "forfeited")
 
 _HEADS: Final = select(
     datasets.c.id, datasets.c.name, datasets.c.head_sequence, datasets.c.version,
-    datasets.c.revision, datasets.c.budget_epsilon,
+    datasets.c.revision, datasets.c.budget_epsilon, datasets.c.frozen,
 )  # fmt: skip
 _RUNS: Final = select(runs.c.dataset_id, runs.c.state, func.count()).group_by(
     runs.c.dataset_id, runs.c.state
@@ -89,6 +89,7 @@ class Figures:
     leases: Mapping[tuple[int, str], int]
     contradicted: Mapping[int, int]
     budgets: Mapping[int, Budget]
+    frozen: frozenset[int]  # datasets that admit nothing
     unread: frozenset[int]  # datasets whose budget could not be read yet
     deliveries: int  # that webhooks have not taken
 
@@ -147,6 +148,7 @@ class Ledger:
                 },
                 contradicted={row[0]: row[1] for row in connection.execute(_CONTRADICTED)},
                 budgets={home: kept.budget for home, kept in self._budgets.items() if kept.budget},
+                frozen=frozenset(row.id for row in heads if row.frozen),
                 unread=unread,
                 deliveries=self.deliveries(),
             )
@@ -268,6 +270,8 @@ def ledger_families(found: Figures, limit: frozenset[str] | None) -> Iterator[Me
     """What the ledger says to a caller that reaches all datasets, or those of a limit."""
     seen = {home for home, name in found.names.items() if limit is None or name in limit}
     yield _gauge("dpledger_datasets", "Datasets of the ledger.", len(seen))
+    about = "Datasets that admit nothing, as an admin decided."
+    yield _gauge("dpledger_datasets_frozen", about, len(found.frozen & seen))
     entries = sum(count for home, count in found.entries.items() if home in seen)
     yield _gauge("dpledger_entries", "Entries of all datasets.", entries)
     states = _totals(found.runs, seen, STATES)

@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Any, Final, Literal
 
-from sqlalchemy import ColumnElement, Connection, Row, bindparam
+from sqlalchemy import ColumnElement, Connection, Row, bindparam, func, select
 
 from accounting.events import Span
 from service.admission import ahead
@@ -35,6 +35,12 @@ _OF_DATASET: Final = FOUND.where(reservations.c.dataset_id == bindparam("dataset
     reservations.c.id
 )
 _OPEN: Final = _OF_DATASET.where(_HOLDS)
+_COUNT: Final = (
+    select(func.count())
+    .select_from(reservations)
+    .join(branches, branches.c.id == reservations.c.branch_id)
+    .where(reservations.c.dataset_id == bindparam("dataset"), _HOLDS)
+)
 
 
 class HeldReservation(ReservationAnswer):
@@ -77,6 +83,16 @@ def list_reservations(
         for row in rows[:size]
     ]
     return found, rows[size - 1].id if len(rows) > size else None
+
+
+def first_open(
+    connection: Connection, dataset_id: int, *, size: int
+) -> tuple[list[ReservationAnswer], int]:
+    """The oldest reservations of a dataset that still hold steps; and how many there are in all."""
+    asked, moment = {"dataset": dataset_id}, now()
+    rows = connection.execute(_OPEN.limit(size), asked).all()
+    total = connection.scalar(_COUNT, asked)
+    return [ReservationAnswer(**answer_of(row, moment)) for row in rows], total or 0
 
 
 def _wanted(state: State, moment: datetime) -> ColumnElement[bool] | None:

@@ -6,10 +6,19 @@ from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import RedirectResponse
-from sqlalchemy import Connection, Row
+from sqlalchemy import Connection, Engine, Row
 
 from accounting.events import Event, Gaussian, Poisson, Span
-from service import catalog, explanations, incidents, kin, readings, remedies, settings_changes
+from service import (
+    catalog,
+    explanations,
+    incidents,
+    kin,
+    open_reservations,
+    readings,
+    remedies,
+    settings_changes,
+)
 from service.answers import DatasetAnswer, DatasetGuarantee
 from service.api_keys import Scope
 from service.auth import Caller
@@ -17,16 +26,16 @@ from service.budgets import dataset_scope
 from service.clock import now
 from service.dashboard import advice, layers, limits, pedigree
 from service.dashboard.access import Admin, Form, Viewer
-from service.dashboard.limits import LimitForm
+from service.dashboard.limits import AdmissionForm, LimitForm
 from service.dashboard.pages import PageRoute, render
 from service.database import snapshot
-from service.errors import InvalidRequestError, TooExpensiveError
+from service.errors import InvalidRequestError, LedgerError, TooExpensiveError
 from service.http import dear
 from service.outlook import outlook_of
 from service.readings import Question
 from service.routes.certificates import CertificateQuery, issued
 from service.routes.parameters import Database, DatasetName
-from service.schemas import STEPS_MAX
+from service.schemas import STEPS_MAX, DatasetChange
 from service.settings_changes import SettingsAnswer
 from service.spending import Spendings
 from service.taking import written
@@ -36,6 +45,7 @@ router = APIRouter(route_class=PageRoute, include_in_schema=False)
 DELTA: Final = 1e-5  # at which a dataset without a limit is told, unless somebody asks otherwise
 SPENDERS: Final = 12
 INCIDENTS: Final = 8
+RESERVATIONS: Final = 20
 SETTINGS: Final = 1000  # revisions that are read
 BATCH: Final = 256  # of a usual training
 NOISES: Final = (("little", 0.8), ("usual", 1.1), ("much", 2.0))
@@ -106,23 +116,62 @@ def change_limit(
 ) -> Response:
     """Set another limit; what is wrong with it is said beside the field."""
     try:
-        change = limits.change_of(form)
-        written(
-            database,
-            lambda connection: settings_changes.change(
-                connection, dataset, change, if_match=limits.if_match(form), by=viewer.name
-            ),
-        )
-        request.app.state.feed.wake()
+        _change(dataset, request, database, viewer, form, limits.change_of(form))
     except limits.SHOWN as error:
-        with snapshot(database) as connection:
-            found = _found(connection, request, dataset, viewer, DELTA)
-        refused = LimitForm.refused(form, found["dataset"], error)
-        stale = not isinstance(error, InvalidRequestError)
-        status = HTTPStatus.CONFLICT if stale else HTTPStatus.UNPROCESSABLE_ENTITY
-        given = found | {"form": refused, "guarantee": None}
-        return render(request, "dataset.html", viewer=viewer, status_code=status, **given)
+        found = _shown_again(dataset, request, database, viewer)
+        found["form"] = LimitForm.refused(form, found["dataset"], error)
+        return _refused(request, viewer, found, error)
     return RedirectResponse(f"/datasets/{dataset}#limits", HTTPStatus.SEE_OTHER)
+
+
+@router.get("/datasets/{dataset}/admission")
+def admission_form(dataset: DatasetName, _viewer: Viewer) -> Response:
+    """Where the form is, for who loads the answer to one again."""
+    return RedirectResponse(f"/datasets/{dataset}#limits", HTTPStatus.SEE_OTHER)
+
+
+@router.post("/datasets/{dataset}/admission")
+@dear
+def change_admission(
+    dataset: DatasetName, request: Request, database: Database, viewer: Admin, form: Form
+) -> Response:
+    """Freeze a dataset or end that, and void its open reservations."""
+    try:
+        _change(dataset, request, database, viewer, form, limits.admission_of(form))
+    except limits.SHOWN as error:
+        found = _shown_again(dataset, request, database, viewer)
+        found["admission"] = AdmissionForm.refused(form, error)
+        return _refused(request, viewer, found, error)
+    return RedirectResponse(f"/datasets/{dataset}#limits", HTTPStatus.SEE_OTHER)
+
+
+def _change(
+    name: str, request: Request, database: Engine, viewer: Caller, sent: Mapping[str, str],
+    change: DatasetChange,
+) -> None:  # fmt: skip
+    """Change the settings that the sender had looked at."""
+    revision = limits.if_match(sent)
+    written(
+        database,
+        lambda connection: settings_changes.change(
+            connection, name, change, if_match=revision, by=viewer.name
+        ),
+    )
+    request.app.state.feed.wake()
+
+
+def _shown_again(name: str, request: Request, database: Engine, viewer: Caller) -> dict[str, Any]:
+    with snapshot(database) as connection:
+        return _found(connection, request, name, viewer, DELTA) | {"guarantee": None}
+
+
+def _refused(
+    request: Request, viewer: Caller, found: Mapping[str, Any], error: LedgerError
+) -> Response:
+    """The page again, with what is wrong in one of its forms."""
+    stale = not isinstance(error, InvalidRequestError)
+    status = HTTPStatus.CONFLICT if stale else HTTPStatus.UNPROCESSABLE_ENTITY
+    return render(request, "dataset.html", viewer=viewer, status_code=status, **found)
 
 
 def _guarantee(connection: Connection, name: str, delta: float) -> DatasetGuarantee:
@@ -143,6 +192,7 @@ def _found(
     answer = catalog.dataset_answer(connection, row)
     changes, _ = settings_changes.history(connection, name, after=0, size=SETTINGS)
     happened, total = incidents.latest_incidents(connection, row.id, size=INCIDENTS)
+    held, held_total = open_reservations.first_open(connection, row.id, size=RESERVATIONS)
     at = row.budget_delta or delta
     return {
         "dataset": answer,
@@ -150,10 +200,14 @@ def _found(
         "changes": changes[::-1],
         "incidents": [(one, advice.advice_of(one), advice.detail_of(one)) for one in happened],
         "incidents_total": total,
+        "reservations": held,
+        "reservations_total": held_total,
+        "frozen_above": kin.frozen_above(connection, row.id),
         "family": _family(connection, row, viewer),
         "fits": _fits(connection, row),
         "batch": min(BATCH, row.dataset_size),
         "form": LimitForm.of(answer) if viewer.scope is Scope.ADMIN else None,
+        "admission": AdmissionForm.of(answer) if viewer.scope is Scope.ADMIN else None,
         "reached": _reached(viewer),
         **_spent(connection, row, answer, changes, at, spendings),
     }

@@ -1,4 +1,4 @@
-"""The form by which an admin changes a limit: what was typed, and what is wrong with it."""
+"""The forms by which an admin changes a limit or stops what is admitted, and their faults."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -62,6 +62,31 @@ class LimitForm:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdmissionForm:
+    """The form that freezes a dataset and voids its open reservations, as it is shown."""
+
+    frozen: bool
+    void: bool = False
+    reason: str = ""
+    faults: Mapping[str, str] = field(default_factory=dict)  # by field
+
+    @classmethod
+    def of(cls, dataset: DatasetAnswer) -> "AdmissionForm":
+        """The form as the dataset stands."""
+        return cls(frozen=dataset.frozen)
+
+    @classmethod
+    def refused(cls, sent: Mapping[str, str], error: LedgerError) -> "AdmissionForm":
+        """The form as it was sent, with what is wrong."""
+        return cls(
+            frozen="frozen" in sent,
+            void="void" in sent,
+            reason=sent.get("reason", ""),
+            faults=faults_of(error),
+        )
+
+
 def _typed(value: float) -> str:
     """A number as one would type it, which is read back as the same."""
     text = f"{value:.15g}"
@@ -98,6 +123,25 @@ def change_of(sent: Mapping[str, str]) -> DatasetChange:
     if faults:
         raise InvalidRequestError.of(faults)
     return change
+
+
+def admission_of(sent: Mapping[str, str]) -> DatasetChange:
+    """What the other form asks for; a box that is not ticked is not sent.
+
+    Raises:
+        InvalidRequestError: the reason is not as it must be.
+    """
+    asked = {
+        "reason": sent.get("reason", "").strip(),
+        "frozen": "frozen" in sent,
+        "void_reservations": "void" in sent,
+    }
+    try:
+        return DatasetChange.model_validate(asked)
+    except ValidationError as error:
+        told = fault_list(list(error.errors()))
+        faults = {f"body.{one['location']}": one["message"] for one in told}
+        raise InvalidRequestError.of(faults) from None
 
 
 def faults_of(error: LedgerError) -> dict[str, str]:

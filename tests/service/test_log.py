@@ -72,7 +72,7 @@ def test_everything_that_happened_is_a_leaf_in_its_order(api: httpx.Client, engi
         kinds = set(connection.scalars(select(acts.c.kind)))
     assert kinds == {
         "dataset", "lineage", "settings", "run", "run_state", "branch", "release", "finding",
-        "correction", "reservation", "reservation_end",
+        "correction", "reservation", "reservation_end", "appends",
     }  # fmt: skip
 
 

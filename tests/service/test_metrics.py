@@ -235,10 +235,16 @@ def test_a_key_that_is_limited_is_told_of_its_datasets_alone(engine: Engine, ser
             for path, body in (("datasets", dataset(name, budget=BUDGET)),
                                ("runs", run(f"{name}-run", dataset=name))):  # fmt: skip
                 assert api.post(f"/v1/{path}", json=body, headers=admin).status_code == 201
+        change = {"frozen": True, "reason": "why"}
+        match = admin | {"if-match": '"1"'}
+        answer = api.patch("/v1/datasets/zebras", json=change, headers=match)
+        assert answer.status_code == 200
         found, whole = Scrape(api, **bearer(viewer)), Scrape(api, **admin)
         assert "zebras" not in found.text
         assert found.labels("dpledger_budget_spent_ratio", "dataset") == {"letters"}
         assert (found.value("dpledger_datasets"), whole.value("dpledger_datasets")) == (1, 2)
+        for looked, frozen in ((found, 0), (whole, 1)):
+            assert looked.value("dpledger_datasets_frozen") == frozen
         assert (found.value("dpledger_runs", state="active")) == 1
         assert api.get("/metrics").status_code == 401
 
