@@ -105,7 +105,7 @@ def tally_of(connection: Connection, row: Row[Any]) -> Tally:
         move = restated(move, relation=relation, exactly_one=below[counts.dataset_id])
         moves.append(move.by_pass if fresh else move)
     _fold(tally, moves)
-    _charge_corrections(connection, tally, below, sizes, stored=fresh)
+    _charge_corrections(connection, tally, below, sizes)
     return tally
 
 
@@ -121,23 +121,20 @@ def _fold(tally: Tally, moves: Sequence[Move]) -> None:
 
 
 def _charge_corrections(
-    connection: Connection,
-    tally: Tally,
-    below: dict[int, bool],
-    sizes: dict[int, int],
-    *,
-    stored: bool,
+    connection: Connection, tally: Tally, below: dict[int, bool], sizes: dict[int, int]
 ) -> None:
-    """Count what corrections of a dataset, and of those that were made from it, add."""
+    """Count what corrections of a dataset, and of those that were made from it, change."""
     found = excess.of_datasets(connection, sizes)
+    told, moves = [], []
     for exactly_one in (True, False):
-        seen = [one for one in found if below[one.dataset_id] is exactly_one]
-        if not seen:
-            continue
+        part = [one for one in found if below[one.dataset_id] is exactly_one]
         view = partial(seen_as, relation=tally.relation, exactly_one=exactly_one)
-        excess.charge(tally, seen, view=view, stored=stored)
-        added = shifts.of_all(connection, seen, sizes)
-        tally.apply(restated(added, relation=tally.relation, exactly_one=exactly_one))
+        told += excess.seen(part, view)
+        added = shifts.of_all(connection, part, sizes)
+        moves.append(restated(added, relation=tally.relation, exactly_one=exactly_one))
+    if told:
+        excess.charge(tally, told)  # at once: their order counts
+        tally.apply(Move(shifted=merged(move.shifted for move in moves)))
 
 
 def _move(row: Row[Any], event: Event) -> Move:
@@ -208,8 +205,8 @@ def _run_tally(
     corrected = excess.of_run(
         connection, row.id, dataset_id=row.dataset_id, dataset_size=dataset_size
     )
-    excess.charge(tally, corrected, stored=fresh)
     if corrected:
+        excess.charge(tally, corrected)
         tally.apply(shifts.of_all(connection, corrected, {row.dataset_id: dataset_size}))
     return tally
 

@@ -141,7 +141,7 @@ class Correct:
 
 
 def _enforce(desk: Desk, book: Book, run: RunBook, row: Row[Any]) -> None:
-    """Count what the correction adds in every scope; from here on nothing is refused."""
+    """Count what the correction changes in every scope; from here on nothing is refused."""
     more = excess.of_one(
         desk.connection, row.id, dataset_id=book.id, dataset_size=book.dataset_size
     )
@@ -150,7 +150,7 @@ def _enforce(desk: Desk, book: Book, run: RunBook, row: Row[Any]) -> None:
         excess.charge(run.scope.tally, more)
     for ancestor, exactly_one in book.ancestors:
         view = partial(seen_as, relation=book.relation, exactly_one=exactly_one)
-        excess.charge(ancestor.tally, more, view=view)
+        excess.charge(ancestor.tally, excess.seen(more, view))
         ancestor.notes.touched = True
     before = run.shift or shifts.NO_SHIFT
     run.shift = shifts.of_run(

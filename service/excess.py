@@ -1,24 +1,28 @@
-"""What corrections add to what is enforced; they never take anything off.
+"""What corrections change in the corrected account, which is enforced beside the recorded one.
 
-A corrected step adds what it costs more than it did as recorded, in each component of the filter's
-sums. Where passes count, each pass that the corrected steps may have touched is counted in full
-beside the recorded ones; what else changes where they shift later passes is for `shifts` to say.
+A corrected step changes the account by what it costs more or less than it did as recorded. Where
+passes count, the recorded ones stay counted, and each pass that the corrected steps may have
+touched is counted in full beside them; what else changes where they shift later passes is for
+`shifts` to say. A tally enforces the larger account, and never less than it did before.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import reduce
+from itertools import groupby
+from operator import attrgetter
 from typing import Any, Final
 
 from sqlalchemy import Connection, Select, bindparam, case, func, select
 
 from accounting.balances import pass_length, retold
 from accounting.events import Event
-from accounting.filters import Total, times
+from accounting.filters import Total, plus, times
 from service import pricing
 from service.documents import event_of
 from service.passes import IS_UNPLACED
 from service.tables import branches, corrections, distinct_events, entries
-from service.tallies import Counts, Move, Tally, by_pass, merged
+from service.tallies import Change, Counts, Tally, by_pass, merged
 
 View = Callable[[Event], Event]  # an event of a dataset as another dataset's record sees it
 
@@ -147,59 +151,62 @@ def _read(
     ]
 
 
-def charge(
-    tally: Tally, corrected: Iterable[Corrected], *, view: View | None = None, stored: bool = False
-) -> None:
-    """Count in a tally what corrected steps add.
+def seen(corrected: Iterable[Corrected], view: View) -> list[Corrected]:
+    """The same as the records of another dataset see it."""
+    return [replace(one, recorded=view(one.recorded), really=view(one.really)) for one in corrected]
+
+
+def charge(tally: Tally, corrected: Iterable[Corrected]) -> None:
+    """Count in a tally what corrections change, one after another as they were told.
 
     Args:
-        tally: the sums of a scope.
-        corrected: the steps.
-        view: how the scope's records see an event; None where it is their own.
-        stored: whether the sums were stored with what steps add; passes never are.
+        tally: the sums of a scope, which hold all corrections that were told before.
+        corrected: the steps, as the scope's records see them; all of each correction.
     """
-    passes = []
-    seen = [(one, *_seen(one, view)) for one in corrected]
-    pricing.require(tally.missing({event for _, *both in seen for event in both}))
-    for one, recorded, really in seen:
-        if not stored:
-            more = times(_dearer(tally, recorded, really), one.steps)
-            tally.recorded = tuple(a + b for a, b in zip(tally.recorded, more, strict=True))
-        passes.append(_passes(tally, recorded, really, one))
-        if one.unplaced:  # where the noise falls, another pass of an old order is counted
-            passes += [
-                {retold(event): Counts(passes=1)} for event in (recorded, really) if by_pass(event)
-            ]
-    tally.apply(Move(recorded=merged(passes)))
+    order = attrgetter("correction")
+    told = sorted(corrected, key=order)
+    pricing.require(tally.missing({event for one in told for event in (one.recorded, one.really)}))
+    changes = [
+        (
+            [times(_dearer(tally, one), one.steps) for one in parts],
+            merged(_passes(tally, one) for one in parts),
+        )
+        for parts in (list(group) for _, group in groupby(told, key=order))
+    ]
+    pricing.require(tally.missing({event for _, passes in changes for event in passes}))
+    for steps, passes in changes:
+        tally.correct(reduce(plus, steps), passes)
 
 
-def _seen(one: Corrected, view: View | None) -> tuple[Event, Event]:
-    """What was recorded and what really was, as a scope's records see it."""
-    return (one.recorded, one.really) if view is None else (view(one.recorded), view(one.really))
-
-
-def _dearer(tally: Tally, recorded: Event, really: Event) -> Total:
-    """What a step costs more, as far as steps are what counts; no component is negative."""
-    before, after = _step_cost(tally, recorded), _step_cost(tally, really)
-    return tuple(max(0, b - a) for a, b in zip(before, after, strict=True))
+def _dearer(tally: Tally, one: Corrected) -> Total:
+    """What a step costs more, as far as steps are what counts; negative where it costs less."""
+    return plus(_step_cost(tally, one.really), times(_step_cost(tally, one.recorded), -1))
 
 
 def _step_cost(tally: Tally, event: Event) -> Total:
     return tally.filter.zero() if by_pass(event) else tally.cost(event)
 
 
-def _passes(tally: Tally, recorded: Event, really: Event, one: Corrected) -> dict[Event, Counts]:
+def _passes(tally: Tally, one: Corrected) -> Change:
     """The passes of the corrected steps, which count besides those that were recorded."""
-    if recorded.sampling == really.sampling and _no_dearer(tally, recorded, really):
+    both = (one.recorded, one.really) if one.unplaced else ()
+    # Where the noise falls, another pass of an old order is counted.
+    old = [{retold(event): Counts(passes=1)} for event in both if by_pass(event)]
+    return merged([_touched(tally, one), *old])
+
+
+def _touched(tally: Tally, one: Corrected) -> Change:
+    """The passes that corrected steps may have touched, wherever they began."""
+    if one.recorded.sampling == one.really.sampling and _no_dearer(tally, one):
         return {}
-    length = pass_length(really)
+    length = pass_length(one.really)
     if length is None:
         return {}
     touched = 1 + -(-(one.length - 1) // length)  # wherever in a pass they began
-    return {really: Counts(steps=one.steps, passes=min(one.steps, touched))}
+    return {one.really: Counts(steps=one.steps, passes=min(one.steps, touched))}
 
 
-def _no_dearer(tally: Tally, recorded: Event, really: Event) -> bool:
+def _no_dearer(tally: Tally, one: Corrected) -> bool:
     """Whether what was recorded covers what really was, in every component."""
-    before, after = tally.cost(recorded), tally.cost(really)
+    before, after = tally.cost(one.recorded), tally.cost(one.really)
     return all(b <= a for a, b in zip(before, after, strict=True))

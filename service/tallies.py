@@ -2,6 +2,9 @@
 
 Steps that are counted one by one add up in whole numbers, whatever their order; samplings that are
 counted by pass are few, and are kept as a balance that the filter looks at as a whole.
+
+Beside what was recorded stands what corrections say of it. Each sum is the larger of the two
+accounts, component by component, and no correction lowers one: docs/theory/lineage.md.
 """
 
 import json
@@ -57,7 +60,7 @@ class Move:
     reserved: Change = field(default_factory=dict)
     # Of the latter, what the run's own budget counts: not its plan. None for all of it.
     own: Change | None = None
-    # Counted as recorded, but of no event's own counts: passes that corrections have shifted.
+    # Counted in the corrected account alone: passes that corrections have shifted.
     shifted: Change = field(default_factory=dict)
 
     @property
@@ -105,6 +108,7 @@ class _Next:
     reserved: Total
     passes: Change
     reserved_passes: Change
+    shifted: Change
     sums: Sums
 
 
@@ -119,6 +123,11 @@ class Tally:
     reserved: Total
     passes: dict[Event, Counts] = field(default_factory=dict)  # recorded
     reserved_passes: dict[Event, Counts] = field(default_factory=dict)
+    # Of what counts by step: what all corrections change, and the most that the first, the first
+    # two and so on have changed, component by component. None where nothing was corrected.
+    changed: Total | None = None
+    most_changed: Total | None = None
+    corrected_passes: dict[Event, Counts] = field(default_factory=dict)  # besides the recorded
     _sums: Sums | None = None
     _next: _Next | None = None  # what was worked out for a move that may be taken
     _costs: dict[Event, Total] = field(default_factory=dict)
@@ -152,7 +161,7 @@ class Tally:
         """The sums after a move; nothing changes yet."""
         if move is None:
             if self._sums is None:
-                self._sums = self._add(self.recorded, self.reserved, {}, {})
+                self._sums = self._add(self.recorded, self.reserved, {}, {}, {})
             return self._sums
         if self._next is None or self._next.move is not move:
             self._next = self._after(move)
@@ -164,7 +173,21 @@ class Tally:
         self.recorded, self.reserved, self._sums = after.recorded, after.reserved, after.sums
         add_to(self.passes, after.passes)
         add_to(self.reserved_passes, after.reserved_passes)
+        add_to(self.corrected_passes, after.shifted)
         self._next = None
+
+    def correct(self, change: Total, passes: Change) -> None:
+        """Take one more correction in.
+
+        Args:
+            change: what it adds to steps that add up one by one; negative where they cost less.
+            passes: what it counts by pass, besides those that were recorded.
+        """
+        self.changed = change if self.changed is None else plus(self.changed, change)
+        most = self.most_changed
+        self.most_changed = self.changed if most is None else larger(most, self.changed)
+        add_to(self.corrected_passes, passes)
+        self._sums = self._next = None
 
     def reading(self, total: Total) -> Reading:
         """Whether the filter admits a total, and the epsilon that it stands for."""
@@ -177,11 +200,10 @@ class Tally:
         return found
 
     def _after(self, move: Move) -> _Next:
-        gone = merged([move.recorded, move.shifted]) if move.shifted else move.recorded
-        recorded, passes = self._split(self.recorded, gone)
+        recorded, passes = self._split(self.recorded, move.recorded)
         reserved, reserved_passes = self._split(self.reserved, move.reserved)
-        sums = self._add(recorded, reserved, passes, reserved_passes)
-        return _Next(move, recorded, reserved, passes, reserved_passes, sums)
+        sums = self._add(recorded, reserved, passes, reserved_passes, move.shifted)
+        return _Next(move, recorded, reserved, passes, reserved_passes, move.shifted, sums)
 
     def _split(self, start: Total, change: Change) -> tuple[Total, Change]:
         """The sum of what counts by step, and what counts by pass."""
@@ -200,13 +222,21 @@ class Tally:
         reserved: Total,
         passes: Mapping[Event, Counts],
         reserved_passes: Mapping[Event, Counts],
+        shifted: Mapping[Event, Counts],
     ) -> Sums:
         held = plus(recorded, reserved)
-        if not (self.passes or self.reserved_passes or passes or reserved_passes):
-            return Sums(recorded, held)
         spent = add_to(dict(self.passes), passes)
         ahead = add_to(add_to(dict(spent), self.reserved_passes), reserved_passes)
-        return Sums(plus(recorded, self._whole(spent)), plus(held, self._whole(ahead)))
+        besides = add_to(dict(self.corrected_passes), shifted)
+        return Sums(self._larger(recorded, spent, besides), self._larger(held, ahead, besides))
+
+    def _larger(self, steps: Total, passes: Change, besides: Change) -> Total:
+        """The larger account: as recorded, and with what corrections change and count besides."""
+        recorded = plus(steps, self._whole(passes)) if passes else steps
+        if self.most_changed is None:
+            return recorded
+        really = plus(steps, self._whole(merged([passes, besides]))) if besides else recorded
+        return larger(recorded, plus(really, self.most_changed))
 
     def _whole(self, counts: Mapping[Event, Counts]) -> Total:
         balance = Balance(
@@ -224,13 +254,19 @@ class Tally:
             self,
             passes=dict(self.passes),
             reserved_passes=dict(self.reserved_passes),
+            corrected_passes=dict(self.corrected_passes),
             _costs=dict(self._costs),
             _readings={},
         )
 
     def stored(self) -> str:
-        """What counts by step, as text."""
+        """What counts by step, as it was recorded and reserved, as text."""
         return json.dumps([self.recorded, self.reserved], separators=(",", ":"))
+
+
+def larger(a: Total, b: Total) -> Total:
+    """The larger, component by component."""
+    return tuple([max(x, y) for x, y in zip(a, b, strict=True)])
 
 
 def add_to(into: dict[Event, Counts], more: Change) -> dict[Event, Counts]:

@@ -102,14 +102,6 @@ def test_more_noise_changes_nothing_that_is_enforced(used: httpx.Client, engine:
     assert budget(used) == before
 
 
-def test_over_several_entries_each_step_is_compared_with_its_own(used: httpx.Client) -> None:
-    append(used, step(20, 10, mechanism=LOUD))
-    assert correct(used, step(15, 10, mechanism=MIDDLE)).status_code == 201
-    # Five steps were quieter than they should be told; five were louder, and stay so.
-    whole = [step(0, 15), step(15, 5, mechanism=MIDDLE), step(20, 10, mechanism=LOUD)]
-    assert budget(used) == other(used, *whole)
-
-
 def test_a_correction_is_told_as_it_was_made_and_the_record_stays(used: httpx.Client) -> None:
     answer = correct(used, step(0, 5, mechanism=LOUD)).json()
     assert answer.pop("recorded_at").endswith("+00:00")
