@@ -18,11 +18,10 @@ LARGE: Json = {"epsilon": 30.0, "delta": 1e-5}
 def family(api: httpx.Client) -> httpx.Client:
     """A dataset and two that were made from it, each with loud and quiet steps."""
     common = {"neighboring_relation": "replace_special", "budget": LARGE}
-    made = {
-        name: {"parents": ["data"], "rows_per_parent_record": CHILDREN[name]} for name in CHILDREN
-    }
-    for name, given in ({"data": {}} | made).items():
-        answer = api.post("/v1/datasets", json=dataset(name, **common, **given))
+    for name in ("data", *CHILDREN):
+        made = {"parents": ["data"], "rows_per_parent_record": CHILDREN.get(name)}
+        given = common | (made if name in CHILDREN else {})
+        answer = api.post("/v1/datasets", json=dataset(name, **given))
         assert answer.status_code == 201, answer.text
         named = run(f"in-{name}", dataset=name, budget=LARGE)
         assert api.post("/v1/runs", json=named).status_code == 201

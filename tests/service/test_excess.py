@@ -8,7 +8,7 @@ from functools import reduce
 
 import pytest
 
-from accounting.balances import Balance, advance, balance_of, passes_begun
+from accounting.balances import Balance, advance, balance_of, passes_begun, retold
 from accounting.events import (
     BallsAndBins,
     Cyclic,
@@ -389,3 +389,11 @@ def test_the_same_with_more_noise_adds_nothing() -> None:
         steps = [gaussian(4.0, sampling)] * 7
         enforced, recorded, _ = both(steps, [(1, 6, gaussian(5.0, sampling))])
         assert enforced == recorded
+
+
+def test_on_a_branch_of_an_old_order_a_told_pass_of_both_events_is_counted() -> None:
+    found, both_events = tally(Balance()), (gaussian(4.0, CYCLIC), gaussian(1.0, BALLS))
+    (one,) = parts(both_events[:1], [(0, 1, both_events[1])])
+    charge(found, [replace(one, unplaced=True)])
+    besides = [{retold(event): Counts(passes=1)} for event in both_events]
+    assert found.corrected_passes == merged([{one.really: Counts(steps=1, passes=1)}, *besides])

@@ -139,3 +139,14 @@ def test_counts_that_cancel_are_dropped() -> None:
     into = {EVENTS[0]: Counts(steps=2)}
     add_to(into, {EVENTS[0]: Counts(steps=-2), EVENTS[1]: Counts(passes=1)})
     assert into == {EVENTS[1]: Counts(passes=1)}
+
+
+def test_a_copy_is_corrected_apart() -> None:
+    tally = a_tally()
+    counted = {EVENTS[2]: Counts(passes=1)}
+    tally.correct(tally.filter.zero(), counted)
+    before, other = tally.sums(), tally.copy()
+    other.correct(tally.cost(EVENTS[0]), {EVENTS[3]: Counts(passes=2)})
+    other.apply(Move(shifted={EVENTS[2]: Counts(passes=1)}))
+    assert other.sums() != before
+    assert (tally.sums(Move()), tally.corrected_passes) == (before, counted)
