@@ -320,22 +320,8 @@ def _incident_removed(scene: Scene) -> Claim | None:
     return Claim(words=f"the incident {row['kind']}")
 
 
-def _overdraft_added(scene: Scene) -> Claim | None:
-    """An overdraft is told of twice."""
-    found = [one for one in scene.rows(incidents) if one["kind"] == "overdraft"]
-    if not found:
-        return None
-    row = {name: value for name, value in scene.random.choice(found).items() if name != "id"}
-    scene.connection.execute(incidents.insert().values(row))
-    return Claim(words="overdraft")
-
-
 def _less(number: int) -> int:
     return number - 1
-
-
-def _spent_less(detail: str) -> str:
-    return canonical(json.loads(detail) | {"spent": 0.25})
 
 
 def _emptied(text: str) -> str:
@@ -385,11 +371,10 @@ EDITS: Final[Mapping[str, Edit]] = {
     "finding: removed": _removed("finding", findings),
     "reservation: steps": _fact("reservation", reservations, "steps", lambda steps: steps + 9),
     "reservation: end": _fact("reservation_end", reservations, "end_step", lambda end: end + 1),
-    "overdraft: spent": _fact("overdraft", incidents, "detail", _spent_less),
+    "overdraft: detail": _fact("overdraft", incidents, "detail", lambda _: "{}"),
     "overdraft: place": _fact("overdraft", incidents, "sequence", lambda place: place + 1),
     "overdraft: kind": _fact("overdraft", incidents, "kind", lambda _: "threshold"),
     "overdraft: removed": _removed("overdraft", incidents),
-    "overdraft: added": _overdraft_added,
     "run: key": _fact("run", runs, "by", lambda _: "nobody"),
     "branch: key": _fact("branch", branches, "by", lambda _: "nobody"),
     "branch: key of its entries": _fact("appends", branches, "appended_by", lambda _: "nobody"),
@@ -409,6 +394,6 @@ NOT_SKILLED: Final = frozenset(
     {
         "count of a run", "count of a dataset", "sums of a budget", "head",
         "next step of a branch", "entry: first step", "size of the log", "dataset: limit raised",
-        "incident: removed", "overdraft: added",
+        "incident: removed",
     }
 )  # fmt: skip

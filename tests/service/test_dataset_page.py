@@ -15,7 +15,7 @@ from benchmarks.servers import START_TOKEN
 from service import prices
 from service.api_keys import Scope
 from service.dashboard import advice, limits
-from service.dashboard.formats import down, moment, up
+from service.dashboard.formats import down, up
 from service.database import transaction
 from service.errors import InvalidRequestError
 from service.incidents import Kind
@@ -50,11 +50,9 @@ def fields(text: str) -> dict[str, str]:
     return {name: unescape(value) for name, value in found}
 
 
-def send(
-    client: httpx.Client, given: dict[str, str], name: str = "data", form: str = "limit"
-) -> httpx.Response:
+def send(client: httpx.Client, given: dict[str, str], form: str = "limit") -> httpx.Response:
     origin = str(client.base_url).rstrip("/")
-    return client.post(f"/datasets/{name}/{form}", data=given, headers={"origin": origin})
+    return client.post(f"/datasets/data/{form}", data=given, headers={"origin": origin})
 
 
 # ---- what it tells
@@ -400,85 +398,3 @@ def test_an_expired_reservation_is_told_below_the_picture(
     text = words(page(api))
     assert "Reservations that expired add" in text
     assert "reservations that expired 100" in text
-
-
-# ---- how what is admitted is stopped
-
-AHEAD: Final[Json] = {"steps": 7, "mechanism": QUIET, "sampling": POISSON}
-
-
-@pytest.fixture
-def officer(api: httpx.Client, address: str) -> Iterator[httpx.Client]:
-    """Somebody with the start token, beside whom the interface is still open."""
-    setup(api, dataset_given={"budget": BUDGET})
-    append(api, event(0, 100))
-    with signed_in(address, START_TOKEN) as client:
-        yield client
-
-
-def stop(client: httpx.Client, given: dict[str, str], **more: str) -> httpx.Response:
-    kept = {name: given[name] for name in ("csrf", "revision")}
-    return send(client, kept | more, form="admission")
-
-
-def test_open_reservations_are_listed_and_voided(officer: httpx.Client, api: httpx.Client) -> None:
-    assert "Open reservations None." in words(page(officer))
-    assert 'name="void"' not in page(officer)
-    for name, seconds in (("lease", 3600), ("short", 1)):
-        given = {"name": name, "event": AHEAD, "ttl_seconds": seconds}
-        api.post("/v1/runs/run/reservations", json=given).raise_for_status()
-    expires = api.get("/v1/datasets/data/reservations").json()["reservations"][0]["expires_at"]
-    text = page(officer)
-    assert f"run lease main 7 of 7 {moment(expires)}" in words(text)
-    assert "Void the open reservations: 2" in words(text)
-    answer = stop(officer, fields(text), void="yes", reason="A key was stolen")
-    assert (answer.status_code, answer.headers["location"]) == (303, "/datasets/data#limits")
-    assert api.get("/v1/datasets/data/reservations").json()["reservations"] == []
-    standing = api.get("/v1/datasets/data").json()
-    assert (standing["frozen"], standing["reserved"]) == (False, 0.0)
-    assert "A key was stolen" in words(page(officer))
-
-
-def test_an_admin_freezes_a_dataset_and_ends_that(officer: httpx.Client, api: httpx.Client) -> None:
-    child = dataset("child", parents=["data"], rows_per_parent_record="at_most_one")
-    api.post("/v1/datasets", json=child).raise_for_status()
-    assert "Frozen." not in words(page(officer))
-    answer = stop(officer, fields(page(officer)), frozen="yes", reason="It looks wrong")
-    assert answer.status_code == 303
-    assert api.get("/v1/datasets/data").json()["frozen"]
-    assert "Frozen. Charges, reservations and plans are refused" in words(page(officer))
-    assert "Nothing, until the freeze ends." in words(page(officer))
-    below = words(page(officer, "child"))
-    assert "Nothing is admitted here. data that it was made from is frozen." in below
-    assert "Frozen. Charges" not in below
-    assert append(api, event(100, 1), mode="charge").status_code == 409
-    assert stop(officer, fields(page(officer)), reason="It was right").status_code == 303
-    assert not api.get("/v1/datasets/data").json()["frozen"]
-    assert append(api, event(100, 1), mode="charge").status_code == 201
-
-
-def test_what_is_wrong_with_a_freeze_is_said(officer: httpx.Client, api: httpx.Client) -> None:
-    given = fields(page(officer))
-    for more, status, said in (
-        ({"frozen": "yes", "reason": ""}, 422, "at least 1 character"),
-        ({"reason": "why"}, 422, "nothing that would change"),
-        ({"frozen": "yes", "reason": "why", "revision": "9"}, 409, "Somebody changed the settings"),
-    ):
-        answer = send(officer, {"csrf": given["csrf"], "revision": "1"} | more, form="admission")
-        assert answer.status_code == status
-        wrong = answer.text[answer.text.index("/admission") :]
-        assert said in unescape(wrong)
-        assert (' checked aria-describedby="admission-frozen' in wrong) == ("frozen" in more)
-        assert 'href="#change-admission"' in answer.text
-    assert not api.get("/v1/datasets/data").json()["frozen"]
-    again = officer.get("/datasets/data/admission")
-    assert (again.status_code, again.headers["location"]) == (303, "/datasets/data#limits")
-
-
-def test_only_an_admin_may_freeze(admin: httpx.Client, engine: Engine, serve: Serve) -> None:
-    given = fields(page(admin))
-    key = make_key(engine, "looker", scope=Scope.VIEWER)
-    with serve() as address, signed_in(address, key) as client:
-        assert "/admission" not in page(client)
-        assert stop(client, given, frozen="yes", reason="why").status_code == 403
-    assert send(admin, {"frozen": "yes", "reason": "why"}, form="admission").status_code == 403
