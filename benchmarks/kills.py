@@ -35,19 +35,9 @@ if __name__ == "__main__":
 
 from dpledger_client.spool import Contents, SpoolError, read
 
+from benchmarks import servers
 from benchmarks.doomed import DATASET_SIZE, Config
-from benchmarks.servers import (
-    ROOT,
-    START_TOKEN,
-    Server,
-    ServerError,
-    ask,
-    create,
-    mark,
-    new_dataset,
-    running,
-    service,
-)
+from benchmarks.servers import Server, ServerError, ask, create, mark, new_dataset, running, service
 
 WAYS: Final = ("file", "copy", "resume")
 WRONG: Final = (
@@ -153,7 +143,7 @@ class Doom:
         words = [sys.executable, "-m", "benchmarks.doomed", str(path)]
         with (self.folder / "trainer.log").open("ab") as log:
             self.trainer = subprocess.Popen(
-                words, cwd=ROOT, env=os.environ | {"DPLEDGER_API_KEY": START_TOKEN},
+                words, cwd=servers.ROOT, env=os.environ | {"DPLEDGER_API_KEY": servers.START_TOKEN},
                 stdout=log, stderr=log,
             )  # fmt: skip
 
@@ -378,8 +368,8 @@ def show(doom: Doom) -> bool:
     """The table; whether nothing is wrong."""
     counts = doom.counts
     print(f"{'kills':<44} {doom.campaign.kills:>10}")
-    rows = ["of the service", *(f"sent from: {way}" for way in WAYS)]
-    for row in [*rows, "steps drawn", "steps in the ledger", *WRONG]:
+    ways = (f"sent from: {way}" for way in WAYS)
+    for row in ("of the service", *ways, "steps drawn", "steps in the ledger", *WRONG):
         print(f"{row:<44} {counts[row]:>10}")
     for fault in doom.faults[:FAULTS_SHOWN]:
         print(f"  {fault}")

@@ -390,15 +390,3 @@ class RunPage(Page):
     """Runs in creation order."""
 
     runs: list[RunAnswer]
-
-
-class Health(Answer):
-    """Whether the service can answer."""
-
-    status: Literal["alive", "ready"]
-
-
-class Ready(Health):
-    """Whether requests can be answered, and what was looked at: each part is `ok`."""
-
-    checks: dict[str, str]

@@ -1,16 +1,30 @@
 """Health, readiness and the pages that explain problems; none of them needs a key."""
 
+from typing import Literal
+
 from fastapi import APIRouter, Request
 from fastapi.responses import PlainTextResponse
 
 from service import problems
-from service.answers import Health, Ready
+from service.answers import Answer
 from service.errors import NotFoundError, UnavailableError
 from service.http import StrictRoute
 from service.readiness import Readiness, explained
 from service.routes.parameters import ProblemName
 
 router = APIRouter(route_class=StrictRoute, tags=["health"])
+
+
+class Health(Answer):
+    """Whether the service can answer."""
+
+    status: Literal["alive", "ready"]
+
+
+class Ready(Health):
+    """Whether requests can be answered, and what was looked at: each part is `ok`."""
+
+    checks: dict[str, str]
 
 
 class Page(PlainTextResponse):
