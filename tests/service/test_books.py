@@ -125,7 +125,7 @@ def test_what_another_process_spent_of_a_parent_is_held_against_a_child(world: W
     def fits(name: str) -> int:
         (told,) = world.together([_charge(name, 0, 10**6)])
         assert told[0] == "budget-exhausted"
-        return int(told[1].split("the first ")[1].split(" ")[0])
+        return int(told[1].split("The first ")[1].split(" ")[0].replace(",", ""))
 
     with transaction(world.engine) as connection:
         asked = NewRun.model_validate(run("free", dataset="child"))

@@ -100,7 +100,7 @@ def test_the_first_broken_entry_is_named(files: Files, engine: Engine, database_
         in texts
     )
     del (first_of := told["broken"][0])["text"]
-    assert first_of == {"dataset": "data", "position": 5, "sequence": 2, "exact": True}
+    assert first_of == {"dataset": "data", "position": 6, "sequence": 2, "exact": True}
 
 
 def test_of_many_broken_places_ten_are_printed(
