@@ -11,7 +11,8 @@ import sys
 import uvicorn
 from fastapi import FastAPI
 
-from service.answers import AppendAnswer, Health
+from service.answers import AppendAnswer
+from service.routes.health import Health
 from service.schemas import EventBatch
 
 app = FastAPI()

@@ -217,7 +217,9 @@ class Maker:
     def _branch(self, _dataset: str, run: str, branch: str) -> None:
         begin, end = self._next(run, branch)
         name, step = self._name("rewind"), self.random.randint(begin, end)
-        body = {"name": name, "writer": WRITER, "from_step": step, "from_branch": branch}
+        # The schema before orders were recorded takes no other: a campaign goes back to it.
+        body = {"name": name, "writer": WRITER, "from_step": step, "from_branch": branch,
+                "order": "fresh"}  # fmt: skip
         new = NewBranch.model_validate(body)
         if self._plainly(lambda found: branching.create_branch(found, run, new, by=self._key())):
             self.runs[run].append(name)

@@ -17,4 +17,9 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
+    branches = sa.table("branches", sa.column("name"), sa.column("order"))
+    fresh = sa.and_(branches.c.order == "fresh", branches.c.order.is_not(None))
+    query = sa.select(sa.func.count()).where(branches.c.name != "main", ~fresh)
+    if op.get_bind().scalar(query):
+        raise RuntimeError("The schema before has no place for branches whose order is not fresh.")
     op.drop_column("branches", "order")

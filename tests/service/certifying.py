@@ -107,7 +107,7 @@ def full_world(api: httpx.Client) -> None:
         api.post(
             "/v1/runs/run/branches",
             json={"name": "b", "writer": "writer-of-the-tests-3", "from_step": 120,
-                  "from_branch": "main"},
+                  "from_branch": "main", "order": "fresh"},
         ),
         append(api, event(120, 5, sampling=BALLS), branch="b"),
         append(api, event(150, 2, sampling=FULL)),  # beyond the limit

@@ -8,7 +8,6 @@ import pytest
 from sqlalchemy import Engine, text
 
 from service import board as module
-from service.api_keys import Scope
 from service.board import DATASETS_MAX, Board, Boards
 from service.catalog import find_dataset
 from service.clock import now
@@ -171,22 +170,22 @@ def test_active_runs_are_told_the_last_that_recorded_first(
     assert found.runs[1].last_at is None
 
 
-def happen(engine: Engine, monkeypatch: pytest.MonkeyPatch, kind: Kind, days: float) -> None:
+def happen(engine: Engine, kind: Kind, days: float) -> None:
     moment = now() - timedelta(days=days)
-    monkeypatch.setattr("service.incidents.now", lambda: moment)
     with transaction(engine) as connection:
         home = find_dataset(connection, "data").id
-        record(connection, [Incident(dataset_id=home, kind=kind, sequence=0, detail={})])
+        told = Incident(dataset_id=home, kind=kind, sequence=0, detail={}, occurred_at=moment)
+        record(connection, [told])
 
 
 def test_serious_incidents_are_named_and_the_others_counted(
-    api: httpx.Client, engine: Engine, monkeypatch: pytest.MonkeyPatch
+    api: httpx.Client, engine: Engine
 ) -> None:
     setup(api)
-    happen(engine, monkeypatch, Kind.OVERDRAFT, 40)
-    happen(engine, monkeypatch, Kind.SAMPLING_CONTRADICTED, 20)
-    happen(engine, monkeypatch, Kind.REFUSAL, 10)
-    happen(engine, monkeypatch, Kind.REFUSAL, 5)
+    happen(engine, Kind.OVERDRAFT, 40)
+    happen(engine, Kind.SAMPLING_CONTRADICTED, 20)
+    happen(engine, Kind.REFUSAL, 10)
+    happen(engine, Kind.REFUSAL, 5)
     found = look(Boards(), engine)
     assert [one.kind for one in found.incidents] == ["sampling_contradicted"]
     assert found.incident_counts == {"sampling_contradicted": 1, "refusal": 2}
@@ -206,4 +205,3 @@ def test_the_page_tells_what_the_board_does(api: httpx.Client) -> None:
     assert "overdrawn" not in page
     append(api, event(1000, 10**6))
     assert "overdrawn" in api.get("/").text
-    assert Scope.ADMIN not in page  # nobody is signed in

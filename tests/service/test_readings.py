@@ -365,7 +365,8 @@ def test_the_openapi_document_describes_every_call_and_the_batch(api: httpx.Clie
     }
     assert {
         ("POST", "/v1/datasets"), ("GET", "/v1/datasets"), ("GET", "/v1/datasets/{dataset}"),
-        ("GET", "/v1/datasets/{dataset}/guarantee"), ("POST", "/v1/runs"), ("GET", "/v1/runs"),
+        ("GET", "/v1/datasets/{dataset}/guarantee"), ("GET", "/v1/datasets/{dataset}/reservations"),
+        ("POST", "/v1/runs"), ("GET", "/v1/runs"),
         ("GET", "/v1/runs/{run}"), ("POST", "/v1/runs/{run}/branches"),
         ("POST", "/v1/runs/{run}/releases"), ("PATCH", "/v1/datasets/{dataset}"),
         ("GET", "/v1/datasets/{dataset}/settings"), ("GET", "/v1/datasets/{dataset}/incidents"),
@@ -394,6 +395,6 @@ def test_the_openapi_document_describes_every_call_and_the_batch(api: httpx.Clie
     body = described["paths"]["/v1/runs/{run}/events"]["post"]["requestBody"]["content"]
     assert body["application/json"]["schema"]["$ref"] == "#/components/schemas/EventBatch"
     assert set(EventMessage.model_fields) == set(schemas["EventMessage"]["properties"])
-    assert set(schemas["EventBatch"]["properties"]) == {"branch", "mode", "events"}
+    assert set(schemas["EventBatch"]["properties"]) == {"branch", "mode", "writer", "events"}
     references = set(json.dumps(described).split("#/components/schemas/")[1:])
     assert {reference.partition('"')[0] for reference in references} <= set(schemas)

@@ -19,7 +19,7 @@ from service.errors import TooManyRequestsError, UnavailableError
 from service.seats import Seats
 from service.settings import Settings
 from service.signing import Signer
-from tests.conftest import AS_ADMIN, clear, running
+from tests.conftest import AS_ADMIN, START_TOKEN, clear, running
 from tests.service.samples import append, event, setup
 from tests.service.sockets import Talk, request
 from tests.service.sse import until
@@ -191,7 +191,7 @@ def blocked(monkeypatch: pytest.MonkeyPatch) -> Iterator[Blocked]:
     found.end.set()
 
 
-def ask(address: str, path: str, key: str = "") -> Talk:
+def ask(address: str, path: str, key: str = START_TOKEN) -> Talk:
     talk = Talk(address)
     talk.socket.settimeout(PATIENCE)
     talk.send(request("GET", path, key=key))
