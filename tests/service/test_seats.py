@@ -12,6 +12,7 @@ import httpx
 import pytest
 from sqlalchemy import Engine
 
+from benchmarks.servers import START_TOKEN
 from service import http, readings, strict_json
 from service.api_keys import Scope, create_key
 from service.database import connect, transaction
@@ -19,7 +20,7 @@ from service.errors import TooManyRequestsError, UnavailableError
 from service.seats import Seats
 from service.settings import Settings
 from service.signing import Signer
-from tests.conftest import AS_ADMIN, START_TOKEN, clear, running
+from tests.conftest import AS_ADMIN, clear, running
 from tests.service.samples import append, event, setup
 from tests.service.sockets import Talk, request
 from tests.service.sse import until
