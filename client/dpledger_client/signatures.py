@@ -64,7 +64,7 @@ def _is_installed() -> bool:
     try:
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey  # noqa: F401
     except ImportError:
-        LOG.warning(
+        LOG.info(
             "dpledger: the signatures of log heads are not verified: "
             "install dpledger-client[verify]."
         )
