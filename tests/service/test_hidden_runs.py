@@ -269,7 +269,7 @@ def test_a_run_that_shows_every_pass_is_charged_for_each(api: httpx.Client, word
         "kind": "shuffle",
         "batch_size": 100,
         "reshuffle": "each_pass",
-        "steps_per_pass": 600,
+        "steps_per_pass": 20,
     }
     declared = ASSUMPTIONS | {"data_order": "shuffle_each_pass"}
     steps = planned(sampling=shuffled)

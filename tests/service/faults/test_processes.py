@@ -16,7 +16,7 @@ import pytest
 
 from benchmarks.fault_postgres import Postgres
 from benchmarks.fault_trainers import step
-from benchmarks.servers import Server, free_port
+from benchmarks.servers import Server, free_port, start_token_file
 from benchmarks.servers import running as serving_processes
 from service.ledger import Append
 from service.shelf import Desk
@@ -48,7 +48,10 @@ def trapped(url: str, folder: Path, moment: str, name: str) -> Iterator[tuple[Se
         arguments=[*words, "--database", url],
         port=port,
         log=folder / f"{port}.log",
-        settings={"DPLEDGER_BUSY_TIMEOUT_SECONDS": str(WAIT_SECONDS)},
+        settings={
+            "DPLEDGER_BUSY_TIMEOUT_SECONDS": str(WAIT_SECONDS),
+            "DPLEDGER_START_TOKEN_FILE": str(start_token_file(folder)),
+        },
     )
     with serving_processes(server):
         yield server, trap
