@@ -107,7 +107,11 @@ class Doom:
         # The relation under which shuffled passes have a bound, as Poisson steps do.
         relation = "replace_special"
         new_dataset(
-            self.server.port, name, "", dataset_size=DATASET_SIZE, neighboring_relation=relation
+            self.server.port,
+            name,
+            servers.START_TOKEN,
+            dataset_size=DATASET_SIZE,
+            neighboring_relation=relation,
         )
 
     def fault(self, what: str, text: str) -> None:

@@ -12,7 +12,15 @@ from accounting import Status, balance_of, guarantee
 from accounting.accountants import best_bound
 from accounting.balances import Balance
 from accounting.curves import privacy_profile
-from accounting.events import Event, Gaussian, NeighboringRelation, Poisson, Span, TruncatedPoisson
+from accounting.events import (
+    Event,
+    Gaussian,
+    Laplace,
+    NeighboringRelation,
+    Poisson,
+    Span,
+    TruncatedPoisson,
+)
 from accounting.guarantees import DEFAULT_ACCEPT, Assumption
 from accounting.subsampling.truncated import exceeds_cap, truncated_delta
 from accounting.truncation import as_poisson
@@ -157,3 +165,57 @@ def test_more_accepted_statuses_never_give_a_larger_bound(
     assert few is not None
     assert more is not None
     assert more.epsilon <= few.epsilon
+
+
+def laplace_event(cap: int) -> Event:
+    sampling = TruncatedPoisson(sampling_probability=RATE, max_batch_size=cap, dataset_size=SIZE)
+    return Event(mechanism=Laplace(noise_multiplier=3.0), sampling=sampling)
+
+
+def test_steps_without_a_bound_of_their_own_are_read_as_poisson_steps_too() -> None:
+    rare, often = balance((laplace_event(512), 100)), balance((laplace_event(256), 100))
+    found = best_bound(rare, relation=ADD_OR_REMOVE_ONE, delta=1e-5)
+    assert found is not None
+    assert found.bound == "truncated-poisson-as-poisson"
+    assert best_bound(often, relation=ADD_OR_REMOVE_ONE, delta=1e-5) is None
+
+
+def test_a_delta_of_which_nothing_can_be_set_aside_leaves_the_release() -> None:
+    found = best_bound(
+        balance((truncated_event(SIZE), 1)),
+        relation=ADD_OR_REMOVE_ONE,
+        delta=1.5e-323,
+        accountant="rdp",
+    )
+    assert found is not None
+    assert found.bound == "gaussian-rdp"
+
+
+def test_beyond_what_can_be_raised_to_a_power_nothing_is_said() -> None:
+    assert truncated_delta(0.0, epsilon=701.0, failure=1e-300) == math.inf
+
+
+def test_a_guarantee_names_the_least_bound_of_another_status_below_half() -> None:
+    often = balance((truncated_event(256), STEPS))
+    found = guarantee(often, relation=ADD_OR_REMOVE_ONE, delta=1e-5)
+    smaller = found.smaller_bound
+    assert smaller is not None
+    assert found.epsilon is not None
+    assert smaller.status is Status.DERIVED
+    assert 2 * smaller.epsilon < found.epsilon
+    accepted = DEFAULT_ACCEPT | {Status.DERIVED}
+    own = guarantee(often, relation=ADD_OR_REMOVE_ONE, delta=1e-5, accept=accepted)
+    assert own.epsilon == smaller.epsilon
+    assert own.smaller_bound is None
+    nothing = guarantee(
+        often, relation=ADD_OR_REMOVE_ONE, delta=1e-5, accept=frozenset({Status.CONDITIONAL})
+    )
+    assert nothing.headline is None
+    assert nothing.smaller_bound is not None
+
+
+def test_a_guarantee_of_a_delta_names_a_delta_below_half() -> None:
+    found = guarantee(balance((truncated_event(300), 1)), relation=ADD_OR_REMOVE_ONE, epsilon=1.0)
+    assert found.smaller_bound is not None
+    assert found.delta is not None
+    assert 2 * found.smaller_bound.delta < found.delta

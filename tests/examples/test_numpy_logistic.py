@@ -1,7 +1,6 @@
 """The plain example: its arithmetic, what its ledger holds, and where it stops."""
 
 import math
-import os
 import re
 import subprocess
 import sys
@@ -69,7 +68,7 @@ def test_the_budget_ends_it_at_the_last_step_that_fits(address: str) -> None:
         (run,) = client.runs()
         # Steps of the checkpoint and before are shared by both branches.
         assert outcome.counted == outcome.steps + train.LOST_STEPS
-        assert run["state"] == "finished"
+        assert run["state"] == "stopped_at_budget"
         assert [branch["next_step"] for branch in run["branches"]] == [
             train.CHECKPOINT_STEPS + train.LOST_STEPS,
             outcome.steps,
@@ -118,11 +117,11 @@ def test_its_coins_are_those_that_it_declares() -> None:
     assert verdict(evidence, level=1e-6) == "not refuted"
 
 
-def test_the_command_says_what_it_cost() -> None:
+def test_the_command_says_what_it_cost(own_environment: dict[str, str]) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "examples.numpy_logistic.train", "--epsilon", "1"],
         capture_output=True, text=True, timeout=120, check=False, cwd=ROOT,
-        env={**os.environ, "HTTP_PROXY": "http://127.0.0.1:9"},
+        env={**own_environment, "HTTP_PROXY": "http://127.0.0.1:9"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     (epsilon,) = re.findall(r"^epsilon ([\d.]+) of a budget of 1, ", done.stdout, re.MULTILINE)

@@ -2,7 +2,6 @@
 
 import csv
 import math
-import os
 import re
 import subprocess
 import sys
@@ -200,11 +199,13 @@ def test_every_epsilon_is_that_of_a_proved_bound(address: str) -> None:
     assert results.epsilon > max(one.guarantee["epsilon"] for one in results.outcomes)
 
 
-def test_the_command_prints_the_table_and_writes_what_was_asked_for(tmp_path: Path) -> None:
+def test_the_command_prints_the_table_and_writes_what_was_asked_for(
+    tmp_path: Path, own_environment: dict[str, str]
+) -> None:
     files = ["--csv", str(tmp_path / "all.csv"), "--picture", str(tmp_path / "all.svg")]
     done = subprocess.run(
         [*COMMAND, "--quick", *files], capture_output=True, text=True, timeout=120, check=False,
-        cwd=ROOT, env={**os.environ, "HTTP_PROXY": "http://127.0.0.1:9"},
+        cwd=ROOT, env={**own_environment, "HTTP_PROXY": "http://127.0.0.1:9"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     rows = re.findall(

@@ -191,10 +191,11 @@ def test_a_message_that_is_short_or_does_not_come_is_an_error(
         protocol.send(here, words(1))
 
 
-def test_the_command_trains_against_a_service_of_its_own() -> None:
+def test_the_command_trains_against_a_service_of_its_own(own_environment: dict[str, str]) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "examples.secure_sum.train", "--quick"],
         capture_output=True, text=True, timeout=120, check=False, cwd=ROOT,
+        env=own_environment,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "20 steps, each in the ledger once" in done.stdout

@@ -229,7 +229,6 @@ QUERIES: list[tuple[str, str, list[str]]] = [
     ("/v1/datasets", "surplus", [MARK]),
     ("/v1/datasets", "page_size", ["0", "1001"]),
     ("/v1/datasets", "page_token", [MARK]),
-    ("/v1/datasets", "state", ["active"]),
 ]  # fmt: skip
 
 

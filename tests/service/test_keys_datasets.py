@@ -47,8 +47,8 @@ def keys(engine: Engine, serve: Serve) -> Iterator[Keys]:
 
 @pytest.fixture
 def admin(keys: Keys) -> Iterator[httpx.Client]:
-    until(lambda: httpx.get(f"{keys.address}/v1/runs").status_code == 401)
     with keys.api("admin") as api:
+        until(lambda: api.get("/v1/runs").status_code == 200)
         for name in NAMES:
             assert api.post("/v1/datasets", json=dataset(name)).status_code == 201
             assert api.post("/v1/runs", json=run(f"{name}-run", dataset=name)).status_code == 201

@@ -17,6 +17,7 @@ from dpledger_client.journal import MODES
 from dpledger_client.spool import read
 
 from benchmarks import kills
+from benchmarks.servers import START_TOKEN
 from tests.client.failures.site import ON_SQLITE, WHAT, Site, counted, die, price, take
 from tests.conftest import AS_ADMIN
 
@@ -197,7 +198,7 @@ def test_ranks_that_are_configured_differently_are_an_incident(
             [sys.executable, "-c", RANK, str(noise)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
             env={"RANK": str(rank), "WORLD_SIZE": "2", "DPLEDGER_URL": site.url,
-                 "DPLEDGER_SPOOL": str(spool)},
+                 "DPLEDGER_SPOOL": str(spool), "DPLEDGER_API_KEY": START_TOKEN},
         )
         for rank, noise in enumerate((12, 9))
     ]  # fmt: skip
