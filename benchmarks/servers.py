@@ -237,8 +237,13 @@ def new_run(port: int, name: str, dataset: str, key: str) -> None:
 
 
 def new_branch(port: int, run: str, name: str, key: str, from_step: int = 0) -> None:
-    """A branch of a run."""
-    body = {"name": name, "writer": f"writer-token-of-{name}", "from_step": from_step}
+    """A branch of a run, whose records come in an order of their own."""
+    body = {
+        "name": name,
+        "writer": f"writer-token-of-{name}",
+        "from_step": from_step,
+        "order": "fresh",
+    }
     create(port, f"/v1/runs/{run}/branches", body, key=key)
 
 

@@ -263,6 +263,7 @@ class Trainer:
             "name": name,
             "writer": f"writer-token-{self.random.getrandbits(64)}",
             "from_step": self.next_step,
+            "order": "fresh",
         }
         status, answer, _ = self.send("POST", f"/v1/runs/{self.run}/branches", body)
         if status not in (http.client.OK, http.client.CREATED):
