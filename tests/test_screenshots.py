@@ -16,7 +16,10 @@ ROOT = FOLDER.parents[1]
 PARTS = {
     "/datasets/{dataset}/proved",  # a part of the dataset's page
     "/datasets/{dataset}/limit",  # leads back to the dataset's page
+    "/datasets/{dataset}/admission",  # the same
     "/datasets/{dataset}/certificate",  # a download
+    "/docs",  # the OpenAPI document as text, whose length changes with each call
+    "/docs/messages/{name}",
     "/runs/{run}/certificate",
     "/runs/{run}/guarantee",  # a part of the run's page
     "/runs/{run}/stream",
