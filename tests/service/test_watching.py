@@ -31,8 +31,7 @@ Serve = Callable[..., AbstractContextManager[str]]
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("DPLEDGER_URL", "DPLEDGER_API_KEY"):
-        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("DPLEDGER_URL", raising=False)
     monkeypatch.setattr(watch, "PATIENCE_SECONDS", 0.05)
     monkeypatch.setattr(watch, "AGAIN_SECONDS", 0.05)
     monkeypatch.setattr(watch, "LAST_SECONDS", 0.05)
@@ -101,6 +100,7 @@ def test_what_is_refused_is_said_on_one_line(
     assert "does not answer" in refused(command("runs", url=nobody))
     with transaction(engine) as connection:
         key = create_key(connection, name="viewer", scope=Scope.VIEWER)
+    monkeypatch.delenv("DPLEDGER_API_KEY")
     with serve() as closed:
         for words in (("runs",), ("watch", "run"), ("report", "run")):
             assert "DPLEDGER_API_KEY" in refused(command(*words, url=closed))
