@@ -37,8 +37,8 @@ class Balance:
 
     steps: Mapping[Event, int] = field(default_factory=dict)  # every step taken
     passes: Mapping[Event, int] = field(default_factory=dict)  # by the least noise of each pass
-    # By the noise of each pass's first step. Passes of which it is not known began at the greatest
-    # noise of their sampling: that costs most.
+    # By the noise of each pass's first step. A pass whose first noise is unknown began at the
+    # greatest noise of its sampling: that costs most.
     begun: Mapping[Event, int] = field(default_factory=dict)
     # How often a loader began anew, which leaves a pass unfinished and may draw another order.
     # Only lower bounds need it; where it is missing they assume the worst.

@@ -76,7 +76,7 @@ def _agree(event: Mapping[str, Any], known: Mapping[str, Any]) -> bool:
     """Whether a step may have been imported from such a row.
 
     Opacus writes the same rate for every sampling; a run that was imported as something else than
-    Poisson has the word of whoever imported it instead.
+    Poisson rests on the word of the user who imported it.
     """
     if event["mechanism"] != known["mechanism"]:
         return False

@@ -229,7 +229,11 @@ QUERIES: list[tuple[str, str, list[str]]] = [
     ("/v1/datasets", "surplus", [MARK]),
     ("/v1/datasets", "page_size", ["0", "1001"]),
     ("/v1/datasets", "page_token", [MARK]),
+    ("/v1/datasets", "state", ["active"]),
 ]  # fmt: skip
+
+
+LISTED = ("/v1/datasets", "state")  # known to lists of runs, not to this one
 
 
 def queries() -> Iterator[Hostile]:
@@ -249,7 +253,7 @@ def queries() -> Iterator[Hostile]:
                 name=f"{path}?{key}={value[:12]!r}",
                 path=f"{path}?{key}={quote(value)}",
                 method="GET",
-                cause="query" if key == "surplus" else f"query.{key}",
+                cause="query" if (path, key) == LISTED or key == "surplus" else f"query.{key}",
             )
     both = "/v1/runs/run/guarantee?delta=0.1&epsilon=1"
     yield Hostile(name="delta and epsilon", path=both, method="GET", cause="query.epsilon")
