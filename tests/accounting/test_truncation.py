@@ -188,7 +188,7 @@ def test_a_delta_of_which_nothing_can_be_set_aside_leaves_the_release() -> None:
         accountant="rdp",
     )
     assert found is not None
-    assert found.bound == "gaussian-rdp"
+    assert found.bound == "gaussian-renyi"
 
 
 def test_beyond_what_can_be_raised_to_a_power_nothing_is_said() -> None:
