@@ -182,11 +182,27 @@ def test_steps_without_a_bound_of_their_own_are_read_as_poisson_steps_too() -> N
 
 def test_a_delta_of_which_nothing_can_be_set_aside_leaves_the_release() -> None:
     found = best_bound(
-        balance((truncated_event(SIZE), 1)),
-        relation=ADD_OR_REMOVE_ONE,
-        delta=1.5e-323,
+        balance((truncated_event(SIZE, noise=1e6), 1)),
+        relation=NeighboringRelation.REPLACE_SPECIAL,
+        delta=5e-323,
         accountant="rdp",
     )
+    assert found is not None
+    assert found.bound == "gaussian-renyi"
+
+
+def test_a_delta_that_cut_batches_take_nearly_whole_leaves_the_release() -> None:
+    cut = balance((truncated_event(384), STEPS))
+    whole = as_poisson(cut, ADD_OR_REMOVE_ONE)
+    assert whole is not None
+    read: dict[str, Any] = {"relation": ADD_OR_REMOVE_ONE, "accountant": "rdp"}
+    delta = 1e-5
+    for _ in range(20):  # to where the chance of a cut batch takes all but a thousandth
+        least = best_bound(whole.balance, delta=delta, **read)
+        assert least is not None
+        lost = truncated_delta(0.0, epsilon=least.epsilon, failure=whole.failure)
+        delta = 1.001 * lost
+    found = best_bound(cut, delta=delta, **read)
     assert found is not None
     assert found.bound == "gaussian-renyi"
 
