@@ -91,6 +91,8 @@ audit: .audit/installed  ## known vulnerabilities of the pinned versions; fails 
 	@.audit/bin/python -m pip install --quiet --disable-pip-version-check --requirement $<
 	@touch $@
 
+# As the command line has it.
+benchmarks: export OPENBLAS_NUM_THREADS = 1
 benchmarks: $(INSTALLED)  ## print the benchmark tables; peers are compared if installed
 	$(BIN)/python benchmarks/core.py
 	$(BIN)/python benchmarks/accountant.py

@@ -46,7 +46,7 @@ ELSEWHERE: Final = {
     "keys": "service.commands.keys:keys",
     "signing-key": "service.commands.log:signing_key",
 }
-GC_THRESHOLD: Final = 100_000  # objects: what is imported is not searched for garbage
+GC_THRESHOLD: Final = 250_000  # objects: what is imported is not searched for garbage
 _PLAIN: Final[dict[str, Any]] = {"add_completion": False, "pretty_exceptions_enable": False}
 
 
@@ -183,7 +183,10 @@ def main() -> None:
     # Before NumPy is loaded: arrays are small, and threads for them cost more than they save.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     gc.set_threshold(GC_THRESHOLD)
-    app()
+    try:
+        app()
+    finally:
+        gc.freeze()  # nor is it at the end: the process returns all of its memory
 
 
 if __name__ == "__main__":

@@ -58,9 +58,9 @@ def complete(app: FastAPI) -> None:
         schemas = found["components"]["schemas"]
         for name, message in _BY_HAND.items():
             schema = TypeAdapter(message).json_schema(ref_template=_REFERENCE)
-            for inner, definition in schema.pop("$defs", {}).items():
+            for inner, definition in (schema.pop("$defs", {}) | {name: schema}).items():
+                _drop_null_defaults(definition)
                 schemas.setdefault(inner, definition)
-            schemas.setdefault(name, schema)
         for path in found["paths"].values():
             for operation in path.values():
                 operation.setdefault("security", [])  # it needs no key
@@ -68,6 +68,13 @@ def complete(app: FastAPI) -> None:
 
     app.openapi = document  # type: ignore[method-assign]
     _serve_once_made(app)
+
+
+def _drop_null_defaults(schema: dict[str, Any]) -> None:
+    """Drop them as FastAPI does: generated types require a property that has a default."""
+    for property_ in schema.get("properties", {}).values():
+        if property_.get("default", ...) is None:
+            del property_["default"]
 
 
 def _serve_once_made(app: FastAPI) -> None:

@@ -1,8 +1,11 @@
+import pkgutil
 import re
+from importlib import import_module
 from inspect import signature
 
 import pytest
 
+import accounting
 from accounting import THEOREMS, Status, Theorem
 from accounting.events import NeighboringRelation
 from accounting.guarantees import DEFAULT_ACCEPT, Assumption, weakest
@@ -14,6 +17,21 @@ EACH = pytest.mark.parametrize("one", THEOREMS, ids=lambda one: one.id)
 def test_ids_are_unique() -> None:
     ids = [one.id for one in THEOREMS]
     assert len(ids) == len(set(ids))
+
+
+def test_the_catalog_has_every_theorem_of_every_module() -> None:
+    names = [one.name for one in pkgutil.walk_packages(accounting.__path__, "accounting.")]
+    modules = [import_module(name) for name in names]
+    stated = {
+        one.id for module in modules for one in vars(module).values() if isinstance(one, Theorem)
+    }
+    assert stated == {one.id for one in THEOREMS}
+    assert accounting.THEOREMS is THEOREMS
+
+
+def test_the_package_has_no_other_name() -> None:
+    with pytest.raises(AttributeError, match="'accounting' has no attribute 'THEOREM'"):
+        accounting.THEOREM  # type: ignore[attr-defined]  # noqa: B018
 
 
 @EACH

@@ -180,6 +180,16 @@ def test_the_query_of_an_append_has_no_default_that_a_client_would_send() -> Non
     assert all("default" not in one["schema"] and not one["required"] for one in query)
 
 
+def test_no_property_is_null_by_default() -> None:
+    null_by_default = [
+        (name, property_)
+        for name, schema in SCHEMAS.items()
+        for property_, said in schema.get("properties", {}).items()
+        if said.get("default", ...) is None
+    ]
+    assert null_by_default == []
+
+
 def test_main_requests_have_an_example_that_is_read() -> None:
     assert set(examples()) >= MAIN
     for name, example in examples().items():
