@@ -13,9 +13,6 @@ from accounting.filters import Filter, choose
 from accounting.guarantees import Bound, Guarantee, Status
 from accounting.theorem import Theorem
 
-if TYPE_CHECKING:
-    from accounting.catalog import THEOREMS
-
 __version__: Final = "0.1.0"
 
 __all__ = [
@@ -23,10 +20,13 @@ __all__ = [
     "OpenPass", "Span", "Status", "Theorem", "advance", "balance_of", "choose", "guarantee",
 ]  # fmt: skip
 
+if TYPE_CHECKING:
+    from accounting.catalog import THEOREMS
+else:
 
-def __getattr__(name: str) -> Any:
-    if name == "THEOREMS":  # loaded when it is asked for: an answer needs half of the modules
-        from accounting.catalog import THEOREMS
+    def __getattr__(name: str) -> Any:
+        if name == "THEOREMS":  # loaded when it is asked for: an answer needs half of the modules
+            from accounting.catalog import THEOREMS
 
-        return THEOREMS
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            return THEOREMS
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
