@@ -128,7 +128,7 @@ def _serve(settings: Any, sockets: list[socket.socket]) -> None:
     from service import logs
     from service.app import create_app
     from service.connections import bounded
-    from service.greeting import greeting
+    from service.greeting import Greeting
     from service.server import Server, settle
 
     begun = migrate(settings.database_url)
@@ -146,8 +146,18 @@ def _serve(settings: Any, sockets: list[socket.socket]) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _stopped)
     settle()
-    with greeting(settings.host, sockets[0].getsockname()[1], application.state.keys) as greet:
-        Server(config, drain_seconds=settings.drain_seconds, on_start=greet).run(sockets)
+    addresses = [(one.getsockname()[0], one.getsockname()[1]) for one in sockets]
+    greeting = Greeting(settings.host, addresses, application.state.keys)
+    server = Server(
+        config,
+        drain_seconds=settings.drain_seconds,
+        on_start=greeting.begin,
+        on_stop=greeting.end,
+    )
+    try:
+        server.run(sockets)
+    finally:
+        greeting.end()
 
 
 @app.command()

@@ -1,8 +1,8 @@
 """What `dpledger serve` says to the person who started it: where to open it, and how to sign in."""
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
@@ -11,6 +11,7 @@ import typer
 
 from service import start_token
 from service.auth import KeyRing
+from service.start_token import StartToken
 
 _LOGGER: Final = logging.getLogger("dpledger.app")
 _NOT_FOUND: Final = (
@@ -18,41 +19,52 @@ _NOT_FOUND: Final = (
 )
 
 
-@contextmanager
-def greeting(host: str, port: int, keys: KeyRing) -> Iterator[Callable[[], None]]:
-    """What to call when the service answers; in the end clients find no start token any more.
+class Greeting:
+    """What is said when the service answers; from its end on, clients find no start token."""
 
-    Args:
-        host: that it was told to listen on.
-        port: that it listens on.
-        keys: in force.
-    """
-    published: list[Path] = []
+    def __init__(self, host: str, addresses: Sequence[tuple[str, int]], keys: KeyRing) -> None:
+        """Keep what to say.
 
-    def greet() -> None:
-        token, address = keys.start_token, _address(host, port)
-        lines = [f"Open {address} in a browser and sign in with an API key."]
-        if token is not None:
-            try:
-                published.append(start_token.publish(token, host, port))
-            except OSError as error:
-                _LOGGER.warning(_NOT_FOUND, error)
+        Args:
+            host: that the service was told to listen on.
+            addresses: that it listens at, as numbers, each with its port.
+            keys: in force.
+        """
+        self._host, self._addresses, self._keys = host, addresses, keys
+        self._published: list[Path] = []
+
+    def begin(self) -> None:
+        """Say where to open it; let clients on this machine find its start token."""
+        token = self._keys.start_token
+        (address, port), *_ = self._addresses
+        if token is None:
+            at = _url(self._host, port)
+            lines = [f"Open {at} in a browser and sign in with an API key."]
+        else:
+            self._publish(token)
             lines = [
-                f"Open {address}/sign-in?token={token.text}",
+                # By numbers: at another address of the same name another user may listen.
+                f"Open {_url(address, port)}/sign-in?token={token.text}",
                 "The link signs a browser in as an admin. Its token is in",
                 f"{token.path} and ends when the first API key is created.",
             ]
         with suppress(OSError):  # nobody reads it
             typer.echo("\n".join(lines))
 
-    try:
-        yield greet
-    finally:
-        for path in published:
-            path.unlink(missing_ok=True)
+    def end(self) -> None:
+        """Let no client find the start token; to be called before an address is given up."""
+        while self._published:
+            self._published.pop().unlink(missing_ok=True)
+
+    def _publish(self, token: StartToken) -> None:
+        try:
+            for address, port in self._addresses:
+                self._published.append(start_token.publish(token, address, port))
+        except OSError as error:
+            _LOGGER.warning(_NOT_FOUND, error)
 
 
-def _address(host: str, port: int) -> str:
+def _url(host: str, port: int) -> str:
     """Where a browser on this machine finds the service."""
     try:
         parsed = ip_address(host)

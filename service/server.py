@@ -95,10 +95,11 @@ class Server(uvicorn.Server):
         *,
         drain_seconds: float = 0.0,
         on_start: Callable[[], None] | None = None,
+        on_stop: Callable[[], None] | None = None,
     ) -> None:
-        """Args: how long to drain, and what is called when requests are answered."""
+        """Args: how long to drain; what is called when requests are answered, and no more."""
         super().__init__(config)
-        self._on_start = on_start
+        self._on_start, self._on_stop = on_start, on_stop
         self._application: Any = config.app
         self._drain_seconds = drain_seconds
         self._ends_at: float | None = None
@@ -129,4 +130,6 @@ class Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End the streams, whose readers resume elsewhere, then stop as uvicorn does."""
         self._application.state.feed.close()
+        if self._on_stop is not None:
+            self._on_stop()
         await super().shutdown(sockets)

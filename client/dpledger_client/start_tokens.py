@@ -1,8 +1,9 @@
 """The start token of a service that has no API key yet, found by clients on the same machine.
 
-Such a service says in a file of its user's state folder, named by host and port, where the file
-with its token is. The token is sent to a loopback address alone, and read only from files that
-belong to this user and that no other user can open.
+Such a service says in a file of its user's state folder, named by address and port, where the file
+with its token is. The token is read only from files that belong to this user and that no other user
+can open, and sent only where that service listens: to the very address that the file is named by,
+while the process that wrote it lives. At any other address another user's process may listen.
 """
 
 import ipaddress
@@ -11,13 +12,20 @@ import os
 import platform
 import stat
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 POINTER_BYTES_MAX: Final = 10_000
 TOKEN_BYTES_MAX: Final = 200
 _OTHERS: Final = 0o077  # bits of group and others
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")  # another one after each start of Linux
-_LOCAL_NAMES: Final = ("localhost", "127.0.0.1", "::1")
+_LOCALHOST: Final = ("127.0.0.1", "::1")
+
+
+class Found(NamedTuple):
+    """A token, and the only address that it may be sent to."""
+
+    address: str
+    token: str
 
 
 def is_loopback(host: str) -> bool:
@@ -28,13 +36,16 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def find(host: str, port: int) -> str | None:
+def find(host: str, port: int) -> Found | None:
     """Return the token of the service at a loopback address; None where none is to be found."""
     if not is_loopback(host):
         return None
-    names = dict.fromkeys((host, *_LOCAL_NAMES) if host in _LOCAL_NAMES else (host,))
-    found = (_pointed_to(_folder() / f"{name}-{port}.json") for name in names)
-    return next((token for token in found if token is not None), None)
+    addresses = _LOCALHOST if host == "localhost" else (str(ipaddress.ip_address(host)),)
+    for address in addresses:
+        token = _pointed_to(_folder() / f"{address}-{port}.json")
+        if token is not None:
+            return Found(address, token)
+    return None
 
 
 def _pointed_to(pointer: Path) -> str | None:
@@ -42,8 +53,9 @@ def _pointed_to(pointer: Path) -> str | None:
         said: Any = json.loads(_read(pointer, POINTER_BYTES_MAX))
         if said["machine"] != _machine():
             return None
+        os.kill(said["process"], 0)  # it lives, and is this user's
         token = _read(Path(said["token"]), TOKEN_BYTES_MAX).strip()
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return None
     return token if token and token.isascii() and token.isprintable() else None
 

@@ -20,7 +20,6 @@ BACKOFF_SECONDS: Final = 0.5  # the longest first wait; it doubles from one to t
 BACKOFF_SECONDS_MAX: Final = 10.0
 RETRY_AFTER_SECONDS_MAX: Final = 60.0  # a trainer is not held longer by one answer
 
-_UNAUTHORIZED: Final = 401
 _LATER: Final = 429  # and all from 500 on: the request may be answered otherwise later
 # Not the module's generator: a trainer's seeded random numbers must not depend on the network.
 _JITTER: Final = random.SystemRandom()
@@ -53,7 +52,6 @@ class Transport:
             raise ValueError("retries must not be negative.")
         self._retries = retries
         self._local = api_key is None and start_tokens.is_loopback(url.host)
-        self._token: str | None = None  # a start token that was found
         self._transient = httpx.RequestError  # there is no answer, or none that can be read
         self._http = httpx.Client(
             base_url=url,
@@ -61,7 +59,7 @@ class Transport:
             timeout=timeout_seconds,
             transport=transport,
             # A start token never leaves this machine: no proxy of the environment sees it.
-            mounts={f"all://{_in_url(url.host)}": None} if self._local else None,
+            trust_env=not self._local,
         )
 
     def __repr__(self) -> str:
@@ -146,14 +144,8 @@ class Transport:
         body: Mapping[str, Any] | None,
     ) -> "httpx.Response":
         try:
-            response = self._http.request(
-                method, path, params=query, json=body, headers=self._start_token()
-            )
-            if self._local and response.status_code == _UNAUTHORIZED and self._find_token():
-                response = self._http.request(
-                    method, path, params=query, json=body, headers=self._start_token()
-                )
-            return response
+            url, headers = self._addressed(path)
+            return self._http.request(method, url, params=query, json=body, headers=headers)
         except RuntimeError:  # another thread may have closed it at any moment
             if not self._http.is_closed:
                 raise
@@ -168,21 +160,20 @@ class Transport:
             detail += ". Is `dpledger serve` running there? DPLEDGER_URL names another address."
         return Unavailable({"title": f"{self.base_url} did not answer", "detail": detail}, 0)
 
-    def _start_token(self) -> dict[str, str]:
-        if self._local and self._token is None:
-            self._find_token()
-        return {} if self._token is None else {"Authorization": f"Bearer {self._token}"}
+    def _addressed(self, path: str) -> tuple[str, dict[str, str]]:
+        """The URL of a path; with a start token, at the only address that it may be sent to.
 
-    def _find_token(self) -> bool:
-        """Look for the service's start token, and return whether it is another than before."""
-        url, before = self._http.base_url, self._token
+        It is looked for before each request: the service that published it may have ended.
+        """
+        url = self._http.base_url
+        if not self._local:
+            return path, {}
         port = url.port or (443 if url.scheme == "https" else 80)
-        self._token = start_tokens.find(url.host, port) or before
-        return self._token != before
-
-
-def _in_url(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
+        found = start_tokens.find(url.host, port)
+        if found is None:
+            return path, {}
+        there = str(url.copy_with(host=found.address)).rstrip("/")
+        return there + path, {"Authorization": f"Bearer {found.token}"}
 
 
 def _given(fields: Mapping[str, Any]) -> dict[str, Any]:

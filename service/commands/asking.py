@@ -13,6 +13,7 @@ import typer
 
 from service import start_token
 from service.commands.opening import failed
+from service.settings import is_loopback
 
 DEFAULT_URL: Final = "http://127.0.0.1:8000"
 PAGE_SIZE: Final = 1000
@@ -45,8 +46,9 @@ class AwayError(Exception):
 
 def _is_address(url: str) -> bool:
     try:
-        return urlsplit(url).scheme in ("http", "https")
-    except ValueError:  # a bracket of an IPv6 address that is not closed
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and parts.port != 0
+    except ValueError:  # a bracket of an IPv6 address that is not closed, or a port above 65535
         return False
 
 
@@ -61,12 +63,11 @@ class Service:
         self.url = (url or os.environ.get("DPLEDGER_URL") or DEFAULT_URL).rstrip("/")
         if not _is_address(self.url):
             raise failed("--url: must be an address that begins with http:// or https://")
-        key = os.environ.get("DPLEDGER_API_KEY")
+        self._key = os.environ.get("DPLEDGER_API_KEY")
         handlers: list[urllib.request.BaseHandler] = [_NoRedirect()]
-        if not key and (key := start_token.found(self.url)):
-            # The token never leaves this machine: no proxy of the environment sees it.
+        if not self._key and is_loopback(urlsplit(self.url).hostname or ""):
+            # A start token never leaves this machine: no proxy of the environment sees it.
             handlers.append(urllib.request.ProxyHandler({}))
-        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._opener = urllib.request.build_opener(*handlers)
 
     def open(self, path: str, headers: dict[str, str] | None = None, **query: Any) -> IO[bytes]:
@@ -77,9 +78,13 @@ class Service:
             AwayError: there is no answer.
         """
         wanted = {name: value for name, value in query.items() if value is not None}
-        address = f"{self.url}{path}" + (f"?{urlencode(wanted, doseq=True)}" if wanted else "")
+        url, key = self.url, self._key
+        if not key and (token := start_token.found(url)):  # each time: the service may have ended
+            url, key = token
+        address = f"{url}{path}" + (f"?{urlencode(wanted, doseq=True)}" if wanted else "")
+        authorization = {"Authorization": f"Bearer {key}"} if key else {}
         request = urllib.request.Request(  # noqa: S310 (the scheme was looked at)
-            address, headers=self._headers | (headers or {})
+            address, headers=authorization | (headers or {})
         )
         try:
             found: IO[bytes] = self._opener.open(request, timeout=TIMEOUT_SECONDS)
