@@ -9,7 +9,6 @@ from typing import Final, TypeVar
 
 from accounting.answers import (
     Question,
-    attained_epsilon,
     gdp_bound,
     pld_bound,
     rdp_bound,
@@ -28,8 +27,11 @@ from accounting.events import (
     Poisson,
     Shuffle,
 )
+from accounting.gathering import bound_of_fewer
 from accounting.guarantees import ACCEPTABLE, DEFAULT_ACCEPT, Bound, Guarantee, Status
+from accounting.lower_ends import lower_end, rough_lower_end
 from accounting.math_library import require_accurate_library
+from accounting.splits import split_bound
 from accounting.truncation import through_poisson
 from accounting.work import attempted, limited
 
@@ -52,7 +54,8 @@ FEWER_ADAPTIVE: Final = ((16, 100_000_000), *FEWER)  # the odometer costs more a
 LOWER_POINTS: Final = 40_000_000  # that its lower end may take in any case,
 ROUGH_POINTS: Final = 25_000_000  # and a rougher one of very many events
 BESIDE_POINTS: Final = 15_000_000  # what each number may take that stands beside a headline,
-FEW_BESIDE: Final = 30_000_000  # where the events are few
+FEW_BESIDE: Final = 30_000_000  # where the events are few;
+FEW_ACCEPTED: Final = 45_000_000  # then the bounds of every status that may be accepted
 REASON_WORK: Final = "The events are too many and too different for this accountant."
 
 
@@ -112,18 +115,21 @@ def guarantee(
         every = replace(question, accept=ACCEPTABLE)
         others = found
         if question != every:
-            others = beside(lambda: _bounds(balance, every, names)[0]) or []
+            points = FEW_ACCEPTED if len(balance.steps) <= FEW_EVENTS else BESIDE_POINTS
+            others = beside(lambda: _bounds(balance, every, names)[0], points) or []
         known = [*found, *others]
         lower = beside(
-            lambda: _lower(known, headline, floor, relation),
+            lambda: lower_end(known, headline, floor, relation),
             FLOOR_POINTS,
             0 if rounded else LOWER_POINTS,
         )
         if lower is None and rounded is not None:
             floor = rounded.rough_lower
             lower = beside(
-                lambda: _lower(known, headline, floor, relation), FLOOR_POINTS, ROUGH_POINTS
+                lambda: lower_end(known, headline, floor, relation), FLOOR_POINTS, ROUGH_POINTS
             )
+        if lower is None and headline is not None and len(balance.steps) > 1:
+            lower = rough_lower_end(headline, floor, relation, share * ROUGH_POINTS)
         unamplified = beside(lambda: _unamplified_epsilon(balance, relation, reached))
         as_poisson = beside(lambda: _poisson_would_say(balance, relation, reached, names))
     return Guarantee(
@@ -204,7 +210,7 @@ def with_floor(bound: Bound, balance: Balance, *, relation: NeighboringRelation)
     """A headline of a balance with a lower end beside it alone, where that takes little work."""
     few, rounded = _few(balance)
     floor = few if rounded is None else rounded.rough_lower
-    lower = attempted(LOWER_POINTS, lambda: _lower([bound], bound, floor, relation))
+    lower = attempted(LOWER_POINTS, lambda: lower_end([bound], bound, floor, relation))
     return replace(bound, epsilon_lower=lower)
 
 
@@ -260,7 +266,11 @@ def _bounds(
             found.append(bound)
         else:
             reason = "The bound says nothing: epsilon is infinite or delta is one."
-    return sorted(found, key=lambda bound: (bound.epsilon, bound.delta)), reason
+    found.sort(key=lambda bound: (bound.epsilon, bound.delta))
+    if names == tuple(ACCOUNTANTS):
+        split = split_bound(balance, question, found, partial(_bounds, names=names))
+        found = found if split is None else [split, *found]
+    return found, reason
 
 
 def _evaluated(name: str, balance: Balance, question: Question) -> Bound:
@@ -280,9 +290,12 @@ def _evaluated(name: str, balance: Balance, question: Question) -> Bound:
     allowed = question.share * points
     if name == "rdp" and len(balance.steps) <= FEW_EVENTS:  # parts of an answer share them
         allowed = max(allowed, FEW_CURVES)
-    bound = attempted(allowed, lambda: accountant(balance, question))
+    if name == "pld":
+        bound = bound_of_fewer(accountant, balance, question, whole=allowed)
+    else:
+        bound = attempted(allowed, lambda: accountant(balance, question))
     less = replace(question, rounded=None, gathered=True, floor=False)
-    for noises, points in FEWER_ADAPTIVE if name == ODOMETER else FEWER:
+    for noises, points in () if name == "pld" else FEWER_ADAPTIVE if name == ODOMETER else FEWER:
         fewer = dominating(balance, noises) if bound is None else balance
         if len(fewer.steps) < len(balance.steps):
             bound = attempted(question.share * points, partial(accountant, fewer, less))
@@ -312,33 +325,6 @@ def _settles(bound: Bound, name: str) -> bool:
     The Renyi curve of a pair never says more than the pair itself, and costs more to evaluate.
     """
     return bound.accountant == "pld" and name == "rdp"
-
-
-def _lower(
-    bounds: list[Bound],
-    headline: Bound | None,
-    floor: Balance,
-    relation: NeighboringRelation,
-) -> float | None:
-    """The best proved lower bound beside a headline; what is attained does not hang on a status.
-
-    Raises:
-        ArithmeticError: it exceeds the headline, so one of them is wrong.
-    """
-    if headline is None:
-        return None
-    known = [
-        bound.epsilon_lower
-        for bound in bounds
-        # At a larger delta less is lost, so a lower bound there is one here, too.
-        if bound.epsilon_lower is not None and bound.delta >= headline.delta
-    ]
-    lower = max(known) if known else None
-    if not known and 0 < headline.delta < 1:
-        lower = attained_epsilon(floor, relation=relation, delta=headline.delta)
-    if lower is not None and not lower <= headline.epsilon:
-        raise ArithmeticError("A lower bound exceeds an upper one.")
-    return lower
 
 
 def _poisson_would_say(

@@ -30,7 +30,7 @@ from accounting.gdp_bounds import gdp_bounds
 from accounting.guarantees import Assumption, Bound, Status, weakest
 from accounting.numerics import UNIT_ROUNDOFF, Array, rounded_down, rounded_up, sum_up
 from accounting.pair_choice import chosen
-from accounting.pld.bracket import delta_bracket, epsilon_bracket, epsilon_floor
+from accounting.pld.bracket import WIDTH, delta_bracket, epsilon_bracket, epsilon_floor
 from accounting.pld.null import replaced_delta, replaced_epsilon
 from accounting.pld.pairs import Pair
 from accounting.pld.placement import Units
@@ -103,6 +103,7 @@ class Question:
     epsilon: float | None  # nats, >= 0; None asks for it
     rounded: Rounded | None = None  # where the balance that is asked about is its upper side
     gathered: bool = False  # the balance is one of fewer events that dominates what is asked about
+    width: float = WIDTH  # relative, aimed at where the balance was not rounded outward
     floor: bool = True  # whether a lower bound is wanted, too, where it takes work of its own
     share: float = 1.0  # of what an answer may take that this one may
 
@@ -220,6 +221,19 @@ def pairs_above(
     return used, list(units.items())
 
 
+def has_choices(balance: Balance, question: Question) -> bool:
+    """Whether the pairs of a balance could have been others, or be composed another way."""
+    if _may_go_through_null(balance, question):
+        return True
+    try:
+        return any(
+            len(accepted(pld_bounds(event, question.relation), accept=question.accept)) > 1
+            for event, _ in balance.units()
+        )
+    except NoBoundError:
+        return True
+
+
 def pld_bound(balance: Balance, question: Question) -> Bound:
     """The PLD accountant: dominating pairs, composed and inverted with certified error.
 
@@ -255,13 +269,13 @@ def _direct(balance: Balance, question: Question) -> Bound:
     if question.delta is None:
         read: Theorem[..., Any] = delta_bracket
         epsilon = question.epsilon or 0.0
-        value = delta_bracket(above, epsilon=epsilon).upper if above else 0.0
+        value = delta_bracket(above, epsilon=epsilon, width=question.width).upper if above else 0.0
         known = _DELTA_MIN < value < 1 and below
         lower = _floor(below, delta=value) if known else None
     else:
         read = epsilon_bracket
         if rounded is None:
-            value, lower = _epsilon(above, below, question.delta)
+            value, lower = _epsilon(above, below, question.delta, question.width)
         else:
             value, lower = _rounded_epsilon(rounded, question, question.delta)
     return question.answer(value, accountant="pld", used=used, composed=(read,), lower=lower)
@@ -271,36 +285,42 @@ def _direct(balance: Balance, question: Question) -> Bound:
 _THROUGH_NULL: Final = (Poisson, TruncatedPoisson, BallsAndBins, RandomAllocation)
 
 
+def _may_go_through_null(balance: Balance, question: Question) -> bool:
+    return question.relation is NeighboringRelation.REPLACE_ONE and any(
+        isinstance(event.sampling, _THROUGH_NULL) for event in balance.steps
+    )
+
+
 def _through_null(balance: Balance, question: Question) -> Bound | None:
     """The answer through a null record, where a record is replaced and that may say more."""
-    if question.relation is not NeighboringRelation.REPLACE_ONE or question.rounded is not None:
-        return None
-    if not any(isinstance(event.sampling, _THROUGH_NULL) for event in balance.steps):
+    if question.rounded is not None or not _may_go_through_null(balance, question):
         return None
     try:
         used, units = pairs_above(balance, NeighboringRelation.REPLACE_SPECIAL, question.accept)
     except NoBoundError:
         return None
     if question.delta is None:
-        value = replaced_delta(units, epsilon=question.epsilon or 0.0)
+        value = replaced_delta(units, epsilon=question.epsilon or 0.0, width=question.width)
     else:
-        value = replaced_epsilon(units, delta=question.delta)
+        value = replaced_epsilon(units, delta=question.delta, width=question.width)
     return question.answer(value, accountant="pld", used=used, composed=(replaced_epsilon,))
 
 
-def _epsilon(above: Units, below: Units, delta: float) -> tuple[float, float | None]:
+def _epsilon(above: Units, below: Units, delta: float, width: float) -> tuple[float, float | None]:
     """(upper, lower) epsilon; the lower one None where nothing is known."""
     if not above:
         return 0.0, 0.0
-    bracket = epsilon_bracket(above, delta=delta)
+    bracket = epsilon_bracket(above, delta=delta, width=width)
     if dict(below) == dict(above):
         return bracket.upper, bracket.lower
     return bracket.upper, _floor(below, delta=delta) if below else None
 
 
-def _floor(below: Units, *, delta: float) -> float | None:
+def _floor(below: Units, *, delta: float, width: float = WIDTH) -> float | None:
     """What is attained; None where that takes too much work, which loses no upper bound."""
-    return attempted(min(FLOOR_POINTS, left()), lambda: epsilon_floor(below, delta=delta))
+    return attempted(
+        min(FLOOR_POINTS, left()), lambda: epsilon_floor(below, delta=delta, width=width)
+    )
 
 
 def _rounded_epsilon(
@@ -324,13 +344,13 @@ def _rounded_epsilon(
 
 
 def attained_epsilon(
-    balance: Balance, *, relation: NeighboringRelation, delta: float
+    balance: Balance, *, relation: NeighboringRelation, delta: float, width: float = WIDTH
 ) -> float | None:
     """What epsilon at a delta is at least, whatever the accountant. Lower; None if unknown."""
     units = attained_units(balance, relation)
     if not units or delta < _DELTA_MIN:
         return None
-    return _floor(units, delta=delta)
+    return _floor(units, delta=delta, width=width)
 
 
 THEOREMS = (compose_rdp, compose_gdp)

@@ -7,14 +7,14 @@ from above, and the other way round from below.
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from accounting.balances import Balance, passes_by_sampling
+from accounting.balances import Balance, pass_length, passes_by_sampling
 from accounting.events import (
     ApproximateDp,
     BallsAndBins,
@@ -119,7 +119,7 @@ def stronger(balance: Balance, noises: int) -> dict[Event, Event]:
     """
     spend(800 * len(balance.steps))
     points, others = _sampled(balance)
-    instead = _strongest({*others, *balance.passes, *balance.begun}, noises)
+    instead = _in_classes({*others, *balance.passes, *balance.begun}, noises, _above)
     if points is not None:
         order, starts = _grouped(points, CLOUD_GROUPS * noises)
         noise = np.minimum.reduceat(points.noise[order], starts)
@@ -128,6 +128,28 @@ def stronger(balance: Balance, noises: int) -> dict[Event, Event]:
             corner = _event(noise[place], rate[place])
             instead.update((points.events[index], corner) for index in group)
     return instead
+
+
+def dominated(balance: Balance, noises: int) -> Balance:
+    """The same from below: a balance whose steps tell no more than those of another. Lower.
+
+    Each step is replaced by the one of its class with the most noise, under Poisson sampling with
+    the least rate. What is counted by pass stays as it is.
+
+    Args:
+        balance: units of each distinct event.
+        noises: as for `dominating`.
+    """
+    spend(800 * len(balance.steps))
+    points, others = _sampled(balance)
+    by_step = [event for event in others if pass_length(event) is None]
+    instead = _in_classes(by_step, noises, _below)
+    steps: Counter[Event] = Counter()
+    for event, count in others.items():
+        steps[instead.get(event, event)] += count
+    if points is not None:
+        steps.update(_corners(points, CLOUD_GROUPS * noises)[1])
+    return replace(balance, steps=dict(steps))
 
 
 def replaced(balance: Balance, instead: Mapping[Event, Event]) -> Balance:
@@ -157,8 +179,10 @@ def replaced(balance: Balance, instead: Mapping[Event, Event]) -> Balance:
     return Balance(steps=dict(steps), passes=dict(passes), begun=dict(begun))
 
 
-def _strongest(events: Iterable[Event], noises: int) -> dict[Event, Event]:
-    """For each event one of its sampling and mechanism that tells no less; few in all."""
+def _in_classes(
+    events: Iterable[Event], noises: int, chosen: Callable[[list[Event]], Event]
+) -> dict[Event, Event]:
+    """For each event the one chosen for its class of its sampling and mechanism; few in all."""
     same: dict[tuple[Sampling, type], list[Event]] = {}
     for event in events:
         if _weakness(event) is not None:
@@ -169,7 +193,7 @@ def _strongest(events: Iterable[Event], noises: int) -> dict[Event, Event]:
         size = -(-len(each) // noises)
         for start in range(0, len(each), size):
             group = each[start : start + size]
-            found.update(dict.fromkeys(group, _above(group)))
+            found.update(dict.fromkeys(group, chosen(group)))
     return found
 
 
@@ -193,6 +217,15 @@ def _above(group: list[Event]) -> Event:
         return first
     boxes = [one.mechanism for one in group if isinstance(one.mechanism, ApproximateDp)]
     return replace(first, mechanism=replace(boxes[0], delta=max(box.delta for box in boxes)))
+
+
+def _below(group: list[Event]) -> Event:
+    """An event that tells no more than any of a group, whose last tells least."""
+    last = group[-1]
+    if not isinstance(last.mechanism, ApproximateDp):
+        return last
+    boxes = [one.mechanism for one in group if isinstance(one.mechanism, ApproximateDp)]
+    return replace(last, mechanism=replace(boxes[-1], delta=min(box.delta for box in boxes)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -175,6 +175,26 @@ def limited(points: float) -> Iterator[Meter]:
         meter.limit = allowed
 
 
+@contextmanager
+def by_itself() -> Iterator[Meter]:
+    """Count what runs inside as if nothing else had been asked; the meters around it pay, too.
+
+    So what is decided inside by what was spent depends on nothing that was asked before.
+
+    Raises:
+        TooMuchWorkError: it takes more than what is allowed outside.
+    """
+    around = _METER.get()
+    payers = () if around is None else (around, *around.payers)
+    token = _METER.set(meter := Meter(math.inf, payers))
+    try:
+        yield meter
+    finally:
+        _METER.reset(token)
+        if around is not None:
+            around.own += meter.own
+
+
 def left() -> float:
     """How many points may still be spent here; infinite where there is no limit."""
     meter = _METER.get()

@@ -1,0 +1,122 @@
+"""What a ledger costs whose events are too many to compose each: of fewer that stand for them.
+
+A limit of work must not decide whether an answer is of any use. Events are gathered in classes,
+first in the fewest, which tells what an event takes; then in as many as the rest is likely to pay.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache, partial
+from typing import Final, TypeVar
+
+from accounting.answers import Question
+from accounting.balances import Balance
+from accounting.coarsening import dominating
+from accounting.guarantees import Bound
+from accounting.pld.bracket import WIDTH
+from accounting.splits import parts_of
+from accounting.work import attempted, by_itself, left
+
+R = TypeVar("R")
+
+# What gathered events may take, and where they are of several kinds, which are then asked about one
+# by one, too.
+GATHERED_POINTS: Final = 75_000_000
+KINDS_GATHERED_POINTS: Final = 45_000_000
+CLASSES: Final = (32, 16, 8, 4, 2)  # of each sampling and mechanism, finest first
+ROUGH_WIDTH: Final = 5e-3  # relative, of gathered events, which move an answer by more
+# A finer answer has at least so many times the events of the last. It is likely to take no more
+# than in proportion, and this factor.
+_MORE: Final = 1.4
+_LIKELY: Final = 1.2
+
+
+def answers_of_fewer(
+    balance: Balance,
+    compute: Callable[[Balance], R],
+    *,
+    points: float,
+    gather: Callable[[Balance, int], Balance] = dominating,
+) -> list[R]:
+    """What is found of balances of fewer events that dominate one, the finest last.
+
+    It depends on the balance and the points alone.
+
+    Args:
+        balance: units of each distinct event. It is asked about, too, where that is likely to take
+            little enough: answers may be rougher here.
+        compute: the answer of a balance, by its work limited.
+        points: that all of them may take together.
+        gather: a balance of so many classes that stands for one, on its upper or lower side.
+
+    Returns:
+        Answers; empty where none takes little enough work.
+
+    Raises:
+        TooMuchWorkError: it takes more than what is allowed outside.
+    """
+
+    @cache
+    def fewer(classes: int) -> Balance:
+        gathered = gather(balance, classes)
+        return gathered if len(gathered.steps) < len(balance.steps) else balance
+
+    found: list[R] = []
+    with by_itself() as meter:
+        events = fewer(1)
+        while events is not None:
+            before = meter.spent
+            answer = attempted(points - before, partial(compute, events))
+            if answer is None:
+                break
+            found.append(answer)
+            count = len(events.steps)
+            payable = (points - meter.spent) / max(meter.spent - before, 1) * count / _LIKELY
+            events = next(
+                (
+                    one
+                    for one in (balance, *map(fewer, CLASSES))
+                    if _MORE * count <= len(one.steps) <= payable
+                ),
+                None,
+            )
+    return found
+
+
+def bound_of_fewer(
+    accountant: Callable[[Balance, Question], Bound],
+    balance: Balance,
+    question: Question,
+    *,
+    whole: float,
+) -> Bound | None:
+    """An accountant's answer: of fewer events that dominate the balance where it is too much work.
+
+    What fewer events take is never more than what is left outside.
+
+    Args:
+        accountant: gives the bound of a balance.
+        balance: units of each distinct event.
+        question: what is asked; where it may be answered roughly, fewer events are begun with.
+        whole: points that the balance as it is may take.
+
+    Returns:
+        The bound; None where none takes little enough work.
+
+    Raises:
+        NoBoundError: the accountant has none.
+    """
+    if question.width == WIDTH:
+        bound = attempted(whole, lambda: accountant(balance, question))
+        if bound is not None:
+            return bound
+    gathered = question.gathered or question.rounded is not None
+
+    def compute(events: Balance) -> Bound:
+        less = gathered or events is not balance
+        asked = replace(question, rounded=None, floor=False, gathered=less, width=ROUGH_WIDTH)
+        return accountant(events, asked)
+
+    points = KINDS_GATHERED_POINTS if len(parts_of(balance)) > 1 else GATHERED_POINTS
+    found = answers_of_fewer(balance, compute, points=min(question.share * points, left()))
+    return min(found, key=lambda bound: (bound.epsilon, bound.delta), default=None)
