@@ -63,7 +63,7 @@ def answers_of_fewer(
 
     found: list[R] = []
     with by_itself() as meter:
-        events = fewer(1)
+        events: Balance | None = fewer(1)
         while events is not None:
             before = meter.spent
             answer = attempted(points - before, partial(compute, events))

@@ -20,6 +20,7 @@ from accounting.work import attempted, by_itself, left
 
 KINDS_MAX: Final = 8  # of a ledger; each takes an answer of its own
 SPLIT_POINTS: Final = 90_000_000  # what they may take together
+SETTLED_POINTS: Final = 12_000_000  # the same where all are composed together as they are
 SPLIT_SHARE: Final = 0.6  # of what any answer may take, for each kind
 ROUGH_WIDTH: Final = 5e-3  # relative, of what each costs alone
 ROUNDS: Final = 3  # splits of delta that are looked at
@@ -77,7 +78,8 @@ def split_bound(
     settled = found and found[0].accountant == "pld" and rounded_outward.id not in found[0].theorems
     if settled and not has_choices(balance, question):
         return None
-    points = min(question.share * SPLIT_POINTS, left())
+    allowed = SETTLED_POINTS if settled else SPLIT_POINTS
+    points = min(question.share * allowed, left())
     less = replace(
         question,
         share=SPLIT_SHARE * question.share,

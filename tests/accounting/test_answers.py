@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from accounting import THEOREMS, accountants, answers
+from accounting import THEOREMS, accountants, answers, lower_ends
 from accounting.accountants import ACCOUNTANTS, best_bound, guarantee, with_floor
 from accounting.answers import Question, attained_epsilon, gdp_bound, pld_bound, rdp_bound
 from accounting.attained import attained_units
@@ -205,10 +205,10 @@ def test_a_lower_bound_above_the_headline_is_an_error(monkeypatch: pytest.Monkey
     epsilon = guarantee(balance, relation=REPLACE_ONE, delta=DELTA).epsilon
     assert epsilon is not None
     for lower in (math.nextafter(epsilon, 9e9), math.nan):
-        monkeypatch.setattr(accountants, "attained_epsilon", lambda *_, at=lower, **__: at)
+        monkeypatch.setattr(lower_ends, "attained_epsilon", lambda *_, at=lower, **__: at)
         with pytest.raises(ArithmeticError, match="exceeds an upper one"):
             guarantee(balance, relation=REPLACE_ONE, delta=DELTA)
-    monkeypatch.setattr(accountants, "attained_epsilon", lambda *_, **__: epsilon)
+    monkeypatch.setattr(lower_ends, "attained_epsilon", lambda *_, **__: epsilon)
     assert guarantee(balance, relation=REPLACE_ONE, delta=DELTA).epsilon_lower == epsilon
 
 

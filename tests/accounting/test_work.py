@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accounting import accountants
+from accounting import accountants, gathering
 from accounting.accountants import best_bound, guarantee
 from accounting.balances import Balance, balance_of
 from accounting.coarsening import CLOUD_GROUPS, dominating
@@ -40,6 +40,7 @@ from accounting.work import (
     TooMuchWorkError,
     as_many,
     attempted,
+    by_itself,
     left,
     limited,
     remembered,
@@ -284,6 +285,7 @@ def test_what_an_accountant_cannot_work_out_is_bounded_by_fewer_events(
     given: dict[str, Any] = {"relation": NeighboringRelation.ADD_OR_REMOVE_ONE, "delta": DELTA}
     exact = best_bound(balance, **given)
     monkeypatch.setitem(accountants.POINTS, "pld", 200_000)
+    monkeypatch.setattr(gathering, "GATHERED_POINTS", 2_500_000)
     found = guarantee(balance, **given)
     assert exact is not None
     assert found.epsilon is not None
@@ -303,6 +305,7 @@ def test_where_nothing_else_is_little_work_a_closed_form_stands(
     monkeypatch.setattr(accountants, "FEW_EVENTS", 0)
     monkeypatch.setattr(accountants, "FEW_POINTS", {})
     monkeypatch.setattr(accountants, "FEWER", ((1, 0),))
+    monkeypatch.setattr(gathering, "GATHERED_POINTS", 0)
     monkeypatch.setattr(accountants, "BESIDE_POINTS", 0)
     monkeypatch.setattr(accountants, "POINTS", dict.fromkeys(real, 50_000))
     found = guarantee(noises(TRUNCATED, 5), relation=REPLACE_ONE, delta=DELTA)
@@ -357,6 +360,25 @@ def test_other_mechanisms_are_replaced_by_those_that_tell_more() -> None:
         ApproximateDp(epsilon=0.2, delta=1e-6): 6,
         answer: 3,
     }
+
+
+def test_what_runs_by_itself_counts_as_if_nothing_was_asked_and_is_paid_for_once() -> None:
+    @remembered(maxsize=4)
+    def dear(value: int) -> int:
+        spend(100)
+        return value
+
+    with limited(math.inf) as outer:
+        dear(1)
+        with by_itself() as inner:
+            dear(1)
+            spend(7)
+        assert (inner.spent, outer.spent, outer.own) == (107, 107, 7)
+        with by_itself() as again:
+            dear(1)
+        assert (again.spent, outer.spent) == (100, 107)
+    with limited(50), pytest.raises(TooMuchWorkError), by_itself():
+        dear(2)
 
 
 def test_a_lower_bound_that_takes_too_much_work_loses_no_upper_bound(
