@@ -129,7 +129,7 @@ def guarantee(
                 lambda: lower_end(known, headline, floor, relation), FLOOR_POINTS, ROUGH_POINTS
             )
         if lower is None and headline is not None and len(balance.steps) > 1:
-            lower = rough_lower_end(headline, floor, relation, share * ROUGH_POINTS)
+            lower = rough_lower_end(headline, floor, relation, share * LOWER_POINTS)
         unamplified = beside(lambda: _unamplified_epsilon(balance, relation, reached))
         as_poisson = beside(lambda: _poisson_would_say(balance, relation, reached, names))
     return Guarantee(

@@ -221,19 +221,6 @@ def pairs_above(
     return used, list(units.items())
 
 
-def has_choices(balance: Balance, question: Question) -> bool:
-    """Whether the pairs of a balance could have been others, or be composed another way."""
-    if _may_go_through_null(balance, question):
-        return True
-    try:
-        return any(
-            len(accepted(pld_bounds(event, question.relation), accept=question.accept)) > 1
-            for event, _ in balance.units()
-        )
-    except NoBoundError:
-        return True
-
-
 def pld_bound(balance: Balance, question: Question) -> Bound:
     """The PLD accountant: dominating pairs, composed and inverted with certified error.
 
@@ -243,13 +230,15 @@ def pld_bound(balance: Balance, question: Question) -> Bound:
     if question.delta is not None and question.delta < _DELTA_MIN:
         raise NoBoundError(_REASON_DELTA)
     through = _through_null(balance, question)
+    if through is None:
+        return _direct(balance, question)
     try:
-        direct = _direct(balance, question)
+        direct = attempted(left(), lambda: _direct(balance, question))
     except NoBoundError:
-        if through is None:
-            raise
         return through
-    if through is not None and (through.epsilon, through.delta) < (direct.epsilon, direct.delta):
+    if direct is None:
+        return through
+    if (through.epsilon, through.delta) < (direct.epsilon, direct.delta):
         return replace(through, epsilon_lower=direct.epsilon_lower)
     return direct
 

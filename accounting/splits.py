@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from accounting.answers import Question, has_choices
+from accounting.answers import Question
 from accounting.balances import Balance
 from accounting.coarsening import rounded_outward
 from accounting.composition import basic_composition
@@ -20,7 +20,6 @@ from accounting.work import attempted, by_itself, left
 
 KINDS_MAX: Final = 8  # of a ledger; each takes an answer of its own
 SPLIT_POINTS: Final = 90_000_000  # what they may take together
-SETTLED_POINTS: Final = 12_000_000  # the same where all are composed together as they are
 SPLIT_SHARE: Final = 0.6  # of what any answer may take, for each kind
 ROUGH_WIDTH: Final = 5e-3  # relative, of what each costs alone
 ROUNDS: Final = 3  # splits of delta that are looked at
@@ -59,8 +58,8 @@ def split_bound(
 ) -> Bound | None:
     """What the kinds of steps cost one by one, where that is less than the best of what is found.
 
-    It cannot be where each event has a single pair, and these were composed as they are. No more is
-    spent than what is left outside, and no more than SPLIT_POINTS.
+    It is looked at where the pairs of all events could not be composed as they are. No more is spent
+    than what is left outside, and no more than SPLIT_POINTS.
 
     Args:
         balance: units of each distinct event.
@@ -76,10 +75,9 @@ def split_bound(
     if question.delta is None or not 2 <= len(parts) <= KINDS_MAX:
         return None
     settled = found and found[0].accountant == "pld" and rounded_outward.id not in found[0].theorems
-    if settled and not has_choices(balance, question):
+    if settled:
         return None
-    allowed = SETTLED_POINTS if settled else SPLIT_POINTS
-    points = min(question.share * allowed, left())
+    points = min(question.share * SPLIT_POINTS, left())
     less = replace(
         question,
         share=SPLIT_SHARE * question.share,
