@@ -58,7 +58,7 @@ def split_bound(
 ) -> Bound | None:
     """What the kinds of steps cost one by one, where that is less than the best of what is found.
 
-    It is looked at where the pairs of all events could not be composed as they are. No more is spent
+    It is looked at where the pairs of all events were too much work as they are. No more is spent
     than what is left outside, and no more than SPLIT_POINTS.
 
     Args:
