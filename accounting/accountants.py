@@ -33,7 +33,7 @@ from accounting.lower_ends import lower_end, rough_lower_end
 from accounting.math_library import require_accurate_library
 from accounting.splits import split_bound
 from accounting.truncation import through_poisson
-from accounting.work import attempted, limited
+from accounting.work import attempted, left, limited
 
 R = TypeVar("R")
 
@@ -103,20 +103,23 @@ def guarantee(
         floor = balance if rounded is None else rounded.lower
         question = replace(_question(relation, delta, epsilon, accept, rounded), share=share)
         found, reason = _bounds(balance, question, names)
+        spent = meter.spent
+        found = _or_split(balance, question, names, found)
+        end += meter.spent - spent  # which takes nothing from what stands beside it
         headline = found[0] if found else None
         reached = headline.delta if headline else delta
 
         def beside(
             compute: Callable[[], R], points: int = _beside(balance), least: int = 0
         ) -> R | None:
-            left = max(share * least, end - meter.spent)
-            return attempted(min(share * points, left, meter.limit - meter.spent), compute)
+            rest = max(share * least, end - meter.spent)
+            return attempted(min(share * points, rest, left()), compute)
 
         every = replace(question, accept=ACCEPTABLE)
         others = found
         if question != every:
             points = FEW_ACCEPTED if len(balance.steps) <= FEW_EVENTS else BESIDE_POINTS
-            others = beside(lambda: _bounds(balance, every, names)[0], points) or []
+            others = beside(lambda: _best_first(balance, every, names), points) or []
         known = [*found, *others]
         lower = beside(
             lambda: lower_end(known, headline, floor, relation),
@@ -202,7 +205,7 @@ def best_bound(
     balance, rounded = _few(balance)
     asked = _question(relation, delta, epsilon, accept, rounded)
     question = replace(asked, floor=floor, share=share)
-    found, _ = _bounds(balance, question, _names(accountant))
+    found = _best_first(balance, question, _names(accountant))
     return found[0] if found else None
 
 
@@ -248,33 +251,55 @@ def _names(accountant: str) -> tuple[str, ...]:
     return (accountant,)
 
 
+def _best_first(balance: Balance, question: Question, names: tuple[str, ...]) -> list[Bound]:
+    """The finite bounds, of all steps together and kind by kind."""
+    return _or_split(balance, question, names, _bounds(balance, question, names)[0])
+
+
+def _or_split(
+    balance: Balance, question: Question, names: tuple[str, ...], found: list[Bound]
+) -> list[Bound]:
+    """What was found of all steps together, and before it what their kinds cost one by one if less.
+
+    An accountant that is asked for by name answers of all steps together.
+    """
+    if names != tuple(ACCOUNTANTS):
+        return found
+    split = split_bound(balance, question, found, lambda *of: _bounds(*of, names)[0])
+    return found if split is None else [split, *found]
+
+
 def _bounds(
     balance: Balance, question: Question, names: tuple[str, ...]
 ) -> tuple[list[Bound], str | None]:
     """The finite bounds, best first, and why the last accountant that found none did so."""
     found: list[Bound] = []
     reason: str | None = None
+    settled = False
     for name in names:
-        if any(_settles(bound, name) for bound in found):
+        # The Renyi curve of a pair never says more than the pair itself, and costs more.
+        if name == "rdp" and settled:
             continue
         try:
-            bound = _evaluated(name, balance, question)
+            answer = attempted(left(), partial(_evaluated, name, balance, question))
         except NoBoundError as failure:
             reason = str(failure)
             continue
-        if math.isfinite(bound.epsilon) and bound.delta < 1:
+        bound, rough = answer or (None, True)
+        if bound is None:
+            reason = REASON_WORK
+        elif math.isfinite(bound.epsilon) and bound.delta < 1:
             found.append(bound)
+            settled = bound.accountant == "pld" and not rough
         else:
             reason = "The bound says nothing: epsilon is infinite or delta is one."
-    found.sort(key=lambda bound: (bound.epsilon, bound.delta))
-    if names == tuple(ACCOUNTANTS):
-        split = split_bound(balance, question, found, partial(_bounds, names=names))
-        found = found if split is None else [split, *found]
-    return found, reason
+    return sorted(found, key=lambda bound: (bound.epsilon, bound.delta)), reason
 
 
-def _evaluated(name: str, balance: Balance, question: Question) -> Bound:
+def _evaluated(name: str, balance: Balance, question: Question) -> tuple[Bound, bool]:
     """An accountant's answer: of fewer events that dominate the balance where it is too much work.
+
+    And whether these are so few that another accountant may say more.
 
     Raises:
         NoBoundError: it has none, or none that takes little enough work.
@@ -282,32 +307,36 @@ def _evaluated(name: str, balance: Balance, question: Question) -> Bound:
     accountant = _accountant(name)
     if name != ODOMETER:  # which must hold for schedules that are chosen after a look
         balance = balance.told()
-    rounded = question.rounded
-    if name == "pld" and rounded and len(rounded.rough_upper.steps) <= GATHERED_MAX:
-        points = ROUNDED_POINTS
-    else:
-        points = _allowed(balance, POINTS[name])
-    allowed = question.share * points
-    if name == "rdp" and len(balance.steps) <= FEW_EVENTS:  # parts of an answer share them
-        allowed = max(allowed, FEW_CURVES)
+    allowed = _allowed(name, balance, question)
     if name == "pld":
-        bound = bound_of_fewer(accountant, balance, question, whole=allowed)
-    else:
-        bound = attempted(allowed, lambda: accountant(balance, question))
+        found = bound_of_fewer(accountant, balance, question, whole=allowed)
+        if found is None:
+            raise NoBoundError(REASON_WORK)
+        return found
+    bound = attempted(allowed, lambda: accountant(balance, question))
     less = replace(question, rounded=None, gathered=True, floor=False)
-    for noises, points in () if name == "pld" else FEWER_ADAPTIVE if name == ODOMETER else FEWER:
+    for noises, points in FEWER_ADAPTIVE if name == ODOMETER else FEWER:
         fewer = dominating(balance, noises) if bound is None else balance
         if len(fewer.steps) < len(balance.steps):
             bound = attempted(question.share * points, partial(accountant, fewer, less))
     if bound is None:
         raise NoBoundError(REASON_WORK)
-    return bound
+    return bound, False
 
 
-def _allowed(balance: Balance, points: int) -> int:
-    """What work a balance of these events may take, where one of many may take so much."""
-    allowed = [more for events, more in FEW_POINTS.items() if len(balance.steps) <= events]
-    return allowed[0] if allowed else points
+def _allowed(name: str, balance: Balance, question: Question) -> float:
+    """What work an accountant may take to answer about a balance as it is."""
+    rounded = question.rounded
+    points = POINTS[name]
+    if name == "pld" and rounded and len(rounded.rough_upper.steps) <= GATHERED_MAX:
+        points = ROUNDED_POINTS
+    else:
+        few = [more for events, more in FEW_POINTS.items() if len(balance.steps) <= events]
+        points = few[0] if few else points
+    allowed = question.share * points
+    if name == "rdp" and len(balance.steps) <= FEW_EVENTS:  # parts of an answer share them
+        allowed = max(allowed, FEW_CURVES)
+    return allowed
 
 
 def _beside(balance: Balance) -> int:
@@ -317,14 +346,6 @@ def _beside(balance: Balance) -> int:
 
 def _accountant(name: str) -> Callable[[Balance, Question], Bound]:
     return odometer_bound if name == ODOMETER else ACCOUNTANTS[name]
-
-
-def _settles(bound: Bound, name: str) -> bool:
-    """Whether a bound leaves nothing for an accountant to improve.
-
-    The Renyi curve of a pair never says more than the pair itself, and costs more to evaluate.
-    """
-    return bound.accountant == "pld" and name == "rdp"
 
 
 def _poisson_would_say(

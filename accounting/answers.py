@@ -274,7 +274,8 @@ def _direct(balance: Balance, question: Question) -> Bound:
 _THROUGH_NULL: Final = (Poisson, TruncatedPoisson, BallsAndBins, RandomAllocation)
 
 
-def _may_go_through_null(balance: Balance, question: Question) -> bool:
+def may_go_through_null(balance: Balance, question: Question) -> bool:
+    """Whether all pairs together may say more against a null record than as they are."""
     return question.relation is NeighboringRelation.REPLACE_ONE and any(
         isinstance(event.sampling, _THROUGH_NULL) for event in balance.steps
     )
@@ -282,7 +283,7 @@ def _may_go_through_null(balance: Balance, question: Question) -> bool:
 
 def _through_null(balance: Balance, question: Question) -> Bound | None:
     """The answer through a null record, where a record is replaced and that may say more."""
-    if question.rounded is not None or not _may_go_through_null(balance, question):
+    if question.rounded is not None or not may_go_through_null(balance, question):
         return None
     try:
         used, units = pairs_above(balance, NeighboringRelation.REPLACE_SPECIAL, question.accept)

@@ -7,7 +7,7 @@ from above, and the other way round from below.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -119,7 +119,8 @@ def stronger(balance: Balance, noises: int) -> dict[Event, Event]:
     """
     spend(800 * len(balance.steps))
     points, others = _sampled(balance)
-    instead = _in_classes({*others, *balance.passes, *balance.begun}, noises, _above)
+    events = dict.fromkeys((*balance.passes, *balance.begun), 1) | others
+    instead = _in_classes(events, noises, _above)
     if points is not None:
         order, starts = _grouped(points, CLOUD_GROUPS * noises)
         noise = np.minimum.reduceat(points.noise[order], starts)
@@ -142,7 +143,7 @@ def dominated(balance: Balance, noises: int) -> Balance:
     """
     spend(800 * len(balance.steps))
     points, others = _sampled(balance)
-    by_step = [event for event in others if pass_length(event) is None]
+    by_step = {event: n for event, n in others.items() if pass_length(event) is None}
     instead = _in_classes(by_step, noises, _below)
     steps: Counter[Event] = Counter()
     for event, count in others.items():
@@ -180,21 +181,41 @@ def replaced(balance: Balance, instead: Mapping[Event, Event]) -> Balance:
 
 
 def _in_classes(
-    events: Iterable[Event], noises: int, chosen: Callable[[list[Event]], Event]
+    counts: Mapping[Event, int], noises: int, chosen: Callable[[list[Event]], Event]
 ) -> dict[Event, Event]:
     """For each event the one chosen for its class of its sampling and mechanism; few in all."""
     same: dict[tuple[Sampling, type], list[Event]] = {}
-    for event in events:
+    for event in counts:
         if _weakness(event) is not None:
             same.setdefault((event.sampling, type(event.mechanism)), []).append(event)
     found = {}
     for each in same.values():
         each.sort(key=lambda event: (_weakness(event) or 0.0, repr(event)))
-        size = -(-len(each) // noises)
-        for start in range(0, len(each), size):
-            group = each[start : start + size]
+        costs = np.array([_cost(event) for event in each])
+        starts = _starts(costs, [counts[event] for event in each], noises).tolist()
+        for start, end in zip(starts, [*starts[1:], len(each)], strict=True):
+            group = each[start:end]
             found.update(dict.fromkeys(group, chosen(group)))
     return found
+
+
+def _starts(costs: Array, counts: Sequence[int], classes: int) -> Groups:
+    """Where each class of a curve of events begins: shortest where steps cost most, see _along."""
+    costs = np.maximum(costs, 1e-300)
+    lengths = np.abs(np.diff(np.log(costs), prepend=math.log(float(costs[0]))))
+    along = _along(costs / np.max(costs) * np.array(counts, dtype=np.float64), lengths)
+    cells = np.minimum(np.floor(along * classes), classes - 1)
+    return np.flatnonzero(np.diff(cells, prepend=-1.0))
+
+
+def _along(shares: Array, lengths: Array) -> Array:
+    """How far along a curve each point lies, in [0, 1], where groups are to be of equal length.
+
+    What rounding adds is the sum of share times length, least for a density of
+    sqrt(share / length).
+    """
+    along = np.cumsum(np.sqrt(shares * lengths))
+    return along / max(float(along[-1]), 1e-300)
 
 
 def _weakness(event: Event) -> float | None:
@@ -208,6 +229,19 @@ def _weakness(event: Event) -> float | None:
             return -epsilon
         case _:
             return None
+
+
+def _cost(event: Event) -> float:
+    """What a step costs beside others of its kind, about."""
+    match event.mechanism:
+        case Gaussian(noise_multiplier=noise) | Laplace(noise_multiplier=noise):
+            return 1 / max(noise, 1e-100) ** 2
+        case Zcdp(rho=rho):
+            return rho
+        case ApproximateDp(epsilon=epsilon):
+            return min(epsilon, 1e100) ** 2
+        case _:
+            return 0.0
 
 
 def _above(group: list[Event]) -> Event:
@@ -286,8 +320,7 @@ def _grouped(points: _Points, groups: int) -> tuple[Groups, Groups]:
     """(order, starts): points by group, and where each group starts in that order.
 
     A step costs about its standard deviation v, log v = log(rate) + log(e^(1/noise^2) - 1)/2, and
-    steps add by v^2. Along a curve of parameters, groups are shortest where steps cost most: what
-    rounding adds is the sum of share times length, least for a density of sqrt(share / length).
+    steps add by v^2. Along a curve of parameters, groups are shortest where steps cost most.
     """
     inverse = 1 / np.square(points.noise)
     cost = 0.5 * np.where(inverse < 30, np.log(np.expm1(np.minimum(inverse, 30.0))), inverse)
@@ -298,8 +331,7 @@ def _grouped(points: _Points, groups: int) -> tuple[Groups, Groups]:
     if float(np.sum(lengths)) <= _PATH_MAX:
         logs = 2 * (cost + log_rate)[order]
         shares = np.exp(logs - np.max(logs)) * points.counts[order].astype(np.float64)
-        along = np.cumsum(np.sqrt(shares * lengths))
-        cells = np.floor(along * (groups / max(float(along[-1]), 1e-300)))
+        cells = np.floor(_along(shares, lengths) * groups)
         return order, np.flatnonzero(np.diff(cells, prepend=-1.0))
     return _cloud(cost, log_rate, groups)
 

@@ -25,10 +25,13 @@ GATHERED_POINTS: Final = 75_000_000
 KINDS_GATHERED_POINTS: Final = 45_000_000
 CLASSES: Final = (32, 16, 8, 4, 2)  # of each sampling and mechanism, finest first
 ROUGH_WIDTH: Final = 5e-3  # relative, of gathered events, which move an answer by more
-# A finer answer has at least so many times the events of the last. It is likely to take no more
-# than in proportion, and this factor.
-_MORE: Final = 1.4
-_LIKELY: Final = 1.2
+_MORE: Final = 1.4  # a finer answer has at least so many times the events of the last
+# How an answer's work is taken to grow with its events: a few cost the same each, of many whose
+# groups are shorter each costs more, about in proportion. And a margin.
+_FEW: Final = 12
+_POWER_OF_FEW: Final = 1.0
+_POWER_OF_MANY: Final = 2.0
+_MARGIN: Final = 1.2
 
 
 def answers_of_fewer(
@@ -71,7 +74,9 @@ def answers_of_fewer(
                 break
             found.append(answer)
             count = len(events.steps)
-            payable = (points - meter.spent) / max(meter.spent - before, 1) * count / _LIKELY
+            power = _POWER_OF_FEW if count <= _FEW else _POWER_OF_MANY
+            more = (points - meter.spent) / max(meter.spent - before, 1) / _MARGIN
+            payable = count * max(more, 0) ** (1 / power)
             events = next(
                 (
                     one
@@ -89,10 +94,10 @@ def bound_of_fewer(
     question: Question,
     *,
     whole: float,
-) -> Bound | None:
+) -> tuple[Bound, bool] | None:
     """An accountant's answer: of fewer events that dominate the balance where it is too much work.
 
-    What fewer events take is never more than what is left outside.
+    What is spent is never more than what is left outside.
 
     Args:
         accountant: gives the bound of a balance.
@@ -101,22 +106,26 @@ def bound_of_fewer(
         whole: points that the balance as it is may take.
 
     Returns:
-        The bound; None where none takes little enough work.
+        (bound, whether it is of so few events that another accountant may say more); None where
+        none takes little enough work.
 
     Raises:
         NoBoundError: the accountant has none.
     """
     if question.width == WIDTH:
-        bound = attempted(whole, lambda: accountant(balance, question))
+        bound = attempted(min(whole, left()), lambda: accountant(balance, question))
         if bound is not None:
-            return bound
+            return bound, False
     gathered = question.gathered or question.rounded is not None
 
-    def compute(events: Balance) -> Bound:
-        less = gathered or events is not balance
-        asked = replace(question, rounded=None, floor=False, gathered=less, width=ROUGH_WIDTH)
-        return accountant(events, asked)
+    def compute(events: Balance) -> tuple[Bound, bool]:
+        fewer = events is not balance
+        asked = replace(
+            question, rounded=None, floor=False, gathered=gathered or fewer, width=ROUGH_WIDTH
+        )
+        few = question.width == WIDTH and fewer and len(events.steps) <= _FEW
+        return accountant(events, asked), few
 
     points = KINDS_GATHERED_POINTS if len(parts_of(balance)) > 1 else GATHERED_POINTS
     found = answers_of_fewer(balance, compute, points=min(question.share * points, left()))
-    return min(found, key=lambda bound: (bound.epsilon, bound.delta), default=None)
+    return min(found, key=lambda one: (one[0].epsilon, one[0].delta), default=None)

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from accounting.answers import Question
-from accounting.balances import Balance
-from accounting.coarsening import rounded_outward
+from accounting.answers import Question, may_go_through_null
+from accounting.balances import Balance, pass_length
+from accounting.coarsening import dominating, rounded_outward
 from accounting.composition import basic_composition
 from accounting.events import Event
 from accounting.guarantees import Bound, weakest
@@ -23,19 +23,21 @@ SPLIT_POINTS: Final = 90_000_000  # what they may take together
 SPLIT_SHARE: Final = 0.6  # of what any answer may take, for each kind
 ROUGH_WIDTH: Final = 5e-3  # relative, of what each costs alone
 ROUNDS: Final = 3  # splits of delta that are looked at
-_HOPELESS: Final = 1.5  # times what is known: another split of delta gains far less
+_HOPELESS: Final = 2.0  # times what is known: finer events and another split of delta gain less
 _APART: Final = 0.1  # of the logarithm of delta: two answers so far apart tell a slope
 _MARGIN: Final = 1e-12  # of delta, for the rounding of its parts
 
 
 def parts_of(balance: Balance) -> list[Balance]:
-    """The steps of each kind, of one mechanism and one sampling, in an order of their names.
+    """The steps of each kind of sampling and mechanism, in an order of their names.
 
-    Kinds without units, which cost nothing, are left out.
+    Steps that may belong to one pass, and so share its order, are of one kind whatever mechanism
+    they have: no two kinds share coins. Kinds without units, which cost nothing, are left out.
     """
 
     def kind(event: Event) -> tuple[str, str]:
-        return type(event.mechanism).__name__, type(event.sampling).__name__
+        by_pass = pass_length(event) is not None
+        return type(event.sampling).__name__, "" if by_pass else type(event.mechanism).__name__
 
     kinds = sorted({kind(event) for event in (*balance.steps, *balance.passes)})
     parts = [
@@ -54,12 +56,13 @@ def split_bound(
     balance: Balance,
     question: Question,
     found: list[Bound],
-    ask: Callable[[Balance, Question], tuple[list[Bound], str | None]],
+    ask: Callable[[Balance, Question], list[Bound]],
 ) -> Bound | None:
     """What the kinds of steps cost one by one, where that is less than the best of what is found.
 
-    It is looked at where the pairs of all events were too much work as they are. No more is spent
-    than what is left outside, and no more than SPLIT_POINTS.
+    It is looked at where the pairs of all events were too much work as they are, and where those of
+    some kinds may say more against a null record: then all kinds must be seen the same way, which
+    one by one they need not. No more is spent than what is left outside, and than SPLIT_POINTS.
 
     Args:
         balance: units of each distinct event.
@@ -75,7 +78,7 @@ def split_bound(
     if question.delta is None or not 2 <= len(parts) <= KINDS_MAX:
         return None
     settled = found and found[0].accountant == "pld" and rounded_outward.id not in found[0].theorems
-    if settled:
+    if settled and not may_go_through_null(balance, question):
         return None
     points = min(question.share * SPLIT_POINTS, left())
     less = replace(
@@ -86,15 +89,12 @@ def split_bound(
         rounded=None,
         gathered=question.gathered or question.rounded is not None,
     )
-    waiting = len(parts)
     with by_itself() as meter:
 
-        def answer(part: Balance, asked: Question) -> Bound | None:
-            nonlocal waiting
-            each = (points - meter.spent) / waiting
-            waiting = waiting - 1 or len(parts)
-            bounds = attempted(each, lambda: ask(part, asked)[0])
-            return bounds[0] if bounds else None
+        def answer(part: Balance, asked: Question, portion: float) -> tuple[Bound | None, float]:
+            before = meter.spent
+            bounds = attempted(portion * (points - before), lambda: ask(part, asked))
+            return bounds[0] if bounds else None, meter.spent - before
 
         return _best_split(parts, less, answer, found[0].epsilon if found else math.inf)
 
@@ -102,15 +102,18 @@ def split_bound(
 def _best_split(
     parts: list[Balance],
     question: Question,
-    answer: Callable[[Balance, Question], Bound | None],
+    answer: Callable[[Balance, Question, float], tuple[Bound | None, float]],
     known: float,
 ) -> Bound | None:
     """The sum of what each kind costs at a part of delta, at the best split that was found.
 
+    The first time each kind is gathered in one class: what it costs then decides how delta is
+    split, and the work it takes how the rest of the work is.
+
     Args:
         parts: from `parts_of`; at most KINDS_MAX.
         question: which asks for epsilon at a delta.
-        answer: the best bound of a part.
+        answer: (the best bound of a part, the work it took), for a portion of the work left.
         known: epsilon of all kinds together; what is not below it is of no use.
 
     Returns:
@@ -118,16 +121,22 @@ def _best_split(
     """
     assert question.delta is not None  # noqa: S101 (a delta has no parts to split)
     weights = [1.0] * len(parts)
+    works = [1.0] * len(parts)
     best: list[Bound] = []
     before: list[Bound] = []
     least = math.inf
-    for _ in range(ROUNDS):
+    for turn in range(ROUNDS):
         scale = question.delta * (1 - _MARGIN) / math.fsum(weights)
-        asked = [replace(question, delta=weight * scale) for weight in weights]
         bounds: list[Bound] = []
-        for part, one in zip(parts, asked, strict=True):
-            bound = answer(part, one)
-            if bound is None or bound.epsilon > _HOPELESS * known:
+        for place, (part, weight) in enumerate(zip(parts, weights, strict=True)):
+            asked = replace(question, delta=weight * scale)
+            if turn:
+                portion = works[place] / math.fsum(works[place:])
+                bound, _ = answer(part, asked, portion)
+            else:
+                one = dominating(part, 1)
+                bound, works[place] = answer(one, replace(asked, gathered=True), 1.0)
+            if bound is None:
                 return _told(best, question) if least < known else None
             bounds.append(bound)
         total, _ = _sum(bounds)
