@@ -1,7 +1,6 @@
 """From a balance to a guarantee: the best accepted bound, and what stands beside it."""
 
 import math
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -18,15 +17,8 @@ from accounting.attained import FLOOR_POINTS
 from accounting.balances import Balance
 from accounting.bounds import NoBoundError
 from accounting.coarsening import DISTINCT_MAX, Rounded, dominating, rounded_outward
-from accounting.events import (
-    Cyclic,
-    Event,
-    Full,
-    Gaussian,
-    NeighboringRelation,
-    Poisson,
-    Shuffle,
-)
+from accounting.comparisons import as_if_poisson, as_if_unsampled
+from accounting.events import Gaussian, NeighboringRelation
 from accounting.gathering import bound_of_fewer
 from accounting.guarantees import ACCEPTABLE, DEFAULT_ACCEPT, Bound, Guarantee, Status
 from accounting.lower_ends import lower_end, rough_lower_end
@@ -54,8 +46,11 @@ FEWER_ADAPTIVE: Final = ((16, 100_000_000), *FEWER)  # the odometer costs more a
 LOWER_POINTS: Final = 40_000_000  # that its lower end may take in any case,
 ROUGH_POINTS: Final = 25_000_000  # and a rougher one of very many events
 BESIDE_POINTS: Final = 15_000_000  # what each number may take that stands beside a headline,
-FEW_BESIDE: Final = 30_000_000  # where the events are few;
-FEW_ACCEPTED: Final = 45_000_000  # then the bounds of every status that may be accepted
+FEW_BESIDE: Final = 30_000_000  # where the events are few
+# A headline of a few events that is so many times its lower end: what is looked for once more among
+# the bounds of every status that may be accepted, and what that may take.
+_WIDE: Final = 2.0
+FEW_ACCEPTED: Final = 110_000_000
 REASON_WORK: Final = "The events are too many and too different for this accountant."
 
 
@@ -106,7 +101,7 @@ def guarantee(
         spent = meter.spent
         found = _or_split(balance, question, names, found)
         end += meter.spent - spent  # which takes nothing from what stands beside it
-        headline = found[0] if found else None
+        headline = _first(found)
         reached = headline.delta if headline else delta
 
         def beside(
@@ -118,8 +113,7 @@ def guarantee(
         every = replace(question, accept=ACCEPTABLE)
         others = found
         if question != every:
-            points = FEW_ACCEPTED if len(balance.steps) <= FEW_EVENTS else BESIDE_POINTS
-            others = beside(lambda: _best_first(balance, every, names), points) or []
+            others = beside(lambda: _best_first(balance, every, names)) or []
         known = [*found, *others]
         lower = beside(
             lambda: lower_end(known, headline, floor, relation),
@@ -133,6 +127,9 @@ def guarantee(
             )
         if lower is None and headline is not None and len(balance.steps) > 1:
             lower = rough_lower_end(headline, floor, relation, share * LOWER_POINTS)
+        few = question != every and len(balance.steps) <= FEW_EVENTS
+        if few and headline is not None and _is_wide(headline, lower, others):
+            others = beside(lambda: _best_first(balance, every, names), FEW_ACCEPTED) or others
         unamplified = beside(lambda: _unamplified_epsilon(balance, relation, reached))
         as_poisson = beside(lambda: _poisson_would_say(balance, relation, reached, names))
     return Guarantee(
@@ -205,8 +202,7 @@ def best_bound(
     balance, rounded = _few(balance)
     asked = _question(relation, delta, epsilon, accept, rounded)
     question = replace(asked, floor=floor, share=share)
-    found = _best_first(balance, question, _names(accountant))
-    return found[0] if found else None
+    return _first(_best_first(balance, question, _names(accountant)))
 
 
 def with_floor(bound: Bound, balance: Balance, *, relation: NeighboringRelation) -> Bound:
@@ -256,6 +252,16 @@ def _best_first(balance: Balance, question: Question, names: tuple[str, ...]) ->
     return _or_split(balance, question, names, _bounds(balance, question, names)[0])
 
 
+def _is_wide(headline: Bound, lower: float | None, others: list[Bound]) -> bool:
+    """Whether a headline is so far above its lower end that better bounds are looked for again."""
+    known = any(bound.epsilon < headline.epsilon for bound in others)
+    return not known and not headline.epsilon <= _WIDE * (lower or 0.0)
+
+
+def _first(bounds: list[Bound]) -> Bound | None:
+    return bounds[0] if bounds else None
+
+
 def _or_split(
     balance: Balance, question: Question, names: tuple[str, ...], found: list[Bound]
 ) -> list[Bound]:
@@ -265,7 +271,11 @@ def _or_split(
     """
     if names != tuple(ACCOUNTANTS):
         return found
-    split = split_bound(balance, question, found, lambda *of: _bounds(*of, names)[0])
+
+    def ask(part: Balance, asked: Question) -> list[Bound]:
+        return _bounds(part, asked, names)[0]
+
+    split = split_bound(balance, question, found, ask)
     return found if split is None else [split, *found]
 
 
@@ -357,20 +367,9 @@ def _poisson_would_say(
     """Epsilon had each batch in turn been a Poisson sample of the same size; bounds nothing."""
     if delta is None or not 0 < delta < 1:
         return None
-    steps: Counter[Event] = Counter()
-    for event, count in balance.steps.items():
-        sampling = event.sampling
-        if isinstance(sampling, Cyclic | Shuffle):
-            if isinstance(sampling, Shuffle) and sampling.dataset_size is not None:
-                rate = sampling.batch_size / sampling.dataset_size
-            else:
-                rate = 1 / sampling.steps_per_pass
-            event = replace(event, sampling=Poisson(sampling_probability=min(1.0, rate)))
-        steps[event] += count
-    if steps == balance.steps:
+    claimed = as_if_poisson(balance)
+    if claimed is None:
         return None
-    passes = {event: n for event, n in balance.passes.items() if event in steps}
-    claimed = Balance(steps=steps, passes=passes)
     question = Question(
         relation=relation, accept=ACCEPTABLE, delta=delta, epsilon=None, floor=False
     )
@@ -385,14 +384,9 @@ def _unamplified_epsilon(
     """Epsilon of the same steps had every record taken part in each. Upper; None if infinite."""
     if delta is None or not 0 < delta < 1:
         return None
-    steps: dict[Event, int] = {}
-    full = Full()
-    for event, count in balance.steps.items():
-        whole = Event(mechanism=event.mechanism, sampling=full)
-        steps[whole] = steps.get(whole, 0) + count
+    whole_balance = as_if_unsampled(balance)
     question = Question(relation=relation, accept=DEFAULT_ACCEPT, delta=delta, epsilon=None)
-    whole_balance = Balance(steps=steps)
     found, _ = _bounds(whole_balance, question, ("gdp",))  # exact where it applies
-    if not all(isinstance(event.mechanism, Gaussian) for event in steps):
+    if not all(isinstance(event.mechanism, Gaussian) for event in whole_balance.steps):
         found, _ = _bounds(whole_balance, question, ("pld", "rdp"))
     return found[0].epsilon if found else None
