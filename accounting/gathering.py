@@ -21,16 +21,16 @@ R = TypeVar("R")
 
 # What gathered events may take, and where they are of several kinds, which are then asked about one
 # by one, too.
-GATHERED_POINTS: Final = 75_000_000
+GATHERED_POINTS: Final = 90_000_000
 KINDS_GATHERED_POINTS: Final = 45_000_000
 CLASSES: Final = (32, 16, 8, 4, 2)  # of each sampling and mechanism, finest first
 ROUGH_WIDTH: Final = 5e-3  # relative, of gathered events, which move an answer by more
 _MORE: Final = 1.4  # a finer answer has at least so many times the events of the last
 # How an answer's work is taken to grow with its events: a few cost the same each, of many whose
-# groups are shorter each costs more, about in proportion. And a margin.
+# groups are shorter each costs more. And a margin.
 _FEW: Final = 12
 _POWER_OF_FEW: Final = 1.0
-_POWER_OF_MANY: Final = 2.0
+_POWER_OF_MANY: Final = 2.5
 _MARGIN: Final = 1.2
 
 

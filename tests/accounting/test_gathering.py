@@ -18,6 +18,7 @@ from accounting.events import (
     FixedSize,
     Full,
     Gaussian,
+    Laplace,
     NeighboringRelation,
     Poisson,
     RandomAllocation,
@@ -30,7 +31,7 @@ from accounting.events import (
     Zcdp,
 )
 from accounting.gathering import answers_of_fewer, bound_of_fewer
-from accounting.guarantees import ACCEPTABLE, DEFAULT_ACCEPT, Guarantee
+from accounting.guarantees import ACCEPTABLE, DEFAULT_ACCEPT, Guarantee, Status
 from accounting.splits import parts_of
 from accounting.work import limited, spend
 
@@ -89,6 +90,33 @@ def test_dear_pairs_are_gathered_before_they_are_given_up(
     assert found.epsilon_lower is not None
     assert found.epsilon < most
     assert found.epsilon < 2 * found.epsilon_lower
+
+
+def test_many_dear_passes_are_told_by_whichever_accountant_says_more() -> None:
+    passes = BallsAndBins(steps_per_pass=235)
+    spans = [[Span(event=gaussian(1.1 + i / 100, passes), steps=235)] for i in range(100)]
+    found = told(balance_of(spans), ADD_OR_REMOVE_ONE)
+    assert found.headline is not None
+    assert found.headline.accountant == "rdp"
+    assert found.headline.epsilon < 2.3  # of pairs of one class it would be 3.1
+    assert any(bound.accountant == "pld" for bound in found.alternatives)
+
+
+@pytest.mark.parametrize(("relation", "most"), [(ADD_OR_REMOVE_ONE, 2.42), (REPLACE_ONE, 5.16)])
+def test_a_headline_far_above_its_lower_end_stands_beside_what_else_is_proved(
+    relation: NeighboringRelation, most: float
+) -> None:
+    cut = TruncatedPoisson(
+        sampling_probability=256 / 60_000, max_batch_size=320, dataset_size=60_000
+    )
+    found = told(falling(1, cut), relation)
+    assert found.epsilon is not None
+    assert found.epsilon > 20_000
+    (best,) = [bound for bound in found.alternatives if bound.epsilon < found.epsilon]
+    assert best.status is Status.DERIVED
+    assert best.epsilon < most
+    assert found.epsilon_lower is not None
+    assert found.epsilon_lower > 2.38
 
 
 def test_a_decay_of_many_noises_costs_no_more_than_one_of_more() -> None:
@@ -279,6 +307,18 @@ def test_answers_stay_within_what_is_left_outside() -> None:
         assert "outward-rounding" in bound.theorems
         assert bound.epsilon_lower is None
         assert meter.spent <= 60_000_000
+
+
+def test_steps_that_may_share_a_pass_are_of_one_kind() -> None:
+    shared = Event(mechanism=Laplace(noise_multiplier=2.0), sampling=EARLY)
+    spans = [
+        [Span(event=gaussian(1.0, EARLY), steps=5), Span(event=shared, steps=4)],
+        [Span(event=gaussian(1.0, Full()), steps=1)],
+        [Span(event=Event(mechanism=Laplace(noise_multiplier=2.0), sampling=Full()), steps=1)],
+    ]
+    parts = parts_of(balance_of(spans))
+    assert len(parts) == 3
+    assert sorted(len(part.steps) for part in parts) == [1, 1, 2]
 
 
 def test_orders_that_were_used_again_are_known_to_each_kind() -> None:
