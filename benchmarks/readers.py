@@ -1,28 +1,26 @@
 """What trainers wait for their appends while one viewer's key reads as much as it can, by route.
 
-    python benchmarks/readers.py [--datasets 10000] [--connections 40] [--seconds 5] [--rounds 3]
+    python benchmarks/readers.py [--datasets 10000] [--connections 40] [--seconds 2] [--rounds 3]
                                  [--database SQLite] [--route checkpoint]
 
-Trainers append a step each 20 ms. A process of its own asks one route over so many connections of
-one viewer's key, each again as soon as it is answered, whatever the answer says. Rounds with and
-without readers take turns, and each attack is held against the rounds without beside it. Printed
-are medians over the rounds of the ratios of the 99th percentile and of the median, the appends that
-are left, and what the readers were answered. Ends with 1 if a 99th percentile more than doubles.
+Trainers append steps at a steady rate. A process of its own asks one route over so many connections
+of one viewer's key, each again as soon as it is answered, whatever the answer says; other rows have
+a key that is not in force, or none. Rounds with and without readers take turns, and each round with
+them is held against the two without beside it. Printed are medians over the rounds of the ratios of
+the 99th percentile and of the median, the appends that are left, what the readers were answered a
+second, and the shares of a core that the service and the readers took. Ends with 1 if a 99th
+percentile more than doubles.
 
-The load takes the same processors as the service: on a machine with two of them the readers'
-process takes its part of the ratio.
+The readers' process is nice: what it takes of a processor is not taken from the service.
 """
 
 import argparse
 import asyncio
-import multiprocessing
-import signal
 import statistics
 import sys
 import time
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -35,8 +33,10 @@ if __name__ == "__main__":
 
 import uvloop
 
+from benchmarks.askers import Asked, ask_on
 from benchmarks.bars import Bar, at_most, print_bars
 from benchmarks.load import quantile, trainer
+from benchmarks.processes import beside
 from benchmarks.servers import (
     Server,
     databases,
@@ -54,9 +54,11 @@ from service.database import connect, transaction
 from service.tables import datasets
 
 RATIO_MAX: Final = 2.0  # of the 99th percentiles
-TRAINERS: Final = 2
+TRAINERS: Final = 5
 PERIOD_SECONDS: Final = 0.02  # between two steps of a trainer
-SETTLE_SECONDS: Final = 0.5  # after readers have come or gone
+WARM_SECONDS: Final = 2.0
+SETTLE_SECONDS: Final = 0.3  # after readers have come or gone
+NICENESS: Final = 10  # of the readers' process
 STALL_SECONDS: Final = 30.0
 AT_ONCE: Final = 1000  # datasets of one transaction
 DATASET: Final = "watched"
@@ -99,76 +101,36 @@ ROUTES: Final = {
 }
 
 
-def request_of(path: str, key: str) -> bytes:
+KEYLESS: Final = {
+    "wrong key: dataset": f"/v1/datasets/{DATASET}",
+    "wrong key: append": f"/v1/runs/{RUN}/events",
+    "wrong key: overview page": "/",
+    "no key: OpenAPI document": "/v1/openapi.json",
+    "no key: API browser": "/docs",
+    "no key: page of a problem": "/problems/not-found",
+    "no key: signing in": "/sign-in",
+    "no key: readiness": "/readyz",
+    "no key: no such path": "/v1/none",
+}
+
+
+def request_of(path: str, key: str | None) -> bytes:
     """A whole request."""
-    body = _PLAN.encode() if path == "/v1/plan" else b""
+    body = _PLAN.encode() if path == "/v1/plan" else b"{}" if path.endswith("/events") else b""
+    authorization = f"Authorization: Bearer {key}\r\n" if key else ""
     head = (
         f"{'POST' if body else 'GET'} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n"
-        f"Authorization: Bearer {key}\r\nContent-Type: application/json\r\n"
+        f"{authorization}Content-Type: application/json\r\n"
         f"Content-Length: {len(body)}\r\n\r\n"
     )
     return head.encode() + body
 
 
-async def _answer(reader: asyncio.StreamReader) -> int:
+async def _status(reader: asyncio.StreamReader) -> int:
     head = await reader.readuntil(b"\r\n\r\n")
-    length = 0
-    for line in head.lower().split(b"\r\n"):
-        if line.startswith(b"content-length:"):
-            length = int(line.partition(b":")[2])
-    await reader.readexactly(length)
+    length = head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0]
+    await reader.readexactly(int(length))
     return int(head[9:12])
-
-
-async def _ask_on(port: int, request: bytes, counts: Counter[int]) -> None:
-    """Ask over one connection, again and again."""
-    while True:
-        with suppress(OSError, asyncio.IncompleteReadError):
-            reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 20)
-            try:
-                while True:
-                    writer.write(request)
-                    counts[await _answer(reader)] += 1
-            finally:
-                writer.close()
-        counts[0] += 1  # the connection was closed
-        await asyncio.sleep(0.05)
-
-
-async def _read(port: int, request: bytes, connections: int, told: Connection) -> None:
-    counts: Counter[int] = Counter()
-    asking = [asyncio.create_task(_ask_on(port, request, counts)) for _ in range(connections)]
-    told.send(None)
-    while not told.poll():
-        await asyncio.sleep(0.05)
-    told.send(counts)
-    for task in asking:
-        task.cancel()
-
-
-def _reading(port: int, request: bytes, connections: int, told: Connection) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # it may be ended at any moment
-    uvloop.run(_read(port, request, connections, told))
-
-
-@contextmanager
-def readers(port: int, request: bytes, connections: int, counts: Counter[int]) -> Iterator[None]:
-    """Readers in a process of their own; what they were answered is added to the counts."""
-    ours, theirs = multiprocessing.Pipe()
-    process = multiprocessing.get_context("fork").Process(
-        target=_reading, args=(port, request, connections, theirs), daemon=True
-    )
-    process.start()
-    try:
-        ours.recv()
-        time.sleep(SETTLE_SECONDS)
-        yield
-        ours.send(None)
-        counts.update(ours.recv())
-    finally:
-        process.terminate()
-        process.join()
-        time.sleep(SETTLE_SECONDS)
 
 
 @dataclass(slots=True)
@@ -198,7 +160,7 @@ class Trainers:
             sent = time.perf_counter()
             writer.write(writer_of.next_request())
             async with asyncio.timeout(STALL_SECONDS):
-                status = await _answer(reader)
+                status = await _status(reader)
             if status in (200, 201):
                 self.steps[number] += 1
                 found.append(time.perf_counter() - sent)
@@ -216,14 +178,15 @@ class Measured:
     left: list[float] = field(default_factory=list)
     milliseconds: list[float] = field(default_factory=list)  # the 99th percentile itself
     alone: list[float] = field(default_factory=list)
-    counts: Counter[int] = field(default_factory=Counter)
+    service: list[float] = field(default_factory=list)  # of a core, beside the readers
+    asked: Asked = field(default_factory=Asked)
 
     def add(self, before: Sequence[float], beside: Sequence[float], after: Sequence[float]) -> None:
         """One round, between two without readers."""
         alone = [*before, *after]
         self.p99.append(quantile(beside, 0.99) / quantile(alone, 0.99))
         self.p50.append(quantile(beside, 0.5) / quantile(alone, 0.5))
-        self.left.append(2 * len(beside) / len(alone))
+        self.left.append(len(beside) / len(alone))
         self.milliseconds.append(quantile(beside, 0.99))
         self.alone.append(quantile(alone, 0.99))
 
@@ -246,18 +209,48 @@ def filled(url: str, count: int, port: int, key: str) -> None:
 
 
 def measure(
-    server: Server, trainers: Trainers, path: str, key: str, asked: argparse.Namespace
+    server: Server, trainers: Trainers, path: str, key: str | None, asked: argparse.Namespace
 ) -> Measured:
     """Rounds with the readers of a route, each between two without."""
     found, request = Measured(), request_of(path, key)
-    before = trainers.append(asked.seconds)
+    before = trainers.append(asked.seconds / 2)
     for _ in range(asked.rounds):
-        with readers(server.port, request, asked.connections, found.counts):
-            beside = trainers.append(asked.seconds)
-        after = trainers.append(asked.seconds)
-        found.add(before, beside, after)
+        with reading(server.port, request, asked.connections) as told:
+            taken, started = server.processor_seconds(), time.perf_counter()
+            with_readers = trainers.append(asked.seconds)
+            taken = server.processor_seconds() - taken
+            found.service.append(taken / (time.perf_counter() - started))
+            told.send(None)
+            found.asked.add(told.recv())
+        time.sleep(SETTLE_SECONDS)
+        after = trainers.append(asked.seconds / 2)
+        found.add(before, with_readers, after)
         before = after
     return found
+
+
+def reading(port: int, request: bytes, connections: int) -> AbstractContextManager[Connection]:
+    """Readers, who ask while the block runs."""
+    return beside(
+        ask_on, port, request, connections, settle_seconds=SETTLE_SECONDS, niceness=NICENESS
+    )
+
+
+def show(route: str, found: Measured) -> None:
+    """A line of the table."""
+    asked = found.asked
+    print(
+        f"{route:<26} {statistics.median(found.milliseconds):>7.1f}"
+        f" {statistics.median(found.alone):>7.1f} {statistics.median(found.p99):>6.2f}"
+        f" {statistics.median(found.p50):>6.2f} {statistics.median(found.left):>6.2f}"
+        f" {statistics.median(found.service):>7.0%}"
+        f" {asked.processor_seconds / asked.seconds:>7.0%}  "
+        + " ".join(
+            f"{count / asked.seconds:.0f}x{status}"
+            for status, count in sorted(asked.statuses.items())
+        ),
+        flush=True,
+    )
 
 
 def compare(name: str, url: str, folder: Path, asked: argparse.Namespace) -> list[Bar]:
@@ -267,31 +260,30 @@ def compare(name: str, url: str, folder: Path, asked: argparse.Namespace) -> lis
     with transaction(engine) as connection:
         viewer = create_key(connection, name=mark("viewer"), scope=Scope.VIEWER)
     engine.dispose()
+    rows: list[tuple[str, str, str | None]] = [(one, ROUTES[one], viewer) for one in ROUTES]
+    rows += [
+        (route, path, f"dpl_{mark('wrong')}" if route.startswith("wrong") else None)
+        for route, path in KEYLESS.items()
+    ]
     bars = []
     with running(server):
         filled(url, asked.datasets, server.port, key)
         trainers = Trainers(server.port, key)
-        trainers.append(1.0)
+        trainers.append(WARM_SECONDS)
         print(
             f"\n{name} ({durability(url)}), {asked.datasets} datasets,"
-            f" {asked.connections} connections of a viewer's key"
+            f" {asked.connections} connections, {TRAINERS / PERIOD_SECONDS:.0f} appends/s"
         )
         print(
-            f"{'readers of':<26} {'p99 ms':>8} {'alone':>8} {'ratio':>6} {'p50':>6} {'left':>6}"
-            "  answers"
+            f"{'readers of':<26} {'p99 ms':>7} {'alone':>7} {'ratio':>6} {'p50':>6} {'left':>6}"
+            f" {'service':>7} {'readers':>7}  answers a second"
         )
-        for route, path in ROUTES.items():
+        for route, path, reader in rows:
             if asked.route not in route:
                 continue
-            found = measure(server, trainers, path, viewer, asked)
+            found = measure(server, trainers, path, reader, asked)
+            show(route, found)
             ratio = statistics.median(found.p99)
-            print(
-                f"{route:<26} {statistics.median(found.milliseconds):>8.1f}"
-                f" {statistics.median(found.alone):>8.1f} {ratio:>6.2f}"
-                f" {statistics.median(found.p50):>6.2f} {statistics.median(found.left):>6.2f}  "
-                + " ".join(f"{count}x{status}" for status, count in sorted(found.counts.items())),
-                flush=True,
-            )
             bars.append(at_most(f"{name}: p99 beside readers of {route}", ratio, RATIO_MAX))
     return bars
 
@@ -301,7 +293,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--datasets", type=int, default=10_000)
     parser.add_argument("--connections", type=int, default=40)
-    parser.add_argument("--seconds", type=float, default=5.0, help="of each round")
+    parser.add_argument("--seconds", type=float, default=2.0, help="of each round")
     parser.add_argument("--rounds", type=int, default=3, help="with readers, for each route")
     parser.add_argument("--database", help="one of the databases: SQLite or PostgreSQL")
     parser.add_argument("--route", default="", help="only routes with this in their name")

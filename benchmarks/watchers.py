@@ -10,14 +10,12 @@ and on PostgreSQL, and the medians of the rounds' 99th percentiles are compared.
 
 import argparse
 import http.client
-import multiprocessing
 import selectors
 import socket
 import statistics
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -33,6 +31,7 @@ from dpledger_client.transport import Transport
 
 from benchmarks.bars import Bar, at_least, at_most, print_bars
 from benchmarks.load import quantile
+from benchmarks.processes import beside
 from benchmarks.servers import (
     Server,
     ServerError,
@@ -119,26 +118,11 @@ def _follow(port: int, request: bytes, count: int, told: Connection) -> None:
                 frames[key.data] += received.count(b"\nevent: entry")
 
 
-@contextmanager
-def following(port: int, request: bytes, count: int) -> Iterator[Connection | None]:
+def following(port: int, request: bytes, count: int) -> AbstractContextManager[Connection | None]:
     """So many readers in a process of their own, who are there when the block begins."""
     if not count:
-        yield None
-        return
-    ours, theirs = multiprocessing.Pipe()
-    process = multiprocessing.get_context("fork").Process(
-        target=_follow, args=(port, request, count, theirs), daemon=True
-    )
-    process.start()
-    theirs.close()
-    try:
-        ours.recv()
-        time.sleep(SETTLE_SECONDS)
-        yield ours
-    finally:
-        process.terminate()
-        process.join()
-        ours.close()
+        return nullcontext()
+    return beside(_follow, port, request, count, settle_seconds=SETTLE_SECONDS)
 
 
 @dataclass(slots=True)
