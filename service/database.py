@@ -26,19 +26,20 @@ _FILE = "dpledger_file"  # what a connection to SQLite has opened
 _WAIT = "dpledger_wait"  # seconds that a thread waits for its turn to write
 _ATTEMPTS = "dpledger_attempts"  # to write, of one engine
 _UNAVAILABLE = "The database does not answer now; send the same request again."
+_REFUSED = "The database does not let the service's role do this; its operator has to see to it."
 _DAMAGED = "The database is damaged: what it says is not answered, and nothing is written to it."
 # A worker that stands still in the middle of a transaction holds a dataset's lock no longer than
 # so many times what others wait for it; what it did by then is undone.
 STANDSTILL: Final = 6
 STANDSTILL_SECONDS_MIN: Final = 5.0
 _WHOLE: Final = 5_701_482  # the number by which PostgreSQL knows the lock of the whole ledger
-_SMALL_CACHE: Final = 16  # pages
 _KEEPALIVES: Final = 3  # without an answer, after which a server is gone
 
 _DRIVERS: Final = (sqlite3.Error, psycopg.Error)  # where statements went to them directly
 # Of PostgreSQL's errors by their codes: not the primary server any more, and a transaction that the
 # server ended because it took too long.
 _ELSEWHERE: Final = frozenset({"25006", "25P03", "25P04"})
+_NOT_ALLOWED: Final = "42501"  # a right that the service's role has not, or no more
 _BROKEN: Final = "XX"  # a page or an index that is not what it should be
 _SQLITE_BROKEN: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 _SQLITE_PRIMARY: Final = 0xFF  # of an extended code of an error
@@ -214,33 +215,6 @@ def transaction(engine: Engine) -> Iterator[Connection]:
         yield connection
 
 
-def require_room(engine: Engine, size: int) -> None:
-    """Write so many bytes where a transaction of SQLite writes, and undo it.
-
-    What is not committed stays in memory unless there is too much of it, so the cache is made
-    small first. The log of SQLite may become so much longer, once: what follows is written there.
-    A server of PostgreSQL keeps its own room, and is not asked.
-
-    Raises:
-        UnavailableError: there is no room for it.
-    """
-    if engine.dialect.name != "sqlite":
-        return
-    with suppress(_UndoneError), transaction(engine) as connection:
-        before = connection.exec_driver_sql("PRAGMA cache_size").scalar_one()
-        connection.exec_driver_sql(f"PRAGMA cache_size={_SMALL_CACHE}")
-        try:
-            connection.exec_driver_sql("CREATE TABLE room (bytes BLOB)")
-            connection.exec_driver_sql("INSERT INTO room VALUES (zeroblob(?))", (size,))
-        finally:
-            connection.exec_driver_sql(f"PRAGMA cache_size={before}")
-        raise _UndoneError
-
-
-class _UndoneError(Exception):
-    """What was written is undone, as was meant."""
-
-
 def hold(connection: Connection, *, alone: bool = False) -> None:
     """Hold the whole ledger until the transaction ends: with others who write, or alone.
 
@@ -370,6 +344,8 @@ def _refusal(error: Exception) -> UnavailableError | None:
         code = original.sqlstate or ""
         if code.startswith(_BROKEN):
             return DamagedError(_DAMAGED)
+        if code == _NOT_ALLOWED:
+            return UnavailableError(_REFUSED)
         lost = isinstance(original, psycopg.InterfaceError) or code in _ELSEWHERE
         return UnavailableError(_UNAVAILABLE) if lost or _is_operational(original) else None
     return UnavailableError(_UNAVAILABLE)  # no connection was free

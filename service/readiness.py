@@ -8,13 +8,13 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Final
 
-from sqlalchemy import Engine, false, insert, select, update
+from sqlalchemy import Engine, select
 
-from service import schema_version
-from service.database import attempts_of, require_room, snapshot, transaction, wait_of
+from service import probes, schema_version
+from service.database import attempts_of, snapshot, wait_of
 from service.errors import DamagedError, UnavailableError
 from service.looks import Look
-from service.tables import datasets, entries, installation
+from service.tables import installation
 
 Checks = dict[str, str]
 OK: Final = "ok"
@@ -24,7 +24,6 @@ UNKNOWN: Final = "unknown"  # until the database answers
 OTHER: Final = "another revision"
 RECOVERING: Final = "recovering"  # facts are recorded again: requests can be answered
 STOPPED: Final = "stopped"
-PROBE_BYTES: Final = 2 * 1024 * 1024  # 10,000 entries, as one body may have, take 1.4 MB
 PROBE_GAP_SECONDS: Final = 1.0  # between two attempts
 PROBE_SECONDS: Final = 1.0  # that an answer waits for an attempt to write
 _WELL: Final = frozenset({OK, RECOVERING})
@@ -52,6 +51,7 @@ class Readiness:
         self._writing = writing
         self._looks = Look(engine, self._look)
         self._written_at = -1e9
+        self._probed = False
         self._writes = Look(engine, self._write, seconds=PROBE_SECONDS)
 
     async def checks(self) -> Checks:
@@ -78,36 +78,29 @@ class Readiness:
         return {Part.DATABASE: OK, Part.MIGRATIONS: OK, Part.LOG: log}
 
     async def _trouble(self) -> str | None:
-        """Why nothing can be written; where it seems so, it is tried.
+        """Why nothing can be written; where it seems so, and at first, it is tried.
 
         Somebody else's lock lets everything be read, and whom nobody sends anything would never
-        find out that it is gone.
+        find out that it is gone; nor that a right is missing.
         """
         attempts, longest = attempts_of(self._engine), wait_of(self._engine)
-        if attempts.trouble(longest):
+        if not self._probed or attempts.trouble(longest):
             with suppress(UnavailableError):  # it goes on, and who asks next sees how it ended
                 await self._writes.take()
         return attempts.trouble(longest)
 
     def _write(self) -> None:
-        """Write what changes nothing, where all writers write: first as much as a large append.
+        """Write what changes nothing; as much as a large append takes, where writing went wrong.
 
-        A disk may be too full for what is appended and have room for less. Anybody may ask, so it
-        is tried now and then.
+        Anybody may ask, so it is tried now and then.
         """
         if time.monotonic() - self._written_at < PROBE_GAP_SECONDS:
             return
         self._written_at = time.monotonic()
+        self._probed = True
+        room = attempts_of(self._engine).trouble(wait_of(self._engine)) is not None
         with suppress(UnavailableError):
-            require_room(self._engine, PROBE_BYTES)
-            self._commit()
-
-    def _commit(self) -> None:
-        with transaction(self._engine) as connection:
-            none = select(entries).where(false())
-            connection.execute(insert(entries).from_select(list(entries.c.keys()), none))
-            connection.execute(update(datasets).where(false()).values(log_size=0))
-            connection.execute(update(installation).values(log_size=installation.c.log_size))
+            probes.write(self._engine, room=room)
 
 
 def _unanswered(database: str) -> Checks:

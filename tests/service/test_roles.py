@@ -2,20 +2,23 @@
 
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from sqlalchemy import Engine, create_engine, make_url, text
-from sqlalchemy.exc import ProgrammingError
 
 from service import schema_version
+from service.attempts import FAILED
 from service.database import connect, transaction
 from service.doctor.ledger import ledger
+from service.errors import UnavailableError
 from service.settings import Settings
 from service.tables import INSERT_ONLY
 from tests.conftest import AS_ADMIN, running
+from tests.service.faults.answers import insisted
 from tests.service.samples import append, event, setup
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "operate.md"
@@ -116,9 +119,45 @@ CHANGES = [
 
 def test_the_services_role_cannot_take_away_what_holds_the_facts(engine: Engine) -> None:
     for statement in CHANGES:
-        refused = pytest.raises(ProgrammingError, match="permission denied|must be owner")  # noqa: RUF043
-        with refused, transaction(engine) as connection:
+        with pytest.raises(UnavailableError) as refused, transaction(engine) as connection:
             connection.execute(text(statement))
+        said = str(refused.value.__cause__)
+        assert "permission denied" in said or "must be owner" in said
+
+
+@pytest.mark.parametrize(
+    ("right", "table"),
+    [
+        ("INSERT", "entries"),
+        ("INSERT", "run_balances"),
+        ("UPDATE", "branches"),
+        ("UPDATE", "datasets"),
+    ],
+)
+def test_a_right_that_appends_need_and_the_role_lost_is_told_by_readyz(
+    engine: Engine, urls: dict[str, str], right: str, table: str
+) -> None:
+    settings = Settings(database_url=urls[SERVICE])
+    with running(settings) as address, httpx.Client(base_url=address, headers=AS_ADMIN) as api:
+        setup(api)
+        assert api.get("/readyz").status_code == 200
+        run(
+            urls[OWNER].replace("postgresql:", "postgresql+psycopg:"),
+            [f"REVOKE {right} ON {table} FROM {SERVICE}"],
+        )
+        refused = append(api, event(0, 3))
+        assert (refused.status_code, refused.json()["type"]) == (503, "/problems/unavailable")
+        assert "role" in refused.json()["detail"]
+        assert api.get("/readyz").json()["checks"]["database"] == FAILED
+    with running(settings) as address, httpx.Client(base_url=address, headers=AS_ADMIN) as api:
+        # Nobody has to append before it is known.
+        assert api.get("/readyz").json()["checks"]["database"] == FAILED
+        run(
+            urls[OWNER].replace("postgresql:", "postgresql+psycopg:"),
+            [f"GRANT {right} ON {table} TO {SERVICE}"],
+        )
+        assert insisted(partial(api.get, "/readyz")).status_code == 200
+        assert append(api, event(0, 3)).status_code == 201
 
 
 def test_doctor_tells_the_roles_apart(engine: Engine, urls: dict[str, str]) -> None:

@@ -1,14 +1,20 @@
 """PostgreSQL stops, dies, is only to be read from, or is cut off: each step is counted once."""
 
+import os
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
+import httpx
 import pytest
 
+from benchmarks.fault_disk import small_disk
 from benchmarks.fault_network import Proxy, Watch, commits, inserts
 from benchmarks.fault_postgres import Postgres
+from benchmarks.servers import TEST_DATABASE
+from service.attempts import FAILED
 from service.database import connect, snapshot
 from tests.service.faults.answers import (
     begin,
@@ -19,8 +25,10 @@ from tests.service.faults.answers import (
     require_unavailable,
 )
 from tests.service.faults.conftest import serving
+from tests.service.samples import event
 
 STEPS = 5
+MANY = 500
 SILENT_SECONDS = 20.0  # by which a request is answered though the database says nothing
 
 
@@ -64,6 +72,7 @@ def test_a_server_that_became_a_copy_of_another_is_left_for_the_one_that_writes(
             while (answer := record(api, acknowledged)).status_code == 201:  # it is read later
                 acknowledged += 1
             require_unavailable(answer)
+            assert api.get("/readyz").status_code == 503
         finally:
             postgres.execute(
                 "SET default_transaction_read_only = off",
@@ -72,6 +81,49 @@ def test_a_server_that_became_a_copy_of_another_is_left_for_the_one_that_writes(
             )
         require_taken(api, acknowledged)
         require_exactly(api, acknowledged + 1)
+
+
+def test_a_server_whose_disk_is_full_is_not_ready_until_it_has_room(
+    postgres: Postgres, request: pytest.FixtureRequest
+) -> None:
+    # Beside the server's own folder, which its user can reach.
+    with small_disk(postgres.folder.parent / "small", mebibytes=48) as disk:
+        request.node.user_properties.append(("disk", disk.kind))
+        folder = disk.folder / "space"
+        folder.mkdir()
+        shutil.chown(folder, postgres.package.system_user or os.getuid())
+        postgres.execute(
+            f"CREATE TABLESPACE small LOCATION '{folder}'",
+            f"ALTER DATABASE {TEST_DATABASE} SET TABLESPACE small",
+        )
+        try:
+            with serving(postgres.url) as api:
+                begin(api, STEPS)
+                disk.fail()
+                acknowledged = STEPS
+                # There is room left in pages that are there.
+                while (answer := record_many(api, acknowledged)).status_code == 201:
+                    acknowledged += MANY
+                require_unavailable(answer)
+                for _ in range(3):  # though a probe of a row would be written
+                    assert api.get("/readyz").json()["checks"]["database"] == FAILED
+                    time.sleep(1.1)
+                require_unavailable(record_many(api, acknowledged))
+                disk.mend()
+                assert insisted(partial(api.get, "/readyz")).status_code == 200
+                assert insisted(partial(record_many, api, acknowledged)).status_code == 201
+        finally:
+            disk.mend()
+            postgres.execute(
+                f"ALTER DATABASE {TEST_DATABASE} SET TABLESPACE pg_default", "DROP TABLESPACE small"
+            )
+
+
+def record_many(api: httpx.Client, first: int) -> httpx.Response:
+    """So many steps at once, each an entry of its own."""
+    noises = ({"kind": "gaussian", "noise_multiplier": 1.1 + 0.1 * (at % 2)} for at in range(MANY))
+    events = [event(first + at, 1, mechanism=noise) for at, noise in enumerate(noises)]
+    return api.post("/v1/runs/run/events", json={"events": events})
 
 
 def wait_until_read_only(postgres: Postgres) -> None:
