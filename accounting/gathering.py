@@ -21,7 +21,7 @@ R = TypeVar("R")
 
 # What gathered events may take, and where they are of several kinds, which are then asked about one
 # by one, too.
-GATHERED_POINTS: Final = 90_000_000
+GATHERED_POINTS: Final = 100_000_000
 KINDS_GATHERED_POINTS: Final = 45_000_000
 CLASSES: Final = (32, 16, 8, 4, 2)  # of each sampling and mechanism, finest first
 ROUGH_WIDTH: Final = 5e-3  # relative, of gathered events, which move an answer by more

@@ -209,7 +209,12 @@ def test_accepting_more_loses_no_end(
         assert more.epsilon_lower >= less.epsilon_lower * (1 - 1e-9)
     if less.epsilon is not None:
         assert more.epsilon is not None
-        assert more.epsilon <= less.epsilon * (1 + 3e-2)  # some are gathered
+        gathered = more.headline is not None and "outward-rounding" in more.headline.theorems
+        # Of pairs that are more work to compare fewer classes may be paid for.
+        assert more.epsilon <= less.epsilon * (1.1 if gathered else 1 + 1e-9)
+
+
+DEAREST = (17, 56, 92, 128)  # of 200 random schedules the four that are hardest to gather
 
 
 def schedule(seed: int) -> tuple[Balance, NeighboringRelation]:
@@ -225,9 +230,9 @@ def schedule(seed: int) -> tuple[Balance, NeighboringRelation]:
 
 
 @pytest.mark.no_cover
-@pytest.mark.parametrize("block", range(4))
-def test_random_schedules_cost_more_with_more_steps_and_as_much_as_merged(block: int) -> None:
-    for seed in range(10 * block, 10 * block + 10):
+@pytest.mark.parametrize("first", range(4))
+def test_random_schedules_cost_more_with_more_steps_and_as_much_as_merged(first: int) -> None:
+    for seed in [*range(first, 16, 4), DEAREST[first]]:
         balance, relation = schedule(seed)
         given: dict[str, Any] = {"relation": relation, "delta": DELTA, "floor": False}
         found = best_bound(balance, **given)
