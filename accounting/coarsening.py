@@ -9,7 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -184,17 +184,20 @@ def _in_classes(
     counts: Mapping[Event, int], noises: int, chosen: Callable[[list[Event]], Event]
 ) -> dict[Event, Event]:
     """For each event the one chosen for its class of its sampling and mechanism; few in all."""
-    same: dict[tuple[Sampling, type], list[Event]] = {}
+    same: dict[tuple[Sampling, type], list[tuple[_Strength, str, Event]]] = {}
     for event in counts:
-        if _weakness(event) is not None:
-            same.setdefault((event.sampling, type(event.mechanism)), []).append(event)
+        strength = _strength(event)
+        if strength is not None:
+            each = same.setdefault((event.sampling, type(event.mechanism)), [])
+            each.append((strength, repr(event), event))
     found = {}
     for each in same.values():
-        each.sort(key=lambda event: (_weakness(event) or 0.0, repr(event)))
-        costs = np.array([_cost(event) for event in each])
-        starts = _starts(costs, [counts[event] for event in each], noises).tolist()
-        for start, end in zip(starts, [*starts[1:], len(each)], strict=True):
-            group = each[start:end]
+        each.sort(key=lambda one: one[:2])
+        events = [event for _, _, event in each]
+        costs = np.array([strength.cost for strength, _, _ in each])
+        starts = _starts(costs, [counts[event] for event in events], noises).tolist()
+        for start, end in zip(starts, [*starts[1:], len(events)], strict=True):
+            group = events[start:end]
             found.update(dict.fromkeys(group, chosen(group)))
     return found
 
@@ -218,30 +221,22 @@ def _along(shares: Array, lengths: Array) -> Array:
     return along / max(float(along[-1]), 1e-300)
 
 
-def _weakness(event: Event) -> float | None:
-    """What falls as a mechanism tells more; none where mechanisms of a kind are not in an order."""
+class _Strength(NamedTuple):
+    weakness: float  # falls as a mechanism tells more
+    cost: float  # of a step beside others of its kind, about
+
+
+def _strength(event: Event) -> _Strength | None:
+    """How a mechanism stands among those of its kind; None where they are not in an order."""
     match event.mechanism:
         case Gaussian(noise_multiplier=noise) | Laplace(noise_multiplier=noise):
-            return noise
+            return _Strength(noise, 1 / max(noise, 1e-100) ** 2)
         case Zcdp(rho=rho):
-            return -rho
+            return _Strength(-rho, rho)
         case ApproximateDp(epsilon=epsilon):
-            return -epsilon
+            return _Strength(-epsilon, min(epsilon, 1e100) ** 2)
         case _:
             return None
-
-
-def _cost(event: Event) -> float:
-    """What a step costs beside others of its kind, about."""
-    match event.mechanism:
-        case Gaussian(noise_multiplier=noise) | Laplace(noise_multiplier=noise):
-            return 1 / max(noise, 1e-100) ** 2
-        case Zcdp(rho=rho):
-            return rho
-        case ApproximateDp(epsilon=epsilon):
-            return min(epsilon, 1e100) ** 2
-        case _:
-            return 0.0
 
 
 def _above(group: list[Event]) -> Event:

@@ -1,6 +1,7 @@
 """A limit of work makes an answer a little wider, never useless; and mixed ledgers are not dear."""
 
 import math
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -8,10 +9,11 @@ import numpy as np
 import pytest
 
 from accounting.accountants import best_bound, guarantee
-from accounting.answers import Question, pld_bound
+from accounting.answers import Question, attained_epsilon, pld_bound
 from accounting.balances import Balance, balance_of
 from accounting.coarsening import dominated, dominating
 from accounting.events import (
+    ApproximateDp,
     BallsAndBins,
     Cyclic,
     Event,
@@ -31,15 +33,16 @@ from accounting.events import (
     Zcdp,
 )
 from accounting.gathering import answers_of_fewer, bound_of_fewer
-from accounting.guarantees import ACCEPTABLE, DEFAULT_ACCEPT, Guarantee, Status
-from accounting.splits import parts_of
-from accounting.work import limited, spend
+from accounting.guarantees import ACCEPTABLE, DEFAULT_ACCEPT, Bound, Guarantee, Status
+from accounting.splits import parts_of, split_bound
+from accounting.work import TooMuchWorkError, limited, spend
 
 ADD_OR_REMOVE_ONE, REPLACE_ONE, REPLACE_SPECIAL = NeighboringRelation
 DELTA = 1e-5
 POISSON = Poisson(sampling_probability=256 / 60_000)
 FIXED = FixedSize(batch_size=256, dataset_size=60_000)
 DRAWN = WithReplacement(batch_size=256, dataset_size=60_000)
+CYCLIC = Cyclic(batch_size=256, steps_per_pass=235)
 EARLY = Shuffle(batch_size=10, steps_per_pass=9, dataset_size=95, reshuffle=Reshuffle.EACH_PASS)
 SAMPLINGS: list[Sampling] = [
     Full(),
@@ -136,7 +139,7 @@ def test_a_decay_of_many_noises_costs_no_more_than_one_of_more() -> None:
 
 def test_mixed_runs_are_answered_kind_by_kind_where_that_is_less() -> None:
     spans = []
-    kinds: list[Sampling] = [POISSON, FIXED, Cyclic(batch_size=256, steps_per_pass=235)]
+    kinds: list[Sampling] = [POISSON, FIXED, CYCLIC]
     for i in range(24):
         event = gaussian(2 + i / 12, kinds[i % 3])
         spans.append([Span(event=event, steps=470)])
@@ -263,6 +266,83 @@ def test_what_stands_for_events_lies_on_its_side_of_them() -> None:
 def noise_of(event: Event) -> float:
     assert isinstance(event.mechanism, Gaussian)
     return event.mechanism.noise_multiplier
+
+
+def test_classes_are_shortest_where_steps_cost_most() -> None:
+    noises = [1.0, *(10 + i / 10 for i in range(40))]
+    steps = {gaussian(noise, FIXED): 5 for noise in noises}
+    gathered = dominating(Balance(steps=steps), 4)
+    assert len(gathered.steps) <= 4
+    assert gathered.steps[gaussian(1.0, FIXED)] == 5
+    for kind in (Laplace(noise_multiplier=2.0), Zcdp(rho=0.1), ApproximateDp(epsilon=1, delta=0)):
+        same = {Event(mechanism=kind, sampling=Full()): 3}
+        assert dominating(Balance(steps=same), 4).steps == same
+
+
+def test_the_lower_end_of_gathered_events_is_one_of_the_events_themselves() -> None:
+    found = told(falling(3, DRAWN), REPLACE_ONE)  # of noises 1.1, 1.11 and 1.12
+
+    def attained(noise: float) -> float:
+        steps = {gaussian(noise, DRAWN): 14_100}
+        known = attained_epsilon(Balance(steps=steps), relation=REPLACE_ONE, delta=DELTA)
+        assert known is not None
+        return known
+
+    assert found.epsilon_lower is not None
+    assert 0.99 * attained(1.12) < found.epsilon_lower < attained(1.11)
+
+
+def test_what_is_counted_by_pass_stays_as_it_is_below() -> None:
+    spans = [
+        [Span(event=gaussian(1 + i / 9, BallsAndBins(steps_per_pass=5)), steps=5)] for i in (0, 1)
+    ]
+    balance = balance_of(spans)
+    assert dominated(balance, 1) == balance
+
+
+def test_where_the_limit_is_that_of_another_answer_it_is_refused() -> None:
+    balance = falling(20, FIXED)
+    with limited(148_000_000), pytest.raises(TooMuchWorkError):
+        best_bound(balance, relation=REPLACE_ONE, delta=DELTA, accountant="pld")
+
+
+def test_a_sum_over_kinds_rests_on_what_every_kind_rests_on() -> None:
+    cut = TruncatedPoisson(sampling_probability=0.02, max_batch_size=30, dataset_size=1000)
+    turns = Cyclic(batch_size=20, steps_per_pass=50)
+    spans = [
+        [Span(event=gaussian(3 + i / 9, one), steps=50)] for one in (cut, turns) for i in (0, 1)
+    ]
+    balance = balance_of(spans)
+    question = Question(relation=REPLACE_ONE, accept=ACCEPTABLE, delta=DELTA, epsilon=None)
+
+    def ask(part: Balance, asked: Question) -> list[Bound]:
+        found = best_bound(part, relation=REPLACE_ONE, delta=asked.delta, accept=ACCEPTABLE)
+        return [] if found is None else [found]
+
+    found = split_bound(balance, question, [], ask)
+    assert found is not None
+    assert found.status is Status.DERIVED
+    assert found.delta == DELTA
+    parts = [ask(part, question)[0] for part in parts_of(balance)]
+    assert {part.status for part in parts} == {Status.DERIVED, Status.PUBLISHED}
+    for part in parts:
+        assert set(part.assumptions) <= set(found.assumptions)
+        assert part.bound in found.theorems
+    # As dear as the whole, it says nothing new; a part without a bound leaves none.
+    assert split_bound(balance, question, [found], ask) is None
+    assert split_bound(balance, question, [], lambda *_: []) is None
+    cheap = replace(found, epsilon=found.epsilon / 10)
+    assert split_bound(balance, question, [cheap], ask) is None
+
+
+def test_kinds_are_not_added_up_for_an_accountant_that_was_asked_for_by_name() -> None:
+    spans = [
+        [Span(event=gaussian(2 + i / 12, (POISSON, FIXED, CYCLIC)[i % 3]), steps=470)]
+        for i in range(24)
+    ]
+    found = told(balance_of(spans), REPLACE_ONE, accountant="rdp")
+    assert found.headline is not None
+    assert found.headline.bound != "basic-composition"
 
 
 def test_declared_bounds_are_rounded_to_less_below() -> None:
