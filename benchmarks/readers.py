@@ -1,6 +1,6 @@
 """What trainers wait for their appends while one viewer's key reads as much as it can, by route.
 
-    python benchmarks/readers.py [--datasets 10000] [--connections 40] [--seconds 2] [--rounds 3]
+    python benchmarks/readers.py [--datasets 10000] [--connections 40] [--seconds 1.5] [--rounds 3]
                                  [--database SQLite] [--route checkpoint]
 
 Trainers append steps at a steady rate. A process of its own asks one route over so many connections
@@ -51,6 +51,7 @@ from benchmarks.servers import (
 from service.api_keys import Scope, create_key
 from service.clock import now
 from service.database import connect, transaction
+from service.signing import Signer
 from service.tables import datasets
 
 RATIO_MAX: Final = 2.0  # of the 99th percentiles
@@ -256,6 +257,9 @@ def show(route: str, found: Measured) -> None:
 def compare(name: str, url: str, folder: Path, asked: argparse.Namespace) -> list[Bar]:
     """Each route on one database; what is held against bars."""
     key, server = migrated(url), service(url, folder)
+    signing_key = folder / f"{name}.signing_key"
+    Signer.load_or_create(signing_key)
+    server.settings["DPLEDGER_SIGNING_KEY_FILE"] = str(signing_key)
     engine = connect(url)
     with transaction(engine) as connection:
         viewer = create_key(connection, name=mark("viewer"), scope=Scope.VIEWER)
@@ -293,7 +297,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--datasets", type=int, default=10_000)
     parser.add_argument("--connections", type=int, default=40)
-    parser.add_argument("--seconds", type=float, default=2.0, help="of each round")
+    parser.add_argument("--seconds", type=float, default=1.5, help="of each round")
     parser.add_argument("--rounds", type=int, default=3, help="with readers, for each route")
     parser.add_argument("--database", help="one of the databases: SQLite or PostgreSQL")
     parser.add_argument("--route", default="", help="only routes with this in their name")

@@ -1,6 +1,5 @@
 """Wiring: settings in, application out. Nothing is created at import."""
 
-import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,6 +15,7 @@ from accounting.math_library import InaccurateLibraryError, require_accurate_lib
 from service import api_keys, openapi, problems, schema_version, sessions
 from service.answers import build_messages
 from service.api_keys import KEY_FILE, Scope
+from service.arrivals import Arrivals
 from service.auth import KeyRing
 from service.checkpoints import is_in_use
 from service.dashboard import routes as dashboard
@@ -24,7 +24,7 @@ from service.errors import StartupError
 from service.gate import Gate, WritesWhileOpen
 from service.head_tree import HeadTree
 from service.http import BodyLimit, RequestLog
-from service.limits import Buckets
+from service.limits import Buckets, Pace
 from service.measures import Measures
 from service.metrics import Ledger
 from service.one_host import OneHost
@@ -147,13 +147,11 @@ def wire(
         if witness is not None:
             witness.start()
         yield
-        await feed.stop()
+        feed.close()
         dispatcher.stop()
         writer.stop()  # requests have been answered by now
         if witness is not None:
             witness.stop()
-        # A look at the database that nobody waits for any more has a connection until it ends.
-        await asyncio.get_running_loop().shutdown_default_executor()
         engine.dispose()
 
     app = FastAPI(
@@ -179,7 +177,7 @@ def wire(
     app.state.writer = writer
     app.state.feed = feed
     app.state.draining = False
-    app.state.held_back = 0
+    app.state.refusals = Pace(problems.REFUSALS_PER_SECOND)
     app.state.seats = Seats()
     app.state.certificates = Buckets(settings.certificates_per_hour)
     app.state.readiness = Readiness(engine, writing=lambda: writer.working)
@@ -199,6 +197,7 @@ def wire(
         BodyLimit, bytes_max=settings.body_bytes_max, seconds_max=settings.body_seconds
     )
     app.add_middleware(OneHost)
+    app.add_middleware(Arrivals, keys=keys, per_second=settings.keyless_requests_per_second)
     app.add_middleware(RequestLog, measures=measures)  # outermost: every answer has an id
     problems.install(app)
     for module in modules:

@@ -33,6 +33,7 @@ from service.start_token import StartToken
 REFRESH_SECONDS: Final = 0.5  # a revoked key stops working about this time later
 BODY_BYTES_MAX: Final = "dpledger.body_bytes_max"  # of a connection's scope; BodyLimit reads it
 _CALLER: Final = "dpledger.caller"
+RATE_TAKEN: Final = "dpledger.rate_taken"  # of a scope: the key's rate had room for the request
 VIEWER_BURST_SECONDS: Final = 3.0  # worth of requests that a viewer's key may save up
 _RANKS: Final = {scope: rank for rank, scope in enumerate(Scope)}
 _TAG: Final = 16  # digits of a digest by which the ring is searched
@@ -190,6 +191,11 @@ class KeyRing:
             )
         raise UnauthorizedError("Send an API key: Authorization: Bearer dpl_...")
 
+    def sender(self, authorization: bytes) -> Caller | None:
+        """Whose key is sent, by the keys that are known; only how much is sent is decided by it."""
+        kind, _, key = authorization.decode("latin-1").partition(" ")
+        return self.holder(digest_of(key)) if kind.lower() == "bearer" else None
+
     def holder(self, digest: str) -> Caller | None:
         """Whose secret has this digest, if it is in force; `refresh` first if keys are stale."""
         # How long it takes to find some digits of a digest may tell of digests; nobody can make a
@@ -235,7 +241,7 @@ async def permitted(
         NotFoundError: it is limited to datasets and the path is of none of them.
     """
     ring: KeyRing = request.app.state.keys
-    if caller.bucket is not None:
+    if caller.bucket is not None and RATE_TAKEN not in request.scope:
         caller.bucket.take()
     caller.require(scope)
     if caller.datasets is not None:

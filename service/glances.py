@@ -4,9 +4,8 @@ What is usual is told from what is stored; whatever else counts, such as correct
 reservations or samplings that count by pass, is read as for one dataset or run alone.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, Final
 
 from sqlalchemy import Connection, Row, bindparam, func, or_, select
@@ -56,6 +55,10 @@ _UNUSUAL: Final = select(datasets.c.id).where(
         _EXPIRED.exists(),
     ),
 )
+_STEPPED: Final = select(datasets.c.id).where(
+    datasets.c.id.in_(bindparam("ids", expanding=True)),
+    select(distinct_events.c.id).where(distinct_events.c.dataset_id == datasets.c.id).exists(),
+)
 _RUN_COUNTS: Final = (
     select(runs.c.dataset_id, func.count().label("runs"))
     .where(runs.c.dataset_id.in_(bindparam("ids", expanding=True)))
@@ -93,14 +96,29 @@ class Glance:
 
 def budgets_of(connection: Connection, rows: Sequence[Row[Any]]) -> dict[int, BudgetAnswer | None]:
     """How the budgets of some datasets stand, by their ids; none where there is no limit."""
-    unusual = _unusual(connection, [row.id for row in rows], now())
-    return {row.id: _budget(connection, row, usual=row.id not in unusual) for row in rows}
+    ids = [row.id for row in rows]
+    family = [
+        (row.ancestor_id, row.dataset_id) for row in connection.execute(_FAMILY, {"ids": ids})
+    ]
+    asked = {"ids": sorted({*ids, *(below for _, below in family)}), "moment": now()}
+    unusual = _with_ancestors(connection.scalars(_UNUSUAL, asked), family)
+    stepped = _with_ancestors(connection.scalars(_STEPPED, asked), family)
+    return {
+        row.id: _budget(
+            connection, row, usual=row.id not in unusual, untouched=row.id not in stepped
+        )
+        for row in rows
+    }
 
 
-def _budget(connection: Connection, row: Row[Any], *, usual: bool) -> BudgetAnswer | None:
+def _budget(
+    connection: Connection, row: Row[Any], *, usual: bool, untouched: bool
+) -> BudgetAnswer | None:
     if row.budget_epsilon is None:
         return None
-    if not usual or row.totals is None or row.totals_version != VERSION:
+    # Sums are stored with the first steps; without any, none are what they would be.
+    stored = untouched if row.totals is None else row.totals_version == VERSION
+    if not usual or not stored:
         return budget_of_dataset(connection, row)
     relation = NeighboringRelation(row.neighboring_relation)
     tally = read(row.totals, dataset_filter(row), relation, accept_of(row))
@@ -108,13 +126,9 @@ def _budget(connection: Connection, row: Row[Any], *, usual: bool) -> BudgetAnsw
     return None if scope is None else BudgetAnswer(**scope.answer())
 
 
-def _unusual(connection: Connection, ids: Sequence[int], moment: datetime) -> set[int]:
-    """Datasets whose stored sums are not all that counts, in them or in what descends from them."""
-    family = [
-        (row.ancestor_id, row.dataset_id) for row in connection.execute(_FAMILY, {"ids": ids})
-    ]
-    everyone = sorted({*ids, *(below for _, below in family)})
-    found = set(connection.scalars(_UNUSUAL, {"ids": everyone, "moment": moment}))
+def _with_ancestors(ids: Iterable[int], family: Sequence[tuple[int, int]]) -> set[int]:
+    """Some datasets and those above them, by (ancestor, descendant)."""
+    found = set(ids)
     return found | {above for above, below in family if below in found}
 
 

@@ -13,6 +13,7 @@ RATE_MAX: Final = 1e6
 HOUR: Final = 3600.0
 BURST_SECONDS: Final = 1.0  # what a key saved up: a second's worth, but one request at least
 
+PACE_SECONDS: Final = 2.0  # worth of turns that are had at once after a pause
 ROUNDING_SECONDS: Final = 1e-6  # moments are added up; nobody is refused for their last digits
 
 
@@ -68,3 +69,21 @@ class Bucket:
         if wait > 0:
             raise TooManyRequestsError(max(1, math.ceil(wait)))
         self._full_at = full_at + self._interval
+
+
+class Pace:
+    """Turns at a steady pace: who comes too soon is told how long to wait; for one event loop."""
+
+    def __init__(self, per_second: float, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._interval = 1.0 / per_second
+        self._clock = clock
+        self._next_at = -math.inf
+
+    def turn(self, seconds_max: float) -> float:
+        """Seconds until the caller's turn; beyond the most that it waits it has none."""
+        present = self._clock()
+        turn_at = max(self._next_at, present - PACE_SECONDS)
+        wait = turn_at - present
+        if wait <= seconds_max:
+            self._next_at = turn_at + self._interval
+        return max(0.0, wait)

@@ -53,6 +53,7 @@ def complete(app: FastAPI) -> None:
     """Make the application's document contain what its routes do not declare."""
     original = app.openapi
 
+    @lru_cache(maxsize=1)
     def document() -> dict[str, Any]:
         found = original()
         schemas = found["components"]["schemas"]

@@ -29,7 +29,8 @@ from service.suspension import State
 _LOGGER = logging.getLogger("dpledger.problems")
 MEDIA_TYPE: Final = "application/problem+json"
 HELD_BACK_SECONDS: Final = 0.5  # on average, that a refusal for too many requests is held back
-HELD_BACK_MAX: Final = 200  # refusals at once; each holds a connection
+HELD_BACK_SECONDS_MAX: Final = 5.0
+REFUSALS_PER_SECOND: Final = 100.0  # for too many requests, of all keys
 RETRY_AFTER_SECONDS: Final = 1
 
 PROBLEMS: Final[dict[str, tuple[int, str]]] = {
@@ -179,15 +180,14 @@ def _document(error: LedgerError | RequestValidationError | HTTPException) -> JS
 async def hold_back(state: AppState, error: Exception) -> None:
     """Let a sender that asks too fast wait for its refusal: at once it would only ask again.
 
-    Refusing takes time, too; thousands a second would take it from those who append.
+    Refusing takes time, too; thousands a second would take it from those who append. Each refusal
+    that waits holds one connection, as a client that says nothing would.
     """
-    if isinstance(error, TooManyRequestsError) and state.held_back < HELD_BACK_MAX:
-        state.held_back += 1
-        try:
-            # At moments of their own, or those that ask again at once would all come together.
-            await asyncio.sleep(HELD_BACK_SECONDS * random.uniform(0.5, 1.5))  # noqa: S311
-        finally:
-            state.held_back -= 1
+    if isinstance(error, TooManyRequestsError):
+        # At moments of their own, or those that ask again at once would all come together.
+        least = HELD_BACK_SECONDS * random.uniform(0.5, 1.5)  # noqa: S311
+        turn = state.refusals.turn(HELD_BACK_SECONDS_MAX)
+        await asyncio.sleep(max(least, min(turn, HELD_BACK_SECONDS_MAX)))
 
 
 def install(app: FastAPI) -> None:

@@ -62,6 +62,8 @@ class Settings(BaseSettings):
     # Of a viewer's key without a limit of its own, where requests_per_second says nothing: whoever
     # only reads is never in such a hurry that others have to wait.
     viewer_requests_per_second: float = Field(default=20.0, ge=0.001, le=1e6)
+    # Requests without a key that are taken in each process; others wait for their turn.
+    keyless_requests_per_second: float = Field(default=50.0, ge=1.0, le=1e6)
     key_body_bytes_max: int | None = Field(default=None, ge=1024)
     # That a viewer's key may have told in the logs, in each process; who may write may write these.
     certificates_per_hour: float = Field(default=12.0, ge=0.1, le=1e6)

@@ -1,8 +1,8 @@
 """The HTTP interface to read: every call and every message, from the OpenAPI document."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 from fastapi import APIRouter, FastAPI, Request, Response
@@ -48,7 +48,7 @@ class Call:
 def api_browser(request: Request) -> Response:
     """Every call, by tag; it needs no key, as the document itself does not."""
     document = request.app.openapi()
-    return render(request, "api_browser.html", viewer=None, groups=list(_groups(request.app)),
+    return render(request, "api_browser.html", viewer=None, groups=_groups(request.app),
                   messages=sorted(document["components"]["schemas"]))  # fmt: skip
 
 
@@ -78,7 +78,9 @@ def message_page(request: Request, name: str) -> Response:
     )
 
 
-def _groups(app: FastAPI) -> Iterator[tuple[Json, list[Call]]]:
+@lru_cache(maxsize=1)
+def _groups(app: FastAPI) -> tuple[tuple[Json, list[Call]], ...]:
+    """The calls of each tag; what an application has never changes."""
     document = app.openapi()
     schemas = document["components"]["schemas"]
     calls = [
@@ -86,8 +88,9 @@ def _groups(app: FastAPI) -> Iterator[tuple[Json, list[Call]]]:
         for path, item in document["paths"].items()
         for method, operation in item.items()
     ]
-    for tag in document["tags"]:
-        yield tag, [call for tags, call in calls if tag["name"] in tags]
+    return tuple(
+        (tag, [call for tags, call in calls if tag["name"] in tags]) for tag in document["tags"]
+    )
 
 
 def _call(method: str, path: str, operation: Json, schemas: Json) -> Call:

@@ -6,8 +6,12 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from service.app import openapi_document
+from service.app import openapi_document, wire
+from service.auth import KeyRing
+from service.dashboard.api_browser import _groups
 from service.dashboard.pages import POLICY
+from service.database import connect
+from service.settings import Settings
 from tests.conftest import AS_ADMIN
 
 
@@ -61,3 +65,9 @@ def test_the_pages_load_nothing_from_elsewhere_and_no_inline_script(
         assert answer.headers["content-security-policy"] == POLICY
         assert not re.search(r'(src|href)="(https?:)?//', answer.text)
         assert not re.search(r"<script(?![^>]* src=)|<style|style=", answer.text)
+
+
+def test_the_document_and_what_is_told_of_it_are_made_once() -> None:
+    app = wire(engine := connect("sqlite:///never-opened.db"), KeyRing(engine), Settings())
+    assert app.openapi() is app.openapi()
+    assert _groups(app) is _groups(app)

@@ -12,15 +12,17 @@ import httpx
 import pytest
 from sqlalchemy import Engine
 
-from service import board, connections
+from service import board, catalog, connections
 from service.api_keys import Scope, Terms, create_key
 from service.board import Boards
 from service.database import transaction
 from service.errors import LedgerError, TooManyRequestsError, UnavailableError
 from service.frames import Topic
-from service.problems import HELD_BACK_MAX, HELD_BACK_SECONDS, hold_back
+from service.limits import Pace
+from service.problems import HELD_BACK_SECONDS, HELD_BACK_SECONDS_MAX, hold_back
 from service.routes.metrics import Expositions
 from service.streams import Feed, Subscriber
+from service.tables import datasets
 from tests.service.samples import append, dataset, event, run, setup
 from tests.service.test_keys import bearer
 
@@ -83,20 +85,23 @@ def test_the_document_of_the_routes_is_made_once(
         assert len(made) == count
 
 
-def test_few_refusals_are_held_back_at_once() -> None:
+def test_only_haste_is_held_back_and_a_crowd_is_refused_at_a_pace() -> None:
     class State:
-        held_back = HELD_BACK_MAX
+        refusals = Pace(1000.0)
 
-    async def held(error: Exception) -> float:
+    async def held(error: Exception, count: int = 1) -> float:
         started = time.monotonic()
-        await hold_back(State, error)  # type: ignore[arg-type]
+        await asyncio.gather(*(hold_back(State, error) for _ in range(count)))  # type: ignore[arg-type]
         return time.monotonic() - started
 
-    assert asyncio.run(held(TooManyRequestsError(1))) < HELD_BACK_SECONDS * 0.4
-    State.held_back = 0
     assert asyncio.run(held(UnavailableError("x"))) < HELD_BACK_SECONDS * 0.4
     assert asyncio.run(held(TooManyRequestsError(1))) >= HELD_BACK_SECONDS * 0.45
-    assert State.held_back == 0
+    # Two seconds' worth has been saved up.
+    assert 1.0 < asyncio.run(held(TooManyRequestsError(1), 3100)) < HELD_BACK_SECONDS_MAX
+    State.refusals = Pace(1.0)
+    started = time.monotonic()
+    asyncio.run(held(TooManyRequestsError(1), 100))
+    assert time.monotonic() - started < HELD_BACK_SECONDS_MAX + 2.0
 
 
 def taken(feed: Feed, key: str, stack: ExitStack) -> int:
@@ -236,3 +241,42 @@ def test_what_is_read_of_a_refused_body_is_bounded(
     key = make(engine, "key", Scope.ADMIN)
     with serve() as address, pytest.raises((ConnectionError, http.client.BadStatusLine)):
         sent(int(address.rpartition(":")[2]), "/v1/plan", b" " * 30_000_000, key)
+
+
+def test_datasets_without_steps_are_listed_without_being_folded_one_by_one(
+    api: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    budget = {"epsilon": 3.0, "delta": 1e-5}
+    names = [f"empty-{number}" for number in range(5)]
+    for name in names:
+        assert api.post("/v1/datasets", json=dataset(name, budget=budget)).status_code == 201
+    body = dataset("above", budget=budget)
+    assert api.post("/v1/datasets", json=body).status_code == 201
+    body = dataset("below", parents=["above"], rows_per_parent_record="at_most_one", budget=budget)
+    assert api.post("/v1/datasets", json=body).status_code == 201
+    api.post("/v1/runs", json=run("run", dataset="below"))
+    append(api, event(0, 5))
+    folded: list[str] = []
+    whole = catalog.budget_of_dataset
+
+    def noted(connection: Any, row: Any) -> Any:
+        folded.append(row.name)
+        return whole(connection, row)
+
+    monkeypatch.setattr("service.glances.budget_of_dataset", noted)
+    listed = api.get("/v1/datasets").json()["datasets"]
+    assert listed == [api.get(f"/v1/datasets/{one['name']}").json() for one in listed]
+    assert [one["spent"] > 0 for one in listed] == [False] * 5 + [True] * 2
+    assert folded == []
+
+
+def test_sums_that_were_not_stored_are_folded_and_not_taken_for_none(
+    api: httpx.Client, engine: Engine
+) -> None:
+    setup(api, dataset_given={"budget": {"epsilon": 3.0, "delta": 1e-5}})
+    append(api, event(0, 5))
+    told = api.get("/v1/datasets/data").json()
+    with transaction(engine) as connection:
+        connection.execute(datasets.update().values(totals=None, totals_version=None))
+    assert api.get("/v1/datasets").json()["datasets"] == [told]
+    assert told["spent"] > 0

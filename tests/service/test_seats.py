@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -17,7 +18,7 @@ from service import http, readings, strict_json
 from service.api_keys import Scope, create_key
 from service.database import connect, transaction
 from service.errors import TooManyRequestsError, UnavailableError
-from service.seats import Seats
+from service.seats import TURN_SECONDS, Seats
 from service.settings import Settings
 from service.signing import Signer
 from tests.conftest import AS_ADMIN, clear, running
@@ -302,3 +303,22 @@ def test_a_large_body_is_read_by_a_thread_and_a_small_one_is_not(
     small, large = threads
     assert small is not large
     assert large.name.startswith("AnyIO")
+
+
+def test_threads_take_short_turns_while_a_seat_is_taken_and_only_then() -> None:
+    usual = sys.getswitchinterval()
+
+    async def turns() -> list[float]:
+        seats, found = Seats(seats=2), []
+        async with seats.taken("a"):
+            found.append(sys.getswitchinterval())
+            async with seats.taken("b"):
+                found.append(sys.getswitchinterval())
+            found.append(sys.getswitchinterval())
+        found.append(sys.getswitchinterval())
+        with pytest.raises(ValueError, match="worked out"):
+            async with seats.taken("a"):
+                raise ValueError("It could not be worked out.")
+        return [*found, sys.getswitchinterval()]
+
+    assert asyncio.run(turns()) == pytest.approx([TURN_SECONDS] * 3 + [usual] * 2)
