@@ -65,7 +65,7 @@ class Batches:
             ValueError: an iteration was left with parts on their way, for which Opacus then takes
                 parts of other batches.
         """
-        split = frame.f_code is _SPLITTER
+        split = is_splitter(frame)
         if not split:
             self._number += 1
         else:
@@ -141,6 +141,11 @@ class Batches:
         """What an iteration gave to no gradient was looked at, for instance for a metric."""
         if not self._pending():
             self._given = min(self._given, self.draws - len(self._split))
+
+
+def is_splitter(frame: FrameType) -> bool:
+    """Whether BatchMemoryManager runs there, as it gives a loader's batches in parts."""
+    return frame.f_code is _SPLITTER
 
 
 def _listen(loader: Any, begin: Callable[[], None], give: Callable[..., None]) -> None:

@@ -17,9 +17,10 @@ from opacus.optimizers import (
     FSDPOptimizerFastGradientClipping,
     SimpleDistributedPerLayerOptimizer,
 )
+from torch.utils.data import BatchSampler
 
 from dpledger_client import loaders
-from dpledger_client.opacus_batches import Batches
+from dpledger_client.opacus_batches import Batches, is_splitter
 from dpledger_client.run import Run
 from dpledger_client.sizes import SamplingContradicted
 from dpledger_client.torch_ranks import refuse_shared_coins, together
@@ -106,7 +107,10 @@ class Guard:
         return skip
 
     def _signalled(self, do_skip: bool = True) -> None:
-        self.batches.signal(sys._getframe(1), skip=do_skip)
+        frame = sys._getframe(1)
+        if is_splitter(frame) and type(self._optimizer) is FSDPOptimizerFastGradientClipping:
+            _refuse_unequal_parts(self._loader)
+        self.batches.signal(frame, skip=do_skip)
         self._signal(do_skip=do_skip)
 
     def _zeroed(self, set_to_none: bool = False) -> None:
@@ -264,6 +268,17 @@ def _refuse(optimizer: Any, module: Any, run: Run) -> None:
 def _refuse_shards(optimizer: Any, module: Any) -> None:
     if type(optimizer) is FSDPOptimizerFastGradientClipping:
         refuse_other_shards(module, optimizer.params)
+
+
+def _refuse_unequal_parts(loader: Any) -> None:
+    """Batches that each rank draws by coins differ in size, and so in the number of their parts."""
+    if type(getattr(loader, "batch_sampler", None)) is not BatchSampler:
+        raise ValueError(
+            "BatchMemoryManager splits the batches of the ranks into different numbers of parts, "
+            "and FSDP adds up what all ranks compute at the same time: parts of one step would be "
+            "in the next one of another rank. Choose a rate whose batches fit, or wrap the model "
+            "in DifferentiallyPrivateDistributedDataParallel."
+        )
 
 
 def _refuse_unknown(optimizer: Any, module: Any) -> None:

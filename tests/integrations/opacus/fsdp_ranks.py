@@ -12,7 +12,7 @@ from dpledger_client import BudgetExhausted, Client
 from dpledger_client.opacus import LedgerAccountant, broadcast
 from opacus import PrivacyEngine
 from opacus.utils.fsdp_utils import FSDP2Wrapper
-from opacus_loops import WARNINGS, Job, network, train
+from opacus_loops import WARNINGS, Job, equal, network, train, train_in_parts
 from opacus_ranks import RANKS, data, error_of
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -170,6 +170,14 @@ def replicas(rank: int, run: Any) -> Any:
     return error_of(lambda: prepared(rank, LedgerAccountant(run), model=model)), run.next_step
 
 
+def in_parts(rank: int, run: Any) -> Any:
+    """Of batches whose sizes differ between the ranks."""
+    job = prepared(rank, LedgerAccountant(run))
+    before = weights(job)
+    error = error_of(lambda: train_in_parts(job, part=20))
+    return error, run.next_step, equal(before, weights(job))
+
+
 def one_is_refused(rank: int, run: Any) -> Any:
     """Rank 1 alone cannot be counted: its loader has no size that the ledger could know."""
     if rank:
@@ -206,5 +214,6 @@ SCENARIOS: dict[str, Callable[[int, Any], Any]] = {
     "sums": sums,
     "sums_later": sums_later,
     "replicas": replicas,
+    "in_parts": in_parts,
     "one_is_refused": one_is_refused,
 }

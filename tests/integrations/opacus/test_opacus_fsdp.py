@@ -95,6 +95,16 @@ def test_shards_whose_noise_is_another_are_refused_on_both(
     assert client.run(names[what][0])["steps"] == 0
 
 
+def test_sharded_batches_in_parts_are_refused_before_anything_is_computed(
+    client: Client, happened: Happened
+) -> None:
+    names, ranks = happened
+    for error, steps, untouched in (rank["in_parts"] for rank in ranks):
+        assert "different numbers of parts" in error
+        assert (steps, untouched) == (0, True)
+    assert client.run(names["in_parts"][0])["steps"] == 0
+
+
 def test_rank_0_names_the_cause_when_rank_1_is_refused(happened: Happened) -> None:
     (error, steps), (cause, other_steps) = (rank["one_is_refused"] for rank in happened[1])
     assert "dataset_size" in cause
