@@ -61,7 +61,7 @@ class LedgerCallback(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps; called by the Trainer when it saves one."""
-        return dict(self._steps.run.state_dict())
+        return self._steps.state()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Training, if it comes, goes on from there; tests and predictions spend nothing."""

@@ -23,6 +23,7 @@ TOGETHER: Final = ("DistributedDPOptimizer",)
 WRAPPERS: Final = {"accelerate": "optimizer", "lightning": "_optimizer"}  # where the inner one is
 DOWN: Final = 1 - 1e-14  # more than a few roundings
 BY_PASS: Final = ("cyclic", "shuffle", "balls_and_bins", "random_allocation")
+BY_ORDER: Final = ("cyclic", "shuffle")
 
 # Of each run, as several callbacks may count its steps one after the other.
 _PASSES: Final[WeakKeyDictionary[Run, tuple[int, dict[str, Any]]]] = WeakKeyDictionary()
@@ -72,6 +73,15 @@ class Steps:
         self._splits = False  # whether the loader gives batches in parts
         self._norm = 0.0  # the largest that parts of the next step were clipped to
         self._counted: dict[str, Any] | None = None  # mechanism of the last step
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps of the run, for a training that goes on with this callback.
+
+        That counts by pass from the beginning of a pass on alone, and takes an order for one that
+        was drawn once: so the branch need not count one pass more.
+        """
+        order = {"order": "fresh"} if (self._sampling or {}).get("kind") in BY_ORDER else {}
+        return {**self.run.state_dict(), **order}
 
     def go_on_from(self, state: Mapping[str, Any]) -> None:
         """Continue from a checkpoint: on a branch, unless `start_run(state=)` has just opened it.
@@ -123,9 +133,9 @@ class Steps:
         if self.run.world_size > 1:
             _check_coins(finding, loader)
         self._sampling, self._splits = dict(finding.sampling), "splitter" in finding.seen
-        if again and self._sampling["kind"] == "shuffle":
+        if again and self._sampling["kind"] == "shuffle":  # state() relies on it
             self._sampling["reshuffle"] = "once"
-        if self._sampling["kind"] in ("cyclic", "shuffle") and batches is not None:
+        if self._sampling["kind"] in BY_ORDER and batches is not None:
             if not self._splits:
                 # What the loop does counts: it may end a pass early, and it steps at its end.
                 self._sampling["steps_per_pass"] = math.ceil(batches / accumulation)

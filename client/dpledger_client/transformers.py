@@ -64,7 +64,7 @@ class LedgerCallback(TrainerCallback, ExportableState):
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps; called by the Trainer when it saves one."""
-        saved = self._steps.run.state_dict()
+        saved = self._steps.state()
         return {"args": dict(self._arguments), "attributes": {"saved": saved}}
 
     def on_train_begin(
