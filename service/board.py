@@ -42,7 +42,7 @@ SERIOUS: Final = (
 
 _HEADS: Final = select(
     datasets.c.id, datasets.c.name, datasets.c.head_sequence, datasets.c.version,
-    datasets.c.revision, datasets.c.budget_epsilon, datasets.c.budget_delta,
+    datasets.c.revision, datasets.c.budget_epsilon, datasets.c.budget_delta, datasets.c.frozen,
 )  # fmt: skip
 _EXPIRED: Final = (
     select(reservations.c.dataset_id, func.count())
@@ -65,6 +65,7 @@ class Standing:
     """A dataset in a line."""
 
     name: str
+    frozen: bool  # nothing is admitted, as an admin decided
     entries: int
     active_runs: int
     epsilon: float | None  # the limit; none where there is none
@@ -197,6 +198,7 @@ class Boards:
         kept = self._budgets.get(row.id)
         return Standing(
             name=row.name,
+            frozen=row.frozen,
             entries=row.head_sequence,
             active_runs=active,
             epsilon=row.budget_epsilon,

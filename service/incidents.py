@@ -53,7 +53,7 @@ class Incident:
     sequence: int  # the dataset's head after it
     detail: Mapping[str, Value]  # dataset, run, branch, scope, limit, spent, fraction, reason
     run_id: int | None = None
-    occurred_at: datetime = field(default_factory=now)
+    occurred_at: datetime = field(default_factory=lambda: now())  # by the clock of then
 
     @property
     def said(self) -> dict[str, Value]:

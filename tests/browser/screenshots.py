@@ -92,6 +92,7 @@ PICTURES: Final = {
     "theorem": Picture("/theorems/poisson-gaussian"),
     "theory": Picture("/docs/theory"),
     "proof": Picture("/docs/theory/renyi"),
+    "docs": Picture("/docs"),
     "compare": Picture("/compare?runs=cnn-baseline,cnn-wide,cnn-augmented"),
     "run-report": Picture("/runs/cnn-wide/report"),
     "dataset-report": Picture("/datasets/chest-scans/report"),

@@ -25,7 +25,7 @@ SHUFFLED: Final[Json] = {
     "kind": "shuffle",
     "batch_size": 240,
     "reshuffle": "each_pass",
-    "steps_per_pass": 250,
+    "steps_per_pass": 50,
 }
 
 
@@ -178,6 +178,13 @@ def contradicted(api: httpx.Client) -> None:
     )  # fmt: skip
 
 
+def frozen(api: httpx.Client) -> None:
+    """An officer stops everything on a dataset."""
+    change = {"reason": "The batches of speaker-id are looked into.", "frozen": True}
+    answer = api.patch("/v1/datasets/voices", json=change, headers={"If-Match": '"1"'})
+    assert answer.is_success, answer.text
+
+
 def refused(api: httpx.Client) -> None:
     """More is asked for than is left."""
     Job("vit-large", SCANS, 29, 1, 0, (0.7,), poisson(512)).registered(api)
@@ -198,6 +205,8 @@ def today(officer: httpx.Client, trainer: httpx.Client, teller: Clock, by: dict[
     """The last hour: something is new, and something trains while one looks."""
     teller.turn(DAYS, -70)
     dataset(officer, "dermatology", 8_400, 2.0)
+    teller.turn(DAYS, -65)
+    frozen(officer)
     teller.turn(DAYS, -55)
     Job("triage-bert", CLAIMS, DAYS, 1, 0, (1.0,), poisson(512)).registered(trainer)
     teller.turn(DAYS, -20)

@@ -1,5 +1,6 @@
 """A lowered limit beside reservations: what steps are called, and how an officer stops them."""
 
+import re
 import time
 from http import HTTPStatus
 from pathlib import Path
@@ -9,9 +10,11 @@ import httpx
 import pytest
 from sqlalchemy import Engine
 
+from benchmarks.servers import START_TOKEN
 from service.database import snapshot
 from service.signing import Signer
 from service.verification.ledger import verify
+from tests.service.browsing import browser, sign_in
 from tests.service.certifying import signer_of, signing
 from tests.service.samples import FULL, Json, append, dataset, event, run, setup
 
@@ -175,6 +178,25 @@ def test_a_stale_change_voids_nothing(api: httpx.Client, reserved: float) -> Non
     answer = api.patch("/v1/datasets/data", json=body, headers={"If-Match": "7"})
     assert answer.status_code == 412
     assert [one["state"] for one in listed(api)] == ["pending"]
+
+
+def test_lists_and_the_overview_say_what_is_frozen(
+    api: httpx.Client, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.board.SEEN_SECONDS", 0.0)
+    api.post("/v1/datasets", json=dataset("data")).raise_for_status()
+    api.post("/v1/datasets", json=dataset("other")).raise_for_status()
+    with browser(address) as pages:
+        assert sign_in(pages, START_TOKEN).status_code == 303
+        for frozen in (True, False):
+            change(api, frozen=frozen).raise_for_status()
+            for path in ("/", "/datasets"):
+                rows = re.findall(r"<tr>.*?</tr>", pages.get(path).text, re.DOTALL)
+                told = {
+                    name: ">frozen<" in row for row in rows for name in ("data", "other")
+                    if f'href="/datasets/{name}"' in row
+                }  # fmt: skip
+                assert told == {"data": frozen, "other": False}
 
 
 def test_a_frozen_dataset_admits_nothing_and_records_facts(
