@@ -55,11 +55,14 @@ def is_public_key(text: str) -> bool:
     With one of the eight points of small order as the key, one signature fits many texts or all.
     """
     try:
-        key = to_bytes(text)
+        return _can_sign(to_bytes(text))
     except ValueError:
         return False
-    y = int.from_bytes(key, "little") & ((1 << 255) - 1)  # the last bit is the sign of x
-    return len(key) == KEY_SIZE and y < _FIELD and y not in _SMALL_ORDER
+
+
+def _can_sign(point: bytes) -> bool:
+    y = int.from_bytes(point, "little") & ((1 << 255) - 1)  # the last bit is the sign of x
+    return len(point) == KEY_SIZE and y < _FIELD and y not in _SMALL_ORDER
 
 
 def key_id_of(public_key: str) -> str:
@@ -151,12 +154,18 @@ def required(signer: Signer | None) -> Signer:
 
 
 def verified(public_key: str, data: bytes, signature: str) -> bool:
-    """Whether a signature of bytes was made with a key; never with one of small order."""
+    """Whether a signature of bytes was made with a key.
+
+    Never with a key of small order, nor with a first half of a signature that no signer draws: of
+    small order, or not written in the one way.
+    """
     if not is_public_key(public_key):
         return False
     try:
-        key = Ed25519PublicKey.from_public_bytes(to_bytes(public_key))
-        key.verify(to_bytes(signature), data)
+        key, signed = to_bytes(public_key), to_bytes(signature)
+        if not _can_sign(signed[:KEY_SIZE]):
+            return False
+        Ed25519PublicKey.from_public_bytes(key).verify(signed, data)
     except (InvalidSignature, ValueError):
         return False
     return True

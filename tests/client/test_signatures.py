@@ -1,5 +1,6 @@
 """A client verifies the signature of the head that it keeps, where it can."""
 
+import hashlib
 import json
 import logging
 import sys
@@ -8,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from dpledger_client import LedgerRewritten, signatures
 from dpledger_client.merkle import leaf_hash
 
@@ -130,6 +131,19 @@ def test_a_key_of_small_order_is_refused_with_the_library_and_without(
     with pytest.warns(LedgerRewritten, match=UNSIGNED):
         compared(spool, forged)
     assert list(spool.glob("*.log_head")) == []
+
+
+def test_a_signature_whose_point_has_a_small_order_is_refused() -> None:
+    """Who knows the key may make one, and tells its secret; the library would take it."""
+    public = Ed25519PrivateKey.from_private_bytes(bytes(32)).public_key().public_bytes_raw()
+    digest = hashlib.sha512(bytes(32)).digest()
+    secret = int.from_bytes(digest[:32], "little") & (2**254 - 8) | 2**254
+    point = bytes([1]) + bytes(31)
+    h = int.from_bytes(hashlib.sha512(point + public + b"text").digest(), "little")
+    order = 2**252 + 27742317777372353535851937790883648493
+    forged = point + (h * secret % order).to_bytes(32, "little")
+    Ed25519PublicKey.from_public_bytes(public).verify(forged, b"text")
+    assert not signatures._verified(public, forged, b"text")
 
 
 def test_the_client_and_the_service_take_the_same_keys(signer: Signer) -> None:

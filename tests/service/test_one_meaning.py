@@ -1,5 +1,6 @@
 """Requests that a proxy and the service could read differently are refused."""
 
+import hashlib
 import re
 from collections.abc import Iterator
 from itertools import product
@@ -7,7 +8,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from sqlalchemy import Engine
 
 from service.certificates.check import verify_bytes
@@ -228,6 +229,63 @@ def test_no_key_of_small_order_verifies_anything() -> None:
         assert not is_public_key(text)
         for message in (b"", b"one", b"another"):
             assert not verified(text, message, to_text(point + bytes(32)))
+
+
+ORDER = 2**252 + 27742317777372353535851937790883648493  # of the base point (RFC 8032)
+
+
+@pytest.mark.parametrize("point", list(small_order()), ids=bytes.hex)
+def test_a_signature_whose_point_has_a_small_order_verifies_nothing(point: bytes) -> None:
+    """Its maker knows the key, whose secret it tells: S = h a fits where the point is the zero."""
+    private = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+    public = private.public_key().public_bytes_raw()
+    digest = hashlib.sha512(bytes(range(32))).digest()
+    secret = int.from_bytes(digest[:32], "little") & (2**254 - 8) | 2**254
+    h = int.from_bytes(hashlib.sha512(point + public + b"text").digest(), "little")
+    forged = point + (h * secret % ORDER).to_bytes(32, "little")
+    if point == bytes([1]) + bytes(31):  # a library that is no stricter than the RFC takes it
+        Ed25519PublicKey.from_public_bytes(public).verify(forged, b"text")
+    assert not verified(to_text(public), b"text", to_text(forged))
+
+
+def test_a_signature_has_one_second_half() -> None:
+    private = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+    public = to_text(private.public_key().public_bytes_raw())
+    good = private.sign(b"text")
+    assert verified(public, b"text", to_text(good))
+    half = int.from_bytes(good[32:], "little")
+    for times in range(1, (2**256 - 1 - half) // ORDER + 1):
+        other = good[:32] + (half + times * ORDER).to_bytes(32, "little")
+        assert not verified(public, b"text", to_text(other))
+
+
+# Of the vectors that Chalkias, Garillot and Nikolaenko published as ed25519-speccheck, those that
+# libraries take and that hold a point of small order: (message, key, signature, why not).
+CASES = [
+    ("8c93255d71dcab10e8f379c26200f3c7bd5f09d9bc3068d3ef4edeb4853022b6",
+     "c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac03fa",
+     "c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a" + "00" * 32,
+     "both points have a small order"),
+    ("9bd9f44f4dcc75bd531b56b2cd280b0bb38fc1cd6d1230e14861d861de092e79",
+     "c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac03fa",
+     "f7badec5b8abeaf699583992219b7b223f1df3fbbea919844e3f7c554a43dd43"
+     "a5bb704786be79fc476f91d3f3f89b03984d8068dcf1bb7dfc6637b45450ac04",
+     "the key has a small order"),
+    ("aebf3f2601a0c8c5d39cc7d8911642f740b78168218da8471772b35f9d35b9ab",
+     "f7badec5b8abeaf699583992219b7b223f1df3fbbea919844e3f7c554a43dd43",
+     "c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac03fa"
+     "8c4bd45aecaca5b24fb97bc10ac27ac8751a7dfe1baff8b953ec9f5833ca260e",
+     "the point of the signature has a small order"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("message", "key", "signature", "why"), CASES)
+def test_what_a_library_takes_with_a_point_of_small_order_is_refused(
+    message: str, key: str, signature: str, why: str
+) -> None:
+    text, public, signed = (bytes.fromhex(part) for part in (message, key, signature))
+    Ed25519PublicKey.from_public_bytes(public).verify(signed, text)
+    assert not verified(to_text(public), text, to_text(signed)), why
 
 
 def test_only_the_one_way_to_write_a_key_is_taken() -> None:
