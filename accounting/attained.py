@@ -9,7 +9,7 @@ from collections import Counter
 from functools import partial
 from typing import Final, assert_never
 
-from accounting.balances import Balance, pass_length
+from accounting.balances import Balance, pass_length, retold
 from accounting.bounds import (
     ADD_OR_REMOVE_ONE,
     REPLACE_ONE,
@@ -64,6 +64,10 @@ def attained_units(balance: Balance, relation: NeighboringRelation) -> Units:
     units: Counter[Pair] = Counter()
     fine = len(balance.steps) <= FEW
     sharing = Counter(event.sampling for event in balance.steps)
+    for event in balance.steps:
+        told = retold(event)
+        if told != event and told in balance.passes:  # which passes were used again is not known
+            sharing.update((event.sampling, told.sampling) * 2)
     for event, count in balance.units():
         if pass_length(event) is None:
             pair = attained(event, relation, fine=fine)

@@ -5,8 +5,9 @@ pass: within a pass each record takes part in a fixed number of steps, so a pass
 at its least noise, and a pass that was begun costs as a whole one.
 """
 
+from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import repeat
@@ -134,17 +135,75 @@ class OpenPass:
 
     event: Event  # its mechanism is the least noisy one seen in this pass
     position: int  # steps of the pass taken so far, from 1 to steps_per_pass
-    # Whether passes begin where they are counted from: not after an order that may go on.
+    # Whether passes begin where they are counted from, in orders that nothing else uses.
     placed: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Unplaced:
-    """A branch without steps of its own, whose first pass may have begun before the branch."""
+    """A line without steps, whose passes may have begun before it, in orders used elsewhere."""
 
 
 UNPLACED: Final = Unplaced()
 Place = OpenPass | Unplaced | None  # None: a loader that counts passes begins with a new one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """A branch that goes on, from a step, in the pass that was open on another."""
+
+    by: Hashable
+    of: Hashable
+    step: int
+
+
+Line = tuple[Hashable, int]  # a branch, and how often its open pass was taken before
+
+
+class Lines:
+    """Steps in a row, whose passes are followed together: a branch, unless a pass was taken.
+
+    The steps before the branch that takes an open pass are one line with that branch; what the
+    other branch does from there on is a line of its own, whose place is not known.
+    """
+
+    def __init__(self, taken: Iterable[Taken] = ()) -> None:
+        """Follow branches.
+
+        Args:
+            taken: by whom open passes were taken; each branch takes one, and each at most once.
+        """
+        self._by: dict[Hashable, Taken] = {}
+        self._steps: dict[Hashable, list[int]] = {}
+        for one in taken:
+            self._by[one.by] = one
+            self._steps.setdefault(one.of, []).append(one.step)
+        for steps in self._steps.values():
+            steps.sort()
+
+    def at(self, branch: Hashable, step: int) -> Line:
+        """The line that a step of a branch is on."""
+        return self._line(branch, bisect_right(self._steps.get(branch, ()), step))
+
+    def _line(self, branch: Hashable, index: int) -> Line:
+        while not index and branch in self._by:
+            one = self._by[branch]
+            branch, index = one.of, bisect_left(self._steps[one.of], one.step)
+        return branch, index
+
+    def cuts(self, branch: Hashable) -> list[int]:
+        """The steps from which a branch is on another line."""
+        return self._steps.get(branch, [])
+
+
+def is_placed(place: Place) -> bool:
+    """Whether passes begin where they are counted from, in orders that nothing else uses."""
+    return place.placed if isinstance(place, OpenPass) else place is None
+
+
+def after_steps(place: Place) -> Place:
+    """Where a line stands after steps that are not counted by pass."""
+    return None if is_placed(place) else UNPLACED
 
 
 def pass_length(event: Event) -> int | None:
@@ -163,9 +222,9 @@ def starts_anew(open_pass: Place, span: Span) -> int:
     """
     if pass_length(span.event) is None:
         return 0
-    if isinstance(open_pass, Unplaced):
-        return 3
-    return int(open_pass is None or open_pass.event.sampling != span.event.sampling)
+    if isinstance(open_pass, OpenPass) and open_pass.event.sampling == span.event.sampling:
+        return 0
+    return 1 if is_placed(open_pass) else 3
 
 
 def passes_begun(open_pass: Place, span: Span) -> int:
@@ -174,12 +233,10 @@ def passes_begun(open_pass: Place, span: Span) -> int:
     None where passes may begin elsewhere than they are counted from: their noise is not known.
     """
     length = pass_length(span.event)
-    if length is None or isinstance(open_pass, Unplaced):
+    if length is None or not is_placed(open_pass):
         return 0
     inside = 0
-    if open_pass is not None and not starts_anew(open_pass, span):
-        if not open_pass.placed:
-            return 0
+    if isinstance(open_pass, OpenPass) and not starts_anew(open_pass, span):
         inside = min(span.steps, length - open_pass.position)
     return -(-(span.steps - inside) // length)
 
@@ -227,31 +284,33 @@ def advance(open_pass: Place, span: Span) -> tuple[dict[Event, int], Place]:
     A change of sampling opens a new pass. Less noise inside a counted pass moves that pass to the
     less noisy event: one down, one up. Splitting a span anywhere gives the same sum of changes.
 
-    Where passes may begin elsewhere than they are counted from, one more is counted, and another
-    one at each fall of the noise: docs/theory/branches.md proves that they cover every beginning.
+    Where passes may begin elsewhere than they are counted from, in orders that others may use, one
+    more is counted, and another one at each fall of the noise; of none is anything secret then.
+    docs/theory/branches.md proves that they cover every beginning.
     """
     event, steps = span.event, span.steps
     length = pass_length(event)
     passes: Counter[Event] = Counter()
     if length is None:
-        return passes, None
-    before, placed = None, not isinstance(open_pass, Unplaced)
+        return passes, after_steps(open_pass)
+    before, placed = None, is_placed(open_pass)
     if isinstance(open_pass, OpenPass) and open_pass.event.sampling == event.sampling:
-        before, placed = open_pass, open_pass.placed
+        before = open_pass
     falls = before is None or noise_in_pass(event.mechanism) < noise_in_pass(before.event.mechanism)
+    counted = event if placed else retold(event)
     if not placed and falls:
-        passes[retold(event)] += 1
+        passes[counted] += 1
     if before is not None:
         inside = min(steps, length - before.position)
         if inside and falls:
-            passes[before.event] -= 1
-            passes[event] += 1
+            passes[before.event if placed else retold(before.event)] -= 1
+            passes[counted] += 1
             before = replace(before, event=event)
         steps -= inside
         if steps == 0:
             return passes, replace(before, position=before.position + inside)
     begun = -(-steps // length)
-    passes[event] += begun
+    passes[counted] += begun
     return passes, OpenPass(event=event, position=steps - (begun - 1) * length, placed=placed)
 
 

@@ -13,13 +13,22 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, Table, insert, select, text, update
 
-from accounting.balances import OpenPass, Place, advance, passes_begun, starts_anew
+from accounting.balances import (
+    Line,
+    Lines,
+    OpenPass,
+    Place,
+    Taken,
+    advance,
+    passes_begun,
+    starts_anew,
+)
 from accounting.events import Event, Span
 from service.admission import ahead
 from service.documents import canonical, content_of, event_of
 from service.facts import FACTS, STATES, content_of_row, statement
 from service.merkle import Frontier
-from service.passes import opening_place, position_of
+from service.passes import beginning, opening_place, position_of
 from service.tables import (
     acts,
     branches,
@@ -230,11 +239,21 @@ class _Counts:
         rows = rows_of(log.connection, query)
         self.events = {row["id"]: event_of(row["content"], 60000) for row in rows}
         self.ids = {content_of(event): number for number, event in self.events.items()}
-        self.passes: dict[int, Place] = {
-            row["id"]: opening_place(row["name"], row["order"])
-            for row in rows_of(log.connection, select(branches))
-        }
+        found = rows_of(log.connection, select(branches))
+        self.lines = Lines(
+            Taken(by=row["id"], of=row["from_branch_id"], step=row["from_step"])
+            for row in found
+            if row["takes_pass"]
+        )
+        self.branches = {row["id"]: row for row in found}
+        self.passes: dict[Line, Place] = {}
         self.counts: dict[tuple[Any, int], list[int]] = defaultdict(lambda: [0] * len(_COUNTS))
+
+    def place(self, branch: int, step: int) -> Place:
+        """Where a branch stands among its passes."""
+        row, line = self.branches[branch], self.lines.at(branch, step)
+        unplaced = not row["takes_pass"] and opening_place(row["name"], row["order"]) is not None
+        return self.passes.get(line, beginning(line, unplaced=unplaced))
 
     def add(self, run: int, event: Event, index: int, more: int) -> None:
         """Count for a run, and for the dataset."""
@@ -245,11 +264,12 @@ class _Counts:
         """Count an entry."""
         event, branch = self.events[row["event_id"]], row["branch_id"]
         self.add(row["run_id"], event, 0, row["steps"])
-        span, before = Span(event=event, steps=row["steps"]), self.passes.get(branch)
+        span = Span(event=event, steps=row["steps"])
+        before = self.place(branch, row["first_step"])
         if by_pass(event):
             self.add(row["run_id"], event, 2, int(starts_anew(before, span)))
             self.add(row["run_id"], event, 5, passes_begun(before, span))
-        more, self.passes[branch] = advance(before, span)
+        more, self.passes[self.lines.at(branch, row["first_step"])] = advance(before, span)
         for one, number in more.items():
             self.add(row["run_id"], one, 1, number)
 
@@ -276,7 +296,7 @@ def _recount(log: Log) -> None:
         leases = select(reservations).where(reservations.c.branch_id == branch["id"])
         for lease in rows_of(connection, leases):
             counts.lease(lease, stands)
-        found = counts.passes.get(branch["id"])
+        found = counts.place(branch["id"], stands)
         values = {
             "next_step": stands,
             "pass_event_id": (

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from accounting.balances import Place, advance, passes_begun, starts_anew
+from accounting.balances import Place, advance, after_steps, passes_begun, starts_anew
 from accounting.events import Event, NeighboringRelation, Span
 from accounting.filters import plus, times
 from accounting.guarantees import Status
@@ -102,7 +102,7 @@ class _Counted:
         """Count a span after the pass that is open; the pass that is open then."""
         self._steps[span.event] += span.steps
         if not by_pass(span.event):
-            return None
+            return after_steps(open_pass)
         self._begun[span.event] += passes_begun(open_pass, span)
         passes, open_pass = advance(open_pass, span)
         for event, count in passes.items():

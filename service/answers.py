@@ -297,6 +297,7 @@ class BranchAnswer(Answer):
     order: (
         Literal["fresh", "continued"] | None
     )  # of the records, as it was said; null if it was not
+    takes_pass: bool  # whether it goes on in the pass that was open where it began
     next_step: int
     by: str | None  # the key that opened it
     appended_by: str | None  # the key that appended last; null before the first step

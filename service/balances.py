@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row, bindparam, select
 
-from accounting.balances import Balance, pass_length
+from accounting.balances import Balance, pass_length, retold
 from accounting.events import Event, NeighboringRelation
 from service.documents import event_of
 from service.lineage import restated
@@ -34,6 +34,7 @@ _HELD: Final = (
         reservations.c.end_step,
         reservations.c.first_step,
         branches.c.next_step,
+        branches.c.pass_position,
     )
     .join(distinct_events, distinct_events.c.id == reservations.c.event_id)
     .join(branches, branches.c.id == reservations.c.branch_id)
@@ -104,7 +105,8 @@ def held_anew(connection: Connection, dataset_id: int, dataset_size: int) -> Bal
         steps[event] += count
         length = pass_length(event)
         if length is not None:
-            passes[event] += 1 + -(-count // length)
+            known = row.pass_position is None or row.pass_position > 0
+            passes[event if known else retold(event)] += 1 + -(-count // length)
     return Balance(steps=dict(steps), passes=dict(passes))
 
 

@@ -1,20 +1,38 @@
 """Branches: a resume, rewind or fork of a run, and whose steps it shares."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
-from sqlalchemy import Connection, Row, insert
+from sqlalchemy import Connection, Row, bindparam, insert, select
 
+from accounting.balances import UNPLACED
 from service.acts import Act, append
 from service.answers import BranchAnswer
 from service.catalog import branch_answer, branches_of, changed, lock_run
 from service.clock import now
+from service.documents import CONTINUED
 from service.errors import BranchExistsError, ConflictError, NotFoundError, OutOfSequenceError
 from service.facts import acts_of
-from service.passes import opening_position
+from service.passes import opening_place, position_of
 from service.run_states import CLOSED
 from service.schemas import NewBranch
-from service.tables import branches, runs
+from service.tables import branches, reservations, runs
+
+_HELD: Final = (
+    select(reservations.c.id)
+    .where(
+        reservations.c.branch_id == branches.c.id,
+        reservations.c.end_step > branches.c.next_step,
+        branches.c.id == bindparam("origin"),
+    )
+    .limit(1)
+)
+# What goes on there is of a place that is not known.
+_GIVEN: Final = (
+    branches.update()
+    .where(branches.c.id == bindparam("origin"))
+    .values(pass_event_id=None, pass_position=position_of(UNPLACED))
+)
 
 
 def create_branch(
@@ -38,16 +56,21 @@ def create_branch(
     found = branches_of(connection, run)
     created = all(one.name != new.name for one in found)
     if created:
+        origin = _origin(found, new)
+        takes = _takes_pass(connection, origin, new)
         insert_branch(
             connection,
             run.id,
             name=new.name,
             writer=new.writer,
             from_step=new.from_step,
-            from_branch_id=_origin(found, new).id,
+            from_branch_id=origin.id,
             by=by,
             order=new.order,
+            taken=origin if takes else None,
         )
+        if takes:
+            connection.execute(_GIVEN, {"origin": origin.id})
         changed(connection, dataset.id)
         found = branches_of(connection, run)
         happened = acts_of(connection, "branch", dataset_id=dataset.id, row=found[-1].id, by=by)
@@ -90,6 +113,17 @@ def _origin(found: Sequence[Row[Any]], new: NewBranch) -> Row[Any]:
     raise OutOfSequenceError(min(max(new.from_step, furthest.from_step), furthest.next_step))
 
 
+def _takes_pass(connection: Connection, origin: Row[Any], new: NewBranch) -> bool:
+    """Whether the new branch goes on in the pass that is open on the one it begins on.
+
+    If it begins where that one stands, and that one holds nothing ahead: what is reserved was
+    admitted as steps of that pass.
+    """
+    if new.order != CONTINUED or new.from_step != origin.next_step or not origin.pass_position:
+        return False
+    return connection.scalar(_HELD, {"origin": origin.id}) is None
+
+
 def insert_branch(
     connection: Connection,
     run_id: int,
@@ -100,8 +134,22 @@ def insert_branch(
     from_branch_id: int | None = None,
     by: str | None = None,
     order: str | None = None,
+    taken: Row[Any] | None = None,
 ) -> None:
-    """Insert a branch's row; main begins on no other."""
+    """Insert a branch's row; main begins on no other.
+
+    Args:
+        connection: in a transaction.
+        run_id: of the run's row.
+        name: the branch's.
+        writer: the process that opens it.
+        from_step: where it begins.
+        from_branch_id: the row of the branch that it begins on.
+        by: the key's name.
+        order: what was said of the order of its records.
+        taken: the branch whose open pass it goes on in; None if passes are followed anew.
+    """
+    opening = None if taken is not None else position_of(opening_place(name, order))
     connection.execute(
         insert(branches).values(
             run_id=run_id,
@@ -112,7 +160,9 @@ def insert_branch(
             order=order,
             next_step=from_step,
             by=by,
-            pass_position=opening_position(name, order),
+            takes_pass=taken is not None,
+            pass_event_id=None if taken is None else taken.pass_event_id,
+            pass_position=opening if taken is None else taken.pass_position,
             created_at=now(),
         )
     )

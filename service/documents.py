@@ -3,12 +3,15 @@
 import json
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache
+from itertools import chain
+from operator import itemgetter
 from typing import Any, Final, Literal, TypeVar
 
 from pydantic import ConfigDict, Field, TypeAdapter
 
-from accounting.balances import UNPLACED, Balance, Place, balance_of
+from accounting.balances import UNPLACED, Balance, Line, Lines, Place, Taken, balance_of
 from accounting.events import (
     ApproximateDp,
     BallsAndBins,
@@ -57,6 +60,7 @@ from service.wire import Delta, Wire
 FORMAT: Final = "dpledger/1"
 MAIN: Final = "main"  # the branch every run begins with
 FRESH: Final = "fresh"  # the order of a branch that begins with a new pass
+CONTINUED: Final = "continued"  # of one that goes on in an order that was used before
 T = TypeVar("T")
 
 
@@ -72,7 +76,8 @@ class BranchDocument(Wire):
     name: Name
     from_branch: Name | None = None  # whose steps before from_step it shares
     from_step: Step
-    order: Order | None = None  # of the records; unless it is fresh, one pass more is counted
+    order: Order | None = None  # of the records
+    takes_pass: bool = False  # whether it goes on in the pass that was open where it began
     events: list[RecordedEvent]
 
 
@@ -137,7 +142,7 @@ class LedgerDocument(Wire):
         Raises:
             InvalidRequestError: events are not contiguous, or do not fit the dataset.
         """
-        return balance_of((spans for _, _, spans in self._sequences()), places=self._places())
+        return self._together(self._sequences())
 
     def corrected_balance(self) -> Balance | None:
         """The same with every correction laid over it; None where there is none.
@@ -156,14 +161,53 @@ class LedgerDocument(Wire):
         for name, first_step, spans in self._sequences():
             found = sorted(over.pop(name, []), key=lambda one: one[0])
             _require_recorded(found, first_step, first_step + sum(span.steps for span in spans))
-            sequences.append(list(_corrected(spans, found, first_step)))
+            corrected = list(_corrected(spans, found, first_step))
+            sequences.append((name, first_step, corrected))
         if over:
             raise InvalidRequestError("corrections", "name a branch that is not here")
-        return balance_of(sequences, places=self._places())
+        return self._together(sequences)
 
-    def _places(self) -> list[Place]:
-        """Where main and each branch beside it begin, among the passes of their loaders."""
-        return [None, *(None if one.order == FRESH else UNPLACED for one in self.branches)]
+    def _together(self, sequences: Iterable[tuple[str, int, list[Span]]]) -> Balance:
+        """What (branch, its first step, its spans) add up to, line by line."""
+        lines = Lines(self._taken())
+        known = {one.name for one in self.branches if one.order == FRESH or one.takes_pass} | {MAIN}
+        parts: dict[Line, list[tuple[int, list[Span]]]] = {}
+        places: dict[Line, Place] = {}
+        for name, first_step, spans in sequences:
+            for here, piece in _cut(spans, first_step, lines.cuts(name)):
+                line = lines.at(name, here)
+                parts.setdefault(line, []).append((here, piece))
+                if line == (name, 0) and name in known:
+                    places[line] = None
+        ordered = [
+            chain.from_iterable(piece for _, piece in sorted(found, key=itemgetter(0)))
+            for found in parts.values()
+        ]
+        return balance_of(ordered, places=[places.get(line, UNPLACED) for line in parts])
+
+    def _taken(self) -> list[Taken]:
+        """By whom open passes were taken.
+
+        Raises:
+            InvalidRequestError: a branch takes one that is not there, or was taken already.
+        """
+        taken: list[Taken] = []
+        ends = {MAIN: (0, sum(one.steps for one in self.events))}
+        for index, one in enumerate(self.branches):
+            begin, end = ends.get(one.from_branch or "", (1, 0))
+            if one.takes_pass:
+                before = any((other.of, other.step) == (one.from_branch, one.from_step)
+                             for other in taken)  # fmt: skip
+                if one.order != CONTINUED or not begin <= one.from_step <= end or before:
+                    raise InvalidRequestError(
+                        f"branches[{index}].takes_pass",
+                        "must be of a branch whose order is continued, and which alone goes on at "
+                        "from_step of from_branch, an earlier one of this document",
+                    )
+                taken.append(Taken(by=one.name, of=one.from_branch, step=one.from_step))
+            steps = sum(event.steps for event in one.events)
+            ends.setdefault(one.name, (one.from_step, one.from_step + steps))
+        return taken
 
     def _sequences(self) -> Iterator[tuple[str, int, list[Span]]]:
         """(branch, its first step, what it recorded), main first."""
@@ -176,6 +220,24 @@ class LedgerDocument(Wire):
                 location=f"branches[{index}].events",
             )
             yield branch.name, branch.from_step, spans
+
+
+def _cut(
+    spans: Iterable[Span], first_step: int, cuts: Iterable[int]
+) -> Iterator[tuple[int, list[Span]]]:
+    """(first step, spans) of the parts of spans that follow one another, cut before some steps."""
+    left, here = list(spans), first_step
+    for cut in (*cuts, None):
+        part: list[Span] = []
+        begin = here
+        while left and (cut is None or here < cut):
+            span = left.pop(0)
+            steps = span.steps if cut is None else min(span.steps, cut - here)
+            part.append(replace(span, steps=steps))
+            if steps < span.steps:
+                left.insert(0, replace(span, steps=span.steps - steps))
+            here += steps
+        yield begin, part
 
 
 def _require_recorded(found: Sequence[tuple[int, int, Event]], first_step: int, end: int) -> None:

@@ -13,7 +13,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, Final
 
-from sqlalchemy import Connection, Select, bindparam, case, func, select
+from sqlalchemy import Connection, Select, bindparam, case, func, or_, select
 
 from accounting.balances import pass_length, retold
 from accounting.events import Event
@@ -43,6 +43,9 @@ _holds_first = (
     .correlate(corrections)
     .scalar_subquery()
 )
+_takers = branches.alias()
+# Of such a run some steps are of a place that is not known, where a pass was taken from.
+_SHARED: Final = select(_takers.c.run_id).where(_takers.c.takes_pass)
 _CORRECTED: Final = (
     select(
         corrections.c.id,
@@ -51,7 +54,7 @@ _CORRECTED: Final = (
         corrections.c.steps.label("length"),
         _recorded.c.content.label("recorded"),
         _really.c.content.label("really"),
-        IS_UNPLACED.label("unplaced"),
+        or_(IS_UNPLACED, branches.c.run_id.in_(_SHARED)).label("unplaced"),
         func.sum(_overlap).label("steps"),
     )
     .join(_really, _really.c.id == corrections.c.event_id)
@@ -72,6 +75,8 @@ _CORRECTED: Final = (
         _really.c.content,
         branches.c.name,
         branches.c.order,
+        branches.c.takes_pass,
+        branches.c.run_id,
     )
 )
 _OF_DATASETS: Final = _CORRECTED.where(

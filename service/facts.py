@@ -105,6 +105,7 @@ FACTS: Final[Mapping[str, Select[Any]]] = {
         branches.c.from_step,
         branches.c.by,
         branches.c.order,
+        branches.c.takes_pass,
         branches.c.created_at,
     )
     .join(runs, runs.c.id == branches.c.run_id)

@@ -11,9 +11,11 @@ from typing import Any, Final
 from sqlalchemy import Connection, Row, bindparam, select
 
 from accounting.balances import (
-    UNPLACED,
     Balance,
+    Line,
+    Lines,
     Place,
+    Taken,
     advance,
     pass_length,
     passes_begun,
@@ -22,7 +24,7 @@ from accounting.balances import (
 from accounting.events import Event, Span
 from service.documents import event_of, laid_over
 from service.errors import TooExpensiveError
-from service.passes import IS_UNPLACED
+from service.passes import IS_UNPLACED, beginning
 from service.tables import branches, corrections, distinct_events, entries
 
 FOLD_MAX: Final = 2_000_000  # entries that one question may read: some ten seconds
@@ -89,7 +91,14 @@ class Facts:
 class Fold:
     """Counts entries as they were recorded; passes are followed branch by branch."""
 
-    def __init__(self, dataset_size: int) -> None:
+    def __init__(self, dataset_size: int, taken: Iterable[Taken] = ()) -> None:
+        """Begin with nothing.
+
+        Args:
+            dataset_size: of the dataset.
+            taken: by whom open passes were taken, of the branches that are folded.
+        """
+        self.lines = Lines(taken)  # of branches that begin later, more may be told
         self._size = dataset_size
         self._known: dict[str, tuple[Event, bool]] = {}  # events, and whether passes count
         self._steps: dict[Event, int] = {}  # until the latest balance
@@ -97,18 +106,21 @@ class Fold:
         self._passes: Counter[Event] = Counter()
         self._begun: Counter[Event] = Counter()
         self._starts: Counter[Event] = Counter()
-        self._open: dict[int, Place] = {}
+        self._open: dict[Line, Place] = {}
 
-    def add(self, branch_id: int, content: str, steps: int, *, unplaced: bool) -> None:
+    def add(
+        self, branch_id: int, content: str, steps: int, *, first_step: int, unplaced: bool
+    ) -> None:
         """Count steps that follow on a branch; unplaced: its first pass may have begun before."""
         event, by_pass = self._known.get(content) or self._learn(content)
         self._since[content] += steps
-        before = self._open.get(branch_id, UNPLACED if unplaced else None)
+        line = self.lines.at(branch_id, first_step)
+        before = self._open.get(line, beginning(line, unplaced=unplaced))
         if by_pass or before is not None:
             span = Span(event=event, steps=steps)
             self._starts[event] += starts_anew(before, span)
             self._begun[event] += passes_begun(before, span)
-            more, self._open[branch_id] = advance(before, span)
+            more, self._open[line] = advance(before, span)
             self._passes.update(more)
 
     def _learn(self, content: str) -> tuple[Event, bool]:
@@ -180,17 +192,20 @@ def parts_of(rows: Iterable[Row[Any]]) -> Iterator[Part]:
         yield row.branch_id, row.first_step, row.steps, row.content, bool(row.unplaced)
 
 
-def folded(parts: Iterable[Part], found: Corrections, dataset_size: int) -> Facts:
+def folded(
+    parts: Iterable[Part], found: Corrections, dataset_size: int, taken: Sequence[Taken] = ()
+) -> Facts:
     """Fold entries as they were recorded and, where there are corrections, as corrected."""
-    plain, better = Fold(dataset_size), Fold(dataset_size)
+    plain, better = Fold(dataset_size, taken), Fold(dataset_size, taken)
     reached: dict[int, int] = {}
     for count, (branch, first_step, steps, content, unplaced) in enumerate(parts, start=1):
         require_few(count)
-        plain.add(branch, content, steps, unplaced=unplaced)
+        plain.add(branch, content, steps, first_step=first_step, unplaced=unplaced)
         if found:
             reached[branch] = first_step + steps
-            for _, more, what in laid_over((first_step, steps, content), found.get(branch, ())):
-                better.add(branch, what, more, unplaced=unplaced)
+            whole = (first_step, steps, content)
+            for here, more, what in laid_over(whole, found.get(branch, ())):
+                better.add(branch, what, more, first_step=here, unplaced=unplaced)
     used = sum(one[0] < reached.get(branch, 0) for branch, over in found.items() for one in over)
     corrected = better.balance() if used else None
     return Facts(recorded=plain.balance(), corrected=corrected, corrections=used)

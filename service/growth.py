@@ -18,10 +18,11 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row, bindparam
 
-from accounting.balances import Balance
+from accounting.balances import Balance, Lines
 from service.answers import Answer
 from service.catalog import branches_of, dataset_of, find_run
 from service.folds import LATEST, OF_RUN, Fold, streamed
+from service.passes import taken_in_run
 from service.profiles import HistoryPoint, Reading
 from service.readings import Question, delta_of, settled
 from service.schedules import Schedule, Spans
@@ -101,6 +102,7 @@ class _Run:
         while -(-total // self._stride) > POINTS_MAX:
             self._stride *= 2
         self._marks = {n: mark for n, mark in self._marks.items() if n % self._stride == 0}
+        self._fold.lines = Lines(taken_in_run(connection, run_id))
         asked = {"run": run_id, "until": LATEST, "after": self.sequence}
         for row in streamed(connection, _NEWER, **asked):
             self._count(row)
@@ -113,7 +115,13 @@ class _Run:
         self.sequence, left = row.sequence, row.steps
         while left:
             count = min(left, self._stride - self.steps % self._stride)
-            self._fold.add(row.branch_id, row.content, count, unplaced=row.unplaced)
+            self._fold.add(
+                row.branch_id,
+                row.content,
+                count,
+                first_step=row.first_step,
+                unplaced=row.unplaced,
+            )
             self.steps, left = self.steps + count, left - count
             if self.steps % self._stride == 0:
                 mark = _Mark(self.steps, self.sequence, self._fold.balance())

@@ -2,26 +2,49 @@
 
 from typing import Any, Final
 
-from sqlalchemy import Row, and_, or_
+from sqlalchemy import Connection, Row, and_, bindparam, not_, or_, select
 
-from accounting.balances import UNPLACED, OpenPass, Place, Unplaced
+from accounting.balances import UNPLACED, Line, OpenPass, Place, Taken, Unplaced
 from service.documents import FRESH, MAIN, event_of
-from service.tables import branches
+from service.tables import branches, runs
 
 # Whether the first pass of a branch may have begun before the branch did.
 IS_UNPLACED: Final = and_(
-    branches.c.name != MAIN, or_(branches.c.order.is_(None), branches.c.order != FRESH)
+    branches.c.name != MAIN,
+    or_(branches.c.order.is_(None), branches.c.order != FRESH),
+    not_(branches.c.takes_pass),
 )
+_TAKEN: Final = select(branches.c.id, branches.c.from_branch_id, branches.c.from_step).where(
+    branches.c.takes_pass
+)
+_OF_RUN: Final = _TAKEN.where(branches.c.run_id == bindparam("run"))
+_OF_DATASET: Final = _TAKEN.join(runs, runs.c.id == branches.c.run_id).where(
+    runs.c.dataset_id == bindparam("dataset")
+)
+
+
+def taken_in_run(connection: Connection, run_id: int) -> list[Taken]:
+    """By whom open passes of a run were taken."""
+    return [_taken(row) for row in connection.execute(_OF_RUN, {"run": run_id})]
+
+
+def taken_in_dataset(connection: Connection, dataset_id: int) -> list[Taken]:
+    """The same of all runs of a dataset."""
+    return [_taken(row) for row in connection.execute(_OF_DATASET, {"dataset": dataset_id})]
+
+
+def _taken(row: Any) -> Taken:
+    return Taken(by=row.id, of=row.from_branch_id, step=row.from_step)
+
+
+def beginning(line: Line, *, unplaced: bool) -> Place:
+    """Where a line begins, given whether that is not known of the branch that it begins with."""
+    return UNPLACED if unplaced or line[1] else None
 
 
 def opening_place(name: str, order: str | None) -> Place:
     """Where a branch of that name begins, given what was said of the order of its records."""
     return None if name == MAIN or order == FRESH else UNPLACED
-
-
-def opening_position(name: str, order: str | None) -> int | None:
-    """What the row of a branch without steps says of its pass."""
-    return position_of(opening_place(name, order))
 
 
 def position_of(place: Place) -> int | None:

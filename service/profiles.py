@@ -21,6 +21,7 @@ from service.balances import run_balance
 from service.budgets import accept_of
 from service.catalog import dataset_of, find_run
 from service.folds import Fold, recorded
+from service.passes import taken_in_run
 from service.readings import READING, Question, settled
 
 CURVE_POINTS: Final = 100_000_000  # of work for a curve (accounting/work.py)
@@ -191,7 +192,8 @@ def history(connection: Connection, run_name: str, *, delta: float | None, point
     total = sum(row.steps for row in rows)
     points = min(points, BALANCES_MAX // (1 + len({row.content for row in rows})) + 1)
     marks = sorted({-(-total * i // points) for i in range(1, points + 1)} - {0})
-    balances = list(_balances_at(rows, marks, dataset.dataset_size))
+    fold = Fold(dataset.dataset_size, taken_in_run(connection, run.id))
+    balances = list(_balances_at(rows, marks, fold))
     read = Reading.of(run, dataset, delta=at or 0.0)
     found = _told(read, balances, NOISES, HISTORY_POINTS, GATHERED_POINTS)
     for accountant in (accountants.BEST, READING):
@@ -226,16 +228,22 @@ def _told(
 
 
 def _balances_at(
-    rows: Iterable[Row[Any]], marks: list[int], dataset_size: int
+    rows: Iterable[Row[Any]], marks: list[int], fold: Fold
 ) -> Iterable[tuple[int, int, Balance]]:
     """(steps, sequence, balance) each time the steps recorded so far reach a mark."""
-    fold, done, waiting = Fold(dataset_size), 0, iter(marks)
+    done, waiting = 0, iter(marks)
     mark = next(waiting, None)
     for row in rows:
         left = row.steps
         while left and mark is not None:  # the last mark is the last step
             count = min(left, mark - done)
-            fold.add(row.branch_id, row.content, count, unplaced=row.unplaced)
+            fold.add(
+                row.branch_id,
+                row.content,
+                count,
+                first_step=row.first_step,
+                unplaced=row.unplaced,
+            )
             done, left = done + count, left - count
             if done == mark:
                 yield done, row.sequence, fold.balance()

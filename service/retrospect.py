@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row, bindparam, func, select
 
-from accounting.balances import Balance
+from accounting.balances import Balance, Taken
 from accounting.events import Event, NeighboringRelation
 from service.balances import balance_of as counted
 from service.balances import counts_of, dataset_balance, held_anew, run_balance
@@ -32,6 +32,7 @@ from service.folds import (
     streamed,
 )
 from service.lineage import restated
+from service.passes import taken_in_dataset, taken_in_run
 from service.tables import branches, datasets, entries, lineage
 from service.tallies import Move
 
@@ -58,9 +59,15 @@ _BRANCHES: Final = select(
 
 def refold(connection: Connection, run: Row[Any], dataset_size: int) -> Balance:
     """The run's balance from its entries alone; the stored one is a cache of this."""
-    fold = Fold(dataset_size)
+    fold = Fold(dataset_size, taken_in_run(connection, run.id))
     for row in recorded(connection, run):
-        fold.add(row.branch_id, row.content, row.steps, unplaced=row.unplaced)
+        fold.add(
+            row.branch_id,
+            row.content,
+            row.steps,
+            first_step=row.first_step,
+            unplaced=row.unplaced,
+        )
     return fold.balance()
 
 
@@ -89,17 +96,22 @@ def run_facts(
     """
     found = by_branch(connection.execute(CORRECTIONS_OF_RUN, {"run": run.id, "known": known}))
     last = LATEST if until is None else until
+    taken = taken_in_run(connection, run.id)
     if branch is not None:
         path = _path(connection, run, branch)
-        facts = folded(_parts_on(connection, path, last), found, dataset.dataset_size)
+        along = {number for number, _ in path}
+        followed = [one for one in taken if one.by in along]  # none of those that leave the path
+        parts = _parts_on(connection, path, last)
+        facts = folded(parts, found, dataset.dataset_size, followed)
         _require_whole(facts, path, last)
         return facts
     if until is not None:
-        return folded(parts_of(recorded(connection, run, until=last)), found, dataset.dataset_size)
+        parts = parts_of(recorded(connection, run, until=last))
+        return folded(parts, found, dataset.dataset_size, taken)
     balance = run_balance(connection, run.id, dataset.dataset_size)
     if not found:
         return Facts(recorded=balance, corrected=None, corrections=0)
-    changed = _corrected_branches(connection, found, dataset.dataset_size)
+    changed = _corrected_branches(connection, found, dataset.dataset_size, taken)
     corrected = _exchanged(balance, [changed])
     return Facts(recorded=balance, corrected=corrected, corrections=changed.corrections)
 
@@ -131,9 +143,10 @@ def dataset_facts(
         return _together([home.seen(_home_facts(connection, home)) for home in homes], homes)
     balance = dataset_balance(connection, dataset, reserved=reserved)
     changed = [
-        home.seen(_corrected_branches(connection, home.found, home.dataset_size))
+        home.seen(_corrected_branches(connection, home.found, home.dataset_size, taken))
         for home in homes
         if home.found
+        for taken in [taken_in_dataset(connection, home.id)]
     ]
     corrected = None
     if changed and not reserved:
@@ -202,7 +215,8 @@ def _restated(balance: Balance, *, relation: NeighboringRelation, exactly_one: b
 
 def _home_facts(connection: Connection, home: _Home) -> Facts:
     rows = streamed(connection, OF_DATASET, dataset=home.id, until=home.until)
-    return folded(parts_of(rows), home.found, home.dataset_size)
+    taken = taken_in_dataset(connection, home.id)
+    return folded(parts_of(rows), home.found, home.dataset_size, taken)
 
 
 def _together(each: Sequence[Facts], homes: Sequence[_Home]) -> Facts:
@@ -263,12 +277,21 @@ def _require_whole(facts: Facts, path: Sequence[tuple[int, int]], last: int) -> 
         raise ArithmeticError("A branch's path does not hold each of its steps once.")
 
 
-def _corrected_branches(connection: Connection, found: Corrections, dataset_size: int) -> Facts:
-    """What the branches did on which corrections lie."""
+def _corrected_branches(
+    connection: Connection, found: Corrections, dataset_size: int, taken: Sequence[Taken]
+) -> Facts:
+    """What the branches did on which corrections lie, and those that share a pass with them."""
+    wanted: set[Any] = set(found)
+    size = 0
+    while len(wanted) > size:
+        size = len(wanted)
+        wanted |= {one.by for one in taken if one.of in wanted}
+        wanted |= {one.of for one in taken if one.by in wanted}
     rows = chain.from_iterable(
-        streamed(connection, OF_BRANCH, branch=branch, end=LATEST, until=LATEST) for branch in found
+        streamed(connection, OF_BRANCH, branch=branch, end=LATEST, until=LATEST)
+        for branch in sorted(wanted)  # a branch before those that begin on it
     )
-    return folded(parts_of(rows), found, dataset_size)
+    return folded(parts_of(rows), found, dataset_size, taken)
 
 
 def _exchanged(balance: Balance, changed: Sequence[Facts]) -> Balance:

@@ -243,8 +243,9 @@ class NewBranch(Body):
         default=None,
         description="Where samplings count by pass: fresh if the branch begins with a new pass, in "
         "an order that it draws itself (of a cyclic loader: from its beginning); continued if the "
-        "sampler goes on in an order that was used before. Unless it is fresh, one pass more is "
-        "counted.",
+        "sampler goes on in an order that was used before. A continued branch that begins where "
+        "the other one stands takes the pass that is open there. Otherwise, unless it is fresh, "
+        "one pass more is counted, and nothing that a secret order hides.",
     )
 
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from sqlalchemy import Connection, bindparam, select
 
-from accounting.balances import noise_in_pass
+from accounting.balances import noise_in_pass, retold
 from accounting.events import Event, Sampling
 from service import excess
 from service.documents import event_of
@@ -85,14 +85,15 @@ def _noise(event: Event) -> tuple[float, str]:
 
 def shift(corrected: Iterable[Corrected], counted: Change) -> Shift:
     """The shift of a run, from what was corrected in it and what it has recorded by pass."""
-    found = {
-        (one.correction, event.sampling)
-        for one in corrected
-        if one.recorded.sampling != one.really.sampling
-        for event in (one.recorded, one.really)
-        if by_pass(event)
+    changed = [one for one in corrected if one.recorded.sampling != one.really.sampling]
+    both = [(one, event) for one in changed for event in (one.recorded, one.really)]
+    found = {(one.correction, event.sampling, 1) for one, event in both if by_pass(event)}
+    # Of a place that is not known, steps in a row that are cut touch a pass more on each side.
+    told = [(one.correction, retold(event)) for one, event in both if one.unplaced]
+    found |= {
+        (row, event.sampling, side) for row, event in told if by_pass(event) for side in (1, 2)
     }
-    return Shift(corrections=Counter(sampling for _, sampling in found), counted=counted)
+    return Shift(corrections=Counter(sampling for _, sampling, _ in found), counted=counted)
 
 
 def of_run(connection: Connection, run: int, *, dataset_id: int, dataset_size: int) -> Shift:
@@ -121,6 +122,6 @@ def _read(
             steps=row.steps, passes=row.passes, begun=row.begun
         )
         for row in rows
-        if row.steps
+        if row.steps or row.passes
     }
     return shift(corrected, counted)

@@ -198,6 +198,8 @@ branches = Table(
     Column("from_step", BigInteger, nullable=False),
     # What was said of the order of the records: fresh or continued; none where nothing was.
     Column("order", String(16)),
+    # Whether the pass that was open where it began is this branch's from there on.
+    Column("takes_pass", Boolean, nullable=False, server_default=false()),
     Column("next_step", BigInteger, nullable=False),
     # The pass that is open where steps are counted by pass. The position is negative where passes
     # may begin elsewhere than they are counted from; 0 without an event before any step of such.

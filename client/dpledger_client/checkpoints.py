@@ -51,8 +51,10 @@ def state_at(
         next_step: the number of steps in the checkpoint.
         branch: on which they were taken; the service must have them.
         order: of the records from here on: fresh if a new pass begins, continued if the sampler
-            goes on in an order that it used before; None if that is not known. Unless it is fresh,
-            the service counts one pass more. Any other state takes it as its key "order".
+            goes on in an order that it used before; None if that is not known. Continued at the
+            last step that was recorded, it costs nothing more. Else, unless it is fresh, the
+            service counts one pass more, and no secret order. Any other state takes it as its key
+            "order".
     """
     return {
         **({} if order is None else {"order": order}),

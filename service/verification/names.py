@@ -6,11 +6,11 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, bindparam, select
 
-from accounting.balances import Place
+from accounting.balances import Line, Lines, Place, Taken
 from accounting.events import Event
 from service.documents import event_of
 from service.errors import LedgerError
-from service.passes import opening_place
+from service.passes import beginning, opening_place
 from service.tables import branches, distinct_events, runs
 from service.verification.rows import Words, every, words_of
 
@@ -25,8 +25,10 @@ _BRANCHES: Final = (
         branches.c.id,
         branches.c.run_id,
         branches.c.name,
+        branches.c.from_branch_id,
         branches.c.from_step,
         branches.c.order,
+        branches.c.takes_pass,
         branches.c.next_step,
         branches.c.pass_event_id,
         branches.c.pass_position,
@@ -49,7 +51,8 @@ class BranchState:
 
     row: dict[str, Any]
     next_step: Any  # by the entries
-    open_pass: Place  # by the entries
+    unplaced: bool  # whether its first pass may have begun before it did
+    in_passes: bool  # whether passes may be open on it
 
 
 @dataclass(slots=True)
@@ -75,12 +78,15 @@ class Names:
     runs: dict[Any, str]
     branches: dict[Any, BranchState]
     events: dict[Any, str]
+    lines: Lines
+    open_passes: dict[Line, Place] = field(default_factory=dict)  # by the entries
     slots: dict[tuple[Any, Any, Any], Slot] = field(default_factory=dict)
 
     @classmethod
     def read(cls, connection: Connection, home: dict[str, Any]) -> "Names":
         """Those of a dataset's row."""
         asked = {"dataset": home["id"]}
+        found = list(every(connection, _BRANCHES, **asked))
         return cls(
             dataset=home["name"],
             dataset_size=home["dataset_size"],
@@ -88,12 +94,22 @@ class Names:
             runs={one["id"]: one["name"] for one in every(connection, _RUNS, **asked)},
             branches={
                 one["id"]: BranchState(
-                    one, one["from_step"], opening_place(one["name"], one["order"])
+                    one,
+                    one["from_step"],
+                    unplaced=_is_unplaced(one),
+                    in_passes=_is_unplaced(one) or bool(one["takes_pass"]),
                 )
-                for one in every(connection, _BRANCHES, **asked)
+                for one in found
             },
             events={one["id"]: one["content"] for one in every(connection, _EVENTS, **asked)},
+            lines=Lines(_taken(found)),
         )
+
+    def line(self, state: BranchState) -> tuple[Line, Place]:
+        """The line that the next step of a branch is on, and where that stands."""
+        step = state.next_step if isinstance(state.next_step, int) else 0
+        line = self.lines.at(state.row["id"], step)
+        return line, self.open_passes.get(line, beginning(line, unplaced=state.unplaced))
 
     def slot(self, run_id: Any, branch_id: Any, event_id: Any) -> Slot:
         """What entries of a run, branch and event share.
@@ -125,6 +141,23 @@ class Names:
         branch = self.branches.get(branch_id)
         said = "no run of the dataset" if run is None else f"run {run}"
         return f"{said}, branch {branch.row['name']}" if branch else f"{said}, no such branch"
+
+
+def _is_unplaced(row: dict[str, Any]) -> bool:
+    return not row["takes_pass"] and opening_place(row["name"], row["order"]) is not None
+
+
+def _taken(rows: list[dict[str, Any]]) -> list[Taken]:
+    """By whom open passes were taken; what is no number takes none."""
+    numbers = {row["id"] for row in rows}
+    return [
+        Taken(by=row["id"], of=row["from_branch_id"], step=row["from_step"])
+        for row in rows
+        if row["takes_pass"]
+        and row["from_branch_id"] in numbers
+        and row["from_branch_id"] < row["id"]
+        and isinstance(row["from_step"], int)
+    ]
 
 
 def _by_pass(content: str) -> bool:

@@ -111,7 +111,7 @@ class Sums:
         if row["next_step"] != state.next_step:
             self._broken(place, f"stands at {shown(row['next_step'])}, its entries end elsewhere")
         told = (row["pass_event_id"], row["pass_position"])
-        found = state.open_pass
+        _, found = self.names.line(state)
         content = content_of(found.event) if isinstance(found, OpenPass) else None
         same = (self.names.events.get(told[0]), told[1]) == (content, position_of(found))
         if not same:
@@ -153,7 +153,7 @@ class Sums:
         found: Held = defaultdict(Counter)
         for branch, ahead_of_it in spans.items():
             state = names.branches[branch]
-            counts = ahead(state.open_pass, ahead_of_it)
+            counts = ahead(names.line(state)[1], ahead_of_it)
             for event, count in counts.items():
                 for what in _AHEAD:
                     found[state.row["run_id"]][event, what] += getattr(count, what)

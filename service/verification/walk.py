@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
-from accounting.balances import advance, passes_begun, starts_anew
+from accounting.balances import advance, after_steps, passes_begun, starts_anew
 from accounting.events import Event, Span
 from service.acts import act_data, exact
 from service.merkle import DIGEST_SIZE, leaf_hash
@@ -221,23 +221,26 @@ class Walk:
             if first != state.next_step or steps.__class__ is not int or steps < 1 or not end:
                 self._broken_entry(row, expected, "does not follow on its branch, or is no entry")
                 continue
-            state.next_step = first + steps
             slot.steps += steps
-            if slot.event is not None or state.open_pass is not None:
+            if slot.event is not None or state.in_passes:
                 self._pass(slot, steps)
+            state.next_step = first + steps
         self.sequence = expected
         self._extend(leaves, lambda index: (self._told(rows[index])[0], rows[index][0]))
 
     def _pass(self, slot: Slot, steps: int) -> None:
         """Follow the passes of a branch."""
-        state, event = slot.branch, slot.event
+        names, event = self.names, slot.event
+        assert names is not None  # noqa: S101
+        line, place = names.line(slot.branch)
         if event is None:
-            state.open_pass = None
+            names.open_passes[line] = after_steps(place)
             return
+        slot.branch.in_passes = True
         span = Span(event=event, steps=steps)
-        self.starts[slot.run_id, event] += starts_anew(state.open_pass, span)
-        self.begun[slot.run_id, event] += passes_begun(state.open_pass, span)
-        more, state.open_pass = advance(state.open_pass, span)
+        self.starts[slot.run_id, event] += starts_anew(place, span)
+        self.begun[slot.run_id, event] += passes_begun(place, span)
+        more, names.open_passes[line] = advance(place, span)
         for one, count in more.items():
             self.passes[slot.run_id, one] += count
 

@@ -90,7 +90,8 @@ def test_one_pass_more_is_counted_where_the_noise_does_not_fall(
     span = Span(event=event(sampling), steps=steps)
     fresh, other = balance_of([[span]]), balance_of([[span]], places=[UNPLACED])
     assert sum(other.passes.values()) == sum(fresh.passes.values()) + 1
-    assert other.passes[retold(event(sampling))] >= 1
+    assert set(other.passes) == {retold(event(sampling))}  # nothing secret is left of any
+    assert not other.begun
     rising = Span(event=event(sampling, 2.0), steps=steps)
     more = balance_of([[span, rising]], places=[UNPLACED])
     assert sum(more.passes.values()) == sum(balance_of([[span, rising]]).passes.values()) + 1
@@ -109,10 +110,18 @@ def test_splitting_spans_changes_nothing(
     assert balance_of([pieces], places=[UNPLACED]) == balance_of([whole], places=[UNPLACED])
 
 
-def test_steps_of_another_kind_come_before_a_pass_that_begins() -> None:
-    balls, full = event(BALLS), event(Full())
+def test_steps_of_another_kind_do_not_make_coins_new() -> None:
+    balls, full, other = event(BALLS), event(Full()), event(BallsAndBins(steps_per_pass=7))
+    told = retold(balls)
     place: Place = UNPLACED
     _, place = advance(place, Span(event=full, steps=2))
+    assert place == UNPLACED
+    passes, place = advance(place, Span(event=balls, steps=5))
+    assert passes == {told: 3}
+    assert advance(place, Span(event=other, steps=8))[0] == {told: 3}
+    _, place = advance(place, Span(event=full, steps=2))
+    assert advance(place, Span(event=balls, steps=5))[0] == {told: 3}
+    _, place = advance(None, Span(event=full, steps=2))
     assert place is None
     assert advance(place, Span(event=balls, steps=5))[0] == {balls: 2}
 
@@ -232,6 +241,15 @@ def test_a_pass_that_is_counted_for_safety_is_in_no_lower_end(
     assert fresh.epsilon is not None
     assert (said.epsilon_lower or 0.0) <= fresh.epsilon
     assert said.epsilon_lower is not None or steps < 20  # of few steps no pass is surely whole
+
+
+def test_where_orders_may_be_used_again_no_pass_is_in_a_lower_end() -> None:
+    """Of ten lines of a step and one of nine passes' steps, ten passes are not whole."""
+    one = [Span(event=event(BALLS, 5.0), steps=1)]
+    many = [Span(event=event(BALLS, 5.0), steps=36)]
+    balance = balance_of([*([one] * 10), many], places=[*([None] * 10), UNPLACED])
+    assert balance.steps[event(BALLS, 5.0)] >= 4 * balance.passes[event(BALLS, 5.0)]
+    assert guarantee(balance, relation=NULL, delta=1e-5).epsilon_lower in (None, 0.0)
 
 
 def test_the_place_among_passes_goes_on_with_the_branch() -> None:
