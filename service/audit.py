@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection, Row, bindparam, func, select
@@ -13,6 +14,9 @@ from service.facts import APPENDS
 from service.tables import acts, branches, datasets, entries, runs
 
 PAGE_SIZE: Final = 1000
+# Of what the acts of a page say. A certificate's may be half a megabyte long, and Python turns an
+# answer into JSON without letting another thread in: appends would wait.
+PAGE_CHARACTERS: Final = 500_000
 LAST: Final = 2**63 - 1  # no sequence is larger
 _APPENDS: Final = (
     select(acts.c.after_sequence, acts.c.content)
@@ -75,7 +79,7 @@ def list_acts(
         connection: for reading.
         dataset: whose log; none for the installation's.
         after: 0, or what an earlier call said.
-        size: how many at most.
+        size: how many at most; fewer where they are longer than PAGE_CHARACTERS, one at least.
         by: the key whose acts alone are wanted.
         kind: the kind of act that alone is wanted.
 
@@ -89,6 +93,9 @@ def list_acts(
         wanted = wanted.where(acts.c.by == by)
     if kind is not None:
         wanted = wanted.where(acts.c.kind == kind)
+    lengths = wanted.with_only_columns(acts.c.id, func.length(acts.c.content).label("length"))
+    found, _ = page(connection, lengths, acts, after=after, size=size)
+    size = max(1, sum(total <= PAGE_CHARACTERS for total in accumulate(r.length for r in found)))
     rows, further = page(connection, wanted, acts, after=after, size=size)
     return [_answer(row, dataset) for row in rows], further
 

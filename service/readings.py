@@ -26,7 +26,7 @@ from service.answers import (
 from service.answers import guarantee_answer as answer
 from service.budgets import accept_of
 from service.catalog import budget_of_dataset, dataset_of, find_dataset, find_run, run_answer
-from service.documents import LedgerDocument, canonical
+from service.documents import LedgerDocument, long_canonical
 from service.errors import InvalidRequestError
 from service.folds import LATEST, Facts
 from service.hiding import NOTHING_HIDDEN, Hidden, hidden_of, told, why_shown
@@ -336,4 +336,4 @@ def ledger_document(connection: Connection, run_name: str) -> str:
     """
     run = find_run(connection, run_name)
     dataset = dataset_of(connection, run)
-    return canonical(document_of(connection, run, dataset, delta=delta_of(dataset, run)))
+    return long_canonical(document_of(connection, run, dataset, delta=delta_of(dataset, run)))

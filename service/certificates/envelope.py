@@ -10,7 +10,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from service.certificates.contents import Envelope
-from service.documents import canonical
+from service.documents import canonical, long_canonical
 from service.signing import Signer, key_id_of, verified
 
 PREFIX: Final = b"dpledger certificate 1\n"  # a signature of a certificate is one of nothing else
@@ -28,14 +28,14 @@ def digest_of(value: Any) -> str:
 
 def sealed(certificate: dict[str, Any], signer: Signer) -> bytes:
     """The file of a certificate."""
-    signature = signer.sign(PREFIX + canonical(certificate).encode())
+    signature = signer.sign(PREFIX + long_canonical(certificate).encode())
     envelope = {
         "certificate": certificate,
         "key_id": signer.key_id,
         "public_key": signer.public_key,
         "signature": signature,
     }
-    return canonical(envelope).encode()
+    return long_canonical(envelope).encode()
 
 
 def require_canonical(raw: bytes) -> Any:

@@ -6,8 +6,9 @@ from functools import lru_cache
 from typing import Any, Final
 
 from fastapi import APIRouter, FastAPI, Request, Response
+from markupsafe import Markup
 
-from service.dashboard.pages import PageRoute, render
+from service.dashboard.pages import PageRoute, render, templates
 from service.errors import NotFoundError
 
 _REFERENCE: Final = "#/components/schemas/"
@@ -47,9 +48,18 @@ class Call:
 @router.get("/docs")
 def api_browser(request: Request) -> Response:
     """Every call, by tag; it needs no key, as the document itself does not."""
-    document = request.app.openapi()
-    return render(request, "api_browser.html", viewer=None, groups=_groups(request.app),
-                  messages=sorted(document["components"]["schemas"]))  # fmt: skip
+    app = request.app
+    return render(
+        request, "api_browser.html", viewer=None, groups=_groups(app), told=_told_calls(app)
+    )
+
+
+@lru_cache(maxsize=1)
+def _told_calls(app: FastAPI) -> Markup:
+    """Every call and the names of all messages, as the page tells them; made once."""
+    messages = sorted(app.openapi()["components"]["schemas"])
+    template = templates().get_template("api_calls.html")
+    return Markup(template.render(groups=_groups(app), messages=messages))  # noqa: S704 (escaped)
 
 
 @router.get("/docs/messages/{name}")

@@ -8,7 +8,7 @@ import pytest
 
 from service.app import openapi_document, wire
 from service.auth import KeyRing
-from service.dashboard.api_browser import _groups
+from service.dashboard.api_browser import _told_calls
 from service.dashboard.pages import POLICY
 from service.database import connect
 from service.settings import Settings
@@ -70,4 +70,5 @@ def test_the_pages_load_nothing_from_elsewhere_and_no_inline_script(
 def test_the_document_and_what_is_told_of_it_are_made_once() -> None:
     app = wire(engine := connect("sqlite:///never-opened.db"), KeyRing(engine), Settings())
     assert app.openapi() is app.openapi()
-    assert _groups(app) is _groups(app)
+    assert _told_calls(app) is _told_calls(app)
+    assert "<script>" not in _told_calls(app)

@@ -11,11 +11,12 @@ import httpx
 import pytest
 from sqlalchemy import Engine, event, select, update
 
-from service import catalog, glances
+from service import audit, catalog, glances
 from service.api_keys import Scope
 from service.dashboard import compare, lists
 from service.dashboard.formats import down, up
 from service.database import connect, snapshot, transaction
+from service.documents import canonical
 from service.tables import datasets, reservations, runs
 from tests.service.browsing import make_key, signed_in
 from tests.service.samples import BATCH_SIZES, BUDGET, FULL, Json, append, dataset, run, setup
@@ -317,3 +318,24 @@ def test_names_that_are_none_are_not_found(pair: httpx.Client) -> None:
         answer = pair.get("/compare", params={"runs": name}, headers={"accept": "text/html"})
         assert answer.status_code == 404
         assert "<script>alert" not in answer.text
+
+
+def test_a_page_of_long_acts_ends_early_and_the_next_goes_on(
+    api: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setup(api)
+    path, whole = "/v1/datasets/data/acts", api.get("/v1/datasets/data/acts").json()
+    lengths = [len(canonical(one["content"])) for one in whole["acts"]]
+    assert len(lengths) >= 3
+    for characters in (1, lengths[0] + lengths[1], sum(lengths)):
+        monkeypatch.setattr(audit, "PAGE_CHARACTERS", characters)
+        found, sizes, token = [], [], None
+        while True:
+            given: Json = {} if token is None else {"page_token": token}
+            answer = api.get(path, params=given).json()
+            found += answer["acts"]
+            sizes.append(len(answer["acts"]))
+            if (token := answer["next_page_token"]) is None:
+                break
+        assert found == whole["acts"]
+        assert sizes[0] == {1: 1, sum(lengths): len(lengths)}.get(characters, 2)
