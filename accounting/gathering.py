@@ -30,7 +30,7 @@ _MORE: Final = 1.4  # a finer answer has at least so many times the events of th
 # groups are shorter each costs more. And a margin.
 _FEW: Final = 12
 _POWER_OF_FEW: Final = 1.0
-_POWER_OF_MANY: Final = 2.5
+_POWER_OF_MANY: Final = 3.0
 _MARGIN: Final = 1.2
 
 
