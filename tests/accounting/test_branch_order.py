@@ -10,7 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accounting.accountants import guarantee
-from accounting.balances import UNPLACED, OpenPass, Place, advance, balance_of, retold
+from accounting.balances import (
+    UNPLACED,
+    Lines,
+    OpenPass,
+    Place,
+    Taken,
+    advance,
+    balance_of,
+    retold,
+)
 from accounting.events import (
     BallsAndBins,
     Cyclic,
@@ -250,6 +259,17 @@ def test_where_orders_may_be_used_again_no_pass_is_in_a_lower_end() -> None:
     balance = balance_of([*([one] * 10), many], places=[*([None] * 10), UNPLACED])
     assert balance.steps[event(BALLS, 5.0)] >= 4 * balance.passes[event(BALLS, 5.0)]
     assert guarantee(balance, relation=NULL, delta=1e-5).epsilon_lower in (None, 0.0)
+
+
+def test_a_line_goes_on_with_who_takes_its_pass() -> None:
+    lines = Lines([Taken(by="b", of="main", step=5), Taken(by="c", of="b", step=5),
+                   Taken(by="d", of="main", step=9)])  # fmt: skip
+    assert lines.at("main", 4) == lines.at("c", 5) == lines.at("c", 70) == ("main", 0)
+    assert lines.at("b", 5) == ("b", 1)
+    assert lines.at("main", 5) == lines.at("main", 8) == lines.at("d", 9) == ("main", 1)
+    assert lines.at("main", 9) == ("main", 2)
+    assert lines.at("other", 3) == ("other", 0)
+    assert lines.cuts("main") == [5, 9]
 
 
 def test_the_place_among_passes_goes_on_with_the_branch() -> None:

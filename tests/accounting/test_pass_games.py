@@ -97,7 +97,7 @@ def test_what_is_left_of_a_pass_in_turn_may_be_two_norm_bounds_away() -> None:
     p = (1 - p_left) * law(-1.0) + p_left * (0.5 * law(1.0) + 0.5 * law(-1.0))
     q = (1 - q_left) * law(-1.0) + q_left * (0.5 * law(0.0) + 0.5 * law(-1.0))
     divergence = math.log(float(np.sum(p * p / q) * (y[1] - y[0])))
-    assert divergence == pytest.approx(1.796, abs=5e-3)
+    assert divergence == pytest.approx(1.796, abs=5e-5)  # of docs/theory/filters.md
     assert divergence > 1.0  # that of one release
 
 

@@ -7,7 +7,7 @@ import httpx
 import pytest
 from sqlalchemy import Engine
 
-from accounting.balances import Balance, Lines, Taken
+from accounting.balances import Balance
 from service.balances import held_anew, run_balance
 from service.book_rows import tally_of
 from service.catalog import dataset_of, find_run
@@ -22,20 +22,6 @@ NULL: Json = {"neighboring_relation": "replace_special"}
 NOISE: Json = {"kind": "gaussian", "noise_multiplier": 1.0}
 CYCLIC: Json = {"kind": "cyclic", "batch_size": 6000, "steps_per_pass": 10}
 BALLS: Json = {"kind": "balls_and_bins", "steps_per_pass": 10}
-# ---- lines
-
-
-def test_a_line_goes_on_with_who_takes_its_pass() -> None:
-    lines = Lines([Taken(by="b", of="main", step=5), Taken(by="c", of="b", step=5),
-                   Taken(by="d", of="main", step=9)])  # fmt: skip
-    assert lines.at("main", 4) == lines.at("c", 5) == lines.at("c", 70) == ("main", 0)
-    assert lines.at("b", 5) == ("b", 1)
-    assert lines.at("main", 5) == lines.at("main", 8) == lines.at("d", 9) == ("main", 1)
-    assert lines.at("main", 9) == ("main", 2)
-    assert lines.at("other", 3) == ("other", 0)
-    assert lines.cuts("main") == [5, 9]
-
-
 # ---- over HTTP
 
 
