@@ -2,7 +2,7 @@
 
 import json
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import chain
@@ -315,7 +315,6 @@ def plan_of(text: str | None, dataset_size: int) -> tuple[Span, ...]:
     return tuple(spans_of(events, dataset_size=dataset_size, first_step=0, location="plan"))
 
 
-PART: Final = 200  # members of a list that are encoded at once
 _ENCODER: Final = json.JSONEncoder(
     sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
 )
@@ -324,24 +323,6 @@ _ENCODER: Final = json.JSONEncoder(
 def canonical(value: Any) -> str:
     """JSON with sorted keys and no spaces: the same text for the same value."""
     return _ENCODER.encode(value)
-
-
-def long_canonical(value: Mapping[str, Any]) -> str:
-    """The same text of what may be long, in parts.
-
-    Python encodes JSON without letting another thread in: a document of a megabyte would hold up
-    every append for tens of milliseconds.
-    """
-    return f"{{{','.join(f'{canonical(name)}:{_part(value[name])}' for name in sorted(value))}}}"
-
-
-def _part(value: Any) -> str:
-    if isinstance(value, dict) and value:
-        return long_canonical(value)
-    if not isinstance(value, list) or len(value) <= PART:
-        return canonical(value)
-    parts = (value[first : first + PART] for first in range(0, len(value), PART))
-    return f"[{','.join(canonical(part)[1:-1] for part in parts)}]"
 
 
 _KINDS: Final[dict[type, str]] = {

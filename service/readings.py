@@ -26,10 +26,11 @@ from service.answers import (
 from service.answers import guarantee_answer as answer
 from service.budgets import accept_of
 from service.catalog import budget_of_dataset, dataset_of, find_dataset, find_run, run_answer
-from service.documents import LedgerDocument, long_canonical
+from service.documents import LedgerDocument
 from service.errors import InvalidRequestError
 from service.folds import LATEST, Facts
 from service.hiding import NOTHING_HIDDEN, Hidden, hidden_of, told, why_shown
+from service.long_documents import long_canonical
 from service.planned import declared_end
 from service.retrospect import dataset_facts, run_facts
 from service.standing import standing_of

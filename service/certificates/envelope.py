@@ -10,7 +10,8 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from service.certificates.contents import Envelope
-from service.documents import canonical, long_canonical
+from service.documents import canonical
+from service.long_documents import long_canonical
 from service.signing import Signer, key_id_of, verified
 
 PREFIX: Final = b"dpledger certificate 1\n"  # a signature of a certificate is one of nothing else

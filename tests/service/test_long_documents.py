@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service import documents
-from service.documents import PART, canonical, long_canonical
+from service import long_documents
+from service.documents import canonical
+from service.long_documents import PART, long_canonical
 
 LEAVES = (
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
@@ -22,7 +23,7 @@ VALUES = st.recursive(
 @given(st.dictionaries(st.text(), VALUES, max_size=5))
 def test_the_text_is_that_of_the_whole(value: dict[str, Any]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(documents, "PART", 3)
+        patch.setattr(long_documents, "PART", 3)
         assert long_canonical(value) == canonical(value)
 
 
@@ -42,6 +43,6 @@ def test_no_more_than_a_part_is_encoded_at_once(monkeypatch: pytest.MonkeyPatch)
 
     value = {"events": [{"steps": number} for number in range(10 * PART + 7)], "run": "run"}
     expected = whole(value)
-    monkeypatch.setattr(documents, "canonical", noted)
+    monkeypatch.setattr(long_documents, "canonical", noted)
     assert long_canonical(value) == expected
     assert max(longest) == PART
