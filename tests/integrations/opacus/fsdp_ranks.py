@@ -1,9 +1,6 @@
 """One of two processes whose parameters FSDP shards between them, over gloo."""
 
-import os
-import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,8 +9,8 @@ from dpledger_client import BudgetExhausted, Client
 from dpledger_client.opacus import LedgerAccountant, broadcast
 from opacus import PrivacyEngine
 from opacus.utils.fsdp_utils import FSDP2Wrapper
-from opacus_loops import WARNINGS, Job, equal, network, train, train_in_parts
-from opacus_ranks import RANKS, data, error_of
+from opacus_loops import Job, equal, network, train, train_in_parts
+from opacus_ranks import RANKS, data, error_of, joined
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
@@ -186,24 +183,16 @@ def one_is_refused(rank: int, run: Any) -> Any:
 
 
 def work(rank: int, url: str, names: dict[str, tuple[str, str]], folder: str) -> None:
-    """Each scenario in turn; what happened goes to a file of this rank."""
-    for warning in WARNINGS:
-        warnings.filterwarnings("ignore", message=warning.removeprefix("ignore:"))
-    os.environ["DPLEDGER_SPOOL"] = f"{folder}/spool"
-    torch.set_num_threads(1)
-    torch.distributed.init_process_group(
-        "gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=RANKS
-    )
-    client, happened = Client(url), {}
-    for what, scenario in SCENARIOS.items():
-        name, dataset = names[what]
-        place = {"rank": rank, "world_size": RANKS, "broadcast": broadcast}
-        run = client.start_run(name, dataset, delta=1e-5, **place)
-        happened[what] = scenario(rank, run)
-        run.finish()
-        torch.distributed.barrier()
-    torch.save(happened, Path(folder) / f"rank-{rank}.pt")
-    torch.distributed.destroy_process_group()
+    """Each scenario in turn."""
+    client = Client(url)
+    with joined(rank, folder) as happened:
+        for what, scenario in SCENARIOS.items():
+            name, dataset = names[what]
+            place = {"rank": rank, "world_size": RANKS, "broadcast": broadcast}
+            run = client.start_run(name, dataset, delta=1e-5, **place)
+            happened[what] = scenario(rank, run)
+            run.finish()
+            torch.distributed.barrier()
 
 
 SCENARIOS: dict[str, Callable[[int, Any], Any]] = {

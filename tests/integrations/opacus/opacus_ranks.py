@@ -1,12 +1,16 @@
 """One of two processes that train together, over gloo."""
 
 import os
+import secrets
 import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed
+import torch.multiprocessing
 from dpledger_client import BudgetExhausted, Client
 from dpledger_client.opacus import LedgerAccountant, broadcast
 from opacus import PrivacyEngine
@@ -50,8 +54,9 @@ def prepared(rank: int, accountant: Any, *, seed: int | None = None, **options: 
     return Job(engine, made[0], made[1], made[2], torch.nn.CrossEntropyLoss())
 
 
-def work(rank: int, url: str, names: dict[str, tuple[str, str]], folder: str) -> None:
-    """Each scenario in turn; what happened goes to a file of this rank."""
+@contextmanager
+def joined(rank: int, folder: str) -> Iterator[dict[str, Any]]:
+    """Be one of the processes; what is put into the answer goes to a file of this rank."""
     for warning in WARNINGS:
         warnings.filterwarnings("ignore", message=warning.removeprefix("ignore:"))
     os.environ["DPLEDGER_SPOOL"] = f"{folder}/spool"
@@ -59,23 +64,46 @@ def work(rank: int, url: str, names: dict[str, tuple[str, str]], folder: str) ->
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=RANKS
     )
-    client, happened = Client(url), {}
-    for what, scenario in SCENARIOS.items():
-        name, dataset = names[what]
-        run = client.start_run(
-            name,
-            dataset,
-            delta=1e-5,
-            rank=rank,
-            world_size=RANKS,
-            broadcast=None if what == "deaf" else broadcast,
-            mode="observe" if what == "shuffled" else "leased",
-        )
-        happened[what] = scenario(rank, run)
-        run.finish()
-        torch.distributed.barrier()
+    happened: dict[str, Any] = {}
+    yield happened
     torch.save(happened, Path(folder) / f"rank-{rank}.pt")
     torch.distributed.destroy_process_group()
+
+
+def spawned(
+    url: str, folder: Path, work: Any, datasets: Mapping[str, Mapping[str, Any]]
+) -> tuple[dict[str, tuple[str, str]], list[dict[str, Any]]]:
+    """Names of run and dataset of each scenario, and what each rank saw of it."""
+    names = {}
+    with Client(url) as client:
+        for what, options in datasets.items():
+            name = f"{what.replace('_', '-')}-{secrets.token_hex(4)}"
+            given = {"neighboring_relation": "add_or_remove_one", "privacy_unit": "one digit"}
+            client.create_dataset(name, dataset_size=RECORDS, **(given | dict(options)))
+            names[what] = (name, name)
+    torch.multiprocessing.spawn(work, args=(url, names, str(folder)), nprocs=RANKS)
+    ranks = [torch.load(folder / f"rank-{rank}.pt", weights_only=False) for rank in range(RANKS)]
+    return names, ranks
+
+
+def work(rank: int, url: str, names: dict[str, tuple[str, str]], folder: str) -> None:
+    """Each scenario in turn."""
+    client = Client(url)
+    with joined(rank, folder) as happened:
+        for what, scenario in SCENARIOS.items():
+            name, dataset = names[what]
+            run = client.start_run(
+                name,
+                dataset,
+                delta=1e-5,
+                rank=rank,
+                world_size=RANKS,
+                broadcast=None if what == "deaf" else broadcast,
+                mode="observe" if what == "shuffled" else "leased",
+            )
+            happened[what] = scenario(rank, run)
+            run.finish()
+            torch.distributed.barrier()
 
 
 def plain(rank: int, run: Any) -> Any:

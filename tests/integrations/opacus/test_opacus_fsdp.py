@@ -1,15 +1,13 @@
 """Two processes of FSDP over gloo: whose noise is measured, one ledger, and one place to stop."""
 
-import secrets
 from typing import Any
 
 import pytest
 import torch
-import torch.multiprocessing
 from dpledger_client import Client
 from fsdp_ranks import MEASURED, NOISE, NORM, SCENARIOS, work
 from opacus_loops import equal
-from opacus_ranks import BATCHES, RANKS, RECORDS
+from opacus_ranks import BATCHES, RANKS, spawned
 
 EPSILON = 3.0
 RATE = {"kind": "poisson", "sampling_probability": 1 / BATCHES}
@@ -19,22 +17,9 @@ Happened = tuple[dict[str, tuple[str, str]], list[dict[str, Any]]]
 @pytest.fixture(scope="module")
 def happened(service_url: str, tmp_path_factory: pytest.TempPathFactory) -> Happened:
     """Names of run and dataset of each scenario, and what each rank saw of it."""
-    folder = tmp_path_factory.mktemp("shards")
-    names = {}
-    with Client(service_url) as client:
-        for what in SCENARIOS:
-            name = f"{what.replace('_', '-')}-{secrets.token_hex(4)}"
-            client.create_dataset(
-                name,
-                dataset_size=RECORDS,
-                neighboring_relation="add_or_remove_one",
-                privacy_unit="one digit",
-                budget={"epsilon": EPSILON, "delta": 1e-5} if what == "refused" else None,
-            )
-            names[what] = (name, name)
-    torch.multiprocessing.spawn(work, args=(service_url, names, str(folder)), nprocs=RANKS)
-    ranks = [torch.load(folder / f"rank-{rank}.pt", weights_only=False) for rank in range(RANKS)]
-    return names, ranks
+    options: dict[str, dict[str, Any]] = {what: {} for what in SCENARIOS}
+    options["refused"]["budget"] = {"epsilon": EPSILON, "delta": 1e-5}
+    return spawned(service_url, tmp_path_factory.mktemp("shards"), work, options)
 
 
 def test_sharded_training_makes_one_ledger_and_the_same_weights(

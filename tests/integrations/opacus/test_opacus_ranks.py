@@ -1,16 +1,13 @@
 """Two processes of distributed data parallel over gloo: one ledger, and one place to stop."""
 
-import secrets
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-import torch.multiprocessing
 from dpledger_client import Client
 from opacus_loops import equal
-from opacus_ranks import BATCHES, RANKS, RECORDS, SCENARIOS, work
+from opacus_ranks import BATCHES, SCENARIOS, spawned, work
 
 EPSILON = 3.0
 RATE = {"kind": "poisson", "sampling_probability": 1 / BATCHES}
@@ -21,24 +18,10 @@ Happened = tuple[dict[str, tuple[str, str]], list[dict[str, Any]]]
 @pytest.fixture(scope="module")
 def happened(service_url: str, tmp_path_factory: pytest.TempPathFactory) -> Happened:
     """Names of run and dataset of each scenario, and what each rank saw of it."""
-    folder = tmp_path_factory.mktemp("ranks")
-    names = {}
-    with Client(service_url) as client:
-        for what in SCENARIOS:
-            name = f"{what.replace('_', '-')}-{secrets.token_hex(4)}"
-            client.create_dataset(
-                name,
-                dataset_size=RECORDS,
-                neighboring_relation="replace_special"
-                if what == "shuffled"
-                else "add_or_remove_one",
-                privacy_unit="one digit",
-                budget={"epsilon": EPSILON, "delta": 1e-5} if what == "refused" else None,
-            )
-            names[what] = (name, name)
-    torch.multiprocessing.spawn(work, args=(service_url, names, str(folder)), nprocs=RANKS)
-    ranks = [torch.load(folder / f"rank-{rank}.pt", weights_only=False) for rank in range(RANKS)]
-    return names, ranks
+    options: dict[str, dict[str, Any]] = {what: {} for what in SCENARIOS}
+    options["refused"]["budget"] = {"epsilon": EPSILON, "delta": 1e-5}
+    options["shuffled"]["neighboring_relation"] = "replace_special"
+    return spawned(service_url, tmp_path_factory.mktemp("ranks"), work, options)
 
 
 @pytest.mark.parametrize("what", STEPS)

@@ -1,8 +1,6 @@
 """Several batches in one step, and passes that do not end where they should."""
 
-import secrets
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -30,21 +28,6 @@ pytestmark = [pytest.mark.filterwarnings(warning) for warning in WARNINGS]
 RATE = {"kind": "poisson", "sampling_probability": BATCH / RECORDS}
 FULL = {"kind": "full"}
 Dataset = Callable[..., str]
-
-
-@pytest.fixture
-def run(client: Client, dataset: Dataset, spool: Path) -> Iterator[Run]:
-    name = dataset(dataset_size=RECORDS)
-    with client.start_run(f"run-{secrets.token_hex(4)}", name, delta=1e-5) as run:
-        yield run
-
-
-@pytest.fixture
-def observed(client: Client, dataset: Dataset, spool: Path) -> Iterator[Run]:
-    """A run that may take steps for which no bound is accepted."""
-    name = dataset(dataset_size=RECORDS, relation="replace_special")
-    with client.start_run(f"run-{secrets.token_hex(4)}", name, delta=1e-5, mode="observe") as run:
-        yield run
 
 
 def shuffled(batch_size: int, **more: int) -> dict[str, Any]:
