@@ -94,7 +94,7 @@ def split_bound(
         def answer(part: Balance, asked: Question, portion: float) -> tuple[Bound | None, float]:
             before = meter.spent
             bounds = attempted(portion * (points - before), lambda: ask(part, asked))
-            return bounds[0] if bounds else None, meter.spent - before
+            return bounds[0] if bounds else None, max(meter.spent - before, 1.0)
 
         return _best_split(parts, less, answer, found[0].epsilon if found else math.inf)
 

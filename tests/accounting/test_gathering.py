@@ -331,6 +331,9 @@ def test_a_sum_over_kinds_rests_on_what_every_kind_rests_on() -> None:
     # As dear as the whole, it says nothing new; a part without a bound leaves none.
     assert split_bound(balance, question, [found], ask) is None
     assert split_bound(balance, question, [], lambda *_: []) is None
+    # Nor are answers at a larger delta than what was asked at.
+    late = replace(found, epsilon=1.0, delta=0.9 * DELTA)
+    assert split_bound(balance, question, [], lambda *_: [late]) is None
     cheap = replace(found, epsilon=found.epsilon / 10)
     assert split_bound(balance, question, [cheap], ask) is None
 
