@@ -125,8 +125,10 @@ def guarantee(
             lower = beside(
                 lambda: lower_end(known, headline, floor, relation), FLOOR_POINTS, ROUGH_POINTS
             )
-        if lower is None and headline is not None and len(balance.steps) > 1:
-            lower = rough_lower_end(headline, floor, relation, share * LOWER_POINTS)
+        if lower is None and len(balance.steps) > 1:
+            lower = beside(
+                lambda: rough_lower_end(headline, floor, relation), LOWER_POINTS, LOWER_POINTS
+            )
         few = question != every and len(balance.steps) <= FEW_EVENTS
         if few and headline is not None and _is_wide(headline, lower, others):
             others = beside(lambda: _best_first(balance, every, names), FEW_ACCEPTED) or others
@@ -275,7 +277,7 @@ def _or_split(
     def ask(part: Balance, asked: Question) -> list[Bound]:
         return _bounds(part, asked, names)[0]
 
-    split = split_bound(balance, question, found, ask)
+    split = attempted(left(), lambda: split_bound(balance, question, found, ask))
     return found if split is None else [split, *found]
 
 
@@ -291,14 +293,11 @@ def _bounds(
         if name == "rdp" and settled:
             continue
         try:
-            answer = attempted(left(), partial(_evaluated, name, balance, question))
+            bound, rough = _evaluated(name, balance, question)
         except NoBoundError as failure:
             reason = str(failure)
             continue
-        bound, rough = answer or (None, True)
-        if bound is None:
-            reason = REASON_WORK
-        elif math.isfinite(bound.epsilon) and bound.delta < 1:
+        if math.isfinite(bound.epsilon) and bound.delta < 1:
             found.append(bound)
             settled = bound.accountant == "pld" and not rough
         else:

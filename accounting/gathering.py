@@ -15,7 +15,7 @@ from accounting.coarsening import dominating
 from accounting.guarantees import Bound
 from accounting.pld.bracket import WIDTH
 from accounting.splits import parts_of
-from accounting.work import attempted, by_itself, left
+from accounting.work import TooMuchWorkError, attempted, by_itself, left
 
 R = TypeVar("R")
 
@@ -97,8 +97,6 @@ def bound_of_fewer(
 ) -> tuple[Bound, bool] | None:
     """An accountant's answer: of fewer events that dominate the balance where it is too much work.
 
-    What is spent is never more than what is left outside.
-
     Args:
         accountant: gives the bound of a balance.
         balance: units of each distinct event.
@@ -111,9 +109,10 @@ def bound_of_fewer(
 
     Raises:
         NoBoundError: the accountant has none.
+        TooMuchWorkError: it takes more than what is allowed outside.
     """
     if question.width == WIDTH:
-        bound = attempted(min(whole, left()), lambda: accountant(balance, question))
+        bound = attempted(whole, lambda: accountant(balance, question))
         if bound is not None:
             return bound, False
     gathered = question.gathered or question.rounded is not None
@@ -126,6 +125,10 @@ def bound_of_fewer(
         few = question.width == WIDTH and fewer and len(events.steps) <= _FEW
         return accountant(events, asked), few
 
-    points = KINDS_GATHERED_POINTS if len(parts_of(balance)) > 1 else GATHERED_POINTS
-    found = answers_of_fewer(balance, compute, points=min(question.share * points, left()))
+    points = question.share * (
+        KINDS_GATHERED_POINTS if len(parts_of(balance)) > 1 else GATHERED_POINTS
+    )
+    found = answers_of_fewer(balance, compute, points=min(points, left()))
+    if not found and left() < points:
+        raise TooMuchWorkError
     return min(found, key=lambda one: (one[0].epsilon, one[0].delta), default=None)

@@ -41,14 +41,19 @@ def lower_end(
 
 
 def rough_lower_end(
-    headline: Bound, floor: Balance, relation: NeighboringRelation, points: float
+    headline: Bound | None, floor: Balance, relation: NeighboringRelation
 ) -> float | None:
-    """A lower bound beside a headline, of fewer events that tell no more; None if none is known."""
+    """A lower bound beside a headline, of fewer events that tell no more; None if none is known.
+
+    It takes no more work than what is left outside.
+    """
+    if headline is None:
+        return None
+    bare = replace(headline, epsilon_lower=None)
 
     def lower(events: Balance) -> float:
-        bare = replace(headline, epsilon_lower=None)
         found = lower_end([bare], bare, events, relation, width=ROUGH_WIDTH)
         return 0.0 if found is None else found
 
-    found = answers_of_fewer(floor, lower, points=min(points, left()), gather=dominated)
+    found = answers_of_fewer(floor, lower, points=left(), gather=dominated)
     return max(found, default=0.0) or None
