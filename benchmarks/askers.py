@@ -91,6 +91,20 @@ def ask_on(port: int, request: bytes, connections: int, told: Connection) -> Non
     told.send(found)
 
 
+def ask_once(port: int, request: bytes) -> int:
+    """The status of one answer."""
+    buffer = memoryview(bytearray(RECEIVED_BYTES))
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as connected:
+        connected.sendall(request)
+        asker, status = _Asker(connected), None
+        while status is None:
+            count = connected.recv_into(buffer)
+            if not count:
+                return CLOSED
+            status = asker.received(buffer[:count])
+        return status
+
+
 def _open(selector: selectors.BaseSelector, port: int, request: bytes) -> None:
     connected = socket.create_connection(("127.0.0.1", port), timeout=60)
     connected.sendall(request)

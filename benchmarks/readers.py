@@ -33,7 +33,7 @@ if __name__ == "__main__":
 
 import uvloop
 
-from benchmarks.askers import Asked, ask_on
+from benchmarks.askers import Asked, ask_on, ask_once
 from benchmarks.bars import Bar, at_most, print_bars
 from benchmarks.load import quantile, trainer
 from benchmarks.processes import beside
@@ -214,6 +214,7 @@ def measure(
 ) -> Measured:
     """Rounds with the readers of a route, each between two without."""
     found, request = Measured(), request_of(path, key)
+    ask_once(server.port, request)  # what is made at first and then kept
     before = trainers.append(asked.seconds / 2)
     for _ in range(asked.rounds):
         with reading(server.port, request, asked.connections) as told:
