@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import httpx
 import pytest
@@ -158,6 +159,12 @@ def test_the_token_is_not_sent_to_another_process_of_the_same_name(
     port = httpx.URL(address).port or 0
     token = StartToken.load_or_create(Settings().start_token_path)
     start_token.publish(token, "127.0.0.1", port)
+    resolve = socket.getaddrinfo
+
+    def sixth_first(host: str, *given: Any, **options: Any) -> Any:
+        return resolve("::1" if host == "localhost" else host, *given, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", sixth_first)
     with answering(socket.AF_INET6, "::1", port) as heads:
         for url in (f"http://localhost:{port}", f"http://[::1]:{port}"):
             with Client(url, retries=0) as client:
