@@ -191,7 +191,7 @@ def names() -> Iterator[Hostile]:
         )
     for path in ("/v2", "/v1", "/v1/", "/v1/datasets/", "/v1/runs/", "/v1/runs/run/",
                  "/v1/runs//events", "/v1/runs/a/b", "/v1/runs/a%2Fb", "/redoc",
-                 "/redoc", "/openapi.json", "/metrics/",
+                 "/openapi.json", "/metrics/",
                  "/v2/runs", "/V1/runs", "/problems/", "/v1/runs/../../etc/passwd",
                  "/problems/..%2f..%2fREADME", "/v1/runs/run/guarantee/x"):  # fmt: skip
         yield Hostile(name=f"GET {path}", path=path, method="GET", status=404, slug="not-found")
