@@ -1,8 +1,6 @@
 """A limit of work makes an answer a little wider, never useless; and mixed ledgers are not dear."""
 
 import math
-from dataclasses import replace
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -33,8 +31,7 @@ from accounting.events import (
     Zcdp,
 )
 from accounting.gathering import answers_of_fewer, bound_of_fewer
-from accounting.guarantees import ACCEPTABLE, DEFAULT_ACCEPT, Bound, Guarantee, Status
-from accounting.splits import parts_of, split_bound
+from accounting.guarantees import ACCEPTABLE, DEFAULT_ACCEPT, Guarantee, Status
 from accounting.work import TooMuchWorkError, limited, spend
 
 ADD_OR_REMOVE_ONE, REPLACE_ONE, REPLACE_SPECIAL = NeighboringRelation
@@ -135,65 +132,6 @@ def test_a_decay_of_many_noises_costs_no_more_than_one_of_more() -> None:
     assert few is not None
     assert many is not None
     assert few == pytest.approx(many, rel=0.03)
-
-
-def test_mixed_runs_are_answered_kind_by_kind_where_that_is_less() -> None:
-    spans = []
-    kinds: list[Sampling] = [POISSON, FIXED, CYCLIC]
-    for i in range(24):
-        event = gaussian(2 + i / 12, kinds[i % 3])
-        spans.append([Span(event=event, steps=470)])
-    found = told(balance_of(spans), REPLACE_ONE)
-    assert found.headline is not None
-    assert found.epsilon is not None
-    assert found.epsilon < 100  # of pairs alone it would be thousands
-    assert found.headline.bound == "basic-composition"
-    assert found.headline.delta == DELTA
-
-
-def test_a_dear_pair_beside_other_steps_is_not_the_one_that_is_composed() -> None:
-    passes = [Span(event=gaussian(1.0, EARLY), steps=450)]
-    steps = [Span(event=gaussian(2.0, Poisson(sampling_probability=0.003)), steps=100)]
-    for accept in (DEFAULT_ACCEPT, ACCEPTABLE):
-        alone = [
-            told(balance_of([part]), REPLACE_SPECIAL, accept=accept).epsilon or math.inf
-            for part in (passes, steps)
-        ]
-        both = told(balance_of([passes, steps]), REPLACE_SPECIAL, accept=accept)
-        assert alone[0] == pytest.approx(54.38, abs=0.01)
-        assert both.epsilon is not None
-        assert both.epsilon < sum(alone)
-
-
-def mixed(seed: int) -> Balance:
-    random = np.random.default_rng(seed)
-    kinds = random.choice(len(SAMPLINGS), size=int(random.integers(2, 4)), replace=False)
-    spans = []
-    for kind in kinds:
-        noise = float(np.exp(random.uniform(np.log(0.8), np.log(6))))
-        event = gaussian(round(noise, 3), SAMPLINGS[int(kind)])
-        spans.append([Span(event=event, steps=int(random.integers(1, 8)) * 50)])
-    return balance_of(spans)
-
-
-@pytest.mark.no_cover
-@pytest.mark.parametrize("seed", range(8))
-def test_a_mixed_ledger_costs_no_more_than_its_parts_at_any_split(seed: int) -> None:
-    balance = mixed(seed)
-    parts = parts_of(balance)
-    accept = (DEFAULT_ACCEPT, ACCEPTABLE)[seed % 2]
-    for relation in (REPLACE_ONE, REPLACE_SPECIAL):
-        given: dict[str, Any] = {"relation": relation, "accept": accept, "floor": False}
-        whole = best_bound(balance, delta=DELTA, **given)
-        for weights in product((1.0, 8.0), repeat=len(parts)):
-            alone = [
-                best_bound(part, delta=DELTA * weight / sum(weights), **given)
-                for part, weight in zip(parts, weights, strict=True)
-            ]
-            if all(alone):
-                total = sum(bound.epsilon for bound in alone if bound is not None)
-                assert whole is not None
-                assert whole.epsilon <= total * (1 + 5e-3)
 
 
 @pytest.mark.no_cover
@@ -306,48 +244,6 @@ def test_where_the_limit_is_that_of_another_answer_it_is_refused() -> None:
         best_bound(balance, relation=REPLACE_ONE, delta=DELTA, accountant="pld")
 
 
-def test_a_sum_over_kinds_rests_on_what_every_kind_rests_on() -> None:
-    cut = TruncatedPoisson(sampling_probability=0.02, max_batch_size=30, dataset_size=1000)
-    turns = Cyclic(batch_size=20, steps_per_pass=50)
-    spans = [
-        [Span(event=gaussian(3 + i / 9, one), steps=50)] for one in (cut, turns) for i in (0, 1)
-    ]
-    balance = balance_of(spans)
-    question = Question(relation=REPLACE_ONE, accept=ACCEPTABLE, delta=DELTA, epsilon=None)
-
-    def ask(part: Balance, asked: Question) -> list[Bound]:
-        found = best_bound(part, relation=REPLACE_ONE, delta=asked.delta, accept=ACCEPTABLE)
-        return [] if found is None else [found]
-
-    found = split_bound(balance, question, [], ask)
-    assert found is not None
-    assert found.status is Status.DERIVED
-    assert found.delta == DELTA
-    parts = [ask(part, question)[0] for part in parts_of(balance)]
-    assert {part.status for part in parts} == {Status.DERIVED, Status.PUBLISHED}
-    for part in parts:
-        assert set(part.assumptions) <= set(found.assumptions)
-        assert part.bound in found.theorems
-    # As dear as the whole, it says nothing new; a part without a bound leaves none.
-    assert split_bound(balance, question, [found], ask) is None
-    assert split_bound(balance, question, [], lambda *_: []) is None
-    # Nor are answers at a larger delta than what was asked at.
-    late = replace(found, epsilon=1.0, delta=0.9 * DELTA)
-    assert split_bound(balance, question, [], lambda *_: [late]) is None
-    cheap = replace(found, epsilon=found.epsilon / 10)
-    assert split_bound(balance, question, [cheap], ask) is None
-
-
-def test_kinds_are_not_added_up_for_an_accountant_that_was_asked_for_by_name() -> None:
-    spans = [
-        [Span(event=gaussian(2 + i / 12, (POISSON, FIXED, CYCLIC)[i % 3]), steps=470)]
-        for i in range(24)
-    ]
-    found = told(balance_of(spans), REPLACE_ONE, accountant="pld")
-    bounds = [one for one in (found.headline, *found.alternatives) if one is not None]
-    assert all(bound.bound != "basic-composition" for bound in bounds)
-
-
 def test_declared_bounds_are_rounded_to_less_below() -> None:
     steps = {Event(mechanism=Zcdp(rho=rho), sampling=Full()): 2 for rho in (0.1, 0.2, 0.4)}
     (event,) = dominated(Balance(steps=steps), 1).steps
@@ -401,43 +297,3 @@ def test_answers_stay_within_what_is_left_outside() -> None:
         assert "outward-rounding" in bound.theorems
         assert bound.epsilon_lower is None
         assert meter.spent <= 60_000_000
-
-
-def test_steps_that_may_share_a_pass_are_of_one_kind() -> None:
-    shared = Event(mechanism=Laplace(noise_multiplier=2.0), sampling=EARLY)
-    spans = [
-        [Span(event=gaussian(1.0, EARLY), steps=5), Span(event=shared, steps=4)],
-        [Span(event=gaussian(1.0, Full()), steps=1)],
-        [Span(event=Event(mechanism=Laplace(noise_multiplier=2.0), sampling=Full()), steps=1)],
-    ]
-    parts = parts_of(balance_of(spans))
-    assert len(parts) == 3
-    assert sorted(len(part.steps) for part in parts) == [1, 1, 2]
-
-
-def test_orders_that_were_used_again_are_known_to_each_kind() -> None:
-    early = Span(event=gaussian(1.0, EARLY), steps=18)
-    again = Cyclic(batch_size=10, steps_per_pass=9)
-    balance = balance_of([[early], [Span(event=gaussian(1.0, again), steps=9)]])
-    assert balance.used_again
-    whole = balance.told()
-    units = [unit for part in parts_of(whole) for unit in part.units()]
-    assert sorted(units, key=repr) == sorted(whole.units(), key=repr)
-    assert all(isinstance(event.sampling, Cyclic) for event, _ in units)
-    beside = replace(balance, steps={**balance.steps, gaussian(3.0, Full()): 1})
-    known = best_bound(whole, relation=REPLACE_SPECIAL, delta=DELTA)
-    assert known is not None
-    asked: list[Balance] = []
-
-    def ask(part: Balance, _: Question) -> list[Bound]:
-        asked.append(part)
-        return [known]
-
-    question = Question(relation=REPLACE_SPECIAL, accept=ACCEPTABLE, delta=DELTA, epsilon=None)
-    split_bound(beside, question, [], ask)
-    assert {type(event.sampling) for part in asked for event in part.steps} == {Cyclic, Full}
-    found = told(balance, REPLACE_SPECIAL, accept=ACCEPTABLE)
-    direct = told(
-        Balance(steps=whole.steps, passes=whole.passes), REPLACE_SPECIAL, accept=ACCEPTABLE
-    )
-    assert found.epsilon == direct.epsilon
