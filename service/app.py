@@ -1,5 +1,6 @@
 """Wiring: settings in, application out. Nothing is created at import."""
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -147,11 +148,13 @@ def wire(
         if witness is not None:
             witness.start()
         yield
-        feed.close()
+        await feed.stop()
         dispatcher.stop()
         writer.stop()  # requests have been answered by now
         if witness is not None:
             witness.stop()
+        # A look at the database that nobody waits for any more has a connection until it ends.
+        await asyncio.get_running_loop().shutdown_default_executor()
         engine.dispose()
 
     app = FastAPI(

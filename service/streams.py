@@ -136,6 +136,13 @@ class Feed:
         self._closed = True
         self._end_all()
 
+    async def stop(self) -> None:
+        """Close, and ask the database no more."""
+        self.close()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+
     @contextmanager
     def seat(self, subscriber: Subscriber) -> Iterator[None]:
         """Count a stream in while it is open.

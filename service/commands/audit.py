@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from service.commands.opening import DatabaseOption, failed, ready_engine
+from service.commands.opening import DatabaseOption, failed, opened
 from service.errors import LedgerError
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def audit(
         raise typer.BadParameter("needs --by", param_hint="--entries")
     # Plain lines, as of keys.
     try:
-        with snapshot(ready_engine(database)) as connection:
+        with opened(database) as engine, snapshot(engine) as connection:
             lines = (
                 _entries(connection, by, dataset)
                 if entries and by is not None

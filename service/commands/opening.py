@@ -1,5 +1,7 @@
 """What commands begin with: settings from options, an open database; and how they fail."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
@@ -79,5 +81,16 @@ def ready_engine(database: str | None, *, begin: bool = False) -> Any:
             schema_version.upgrade(engine)
         schema_version.require_current(engine)
     except (StartupError, LedgerError) as error:
+        engine.dispose()
         raise failed_to_start(error) from None
     return engine
+
+
+@contextmanager
+def opened(database: str | None, *, begin: bool = False) -> Iterator[Any]:
+    """Yield what `ready_engine` returns, and close its connections at the end."""
+    engine = ready_engine(database, begin=begin)
+    try:
+        yield engine
+    finally:
+        engine.dispose()

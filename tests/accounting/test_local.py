@@ -9,7 +9,7 @@ from pathlib import Path
 import mpmath as mp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from accounting.events import FixedSize, Full, NeighboringRelation, Poisson
@@ -167,9 +167,10 @@ def test_guarantees_out_of_range_are_refused(value: float) -> None:
 
 @PROPERTY
 @given(epsilon=st.floats(1e-12, 800), p=st.floats(1e-9, 1))
+@example(epsilon=700.3, p=1.0)
 def test_a_sampled_response_is_a_response(epsilon: float, p: float) -> None:
     found = sampled_response_epsilon(epsilon=epsilon, participation=p)
-    with mp.workdps(400):
+    with mp.workdps(700):  # 1 - truth may be e^-800, of which 300 digits are wanted
         truth = 1 / (1 + mp.exp(-mp.mpf(epsilon)))
         says = mp.mpf(p) * truth + (1 - mp.mpf(p)) / 2
         exact = mp.log(says / (1 - says))

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import Engine
 from typer.testing import CliRunner, Result
 
+from service import database
 from service.api_keys import digest_of, list_keys, terms_of
 from service.cli import app
 from service.database import connect, snapshot, transaction
@@ -178,3 +180,34 @@ def test_the_audit_lists_what_was_done_with_keys_and_with_a_dataset(
     assert (line["act"], line["by"]) == ("dataset", "officer")
     refused = command("audit", "--dataset", "unknown")
     assert (refused.exit_code, refused.stderr) == (2, "There is no such dataset.\n")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["audit"], ["audit", "--by", "x", "--entries"], ["keys", "list"], ["keys", "revoke", "x"],
+        ["keys", "create", "--scope", "viewer", "--name", "x"], ["keys", "rotate", "x"],
+        ["restate"],
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_a_command_leaves_no_connection_open(
+    database_url: str, words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Engine] = []
+    ended: list[Engine] = []
+    dispose = Engine.dispose
+
+    def connected(*given: Any, **options: Any) -> Engine:
+        made.append(connect(*given, **options))
+        return made[-1]
+
+    def disposed(engine: Engine) -> None:
+        ended.append(engine)
+        dispose(engine)
+
+    monkeypatch.setattr(database, "connect", connected)
+    monkeypatch.setattr(Engine, "dispose", disposed)
+    CliRunner().invoke(app, [*words, "--database", database_url])
+    assert made
+    assert set(made) <= set(ended)

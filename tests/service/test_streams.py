@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
 
 from service import auth, frames, streams
 from service.api_keys import Scope, create_key, revoke_key
@@ -226,6 +226,32 @@ def test_a_stream_ends_when_its_key_is_revoked(
             assert time.monotonic() - revoked < streams.RECHECK_SECONDS + 2
             record(third, 0, 1)
             assert ids(take(lasting, 1)) == [1]
+
+
+def test_the_end_of_the_service_waits_for_a_look_at_the_database(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection that comes back after the pool is gone would be left open."""
+    looking, used_at_the_end = threading.Event(), []
+    heads, dispose = frames.heads, Engine.dispose
+
+    def slowly(connection: Connection, datasets: set[int]) -> Any:
+        looking.set()
+        time.sleep(0.5)
+        return heads(connection, datasets)
+
+    def disposed(engine: Engine) -> None:
+        used_at_the_end.append(engine.pool.checkedout())  # type: ignore[attr-defined]
+        dispose(engine)
+
+    with serve() as address, httpx.Client(base_url=address, headers=AS_ADMIN) as api:
+        setup(api)
+        with watching(api, DATA) as stream:
+            take(stream, 1)
+            monkeypatch.setattr(frames, "heads", slowly)
+            monkeypatch.setattr(Engine, "dispose", disposed)
+            assert looking.wait(30)
+    assert used_at_the_end == [0]
 
 
 def test_a_silent_stream_shows_that_it_lives(
