@@ -293,7 +293,8 @@ def test_the_search_ends_beside_any_crossing(
 
     found = frontier(excess, parameter=NOISE, guess=guess)
     assert found in tried
-    assert 0 <= math.log(found) - root <= 2 * TOLERANCE
+    # A root below 1e-100 or so cannot be told from zero by its cube.
+    assert -1e-100 <= math.log(found) - root <= 2 * TOLERANCE
     assert len(tried) <= 130  # a quarter of them bisects, whatever the curve
 
 
