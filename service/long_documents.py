@@ -1,6 +1,5 @@
 """Documents that may be long, as canonical JSON."""
 
-from collections.abc import Mapping
 from typing import Any, Final
 
 from service.documents import canonical
@@ -8,18 +7,15 @@ from service.documents import canonical
 PART: Final = 200  # members of a list that are encoded at once
 
 
-def long_canonical(value: Mapping[str, Any]) -> str:
+def long_canonical(value: Any) -> str:
     """The same text as `canonical`, made in parts.
 
     Python encodes JSON without letting another thread in: a document of a megabyte would hold up
     every append for tens of milliseconds.
     """
-    return f"{{{','.join(f'{canonical(name)}:{_part(value[name])}' for name in sorted(value))}}}"
-
-
-def _part(value: Any) -> str:
-    if isinstance(value, dict) and value:
-        return long_canonical(value)
+    if isinstance(value, dict):
+        members = (f"{canonical(name)}:{long_canonical(value[name])}" for name in sorted(value))
+        return f"{{{','.join(members)}}}"
     if not isinstance(value, list) or len(value) <= PART:
         return canonical(value)
     parts = (value[first : first + PART] for first in range(0, len(value), PART))
