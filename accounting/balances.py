@@ -51,31 +51,43 @@ class Balance:
         return [*by_step, *self.passes.items()]
 
     @property
-    def used_again(self) -> frozenset[Sampling]:
-        """Shuffles that stop early and may have used an order again, as `retold` counts it.
+    def used_again(self) -> frozenset[Shuffle]:
+        """Shuffles whose secret order may be used again by passes of an order that is not secret.
 
-        What their secret order hides is then proved of no schedule that was chosen after a look.
+        Those are passes that `retold` counts, and passes of a loader of the same sizes that draws
+        its order once: a training that goes on may repeat, in each pass, an order of the first one.
+        What a secret order hides is then proved of no schedule that was chosen after a look.
         """
-        known = {event.sampling for event in self.passes if isinstance(event.sampling, Cyclic)}
-        return frozenset(
-            one.sampling
-            for one in self.passes
-            if isinstance(one.sampling, Shuffle) and retold(one).sampling in known
-        )
+        again = self._readings_without_secrets()
+        return frozenset(one for one in again if isinstance(one, Shuffle))
 
     def told(self) -> "Balance":
         """The same, with orders that may have been used again as known ones. For fixed schedules.
 
         No lower end follows from what it exchanges: of an order that is known no steps are counted.
         """
-        again = self.used_again
+        again = self._readings_without_secrets()
         if not again:
             return self
         passes: Counter[Event] = Counter()
         for event, count in self.passes.items():
-            passes[retold(event) if event.sampling in again else event] += count
+            passes[replace(event, sampling=again.get(event.sampling, event.sampling))] += count
         begun = {event: n for event, n in self.begun.items() if event.sampling not in again}
         return replace(self, passes=dict(passes), begun=begun)
+
+    def _readings_without_secrets(self) -> Mapping[Sampling, Sampling]:
+        """What shuffles that may be used again are read as: drawn once, else in a known order."""
+        samplings = {event.sampling for event in self.passes}
+        found: dict[Sampling, Sampling] = {}
+        for event in self.passes:
+            if not isinstance(event.sampling, Shuffle) or (known := retold(event)) == event:
+                continue
+            once = replace(event.sampling, reshuffle=Reshuffle.ONCE)
+            if once in samplings:
+                found[event.sampling] = once
+            elif known.sampling != event.sampling and known.sampling in samplings:
+                found[event.sampling] = known.sampling
+        return found
 
     def units(self) -> list[tuple[Event, int]]:
         """What is accounted, in an order that depends on the events' values alone.

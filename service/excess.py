@@ -208,7 +208,8 @@ def _touched(tally: Tally, one: Corrected) -> Change:
     if length is None:
         return {}
     touched = 1 + -(-(one.length - 1) // length)  # wherever in a pass they began
-    return {one.really: Counts(steps=one.steps, passes=min(one.steps, touched))}
+    counted = retold(one.really) if one.unplaced else one.really
+    return {counted: Counts(steps=one.steps, passes=min(one.steps, touched))}
 
 
 def _no_dearer(tally: Tally, one: Corrected) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final, Self
 
 from accounting.balances import Balance, pass_length, passes_by_sampling
 from accounting.bounds import NoBoundError
-from accounting.events import Event, NeighboringRelation, Sampling
+from accounting.events import Event, NeighboringRelation
 from accounting.filters.costs import losses_at
 from accounting.filters.falling import passes_total
 from accounting.filters.limits import (
@@ -73,7 +73,8 @@ def renyi_total(
     for event, count in balance.steps.items():
         if pass_length(event) is None:
             total = plus(total, times(unit(event), count))
-    again = balance.used_again if Status.DERIVED in accept else frozenset[Sampling]()
+    amplified = Status.DERIVED in accept  # only what stops early has a Renyi curve of its own
+    again = {one for one in balance.used_again if amplified and one.stops_early}
     for sampling, each in passes_by_sampling(balance).items():
         total = plus(total, passes_total(each, relation, accept, orders, unit))
         if sampling in again:

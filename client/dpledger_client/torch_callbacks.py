@@ -77,10 +77,11 @@ class Steps:
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps of the run, for a training that goes on with this callback.
 
-        That counts by pass from the beginning of a pass on alone, and takes an order for one that
-        was drawn once: so the branch need not count one pass more.
+        That counts by pass from the beginning of a pass on alone. A cyclic loader then begins its
+        one order anew; a shuffle may draw orders that were used before, for seeds may be repeated,
+        so that nothing is said of its order, and the branch counts one pass more.
         """
-        order = {"order": "fresh"} if (self._sampling or {}).get("kind") in BY_ORDER else {}
+        order = {"order": "fresh"} if (self._sampling or {}).get("kind") == "cyclic" else {}
         return {**self.run.state_dict(), **order}
 
     def go_on_from(self, state: Mapping[str, Any]) -> None:
@@ -133,7 +134,7 @@ class Steps:
         if self.run.world_size > 1:
             _check_coins(finding, loader)
         self._sampling, self._splits = dict(finding.sampling), "splitter" in finding.seen
-        if again and self._sampling["kind"] == "shuffle":  # state() relies on it
+        if again and self._sampling["kind"] == "shuffle":
             self._sampling["reshuffle"] = "once"
         if self._sampling["kind"] in BY_ORDER and batches is not None:
             if not self._splits:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -281,3 +282,68 @@ def test_the_place_among_passes_goes_on_with_the_branch() -> None:
     passes, place = advance(place, Span(event=less, steps=1))
     assert passes == {one: -1, less: 2}
     assert place == OpenPass(event=less, position=2, placed=False)
+
+
+@pytest.mark.parametrize("accept", [DEFAULT_ACCEPT, DERIVED])
+def test_an_order_that_is_drawn_once_may_be_that_of_an_earlier_pass(
+    accept: frozenset[Status],
+) -> None:
+    """A training that goes on with repeated seeds goes again through orders of its first passes."""
+    spans = [Span(event=event(EARLY, 5.0), steps=8)]
+    once = replace(EARLY, reshuffle=Reshuffle.ONCE)
+    repeated = [Span(event=event(once, 5.0), steps=8)]
+    both = balance_of([spans, repeated])
+    assert both.used_again == {EARLY}
+    read = {"relation": NULL, "delta": 1e-5, "accept": accept}
+    known = balance_of([[Span(event=event(once, 5.0), steps=16)]])
+    assert guarantee(both, **read).epsilon == guarantee(known, **read).epsilon  # type: ignore
+    total = RenyiFilter(order=8.0, epsilon=3.0, delta=1e-5).total(
+        both, relation=NULL, accept=accept
+    )
+    assert (total[0] > 0) == (Status.DERIVED in accept)
+    larger = replace(once, dataset_size=11)  # a loader of other records repeats nothing
+    assert not balance_of([spans, [Span(event=event(larger, 5.0), steps=8)]]).used_again
+
+
+def test_a_secret_order_that_is_used_three_times_costs_more_than_a_secret_and_two_known_ones() -> (
+    None
+):
+    """Exact, of 100 records with two steps: why no curve of the secret order is left."""
+    size, sigma, alpha, width = 100, 2.0, 8.0, 0.15
+    noise_of_three = sigma / math.sqrt(3)
+    line = np.arange(-20.0, 20.0, width)
+    grid = np.stack(np.meshgrid(line, line, indexing="ij"), axis=-1)
+    # The record is in no step, in the first, or in the second; elsewhere are 1, then -1.
+    weights = [1 - 2 / size, 1 / size, 1 / size]
+
+    def log_density(means: Sequence[tuple[int, int]]) -> np.ndarray:
+        parts = [
+            math.log(weight) - 0.5 * (((grid - mean) / noise_of_three) ** 2).sum(axis=-1)
+            for weight, mean in zip(weights, means, strict=True)
+        ]
+        found: np.ndarray = np.logaddexp.reduce(parts)
+        return found - math.log(2 * math.pi * noise_of_three**2)
+
+    with_record = log_density([(1, -1), (-1, -1), (1, 1)])
+    with_null = log_density([(1, -1), (0, -1), (1, 0)])
+    divergence = max(
+        math.log(float(np.exp(alpha * p + (1 - alpha) * q).sum()) * width**2) / (alpha - 1)
+        for p, q in ((with_record, with_null), (with_null, with_record))
+    )
+    secret = Shuffle(
+        batch_size=1, steps_per_pass=2, reshuffle=Reshuffle.EACH_PASS, dataset_size=size
+    )
+    budget = RenyiFilter(order=alpha, epsilon=30.0, delta=1e-5)
+    once = replace(secret, reshuffle=Reshuffle.ONCE)
+    parts = [budget.cost(event(one, sigma), relation=NULL, accept=DERIVED)[2] for one in
+             (secret, once, once)]  # fmt: skip
+    charged_apart = float(sum(parts)) / 2**80
+    assert divergence == pytest.approx(2.2939, abs=2e-4)
+    assert divergence > charged_apart == pytest.approx(2.0030, abs=2e-4)
+    balance = balance_of([
+        [Span(event=event(secret, sigma), steps=2)],
+        [Span(event=event(once, sigma), steps=4)],
+    ])  # fmt: skip
+    assert budget.total(balance, relation=NULL, accept=DERIVED)[0] > 0
+    told = budget.total(balance, relation=NULL, accept=DEFAULT_ACCEPT)
+    assert told[2] / 2**80 >= divergence

@@ -396,4 +396,5 @@ def test_on_a_branch_of_an_old_order_a_told_pass_of_both_events_is_counted() -> 
     (one,) = parts(both_events[:1], [(0, 1, both_events[1])])
     charge(found, [replace(one, unplaced=True)])
     besides = [{retold(event): Counts(passes=1)} for event in both_events]
-    assert found.corrected_passes == merged([{one.really: Counts(steps=1, passes=1)}, *besides])
+    touched = {retold(one.really): Counts(steps=1, passes=1)}
+    assert found.corrected_passes == merged([touched, *besides])

@@ -192,7 +192,7 @@ def test_a_resumed_training_spends_on_a_branch_and_its_broken_pass_as_full(
     # A script that sets its seed has the orders of its first start again.
     (branch,) = client.ledger(run.name)["branches"]
     assert branch["events"][-1]["sampling"]["reshuffle"] == "once"
-    assert branch["order"] == "fresh"  # passes are counted from their beginnings
+    assert branch.get("order") is None  # so its passes count as told, and one more
 
 
 def test_a_rewound_training_of_one_process_goes_on_on_a_branch(
@@ -208,7 +208,7 @@ def test_a_rewound_training_of_one_process_goes_on_on_a_branch(
         assert run.branch == "main"
         trainer(tmp_path, told).fit(Private(), loader(), ckpt_path=checkpoint)
         assert run.branch.startswith("from-8-")
-        assert client.run(run.name)["branches"][-1]["order"] == "fresh"
+        assert client.run(run.name)["branches"][-1]["order"] is None  # repeated seeds may repeat it
     assert events(client, run.name) == [(16, "shuffle", NOISE), (8, "shuffle", NOISE)]
     torch.save({}, tmp_path / "none.ckpt")
     with pytest.raises(ValueError, match="without a LedgerCallback"):

@@ -185,7 +185,7 @@ def test_a_resumed_training_spends_on_a_branch_and_its_broken_pass_as_full(
     # The seeds are restored with the rest, and may give an order that was seen before.
     (branch,) = client.ledger(run.name)["branches"]
     assert branch["events"][-1]["sampling"]["reshuffle"] == "once"
-    assert branch["order"] == "fresh"  # passes are counted from their beginnings
+    assert branch.get("order") is None  # so its passes count as told, and one more
     # Another run can go on from the checkpoint, too.
     with client.start_run(run_name(), name, delta=DELTA) as another:
         trainer(tmp_path, LedgerCallback(another)).train(resume_from_checkpoint=str(checkpoint))
@@ -206,7 +206,7 @@ def test_a_rewound_training_of_one_process_goes_on_on_a_branch(
         made.train()
         made.train(resume_from_checkpoint=str(tmp_path / "checkpoint-8"))
         assert run.branch.startswith("from-8-")
-        assert client.run(run.name)["branches"][-1]["order"] == "fresh"
+        assert client.run(run.name)["branches"][-1]["order"] is None  # repeated seeds may repeat it
     assert client.run(run.name)["steps"] == 16 + 8
     assert events(client, run.name) == [(16, "shuffle", NOISE), (8, "shuffle", NOISE)]
     (tmp_path / "none").mkdir()
