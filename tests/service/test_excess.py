@@ -171,11 +171,10 @@ def test_what_is_enforced_covers_the_record_and_the_corrected_account(
 
 
 def test_a_pass_is_counted_wherever_in_it_corrected_steps_may_have_begun() -> None:
-    steps = [gaussian(4.0, CYCLIC)] * 10
-    enforced, _, corrected = both(steps, [(4, 6, gaussian(1.0, CYCLIC))])  # of both passes
+    steps, loud = [gaussian(4.0, CYCLIC)] * 10, gaussian(1.0, CYCLIC)
+    enforced, _, corrected = both(steps, [(4, 6, loud)])  # of both passes
     assert covers(enforced, corrected)
-    alone, _, _ = both(steps, [(4, 5, gaussian(1.0, CYCLIC))])
-    assert not covers(alone, corrected)
+    assert not covers(both(steps, [(4, 5, loud)])[0], corrected)
 
 
 def test_a_loader_that_was_interrupted_begins_anew() -> None:
@@ -395,6 +394,5 @@ def test_on_a_branch_of_an_old_order_a_told_pass_of_both_events_is_counted() -> 
     found, both_events = tally(Balance()), (gaussian(4.0, CYCLIC), gaussian(1.0, BALLS))
     (one,) = parts(both_events[:1], [(0, 1, both_events[1])])
     charge(found, [replace(one, unplaced=True)])
-    besides = [{retold(event): Counts(passes=1)} for event in both_events]
-    touched = {retold(one.really): Counts(steps=1, passes=1)}
-    assert found.corrected_passes == merged([touched, *besides])
+    counts = zip(both_events, (Counts(passes=1), Counts(steps=1, passes=2)), strict=True)
+    assert found.corrected_passes == {retold(event): count for event, count in counts}
