@@ -303,11 +303,16 @@ def test_the_stream_of_a_command_goes_on_while_its_key_is_in_force(
 
 
 def test_a_stream_comes_again_now_and_then_so_that_its_session_is_looked_at(
-    api: httpx.Client, monkeypatch: pytest.MonkeyPatch
+    api: httpx.Client, engine: Engine, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(page, "STREAM_SECONDS", 0.0)
     start(api)
-    with watching(api, "/runs/run/stream") as stream:
+    key = make_key(engine, "viewer")
+    with (
+        serve() as address,
+        signed_in(address, key) as client,
+        watching(client, "/runs/run/stream") as stream,
+    ):
         assert len(list(stream)) <= 1
 
 
