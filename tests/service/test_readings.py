@@ -39,12 +39,7 @@ from tests.service.samples import (
 
 RELATION = NeighboringRelation.REPLACE_SPECIAL  # every sampling has a bound under it
 CYCLIC: Json = {"kind": "cyclic", "batch_size": 600, "steps_per_pass": 100}  # 100 steps a pass
-SHUFFLE: Json = {
-    "kind": "shuffle",
-    "batch_size": 600,
-    "reshuffle": "each_pass",
-    "steps_per_pass": 100,
-}
+SHUFFLE: Json = CYCLIC | {"kind": "shuffle", "reshuffle": "each_pass"}
 FIXED: Json = {"kind": "fixed_size", "batch_size": 60}
 BY_STEP: list[Json] = [POISSON, TRUNCATED, FULL, FIXED, DRAWS, WEIGHTED, {"kind": "unknown"}]
 BY_PASS: list[Json] = [CYCLIC, SHUFFLE, BALLS, RANDOM]

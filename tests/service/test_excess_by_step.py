@@ -1,0 +1,149 @@
+"""Corrections of steps that add up one by one: what is enforced is known exactly."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import reduce
+
+import pytest
+
+from accounting.balances import balance_of
+from accounting.events import (
+    Event,
+    Full,
+    NoNoise,
+)
+from accounting.filters import Total, times
+from accounting.guarantees import DEFAULT_ACCEPT
+from service.excess import charge
+from service.tallies import Move, Tally, larger
+from tests.service.test_excess import (
+    BALLS,
+    BY_STEP,
+    CHANGING,
+    CYCLIC,
+    POISSON,
+    REALLY,
+    RECORDED,
+    both,
+    counted,
+    covers,
+    gaussian,
+    parts,
+    some,
+    spans,
+    tally,
+    total,
+)
+
+
+def by_step(seed: int) -> tuple[random.Random, list[Event], list[tuple[int, int, Event]]]:
+    """Random steps with random corrections, in the order they are told in."""
+    chance = random.Random(seed)
+    steps, over, at = some(chance, BY_STEP, 12), [], 0
+    while (at := at + chance.randrange(5)) < len(steps):
+        end = min(len(steps), at + chance.randrange(1, 12))
+        over.append((at, end, chance.choice(BY_STEP)))
+        at = end
+    chance.shuffle(over)
+    return chance, steps, over
+
+
+def account(steps: Sequence[Event], over: Sequence[tuple[int, int, Event]]) -> Total:
+    really = list(steps)
+    for low, high, what in over:
+        really[low:high] = [what] * (high - low)
+    return total(balance_of([spans(really)]), DEFAULT_ACCEPT)
+
+
+def told(
+    steps: Sequence[Event], over: Sequence[tuple[int, int, Event]]
+) -> tuple[Tally, list[Total]]:
+    """The tally, and what was enforced before and after each correction."""
+    found = tally(balance_of([spans(steps)]))
+    enforced = [found.sums().spent]
+    for number, one in enumerate(over):
+        charge(found, [replace(part, correction=number) for part in parts(steps, [one])])
+        enforced.append(found.sums().spent)
+    return found, enforced
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_of_steps_the_largest_account_is_enforced_and_no_more(seed: int) -> None:
+    chance, steps, over = by_step(seed)
+    found, enforced = told(steps, over)
+    accounts = [account(steps, over[:count]) for count in range(len(over) + 1)]
+    for count, one in enumerate(enforced, start=1):
+        assert one == reduce(larger, accounts[:count])
+    # It stays so whatever follows; and the same corrections at once give the same.
+    later = some(chance, BY_STEP, 12)
+    found.apply(Move(recorded=counted(balance_of([spans(later)]))))
+    more = [account([*steps, *later], over[:count]) for count in range(len(over) + 1)]
+    assert found.sums().spent == found.sums().held == reduce(larger, more)
+    again = tally(balance_of([spans([*steps, *later])]))
+    numbered = [
+        replace(part, correction=number)
+        for number, one in enumerate(over)
+        for part in parts(steps, [one])
+    ]
+    charge(again, chance.sample(numbered, len(numbered)))
+    assert again.sums() == found.sums()
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_one_correction_of_steps_charges_the_larger_account(seed: int) -> None:
+    chance, steps, _ = by_step(seed)
+    low = chance.randrange(len(steps))
+    over = [(low, chance.randrange(low, len(steps)) + 1, chance.choice(BY_STEP))]
+    enforced = told(steps, over)[1][-1]
+    assert enforced == larger(account(steps, []), account(steps, over))
+
+
+def test_less_noise_is_made_up_for_by_more_that_was_told_before() -> None:
+    loud, quiet = gaussian(2.0, Full()), gaussian(4.0, Full())
+    steps = [loud] * 5 + [quiet] * 5
+    less, more = (0, 5, quiet), (5, 10, loud)
+    _, enforced = told(steps, [less, more])
+    assert enforced == [account(steps, [])] * 3
+    tally_, enforced = told(steps, [more, less])  # told so, it was more, and stays
+    assert enforced == [account(steps, []), *[times(tally_.cost(loud), 10)] * 2]
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_no_correction_lowers_what_is_enforced(seed: int) -> None:
+    chance = random.Random(seed)
+    steps = some(chance, [*BY_STEP, *RECORDED, *CHANGING], 6)
+    over, at = [], 0
+    while (at := at + chance.randrange(9)) < len(steps):
+        end = min(len(steps), at + chance.randrange(1, 12))
+        over.append((at, end, chance.choice([*REALLY, *CHANGING])))
+        at = end
+    before = total(balance_of([spans(steps)]), DEFAULT_ACCEPT)
+    for count in range(1, len(over) + 1):
+        enforced, _, corrected = both(steps, over[:count])
+        assert covers(enforced, before)
+        assert covers(enforced, corrected)
+        before = enforced
+
+
+def test_a_full_batch_that_was_a_pass_costs_the_pass_and_not_both() -> None:
+    steps = [gaussian(4.0, Full())] * 5
+    one = gaussian(4.0, CYCLIC)
+    found, enforced = told(steps, [(0, 5, one)])
+    pass_cost = found.cost(one)
+    assert enforced[0] == times(found.cost(steps[0]), 5)
+    assert enforced[1] == larger(enforced[0], times(pass_cost, 2))  # wherever in one they began
+
+
+def test_nothing_without_a_bound_is_ever_taken_back() -> None:
+    bare = Event(mechanism=NoNoise(), sampling=Full())
+    steps = [gaussian(8.0, Full())] * 3 + [bare]
+    enforced, _, _ = both(steps, [(2, 3, bare), (3, 4, gaussian(8.0, Full()))])
+    assert enforced[0] == 2
+
+
+def test_the_same_with_more_noise_adds_nothing() -> None:
+    for sampling in (Full(), POISSON, CYCLIC, BALLS):
+        steps = [gaussian(4.0, sampling)] * 7
+        enforced, recorded, _ = both(steps, [(1, 6, gaussian(5.0, sampling))])
+        assert enforced == recorded
