@@ -24,6 +24,7 @@ def _form(request: Request) -> Form:
 
 
 @router.get("/planner")
+@dear
 def planner(request: Request, viewer: Viewer) -> Response:
     """The planner, with a quick answer."""
     return _page(request, viewer, certify=False)

@@ -6,7 +6,7 @@ from service import catalog, corrections
 from service.auth import Admin, Viewer
 from service.corrections import Correct, CorrectionAnswer, CorrectionPage
 from service.database import snapshot
-from service.http import StrictRoute
+from service.http import StrictRoute, dear
 from service.routes.parameters import Database, Pages, RunName, repeated, token_of
 from service.schemas import NewCorrection
 
@@ -25,6 +25,7 @@ async def record_correction(
 
 
 @router.get("")
+@dear
 def list_corrections(
     run: RunName, query: Pages, database: Database, _caller: Viewer
 ) -> CorrectionPage:

@@ -82,6 +82,7 @@ def change_dataset(
 
 
 @router.get("/{dataset}/settings")
+@dear
 def list_settings(
     dataset: DatasetName, query: Pages, database: Database, _caller: Viewer
 ) -> SettingsPage:

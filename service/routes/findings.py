@@ -7,7 +7,7 @@ from service.auth import Trainer, Viewer
 from service.database import snapshot
 from service.finding_messages import NewFinding
 from service.findings import FindingAnswer, FindingPage
-from service.http import StrictRoute
+from service.http import StrictRoute, dear
 from service.routes.parameters import Database, Pages, RunName, repeated, token_of
 from service.taking import written
 
@@ -28,6 +28,7 @@ def record_finding(
 
 
 @router.get("")
+@dear
 def list_findings(run: RunName, query: Pages, database: Database, _caller: Viewer) -> FindingPage:
     """A run's findings, the oldest first."""
     with snapshot(database) as connection:

@@ -11,7 +11,7 @@ from service import reservations
 from service.auth import Admin, Trainer, Viewer
 from service.clock import now
 from service.database import snapshot
-from service.http import StrictRoute
+from service.http import StrictRoute, dear
 from service.open_reservations import ReservationPage, list_reservations
 from service.reservations import GiveBack, ReservationAnswer, Reserve
 from service.routes.parameters import (
@@ -39,6 +39,7 @@ async def create_reservation(
 
 
 @router.get("/datasets/{dataset}/reservations")
+@dear
 def list_dataset_reservations(
     dataset: DatasetName, query: ReservationPages, database: Database, _caller: Viewer
 ) -> ReservationPage:

@@ -18,7 +18,7 @@ from service.auth import Caller, KeyRing, Viewer
 from service.database import snapshot
 from service.errors import InvalidRequestError, LedgerError
 from service.frames import Topic
-from service.http import StrictRoute
+from service.http import StrictRoute, dear
 from service.incidents import IncidentPage
 from service.routes.parameters import Database, DatasetName, Pages, Parameters, RunName, token_of
 from service.streams import Feed, Subscriber
@@ -188,6 +188,7 @@ async def stream_dataset(
 
 
 @router.get("/datasets/{dataset}/incidents")
+@dear
 def list_incidents(
     dataset: DatasetName, query: Pages, database: Database, _caller: Viewer
 ) -> IncidentPage:

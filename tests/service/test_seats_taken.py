@@ -1,0 +1,53 @@
+"""Whatever reads much of a ledger takes a seat: no list and no page is left out."""
+
+import pkgutil
+from collections.abc import Iterator
+from importlib import import_module
+from types import ModuleType
+from typing import Final
+
+from fastapi.dependencies.models import Dependant
+from fastapi.routing import APIRoute
+
+from service import dashboard, routes
+from service.dashboard.access import scope_seen_by
+from service.http import is_dear
+from service.routes.parameters import PageQuery
+
+CHEAP: Final = {
+    # They send the reader to another page and read nothing.
+    "GET /datasets/{dataset}/limit", "GET /datasets/{dataset}/admission",
+    # Theorems and theory are the same for every ledger.
+    "GET /theorems", "GET /theorems/{bound}", "GET /docs/theory", "GET /docs/theory/{page}",
+    # Closed forms, asked for while a slider moves.
+    "GET /planner/quick.json",
+    # A stream is open for minutes; the feed limits how many there are.
+    "GET /runs/{run}/stream",
+}  # fmt: skip
+
+
+def routes_of(package: ModuleType) -> Iterator[APIRoute]:
+    """Every route that a module of the package has."""
+    for one in pkgutil.iter_modules(package.__path__):
+        router = getattr(import_module(f"{package.__name__}.{one.name}"), "router", None)
+        for route in router.routes if router is not None else ():
+            assert isinstance(route, APIRoute)
+            yield route
+
+
+def is_paged(dependant: Dependant) -> bool:
+    kinds = [field.field_info.annotation for field in dependant.query_params]
+    return any(isinstance(kind, type) and issubclass(kind, PageQuery) for kind in kinds)
+
+
+def test_every_list_takes_a_seat() -> None:
+    paged = {route.path: route.endpoint for route in routes_of(routes) if is_paged(route.dependant)}
+    assert len(paged) >= 9
+    assert [path for path, endpoint in paged.items() if not is_dear(endpoint)] == []
+
+
+def test_every_page_of_a_ledger_takes_a_seat_unless_it_is_named_as_cheap() -> None:
+    seen = [route for route in routes_of(dashboard) if scope_seen_by(route.dependant) is not None]
+    assert len(seen) >= 25
+    cheap = [route for route in seen if not is_dear(route.endpoint)]
+    assert {f"{method} {one.path}" for one in cheap for method in one.methods or ()} == CHEAP
