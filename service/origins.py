@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any, Final
-from unicodedata import normalize
 
 from sqlalchemy import Connection, Row, Table, insert, select
 
@@ -18,7 +17,7 @@ from service.documents import MAIN, spans_of
 from service.errors import ConflictError, InvalidRequestError
 from service.facts import acts_of
 from service.ledger import Append
-from service.schemas import EventMessage, NewDataset, PlannedEvent
+from service.schemas import EventMessage, NewDataset, PlannedEvent, composed
 from service.shelf import Shelf
 from service.tables import datasets, lineage, runs
 
@@ -89,7 +88,7 @@ def _require_fitting(parent: Row[Any], dataset: Row[Any], location: str) -> None
     if parent.id == dataset.id:
         raise InvalidRequestError(location, "must be another dataset")
     for column in _SAME:
-        if normalize("NFC", getattr(parent, column)) != normalize("NFC", getattr(dataset, column)):
+        if composed(getattr(parent, column)) != composed(getattr(dataset, column)):
             raise InvalidRequestError(location, f"must have the same {column}")
 
 

@@ -56,6 +56,7 @@ from service.schemas import (
     NewDataset,
     NewRun,
     accepted_statuses,
+    composed,
 )
 from service.shelf import VERSION_BITS, Shelf
 from service.tables import datasets, runs, settings_changes
@@ -72,11 +73,15 @@ def _request(message: BaseModel) -> str:
 
 
 def _same(stored: str, message: BaseModel) -> bool:
-    """Whether a stored request says the same; an older version stored fewer fields."""
+    """Whether a stored request says the same, with texts that look the same.
+
+    An older version stored fewer fields.
+    """
     said = json.loads(stored)
     if "writer" in type(message).model_fields:
         said["writer"] = message.writer  # type: ignore[attr-defined]
-    return type(message).model_validate(said) == message
+    known = type(message).model_validate(said)
+    return known == message or composed(known.model_dump()) == composed(message.model_dump())
 
 
 def filter_record(budget: Budget | None, accept: frozenset[Any]) -> str:

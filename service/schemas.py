@@ -61,6 +61,19 @@ def _stacked(text: str) -> bool:
     return marks.startswith("m") or "m" * (MARKS_MAX + 1) in marks
 
 
+def composed(value: Any) -> Any:
+    """A value with every text in Unicode's form C: two texts that look the same are then equal."""
+    match value:
+        case str():
+            return unicodedata.normalize("NFC", value)
+        case dict():
+            return {composed(name): composed(one) for name, one in value.items()}
+        case list():
+            return [composed(one) for one in value]
+        case _:
+            return value
+
+
 def valid_name(text: str) -> bool:
     """Whether the text may name something."""
     return re.fullmatch(NAME_PATTERN[:-1], text) is not None

@@ -16,7 +16,7 @@ from service.certificates.envelope import InvalidCertificateError
 from service.signing import is_public_key, key_id_of, to_text, verified
 from tests.service.certifying import certificate_of, signer_of
 from tests.service.dumps import dump
-from tests.service.samples import append, dataset, event, setup
+from tests.service.samples import append, dataset, event, run, setup
 from tests.service.sockets import Talk, request
 
 GUARANTEE = "/v1/runs/run/guarantee"
@@ -187,6 +187,17 @@ def test_units_that_look_the_same_are_the_same(api: httpx.Client) -> None:
     assert api.post("/v1/datasets", json=child | {"parents": ["whole"]}).status_code == 201
     refused = api.post("/v1/datasets", json=child | {"name": "another", "parents": ["other"]})
     assert "must have the same privacy_unit" in refused.json()["detail"]
+
+
+def test_a_request_that_looks_the_same_is_the_same_request(api: httpx.Client) -> None:
+    one, same, other = "caf\u00e9", "cafe\u0301", "cafe"
+    for path, bodies in (
+        ("/v1/datasets", [dataset(privacy_unit=text) for text in (one, same, other)]),
+        ("/v1/runs", [run(labels={"place": text}) for text in (one, same, other)]),
+    ):
+        answers = [api.post(path, json=body) for body in bodies]
+        assert [answer.status_code for answer in answers] == [201, 200, 409], path
+        assert answers[1].json() == answers[0].json()  # as it was written first
 
 
 # Ed25519 keys with which one signature fits many texts.
