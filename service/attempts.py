@@ -1,4 +1,4 @@
-"""How writing goes in this process: how the last attempt ended, and how long others take."""
+"""How writing goes in this process: whether an attempt failed, and how long others take."""
 
 import threading
 import time
@@ -8,7 +8,7 @@ from typing import Final
 
 from service.errors import UnavailableError
 
-FAILED: Final = "the last write failed"
+FAILED: Final = "a write failed"
 WAITING: Final = "a write waits"
 
 
@@ -24,7 +24,10 @@ class Attempts:
 
     @contextmanager
     def one(self) -> Iterator[None]:
-        """Attempt to write; whether it was committed is noted."""
+        """Attempt to write; a failure of the database is noted.
+
+        Success is not: a small write succeeds on a disk that has no room for a large one.
+        """
         mark = object()
         with self._lock:
             self._begun[mark] = time.monotonic()
@@ -33,14 +36,23 @@ class Attempts:
         except UnavailableError as error:
             # What refuses without a driver's failure behind it says nothing of the database.
             if error.__cause__ is not None:
-                self._failed = True
-                self.write_failures += 1
+                with self._lock:
+                    self._failed = True
+                    self.write_failures += 1
             raise
-        else:
-            self._failed = False
         finally:
             with self._lock:
                 del self._begun[mark]
+
+    def mended(self, failures: int) -> None:
+        """Note that as much was written as a large append takes.
+
+        Args:
+            failures: `write_failures` before it was tried; what failed meanwhile still counts.
+        """
+        with self._lock:
+            if self.write_failures == failures:
+                self._failed = False
 
     @contextmanager
     def reading(self) -> Iterator[None]:

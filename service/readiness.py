@@ -98,9 +98,13 @@ class Readiness:
             return
         self._written_at = time.monotonic()
         self._probed = True
-        room = attempts_of(self._engine).trouble(wait_of(self._engine)) is not None
+        attempts = attempts_of(self._engine)
+        failures = attempts.write_failures
+        room = attempts.trouble(wait_of(self._engine)) is not None
         with suppress(UnavailableError):
             probes.write(self._engine, room=room)
+            if room:
+                attempts.mended(failures)
 
 
 def _unanswered(database: str) -> Checks:

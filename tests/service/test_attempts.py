@@ -1,4 +1,4 @@
-"""Attempts to write: the last that ended says how writing goes, and one that does not end."""
+"""Attempts to write: one that failed says how writing goes, and one that does not end."""
 
 import pytest
 
@@ -8,15 +8,30 @@ from service.errors import NotFoundError, UnavailableError
 FOREVER = 1e9  # seconds
 
 
-def test_the_last_attempt_says_whether_writes_are_committed() -> None:
-    attempts = Attempts()
-    assert attempts.trouble(FOREVER) is None
+def fail(attempts: Attempts) -> None:
     with pytest.raises(UnavailableError), attempts.one():
         raise UnavailableError("The database does not answer.") from OSError()
-    assert attempts.trouble(FOREVER) == FAILED
-    with attempts.one():
-        assert attempts.trouble(FOREVER) == FAILED  # it is not known yet
+
+
+def test_a_failure_is_told_until_as_much_was_written_as_an_append_may_take() -> None:
+    attempts = Attempts()
     assert attempts.trouble(FOREVER) is None
+    fail(attempts)
+    assert attempts.trouble(FOREVER) == FAILED
+    with attempts.one():  # perhaps a small one, on a disk without room for a large one
+        assert attempts.trouble(FOREVER) == FAILED
+    assert attempts.trouble(FOREVER) == FAILED
+    attempts.mended(attempts.write_failures)
+    assert attempts.trouble(FOREVER) is None
+
+
+def test_a_probe_says_nothing_of_what_failed_while_it_wrote() -> None:
+    attempts = Attempts()
+    fail(attempts)
+    before = attempts.write_failures
+    fail(attempts)
+    attempts.mended(before)
+    assert attempts.trouble(FOREVER) == FAILED
 
 
 def test_a_refusal_says_nothing_of_the_database() -> None:

@@ -29,6 +29,7 @@ STEPS = 5
 TRIES = 3000  # by which a disk of a few megabytes is full
 ROOM = 512 * 1024  # bytes: enough for a probe of a row, and for small appends
 LINES = 9000  # which are more
+SMALL = 4  # appends of a step
 GROWN_MAX = 7 * 1024 * 1024  # of a ledger of some hundred kilobytes, with what a probe wrote
 REFUSALS = 4  # in a row; one alone may make room in SQLite's log
 
@@ -99,15 +100,17 @@ def test_a_service_with_room_for_a_probe_but_not_for_an_append_is_not_ready(
         disk.fail(room=ROOM)
         try:
             require_unavailable(record_lines(api, STEPS, LINES))
-            for _ in range(4):  # though less could be written, and is, again and again
+            for number in range(STEPS, STEPS + SMALL):  # less is written, again and again
+                require_taken(api, number)
                 require_unavailable(api.get("/readyz"))
                 time.sleep(0.6)
-            require_exactly(api, STEPS)
+            require_exactly(api, STEPS + SMALL)
+            require_unavailable(record_lines(api, STEPS + SMALL, LINES))
         finally:
             disk.mend()
         assert insisted(partial(api.get, "/readyz")).status_code == 200
         assert sum(one.stat().st_size for one in disk.folder.iterdir()) < GROWN_MAX
-        assert insisted(partial(record, api, STEPS)).status_code == 201
+        assert insisted(partial(record, api, STEPS + SMALL)).status_code == 201
 
 
 def record_lines(api: httpx.Client, first: int, count: int) -> httpx.Response:
