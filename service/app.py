@@ -224,17 +224,28 @@ def _required_key(engine: Engine, settings: Settings) -> StartToken | None:
     with transaction(engine) as connection:
         if api_keys.any_key(connection):
             return None
-        if settings.admin_key_file is not None:
-            key = _read_key(settings.admin_key_file)
+        key = first_key(settings)
+        if key is not None:
             api_keys.create_key(connection, name=FIRST_KEY, scope=Scope.ADMIN, key=key, by=KEY_FILE)
             return None
-        if not settings.loopback:
-            raise StartupError(
-                f"host {settings.host} can be reached by others and there is no key. Create one "
-                "with `dpledger keys create --scope admin --name admin`, or name a file with one "
-                "in DPLEDGER_ADMIN_KEY_FILE."
-            )
     return StartToken.load_or_create(settings.start_token_path)
+
+
+def first_key(settings: Settings) -> str | None:
+    """The key that a ledger without any begins with; None where a start token is enough.
+
+    Raises:
+        StartupError: others can reach the service and no key is named, or its file holds none.
+    """
+    if settings.admin_key_file is not None:
+        return _read_key(settings.admin_key_file)
+    if not settings.loopback:
+        raise StartupError(
+            f"host {settings.host} can be reached by others and there is no key. Create one "
+            "with `dpledger keys create --scope admin --name admin`, or name a file with one "
+            "in DPLEDGER_ADMIN_KEY_FILE."
+        )
+    return None
 
 
 def _read_key(file: Path) -> str:

@@ -5,6 +5,7 @@ import logging
 import os
 import signal
 import socket
+from collections.abc import Callable
 from importlib import import_module
 from typing import Annotated, Any, Final
 
@@ -126,12 +127,12 @@ def _serve(settings: Any, sockets: list[socket.socket]) -> None:
     import uvicorn
 
     from service import logs
-    from service.app import create_app
+    from service.app import create_app, first_key
     from service.connections import bounded
     from service.greeting import Greeting
     from service.server import Server, settle
 
-    begun = migrate(settings.database_url)
+    begun = _migrated(settings.database_url, allowed=lambda: first_key(settings))
     application = create_app(settings)
     logs.configure()
     if begun:
@@ -168,11 +169,17 @@ def migrate(
     ] = False,
 ) -> bool:
     """Bring the database's schema to this version."""
+    return _migrated(database, new=new)
+
+
+def _migrated(
+    database: str | None, *, new: bool = False, allowed: Callable[[], object] | None = None
+) -> bool:
     from service import schema_version
 
     engine = engine_of(database, new=new)
     try:
-        return schema_version.upgrade(engine, new=new)
+        return schema_version.upgrade(engine, new=new, allowed=allowed)
     except (StartupError, LedgerError) as error:
         raise failed_to_start(error) from None
     finally:

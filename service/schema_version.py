@@ -1,5 +1,6 @@
 """The schema's version: migrations are the only way a schema comes to be."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from alembic import command
@@ -123,13 +124,20 @@ def _require_known(found: str | None) -> None:
         )
 
 
-def upgrade(engine: Engine, revision: str = "head", *, new: bool = False) -> bool:
+def upgrade(
+    engine: Engine,
+    revision: str = "head",
+    *,
+    new: bool = False,
+    allowed: Callable[[], object] | None = None,
+) -> bool:
     """Bring the database to a revision, in one transaction.
 
     Args:
         engine: the database.
         revision: the one to come to.
         new: whether a SQLite ledger may be begun where there was one before.
+        allowed: called before a ledger is begun, while nothing of it is there; raises to refuse.
 
     Returns:
         Whether there was nothing before, and a ledger was begun.
@@ -145,6 +153,8 @@ def upgrade(engine: Engine, revision: str = "head", *, new: bool = False) -> boo
     _require_known(found)
     if found is None and path is not None and was_there and not new:
         require_unused(path)
+    if found is None and allowed is not None:
+        allowed()
     if found is not None and found != head():
         require_sound(engine)  # what is damaged is not made worse
     _run(engine, command.upgrade, revision)

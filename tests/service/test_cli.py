@@ -254,16 +254,21 @@ def test_a_database_of_another_version_is_refused(words: list[str], file_url: st
     assert left == "zzz"
 
 
-def test_serving_others_needs_a_key(file_url: str, tmp_path: Path) -> None:
-    words = ("serve", "--host", ANYWHERE, "--port", "0", "--database", file_url)
+def test_serving_others_needs_a_key(tmp_path: Path) -> None:
+    ledger, file = tmp_path / "ledger", tmp_path / "key"
+    ledger.mkdir()
+    database = f"sqlite:///{ledger / 'ledger.db'}"
+    words = ("serve", "--host", ANYWHERE, "--port", "0", "--database", database)
     assert "dpledger keys create" in cause(command(*words))
-    file = tmp_path / "key"
     for content in (b"short", b"\xff\xfe" * 50):
         file.write_bytes(content)
         result = CliRunner().invoke(app, words, env={"DPLEDGER_ADMIN_KEY_FILE": str(file)})
         assert "admin_key_file" in cause(result)
     missing = {"DPLEDGER_ADMIN_KEY_FILE": str(tmp_path / "missing")}
     assert "missing" in cause(CliRunner().invoke(app, words, env=missing))
+    assert list(ledger.iterdir()) == []  # nothing was begun
+    assert command("migrate", "--database", database).exit_code == 0
+    assert "dpledger keys create" in cause(command(*words))
 
 
 def test_a_setting_out_of_range_is_named(file_url: str) -> None:
