@@ -6,7 +6,8 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import httpx
 import pytest
@@ -14,13 +15,15 @@ from sqlalchemy import Engine
 
 from service import board, catalog, connections
 from service.api_keys import Scope, Terms, create_key
+from service.auth import VIEWER_BURST_SECONDS
 from service.board import Boards
 from service.database import transaction
 from service.errors import LedgerError, TooManyRequestsError, UnavailableError
 from service.frames import Topic
-from service.limits import Pace
+from service.limits import BURST_SECONDS, Pace
 from service.problems import HELD_BACK_SECONDS, HELD_BACK_SECONDS_MAX, hold_back
 from service.routes.metrics import Expositions
+from service.settings import Settings
 from service.streams import Feed, Subscriber
 from service.tables import datasets
 from tests.service.samples import append, dataset, event, run, setup
@@ -50,6 +53,20 @@ def test_a_viewer_has_a_rate_without_being_given_one_and_others_have_none(
             assert statuses(address, key, 6) == [200] * 6
     with serve(viewer_requests_per_second=1.0, requests_per_second=0.01) as address:
         assert statuses(address, usual, 2) == [200, 429]  # as all keys have it
+
+
+GUIDES: Final = Path(__file__).parents[2] / "docs"
+WORDS: Final = {1.0: "one second's worth", 3.0: "three seconds' worth"}
+
+
+def test_every_guide_says_what_a_viewers_key_saves_up() -> None:
+    rate = Settings.model_fields["viewer_requests_per_second"].default
+    for guide in ("guide/keys.md", "guide/deploy.md", "problems/too-many-requests.md"):
+        assert WORDS[VIEWER_BURST_SECONDS] in (GUIDES / guide).read_text(encoding="utf-8"), guide
+    limits = (GUIDES / "guide" / "hostile_input.md").read_text(encoding="utf-8")
+    assert f"{rate:.0f} a second, {rate * VIEWER_BURST_SECONDS:.0f} at once" in limits
+    keys = (GUIDES / "guide" / "keys.md").read_text(encoding="utf-8")
+    assert WORDS[BURST_SECONDS] in keys  # of every other key
 
 
 def test_a_refusal_for_haste_comes_slowly_and_work_is_not_held_back(
