@@ -32,11 +32,21 @@ _INSTALLATION: Final = select(
 ).with_for_update()
 
 
+# Every kind of act; `act_row` makes a row of no other.
+KINDS: Final = (
+    "adopted", "appends", "branch", "certificate", "certificate_facts", "copied", "correction",
+    "dataset", "finding", "key_created", "key_revoked", "key_rotated", "lineage", "overdraft",
+    "reconciled", "recovering", "release", "reservation", "reservation_end", "restatement",
+    "restored", "run", "run_state", "settings", "suspended",
+)  # fmt: skip
+_KNOWN: Final = frozenset(KINDS)
+
+
 @dataclass(frozen=True, slots=True)
 class Act:
     """What happened, in words; nothing secret."""
 
-    kind: str
+    kind: str  # one of KINDS
     content: Mapping[str, Any]
     by: str | None = None  # the key's name, where somebody decided it
 
@@ -129,7 +139,13 @@ def act_row(
     after_sequence: int,
     acted_at: datetime | str,
 ) -> tuple[Any, ...]:
-    """An act's row, as `ACT` has its columns; its leaf comes last."""
+    """An act's row, as `ACT` has its columns; its leaf comes last.
+
+    Raises:
+        ValueError: there is no such kind of act.
+    """
+    if act.kind not in _KNOWN:
+        raise ValueError("An act has one of the kinds in KINDS.")
     content = canonical(dict(act.content))
     data = act_data(
         dataset=dataset[1] if dataset else None,

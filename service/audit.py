@@ -3,11 +3,12 @@
 import json
 from collections.abc import Iterator
 from itertools import accumulate
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
+from pydantic import Field
 from sqlalchemy import Connection, Row, bindparam, func, select
 
-from service.acts import exact
+from service.acts import KINDS, exact
 from service.answers import Answer
 from service.catalog import find_dataset, page
 from service.facts import APPENDS
@@ -50,7 +51,8 @@ class ActAnswer(Answer):
 
     position: int  # of the leaf in its log, from 0
     after_sequence: int  # of the dataset's entry that it stands behind
-    kind: str
+    # Another version may have recorded a kind of its own, which is told all the same.
+    kind: Annotated[str, Field(json_schema_extra={"enum": list(KINDS)})]
     content: dict[str, Any]
     by: str | None  # the key's name, where somebody decided it
     dataset: str | None  # null in the installation's log

@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Any, Final
 
 _FOLDER: Final = Path(__file__).parent
+# What is hashed or signed is its text: a client that wrote a time anew would break it.
+_EXACT: Final = {"ActAnswer", "BudgetLimit", "Certificate", "Checkpoint", "Log", "Place"}
+_TIME: Final = "ISO 8601"  # in the description of each time, and of nothing else
 _ANY: Final = "any"  # the table of properties that mean the same in every message
 
 
@@ -35,6 +38,10 @@ def describe(schema: dict[str, Any], model: type) -> None:
         text = next((table[name] for table in tables if name in table), None)
         if text is not None:
             property_.setdefault("description", text)
+        if _TIME in property_.get("description", "") and model.__name__ not in _EXACT:
+            for part in property_.get("anyOf", [property_]):
+                if part["type"] == "string":
+                    part["format"] = "date-time"
     if model.__name__ in examples():
         schema["examples"] = [examples()[model.__name__]]
 

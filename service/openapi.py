@@ -40,6 +40,7 @@ TAGS: Final[list[dict[str, Any]]] = [
 ]
 # Messages that endpoints read or send by hand, so that no route declares them.
 _BY_HAND: Final = {"EventBatch": EventBatch, "Problem": Problem}
+_UNSAID: Final = "Successful Response"  # what FastAPI says of an answer that nothing describes
 _REFERENCE: Final = "#/components/schemas/{model}"
 
 
@@ -65,10 +66,20 @@ def complete(app: FastAPI) -> None:
         for path in found["paths"].values():
             for operation in path.values():
                 operation.setdefault("security", [])  # it needs no key
+                for answer in operation["responses"].values():
+                    _say_what_is_answered(answer, schemas)
         return found
 
     app.openapi = document  # type: ignore[method-assign]
     _serve_once_made(app)
+
+
+def _say_what_is_answered(answer: dict[str, Any], schemas: dict[str, Any]) -> None:
+    """Describe an answer by its message, where its route says nothing."""
+    named = answer.get("content", {}).get(JSON, {}).get("schema", {}).get("$ref", "")
+    if answer["description"] == _UNSAID and named:
+        message: str = schemas[named.rpartition("/")[2]]["description"]
+        answer["description"] = message.partition("\n\n")[0].replace("\n", " ")
 
 
 def _drop_null_defaults(schema: dict[str, Any]) -> None:

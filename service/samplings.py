@@ -60,14 +60,19 @@ def _describe_one_rate(schema: dict[str, Any], model: type) -> None:
     describe(schema, model)
     # Generators make two types of a `oneOf`; this they leave to the service.
     schema |= {
-        "if": _has("sampling_probability"),
-        "then": {"properties": {"expected_batch_size": {"type": "null"}}},
-        "else": _has("expected_batch_size"),
+        "if": _has(schema, "sampling_probability"),
+        "then": {"properties": {"expected_batch_size": _NOT_GIVEN}},
+        "else": _has(schema, "expected_batch_size"),
     }
 
 
-def _has(name: str) -> dict[str, Any]:
-    return {"required": [name], "properties": {name: {"type": "number"}}}
+_NOT_GIVEN: Final = {"type": "null", "description": "The other rate is given."}
+
+
+def _has(schema: dict[str, Any], name: str) -> dict[str, Any]:
+    number, _null = schema["properties"][name]["anyOf"]
+    given = number | {"description": "The one rate that is given."}
+    return {"required": [name], "properties": {name: given}}
 
 
 class FullSampling(Wire):

@@ -14,7 +14,12 @@ from service.taking import written
 router = APIRouter(prefix="/v1/runs/{run}/findings", route_class=StrictRoute, tags=["runs"])
 
 
-@router.post("", status_code=201, responses=repeated(FindingAnswer))
+@router.post(
+    "",
+    status_code=201,
+    responses=repeated(FindingAnswer),
+    response_description="The finding as it was recorded.",
+)
 def record_finding(
     run: RunName, new: NewFinding, database: Database, caller: Trainer, response: Response
 ) -> FindingAnswer:

@@ -51,7 +51,7 @@ async def get_readiness(request: Request) -> Ready:
     return Ready(status="ready", checks=checks)
 
 
-@router.get("/problems/{slug}", response_class=Page)
+@router.get("/problems/{slug}", response_class=Page, response_description="The page, in Markdown.")
 def get_problem_page(slug: ProblemName) -> Page:
     """What a problem means and what to do about it."""
     text = problems.page(slug)

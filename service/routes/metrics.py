@@ -57,7 +57,9 @@ class Expositions:
         return await asyncio.shield(self._told[limit][1])
 
 
-@router.get("/metrics", response_class=Exposition)
+@router.get(
+    "/metrics", response_class=Exposition, response_description="The text format of Prometheus."
+)
 async def get_metrics(request: Request, caller: Viewer) -> Exposition:
     """What this process counted, how it stands, and what the ledger says, for Prometheus.
 

@@ -23,9 +23,11 @@ from pydantic import TypeAdapter
 from accounting.accountants import ACCOUNTANTS, ODOMETER
 from accounting.hidden import HIDDEN
 from service import errors, plans, remedies, schemas
+from service.acts import KINDS, Act, act_row
 from service.answers import AccountantName
 from service.app import openapi_document
 from service.descriptions import examples
+from service.facts import FACTS, STATES
 from service.openapi import TAGS
 from service.problems import MEDIA_TYPE, Problem
 from service.run_states import RunState
@@ -46,8 +48,9 @@ CLOSED: Final = {
     "verdict",
 }  # fmt: skip
 LISTS: Final = {"accept", "assumptions", "relations"}  # of such words
-# What is open: any act may be recorded, and an HTTP status is a number.
-OPEN: Final = {("ActAnswer", "kind"), ("Problem", "status")}
+OPEN: Final = {("Problem", "status")}  # an HTTP status is a number
+# What is hashed or signed is its text: a client that wrote a time anew would break it.
+EXACT: Final = {"ActAnswer", "BudgetLimit", "Certificate", "Checkpoint", "Log", "Place"}
 # Requests whose example a reader copies.
 MAIN: Final = {
     "NewDataset", "DatasetChange", "NewRun", "NewBranch", "EventBatch", "NewReservation",
@@ -59,6 +62,15 @@ def properties() -> Iterator[tuple[str, str, dict[str, Any]]]:
     for message, schema in SCHEMAS.items():
         for name, property_ in schema.get("properties", {}).items():
             yield message, name, property_
+
+
+def parts_of(schema: Any) -> Iterator[dict[str, Any]]:
+    """Every schema within a schema, itself first."""
+    if isinstance(schema, dict):
+        yield schema
+    for part in schema.values() if isinstance(schema, dict) else schema:
+        if isinstance(part, dict | list):
+            yield from parts_of(part)
 
 
 def alternatives(schema: dict[str, Any]) -> list[dict[str, Any]]:
@@ -86,6 +98,35 @@ def test_every_property_has_a_description() -> None:
         f"{message}.{name}" for message, name, one in properties() if "description" not in one
     ]
     assert missing == []
+
+
+def test_every_property_of_a_condition_has_a_description() -> None:
+    bare = [
+        (message, name)
+        for message, schema in SCHEMAS.items()
+        for condition in ("if", "then", "else")
+        for part in parts_of(schema.get(condition, {}))
+        for name, property_ in part.get("properties", {}).items()
+        if "description" not in property_
+    ]
+    assert bare == []
+
+
+def test_every_answer_says_what_is_answered() -> None:
+    for method, path, operation in OPERATIONS:
+        for status, answer in operation["responses"].items():
+            said = answer["description"]
+            assert said, (method, path, status)
+            assert said != "Successful Response", (method, path, status)
+
+
+def test_every_time_is_a_date_time_unless_its_text_is_hashed_or_signed() -> None:
+    times = [(owner, one) for owner, _, one in properties() if "ISO 8601" in one["description"]]
+    assert len(times) >= 20
+    for owner, one in times:
+        formats = {part.get("format") for part in alternatives(one)}
+        assert formats == ({None} if owner in EXACT else {"date-time"}), owner
+    assert {owner for owner, _ in times} >= EXACT
 
 
 def test_every_description_is_a_sentence() -> None:
@@ -125,6 +166,13 @@ def test_words_of_a_closed_list_are_enumerations() -> None:
 
 def test_the_accountants_of_answers_are_those_of_the_core() -> None:
     assert {*ACCOUNTANTS, ODOMETER, HIDDEN, "filter"} == set(AccountantName)
+
+
+def test_the_kinds_of_an_act_are_all_that_can_be_recorded() -> None:
+    assert SCHEMAS["ActAnswer"]["properties"]["kind"]["enum"] == sorted(KINDS)
+    assert {*FACTS, *STATES} <= set(KINDS)
+    with pytest.raises(ValueError, match="one of the kinds"):
+        act_row(Act("other", {}), dataset=None, position=0, after_sequence=0, acted_at="")
 
 
 def test_every_operation_has_an_id_of_its_own_in_camel_case() -> None:
