@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, cast
 
 from pydantic import WithJsonSchema
 from sqlalchemy import Connection, Row, bindparam, func, insert, select
@@ -191,3 +191,15 @@ class Sparing:
         recent = {k: t for k, t in self._passed.items() if present - t < self._seconds}
         # Where too many are recent, one too many may pass; none is ever kept back for it.
         self._passed = recent if len(recent) < SPARING_MAX else {}
+
+
+def latest_refusal(connection: Connection, run: Row[Any]) -> dict[str, Any] | None:
+    """What the latest refusal of a run's steps says: the scope that failed, its limit."""
+    of_run = (
+        incidents.c.dataset_id == run.dataset_id,
+        incidents.c.run_id == run.id,
+        incidents.c.kind == Kind.REFUSAL.value,
+    )
+    latest = select(incidents.c.detail).where(*of_run).order_by(incidents.c.id.desc()).limit(1)
+    found = connection.scalar(latest)
+    return None if found is None else cast(dict[str, Any], json.loads(found))

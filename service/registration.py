@@ -5,7 +5,7 @@ import secrets
 from typing import Any, Final
 
 from pydantic import BaseModel
-from sqlalchemy import Connection, Row, insert
+from sqlalchemy import Connection, Row, insert, select
 
 from accounting.events import NeighboringRelation, Span
 from accounting.filters import choose
@@ -40,6 +40,7 @@ from service.errors import (
 )
 from service.facts import acts_of
 from service.hiding import planned_run
+from service.incidents import latest_refusal
 from service.origins import (
     OPENINGS,
     insert_lineage,
@@ -64,6 +65,10 @@ from service.taking import require_taking, state_of
 
 _KEPT_NAME: Final = (
     f"must not begin with {OPENINGS}, which is kept for the runs of opening balances"
+)
+_ON_A_BRANCH: Final = (
+    'on a new branch (in the client start_run(..., resume="allow"), or state= of a checkpoint), or '
+    "choose another name."
 )
 SETTINGS_CHANGED: Final = "The dataset's settings changed meanwhile; send the request again."
 
@@ -307,10 +312,28 @@ def _exists(connection: Connection, run: Row[Any]) -> RunExistsError:
     taken = f"{steps:,} step{'' if steps == 1 else 's'}"
     state = run.state.replace("_", " ")
     return RunExistsError(
-        f"Run {run.name} exists: {state}, {taken}. Go on with it on a new branch (in the client "
-        'start_run(..., resume="allow"), or state= of a checkpoint), or choose another name.',
+        f"Run {run.name} exists: {state}, {taken}. {_how_to_go_on(connection, run)}",
         run_state=run.state,
         run_steps=steps,
+    )
+
+
+def _how_to_go_on(connection: Connection, run: Row[Any]) -> str:
+    if run.state != "stopped_at_budget":
+        return f"Go on with it {_ON_A_BRANCH}"
+    refused = latest_refusal(connection, run)
+    if refused is None:
+        return f"First raise the limit that stopped it. Then go on with it {_ON_A_BRANCH}"
+    scope, limit = refused["scope"], refused["limit"]
+    if scope == f"run:{run.name}":
+        return f"Its own limit, epsilon {limit:.10g}, never changes: choose another name."
+    named = datasets.c.name == scope.removeprefix("dataset:")
+    present = connection.scalar(select(datasets.c.budget_epsilon).where(named))
+    if present is None or present > limit:
+        return f"Go on with it {_ON_A_BRANCH}"
+    return (
+        f"First raise the limit that stopped it, epsilon {limit:.10g} of {scope}: until then its "
+        f"next step is refused again. Then go on with it {_ON_A_BRANCH}"
     )
 
 

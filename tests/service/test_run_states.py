@@ -124,8 +124,43 @@ def test_a_name_that_is_taken_says_what_has_become_of_its_run(
         2,
     )
     words = ended.replace("_", " ")
-    assert answer["detail"].startswith(f"Run run exists: {words}, 2 steps. Go on with it")
+    assert answer["detail"].startswith(f"Run run exists: {words}, 2 steps. ")
     assert 'resume="allow"' in answer["detail"]
+    assert ("First raise the limit" in answer["detail"]) == (ended == "stopped_at_budget")
+
+
+def told_of_the_name(api: httpx.Client) -> str:
+    return str(api.post("/v1/runs", json=run(writer="another-process-1")).json()["detail"])
+
+
+def test_a_run_that_stopped_at_a_budget_names_the_limit_until_it_is_raised(
+    api: httpx.Client,
+) -> None:
+    setup(api, dataset_given={"budget": BUDGET})
+    assert append(api, event(0, 10**6), mode="charge").status_code == 409
+    end(api, "stopped_at_budget")
+    assert told_of_the_name(api) == (
+        "Run run exists: stopped at budget, 0 steps. First raise the limit that stopped it, "
+        "epsilon 3 of dataset:data: until then its next step is refused again. Then go on with it "
+        'on a new branch (in the client start_run(..., resume="allow"), or state= of a '
+        "checkpoint), or choose another name."
+    )
+    raised = {"reason": "more", "budget": BUDGET | {"epsilon": 100.0}}
+    revision = api.get("/v1/datasets/data").headers["ETag"]
+    changed = api.patch("/v1/datasets/data", json=raised, headers={"If-Match": revision})
+    assert changed.status_code == 200, changed.text
+    assert "0 steps. Go on with it on a new branch" in told_of_the_name(api)
+
+
+def test_a_run_that_stopped_at_its_own_budget_does_not_go_on(api: httpx.Client) -> None:
+    setup(api, budget=BUDGET)
+    assert append(api, event(0, 10**6), mode="charge").status_code == 409
+    end(api, "stopped_at_budget")
+    detail = api.post("/v1/runs", json=run(budget=BUDGET, writer="another-process-1")).json()
+    assert detail["detail"] == (
+        "Run run exists: stopped at budget, 0 steps. Its own limit, epsilon 3, never changes: "
+        "choose another name."
+    )
 
 
 def test_a_refusal_says_what_the_budget_has_left(api: httpx.Client) -> None:
