@@ -36,9 +36,11 @@ NAME_PATTERN: Final = r"^[a-z0-9][a-z0-9._-]{0,62}$"
 
 
 MARKS_MAX: Final = 4  # on one letter; no language needs more
-# What Unicode calls ignorable by default and Python printable, and the blank of Braille.
+# What Unicode calls ignorable by default and Python printable, and the signs without a picture: the
+# blank of Braille, the blanks of hieroglyphs, the Khitan filler and the null notehead.
 _UNSEEN: Final = re.compile(
-    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0"
+    "\U00013441\U00013442\U00016fe4\U0001d159\U000e0100-\U000e01ef]"
 )
 
 

@@ -157,6 +157,7 @@ def test_no_other_charset_than_utf_8_is_taken(api: httpx.Client, kind: str, stat
     "text",
     [
         "\u3164", "\u115f", "\u1160", "\u2800", "\uffa0", "\u034f", "\ufe0f", "\U000e0100", " ",
+        "\U0001d159", "a\U0001d159a", "\U00016fe4", "\U00013441", "a\U00013442a",
         "patient\u3164", "\u0301", "\u0301a", "a" + "\u0301" * 5, "a" + "\u0489" * 5,
         "a" + "\u0301\u0302\u0303\u0304\u0305",
     ],
