@@ -164,6 +164,13 @@ def all_the_data(rank: int, run: Any) -> Any:
     return error_of(lambda: train(job)), run.next_step
 
 
+def one_is_refused(rank: int, run: Any) -> Any:
+    """Rank 1 alone cannot be counted: it does not know the dataset's size."""
+    if rank:
+        run.dataset_size = None
+    return error_of(lambda: train(prepared(rank, LedgerAccountant(run)))), run.next_step
+
+
 def error_of(call: Any) -> str:
     try:
         call()
@@ -181,4 +188,5 @@ SCENARIOS: dict[str, Any] = {
     "same_coins": same_coins,
     "deaf": deaf,
     "all_the_data": all_the_data,
+    "one_is_refused": one_is_refused,
 }

@@ -75,6 +75,17 @@ def test_what_two_processes_must_not_do_is_refused_on_both(
     assert client.run(names[what][0])["steps"] == 0
 
 
+def test_rank_0_names_the_cause_when_rank_1_of_two_replicas_is_refused(
+    client: Client, happened: Happened
+) -> None:
+    names, ranks = happened
+    (error, steps), (cause, other_steps) = (rank["one_is_refused"] for rank in ranks)
+    assert "dataset_size" in cause
+    assert error == f"Rank 1 was refused: ValueError: {cause}"
+    assert steps == other_steps == 0
+    assert client.run(names["one_is_refused"][0])["steps"] == 0
+
+
 def test_the_spool_is_of_one_process(happened: Happened, tmp_path_factory: Any) -> None:
     folder = Path(tmp_path_factory.getbasetemp())
     assert len(list(folder.glob("ranks0/spool/*.spool"))) == len(SCENARIOS)
