@@ -4,8 +4,9 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+import dpledger_client as dp
 import pytest
 from dpledger_client import Client, Conflict, NotFound, RunExists, state_at
 
@@ -13,6 +14,11 @@ from tests.client.failures.site import ON_SQLITE, WHAT, Site, counted, die, pric
 
 pytestmark = ON_SQLITE
 ROOT: Final = Path(__file__).parents[3]
+PASS: Final = 10  # steps
+SHUFFLED: Final[dict[str, Any]] = {
+    "mechanism": dp.gaussian(noise_multiplier=12.0),
+    "sampling": dp.shuffle(batch_size=100, steps_per_pass=PASS),
+}
 # What ends the script, and the state in which its run is then.
 ENDS: Final = {
     "memory": "interrupted",
@@ -73,6 +79,34 @@ def test_a_finished_run_takes_two_more_passes_tomorrow(client: Client, site: Sit
     found = client.run("run")
     assert (found["steps"], found["state"], alarms(site)) == (11, "finished", [])
     assert counted(client) == price(client, 11)
+
+
+@pytest.mark.parametrize(
+    ("order", "passes"), [({"order": "fresh"}, 4), ({"order": "continued"}, 4), ({}, 5)]
+)
+def test_two_more_passes_of_a_finished_shuffle_cost_two_passes_if_the_order_is_said(
+    client: Client, order: dict[str, str], passes: int
+) -> None:
+    """Each day is two passes; where nothing says whether a pass was open, one more is counted."""
+    for name in ("days", "at-once"):
+        client.create_dataset(
+            name,
+            dataset_size=1000,
+            neighboring_relation="replace_special",
+            privacy_unit="record",
+            budget={"epsilon": 4.0, "delta": 1e-5},
+        )
+    with client.start_run("days", "days", **SHUFFLED) as run:
+        take(run, 2 * PASS)
+        state = run.state_dict()
+    with client.start_run("days", "days", state=state | order, **SHUFFLED) as run:
+        assert run.next_step == 2 * PASS
+        take(run, 2 * PASS)
+    found = client.run("days")
+    assert (found["steps"], found["state"]) == (4 * PASS, "finished")
+    with client.start_run("at-once", "at-once", **SHUFFLED) as run:
+        take(run, passes * PASS)
+    assert client.dataset("days")["spent"] == client.dataset("at-once")["spent"]
 
 
 def test_an_aborted_run_goes_on_only_on_purpose(client: Client, site: Site) -> None:
