@@ -2,65 +2,44 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
-from accounting.answers import (
-    Question,
-    gdp_bound,
-    pld_bound,
-    rdp_bound,
+from accounting.answers import Question
+from accounting.asking import (
+    ACCOUNTANTS,
+    FEW_EVENTS,
+    ODOMETER,
+    answered,
+    best_first,
+    bounds_of,
+    is_settled,
+    of_any_status,
 )
-from accounting.anytime import odometer_bound
 from accounting.attained import FLOOR_POINTS
 from accounting.balances import Balance
-from accounting.bounds import NoBoundError
-from accounting.coarsening import DISTINCT_MAX, Rounded, dominating, rounded_outward
+from accounting.coarsening import DISTINCT_MAX, Rounded, rounded_outward
 from accounting.comparisons import as_if_poisson, as_if_unsampled
 from accounting.events import Gaussian, NeighboringRelation
-from accounting.gathering import bound_of_fewer
 from accounting.guarantees import ACCEPTABLE, DEFAULT_ACCEPT, Bound, Guarantee, Status
 from accounting.lower_ends import lower_end, rough_lower_end
 from accounting.math_library import require_accurate_library
-from accounting.splits import split_bound
-from accounting.truncation import through_poisson
-from accounting.work import attempted, left, limited
+from accounting.work import Meter, attempted, left, limited
 
 R = TypeVar("R")
 
 BEST: Final = "best"
-# What an accountant may take, as work.py counts it; Renyi curves of as many events take less.
-POINTS: Final = {"gdp": 40_000_000, "pld": 145_000_000, "rdp": 30_000_000, "odometer": 100_000_000}
-# Of events that were gathered the pld accountant may take more: it goes on with fewer by itself.
-ROUNDED_POINTS: Final = 176_000_000
-GATHERED_MAX: Final = 160  # events that are left of them then
-# A single event, and a few, may take more: none of them is replaced by another.
-FEW_EVENTS: Final = 12
-FEW_POINTS: Final = {1: 185_000_000, FEW_EVENTS: 120_000_000}
-FEW_CURVES: Final = 70_000_000  # what the Renyi curves of a few events take at most
 WHOLE_POINTS: Final = 190_000_000  # what a guarantee may take with all that stands beside it
-# Where that is not enough: how many noises of one sampling are left, and what they may take.
-FEWER: Final = ((8, 30_000_000), (1, 20_000_000))
-FEWER_ADAPTIVE: Final = ((16, 100_000_000), *FEWER)  # the odometer costs more a noise
 LOWER_POINTS: Final = 40_000_000  # that its lower end may take in any case,
+ONE_LOWER_POINTS: Final = 100_000_000  # of a single event, of which there is no rougher one,
 ROUGH_POINTS: Final = 25_000_000  # and a rougher one of very many events
 BESIDE_POINTS: Final = 15_000_000  # what each number may take that stands beside a headline,
 FEW_BESIDE: Final = 30_000_000  # where the events are few
-# A headline of a few events that is so many times its lower end: what is looked for once more among
-# the bounds of every status that may be accepted, and what that may take.
-_WIDE: Final = 2.0
-FEW_ACCEPTED: Final = 110_000_000
-REASON_WORK: Final = "The events are too many and too different for this accountant."
-
-
-ACCOUNTANTS: Final[dict[str, Callable[[Balance, Question], Bound]]] = {
-    "gdp": gdp_bound,
-    "pld": through_poisson(pld_bound),
-    "rdp": through_poisson(rdp_bound),
-}
-# Valid for steps chosen after earlier answers, which costs more: asked for by name alone.
-ODOMETER: Final = "odometer"
+# Where everything that is known is so many times the lower end, more is looked for: of every status
+# that may be accepted, in what is left of this, and that in any case. And a better lower end.
+WIDE: Final = 2.0
+WIDE_POINTS: Final = 400_000_000
+ANY_STATUS_POINTS: Final = 60_000_000
 
 
 def guarantee(
@@ -93,47 +72,27 @@ def guarantee(
     """
     names = _names(accountant)
     with limited(math.inf) as meter:
-        end = meter.spent + share * WHOLE_POINTS
+        purse = _Purse(meter, share, meter.spent)
         balance, rounded = _few(balance)
-        floor = balance if rounded is None else rounded.lower
         question = replace(_question(relation, delta, epsilon, accept, rounded), share=share)
-        found, reason = _bounds(balance, question, names)
-        spent = meter.spent
-        found = _or_split(balance, question, names, found)
-        end += meter.spent - spent  # which takes nothing from what stands beside it
-        headline = _first(found)
+        found, reason, beyond = answered(balance, question, names)
+        purse.end += beyond  # which takes nothing from what stands beside it
+        headline = found[0] if found else None
         reached = headline.delta if headline else delta
-
-        def beside(
-            compute: Callable[[], R], points: int = _beside(balance), least: int = 0
-        ) -> R | None:
-            rest = max(share * least, end - meter.spent)
-            return attempted(min(share * points, rest, left()), compute)
-
+        points = _beside(balance)
         every = replace(question, accept=ACCEPTABLE)
         others = found
         if question != every:
-            others = beside(lambda: _best_first(balance, every, names)) or []
-        known = [*found, *others]
-        lower = beside(
-            lambda: lower_end(known, headline, floor, relation),
-            FLOOR_POINTS,
-            0 if rounded else LOWER_POINTS,
+            others = purse.pays(points, lambda: best_first(balance, every, names)) or []
+        lower = _lower(purse, [*found, *others], headline, balance, question)
+        if question != every and not is_settled(others) and _is_wide([*found, *others], lower):
+            rest = purse.start + share * WIDE_POINTS - meter.spent
+            most = max(rest, share * ANY_STATUS_POINTS)
+            others = [*others, *of_any_status(balance, every, names, most)]
+        unamplified = purse.pays(points, lambda: _unamplified_epsilon(balance, relation, reached))
+        as_poisson = purse.pays(
+            points, lambda: _poisson_would_say(balance, relation, reached, names)
         )
-        if lower is None and rounded is not None:
-            floor = rounded.rough_lower
-            lower = beside(
-                lambda: lower_end(known, headline, floor, relation), FLOOR_POINTS, ROUGH_POINTS
-            )
-        if lower is None and len(balance.steps) > 1:
-            lower = beside(
-                lambda: rough_lower_end(headline, floor, relation), LOWER_POINTS, LOWER_POINTS
-            )
-        few = question != every and len(balance.steps) <= FEW_EVENTS
-        if few and headline is not None and _is_wide(headline, lower, others):
-            others = beside(lambda: _best_first(balance, every, names), FEW_ACCEPTED) or others
-        unamplified = beside(lambda: _unamplified_epsilon(balance, relation, reached))
-        as_poisson = beside(lambda: _poisson_would_say(balance, relation, reached, names))
     return Guarantee(
         epsilon=headline.epsilon if headline else None,
         epsilon_lower=lower,
@@ -204,7 +163,8 @@ def best_bound(
     balance, rounded = _few(balance)
     asked = _question(relation, delta, epsilon, accept, rounded)
     question = replace(asked, floor=floor, share=share)
-    return _first(_best_first(balance, question, _names(accountant)))
+    found = best_first(balance, question, _names(accountant))
+    return found[0] if found else None
 
 
 def with_floor(bound: Bound, balance: Balance, *, relation: NeighboringRelation) -> Bound:
@@ -249,112 +209,64 @@ def _names(accountant: str) -> tuple[str, ...]:
     return (accountant,)
 
 
-def _best_first(balance: Balance, question: Question, names: tuple[str, ...]) -> list[Bound]:
-    """The finite bounds, of all steps together and kind by kind."""
-    return _or_split(balance, question, names, _bounds(balance, question, names)[0])
-
-
-def _is_wide(headline: Bound, lower: float | None, others: list[Bound]) -> bool:
-    """Whether a headline is so far above its lower end that better bounds are looked for again."""
-    known = any(bound.epsilon < headline.epsilon for bound in others)
-    return not known and not headline.epsilon <= _WIDE * (lower or 0.0)
-
-
-def _first(bounds: list[Bound]) -> Bound | None:
-    return bounds[0] if bounds else None
-
-
-def _or_split(
-    balance: Balance, question: Question, names: tuple[str, ...], found: list[Bound]
-) -> list[Bound]:
-    """What was found of all steps together, and before it what their kinds cost one by one if less.
-
-    An accountant that is asked for by name answers of all steps together.
-    """
-    if names != tuple(ACCOUNTANTS):
-        return found
-
-    def ask(part: Balance, asked: Question) -> list[Bound]:
-        return _bounds(part, asked, names)[0]
-
-    split = attempted(left(), lambda: split_bound(balance, question, found, ask))
-    return found if split is None else [split, *found]
-
-
-def _bounds(
-    balance: Balance, question: Question, names: tuple[str, ...]
-) -> tuple[list[Bound], str | None]:
-    """The finite bounds, best first, and why the last accountant that found none did so."""
-    found: list[Bound] = []
-    reason: str | None = None
-    settled = False
-    for name in names:
-        # The Renyi curve of a pair never says more than the pair itself, and costs more.
-        if name == "rdp" and settled:
-            continue
-        try:
-            bound, rough = _evaluated(name, balance, question)
-        except NoBoundError as failure:
-            reason = str(failure)
-            continue
-        if math.isfinite(bound.epsilon) and bound.delta < 1:
-            found.append(bound)
-            settled = bound.accountant == "pld" and not rough
-        else:
-            reason = "The bound says nothing: epsilon is infinite or delta is one."
-    return sorted(found, key=lambda bound: (bound.epsilon, bound.delta)), reason
-
-
-def _evaluated(name: str, balance: Balance, question: Question) -> tuple[Bound, bool]:
-    """An accountant's answer: of fewer events that dominate the balance where it is too much work.
-
-    And whether these are so few that another accountant may say more.
-
-    Raises:
-        NoBoundError: it has none, or none that takes little enough work.
-    """
-    accountant = _accountant(name)
-    if name != ODOMETER:  # which must hold for schedules that are chosen after a look
-        balance = balance.told()
-    allowed = _allowed(name, balance, question)
-    if name == "pld":
-        found = bound_of_fewer(accountant, balance, question, whole=allowed)
-        if found is None:
-            raise NoBoundError(REASON_WORK)
-        return found
-    bound = attempted(allowed, lambda: accountant(balance, question))
-    less = replace(question, rounded=None, gathered=True, floor=False)
-    for noises, points in FEWER_ADAPTIVE if name == ODOMETER else FEWER:
-        fewer = dominating(balance, noises) if bound is None else balance
-        if len(fewer.steps) < len(balance.steps):
-            bound = attempted(question.share * points, partial(accountant, fewer, less))
-    if bound is None:
-        raise NoBoundError(REASON_WORK)
-    return bound, False
-
-
-def _allowed(name: str, balance: Balance, question: Question) -> float:
-    """What work an accountant may take to answer about a balance as it is."""
-    rounded = question.rounded
-    points = POINTS[name]
-    if name == "pld" and rounded and len(rounded.rough_upper.steps) <= GATHERED_MAX:
-        points = ROUNDED_POINTS
-    else:
-        few = [more for events, more in FEW_POINTS.items() if len(balance.steps) <= events]
-        points = few[0] if few else points
-    allowed = question.share * points
-    if name == "rdp" and len(balance.steps) <= FEW_EVENTS:  # parts of an answer share them
-        allowed = max(allowed, FEW_CURVES)
-    return allowed
-
-
 def _beside(balance: Balance) -> int:
     """What work each number may take that stands beside a headline."""
     return FEW_BESIDE if len(balance.steps) <= FEW_EVENTS else BESIDE_POINTS
 
 
-def _accountant(name: str) -> Callable[[Balance, Question], Bound]:
-    return odometer_bound if name == ODOMETER else ACCOUNTANTS[name]
+@dataclass(slots=True)
+class _Purse:
+    """What a guarantee may take, and what stands beside its headline."""
+
+    meter: Meter
+    share: float  # of what it may take
+    start: float
+    end: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        """No more than what is allowed to one guarantee."""
+        self.end = self.start + self.share * WHOLE_POINTS
+
+    def pays(self, points: int, compute: Callable[[], R], least: int = 0) -> R | None:
+        """What a function computes within its points and what is left, or within so many."""
+        rest = max(self.share * least, self.end - self.meter.spent)
+        return attempted(min(self.share * points, rest, left()), compute)
+
+
+def _lower(
+    purse: _Purse, known: list[Bound], headline: Bound | None, balance: Balance, question: Question
+) -> float | None:
+    """The best proved lower end beside a headline; a rougher one, too, where that is far below."""
+    relation, rounded = question.relation, question.rounded
+    floor = balance if rounded is None else rounded.lower
+    least = LOWER_POINTS if len(balance.steps) > 1 else ONE_LOWER_POINTS
+    found = [
+        purse.pays(
+            FLOOR_POINTS,
+            lambda: lower_end(known, headline, floor, relation),
+            0 if rounded else least,
+        )
+    ]
+    if found == [None] and rounded is not None:
+        floor = rounded.rough_lower
+        found.append(
+            purse.pays(
+                FLOOR_POINTS, lambda: lower_end(known, headline, floor, relation), ROUGH_POINTS
+            )
+        )
+    lower = max((one for one in found if one is not None), default=None)
+    if len(balance.steps) > 1 and (lower is None or _is_wide(known, lower)):
+        rougher = purse.pays(
+            LOWER_POINTS, lambda: rough_lower_end(headline, floor, relation), LOWER_POINTS
+        )
+        lower = max((one for one in (lower, rougher) if one is not None), default=None)
+    return lower
+
+
+def _is_wide(known: list[Bound], lower: float | None) -> bool:
+    """Whether all that is known is so far above a lower end that more is looked for."""
+    least = min((bound.epsilon for bound in known), default=math.inf)
+    return not least <= WIDE * (lower or 0.0)
 
 
 def _poisson_would_say(
@@ -373,7 +285,7 @@ def _poisson_would_say(
         relation=relation, accept=ACCEPTABLE, delta=delta, epsilon=None, floor=False
     )
     asked = ("rdp",) if names == ("rdp",) else ("pld", "rdp")
-    found, _ = _bounds(claimed, question, asked)
+    found, _ = bounds_of(claimed, question, asked)
     return found[0].epsilon if found else None
 
 
@@ -385,7 +297,7 @@ def _unamplified_epsilon(
         return None
     whole_balance = as_if_unsampled(balance)
     question = Question(relation=relation, accept=DEFAULT_ACCEPT, delta=delta, epsilon=None)
-    found, _ = _bounds(whole_balance, question, ("gdp",))  # exact where it applies
+    found, _ = bounds_of(whole_balance, question, ("gdp",))  # exact where it applies
     if not all(isinstance(event.mechanism, Gaussian) for event in whole_balance.steps):
-        found, _ = _bounds(whole_balance, question, ("pld", "rdp"))
+        found, _ = bounds_of(whole_balance, question, ("pld", "rdp"))
     return found[0].epsilon if found else None

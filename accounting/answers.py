@@ -90,6 +90,8 @@ def compose_gdp(*, mus: Sequence[float], counts: Sequence[int]) -> float:
 
 _DELTA_MIN: Final = 1e-290  # below, products of probabilities underflow
 _REASON_DELTA: Final = f"A delta below {_DELTA_MIN:g} is left to the other accountants."
+# Of what is left, what the direct pairs of gathered events may take that have an answer by now.
+_ROUGH_REST: Final = 0.5
 _TOO_WIDE: Final = 0.01  # relative: fewer groups, composed to the end, may then say more
 
 
@@ -233,7 +235,8 @@ def pld_bound(balance: Balance, question: Question) -> Bound:
     if through is None:
         return _direct(balance, question)
     try:
-        direct = attempted(left(), lambda: _direct(balance, question))
+        rest = left() if question.width == WIDTH else _ROUGH_REST * left()
+        direct = attempted(rest, lambda: _direct(balance, question))
     except NoBoundError:
         return through
     if direct is None:

@@ -19,19 +19,25 @@ from accounting.work import TooMuchWorkError, attempted, by_itself, left
 
 R = TypeVar("R")
 
-# What gathered events may take, and where they are of several kinds, which are then asked about one
-# by one, too.
+# What gathered events may take. However small a share of the work an answer may take, one class of
+# what is accepted by default is always paid for.
 GATHERED_POINTS: Final = 100_000_000
-KINDS_GATHERED_POINTS: Final = 45_000_000
+ONE_CLASS_POINTS: Final = 60_000_000
 CLASSES: Final = (32, 16, 8, 4, 2)  # of each sampling and mechanism, finest first
-ROUGH_WIDTH: Final = 5e-3  # relative, of gathered events, which move an answer by more
-_MORE: Final = 1.4  # a finer answer has at least so many times the events of the last
+ROUGH_WIDTH: Final = 1e-2  # relative, of gathered events, which move an answer by more
+# A finer answer has at least so many times the events of the last. And no more than so many: from
+# afar its work is badly guessed, and what is begun in vain is spent.
+_MORE: Final = 1.4
+_MOST: Final = 4.0
 # How an answer's work is taken to grow with its events: a few cost the same each, of many whose
 # groups are shorter each costs more. And a margin.
 _FEW: Final = 12
 _POWER_OF_FEW: Final = 1.0
 _POWER_OF_MANY: Final = 3.0
-_MARGIN: Final = 1.2
+_MARGIN: Final = 1.0
+# What takes so many times what it may is not tried; and how many events are counted to tell so.
+_HOPELESS: Final = 1.1
+_COUNTED: Final = 40
 
 
 def answers_of_fewer(
@@ -77,11 +83,12 @@ def answers_of_fewer(
             power = _POWER_OF_FEW if count <= _FEW else _POWER_OF_MANY
             more = (points - meter.spent) / max(meter.spent - before, 1) / _MARGIN
             payable = count * max(more, 0) ** (1 / power)
+            most = min(payable, _MOST * count)
             events = next(
                 (
                     one
                     for one in (balance, *map(fewer, CLASSES))
-                    if _MORE * count <= len(one.steps) <= payable
+                    if _MORE * count <= len(one.steps) <= most
                 ),
                 None,
             )
@@ -111,10 +118,6 @@ def bound_of_fewer(
         NoBoundError: the accountant has none.
         TooMuchWorkError: it takes more than what is allowed outside.
     """
-    if question.width == WIDTH:
-        bound = attempted(whole, lambda: accountant(balance, question))
-        if bound is not None:
-            return bound, False
     gathered = question.gathered or question.rounded is not None
 
     def compute(events: Balance) -> tuple[Bound, bool]:
@@ -125,10 +128,37 @@ def bound_of_fewer(
         few = question.width == WIDTH and fewer and len(events.steps) <= _FEW
         return accountant(events, asked), few
 
-    points = question.share * (
-        KINDS_GATHERED_POINTS if len(parts_of(balance)) > 1 else GATHERED_POINTS
-    )
+    one_kind = len(parts_of(balance)) == 1  # or more is better spent kind by kind
+    points: float = ONE_CLASS_POINTS
+    if one_kind:
+        points = max(question.share * GATHERED_POINTS, points)
+    if question.width == WIDTH:
+        if _is_hopeless(balance, compute, whole):
+            points += whole if one_kind else 0
+        else:
+            bound = attempted(whole, lambda: accountant(balance, question))
+            if bound is not None:
+                return bound, False
     found = answers_of_fewer(balance, compute, points=min(points, left()))
     if not found and left() < points:
         raise TooMuchWorkError
     return min(found, key=lambda one: (one[0].epsilon, one[0].delta), default=None)
+
+
+def _is_hopeless(balance: Balance, compute: Callable[[Balance], R], points: float) -> bool:
+    """Whether a balance is so much more work than a limit that it need not be tried as it is.
+
+    Of each kind only so many events are counted, at what one takes on average where there is one of
+    each sampling: of many alike the groups are shorter.
+    """
+    rest = _HOPELESS * points
+    for part in parts_of(balance):
+        one = dominating(part, 1)
+        events = min(len(part.steps), _COUNTED) / max(len(one.steps), 1)
+        if events <= 1:
+            continue
+        with by_itself() as meter:
+            if attempted(rest / events, partial(compute, one)) is None:
+                return True
+        rest -= events * meter.spent
+    return False

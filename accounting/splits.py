@@ -19,13 +19,14 @@ from accounting.guarantees import Bound, weakest
 from accounting.work import attempted, by_itself, left
 
 KINDS_MAX: Final = 8  # of a ledger; each takes an answer of its own
-SPLIT_POINTS: Final = 90_000_000  # what they may take together
-SPLIT_SHARE: Final = 0.6  # of what any answer may take, for each kind
 ROUGH_WIDTH: Final = 5e-3  # relative, of what each costs alone
-ROUNDS: Final = 3  # splits of delta that are looked at
-_HOPELESS: Final = 2.0  # times what is known: finer events and another split of delta gain less
+ROUNDS: Final = 2  # splits that are looked at, of one class of each kind, before the last
+_LEAST_PORTION: Final = 0.5  # of an equal part of the work that is left, even of a cheap kind
+_HOPELESS: Final = 2.0  # times what is known: finer events and another split gain less
+_DEAR: Final = 0.25  # of the work: where one class of each took more, they are asked for once
 _APART: Final = 0.1  # of the logarithm of delta: two answers so far apart tell a slope
-_MARGIN: Final = 1e-12  # of delta, for the rounding of its parts
+_MARGIN: Final = 1e-12  # of delta or epsilon, for the rounding of its parts
+_USUAL_DELTA: Final = 1e-5  # at which kinds are first compared where delta is asked for
 
 
 def parts_of(balance: Balance) -> list[Balance]:
@@ -57,33 +58,34 @@ def split_bound(
     question: Question,
     found: list[Bound],
     ask: Callable[[Balance, Question], list[Bound]],
+    points: float,
 ) -> Bound | None:
     """What the kinds of steps cost one by one, where that is less than the best of what is found.
 
     It is looked at where the pairs of all events were too much work as they are, and where those of
     some kinds may say more against a null record: then all kinds must be seen the same way, which
-    one by one they need not. No more is spent than what is left outside, and than SPLIT_POINTS.
+    one by one they need not.
 
     Args:
         balance: units of each distinct event.
         question: what is asked.
         found: bounds of all kinds together, best first.
         ask: the bounds of a part, best first.
+        points: that all of it may take; no more is spent than what is left outside, either.
 
     Returns:
-        The bound, or None where no split says more, some part has no bound, or delta is asked for.
+        The bound, or None where no split says more, or some part has no bound.
     """
     balance = balance.told()  # whose orders were used again is seen from all kinds together
     parts = parts_of(balance)
-    if question.delta is None or not 2 <= len(parts) <= KINDS_MAX:
+    if not 2 <= len(parts) <= KINDS_MAX:
         return None
     settled = found and found[0].accountant == "pld" and rounded_outward.id not in found[0].theorems
     if settled and not may_go_through_null(balance, question):
         return None
-    points = min(question.share * SPLIT_POINTS, left())
+    points = min(points, left())
     less = replace(
         question,
-        share=SPLIT_SHARE * question.share,
         floor=False,
         width=ROUGH_WIDTH,
         rounded=None,
@@ -96,7 +98,10 @@ def split_bound(
             bounds = attempted(portion * (points - before), lambda: ask(part, asked))
             return bounds[0] if bounds else None, max(meter.spent - before, 1.0)
 
-        return _best_split(parts, less, answer, found[0].epsilon if found else math.inf)
+        known = found[0].epsilon if found else math.inf
+        split = _best_split(parts, less, answer, known, points)
+    least = (found[0].epsilon, found[0].delta) if found else (math.inf, 1.0)
+    return split if split is not None and (split.epsilon, split.delta) < least else None
 
 
 def _best_split(
@@ -104,58 +109,76 @@ def _best_split(
     question: Question,
     answer: Callable[[Balance, Question, float], tuple[Bound | None, float]],
     known: float,
+    points: float,
 ) -> Bound | None:
-    """The sum of what each kind costs at a part of delta, at the best split that was found.
+    """The sum of what each kind costs at a part of delta or epsilon, whichever is given.
 
-    The first time each kind is gathered in one class: what it costs then decides how delta is
-    split, and the work it takes how the rest of the work is.
+    At first each kind is gathered in one class: what it costs then decides how it is split, and the
+    work it takes how the rest of the work is. The cheapest come first, and leave what they spare.
 
     Args:
         parts: from `parts_of`; at most KINDS_MAX.
-        question: which asks for epsilon at a delta.
+        question: which asks for epsilon at a delta, or for delta at an epsilon.
         answer: (the best bound of a part, the work it took), for a portion of the work left.
-        known: epsilon of all kinds together; what is not below it is of no use.
+        known: epsilon of all kinds together.
+        points: that all answers may take.
 
     Returns:
-        The bound, or None where no split says more, or some part has no bound.
+        The bound, or None where some part has no bound, or no split can say more.
     """
-    assert question.delta is not None  # noqa: S101 (a delta has no parts to split)
-    weights = [1.0] * len(parts)
-    works = [1.0] * len(parts)
-    best: list[Bound] = []
+    ones = [dominating(part, 1) for part in parts]
+    weights, works = [1.0] * len(parts), [1.0] * len(parts)
     before: list[Bound] = []
-    least = math.inf
     for turn in range(ROUNDS):
-        scale = question.delta * (1 - _MARGIN) / math.fsum(weights)
-        bounds: list[Bound] = []
-        for place, (part, weight) in enumerate(zip(parts, weights, strict=True)):
-            asked = replace(question, delta=weight * scale)
-            if turn:
-                portion = works[place] / math.fsum(works[place:])
-                bound, _ = answer(part, asked, portion)
-            else:
-                one = dominating(part, 1)
-                bound, works[place] = answer(one, replace(asked, gathered=True), 1.0)
-            if bound is None:
-                return _told(best, question) if least < known else None
-            bounds.append(bound)
-        total, _ = _sum(bounds)
-        if total > _HOPELESS * known:
-            break
-        weights = _weights(bounds, before)
+        asked = _split(replace(question, gathered=True), weights, rough=turn == 0)
+        found = [answer(one, each, 1.0) for one, each in zip(ones, asked, strict=True)]
+        bounds = [bound for bound, _ in found if bound is not None]
+        if len(bounds) < len(parts):
+            return None
+        if question.delta is not None and _sum(bounds)[0] > _HOPELESS * known:
+            return None
+        works = [max(work, last) for (_, work), last in zip(found, works, strict=True)]
+        weights = _weights(bounds, before, question)
         before = bounds
-        if total < least:
-            best, least = bounds, total
-    return _told(best, question) if least < known else None
+        if math.fsum(works) > _DEAR * points:
+            break
+    asked = _split(question, weights)
+    order = sorted(range(len(parts)), key=works.__getitem__)
+    best: dict[int, Bound] = {}
+    for place in order:
+        rest = [works[other] for other in order if other not in best]
+        portion = max(works[place] / math.fsum(rest), _LEAST_PORTION / len(rest))
+        bound, _ = answer(parts[place], asked[place], portion)
+        if bound is None:
+            bound, _ = answer(ones[place], replace(asked[place], gathered=True), 1.0)
+        if bound is None:
+            return None
+        best[place] = bound
+    return _told([best[place] for place in range(len(parts))], question)
 
 
-def _weights(bounds: list[Bound], before: list[Bound]) -> list[float]:
-    """Parts of delta in proportion to how fast each epsilon falls in its logarithm, about.
+def _split(question: Question, weights: list[float], *, rough: bool = False) -> list[Question]:
+    """What is asked of each part; at first, where delta is asked for, what epsilon it needs."""
+    shares = [weight * (1 - _MARGIN) / math.fsum(weights) for weight in weights]
+    if question.delta is not None:
+        return [replace(question, delta=share * question.delta) for share in shares]
+    if rough:
+        return [replace(question, delta=_USUAL_DELTA, epsilon=None) for _ in shares]
+    return [replace(question, epsilon=share * (question.epsilon or 0.0)) for share in shares]
 
-    The sum is least where these slopes stand in proportion to the deltas. A slope is told by two
-    answers; an epsilon that is like that of a Gaussian release falls by about epsilon over twice
-    the logarithm.
+
+def _weights(bounds: list[Bound], before: list[Bound], question: Question) -> list[float]:
+    """In which proportions delta or epsilon is split next, from what each kind costs alone.
+
+    Of delta, parts in proportion to how fast each epsilon falls in its logarithm: the sum is least
+    where these slopes stand in proportion to the deltas. A slope is told by two answers; an epsilon
+    that is like that of a Gaussian release falls by about epsilon over twice the logarithm. Of
+    epsilon, such that all deltas would be alike if each were that of a Gaussian release.
     """
+    if question.delta is None:
+        logs = [max(-math.log(max(bound.delta, 1e-300)), 1e-3) for bound in bounds]
+        needed = [bound.epsilon / math.sqrt(log) for bound, log in zip(bounds, logs, strict=True)]
+        return [max(one, 1e-3 * max(needed), 1e-300) for one in needed]
     slopes = [bound.epsilon / (-2 * math.log(bound.delta)) for bound in bounds]
     for place, (now, last) in enumerate(zip(bounds, before, strict=False)):
         apart = math.log(now.delta / last.delta)
@@ -173,13 +196,16 @@ def _sum(bounds: list[Bound]) -> tuple[float, float]:
 
 def _told(bounds: list[Bound], question: Question) -> Bound | None:
     epsilon, delta = _sum(bounds)
-    assert question.delta is not None  # noqa: S101 (see above)
-    if not delta <= question.delta:
+    if question.delta is None:
+        holds, epsilon = epsilon <= (question.epsilon or 0.0) and delta < 1, question.epsilon or 0.0
+    else:
+        holds, delta = delta <= question.delta, question.delta
+    if not holds:
         return None
     dearest = max(bounds, key=lambda bound: bound.epsilon)
     return Bound(
         epsilon=epsilon,
-        delta=question.delta,
+        delta=delta,
         accountant=dearest.accountant,
         bound=basic_composition.id,
         theorems=(

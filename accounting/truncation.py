@@ -66,15 +66,17 @@ def through_poisson(accountant: Accountant) -> Accountant:
         found = as_poisson(balance, question.relation)
         if found is None:
             return accountant(balance, question)
-        try:
-            direct = accountant(balance, question)
-        except NoBoundError:
-            through = _through(accountant, found, question)
-            if through is None:
-                raise
-            return through
+        # The cheap reading first: what the other pairs take must not keep it from being heard.
         through = attempted(left(), lambda: _through(accountant, found, question))
-        if through is None or (direct.epsilon, direct.delta) <= (through.epsilon, through.delta):
+        if through is None:
+            return accountant(balance, question)
+        try:
+            direct = attempted(left(), lambda: accountant(balance, question))
+        except NoBoundError:
+            return through
+        if direct is None:
+            return through
+        if (direct.epsilon, direct.delta) <= (through.epsilon, through.delta):
             return direct
         at_its_delta = direct.delta >= through.delta
         return replace(through, epsilon_lower=direct.epsilon_lower if at_its_delta else None)
@@ -85,6 +87,8 @@ def through_poisson(accountant: Accountant) -> Accountant:
 def _through(accountant: Accountant, found: PoissonBalance, question: Question) -> Bound | None:
     gathered = question.gathered or question.rounded is not None
     plain = replace(question, floor=False, rounded=None, gathered=gathered)
+    if truncated_delta(0.0, epsilon=0.0, failure=found.failure) >= (question.delta or 1.0):
+        return None
     try:
         if question.delta is None:
             bound = accountant(found.balance, plain)

@@ -7,7 +7,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, Row, bindparam, exists, select
 
 from accounting import accountants
-from accounting.accountants import ODOMETER
+from accounting.asking import ODOMETER
 from accounting.balances import Balance
 from accounting.events import NeighboringRelation
 from accounting.guarantees import Assumption, Guarantee, covering

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accounting import THEOREMS
-from accounting.accountants import ACCOUNTANTS, guarantee
+from accounting.accountants import guarantee
 from accounting.answers import compose_gdp, compose_rdp
+from accounting.asking import ACCOUNTANTS
 from accounting.balances import Balance, balance_of
 from accounting.bounds import (
     REASON_BATCHES_MOVE,

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from accounting import THEOREMS, accountants, answers, lower_ends
-from accounting.accountants import ACCOUNTANTS, best_bound, guarantee, with_floor
+from accounting import THEOREMS, answers, asking, lower_ends
+from accounting.accountants import best_bound, guarantee, with_floor
 from accounting.answers import Question, attained_epsilon, gdp_bound, pld_bound, rdp_bound
+from accounting.asking import ACCOUNTANTS
 from accounting.attained import attained_units
 from accounting.balances import Balance
 from accounting.coarsening import Rounded
@@ -225,7 +226,7 @@ def test_what_pairs_have_settled_is_not_asked_of_renyi_curves(
         return ask
 
     spies = {name: spied(name) for name in ACCOUNTANTS}
-    monkeypatch.setattr(accountants, "ACCOUNTANTS", spies)
+    monkeypatch.setattr(asking, "ACCOUNTANTS", spies)
     best_bound(spent(GAUSSIAN, POISSON), relation=ADD_OR_REMOVE_ONE, delta=DELTA)
     assert names == ["gdp", "pld"]
     names.clear()

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from accounting import accountants
-from accounting.accountants import ODOMETER, best_bound, guarantee, with_odometer
+from accounting.accountants import best_bound, guarantee, with_odometer
+from accounting.asking import ACCOUNTANTS, ODOMETER
 from accounting.balances import Balance
 from accounting.events import (
     ApproximateDp,
@@ -131,7 +131,7 @@ def test_the_odometer_is_put_beside_the_best_alone() -> None:
 def test_an_unknown_accountant_is_told_all_there_are() -> None:
     with pytest.raises(ValueError, match="best, gdp, pld, rdp, odometer"):
         best_bound(balance(), relation=RELATION, delta=1e-5, accountant="other")
-    assert ODOMETER not in accountants.ACCOUNTANTS
+    assert ODOMETER not in ACCOUNTANTS
 
 
 # Two accounts of the facts

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from accounting import accountants
+from accounting import asking
 from accounting.accountants import best_bound, guarantee
 from accounting.answers import pairs_above
 from accounting.attained import attained_units
@@ -252,8 +252,8 @@ def test_where_all_groups_are_too_much_work_fewer_of_them_answer(
 ) -> None:
     balance = Balance(steps=dict.fromkeys(curve(1000), 1))
     exact = guarantee(balance, relation=ADD_OR_REMOVE_ONE, delta=DELTA)
-    monkeypatch.setattr(accountants, "ROUNDED_POINTS", 40_000_000)
-    monkeypatch.setattr(accountants, "FEWER", ())
+    monkeypatch.setattr(asking, "ROUNDED_POINTS", 40_000_000)
+    monkeypatch.setattr(asking, "FEWER", ())
     found = guarantee(balance, relation=ADD_OR_REMOVE_ONE, delta=DELTA)
     assert found.headline is not None
     assert found.headline.accountant == "pld"

@@ -23,9 +23,11 @@ from accounting.events import (
 )
 from accounting.guarantees import ACCEPTABLE, DEFAULT_ACCEPT, Bound, Status
 from accounting.splits import parts_of, split_bound
+from accounting.work import spend
 from tests.accounting.test_gathering import (
     CYCLIC,
     DELTA,
+    DRAWN,
     EARLY,
     FIXED,
     POISSON,
@@ -109,7 +111,7 @@ def test_a_sum_over_kinds_rests_on_what_every_kind_rests_on() -> None:
         found = best_bound(part, relation=REPLACE_ONE, delta=asked.delta, accept=ACCEPTABLE)
         return [] if found is None else [found]
 
-    found = split_bound(balance, question, [], ask)
+    found = split_bound(balance, question, [], ask, math.inf)
     assert found is not None
     assert found.status is Status.DERIVED
     assert found.delta == DELTA
@@ -119,13 +121,13 @@ def test_a_sum_over_kinds_rests_on_what_every_kind_rests_on() -> None:
         assert set(part.assumptions) <= set(found.assumptions)
         assert part.bound in found.theorems
     # As dear as the whole, it says nothing new; a part without a bound leaves none.
-    assert split_bound(balance, question, [found], ask) is None
-    assert split_bound(balance, question, [], lambda *_: []) is None
+    assert split_bound(balance, question, [found], ask, math.inf) is None
+    assert split_bound(balance, question, [], lambda *_: [], math.inf) is None
     # Nor are answers at a larger delta than what was asked at.
     late = replace(found, epsilon=1.0, delta=0.9 * DELTA)
-    assert split_bound(balance, question, [], lambda *_: [late]) is None
+    assert split_bound(balance, question, [], lambda *_: [late], math.inf) is None
     cheap = replace(found, epsilon=found.epsilon / 10)
-    assert split_bound(balance, question, [cheap], ask) is None
+    assert split_bound(balance, question, [cheap], ask, math.inf) is None
 
 
 def test_kinds_are_not_added_up_for_an_accountant_that_was_asked_for_by_name() -> None:
@@ -169,10 +171,58 @@ def test_orders_that_were_used_again_are_known_to_each_kind() -> None:
         return [known]
 
     question = Question(relation=REPLACE_SPECIAL, accept=ACCEPTABLE, delta=DELTA, epsilon=None)
-    split_bound(beside, question, [], ask)
+    split_bound(beside, question, [], ask, math.inf)
     assert {type(event.sampling) for part in asked for event in part.steps} == {Cyclic, Full}
     found = told(balance, REPLACE_SPECIAL, accept=ACCEPTABLE)
     direct = told(
         Balance(steps=whole.steps, passes=whole.passes), REPLACE_SPECIAL, accept=ACCEPTABLE
     )
     assert found.epsilon == direct.epsilon
+
+
+@pytest.mark.parametrize("points", [math.inf, 61e6])
+def test_a_kind_whose_finer_events_have_no_answer_keeps_that_of_one_class(points: float) -> None:
+    balance = Balance(
+        steps={gaussian(noise, kind): 9 for noise in (2.0, 2.5) for kind in (FIXED, DRAWN)}
+    )
+    known = best_bound(balance, relation=REPLACE_ONE, delta=DELTA)
+    assert known is not None
+    asked: list[int] = []
+
+    def ask(part: Balance, question: Question) -> list[Bound]:
+        spend(10_000_000)
+        asked.append(len(part.steps))
+        assert question.delta is not None
+        if len(part.steps) > 1:
+            return []
+        return [replace(known, epsilon=1.0, delta=question.delta)]
+
+    question = Question(relation=REPLACE_ONE, accept=DEFAULT_ACCEPT, delta=DELTA, epsilon=None)
+    found = split_bound(balance, question, [], ask, points)
+    assert found is not None
+    assert found.epsilon == pytest.approx(2.0)
+    # Where one class of each is dear it is asked about once only.
+    assert asked == ([1, 1] if points < math.inf else [1, 1, 1, 1]) + [2, 1, 2, 1]
+
+
+def test_a_kind_without_any_answer_in_the_end_leaves_no_split() -> None:
+    balance = Balance(
+        steps={gaussian(noise, kind): 9 for noise in (2.0, 2.5) for kind in (FIXED, DRAWN)}
+    )
+    known = best_bound(balance, relation=REPLACE_ONE, delta=DELTA)
+    assert known is not None
+    asked: list[int] = []
+
+    def ask(part: Balance, question: Question) -> list[Bound]:
+        asked.append(len(part.steps))
+        assert question.delta is not None
+        return [] if len(asked) > 4 else [replace(known, epsilon=1.0, delta=question.delta)]
+
+    question = Question(relation=REPLACE_ONE, accept=DEFAULT_ACCEPT, delta=DELTA, epsilon=None)
+    assert split_bound(balance, question, [], ask, math.inf) is None
+    assert asked == [1, 1, 1, 1, 2, 1]
+    # Nor does one that is far above what all kinds cost together.
+    cheap = replace(known, epsilon=0.1, accountant="rdp")
+    asked.clear()
+    assert split_bound(balance, question, [cheap], ask, math.inf) is None
+    assert asked == [1, 1]

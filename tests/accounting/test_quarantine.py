@@ -10,7 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from accounting import THEOREMS, Balance, NeighboringRelation, Span, Status, balance_of, guarantee
-from accounting.accountants import ACCOUNTANTS, best_bound
+from accounting.accountants import best_bound
+from accounting.asking import ACCOUNTANTS
 from accounting.events import (
     ApproximateDp,
     BallsAndBins,

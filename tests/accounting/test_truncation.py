@@ -14,12 +14,14 @@ from accounting.balances import Balance
 from accounting.curves import privacy_profile
 from accounting.events import (
     Event,
+    Full,
     Gaussian,
     Laplace,
     NeighboringRelation,
     Poisson,
     Span,
     TruncatedPoisson,
+    Zcdp,
 )
 from accounting.guarantees import DEFAULT_ACCEPT, Assumption
 from accounting.subsampling.truncated import exceeds_cap, truncated_delta
@@ -235,3 +237,14 @@ def test_a_guarantee_of_a_delta_names_a_delta_below_half() -> None:
     assert found.smaller_bound is not None
     assert found.delta is not None
     assert 2 * found.smaller_bound.delta < found.delta
+
+
+def test_whole_batches_beside_what_an_accountant_does_not_serve_say_nothing() -> None:
+    declared = Event(mechanism=Zcdp(rho=0.1), sampling=Full())
+    ledger = balance((truncated_event(512), STEPS), (declared, 1))
+    given: dict[str, Any] = {"relation": ADD_OR_REMOVE_ONE, "delta": 1e-5}
+    assert best_bound(ledger, accountant="pld", **given) is None
+    found = best_bound(ledger, **given)
+    assert found is not None
+    assert found.accountant == "rdp"
+    assert truncated_delta.id in found.theorems

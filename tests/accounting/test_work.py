@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accounting import accountants, gathering
+from accounting import accountants, asking, gathering
 from accounting.accountants import best_bound, guarantee
 from accounting.balances import Balance, balance_of
 from accounting.coarsening import CLOUD_GROUPS, dominating
@@ -284,8 +284,9 @@ def test_what_an_accountant_cannot_work_out_is_bounded_by_fewer_events(
     balance = noises(FIXED, 24)
     given: dict[str, Any] = {"relation": NeighboringRelation.ADD_OR_REMOVE_ONE, "delta": DELTA}
     exact = best_bound(balance, **given)
-    monkeypatch.setitem(accountants.POINTS, "pld", 200_000)
+    monkeypatch.setitem(asking.POINTS, "pld", 200_000)
     monkeypatch.setattr(gathering, "GATHERED_POINTS", 2_500_000)
+    monkeypatch.setattr(gathering, "ONE_CLASS_POINTS", 0)
     found = guarantee(balance, **given)
     assert exact is not None
     assert found.epsilon is not None
@@ -301,13 +302,15 @@ def test_what_an_accountant_cannot_work_out_is_bounded_by_fewer_events(
 def test_where_nothing_else_is_little_work_a_closed_form_stands(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    real = dict(accountants.POINTS)
+    real = dict(asking.POINTS)
+    monkeypatch.setattr(asking, "FEW_EVENTS", 0)
     monkeypatch.setattr(accountants, "FEW_EVENTS", 0)
-    monkeypatch.setattr(accountants, "FEW_POINTS", {})
-    monkeypatch.setattr(accountants, "FEWER", ((1, 0),))
+    monkeypatch.setattr(asking, "FEW_POINTS", {})
+    monkeypatch.setattr(asking, "FEWER", ((1, 0),))
     monkeypatch.setattr(gathering, "GATHERED_POINTS", 0)
+    monkeypatch.setattr(gathering, "ONE_CLASS_POINTS", 0)
     monkeypatch.setattr(accountants, "BESIDE_POINTS", 0)
-    monkeypatch.setattr(accountants, "POINTS", dict.fromkeys(real, 50_000))
+    monkeypatch.setattr(asking, "POINTS", dict.fromkeys(real, 50_000))
     found = guarantee(noises(TRUNCATED, 5), relation=REPLACE_ONE, delta=DELTA)
     assert found.headline is not None
     assert found.headline.accountant == "gdp"
@@ -316,10 +319,10 @@ def test_where_nothing_else_is_little_work_a_closed_form_stands(
         mechanism=Laplace(noise_multiplier=3.0), sampling=Poisson(sampling_probability=0.1)
     )
     box = Balance(steps={laplace: 10})
-    monkeypatch.setattr(accountants, "POINTS", dict.fromkeys(real, 100))
+    monkeypatch.setattr(asking, "POINTS", dict.fromkeys(real, 100))
     none = guarantee(box, relation=REPLACE_ONE, delta=DELTA)
-    assert (none.epsilon, none.reason) == (None, accountants.REASON_WORK)
-    monkeypatch.setattr(accountants, "POINTS", real)
+    assert (none.epsilon, none.reason) == (None, asking.REASON_WORK)
+    monkeypatch.setattr(asking, "POINTS", real)
     assert guarantee(box, relation=REPLACE_ONE, delta=DELTA).epsilon is not None
 
 

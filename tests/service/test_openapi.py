@@ -20,7 +20,7 @@ from typing import Any, Final, get_args
 import pytest
 from pydantic import TypeAdapter
 
-from accounting.accountants import ACCOUNTANTS, ODOMETER
+from accounting.asking import ACCOUNTANTS, ODOMETER
 from accounting.hidden import HIDDEN
 from service import errors, plans, remedies, schemas
 from service.acts import KINDS, Act, act_row
