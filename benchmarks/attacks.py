@@ -31,13 +31,12 @@ from sqlalchemy import make_url
 
 from benchmarks.attack_requests import Attack, Step, attacks
 from benchmarks.servers import ServerError, ask, free_port, start_token_file
-from service import schema_version
 from service.app import create_app
-from service.connections import bounded
-from service.database import connect
-from service.server import Server, settle, share_arenas
 from service.settings import Settings
-from service.signing import Signer
+from service.storage import migrations
+from service.storage.engine import connect
+from service.transparency.signing import Signer
+from service.web.server import Server, bounded, settle, share_arenas
 
 SECONDS_MAX: Final = 2.0  # of processor time
 LONG: Final = 1.5  # seconds, from which on one measurement is not trusted
@@ -102,7 +101,7 @@ class Ground:
         place.mkdir()
         url = f"sqlite:///{place / 'dpledger.db'}"
         engine = connect(url)
-        schema_version.upgrade(engine)
+        migrations.upgrade(engine)
         engine.dispose()
         with _service(url) as (port, _):
             for path, body in before:

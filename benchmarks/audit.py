@@ -2,7 +2,8 @@
 
 The counts and costs are worked out here anew, by arithmetic of its own: steps and passes are
 counted from the rows, and the three kinds of step of benchmarks/trainers.py cost what a Gaussian
-release costs. Only the comparison with the fold of `service.readings` uses the service's code.
+release costs. Only the comparison with the fold of
+`service.guarantees.guarantee` uses the service's code.
 """
 
 import json
@@ -16,9 +17,9 @@ from typing import Any, Final
 from sqlalchemy import Connection, Row, select
 
 from benchmarks.trainers import CYCLE, KINDS, NOISES, kind_of
-from service.balances import dataset_balance, run_balance
-from service.readings import refold
-from service.tables import branches, datasets, distinct_events, entries, reservations, runs
+from service.guarantees.event_counts import dataset_balance, run_balance
+from service.guarantees.guarantee import refold
+from service.storage.tables import branches, datasets, distinct_events, entries, reservations, runs
 
 SLACK: Final = 1e-9  # relative; of this file's floating-point sums, not of the service's
 CYCLIC: Final = KINDS - 1

@@ -11,9 +11,9 @@ import sys
 import uvicorn
 from fastapi import FastAPI
 
-from service.answers import AppendAnswer
-from service.routes.health import Health
-from service.schemas import EventBatch
+from service.schemas.requests import EventBatch
+from service.schemas.responses import AppendAnswer
+from service.web.api.health import Health
 
 app = FastAPI()
 

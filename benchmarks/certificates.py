@@ -26,14 +26,14 @@ if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from benchmarks.ledgers import Maker
-from service import schema_version
-from service.certificates.check import verify_bytes
-from service.certificates.envelope import InvalidCertificateError, opened, sealed
-from service.certificates.issue import Asked, issue
-from service.database import connect, snapshot
-from service.documents import canonical
-from service.readings import Question, dataset_guarantee, run_guarantee
-from service.signing import Signer
+from service.guarantees.guarantee import Question, dataset_guarantee, run_guarantee
+from service.schemas.event_codec import canonical
+from service.storage import migrations
+from service.storage.engine import connect, snapshot
+from service.transparency.certificates.envelope import InvalidCertificateError, opened, sealed
+from service.transparency.certificates.issue import Asked, issue
+from service.transparency.certificates.verify import verify_bytes
+from service.transparency.signing import Signer
 
 HAPPENINGS: Final = 25  # to each dataset
 DELTA: Final = 1e-5
@@ -190,7 +190,7 @@ def campaign(arguments: argparse.Namespace, folder: Path) -> int:
     """How often something was not as it must be."""
     chance = random.Random(arguments.seed)
     engine = connect(f"sqlite:///{folder / 'ledger.db'}")
-    schema_version.upgrade(engine)
+    migrations.upgrade(engine)
     own, other = Signer.create(folder / "own"), Signer.create(folder / "other")
     files = list(made(engine, own, arguments.certificates, chance))
     began = time.process_time()

@@ -47,7 +47,7 @@ def main() -> None:
         file = Path(folder) / "ledger.json"
         file.write_text(json.dumps(DOCUMENT), encoding="utf-8")
         start = [sys.executable, "-c"]
-        ours = [*start, "from service.cli import main; main()"]
+        ours = [*start, "from service.cli.main import main; main()"]
         rows = {
             "python -c pass": [*start, "pass"],
             "import numpy, scipy.special": [*start, "import numpy, scipy.special"],

@@ -25,8 +25,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # or idle threads' waiting would be counted
 
 from benchmarks.servers import Server, ask, migrated, new_dataset, new_run, running, service
-from service.api_keys import Scope, create_key
-from service.database import connect, transaction
+from service.identity.keys import Scope, create_key
+from service.storage.engine import connect, transaction
 
 DIFFERENT: Final = 200  # events of the run that is asked about, each unlike the others
 PAUSE_SECONDS: Final = 0.05  # between two appends

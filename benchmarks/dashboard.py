@@ -26,9 +26,9 @@ from sqlalchemy import Engine, select
 from benchmarks.load import quantile
 from benchmarks.months import DATASETS, ENTRIES, LONG_STEPS, PIECES, RUNS, fill, sizes
 from benchmarks.servers import START_TOKEN, running, service
-from service import schema_version
-from service.database import connect
-from service.tables import datasets, entries, runs
+from service.storage import migrations
+from service.storage.engine import connect
+from service.storage.tables import datasets, entries, runs
 
 _HEADERS: Final = {"Authorization": f"Bearer {START_TOKEN}"}
 PAGES: Final = (
@@ -139,7 +139,7 @@ def main() -> int:
     if asked.action == "pages":
         return 0 if measure(asked.database, asked.path or PAGES, asked.repeats) else 1
     engine = connect(asked.database)
-    schema_version.upgrade(engine)
+    migrations.upgrade(engine)
     fill(
         engine,
         count=asked.datasets,

@@ -29,15 +29,14 @@ from schemathesis.schemas import BaseSchema
 from starlette.types import Message, Receive, Scope, Send
 
 from benchmarks.servers import databases, free_port
-from service import schema_version
-from service.api_keys import Scope as KeyScope
-from service.api_keys import create_key
 from service.app import create_app
-from service.connections import bounded
-from service.database import connect, transaction
-from service.server import Server
+from service.identity.keys import Scope as KeyScope
+from service.identity.keys import create_key
 from service.settings import Settings
-from service.signing import Signer
+from service.storage import migrations
+from service.storage.engine import connect, transaction
+from service.transparency.signing import Signer
+from service.web.server import Server, bounded
 
 # Names that there are, so that a generated request meets something; two names in three are these.
 KNOWN: Final = {
@@ -248,7 +247,7 @@ def campaign(*, requests: int, seed: int) -> int:
 def serving(url: str) -> Iterator[tuple[str, str]]:
     """A service on an empty database with what the requests are to meet; an admin's key."""
     engine = connect(url)
-    schema_version.upgrade(engine)
+    migrations.upgrade(engine)
     with transaction(engine) as connection:
         key = create_key(connection, name="explorer", scope=KeyScope.ADMIN)
     engine.dispose()

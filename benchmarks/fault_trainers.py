@@ -15,8 +15,8 @@ from functools import lru_cache
 from typing import Any, Final
 
 from benchmarks.servers import START_TOKEN, ServerError, ask, create, mark
-from service.calculate import account
-from service.documents import LedgerDocument
+from service.cli.calculations import account
+from service.schemas.ledger_document import LedgerDocument
 
 RELATION: Final = "add_or_remove_one"
 SIZE: Final = 60000

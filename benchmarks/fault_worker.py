@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, event
 
-from service.cli import app
+from service.cli.main import app
 
 WRITER: Final = "dpledger-writer"
 TAKES_SECONDS: Final = 0.5  # longer than a signal takes, also on a busy machine

@@ -12,17 +12,17 @@ import httpx
 from sqlalchemy import make_url
 
 from benchmarks.servers import START_TOKEN, start_token_file
-from service import schema_version
 from service.app import create_app
-from service.certificates.check import verify_bytes
-from service.certificates.envelope import InvalidCertificateError, sealed
-from service.certificates.issue import Asked, issue
-from service.certificates.restatements import AGREEMENT
-from service.database import connect
 from service.errors import LedgerError
 from service.settings import Settings
-from service.signing import Signer
-from service.strict_json import parse_json
+from service.storage import migrations
+from service.storage.engine import connect
+from service.transparency.certificates.envelope import InvalidCertificateError, sealed
+from service.transparency.certificates.issue import Asked, issue
+from service.transparency.certificates.records import AGREEMENT
+from service.transparency.certificates.verify import verify_bytes
+from service.transparency.signing import Signer
+from service.web.strict_json import parse_json
 
 DELTA: Final = 1e-5
 
@@ -33,7 +33,7 @@ def _issued() -> tuple[bytes, Signer]:
     with tempfile.TemporaryDirectory() as name:
         url = f"sqlite:///{Path(name) / 'dpledger.db'}"
         engine = connect(url)
-        schema_version.upgrade(engine)
+        migrations.upgrade(engine)
         signer = Signer.create(Path(name) / "key")
         asyncio.run(_record(url))
         asked = Asked(kind="run", name="run", deltas=(DELTA,), model_sha256=None)

@@ -27,14 +27,15 @@ from starlette.datastructures import QueryParams
 from accounting import accountants
 from accounting.balances import Balance
 from benchmarks import fuzz_certificates
-from service.documents import LedgerDocument, canonical, spans_of
 from service.errors import InvalidRequestError, LedgerError
-from service.faults import fault_list
-from service.http import JSON, NDJSON
-from service.routes import events as route
-from service.routes import parameters
-from service.schemas import EventBatch, relation_of, valid_name
-from service.strict_json import parse_json
+from service.schemas.event_codec import canonical, spans_of
+from service.schemas.field_errors import fault_list
+from service.schemas.ledger_document import LedgerDocument
+from service.schemas.requests import EventBatch, relation_of, valid_name
+from service.web import parameters
+from service.web.api import append_events as route
+from service.web.strict_json import parse_json
+from service.web.strict_requests import JSON, NDJSON
 
 SIZE: Final = 60_000
 _MEMORY: Final = Path("/dev", "shm")  # a million files are written; no disk needs to see them

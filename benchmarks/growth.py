@@ -38,15 +38,8 @@ from benchmarks.servers import (
     running,
     service,
 )
-from service.database import connect
-from service.tables import (
-    branches,
-    datasets,
-    distinct_events,
-    entries,
-    run_balances,
-    runs,
-)
+from service.storage.engine import connect
+from service.storage.tables import branches, datasets, distinct_events, entries, run_balances, runs
 
 DATASETS: Final = 10
 RUNS: Final = 10  # of each dataset

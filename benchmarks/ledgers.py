@@ -11,16 +11,19 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, select
 
-from service import branching, findings, registration, releases, settings_changes
 from service.clock import now
-from service.corrections import Correct
-from service.database import transaction
 from service.errors import LedgerError
-from service.finding_messages import BatchSizesFinding, RankFinding, SamplingFinding
-from service.ledger import Append
-from service.planned import certified
-from service.reservations import GiveBack, Reserve, find
-from service.schemas import (
+from service.ledger import dataset_settings, findings
+from service.ledger.append.append import Append
+from service.ledger.append.unit_of_work import Shelf
+from service.ledger.branches import create_branch
+from service.ledger.corrections import Correct
+from service.ledger.datasets import create_dataset
+from service.ledger.fixed_plans import certified
+from service.ledger.reservations import GiveBack, Reserve, find
+from service.ledger.runs import create_run, finish_run, record_release
+from service.schemas.findings import BatchSizesFinding, RankFinding, SamplingFinding
+from service.schemas.requests import (
     DatasetChange,
     EventMessage,
     NewBranch,
@@ -30,8 +33,8 @@ from service.schemas import (
     NewReservation,
     NewRun,
 )
-from service.shelf import Shelf
-from service.tables import branches, datasets, reservations, runs
+from service.storage.engine import transaction
+from service.storage.tables import branches, datasets, reservations, runs
 
 Json = dict[str, Any]
 WRITER: Final = "writer-of-the-campaign"
@@ -82,7 +85,7 @@ class Maker:
         if self.random.random() < 0.3:
             body["opening_balance"] = [EVENTS[1] | {"steps": 7}, EVENTS[2] | {"steps": 4}]
         new = NewDataset.model_validate(body)
-        self._plainly(lambda found: registration.create_dataset(found, new, by="officer"))
+        self._plainly(lambda found: create_dataset(found, new, by="officer"))
         self.runs, self.leases = {}, []
         for index in range(self.random.randint(2, 3)):
             self._run(name, f"{name}-{'abc'[index]}")
@@ -100,7 +103,7 @@ class Maker:
 
         def register(connection: Connection) -> None:
             certificate = certified(connection, new)
-            registration.create_run(connection, new, certificate=certificate, by=self._key())
+            create_run(connection, new, certificate=certificate, by=self._key())
 
         if self._plainly(register):
             self.runs[name] = ["main"]
@@ -221,7 +224,7 @@ class Maker:
         body = {"name": name, "writer": WRITER, "from_step": step, "from_branch": branch,
                 "order": "fresh"}  # fmt: skip
         new = NewBranch.model_validate(body)
-        if self._plainly(lambda found: branching.create_branch(found, run, new, by=self._key())):
+        if self._plainly(lambda found: create_branch(found, run, new, by=self._key())):
             self.runs[run].append(name)
 
     def _correct(self, _dataset: str, run: str, branch: str) -> None:
@@ -252,13 +255,13 @@ class Maker:
             }
         new, match = DatasetChange.model_validate(body), str(row.revision)
         self._plainly(
-            lambda found: settings_changes.change(found, dataset, new, if_match=match, by="officer")
+            lambda found: dataset_settings.change(found, dataset, new, if_match=match, by="officer")
         )
 
     def _release(self, _dataset: str, run: str, branch: str) -> None:
         begin, end = self._next(run, branch)
         new = NewRelease(branch=branch, step=self.random.randint(begin, max(begin, end - 1)))
-        self._plainly(lambda found: releases.record_release(found, run, new, by=self._key()))
+        self._plainly(lambda found: record_release(found, run, new, by=self._key()))
 
     def _finding(self, _dataset: str, run: str, branch: str) -> None:
         number = self.random.randrange(100)
@@ -285,4 +288,4 @@ class Maker:
 
     def _finish(self, _dataset: str, run: str, _branch: str) -> None:
         state = self.random.choice(("finished", "aborted"))
-        self._plainly(lambda found: registration.finish_run(found, run, state, by=self._key()))
+        self._plainly(lambda found: finish_run(found, run, state, by=self._key()))

@@ -20,19 +20,21 @@ if __name__ == "__main__":
 
 from sqlalchemy import Connection, Engine, select, update
 
-from service import bulk, proofs, schema_version
-from service.acts import TILE
-from service.checkpoints import Heads
 from service.clock import now
-from service.database import connect, snapshot, transaction
-from service.head_tree import HeadTree
-from service.ledger import Append
-from service.merkle import Frontier, leaf_hash
-from service.registration import create_dataset, create_run
-from service.schemas import EventMessage, NewDataset, NewRun
-from service.shelf import Shelf
-from service.signing import Signer
-from service.tables import branches, datasets, distinct_events, entries, log_tiles, runs
+from service.ledger.append.append import Append
+from service.ledger.append.unit_of_work import Shelf
+from service.ledger.datasets import create_dataset
+from service.ledger.log.leaves import TILE
+from service.ledger.log.merkle import Frontier, leaf_hash
+from service.ledger.runs import create_run
+from service.schemas.requests import EventMessage, NewDataset, NewRun
+from service.storage import bulk, migrations
+from service.storage.engine import connect, snapshot, transaction
+from service.storage.tables import branches, datasets, distinct_events, entries, log_tiles, runs
+from service.transparency import proofs
+from service.transparency.checkpoints import Heads
+from service.transparency.head_tree import HeadTree
+from service.transparency.signing import Signer
 
 REPEATS = 20
 COLUMNS = (
@@ -108,7 +110,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         signer = Signer.create(Path(folder) / "key")
         engine = connect(f"sqlite:///{folder}/ledger.db")
-        schema_version.upgrade(engine)
+        migrations.upgrade(engine)
         begin(engine, given.datasets)
         with snapshot(engine) as connection:
             kept = Heads.of(connection).part(signer, "data-0")

@@ -16,16 +16,18 @@ from unittest.mock import patch
 from sqlalchemy import Connection, Engine, func, select
 
 from accounting.events import Event
-from service import catalog, registration, settings_changes
-from service.admission import Placed
 from service.clock import now
-from service.database import transaction
-from service.ledger import Append
-from service.pricing import Quote, UnpricedBeforeError, only, worked_out
-from service.schemas import DatasetChange, EventMessage, NewDataset, NewRun, to_event
-from service.server import SWEEP_AFTER
-from service.shelf import Desk, Shelf
-from service.tables import datasets, entries, runs
+from service.ledger import dataset_settings, lookups, views
+from service.ledger.append.admission import Placed
+from service.ledger.append.append import Append
+from service.ledger.append.unit_of_work import Desk, Shelf
+from service.ledger.budgets.cost_cache import Quote, UnpricedBeforeError, only, worked_out
+from service.ledger.datasets import create_dataset
+from service.ledger.runs import create_run, finish_run
+from service.schemas.requests import DatasetChange, EventMessage, NewDataset, NewRun, to_event
+from service.storage.engine import transaction
+from service.storage.tables import datasets, entries, runs
+from service.web.server import SWEEP_AFTER
 
 DATASETS: Final = 200
 RUNS: Final = 25  # of each dataset
@@ -153,14 +155,14 @@ class Filler:
         if number % 10 in (1, 2):  # two children of each tenth
             body["parents"] = [name_of(number - number % 10)]
             body["rows_per_parent_record"] = "at_most_one"
-        registration.create_dataset(connection, NewDataset.model_validate(body), by="officer")
+        create_dataset(connection, NewDataset.model_validate(body), by="officer")
         return name
 
     def _run(self, connection: Connection, dataset: str, index: int) -> Job:
         name = f"{dataset}-run-{index:02}"
         body: Json = {"name": name, "writer": WRITER, "dataset": dataset, "delta": 1e-5}
         new = NewRun.model_validate(body | {"labels": {"team": f"team-{index % 4}"}})
-        registration.create_run(connection, new)
+        create_run(connection, new)
         kinds = [kind(self.random.choice(NOISES), rate) for rate in RATES]
         return Job(name, kinds, begins=1 + index * (DAYS - ACTIVE_DAYS) // RUNS)
 
@@ -204,20 +206,20 @@ class Filler:
                     given = {"reason": "More was collected.", "budget": more}
                     change = DatasetChange.model_validate(given)
                     name = name_of(number)
-                    settings_changes.change(connection, name, change, if_match='"1"', by="officer")
+                    dataset_settings.change(connection, name, change, if_match='"1"', by="officer")
 
     def finish(self, jobs: Sequence[Job]) -> None:
         """Close runs, some as aborted."""
         with transaction(self.engine) as connection:
             for job in jobs:
                 state = "aborted" if self.random.random() < 0.1 else "finished"
-                registration.finish_run(connection, job.name, state)
+                finish_run(connection, job.name, state)
 
     def long(self, name: str) -> None:
         """Make a run a million steps longer, in one entry."""
         with transaction(self.engine) as connection:
-            row = catalog.find_run(connection, name)
-            (main,) = catalog.run_answer(connection, row).branches
+            row = lookups.find_run(connection, name)
+            (main,) = views.run_answer(connection, row).branches
         job = Job(name, [kind(20.0, 0.001)], next_step=main.next_step)
         self.append(list(job.requests(1, LONG_STEPS)), self.ends)
 
@@ -226,7 +228,7 @@ class Filler:
         name = f"{dataset}-{PIECES}"
         body: Json = {"name": name, "writer": WRITER, "dataset": dataset, "delta": 1e-5}
         with transaction(self.engine) as connection:
-            registration.create_run(connection, NewRun.model_validate(body))
+            create_run(connection, NewRun.model_validate(body))
         job = Job(name, [kind(noise, 0.001) for noise in (20.0, 24.0)])
         for begin in range(0, count, AT_ONCE * BATCH):
             self.append(list(job.requests(min(AT_ONCE * BATCH, count - begin), 1)), self.ends)

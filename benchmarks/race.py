@@ -44,7 +44,7 @@ from benchmarks.servers import (
     service,
 )
 from benchmarks.trainers import Config
-from service.database import connect, snapshot
+from service.storage.engine import connect, snapshot
 
 BUDGET: Final = {"epsilon": 3.0, "delta": 1e-5}
 PLACES: Final = 8  # branches of a hot run

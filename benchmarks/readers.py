@@ -48,11 +48,11 @@ from benchmarks.servers import (
     running,
     service,
 )
-from service.api_keys import Scope, create_key
 from service.clock import now
-from service.database import connect, transaction
-from service.signing import Signer
-from service.tables import datasets
+from service.identity.keys import Scope, create_key
+from service.storage.engine import connect, transaction
+from service.storage.tables import datasets
+from service.transparency.signing import Signer
 
 RATIO_MAX: Final = 2.0  # of the 99th percentiles
 TRAINERS: Final = 5

@@ -27,9 +27,9 @@ if __name__ == "__main__":
 from benchmarks.servers import Server, ServerError, create, migrated, new_dataset, running, service
 from benchmarks.watchers import sign_in
 from service.app import wire
-from service.auth import KeyRing
-from service.database import connect
+from service.identity.authentication import KeyRing
 from service.settings import Settings
+from service.storage.engine import connect
 
 GROWTH_MAX: Final = 20.0  # MiB above the start
 WARM: Final = 30  # bodies of each kind before the start: threads and caches find their size

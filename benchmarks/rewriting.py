@@ -24,12 +24,13 @@ from accounting.balances import (
     starts_anew,
 )
 from accounting.events import Event, Span
-from service.admission import ahead
-from service.documents import canonical, content_of, event_of
-from service.facts import FACTS, STATES, content_of_row, statement
-from service.merkle import Frontier
-from service.passes import beginning, opening_place, position_of
-from service.tables import (
+from service.ledger.append.admission import ahead
+from service.ledger.budgets.accumulator import by_pass
+from service.ledger.budgets.pass_positions import beginning, opening_place, position_of
+from service.ledger.log.merkle import Frontier
+from service.ledger.log.row_records import FACTS, STATES, content_of_row, statement
+from service.schemas.event_codec import canonical, content_of, event_of
+from service.storage.tables import (
     acts,
     branches,
     datasets,
@@ -40,7 +41,6 @@ from service.tables import (
     run_balances,
     runs,
 )
-from service.tallies import by_pass
 
 Row = dict[str, Any]
 _COUNTS: Final = (

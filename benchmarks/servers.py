@@ -19,9 +19,9 @@ from typing import Any, Final
 
 from sqlalchemy import create_engine, make_url, text
 
-from service import schema_version
-from service.api_keys import Scope, create_key
-from service.database import connect, transaction
+from service.identity.keys import Scope, create_key
+from service.storage import migrations
+from service.storage.engine import connect, transaction
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 READY_SECONDS: Final = 60.0
@@ -189,7 +189,7 @@ def running(*servers: Server) -> Iterator[None]:
 def service(url: str, folder: Path) -> Server:
     """`dpledger serve` on a database."""
     port = free_port()
-    arguments = ["service.cli", "serve", "--port", str(port), "--database", url]
+    arguments = ["service.cli.main", "serve", "--port", str(port), "--database", url]
     settings = {"DPLEDGER_START_TOKEN_FILE": str(start_token_file(folder))}
     return Server(arguments=arguments, port=port, log=folder / f"{port}.log", settings=settings)
 
@@ -206,7 +206,7 @@ def migrated(url: str) -> str:
     """An admin key of a database, whose schema is brought to this version."""
     engine = connect(url)
     try:
-        schema_version.upgrade(engine)
+        migrations.upgrade(engine)
         with transaction(engine) as connection:
             return create_key(connection, name=mark("key"), scope=Scope.ADMIN)
     finally:

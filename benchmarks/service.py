@@ -46,8 +46,8 @@ from benchmarks.servers import (
     running,
     service,
 )
-from service.database import connect
-from service.tables import branches, entries, runs
+from service.storage.engine import connect
+from service.storage.tables import branches, entries, runs
 
 ROUNDS: Final = 5
 WARM_SECONDS: Final = 0.5

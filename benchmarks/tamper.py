@@ -31,16 +31,15 @@ from benchmarks.ledgers import Maker
 from benchmarks.rewriting import Log, refit, undone
 from benchmarks.servers import databases
 from benchmarks.tampering import EDITS, NOT_SKILLED, Scene
-from service import schema_version
-from service.checkpoints import Heads
-from service.database import connect, snapshot
-from service.documents import canonical
-from service.signing import Signer
-from service.verification.kept import Kept
-from service.verification.kept_files import of_checkpoints, of_witness
-from service.verification.ledger import verify
-from service.verification.report import Rank
-from service.witness import Witness, next_line
+from service.schemas.event_codec import canonical
+from service.storage import migrations
+from service.storage.engine import connect, snapshot
+from service.transparency.checkpoints import Heads
+from service.transparency.signing import Signer
+from service.transparency.verification.ledger import verify
+from service.transparency.verification.report import Rank
+from service.transparency.verification.saved_heads import Kept, of_checkpoints, of_witness
+from service.transparency.witness import Witness, next_line
 
 DATASETS: Final = 4  # of the ledger that is edited
 HAPPENINGS: Final = 30  # to each of them
@@ -72,7 +71,7 @@ class Tried:
 
 def make(engine: Engine, chance: random.Random, names: Sequence[str], happenings: int) -> None:
     """Ledgers; every third dataset is made from the one before."""
-    schema_version.upgrade(engine)
+    migrations.upgrade(engine)
     maker = Maker(engine, chance)
     for index, name in enumerate(names):
         parent = names[index - 1] if index % 3 == 2 else None
@@ -186,8 +185,8 @@ def honest(engines: Sequence[Engine], chance: random.Random, count: int) -> tupl
         make(engine, chance, names, chance.randint(6, 14))
         made += share
         alarms += _alarms(engine)
-        schema_version.downgrade(engine, BEFORE_LOGS)  # and once more, with logs made afterwards
-        schema_version.upgrade(engine)
+        migrations.downgrade(engine, BEFORE_LOGS)  # and once more, with logs made afterwards
+        migrations.upgrade(engine)
         alarms += _alarms(engine)
     return made, alarms
 

@@ -10,8 +10,8 @@ from typing import Any, Final
 from sqlalchemy import Connection, Table, select, update
 
 from benchmarks.rewriting import Log, Row, rows_of, told
-from service.documents import canonical
-from service.tables import (
+from service.schemas.event_codec import canonical
+from service.storage.tables import (
     branches,
     corrections,
     datasets,

@@ -42,7 +42,7 @@ def verified(url: str) -> tuple[float, int]:
     Raises:
         ServerError: it found something broken.
     """
-    command = [sys.executable, "-m", "service.cli", "verify", url, "--json"]
+    command = [sys.executable, "-m", "service.cli.main", "verify", url, "--json"]
     started = time.perf_counter()
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     seconds = time.perf_counter() - started

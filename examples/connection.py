@@ -40,7 +40,7 @@ def _given(arguments: Namespace) -> Client:
 
 @contextmanager
 def _temporary() -> Iterator[Client]:
-    from service.demo import running_service  # a trainer with --url needs the client only
+    from service.cli.demo import running_service  # a trainer with --url needs the client only
 
     # A transport of our own, because httpx's would ask a proxy named in the environment.
     transport = httpx.HTTPTransport()

@@ -1,9 +1,9 @@
-"""Runs migrations on the connection that service.schema_version hands over."""
+"""Runs migrations on the connection that service.storage.migrations hands over."""
 
 from alembic import context
 
-from service.adoption import adopt
-from service.tables import metadata
+from service.ledger.log.adoption import adopt
+from service.storage.tables import metadata
 
 connection = context.config.attributes["connection"]
 context.configure(

@@ -13,48 +13,50 @@ from sqlalchemy import Engine
 
 import accounting
 from accounting.math_library import InaccurateLibraryError, require_accurate_library
-from service import api_keys, openapi, problems, schema_version, sessions
-from service.answers import build_messages
-from service.api_keys import KEY_FILE, Scope
-from service.arrivals import Arrivals
-from service.auth import KeyRing
-from service.checkpoints import is_in_use
-from service.dashboard import routes as dashboard
-from service.database import connect, snapshot, transaction
 from service.errors import StartupError
-from service.gate import Gate, WritesWhileOpen
-from service.head_tree import HeadTree
-from service.http import BodyLimit, RequestLog
-from service.limits import Buckets, Pace
-from service.measures import Measures
-from service.metrics import Ledger
-from service.one_host import OneHost
-from service.readiness import Readiness
-from service.routes import (
-    acts,
-    bounds,
+from service.identity.authentication import KeyRing
+from service.identity.keys import KEY_FILE, Scope, any_key, create_key
+from service.identity.rate_limit import Buckets, Pace
+from service.identity.start_token import StartToken
+from service.ledger.append.writer import PATIENCE, Writer
+from service.operations.event_feed import Feed
+from service.operations.health import Readiness
+from service.operations.metrics import Ledger
+from service.operations.webhooks import NO_WEBHOOKS, Dispatcher, Webhooks, webhooks_of
+from service.schemas.responses import build_messages
+from service.settings import Settings
+from service.storage import migrations
+from service.storage.engine import connect, snapshot, transaction
+from service.telemetry import Measures
+from service.transparency import signing
+from service.transparency.checkpoints import is_in_use
+from service.transparency.head_tree import HeadTree
+from service.transparency.signing import Signer
+from service.transparency.witness_follower import Follower, follower_of
+from service.web import openapi, problems
+from service.web.api import (
+    activity,
+    append_events,
+    attribution,
     certificates,
     corrections,
     datasets,
-    events,
-    explain,
+    event_streams,
     findings,
     health,
-    log,
     metrics,
-    plan,
+    plans,
     reservations,
     runs,
-    streams,
+    theorems,
+    transparency_log,
 )
-from service.seats import Seats
-from service.settings import Settings
-from service.signing import Signer
-from service.start_token import StartToken
-from service.streams import Feed
-from service.webhooks import NO_WEBHOOKS, Dispatcher, Webhooks, webhooks_of
-from service.witnessing import Follower, follower_of
-from service.writer import PATIENCE, Writer
+from service.web.arrival_limits import Arrivals
+from service.web.concurrency_limit import Seats
+from service.web.dashboard import routes as dashboard
+from service.web.host_check import OneHost
+from service.web.middleware import BodyLimit, RequestLog
+from service.web.suspension_gate import Gate, WritesWhileOpen
 
 _LOGGER = logging.getLogger("dpledger.app")
 _KEY_GONE: Final = (
@@ -80,7 +82,7 @@ def create_app(settings: Settings) -> FastAPI:
     webhooks = webhooks_of(settings)
     engine = connect(settings.database_address, busy_timeout_seconds=settings.busy_timeout_seconds)
     try:
-        schema_version.require_current(engine)
+        migrations.require_current(engine)
         keys = KeyRing(
             engine,
             start_token=_required_key(engine, settings),
@@ -176,7 +178,7 @@ def wire(
     app.state.methods = {}
     app.state.keys = keys
     app.state.signer = signer
-    app.state.session_secret = sessions.secret_of(signer)
+    app.state.session_secret = signing.secret_of(signer)
     app.state.writer = writer
     app.state.feed = feed
     app.state.draining = False
@@ -191,9 +193,21 @@ def wire(
     app.state.expositions = metrics.Expositions()
     app.state.ledger = Ledger(engine, dispatcher.waiting)
     app.state.gate = gate = Gate(engine)
-    app.add_middleware(events.DirectAppends)
-    facts = (events, corrections, findings, reservations, certificates)
-    modules = (datasets, explain, runs, *facts, streams, plan, bounds, acts, log, health, metrics)
+    app.add_middleware(append_events.DirectAppends)
+    facts = (append_events, corrections, findings, reservations, certificates)
+    modules = (
+        datasets,
+        attribution,
+        runs,
+        *facts,
+        event_streams,
+        plans,
+        theorems,
+        activity,
+        transparency_log,
+        health,
+        metrics,
+    )
     routes = [route for module in modules for route in module.router.routes]
     app.add_middleware(WritesWhileOpen, gate=gate, routes=routes)
     app.add_middleware(
@@ -222,11 +236,11 @@ def _require_accurate_library() -> None:
 def _required_key(engine: Engine, settings: Settings) -> StartToken | None:
     """Store the first key from its file; without one return the start token, on loopback only."""
     with transaction(engine) as connection:
-        if api_keys.any_key(connection):
+        if any_key(connection):
             return None
         key = first_key(settings)
         if key is not None:
-            api_keys.create_key(connection, name=FIRST_KEY, scope=Scope.ADMIN, key=key, by=KEY_FILE)
+            create_key(connection, name=FIRST_KEY, scope=Scope.ADMIN, key=key, by=KEY_FILE)
             return None
     return StartToken.load_or_create(settings.start_token_path)
 

@@ -15,13 +15,12 @@ from hypothesis import settings as trials
 from sqlalchemy import Connection, Engine, create_engine, make_url, text
 
 from benchmarks.servers import START_TOKEN, start_token_file
-from service import schema_version
 from service.app import create_app
-from service.connections import bounded
-from service.database import connect, transaction
-from service.server import Server
 from service.settings import Settings
-from service.tables import installation, metadata
+from service.storage import migrations
+from service.storage.engine import connect, transaction
+from service.storage.tables import installation, metadata
+from service.web.server import Server, bounded
 
 # A shared machine stands still now and then: no test is about how long something takes.
 trials.register_profile("unhurried", trials(), deadline=None)
@@ -30,7 +29,7 @@ trials.load_profile("unhurried")
 # What is sent by default: the start token acts as an admin's key until the first key is created.
 AS_ADMIN = {"Authorization": f"Bearer {START_TOKEN}"}
 TEST_DATABASE = "dpledger_test"
-TOLD_AGAIN = ("service.routes.metrics.TOLD_SECONDS", "service.board.SEEN_SECONDS")
+TOLD_AGAIN = ("service.web.api.metrics.TOLD_SECONDS", "service.operations.overview.SEEN_SECONDS")
 ADDRESS = "DPLEDGER_TEST_POSTGRES"
 BACKENDS = ("sqlite", "postgres")
 
@@ -98,7 +97,7 @@ def backend_urls(postgres_url: str, tmp_path_factory: pytest.TempPathFactory) ->
     }
     for url in urls.values():
         engine = connect(url)
-        schema_version.upgrade(engine)
+        migrations.upgrade(engine)
         engine.dispose()
     return urls
 

@@ -11,9 +11,9 @@ import yaml
 from fastapi.routing import APIRoute
 from sqlalchemy import make_url
 
-from service.routes import health
 from service.settings import Settings
-from service.signing import Signer
+from service.transparency.signing import Signer
+from service.web.api import health
 
 ROOT = Path(__file__).parents[1]
 BASE = ROOT / "deploy" / "kustomize"

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import make_url
 
-from service.problems import PROBLEMS
 from service.settings import Settings
+from service.web.problems import PROBLEMS
 
 ROOT = Path(__file__).parents[1]
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
@@ -139,7 +139,7 @@ def test_the_database_password_is_read_from_its_file_whatever_its_characters(
 
 def test_a_password_file_that_is_missing_stops_the_start_in_one_line(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "service.cli", "migrate"],
+        [sys.executable, "-m", "service.cli.main", "migrate"],
         env={
             "DPLEDGER_DATABASE_URL": "postgresql://dpledger@127.0.0.1:9/dpledger",
             "DPLEDGER_DATABASE_PASSWORD_FILE": str(tmp_path / "none"),
@@ -174,7 +174,7 @@ def test_the_wheel_carries_the_migrations_and_the_pages_of_every_problem(wheel: 
 
 
 def test_the_wheel_carries_whatever_pages_are_made_of(wheel: set[str]) -> None:
-    folder = ROOT / "service" / "dashboard"
+    folder = ROOT / "service" / "web" / "dashboard"
     files = [one for part in ("templates", "static") for one in (folder / part).rglob("*.*")]
     assert {str(one.relative_to(ROOT)) for one in files} <= wheel
     assert len(files) > 10

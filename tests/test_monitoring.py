@@ -12,10 +12,10 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from service import schema_version
-from service.database import connect
 from service.settings import Settings
-from service.signing import Signer
+from service.storage import migrations
+from service.storage.engine import connect
+from service.transparency.signing import Signer
 from tests.conftest import AS_ADMIN, running
 from tests.service.samples import BUDGET, append, event, setup
 
@@ -87,7 +87,7 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Known:
     url = f"sqlite:///{folder / 'dpledger.db'}"
     Signer.create(folder / "key")
     engine = connect(url)
-    schema_version.upgrade(engine)
+    migrations.upgrade(engine)
     engine.dispose()
     settings = Settings(
         database_url=url, signing_key_file=folder / "key", witness_file=folder / "witness"

@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from service.signing import Signer
+from service.transparency.signing import Signer
 from tests.service.certifying import certificate_of, resealed, signer_of
 
 ROOT: Final = Path(__file__).parents[1]
@@ -62,7 +62,7 @@ def run(machine: Path, folder: Path, *words: str) -> "subprocess.CompletedProces
 
 
 def verify(machine: Path, file: Path, *words: str) -> "subprocess.CompletedProcess[str]":
-    start = "from service.cli import main; main()"
+    start = "from service.cli.main import main; main()"
     return run(machine, file.parent, "-c", start, "verify", file.name, *words)
 
 

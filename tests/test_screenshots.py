@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from fastapi import FastAPI
 
-from service import problems
-from service.dashboard.pages import PageRoute
-from service.dashboard.routes import install
+from service.web import problems
+from service.web.dashboard.rendering import PageRoute
+from service.web.dashboard.routes import install
 from tests.browser.screenshots import BYTES_MAX, FOLDER, PICTURES, TOTAL_MAX, files
 
 ROOT = FOLDER.parents[1]

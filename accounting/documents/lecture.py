@@ -27,7 +27,7 @@ ROWS: Final[tuple[Row, ...]] = (
         "003-dup",
         "a record is protected, not the person behind several of them",
         Verdict.DEFINITION,
-        ("group-privacy", "service/schemas.py"),
+        ("group-privacy", "service/schemas/requests.py"),
     ),
     Row(
         "003-LDP",

@@ -1,6 +1,6 @@
 """logs that show what was changed, and what a key may do.
 
-Older ledgers get their logs from service.adoption, once the schema is the newest.
+Older ledgers get their logs from service.ledger.log.adoption, once the schema is the newest.
 """
 
 import secrets

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from accounting import THEOREMS
-from service.calculate import evaluated
+from service.cli.calculations import evaluated
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "documents_conjectures.json"
 

@@ -39,8 +39,8 @@ from accounting.hidden import guarantee_of_hidden
 from accounting.hidden_runs import HiddenRun
 from accounting.last_iterate.declared import DataOrder, Declared, Stage
 from accounting.quarantine import THEOREMS as QUARANTINED
-from service.cli import app
-from service.schemas import NewDataset
+from service.cli.main import app
+from service.schemas.requests import NewDataset
 from tests.accounting.quarantined import EXAMPLES, said
 
 ROOT = Path(__file__).parents[2]

@@ -17,12 +17,12 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from benchmarks.months import fill
 from benchmarks.servers import START_TOKEN
-from service import schema_version
-from service.api_keys import Scope, create_key
-from service.database import connect, transaction
+from service.identity.keys import Scope, create_key
 from service.settings import Settings
-from service.signing import Signer
-from service.sqlite_file import KEY_SUFFIX, beside
+from service.storage import migrations
+from service.storage.engine import connect, transaction
+from service.storage.sqlite_file import KEY_SUFFIX, beside
+from service.transparency.signing import Signer
 from tests.browser.looking import Look, looking
 from tests.browser.story import KEYS, told
 from tests.conftest import AS_ADMIN, running
@@ -55,7 +55,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         return
     file = tmp_path_factory.mktemp("large") / "large.db"
     engine = connect(f"sqlite:///{file}")
-    schema_version.upgrade(engine)
+    migrations.upgrade(engine)
     fill(engine)
     engine.dispose()
     yield file

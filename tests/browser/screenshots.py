@@ -23,10 +23,10 @@ import httpx
 from PIL import Image
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from service import schema_version
-from service.api_keys import Scope, create_key
-from service.database import connect, transaction
+from service.identity.keys import Scope, create_key
 from service.settings import Settings
+from service.storage import migrations
+from service.storage.engine import connect, transaction
 from tests.browser.conftest import FLAGS
 from tests.browser.looking import NARROW, WIDE, Look, Scheme, looking, settled
 from tests.browser.season import Clock, told, told_by
@@ -116,7 +116,7 @@ def guarded(folder: Path) -> str:
     """A database with the story's two keys."""
     url = f"sqlite:///{folder / 'dpledger.db'}"
     engine = connect(url)
-    schema_version.upgrade(engine)
+    migrations.upgrade(engine)
     with transaction(engine) as connection:
         for name, scope in (("dana", Scope.ADMIN), ("cluster", Scope.TRAINER)):
             create_key(connection, name=name, scope=scope, key=KEYS[name], by="setup")

@@ -9,9 +9,9 @@ from sqlalchemy import Engine, Table, func, select
 
 from benchmarks.months import DATASETS, ENTRIES, LONG_STEPS, RUNS, Filler
 from benchmarks.servers import START_TOKEN
-from service.database import connect
 from service.settings import Settings
-from service.tables import datasets, entries, runs
+from service.storage.engine import connect
+from service.storage.tables import datasets, entries, runs
 from tests.browser.conftest import copied
 from tests.browser.looking import Look, settled
 from tests.browser.story import LARGEST, LONGEST

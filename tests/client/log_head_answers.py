@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 from dpledger_client import Client
 
-from service.signing import Signer
+from service.transparency.signing import Signer
 
 UNSIGNED = "the signature of the head is not that of the key"
 ANOTHER = "does not begin with what this machine saw"

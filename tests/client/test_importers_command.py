@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from service.cli import app
-from service.documents import LedgerDocument
+from service.cli.main import app
+from service.schemas.ledger_document import LedgerDocument
 from tests.client.test_importers_tables import flower
 
 TABLE = "noise_multiplier,sample_rate,steps\n1.1,0.004,1000\n1.1,0.004,500\n1.2,0.004,10\n"

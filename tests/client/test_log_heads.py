@@ -20,9 +20,9 @@ from dpledger_client.log_heads import LOCK, SECONDS, SUFFIX, LogHead
 from dpledger_client.transport import Transport
 from sqlalchemy import Engine, make_url
 
-from service import schema_version
-from service.database import connect
-from service.signing import Signer
+from service.storage import migrations
+from service.storage.engine import connect
+from service.transparency.signing import Signer
 from tests.client.log_head_answers import answering, changes
 from tests.conftest import AS_ADMIN, running
 from tests.service.restored import put_back, taken
@@ -179,7 +179,7 @@ def test_an_old_file_in_the_place_of_the_database_is_found_out(
     url = f"sqlite:///{file}"
     assert make_url(url).database == str(file)
     engine = connect(url)
-    schema_version.upgrade(engine)
+    migrations.upgrade(engine)
     engine.dispose()
     port_settings = Settings(database_url=url)
     with running(port_settings) as address, Client(address, timeout_seconds=60) as client:
@@ -229,7 +229,7 @@ def test_another_ledger_at_the_same_address_is_told_and_its_head_not_taken(
     head = head_of(client, spool)
     head.compare()
     before = head.path.read_bytes()
-    from service.tables import installation
+    from service.storage.tables import installation
 
     with engine.begin() as connection:
         own = connection.execute(installation.select()).one().ledger_id

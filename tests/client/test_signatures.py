@@ -13,7 +13,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from dpledger_client import LedgerRewritten, signatures
 from dpledger_client.merkle import leaf_hash
 
-from service.signing import Signer, is_public_key, to_bytes, to_text
+from service.schemas.base64url import to_bytes, to_text
+from service.transparency.signing import Signer, is_public_key
 from tests.client.log_head_answers import UNREADABLE, UNSIGNED, answering, signed
 from tests.client.test_log_heads import head_of, kept
 from tests.service.test_one_meaning import FIELD, small_order
@@ -69,7 +70,7 @@ def test_a_head_with_a_good_signature_is_kept(
 
 def test_what_is_signed_may_hold_any_text(answer: dict[str, Any], signer: Signer) -> None:
     """The bytes that are verified are those of the service's canonical JSON."""
-    from service.documents import canonical
+    from service.schemas.event_codec import canonical
 
     checkpoint = {**CHECKPOINT, "issued_at": 'é\u2028"\\\x7f😀', "a": [1, None, True], "Z": {}}
     signature = signer.sign(signatures.PREFIX + canonical(checkpoint).encode())

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter
 
-from service.mechanisms import MechanismMessage
-from service.samplings import SamplingMessage
+from service.schemas.mechanisms import MechanismMessage
+from service.schemas.samplings import SamplingMessage
 
 _MECHANISM: TypeAdapter[Any] = TypeAdapter(MechanismMessage)
 _SAMPLING: TypeAdapter[Any] = TypeAdapter(SamplingMessage)

@@ -14,10 +14,10 @@ from typing import Any, Final
 import pytest
 
 from benchmarks.servers import START_TOKEN
-from service import schema_version
 from service.app import openapi_document
-from service.database import connect
 from service.settings import Settings
+from service.storage import migrations
+from service.storage.engine import connect
 from tests.conftest import running
 
 HERE: Final = Path(__file__).parent
@@ -52,7 +52,7 @@ def charged(*command: str | Path, folder: Path, **variables: str) -> dict[str, A
     """What a program prints that charges a step of a service that has just begun."""
     url = f"sqlite:///{folder / 'ledger.db'}"
     engine = connect(url)
-    schema_version.upgrade(engine)
+    migrations.upgrade(engine)
     engine.dispose()
     with running(Settings(database_url=url)) as address:
         given = {"DPLEDGER_URL": address, "DPLEDGER_API_KEY": START_TOKEN, **variables}

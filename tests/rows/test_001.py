@@ -26,7 +26,7 @@ from accounting.last_iterate.schedules import (
     scheduled_delta,
     scheduled_run,
 )
-from service.figures.document_001 import (
+from service.cli.figures.document_001 import (
     figure_1,
     figure_2,
     figure_3,
@@ -35,7 +35,7 @@ from service.figures.document_001 import (
     online_constant,
     shuffled,
 )
-from service.figures.figure import Figure, Kind
+from service.cli.figures.figure import Figure, Kind
 from tests.accounting.quarantined import said
 from tests.rows.runs import projected
 

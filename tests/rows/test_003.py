@@ -24,7 +24,7 @@ from accounting.shuffling.randomizers import (
     clones_general_epsilon,
 )
 from accounting.shuffling.responses import shuffled_response_epsilon
-from service.schemas import NewDataset
+from service.schemas.requests import NewDataset
 from tests.accounting.quarantined import said
 from tests.rows.runs import projected
 

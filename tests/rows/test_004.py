@@ -43,7 +43,7 @@ from examples.partial_shuffle.algorithm import (
     synthetic,
 )
 from examples.secure_sum.ring import Ring
-from service.schemas import NewDataset
+from service.schemas.requests import NewDataset
 from tests.accounting.quarantined import golden, said
 from tests.accounting.test_quarantine_counterexamples import star_pair_rdp
 

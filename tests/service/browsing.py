@@ -8,8 +8,8 @@ from typing import Any, Final
 import httpx
 from sqlalchemy import Engine
 
-from service.api_keys import Scope, Terms, create_key
-from service.database import transaction
+from service.identity.keys import Scope, Terms, create_key
+from service.storage.engine import transaction
 
 HTML: Final = {"accept": "text/html,application/xhtml+xml"}
 WRONG: Final = "dpl_" + "a" * 43  # a key that nobody made

@@ -12,15 +12,15 @@ import httpx
 import uvicorn
 from sqlalchemy import Engine, select
 
-from service import schema_version
 from service.app import create_app
-from service.certificates.envelope import sealed
-from service.certificates.issue import Asked, issue
-from service.database import connect
-from service.server import Server
 from service.settings import Settings
-from service.signing import Signer
-from service.tables import acts
+from service.storage import migrations
+from service.storage.engine import connect
+from service.storage.tables import acts
+from service.transparency.certificates.envelope import sealed
+from service.transparency.certificates.issue import Asked, issue
+from service.transparency.signing import Signer
+from service.web.server import Server
 from tests.conftest import AS_ADMIN, free_port
 from tests.service.samples import (
     BALLS,
@@ -133,7 +133,7 @@ def certificate_of(
     """The certificate of a run, to which much has happened."""
     url = f"sqlite:///{folder / 'ledger.db'}"
     engine = connect(url)
-    schema_version.upgrade(engine)
+    migrations.upgrade(engine)
     with signing(url, signer) as api:
         world(api)
     raw = certified(engine, signer)

@@ -4,8 +4,8 @@ from typing import Any
 
 from sqlalchemy import Engine, select
 
-from service.database import snapshot
-from service.tables import metadata
+from service.storage.engine import snapshot
+from service.storage.tables import metadata
 
 
 def dump(engine: Engine) -> dict[str, list[tuple[Any, ...]]]:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from sqlalchemy import Engine
 
-from service.checkpoints import Heads
-from service.database import snapshot
-from service.documents import canonical
-from service.signing import Signer
-from service.witness import Witness, next_line
+from service.schemas.event_codec import canonical
+from service.storage.engine import snapshot
+from service.transparency.checkpoints import Heads
+from service.transparency.signing import Signer
+from service.transparency.witness import Witness, next_line
 
 
 @dataclass(frozen=True, slots=True)

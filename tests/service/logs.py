@@ -8,9 +8,17 @@ from typing import Any
 
 from sqlalchemy import Connection, select
 
-from service.facts import FACTS, STATES, acts_of
-from service.merkle import Frontier
-from service.tables import acts, branches, datasets, distinct_events, entries, log_tiles, runs
+from service.ledger.log.merkle import Frontier
+from service.ledger.log.row_records import FACTS, STATES, acts_of
+from service.storage.tables import (
+    acts,
+    branches,
+    datasets,
+    distinct_events,
+    entries,
+    log_tiles,
+    runs,
+)
 
 _ENTRIES = (
     select(entries, runs.c.name, branches.c.name.label("branch"), distinct_events.c.content)

@@ -12,13 +12,13 @@ from pathlib import Path
 
 from sqlalchemy import Engine, insert
 
-from service.catalog import find_dataset
 from service.clock import now
-from service.database import transaction
-from service.incidents import Kind
+from service.ledger.incidents import Kind
+from service.ledger.lookups import find_dataset
+from service.operations.webhooks import Dispatcher, webhooks_of
 from service.settings import Settings
-from service.tables import incidents
-from service.webhooks import Dispatcher, webhooks_of
+from service.storage.engine import transaction
+from service.storage.tables import incidents
 
 PHRASE = "a secret of more than thirty-two characters"
 

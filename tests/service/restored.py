@@ -4,8 +4,8 @@ from typing import Any
 
 from sqlalchemy import Engine, select
 
-from service.database import snapshot, transaction
-from service.tables import metadata
+from service.storage.engine import snapshot, transaction
+from service.storage.tables import metadata
 from tests.conftest import without_triggers
 
 State = dict[str, list[dict[str, Any]]]

@@ -12,9 +12,9 @@ import httpx
 import uvicorn
 
 from service.app import create_app
-from service.server import Server
+from service.operations.event_feed import Feed
 from service.settings import Settings
-from service.streams import Feed
+from service.web.server import Server
 from tests.conftest import AS_ADMIN, free_port
 from tests.service.samples import append, event
 

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from service.cli import app
-from service.database import connect
+from service.cli.main import app
 from service.errors import StartupError
 from service.settings import ADDRESS_FORMS, Settings, address_of
+from service.storage.engine import connect
 
 # Who forgets that an @ must be quoted has a part of the password where the port should be.
 WRONG = "postgresql://dpledger@host:hunter2/ledger"

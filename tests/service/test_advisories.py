@@ -3,7 +3,7 @@
 import httpx
 import pytest
 
-from service.advisories import ADVISORIES, advisories_of, libraries_of
+from service.ledger.advisories import ADVISORIES, advisories_of, libraries_of
 from tests.service.samples import append, event, run, setup
 
 ADACLIP, GHOST_NORM, GHOST_BIAS = (one.id for one in ADVISORIES)

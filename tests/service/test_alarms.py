@@ -8,13 +8,14 @@ import pytest
 from sqlalchemy import Engine, text
 
 from service.clock import now
-from service.database import transaction
 from service.errors import BudgetExhaustedError
-from service.incidents import SPARING_SECONDS, Sparing
-from service.ledger import Append
-from service.registration import create_dataset, create_run
-from service.schemas import EventMessage, NewDataset, NewRun
-from service.shelf import Shelf
+from service.ledger.append.append import Append
+from service.ledger.append.unit_of_work import Shelf
+from service.ledger.datasets import create_dataset
+from service.ledger.incidents import SPARING_SECONDS, Sparing
+from service.ledger.runs import create_run
+from service.schemas.requests import EventMessage, NewDataset, NewRun
+from service.storage.engine import transaction
 from tests.service.samples import FULL, dataset, event, run
 
 QUIET = {"kind": "gaussian", "noise_multiplier": 40.0}

@@ -11,11 +11,10 @@ import httpx
 import pytest
 import uvicorn
 
-from service import connections, problems
 from service.app import create_app
-from service.connections import PIPELINED_MAX, Connection
-from service.server import Server
 from service.settings import Settings
+from service.web import problems
+from service.web.server import PIPELINED_MAX, TAKEN_BYTES_MIN, Connection, Server, bounded
 from tests.conftest import AS_ADMIN, clear, free_port, running
 from tests.service.samples import append, event, setup
 from tests.service.sockets import Talk, request, steps
@@ -89,9 +88,7 @@ def watched(url: str) -> Iterator[tuple[str, Server]]:
     settings = Settings(database_url=url, write_seconds=600)
     port = free_port()
     server = Server(
-        uvicorn.Config(
-            create_app(settings), port=port, log_config=None, **connections.bounded(settings)
-        )
+        uvicorn.Config(create_app(settings), port=port, log_config=None, **bounded(settings))
     )
     thread = threading.Thread(target=server.run)
     thread.start()
@@ -118,7 +115,7 @@ def test_who_takes_its_answer_slowly_gets_all_of_it(url: str) -> None:
             if before > SIZE // 4 and looks < 8 and taken > looks * SIZE // 16:
                 look(connection)
                 looks += 1
-                target = before - 2 * connections.TAKEN_BYTES_MIN
+                target = before - 2 * TAKEN_BYTES_MIN
                 while left(connection) > target:
                     taken += len(talk.recv(1 << 20))
         assert looks == 8

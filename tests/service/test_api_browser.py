@@ -7,11 +7,11 @@ import httpx
 import pytest
 
 from service.app import openapi_document, wire
-from service.auth import KeyRing
-from service.dashboard.api_browser import _told_calls
-from service.dashboard.pages import POLICY
-from service.database import connect
+from service.identity.authentication import KeyRing
 from service.settings import Settings
+from service.storage.engine import connect
+from service.web.dashboard.pages.api_browser import _told_calls
+from service.web.dashboard.rendering import POLICY
 from tests.conftest import AS_ADMIN
 
 

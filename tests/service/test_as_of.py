@@ -11,13 +11,13 @@ from typer.testing import CliRunner
 import accounting
 from accounting.balances import Balance, balance_of
 from accounting.events import NeighboringRelation
-from service import folds, retrospect
-from service.catalog import find_dataset, find_run
-from service.cli import app
-from service.database import snapshot, transaction
-from service.documents import content_of, laid_over, spans_of
-from service.schemas import PlannedEvent
-from service.tables import branches, corrections, datasets, distinct_events
+from service.cli.main import app
+from service.guarantees import recorded_facts, replay
+from service.ledger.lookups import find_dataset, find_run
+from service.schemas.event_codec import content_of, laid_over, spans_of
+from service.schemas.requests import PlannedEvent
+from service.storage.engine import snapshot, transaction
+from service.storage.tables import branches, corrections, datasets, distinct_events
 from tests.service.samples import BUDGET, FULL, WRITER, Json, append, event, run, setup
 
 RELATION = NeighboringRelation.REPLACE_SPECIAL
@@ -163,7 +163,7 @@ def test_what_would_take_reading_too_much_is_refused(
 ) -> None:
     start(api)
     append(api, *(event(i, 1, sampling=FULL if i % 2 else CYCLIC) for i in range(6)))
-    monkeypatch.setattr(folds, "FOLD_MAX", 4)
+    monkeypatch.setattr(replay, "FOLD_MAX", 4)
     for path in ("datasets/data", "runs/run"):
         query = {"as_of": "5", "delta": "1e-5"}
         answer = api.get(f"/v1/{path}/guarantee", params=query)
@@ -280,7 +280,7 @@ def test_a_stored_balance_that_its_entries_do_not_add_up_to_is_no_ground_for_an_
     with transaction(engine) as connection:
         connection.execute(distinct_events.update().values(steps=50))
     with snapshot(engine) as connection, pytest.raises(ArithmeticError, match="add up"):
-        retrospect.dataset_facts(connection, find_dataset(connection, "data"))
+        recorded_facts.dataset_facts(connection, find_dataset(connection, "data"))
 
 
 def test_a_path_that_misses_steps_is_no_ground_for_an_answer(
@@ -293,7 +293,7 @@ def test_a_path_that_misses_steps_is_no_ground_for_an_answer(
         found = find_run(connection, "run")
         dataset = find_dataset(connection, "data")
         with pytest.raises(ArithmeticError, match="each of its steps"):
-            retrospect.run_facts(connection, found, dataset, branch="main")
+            recorded_facts.run_facts(connection, found, dataset, branch="main")
 
 
 def test_a_corrected_ledger_document_is_read_like_the_run(

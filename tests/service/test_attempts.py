@@ -2,8 +2,8 @@
 
 import pytest
 
-from service.attempts import FAILED, WAITING, Attempts
 from service.errors import NotFoundError, UnavailableError
+from service.storage.write_health import FAILED, WAITING, Attempts
 
 FOREVER = 1e9  # seconds
 

@@ -14,16 +14,16 @@ from sqlalchemy import Engine, MetaData, create_engine, func, inspect, make_url,
 from sqlalchemy.exc import DBAPIError
 from typer.testing import CliRunner, Result
 
-from service import schema_version
-from service.api_keys import Scope, create_key
-from service.backup_files import FORMAT, BackupError, Header, check, written
-from service.backups import restore, take
-from service.cli import app
+from service.cli.main import app
 from service.clock import now, stamp
-from service.database import connect, snapshot, transaction
+from service.identity.keys import Scope, create_key
+from service.operations.backup import restore, take
+from service.operations.backup_format import FORMAT, BackupError, Header, check, written
 from service.settings import Settings
-from service.signing import Signer
-from service.tables import INSERT_ONLY, acts, api_keys, datasets, entries
+from service.storage import migrations
+from service.storage.engine import connect, snapshot, transaction
+from service.storage.tables import INSERT_ONLY, acts, api_keys, datasets, entries
+from service.transparency.signing import Signer
 from tests.conftest import AS_ADMIN, running, without_triggers
 from tests.service.backup_lines import Change, forged, of_row, without_rows
 from tests.service.dumps import dump
@@ -254,12 +254,12 @@ def test_a_ledger_that_was_begun_and_never_used_makes_room(
 ) -> None:
     taken = take(filled, file)
     other = connect(target())
-    schema_version.upgrade(other)
+    migrations.upgrade(other)
     assert restore(other, file, by=BY) == taken
-    schema_version.require_current(other)
+    migrations.require_current(other)
     other.dispose()
     used = connect(target())
-    schema_version.upgrade(used)
+    migrations.upgrade(used)
     with transaction(used) as connection:
         create_key(connection, name="officer", scope=Scope.ADMIN)
     before = dump(used)
@@ -299,7 +299,7 @@ OLDER = "0005"
 def write_older(file: Path, folder: Path) -> None:
     """What an older version would have backed up: a key, and a dataset without a log."""
     engine = connect(f"sqlite:///{folder / 'older.db'}")
-    schema_version.upgrade(engine, OLDER)
+    migrations.upgrade(engine, OLDER)
     with transaction(engine) as connection:
         there = MetaData()
         there.reflect(connection)
@@ -330,7 +330,7 @@ def test_a_backup_of_an_older_version_is_restored_and_brought_forward(
     write_older(file, tmp_path)
     engine = connect(target())
     assert restore(engine, file, by=BY).header.schema_revision == OLDER
-    schema_version.require_current(engine)
+    migrations.require_current(engine)
     with snapshot(engine) as connection:
         assert connection.execute(select(api_keys.c.name, api_keys.c.expires_at)).all() == [
             ("k", None)

@@ -12,12 +12,13 @@ from typing import IO, cast
 import pytest
 from sqlalchemy import Engine, inspect
 
-from service import backup_files, schema_version
-from service.api_keys import Scope, create_key
-from service.backup_files import BackupError, BackupReader, check
-from service.backups import restore, take
-from service.database import connect, transaction
 from service.errors import StartupError
+from service.identity.keys import Scope, create_key
+from service.operations import backup_format
+from service.operations.backup import restore, take
+from service.operations.backup_format import BackupError, BackupReader, check
+from service.storage import migrations
+from service.storage.engine import connect, transaction
 from tests.service.backup_lines import (
     Change,
     forged,
@@ -35,7 +36,7 @@ BY = "somebody"
 def file(tmp_path: Path) -> Path:
     """A backup of a ledger with some keys in it."""
     engine = connect(f"sqlite:///{tmp_path / 'ledger.db'}")
-    schema_version.upgrade(engine)
+    migrations.upgrade(engine)
     with transaction(engine) as connection:
         for number in range(5):
             create_key(connection, name=f"key-{number}", scope=Scope.VIEWER)
@@ -160,7 +161,7 @@ def test_a_line_that_does_not_end_is_not_read_to_its_end(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert check(rewritten(file, lambda lines: lines))
-    monkeypatch.setattr(backup_files, "LINE_MAX", 1000)
+    monkeypatch.setattr(backup_format, "LINE_MAX", 1000)
     with pytest.raises(BackupError, match="line 3: longer than any"):
         check(rewritten(file, lambda lines: [*lines[:2], b"[" + b" " * 10_000 + lines[2][1:]]))
     read: list[int] = []
@@ -230,12 +231,12 @@ def test_a_backup_that_does_not_fit_on_the_disk_leaves_nothing(file: Path, tmp_p
     folder = tmp_path / "small"
     folder.mkdir()
     engine = connect(f"sqlite:///{tmp_path / 'ledger.db'}")
-    schema_version.current(
+    migrations.current(
         engine
     )  # what SQLite keeps beside the database is there before nothing more fits
     done = subprocess.run(
         ["/bin/sh", "-c", 'ulimit -f 1; trap "" XFSZ; exec "$@"', "sh",
-         sys.executable, "-m", "service.cli", "backup", str(folder / "file")],
+         sys.executable, "-m", "service.cli.main", "backup", str(folder / "file")],
         env=os.environ | {"DPLEDGER_DATABASE_URL": f"sqlite:///{tmp_path}/ledger.db"},
         capture_output=True, text=True, check=False,
     )  # fmt: skip

@@ -7,12 +7,12 @@ import httpx
 import pytest
 from sqlalchemy import Engine, text
 
-from service import board as module
-from service.board import DATASETS_MAX, Board, Boards
-from service.catalog import find_dataset
 from service.clock import now
-from service.database import snapshot, transaction
-from service.incidents import Incident, Kind, record
+from service.ledger.incidents import Incident, Kind, record
+from service.ledger.lookups import find_dataset
+from service.operations import overview as module
+from service.operations.overview import DATASETS_MAX, Board, Boards
+from service.storage.engine import snapshot, transaction
 from tests.service.samples import BUDGET, Json, append, dataset, event, run, setup
 
 

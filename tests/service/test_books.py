@@ -12,15 +12,16 @@ from sqlalchemy import Engine, select
 from accounting.accountants import guarantee
 from accounting.balances import Balance
 from accounting.events import Event, Gaussian, NeighboringRelation, Poisson
-from service import registration, schema_version
-from service.book_rows import run_tally, tally_of
-from service.books import UNITS_MAX
-from service.database import connect, transaction
 from service.errors import LedgerError
-from service.ledger import Append
-from service.schemas import EventMessage, NewRun
-from service.shelf import Desk, Place, Shelf
-from service.tables import datasets, runs
+from service.ledger.append.append import Append
+from service.ledger.append.state import UNITS_MAX
+from service.ledger.append.state_rows import run_tally, tally_of
+from service.ledger.append.unit_of_work import Desk, Place, Shelf
+from service.ledger.runs import create_run
+from service.schemas.requests import EventMessage, NewRun
+from service.storage import migrations
+from service.storage.engine import connect, transaction
+from service.storage.tables import datasets, runs
 from tests.conftest import clear
 from tests.service.logs import require_logged
 from tests.service.samples import FULL, POISSON, event, run
@@ -41,7 +42,7 @@ from tests.service.worlds import (
 
 def _world(path: Path, processes: int) -> World:
     engine = connect(f"sqlite:///{path}")
-    schema_version.upgrade(engine)
+    migrations.upgrade(engine)
     return World(engine, [Shelf() for _ in range(processes)])
 
 
@@ -129,7 +130,7 @@ def test_what_another_process_spent_of_a_parent_is_held_against_a_child(world: W
 
     with transaction(world.engine) as connection:
         asked = NewRun.model_validate(run("free", dataset="child"))
-        registration.create_run(connection, asked)
+        create_run(connection, asked)
     before = fits("free")  # the first process has seen the child, with its parent
     assert fits("first") == before
     assert world.together([_charge("free", 0, 1)])[0]["verdict"] == "within"  # the first
@@ -183,14 +184,14 @@ def test_what_was_not_committed_is_forgotten(world: World) -> None:
 
 
 def test_books_that_are_not_used_are_let_go(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.shelf.RUNS_MAX", 1)
-    monkeypatch.setattr("service.shelf.EVENTS_MAX", 0)
+    monkeypatch.setattr("service.ledger.append.unit_of_work.RUNS_MAX", 1)
+    monkeypatch.setattr("service.ledger.append.unit_of_work.EVENTS_MAX", 0)
     world.turn = 0
     world.together([_charge("first", 0, 1), _charge("second", 0, 1)])
     shelf = world.shelves[0]
     assert len(shelf.home("first").runs) == 1
     assert not shelf.home("first").event_ids
-    monkeypatch.setattr("service.shelf.BOOKS_MAX", 0)
+    monkeypatch.setattr("service.ledger.append.unit_of_work.BOOKS_MAX", 0)
     for _ in range(4):
         assert world.together([_charge("first", 1, 1)])
     with pytest.raises(LedgerError):

@@ -6,10 +6,10 @@ import httpx
 import pytest
 from sqlalchemy import Engine
 
-from service.balances import run_balance
-from service.catalog import dataset_of, find_run
-from service.database import snapshot
-from service.retrospect import refold
+from service.guarantees.event_counts import run_balance
+from service.guarantees.recorded_facts import refold
+from service.ledger.lookups import dataset_of, find_run
+from service.storage.engine import snapshot
 from tests.service.samples import WRITER, Json, append, event, setup
 
 NULL: Json = {"neighboring_relation": "replace_special"}

@@ -10,9 +10,9 @@ import accounting
 from accounting.balances import balance_of
 from accounting.events import NeighboringRelation
 from accounting.gaussian import gaussian_epsilon
-from service.database import transaction
-from service.documents import spans_of
-from service.schemas import PlannedEvent
+from service.schemas.event_codec import spans_of
+from service.schemas.requests import PlannedEvent
+from service.storage.engine import transaction
 from tests.service.samples import FULL, GAUSSIAN, WRITER, Json, append, event, run, setup
 
 QUIET: Json = {"kind": "gaussian", "noise_multiplier": 8.0}

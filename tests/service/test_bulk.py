@@ -6,13 +6,21 @@ import pytest
 from sqlalchemy import Connection, Engine
 from sqlalchemy import select as choose
 
-from service import bulk
-from service.book_rows import VERSION
 from service.clock import now, utc
-from service.database import transaction
-from service.registration import create_dataset, create_run
-from service.schemas import NewDataset, NewRun
-from service.tables import branches, datasets, distinct_events, reservations, run_balances, runs
+from service.ledger.append.state_rows import VERSION
+from service.ledger.datasets import create_dataset
+from service.ledger.runs import create_run
+from service.schemas.requests import NewDataset, NewRun
+from service.storage import bulk
+from service.storage.engine import transaction
+from service.storage.tables import (
+    branches,
+    datasets,
+    distinct_events,
+    reservations,
+    run_balances,
+    runs,
+)
 from tests.service.samples import dataset, run
 
 BIG = 2**62 + 1  # no double holds it

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import accounting
-from service.calculate import evaluated
+from service.cli.calculations import evaluated
 from tests.service.samples import GAUSSIAN, POISSON, Json
 from tests.service.test_cli import DOCUMENT, cause, command
 

@@ -12,12 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.certificates.check import Verified, compared, verify_bytes, verify_file
-from service.certificates.contents import Statement
-from service.certificates.envelope import PREFIX, InvalidCertificateError, opened, sealed
-from service.checkpoints import PREFIX as CHECKPOINT_PREFIX
-from service.documents import canonical
-from service.signing import Signer
+from service.schemas.event_codec import canonical
+from service.transparency.certificates.envelope import (
+    PREFIX,
+    InvalidCertificateError,
+    opened,
+    sealed,
+)
+from service.transparency.certificates.schema import Statement
+from service.transparency.certificates.verify import Verified, compared, verify_bytes, verify_file
+from service.transparency.checkpoints import PREFIX as CHECKPOINT_PREFIX
+from service.transparency.signing import Signer
 from tests.service.certifying import certificate_of, resealed, said, signer_of
 from tests.service.samples import Json, append, event, setup
 

@@ -9,16 +9,16 @@ import httpx
 import pytest
 from sqlalchemy import Connection, Engine, update
 
-from service.certificates import issue
-from service.certificates.check import verify_bytes
-from service.certificates.contents import Statement
-from service.certificates.envelope import InvalidCertificateError
-from service.certificates.statements import statements_of
-from service.certificates.subjects import facts_of_dataset, facts_of_run
-from service.database import transaction
 from service.errors import LedgerSuspendedError
-from service.signing import Signer
-from service.tables import installation
+from service.storage.engine import transaction
+from service.storage.tables import installation
+from service.transparency.certificates import issue
+from service.transparency.certificates.envelope import InvalidCertificateError
+from service.transparency.certificates.facts import facts_of_dataset, facts_of_run
+from service.transparency.certificates.schema import Statement
+from service.transparency.certificates.statements import statements_of
+from service.transparency.certificates.verify import verify_bytes
+from service.transparency.signing import Signer
 from tests.service.certifying import certified, signer_of, told
 from tests.service.samples import Json, append, dataset, event, run, setup
 
@@ -71,7 +71,7 @@ def test_what_is_stated_is_computed_again(
     def stated(*given: Any) -> list[Statement]:
         return change(statements_of(*given))
 
-    monkeypatch.setattr("service.certificates.issue.affordable_statements", stated)
+    monkeypatch.setattr("service.transparency.certificates.issue.affordable_statements", stated)
     assert named in refused(certified(engine, signer), signer)
 
 
@@ -149,18 +149,18 @@ def test_a_ledger_that_contradicts_itself_is_found_out(
 
     monkeypatch.setitem(issue._READERS, "run", facts_of)
     honest = statements_of
-    monkeypatch.setattr("service.certificates.issue.account_of", lambda facts: facts)
+    monkeypatch.setattr("service.transparency.certificates.issue.account_of", lambda facts: facts)
     ran = facts_of_run
 
     def stated(_facts: object, deltas: list[float]) -> list[Statement]:
-        from service.certificates.contents import Facts
-        from service.certificates.statements import account_of
+        from service.transparency.certificates.schema import Facts
+        from service.transparency.certificates.statements import account_of
 
         with engine.connect() as connection:
             facts, _ = ran(connection, "run")
         return honest(account_of(Facts.model_validate(facts)), deltas)
 
-    monkeypatch.setattr("service.certificates.issue.affordable_statements", stated)
+    monkeypatch.setattr("service.transparency.certificates.issue.affordable_statements", stated)
     assert "cannot be accounted" in refused(certified(engine, signer), signer)
 
 
@@ -175,7 +175,7 @@ def test_a_ledger_that_is_suspended_meanwhile_is_told_of_nothing(
             connection.execute(update(installation).values(suspended=why))
         return statements_of(*given)
 
-    monkeypatch.setattr("service.certificates.issue.affordable_statements", stated)
+    monkeypatch.setattr("service.transparency.certificates.issue.affordable_statements", stated)
     with pytest.raises(LedgerSuspendedError):
         certified(engine, signer)
     assert told(engine, "certificate") == []
@@ -193,8 +193,8 @@ def test_no_name_of_a_version_excuses_a_number_that_this_one_cannot_prove(
     def versions() -> dict[str, str]:
         return {"dpledger": version, "numpy": "2", "scipy": "1", "python": "3"}
 
-    monkeypatch.setattr("service.certificates.issue.affordable_statements", stated)
-    monkeypatch.setattr("service.certificates.issue.versions", versions)
+    monkeypatch.setattr("service.transparency.certificates.issue.affordable_statements", stated)
+    monkeypatch.setattr("service.transparency.certificates.issue.versions", versions)
     said = refused(certified(engine, signer), signer)
     assert "epsilon contradicts" in said or "steps does not follow" in said or "proves no" in said
 
@@ -203,5 +203,5 @@ def test_no_name_of_a_version_excuses_a_number_that_this_one_cannot_prove(
 def test_a_certificate_names_the_versions_that_computed_it_and_nothing_else(
     engine: Engine, signer: Signer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("service.certificates.issue.versions", lambda: {"dpledger": "0.1.0"})
+    monkeypatch.setattr("service.transparency.certificates.issue.versions", lambda: {"dpledger": "0.1.0"})
     assert "versions" in refused(certified(engine, signer), signer)

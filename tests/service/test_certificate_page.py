@@ -6,9 +6,9 @@ import hashlib
 import pytest
 
 import accounting
-from service.certificates.envelope import sealed
-from service.certificates.page import page_of
-from service.signing import Signer
+from service.transparency.certificates.envelope import sealed
+from service.transparency.certificates.html import page_of
+from service.transparency.signing import Signer
 from tests.service.certifying import certificate_of, said, signer_of, signing
 from tests.service.samples import append, event, setup
 

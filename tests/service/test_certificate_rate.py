@@ -9,10 +9,10 @@ import httpx
 import pytest
 from sqlalchemy import Engine
 
-from service.api_keys import Scope
 from service.errors import TooManyRequestsError
-from service.limits import Buckets
-from service.signing import Signer
+from service.identity.keys import Scope
+from service.identity.rate_limit import Buckets
+from service.transparency.signing import Signer
 from tests.service.dumps import dump
 from tests.service.samples import append, event, setup
 from tests.service.test_keys import bearer, key

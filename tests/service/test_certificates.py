@@ -11,16 +11,17 @@ import pytest
 from sqlalchemy import Engine, update
 
 import accounting
-from service.api_keys import Scope, Terms, create_key
-from service.certificates import check, issue, statements, subjects
-from service.certificates.check import verify_bytes
-from service.certificates.envelope import InvalidCertificateError
-from service.certificates.issue import DELTAS
-from service.database import transaction
-from service.documents import canonical
 from service.errors import LedgerSuspendedError, TooExpensiveError
-from service.signing import Signer
-from service.tables import installation
+from service.identity.keys import Scope, Terms, create_key
+from service.schemas.event_codec import canonical
+from service.schemas.provenance import DELTAS
+from service.storage.engine import transaction
+from service.storage.tables import installation
+from service.transparency.certificates import facts as facts_module
+from service.transparency.certificates import issue, statements, verify
+from service.transparency.certificates.envelope import InvalidCertificateError
+from service.transparency.certificates.verify import verify_bytes
+from service.transparency.signing import Signer
 from tests.service.certifying import certified, full_world, said, signer_of, signing, told
 from tests.service.samples import (
     BATCH_SIZES,
@@ -311,7 +312,7 @@ def test_too_many_entries_are_refused_by_name(
     said_of_it: str,
 ) -> None:
     full_world(api)
-    monkeypatch.setattr(subjects, limit, 3)
+    monkeypatch.setattr(facts_module, limit, 3)
     for name, kind in (("run", "run"), ("data", "dataset")):
         with pytest.raises(TooExpensiveError, match=said_of_it):
             certified(engine, signer, name, kind=kind)
@@ -334,10 +335,10 @@ def test_facts_that_take_more_work_than_any_that_are_certified_do_not_verify(
 ) -> None:
     plain(api)
     raw = certified(engine, signer)
-    check.verify_bytes(raw)
-    monkeypatch.setattr(check, "VERIFY_POINTS", 10)
+    verify.verify_bytes(raw)
+    monkeypatch.setattr(verify, "VERIFY_POINTS", 10)
     with pytest.raises(InvalidCertificateError, match="more work than any certificate"):
-        check.verify_bytes(raw)
+        verify.verify_bytes(raw)
 
 
 def test_a_key_that_does_not_reach_what_was_made_from_a_dataset_is_not_shown_it(

@@ -14,14 +14,14 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from sqlalchemy import Engine, select
 
-from service.api_keys import Scope, Terms, create_key
-from service.checkpoints import Heads, Part
-from service.database import snapshot, transaction
-from service.merkle import leaf_hash, tree_root, verify_consistency, verify_inclusion
-from service.signing import Signer
-from service.suspension import standing
-from service.tables import datasets
-from service.trees import Tree
+from service.identity.keys import Scope, Terms, create_key
+from service.ledger.log.merkle import leaf_hash, tree_root, verify_consistency, verify_inclusion
+from service.storage.engine import snapshot, transaction
+from service.storage.tables import datasets
+from service.transparency.checkpoints import Heads, Part
+from service.transparency.recovery import standing
+from service.transparency.signing import Signer
+from service.transparency.stored_tree import Tree
 from tests.conftest import AS_ADMIN
 from tests.service.samples import Json, append, dataset, event, setup
 

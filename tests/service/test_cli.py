@@ -18,10 +18,10 @@ from typer.testing import CliRunner, Result
 
 import accounting
 from benchmarks.servers import START_TOKEN
-from service.api_keys import digest_of
-from service.cli import app
-from service.database import connect, transaction
+from service.cli.main import app
+from service.identity.keys import digest_of
 from service.settings import Settings
+from service.storage.engine import connect, transaction
 from tests.conftest import AS_ADMIN, free_port
 from tests.service.dumps import dump
 from tests.service.samples import BUDGET, Json, append, dataset, event, run, setup
@@ -311,7 +311,7 @@ class Served:
         self.port = free_port()
         self.address = f"http://127.0.0.1:{self.port}"
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "service.cli", "serve", "--port", str(self.port)],
+            [sys.executable, "-m", "service.cli.main", "serve", "--port", str(self.port)],
             env=os.environ | {"DPLEDGER_DATABASE_URL": database_url},
             stderr=subprocess.PIPE,
         )

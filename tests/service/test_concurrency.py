@@ -14,11 +14,11 @@ import pytest
 from sqlalchemy import Engine, select
 
 from accounting.balances import Balance
-from service.balances import dataset_balance, run_balance
-from service.catalog import find_dataset, find_run
-from service.database import snapshot
-from service.readings import refold
-from service.tables import entries
+from service.guarantees.event_counts import dataset_balance, run_balance
+from service.guarantees.guarantee import refold
+from service.ledger.lookups import find_dataset, find_run
+from service.storage.engine import snapshot
+from service.storage.tables import entries
 from tests.conftest import AS_ADMIN, free_port
 from tests.service.samples import BUDGET, append, event, run, setup
 
@@ -151,7 +151,7 @@ def process(database_url: str) -> Iterator[list[subprocess.Popen[bytes]]]:
 
 def start(database_url: str, port: int) -> subprocess.Popen[bytes]:
     child = subprocess.Popen(
-        [sys.executable, "-m", "service.cli", "serve", "--port", str(port)],
+        [sys.executable, "-m", "service.cli.main", "serve", "--port", str(port)],
         env=os.environ | {"DPLEDGER_DATABASE_URL": database_url},
         stderr=subprocess.DEVNULL,
     )

@@ -6,20 +6,20 @@ import pytest
 from sqlalchemy import Engine, select, text, update
 from typer.testing import CliRunner
 
-from service import schema_version
-from service.acts import Act, append
-from service.backups import restore, take
-from service.checkpoints import Heads, Part
-from service.cli import app
-from service.database import connect, snapshot, transaction
+from service.cli.main import app
 from service.errors import ConflictError, LedgerSuspendedError
-from service.proofs import compare
-from service.registration import create_dataset
-from service.schemas import NewDataset
-from service.signing import Signer
-from service.suspension import standing
-from service.tables import installation
-from service.verification.ledger import verify
+from service.ledger.datasets import create_dataset
+from service.ledger.log.leaves import Act, append
+from service.operations.backup import restore, take
+from service.schemas.requests import NewDataset
+from service.storage import migrations
+from service.storage.engine import connect, snapshot, transaction
+from service.storage.tables import installation
+from service.transparency.checkpoints import Heads, Part
+from service.transparency.proofs import compare
+from service.transparency.recovery import standing
+from service.transparency.signing import Signer
+from service.transparency.verification.ledger import verify
 from tests.service.samples import dataset
 
 
@@ -39,7 +39,7 @@ def test_only_a_copy_with_an_identity_of_its_own_leaves_the_first_alone(
 ) -> None:
     signer = Signer.create(tmp_path / "signing_key")
     first, url = connect(f"sqlite:///{tmp_path / 'first.db'}"), f"sqlite:///{tmp_path / 'copy.db'}"
-    schema_version.upgrade(first)
+    migrations.upgrade(first)
     begun(first, "data")
     take(first, tmp_path / "backup")
     copy = connect(url)

@@ -7,8 +7,8 @@ import httpx
 import pytest
 from sqlalchemy import Engine
 
-from service.certificates.check import verify_bytes
-from service.certificates.issue import Asked, issue
+from service.transparency.certificates.issue import Asked, issue
+from service.transparency.certificates.verify import verify_bytes
 from tests.service.certifying import signer_of
 from tests.service.samples import FULL, POISSON, Json, append, event, setup
 

@@ -10,13 +10,13 @@ import pytest
 from sqlalchemy import Engine
 
 from accounting.events import NeighboringRelation
-from service.api_keys import Scope, create_key
-from service.book_rows import run_tally, tally_of
-from service.budgets import accept_of, dataset_filter
-from service.catalog import find_dataset, find_run
-from service.database import snapshot, transaction
-from service.retrospect import dataset_facts
-from service.tables import datasets, runs
+from service.guarantees.recorded_facts import dataset_facts
+from service.identity.keys import Scope, create_key
+from service.ledger.append.state_rows import run_tally, tally_of
+from service.ledger.budgets.budget import accept_of, dataset_filter
+from service.ledger.lookups import find_dataset, find_run
+from service.storage.engine import snapshot, transaction
+from service.storage.tables import datasets, runs
 from tests.conftest import AS_ADMIN
 from tests.service.samples import (
     BALLS,

@@ -9,14 +9,14 @@ import httpx
 import pytest
 from sqlalchemy import Engine
 
-from service.api_keys import Scope
-from service.board import Boards
 from service.clock import now
-from service.dashboard.assets import assets, static_url
-from service.dashboard.pages import GUARDS, templates
-from service.database import transaction
 from service.errors import UnavailableError
-from service.tables import installation
+from service.identity.keys import Scope
+from service.operations.overview import Boards
+from service.storage.engine import transaction
+from service.storage.tables import installation
+from service.web.dashboard.assets import assets, static_url
+from service.web.dashboard.rendering import GUARDS, templates
 from tests.service.browsing import HTML, WRONG, browser, make_key, sign_in, signed_in
 from tests.service.samples import dataset, setup
 from tests.service.sse import until

@@ -9,8 +9,8 @@ import pytest
 from sqlalchemy import Engine
 
 from benchmarks.servers import START_TOKEN
-from service.api_keys import Scope
-from service.dashboard.formats import moment
+from service.formatting import moment
+from service.identity.keys import Scope
 from tests.service.browsing import make_key, signed_in
 from tests.service.samples import BUDGET, POISSON, Json, append, dataset, event, setup
 from tests.service.test_dataset_page import QUIET, Serve, fields, page, send, words

@@ -12,14 +12,14 @@ import pytest
 from sqlalchemy import Engine, update
 
 from benchmarks.servers import START_TOKEN
-from service import prices
-from service.api_keys import Scope
-from service.dashboard import advice, limits
-from service.dashboard.formats import down, up
-from service.database import transaction
 from service.errors import InvalidRequestError
-from service.incidents import Kind
-from service.tables import reservations
+from service.formatting import down, up
+from service.guarantees import event_costs
+from service.identity.keys import Scope
+from service.ledger.incidents import Kind
+from service.storage.engine import transaction
+from service.storage.tables import reservations
+from service.web.dashboard import budget_form, glossary
 from tests.service.browsing import make_key, signed_in
 from tests.service.samples import BUDGET, POISSON, Json, append, dataset, event, run, setup
 
@@ -143,12 +143,12 @@ def test_incidents_come_with_what_to_do(api: httpx.Client) -> None:
     append(api, event(0, 100_000))
     text = words(page(api))
     assert "overdrawn" in text
-    assert advice.ADVICE[Kind.OVERDRAFT].do in text
+    assert glossary.ADVICE[Kind.OVERDRAFT].do in text
     assert text.index("Incidents") < text.index("Overdraft")
 
 
 def test_every_kind_of_incident_has_advice() -> None:
-    assert set(advice.ADVICE) == set(Kind)
+    assert set(glossary.ADVICE) == set(Kind)
 
 
 def test_the_family_is_drawn_with_its_parents(api: httpx.Client) -> None:
@@ -173,7 +173,7 @@ def test_what_cannot_be_explained_leaves_the_rest(
 ) -> None:
     setup(api, dataset_given={"budget": BUDGET})
     append(api, event(0, 10), event(10, 10, mechanism=QUIET))
-    monkeypatch.setattr(prices, "EVENTS_MAX", 1)
+    monkeypatch.setattr(event_costs, "EVENTS_MAX", 1)
     text = page(api)
     assert "more than 1 different events" in text
     assert "ε spent of 3" in words(text)
@@ -298,16 +298,16 @@ def test_a_stale_form_is_refused_and_shows_what_is_there_now(admin: httpx.Client
 
 
 WRONG: Final = (
-    ({"epsilon": "much"}, "epsilon", limits.NOT_A_NUMBER),
+    ({"epsilon": "much"}, "epsilon", budget_form.NOT_A_NUMBER),
     ({"epsilon": "-1"}, "epsilon", "must"),
     ({"epsilon": "nan"}, "epsilon", "finite"),
-    ({"epsilon": ""}, "epsilon", limits.NOT_A_NUMBER),
+    ({"epsilon": ""}, "epsilon", budget_form.NOT_A_NUMBER),
     ({"delta": "1e-7"}, "delta", "never changes once answers were seen"),
     ({"reason": ""}, "reason", "at least 1 character"),
     ({"reason": "a\x07b"}, "reason", "printable"),
     ({"epsilon": "3"}, "form", "nothing that would change"),
     ({"revision": ""}, "form", "revision"),
-    ({"epsilon": HOSTILE}, "epsilon", limits.NOT_A_NUMBER),
+    ({"epsilon": HOSTILE}, "epsilon", budget_form.NOT_A_NUMBER),
 )
 
 
@@ -379,10 +379,10 @@ def test_the_start_token_changes_it_too(api: httpx.Client, address: str) -> None
 
 def test_a_number_in_the_form_is_read_back_as_the_same() -> None:
     for value in (3.0, 7.123456789, 123456.5, 1e-5, 0.1 + 0.2, 1e6):
-        text = limits._typed(value)
+        text = budget_form._typed(value)
         assert float(text) == value
     with pytest.raises(InvalidRequestError):
-        limits.change_of({"epsilon": "1,000", "delta": "1e-5", "reason": "why"})
+        budget_form.change_of({"epsilon": "1,000", "delta": "1e-5", "reason": "why"})
 
 
 def test_an_expired_reservation_is_told_below_the_picture(

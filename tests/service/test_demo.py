@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from service import demo
+from service.cli import demo
 
-COMMAND = [sys.executable, "-m", "service.cli", "demo"]
+COMMAND = [sys.executable, "-m", "service.cli.main", "demo"]
 SECONDS = 120
 
 

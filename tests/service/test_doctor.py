@@ -17,19 +17,19 @@ import pytest
 from sqlalchemy import Engine, text, update
 from typer.testing import CliRunner, Result
 
-from service import schema_version
-from service.api_keys import Scope, create_key
-from service.cli import app
+from service.cli.main import app
 from service.clock import now
-from service.database import connect, transaction
-from service.doctor import machine
-from service.doctor.examination import examine
-from service.doctor.finding import Finding, Level
-from service.doctor.ledger import triggers
-from service.doctor.trust import trust
+from service.identity.keys import Scope, create_key
+from service.operations.diagnostics import host
+from service.operations.diagnostics.database import triggers
+from service.operations.diagnostics.result import Finding, Level
+from service.operations.diagnostics.run import examine
+from service.operations.diagnostics.trust import trust
 from service.settings import Settings
-from service.signing import Signer
-from service.tables import INSERT_ONLY, api_keys, datasets, entries, installation
+from service.storage import migrations
+from service.storage.engine import connect, transaction
+from service.storage.tables import INSERT_ONLY, api_keys, datasets, entries, installation
+from service.transparency.signing import Signer
 from tests.conftest import free_port, running, without_triggers
 from tests.service.samples import append, event, setup
 
@@ -59,7 +59,7 @@ def file(tmp_path: Path) -> Path:
     """A ledger in a file of its own, as it should be."""
     path = tmp_path / "ledger.db"
     engine = connect(f"sqlite:///{path}")
-    schema_version.upgrade(engine)
+    migrations.upgrade(engine)
     new_key(engine)
     engine.dispose()
     path.chmod(0o600)
@@ -218,7 +218,7 @@ def test_a_schema_of_another_version_is_seen_and_nothing_behind_it_is_asked(
         found = look(database_url)
     finally:
         with transaction(engine) as connection:
-            head = {"head": schema_version.head()}
+            head = {"head": migrations.head()}
             connection.execute(text("UPDATE alembic_version SET version_num = :head"), head)
     assert found["schema"].level is Level.FAIL
     assert "triggers" not in found
@@ -254,12 +254,12 @@ def test_who_may_read_and_write_the_ledgers_file(file: Path, mode: int, level: L
 
 def test_what_the_command_line_makes_is_its_owners_alone(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'ledger.db'}"
-    words = [sys.executable, "-m", "service.cli", "migrate", "--database", url]
+    words = [sys.executable, "-m", "service.cli.main", "migrate", "--database", url]
     subprocess.run(words, check=True)
     assert stat.S_IMODE((tmp_path / "ledger.db").stat().st_mode) == 0o600
 
 
-@pytest.mark.parametrize("name", machine.SECRETS)
+@pytest.mark.parametrize("name", host.SECRETS)
 def test_who_may_read_a_secret(file: Path, tmp_path: Path, name: str) -> None:
     path = tmp_path / "secret"
     assert look(f"sqlite:///{file}", **{name: path})[name].level is Level.FAIL
@@ -313,9 +313,9 @@ def test_of_another_users_secret_the_group_may_read(tmp_path: Path) -> None:
     path.chmod(0o440)
     if os.geteuid() == 0:
         os.chown(path, 12345, os.getegid())
-        assert machine.secret("one", path).level is Level.OK
+        assert host.secret("one", path).level is Level.OK
     path.chmod(0o444)
-    assert machine.secret("one", path).level is Level.FAIL
+    assert host.secret("one", path).level is Level.FAIL
 
 
 def test_a_secret_that_a_container_mounts_is_nobody_elses(
@@ -324,8 +324,8 @@ def test_a_secret_that_a_container_mounts_is_nobody_elses(
     path = tmp_path / "secret"
     path.write_text("s" * 43, encoding="utf-8")
     path.chmod(0o444)
-    monkeypatch.setattr(machine, "MOUNTED_SECRETS", tmp_path)
-    assert machine.secret("one", path).level is Level.OK
+    monkeypatch.setattr(host, "MOUNTED_SECRETS", tmp_path)
+    assert host.secret("one", path).level is Level.OK
 
 
 @dataclass
@@ -340,13 +340,13 @@ def test_room_on_the_disk_is_looked_at(file: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_versions_that_were_not_tested_together_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert [one.level for one in machine.dependencies()] == [Level.OK]
-    tested = machine.versions_tested() | {"numpy": "0.1"}
-    monkeypatch.setattr(machine, "versions_tested", lambda: tested)
-    (found,) = machine.dependencies()
+    assert [one.level for one in host.dependencies()] == [Level.OK]
+    tested = host.versions_tested() | {"numpy": "0.1"}
+    monkeypatch.setattr(host, "versions_tested", lambda: tested)
+    (found,) = host.dependencies()
     assert (found.level, "tested: 0.1" in found.found) == (Level.WARN, True)
-    monkeypatch.setattr(machine, "requires", lambda _: ["no-such-package>=1", "x ; extra == 'd'"])
-    (found,) = machine.dependencies()
+    monkeypatch.setattr(host, "requires", lambda _: ["no-such-package>=1", "x ; extra == 'd'"])
+    (found,) = host.dependencies()
     assert (found.level, found.found) == (Level.FAIL, "missing: no-such-package")
 
 

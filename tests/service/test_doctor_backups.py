@@ -11,16 +11,16 @@ import httpx
 import pytest
 from sqlalchemy import Engine
 
-from service import schema_version
-from service.api_keys import Scope, create_key
-from service.backups import restore, take
 from service.clock import now, stamp
-from service.database import connect, transaction
-from service.doctor import backup
-from service.doctor.backup import newest_backup
-from service.doctor.examination import examine
-from service.doctor.finding import Finding, Level
+from service.identity.keys import Scope, create_key
+from service.operations.backup import restore, take
+from service.operations.diagnostics import backup
+from service.operations.diagnostics.backup import newest_backup
+from service.operations.diagnostics.result import Finding, Level
+from service.operations.diagnostics.run import examine
 from service.settings import Settings
+from service.storage import migrations
+from service.storage.engine import connect, transaction
 from tests.service.backup_lines import (
     Change,
     forged,
@@ -135,7 +135,7 @@ def test_a_backup_that_is_old_is_seen(
 def test_the_backup_of_another_ledger_is_none_of_this_one(
     ledger: Engine, other: Engine, folder: Path, *, filled: bool
 ) -> None:
-    schema_version.upgrade(other)
+    migrations.upgrade(other)
     if filled:
         with transaction(other) as connection:
             create_key(connection, name="officer", scope=Scope.ADMIN)

@@ -17,7 +17,7 @@ import pytest
 from sqlalchemy import Engine
 from typer.testing import CliRunner
 
-from service.cli import app
+from service.cli.main import app
 from tests.conftest import AS_ADMIN, free_port
 from tests.service.dumps import dump
 from tests.service.samples import append, dataset, event, run
@@ -57,7 +57,7 @@ def started(database_url: str, **settings: object) -> Iterator[Process]:
     port = free_port()
     given = {f"DPLEDGER_{name.upper()}": str(value) for name, value in settings.items()}
     process = subprocess.Popen(
-        [sys.executable, "-m", "service.cli", "serve", "--port", str(port)],
+        [sys.executable, "-m", "service.cli.main", "serve", "--port", str(port)],
         env=os.environ | {"DPLEDGER_DATABASE_URL": database_url} | given,
         stderr=subprocess.DEVNULL,
     )

@@ -4,9 +4,10 @@ import httpx
 import pytest
 
 from accounting.work import spend
-from service import effort, remedies
-from service.effort import bounded
+from service import work_limit
 from service.errors import TooExpensiveError
+from service.guarantees import fit_suggestions
+from service.work_limit import bounded
 from tests.service.samples import append, event, setup
 
 LAPLACE = {"kind": "laplace", "noise_multiplier": 5.0}
@@ -21,9 +22,9 @@ def noisy(number: int, least: float = 1.0) -> list[dict[str, object]]:
 
 def test_a_question_that_takes_too_much_work_is_refused_by_its_name() -> None:
     with bounded("The question"):
-        spend(effort.POINTS_MAX)
+        spend(work_limit.POINTS_MAX)
     with pytest.raises(TooExpensiveError, match="The question would take"), bounded("The question"):
-        spend(effort.POINTS_MAX + 1)
+        spend(work_limit.POINTS_MAX + 1)
 
 
 def test_what_takes_too_much_work_is_refused_and_facts_are_not(
@@ -31,7 +32,7 @@ def test_what_takes_too_much_work_is_refused_and_facts_are_not(
 ) -> None:
     setup(api, delta=1e-5, dataset_given={"budget": {"epsilon": 8.0, "delta": 1e-5}})
     assert append(api, *noisy(3)).status_code == 201
-    monkeypatch.setattr(effort, "POINTS_MAX", 0)
+    monkeypatch.setattr(work_limit, "POINTS_MAX", 0)
     answer = api.get("/v1/datasets/data/explain")
     assert (answer.status_code, answer.json()["type"]) == (422, "/problems/too-expensive")
     assert answer.json()["detail"].startswith("The explanation would take")
@@ -55,12 +56,12 @@ def test_all_remedies_together_take_no_more_than_one_answer_may(
     wanted = {"events": [event(0, 10**6, mechanism=quiet, sampling=drawn)]}
     asked = api.post("/v1/datasets/data/explain", json=wanted).json()
     assert asked["lower_rate"]["reason"] is None
-    monkeypatch.setattr(remedies, "POINTS_MAX", 5_000_000)
+    monkeypatch.setattr(fit_suggestions, "POINTS_MAX", 5_000_000)
     asked = api.post("/v1/datasets/data/explain", json=wanted).json()
     assert asked["fewer_steps"]["value"] > 0
-    assert asked["more_noise"]["reason"] == remedies.REASON_LONG
-    assert asked["lower_rate"]["reason"] == remedies.REASON_LONG
-    monkeypatch.setattr(remedies, "POINTS_MAX", 500)
+    assert asked["more_noise"]["reason"] == fit_suggestions.REASON_LONG
+    assert asked["lower_rate"]["reason"] == fit_suggestions.REASON_LONG
+    monkeypatch.setattr(fit_suggestions, "POINTS_MAX", 500)
     refused = api.post("/v1/datasets/data/explain", json=wanted)
     assert refused.status_code == 422
     assert refused.json()["detail"].startswith("Whether the steps fit would take more than")

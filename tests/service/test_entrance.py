@@ -11,13 +11,13 @@ import pytest
 from fastapi import Request
 from sqlalchemy import Engine
 
-from service import sessions
-from service.api_keys import revoke_key, rotate_key
 from service.clock import now
-from service.dashboard import access
-from service.database import transaction
 from service.errors import ForbiddenError, LedgerError
-from service.tables import api_keys
+from service.identity import sessions
+from service.identity.keys import revoke_key, rotate_key
+from service.storage.engine import transaction
+from service.storage.tables import api_keys
+from service.web.dashboard import viewer
 from tests.service.browsing import WRONG, browser, csrf_of, make_key, sign_in, signed_in
 from tests.service.sse import until
 
@@ -127,7 +127,7 @@ OWN: Final = {
 
 
 def test_an_own_form_is_taken() -> None:
-    asyncio.run(access.require_own_form(asked(**OWN)))
+    asyncio.run(viewer.require_own_form(asked(**OWN)))
 
 
 @pytest.mark.parametrize(
@@ -145,13 +145,13 @@ def test_an_own_form_is_taken() -> None:
 )
 def test_a_form_of_somebody_else_is_not(change: dict[str, str]) -> None:
     with pytest.raises((ForbiddenError, LedgerError)):
-        asyncio.run(access.require_own_form(asked(**(OWN | change))))
+        asyncio.run(viewer.require_own_form(asked(**(OWN | change))))
 
 
 def test_a_form_that_says_nothing_of_its_page_is_not() -> None:
     silent = {name: value for name, value in OWN.items() if name != "origin"}
     with pytest.raises(LedgerError, match="which page"):
-        asyncio.run(access.require_own_form(asked(**silent)))
+        asyncio.run(viewer.require_own_form(asked(**silent)))
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_a_form_that_says_nothing_of_its_page_is_not() -> None:
     [(b"key=a&key=b", 400), (b"key=%ff", 400), (b"\xff=1", 400), (b"&".join([b"a=1"] * 200), 400)],
 )
 def test_a_form_is_read_strictly(api: httpx.Client, body: bytes, status: int) -> None:
-    own = {"origin": str(api.base_url).rstrip("/"), "content-type": access.FORM}
+    own = {"origin": str(api.base_url).rstrip("/"), "content-type": viewer.FORM}
     answer = api.post("/sign-in", content=body, headers=own)
     assert answer.status_code == status
     other = api.post("/sign-in", content=body, headers=own | {"content-type": "text/plain"})
@@ -172,11 +172,11 @@ def test_a_form_is_read_strictly(api: httpx.Client, body: bytes, status: int) ->
      "/v1/runs", "/é", "", None, "/" + "a" * 2000, "\\/evil", "/\tevil"],
 )  # fmt: skip
 def test_nobody_is_led_elsewhere_by_signing_in(path: str | None) -> None:
-    assert access.own_path(path) == "/"
+    assert viewer.own_path(path) == "/"
 
 
 def test_who_signs_in_comes_back() -> None:
-    assert access.own_path("/runs/a?branch=main&x=%2F") == "/runs/a?branch=main&x=%2F"
+    assert viewer.own_path("/runs/a?branch=main&x=%2F") == "/runs/a?branch=main&x=%2F"
 
 
 def ends(engine: Engine, client: httpx.Client, change: Callable[[Any], object]) -> None:

@@ -11,25 +11,32 @@ from sqlalchemy import Engine, update
 from typer.testing import CliRunner
 
 from benchmarks.rewriting import Log, refit, told
-from service.acts import Act
-from service.acts import append as append_acts
-from service.checkpoints import Heads, Part
-from service.cli import app
-from service.database import snapshot, transaction
-from service.documents import canonical
-from service.epochs import FORMAT, Reconciliation, Statement, followed
+from service.cli.main import app
 from service.errors import LedgerSuspendedError
-from service.heads import Head
-from service.losses import Shown, Suspension, joined
-from service.proofs import compare
-from service.signing import Signer
-from service.suspension import Reconciled, reconcile, recover, standing
-from service.tables import installation
-from service.verification.kept_files import of_checkpoints, of_witness
-from service.verification.ledger import verify
-from service.verification.report import Report
-from service.witness import read_witness
-from service.witnessing import Follower
+from service.ledger.log.leaves import Act
+from service.ledger.log.leaves import append as append_acts
+from service.schemas.event_codec import canonical
+from service.storage.engine import snapshot, transaction
+from service.storage.tables import installation
+from service.transparency.checkpoints import Heads, Part
+from service.transparency.log_heads import Head
+from service.transparency.proofs import compare
+from service.transparency.reconciliation import (
+    FORMAT,
+    Reconciliation,
+    Shown,
+    Statement,
+    Suspension,
+    followed,
+    joined,
+)
+from service.transparency.recovery import Reconciled, reconcile, recover, standing
+from service.transparency.signing import Signer
+from service.transparency.verification.ledger import verify
+from service.transparency.verification.report import Report
+from service.transparency.verification.saved_heads import of_checkpoints, of_witness
+from service.transparency.witness import read_witness
+from service.transparency.witness_follower import Follower
 from tests.conftest import without_triggers
 from tests.service.restored import put_back, taken
 from tests.service.samples import Json, append, dataset, event, setup

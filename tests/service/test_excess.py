@@ -23,10 +23,9 @@ from accounting.events import (
 )
 from accounting.filters import Total, choose, plus, times
 from accounting.guarantees import DEFAULT_ACCEPT, Status
-from service.documents import laid_over
-from service.excess import Corrected, charge
-from service.shifts import shift
-from service.tallies import Change, Counts, Move, Tally, by_pass, merged, read
+from service.ledger.budgets.accumulator import Change, Counts, Move, Tally, by_pass, merged, read
+from service.ledger.budgets.correction_costs import Corrected, charge, shift
+from service.schemas.event_codec import laid_over
 
 RELATION = NeighboringRelation.REPLACE_SPECIAL
 TRUSTING = DEFAULT_ACCEPT | {Status.DERIVED}

@@ -15,8 +15,8 @@ from accounting.events import (
 )
 from accounting.filters import Total, times
 from accounting.guarantees import DEFAULT_ACCEPT
-from service.excess import charge
-from service.tallies import Move, Tally, larger
+from service.ledger.budgets.accumulator import Move, Tally, larger
+from service.ledger.budgets.correction_costs import charge
 from tests.service.test_excess import (
     BALLS,
     BY_STEP,

@@ -11,10 +11,9 @@ from accounting.balances import UNPLACED, Balance, balance_of
 from accounting.events import BallsAndBins, Event, Full, RandomAllocation
 from accounting.filters import Total
 from accounting.guarantees import DEFAULT_ACCEPT, Status
-from service.documents import laid_over
-from service.excess import charge
-from service.shifts import shift
-from service.tallies import Change, Counts, Move, Tally
+from service.ledger.budgets.accumulator import Change, Counts, Move, Tally
+from service.ledger.budgets.correction_costs import charge, shift
+from service.schemas.event_codec import laid_over
 from tests.service.samples import append, setup
 from tests.service.test_excess import (
     BALLS,

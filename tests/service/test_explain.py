@@ -9,11 +9,11 @@ from sqlalchemy import Engine, update
 import accounting
 from accounting.balances import balance_of
 from accounting.events import NeighboringRelation
-from service import explanations, folds, prices, remedies
-from service.database import transaction
-from service.documents import spans_of
-from service.schemas import PlannedEvent
-from service.tables import reservations
+from service.guarantees import attribution, event_costs, fit_suggestions, replay
+from service.schemas.event_codec import spans_of
+from service.schemas.requests import PlannedEvent
+from service.storage.engine import transaction
+from service.storage.tables import reservations
 from tests.service.samples import BUDGET, FULL, Json, append, dataset, event, run, setup
 
 RELATION = NeighboringRelation.REPLACE_SPECIAL
@@ -95,7 +95,7 @@ def test_runs_beyond_a_number_are_told_together(
     start(api, *names)
     for number, name in enumerate(names, start=1):
         append(api, event(0, 10 * number), run=name)
-    monkeypatch.setattr(explanations, "RUNS_MAX", 1)
+    monkeypatch.setattr(attribution, "RUNS_MAX", 1)
     found = explain(api)
     assert [one["run"] for one in found["runs"]] == ["four"]
     rest = found["others"]
@@ -111,10 +111,10 @@ def test_with_many_different_events_epsilons_are_upper_bounds_still(
     start(api)
     append(api, event(0, 100), event(100, 50, sampling=FULL, mechanism=QUIET))
     exact = explain(api)["runs"][0]["epsilon"]
-    monkeypatch.setattr(prices, "_FEW", 0)
+    monkeypatch.setattr(event_costs, "_FEW", 0)
     rough = explain(api)["runs"][0]["epsilon"]
     assert exact <= rough <= 1.05 * exact
-    monkeypatch.setattr(prices, "_SOME", 0)
+    monkeypatch.setattr(event_costs, "_SOME", 0)
     assert rough <= explain(api)["runs"][0]["epsilon"] <= 1.2 * exact
 
 
@@ -257,7 +257,7 @@ def test_a_look_back_at_a_dataset_takes_in_what_its_descendants_had_done_by_then
         for sequence in range(3)
     ]
     assert steps == [0, 110, 220]
-    monkeypatch.setattr(folds, "FOLD_MAX", 3)  # entries of all of them count together
+    monkeypatch.setattr(replay, "FOLD_MAX", 3)  # entries of all of them count together
     answer = api.get("/v1/datasets/data/guarantee", params={"as_of": 2})
     assert answer.json()["type"].endswith("too-expensive")
     assert api.get("/v1/datasets/data/guarantee", params={"as_of": 1}).status_code == 200
@@ -269,7 +269,7 @@ def test_what_would_take_long_to_explain_is_refused(
 ) -> None:
     start(api)
     append(api, event(0, 100), event(100, 5, sampling=FULL))
-    owner = prices if limit == "EVENTS_MAX" else explanations
+    owner = event_costs if limit == "EVENTS_MAX" else attribution
     monkeypatch.setattr(owner, limit, 1)
     answer = api.get("/v1/datasets/data/explain")
     assert answer.status_code == 422
@@ -357,9 +357,9 @@ def test_a_remedy_that_takes_long_to_find_is_not_waited_for(
     api: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start(api)
-    monkeypatch.setattr(remedies, "SEARCH_POINTS", 500)
+    monkeypatch.setattr(fit_suggestions, "SEARCH_POINTS", 500)
     asked = ask(api, event(0, 10**6))
-    assert asked["more_noise"] == {"noise_multiplier": None, "reason": remedies.REASON_LONG}
+    assert asked["more_noise"] == {"noise_multiplier": None, "reason": fit_suggestions.REASON_LONG}
     assert asked["fewer_steps"]["value"] > 0
 
 

@@ -10,10 +10,10 @@ from accounting.balances import balance_of
 from accounting.events import BallsAndBins, Event, Full, Gaussian, NeighboringRelation, Span
 from accounting.filters import odometer_epsilon
 from accounting.guarantees import DEFAULT_ACCEPT, Status
-from service.database import snapshot
-from service.documents import event_of
-from service.tables import distinct_events
-from service.verification.ledger import verify
+from service.schemas.event_codec import event_of
+from service.storage.engine import snapshot
+from service.storage.tables import distinct_events
+from service.transparency.verification.ledger import verify
 from tests.service.samples import WRITER, Json, append, event, setup
 from tests.service.test_corrections import correct
 from tests.service.test_reservations import reserve

@@ -16,11 +16,11 @@ import httpx
 import pytest
 from sqlalchemy import Engine
 
-from service import frames, streams
-from service.api_keys import Scope, create_key
-from service.database import transaction
 from service.errors import UnavailableError
-from service.streams import Feed
+from service.identity.keys import Scope, create_key
+from service.operations import event_feed, feed_messages
+from service.operations.event_feed import Feed
+from service.storage.engine import transaction
 from tests.conftest import AS_ADMIN, clear, free_port
 from tests.service.samples import setup
 from tests.service.sockets import request
@@ -45,7 +45,7 @@ def test_nothing_is_held_while_nobody_watches(database_url: str) -> None:
 def test_a_reader_that_never_reads_is_dropped_and_nobody_waits_for_it(
     database_url: str, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams, "BACKLOG_MAX", 4)
+    monkeypatch.setattr(event_feed, "BACKLOG_MAX", 4)
     with own(database_url) as (api, feed), socket.socket() as silent:
         setup(api)
         silent.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -125,7 +125,7 @@ def test_two_thousand_readers_at_once(backend_urls: dict[str, str]) -> None:
 def test_a_database_that_does_not_answer_for_a_while_ends_no_stream(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole, failing = frames.heads, threading.Event()
+    whole, failing = feed_messages.heads, threading.Event()
     asked: list[bool] = []
 
     def heads(*given: Any) -> Any:
@@ -134,7 +134,7 @@ def test_a_database_that_does_not_answer_for_a_while_ends_no_stream(
             raise UnavailableError("The database does not answer now.")
         return whole(*given)
 
-    monkeypatch.setattr(frames, "heads", heads)
+    monkeypatch.setattr(feed_messages, "heads", heads)
     with own(database_url) as (api, _):
         setup(api)
         with watching(api, DATA) as stream:
@@ -155,7 +155,7 @@ def test_a_defect_of_the_feed_ends_the_streams_rather_than_silencing_them(
         setup(api)
         with watching(api, DATA) as stream, monkeypatch.context() as patch:
             take(stream, 1)
-            patch.setattr(frames, "entry_frame", lambda _row: 1 / 0)
+            patch.setattr(feed_messages, "entry_frame", lambda _row: 1 / 0)
             record(api, 0, 1)
             assert list(stream) == []
         with watching(api, DATA, **{"last-event-id": "0"}) as stream:
@@ -168,7 +168,7 @@ def test_a_service_that_is_stopped_ends_its_streams_and_exits(
     setup(api)
     port = free_port()
     environment = os.environ | {"DPLEDGER_SHUTDOWN_SECONDS": "60"}
-    command = [sys.executable, "-c", "from service.cli import main; main()", "serve"]
+    command = [sys.executable, "-c", "from service.cli.main import main; main()", "serve"]
     with (tmp_path / "log").open("wb") as log:
         process = subprocess.Popen(
             [*command, "--port", str(port), "--database", database_url],

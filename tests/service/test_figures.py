@@ -18,10 +18,10 @@ import accounting
 from accounting.balances import balance_of
 from accounting.events import Full, Sampling
 from accounting.gaussian import gaussian_epsilon
-from service.cli import app
-from service.figures import contents, hiding
-from service.figures.drawing import COLOURS, draw
-from service.figures.figure import NOT_A_GUARANTEE, Curve, Figure, Kind, Panel, table
+from service.cli.figures import contents, hiding
+from service.cli.figures.drawing import COLOURS, draw
+from service.cli.figures.figure import NOT_A_GUARANTEE, Curve, Figure, Kind, Panel, table
+from service.cli.main import app
 
 ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = ROOT / "docs" / "theory" / "figures.md"
@@ -314,7 +314,7 @@ def test_without_matplotlib_the_command_says_so_and_writes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)  # as if it were not installed
-    monkeypatch.delitem(sys.modules, "service.figures.drawing")
+    monkeypatch.delitem(sys.modules, "service.cli.figures.drawing")
     result = run(tmp_path / "out")
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr == (
@@ -325,7 +325,7 @@ def test_without_matplotlib_the_command_says_so_and_writes_nothing(
 
 
 def test_nothing_else_imports_matplotlib() -> None:
-    script = "import sys, service.cli, service.app\nprint('matplotlib' in sys.modules)"
+    script = "import sys, service.cli.main, service.app\nprint('matplotlib' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", script], check=True, capture_output=True, text=True
     )

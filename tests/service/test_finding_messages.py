@@ -11,9 +11,9 @@ from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import Engine
 from typer.testing import CliRunner, Result
 
-from service.cli import app
-from service.documents import LedgerDocument
-from service.finding_messages import SEEN_MAX, NewFinding
+from service.cli.main import app
+from service.schemas.findings import SEEN_MAX, NewFinding
+from service.schemas.ledger_document import LedgerDocument
 from tests.service.dumps import dump
 from tests.service.samples import (
     BATCH_SIZES,

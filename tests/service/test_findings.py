@@ -10,10 +10,10 @@ import pytest
 from sqlalchemy import Engine, insert, select
 from sqlalchemy.exc import IntegrityError
 
-from service import webhooks
-from service.api_keys import Scope, create_key
-from service.database import snapshot, transaction
-from service.tables import findings
+from service.identity.keys import Scope, create_key
+from service.operations import webhooks
+from service.storage.engine import snapshot, transaction
+from service.storage.tables import findings
 from tests.conftest import AS_ADMIN
 from tests.service.dumps import dump
 from tests.service.receiver import receiving, sending

@@ -6,8 +6,8 @@ import httpx
 import pytest
 from sqlalchemy import Engine
 
-from service.database import transaction
-from service.shelf import Shelf
+from service.ledger.append.unit_of_work import Shelf
+from service.storage.engine import transaction
 from tests.service.samples import FULL, POISSON, Json, append, dataset, event, run
 from tests.service.test_reservations import reserve
 

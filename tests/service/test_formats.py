@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from service import formatting
 from service.clock import now
-from service.dashboard import formats
-from service.dashboard.formats import ago, count, days, down, moment, percent_up, plain, up, words
+from service.formatting import ago, count, days, down, moment, percent_up, plain, up, words
 
 POSITIVE = st.floats(min_value=0, max_value=1e300, allow_nan=False)
 
@@ -84,7 +84,7 @@ def test_what_lasts_lasts_no_longer_than_is_said(value: float | None, text: str)
 )
 def test_times_are_told_from_now(monkeypatch: pytest.MonkeyPatch, seconds: int, text: str) -> None:
     present = now()
-    monkeypatch.setattr(formats, "now", lambda: present)
+    monkeypatch.setattr(formatting, "now", lambda: present)
     assert ago(present - timedelta(seconds=seconds)) == text
     assert ago(None) == "—"
 

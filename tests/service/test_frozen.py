@@ -11,9 +11,9 @@ import pytest
 from sqlalchemy import Engine
 
 from benchmarks.servers import START_TOKEN
-from service.database import snapshot
-from service.signing import Signer
-from service.verification.ledger import verify
+from service.storage.engine import snapshot
+from service.transparency.signing import Signer
+from service.transparency.verification.ledger import verify
 from tests.service.browsing import browser, sign_in
 from tests.service.certifying import signer_of, signing
 from tests.service.samples import FULL, Json, append, dataset, event, run, setup
@@ -183,7 +183,7 @@ def test_a_stale_change_voids_nothing(api: httpx.Client, reserved: float) -> Non
 def test_lists_and_the_overview_say_what_is_frozen(
     api: httpx.Client, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("service.board.SEEN_SECONDS", 0.0)
+    monkeypatch.setattr("service.operations.overview.SEEN_SECONDS", 0.0)
     api.post("/v1/datasets", json=dataset("data")).raise_for_status()
     api.post("/v1/datasets", json=dataset("other")).raise_for_status()
     with browser(address) as pages:

@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as some
 from sqlalchemy import Engine
 
-from service import head_tree
-from service.checkpoints import Heads
-from service.database import snapshot, transaction
 from service.errors import NotFoundError
-from service.head_tree import HeadTree, Levels
-from service.merkle import inclusion_path, leaf_hash, tree_root
-from service.signing import Signer
-from service.tables import datasets
+from service.ledger.log.merkle import inclusion_path, leaf_hash, tree_root
+from service.storage.engine import snapshot, transaction
+from service.storage.tables import datasets
+from service.transparency import head_tree
+from service.transparency.checkpoints import Heads
+from service.transparency.head_tree import HeadTree, Levels
+from service.transparency.signing import Signer
 from tests.conftest import AS_ADMIN
 from tests.service.samples import append, dataset, event, run, setup
 

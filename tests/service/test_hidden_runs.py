@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from accounting.gaussian import gaussian_epsilon
-from service.cli import app
+from service.cli.main import app
 from tests.service.samples import Json, append, dataset, event, run, setup
 
 CYCLIC: Json = {"kind": "cyclic", "batch_size": 100, "steps_per_pass": 20}

@@ -7,7 +7,7 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
-from service.cli import app
+from service.cli.main import app
 from tests.service.samples import Json, append, event, setup
 from tests.service.test_hidden_runs import (
     ACCEPT,

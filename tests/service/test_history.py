@@ -5,7 +5,7 @@ from itertools import pairwise
 import httpx
 import pytest
 
-from service import profiles
+from service.guarantees import history as history_module
 from tests.service.samples import POISSON, Json, append, event, setup
 
 
@@ -40,8 +40,8 @@ def test_only_what_is_gathered_has_no_lower_end(api: httpx.Client, count: int) -
 def test_however_dear_its_steps_are_a_history_has_its_last(
     api: httpx.Client, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
-    monkeypatch.setattr(profiles, "HISTORY_POINTS", 0)
-    monkeypatch.setattr(profiles, "GATHERED_POINTS", 0)
+    monkeypatch.setattr(history_module, "HISTORY_POINTS", 0)
+    monkeypatch.setattr(history_module, "GATHERED_POINTS", 0)
     found = history(api, count)
     assert found[-1]["steps"] == count
     assert found[-1]["epsilon"] >= api.get("/v1/runs/run/guarantee").json()["epsilon_lower"]
@@ -51,7 +51,7 @@ def test_where_its_steps_cannot_even_be_gathered_it_has_the_last_without_an_epsi
     api: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for points in ("HISTORY_POINTS", "GATHERED_POINTS", "READING_POINTS"):
-        monkeypatch.setattr(profiles, points, 0)
+        monkeypatch.setattr(history_module, points, 0)
     assert history(api, 401) == [
         {"steps": 401, "sequence": 401, "epsilon": None, "epsilon_lower": None}
     ]

@@ -7,7 +7,7 @@ import httpx
 import pytest
 from sqlalchemy import Engine
 
-from service.database import connect
+from service.storage.engine import connect
 from tests.conftest import AS_ADMIN, BACKENDS, clear
 from tests.service.dumps import dump
 from tests.service.hostile import MARK, NUMBER, Hostile, all_bodies

@@ -7,10 +7,8 @@ import pytest
 from sqlalchemy import Connection, Engine, delete, update
 from sqlalchemy.exc import DBAPIError
 
-from service.catalog import find_dataset, find_run
-from service.database import snapshot, transaction
 from service.errors import NotFoundError
-from service.incidents import (
+from service.ledger.incidents import (
     SPARING_MAX,
     Incident,
     Kind,
@@ -19,7 +17,9 @@ from service.incidents import (
     list_incidents,
     record,
 )
-from service.tables import incidents
+from service.ledger.lookups import find_dataset, find_run
+from service.storage.engine import snapshot, transaction
+from service.storage.tables import incidents
 from tests.service.samples import dataset, setup
 
 URL = "/v1/datasets/data/incidents"

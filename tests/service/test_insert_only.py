@@ -7,8 +7,8 @@ import pytest
 from sqlalchemy import Engine, Table, select, text
 from sqlalchemy.exc import DBAPIError
 
-from service.database import snapshot, transaction, upsert
-from service.tables import INSERT_ONLY
+from service.storage.engine import snapshot, transaction, upsert
+from service.storage.tables import INSERT_ONLY
 from tests.service.samples import BUDGET, FULL, GAUSSIAN, SAMPLING, append, event, run, setup
 
 HELD = pytest.mark.parametrize("table", INSERT_ONLY, ids=lambda table: table.name)

@@ -11,7 +11,10 @@ import pytest
 from sqlalchemy import Engine
 
 from benchmarks.servers import START_TOKEN
-from service.api_keys import (
+from service.app import FIRST_KEY, create_app
+from service.errors import ConflictError, NotFoundError, StartupError
+from service.identity.authentication import REFRESH_SECONDS
+from service.identity.keys import (
     KEY_PREFIX,
     SHOWN,
     Scope,
@@ -20,11 +23,8 @@ from service.api_keys import (
     list_keys,
     revoke_key,
 )
-from service.app import FIRST_KEY, create_app
-from service.auth import REFRESH_SECONDS
-from service.database import transaction
-from service.errors import ConflictError, NotFoundError, StartupError
 from service.settings import Settings
+from service.storage.engine import transaction
 from tests.conftest import AS_ADMIN
 from tests.service.dumps import dump
 from tests.service.samples import SAMPLING, Json, dataset, event, run

@@ -7,12 +7,12 @@ from contextlib import AbstractContextManager
 import httpx
 from sqlalchemy import Engine, select
 
-from service import schema_version
-from service.adoption import ADOPTED
-from service.api_keys import Scope, create_key, digest_of, revoke_key, rotate_key
-from service.database import snapshot, transaction
-from service.tables import acts
-from service.verification.ledger import verify
+from service.identity.keys import Scope, create_key, digest_of, revoke_key, rotate_key
+from service.ledger.log.adoption import ADOPTED
+from service.storage import migrations
+from service.storage.engine import snapshot, transaction
+from service.storage.tables import acts
+from service.transparency.verification.ledger import verify
 from tests.service.dumps import dump
 from tests.service.test_keys import bearer, key
 from tests.service.test_migrations import rebuilt
@@ -29,8 +29,8 @@ def test_keys_from_before_logs_are_in_the_log_and_work_as_they_did(
     admin, gone = key(rebuilt, Scope.ADMIN, "officer"), key(rebuilt, Scope.TRAINER, "gone")
     with transaction(rebuilt) as connection:
         revoke_key(connection, "gone")
-    schema_version.downgrade(rebuilt, BEFORE_LOGS)
-    schema_version.upgrade(rebuilt)
+    migrations.downgrade(rebuilt, BEFORE_LOGS)
+    migrations.upgrade(rebuilt)
     with snapshot(rebuilt) as connection:
         found = connection.execute(select(acts).order_by(acts.c.id)).all()
         assert verify(connection).total == 0
@@ -59,5 +59,5 @@ def test_keys_from_before_logs_are_in_the_log_and_work_as_they_did(
 def test_keys_are_adopted_once(engine: Engine) -> None:
     key(engine, Scope.ADMIN, "officer")
     before = dump(engine)
-    schema_version.upgrade(engine)
+    migrations.upgrade(engine)
     assert dump(engine) == before

@@ -10,12 +10,12 @@ import pytest
 from sqlalchemy import Engine
 from typer.testing import CliRunner, Result
 
-from service import database
-from service.api_keys import digest_of, list_keys, terms_of
-from service.cli import app
-from service.database import connect, snapshot, transaction
-from service.registration import create_dataset
-from service.schemas import NewDataset
+from service.cli.main import app
+from service.identity.keys import digest_of, list_keys, terms_of
+from service.ledger.datasets import create_dataset
+from service.schemas.requests import NewDataset
+from service.storage import engine as engine_module
+from service.storage.engine import connect, snapshot, transaction
 from tests.service.samples import dataset
 
 Command = Callable[..., Result]
@@ -206,7 +206,7 @@ def test_a_command_leaves_no_connection_open(
         ended.append(engine)
         dispose(engine)
 
-    monkeypatch.setattr(database, "connect", connected)
+    monkeypatch.setattr(engine_module, "connect", connected)
     monkeypatch.setattr(Engine, "dispose", disposed)
     CliRunner().invoke(app, [*words, "--database", database_url])
     assert made

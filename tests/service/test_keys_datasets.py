@@ -8,11 +8,11 @@ import httpx
 import pytest
 from sqlalchemy import Engine, event
 
-from service import reach
-from service.api_keys import Scope, Terms, create_key, revoke_key
-from service.database import transaction
 from service.errors import NotFoundError
-from service.reach import Reach
+from service.identity import access
+from service.identity.access import Reach
+from service.identity.keys import Scope, Terms, create_key, revoke_key
+from service.storage.engine import transaction
 from tests.service.samples import Json, append, dataset, run
 from tests.service.samples import event as step
 from tests.service.sse import until, watching
@@ -168,7 +168,7 @@ def test_what_is_reached_is_looked_up_once_and_what_is_not_every_time(engine: En
 
 @pytest.mark.usefixtures("admin")
 def test_what_is_remembered_is_bounded(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reach, "REMEMBERED_MAX", 2)
+    monkeypatch.setattr(access, "REMEMBERED_MAX", 2)
     found, limit = Reach(engine), frozenset(NAMES)
     for name in NAMES:
         found.require("key", limit, "run", f"{name}-run")

@@ -11,7 +11,10 @@ import httpx
 import pytest
 from sqlalchemy import Engine, select
 
-from service.api_keys import (
+from service.clock import now
+from service.errors import ConflictError, InvalidRequestError, NotFoundError
+from service.identity.authentication import REFRESH_SECONDS
+from service.identity.keys import (
     DATASETS_MAX,
     FREE,
     GRACE_SECONDS_MAX,
@@ -25,13 +28,10 @@ from service.api_keys import (
     rotate_key,
     terms_of,
 )
-from service.auth import REFRESH_SECONDS
-from service.clock import now
-from service.database import snapshot, transaction
-from service.documents import canonical
-from service.errors import ConflictError, InvalidRequestError, NotFoundError
-from service.merkle import Frontier, leaf_hash, tree_root
-from service.tables import acts, api_keys, datasets, installation
+from service.ledger.log.merkle import Frontier, leaf_hash, tree_root
+from service.schemas.event_codec import canonical
+from service.storage.engine import snapshot, transaction
+from service.storage.tables import acts, api_keys, datasets, installation
 from tests.service.dumps import dump
 from tests.service.samples import Json, dataset
 from tests.service.sse import until
@@ -67,7 +67,7 @@ def test_a_key_stops_at_its_time_though_nobody_reads_the_keys_anew(
         key = make(engine, expires_at=expires_at)
         until(lambda: status(address, key) == 200)
         # From here on the ring is never too old; the clock alone says that it is over.
-        monkeypatch.setattr("service.auth.REFRESH_SECONDS", 1e9)
+        monkeypatch.setattr("service.identity.authentication.REFRESH_SECONDS", 1e9)
         while now() < expires_at:
             assert status(address, key) == 200 or now() >= expires_at
         assert status(address, key) == 401

@@ -14,9 +14,9 @@ import pytest
 from sqlalchemy import Engine
 
 from benchmarks import servers
-from service.api_keys import Scope, Terms, create_key, revoke_key
 from service.clock import now
-from service.database import transaction
+from service.identity.keys import Scope, Terms, create_key, revoke_key
+from service.storage.engine import transaction
 from tests.service.test_keys import bearer
 
 WORKERS: Final = 2

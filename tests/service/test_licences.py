@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from service import licences
-from service.cli import app
-from service.doctor.machine import versions_tested
+from service.cli import licences
+from service.cli.main import app
+from service.operations.diagnostics.host import versions_tested
 
 ROOT = Path(__file__).parents[2]
 

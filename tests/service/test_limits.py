@@ -12,10 +12,10 @@ import pytest
 from dpledger_client.transport import Transport
 from sqlalchemy import Engine
 
-from service.api_keys import Scope, Terms, create_key, rotate_key
-from service.database import transaction
 from service.errors import TooManyRequestsError
-from service.limits import Bucket
+from service.identity.keys import Scope, Terms, create_key, rotate_key
+from service.identity.rate_limit import Bucket
+from service.storage.engine import transaction
 from tests.service.dumps import dump
 from tests.service.samples import append, dataset, event, run, setup
 from tests.service.test_keys import bearer

@@ -10,10 +10,10 @@ import httpx
 import pytest
 from sqlalchemy import Engine
 
-from service.book_rows import tally_of
-from service.catalog import find_dataset
-from service.database import snapshot, transaction
-from service.tables import datasets
+from service.ledger.append.state_rows import tally_of
+from service.ledger.lookups import find_dataset
+from service.storage.engine import snapshot, transaction
+from service.storage.tables import datasets
 from tests.conftest import AS_ADMIN
 from tests.service.samples import BALLS, BUDGET, FULL, POISSON, Json, append, dataset, event, run
 from tests.service.test_reservations import expire, reserve

@@ -40,8 +40,8 @@ from accounting.gdp_bounds import gdp_bounds
 from accounting.numerics import Array
 from accounting.renyi.orders import ORDERS
 from accounting.renyi_bounds import renyi_bounds
-from service.lineage import UNBOUNDED, restated, seen_as
-from service.tallies import Counts, Move
+from service.ledger.budgets.accumulator import Counts, Move
+from service.ledger.budgets.lineage import UNBOUNDED, restated, seen_as
 
 ADD_OR_REMOVE_ONE, REPLACE_ONE, REPLACE_SPECIAL = NeighboringRelation
 ROWS = (None, -1.0, 0.0, 1.0)  # what a record may have in the dataset; none where it was left out

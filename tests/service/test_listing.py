@@ -11,13 +11,15 @@ import httpx
 import pytest
 from sqlalchemy import Engine, event, select, update
 
-from service import audit, catalog, glances
-from service.api_keys import Scope
-from service.dashboard import compare, lists
-from service.dashboard.formats import down, up
-from service.database import connect, snapshot, transaction
-from service.documents import canonical
-from service.tables import datasets, reservations, runs
+from service.formatting import down, up
+from service.identity.keys import Scope
+from service.ledger import views
+from service.operations import budget_summaries
+from service.schemas.event_codec import canonical
+from service.storage.engine import connect, snapshot, transaction
+from service.storage.tables import datasets, reservations, runs
+from service.transparency import activity
+from service.web.dashboard.pages import compare, lists
 from tests.service.browsing import make_key, signed_in
 from tests.service.samples import BATCH_SIZES, BUDGET, FULL, Json, append, dataset, run, setup
 from tests.service.samples import event as steps
@@ -185,10 +187,10 @@ def test_a_glance_at_budgets_tells_what_each_alone_tells(
 ) -> None:
     with snapshot(engine) as connection:
         rows = list(connection.execute(select(datasets).order_by(datasets.c.id)))
-        found = glances.budgets_of(connection, rows)
+        found = budget_summaries.budgets_of(connection, rows)
         for row in rows:
-            assert found[row.id] == catalog.budget_of_dataset(connection, row), row.name
-        counts = glances.run_counts(connection, [row.id for row in rows])
+            assert found[row.id] == views.budget_of_dataset(connection, row), row.name
+        counts = budget_summaries.run_counts(connection, [row.id for row in rows])
     assert sorted(counts.values()) == [0, 1, 1, 1, 1, 1, 1]
     assert [row.name for row in rows if found[row.id] is None] == ["unlimited", "below"]
 
@@ -197,8 +199,8 @@ def test_a_glance_at_runs_tells_their_guarantees(varied: httpx.Client, engine: E
     with snapshot(engine) as connection:
         rows = list(connection.execute(select(runs)))
         homes = lists.homes_of(connection, rows)
-        found = glances.epsilons_of(connection, rows, homes)
-        lengths = glances.steps_of(connection, [row.id for row in rows])
+        found = budget_summaries.epsilons_of(connection, rows, homes)
+        lengths = budget_summaries.steps_of(connection, [row.id for row in rows])
     for row in rows:
         if found[row.id].delta is None:
             assert row.name == "unlimited-run"
@@ -232,9 +234,9 @@ def test_a_list_asks_the_database_few_things_however_long_it_is(
 
         with snapshot(engine) as connection:
             rows = list(connection.execute(select(datasets).limit(count)))
-            glances.budgets_of(connection, rows)
+            budget_summaries.budgets_of(connection, rows)
             of_runs = list(connection.execute(select(runs).limit(count)))
-            glances.epsilons_of(connection, of_runs, lists.homes_of(connection, of_runs))
+            budget_summaries.epsilons_of(connection, of_runs, lists.homes_of(connection, of_runs))
         engine.dispose()
         return len(statements)
 
@@ -328,7 +330,7 @@ def test_a_page_of_long_acts_ends_early_and_the_next_goes_on(
     lengths = [len(canonical(one["content"])) for one in whole["acts"]]
     assert len(lengths) >= 3
     for characters in (1, lengths[0] + lengths[1], sum(lengths)):
-        monkeypatch.setattr(audit, "PAGE_CHARACTERS", characters)
+        monkeypatch.setattr(activity, "PAGE_CHARACTERS", characters)
         found, sizes, token = [], [], None
         while True:
             given: Json = {} if token is None else {"page_token": token}

@@ -5,10 +5,10 @@ import pytest
 from sqlalchemy import Engine, func, select
 from sqlalchemy.exc import DBAPIError
 
-from service.acts import Act, append
-from service.adoption import adopt
-from service.database import snapshot, transaction
-from service.tables import acts, datasets, entries, installation, log_tiles
+from service.ledger.log.adoption import adopt
+from service.ledger.log.leaves import Act, append
+from service.storage.engine import snapshot, transaction
+from service.storage.tables import acts, datasets, entries, installation, log_tiles
 from tests.conftest import without_triggers
 from tests.service.logs import require_logged
 from tests.service.samples import (

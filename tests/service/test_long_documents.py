@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service import long_documents
-from service.documents import canonical
-from service.long_documents import PART, long_canonical
+from service.schemas import long_documents
+from service.schemas.event_codec import canonical
+from service.schemas.long_documents import PART, long_canonical
 
 LEAVES = (
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)

@@ -10,10 +10,10 @@ from typer.testing import CliRunner
 
 from accounting import math_library
 from service.app import create_app
-from service.cli import app
-from service.doctor.finding import Level
-from service.doctor.machine import mathematics
+from service.cli.main import app
 from service.errors import StartupError
+from service.operations.diagnostics.host import mathematics
+from service.operations.diagnostics.result import Level
 from service.settings import Settings
 from tests.service.test_cli import DOCUMENT
 

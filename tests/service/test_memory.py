@@ -5,7 +5,7 @@ import sys
 
 ARENAS = """
 import ctypes, sys, threading
-from service.server import share_arenas
+from service.web.server import share_arenas
 
 if sys.argv[1] == "shared":
     share_arenas()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 from dpledger_client import merkle as client
 
-from service.merkle import (
+from service.ledger.log.merkle import (
     EMPTY,
     Frontier,
     consistency_path,

@@ -15,16 +15,17 @@ from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import Engine
 
 import accounting
-from service import metrics, problems
-from service.api_keys import Scope, Terms, create_key
 from service.app import create_app, openapi_document
 from service.clock import now
-from service.database import transaction
-from service.measures import Measures
-from service.metrics import Budget, Ledger
+from service.identity.keys import Scope, Terms, create_key
+from service.operations import metrics
+from service.operations.metrics import Budget, Ledger
 from service.settings import Settings
-from service.signing import Signer
-from service.tables import reservations
+from service.storage.engine import transaction
+from service.storage.tables import reservations
+from service.telemetry import Measures
+from service.transparency.signing import Signer
+from service.web import problems
 from tests.conftest import AS_ADMIN
 from tests.service.samples import BUDGET, FULL, SAMPLING, append, dataset, event, run, setup
 from tests.service.test_keys import bearer

@@ -9,16 +9,16 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Engine, inspect, select, text
 from sqlalchemy.exc import IntegrityError
 
-from service import schema_version
 from service.app import create_app
-from service.balances import run_balance
-from service.catalog import find_run
-from service.database import connect, snapshot, transaction
 from service.errors import StartupError
-from service.readings import refold
+from service.guarantees.event_counts import run_balance
+from service.guarantees.guarantee import refold
+from service.ledger.lookups import find_run
 from service.settings import Settings
-from service.tables import metadata, run_balances
-from service.verification.ledger import verify
+from service.storage import migrations
+from service.storage.engine import connect, snapshot, transaction
+from service.storage.tables import metadata, run_balances
+from service.transparency.verification.ledger import verify
 from tests.conftest import AS_ADMIN, refuse_other_databases, running
 from tests.service.dumps import dump
 from tests.service.samples import (
@@ -42,7 +42,7 @@ def rebuilt(engine: Engine) -> Iterator[Engine]:
     with transaction(engine) as connection:
         connection.execute(text("DELETE FROM alembic_version"))
         metadata.drop_all(connection)
-    schema_version.upgrade(engine, new=True)
+    migrations.upgrade(engine, new=True)
 
 
 def tables_of(engine: Engine) -> set[str]:
@@ -60,10 +60,10 @@ def test_down_and_up_again_with_data_in_the_tables(api: httpx.Client, rebuilt: E
     setup(api)
     append(api, event(0, 10))
     assert api.post("/v1/runs/run/findings", json=SAMPLING).status_code == 201
-    schema_version.downgrade(rebuilt, "base")
+    migrations.downgrade(rebuilt, "base")
     assert tables_of(rebuilt) == set()
-    assert schema_version.current(rebuilt) is None
-    schema_version.upgrade(rebuilt, new=True)
+    assert migrations.current(rebuilt) is None
+    migrations.upgrade(rebuilt, new=True)
     assert tables_of(rebuilt) == set(metadata.tables)
 
 
@@ -104,10 +104,10 @@ def test_a_ledger_from_before_starts_were_counted_has_them_counted(
     starts = [row[4] for row in before["run_balances"]]
     assert (sorted(starts), len(before["entries"])) == ([0, 0, 0, 1, 1, 1, 1, 1, 2, 4], 15)
     guarantee = api.get("/v1/runs/run/guarantee").json()
-    schema_version.downgrade(rebuilt, "0001")
+    migrations.downgrade(rebuilt, "0001")
     assert "starts" not in {one["name"] for one in inspect(rebuilt).get_columns("run_balances")}
     assert "starts" not in {one["name"] for one in inspect(rebuilt).get_columns("distinct_events")}
-    schema_version.upgrade(rebuilt)
+    migrations.upgrade(rebuilt)
     counted = ("entries", "run_balances", "distinct_events")
     after = dump(rebuilt)
     assert [after[name] for name in counted] == [before[name] for name in counted]
@@ -140,9 +140,9 @@ def test_a_ledger_from_before_it_was_kept_where_passes_began_has_it_counted(
         begun = sum(connection.execute(select(run_balances.c.begun)).scalars())
         held = sum(connection.execute(select(run_balances.c.reserved_begun)).scalars())
     assert (begun, held) == (6, 3)
-    schema_version.downgrade(rebuilt, "0008")
+    migrations.downgrade(rebuilt, "0008")
     assert "begun" not in {one["name"] for one in inspect(rebuilt).get_columns("run_balances")}
-    schema_version.upgrade(rebuilt)
+    migrations.upgrade(rebuilt)
     after = dump(rebuilt)
     for name in ("run_balances", "distinct_events"):
         assert after[name] == before[name]
@@ -153,9 +153,9 @@ def test_a_ledger_from_before_it_was_kept_where_passes_began_has_it_counted(
 def test_an_empty_ledger_from_before_starts_were_counted_is_brought_forward(
     rebuilt: Engine,
 ) -> None:
-    schema_version.downgrade(rebuilt, "0001")
-    schema_version.upgrade(rebuilt)
-    assert schema_version.current(rebuilt) == schema_version.head()
+    migrations.downgrade(rebuilt, "0001")
+    migrations.upgrade(rebuilt)
+    assert migrations.current(rebuilt) == migrations.head()
 
 
 def test_an_older_version_that_still_runs_cannot_record_without_counting_starts(
@@ -173,7 +173,7 @@ def test_an_older_version_that_still_runs_cannot_record_without_counting_starts(
 def test_migrating_twice_changes_nothing(api: httpx.Client, engine: Engine) -> None:
     setup(api)
     append(api, event(0, 10))
-    schema_version.upgrade(engine)
+    migrations.upgrade(engine)
     assert api.get("/v1/runs/run").json()["steps"] == 10
 
 
@@ -186,11 +186,11 @@ def test_a_database_at_an_unknown_revision_is_refused(
     with pytest.raises(StartupError, match=revision):
         create_app(Settings(database_url=database_url))
     with pytest.raises(StartupError, match="cannot be migrated"):
-        schema_version.upgrade(rebuilt, new=True)
+        migrations.upgrade(rebuilt, new=True)
 
 
 def test_a_database_without_a_schema_is_refused(rebuilt: Engine, database_url: str) -> None:
-    schema_version.downgrade(rebuilt, "base")
+    migrations.downgrade(rebuilt, "base")
     with pytest.raises(StartupError, match="revision none"):
         create_app(Settings(database_url=database_url))
 

@@ -11,9 +11,10 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from sqlalchemy import Engine
 
-from service.certificates.check import verify_bytes
-from service.certificates.envelope import InvalidCertificateError
-from service.signing import is_public_key, key_id_of, to_text, verified
+from service.schemas.base64url import to_text
+from service.transparency.certificates.envelope import InvalidCertificateError
+from service.transparency.certificates.verify import verify_bytes
+from service.transparency.signing import is_public_key, key_id_of, verified
 from tests.service.certifying import certificate_of, signer_of
 from tests.service.dumps import dump
 from tests.service.samples import append, dataset, event, run, setup

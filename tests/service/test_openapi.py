@@ -1,11 +1,11 @@
 """The OpenAPI document: current in docs, complete for a reader, usable by a generator.
 
 If a test here names something that you added:
-- a property without a description: add a line to `service/descriptions.toml`, under `[any]` if the
-  name means the same everywhere, otherwise under the name of the message;
+- a property without a description: add a line to `service/schemas/descriptions.toml`, under
+  `[any]` if the name means the same everywhere, otherwise under the name of the message;
 - a parameter without a description: add `description=` where it is declared;
 - a bare string: use an enumeration or a `Literal` in the model;
-- a further member of a problem: add it to `service.problems.Problem`;
+- a further member of a problem: add it to `service.web.problems.Problem`;
 - the document in docs: `dpledger openapi > docs/api/openapi.json`.
 """
 
@@ -22,15 +22,17 @@ from pydantic import TypeAdapter
 
 from accounting.asking import ACCOUNTANTS, ODOMETER
 from accounting.hidden import HIDDEN
-from service import errors, plans, remedies, schemas
-from service.acts import KINDS, Act, act_row
-from service.answers import AccountantName
+from service import errors
 from service.app import openapi_document
-from service.descriptions import examples
-from service.facts import FACTS, STATES
-from service.openapi import TAGS
-from service.problems import MEDIA_TYPE, Problem
-from service.run_states import RunState
+from service.guarantees import fit_suggestions, plan
+from service.ledger.log.leaves import KINDS, Act, act_row
+from service.ledger.log.row_records import FACTS, STATES
+from service.schemas import requests
+from service.schemas.descriptions import examples
+from service.schemas.responses import AccountantName
+from service.schemas.run_states import RunState
+from service.web.openapi import TAGS
+from service.web.problems import MEDIA_TYPE, Problem
 
 ROOT: Final = Path(__file__).parents[2]
 DOCUMENT: Final = ROOT / "docs" / "api" / "openapi.json"
@@ -142,7 +144,7 @@ def test_every_parameter_and_operation_has_a_description() -> None:
 
 
 def test_no_description_is_of_a_property_that_is_gone() -> None:
-    tables = tomllib.loads((ROOT / "service" / "descriptions.toml").read_text(encoding="utf-8"))
+    tables = tomllib.loads((ROOT / "service" / "schemas" / "descriptions.toml").read_text(encoding="utf-8"))
     used = {name for _, name, _ in properties()}
     unused = [name for table in tables.values() for name in table if name not in used]
     assert set(unused) <= {"data_order", "learning_rate"}  # read from assumptions, by hand
@@ -241,7 +243,7 @@ def test_no_property_is_null_by_default() -> None:
 def test_main_requests_have_an_example_that_is_read() -> None:
     assert set(examples()) >= MAIN
     for name, example in examples().items():
-        module = next(one for one in (schemas, plans, remedies) if hasattr(one, name))
+        module = next(one for one in (requests, plan, fit_suggestions) if hasattr(one, name))
         TypeAdapter(getattr(module, name)).validate_python(example)
         assert SCHEMAS[name]["examples"] == [example]
 

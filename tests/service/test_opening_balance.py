@@ -5,7 +5,7 @@ from typing import Any
 import httpx
 import pytest
 
-from service.origins import NAME_LENGTH, opening_name
+from service.ledger.datasets import NAME_LENGTH, opening_name
 from tests.service.samples import BUDGET, FULL, POISSON, Json, append, dataset, event, run, setup
 
 QUIET: Json = {"kind": "gaussian", "noise_multiplier": 20.0}

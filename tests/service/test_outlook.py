@@ -6,11 +6,11 @@ import httpx
 import pytest
 from sqlalchemy import Engine
 
-from service import outlook as module
-from service.catalog import find_dataset
 from service.clock import now
-from service.database import snapshot
-from service.outlook import Outlook, Verdict, outlook
+from service.ledger.lookups import find_dataset
+from service.operations import forecast as module
+from service.operations.forecast import Outlook, Verdict, outlook
+from service.storage.engine import snapshot
 from tests.service.samples import (
     BALLS,
     BUDGET,

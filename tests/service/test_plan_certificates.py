@@ -12,10 +12,10 @@ from accounting import accountants
 from accounting.balances import balance_of
 from accounting.events import Event, Gaussian, NeighboringRelation, Poisson, Span
 from accounting.filters import KINDS
-from service import planned, registration
-from service.database import snapshot, transaction
 from service.errors import BudgetExhaustedError, UnavailableError
-from service.schemas import NewRun
+from service.ledger import fixed_plans, runs
+from service.schemas.requests import NewRun
+from service.storage.engine import snapshot, transaction
 from tests.service.samples import FULL, POISSON, append, dataset, event, run
 from tests.service.test_fixed_plans import (
     DELTA,
@@ -51,10 +51,10 @@ def test_a_plan_that_takes_all_of_its_budget_leaves_nothing_to_the_filter(
     with transaction(engine) as connection:
         accept = '["declared","derived","published"]'
         connection.execute(text("UPDATE datasets SET accept = :a"), {"a": accept})
-        certificate = planned.certified(connection, new)
+        certificate = fixed_plans.certified(connection, new)
         assert certificate is not None
         whole = replace(certificate, epsilon=4.0, delta=DELTA)
-        registration.create_run(connection, new, certificate=whole)
+        runs.create_run(connection, new, certificate=whole)
     assert of_run(limited)["budget"]["remaining"] == 0
     off = event(0, 1, mechanism=quiet, sampling=POISSON)
     assert charge(limited, off).status_code in (409, 422)
@@ -72,14 +72,14 @@ def test_a_certificate_under_other_settings_registers_nothing(
     limited: httpx.Client, engine: Engine
 ) -> None:
     with snapshot(engine) as connection:
-        certificate = planned.certified(connection, new_run())
+        certificate = fixed_plans.certified(connection, new_run())
     accept = '["derived","published"]'
     with transaction(engine) as connection:
         connection.execute(text("UPDATE datasets SET accept = :a"), {"a": accept})
     with pytest.raises(UnavailableError), transaction(engine) as connection:
-        registration.create_run(connection, new_run(), certificate=certificate)
+        runs.create_run(connection, new_run(), certificate=certificate)
     with pytest.raises(UnavailableError), transaction(engine) as connection:
-        registration.create_run(connection, new_run())
+        runs.create_run(connection, new_run())
     assert limited.get("/v1/runs/run").status_code == 404
 
 
@@ -87,13 +87,13 @@ def test_what_a_certificate_does_not_bound_is_not_registered(
     limited: httpx.Client, engine: Engine
 ) -> None:
     with snapshot(engine) as connection:
-        certificate = planned.certified(connection, new_run())
+        certificate = fixed_plans.certified(connection, new_run())
     assert certificate is not None
-    broken = planned.Certificate(
+    broken = fixed_plans.Certificate(
         epsilon=float("nan"), delta=0.5, accept=certificate.accept, admissible_steps=3
     )
     with pytest.raises(BudgetExhaustedError) as refusal, transaction(engine) as connection:
-        registration.create_run(connection, new_run(), certificate=broken)
+        runs.create_run(connection, new_run(), certificate=broken)
     assert refusal.value.extra["admissible_steps"] == 3
     assert certificate.delta < DELTA
     assert certificate.epsilon < 1.9
@@ -103,7 +103,7 @@ def test_the_delta_that_a_plan_takes_is_its_own_at_the_budgets_epsilon(
     limited: httpx.Client, engine: Engine
 ) -> None:
     with snapshot(engine) as connection:
-        certificate = planned.certified(connection, new_run())
+        certificate = fixed_plans.certified(connection, new_run())
     assert certificate is not None
     steps = Event(
         mechanism=Gaussian(noise_multiplier=1.0), sampling=Poisson(sampling_probability=0.01)

@@ -10,12 +10,12 @@ from sqlalchemy import Engine
 
 from accounting.events import NeighboringRelation
 from accounting.guarantees import DEFAULT_ACCEPT, Status
-from service.api_keys import Scope
-from service.dashboard.formats import up
-from service.dashboard.plan_answers import certified_answer, quick_answer
-from service.dashboard.plan_form import SCHEMES, Form, form_of
-from service.dashboard.snippets import client_snippet
-from service.quick import quick_bound
+from service.formatting import up
+from service.identity.keys import Scope
+from service.web.dashboard.pages.planner_answers import certified_answer, quick_answer
+from service.web.dashboard.planner_form import SCHEMES, Form, form_of
+from service.web.dashboard.quick_estimates import quick_bound
+from service.web.dashboard.snippets import client_snippet
 from tests.service.browsing import make_key, signed_in
 from tests.service.samples import Json, dataset
 from tests.service.test_dashboard import INLINE, Serve

@@ -10,8 +10,8 @@ import pytest
 
 import accounting
 from accounting.events import NeighboringRelation
-from service.answers import guarantee_answer
-from service.documents import LedgerDocument
+from service.schemas.ledger_document import LedgerDocument
+from service.schemas.responses import guarantee_answer
 from tests.service.samples import POISSON, Json, append, event, setup
 from tests.service.test_cli import command
 

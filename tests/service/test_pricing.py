@@ -11,14 +11,15 @@ import pytest
 from sqlalchemy import Engine
 
 from accounting.events import Event
-from service import meter, pricing
-from service.catalog import lock_dataset
-from service.database import transaction
 from service.errors import UnavailableError
-from service.ledger import Append
-from service.pricing import Cost, Reason
-from service.schemas import EventMessage
-from service.writer import Writer, _Waiting
+from service.ledger.append import reply
+from service.ledger.append.append import Append
+from service.ledger.append.writer import Writer, _Waiting
+from service.ledger.budgets import cost_cache
+from service.ledger.budgets.cost_cache import Cost, Reason
+from service.ledger.lookups import lock_dataset
+from service.schemas.requests import EventMessage
+from service.storage.engine import transaction
 from tests.service.logs import require_logged
 from tests.service.samples import BUDGET, FULL, Json, append, dataset, event, run
 
@@ -74,7 +75,7 @@ def victim(api: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> Iterator[Victi
 
     watched(Cost, "of")
     watched(Reason, "of")
-    watched(meter, "meter_of")  # type: ignore[arg-type]
+    watched(reply, "meter_of")  # type: ignore[arg-type]
     yield found
     monkeypatch.undo()
 
@@ -266,13 +267,13 @@ def test_a_price_that_is_never_known_is_not_asked_for_without_an_end(
     made(api, "/v1/datasets", dataset(budget=BUDGET))
     made(api, "/v1/runs", run())
 
-    def nothing(_wanted: object) -> dict[pricing.Quote, Any]:
+    def nothing(_wanted: object) -> dict[cost_cache.Quote, Any]:
         return {}
 
-    monkeypatch.setattr(pricing, "worked_out", nothing)
+    monkeypatch.setattr(cost_cache, "worked_out", nothing)
     answers, sizes = together(engine, [asked(0, noise)])
     assert isinstance(answers[0], UnavailableError)
-    assert sizes == [1] * pricing.TRIES
+    assert sizes == [1] * cost_cache.TRIES
     made(api, "/v1/datasets", dataset("other"))
     plan = [{"steps": 10, "mechanism": noise, "sampling": FULL}]
     answer = api.post("/v1/runs", json=run("planned", plan=plan, budget=LOOSE, dataset="other"))
@@ -284,8 +285,8 @@ def test_a_price_that_is_never_known_is_not_asked_for_without_an_end(
 def test_more_prices_than_are_remembered_serve_those_who_asked_for_them(
     api: httpx.Client, noise: Json, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pricing, "KNOWN_MAX", 2)
-    monkeypatch.setattr("service.tallies.COSTS_MAX", 3)
+    monkeypatch.setattr(cost_cache, "KNOWN_MAX", 2)
+    monkeypatch.setattr("service.ledger.budgets.accumulator.COSTS_MAX", 3)
     made(api, "/v1/datasets", dataset(budget=LOOSE))
     made(api, "/v1/runs", run())
     several = [noise | {"noise_multiplier": noise["noise_multiplier"] + n} for n in range(10)]
@@ -299,7 +300,7 @@ def test_what_takes_too_much_work_for_one_request_is_worked_out_by_several(
 ) -> None:
     made(api, "/v1/datasets", dataset(budget=LOOSE))
     made(api, "/v1/runs", run())
-    monkeypatch.setattr(pricing, "POINTS_MAX", 0)
+    monkeypatch.setattr(cost_cache, "POINTS_MAX", 0)
     several = [noise | {"noise_multiplier": noise["noise_multiplier"] + n} for n in range(4)]
     steps = [event(step, 1, mechanism=one, sampling=FULL) for step, one in enumerate(several)]
     for _ in range(20):

@@ -12,12 +12,15 @@ import httpx
 import pytest
 from sqlalchemy import Engine
 
-from service import catalog, faults, logs, problems
-from service.api_keys import Scope, create_key
-from service.database import transaction
+from service import telemetry
 from service.errors import LedgerError, UnavailableError
-from service.faults import location_of
-from service.problems import PROBLEMS
+from service.identity.keys import Scope, create_key
+from service.ledger import lookups
+from service.schemas import field_errors
+from service.schemas.field_errors import location_of
+from service.storage.engine import transaction
+from service.web import problems
+from service.web.problems import PROBLEMS
 from tests.conftest import AS_ADMIN
 from tests.service.sockets import request
 
@@ -78,7 +81,7 @@ def log() -> Iterator[io.StringIO]:
     """What the service logs, as its own formatter writes it."""
     text = io.StringIO()
     handler = logging.StreamHandler(text)
-    handler.setFormatter(logs.JsonFormatter())
+    handler.setFormatter(telemetry.JsonFormatter())
     logger = logging.getLogger("dpledger")
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
@@ -93,7 +96,7 @@ def test_a_failure_of_our_own_is_a_problem_with_the_id_it_is_logged_under(
     def fail(*_: object) -> None:
         raise AssertionError("a secret of the inside")
 
-    monkeypatch.setattr(catalog, "find_run", fail)
+    monkeypatch.setattr(lookups, "find_run", fail)
     answer = api.get("/v1/runs/run")
     assert answer.status_code == 500
     assert answer.headers["content-type"] == "application/problem+json"
@@ -118,7 +121,7 @@ def test_a_database_that_does_not_answer_asks_for_another_attempt(
     def fail(*_: object) -> None:
         raise UnavailableError("Send it again.")
 
-    monkeypatch.setattr(catalog, "find_run", fail)
+    monkeypatch.setattr(lookups, "find_run", fail)
     answer = api.get("/v1/runs/run")
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
     assert answer.json()["type"] == "/problems/unavailable"
@@ -151,7 +154,7 @@ def test_a_location_is_where_the_sender_finds_the_fault(
 def test_an_answer_names_a_bounded_number_of_faults(api: httpx.Client) -> None:
     answer = api.post("/v1/runs", json={f"surplus{i}": 1 for i in range(10_000)})
     assert answer.status_code == 422
-    assert len(answer.json()["errors"]) == faults.ERRORS_MAX
+    assert len(answer.json()["errors"]) == field_errors.ERRORS_MAX
 
 
 def test_a_client_that_leaves_before_it_has_said_what_to_record_is_no_failure(

@@ -4,13 +4,10 @@ import httpx
 import pytest
 from sqlalchemy import Connection, Engine, event, insert, select, update
 
-from service import bulk
-from service.acts import TILE, act_row
-from service.acts import Act as Fact
-from service.database import snapshot, transaction
-from service.documents import canonical
 from service.errors import UnavailableError
-from service.merkle import (
+from service.ledger.log.leaves import TILE, act_row
+from service.ledger.log.leaves import Act as Fact
+from service.ledger.log.merkle import (
     Frontier,
     consistency_path,
     inclusion_path,
@@ -19,8 +16,19 @@ from service.merkle import (
     verify_consistency,
     verify_inclusion,
 )
-from service.tables import acts, branches, datasets, distinct_events, entries, log_tiles, runs
-from service.trees import Tree
+from service.schemas.event_codec import canonical
+from service.storage import bulk
+from service.storage.engine import snapshot, transaction
+from service.storage.tables import (
+    acts,
+    branches,
+    datasets,
+    distinct_events,
+    entries,
+    log_tiles,
+    runs,
+)
+from service.transparency.stored_tree import Tree
 from tests.conftest import without_triggers
 from tests.service.samples import RANK, SAMPLING, append, dataset, setup
 from tests.service.samples import event as steps

@@ -10,8 +10,8 @@ import pytest
 from sqlalchemy import Engine, delete, update
 
 from benchmarks import audit, race, trainers
-from service.database import snapshot, transaction
-from service.tables import branches, distinct_events, entries, run_balances
+from service.storage.engine import snapshot, transaction
+from service.storage.tables import branches, distinct_events, entries, run_balances
 from tests.conftest import without_triggers
 from tests.service.samples import BUDGET, Json, dataset, event, run
 

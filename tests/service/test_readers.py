@@ -13,19 +13,21 @@ import httpx
 import pytest
 from sqlalchemy import Engine
 
-from service import board, catalog, connections
-from service.api_keys import Scope, Terms, create_key
-from service.auth import VIEWER_BURST_SECONDS
-from service.board import Boards
-from service.database import transaction
 from service.errors import LedgerError, TooManyRequestsError, UnavailableError
-from service.frames import Topic
-from service.limits import BURST_SECONDS, Pace
-from service.problems import HELD_BACK_SECONDS, HELD_BACK_SECONDS_MAX, hold_back
-from service.routes.metrics import Expositions
+from service.identity.authentication import VIEWER_BURST_SECONDS
+from service.identity.keys import Scope, Terms, create_key
+from service.identity.rate_limit import BURST_SECONDS, Pace
+from service.ledger import views
+from service.operations import overview
+from service.operations.event_feed import Feed, Subscriber
+from service.operations.feed_messages import Topic
+from service.operations.overview import Boards
 from service.settings import Settings
-from service.streams import Feed, Subscriber
-from service.tables import datasets
+from service.storage.engine import transaction
+from service.storage.tables import datasets
+from service.web import server
+from service.web.api.metrics import Expositions
+from service.web.problems import HELD_BACK_SECONDS, HELD_BACK_SECONDS_MAX, hold_back
 from tests.service.samples import append, dataset, event, run, setup
 from tests.service.test_keys import bearer
 
@@ -92,7 +94,7 @@ def test_the_document_of_the_routes_is_made_once(
         made.append(1)
         return dumps(*given, **named)
 
-    monkeypatch.setattr("service.openapi.json.dumps", counted)
+    monkeypatch.setattr("service.web.openapi.json.dumps", counted)
     with serve() as address:
         first = httpx.get(f"{address}/v1/openapi.json", timeout=60)
         assert first.json()["openapi"].startswith("3.")
@@ -169,7 +171,7 @@ def test_a_list_of_datasets_says_of_each_what_it_says_itself(api: httpx.Client) 
 def test_metrics_are_told_again_for_a_second_to_who_sees_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("service.routes.metrics.TOLD_SECONDS", 1.0)
+    monkeypatch.setattr("service.web.api.metrics.TOLD_SECONDS", 1.0)
     asked: list[str] = []
 
     async def told() -> list[bytes]:
@@ -195,7 +197,7 @@ def test_metrics_are_told_again_for_a_second_to_who_sees_the_same(
 def test_an_overview_is_told_again_for_a_second_to_who_sees_the_same(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(board, "SEEN_SECONDS", 0.2)
+    monkeypatch.setattr(overview, "SEEN_SECONDS", 0.2)
     looks: list[frozenset[str] | None] = []
 
     def look(_boards: Boards, _connection: object, limit: frozenset[str] | None) -> object:
@@ -254,7 +256,7 @@ def test_who_sends_too_much_before_it_reads_is_told_so(
 def test_what_is_read_of_a_refused_body_is_bounded(
     engine: Engine, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "DISCARDED_BYTES_MAX", 1_000_000)
+    monkeypatch.setattr(server, "DISCARDED_BYTES_MAX", 1_000_000)
     key = make(engine, "key", Scope.ADMIN)
     with serve() as address, pytest.raises((ConnectionError, http.client.BadStatusLine)):
         sent(int(address.rpartition(":")[2]), "/v1/plan", b" " * 30_000_000, key)
@@ -274,13 +276,13 @@ def test_datasets_without_steps_are_listed_without_being_folded_one_by_one(
     api.post("/v1/runs", json=run("run", dataset="below"))
     append(api, event(0, 5))
     folded: list[str] = []
-    whole = catalog.budget_of_dataset
+    whole = views.budget_of_dataset
 
     def noted(connection: Any, row: Any) -> Any:
         folded.append(row.name)
         return whole(connection, row)
 
-    monkeypatch.setattr("service.glances.budget_of_dataset", noted)
+    monkeypatch.setattr("service.operations.budget_summaries.budget_of_dataset", noted)
     listed = api.get("/v1/datasets").json()["datasets"]
     assert listed == [api.get(f"/v1/datasets/{one['name']}").json() for one in listed]
     assert [one["spent"] > 0 for one in listed] == [False] * 5 + [True] * 2

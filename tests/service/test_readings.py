@@ -12,13 +12,14 @@ from sqlalchemy import Engine, select
 import accounting
 from accounting.balances import Balance, balance_of
 from accounting.events import NeighboringRelation
-from service.balances import dataset_balance, run_balance
-from service.catalog import find_dataset, find_run
-from service.database import snapshot
-from service.documents import LedgerDocument, spans_of
-from service.readings import refold
-from service.schemas import EventMessage, PlannedEvent
-from service.tables import runs
+from service.guarantees.event_counts import dataset_balance, run_balance
+from service.guarantees.guarantee import refold
+from service.ledger.lookups import find_dataset, find_run
+from service.schemas.event_codec import spans_of
+from service.schemas.ledger_document import LedgerDocument
+from service.schemas.requests import EventMessage, PlannedEvent
+from service.storage.engine import snapshot
+from service.storage.tables import runs
 from tests.service.samples import (
     BALLS,
     BUDGET,

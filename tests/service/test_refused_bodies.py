@@ -15,11 +15,11 @@ from sqlalchemy import Engine
 
 from benchmarks import refused
 from benchmarks.servers import migrated, running, service
-from service import pricing
 from service.errors import ConflictError, MalformedBodyError, release
-from service.problems import answer
-from service.shelf import Desk
-from service.writer import Writer
+from service.ledger.append.unit_of_work import Desk
+from service.ledger.append.writer import Writer
+from service.ledger.budgets import cost_cache
+from service.web.problems import answer
 
 COUNT = 300
 BYTES = 256 * 1024  # so 300 that are kept are 75 MiB at least
@@ -111,8 +111,8 @@ class Refused:
     "refusals",
     [
         lambda: [ConflictError("no")],
-        lambda: [pricing.UnpricedBeforeError([])],
-        lambda: [pricing.UnpricedError([]), pricing.UnpricedError([])],
+        lambda: [cost_cache.UnpricedBeforeError([])],
+        lambda: [cost_cache.UnpricedError([]), cost_cache.UnpricedError([])],
     ],
 )
 def test_the_writer_keeps_nothing_of_what_it_refused(engine: Engine, refusals: Any) -> None:

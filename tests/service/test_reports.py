@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import Engine
 
-from service import promises, reports
-from service.api_keys import Scope, Terms, create_key
-from service.database import snapshot, transaction
-from service.reports import Report
+from service.guarantees import statement, statement_text
+from service.guarantees.statement import Report
+from service.identity.keys import Scope, Terms, create_key
+from service.storage.engine import snapshot, transaction
 from tests.conftest import AS_ADMIN
 from tests.service.samples import (
     BATCH_SIZES,
@@ -40,12 +40,12 @@ DELTA = st.floats(1e-12, 1e-2)
 
 def of_run(engine: Engine, name: str = "run", **given_: list[float]) -> Report:
     with snapshot(engine) as connection:
-        return reports.run_report(connection, name, **given_)
+        return statement.run_report(connection, name, **given_)
 
 
 def of_dataset(engine: Engine, name: str = "data") -> Report:
     with snapshot(engine) as connection:
-        return reports.dataset_report(connection, name)
+        return statement.dataset_report(connection, name)
 
 
 def told(report: Report) -> str:
@@ -64,31 +64,31 @@ def text_of(page: str) -> str:
 
 @given(epsilon=EPSILON)
 def test_an_epsilon_is_never_written_below_itself(epsilon: float) -> None:
-    written = Decimal(promises.upper(epsilon).replace(",", ""))
+    written = Decimal(statement_text.upper(epsilon).replace(",", ""))
     assert written >= Decimal(epsilon)
     assert written <= Decimal(epsilon) * Decimal("1.001") + Decimal("1e-300")
 
 
 @given(delta=DELTA)
 def test_a_chance_is_never_written_below_itself(delta: float) -> None:
-    number = int(promises.one_in(delta).removeprefix("one in ").replace(",", ""))
+    number = int(statement_text.one_in(delta).removeprefix("one in ").replace(",", ""))
     assert Decimal(1) / number >= Decimal(repr(delta))
     assert number >= 1 / delta - 1 - 1e-6
 
 
 def test_a_round_chance_is_written_as_one() -> None:
-    assert promises.one_in(1e-5) == "one in 100,000"
-    assert promises.one_in(1e-6) == "one in 1,000,000"
+    assert statement_text.one_in(1e-5) == "one in 100,000"
+    assert statement_text.one_in(1e-6) == "one in 1,000,000"
 
 
 @given(epsilon=EPSILON, delta=DELTA, rate=st.floats(0, 1))
 def test_who_is_found_grows_with_epsilon_and_delta_and_is_a_share(
     epsilon: float, delta: float, rate: float
 ) -> None:
-    found = promises.found_at_most(epsilon, delta, rate)
+    found = statement_text.found_at_most(epsilon, delta, rate)
     assert rate <= found <= 1
-    assert found <= promises.found_at_most(epsilon + 0.5, delta, rate)
-    assert found <= promises.found_at_most(epsilon, delta + 1e-3, rate)
+    assert found <= statement_text.found_at_most(epsilon + 0.5, delta, rate)
+    assert found <= statement_text.found_at_most(epsilon, delta + 1e-3, rate)
     # Both error rates of any test, as (epsilon, delta) bounds them.
     assert found >= min(1.0, math.exp(epsilon) * rate + delta) or found >= (
         1 - math.exp(-epsilon) * (1 - delta - rate)
@@ -106,7 +106,7 @@ def test_the_numbers_are_those_of_the_guarantee(api: httpx.Client, engine: Engin
     assert found.delta_was_set
     deltas = [one.delta for one in found.at_deltas]
     assert deltas == sorted(deltas, key=lambda delta: -(delta or 0))
-    assert promises.upper(found.headline.epsilon or 0) in found.promised[0]
+    assert statement_text.upper(found.headline.epsilon or 0) in found.promised[0]
     assert "patient" in told(found)
     assert "60,000" in told(found)
     whole = of_dataset(engine)
@@ -277,7 +277,7 @@ def test_a_command_reads_a_statement_with_its_key_and_a_limited_one_only_its_own
 
 
 def test_paper_shows_no_navigation_and_has_margins() -> None:
-    style = Path(reports.__file__).parent / "dashboard" / "static" / "report.css"
+    style = Path(statement.__file__).parents[1] / "web" / "dashboard" / "static" / "report.css"
     text = style.read_text(encoding="utf-8")
     paper = text.partition("@media print")[2]
     assert re.search(r"\.on-screen, \.top, \.bottom[^}]*display: none", paper)

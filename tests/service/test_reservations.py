@@ -6,8 +6,8 @@ import httpx
 import pytest
 from sqlalchemy import Engine, text
 
-from service.database import transaction
-from service.reservations import LEASES_MAX
+from service.ledger.reservations import LEASES_MAX
+from service.storage.engine import transaction
 from tests.service.samples import BUDGET, FULL, Json, append, event, run, setup
 
 QUIET: Json = {"kind": "gaussian", "noise_multiplier": 20.0}

@@ -16,17 +16,17 @@ from accounting import asking
 from accounting.answers import Question
 from accounting.balances import Balance
 from accounting.guarantees import Bound
-from service.certificates.check import verify_bytes
-from service.certificates.envelope import InvalidCertificateError
-from service.certificates.page import page_of
-from service.certificates.restate import restate_all
-from service.certificates.restatements import differences, direction_of, is_later
-from service.cli import app
-from service.database import snapshot
+from service.cli.main import app
 from service.errors import LedgerError
-from service.signing import Signer
-from service.verification.kept import Kept
-from service.verification.ledger import verify
+from service.storage.engine import snapshot
+from service.transparency.certificates.envelope import InvalidCertificateError
+from service.transparency.certificates.html import page_of
+from service.transparency.certificates.recheck import restate_all
+from service.transparency.certificates.records import differences, direction_of, is_later
+from service.transparency.certificates.verify import verify_bytes
+from service.transparency.signing import Signer
+from service.transparency.verification.ledger import verify
+from service.transparency.verification.saved_heads import Kept
 from tests.service.certifying import certified, full_world, said, signer_of, told
 from tests.service.samples import append, event, setup
 
@@ -240,7 +240,7 @@ def test_a_log_without_the_facts_is_not_restated_in_silence(
     ledger(api)
     certified(engine, signer)
     later(1.25)
-    monkeypatch.setattr("service.certificates.acts.facts_of", lambda *_: None)
+    monkeypatch.setattr("service.transparency.certificates.records.facts_of", lambda *_: None)
     result = command(engine)
     assert result.exit_code == 2
     assert "does not hold what was certified" in result.stderr
@@ -293,6 +293,6 @@ def test_ledger_errors_are_said_in_one_line(
     def refuse(*_given: object, **_more: object) -> Any:
         raise SuspendedError("not now")
 
-    monkeypatch.setattr("service.certificates.restate.restate_all", refuse)
+    monkeypatch.setattr("service.transparency.certificates.recheck.restate_all", refuse)
     result = command(engine)
     assert (result.exit_code, result.stderr) == (2, "not now\n")

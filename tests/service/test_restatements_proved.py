@@ -8,11 +8,11 @@ import httpx
 import pytest
 from sqlalchemy import Engine
 
-from service.certificates import acts
-from service.certificates.check import verify_bytes
-from service.certificates.envelope import InvalidCertificateError
-from service.documents import canonical
-from service.signing import Signer
+from service.schemas.event_codec import canonical
+from service.transparency.certificates import records
+from service.transparency.certificates.envelope import InvalidCertificateError
+from service.transparency.certificates.verify import verify_bytes
+from service.transparency.signing import Signer
 from tests.service.certifying import certified, resealed, said, signer_of
 from tests.service.samples import Json, append, event, run, setup
 from tests.service.test_restatements import later  # noqa: F401 (a fixture)
@@ -121,10 +121,12 @@ def test_what_was_restated_of_another_subject_does_not_stand_here(
     monkeypatch: pytest.MonkeyPatch,
     raw: bytes,
 ) -> None:
-    true, subject = acts.restatements_of, {"kind": "run", "name": "run"}
+    true, subject = records.restatements_of, {"kind": "run", "name": "run"}
     # The service itself attaches what the log says of another run.
     monkeypatch.setattr(
-        acts, "restatements_of", lambda connection, dataset, _: true(connection, dataset, subject)
+        records,
+        "restatements_of",
+        lambda connection, dataset, _: true(connection, dataset, subject),
     )
     with pytest.raises(InvalidCertificateError, match=r"restatements\.0: is of another subject"):
         verify_bytes(certified(engine, signer, "other"), public_key=signer.public_key)

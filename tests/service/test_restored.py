@@ -6,11 +6,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from service import schema_version
-from service.backups import restore, take
-from service.database import connect
+from service.operations.backup import restore, take
 from service.settings import Settings
-from service.signing import Signer
+from service.storage import migrations
+from service.storage.engine import connect
+from service.transparency.signing import Signer
 from tests.conftest import AS_ADMIN, running
 from tests.service.samples import FULL, append, event, setup
 
@@ -47,7 +47,7 @@ def lost(tmp_path: Path) -> Lost:
     found = Lost(tmp_path)
     Signer.create(tmp_path / "key")
     engine = connect(found.settings("ledger").database_url)
-    schema_version.upgrade(engine)
+    migrations.upgrade(engine)
     engine.dispose()
     with (
         running(found.settings("ledger")) as address,

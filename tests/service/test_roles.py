@@ -10,13 +10,13 @@ import httpx
 import pytest
 from sqlalchemy import Engine, create_engine, make_url, text
 
-from service import schema_version
-from service.attempts import FAILED
-from service.database import connect, transaction
-from service.doctor.ledger import ledger
 from service.errors import UnavailableError
+from service.operations.diagnostics.database import ledger
 from service.settings import Settings
-from service.tables import INSERT_ONLY
+from service.storage import migrations
+from service.storage.engine import connect, transaction
+from service.storage.tables import INSERT_ONLY
+from service.storage.write_health import FAILED
 from tests.conftest import AS_ADMIN, running
 from tests.service.faults.answers import insisted
 from tests.service.samples import append, event, setup
@@ -80,7 +80,7 @@ def urls(postgres_url: str, request: pytest.FixtureRequest) -> Iterator[dict[str
 def engine(urls: dict[str, str]) -> Iterator[Engine]:
     """The database, migrated by its owner, as the service sees it."""
     owner = connect(urls[OWNER])
-    schema_version.upgrade(owner)
+    migrations.upgrade(owner)
     owner.dispose()
     found = connect(urls[SERVICE])
     yield found
@@ -90,7 +90,7 @@ def engine(urls: dict[str, str]) -> Iterator[Engine]:
 def test_the_services_role_serves_and_finds_the_schema_as_it_should_be(
     engine: Engine, urls: dict[str, str]
 ) -> None:
-    schema_version.upgrade(engine)  # as `dpledger serve` does; there is nothing to do
+    migrations.upgrade(engine)  # as `dpledger serve` does; there is nothing to do
     with (
         running(Settings(database_url=urls[SERVICE])) as address,
         httpx.Client(base_url=address, headers=AS_ADMIN) as api,

@@ -11,13 +11,14 @@ import httpx
 import pytest
 from sqlalchemy import Engine
 
-from service import auth, growth
-from service.api_keys import Scope, revoke_key
-from service.dashboard import kept
-from service.dashboard import run as page
-from service.database import transaction
-from service.signing import Signer
-from service.streams import RECHECK_SECONDS
+from service.guarantees import run_progress
+from service.identity import authentication
+from service.identity.keys import Scope, revoke_key
+from service.operations.event_feed import RECHECK_SECONDS
+from service.storage.engine import transaction
+from service.transparency.signing import Signer
+from service.web.dashboard import response_cache
+from service.web.dashboard.pages import run as page
 from tests.service.browsing import make_key, signed_in
 from tests.service.samples import (
     BUDGET,
@@ -79,14 +80,14 @@ def test_the_history_is_the_one_of_the_api_to_the_bits(api: httpx.Client) -> Non
 def test_what_is_recorded_later_is_added_and_what_stood_there_stays(
     api: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(growth, "POINTS_MAX", 20)
+    monkeypatch.setattr(run_progress, "POINTS_MAX", 20)
     start(api, event(0, 20))
     before = {one["steps"]: one for one in whole(api)["points"]}
     append(api, event(20, 61, mechanism=LESS))
     after = {one["steps"]: one for one in whole(api)["points"]}
     assert max(after) == 81
     assert before.keys() & after.keys()
-    assert len(after) <= growth.POINTS_MAX + 1
+    assert len(after) <= run_progress.POINTS_MAX + 1
     assert all(before[steps] == after[steps] for steps in before.keys() & after.keys())
     same = api.get("/v1/runs/run/history", params={"points": 81}).json()["points"]
     assert [one for one in same if one["steps"] in after] == [after[one] for one in sorted(after)]
@@ -103,7 +104,7 @@ def test_marks_are_closest_where_epsilon_jumps(api: httpx.Client) -> None:
 def test_dear_points_are_few_and_the_latest_is_always_there(
     api: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(growth, "RUN_SECONDS", 0.0)
+    monkeypatch.setattr(run_progress, "RUN_SECONDS", 0.0)
     start(api, event(0, 100))
     for total in (100, 150):
         found = data(api, "history")
@@ -115,7 +116,7 @@ def test_dear_points_are_few_and_the_latest_is_always_there(
 def test_a_look_at_a_long_run_takes_little_and_says_that_there_is_more(
     api: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(growth, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(run_progress, "LOOK_SECONDS", 0.0)
     start(api, event(0, 1_000_000))
     found = data(api, "history")
     assert not found["complete"]
@@ -267,7 +268,7 @@ def test_the_stream_tells_what_is_recorded(api: httpx.Client) -> None:
 def test_the_stream_ends_with_the_key_of_the_session(
     api: httpx.Client, engine: Engine, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(auth, "REFRESH_SECONDS", 0.1)
+    monkeypatch.setattr(authentication, "REFRESH_SECONDS", 0.1)
     start(api)
     key = make_key(engine, "viewer")
     with (
@@ -284,7 +285,7 @@ def test_the_stream_ends_with_the_key_of_the_session(
 def test_the_stream_of_a_command_goes_on_while_its_key_is_in_force(
     api: httpx.Client, engine: Engine, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(auth, "REFRESH_SECONDS", 0.1)
+    monkeypatch.setattr(authentication, "REFRESH_SECONDS", 0.1)
     start(api)
     key = make_key(engine, "command", scope=Scope.ADMIN)
     bearer = {"authorization": f"Bearer {key}"}
@@ -330,7 +331,7 @@ def test_who_watches_is_asked_to_look_more_seldom_the_more_there_are(
 def test_many_who_watch_are_given_what_one_of_them_was_and_who_looks_alone_what_is_new(
     api: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (growth, kept):
+    for module in (run_progress, response_cache):
         monkeypatch.setattr(module, "SHARED", 1e6)
     monkeypatch.setattr(page, "ANSWERS_A_SECOND", 1e-3)
     start(api, event(0, 10))

@@ -4,9 +4,9 @@ import httpx
 import pytest
 from sqlalchemy import Engine
 
-from service.database import snapshot
-from service.run_states import CLOSED
-from service.verification.ledger import verify
+from service.schemas.run_states import CLOSED
+from service.storage.engine import snapshot
+from service.transparency.verification.ledger import verify
 from tests.service.samples import BUDGET, Json, append, event, run, setup
 
 

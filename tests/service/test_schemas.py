@@ -10,11 +10,13 @@ from pydantic import TypeAdapter, ValidationError
 
 from accounting import events as core
 from accounting.guarantees import Status
-from service.documents import LedgerDocument, content_of, event_of
 from service.errors import InvalidRequestError, MalformedBodyError
-from service.finding_messages import BatchSizesFinding, RankFinding, SamplingFinding
-from service.plans import Plan
-from service.schemas import (
+from service.guarantees.plan import Plan
+from service.schemas.event_codec import content_of, event_of
+from service.schemas.findings import BatchSizesFinding, RankFinding, SamplingFinding
+from service.schemas.ledger_document import LedgerDocument
+from service.schemas.message import Delta, Wire
+from service.schemas.requests import (
     EventBatch,
     Finish,
     NewBranch,
@@ -25,8 +27,7 @@ from service.schemas import (
     to_event,
     valid_name,
 )
-from service.strict_json import parse_json
-from service.wire import Delta, Wire
+from service.web.strict_json import parse_json
 from tests.service.samples import GAUSSIAN, Json, dataset, run
 
 MESSAGES: list[type[Wire]] = [

@@ -14,14 +14,14 @@ import pytest
 from fastapi import FastAPI
 from sqlalchemy import Engine
 
-from service import problems
-from service.api_keys import FREE, Scope, Terms, create_key, revoke_key
 from service.app import openapi_document
-from service.auth import Admin, KeyRing, Viewer
 from service.clock import now
-from service.database import transaction
-from service.signing import Signer
-from service.tables import api_keys
+from service.identity.authentication import Admin, KeyRing, Viewer
+from service.identity.keys import FREE, Scope, Terms, create_key, revoke_key
+from service.storage.engine import transaction
+from service.storage.tables import api_keys
+from service.transparency.signing import Signer
+from service.web import problems
 from tests.conftest import AS_ADMIN
 from tests.service.samples import SAMPLING, Json, dataset, event, run
 from tests.service.test_keys import WRITES, bearer

@@ -14,13 +14,14 @@ import pytest
 from sqlalchemy import Engine
 
 from benchmarks.servers import START_TOKEN
-from service import http, readings, strict_json
-from service.api_keys import Scope, create_key
-from service.database import connect, transaction
 from service.errors import TooManyRequestsError, UnavailableError
-from service.seats import TURN_SECONDS, Seats
+from service.guarantees import guarantee
+from service.identity.keys import Scope, create_key
 from service.settings import Settings
-from service.signing import Signer
+from service.storage.engine import connect, transaction
+from service.transparency.signing import Signer
+from service.web import strict_json, strict_requests
+from service.web.concurrency_limit import TURN_SECONDS, Seats
 from tests.conftest import AS_ADMIN, clear, running
 from tests.service.samples import append, event, setup
 from tests.service.sockets import Talk, request
@@ -179,8 +180,8 @@ class Blocked:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.begun = 0
         self.end = threading.Event()
-        self._whole = readings.run_guarantee
-        monkeypatch.setattr(readings, "run_guarantee", self)
+        self._whole = guarantee.run_guarantee
+        monkeypatch.setattr(guarantee, "run_guarantee", self)
 
     def __call__(self, *given: Any) -> Any:
         self.begun += 1
@@ -295,12 +296,12 @@ def test_a_large_body_is_read_by_a_thread_and_a_small_one_is_not(
         threads.append(threading.current_thread())
         return whole(body)
 
-    monkeypatch.setattr(http, "parse_json", parse_json)
+    monkeypatch.setattr(strict_requests, "parse_json", parse_json)
     with (
         serve() as address,
         httpx.Client(base_url=address, timeout=PATIENCE, headers=AS_ADMIN) as api,
     ):
-        for size in (10, http.INLINE_BYTES):
+        for size in (10, strict_requests.INLINE_BYTES):
             assert api.post("/v1/datasets", json={"name": "x" * size}).status_code == 422
     small, large = threads
     assert small is not large

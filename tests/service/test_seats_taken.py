@@ -9,10 +9,10 @@ from typing import Final
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 
-from service import dashboard, routes
-from service.dashboard.access import scope_seen_by
-from service.http import is_dear
-from service.routes.parameters import PageQuery
+from service.web import api, dashboard
+from service.web.dashboard.viewer import scope_seen_by
+from service.web.parameters import PageQuery
+from service.web.strict_requests import is_dear
 
 CHEAP: Final = {
     # They send the reader to another page and read nothing.
@@ -28,8 +28,8 @@ CHEAP: Final = {
 
 def routes_of(package: ModuleType) -> Iterator[APIRoute]:
     """Every route that a module of the package has."""
-    for one in pkgutil.iter_modules(package.__path__):
-        router = getattr(import_module(f"{package.__name__}.{one.name}"), "router", None)
+    for one in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        router = getattr(import_module(one.name), "router", None)
         for route in router.routes if router is not None else ():
             assert isinstance(route, APIRoute)
             yield route
@@ -41,7 +41,7 @@ def is_paged(dependant: Dependant) -> bool:
 
 
 def test_every_list_takes_a_seat() -> None:
-    paged = {route.path: route.endpoint for route in routes_of(routes) if is_paged(route.dependant)}
+    paged = {route.path: route.endpoint for route in routes_of(api) if is_paged(route.dependant)}
     assert len(paged) >= 9
     assert [path for path, endpoint in paged.items() if not is_dear(endpoint)] == []
 

@@ -6,13 +6,15 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, func, insert, select, update
 
-from service import backups, sessions
-from service.api_keys import digest_of
 from service.clock import now
-from service.database import connect, snapshot, transaction
-from service.schema_version import upgrade
-from service.signing import Signer
-from service.tables import sessions as table
+from service.identity import sessions
+from service.identity.keys import digest_of
+from service.operations import backup
+from service.storage.engine import connect, snapshot, transaction
+from service.storage.migrations import upgrade
+from service.storage.tables import sessions as table
+from service.transparency import signing
+from service.transparency.signing import Signer
 from tests.service.dumps import dump
 
 KEY = digest_of("dpl_one")
@@ -61,7 +63,7 @@ def test_who_can_write_rows_alone_signs_in_as_nobody(engine: Engine) -> None:
         connection.execute(insert(table).values(row | {"digest": digest_of(forged)}))
     assert sessions.key_digest_of(engine, SECRET, forged) is None  # a row for a token of their own
     assert sessions.key_digest_of(engine, SECRET, own) == KEY
-    other = sessions.secret_of(None)
+    other = signing.secret_of(None)
     assert sessions.key_digest_of(engine, other, own) is None
     with transaction(engine) as connection:  # their own session, turned into the admin's
         connection.execute(update(table).values(key_digest=digest_of("dpl_two")))
@@ -75,9 +77,9 @@ def test_who_can_write_rows_alone_signs_in_as_nobody(engine: Engine) -> None:
 def test_every_process_with_the_signing_key_knows_the_same_sessions(tmp_path: Path) -> None:
     signer = Signer.create(tmp_path / "one")
     again = Signer.load(tmp_path / "one")
-    assert sessions.secret_of(signer) == sessions.secret_of(again)
-    assert sessions.secret_of(signer) != sessions.secret_of(Signer.create(tmp_path / "other"))
-    assert sessions.secret_of(None) != sessions.secret_of(None)
+    assert signing.secret_of(signer) == signing.secret_of(again)
+    assert signing.secret_of(signer) != signing.secret_of(Signer.create(tmp_path / "other"))
+    assert signing.secret_of(None) != signing.secret_of(None)
 
 
 def test_a_session_is_over_at_its_time(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,11 +124,11 @@ def test_forms_of_two_sessions_differ_and_tell_no_token() -> None:
 
 def test_nobody_is_signed_in_after_a_restore(engine: Engine, tmp_path: Path) -> None:
     begin(engine)
-    summary = backups.take(engine, tmp_path / "backup")
+    summary = backup.take(engine, tmp_path / "backup")
     assert summary.rows["sessions"] == 0
     assert count(engine) == 1  # who is signed in here still is
     other = connect(f"sqlite:///{tmp_path / 'other.db'}")
     upgrade(other, new=True)
-    backups.restore(other, tmp_path / "backup", by="tests")
+    backup.restore(other, tmp_path / "backup", by="tests")
     assert count(other) == 0
     other.dispose()

@@ -11,8 +11,8 @@ import pytest
 from sqlalchemy import Engine
 
 from accounting.filters import revision_share
-from service.api_keys import Scope, create_key
-from service.database import transaction
+from service.identity.keys import Scope, create_key
+from service.storage.engine import transaction
 from tests.conftest import AS_ADMIN
 from tests.service.samples import BUDGET, FULL, Json, append, dataset, event, run, setup
 from tests.service.test_reservations import reserve, room

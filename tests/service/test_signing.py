@@ -7,15 +7,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from service.errors import StartupError
-from service.signing import (
-    KEY_SIZE,
-    Signer,
-    key_id_of,
-    readable_by_others,
-    to_bytes,
-    to_text,
-    verified,
-)
+from service.schemas.base64url import to_bytes, to_text
+from service.transparency.signing import KEY_SIZE, Signer, key_id_of, readable_by_others, verified
 
 DATA = b"some bytes"
 

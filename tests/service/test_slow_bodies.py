@@ -9,8 +9,8 @@ import httpx
 import pytest
 from sqlalchemy import Engine
 
-from service.database import connect
 from service.settings import Settings
+from service.storage.engine import connect
 from tests.conftest import AS_ADMIN, clear, running
 from tests.service.dumps import dump
 from tests.service.samples import setup

@@ -9,8 +9,8 @@ import pytest
 from dpledger_client import Client
 from typer.testing import CliRunner
 
-from service.cli import app
-from service.dashboard.formats import up
+from service.cli.main import app
+from service.formatting import up
 from tests.conftest import AS_ADMIN
 from tests.service.samples import BUDGET, DRAWS, GAUSSIAN, POISSON, WEIGHTED, Json, append, event
 from tests.service.samples import setup as opened

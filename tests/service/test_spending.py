@@ -6,12 +6,13 @@ import httpx
 import pytest
 from sqlalchemy import Engine, update
 
-from service import catalog, explanations, spending
 from service.clock import utc
-from service.database import snapshot, transaction
-from service.explanations import Grounds
-from service.spending import Moment, Spending
-from service.tables import reservations
+from service.guarantees import attribution, spending_history
+from service.guarantees.attribution import Grounds
+from service.guarantees.spending_history import Moment, Spending
+from service.ledger import lookups
+from service.storage.engine import snapshot, transaction
+from service.storage.tables import reservations
 from tests.service.samples import BUDGET, Json, append, dataset, event, run, setup
 
 QUIET: Json = {"kind": "gaussian", "noise_multiplier": 8.0}
@@ -23,12 +24,12 @@ BY_PASS: Json = {"budget": LARGE, "neighboring_relation": "replace_special"}
 
 def grown(engine: Engine, name: str = "data", **given: int) -> Spending:
     with snapshot(engine) as connection:
-        return spending.spending(connection, grounds(engine, name), delta=1e-5, **given)
+        return spending_history.spending(connection, grounds(engine, name), delta=1e-5, **given)
 
 
 def grounds(engine: Engine, name: str = "data") -> Grounds:
     with snapshot(engine) as connection:
-        return explanations.grounds_of(connection, catalog.find_dataset(connection, name))
+        return attribution.grounds_of(connection, lookups.find_dataset(connection, name))
 
 
 def spent(api: httpx.Client, name: str = "data") -> float:
@@ -76,7 +77,7 @@ def test_each_time_tells_what_the_dataset_told_then(api: httpx.Client, engine: E
 
 def test_parts_add_up_and_end_as_the_explanation_has_it(api: httpx.Client, engine: Engine) -> None:
     setup(api, dataset_given={"budget": LARGE})
-    names = [f"run-{number}" for number in range(spending.RUNS_MAX + 3)]
+    names = [f"run-{number}" for number in range(spending_history.RUNS_MAX + 3)]
     add(api, *names)
     for number, name in enumerate(names):
         append(api, event(0, 50 * (number + 1)), run=name)
@@ -112,7 +113,7 @@ def test_entries_that_are_not_read_are_one_rise(
     noises = [{"kind": "gaussian", "noise_multiplier": noise} for noise in (1.0, 1.1)]
     append(api, *(event(step, 1, mechanism=noises[step % 2]) for step in range(40)))
     whole = grown(engine, points=40)
-    monkeypatch.setattr(spending, "ENTRIES_MAX", 10)
+    monkeypatch.setattr(spending_history, "ENTRIES_MAX", 10)
     part = grown(engine, points=40)
     assert (whole.earlier, part.earlier) == (0, 30)
     assert part.moments[0].epsilon == 0.0
@@ -218,7 +219,7 @@ def test_telling_it_changes_nothing(api: httpx.Client, engine: Engine) -> None:
     append(api, event(0, 100), event(100, 50, mechanism=QUIET, sampling=CYCLIC))
     found = grounds(engine)
     with snapshot(engine) as connection:
-        first, second = (spending.spending(connection, found, delta=1e-5) for _ in range(2))
+        first, second = (spending_history.spending(connection, found, delta=1e-5) for _ in range(2))
     assert first == second
     assert isinstance(first.moments[0], Moment)
     assert utc(first.moments[0].at).tzinfo is UTC
@@ -228,7 +229,7 @@ def test_what_was_told_is_told_again_until_something_is_written(
     api: httpx.Client, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     setup(api, dataset_given={"budget": LARGE})
-    told = spending.Spendings()
+    told = spending_history.Spendings()
 
     def look() -> Spending:
         with snapshot(engine) as connection:
@@ -247,7 +248,7 @@ def test_what_was_told_is_told_again_until_something_is_written(
     assert api.patch("/v1/datasets/data", json=change, headers={"if-match": '"1"'}).is_success
     assert look() == grown(engine)
     with monkeypatch.context() as patched:
-        patched.setattr(spending, "TOLD_MAX", 1)
+        patched.setattr(spending_history, "TOLD_MAX", 1)
         assert len(told._told) == 4
         append(api, event(110, 10))
         look()

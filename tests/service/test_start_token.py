@@ -19,10 +19,10 @@ from dpledger_client import Client
 from sqlalchemy import Engine
 
 from benchmarks.servers import START_TOKEN
-from service.api_keys import Scope
 from service.errors import StartupError
+from service.identity.keys import Scope
+from service.identity.start_token import StartToken
 from service.settings import Settings
-from service.start_token import StartToken
 from tests.conftest import AS_ADMIN, free_port
 from tests.service.browsing import browser, csrf_of, sign_in
 from tests.service.dumps import dump
@@ -153,7 +153,7 @@ def test_a_file_that_others_can_open_is_refused(tmp_path: Path, mode: int) -> No
 def test_a_file_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "token"
     StartToken.load_or_create(path)
-    monkeypatch.setattr("service.secret_files.os.geteuid", lambda: os.getuid() + 1)
+    monkeypatch.setattr("service.identity.secret_files.os.geteuid", lambda: os.getuid() + 1)
     with pytest.raises(StartupError, match="belongs to another user"):
         StartToken.load_or_create(path)
 
@@ -217,7 +217,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def serve_in(folder: Path, port: int) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-m", "service.cli", "serve", "--port", str(port)]
+    command = [sys.executable, "-m", "service.cli.main", "serve", "--port", str(port)]
     (folder / "work").mkdir(exist_ok=True)
     return subprocess.Popen(
         command, cwd=folder / "work", env=environment(folder), text=True,
@@ -251,8 +251,8 @@ def test_two_commands_are_two_commands(tmp_path: Path, monkeypatch: pytest.Monke
             del created["name"]
             client.create_dataset("data", **created)
         listed = subprocess.run(
-            [sys.executable, "-m", "service.cli", "runs", "--url", service.address], check=False,
-            cwd=tmp_path, env=environment(tmp_path), text=True, capture_output=True,
+            [sys.executable, "-m", "service.cli.main", "runs", "--url", service.address],
+            check=False, cwd=tmp_path, env=environment(tmp_path), text=True, capture_output=True,
         )  # fmt: skip
         assert (listed.returncode, listed.stderr) == (0, "")
         httpx.get(service.said.split()[1])
@@ -290,7 +290,7 @@ def test_a_port_in_use_is_said_in_a_line_and_nothing_is_made(tmp_path: Path) -> 
 
 
 def test_an_address_of_another_machine_is_refused_in_a_line(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "service.cli", "serve", "--host", "192.0.2.1"]
+    command = [sys.executable, "-m", "service.cli.main", "serve", "--host", "192.0.2.1"]
     done = subprocess.run(
         command, cwd=tmp_path, env=environment(tmp_path), text=True, capture_output=True,
         check=False,

@@ -15,10 +15,10 @@ import httpx
 import pytest
 from dpledger_client import Client, Unauthorized, start_tokens
 
-from service import start_token
-from service.commands.asking import Service
+from service.cli.service_client import Service
+from service.identity import start_token
+from service.identity.start_token import StartToken
 from service.settings import Settings
-from service.start_token import StartToken
 from tests.conftest import free_port
 
 READERS = [

@@ -19,15 +19,15 @@ from accounting.events import (
     Shuffle,
     Span,
 )
-from service.admission import Placed, advanced
-from service.balances import balance_of as balance_of_counts
-from service.balances import dataset_balance, run_balance
-from service.books import Branch
-from service.catalog import find_dataset, find_run
-from service.database import snapshot
-from service.documents import LedgerDocument
-from service.readings import refold
-from service.tallies import Counts, merged
+from service.guarantees.event_counts import dataset_balance, run_balance
+from service.guarantees.guarantee import refold
+from service.ledger.append.admission import Placed, advanced
+from service.ledger.append.counts import balance_of as balance_of_counts
+from service.ledger.append.state import Branch
+from service.ledger.budgets.accumulator import Counts, merged
+from service.ledger.lookups import find_dataset, find_run
+from service.schemas.ledger_document import LedgerDocument
+from service.storage.engine import snapshot
 from tests.service.samples import GAUSSIAN, WRITER, Json, append, event, setup
 
 SIZE = 60000  # of the samples' dataset

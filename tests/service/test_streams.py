@@ -11,10 +11,11 @@ import httpx
 import pytest
 from sqlalchemy import Connection, Engine
 
-from service import auth, frames, streams
-from service.api_keys import Scope, create_key, revoke_key
-from service.catalog import find_dataset
-from service.database import snapshot, transaction
+from service.identity import authentication
+from service.identity.keys import Scope, create_key, revoke_key
+from service.ledger.lookups import find_dataset
+from service.operations import event_feed, feed_messages
+from service.storage.engine import snapshot, transaction
 from tests.conftest import AS_ADMIN
 from tests.service.samples import BUDGET, append, event, run, setup
 from tests.service.sse import DATA, RUN, ids, own, record, step, take, until, watching
@@ -55,13 +56,13 @@ def test_a_reader_that_comes_back_gets_what_it_missed_and_then_what_is_new(
 ) -> None:
     setup(api)
     api.post("/v1/runs", json=run("other"))
-    count = 2 * frames.PAGE_SIZE + 10
+    count = 2 * feed_messages.PAGE_SIZE + 10
     record(api, 0, count)
     record(api, 0, 5, "other")
     for path, after, expected in (
         (DATA, 0, range(1, count + 6)),
         (DATA, count + 3, range(count + 4, count + 6)),
-        (RUN, frames.PAGE_SIZE, range(frames.PAGE_SIZE + 1, count + 1)),
+        (RUN, feed_messages.PAGE_SIZE, range(feed_messages.PAGE_SIZE + 1, count + 1)),
         (RUN, 0, range(1, count + 1)),
         ("/v1/runs/other/stream", 0, range(count + 1, count + 6)),
     ):
@@ -99,15 +100,15 @@ def test_readers_that_come_and_go_while_entries_arrive_miss_none_and_see_none_tw
 def test_a_reader_that_is_ahead_of_the_feed_is_not_told_twice(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole, held = frames.tell, threading.Event()
+    whole, held = feed_messages.tell, threading.Event()
 
-    def late(*args: Any, **given: Any) -> frames.Told:
+    def late(*args: Any, **given: Any) -> feed_messages.Told:
         if held.is_set():
             time.sleep(0.01)
-            return frames.Told(given["since"], dict.fromkeys(given["watched"], b""))
+            return feed_messages.Told(given["since"], dict.fromkeys(given["watched"], b""))
         return whole(*args, **given)
 
-    monkeypatch.setattr(frames, "tell", late)
+    monkeypatch.setattr(feed_messages, "tell", late)
     with own(database_url) as (api, feed):
         setup(api)
         with watching(api, DATA) as stream:
@@ -161,7 +162,7 @@ def test_more_incidents_than_a_page_are_all_told(api: httpx.Client, engine: Engi
     setup(api)
     with watching(api, DATA) as stream:
         take(stream, 1)
-        count = frames.PAGE_SIZE + 5
+        count = feed_messages.PAGE_SIZE + 5
         happen(engine, *range(count))
         assert [frame.data["sequence"] for frame in take(stream, count)] == list(range(count))
 
@@ -199,7 +200,7 @@ def test_unknown_names_are_refused(api: httpx.Client) -> None:
 def test_a_stream_ends_when_its_key_is_revoked(
     engine: Engine, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(auth, "REFRESH_SECONDS", 0.1)
+    monkeypatch.setattr(authentication, "REFRESH_SECONDS", 0.1)
     keys = {}
     with transaction(engine) as connection:
         for name, scope in (("admin", Scope.ADMIN), ("one", Scope.VIEWER), ("two", Scope.VIEWER)):
@@ -223,7 +224,7 @@ def test_a_stream_ends_when_its_key_is_revoked(
                 revoke_key(connection, "one")
             revoked = time.monotonic()
             assert list(ending) == []  # the end, not an error
-            assert time.monotonic() - revoked < streams.RECHECK_SECONDS + 2
+            assert time.monotonic() - revoked < event_feed.RECHECK_SECONDS + 2
             record(third, 0, 1)
             assert ids(take(lasting, 1)) == [1]
 
@@ -233,7 +234,7 @@ def test_the_end_of_the_service_waits_for_a_look_at_the_database(
 ) -> None:
     """A connection that comes back after the pool is gone would be left open."""
     looking, used_at_the_end = threading.Event(), []
-    heads, dispose = frames.heads, Engine.dispose
+    heads, dispose = feed_messages.heads, Engine.dispose
 
     def slowly(connection: Connection, datasets: set[int]) -> Any:
         looking.set()
@@ -248,7 +249,7 @@ def test_the_end_of_the_service_waits_for_a_look_at_the_database(
         setup(api)
         with watching(api, DATA) as stream:
             take(stream, 1)
-            monkeypatch.setattr(frames, "heads", slowly)
+            monkeypatch.setattr(feed_messages, "heads", slowly)
             monkeypatch.setattr(Engine, "dispose", disposed)
             assert looking.wait(30)
     assert used_at_the_end == [0]
@@ -258,7 +259,7 @@ def test_a_silent_stream_shows_that_it_lives(
     api: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     setup(api)
-    monkeypatch.setattr(streams, "HEARTBEAT_SECONDS", 0.3)
+    monkeypatch.setattr(event_feed, "HEARTBEAT_SECONDS", 0.3)
     with api.stream("GET", DATA) as stream:
         comments = (line for line in stream.iter_lines() if line.startswith(":"))
         assert [next(comments) for _ in range(2)] == [":", ":"]
@@ -267,7 +268,7 @@ def test_a_silent_stream_shows_that_it_lives(
 def test_the_writers_word_wakes_the_feed_at_once(
     database_url: str, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams, "IDLE_SECONDS", 30.0)
+    monkeypatch.setattr(event_feed, "IDLE_SECONDS", 30.0)
     with own(database_url) as (api, feed):
         setup(api)
         with snapshot(engine) as connection:
@@ -291,7 +292,7 @@ def test_the_end_of_a_run_and_other_settings_wake_the_feed_at_once(
         with watching(api, DATA) as stream, watching(api, RUN) as own_stream:
             take(stream, 1)
             take(own_stream, 1)
-            monkeypatch.setattr(streams, "IDLE_SECONDS", 30.0)
+            monkeypatch.setattr(event_feed, "IDLE_SECONDS", 30.0)
             time.sleep(1)  # the last rounds that ask unasked
             started = time.monotonic()
             api.post("/v1/runs/run:finish", json={"state": "aborted"}).raise_for_status()
@@ -311,14 +312,14 @@ def test_updates_that_are_close_together_share_a_write(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rounds: list[int] = []
-    whole = frames.tell
+    whole = feed_messages.tell
 
-    def counted(*args: Any, **given: Any) -> frames.Told:
+    def counted(*args: Any, **given: Any) -> feed_messages.Told:
         told = whole(*args, **given)
         rounds.append(told.position.sequence - given["since"].sequence)
         return told
 
-    monkeypatch.setattr(frames, "tell", counted)
+    monkeypatch.setattr(feed_messages, "tell", counted)
     with own(database_url) as (api, _):
         setup(api)
         with watching(api, DATA) as stream, watching(api, RUN) as other:
@@ -330,4 +331,4 @@ def test_updates_that_are_close_together_share_a_write(
             lasted = time.monotonic() - started
             assert ids(take(stream, 100)) == ids(take(other, 100)) == list(range(1, 101))
     assert sum(rounds) == 100  # each entry was read and encoded once for both
-    assert len(rounds) <= lasted / streams.GAP_SECONDS + 2
+    assert len(rounds) <= lasted / event_feed.GAP_SECONDS + 2

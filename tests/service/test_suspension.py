@@ -10,15 +10,15 @@ import httpx
 import pytest
 from sqlalchemy import Engine, select, update
 
-from service.api_keys import Scope, create_key
-from service.database import transaction
 from service.errors import ConflictError
-from service.gate import REFRESH_SECONDS, Gate
-from service.merkle import Frontier
-from service.signing import Signer
-from service.suspension import Reconciled, reconcile, recover, standing
-from service.tables import acts, datasets, entries
-from service.trees import Tree
+from service.identity.keys import Scope, create_key
+from service.ledger.log.merkle import Frontier
+from service.storage.engine import transaction
+from service.storage.tables import acts, datasets, entries
+from service.transparency.recovery import Reconciled, reconcile, recover, standing
+from service.transparency.signing import Signer
+from service.transparency.stored_tree import Tree
+from service.web.suspension_gate import REFRESH_SECONDS, Gate
 from tests.conftest import AS_ADMIN, without_triggers
 from tests.service.restored import put_back, taken
 from tests.service.samples import WRITER, Json, append, dataset, event, run, setup
@@ -342,7 +342,7 @@ def test_another_process_refuses_within_half_a_second(
     api: httpx.Client, kept: Json, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [1000.0]
-    monkeypatch.setattr("service.gate.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("service.web.suspension_gate.time.monotonic", lambda: clock[0])
     other = Gate(engine)
     other.refresh()
     shown(api, kept)

@@ -14,7 +14,7 @@ from accounting.balances import Balance
 from accounting.events import NeighboringRelation
 from accounting.filters import RenyiFilter
 from accounting.guarantees import DEFAULT_ACCEPT, Status
-from service.documents import LedgerDocument
+from service.schemas.ledger_document import LedgerDocument
 from tests.service.samples import Json
 
 NULL: Json = {"neighboring_relation": "replace_special"}

@@ -8,14 +8,14 @@ import pytest
 from sqlalchemy import Engine
 
 from accounting.balances import Balance
-from service.balances import held_anew, run_balance
-from service.book_rows import tally_of
-from service.catalog import dataset_of, find_run
-from service.database import snapshot
-from service.documents import LedgerDocument
 from service.errors import InvalidRequestError
-from service.retrospect import dataset_facts, refold, run_facts
-from service.verification.ledger import verify
+from service.guarantees.event_counts import held_anew, run_balance
+from service.guarantees.recorded_facts import dataset_facts, refold, run_facts
+from service.ledger.append.state_rows import tally_of
+from service.ledger.lookups import dataset_of, find_run
+from service.schemas.ledger_document import LedgerDocument
+from service.storage.engine import snapshot
+from service.transparency.verification.ledger import verify
 from tests.service.samples import WRITER, Json, append, event, setup
 
 NULL: Json = {"neighboring_relation": "replace_special"}

@@ -13,11 +13,11 @@ import httpx
 import pytest
 from sqlalchemy import Engine, text, update
 
-from service.database import transaction
-from service.signing import Signer
-from service.suspension import standing
-from service.tables import installation
-from service.taking import state_of
+from service.ledger.append.write_access import state_of
+from service.storage.engine import transaction
+from service.storage.tables import installation
+from service.transparency.recovery import standing
+from service.transparency.signing import Signer
 from tests.conftest import AS_ADMIN
 from tests.service.restored import put_back, taken
 from tests.service.samples import BUDGET, FULL, GAUSSIAN, Json, append, dataset, event, run, setup
@@ -102,7 +102,7 @@ def test_what_a_gate_lets_in_that_has_not_looked_yet_is_not_written(
     setup(api)
     append(api, event(0, 2))
     with monkeypatch.context() as late:
-        late.setattr("service.gate.REFRESH_SECONDS", 1e9)
+        late.setattr("service.web.suspension_gate.REFRESH_SECONDS", 1e9)
         told(engine, "suspended")
         answer = api.post(path, json=body)
     assert "x-ledger-state" not in answer.headers  # the gate does not know

@@ -7,7 +7,16 @@ from accounting.balances import Balance
 from accounting.events import Cyclic, Event, Full, Gaussian, NeighboringRelation, Poisson
 from accounting.filters import KINDS, choose
 from accounting.guarantees import Status
-from service.tallies import COSTS_MAX, Change, Counts, Move, Tally, add_to, merged, read
+from service.ledger.budgets.accumulator import (
+    COSTS_MAX,
+    Change,
+    Counts,
+    Move,
+    Tally,
+    add_to,
+    merged,
+    read,
+)
 
 RELATION = NeighboringRelation.REPLACE_SPECIAL
 ACCEPT = frozenset({Status.PUBLISHED, Status.DERIVED, Status.DECLARED})

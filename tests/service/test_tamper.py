@@ -10,10 +10,10 @@ from benchmarks import tamper
 from benchmarks.rewriting import Log, undone
 from benchmarks.tamper import Ground, Tried
 from benchmarks.tampering import EDITS, NOT_SKILLED
-from service import schema_version
-from service.database import connect, snapshot, transaction
-from service.tables import metadata
-from service.verification.ledger import verify
+from service.storage import migrations
+from service.storage.engine import connect, snapshot, transaction
+from service.storage.tables import metadata
+from service.transparency.verification.ledger import verify
 from tests.conftest import BACKENDS, clear
 
 EACH = [(kind, False) for kind in EDITS]
@@ -83,4 +83,4 @@ def test_ledgers_that_nobody_edited_raise_no_alarm_also_after_a_migration(
     with transaction(engine) as connection:  # the schema as other tests expect it
         connection.execute(text("DELETE FROM alembic_version"))
         metadata.drop_all(connection)
-    schema_version.upgrade(engine, new=True)
+    migrations.upgrade(engine, new=True)

@@ -8,9 +8,9 @@ import pytest
 import accounting
 from accounting.events import NeighboringRelation
 from accounting.guarantees import Assumption, Status
-from service.dashboard.families import FAMILIES, family_of, page_of, theory_pages
-from service.dashboard.meanings import ASSUMPTIONS, RELATIONS, STATUSES
-from service.dashboard.theory import title_of
+from service.web.dashboard.glossary import ASSUMPTIONS, RELATIONS, STATUSES
+from service.web.dashboard.pages.theorems import FAMILIES, family_of, page_of, theory_pages
+from service.web.dashboard.theory_pages import title_of
 
 PAGE_BYTES_MAX = 150_000
 _LISTED = re.compile(r'<div class="theorem-name"><a href="/theorems/([a-z0-9-]+)">')

@@ -5,11 +5,10 @@ import xml.etree.ElementTree as ET
 import pytest
 
 import accounting
-from service.dashboard.families import page_of, theory_pages
-from service.dashboard.prose import Setter, Share, statement_html
-from service.dashboard.theorems import setter_of_pages
-from service.dashboard.theory import theory_html
-from service.dashboard.typesetting import typeset
+from service.web.dashboard.pages.theorems import page_of, setter_of_pages, theory_pages
+from service.web.dashboard.theory_markdown import Setter, Share, statement_html
+from service.web.dashboard.theory_pages import theory_html
+from service.web.dashboard.typesetting import typeset
 
 ALPHA, SIGMA, MINUS = "\u03b1", "\u03c3", "\u2212"
 LEAST_SHARE = 0.97  # of formulas in statements; on theory pages a little less

@@ -7,11 +7,11 @@ import httpx
 import pytest
 from sqlalchemy import Engine, create_engine, make_url, text
 
-from service import schema_version
 from service.app import create_app
-from service.database import connect, transaction
 from service.errors import StartupError
 from service.settings import Settings
+from service.storage import migrations
+from service.storage.engine import connect, transaction
 from tests.conftest import AS_ADMIN, running
 from tests.service.samples import append, event, setup
 
@@ -37,8 +37,8 @@ def test_of_processes_that_start_at_once_one_migrates_and_all_go_on(empty_url: s
     def start() -> None:
         engine = connect(empty_url)
         together.wait()
-        begun.append(schema_version.upgrade(engine))
-        schema_version.require_current(engine)
+        begun.append(migrations.upgrade(engine))
+        migrations.require_current(engine)
         engine.dispose()
 
     threads = [threading.Thread(target=start) for _ in range(PROCESSES)]
@@ -67,6 +67,6 @@ def test_a_process_whose_schema_was_brought_forward_is_unready_yet_records_until
                 create_app(settings)
         finally:
             with transaction(engine) as connection:
-                head = {"head": schema_version.head()}
+                head = {"head": migrations.head()}
                 connection.execute(text("UPDATE alembic_version SET version_num = :head"), head)
         assert api.get("/readyz").status_code == 200

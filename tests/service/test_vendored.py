@@ -7,7 +7,7 @@ import pytest
 
 import service
 
-STATIC = Path(service.__file__).parent / "dashboard" / "static"
+STATIC = Path(service.__file__).parent / "web" / "dashboard" / "static"
 VENDOR = STATIC / "vendor"
 
 

@@ -9,14 +9,13 @@ import pytest
 from sqlalchemy import Column, Connection, Engine, delete, select, text, update
 
 from benchmarks.rewriting import Log, refit, undone
-from service.api_keys import Scope, Terms, create_key, revoke_key, rotate_key
 from service.clock import now
-from service.database import snapshot, transaction
-from service.tables import acts, datasets, metadata, runs
-from service.verification.kept import Kept
-from service.verification.kept_files import of_checkpoints, of_witness
-from service.verification.ledger import verify
-from service.verification.report import Rank
+from service.identity.keys import Scope, Terms, create_key, revoke_key, rotate_key
+from service.storage.engine import snapshot, transaction
+from service.storage.tables import acts, datasets, metadata, runs
+from service.transparency.verification.ledger import verify
+from service.transparency.verification.report import Rank
+from service.transparency.verification.saved_heads import Kept, of_checkpoints, of_witness
 from tests.service.dumps import dump
 from tests.service.keeping import keep
 from tests.service.samples import BUDGET, FULL, RANK, Json, append, dataset, event, run, setup

@@ -3,10 +3,10 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.merkle import Frontier, leaf_hash
-from service.verification.kept import first_difference
-from service.verification.report import KEPT_MAX, Broken, Rank, Report, shown
-from service.verification.tree import Tree
+from service.ledger.log.merkle import Frontier, leaf_hash
+from service.transparency.verification.log import Tree
+from service.transparency.verification.report import KEPT_MAX, Broken, Rank, Report, shown
+from service.transparency.verification.saved_heads import first_difference
 from tests.service.samples import Json
 
 CYCLIC: Json = {"kind": "cyclic", "batch_size": 20000, "steps_per_pass": 3}  # three steps a pass

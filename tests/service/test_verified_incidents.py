@@ -7,9 +7,9 @@ import pytest
 from sqlalchemy import Connection, Engine, TextClause, text
 
 from benchmarks.rewriting import undone
-from service.adoption import adopt
-from service.database import snapshot
-from service.verification.ledger import verify
+from service.ledger.log.adoption import adopt
+from service.storage.engine import snapshot
+from service.transparency.verification.ledger import verify
 from tests.service.samples import (
     BATCH_SIZES,
     BUDGET,

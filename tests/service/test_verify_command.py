@@ -10,11 +10,18 @@ import pytest
 from sqlalchemy import Engine, text
 from typer.testing import CliRunner, Result
 
-from service import schema_version
-from service.cli import app
-from service.database import transaction
-from service.verification.kept import Head, Kept, KeptLog
-from service.verification.kept_files import KeptError, of_checkpoints, of_witness, together
+from service.cli.main import app
+from service.storage import migrations
+from service.storage.engine import transaction
+from service.transparency.verification.saved_heads import (
+    Head,
+    Kept,
+    KeptError,
+    KeptLog,
+    of_checkpoints,
+    of_witness,
+    together,
+)
 from tests.conftest import without_triggers
 from tests.service.keeping import Files, keep
 from tests.service.samples import append, event, setup
@@ -192,7 +199,7 @@ def test_a_ledger_of_another_schema_is_refused(engine: Engine, database_url: str
     try:
         done = verify(database_url)
     finally:
-        edit(engine, set_it, revision=schema_version.head())
+        edit(engine, set_it, revision=migrations.head())
     assert (done.exit_code, done.stdout) == (2, "")
     assert "0005" in done.stderr
 
@@ -213,7 +220,7 @@ def test_a_file_that_is_no_certificate_is_broken(files: Files) -> None:
 
 
 def _other_key(tmp_path: Path) -> str:
-    from service.signing import Signer
+    from service.transparency.signing import Signer
 
     return Signer.create(tmp_path / "other_key").public_key
 
@@ -274,7 +281,7 @@ def test_files_that_hold_nothing_that_was_kept_are_refused(tmp_path: Path, conte
 
 
 def test_a_file_of_checkpoints_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.verification.kept_files.BYTES_MAX", 10)
+    monkeypatch.setattr("service.transparency.verification.saved_heads.BYTES_MAX", 10)
     (tmp_path / "kept").write_bytes(b" " * 11)
     with pytest.raises(KeptError, match="larger"):
         of_checkpoints(tmp_path / "kept", None)

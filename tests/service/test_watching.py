@@ -16,12 +16,12 @@ from rich.console import Console
 from sqlalchemy import Engine
 from typer.testing import CliRunner, Result
 
-from service.api_keys import Scope, Terms, create_key
-from service.cli import app
-from service.commands import asking, watch
-from service.commands.rounding import lower, upper
-from service.commands.watch import Seen, frames_of, line_of, picture
-from service.database import transaction
+from service.cli import service_client, watch
+from service.cli.main import app
+from service.cli.watch import Seen, frames_of, line_of, picture
+from service.formatting import lower, upper
+from service.identity.keys import Scope, Terms, create_key
+from service.storage.engine import transaction
 from tests.conftest import free_port
 from tests.service.samples import BUDGET, FULL, Json, append, dataset, event, run, setup
 from tests.service.test_keys import bearer
@@ -77,7 +77,7 @@ def test_runs_are_listed_with_what_their_budgets_say(api: httpx.Client, address:
 def test_a_list_of_several_pages_is_whole(
     api: httpx.Client, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(asking, "PAGE_SIZE", 2)
+    monkeypatch.setattr(service_client, "PAGE_SIZE", 2)
     setup(api)
     for number in range(4):
         api.post("/v1/runs", json=run(f"run-{number}"))
@@ -105,8 +105,8 @@ def test_what_is_refused_is_said_on_one_line(
         for words in (("runs",), ("watch", "run"), ("report", "run")):
             assert "DPLEDGER_API_KEY" in refused(command(*words, url=closed))
         # A redirect is not followed: the key goes to the address that was named alone.
-        with pytest.raises(asking.Refused, match="DPLEDGER_API_KEY") as found:
-            asking.Service(closed).open("/runs/run/report")
+        with pytest.raises(service_client.Refused, match="DPLEDGER_API_KEY") as found:
+            service_client.Service(closed).open("/runs/run/report")
         assert found.value.status == 303
         monkeypatch.setenv("DPLEDGER_API_KEY", key)
         monkeypatch.setenv("DPLEDGER_URL", closed)
@@ -213,19 +213,19 @@ def test_a_stream_that_breaks_off_is_asked_for_again_from_there(
     setup(api)
     append(api, event(0, 1))
     asked: list[str | None] = []
-    before = asking.Service.open
+    before = service_client.Service.open
 
-    def cut(self: asking.Service, path: str, headers: Any = None, **query: Any) -> Any:
+    def cut(self: service_client.Service, path: str, headers: Any = None, **query: Any) -> Any:
         if not path.endswith("/stream"):
             return before(self, path, headers, **query)
         asked.append((headers or {}).get("Last-Event-ID"))
         if len(asked) == 1:
             return io.BytesIO(b'id: 1\nevent: entry\ndata: {"sequence": 1}\n\n')
         if len(asked) == 2:
-            raise asking.AwayError("gone")
+            raise service_client.AwayError("gone")
         return before(self, path, headers, **query)
 
-    monkeypatch.setattr(asking.Service, "open", cut)
+    monkeypatch.setattr(service_client.Service, "open", cut)
     with Watching("run", "--delta", "1e-5", "--url", address):
         until(lambda: len(asked) >= 3)
         api.post("/v1/runs/run:finish", json={"state": "finished"})

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from service import webhooks
 from service.errors import StartupError
-from service.incidents import Kind
+from service.ledger.incidents import Kind
+from service.operations import webhooks
+from service.operations.webhooks import signature, webhooks_of
 from service.settings import Settings
-from service.webhooks import signature, webhooks_of
 from tests.service.receiver import PHRASE, secret_in
 
 ROOT = Path(__file__).parents[2]

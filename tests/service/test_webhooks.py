@@ -17,15 +17,15 @@ import httpx
 import pytest
 from sqlalchemy import Connection, Engine, Row, select
 
-from service import deliveries, webhooks
 from service.clock import now
-from service.database import transaction
-from service.deliveries import Wants
 from service.errors import UnavailableError
+from service.operations import webhook_queue, webhooks
+from service.operations.webhook_queue import Wants
+from service.operations.webhooks import Courier
 from service.settings import Settings
-from service.tables import deliveries as rows
-from service.tables import incidents
-from service.webhooks import Courier
+from service.storage.engine import transaction
+from service.storage.tables import deliveries as rows
+from service.storage.tables import incidents
 from tests.conftest import AS_ADMIN, free_port, running
 from tests.service.receiver import PHRASE, happened, receiving, secret_in, sending
 from tests.service.samples import append, event, setup
@@ -39,7 +39,7 @@ ROOT = Path(__file__).parents[2]
 def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(webhooks, "POLL_SECONDS", 0.02)
     monkeypatch.setattr(webhooks, "PAUSE_SECONDS_MAX", 0.05)
-    monkeypatch.setattr(deliveries, "BACKOFF_SECONDS", 0.05)
+    monkeypatch.setattr(webhook_queue, "BACKOFF_SECONDS", 0.05)
 
 
 def test_what_is_sent_is_the_incident_signed(
@@ -80,7 +80,7 @@ def test_a_refused_delivery_is_made_again_under_the_same_id(
 def test_a_refused_incident_does_not_keep_the_others_back(
     api: httpx.Client, engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deliveries, "BACKOFF_SECONDS", 3600.0)
+    monkeypatch.setattr(webhook_queue, "BACKOFF_SECONDS", 3600.0)
     setup(api)
     with receiving(500) as receiver, sending(engine, tmp_path, receiver.url) as dispatcher:
         happen(engine, 1, 2, 3)
@@ -118,7 +118,7 @@ def test_a_process_killed_before_it_could_say_that_it_sent_leaves_the_rest_to_ot
         import os, sys, time
         from pathlib import Path
         from service import deliveries, webhooks
-        from service.database import connect
+        from service.storage.engine import connect
         from service.settings import Settings
         deliveries.take = lambda *given: os._exit(9)
         given = Settings(webhooks=(sys.argv[2],), webhook_secret_file=Path(sys.argv[3]))
@@ -126,7 +126,7 @@ def test_a_process_killed_before_it_could_say_that_it_sent_leaves_the_rest_to_ot
         time.sleep(60)
     """)
     happen(engine, 1)
-    monkeypatch.setattr(deliveries, "LEASE", timedelta(seconds=0.1))
+    monkeypatch.setattr(webhook_queue, "LEASE", timedelta(seconds=0.1))
     with receiving() as receiver:
         command = [
             sys.executable,
@@ -245,19 +245,19 @@ def test_a_courier_looks_now_and_then_for_what_is_over(
     monkeypatch.setattr(webhooks, "SETTLE_SECONDS", 0.0)
     setup(api)
     looked: list[Wants] = []
-    whole = deliveries.due
+    whole = webhook_queue.due
 
     def noted(connection: Connection, wants: Wants, moment: datetime) -> Row[Any] | None:
         looked.append(wants)
         return whole(connection, wants, moment)
 
-    monkeypatch.setattr(deliveries, "due", noted)
+    monkeypatch.setattr(webhook_queue, "due", noted)
     with receiving() as receiver, sending(engine, tmp_path, receiver.url) as dispatcher:
         happen(engine, 1)
         until(lambda: dispatcher.delivered == 1)
         with transaction(engine) as connection:
             only = connection.scalar(select(incidents.c.id))
-        monkeypatch.setattr(deliveries, "RECENT", timedelta(0))
+        monkeypatch.setattr(webhook_queue, "RECENT", timedelta(0))
         until(lambda: looked[-1].after == only)
         happen(engine, 2)
         until(lambda: dispatcher.delivered == 2)

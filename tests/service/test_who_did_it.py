@@ -9,15 +9,15 @@ import pytest
 from sqlalchemy import Engine, text
 from typer.testing import CliRunner
 
-from service.api_keys import Scope, create_key
-from service.audit import all_acts, recorded_by
-from service.cli import app
+from service.cli.main import app
 from service.clock import now
-from service.database import snapshot, transaction
-from service.ledger import Append
-from service.schemas import EventMessage
-from service.shelf import Shelf
-from service.verification.ledger import verify
+from service.identity.keys import Scope, create_key
+from service.ledger.append.append import Append
+from service.ledger.append.unit_of_work import Shelf
+from service.schemas.requests import EventMessage
+from service.storage.engine import snapshot, transaction
+from service.transparency.activity import all_acts, recorded_by
+from service.transparency.verification.ledger import verify
 from tests.service.samples import BUDGET, FULL, RANK, Json, dataset, event, run
 
 Serve = Callable[..., AbstractContextManager[str]]

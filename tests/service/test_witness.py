@@ -12,14 +12,15 @@ import httpx
 import pytest
 from sqlalchemy import Engine
 
-from service.checkpoints import Heads
-from service.database import snapshot, transaction
-from service.merkle import DIGEST_SIZE
-from service.registration import create_dataset
-from service.schemas import NewDataset
-from service.signing import Signer, to_bytes, to_text
-from service.witness import WitnessError, WitnessFile, next_line, read_witness
-from service.witnessing import Follower
+from service.ledger.datasets import create_dataset
+from service.ledger.log.merkle import DIGEST_SIZE
+from service.schemas.base64url import to_bytes, to_text
+from service.schemas.requests import NewDataset
+from service.storage.engine import snapshot, transaction
+from service.transparency.checkpoints import Heads
+from service.transparency.signing import Signer
+from service.transparency.witness import WitnessError, WitnessFile, next_line, read_witness
+from service.transparency.witness_follower import Follower
 from tests.service.samples import FULL, POISSON, append, dataset, event, setup
 from tests.service.witnesses import leaves_of, lines
 
@@ -150,8 +151,8 @@ def test_a_line_that_does_not_fit_on_the_disk_leaves_nothing_behind(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("service.witness.os.write", full)
-        patch.setattr("service.witness.os.fsync", lambda _descriptor: full(-1, b""))
+        patch.setattr("service.transparency.witness.os.write", full)
+        patch.setattr("service.transparency.witness.os.fsync", lambda _descriptor: full(-1, b""))
         with pytest.raises(OSError, match="No space"):
             follower.look()
     assert path.read_bytes() == before

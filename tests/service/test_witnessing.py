@@ -13,15 +13,15 @@ from sqlalchemy import Engine, select
 from typer.testing import CliRunner
 
 from service.app import create_app
-from service.cli import app
-from service.database import snapshot, transaction
+from service.cli.main import app
 from service.errors import StartupError
 from service.settings import Settings
-from service.signing import Signer
-from service.suspension import Reconciled, reconcile, recover, standing
-from service.tables import installation
-from service.witness import WitnessFile, read_witness
-from service.witnessing import Follower
+from service.storage.engine import snapshot, transaction
+from service.storage.tables import installation
+from service.transparency.recovery import Reconciled, reconcile, recover, standing
+from service.transparency.signing import Signer
+from service.transparency.witness import WitnessFile, read_witness
+from service.transparency.witness_follower import Follower
 from tests.conftest import AS_ADMIN
 from tests.service.restored import put_back, taken
 from tests.service.samples import append, dataset, event, setup

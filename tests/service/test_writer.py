@@ -10,10 +10,10 @@ import pytest
 from sqlalchemy import Connection, Engine
 
 from service.errors import LedgerError, NotFoundError, OutOfSequenceError, UnavailableError
-from service.ledger import Append
-from service.schemas import EventMessage
-from service.shelf import Desk
-from service.writer import Writer
+from service.ledger.append.append import Append
+from service.ledger.append.unit_of_work import Desk
+from service.ledger.append.writer import Writer
+from service.schemas.requests import EventMessage
 from tests.service.samples import GAUSSIAN, append, event, run, setup
 
 

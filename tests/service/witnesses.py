@@ -8,9 +8,9 @@ from typing import Any
 
 from sqlalchemy import Engine, select
 
-from service.database import snapshot
-from service.tables import datasets, installation
-from service.trees import Tree
+from service.storage.engine import snapshot
+from service.storage.tables import datasets, installation
+from service.transparency.stored_tree import Tree
 from tests.service.samples import Json
 
 Serve = Callable[..., AbstractContextManager[str]]

@@ -11,21 +11,24 @@ from sqlalchemy import Connection, Engine, select, text
 
 from accounting.events import Span
 from accounting.filters import Total
-from service import branching, readings, registration
-from service.admission import ahead
-from service.balances import run_balance
-from service.book_rows import lease_of, run_tally, tally_of
 from service.clock import now
-from service.database import transaction
-from service.documents import event_of
 from service.errors import LedgerError
-from service.ledger import Append
-from service.passes import place_of
-from service.planned import certified
-from service.reservations import GiveBack, Reserve, find
-from service.schemas import EventMessage, NewBranch, NewDataset, NewReservation, NewRun
-from service.shelf import Desk, Shelf
-from service.tables import (
+from service.guarantees import guarantee
+from service.guarantees.event_counts import run_balance
+from service.ledger.append.admission import ahead
+from service.ledger.append.append import Append
+from service.ledger.append.state_rows import lease_of, run_tally, tally_of
+from service.ledger.append.unit_of_work import Desk, Shelf
+from service.ledger.branches import create_branch
+from service.ledger.budgets.pass_positions import place_of
+from service.ledger.datasets import create_dataset
+from service.ledger.fixed_plans import certified
+from service.ledger.reservations import GiveBack, Reserve, find
+from service.ledger.runs import create_run, finish_run
+from service.schemas.event_codec import event_of
+from service.schemas.requests import EventMessage, NewBranch, NewDataset, NewReservation, NewRun
+from service.storage.engine import transaction
+from service.storage.tables import (
     branches,
     datasets,
     distinct_events,
@@ -115,17 +118,17 @@ def create(engine: Engine) -> None:
         given: Json = {"dataset_size": 60000, "neighboring_relation": "replace_special"}
         limit: Json = {"budget": {"epsilon": 2.0, "delta": 1e-5}}
         new = NewDataset.model_validate(dataset(**given, **limit))
-        registration.create_dataset(connection, new, by="tests")
+        create_dataset(connection, new, by="tests")
         made_from: Json = {"parents": ["data"], "rows_per_parent_record": "exactly_one"}
         new = NewDataset.model_validate(dataset("child", **given, **made_from, budget=BUDGET))
-        registration.create_dataset(connection, new, by="tests")
+        create_dataset(connection, new, by="tests")
         for name in RUNS:
             own: Json = {"plan": PLAN, "budget": {"epsilon": 6.0, "delta": 1e-5}}
             if name != "planned":
                 own = {"budget": BUDGET} if name == "low" else {}
             asked = NewRun.model_validate(run(name, dataset=RUN_OF[name], **own))
             certificate = certified(connection, asked)
-            registration.create_run(connection, asked, certificate=certificate)
+            create_run(connection, asked, certificate=certificate)
 
 
 # ---- what may happen
@@ -208,7 +211,7 @@ def _branch(world: World, op: Operation) -> Any:
     step = max(0, world.next_step(name, origin) - b)
     body = {"name": fresh, "writer": WRITER, "from_step": step, "from_branch": origin}
     new = NewBranch.model_validate(body)
-    told = world.plainly(lambda connection: branching.create_branch(connection, name, new)[1])
+    told = world.plainly(lambda connection: create_branch(connection, name, new)[1])
     if told == "True":
         world.names[name].append(fresh)
     return told
@@ -221,7 +224,7 @@ def _returned(world: World, op: Operation) -> Any:
 
 def _finish(world: World, op: Operation) -> Any:
     state = "finished" if op[2] % 2 else "aborted"
-    return world.plainly(lambda found: registration.finish_run(found, op[1], state).state)
+    return world.plainly(lambda found: finish_run(found, op[1], state).state)
 
 
 def _appended(world: World, op: Operation) -> Any:
@@ -320,7 +323,7 @@ def require_reserved(connection: Connection) -> None:
 def require_recorded(connection: Connection) -> None:
     """Balances are the fold of the entries; sequences and branches have no gaps."""
     for one in connection.execute(select(runs)).all():
-        assert run_balance(connection, one.id, 60000) == readings.refold(connection, one, 60000)
+        assert run_balance(connection, one.id, 60000) == guarantee.refold(connection, one, 60000)
     for home in connection.execute(select(datasets)).all():
         found = connection.execute(
             select(entries.c.sequence).where(entries.c.dataset_id == home.id).order_by("sequence")

@@ -13,8 +13,8 @@ from dpledger_client import Client, Run
 from dpledger_client.sync import Synced
 
 from service.app import create_app
-from service.server import Server
 from service.settings import Settings
+from service.web.server import Server
 from tests.conftest import AS_ADMIN, free_port
 
 # Where the client is alone, it cannot matter which database the service is on.

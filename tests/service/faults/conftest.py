@@ -8,9 +8,9 @@ import httpx
 import pytest
 
 from benchmarks.fault_postgres import Postgres, own_postgres
-from service import schema_version
-from service.database import connect
 from service.settings import Settings
+from service.storage import migrations
+from service.storage.engine import connect
 from tests.conftest import AS_ADMIN, running
 
 WAIT_SECONDS = 0.4  # for a lock; then the answer is 503
@@ -22,7 +22,7 @@ Serving = Callable[[str], AbstractContextManager[httpx.Client]]
 def serving(url: str) -> Iterator[httpx.Client]:
     """A service in this process that waits for nothing long; its client."""
     engine = connect(url, busy_timeout_seconds=5)
-    schema_version.upgrade(engine)
+    migrations.upgrade(engine)
     engine.dispose()
     settings = Settings(database_url=url, busy_timeout_seconds=WAIT_SECONDS)
     with (

@@ -9,9 +9,9 @@ import httpx
 import pytest
 
 from service import clock
-from service.database import connect, transaction
-from service.deliveries import Wants, claim, due, postpone
-from service.incidents import Kind
+from service.ledger.incidents import Kind
+from service.operations.webhook_queue import Wants, claim, due, postpone
+from service.storage.engine import connect, transaction
 from tests.service.faults.answers import begin, insisted, record, require_exactly, require_taken
 from tests.service.faults.conftest import serving
 from tests.service.samples import BUDGET, GAUSSIAN, POISSON

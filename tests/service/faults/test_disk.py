@@ -12,8 +12,8 @@ import httpx
 import pytest
 
 from benchmarks.fault_disk import Disk, Limited, failing_disk, small_disk
-from service.database import connect, snapshot
-from service.tables import datasets
+from service.storage.engine import connect, snapshot
+from service.storage.tables import datasets
 from tests.service.faults.answers import (
     begin,
     insisted,

@@ -11,10 +11,10 @@ import pytest
 from sqlalchemy import Engine, event, inspect, text
 
 from benchmarks.fault_postgres import Postgres
-from service import schema_version
-from service.database import connect, transaction
 from service.errors import StartupError
-from service.tables import metadata
+from service.storage import migrations
+from service.storage.engine import connect, transaction
+from service.storage.tables import metadata
 from tests.service.dumps import dump
 from tests.service.faults.answers import begin, require_exactly
 from tests.service.faults.conftest import serving
@@ -51,7 +51,7 @@ def count_statements(engine: Engine) -> int:
         sent.append(statement)
 
     event.listen(engine, "before_cursor_execute", note)
-    schema_version.upgrade(engine)
+    migrations.upgrade(engine)
     event.remove(engine, "before_cursor_execute", note)
     return len(sent)
 
@@ -96,18 +96,18 @@ def test_a_migration_killed_anywhere_is_done_or_undone_and_done_by_the_next(
         with serving(url) as api:
             begin(api, STEPS)
     else:
-        schema_version.upgrade(engine)
+        migrations.upgrade(engine)
     facts = dump(engine)["entries"]
-    schema_version.downgrade(engine, before)
+    migrations.downgrade(engine, before)
     old, statements = tables_of(engine), count_statements(engine)
     assert statements > 2 * KILLS
-    schema_version.downgrade(engine, before)
+    migrations.downgrade(engine, before)
     for number in range(KILLS):
         at = 1 + (number + 1) * (statements - 1) // KILLS
         assert migrate_and_die(migrator, url, at, tmp_path / "trap") == -signal.SIGKILL
         assert tables_of(engine) == old
-        assert schema_version.current(engine) == (None if before == "base" else before)
-    assert schema_version.upgrade(engine) is (before == "base")
+        assert migrations.current(engine) == (None if before == "base" else before)
+    assert migrations.upgrade(engine) is (before == "base")
     assert tables_of(engine) == set(metadata.tables)
     if before == OLD:
         assert [row[:10] for row in dump(engine)["entries"]] == [row[:10] for row in facts]
@@ -116,7 +116,7 @@ def test_a_migration_killed_anywhere_is_done_or_undone_and_done_by_the_next(
 
 
 def test_two_migrations_at_once_are_one(url: str, engine: Engine) -> None:
-    words = [sys.executable, "-m", "service.cli", "migrate", "--database", url]
+    words = [sys.executable, "-m", "service.cli.main", "migrate", "--database", url]
     both = [subprocess.Popen(words, stderr=subprocess.PIPE) for _ in range(2)]
     said = [one.communicate()[1] for one in both]
     assert [one.returncode for one in both] == [0, 0], said
@@ -127,13 +127,13 @@ def test_two_migrations_at_once_are_one(url: str, engine: Engine) -> None:
 
 
 def test_an_older_version_refuses_a_newer_schema(url: str, engine: Engine) -> None:
-    schema_version.upgrade(engine)
+    migrations.upgrade(engine)
     with transaction(engine) as connection:
         connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
         connection.execute(text("CREATE TABLE of_the_future (id INTEGER)"))
-    for act in (schema_version.upgrade, schema_version.require_current):
+    for act in (migrations.upgrade, migrations.require_current):
         with pytest.raises(StartupError, match=r"9999.*newer version"):
             act(engine)
     with pytest.raises(StartupError, match="9999"):
-        schema_version.downgrade(engine, "base")
+        migrations.downgrade(engine, "base")
     assert tables_of(engine) == set(metadata.tables) | {"of_the_future"}

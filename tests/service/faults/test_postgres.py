@@ -14,8 +14,8 @@ from benchmarks.fault_disk import small_disk
 from benchmarks.fault_network import Proxy, Watch, commits, inserts
 from benchmarks.fault_postgres import Postgres
 from benchmarks.servers import TEST_DATABASE
-from service.attempts import FAILED
-from service.database import connect, snapshot
+from service.storage.engine import connect, snapshot
+from service.storage.write_health import FAILED
 from tests.service.faults.answers import (
     begin,
     insisted,

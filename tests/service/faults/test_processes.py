@@ -18,9 +18,9 @@ from benchmarks.fault_postgres import Postgres
 from benchmarks.fault_trainers import step
 from benchmarks.servers import Server, free_port, start_token_file
 from benchmarks.servers import running as serving_processes
-from service.ledger import Append
-from service.shelf import Desk
-from service.writer import PATIENCE, Writer
+from service.ledger.append.append import Append
+from service.ledger.append.unit_of_work import Desk
+from service.ledger.append.writer import PATIENCE, Writer
 from tests.conftest import AS_ADMIN
 from tests.service.faults.answers import (
     begin,

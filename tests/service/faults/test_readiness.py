@@ -11,8 +11,8 @@ import httpx
 import psycopg
 from sqlalchemy import make_url, text
 
-from service.attempts import FAILED, WAITING
-from service.database import connect, transaction
+from service.storage.engine import connect, transaction
+from service.storage.write_health import FAILED, WAITING
 from tests.service.faults.answers import (
     begin,
     insisted,

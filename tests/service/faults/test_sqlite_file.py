@@ -14,12 +14,12 @@ from random import Random
 import pytest
 from sqlalchemy import select
 
-from service import schema_version
 from service.app import create_app
-from service.database import connect, snapshot, transaction
 from service.errors import DamagedError, StartupError
 from service.settings import Settings
-from service.tables import datasets
+from service.storage import migrations
+from service.storage.engine import connect, snapshot, transaction
+from service.storage.tables import datasets
 from tests.service.faults.answers import (
     begin,
     guarantee,
@@ -129,7 +129,7 @@ def test_a_file_that_is_not_the_one_in_use_any_more_ends_all_answers(
 def test_a_file_that_is_removed_during_a_transaction_is_not_acknowledged(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from service.shelf import Desk
+    from service.ledger.append.unit_of_work import Desk
 
     whole = Desk.write
 
@@ -194,7 +194,7 @@ def test_a_broken_file_is_condemned_by_whoever_reads_it_first(
     file: Path, caplog: pytest.LogCaptureFixture, *, opened: bool
 ) -> None:
     engine = connect(f"sqlite:///{file}")
-    schema_version.upgrade(engine)
+    migrations.upgrade(engine)
     engine.dispose()
     settle(file)
     if opened:  # a connection of the pool, which has read no page of a table yet

@@ -9,16 +9,16 @@ from sqlalchemy import text
 from typer.testing import CliRunner, Result
 
 from benchmarks.fault_postgres import Postgres
-from service import schema_version
 from service.app import create_app
-from service.cli import app
-from service.database import connect, transaction
-from service.doctor.examination import examine
-from service.doctor.finding import Level
+from service.cli.main import app
 from service.errors import StartupError
+from service.operations.diagnostics.result import Level
+from service.operations.diagnostics.run import examine
 from service.settings import Settings
-from service.signing import Signer
-from service.sqlite_file import KEY_SUFFIX, beside
+from service.storage import migrations
+from service.storage.engine import connect, transaction
+from service.storage.sqlite_file import KEY_SUFFIX, beside
+from service.transparency.signing import Signer
 from tests.service.faults.answers import begin, require_exactly
 from tests.service.faults.conftest import serving
 
@@ -37,10 +37,10 @@ def cause(result: Result) -> str:
 
 def test_an_absent_file_begins_a_ledger_and_says_so(file: Path) -> None:
     engine = connect(f"sqlite:///{file}")
-    assert schema_version.current(engine) is None
+    assert migrations.current(engine) is None
     assert not file.exists()  # to look does not make it
-    assert schema_version.upgrade(engine) is True
-    assert schema_version.upgrade(engine) is False
+    assert migrations.upgrade(engine) is True
+    assert migrations.upgrade(engine) is False
     engine.dispose()
     create_app(Settings(database_url=f"sqlite:///{file}")).state.engine.dispose()
 
@@ -132,7 +132,7 @@ def test_tables_of_somebody_else_on_a_server_are_left_alone(postgres: Postgres) 
     with transaction(engine) as connection:
         connection.execute(text("CREATE TABLE customers (id INTEGER)"))
     with pytest.raises(StartupError, match=r"no ledger's \(customers\)"):
-        schema_version.upgrade(engine)
+        migrations.upgrade(engine)
     engine.dispose()
 
 
@@ -168,7 +168,7 @@ def test_a_revision_of_a_newer_version_names_that_version_as_the_way_out(file: P
 
 def test_a_server_that_is_only_read_from_is_not_served_from(postgres: Postgres) -> None:
     engine = connect(postgres.url)
-    schema_version.upgrade(engine)
+    migrations.upgrade(engine)
     engine.dispose()
     postgres.execute(
         "ALTER SYSTEM SET default_transaction_read_only = on", "SELECT pg_reload_conf()"

@@ -1,1 +1,0 @@
-"""Certificates: facts, what follows from them and a signature, for who trusts nobody."""

@@ -1,0 +1,35 @@
+"""`dpledger figures`: every figure as SVG and as CSV, into a folder."""
+
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+
+def figures(
+    out: Annotated[Path, typer.Option("--out", help="a folder; made if it does not exist")],
+) -> None:
+    """Redraw the source documents' figures, each as SVG and as CSV. Needs matplotlib."""
+    try:
+        from service.cli.figures.drawing import draw
+    except ModuleNotFoundError as error:
+        _refuse(
+            f"dpledger figures needs {error.name}, which is not installed. In the repository: "
+            "pip install '.[figures]'"
+        )
+    from service.cli.figures.contents import all_figures
+    from service.cli.figures.figure import table
+
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for figure in all_figures():
+            (out / f"{figure.name}.svg").write_bytes(draw(figure))
+            (out / f"{figure.name}.csv").write_text(table(figure), encoding="utf-8")
+            typer.echo(out / f"{figure.name}.svg")
+    except OSError as error:
+        _refuse(f"{error.filename}: {error.strerror}")
+
+
+def _refuse(message: str) -> NoReturn:
+    typer.echo(message, err=True)
+    raise typer.Exit(2)

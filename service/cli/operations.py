@@ -1,0 +1,118 @@
+"""The commands backup, restore, doctor and licences."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from service.cli.options import (
+    DatabaseOption,
+    engine_of,
+    failed,
+    failed_to_start,
+    present_engine,
+    settings_of,
+)
+from service.errors import LedgerError, StartupError
+
+BY_COMMAND: Final = "command-line"  # who restored, in the log
+
+
+def backup(
+    file: Annotated[Path, typer.Argument(help="to be made; never written over", metavar="FILE")],
+    database: DatabaseOption = None,
+) -> None:
+    """Write a backup while the service goes on; it is read back before it bears its name.
+
+    It holds every row, so it is as confidential as the database. Signing keys and other secret
+    files are not in it.
+    """
+    from service.operations.backup import take
+    from service.operations.backup_format import BackupError
+
+    engine = present_engine(database)
+    try:
+        _show(take(engine, file))
+    except BackupError as error:
+        raise failed(str(error)) from None
+    except (StartupError, LedgerError) as error:
+        raise failed_to_start(error) from None
+    finally:
+        engine.dispose()
+
+
+def restore(
+    file: Annotated[Path, typer.Argument(help="that backup made", metavar="FILE")],
+    database: DatabaseOption = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="only read the whole file; no database is opened")
+    ] = False,
+) -> None:
+    """Bring a backup into an empty database, all of it or nothing; the log says that it was."""
+    from service.operations import backup as backup_module
+    from service.operations import backup_format
+
+    if check:
+        try:
+            return _show(backup_format.check(file))
+        except backup_format.BackupError as error:
+            raise failed(str(error)) from None
+    engine = engine_of(database, new=True)  # where a ledger was lost, one may come back
+    try:
+        _show(backup_module.restore(engine, file, by=BY_COMMAND))
+    except backup_format.BackupError as error:
+        raise failed(str(error)) from None
+    except (StartupError, LedgerError) as error:
+        raise failed_to_start(error) from None
+    finally:
+        engine.dispose()
+
+
+def _show(summary: Any) -> None:
+    for name, value in summary.header.model_dump().items():
+        typer.echo(f"{name} {value}")
+    for name, rows in summary.rows.items():
+        typer.echo(f"rows.{name} {rows}")
+    typer.echo(f"sha256 {summary.sha256}")
+
+
+def doctor(
+    database: DatabaseOption = None,
+    backups: Annotated[
+        Path | None, typer.Option("--backups", help="the folder whose newest backup is looked at")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="the findings as JSON")] = False,
+) -> None:
+    """Look at everything an operator would, a line each; exit 1 if something must be done."""
+    from service.operations.diagnostics.result import Level
+    from service.operations.diagnostics.run import examine
+
+    findings = examine(settings_of(database_url=database), backups=backups)
+    if as_json:
+        typer.echo(json.dumps([asdict(one) for one in findings], indent=2))
+    else:
+        for one in findings:
+            remedy = f" -> {one.remedy}" if one.remedy else ""
+            typer.echo(f"{one.level:<4} {one.name}: {one.found}{remedy}")
+    if any(one.level is Level.FAIL for one in findings):
+        raise typer.Exit(1)
+
+
+def licences(
+    as_json: Annotated[bool, typer.Option("--json", help="the list as JSON")] = False,
+) -> None:
+    """List every package of this environment and its licence; exit 1 if one is not allowed."""
+    from service.cli.licences import installed
+
+    packages = installed()
+    if as_json:
+        typer.echo(json.dumps([asdict(one) for one in packages], indent=2))
+    else:
+        typer.echo("package\tversion\tlicence\tallowed")
+        for one in packages:
+            allowed = "yes" if one.allowed else "NO"
+            typer.echo(f"{one.name}\t{one.version}\t{one.licence}\t{allowed}")
+    if not all(one.allowed for one in packages):
+        raise typer.Exit(1)

@@ -1,0 +1,96 @@
+"""What commands begin with: settings from options, an open database; and how they fail."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+from pydantic import ValidationError
+
+from service.errors import LedgerError, StartupError, UnavailableError
+
+DatabaseOption = Annotated[
+    str | None,
+    typer.Option("--database", help="sqlite:///FILE or postgresql://...; or DPLEDGER_DATABASE_URL"),
+]
+
+
+def failed(message: str, code: int = 2) -> typer.Exit:
+    """Say what is wrong, on one line; to be raised."""
+    typer.echo(message, err=True)
+    return typer.Exit(code)
+
+
+def failed_to_start(error: Exception) -> typer.Exit:
+    """A refusal at start-up; for a database that does not open, with its own words."""
+    if isinstance(error, UnavailableError):
+        words = " ".join(str(getattr(error.__cause__, "orig", error)).split())
+        return failed(f"The database cannot be opened: {words}")
+    return failed(str(error))
+
+
+def settings_of(**given: Any) -> Any:
+    """The settings of the environment, with what was given as options."""
+    from service.settings import Settings
+
+    try:
+        return Settings(**{name: value for name, value in given.items() if value is not None})
+    except ValidationError as error:
+        fault = error.errors()[0]
+        raise failed(
+            f"DPLEDGER_{'.'.join(map(str, fault['loc'])).upper()}: {fault['msg']}"
+        ) from None
+
+
+def engine_of(database: str | None, *, new: bool = False) -> Any:
+    """An engine for the database that was named, or that the environment names."""
+    from service.storage.engine import connect
+
+    settings = settings_of(database_url=database)
+    try:
+        return connect(
+            settings.database_address, busy_timeout_seconds=settings.busy_timeout_seconds, new=new
+        )
+    except (StartupError, OSError) as error:
+        raise failed(str(error)) from None
+
+
+def present_engine(database: str | None) -> Any:
+    """An engine for a database that is there: SQLite would begin one."""
+    from service.storage.engine import sqlite_path
+
+    engine = engine_of(database)
+    path = sqlite_path(engine)
+    if path is not None and not path.is_file():
+        raise failed(f"{path}: there is no such file.")
+    return engine
+
+
+def ready_engine(database: str | None, *, begin: bool = False) -> Any:
+    """An engine for a database at this version.
+
+    Args:
+        database: that was named.
+        begin: whether one that is absent or empty is set up first.
+    """
+    from service.storage import migrations
+
+    engine = engine_of(database) if begin else present_engine(database)
+    try:
+        if begin and migrations.current(engine) is None:
+            migrations.upgrade(engine)
+        migrations.require_current(engine)
+    except (StartupError, LedgerError) as error:
+        engine.dispose()
+        raise failed_to_start(error) from None
+    return engine
+
+
+@contextmanager
+def opened(database: str | None, *, begin: bool = False) -> Iterator[Any]:
+    """Yield what `ready_engine` returns, and close its connections at the end."""
+    engine = ready_engine(database, begin=begin)
+    try:
+        yield engine
+    finally:
+        engine.dispose()

@@ -1,0 +1,108 @@
+"""The commands runs and report: what a service says of runs, as a table or as a statement."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+from rich.console import Console
+from rich.table import Column, Table
+
+from service.cli.options import failed
+from service.cli.service_client import AwayError, Refused, Service, UrlOption, named, stopped
+from service.formatting import lower, upper
+from service.schemas.run_states import STATES
+
+_COLUMNS: Final = ("run", "dataset", "state", "steps", "sampling", "spent", "left", "by", "created")
+
+
+def runs(
+    dataset: Annotated[str | None, typer.Option(help="whose runs alone")] = None,
+    state: Annotated[
+        str | None, typer.Option(help=f"one of {', '.join(STATES)}: those alone")
+    ] = None,
+    by: Annotated[str | None, typer.Option(help="only runs that this API key registered")] = None,
+    url: UrlOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="every run as JSON")] = False,
+) -> None:
+    """List the runs of a service, the oldest first, with what their own budgets say.
+
+    The key comes from DPLEDGER_API_KEY.
+    """
+    try:
+        found = list(Service(url).pages("/v1/runs", "runs", dataset=dataset, state=state, by=by))
+    except (Refused, AwayError) as error:
+        raise stopped(error) from None
+    if as_json:
+        typer.echo(json.dumps(found, indent=2))
+    elif sys.stdout.isatty():
+        _table(found)
+    else:  # a table would cut long names to a width that nobody has
+        typer.echo("\t".join(_COLUMNS))
+        for run in found:
+            typer.echo("\t".join(_cells(run)))
+
+
+def _cells(run: dict[str, Any]) -> tuple[str, ...]:
+    budget = run["budget"]
+    spent = left = ""
+    if budget is not None:
+        spent = "infinite" if budget["spent"] is None else upper(budget["spent"])
+        left = lower(budget["remaining"])
+    return (
+        run["name"], run["dataset"], run["state"], str(run["steps"]), run["sampling_status"],
+        spent, left, run["by"] or "", run["created_at"],
+    )  # fmt: skip
+
+
+def _table(found: list[dict[str, Any]]) -> None:
+    right = ("steps", "spent", "left")
+    columns = (
+        Column(name, justify="right" if name in right else "left", overflow="fold")
+        for name in _COLUMNS
+    )
+    table = Table(*columns, box=None)
+    for run in found:
+        style = "red" if "contradicted" in run["sampling_status"] else None
+        name, *others, created = _cells(run)
+        table.add_row(name, *others, created[:16].replace("T", " "), style=style)
+    Console().print(table, markup=False) if found else typer.echo("There are no runs.")
+
+
+def report(
+    run: Annotated[str | None, typer.Argument(help="the run's name")] = None,
+    dataset: Annotated[
+        str | None, typer.Option(help="of all runs of this dataset together, instead")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="a file to write; without it, standard output")
+    ] = None,
+    delta: Annotated[
+        list[float] | None, typer.Option(help="to state beside the usual; may be given again")
+    ] = None,
+    url: UrlOption = None,
+) -> None:
+    """Write the privacy statement of a run or a dataset, as one HTML file that prints well.
+
+    The key comes from DPLEDGER_API_KEY.
+    """
+    if (run is None) == (dataset is None):
+        raise failed("Name a run, or a dataset with --dataset.")
+    if not all(0 < one < 1 for one in delta or ()):
+        raise failed("--delta: must lie in (0, 1)")
+    path = f"/runs/{named(run)}" if run is not None else f"/datasets/{named(dataset or '')}"
+    service = Service(url)
+    try:
+        service.get(f"/v1{path}")  # says what is wrong in words, not as a page
+        page = service.text(f"{path}/report", format="file", delta=delta or None)
+    except (Refused, AwayError) as error:
+        raise stopped(error) from None
+    if out is None:
+        typer.echo(page, nl=False)
+        return
+    try:
+        out.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise failed(f"{out}: {error.strerror}") from None
+    typer.echo(str(out))

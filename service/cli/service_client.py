@@ -1,0 +1,140 @@
+"""Asking a service over HTTP: for commands that need no database of their own."""
+
+import http.client
+import json
+import os
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from typing import IO, Annotated, Any, Final
+from urllib.parse import quote, urlencode, urlsplit
+
+import typer
+
+from service.cli.options import failed
+from service.identity import start_token
+from service.settings import is_loopback
+
+DEFAULT_URL: Final = "http://127.0.0.1:8000"
+PAGE_SIZE: Final = 1000
+# A dear question may wait in a line before it is worked out; a stream is silent for 15 seconds.
+TIMEOUT_SECONDS: Final = 60.0
+UrlOption = Annotated[
+    str | None, typer.Option("--url", help=f"of the service; or DPLEDGER_URL, else {DEFAULT_URL}")
+]
+Json = dict[str, Any]
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """The key goes to the address that was named, and to no other."""
+
+    def redirect_request(self, *_given: Any) -> None:
+        """Follow none."""
+
+
+class Refused(Exception):  # noqa: N818 (an answer, not a defect)
+    """The service answered with a problem."""
+
+    def __init__(self, status: int, detail: str) -> None:
+        super().__init__(detail)
+        self.status = status
+
+
+class AwayError(Exception):
+    """No answer came."""
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and parts.port != 0
+    except ValueError:  # a bracket of an IPv6 address that is not closed, or a port above 65535
+        return False
+
+
+class Service:
+    """A service at an address.
+
+    The key comes from DPLEDGER_API_KEY; without it, from the start token of a service of the same
+    user on this machine.
+    """
+
+    def __init__(self, url: str | None) -> None:
+        self.url = (url or os.environ.get("DPLEDGER_URL") or DEFAULT_URL).rstrip("/")
+        if not _is_address(self.url):
+            raise failed("--url: must be an address that begins with http:// or https://")
+        self._key = os.environ.get("DPLEDGER_API_KEY")
+        handlers: list[urllib.request.BaseHandler] = [_NoRedirect()]
+        if not self._key and is_loopback(urlsplit(self.url).hostname or ""):
+            # A start token never leaves this machine: no proxy of the environment sees it.
+            handlers.append(urllib.request.ProxyHandler({}))
+        self._opener = urllib.request.build_opener(*handlers)
+
+    def open(self, path: str, headers: dict[str, str] | None = None, **query: Any) -> IO[bytes]:
+        """The body of an answer.
+
+        Raises:
+            Refused: the service says why.
+            AwayError: there is no answer.
+        """
+        wanted = {name: value for name, value in query.items() if value is not None}
+        url, key = self.url, self._key
+        if not key and (token := start_token.found(url)):  # each time: the service may have ended
+            url, key = token
+        address = f"{url}{path}" + (f"?{urlencode(wanted, doseq=True)}" if wanted else "")
+        authorization = {"Authorization": f"Bearer {key}"} if key else {}
+        request = urllib.request.Request(  # noqa: S310 (the scheme was looked at)
+            address, headers=authorization | (headers or {})
+        )
+        try:
+            found: IO[bytes] = self._opener.open(request, timeout=TIMEOUT_SECONDS)
+        except urllib.error.HTTPError as error:
+            with error:
+                raise Refused(error.code, _detail(error)) from None
+        except (OSError, http.client.HTTPException) as error:
+            reason = getattr(error, "reason", error)
+            raise AwayError(f"{self.url} does not answer: {reason}") from None
+        return found
+
+    def text(self, path: str, **query: Any) -> str:
+        """An answer as text."""
+        try:
+            with self.open(path, **query) as body:
+                return body.read().decode("utf-8")
+        except (OSError, http.client.HTTPException) as error:
+            raise AwayError(f"{self.url} broke off: {error}") from None
+
+    def get(self, path: str, **query: Any) -> Json:
+        """An answer as JSON."""
+        found: Json = json.loads(self.text(path, **query))
+        return found
+
+    def pages(self, path: str, items: str, **query: Any) -> Iterator[Json]:
+        """Everything in a list, page by page."""
+        token: str | None = None
+        while True:
+            page = self.get(path, page_size=PAGE_SIZE, page_token=token, **query)
+            yield from page[items]
+            token = page["next_page_token"]
+            if token is None:
+                return
+
+
+def _detail(error: urllib.error.HTTPError) -> str:
+    if error.code == http.client.UNAUTHORIZED or 300 <= error.code < 400:
+        return "The service needs an API key: set DPLEDGER_API_KEY."
+    try:
+        told = json.loads(error.read())
+        return f"{told['title']}: {told['detail']}"
+    except (ValueError, KeyError, TypeError, OSError):
+        return f"The service answers {error.code}; is there a dpledger at that address?"
+
+
+def named(name: str) -> str:
+    """A name as a part of a path."""
+    return quote(name, safe="")
+
+
+def stopped(error: Refused | AwayError) -> typer.Exit:
+    """Say why there is no answer; to be raised."""
+    return failed(" ".join(str(error).split()))

@@ -1,1 +1,0 @@
-"""The commands of `dpledger`, a file a group; service.cli puts them together."""

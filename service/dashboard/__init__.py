@@ -1,1 +1,0 @@
-"""Pages that people look at: rendered on the server, from what the API answers."""

@@ -1,1 +1,0 @@
-"""What an operator would look at, looked at by one command."""

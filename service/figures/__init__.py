@@ -1,1 +1,0 @@
-"""Figures of the source documents, redrawn from the bounds that hold, and two of our own."""

@@ -1,0 +1,166 @@
+"""How numbers and times are written on pages: an upper bound is rounded up, a lower one down."""
+
+import math
+import sys
+from collections.abc import Callable
+from datetime import datetime
+from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal
+from typing import Any, Final
+
+from service.clock import now, utc
+
+DIGITS: Final = 4  # significant, of an epsilon
+PLACES: Final = 3  # after the point, of what is 1 or more
+SMALL: Final = Decimal("1e-4")  # below, and from this on: powers of ten
+LARGE: Final = Decimal("1e15")
+NOTHING: Final = "—"
+NARROW: Final = "\u202f"  # a space at which no line is broken
+_MINUTE: Final = 60
+_HOUR: Final = 3600
+_DAY: Final = 86_400
+_YEAR: Final = 365.25
+YEARS_MAX: Final = 10
+_UP: Final = Context(prec=6, rounding=ROUND_CEILING)
+_DOWN: Final = Context(prec=6, rounding=ROUND_FLOOR)
+
+
+def up(value: float | None, digits: int = DIGITS) -> str:
+    """An upper bound: never less than the value. Infinity and nothing known are said so."""
+    return _rounded(value, digits, ROUND_CEILING)
+
+
+def down(value: float | None, digits: int = DIGITS) -> str:
+    """A lower bound: never more than the value."""
+    return _rounded(value, digits, ROUND_FLOOR)
+
+
+def plain(value: float | None, digits: int = DIGITS) -> str:
+    """What is no bound: a setting, to the nearest digit."""
+    return _rounded(value, digits, ROUND_HALF_EVEN)
+
+
+def _rounded(value: float | None, digits: int, rounding: str) -> str:
+    if value is None or math.isnan(value):
+        return NOTHING
+    if math.isinf(value):
+        return "∞" if value > 0 else "-∞"
+    if value == 0:
+        return "0"
+    exact = Decimal(repr(float(value)))  # the shortest text that is read back as the same number
+    if not SMALL <= abs(exact) < LARGE:
+        return _scientific(exact, rounding, digits)
+    # As many digits as asked for, but no more than three places of what is 1 or more, and none cut
+    # off before the point.
+    most = PLACES if abs(exact) >= 1 else sys.maxsize
+    place = max(exact.adjusted() - digits + 1, -most)
+    found = exact.quantize(Decimal(1).scaleb(min(0, place)), rounding=rounding)
+    return _told(f"{found:,f}", whole=found == exact)
+
+
+def _scientific(value: Decimal, rounding: str, digits: int) -> str:
+    exponent = value.adjusted()
+    step = Decimal(1).scaleb(1 - digits)
+    scaled = value.scaleb(-exponent).quantize(step, rounding=rounding)
+    whole = scaled.scaleb(exponent) == value
+    if abs(scaled) >= 10:
+        scaled, exponent = (scaled / 10).quantize(step), exponent + 1
+    return f"{_told(f'{scaled:f}', whole=whole)}e{exponent}"
+
+
+def _told(text: str, *, whole: bool) -> str:
+    """Zeros at the end say that there were further digits; where there were none, they go."""
+    return text.rstrip("0").rstrip(".") if whole and "." in text else text
+
+
+def count(value: int | None) -> str:
+    """A whole number, in groups of three."""
+    return NOTHING if value is None else f"{value:,}"
+
+
+def percent_up(share: float | None) -> str:
+    """A share of something that is used up: never less."""
+    return NOTHING if share is None else f"{up(100 * share, 3)}{NARROW}%"
+
+
+def percent_down(share: float | None) -> str:
+    """A share of something that is left: never more."""
+    return NOTHING if share is None else f"{down(100 * share, 3)}{NARROW}%"
+
+
+def moment(value: datetime | str | None) -> str:
+    """A time, to the minute, in UTC."""
+    return NOTHING if value is None else f"{_time(value):%Y-%m-%d %H:%M} UTC"
+
+
+def day(value: datetime | str | None) -> str:
+    """The day of a time, in UTC."""
+    return NOTHING if value is None else f"{_time(value):%Y-%m-%d}"
+
+
+def iso(value: datetime | str) -> str:
+    """A time for machines: the attribute of `<time>`."""
+    return _time(value).isoformat(timespec="seconds")
+
+
+def ago(value: datetime | str | None) -> str:
+    """How long ago a time was."""
+    if value is None:
+        return NOTHING
+    seconds = (now() - _time(value)).total_seconds()
+    if seconds < _MINUTE:
+        return "just now"
+    for unit, size in (("minute", _MINUTE), ("hour", _HOUR)):
+        if seconds < size * (_MINUTE if unit == "minute" else 24):
+            return f"{_many(int(seconds // size), unit)} ago"
+    return f"{_many(int(seconds // _DAY), 'day')} ago"
+
+
+def days(value: float | None) -> str:
+    """How long something lasts: never more than it does."""
+    if value is None:
+        return NOTHING
+    if value < 1:
+        hours = int(value * 24)
+        return _many(hours, "hour") if hours else "under an hour"
+    if value > YEARS_MAX * _YEAR:
+        return f"over {YEARS_MAX} years"
+    return _many(int(value), "day")
+
+
+def words(kind: str) -> str:
+    """A kind that code names, as words: sampling_contradicted as "Sampling contradicted"."""
+    return kind.replace("_", " ").capitalize()
+
+
+def _many(number: int, unit: str) -> str:
+    return f"{number:,} {unit}{'' if number == 1 else 's'}"
+
+
+def _time(value: datetime | str) -> datetime:
+    return utc(datetime.fromisoformat(value) if isinstance(value, str) else value)
+
+
+FILTERS: Final[dict[str, Callable[..., Any]]] = {
+    "up": up,
+    "down": down,
+    "plain": plain,
+    "count": count,
+    "percent_up": percent_up,
+    "percent_down": percent_down,
+    "moment": moment,
+    "day": day,
+    "iso": iso,
+    "ago": ago,
+    "days": days,
+    "words": words,
+}
+
+
+def upper(value: float) -> str:
+    """Six digits, rounded up: an upper bound is never printed below itself."""
+    return f"{_UP.create_decimal_from_float(value):g}"
+
+
+def lower(value: float) -> str:
+    """Six digits, rounded down: a lower bound is never printed above itself."""
+    return f"{_DOWN.create_decimal_from_float(value):g}"

@@ -1,0 +1,309 @@
+"""Who spent what of a dataset: run by run, in the budget's own currency and as an epsilon."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Final
+
+from sqlalchemy import Connection, Row, bindparam, select
+
+from accounting.events import NeighboringRelation
+from accounting.guarantees import ValidFor
+from service.clock import now
+from service.errors import TooExpensiveError
+from service.guarantees.event_costs import Home, Prices, Units, homes_of
+from service.guarantees.guarantee import Question, settled
+from service.ledger.append.state_rows import tally_of
+from service.ledger.budgets.accumulator import Move, Sums, Tally
+from service.ledger.budgets.budget import dataset_scope
+from service.ledger.expired_reservations import forfeited
+from service.ledger.lookups import find_dataset
+from service.schemas.responses import AccountantName, Answer, BudgetAnswer
+from service.storage.tables import run_balances, runs
+
+RUNS_MAX: Final = 100  # told one by one; the others are told together
+ROWS_MAX: Final = 1_000_000  # of how often each event counts in each run: about two seconds
+_FETCHED: Final = 5000  # rows at a time
+
+_COUNTS: Final = (
+    select(
+        run_balances.c.run_id,
+        run_balances.c.event_id,
+        run_balances.c.steps,
+        run_balances.c.passes,
+        runs.c.dataset_id,
+    )
+    .join(runs, runs.c.id == run_balances.c.run_id)
+    .where(runs.c.dataset_id.in_(bindparam("homes", expanding=True)))
+    .limit(ROWS_MAX + 1)
+)
+_COUNTS_OF_RUNS: Final = select(
+    run_balances.c.run_id,
+    run_balances.c.event_id,
+    run_balances.c.steps,
+    run_balances.c.passes,
+).where(run_balances.c.run_id.in_(bindparam("runs", expanding=True)))
+_NAMES: Final = select(runs.c.id, runs.c.name).where(
+    runs.c.id.in_(bindparam("runs", expanding=True))
+)
+
+
+class Spent(Answer):
+    """What somebody spent."""
+
+    steps: int
+    # Of all that the budget's filter has added up; null where a step has no bound, or nothing is.
+    share: float | None
+    epsilon: float | None  # nats, upper, alone at delta; null when infinite
+    epsilon_without: float | None  # nats, upper, of all others at delta; null when infinite
+
+
+class RunSpent(Spent):
+    """One run's part."""
+
+    run: str
+    dataset: str
+
+
+class RestSpent(Spent):
+    """The part of all runs that are not told one by one."""
+
+    runs: int
+
+
+class DatasetSpent(Answer):
+    """The part of one dataset's runs: its own, or of one that was made from it."""
+
+    dataset: str
+    runs: int
+    steps: int
+    share: float | None
+
+
+class ReservedPart(Answer):
+    """The part of what was admitted and has not run."""
+
+    steps: int
+    share: float | None
+
+
+class Explanation(Answer):
+    """Who spent what; epsilons are diagnostic, by the Renyi accountant, for fixed schedules."""
+
+    dataset: str
+    neighboring_relation: NeighboringRelation
+    sequence: int
+    delta: float
+    epsilon: float | None  # nats, upper: of everything recorded
+    order: float | None  # that epsilon is read at; a filter's is chosen in advance
+    accountant: AccountantName
+    valid_for: ValidFor
+    budget: BudgetAnswer | None  # its order is the one that binds
+    runs: list[RunSpent]  # that spent most first
+    others: RestSpent | None
+    datasets: list[DatasetSpent]  # this one first
+    pending: ReservedPart
+    forfeited: ReservedPart
+
+
+@dataclass(slots=True)
+class Part:
+    """What some steps add to the filter's totals."""
+
+    home: int
+    steps: int = 0
+    uncovered: int = 0
+    loss: int = 0
+
+    def __iadd__(self, other: "Part") -> "Part":
+        self.steps += other.steps
+        self.uncovered += other.uncovered
+        self.loss += other.loss
+        return self
+
+    @property
+    def rank(self) -> tuple[int, int, int]:
+        """Larger for what spent more."""
+        return self.uncovered, self.loss, self.steps
+
+    def share(self, whole: int) -> float | None:
+        """Of a whole; none where there is none."""
+        return None if self.uncovered or not whole else float(Fraction(self.loss, whole))
+
+
+def explain(connection: Connection, name: str, *, delta: float | None) -> Explanation:
+    """Who spent what of a dataset.
+
+    Raises:
+        NotFoundError: there is no such dataset.
+        InvalidRequestError: no delta is known.
+        TooExpensiveError: it has too many different events, or its runs have.
+    """
+    dataset = find_dataset(connection, name)
+    at = settled(Question(delta=delta), dataset).delta or 0.0
+    return explained(connection, grounds_of(connection, dataset), delta=at)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grounds:
+    """What is read once of a dataset, and told in several ways."""
+
+    dataset: Row[Any]
+    homes: Mapping[int, Home]
+    tally: Tally
+    prices: Prices
+    lost: Move  # what expired
+    parts: Mapping[int, Part]  # what each run adds to the filter's totals
+
+    def largest(self, most: int) -> list[int]:
+        """The runs that spent most, first."""
+        parts = self.parts
+        return sorted(parts, key=lambda run: (*parts[run].rank, -run), reverse=True)[:most]
+
+
+def grounds_of(connection: Connection, dataset: Row[Any]) -> Grounds:
+    """What a dataset's explanation rests on.
+
+    Raises:
+        TooExpensiveError: it has too many different events, or its runs have.
+    """
+    homes, tally = homes_of(connection, dataset), tally_of(connection, dataset)
+    prices = Prices(connection, homes, tally)
+    return Grounds(
+        dataset=dataset,
+        homes=homes,
+        tally=tally,
+        prices=prices,
+        lost=forfeited(connection, dataset, now()),
+        parts=_parts(connection, homes, prices),
+    )
+
+
+def names_of(connection: Connection, run_ids: Sequence[int]) -> dict[int, str]:
+    """The names of some runs."""
+    return {row.id: row.name for row in connection.execute(_NAMES, {"runs": run_ids})}
+
+
+def explained(
+    connection: Connection, found: Grounds, *, delta: float, most: int | None = None
+) -> Explanation:
+    """Who spent what, at a delta; so many runs are told one by one, else RUNS_MAX."""
+    dataset, homes, tally, prices = found.dataset, found.homes, found.tally, found.prices
+    at, lost, parts = delta, found.lost, found.parts
+    sums = tally.sums(lost)
+    whole = sums.held[prices.column]
+    largest = found.largest(RUNS_MAX if most is None else most)
+    units = _units_of(connection, prices, largest)
+    names = names_of(connection, largest)
+    scope = dataset_scope(dataset, tally)
+    epsilon, order = prices.epsilon(prices.everything, at)
+    lost_steps = sum(counts.steps for counts in lost.recorded.values())
+    before, column = tally.sums(), prices.column
+    return Explanation(
+        dataset=dataset.name,
+        neighboring_relation=dataset.neighboring_relation,
+        sequence=dataset.head_sequence,
+        delta=at,
+        epsilon=epsilon,
+        order=order,
+        accountant=AccountantName.RDP,
+        valid_for=ValidFor.FIXED_SCHEDULE,
+        budget=BudgetAnswer(**scope.answer(sums)) if scope else None,
+        runs=[
+            RunSpent(
+                run=names[run],
+                dataset=homes[parts[run].home].name,
+                **_spent(parts[run], units[run], prices, whole, at),
+            )
+            for run in largest
+        ],
+        others=_others(parts, units, prices, whole, at),
+        datasets=_by_dataset(homes, parts, whole),
+        pending=_reserved(prices.reserved_steps - lost_steps, sums, column, whole),
+        forfeited=_reserved(lost_steps, Sums(before.spent, sums.spent), column, whole),
+    )
+
+
+def _parts(connection: Connection, homes: Mapping[int, Home], prices: Prices) -> dict[int, Part]:
+    """What each run adds to the filter's totals."""
+    found: dict[int, Part] = {}
+    rows = connection.execute(
+        _COUNTS, {"homes": list(homes)}, execution_options={"yield_per": _FETCHED}
+    )
+    with rows:
+        for number, (run, event, steps, passes, home) in enumerate(rows):
+            if number == ROWS_MAX:
+                raise TooExpensiveError(f"Its runs have more than {ROWS_MAX} different events.")
+            part = found.get(run)
+            if part is None:
+                part = found[run] = Part(home)
+            place = prices.place[event]
+            units, (uncovered, loss) = prices.count(place, steps, passes), prices.costs[place]
+            part.steps += steps
+            part.uncovered += units * uncovered
+            part.loss += units * loss
+    return found
+
+
+def _units_of(connection: Connection, prices: Prices, largest: list[int]) -> dict[int, Units]:
+    """How often each event counts in some runs."""
+    rows: dict[int, list[tuple[int, int, int]]] = {run: [] for run in largest}
+    for run, event, steps, passes in connection.execute(_COUNTS_OF_RUNS, {"runs": largest}):
+        rows[run].append((event, steps, passes))
+    return {run: prices.units(own) for run, own in rows.items()}
+
+
+def _spent(part: Part, units: Units, prices: Prices, whole: int, delta: float) -> dict[str, Any]:
+    return {
+        "steps": part.steps,
+        "share": part.share(whole),
+        "epsilon": prices.epsilon(units, delta)[0],
+        "epsilon_without": prices.epsilon(prices.everything - units, delta)[0],
+    }
+
+
+def _others(
+    parts: Mapping[int, Part],
+    told: Mapping[int, Units],
+    prices: Prices,
+    whole: int,
+    delta: float,
+) -> RestSpent | None:
+    """All runs that are not told one by one, together."""
+    rest = [part for run, part in parts.items() if run not in told]
+    if not rest:
+        return None
+    units = prices.everything.copy()
+    for own in told.values():
+        units -= own
+    return RestSpent(runs=len(rest), **_spent(_sum(rest, 0), units, prices, whole, delta))
+
+
+def _sum(parts: Iterable[Part], home: int) -> Part:
+    total = Part(home)
+    for part in parts:
+        total += part
+    return total
+
+
+def _by_dataset(
+    homes: Mapping[int, Home], parts: Mapping[int, Part], whole: int
+) -> list[DatasetSpent]:
+    found = []
+    for number, home in homes.items():
+        own = [part for part in parts.values() if part.home == number]
+        total = _sum(own, number)
+        found.append(
+            DatasetSpent(
+                dataset=home.name, runs=len(own), steps=total.steps, share=total.share(whole)
+            )
+        )
+    return found
+
+
+def _reserved(steps: int, sums: Sums, column: int, whole: int) -> ReservedPart:
+    """What lies between two totals."""
+    part = Part(0)
+    part.uncovered = sums.held[0] - sums.spent[0]
+    part.loss = sums.held[column] - sums.spent[column]
+    return ReservedPart(steps=steps, share=part.share(whole))

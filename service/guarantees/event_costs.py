@@ -1,0 +1,176 @@
+"""What a unit of each event of a dataset costs: in its filter's currency, and as a Renyi curve."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from sqlalchemy import Connection, Row, bindparam, select
+
+from accounting.bounds import NoBoundError, accepted, failure, least_curve
+from accounting.events import Event, NeighboringRelation
+from accounting.filters.costs import losses_at
+from accounting.guarantees import Status
+from accounting.numerics import UNIT_ROUNDOFF, Array, rounded_down, rounded_up
+from accounting.renyi.conversion import rdp_epsilon
+from accounting.renyi.orders import ORDERS
+from accounting.renyi_bounds import renyi_bounds
+from accounting.work import remembered
+from service.errors import TooExpensiveError
+from service.ledger.budgets.accumulator import Tally, by_pass
+from service.ledger.budgets.lineage import seen_as
+from service.schemas.event_codec import event_of
+from service.storage.tables import datasets, distinct_events, lineage
+from service.work_limit import bounded
+
+EVENTS_MAX: Final = 10_000  # different ones of a dataset: each takes some 0.15 milliseconds
+_FEW: Final = 32  # events whose whole Renyi curve is worked out, some milliseconds each
+_SOME: Final = 1000  # whose larger orders are, half a millisecond each
+_SMALL: Final = (2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 12.0, 16.0, 24.0, 32.0)
+_LARGE: Final = (48.0, 64.0, 128.0)  # at which little is read best
+_ALL: Final[tuple[float, ...]] = tuple(ORDERS.tolist())
+LOSSES_MAX: Final = 4096  # remembered; at most a kilobyte each
+
+_HOMES: Final = (
+    select(datasets.c.id, datasets.c.name, datasets.c.dataset_size, lineage.c.exactly_one)
+    .outerjoin(
+        lineage,
+        (lineage.c.dataset_id == datasets.c.id) & (lineage.c.ancestor_id == bindparam("dataset")),
+    )
+    .where(
+        (datasets.c.id == bindparam("dataset")) | (lineage.c.ancestor_id == bindparam("dataset"))
+    )
+    .order_by(datasets.c.id)
+)
+_EVENTS: Final = (
+    select(distinct_events)
+    .where(distinct_events.c.dataset_id.in_(bindparam("homes", expanding=True)))
+    .limit(EVENTS_MAX + 1)
+)
+
+Units = npt.NDArray[np.int64]  # how often each event counts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Home:
+    """A dataset whose steps count: the one that is asked about, or one that was made from it."""
+
+    name: str
+    dataset_size: int
+    exactly_one: bool
+    own: bool
+
+
+def homes_of(connection: Connection, dataset: Row[Any]) -> dict[int, Home]:
+    """The dataset first, then all that were made from it."""
+    found = {
+        row.id: Home(
+            name=row.name,
+            dataset_size=row.dataset_size,
+            exactly_one=bool(row.exactly_one),
+            own=row.id == dataset.id,
+        )
+        for row in connection.execute(_HOMES, {"dataset": dataset.id})
+    }
+    return {dataset.id: found.pop(dataset.id), **found}
+
+
+class Prices:
+    """The prices of all events of a dataset, as its own records see them."""
+
+    def __init__(self, connection: Connection, homes: Mapping[int, Home], tally: Tally) -> None:
+        """Read the events.
+
+        Raises:
+            TooExpensiveError: there are too many, or they take too much work.
+        """
+        rows = connection.execute(_EVENTS, {"homes": list(homes)}).all()
+        if len(rows) > EVENTS_MAX:
+            raise TooExpensiveError(f"The dataset has more than {EVENTS_MAX} different events.")
+        self.tally = tally
+        self.place = {row.id: place for place, row in enumerate(rows)}
+        self.events = [self._seen(row.content, homes[row.dataset_id]) for row in rows]
+        self.by_pass = [by_pass(event) for event in self.events]
+        self.everything = self.units((row.id, row.steps, row.passes) for row in rows)
+        self.reserved_steps = sum(row.reserved_steps for row in rows)
+        self.orders = _orders(len(rows))
+        with bounded("The explanation"):
+            self.column = _column(tally)
+            totals = [tally.cost(event) for event in self.events]
+            self.curves, self.failures = self._curves()
+        self.costs = [(total[0], total[self.column]) for total in totals]
+
+    def _seen(self, content: str, home: Home) -> Event:
+        event = event_of(content, home.dataset_size)
+        if home.own:
+            return event
+        relation = self.tally.relation
+        return seen_as(event, relation=relation, exactly_one=home.exactly_one)
+
+    def _curves(self) -> tuple[Array, Array]:
+        found = [
+            _losses(event, self.tally.relation, self.tally.accept, tuple(self.orders.tolist()))
+            for event in self.events
+        ]
+        curves = np.array([curve for curve, _ in found], dtype=np.float64)
+        return curves.reshape(len(found), len(self.orders)), np.array([one for _, one in found])
+
+    def count(self, place: int, steps: int, passes: int) -> int:
+        """What of an event counts."""
+        return passes if self.by_pass[place] else steps
+
+    def units(self, rows: Iterable[tuple[int, int, int]]) -> Units:
+        """How often each event counts in rows of (event, steps, passes)."""
+        found = np.zeros(len(self.events), dtype=np.int64)
+        for event_id, steps, passes in rows:
+            place = self.place[event_id]
+            found[place] += self.count(place, steps, passes)
+        return found
+
+    def epsilon(self, units: Units, delta: float) -> tuple[float | None, float | None]:
+        """(epsilon at delta, the order that attains it), for a schedule fixed in advance. Upper.
+
+        None where it is infinite.
+        """
+        there = units > 0
+        if not there.any():
+            return 0.0, None
+        slack = 1 + 4 * (len(units) + 2) * UNIT_ROUNDOFF
+        failed = rounded_up(float(units @ self.failures) * slack)
+        left = rounded_down(delta - failed) if failed else delta
+        rdp = (units[there] @ self.curves[there]) * slack
+        if not left > 0 or not np.isfinite(rdp).any():
+            return None, None
+        return rdp_epsilon(rdp=rdp, orders=self.orders, delta=left)
+
+
+def _column(tally: Tally) -> int:
+    """Which number of a total is told as what was spent: that of the order that binds."""
+    order = tally.filter.binding_order(tally.sums().held)
+    orders: list[float] = tally.filter.record()["orders"]
+    return len(tally.filter.zero()) - 1 if order is None else 2 + orders.index(order)
+
+
+def _orders(count: int) -> Array:
+    """At which orders so many events are told."""
+    if count <= _FEW:
+        return ORDERS
+    return np.array([*_SMALL, *_LARGE] if count <= _SOME else _SMALL)
+
+
+@remembered(maxsize=LOSSES_MAX)
+def _losses(
+    event: Event,
+    relation: NeighboringRelation,
+    accept: frozenset[Status],
+    orders: tuple[float, ...],
+) -> tuple[Array | list[float], float]:
+    """RDP of a unit at the orders, and the probability that it fails. Upper."""
+    try:
+        if orders != _ALL:
+            return losses_at(event, relation, accept, orders)
+        bounds = accepted(renyi_bounds(event, relation), accept=accept)
+    except NoBoundError:
+        return np.full(len(orders), np.inf), 0.0
+    return least_curve(bounds), failure(bounds)

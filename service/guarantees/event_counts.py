@@ -1,0 +1,131 @@
+"""Balances in the database: how often each event counts in a run, or in a dataset."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from sqlalchemy import Connection, Row, bindparam, select
+
+from accounting.balances import Balance, pass_length, retold
+from accounting.events import Event, NeighboringRelation
+from service.ledger.append.counts import balance_of, counts_of
+from service.ledger.budgets.accumulator import Change, Move, merged
+from service.ledger.budgets.lineage import restated
+from service.schemas.event_codec import event_of
+from service.storage.tables import (
+    branches,
+    datasets,
+    distinct_events,
+    lineage,
+    reservations,
+    run_balances,
+)
+
+# Statements are built once: building one costs as much as running it.
+_OF_DATASET: Final = select(distinct_events).where(
+    distinct_events.c.dataset_id == bindparam("dataset")
+)
+_OF_RUN: Final = (
+    select(distinct_events.c.content, *run_balances.c)
+    .join(distinct_events, distinct_events.c.id == run_balances.c.event_id)
+    .where(run_balances.c.run_id == bindparam("run"))
+)
+_OF_RUNS: Final = (
+    select(distinct_events.c.content, *run_balances.c)
+    .join(distinct_events, distinct_events.c.id == run_balances.c.event_id)
+    .where(run_balances.c.run_id.in_(bindparam("runs", expanding=True)))
+)
+# What each open reservation still holds.
+_HELD: Final = (
+    select(
+        distinct_events.c.content,
+        reservations.c.end_step,
+        reservations.c.first_step,
+        branches.c.next_step,
+        branches.c.pass_position,
+    )
+    .join(distinct_events, distinct_events.c.id == reservations.c.event_id)
+    .join(branches, branches.c.id == reservations.c.branch_id)
+    .where(
+        reservations.c.dataset_id == bindparam("dataset"),
+        reservations.c.end_step > branches.c.next_step,
+        reservations.c.end_step > reservations.c.first_step,  # else all was given back
+    )
+    .order_by(reservations.c.id)
+)
+_BELOW: Final = (
+    select(datasets.c.id, datasets.c.dataset_size, lineage.c.exactly_one)
+    .join(lineage, lineage.c.dataset_id == datasets.c.id)
+    .where(lineage.c.ancestor_id == bindparam("dataset"))
+)
+
+
+def _balance(rows: Iterable[Any], dataset_size: int, *, reserved: bool = False) -> Balance:
+    steps, passes, begun, starts = {}, {}, {}, {}
+    for row in rows:
+        event = event_of(row.content, dataset_size)
+        steps[event] = row.steps + (row.reserved_steps if reserved else 0)
+        passes[event] = row.passes + (row.reserved_passes if reserved else 0)
+        begun[event] = row.begun + (row.reserved_begun if reserved else 0)
+        # Where steps may still come, nothing is known of how often loaders begin anew.
+        starts[event] = row.starts if not reserved else 0
+    return Balance(
+        steps={event: count for event, count in steps.items() if count},
+        passes={event: count for event, count in passes.items() if count},
+        begun={event: count for event, count in begun.items() if count},
+        starts={event: count for event, count in starts.items() if count},
+    )
+
+
+def dataset_balance(
+    connection: Connection, dataset: Row[Any], *, reserved: bool = False
+) -> Balance:
+    """What was recorded, or that with what is reserved, of all runs of a dataset together.
+
+    With those of the datasets that were made from it, as its own records see them.
+    """
+    rows = connection.execute(_OF_DATASET, {"dataset": dataset.id})
+    own = _balance(rows, dataset.dataset_size, reserved=reserved)
+    below = connection.execute(_BELOW, {"dataset": dataset.id}).all()
+    if not below:
+        return own
+    relation = NeighboringRelation(dataset.neighboring_relation)
+    changes: list[Change] = [counts_of(own)]
+    for one in below:
+        rows = connection.execute(_OF_DATASET, {"dataset": one.id})
+        theirs = Move(recorded=counts_of(_balance(rows, one.dataset_size, reserved=reserved)))
+        view = restated(theirs, relation=relation, exactly_one=one.exactly_one)
+        changes.append(view.recorded)
+    return balance_of(merged(changes))
+
+
+def held_anew(connection: Connection, dataset_id: int, dataset_size: int) -> Balance:
+    """What is reserved of a dataset's own runs, however its passes stand before it. Upper.
+
+    Steps that go on within a pass count only what they change in it, which depends on what that
+    pass was; a correction may say that it was another. Here each reservation counts the passes that
+    it would begin by itself, and one more: the one it may go on with, at its own noise.
+    """
+    steps, passes = Counter[Event](), Counter[Event]()
+    for row in connection.execute(_HELD, {"dataset": dataset_id}):
+        event = event_of(row.content, dataset_size)
+        count = row.end_step - max(row.first_step, row.next_step)
+        steps[event] += count
+        length = pass_length(event)
+        if length is not None:
+            known = row.pass_position is None or row.pass_position > 0
+            passes[event if known else retold(event)] += 1 + -(-count // length)
+    return Balance(steps=dict(steps), passes=dict(passes))
+
+
+def run_balance(connection: Connection, run_id: int, dataset_size: int) -> Balance:
+    """What one run has recorded, over all its branches."""
+    return _balance(connection.execute(_OF_RUN, {"run": run_id}), dataset_size)
+
+
+def balances_of_runs(connection: Connection, sizes: Mapping[int, int]) -> dict[int, Balance]:
+    """What some runs have recorded, given the sizes of their datasets, by run."""
+    counted: dict[int, list[Row[Any]]] = {run_id: [] for run_id in sizes}
+    for row in connection.execute(_OF_RUNS, {"runs": list(sizes)}):
+        counted[row.run_id].append(row)
+    return {run_id: _balance(rows, sizes[run_id]) for run_id, rows in counted.items()}

@@ -1,0 +1,257 @@
+"""What would make a refused request fit: fewer steps, more noise, or a lower rate."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final, cast
+
+from pydantic import Field
+from sqlalchemy import Connection, Row, bindparam, select
+
+from accounting import calibration
+from accounting.events import (
+    FixedSize,
+    Gaussian,
+    Laplace,
+    NeighboringRelation,
+    Poisson,
+    Span,
+    TruncatedPoisson,
+    WithReplacement,
+)
+from accounting.work import attempted, left
+from service.errors import BudgetExhaustedError
+from service.ledger.append.admission import Held, Placed, admissible_steps, ahead, require_budget
+from service.ledger.append.state_rows import tally_of
+from service.ledger.budgets.accumulator import Move
+from service.ledger.budgets.budget import dataset_scope
+from service.ledger.budgets.lineage import restated
+from service.ledger.lookups import find_dataset
+from service.schemas.event_codec import spans_of
+from service.schemas.message import PROBABILITY_MIN, Body
+from service.schemas.requests import EVENTS_MAX, PlannedEvent
+from service.schemas.responses import Answer, FailingScope
+from service.storage.tables import datasets, lineage
+from service.work_limit import bounded
+
+TOLERANCE: Final = 1e-6  # relative, of a value from one that does not fit
+POINTS_MAX: Final = 150_000_000  # of work for an answer; beside it, many events are read
+SEARCH_POINTS: Final = 50_000_000  # of it, that looking for one remedy may take
+FACTOR_MAX: Final = 1e6  # by which noise is ever raised, or a rate lowered
+REASON_FITS: Final = "It fits as it is."
+REASON_NO_STEP: Final = "Not even its first step fits."
+REASON_NO_NOISE: Final = "None of its steps has a noise multiplier."
+REASON_NO_RATE: Final = "None of its steps has a sampling probability or a batch drawn afresh."
+REASON_FAR: Final = "No change of this kind makes it fit."
+REASON_LONG: Final = "It would take too much work to find."
+
+_ANCESTORS: Final = (
+    select(datasets, lineage.c.exactly_one)
+    .join(lineage, lineage.c.ancestor_id == datasets.c.id)
+    .where(lineage.c.dataset_id == bindparam("dataset"))
+    .order_by(datasets.c.id)
+)
+
+
+class Wanted(Body):
+    """Steps that may be asked for, beginning a pass of their own."""
+
+    events: list[PlannedEvent] = Field(min_length=1, max_length=EVENTS_MAX)
+
+
+class Steps(Answer):
+    """How many of the steps fit."""
+
+    value: int | None
+    reason: str | None  # why there is no value
+
+
+class Noise(Answer):
+    """The least noise with which all steps fit: all is raised by one factor."""
+
+    noise_multiplier: float | None  # the least of the events'
+    reason: str | None
+
+
+class Rate(Answer):
+    """The highest rate at which all steps fit: all are lowered by one factor."""
+
+    sampling_probability: float | None  # the highest of the events'
+    batch_size: int | None  # the largest of the events'
+    reason: str | None
+
+
+class Remedies(Answer):
+    """Whether steps fit in every budget, and what would make them fit."""
+
+    dataset: str
+    sequence: int
+    fits: bool
+    failing_scopes: list[FailingScope]
+    fewer_steps: Steps
+    more_noise: Noise
+    lower_rate: Rate
+
+
+def remedies(connection: Connection, name: str, wanted: Wanted) -> Remedies:
+    """What would make steps fit in a dataset's budget, and in those of all it was made from.
+
+    Raises:
+        NotFoundError: there is no such dataset.
+        InvalidRequestError: the events do not follow one another, or do not fit the dataset.
+        TooExpensiveError: to tell whether they fit would take too much work.
+    """
+    dataset = find_dataset(connection, name)
+    spans = spans_of(wanted.events, dataset_size=dataset.dataset_size, first_step=0)
+    scopes = _scopes(connection, dataset)
+    failing: list[dict[str, Any]] = []
+    steps = 0
+    with bounded("Whether the steps fit", points=POINTS_MAX):
+        try:
+            require_budget(scopes, _placed(spans), partial(_moved, spans))
+        except BudgetExhaustedError as refusal:
+            failing = refusal.failing_scopes
+            steps = cast(int, refusal.extra["admissible_steps"])
+        known = None if failing else REASON_FITS
+        noise, rate = _noise(scopes, spans, known), _rate(scopes, spans, known)
+    return Remedies(
+        dataset=dataset.name,
+        sequence=dataset.head_sequence,
+        fits=not failing,
+        failing_scopes=[FailingScope(**one) for one in failing],
+        fewer_steps=Steps(value=steps or None, reason=known or (None if steps else REASON_NO_STEP)),
+        more_noise=noise,
+        lower_rate=rate,
+    )
+
+
+def admissible(
+    connection: Connection, dataset: Row[Any], trainings: Sequence[Span]
+) -> list[int] | None:
+    """How many steps of each training every budget would admit; None where there is no budget.
+
+    Each alone, after all that is recorded and reserved by now; of no more steps than it has.
+
+    Raises:
+        TooExpensiveError: to tell would take too much work.
+    """
+    scopes = _scopes(connection, dataset)
+    if not scopes:
+        return None
+    with bounded("What would fit"):
+        return [
+            admissible_steps(scopes, _placed([one]), partial(_moved, [one])) for one in trainings
+        ]
+
+
+def _scopes(connection: Connection, dataset: Row[Any]) -> list[Held]:
+    """The budgets that steps on a dataset are held against."""
+    relation = NeighboringRelation(dataset.neighboring_relation)
+    above = connection.execute(_ANCESTORS, {"dataset": dataset.id}).all()
+    found = [(dataset, None)] + [
+        (row, partial(restated, relation=relation, exactly_one=row.exactly_one)) for row in above
+    ]
+    scopes = [(dataset_scope(row, tally_of(connection, row)), view) for row, view in found]
+    return [Held(scope=scope, view=view) for scope, view in scopes if scope is not None]
+
+
+def _placed(spans: Sequence[Span]) -> list[Placed]:
+    placed, first_step = [], 0
+    for index, span in enumerate(spans):
+        placed.append(
+            Placed(first_step=first_step, event=span.event, steps=span.steps, index=index)
+        )
+        first_step += span.steps
+    return placed
+
+
+def _moved(spans: Sequence[Span], limit: int | None) -> Move:
+    """What the first so many steps change; all of them for None."""
+    if limit is None:
+        return Move(recorded=ahead(None, spans))
+    taken = []
+    for span in spans:
+        count = min(span.steps, limit)
+        if count:
+            taken.append(Span(event=span.event, steps=count))
+            limit -= count
+    return Move(recorded=ahead(None, taken))
+
+
+def _noise(scopes: Sequence[Held], spans: Sequence[Span], known: str | None) -> Noise:
+    if known is None and not any(isinstance(s.event.mechanism, Gaussian | Laplace) for s in spans):
+        known = REASON_NO_NOISE
+    if known is not None:
+        return Noise(noise_multiplier=None, reason=known)
+    least = calibration.least_noise(spans)
+
+    def louder(factor: float) -> list[Span]:
+        return calibration.louder(spans, value=least * factor)
+
+    factor, reason = _least_factor(scopes, louder)
+    value = None if factor is None else calibration.least_noise(louder(factor))
+    return Noise(noise_multiplier=value, reason=reason)
+
+
+def _rate(scopes: Sequence[Held], spans: Sequence[Span], known: str | None) -> Rate:
+    none = Rate(sampling_probability=None, batch_size=None, reason=known)
+    if known is None and all(_rarer(span, 2.0) == span for span in spans):
+        known = REASON_NO_RATE
+    if known is not None:
+        return none.model_copy(update={"reason": known})
+    factor, reason = _least_factor(scopes, lambda f: [_rarer(span, f) for span in spans])
+    if factor is None:
+        return none.model_copy(update={"reason": reason})
+    samplings = [_rarer(span, factor).event.sampling for span in spans]
+    rates = [s.sampling_probability for s in samplings if isinstance(s, Poisson | TruncatedPoisson)]
+    sizes = [s.batch_size for s in samplings if isinstance(s, FixedSize | WithReplacement)]
+    return Rate(
+        sampling_probability=max(rates, default=None),
+        batch_size=max(sizes, default=None),
+        reason=None,
+    )
+
+
+def _rarer(span: Span, factor: float) -> Span:
+    """The span at a rate that is lower by a factor, as far as a rate may be lowered."""
+    sampling = span.event.sampling
+    if isinstance(sampling, Poisson | TruncatedPoisson):
+        rate = max(PROBABILITY_MIN, sampling.sampling_probability / factor)
+        sampling = replace(sampling, sampling_probability=rate)
+    elif isinstance(sampling, FixedSize | WithReplacement):
+        sampling = replace(sampling, batch_size=max(1, math.floor(sampling.batch_size / factor)))
+    return replace(span, event=replace(span.event, sampling=sampling))
+
+
+def _least_factor(
+    scopes: Sequence[Held], spans_at: Callable[[float], list[Span]]
+) -> tuple[float | None, str | None]:
+    """(the least factor that was seen to fit, why there is none)."""
+
+    def fits(factor: float) -> bool:
+        move = Move(recorded=ahead(None, spans_at(factor)))
+        return all(held.scope.admits(held.sums(move)) for held in scopes)
+
+    try:
+        factor = attempted(min(SEARCH_POINTS, left()), lambda: _bisected(fits))
+    except calibration.UnreachableError:
+        return None, REASON_FAR
+    return factor, REASON_LONG if factor is None else None
+
+
+def _bisected(fits: Callable[[float], bool]) -> float:
+    """The least factor that fits, to TOLERANCE; one does not.
+
+    Raises:
+        UnreachableError: not even the largest fits.
+    """
+    low, high = 1.0, 2.0
+    while not fits(high):
+        if high >= FACTOR_MAX:
+            raise calibration.UnreachableError
+        low, high = high, min(high * high, FACTOR_MAX)
+    while high / low > 1 + TOLERANCE:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    return high  # evaluated, and it fits

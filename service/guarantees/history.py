@@ -1,0 +1,159 @@
+"""How epsilon grew step by step, and what it says at other deltas: histories and curves."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Final
+
+from sqlalchemy import Connection, Row
+
+from accounting import accountants, curves
+from accounting.balances import Balance
+from accounting.coarsening import DISTINCT_MAX, distinct, replaced, stronger
+from accounting.events import NeighboringRelation
+from accounting.guarantees import Status
+from accounting.work import as_many
+from service.guarantees.guarantee import READING, Question, settled
+from service.guarantees.replay import Fold, recorded
+from service.ledger.budgets.budget import accept_of
+from service.ledger.budgets.pass_positions import taken_in_run
+from service.ledger.lookups import dataset_of, find_run
+from service.schemas.responses import EVERY_STEP, Answer
+
+HISTORY_POINTS: Final = 170_000_000  # the same for a history
+GATHERED_POINTS: Final = 80_000_000  # and one of many different events, which has many small parts
+READING_POINTS: Final = 60_000_000  # where nothing better is reached,
+READING_SHARE: Final = 0.3  # with which the accountant that then answers needs less for a point
+BALANCES_MAX: Final = 1_000_000  # numbers in all balances of a history together
+NOISES: Final = 8  # of one sampling that are left where a history is of many different events
+
+
+class HistoryPoint(Answer):
+    """The run's epsilon after so many steps."""
+
+    steps: int
+    sequence: int
+    epsilon: float | None  # nats, upper; null when no accepted bound is finite, or within reach
+    epsilon_lower: float | None  # nats, lower; null where none is proved
+
+
+class History(Answer):
+    """Epsilon by step, over all branches in the order of recording."""
+
+    run: str
+    delta: float
+    points: list[HistoryPoint]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """How the points of a run's history are read."""
+
+    relation: NeighboringRelation
+    accept: frozenset[Status]
+    delta: float
+    floor: bool  # whether a lower end is told
+    accountant: str = accountants.BEST
+    share: float = 1.0  # of the work that the accountant may take
+
+    @classmethod
+    def of(cls, run: Row[Any], dataset: Row[Any], *, delta: float) -> "Reading":
+        """As a run's guarantee is read, had it stopped there."""
+        return cls(
+            relation=NeighboringRelation(dataset.neighboring_relation),
+            accept=accept_of(dataset),
+            delta=delta,
+            floor=run.release == EVERY_STEP,  # what all iterates attain, those shown need not
+        )
+
+    def point(self, steps: int, sequence: int, balance: Balance) -> HistoryPoint:
+        """What a balance has spent."""
+        bound = accountants.best_bound(
+            balance,
+            relation=self.relation,
+            delta=self.delta,
+            accept=self.accept,
+            accountant=self.accountant,
+            floor=self.floor,
+            share=self.share,
+        )
+        if bound is not None and self.floor:
+            bound = accountants.with_floor(bound, balance, relation=self.relation)
+        return HistoryPoint(
+            steps=steps,
+            sequence=sequence,
+            epsilon=bound.epsilon if bound else None,
+            epsilon_lower=bound.epsilon_lower if bound and self.floor else None,
+        )
+
+
+def history(connection: Connection, run_name: str, *, delta: float | None, points: int) -> History:
+    """Epsilon after evenly spaced numbers of steps, the last included; fewer if they take long.
+
+    Raises:
+        NotFoundError: there is no such run.
+        InvalidRequestError: no delta is known.
+    """
+    run = find_run(connection, run_name)
+    dataset = dataset_of(connection, run)
+    at = settled(Question(delta=delta), dataset, run).delta
+    rows = list(recorded(connection, run))
+    total = sum(row.steps for row in rows)
+    points = min(points, BALANCES_MAX // (1 + len({row.content for row in rows})) + 1)
+    marks = sorted({-(-total * i // points) for i in range(1, points + 1)} - {0})
+    fold = Fold(dataset.dataset_size, taken_in_run(connection, run.id))
+    balances = list(_balances_at(rows, marks, fold))
+    read = Reading.of(run, dataset, delta=at or 0.0)
+    found = _told(read, balances, NOISES, HISTORY_POINTS, GATHERED_POINTS)
+    for accountant in (accountants.BEST, READING):
+        if not found:  # the last step alone takes more
+            quick = replace(read, accountant=accountant, share=READING_SHARE)
+            found = _told(quick, balances, 1, READING_POINTS, READING_POINTS)
+    if balances and not found:  # so many events that none can even be gathered
+        steps, sequence, _ = balances[-1]
+        found = [HistoryPoint(steps=steps, sequence=sequence, epsilon=None, epsilon_lower=None)]
+    found.sort(key=lambda point: point.steps)
+    return History(run=run.name, delta=at or 0.0, points=found)
+
+
+def _told(
+    read: Reading,
+    balances: Sequence[tuple[int, int, Balance]],
+    noises: int,
+    points: int,
+    gathered: int,
+) -> list[HistoryPoint]:
+    """As many points as so much work allows; that of many different events, gathered for all."""
+    each = [balances[place] for place in curves.spread(len(balances))]
+    if not each or distinct(each[0][2]) <= DISTINCT_MAX:  # the first of them is the whole
+        return as_many(points, [partial(read.point, *one) for one in each])
+    instead = stronger(each[0][2], noises)
+    upper = replace(read, floor=False)  # of what is gathered no lower end is known
+
+    def told(steps: int, sequence: int, balance: Balance) -> HistoryPoint:
+        return upper.point(steps, sequence, replaced(balance, instead))
+
+    return as_many(gathered, [partial(told, *one) for one in each])
+
+
+def _balances_at(
+    rows: Iterable[Row[Any]], marks: list[int], fold: Fold
+) -> Iterable[tuple[int, int, Balance]]:
+    """(steps, sequence, balance) each time the steps recorded so far reach a mark."""
+    done, waiting = 0, iter(marks)
+    mark = next(waiting, None)
+    for row in rows:
+        left = row.steps
+        while left and mark is not None:  # the last mark is the last step
+            count = min(left, mark - done)
+            fold.add(
+                row.branch_id,
+                row.content,
+                count,
+                first_step=row.first_step,
+                unplaced=row.unplaced,
+            )
+            done, left = done + count, left - count
+            if done == mark:
+                yield done, row.sequence, fold.balance()
+                mark = next(waiting, None)

@@ -1,0 +1,164 @@
+"""How much noise a run's steps had and how large a share of the records: few spans, told apart.
+
+Where a run changes either at nearly every step, spans that lie together are told as one, with the
+least and the most of each: what is extreme is never smoothed away.
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Final, assert_never
+
+from accounting.events import (
+    BallsAndBins,
+    Cyclic,
+    Event,
+    FixedSize,
+    Full,
+    Gaussian,
+    Laplace,
+    NonUniform,
+    Poisson,
+    RandomAllocation,
+    Sampling,
+    Shuffle,
+    TruncatedPoisson,
+    Unknown,
+    WithReplacement,
+)
+from service.schemas.event_codec import event_of
+from service.schemas.responses import Answer
+
+SPANS_MAX: Final = 400
+_SPARE: Final = 4  # gathered to a fourth of that, so that it is rarely done anew
+SEVERAL: Final = "several"
+
+
+class Range(Answer):
+    """The least and the most of something."""
+
+    least: float
+    most: float
+
+
+class ScheduleSpan(Answer):
+    """Steps that follow one another in the order of recording."""
+
+    first_step: int  # counted over all branches in the order of recording, from 0
+    steps: int
+    mechanism: str  # its kind, or several
+    sampling: str
+    noise_multiplier: Range | None  # null where some step's noise has no multiplier
+    sampling_rate: Range | None  # share of the records that a step takes; most where it varies
+
+
+class Schedule(Answer):
+    """The noise and the rate of a run by step."""
+
+    run: str
+    steps: int  # told here
+    steps_recorded: int
+    sequence: int
+    complete: bool  # whether the two are the same
+    spans: list[ScheduleSpan]
+
+
+@dataclass(slots=True)
+class _Span:
+    """A span while more may join it."""
+
+    what: frozenset[str]  # contents of events
+    first_step: int
+    steps: int
+
+    def join(self, other: "_Span") -> None:
+        self.what |= other.what
+        self.steps += other.steps
+
+
+class Spans:
+    """Spans as they come, never more than SPANS_MAX."""
+
+    def __init__(self, dataset_size: int) -> None:
+        self._size = dataset_size
+        self._found: list[_Span] = []
+        self._steps = 0
+        self._grain = 0  # steps that may be told as one though they differ
+
+    def add(self, content: str, steps: int) -> None:
+        """Tell of more steps, of an event as it is stored."""
+        self._put(_Span(frozenset((content,)), self._steps, steps))
+        self._steps += steps
+        if len(self._found) > SPANS_MAX:
+            self._grain = self._steps * _SPARE // SPANS_MAX
+            fine, self._found = self._found, []
+            for one in fine:
+                self._put(one)
+
+    def _put(self, one: _Span) -> None:
+        last = self._found[-1] if self._found else None
+        if last is None or (last.what != one.what and last.steps + one.steps > self._grain):
+            self._found.append(one)
+        else:
+            last.join(one)
+
+    def told(self) -> list[ScheduleSpan]:
+        """What was told so far."""
+        return [self._answer(one) for one in self._found]
+
+    def _answer(self, one: _Span) -> ScheduleSpan:
+        kinds = [json.loads(content) for content in one.what]
+        events = [event_of(content, self._size) for content in one.what]
+        return ScheduleSpan(
+            first_step=one.first_step,
+            steps=one.steps,
+            mechanism=_kind({kind["mechanism"]["kind"] for kind in kinds}),
+            sampling=_kind({kind["sampling"]["kind"] for kind in kinds}),
+            noise_multiplier=_range([_noise(event) for event in events]),
+            sampling_rate=_range([sampling_rate(event.sampling) for event in events]),
+        )
+
+
+def _kind(kinds: set[str]) -> str:
+    return kinds.pop() if len(kinds) == 1 else SEVERAL
+
+
+def _range(values: list[float | None]) -> Range | None:
+    known = [value for value in values if value is not None]
+    if not known or len(known) < len(values):
+        return None
+    return Range(least=min(known), most=max(known))
+
+
+def _noise(event: Event) -> float | None:
+    match event.mechanism:
+        case Gaussian() | Laplace() as noisy:
+            return noisy.noise_multiplier
+        case _:
+            return None
+
+
+def sampling_rate(sampling: Sampling) -> float | None:
+    """Which share of the records a step takes; None where nobody knows. For display alone."""
+    match sampling:
+        case Full():
+            return 1.0
+        case Unknown():
+            return None
+        case Poisson() | TruncatedPoisson():
+            return sampling.sampling_probability
+        case FixedSize() | WithReplacement():
+            return sampling.batch_size / sampling.dataset_size
+        case NonUniform():
+            return sampling.max_weight
+        case Cyclic() | Shuffle() | BallsAndBins() | RandomAllocation():
+            return _rate_in_passes(sampling)
+        case _:
+            assert_never(sampling)
+
+
+def _rate_in_passes(sampling: Cyclic | Shuffle | BallsAndBins | RandomAllocation) -> float:
+    if isinstance(sampling, Shuffle) and sampling.dataset_size is not None:
+        return sampling.batch_size / sampling.dataset_size
+    if isinstance(sampling, RandomAllocation):
+        return sampling.participations / sampling.steps_per_pass
+    return 1 / sampling.steps_per_pass

@@ -1,0 +1,230 @@
+"""What a run's curve says in plain words of whoever tries to find out who was in the data."""
+
+from dataclasses import dataclass, field, replace
+from decimal import ROUND_CEILING, Context, Decimal
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+from sqlalchemy import Connection
+
+import accounting
+from accounting import curves
+from accounting.balances import Balance
+from accounting.curves import Profile, rate_grid
+from accounting.events import Event, NeighboringRelation
+from accounting.guarantees import Assumption, Status
+from service.guarantees.event_counts import run_balance
+from service.ledger.budgets.budget import accept_of
+from service.ledger.lookups import dataset_of, find_run
+from service.schemas.responses import EVERY_STEP, Answer
+
+CURVE_POINTS: Final = 100_000_000  # of work for a curve (accounting/work.py)
+POINTS: Final = 200  # as many as the API tells at most: a chart has no corner between them
+TOLD: Final = (1e-3, 1e-2, 1e-1)  # rates of false alarms that are put in words
+_UP: Final = Context(prec=3, rounding=ROUND_CEILING)
+_EVERYBODY: Final = 0.9995  # above, three digits up are all of them
+
+
+class ProfilePoint(Answer):
+    """Delta at an epsilon."""
+
+    epsilon: float  # nats
+    delta: float  # upper
+    delta_lower: float  # zero where nothing is proved
+
+
+class TradeOffPoint(Answer):
+    """What every membership test must miss at a rate of false alarms."""
+
+    false_positive_rate: float
+    false_negative_rate: float  # lower
+
+
+class RatePoint(Answer):
+    """What no membership test finds more of at a rate of false alarms."""
+
+    false_positive_rate: float
+    true_positive_rate: float  # upper
+
+
+class Curve(Answer):
+    """A run's privacy profile, and what it says about any membership test."""
+
+    run: str
+    neighboring_relation: NeighboringRelation
+    steps: int
+    sequence: int
+    core_version: str
+    status: Status | None
+    assumptions: list[Assumption]
+    reason: str | None  # why there is no profile
+    profile: list[ProfilePoint]
+    trade_off: list[TradeOffPoint]
+    membership_advantage: float  # upper; 1 where nothing is proved
+    true_positive_rates: list[RatePoint]
+
+
+RATES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)  # of false positives at which a curve says what is found
+REASON_NO_PROFILE = "No accepted bound is finite; GET the guarantee for the reason."
+
+
+def curve_answer(
+    profile: Profile,
+    *,
+    run: str,
+    relation: NeighboringRelation,
+    steps: int,
+    sequence: int,
+    points: int,
+) -> Curve:
+    """The wire form of a profile and of what it says about membership tests."""
+    alarms, few = rate_grid(points), np.array(RATES)
+    missed, found = profile.trade_off(alarms), profile.true_positive_rates(few)
+    known = len(profile.epsilons) > 0
+    return Curve(
+        run=run,
+        neighboring_relation=relation,
+        steps=steps,
+        sequence=sequence,
+        core_version=accounting.__version__,
+        status=profile.status if known else None,
+        assumptions=list(profile.assumptions) if known else [],
+        reason=None if known else REASON_NO_PROFILE,
+        profile=[
+            ProfilePoint(epsilon=epsilon, delta=upper, delta_lower=lower)
+            for epsilon, upper, lower in zip(
+                profile.epsilons.tolist(),
+                profile.upper.tolist(),
+                profile.lower.tolist(),
+                strict=True,
+            )
+        ],
+        trade_off=[
+            TradeOffPoint(false_positive_rate=rate, false_negative_rate=least)
+            for rate, least in zip(alarms.tolist(), missed.tolist(), strict=True)
+        ],
+        membership_advantage=profile.advantage(),
+        true_positive_rates=[
+            RatePoint(false_positive_rate=rate, true_positive_rate=most)
+            for rate, most in zip(few.tolist(), found.tolist(), strict=True)
+        ],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Same:
+    """A balance that is compared by what it counts."""
+
+    balance: Balance = field(compare=False)
+    counted: tuple[frozenset[tuple[Event, int]], ...]
+
+    @classmethod
+    def of(cls, balance: Balance) -> "_Same":
+        each = (balance.steps, balance.passes, balance.begun, balance.starts)
+        return cls(balance, tuple(frozenset(events.items()) for events in each))
+
+
+@lru_cache(maxsize=64)
+def _profile(
+    same: _Same, relation: NeighboringRelation, accept: frozenset[Status], points: int
+) -> Profile:
+    """The profile of a run; those that have ended are looked at again and again."""
+    balance = same.balance
+    grid = curves.epsilon_grid(balance, relation=relation, points=points, accept=accept)
+    return curves.privacy_profile(
+        balance, relation=relation, epsilons=grid, accept=accept, points=CURVE_POINTS
+    )
+
+
+def curve(connection: Connection, run_name: str, *, points: int) -> Curve:
+    """A run's privacy profile at up to `points` epsilons, and what it says of membership tests.
+
+    Fewer where each takes long: any number of points bounds the rest.
+
+    Raises:
+        NotFoundError: there is no such run.
+    """
+    run = find_run(connection, run_name)
+    dataset = dataset_of(connection, run)
+    balance = run_balance(connection, run.id, dataset.dataset_size)
+    relation = NeighboringRelation(dataset.neighboring_relation)
+    found = _profile(_Same.of(balance), relation, accept_of(dataset), points)
+    if run.release != EVERY_STEP:  # what all iterates attain, those that are shown need not
+        found = replace(found, lower=np.zeros_like(found.lower))
+    return curve_answer(
+        found,
+        run=run.name,
+        relation=relation,
+        steps=sum(balance.steps.values()),
+        sequence=dataset.head_sequence,
+        points=points,
+    )
+
+
+class Sentence(Answer):
+    """The most that is found at a rate of false alarms, in words."""
+
+    false_positive_rate: float
+    true_positive_rate: float  # upper
+    text: str
+
+
+class Membership(Answer):
+    """A run's curve, and what it says of an attacker."""
+
+    curve: Curve
+    sentences: list[Sentence]
+    advantage: str  # in words
+
+
+def membership(connection: Connection, run_name: str) -> Membership:
+    """What a run's privacy profile says.
+
+    Raises:
+        NotFoundError: there is no such run.
+    """
+    return membership_of(curve(connection, run_name, points=POINTS))
+
+
+def membership_of(curve: Curve) -> Membership:
+    """A curve with its meaning."""
+    sentences = [
+        Sentence(
+            false_positive_rate=one.false_positive_rate,
+            true_positive_rate=one.true_positive_rate,
+            text=_sentence(one.false_positive_rate, one.true_positive_rate),
+        )
+        for one in curve.true_positive_rates
+        if one.false_positive_rate in TOLD
+    ]
+    return Membership(curve=curve, sentences=sentences, advantage=_advantage(curve))
+
+
+def percent_up(share: float) -> str:
+    """A share in percent with three digits, never less than it is."""
+    return f"{_trimmed(_UP.multiply(Decimal(share), Decimal(100)))} %"
+
+
+def _trimmed(value: Decimal) -> str:
+    text = f"{value:f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def _sentence(wrong: float, found: float) -> str:
+    rate = _trimmed(Decimal(repr(wrong)) * 100)
+    said = f"An attacker who is wrong {rate} % of the time on non-members finds"
+    if found >= _EVERYBODY:
+        return f"{said} possibly every member: nothing less is proved."
+    return f"{said} at most {percent_up(found)} of members."
+
+
+def _advantage(curve: Curve) -> str:
+    if not curve.profile:
+        return "Nothing is proved: an attacker might tell members from non-members every time."
+    if not curve.steps:
+        return "Nothing was recorded, so there is nothing to learn from."
+    return (
+        "Whatever the attacker does, the share of members found exceeds the share of false alarms "
+        f"by at most {percent_up(curve.membership_advantage)[:-2]} percentage points."
+    )

@@ -1,0 +1,323 @@
+"""What a run or a dataset did: now, as of a sequence, on a branch's path, and as corrected."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
+from typing import Any, Final
+
+from sqlalchemy import Connection, Row, bindparam, func, select
+
+from accounting.balances import Balance, Taken
+from accounting.events import Event, NeighboringRelation
+from service.errors import InvalidRequestError, NotFoundError
+from service.guarantees.event_counts import dataset_balance, held_anew, run_balance
+from service.guarantees.replay import (
+    CORRECTIONS_OF_DATASET,
+    CORRECTIONS_OF_RUN,
+    LATEST,
+    OF_BRANCH,
+    OF_DATASET,
+    Corrections,
+    Facts,
+    Fold,
+    Part,
+    by_branch,
+    folded,
+    parts_of,
+    recorded,
+    require_few,
+    streamed,
+)
+from service.ledger.append.counts import balance_of as counted
+from service.ledger.append.counts import counts_of
+from service.ledger.budgets.accumulator import Move
+from service.ledger.budgets.lineage import restated
+from service.ledger.budgets.pass_positions import taken_in_dataset, taken_in_run
+from service.storage.tables import branches, datasets, entries, lineage
+
+_NEXT_MOMENT: Final = select(entries.c.recorded_at).where(
+    entries.c.dataset_id == bindparam("dataset"), entries.c.sequence == bindparam("after") + 1
+)
+_REACHED: Final = select(func.max(entries.c.sequence)).where(
+    entries.c.dataset_id == bindparam("dataset"), entries.c.recorded_at <= bindparam("moment")
+)
+_BELOW: Final = (
+    select(datasets.c.id, datasets.c.dataset_size, datasets.c.head_sequence, lineage.c.exactly_one)
+    .join(lineage, lineage.c.dataset_id == datasets.c.id)
+    .where(lineage.c.ancestor_id == bindparam("dataset"))
+)
+REASON_NO_ORIGIN: Final = "was opened before the ledger kept where branches begin; ask without it"
+_BRANCHES: Final = select(
+    branches.c.id,
+    branches.c.name,
+    branches.c.from_branch_id,
+    branches.c.from_step,
+    branches.c.next_step,
+).where(branches.c.run_id == bindparam("run"))
+
+
+def refold(connection: Connection, run: Row[Any], dataset_size: int) -> Balance:
+    """The run's balance from its entries alone; the stored one is a cache of this."""
+    fold = Fold(dataset_size, taken_in_run(connection, run.id))
+    for row in recorded(connection, run):
+        fold.add(
+            row.branch_id,
+            row.content,
+            row.steps,
+            first_step=row.first_step,
+            unplaced=row.unplaced,
+        )
+    return fold.balance()
+
+
+def run_facts(
+    connection: Connection,
+    run: Row[Any],
+    dataset: Row[Any],
+    *,
+    branch: str | None = None,
+    until: int | None = None,
+    known: int = LATEST,
+) -> Facts:
+    """What a run did.
+
+    Args:
+        connection: a snapshot.
+        run: the run's row.
+        dataset: its dataset's row.
+        branch: the name of the branch whose path to the root alone counts; None for all.
+        until: the last sequence that counts; None for all.
+        known: the last sequence at which a correction was known.
+
+    Raises:
+        NotFoundError: the run has no such branch.
+        TooExpensiveError: more entries would have to be read than one question may read.
+    """
+    found = by_branch(connection.execute(CORRECTIONS_OF_RUN, {"run": run.id, "known": known}))
+    last = LATEST if until is None else until
+    taken = taken_in_run(connection, run.id)
+    if branch is not None:
+        path = _path(connection, run, branch)
+        along = {number for number, _ in path}
+        followed = [one for one in taken if one.by in along]  # none of those that leave the path
+        parts = _parts_on(connection, path, last)
+        facts = folded(parts, found, dataset.dataset_size, followed)
+        _require_whole(facts, path, last)
+        return facts
+    if until is not None:
+        parts = parts_of(recorded(connection, run, until=last))
+        return folded(parts, found, dataset.dataset_size, taken)
+    balance = run_balance(connection, run.id, dataset.dataset_size)
+    if not found:
+        return Facts(recorded=balance, corrected=None, corrections=0)
+    changed = _corrected_branches(connection, found, dataset.dataset_size, taken)
+    corrected = _exchanged(balance, [changed])
+    return Facts(recorded=balance, corrected=corrected, corrections=changed.corrections)
+
+
+def dataset_facts(
+    connection: Connection,
+    dataset: Row[Any],
+    *,
+    until: int | None = None,
+    known: int = LATEST,
+    reserved: bool = False,
+) -> Facts:
+    """What all runs of a dataset did, and of all datasets that were made from it.
+
+    Args:
+        connection: a snapshot.
+        dataset: the dataset's row.
+        until: the last sequence that counts; None for all. Of the other datasets that is what was
+            recorded by the time of the next entry.
+        known: the last sequence at which a correction was known.
+        reserved: whether what is reserved counts, too; of the present alone.
+
+    Raises:
+        TooExpensiveError: more entries would have to be read than one question may read.
+    """
+    homes = _homes(connection, dataset, until, known)
+    if until is not None:
+        require_few(sum(min(home.until, home.head) for home in homes))  # sequences have no gaps
+        return _together([home.seen(_home_facts(connection, home)) for home in homes], homes)
+    balance = dataset_balance(connection, dataset, reserved=reserved)
+    changed = [
+        home.seen(_corrected_branches(connection, home.found, home.dataset_size, taken))
+        for home in homes
+        if home.found
+        for taken in [taken_in_dataset(connection, home.id)]
+    ]
+    corrected = None
+    if changed and not reserved:
+        corrected = _exchanged(balance, changed)
+    elif changed:
+        ran = _exchanged(dataset_balance(connection, dataset), changed)
+        ahead = [home.view(held_anew(connection, home.id, home.dataset_size)) for home in homes]
+        corrected = replace(_sum([ran, *ahead]), starts={})  # nothing is known of those to come
+    count = sum(one.corrections for one in changed)
+    inherited = len(homes) > 1
+    return Facts(recorded=balance, corrected=corrected, corrections=count, inherited=inherited)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Home:
+    """A dataset whose entries count, and how the records that are asked about see them."""
+
+    id: int
+    dataset_size: int
+    head: int
+    until: int
+    found: Corrections
+    view: Callable[[Balance], Balance]
+
+    def seen(self, facts: Facts) -> Facts:
+        """The facts as those records see them."""
+        corrected = None if facts.corrected is None else self.view(facts.corrected)
+        return replace(facts, recorded=self.view(facts.recorded), corrected=corrected)
+
+
+def _homes(connection: Connection, dataset: Row[Any], until: int | None, known: int) -> list[_Home]:
+    """The dataset, and all that were made from it."""
+    relation = NeighboringRelation(dataset.neighboring_relation)
+
+    def home(row: Row[Any], last: int, aware: int, view: Callable[[Balance], Balance]) -> _Home:
+        values = {"dataset": row.id, "known": aware}
+        found = by_branch(connection.execute(CORRECTIONS_OF_DATASET, values))
+        return _Home(
+            id=row.id,
+            dataset_size=row.dataset_size,
+            head=row.head_sequence,
+            until=last,
+            found=found,
+            view=view,
+        )
+
+    last = LATEST if until is None else until
+    homes = [home(dataset, last, known, lambda balance: balance)]
+    moment = connection.scalar(_NEXT_MOMENT, {"dataset": dataset.id, "after": last})
+    below: list[Any] = list(connection.execute(_BELOW, {"dataset": dataset.id}))
+    for row in below:
+        theirs = LATEST
+        if moment is not None:
+            then = {"dataset": row.id, "moment": moment}
+            theirs = connection.scalar(_REACHED, then) or 0
+        exact = bool(row.exactly_one)
+        view = partial(_restated, relation=relation, exactly_one=exact)
+        homes.append(home(row, theirs, LATEST if known == LATEST else theirs, view))
+    return homes
+
+
+def _restated(balance: Balance, *, relation: NeighboringRelation, exactly_one: bool) -> Balance:
+    move = Move(recorded=counts_of(balance))
+    return counted(dict(restated(move, relation=relation, exactly_one=exactly_one).recorded))
+
+
+def _home_facts(connection: Connection, home: _Home) -> Facts:
+    rows = streamed(connection, OF_DATASET, dataset=home.id, until=home.until)
+    taken = taken_in_dataset(connection, home.id)
+    return folded(parts_of(rows), home.found, home.dataset_size, taken)
+
+
+def _together(each: Sequence[Facts], homes: Sequence[_Home]) -> Facts:
+    corrections = sum(one.corrections for one in each)
+    really = _sum(one.accounts[-1] for one in each) if corrections else None
+    return Facts(
+        recorded=_sum(one.recorded for one in each),
+        corrected=really,
+        corrections=corrections,
+        inherited=len(homes) > 1,
+    )
+
+
+def _sum(balances: Iterable[Balance]) -> Balance:
+    total = Balance()
+    for one in balances:
+        total = Balance(
+            steps=Counter(total.steps) + Counter(one.steps),
+            passes=Counter(total.passes) + Counter(one.passes),
+            begun=Counter(total.begun) + Counter(one.begun),
+            starts=Counter(total.starts) + Counter(one.starts),
+        )
+    return total
+
+
+def _parts_on(connection: Connection, path: Sequence[tuple[int, int]], last: int) -> Iterator[Part]:
+    """What was recorded on a path, each branch up to the step where the next one left it."""
+    for branch, end in path:
+        rows = streamed(connection, OF_BRANCH, branch=branch, end=end, until=last)
+        for number, first_step, steps, content, unplaced in parts_of(rows):
+            yield number, first_step, min(steps, end - first_step), content, unplaced
+
+
+def _path(connection: Connection, run: Row[Any], name: str) -> list[tuple[int, int]]:
+    """(branch, step before which it is followed), from the root to the branch of that name.
+
+    Raises:
+        NotFoundError: there is none of that name.
+        InvalidRequestError: it is not known where it, or one before it, began.
+    """
+    found = {row.id: row for row in connection.execute(_BRANCHES, {"run": run.id})}
+    here = next((row for row in found.values() if row.name == name), None)
+    if here is None:
+        raise NotFoundError("There is no such branch.")
+    path, end = [], here.next_step
+    while here is not None:
+        path.append((here.id, end))
+        end = here.from_step
+        if end and here.from_branch_id is None:
+            raise InvalidRequestError("query.branch", REASON_NO_ORIGIN)
+        here = found.get(here.from_branch_id)
+    return path[::-1]
+
+
+def _require_whole(facts: Facts, path: Sequence[tuple[int, int]], last: int) -> None:
+    """A path that misses steps would understate what the model cost."""
+    if last == LATEST and sum(facts.recorded.steps.values()) != path[-1][1]:
+        raise ArithmeticError("A branch's path does not hold each of its steps once.")
+
+
+def _corrected_branches(
+    connection: Connection, found: Corrections, dataset_size: int, taken: Sequence[Taken]
+) -> Facts:
+    """What the branches did on which corrections lie, and those that share a pass with them."""
+    wanted: set[Any] = set(found)
+    size = 0
+    while len(wanted) > size:
+        size = len(wanted)
+        wanted |= {one.by for one in taken if one.of in wanted}
+        wanted |= {one.of for one in taken if one.by in wanted}
+    rows = chain.from_iterable(
+        streamed(connection, OF_BRANCH, branch=branch, end=LATEST, until=LATEST)
+        for branch in sorted(wanted)  # a branch before those that begin on it
+    )
+    return folded(parts_of(rows), found, dataset_size, taken)
+
+
+def _exchanged(balance: Balance, changed: Sequence[Facts]) -> Balance:
+    """The balance with corrected parts in the place of those that were recorded.
+
+    Raises:
+        ArithmeticError: the balance does not hold those parts.
+    """
+    old, new = _sum(one.recorded for one in changed), _sum(one.accounts[-1] for one in changed)
+    known = balance.starts or not balance.passes
+    return Balance(
+        steps=_with(balance.steps, old.steps, new.steps),
+        passes=_with(balance.passes, old.passes, new.passes),
+        begun=_with(balance.begun, old.begun, new.begun),
+        # How often loaders began anew is not known of every balance; nothing is taken off it then.
+        starts=_with(balance.starts, old.starts, new.starts) if known else {},
+    )
+
+
+def _with(
+    whole: Mapping[Event, int], old: Mapping[Event, int], new: Mapping[Event, int]
+) -> dict[Event, int]:
+    total = Counter(whole)
+    total.subtract(old)
+    if any(count < 0 for count in total.values()):
+        raise ArithmeticError("A balance does not hold what its entries add up to.")
+    total.update(new)
+    return {event: count for event, count in total.items() if count}

@@ -1,0 +1,211 @@
+"""Entries one by one: counted as they were recorded, and with corrections laid over them.
+
+Facts never change: a correction stands beside what it corrects.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import Connection, Row, bindparam, select
+
+from accounting.balances import (
+    Balance,
+    Line,
+    Lines,
+    Place,
+    Taken,
+    advance,
+    pass_length,
+    passes_begun,
+    starts_anew,
+)
+from accounting.events import Event, Span
+from service.errors import TooExpensiveError
+from service.ledger.budgets.pass_positions import IS_UNPLACED, beginning
+from service.schemas.event_codec import event_of, laid_over
+from service.storage.tables import branches, corrections, distinct_events, entries
+
+FOLD_MAX: Final = 2_000_000  # entries that one question may read: some ten seconds
+LATEST: Final = 2**62  # a sequence, and a step, beyond all others
+_ROWS: Final = 5000  # fetched at a time
+
+_SELECTED: Final = select(
+    entries.c.sequence,
+    entries.c.branch_id,
+    entries.c.first_step,
+    entries.c.steps,
+    entries.c.verdict,
+    distinct_events.c.content,
+    IS_UNPLACED.label("unplaced"),
+)
+_ENTRIES: Final = _SELECTED.join(distinct_events, distinct_events.c.id == entries.c.event_id).join(
+    branches, branches.c.id == entries.c.branch_id
+)
+OF_RUN: Final = _ENTRIES.where(
+    entries.c.run_id == bindparam("run"), entries.c.sequence <= bindparam("until")
+).order_by(entries.c.sequence)
+OF_DATASET: Final = _ENTRIES.where(
+    entries.c.dataset_id == bindparam("dataset"), entries.c.sequence <= bindparam("until")
+).order_by(entries.c.sequence)
+OF_BRANCH: Final = _ENTRIES.where(
+    entries.c.branch_id == bindparam("branch"),
+    entries.c.first_step < bindparam("end"),
+    entries.c.sequence <= bindparam("until"),
+).order_by(entries.c.first_step)
+_CORRECTIONS: Final = (
+    select(
+        corrections.c.branch_id,
+        corrections.c.first_step,
+        corrections.c.steps,
+        corrections.c.reason,
+        distinct_events.c.content,
+    )
+    .join(distinct_events, distinct_events.c.id == corrections.c.event_id)
+    .where(corrections.c.sequence <= bindparam("known"))
+    .order_by(corrections.c.branch_id, corrections.c.first_step)
+)
+CORRECTIONS_OF_RUN: Final = _CORRECTIONS.where(corrections.c.run_id == bindparam("run"))
+CORRECTIONS_OF_DATASET: Final = _CORRECTIONS.where(corrections.c.dataset_id == bindparam("dataset"))
+
+Part = tuple[int, int, int, str, bool]  # branch, first step, steps, content, unplaced
+Corrections = Mapping[int, Sequence[tuple[int, int, str]]]  # (first step, end, content) by branch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What was recorded; and the same with corrections laid over it, where there are any."""
+
+    recorded: Balance
+    corrected: Balance | None
+    corrections: int  # that bear on these facts
+    inherited: bool = False  # some of them are of datasets that were made from this one
+
+    @property
+    def accounts(self) -> tuple[Balance, ...]:
+        """Each account of the facts; a guarantee is to hold for all of them."""
+        return (self.recorded,) if self.corrected is None else (self.recorded, self.corrected)
+
+
+class Fold:
+    """Counts entries as they were recorded; passes are followed branch by branch."""
+
+    def __init__(self, dataset_size: int, taken: Iterable[Taken] = ()) -> None:
+        """Begin with nothing.
+
+        Args:
+            dataset_size: of the dataset.
+            taken: by whom open passes were taken, of the branches that are folded.
+        """
+        self.lines = Lines(taken)  # of branches that begin later, more may be told
+        self._size = dataset_size
+        self._known: dict[str, tuple[Event, bool]] = {}  # events, and whether passes count
+        self._steps: dict[Event, int] = {}  # until the latest balance
+        self._since: Counter[str] = Counter()  # then; by content: events are slow to hash
+        self._passes: Counter[Event] = Counter()
+        self._begun: Counter[Event] = Counter()
+        self._starts: Counter[Event] = Counter()
+        self._open: dict[Line, Place] = {}
+
+    def add(
+        self, branch_id: int, content: str, steps: int, *, first_step: int, unplaced: bool
+    ) -> None:
+        """Count steps that follow on a branch; unplaced: its first pass may have begun before."""
+        event, by_pass = self._known.get(content) or self._learn(content)
+        self._since[content] += steps
+        line = self.lines.at(branch_id, first_step)
+        before = self._open.get(line, beginning(line, unplaced=unplaced))
+        if by_pass or before is not None:
+            span = Span(event=event, steps=steps)
+            self._starts[event] += starts_anew(before, span)
+            self._begun[event] += passes_begun(before, span)
+            more, self._open[line] = advance(before, span)
+            self._passes.update(more)
+
+    def _learn(self, content: str) -> tuple[Event, bool]:
+        event = event_of(content, self._size)
+        self._known[content] = event, pass_length(event) is not None
+        return self._known[content]
+
+    def balance(self) -> Balance:
+        """What was counted so far."""
+        for content, count in self._since.items():
+            event, _ = self._known[content]
+            self._steps[event] = self._steps.get(event, 0) + count
+        self._since.clear()
+        return Balance(
+            steps=dict(self._steps),
+            passes=_some(self._passes),
+            begun=_some(self._begun),
+            starts=_some(self._starts),
+        )
+
+
+def _some(counts: Mapping[Event, int]) -> dict[Event, int]:
+    """Counts without those that are zero; hashed again only where there are any."""
+    if all(counts.values()):
+        return dict(counts)
+    return {event: count for event, count in counts.items() if count}
+
+
+def recorded(connection: Connection, run: Row[Any], *, until: int = LATEST) -> Iterable[Row[Any]]:
+    """A run's entries in the order of recording, with their event and branch."""
+    return streamed(connection, OF_RUN, run=run.id, until=until)
+
+
+def streamed(connection: Connection, query: Any, **values: int) -> Iterator[Row[Any]]:
+    """Rows of entries, never many of them at once."""
+    with connection.execute(query, values, execution_options={"yield_per": _ROWS}) as found:
+        yield from found
+
+
+def by_branch(rows: Iterable[Row[Any]]) -> Corrections:
+    """Corrections where they lie."""
+    found: dict[int, list[tuple[int, int, str]]] = {}
+    for row in rows:
+        span = (row.first_step, row.first_step + row.steps, row.content)
+        found.setdefault(row.branch_id, []).append(span)
+    return found
+
+
+def corrections_of(connection: Connection, run: Row[Any]) -> Iterable[Row[Any]]:
+    """A run's corrections, branch by branch, in the order of steps."""
+    return connection.execute(CORRECTIONS_OF_RUN, {"run": run.id, "known": LATEST})
+
+
+def require_few(count: int) -> None:
+    """Refuse to read very many entries.
+
+    Raises:
+        TooExpensiveError: there are more than one question may read.
+    """
+    if count > FOLD_MAX:
+        raise TooExpensiveError(
+            f"The answer would take reading more than {FOLD_MAX} entries one by one."
+        )
+
+
+def parts_of(rows: Iterable[Row[Any]]) -> Iterator[Part]:
+    """Entries as they are folded."""
+    for row in rows:
+        yield row.branch_id, row.first_step, row.steps, row.content, bool(row.unplaced)
+
+
+def folded(
+    parts: Iterable[Part], found: Corrections, dataset_size: int, taken: Sequence[Taken] = ()
+) -> Facts:
+    """Fold entries as they were recorded and, where there are corrections, as corrected."""
+    plain, better = Fold(dataset_size, taken), Fold(dataset_size, taken)
+    reached: dict[int, int] = {}
+    for count, (branch, first_step, steps, content, unplaced) in enumerate(parts, start=1):
+        require_few(count)
+        plain.add(branch, content, steps, first_step=first_step, unplaced=unplaced)
+        if found:
+            reached[branch] = first_step + steps
+            whole = (first_step, steps, content)
+            for here, more, what in laid_over(whole, found.get(branch, ())):
+                better.add(branch, what, more, first_step=here, unplaced=unplaced)
+    used = sum(one[0] < reached.get(branch, 0) for branch, over in found.items() for one in over)
+    corrected = better.balance() if used else None
+    return Facts(recorded=plain.balance(), corrected=corrected, corrections=used)

@@ -1,0 +1,256 @@
+"""How a run's epsilon grew, for who looks again and again: only what is new is worked out.
+
+What was recorded never changes, and neither does epsilon after so many steps. Steps are marked at
+multiples of a stride that doubles with the run, so that marks stay where they are. The curve rises:
+the end of each stride is its extreme, and nothing between two marks is above the later one. Where
+it rises most is looked at first, so that few marks show where it jumps.
+"""
+
+import math
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from itertools import pairwise
+from typing import Any, Final
+
+from sqlalchemy import Connection, Row, bindparam
+
+from accounting.balances import Balance, Lines
+from service.guarantees.guarantee import Question, delta_of, settled
+from service.guarantees.history import HistoryPoint, Reading
+from service.guarantees.noise_schedule import Schedule, Spans
+from service.guarantees.replay import LATEST, OF_RUN, Fold, streamed
+from service.ledger.budgets.pass_positions import taken_in_run
+from service.ledger.lookups import branches_of, dataset_of, find_run
+from service.schemas.responses import Answer
+from service.storage.tables import entries
+
+POINTS_MAX: Final = 400
+ROWS_MAX: Final = 50_000  # entries that one look reads: about a sixth of a second
+LOOK_SECONDS: Final = 0.2  # of processor time, after which a look begins no further point
+RUN_SECONDS: Final = 5.0  # the same for a run; then only the latest step is worked out
+_FLAT: Final = 1 / 500  # of the whole: a rise that nobody sees
+SHARED: Final = 20  # times as long as it took, a look may serve several who watch
+RUNS_MAX: Final = 100  # remembered; some hundred kilobytes each
+
+_NEWER: Final = OF_RUN.where(entries.c.sequence > bindparam("after")).limit(ROWS_MAX)
+
+
+class Growth(Answer):
+    """Epsilon by step, as far as it is worked out."""
+
+    run: str
+    state: str
+    delta: float
+    steps: int  # read so far
+    steps_recorded: int
+    sequence: int  # of the last entry that was read
+    complete: bool  # whether nothing is left to work out; if not, ask again
+    look_seconds: float  # of processor time that this look took
+    points: list[HistoryPoint]  # few where each takes long, the latest step always
+
+
+@dataclass(slots=True)
+class _Mark:
+    """A number of steps at which epsilon is told."""
+
+    steps: int
+    sequence: int
+    balance: Balance | None  # until it is read
+    point: HistoryPoint | None = None
+
+    @property
+    def epsilon(self) -> float:
+        """As far as it is known: upper, infinite where nothing is proved, else zero."""
+        if self.point is None:
+            return 0.0
+        return math.inf if self.point.epsilon is None else self.point.epsilon
+
+    def read(self, reading: Reading) -> None:
+        """Work out what was spent by then, unless that is known."""
+        if self.balance is not None:  # it is given up for what is read from it
+            self.point = reading.point(self.steps, self.sequence, self.balance)
+            self.balance = None
+
+
+class _Run:
+    """What is remembered of one run."""
+
+    def __init__(self, dataset_size: int) -> None:
+        self.lock = threading.Lock()
+        self.spans = Spans(dataset_size)
+        self.given: Growth | None = None
+        self.given_at = 0.0
+        self.steps = 0
+        self.sequence = 0
+        self._fold = Fold(dataset_size)
+        self._stride = 1
+        self._marks: dict[int, _Mark] = {}
+        self._end: _Mark | None = None
+        self._worked = 0.0  # seconds of processor time
+
+    def serves(self, age_max: float) -> bool:
+        """Whether what was given last may be given again."""
+        took = 0.0 if self.given is None else self.given.look_seconds
+        return time.monotonic() - self.given_at < min(age_max, SHARED * took)
+
+    def read(self, connection: Connection, run_id: int, total: int) -> None:
+        """Read entries that are new; total: steps that are recorded."""
+        while -(-total // self._stride) > POINTS_MAX:
+            self._stride *= 2
+        self._marks = {n: mark for n, mark in self._marks.items() if n % self._stride == 0}
+        self._fold.lines = Lines(taken_in_run(connection, run_id))
+        asked = {"run": run_id, "until": LATEST, "after": self.sequence}
+        for row in streamed(connection, _NEWER, **asked):
+            self._count(row)
+        if self._end is None or self._end.steps != self.steps:
+            known = self._marks.get(self.steps)
+            self._end = known or _Mark(self.steps, self.sequence, self._fold.balance())
+
+    def _count(self, row: Row[Any]) -> None:
+        self.spans.add(row.content, row.steps)
+        self.sequence, left = row.sequence, row.steps
+        while left:
+            count = min(left, self._stride - self.steps % self._stride)
+            self._fold.add(
+                row.branch_id,
+                row.content,
+                count,
+                first_step=row.first_step,
+                unplaced=row.unplaced,
+            )
+            self.steps, left = self.steps + count, left - count
+            if self.steps % self._stride == 0:
+                mark = _Mark(self.steps, self.sequence, self._fold.balance())
+                self._marks[self.steps] = mark
+
+    def points(self, reading: Reading) -> tuple[list[HistoryPoint], bool, float]:
+        """What is worked out, the last step at least; whether that is enough; what it took."""
+        marks = list(self._marks.values())
+        if self._end is not None and self._end.steps and self._end.steps not in self._marks:
+            marks.append(self._end)
+        start = time.thread_time()
+        took = 0.0
+        done = True
+        for mark in _by_need(marks):
+            spent = self._worked + took > RUN_SECONDS
+            if mark is not marks[-1] and (spent or took > LOOK_SECONDS):
+                done = spent
+                break
+            mark.read(reading)
+            took = time.thread_time() - start
+        self._worked += took
+        return [mark.point for mark in marks if mark.point is not None], done, took
+
+
+def _by_need(marks: Sequence[_Mark]) -> Iterator[_Mark]:
+    """Marks that are not read: the ends, then the middle of where epsilon rises most, and so on.
+
+    Each is read before the next is asked for. Where it hardly rises, nothing is left to see.
+    """
+    if marks:
+        yield from (mark for mark in (marks[-1], marks[0]) if mark.point is None)
+    known = [i for i, mark in enumerate(marks) if mark.point is not None]
+    gaps = [(-_rise(marks[i], marks[j]), i, j) for i, j in pairwise(known) if j > i + 1]
+    heapify(gaps)
+    flat = _FLAT * max((mark.epsilon for mark in marks if mark.epsilon < math.inf), default=0.0)
+    while gaps and -gaps[0][0] > flat:
+        _, low, high = heappop(gaps)
+        middle = (low + high) // 2
+        yield marks[middle]
+        for i, j in ((low, middle), (middle, high)):
+            if j > i + 1:
+                heappush(gaps, (-_rise(marks[i], marks[j]), i, j))
+
+
+def _rise(low: _Mark, high: _Mark) -> float:
+    """By how much epsilon rises; from infinity by nothing."""
+    return 0.0 if low.epsilon == math.inf else high.epsilon - low.epsilon
+
+
+class Growths:
+    """What is remembered of the runs that were looked at last; for any thread."""
+
+    def __init__(self) -> None:
+        self._runs: OrderedDict[Hashable, _Run] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def growth(self, connection: Connection, run_name: str, *, age_max: float = 0.0) -> Growth:
+        """A run's epsilon by step, at its own delta or its dataset's.
+
+        Args:
+            connection: to the database.
+            run_name: which run.
+            age_max: seconds that an answer may be old which others were given.
+
+        Raises:
+            NotFoundError: there is no such run.
+            InvalidRequestError: no delta is known.
+        """
+        run = find_run(connection, run_name)
+        dataset = dataset_of(connection, run)
+        reading = Reading.of(run, dataset, delta=settled(Question(), dataset, run).delta or 0.0)
+        total, known = self._known(connection, run, dataset, reading)
+        with known.lock:
+            given = known.given
+            if given is not None and given.state == run.state and known.serves(age_max):
+                return given
+            known.read(connection, run.id, total)
+            points, done, took = known.points(reading)
+            known.given, known.given_at = None, time.monotonic()
+            found = Growth(
+                run=run.name,
+                state=run.state,
+                delta=reading.delta,
+                steps=known.steps,
+                steps_recorded=total,
+                sequence=known.sequence,
+                complete=done and known.steps >= total,
+                look_seconds=took,
+                points=points,
+            )
+            if found.complete:
+                known.given = found
+            return found
+
+    def schedule(self, connection: Connection, run_name: str) -> Schedule:
+        """A run's noise and rate by step.
+
+        Raises:
+            NotFoundError: there is no such run.
+        """
+        run = find_run(connection, run_name)
+        dataset = dataset_of(connection, run)
+        at = delta_of(dataset, run)
+        reading = None if at is None else Reading.of(run, dataset, delta=at)
+        total, known = self._known(connection, run, dataset, reading)
+        with known.lock:
+            known.read(connection, run.id, total)
+            return Schedule(
+                run=run.name,
+                steps=known.steps,
+                steps_recorded=total,
+                sequence=known.sequence,
+                complete=known.steps >= total,
+                spans=known.spans.told(),
+            )
+
+    def _known(
+        self, connection: Connection, run: Row[Any], dataset: Row[Any], reading: Reading | None
+    ) -> tuple[int, _Run]:
+        """How many steps a run has recorded, and what is remembered of it."""
+        branches = branches_of(connection, run)
+        total = sum(branch.next_step - branch.from_step for branch in branches)
+        # The time keeps apart the runs of two databases that have the same number.
+        key = (run.id, run.created_at, reading)
+        with self._lock:
+            known = self._runs.get(key)
+            if known is None or known.sequence > dataset.head_sequence:  # of another past
+                known = self._runs[key] = _Run(dataset.dataset_size)
+            self._runs.move_to_end(key)
+            if len(self._runs) > RUNS_MAX:
+                self._runs.popitem(last=False)
+        return total, known

@@ -1,0 +1,299 @@
+"""How the spending of a dataset grew, and which runs it is made of.
+
+What was gone at some time is what is gone now less what was recorded since, as the present filter
+counts it: nothing but what is read is taken off, so no time is told less than it was.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import Connection, Row, Select, and_, func, or_, select
+
+from accounting.balances import pass_length
+from accounting.events import Event
+from service.clock import utc
+from service.guarantees.attribution import Grounds, names_of
+from service.guarantees.event_costs import Units
+from service.ledger.budgets.accumulator import Change, Counts, Move, by_pass
+from service.storage.tables import datasets, entries
+
+POINTS: Final = 60  # of a picture that is some hundred pixels wide
+RUNS_MAX: Final = 7  # told one by one: more colours are not told apart
+ENTRIES_MAX: Final = 6_000  # of the latest that are read: some ten milliseconds
+TOLD_MAX: Final = 200  # spendings that are remembered; some twenty kilobytes each
+HOMES_MAX: Final = 50  # datasets whose entries are read
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Whose spending a layer of the picture is."""
+
+    run: str | None  # none for all other runs together
+    dataset: str | None
+    runs: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """What was gone at a time, and of which part how much of it; parts add up to the whole."""
+
+    at: datetime
+    epsilon: float | None  # nats, upper; none where infinite
+    parts: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spending:
+    """The spending of a dataset over time, the earliest first."""
+
+    delta: float
+    adaptive: bool  # as the budget's filter counts it, which holds whatever is chosen next
+    moments: tuple[Moment, ...]
+    parts: tuple[Part, ...]
+    earlier: int  # entries before the first that was read: they are told as one rise
+    expired: float | None  # nats, that reservations which expired add at the end; none: infinite
+
+
+@dataclass(frozen=True, slots=True)
+class _Bucket:
+    """Entries that follow one another, counted together."""
+
+    at: datetime  # of the last
+    since: datetime  # of the first
+    rows: list[Row[Any]]
+
+
+def spending(
+    connection: Connection, found: Grounds, *, delta: float, points: int = POINTS
+) -> Spending:
+    """How the spending grew.
+
+    Args:
+        connection: that the grounds were read from.
+        found: the dataset's grounds.
+        delta: at which epsilon is told where there is no budget.
+        points: about how many moments are told.
+    """
+    heads = _heads(connection, found)
+    after = _first_read(heads)
+    buckets = _buckets(connection, heads, after, points)
+    largest = found.largest(RUNS_MAX)
+    rewind = _Rewind(found, delta, largest)
+    moments = [rewind.moment(bucket.at) for bucket in _each_undone(rewind, buckets)]
+    created = utc(found.dataset.created_at)
+    if buckets:
+        moments.append(rewind.moment(buckets[0].since))
+    earlier = sum(after.values()) + _unread(heads, after)
+    moments.append(rewind.nothing(created) if earlier else rewind.moment(created))
+    moments.reverse()
+    return Spending(
+        delta=delta if found.dataset.budget_delta is None else found.dataset.budget_delta,
+        adaptive=found.dataset.budget_epsilon is not None,
+        moments=tuple(moments),
+        parts=_parts(connection, found, largest),
+        earlier=earlier,
+        expired=_expired(found),
+    )
+
+
+class Spendings:
+    """What was told last, for who looks again: the same until something is written; any thread."""
+
+    def __init__(self) -> None:
+        self._told: OrderedDict[Hashable, Spending] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def spending(self, connection: Connection, found: Grounds, *, delta: float) -> Spending:
+        """How the spending grew; what expired is looked at each time, for it hangs on the clock."""
+        row = found.dataset
+        # The time keeps apart the datasets of two databases that have the same number.
+        key = (row.id, row.created_at, row.version, delta)
+        with self._lock:
+            told = self._told.get(key)
+        if told is not None:
+            return replace(told, expired=_expired(found))
+        told = spending(connection, found, delta=delta)
+        with self._lock:
+            self._told[key] = told
+            if len(self._told) > TOLD_MAX:
+                self._told.popitem(last=False)
+        return told
+
+
+def _each_undone(rewind: "_Rewind", buckets: Sequence[_Bucket]) -> Iterator[_Bucket]:
+    """Buckets, the last first; each is taken back once it was looked at."""
+    for bucket in reversed(buckets):
+        yield bucket
+        rewind.undo(bucket.rows)
+
+
+def _heads(connection: Connection, found: Grounds) -> dict[int, int]:
+    """The datasets whose entries are read, and how many each has; the largest, if they are many."""
+    query = (
+        select(datasets.c.id, datasets.c.head_sequence)
+        .where(datasets.c.id.in_(list(found.homes)))
+        .order_by(datasets.c.head_sequence.desc())
+    )
+    return {row.id: row.head_sequence for row in connection.execute(query)}
+
+
+def _first_read(heads: Mapping[int, int]) -> dict[int, int]:
+    """The entry of each dataset after which all are read: as great a part of each."""
+    total = sum(heads.values())
+    read = list(heads)[:HOMES_MAX]
+    left = max(0, total - ENTRIES_MAX)
+    return {one: -(-heads[one] * left // total) if total else 0 for one in read if heads[one]}
+
+
+def _unread(heads: Mapping[int, int], after: Mapping[int, int]) -> int:
+    return sum(count for one, count in heads.items() if one not in after)
+
+
+def _buckets(
+    connection: Connection, heads: Mapping[int, int], after: Mapping[int, int], points: int
+) -> list[_Bucket]:
+    """What was recorded, in the order of time; whole entries, of one dataset each."""
+    if not after:
+        return []
+    count = sum(heads[one] - first for one, first in after.items())
+    width = max(1, -(-count // points))
+    bucket = entries.c.sequence // width
+    query: Select[Any] = (
+        select(
+            entries.c.dataset_id,
+            bucket.label("bucket"),
+            entries.c.run_id,
+            entries.c.branch_id,
+            entries.c.event_id,
+            func.sum(entries.c.steps).label("steps"),
+            func.min(entries.c.recorded_at).label("since"),
+            func.max(entries.c.recorded_at).label("at"),
+        )
+        .where(
+            or_(
+                *(
+                    and_(entries.c.dataset_id == one, entries.c.sequence > first)
+                    for one, first in after.items()
+                )
+            )
+        )
+        .group_by(
+            entries.c.dataset_id, bucket, entries.c.run_id, entries.c.branch_id, entries.c.event_id
+        )
+    )
+    grouped: dict[tuple[int, int], list[Row[Any]]] = {}
+    for row in connection.execute(query):
+        grouped.setdefault((row.dataset_id, row.bucket), []).append(row)
+    found = [
+        _Bucket(utc(max(row.at for row in rows)), utc(min(row.since for row in rows)), rows)
+        for rows in grouped.values()
+    ]
+    # What one request recorded has one time: then the order of recording tells.
+    return sorted(
+        found, key=lambda one: (one.at, one.since, one.rows[0].dataset_id, one.rows[0].bucket)
+    )
+
+
+class _Rewind:
+    """A dataset's sums, from which entries are taken back one after another."""
+
+    def __init__(self, found: Grounds, delta: float, largest: Sequence[int]) -> None:
+        self._prices = prices = found.prices
+        self._tally = found.tally.copy()
+        self._units: Units = prices.everything.copy()
+        self._delta = delta
+        self._adaptive = found.dataset.budget_epsilon is not None
+        self._place = {run: place for place, run in enumerate(largest)}
+        self._losses = {run: part.loss for run, part in found.parts.items()}
+        self._lone = _lone(prices.events)
+        self._steps: dict[tuple[int, int], int] = {}  # taken back, by branch and event
+
+    def undo(self, rows: Iterable[Row[Any]]) -> None:
+        """Take entries back."""
+        back: dict[Event, Counts] = {}
+        for row in rows:
+            place = self._prices.place[row.event_id]
+            event = self._prices.events[place]
+            steps = int(row.steps)  # a sum of whole numbers is a decimal on PostgreSQL
+            passes = self._passes(row.branch_id, row.event_id, steps, event)
+            units = self._prices.count(place, steps, passes)
+            self._units[place] -= units
+            self._losses[row.run_id] -= units * self._prices.costs[place][1]
+            undone = Counts(steps=-steps, passes=-passes, begun=-passes)
+            back[event] = back[event] + undone if event in back else undone
+        self._tally.apply(Move(recorded=_without_nothing(back)))
+
+    def _passes(self, branch_id: int, event_id: int, steps: int, event: Event) -> int:
+        """How many passes surely began with the steps that were taken back, and no sooner.
+
+        The pass that was open before them is none of them. Where other noise may have had its place
+        in the same pass, no pass is known to be this event's.
+        """
+        length = pass_length(event)
+        if length is None or event not in self._lone:
+            return 0
+        key = (branch_id, event_id)
+        before = self._steps.get(key, 0)
+        self._steps[key] = before + steps
+        return (before + steps) // length - before // length
+
+    def moment(self, at: datetime) -> Moment:
+        """What is left."""
+        epsilon = self._epsilon()
+        return Moment(at=at, epsilon=epsilon, parts=self._shared(epsilon))
+
+    def nothing(self, at: datetime) -> Moment:
+        """The beginning."""
+        return Moment(at=at, epsilon=0.0, parts=self._shared(0.0))
+
+    def _epsilon(self) -> float | None:
+        if not self._adaptive:
+            return self._prices.epsilon(self._units, self._delta)[0]
+        spent = self._tally.sums().spent
+        if not any(spent):
+            return 0.0
+        epsilon = self._tally.reading(spent).epsilon
+        return epsilon if epsilon < float("inf") else None
+
+    def _shared(self, epsilon: float | None) -> tuple[float, ...]:
+        """An epsilon in parts, by what each run adds to the sums; the last is all other runs'."""
+        parts = [0] * (len(self._place) + 1)
+        for run, loss in self._losses.items():
+            parts[self._place.get(run, -1)] += loss
+        whole = sum(parts)
+        if not whole or epsilon is None:
+            return (0.0,) * len(parts)
+        return tuple(epsilon * (loss / whole) for loss in parts)
+
+
+def _lone(events: Sequence[Event]) -> frozenset[Event]:
+    """Events counted by pass whose sampling no other event shares: their passes are all theirs."""
+    counted = [event for event in events if by_pass(event)]
+    samplings = [event.sampling for event in counted]
+    return frozenset(one for one in counted if samplings.count(one.sampling) == 1)
+
+
+def _without_nothing(change: Change) -> Change:
+    return {event: counts for event, counts in change.items() if counts != Counts()}
+
+
+def _parts(connection: Connection, found: Grounds, largest: list[int]) -> tuple[Part, ...]:
+    names = names_of(connection, largest)
+    told = [
+        Part(run=names[run], dataset=found.homes[found.parts[run].home].name) for run in largest
+    ]
+    return (*told, Part(run=None, dataset=None, runs=len(found.parts) - len(largest)))
+
+
+def _expired(found: Grounds) -> float | None:
+    """What expired reservations add to what was recorded. Upper, in nats; none where infinite."""
+    tally = found.tally
+    before, after = tally.sums().spent, tally.sums(found.lost).spent
+    if before == after:
+        return 0.0
+    added = tally.reading(after).epsilon - (tally.reading(before).epsilon if any(before) else 0.0)
+    return added if 0 <= added < float("inf") else None

@@ -1,0 +1,1 @@
+"""Keys, sessions and rights of callers."""

@@ -1,0 +1,288 @@
+"""Who calls, and whether that key may: its scope, its datasets, its time and its rate."""
+
+import math
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hmac import compare_digest
+from typing import Annotated, Any, Final
+
+from fastapi import Request, Security
+from fastapi.concurrency import run_in_threadpool
+from fastapi.dependencies.models import Dependant
+from fastapi.openapi.models import HTTPBearer
+from fastapi.security.base import SecurityBase
+from sqlalchemy import Engine, Row
+
+from service.errors import ForbiddenError, UnauthorizedError
+from service.identity.access import Reach, require_dataset
+from service.identity.keys import (
+    START_TOKEN,
+    Scope,
+    digest_of,
+    digests_in_force,
+    list_keys,
+    terms_of,
+)
+from service.identity.rate_limit import BURST_SECONDS, Bucket
+from service.identity.start_token import StartToken
+from service.storage.engine import snapshot
+from service.storage.single_flight import Look
+
+REFRESH_SECONDS: Final = 0.5  # a revoked key stops working about this time later
+BODY_BYTES_MAX: Final = "dpledger.body_bytes_max"  # of a connection's scope; BodyLimit reads it
+_CALLER: Final = "dpledger.caller"
+RATE_TAKEN: Final = "dpledger.rate_taken"  # of a scope: the key's rate had room for the request
+VIEWER_BURST_SECONDS: Final = 3.0  # worth of requests that a viewer's key may save up
+_RANKS: Final = {scope: rank for rank, scope in enumerate(Scope)}
+_TAG: Final = 16  # digits of a digest by which the ring is searched
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who sent a request, and what the key is held to."""
+
+    name: str
+    scope: Scope
+    datasets: frozenset[str] | None = None  # none where it reaches all
+    bucket: Bucket | None = None
+    body_bytes_max: int | None = None
+
+    def require(self, scope: Scope) -> None:
+        """Refuse a caller whose scope is less.
+
+        Raises:
+            ForbiddenError: it is.
+        """
+        if _RANKS[self.scope] < _RANKS[scope]:
+            raise ForbiddenError(f"This call needs a key of scope {scope}.")
+
+    def require_dataset(self, name: str) -> None:
+        """Refuse a dataset, named outside the path, that the key does not reach.
+
+        Raises:
+            NotFoundError: it does not, whether there is one or not.
+        """
+        require_dataset(self.datasets, name)
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A secret in force."""
+
+    digest: str
+    until: float  # seconds since the epoch
+    caller: Caller
+
+    def answers(self, digest: str) -> bool:
+        """Whether it has this digest, now: the clock ends its time, not the ring's next reading."""
+        return compare_digest(self.digest, digest) and time.time() < self.until
+
+
+class KeyRing:
+    """The keys in force, read anew when older than REFRESH_SECONDS."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        start_token: StartToken | None = None,
+        requests_per_second: float | None = None,
+        viewer_requests_per_second: float | None = None,
+        body_bytes_max: int | None = None,
+    ) -> None:
+        """Read the keys of a database.
+
+        Args:
+            engine: of the database.
+            start_token: acts as an admin's key until the first key is created.
+            requests_per_second: of keys that have no rate of their own.
+            viewer_requests_per_second: of such keys of viewers, where the former says nothing.
+            body_bytes_max: the same.
+        """
+        self.reach = Reach(engine)
+        self._engine = engine
+        self.looks = Look(engine, self.refresh)
+        self._rate = requests_per_second
+        self._viewer_rate = viewer_requests_per_second
+        self._body_bytes_max = body_bytes_max
+        self._lock = threading.Lock()
+        self._read_at = -1e9
+        self._held: dict[str, _Held] = {}
+        self._buckets: dict[str, Bucket] = {}
+        self._start_token = start_token
+        self._start_digest = None if start_token is None else digest_of(start_token.text)
+        self._any_key = True
+
+    @property
+    def start_token(self) -> StartToken | None:
+        """The start token, while no key was ever created."""
+        return None if self._any_key else self._start_token
+
+    @property
+    def stale(self) -> bool:
+        """Whether what is known is too old to answer from."""
+        return time.monotonic() - self._read_at >= REFRESH_SECONDS
+
+    def refresh(self) -> None:
+        """Read the keys if what is known is too old."""
+        with self._lock:
+            if not self.stale:
+                return
+            started = time.monotonic()
+            with snapshot(self._engine) as connection:
+                rows = list_keys(connection)
+            callers = [(row, self._caller_of(row)) for row in rows]
+            self._buckets = {one.name: one.bucket for _, one in callers if one.bucket}
+            self._held = {
+                digest[:_TAG]: _Held(digest, math.inf if until is None else until.timestamp(), one)
+                for row, one in callers
+                for digest, until in digests_in_force(row)
+            }
+            self._any_key = bool(rows)
+            if self._start_digest is not None and not rows:
+                admin = Caller(START_TOKEN, Scope.ADMIN)
+                held = _Held(self._start_digest, math.inf, admin)
+                self._held[self._start_digest[:_TAG]] = held
+            self._read_at = started
+
+    def _caller_of(self, row: Row[Any]) -> Caller:
+        terms = terms_of(row)
+        rate, size = terms.requests_per_second, terms.body_bytes_max
+        return Caller(
+            name=row.name,
+            scope=Scope(row.scope),
+            datasets=terms.datasets,
+            bucket=self._usual_bucket(row) if rate is None else self._bucket_of(row.name, rate),
+            body_bytes_max=self._body_bytes_max if size is None else size,
+        )
+
+    def _usual_bucket(self, row: Row[Any]) -> Bucket | None:
+        """Of a key that says nothing of its own."""
+        if self._rate is not None:
+            return self._bucket_of(row.name, self._rate)
+        if row.scope != Scope.VIEWER or self._viewer_rate is None:
+            return None
+        # A page asks several things at once.
+        return self._bucket_of(row.name, self._viewer_rate, burst_seconds=VIEWER_BURST_SECONDS)
+
+    def _bucket_of(self, name: str, rate: float, *, burst_seconds: float = BURST_SECONDS) -> Bucket:
+        """What a key has left of its rate outlives the reading of the keys."""
+        before = self._buckets.get(name)
+        if before is not None and (before.rate, before.burst_seconds) == (rate, burst_seconds):
+            return before
+        return Bucket(rate, burst_seconds=burst_seconds)
+
+    def caller(self, request: Request) -> Caller:
+        """Who sent the request; `refresh` first if the keys are stale.
+
+        Raises:
+            UnauthorizedError: no key, or one that is not in force.
+        """
+        kind, _, key = request.headers.get("authorization", "").partition(" ")
+        digest = digest_of(key)
+        found = self.holder(digest)
+        if kind.lower() == "bearer" and found is not None:
+            return found
+        if self._any_key and digest == self._start_digest:
+            raise UnauthorizedError(
+                "The start token ended when the first API key was created; send an API key."
+            )
+        raise UnauthorizedError("Send an API key: Authorization: Bearer dpl_...")
+
+    def sender(self, authorization: bytes) -> Caller | None:
+        """Whose key is sent, by the keys that are known; only how much is sent is decided by it."""
+        kind, _, key = authorization.decode("latin-1").partition(" ")
+        return self.holder(digest_of(key)) if kind.lower() == "bearer" else None
+
+    def holder(self, digest: str) -> Caller | None:
+        """Whose secret has this digest, if it is in force; `refresh` first if keys are stale."""
+        # How long it takes to find some digits of a digest may tell of digests; nobody can make a
+        # key that has wanted ones. What lies beyond them is compared in the same time for all.
+        held = self._held.get(digest[:_TAG])
+        return held.caller if held is not None and held.answers(digest) else None
+
+
+async def admitted(request: Request, scope: Scope, names: Mapping[str, str]) -> Caller:
+    """The caller of a request that may be answered; nothing of its body was read.
+
+    Args:
+        request: as it came; its key's size limit is noted in its scope.
+        scope: what the call needs at least.
+        names: what its path names, by noun.
+
+    Raises:
+        UnauthorizedError: no key, or one that is not in force.
+        TooManyRequestsError: the key's rate is used up.
+        ForbiddenError: its scope is less.
+        NotFoundError: it is limited to datasets and the path is of none of them.
+    """
+    ring = await fresh_keys(request)
+    return await permitted(request, ring.caller(request), scope, names)
+
+
+async def fresh_keys(request: Request) -> KeyRing:
+    """The keys, read anew if what was known is too old."""
+    ring: KeyRing = request.app.state.keys
+    if ring.stale:  # only then is a thread worth its price
+        await ring.looks.take()
+    return ring
+
+
+async def permitted(
+    request: Request, caller: Caller, scope: Scope, names: Mapping[str, str]
+) -> Caller:
+    """The caller, where it may do what it asks; in words of `admitted`, but for who it is.
+
+    Raises:
+        TooManyRequestsError: the key's rate is used up.
+        ForbiddenError: its scope is less.
+        NotFoundError: it is limited to datasets and the path is of none of them.
+    """
+    ring: KeyRing = request.app.state.keys
+    if caller.bucket is not None and RATE_TAKEN not in request.scope:
+        caller.bucket.take()
+    caller.require(scope)
+    if caller.datasets is not None:
+        for noun, name in ring.reach.unknown(caller.name, caller.datasets, names):
+            await run_in_threadpool(ring.reach.require, caller.name, caller.datasets, noun, name)
+    if caller.body_bytes_max is not None:
+        request.scope[BODY_BYTES_MAX] = caller.body_bytes_max
+    request.scope[_CALLER] = caller
+    return caller
+
+
+def caller_of(request: Request) -> Caller | None:
+    """Who was found to call; none where nobody has asked yet."""
+    caller: Caller | None = request.scope.get(_CALLER)
+    return caller
+
+
+class KeyOf(SecurityBase):
+    """What an endpoint depends on: a key of this scope at least. The OpenAPI document says so."""
+
+    def __init__(self, scope: Scope) -> None:
+        self.scope = scope
+        self.scheme_name = "key"
+        self.model = HTTPBearer(description="`dpledger keys create` makes one; its scope is named.")
+
+    async def __call__(self, request: Request) -> Caller:
+        """The caller, where it may call this."""
+        caller = caller_of(request)
+        if caller is None:
+            return await admitted(request, self.scope, request.path_params)
+        caller.require(self.scope)
+        return caller
+
+
+def scope_needed(dependant: Dependant) -> Scope | None:
+    """The scope that an endpoint depends on; none where it needs no key."""
+    own = [dependant.call.scope] if isinstance(dependant.call, KeyOf) else []
+    found = [scope_needed(one) for one in dependant.dependencies]
+    return max((one for one in (*own, *found) if one), key=_RANKS.__getitem__, default=None)
+
+
+Viewer = Annotated[Caller, Security(KeyOf(Scope.VIEWER), scopes=[Scope.VIEWER])]
+Trainer = Annotated[Caller, Security(KeyOf(Scope.TRAINER), scopes=[Scope.TRAINER])]
+Admin = Annotated[Caller, Security(KeyOf(Scope.ADMIN), scopes=[Scope.ADMIN])]

@@ -1,0 +1,223 @@
+"""The rows of API keys: created, given a new secret, revoked; each of it an act of the log."""
+
+import hashlib
+import json
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any, Final
+
+from sqlalchemy import Connection, Row, func, insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from service.clock import now, stamp, utc
+from service.errors import ConflictError, InvalidRequestError, NotFoundError
+from service.identity.rate_limit import RATE_MAX, RATE_MIN
+from service.ledger.log import leaves
+from service.ledger.log.leaves import Act
+from service.schemas.event_codec import canonical
+from service.schemas.requests import valid_name
+from service.storage.tables import api_keys
+
+KEY_PREFIX: Final = "dpl_"
+KEY_BYTES: Final = 32  # of randomness; a fast hash is enough for a key nobody can guess
+SHOWN: Final = 12  # characters of a key that are kept readable
+DATASETS_MAX: Final = 1000  # that a key may name
+BODY_BYTES_MIN: Final = 1024
+GRACE_SECONDS: Final = 3600  # that an old secret works beside the new one
+GRACE_SECONDS_MAX: Final = 30 * 24 * 3600
+COMMAND_LINE: Final = "command-line"
+KEY_FILE: Final = "admin-key-file"
+START_TOKEN: Final = "start-token"  # noqa: S105 (a name)
+# What the log of acts says of those who acted without a key; no key may pass for one of them.
+RESERVED: Final = (COMMAND_LINE, KEY_FILE, START_TOKEN)
+
+
+class Scope(StrEnum):
+    """What a key may do; each scope may do what those before it may."""
+
+    VIEWER = "viewer"  # read
+    TRAINER = "trainer"  # and register runs and send events
+    ADMIN = "admin"  # and create datasets
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What a key is held to beside its scope; nothing, where it says nothing."""
+
+    datasets: frozenset[str] | None = None  # names, also of datasets that do not exist yet
+    expires_at: datetime | None = None
+    requests_per_second: float | None = None  # of each process
+    body_bytes_max: int | None = None
+
+    def record(self) -> dict[str, Any]:
+        """As the log of acts has it."""
+        return {
+            "datasets": None if self.datasets is None else sorted(self.datasets),
+            "expires_at": None if self.expires_at is None else stamp(self.expires_at),
+            "requests_per_second": self.requests_per_second,
+            "body_bytes_max": self.body_bytes_max,
+        }
+
+
+FREE: Final = Terms()
+
+
+def terms_of(row: Row[Any]) -> Terms:
+    """What a stored key is held to."""
+    return Terms(
+        datasets=None if row.datasets is None else frozenset(json.loads(row.datasets)),
+        expires_at=utc(row.expires_at),
+        requests_per_second=row.requests_per_second,
+        body_bytes_max=row.body_bytes_max,
+    )
+
+
+def digest_of(key: str) -> str:
+    """What is stored of a key."""
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+def digests_in_force(row: Row[Any]) -> Iterator[tuple[str, datetime | None]]:
+    """The digests that a stored key answers to, and until when; none of a revoked one."""
+    if row.revoked_at is not None:
+        return
+    expires_at = utc(row.expires_at)
+    yield row.digest, expires_at
+    if row.previous_digest is not None:
+        until = utc(row.previous_until)
+        yield row.previous_digest, until if expires_at is None else min(until, expires_at)
+
+
+def create_key(
+    connection: Connection,
+    *,
+    name: str,
+    scope: Scope,
+    key: str | None = None,
+    terms: Terms = FREE,
+    by: str = COMMAND_LINE,
+) -> str:
+    """Store a new key and return it; it is never readable again.
+
+    Raises:
+        ConflictError: the name was used before.
+        InvalidRequestError: the name or the terms cannot be.
+    """
+    _require_name(name)
+    _require_terms(scope, terms)
+    key = key or _new_secret()
+    row = terms.record() | {"name": name, "scope": scope, "digest": digest_of(key)}
+    datasets = None if terms.datasets is None else canonical(sorted(terms.datasets))
+    stored = {"datasets": datasets, "expires_at": terms.expires_at}
+    try:
+        connection.execute(
+            insert(api_keys).values(row | stored | {"prefix": key[:SHOWN], "created_at": now()})
+        )
+    except IntegrityError as error:
+        raise ConflictError("A key of that name, or this key, was created before.") from error
+    leaves.append(connection, None, [Act("key_created", row, by)])
+    return key
+
+
+def rotate_key(
+    connection: Connection,
+    name: str,
+    *,
+    grace_seconds: int = GRACE_SECONDS,
+    expires_at: datetime | None = None,
+    by: str = COMMAND_LINE,
+) -> str:
+    """Give a key a new secret and return it; the old one works until the grace has passed.
+
+    One before the old one, whose grace has not passed, stops at once: two work at a time.
+
+    Raises:
+        NotFoundError: there is no key of that name.
+        ConflictError: it was revoked, or has expired and is given no new time.
+        InvalidRequestError: the grace or the new time cannot be.
+    """
+    row = _locked(connection, name)
+    if not 0 <= grace_seconds <= GRACE_SECONDS_MAX:
+        raise InvalidRequestError("grace_seconds", f"must lie in [0, {GRACE_SECONDS_MAX}]")
+    _require_future(expires_at)
+    ends = utc(row.expires_at) if expires_at is None else expires_at
+    if row.revoked_at is not None or (ends is not None and ends <= now()):
+        raise ConflictError("The key was revoked, or has expired; create one of another name.")
+    key, until = _new_secret(), now() + timedelta(seconds=grace_seconds)
+    digests = {"digest": digest_of(key), "previous_digest": row.digest}
+    connection.execute(
+        update(api_keys)
+        .where(api_keys.c.id == row.id)
+        .values(digests | {"prefix": key[:SHOWN], "previous_until": until, "expires_at": ends})
+    )
+    content = digests | {"name": name, "previous_until": stamp(until)}
+    content["expires_at"] = None if ends is None else stamp(ends)
+    leaves.append(connection, None, [Act("key_rotated", content, by)])
+    return key
+
+
+def list_keys(connection: Connection) -> list[Row[Any]]:
+    """Every key ever created, without its secret."""
+    return list(connection.execute(select(api_keys).order_by(api_keys.c.id)))
+
+
+def revoke_key(connection: Connection, name: str, *, by: str = COMMAND_LINE) -> None:
+    """Stop a key, and every secret it had, from working; its row stays.
+
+    Raises:
+        NotFoundError: there is none of that name.
+    """
+    row = _locked(connection, name)
+    if row.revoked_at is not None:
+        return
+    connection.execute(update(api_keys).where(api_keys.c.id == row.id).values(revoked_at=now()))
+    leaves.append(connection, None, [Act("key_revoked", {"name": name}, by)])
+
+
+def any_key(connection: Connection) -> bool:
+    """Whether a key was ever created; a revoked one has ended the start token, too."""
+    return bool(connection.scalar(select(func.count()).select_from(api_keys)))
+
+
+def _new_secret() -> str:
+    return KEY_PREFIX + secrets.token_urlsafe(KEY_BYTES)
+
+
+def _locked(connection: Connection, name: str) -> Row[Any]:
+    query = select(api_keys).where(api_keys.c.name == name).with_for_update()
+    row = connection.execute(query).one_or_none()
+    if row is None:
+        raise NotFoundError("There is no such key.")
+    return row
+
+
+def _require_name(name: str) -> None:
+    if not valid_name(name):
+        raise InvalidRequestError("name", "must match [a-z0-9][a-z0-9._-]{0,62}")
+    if name in RESERVED:
+        raise InvalidRequestError("name", "is what the log says of those who have no key")
+
+
+def _require_future(expires_at: datetime | None) -> None:
+    if expires_at is not None and expires_at <= now():
+        raise InvalidRequestError("expires", "must lie in the future")
+
+
+def _require_terms(scope: Scope, terms: Terms) -> None:
+    _require_future(terms.expires_at)
+    if terms.datasets is not None:
+        if scope is Scope.ADMIN:
+            raise InvalidRequestError("dataset", "an admin's key is limited to no datasets")
+        if not 1 <= len(terms.datasets) <= DATASETS_MAX:
+            raise InvalidRequestError("dataset", f"from 1 to {DATASETS_MAX} of them")
+        if not all(map(valid_name, terms.datasets)):
+            raise InvalidRequestError("dataset", "must match [a-z0-9][a-z0-9._-]{0,62}")
+    rate, size = terms.requests_per_second, terms.body_bytes_max
+    if rate is not None and not RATE_MIN <= rate <= RATE_MAX:
+        message = f"must lie in [{RATE_MIN:g}, {RATE_MAX:g}]"
+        raise InvalidRequestError("requests_per_second", message)
+    if size is not None and not BODY_BYTES_MIN <= size <= 2**31:
+        raise InvalidRequestError("body_bytes_max", f"must lie in [{BODY_BYTES_MIN}, {2**31}]")

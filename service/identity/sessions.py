@@ -1,0 +1,86 @@
+"""Who is signed in with a browser: sessions that were begun with an API key, and end with it.
+
+A session holds nothing of its own but the digest of the secret that began it. Whether that secret
+is in force is asked each time, so that a session ends when its key is revoked, expires, or is
+rotated out.
+
+A token ends with a seal: a code (HMAC) over what the database says of the session, by a secret that
+is not in the database. Who can write rows alone can neither begin a session nor change whose it is.
+"""
+
+import hmac
+import secrets
+from datetime import datetime, timedelta
+from typing import Final
+
+from sqlalchemy import Connection, Engine, bindparam, delete, insert, or_, select
+
+from service.clock import now, stamp
+from service.identity.keys import digest_of
+from service.schemas.base64url import to_text
+from service.storage.engine import snapshot
+from service.storage.tables import sessions
+
+SESSION_SECONDS: Final = 12 * 3600  # a working day; nobody is asked twice in one
+SESSIONS_MAX: Final = 50  # of one key; the oldest end first
+TOKEN_BYTES: Final = 32  # of randomness; a fast hash is enough for what nobody can guess
+_PART_LENGTH: Final = 43  # of so many bytes in base64
+TOKEN_LENGTH: Final = 2 * _PART_LENGTH + 1  # what is random, a dot and its seal
+_IN_FORCE: Final = select(sessions.c.key_digest, sessions.c.expires_at).where(
+    sessions.c.digest == bindparam("digest"), sessions.c.expires_at > bindparam("moment")
+)
+
+
+def begin(connection: Connection, secret: bytes, key_digest: str) -> str:
+    """Begin a session of a key; the token is never readable again.
+
+    Args:
+        connection: in a transaction.
+        secret: of all sessions.
+        key_digest: of the API key's present secret.
+    """
+    moment = now()
+    kept = (
+        select(sessions.c.digest)
+        .where(sessions.c.key_digest == key_digest)
+        .order_by(sessions.c.created_at.desc(), sessions.c.digest)
+        .limit(SESSIONS_MAX - 1)
+    )
+    too_many = (sessions.c.key_digest == key_digest) & sessions.c.digest.not_in(kept)
+    connection.execute(delete(sessions).where(or_(sessions.c.expires_at <= moment, too_many)))
+    expires_at = moment + timedelta(seconds=SESSION_SECONDS)
+    drawn = secrets.token_urlsafe(TOKEN_BYTES)
+    token = f"{drawn}.{_seal(secret, drawn, key_digest, expires_at)}"
+    row = {"digest": digest_of(token), "key_digest": key_digest, "created_at": moment}
+    connection.execute(insert(sessions).values(row | {"expires_at": expires_at}))
+    return token
+
+
+def key_digest_of(engine: Engine, secret: bytes, token: str) -> str | None:
+    """The digest of the API key's secret that began a session; None where there is no session."""
+    if len(token) != TOKEN_LENGTH or not token.isascii():
+        return None
+    with snapshot(engine) as connection:
+        asked = {"digest": digest_of(token), "moment": now()}
+        found = connection.execute(_IN_FORCE, asked).one_or_none()
+    if found is None:
+        return None
+    drawn, _, seal = token.partition(".")
+    expected = _seal(secret, drawn, found.key_digest, found.expires_at)
+    return str(found.key_digest) if hmac.compare_digest(seal, expected) else None
+
+
+def _seal(secret: bytes, drawn: str, key_digest: str, expires_at: datetime) -> str:
+    """What only a holder of the secret can say of a session, in base64."""
+    sealed = f"{drawn} {key_digest} {stamp(expires_at)}"
+    return to_text(hmac.digest(secret, sealed.encode(), "sha256"))
+
+
+def end(connection: Connection, token: str) -> None:
+    """End a session, at once and in all processes."""
+    connection.execute(delete(sessions).where(sessions.c.digest == digest_of(token)))
+
+
+def csrf_of(token: str) -> str:
+    """What a form of this session carries: only who was sent the page can know it."""
+    return hmac.digest(token.encode(), b"dpledger form", "sha256").hex()

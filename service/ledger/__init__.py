@@ -1,0 +1,1 @@
+"""Datasets, runs, branches, corrections and reservations."""

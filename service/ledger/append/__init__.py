@@ -1,0 +1,1 @@
+"""The append of steps, from admission to rows."""

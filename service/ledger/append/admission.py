@@ -1,0 +1,342 @@
+"""Whether steps may be taken: held against every budget, before anything is changed."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from accounting.balances import Place, advance, after_steps, passes_begun, starts_anew
+from accounting.events import Event, NeighboringRelation, Span
+from accounting.filters import plus, times
+from accounting.guarantees import Status
+from service.errors import BudgetExhaustedError, DatasetFrozenError, UnsupportedEventError
+from service.ledger.append.state import Book, Branch, RunBook
+from service.ledger.budgets import cost_cache
+from service.ledger.budgets.accumulator import (
+    NOTHING,
+    Change,
+    Counts,
+    Move,
+    Sums,
+    by_pass,
+    merged,
+    negative,
+)
+from service.ledger.budgets.budget import Scope
+from service.ledger.budgets.correction_costs import Shift
+from service.ledger.budgets.cost_cache import Reason
+from service.ledger.budgets.lineage import restated
+
+Moved = Callable[[int | None], Move]  # what the first so many steps change; all for None
+
+
+@dataclass(slots=True, kw_only=True)
+class Placed:
+    """Equal steps at their place in a branch."""
+
+    first_step: int
+    event: Event
+    steps: int
+    index: int  # of the message they came in
+
+    @property
+    def end(self) -> int:
+        """The step after the last."""
+        return self.first_step + self.steps
+
+    def span(self, steps: int | None = None) -> Span:
+        """The steps, or the first of them, without their place."""
+        return Span(event=self.event, steps=self.steps if steps is None else steps)
+
+    def since(self, step: int) -> "Placed":
+        """What of it runs from a step on, which it ends after."""
+        if step <= self.first_step:
+            return self
+        return replace(self, first_step=step, steps=self.end - step)
+
+    def overlaps(self, other: "Placed") -> bool:
+        """Whether some step is in both."""
+        return self.first_step < other.end and other.first_step < self.end
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advance:
+    """What steps on a branch change, and the pass that is then open."""
+
+    move: Move
+    starts: dict[Event, int]
+    open_pass: Place
+
+
+def advanced(
+    branch: Branch, parts: Sequence[Placed], shift: Shift | None = None, *, limit: int | None = None
+) -> Advance:
+    """What recording the parts, or their first `limit` steps, changes in a run.
+
+    Steps that were reserved are no longer held ahead once they are recorded, as whatever event.
+    """
+    open_pass, end = branch.open_pass, branch.next_step
+    left = sum(part.steps for part in parts) if limit is None else limit
+    counted = _Counted()
+    starts: dict[Event, int] = {}
+    for part in parts:
+        count = min(part.steps, left)
+        if count == 0:
+            break
+        left -= count
+        end += count
+        span = Span(event=part.event, steps=count)
+        if by_pass(part.event) and (more := starts_anew(open_pass, span)):
+            starts[part.event] = starts.get(part.event, 0) + more
+        open_pass = counted.add(open_pass, span)
+    recorded = counted.change()
+    move = Move(recorded=recorded)
+    if branch.leases:
+        before = holds(branch, branch.next_step, branch.open_pass, until=end)
+        after = holds(branch, end, open_pass, until=end)
+        move = held_since(before, after, recorded=recorded)
+    if shift is not None:
+        move = replace(move, shifted=shift.more(recorded))
+    return Advance(move=move, starts=starts, open_pass=open_pass)
+
+
+class _Counted:
+    """Steps and passes of spans that follow one another."""
+
+    def __init__(self) -> None:
+        self._steps: Counter[Event] = Counter()
+        self._passes: Counter[Event] = Counter()
+        self._begun: Counter[Event] = Counter()
+
+    def add(self, open_pass: Place, span: Span) -> Place:
+        """Count a span after the pass that is open; the pass that is open then."""
+        self._steps[span.event] += span.steps
+        if not by_pass(span.event):
+            return after_steps(open_pass)
+        self._begun[span.event] += passes_begun(open_pass, span)
+        passes, open_pass = advance(open_pass, span)
+        for event, count in passes.items():
+            self._passes[event] += count
+        return open_pass
+
+    def change(self) -> Change:
+        """What they come to."""
+        steps, passes, begun = self._steps, self._passes, self._begun
+        return {
+            event: Counts(steps=steps[event], passes=passes[event], begun=begun[event])
+            for event in dict.fromkeys([*steps, *passes])
+            if steps[event] or passes[event]
+        }
+
+
+def ahead(open_pass: Place, spans: Sequence[Span]) -> Change:
+    """What steps that may still run will count as, after the pass that is open."""
+    counted = _Counted()
+    for span in spans:
+        open_pass = counted.add(open_pass, span)
+    return counted.change()
+
+
+@dataclass(frozen=True, slots=True)
+class Holds:
+    """What a branch holds ahead: in its dataset's budget, and in its run's own."""
+
+    every: Change
+    own: Change | None  # without the run's plan; None where there is none
+
+
+def holds(
+    branch: Branch,
+    step: int,
+    open_pass: Place,
+    more: Sequence[Span] = (),
+    *,
+    until: int | None = None,
+) -> Holds:
+    """What a branch holds from a step on, with what is to be held after it.
+
+    Args:
+        branch: the branch.
+        step: the first.
+        open_pass: that is open there.
+        more: what is to be held after it.
+        until: leave out what counts the same whatever happens before this step.
+    """
+    every = ahead(open_pass, [*branch.spans_from(step, until=until), *more])
+    if all(lease.name is not None for lease in branch.leases):
+        return Holds(every, None)
+    own = [*branch.spans_from(step, named=True, until=until), *more]
+    return Holds(every, ahead(open_pass, own))
+
+
+def held_since(before: Holds, after: Holds, *, recorded: Change = NOTHING) -> Move:
+    """What recording, and holding other steps ahead than before, changes."""
+    reserved = merged([after.every, negative(before.every)])
+    if before.own is None or after.own is None:
+        return Move(recorded=recorded, reserved=reserved)
+    own = merged([after.own, negative(before.own)])
+    return Move(recorded=recorded, reserved=reserved, own=own)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """A budget that a move is held against, and what the move is in it."""
+
+    scope: Scope
+    view: Callable[[Move], Move] | None  # for a dataset that this one was made from
+
+    def sums(self, move: Move) -> Sums:
+        """The scope's sums after the move."""
+        return self.scope.tally.sums(self.view(move) if self.view else move)
+
+    def cost(self, event: Event) -> tuple[int, ...]:
+        """What a step of the event adds."""
+        if self.view:
+            (event,) = self.view(Move(recorded={event: Counts(steps=1)})).recorded
+        return self.scope.tally.cost(event)
+
+
+def scopes_of(book: Book, run: RunBook, *, with_run: bool = True) -> Sequence[Held]:
+    """The budgets an operation is held against: its dataset's, its own, and its ancestors'."""
+    if book.scopes is None:
+        book.scopes = tuple(_shared_scopes(book))
+    if run.scope is None or not with_run:
+        return book.scopes
+    return (*book.scopes, Held(scope=run.scope, view=_of_run))
+
+
+def _shared_scopes(book: Book) -> list[Held]:
+    found = [Held(scope=book.scope, view=None)] if book.scope else []
+    for ancestor, exactly_one in book.ancestors:
+        if ancestor.scope:
+            found.append(Held(scope=ancestor.scope, view=_view(book.relation, exactly_one)))
+    return found
+
+
+def _of_run(move: Move) -> Move:
+    """What the run's own budget counts: what its plan reserves is not part of that."""
+    return move.of_run
+
+
+def _view(relation: NeighboringRelation, exactly_one: bool) -> Callable[[Move], Move]:
+    return lambda move: restated(move, relation=relation, exactly_one=exactly_one)
+
+
+def unbounded(
+    event: Event, *, relation: NeighboringRelation, accept: frozenset[Status]
+) -> str | None:
+    """Why no accepted theorem bounds the event, or None where one does."""
+    return cost_cache.ask(Reason(relation, accept), event)
+
+
+def counted(event: Event, book: Book, scopes: Sequence[Held]) -> bool:
+    """Whether the event counts as finite everywhere."""
+    return not book.tally.cost(event)[0] and not any(held.cost(event)[0] for held in scopes)
+
+
+def uncounted(event: Event, book: Book, scopes: Sequence[Held]) -> str | None:
+    """Why the event counts as infinite somewhere, or None where it does not."""
+    if counted(event, book, scopes):
+        return None
+    if book.tally.cost(event)[0]:
+        reason = unbounded(event, relation=book.relation, accept=book.accept)
+        return reason or "The filter that holds the dataset has no bound for this event."
+    lacking = next(held for held in scopes if held.cost(event)[0])
+    return f"The filter that holds {lacking.scope.name} has no bound for this event."
+
+
+def require_unfrozen(book: Book) -> None:
+    """Refuse to admit anything on a frozen dataset.
+
+    Raises:
+        DatasetFrozenError: it is, or one that it was made from.
+    """
+    for one in (book, *(ancestor for ancestor, _ in book.ancestors)):
+        if one.frozen:
+            raise DatasetFrozenError(one.name)
+
+
+def require_bounds(parts: Sequence[Placed], book: Book, scopes: Sequence[Held]) -> None:
+    """Refuse what cannot be accounted.
+
+    Raises:
+        UnsupportedEventError: names the first such event and the reason.
+    """
+    for part in parts:
+        if not counted(part.event, book, scopes):
+            why = cost_cache.missing(Reason(book.relation, book.accept), [part.event])
+            cost_cache.require(why, unchanged=True)
+            raise UnsupportedEventError(part.index, str(uncounted(part.event, book, scopes)))
+
+
+def require_budget(scopes: Sequence[Held], parts: Sequence[Placed], moved: Moved) -> None:
+    """Refuse what does not fit in every budget.
+
+    Args:
+        scopes: the budgets.
+        parts: the steps that are asked for.
+        moved: what the first so many of them change; all of them for None.
+
+    Raises:
+        BudgetExhaustedError: names each scope that fails, and how many leading steps would fit.
+    """
+    move = moved(None)
+    failing = [(held, sums) for held in scopes if not held.scope.admits(sums := held.sums(move))]
+    if failing:
+        details = [_failing(held.scope, sums) for held, sums in failing]
+        raise BudgetExhaustedError(details, admissible_steps(scopes, parts, moved))
+
+
+def _failing(scope: Scope, after: Sums) -> dict[str, object]:
+    before = scope.answer()
+    held = scope.tally.reading(scope.tally.sums().held).epsilon
+    requested = scope.tally.reading(after.held).epsilon - held
+    return {
+        "scope": scope.name,
+        "limit": before["epsilon"],
+        "delta": before["delta"],
+        "spent": before["spent"],
+        "reserved": before["reserved"],
+        "requested": requested if requested < float("inf") else None,  # NaN is none, too
+    }
+
+
+def admissible_steps(scopes: Sequence[Held], parts: Sequence[Placed], moved: Moved) -> int:
+    """The most leading steps that every budget admits, in closed form where steps add up."""
+    if any(by_pass(part.event) for part in parts) or _holds_ahead(moved):
+        return _bisected(scopes, parts, moved)
+    start = moved(0)
+    totals = [held.sums(start).held for held in scopes]
+    done = 0
+    for part in parts:
+        costs = [held.cost(part.event) for held in scopes]
+        room = min(
+            held.scope.tally.filter.admissible(total, cost)
+            for held, total, cost in zip(scopes, totals, costs, strict=True)
+        )
+        steps = min(part.steps, room)
+        done += steps
+        if steps < part.steps:
+            break
+        totals = [
+            plus(total, times(cost, steps)) for total, cost in zip(totals, costs, strict=True)
+        ]
+    return done
+
+
+def _holds_ahead(moved: Moved) -> bool:
+    """Whether recording uses up what was reserved, which then costs nothing more."""
+    move = moved(None)
+    return bool(move.recorded and move.reserved)
+
+
+def _bisected(scopes: Sequence[Held], parts: Sequence[Placed], moved: Moved) -> int:
+    """The same where passes count or reservations stand: spending only grows, so bisect."""
+    low, high = 0, sum(part.steps for part in parts)
+    while high - low > 1:
+        middle = (low + high) // 2
+        move = moved(middle)
+        if all(held.scope.admits(held.sums(move)) for held in scopes):
+            low = middle
+        else:
+            high = middle
+    return low

@@ -1,0 +1,363 @@
+"""Recording: events become entries, once, in order, and are held against every budget."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import Connection, bindparam, func, select
+
+from accounting.events import Event
+from service.errors import (
+    BranchExistsError,
+    BudgetExhaustedError,
+    ConflictError,
+    OutOfSequenceError,
+    RunFinishedError,
+)
+from service.ledger.append.admission import (
+    Advance,
+    Held,
+    Placed,
+    advanced,
+    counted,
+    require_bounds,
+    require_budget,
+    require_unfrozen,
+    scopes_of,
+)
+from service.ledger.append.budget_alerts import sound
+from service.ledger.append.reply import budget, reading
+from service.ledger.append.state import Book, Branch, RunBook
+from service.ledger.append.unit_of_work import Desk, Place
+from service.ledger.budgets.accumulator import Counts, Move
+from service.ledger.incidents import Incident, Kind, Value
+from service.ledger.log.leaves import Act
+from service.ledger.log.row_records import APPENDS
+from service.ledger.lookups import dataset_of, find_run
+from service.schemas.event_codec import MAIN, event_of
+from service.schemas.requests import EventMessage, to_event
+from service.schemas.run_states import CLOSED
+from service.storage.tables import distinct_events, entries
+
+WITHIN: Final = "within"
+RESERVED: Final = "reserved"  # beyond a limit that the steps were within when they were admitted
+OVERDRAFT: Final = "overdraft"
+MANY: Final = 256  # events of one request whose prices are looked up first
+
+# Entries of a branch are contiguous, so the one that holds a step is the last to begin by it.
+_HOLDS_FIRST: Final = (
+    select(func.max(entries.c.first_step))
+    .where(
+        entries.c.branch_id == bindparam("branch"), entries.c.first_step <= bindparam("first_step")
+    )
+    .scalar_subquery()
+)
+_RECORDED: Final = (
+    select(distinct_events.c.content)
+    .distinct()
+    .join(entries, distinct_events.c.id == entries.c.event_id)
+    .where(
+        entries.c.branch_id == bindparam("branch"),
+        entries.c.first_step >= _HOLDS_FIRST,
+        entries.c.first_step < bindparam("end"),
+    )
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Append:
+    """What one request asks to be recorded or charged."""
+
+    run_name: str
+    branch_name: str
+    mode: str
+    events: Sequence[EventMessage]
+    by: str | None = None  # the key's name
+    writer: str | None = None  # the process that says it opened the branch; none if it says nothing
+    placed: Sequence[Placed] | None = None  # the events as accounting sees them, once prepared
+
+    @property
+    def place(self) -> Place:
+        """The run and the branch it is about."""
+        return self.run_name, self.branch_name
+
+    @property
+    def admits(self) -> bool:
+        """Whether it asks for steps to be admitted, rather than tells what happened."""
+        return self.mode == "charge"
+
+    def apply(self, desk: Desk, moment: datetime) -> dict[str, Any]:
+        """Append."""
+        return append(desk, self, moment=moment)
+
+
+def prepare(connection: Connection, asked: Append) -> Append:
+    """Read many events before the dataset is locked.
+
+    Raises:
+        NotFoundError: there is no such run.
+        InvalidRequestError: an event does not fit the dataset.
+    """
+    dataset = dataset_of(connection, find_run(connection, asked.run_name))
+    return replace(asked, placed=_placed(asked.events, dataset.dataset_size))
+
+
+def append(desk: Desk, asked: Append, *, moment: datetime) -> dict[str, Any]:
+    """Record or charge events on a branch: all of them or none; an AppendAnswer.
+
+    A charge is refused when it does not fit; a record never is, and marks the overdraft instead.
+    A refusal changes nothing.
+
+    Raises:
+        NotFoundError: there is no such run or branch.
+        InvalidRequestError: an event does not fit the dataset.
+        OutOfSequenceError: steps are missing before an event.
+        BranchExistsError: the writer that was sent is not the one that opened the branch.
+        ConflictError: some of the steps were recorded with other content.
+        RunFinishedError, DatasetFrozenError, UnsupportedEventError, BudgetExhaustedError: for
+            charges only.
+    """
+    book, run = desk.run(asked.run_name)
+    branch = desk.branch(run, asked.branch_name)
+    if asked.writer is not None and asked.writer != branch.writer:
+        raise BranchExistsError(
+            "Another process opened this branch: its writer is another than the one that was sent. "
+            "Open a branch of your own."
+        )
+    placed = _placed(asked.events, book.dataset_size) if asked.placed is None else asked.placed
+    if len(placed) > MANY:  # what is not known is asked for before they are counted in vain
+        each = dict.fromkeys((part.event for part in placed), Counts(steps=1))
+        book.require_prices(run, Move(recorded=each))
+    fresh = _fresh(desk, book, branch, placed)
+    verdict = WITHIN
+    if fresh:
+        verdict = _take(desk, book, run, branch, fresh, asked, moment)
+    accepted = sum(part.steps for part in fresh)
+    return {
+        "accepted": accepted,
+        "duplicates": sum(message.steps for message in asked.events) - accepted,
+        "next_step": branch.next_step,
+        "sequence": book.head,
+        "verdict": verdict,
+        "guarantee": reading(book, run),
+        "budget": budget(book, run),
+    }
+
+
+def _take(
+    desk: Desk,
+    book: Book,
+    run: RunBook,
+    branch: Branch,
+    fresh: Sequence[Placed],
+    asked: Append,
+    moment: datetime,
+) -> str:
+    """Hold fresh steps against the budgets and count them; the verdict."""
+    mode = asked.mode
+    on_plan = bool(run.on_plan) and follows(run, branch, fresh)
+    scopes = scopes_of(book, run, with_run=not on_plan)
+    if mode == "charge":
+        if run.state in CLOSED:
+            raise RunFinishedError("The run was closed; record what still happened in it.")
+        require_unfrozen(book)
+    gone = advanced(branch, fresh, run.shift)
+    book.require_prices(run, gone.move)
+    if mode == "charge":
+        require_bounds(fresh, book, scopes)
+        try:
+            require_budget(
+                scopes,
+                fresh,
+                lambda n: (
+                    gone.move if n is None else advanced(branch, fresh, run.shift, limit=n).move
+                ),
+            )
+        except BudgetExhaustedError as refusal:
+            desk.refused(book, run, refusal)
+            raise
+    verdict = _verdict(book, scopes, fresh, gone)
+    if run.on_plan and not on_plan:
+        run.leave_plan()
+        book.notes.runs[run.id] = run
+    _count(book, run, branch, fresh, gone, asked, verdict, desk.stored(moment))
+    return verdict
+
+
+def _verdict(book: Book, scopes: Sequence[Held], fresh: Sequence[Placed], gone: Advance) -> str:
+    """Whether steps are within every budget, or beyond one, and admitted there before.
+
+    `reserved`: some budget's sums, with all that is still reserved, are beyond its limit after the
+    steps, and none has grown, for the steps use up what was reserved for them.
+    """
+    after = [(held.scope, held.sums(gone.move)) for held in scopes]
+    admitted = all(scope.admits(sums) for scope, sums in after)
+    if not (admitted and all(counted(part.event, book, scopes) for part in fresh)):
+        return OVERDRAFT
+    covered = bool(gone.move.reserved) and not all(scope.holds(sums) for scope, sums in after)
+    return RESERVED if covered else WITHIN
+
+
+def _count(
+    book: Book,
+    run: RunBook,
+    branch: Branch,
+    fresh: Sequence[Placed],
+    gone: Advance,
+    asked: Append,
+    verdict: str,
+    moment: object,
+) -> None:
+    """Count fresh steps everywhere; from here on nothing is refused."""
+    notes = book.notes
+    _note_key(book, run, branch, asked.by)
+    for part in fresh:
+        book.head += 1
+        notes.entries.append(
+            (
+                *(book.id, book.head, run.id, branch.id),
+                *(part.first_step, part.steps, part.event),
+                *(asked.mode, verdict, moment, run.name, branch.name),
+            )
+        )
+    book.take(run, gone.move, gone.starts)
+    _mark_withdrawn(book, run, branch, fresh)
+    branch.move_to(fresh[-1].end, gone.open_pass)
+    branch.tail = _tail(branch.tail, fresh[-1])
+    notes.branches[branch.id] = branch
+    if run.scope is not None:
+        notes.runs[run.id] = run
+    if run.state in CLOSED:
+        run.state, run.reopened = "reopened", True
+        reopened = {"run": run.name, "state": run.state, "reopened": True}
+        book.note([Act("run_state", reopened, asked.by)])
+        notes.runs[run.id] = run
+        notes.incidents.append(_incident(book, run, Kind.REOPENED, branch=branch.name))
+    sound(book, run)
+
+
+def _note_key(book: Book, run: RunBook, branch: Branch, by: str | None) -> None:
+    """Say in the log, before the entries, whose key appends where that was another's before."""
+    if branch.appended_by != by:
+        branch.appended_by = by
+        book.note([Act(APPENDS, {"run": run.name, "branch": branch.name, "key": by}, by)])
+
+
+def _tail(tail: tuple[int, int, Event] | None, last: Placed) -> tuple[int, int, Event]:
+    """The span of equal steps that a branch ends with, as far as it is known."""
+    if tail is not None and tail[1] == last.first_step and tail[2] == last.event:
+        return tail[0], last.end, last.event
+    return last.first_step, last.end, last.event
+
+
+def _mark_withdrawn(book: Book, run: RunBook, branch: Branch, fresh: Sequence[Placed]) -> None:
+    """Note steps that somebody had attested would not run."""
+    first, end = fresh[0].first_step, fresh[-1].end
+    for lease in branch.leases:
+        withdrawn = max(first, lease.end_step) < min(end, lease.granted_end)
+        if withdrawn and lease.name is not None:  # the end of a run returns what its plan holds
+            book.notes.incidents.append(
+                _incident(
+                    book,
+                    run,
+                    Kind.RECORDED_AFTER_RELEASE,
+                    branch=branch.name,
+                    reservation=lease.name,
+                    first_step=max(first, lease.end_step),
+                )
+            )
+
+
+def _incident(book: Book, run: RunBook, kind: Kind, **detail: Value) -> Incident:
+    return Incident(
+        dataset_id=book.id,
+        run_id=run.id,
+        kind=kind,
+        sequence=book.head,
+        detail={"dataset": book.name, "run": run.name, **detail},
+    )
+
+
+def follows(run: RunBook, branch: Branch, parts: Sequence[Placed]) -> bool:
+    """Whether steps are those that the run's plan has at their place."""
+    if branch.name != MAIN or run.plan is None:
+        return False
+    begin = 0
+    for span in run.plan:
+        end = begin + span.steps
+        for part in parts:
+            if part.first_step < end and begin < part.end and part.event != span.event:
+                return False
+        begin = end
+    return parts[-1].end <= begin
+
+
+def _placed(events: Sequence[EventMessage], dataset_size: int) -> list[Placed]:
+    """The events as accounting sees them, adjacent equal ones as one."""
+    placed: list[Placed] = []
+    before: EventMessage | None = None
+    for index, message in enumerate(events):
+        last = placed[-1] if placed else None
+        if before is None or last is None or not _alike(before, message):
+            event = to_event(message, dataset_size=dataset_size, location=f"events[{index}]")
+        if last is not None and last.event == event and last.end == message.first_step:
+            last.steps += message.steps
+        else:
+            placed.append(
+                Placed(first_step=message.first_step, steps=message.steps, event=event, index=index)
+            )
+        before = message
+    return placed
+
+
+def _alike(first: EventMessage, second: EventMessage) -> bool:
+    """Whether two messages are known to be of equal steps: they share what they say of them."""
+    return first.mechanism is second.mechanism and first.sampling is second.sampling
+
+
+def _fresh(desk: Desk, book: Book, branch: Branch, placed: Sequence[Placed]) -> list[Placed]:
+    """The steps not recorded yet, in order; what was recorded must have been the same.
+
+    Raises:
+        OutOfSequenceError: an event begins beyond the next step, or before the branch does.
+        ConflictError: an event repeats steps with other content.
+    """
+    fresh: list[Placed] = []
+    seen: dict[Event, tuple[int, int]] = {}
+    next_step = branch.next_step
+    for part in placed:
+        if not branch.from_step <= part.first_step <= next_step:
+            raise OutOfSequenceError(next_step)
+        if part.first_step < branch.next_step and _differs(desk, book, branch, part, seen):
+            raise ConflictError(f"events[{part.index}]: these steps were recorded as another event")
+        for other in reversed(fresh):  # which follow one another
+            if other.end <= part.first_step:
+                break
+            if part.overlaps(other) and part.event != other.event:
+                raise ConflictError(f"events[{part.index}]: these steps were sent as another event")
+        if part.end > next_step:
+            fresh.append(part.since(next_step))
+            next_step = part.end
+    return fresh
+
+
+def _differs(
+    desk: Desk, book: Book, branch: Branch, part: Placed, seen: dict[Event, tuple[int, int]]
+) -> bool:
+    """Whether some recorded step of the part was another event; `seen` are those that were not."""
+    first, end = part.first_step, min(part.end, branch.next_step)
+    if branch.tail is not None and branch.tail[0] <= first and end <= branch.tail[1]:
+        return part.event != branch.tail[2]
+    known = seen.get(part.event, (0, 0))
+    if known[0] <= first and end <= known[1]:
+        return False
+    desk.write()  # what this transaction has recorded is compared, too
+    found = {"branch": branch.id, "first_step": first, "end": end}
+    differs = any(
+        event_of(row.content, book.dataset_size) != part.event
+        for row in desk.connection.execute(_RECORDED, found)
+    )
+    if not differs:
+        seen[part.event] = (first, end)
+    return differs

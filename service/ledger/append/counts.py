@@ -1,0 +1,27 @@
+"""Count steps and passes of recorded events."""
+
+from typing import Any
+
+from accounting.balances import Balance
+from service.ledger.budgets.accumulator import Counts
+
+
+def counts_of(balance: Balance) -> dict[Any, Counts]:
+    """A balance event by event."""
+    return {
+        event: Counts(
+            steps=balance.steps.get(event, 0),
+            passes=balance.passes.get(event, 0),
+            begun=balance.begun.get(event, 0),
+        )
+        for event in {**balance.steps, **balance.passes, **balance.begun}
+    }
+
+
+def balance_of(counts: dict[Any, Counts]) -> Balance:
+    """The balance that counts so, of which it is not known how often loaders began anew."""
+    return Balance(
+        steps={event: one.steps for event, one in counts.items() if one.steps},
+        passes={event: one.passes for event, one in counts.items() if one.passes},
+        begun={event: one.begun for event, one in counts.items() if one.begun},
+    )

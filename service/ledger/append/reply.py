@@ -1,0 +1,274 @@
+"""The Renyi reading an append answers with: cheap, and the same for the same balance."""
+
+import math
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+import accounting
+from accounting import accountants
+from accounting.bounds import NoBoundError, accepted, failure, least_curve, sensitivity_of
+from accounting.events import Event, Gaussian, NeighboringRelation
+from accounting.guarantees import Status
+from accounting.numerics import UNIT_ROUNDOFF, Array, rounded_up
+from accounting.renyi.conversion import conversion_costs
+from accounting.renyi.orders import ORDERS
+from accounting.renyi_bounds import renyi_bounds
+from service.ledger.append.counts import balance_of
+from service.ledger.append.state import Book, RunBook
+from service.ledger.budgets import cost_cache
+from service.ledger.budgets.accumulator import Counts, Tally, by_pass
+from service.schemas.encoded_text import Form, Told, form_of
+from service.schemas.responses import EVERY_STEP
+
+READING = "rdp"  # the cheapest accountant that serves every event
+ORDER_MIN: Final = 1 + 1e-6
+ORDER_MAX: Final = 1e6
+_CONVERSION_SLACK: Final = 1e-9  # far more than the roundings of a conversion at these orders
+REASON_NONE = "No accepted bound is finite; GET the guarantee says why."
+_NOTHING: Final[dict[str, Any]] = {
+    "epsilon_lower": None,
+    "assumptions": [],
+    "unamplified_epsilon": None,
+    "poisson_would_say": None,
+    "release": EVERY_STEP,
+    "release_reason": None,
+    "alternatives": [],
+    "smaller_bound": None,
+}  # what an append does not work out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meter:
+    """The curves of a set of events, and what a reading of them rests on."""
+
+    events: tuple[Event, ...]  # in an order that depends on their values alone
+    # Shape (orders,) each, which the accounting remembers too; none where one is missing, or may
+    # fail.
+    curves: list[Array] | None
+    unamplified: list[float] | None  # of one step of each, RDP over order; if all are Gaussian
+    costs: Array  # of the conversion at delta, shape (orders,)
+    form: Mapping[str, Any]  # a GuaranteeAnswer of the balance it was made for
+    told: Form  # the same without the numbers
+
+
+def meter_of(
+    units: Mapping[Event, Counts],
+    *,
+    relation: NeighboringRelation,
+    accept: frozenset[Status],
+    delta: float,
+) -> Meter:
+    """The meter of the events of a run."""
+    events = tuple(sorted(units, key=repr))
+    form = _form(units, relation, accept, delta)
+    numbers = ("epsilon", "unamplified_epsilon", "reason")
+    return Meter(
+        events=events,
+        curves=_curves(events, relation, accept),
+        unamplified=_unamplified(events, relation),
+        costs=conversion_costs(ORDERS, delta=delta),
+        form=form,
+        told=form_of({name: value for name, value in form.items() if name not in numbers}),
+    )
+
+
+def _curves(
+    events: tuple[Event, ...], relation: NeighboringRelation, accept: frozenset[Status]
+) -> list[Array] | None:
+    curves = []
+    for event in events:
+        try:
+            bounds = accepted(renyi_bounds(event, relation), accept=accept)
+        except NoBoundError:
+            return None
+        if failure(bounds):
+            return None
+        curves.append(least_curve(bounds))
+    return curves
+
+
+def _unamplified(events: tuple[Event, ...], relation: NeighboringRelation) -> list[float] | None:
+    noises = [e.mechanism.noise_multiplier for e in events if isinstance(e.mechanism, Gaussian)]
+    if len(noises) < len(events):
+        return None
+    return [0.5 * (sensitivity_of(relation) / noise) ** 2 for noise in noises]
+
+
+def _form(
+    units: Mapping[Event, Counts],
+    relation: NeighboringRelation,
+    accept: frozenset[Status],
+    delta: float,
+) -> dict[str, Any]:
+    bound = accountants.best_bound(
+        balance_of(dict(units)),
+        relation=relation,
+        delta=delta,
+        accept=accept,
+        accountant=READING,
+        floor=False,
+    )
+    return {
+        **_NOTHING,
+        "epsilon": bound.epsilon if bound else None,
+        "delta": delta,
+        "neighboring_relation": relation,
+        "accountant": bound.accountant if bound else None,
+        "bound": bound.bound if bound else None,
+        "theorems": list(bound.theorems) if bound else [],
+        "status": bound.status if bound else None,
+        "assumptions": list(bound.assumptions) if bound else [],
+        "valid_for": bound.valid_for if bound else "fixed_schedule",
+        "core_version": accounting.__version__,
+        "reason": None if bound else REASON_NONE,
+    }
+
+
+def read(
+    meter: Meter,
+    units: Mapping[Event, Counts],
+    *,
+    relation: NeighboringRelation,
+    accept: frozenset[Status],
+    sequence: int,
+) -> dict[str, Any]:
+    """A GuaranteeAnswer. Upper."""
+    delta = meter.form["delta"]
+    if meter.curves is None:  # what may fail, or has no bound, is asked of the accountant each time
+        form = _form(units, relation, accept, delta)
+        return {**form, "steps": _steps(units), "sequence": sequence}
+    slack = 1 + 2 * (len(meter.events) + 1) * UNIT_ROUNDOFF
+    epsilon = _epsilon(meter, meter.curves, units, slack)
+    finite = math.isfinite(epsilon)  # JSON has no other numbers; nothing is said by infinity
+    return Told(
+        meter.told,
+        {
+            "epsilon": epsilon if finite else None,
+            "reason": None if finite else REASON_NONE,
+            "steps": _steps(units),
+            "unamplified_epsilon": _unamplified_epsilon(meter, units, delta, slack),
+            "sequence": sequence,
+        },
+    )
+
+
+def _epsilon(
+    meter: Meter, curves: list[Array], units: Mapping[Event, Counts], slack: float
+) -> float:
+    counts = [
+        units[event].passes if by_pass(event) else units[event].steps for event in meter.events
+    ]
+    if len(counts) == 1:
+        rdp = counts[0] * curves[0] if counts[0] else 0 * meter.costs
+    else:
+        there = [index for index, count in enumerate(counts) if count]  # none of infinity is none
+        taken = np.array([counts[i] for i in there], dtype=np.float64)
+        rdp = taken @ np.array([curves[i] for i in there])
+    return max(0.0, rounded_up(float((rdp * slack + meter.costs).min()), ulps=2))
+
+
+def _unamplified_epsilon(
+    meter: Meter, units: Mapping[Event, Counts], delta: float, slack: float
+) -> float | None:
+    """Had every step been taken with all records. Upper, at an order that is nearly the best."""
+    if meter.unamplified is None:
+        return None
+    steps = (units[event].steps for event in meter.events)
+    scale = math.fsum(n * each for n, each in zip(steps, meter.unamplified, strict=True)) * slack
+    order = 1 + math.sqrt(math.log(1 / delta) / scale) if scale else ORDER_MAX
+    order = min(max(order, ORDER_MIN), ORDER_MAX)
+    cost = math.log1p(-1 / order) - (math.log(delta) + math.log(order)) / (order - 1)
+    epsilon = (scale * order + cost) * (1 + _CONVERSION_SLACK) + _CONVERSION_SLACK
+    return max(0.0, epsilon)
+
+
+def read_filter(tally: Tally, delta: float) -> dict[str, Any]:
+    """A GuaranteeAnswer, but for its steps and sequence, from what a filter has added up. Upper."""
+    held_by = tally.filter
+    with suppress(ValueError):  # some filters are read at their own delta alone
+        held_by = held_by.at(epsilon=held_by.epsilon, delta=delta)
+    epsilon = held_by.spent(tally.sums().spent)
+    return {
+        **_NOTHING,
+        "epsilon": epsilon if math.isfinite(epsilon) else None,
+        "delta": held_by.delta,
+        "neighboring_relation": tally.relation,
+        "accountant": "filter",
+        "bound": held_by.theorem,
+        "theorems": [held_by.theorem],
+        "status": held_by.status,
+        "valid_for": "adaptive",
+        "core_version": accounting.__version__,
+        "reason": None if math.isfinite(epsilon) else REASON_NONE,
+    }
+
+
+def _steps(units: Mapping[Event, Counts]) -> int:
+    return sum(counts.steps for counts in units.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unread:
+    """A run's guarantee at some moment that is still to be worked out, which may take time."""
+
+    run: RunBook
+    known: Meter | None  # of these events, if there is one
+    units: dict[Event, Counts]
+    relation: NeighboringRelation
+    accept: frozenset[Status]
+    delta: float
+    sequence: int
+
+    def read(self) -> dict[str, Any]:
+        """A GuaranteeAnswer; what it rests on is kept for the appends that follow."""
+        given: dict[str, Any] = {"relation": self.relation, "accept": self.accept}
+        known = self.known or meter_of(self.units, delta=self.delta, **given)
+        self.run.reading = known  # whoever reads it sees whether it is of the events it has by then
+        return read(known, self.units, sequence=self.sequence, **given)
+
+
+def read_reply(answer: dict[str, Any]) -> dict[str, Any]:
+    """The AppendAnswer to what was committed, with a guarantee that no lock could wait for."""
+    return answer | {"guarantee": answer["guarantee"].read()}
+
+
+def is_unread(answer: dict[str, Any]) -> bool:
+    """Whether the guarantee is still to be worked out."""
+    return isinstance(answer["guarantee"], Unread)
+
+
+def reading(book: Book, run: RunBook) -> dict[str, Any] | Unread | None:
+    """The run's guarantee after the append, where a delta is known."""
+    delta = book.delta if run.delta is None else run.delta
+    if delta is None:
+        return None
+    if run.units is None:
+        tally = run.scope.tally if run.scope else book.tally
+        return {**read_filter(tally, delta), "steps": run.steps, "sequence": book.head}
+    return _metered(book, run, run.units, delta)
+
+
+def _metered(
+    book: Book, run: RunBook, units: dict[Event, Counts], delta: float
+) -> dict[str, Any] | Unread:
+    known: Meter | None = run.reading
+    # Events of a run are never taken off, so as many as before are the same.
+    if known and (known.form["delta"] != delta or len(known.events) != len(units)):
+        known = None
+    given: dict[str, Any] = {"relation": book.relation, "accept": book.accept}
+    if known and known.curves is not None:
+        return read(known, units, sequence=book.head, **given)
+    unread = Unread(
+        run=run, known=known, units=dict(units), delta=delta, sequence=book.head, **given
+    )
+    return unread if cost_cache.is_locked() else unread.read()
+
+
+def budget(book: Book, run: RunBook) -> dict[str, Any] | None:
+    """The budget that holds the dataset, or else the run."""
+    scope = book.scope or run.scope
+    return scope.answer() if scope else None

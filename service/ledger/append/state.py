@@ -1,0 +1,254 @@
+"""Datasets as the writer knows them: read once, changed in memory, written once a transaction.
+
+A book holds what admitting steps needs of one dataset: its sums, and the runs and branches in use.
+It is true while the dataset's row is locked and its version is the one the book was read at, so a
+process that shares the database with others reads again only what others have changed.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+
+from accounting.balances import Place
+from accounting.events import Event, NeighboringRelation, Span
+from accounting.guarantees import Status
+from service.ledger.budgets import cost_cache
+from service.ledger.budgets.accumulator import Counts, Move, Tally, add_to, by_pass
+from service.ledger.budgets.budget import Scope
+from service.ledger.budgets.correction_costs import Shift
+from service.ledger.budgets.lineage import restated
+from service.ledger.incidents import Incident
+from service.ledger.log.leaves import NO_LOG, Act, Log
+
+UNITS_MAX: Final = 256  # different events whose Renyi curves an append still adds up
+
+
+@dataclass(slots=True, kw_only=True)
+class Lease:
+    """A reservation: steps of a branch that were admitted ahead."""
+
+    id: int
+    name: str | None  # none where a plan reserves itself
+    event: Event
+    first_step: int
+    granted_end: int
+    end_step: int  # lower than granted once released or voided
+    state: str
+    expires_at: datetime | None
+
+
+@dataclass(slots=True, kw_only=True)
+class Branch:
+    """A branch of a run, and what it holds in reserve."""
+
+    id: int
+    name: str
+    from_step: int
+    next_step: int
+    open_pass: Place
+    leases: list[Lease]  # that reach beyond next_step, in the order of their steps
+    tail: tuple[int, int, Event] | None = None  # (first step, end, event) recorded last
+    appended_by: str | None = None  # the key that appended last
+    writer: str | None = None  # the process that opened it
+
+    def spans_from(self, step: int, *, named: bool = False, until: int | None = None) -> list[Span]:
+        """What is reserved from a step on, in order.
+
+        Args:
+            step: the first.
+            named: whether to leave out what a plan reserves.
+            until: leave out what counts the same whatever happens before this step.
+        """
+        spans = []
+        for lease in self.leases:
+            if named and lease.name is None:
+                continue
+            steps = lease.end_step - max(lease.first_step, step)
+            if steps > 0:
+                if until is not None and lease.first_step >= until and not by_pass(lease.event):
+                    break  # no pass goes on across it
+                spans.append(Span(event=lease.event, steps=steps))
+        return spans
+
+    def move_to(self, step: int, open_pass: Place) -> None:
+        """Record up to a step; what is behind it is no longer reserved."""
+        self.next_step, self.open_pass = step, open_pass
+        if self.leases:
+            self.leases = [lease for lease in self.leases if lease.granted_end > step]
+
+    @property
+    def reserved_to(self) -> int:
+        """The step after the last that is recorded or reserved."""
+        held = (one.end_step for one in self.leases if one.end_step > one.first_step)
+        return max([self.next_step, *held])
+
+
+@dataclass(slots=True, kw_only=True)
+class RunBook:
+    """A run: its state, its own budget, and how often each event counts in it."""
+
+    id: int
+    name: str
+    delta: float | None
+    state: str
+    reopened: bool
+    scope: Scope | None  # its own budget
+    plan: tuple[Span, ...] | None  # that holds its own budget while it is kept to
+    on_plan: bool | None  # none of a run whose own budget no plan ever held
+    units: dict[Event, Counts] | None  # none where there are more than UNITS_MAX
+    steps: int
+    shift: Shift | None = None  # none where nothing was corrected
+    branches: dict[str, Branch] = field(default_factory=dict)
+    reading: Any = None  # what the last append answered from
+
+    def leave_plan(self) -> None:
+        """Hold the run's own budget by its filter from here on."""
+        self.on_plan = False
+        if self.scope is not None:
+            self.scope.leave_plan()
+
+    def take(self, move: Move) -> None:
+        """Count what was recorded; its own budget counts by itself."""
+        for counts in move.recorded.values():
+            self.steps += counts.steps
+        if self.shift is not None:
+            self.shift = self.shift.after(move.recorded)
+        if self.units is None:
+            return
+        add_to(self.units, move.recorded)
+        if len(self.units) > UNITS_MAX:
+            self.units = None
+            self.reading = None  # of curves that are no longer added up
+
+
+@dataclass(slots=True, kw_only=True)
+class Book:
+    """A dataset under its lock."""
+
+    id: int
+    name: str
+    dataset_size: int
+    relation: NeighboringRelation
+    accept: frozenset[Status]
+    head: int
+    version: int
+    tally: Tally
+    scope: Scope | None  # its budget, held against the tally
+    delta: float | None  # of its budget
+    ancestors: tuple[tuple["Book", bool], ...]  # with: exactly one row for each of its records
+    thresholds: tuple[float, ...]  # shares of a budget of which somebody is told
+    frozen: bool = False  # nothing is admitted, here and in all that was made from it
+    # The budgets that every run of it is held against, once they are needed.
+    scopes: "tuple[Any, ...] | None" = None
+    runs: "OrderedDict[str, RunBook]" = field(default_factory=OrderedDict)
+    event_ids: "OrderedDict[Event, int]" = field(default_factory=OrderedDict)
+    notes: "Notes" = field(default_factory=lambda: Notes())
+    log: Log = NO_LOG  # as it was when the dataset was locked last
+
+    def note(self, acts: Iterable[Act]) -> None:
+        """Append acts to the log, behind the latest entry."""
+        self.notes.acts += [(self.head, act) for act in acts]
+        self.notes.touched = True
+
+    def take(self, run: RunBook, move: Move, starts: Mapping[Event, int]) -> None:
+        """Count a move in the dataset, in the run and in everything the dataset was made from."""
+        for tally, part in self._counts(run, move):
+            tally.apply(part)
+        run.take(move)
+        self.notes.add(run.id, move, starts)
+        self.notes.touched = True
+        for ancestor, _ in self.ancestors:
+            ancestor.notes.touched = True
+
+    def require_prices(self, run: RunBook, move: Move) -> None:
+        """See that what a move costs is known wherever it counts, before anything is changed.
+
+        Raises:
+            UnpricedBeforeError: some of it must be worked out first, and a lock is held.
+        """
+        wanted = [
+            quote for tally, part in self._counts(run, move) for quote in tally.missing(part.events)
+        ]
+        cost_cache.require(wanted, unchanged=True)
+
+    def _counts(self, run: RunBook, move: Move) -> Iterator[tuple[Tally, Move]]:
+        """Where a move counts, and as what."""
+        yield self.tally, move
+        if run.scope is not None:
+            yield run.scope.tally, move.of_run
+        for ancestor, exactly_one in self.ancestors:
+            yield (
+                ancestor.tally,
+                restated(move, relation=self.relation, exactly_one=exactly_one),
+            )
+
+
+@dataclass(slots=True)
+class Added:
+    """What a transaction adds to one event's counts."""
+
+    steps: int = 0
+    passes: int = 0
+    begun: int = 0
+    starts: int = 0
+    reserved_steps: int = 0
+    reserved_passes: int = 0
+    reserved_begun: int = 0
+
+    def reserve(self, counts: Counts) -> None:
+        """Add what is held ahead."""
+        self.reserved_steps += counts.steps
+        self.reserved_passes += counts.passes
+        self.reserved_begun += counts.begun
+
+    def row(self) -> tuple[int, int, int, int, int, int, int]:
+        """As a row."""
+        return (
+            self.steps,
+            self.passes,
+            self.begun,
+            self.starts,
+            self.reserved_steps,
+            self.reserved_passes,
+            self.reserved_begun,
+        )
+
+
+@dataclass(slots=True)
+class Notes:
+    """What has changed since the book was last written."""
+
+    touched: bool = False
+    entries: list[tuple[Any, ...]] = field(default_factory=list)
+    added: dict[Event, Added] = field(default_factory=dict)
+    run_added: dict[tuple[int, Event], Added] = field(default_factory=dict)
+    runs: dict[int, RunBook] = field(default_factory=dict)
+    branches: dict[int, Branch] = field(default_factory=dict)
+    incidents: list[Incident] = field(default_factory=list)
+    acts: list[tuple[int, Act]] = field(default_factory=list)  # each behind an entry
+
+    def add(self, run_id: int, move: Move, starts: Mapping[Event, int]) -> None:
+        """Note a move."""
+        for event, counts in move.recorded.items():
+            for added in self._both(run_id, event):
+                added.steps += counts.steps
+                added.passes += counts.passes
+                added.begun += counts.begun
+        for event, counts in move.reserved.items():
+            self._both(run_id, event)[0].reserve(counts)
+        for event, counts in move.of_run.reserved.items():
+            self._both(run_id, event)[1].reserve(counts)
+        for event, count in starts.items():
+            for added in self._both(run_id, event):
+                added.starts += count
+
+    def _both(self, run_id: int, event: Event) -> tuple[Added, Added]:
+        """What is added to an event in the dataset, and in a run."""
+        in_dataset, in_run = self.added.get(event), self.run_added.get((run_id, event))
+        if in_dataset is None:
+            in_dataset = self.added[event] = Added()
+        if in_run is None:
+            in_run = self.run_added[run_id, event] = Added()
+        return in_dataset, in_run

@@ -1,0 +1,360 @@
+"""The leaves of what a transaction recorded in a book, and the rows that hold them."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from sqlalchemy import Connection, Row, bindparam, select
+
+import accounting
+from accounting.balances import OpenPass
+from accounting.events import Event, NeighboringRelation
+from accounting.guarantees import Status
+from service.clock import now, utc
+from service.ledger.append.state import Book, Branch, Lease, RunBook
+from service.ledger.budgets import correction_costs, cost_cache
+from service.ledger.budgets.accumulator import Counts, Move, Tally, merged, read
+from service.ledger.budgets.budget import (
+    accept_of,
+    dataset_filter,
+    dataset_scope,
+    run_filter,
+    run_scope,
+)
+from service.ledger.budgets.lineage import restated, seen_as
+from service.ledger.budgets.pass_positions import place_of_row, position_of
+from service.ledger.log.leaves import ACT, TILE, Log, act_row, entry_data, exact
+from service.ledger.log.merkle import leaf_hash
+from service.schemas.event_codec import content_of, event_of, plan_of
+from service.storage import bulk
+from service.storage.tables import (
+    acts,
+    branches,
+    datasets,
+    distinct_events,
+    entries,
+    lineage,
+    log_tiles,
+    run_balances,
+    runs,
+)
+
+LeafRow = tuple[Any, ...]
+VERSION: Final = accounting.__version__  # whose sums are stored
+_DATASET: Final = (
+    "head_sequence", "version", "totals", "totals_version", "log_size", "log_frontier",
+)  # fmt: skip
+_RUN: Final = ("state", "reopened", "on_plan", "totals", "totals_version")
+_BRANCH: Final = ("next_step", "pass_event_id", "pass_position", "appended_by")
+_KEPT: Final = (
+    "steps", "passes", "begun", "starts", "reserved_steps", "reserved_passes", "reserved_begun",
+)  # fmt: skip
+_ENTRY: Final = (
+    "dataset_id", "sequence", "run_id", "branch_id", "first_step", "steps", "event_id", "mode",
+    "verdict", "recorded_at", "leaf",
+)  # fmt: skip
+# Statements are built once: building one costs as much as running it.
+DATASETS: Final = select(datasets).where(datasets.c.id.in_(bindparam("ids", expanding=True)))
+_DESCENDANTS: Final = select(lineage.c.dataset_id, lineage.c.exactly_one).where(
+    lineage.c.ancestor_id == bindparam("dataset")
+)
+_COUNTS: Final = select(
+    distinct_events.c.dataset_id, distinct_events.c.content, *(distinct_events.c[n] for n in _KEPT)
+).where(distinct_events.c.dataset_id.in_(bindparam("ids", expanding=True)))
+_COUNTS_BY_PASS: Final = _COUNTS.where(distinct_events.c.by_pass)
+UNITS: Final = (
+    select(
+        run_balances.c.run_id,
+        distinct_events.c.content,
+        distinct_events.c.id,
+        *(run_balances.c[n] for n in _KEPT),
+    )
+    .join(distinct_events, distinct_events.c.id == run_balances.c.event_id)
+    .where(run_balances.c.run_id.in_(bindparam("ids", expanding=True)))
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Leaves:
+    """Rows of entries, acts and log_tiles, and the log that they make."""
+
+    entries: list[LeafRow]
+    acts: list[LeafRow]
+    tiles: list[LeafRow]
+    log: Log
+
+
+def leaves_of(book: Book, ids: Mapping[Event, int], moment: Any) -> Leaves:
+    """What a book has noted, hashed in order; ids are the rows of its events."""
+    entries = [*_entries(book, ids)]
+    acts: list[LeafRow] = []
+    hashes: list[bytes] = []
+    begin, first = 0, entries[0][1] if entries else 0
+    for sequence, act in book.notes.acts:
+        end = max(begin, sequence - first + 1) if entries else 0
+        hashes += [row[-1] for row in entries[begin:end]]
+        begin = end
+        position = book.log.size + len(hashes)
+        acts.append(
+            act_row(
+                act,
+                dataset=(book.id, book.name),
+                position=position,
+                after_sequence=sequence,
+                acted_at=moment,
+            )
+        )
+        hashes.append(acts[-1][-1])
+    hashes += [row[-1] for row in entries[begin:]]
+    if not hashes:
+        return Leaves(entries, acts, [], book.log)
+    log, tiles = book.log.extended(hashes)
+    return Leaves(entries, acts, [(book.id, *tile) for tile in tiles], log)
+
+
+def _entries(book: Book, ids: Mapping[Event, int]) -> Iterator[LeafRow]:
+    """The rows of entries, each with its leaf at its end."""
+    known: dict[int, str] = {}
+    times: dict[Any, str] = {}
+    for noted in book.notes.entries:
+        (
+            home, sequence, run, branch, first_step, steps, event, mode, verdict, moment,
+            run_name, branch_name,
+        ) = noted  # fmt: skip
+        row = ids[event]
+        if (content := known.get(row)) is None:
+            content = known[row] = content_of(event)
+        if (time := times.get(moment)) is None:
+            time = times[moment] = exact(moment)
+        data = entry_data(
+            dataset=book.name,
+            run=run_name,
+            branch=branch_name,
+            sequence=sequence,
+            first_step=first_step,
+            steps=steps,
+            content=content,
+            mode=mode,
+            verdict=verdict,
+            recorded_at=time,
+        )
+        yield (
+            home, sequence, run, branch, first_step, steps, row, mode, verdict, moment,
+            leaf_hash(data),
+        )  # fmt: skip
+
+
+def book_of(connection: Connection, row: Row[Any], thresholds: tuple[float, ...]) -> Book:
+    """The book of a dataset's row; its ancestors are placed by the shelf."""
+    relation, accept = NeighboringRelation(row.neighboring_relation), accept_of(row)
+    tally = tally_of(connection, row)
+    return Book(
+        id=row.id,
+        name=row.name,
+        dataset_size=row.dataset_size,
+        relation=relation,
+        accept=accept,
+        head=row.head_sequence,
+        version=row.version,
+        tally=tally,
+        scope=dataset_scope(row, tally),
+        delta=row.budget_delta,
+        ancestors=(),
+        thresholds=thresholds,
+        frozen=row.frozen,
+    )
+
+
+def tally_of(connection: Connection, row: Row[Any]) -> Tally:
+    """A dataset's sums: as they were stored, or folded anew where another version stored them."""
+    relation, accept = NeighboringRelation(row.neighboring_relation), accept_of(row)
+    fresh = row.totals is not None and row.totals_version == VERSION
+    tally = read(row.totals if fresh else None, dataset_filter(row), relation, accept)
+    below = {row.id: True}  # with exactly one row for each of its records, as itself has
+    below |= {
+        r.dataset_id: r.exactly_one for r in connection.execute(_DESCENDANTS, {"dataset": row.id})
+    }
+    sizes = {r.id: r.dataset_size for r in connection.execute(DATASETS, {"ids": list(below)})}
+    query = _COUNTS_BY_PASS if fresh else _COUNTS
+    moves = []
+    for counts in connection.execute(query, {"ids": list(below)}):
+        move = _move(counts, event_of(counts.content, sizes[counts.dataset_id]))
+        move = restated(move, relation=relation, exactly_one=below[counts.dataset_id])
+        moves.append(move.by_pass if fresh else move)
+    _fold(tally, moves)
+    _charge_corrections(connection, tally, below, sizes)
+    return tally
+
+
+def _fold(tally: Tally, moves: Sequence[Move]) -> None:
+    """Count moves in a tally, once all their prices are known."""
+    cost_cache.require(tally.missing({event for move in moves for event in move.events}))
+    tally.apply(  # at once: passes are looked at as a whole each time
+        Move(
+            recorded=merged(move.recorded for move in moves),
+            reserved=merged(move.reserved for move in moves),
+        )
+    )
+
+
+def _charge_corrections(
+    connection: Connection, tally: Tally, below: dict[int, bool], sizes: dict[int, int]
+) -> None:
+    """Count what corrections of a dataset, and of those that were made from it, change."""
+    found = correction_costs.of_datasets(connection, sizes)
+    told, moves = [], []
+    for exactly_one in (True, False):
+        part = [one for one in found if below[one.dataset_id] is exactly_one]
+        view = partial(seen_as, relation=tally.relation, exactly_one=exactly_one)
+        told += correction_costs.seen(part, view)
+        added = correction_costs.of_all(connection, part, sizes)
+        moves.append(restated(added, relation=tally.relation, exactly_one=exactly_one))
+    if told:
+        correction_costs.charge(tally, told)  # at once: their order counts
+        tally.apply(Move(shifted=merged(move.shifted for move in moves)))
+
+
+def _move(row: Row[Any], event: Event) -> Move:
+    return Move(
+        recorded={event: Counts(steps=row.steps, passes=row.passes, begun=row.begun)},
+        reserved={
+            event: Counts(
+                steps=row.reserved_steps, passes=row.reserved_passes, begun=row.reserved_begun
+            )
+        },
+    )
+
+
+def run_book_of(
+    connection: Connection,
+    book: Book,
+    row: Row[Any],
+    counted: Sequence[Row[Any]] | None,
+    steps: int,
+) -> RunBook:
+    """The run of a row, with what it has counted; none where its events are too many."""
+    units = None
+    if counted is not None:
+        units = {
+            event_of(unit.content, book.dataset_size): Counts(
+                steps=unit.steps, passes=unit.passes, begun=unit.begun
+            )
+            for unit in counted
+            if unit.steps or unit.passes
+        }
+    return RunBook(
+        id=row.id,
+        name=row.name,
+        delta=row.delta,
+        state=row.state,
+        reopened=row.reopened,
+        scope=run_scope(
+            row, _run_tally(connection, row, book.relation, book.accept, book.dataset_size)
+        ),
+        plan=plan_of(row.plan, book.dataset_size) if row.on_plan else None,
+        on_plan=row.on_plan,
+        units=units,
+        steps=steps,
+    )
+
+
+def run_tally(connection: Connection, dataset: Row[Any], run: Row[Any]) -> Tally | None:
+    """The sums of a run's own budget, if it has one."""
+    relation = NeighboringRelation(dataset.neighboring_relation)
+    return _run_tally(connection, run, relation, accept_of(dataset), dataset.dataset_size)
+
+
+def _run_tally(
+    connection: Connection,
+    row: Row[Any],
+    relation: NeighboringRelation,
+    accept: frozenset[Status],
+    dataset_size: int,
+) -> Tally | None:
+    own = run_filter(row)
+    if own is None:
+        return None
+    fresh = row.totals is not None and row.totals_version == VERSION
+    tally = read(row.totals if fresh else None, own, relation, accept)
+    query = UNITS.where(distinct_events.c.by_pass) if fresh else UNITS
+    counted = connection.execute(query, {"ids": [row.id]})
+    _fold(tally, [_move(unit, event_of(unit.content, dataset_size)) for unit in counted])
+    corrected = correction_costs.of_run(
+        connection, row.id, dataset_id=row.dataset_id, dataset_size=dataset_size
+    )
+    if corrected:
+        correction_costs.charge(tally, corrected)
+        tally.apply(correction_costs.of_all(connection, corrected, {row.dataset_id: dataset_size}))
+    return tally
+
+
+def branch_of(row: Row[Any], leases: Sequence[Row[Any]], dataset_size: int) -> Branch:
+    """The branch of a row, with its reservations."""
+    return Branch(
+        id=row.id,
+        name=row.name,
+        from_step=row.from_step,
+        next_step=row.next_step,
+        open_pass=place_of_row(row, dataset_size),
+        leases=[lease_of(lease, dataset_size) for lease in leases],
+        appended_by=row.appended_by,
+        writer=row.writer,
+    )
+
+
+def lease_of(row: Row[Any], dataset_size: int) -> Lease:
+    """A reservation's row with its event."""
+    return Lease(
+        id=row.id,
+        name=row.name,
+        event=event_of(row.content, dataset_size),
+        first_step=row.first_step,
+        granted_end=row.first_step + row.steps,
+        end_step=row.end_step,
+        state=row.state,
+        expires_at=utc(row.expires_at),
+    )
+
+
+def write_books(connection: Connection, books: Sequence[tuple[Book, Mapping[Event, int]]]) -> None:
+    """Write what has changed in books, with the rows of their events: a statement a table."""
+    noted = [(book.notes, ids) for book, ids in books]
+    moment = bulk.stored(connection, now())
+    hashed = [leaves_of(book, ids, moment) for book, ids in books]
+    bulk.insert(connection, entries, _ENTRY, [row for one in hashed for row in one.entries])
+    bulk.insert(connection, acts, ACT, [row for one in hashed for row in one.acts])
+    bulk.insert(connection, log_tiles, TILE, [row for one in hashed for row in one.tiles])
+    rows = [
+        (*added.row(), ids[event]) for notes, ids in noted for event, added in notes.added.items()
+    ]
+    bulk.add(connection, distinct_events, "id", _KEPT, rows)
+    of_runs = [
+        (run, ids[event], *added.row())
+        for notes, ids in noted
+        for (run, event), added in notes.run_added.items()
+    ]
+    bulk.add_or_insert(connection, run_balances, ("run_id", "event_id"), _KEPT, of_runs)
+    rows = [_branch_row(branch, ids) for notes, ids in noted for branch in notes.branches.values()]
+    bulk.update(connection, branches, "id", _BRANCH, rows)
+    rows = [_run_row(run) for notes, _ in noted for run in notes.runs.values()]
+    bulk.update(connection, runs, "id", _RUN, rows)
+    for (book, _), one in zip(books, hashed, strict=True):
+        book.log = one.log
+    bulk.update(connection, datasets, "id", _DATASET, [_dataset_row(book) for book, _ in books])
+
+
+def _dataset_row(book: Book) -> tuple[Any, ...]:
+    totals, log = book.tally.stored(), book.log
+    return book.head, book.version, totals, VERSION, log.size, log.frontier, book.id
+
+
+def _branch_row(branch: Branch, ids: Mapping[Event, int]) -> tuple[Any, ...]:
+    place = branch.open_pass
+    event = ids[place.event] if isinstance(place, OpenPass) else None
+    return branch.next_step, event, position_of(place), branch.appended_by, branch.id
+
+
+def _run_row(run: RunBook) -> tuple[Any, ...]:
+    totals = run.scope.tally.stored() if run.scope else None
+    return run.state, run.reopened, run.on_plan, totals, VERSION, run.id

@@ -1,0 +1,341 @@
+"""The books of a process: locked and read at the start of a transaction, written at its end."""
+
+import secrets
+from collections import OrderedDict, defaultdict
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import Connection, bindparam, func, select
+
+from accounting.balances import OpenPass
+from accounting.events import Event
+from service.errors import BudgetExhaustedError, NotFoundError
+from service.ledger import incidents
+from service.ledger.append.state import UNITS_MAX, Book, Branch, Notes, RunBook
+from service.ledger.append.state_rows import (
+    DATASETS,
+    UNITS,
+    book_of,
+    branch_of,
+    run_book_of,
+    write_books,
+)
+from service.ledger.budgets import correction_costs
+from service.ledger.budgets.accumulator import by_pass
+from service.ledger.incidents import Incident, Kind, Sparing
+from service.ledger.log.leaves import Log
+from service.ledger.lookups import VERSION_BITS
+from service.schemas.event_codec import MAIN, content_of
+from service.storage import bulk
+from service.storage.tables import (
+    branches,
+    datasets,
+    distinct_events,
+    lineage,
+    reservations,
+    run_balances,
+    runs,
+)
+
+THRESHOLDS: Final = (0.5, 0.8, 0.95)  # shares of a budget of which somebody is told
+BOOKS_MAX: Final = 1024  # kept between transactions; a few kilobytes each
+RUNS_MAX: Final = 16_384  # of one book; about two kilobytes each, more with many events
+EVENTS_MAX: Final = 4096  # of one book whose rows are remembered
+_LOCKED: Final = ("id", "version", "log_size", "log_frontier")
+# Statements are built once: building one costs as much as running it.
+DATASET_OF_RUNS: Final = select(runs.c.name, runs.c.dataset_id).where(
+    runs.c.name.in_(bindparam("names", expanding=True))
+)
+_ANCESTORS: Final = (
+    select(lineage.c.dataset_id, lineage.c.ancestor_id, lineage.c.exactly_one)
+    .where(lineage.c.dataset_id.in_(bindparam("ids", expanding=True)))
+    .order_by(lineage.c.ancestor_id)
+)
+_RUNS: Final = select(runs).where(runs.c.name.in_(bindparam("names", expanding=True)))
+_UNIT_COUNTS: Final = (
+    select(run_balances.c.run_id, func.count(), func.sum(run_balances.c.steps))
+    .where(run_balances.c.run_id.in_(bindparam("ids", expanding=True)))
+    .group_by(run_balances.c.run_id)
+)
+_BRANCHES: Final = (
+    select(branches, distinct_events.c.content)
+    .outerjoin(distinct_events, distinct_events.c.id == branches.c.pass_event_id)
+    .where(
+        branches.c.run_id.in_(bindparam("ids", expanding=True)),
+        branches.c.name.in_(bindparam("names", expanding=True)),
+    )
+)
+_LEASES: Final = (
+    select(reservations, distinct_events.c.content)
+    .join(distinct_events, distinct_events.c.id == reservations.c.event_id)
+    .join(branches, branches.c.id == reservations.c.branch_id)
+    .where(
+        reservations.c.branch_id.in_(bindparam("ids", expanding=True)),
+        reservations.c.first_step + reservations.c.steps > branches.c.next_step,
+    )
+    .order_by(reservations.c.first_step)
+)
+Place = tuple[str, str]  # a run and one of its branches
+
+
+class Shelf:
+    """The books a process keeps between transactions. One thread at a time uses it."""
+
+    def __init__(self, thresholds: tuple[float, ...] = THRESHOLDS) -> None:
+        self.thresholds = thresholds
+        self.sparing = Sparing()
+        self._books: OrderedDict[int, Book] = OrderedDict()
+        self._homes: OrderedDict[str, int] = OrderedDict()  # dataset of each run; never changes
+
+    def open(self, connection: Connection, places: Iterable[Place]) -> "Desk":
+        """Lock the datasets of some (run, branch), and everything those were made from.
+
+        Always in the order of their ids, so that two processes never wait for each other.
+        """
+        wanted = list(dict.fromkeys(places))
+        names = {run for run, _ in wanted}
+        desk = Desk(connection, self)
+        if not self.lock(connection, self._homes_of(connection, names)) or not desk.at_home(names):
+            self.forget()  # the database was put back to what it was before
+            self.lock(connection, self._homes_of(connection, names))
+        desk.fetch([(run, branch) for run, branch in wanted if run in self._homes])
+        return desk
+
+    def homes(self, names: Iterable[str]) -> dict[str, int]:
+        """The datasets of the runs that there are."""
+        return {name: self._homes[name] for name in names if name in self._homes}
+
+    def _homes_of(self, connection: Connection, names: set[str]) -> set[int]:
+        if missing := [name for name in names if name not in self._homes]:
+            for row in connection.execute(DATASET_OF_RUNS, {"names": missing}):
+                self._homes[row.name] = row.dataset_id
+        return {self._homes[name] for name in names if name in self._homes}
+
+    def lock(self, connection: Connection, ids: set[int]) -> bool:
+        """Lock datasets with their ancestors, and read again what has changed.
+
+        Returns:
+            Whether all of them are there.
+        """
+        unknown = [one for one in ids if one not in self._books]
+        above = {a.id for one in ids if one in self._books for a, _ in self._books[one].ancestors}
+        if unknown:
+            found = connection.execute(_ANCESTORS, {"ids": unknown})
+            above |= {row.ancestor_id for row in found}
+        locked = bulk.select(connection, datasets, "id", _LOCKED, ids | above)
+        stale = [one for one, version, *_ in locked if not self._holds(one, version)]
+        if stale:
+            self._read(connection, stale)
+        for one, _, size, frontier in locked:  # others append to it and change nothing else
+            self._books[one].log = Log(size, frontier)
+        return len(locked) == len(ids | above)
+
+    def _holds(self, dataset_id: int, version: int) -> bool:
+        book = self._books.get(dataset_id)
+        return book is not None and book.version == version
+
+    def _read(self, connection: Connection, ids: Sequence[int]) -> None:
+        for row in connection.execute(DATASETS, {"ids": ids}).all():
+            self._books[row.id] = book_of(connection, row, self.thresholds)
+        for book in self._books.values():  # a book that was read anew takes its old one's place
+            if book.id in ids or any(ancestor.id in ids for ancestor, _ in book.ancestors):
+                self._place(connection, book)
+
+    def _place(self, connection: Connection, book: Book) -> None:
+        found = connection.execute(_ANCESTORS, {"ids": [book.id]})
+        book.ancestors = tuple((self._books[r.ancestor_id], r.exactly_one) for r in found)
+        book.scopes = None  # they belong to the old ones
+
+    def book(self, dataset_id: int) -> Book:
+        """A dataset that `lock` has locked."""
+        return self._books[dataset_id]
+
+    def home(self, run_name: str) -> Book:
+        """The book that holds a run.
+
+        Raises:
+            NotFoundError: there is no such run.
+        """
+        if run_name not in self._homes:
+            raise NotFoundError("There is no such run.")
+        return self._books[self._homes[run_name]]
+
+    def written(self) -> list[Book]:
+        """The books that a transaction has changed."""
+        return [book for book in self._books.values() if book.notes.touched]
+
+    def settle(self, names: Iterable[str]) -> None:
+        """Let go of what was read first in the datasets of runs, whose transaction is committed."""
+        used = set(self.homes(names).values())
+        while len(self._homes) > BOOKS_MAX * 16:
+            self._homes.popitem(last=False)
+        if len(self._books) > BOOKS_MAX:
+            self.forget()
+        for book in [self._books[one] for one in used & self._books.keys()]:
+            while len(book.runs) > RUNS_MAX:
+                book.runs.popitem(last=False)
+            while len(book.event_ids) > EVENTS_MAX:
+                book.event_ids.popitem(last=False)
+
+    def forget(self) -> None:
+        """Drop everything: the transaction was not committed, or may not have been."""
+        self._books.clear()
+        self._homes.clear()
+
+
+class Desk:
+    """The books that one transaction works on."""
+
+    def __init__(self, connection: Connection, shelf: Shelf) -> None:
+        self.connection = connection
+        self.shelf = shelf
+        self.changed: set[int] = set()
+        self._moment: tuple[datetime, object] | None = None
+
+    def stored(self, moment: datetime) -> object:
+        """A time as the database takes it; the same for a whole transaction."""
+        if self._moment is None or self._moment[0] != moment:
+            self._moment = (moment, bulk.stored(self.connection, moment))
+        return self._moment[1]
+
+    def run(self, name: str) -> tuple[Book, RunBook]:
+        """A run and its dataset.
+
+        Raises:
+            NotFoundError: there is no such run.
+        """
+        book = self.shelf.home(name)
+        if name not in book.runs:
+            self.fetch([(name, MAIN)])
+        return book, book.runs[name]
+
+    def branch(self, run: RunBook, name: str) -> Branch:
+        """A branch of a run.
+
+        Raises:
+            NotFoundError: the run has none of that name.
+        """
+        if name not in run.branches:
+            self._fetch_branches([run], [name])
+        if name not in run.branches:
+            raise NotFoundError("There is no such branch.")
+        return run.branches[name]
+
+    def at_home(self, names: Iterable[str]) -> bool:
+        """Whether the runs that are not known yet are where they were before."""
+        homes = self.shelf.homes(names)
+        strange = [name for name in homes if name not in self.shelf.home(name).runs]
+        if not strange:
+            return True
+        found = self.connection.execute(DATASET_OF_RUNS, {"names": strange})
+        return {row.name: row.dataset_id for row in found} == {n: homes[n] for n in strange}
+
+    def fetch(self, places: Sequence[Place]) -> None:
+        """Read the runs and branches that are not known yet, all at once."""
+        missing = [run for run, _ in places if run not in self.shelf.home(run).runs]
+        if missing:
+            self._fetch_runs(missing)
+        lacking = [
+            (self.shelf.home(run).runs[run], branch)
+            for run, branch in places
+            if branch not in self.shelf.home(run).runs[run].branches
+        ]
+        if lacking:
+            self._fetch_branches([run for run, _ in lacking], [name for _, name in lacking])
+
+    def _fetch_runs(self, names: Sequence[str]) -> None:
+        rows = list(self.connection.execute(_RUNS, {"names": names}))
+        ids = [row.id for row in rows]
+        sizes = {row[0]: row[1:] for row in self.connection.execute(_UNIT_COUNTS, {"ids": ids})}
+        # What a correction adds is not in a run's units, but in the sums of the filters.
+        corrected = correction_costs.corrected_runs(self.connection, ids)
+        few = [
+            one for one in ids if sizes.get(one, (0, 0))[0] <= UNITS_MAX and one not in corrected
+        ]
+        units = defaultdict(list)
+        for unit in self.connection.execute(UNITS, {"ids": few}):
+            units[unit.run_id].append(unit)
+        for row in rows:
+            book = self.shelf.home(row.name)
+            counted = units[row.id] if row.id in few else None
+            steps = int(sizes.get(row.id, (0, 0))[1])
+            run = book.runs[row.name] = run_book_of(self.connection, book, row, counted, steps)
+            if row.id in corrected:
+                run.shift = correction_costs.shift_of_run(
+                    self.connection, row.id, dataset_id=book.id, dataset_size=book.dataset_size
+                )
+
+    def _fetch_branches(self, owners: Sequence[RunBook], names: Sequence[str]) -> None:
+        owner_of = {run.id: run for run in owners}
+        found = {"ids": list(owner_of), "names": list(dict.fromkeys(names))}
+        rows = list(self.connection.execute(_BRANCHES, found))
+        leases = defaultdict(list)
+        for lease in self.connection.execute(_LEASES, {"ids": [row.id for row in rows]}):
+            leases[lease.branch_id].append(lease)
+        for row in rows:
+            run = owner_of[row.run_id]
+            if row.name not in run.branches:
+                size = self.shelf.home(run.name).dataset_size
+                run.branches[row.name] = branch_of(row, leases[row.id], size)
+
+    def refused(self, book: Book, run: RunBook, refusal: BudgetExhaustedError) -> None:
+        """Note a refusal, where somebody may be told; nothing of what was asked is kept."""
+        (first, *_) = refusal.failing_scopes
+        if self.shelf.sparing.lets(first["scope"]):
+            detail: dict[str, Any] = {"dataset": book.name, "run": run.name, **first}
+            book.notes.incidents.append(
+                Incident(
+                    dataset_id=book.id,
+                    run_id=run.id,
+                    kind=Kind.REFUSAL,
+                    sequence=book.head,
+                    detail=detail,
+                )
+            )
+            book.notes.touched = True
+
+    def event_ids(self, book: Book, events: Iterable[Event]) -> dict[Event, int]:
+        """The rows of events in a dataset, made where there are none."""
+        wanted = list(dict.fromkeys(events))
+        known = {event: book.event_ids[event] for event in wanted if event in book.event_ids}
+        missing = {content_of(event): event for event in wanted if event not in known}
+        if missing:
+            known |= {missing[text]: one for text, one in self._rows_of(book, missing)}
+            book.event_ids |= known
+        return known
+
+    def _rows_of(self, book: Book, contents: dict[str, Event]) -> list[tuple[str, int]]:
+        found = bulk.distinct_ids(self.connection, book.id, list(contents))
+        there = {text for text, _ in found}
+        absent = [(text, by_pass(event)) for text, event in contents.items() if text not in there]
+        if absent:
+            found += bulk.insert_distinct(self.connection, book.id, absent)
+        return found
+
+    def write(self) -> list[int]:
+        """Write what has changed, after which the books hold what the database does.
+
+        Returns:
+            The datasets that changed.
+        """
+        books = self.shelf.written()
+        if not books:
+            return sorted(self.changed)
+        changes = [(book, self._ids_of(book)) for book in books]
+        happened = [one for book in books for one in book.notes.incidents]
+        for book in books:
+            book.version = secrets.randbits(VERSION_BITS)
+        with bulk.together(self.connection):
+            write_books(self.connection, changes)
+        for book in books:
+            book.notes = Notes()
+        incidents.record(self.connection, happened)
+        self.changed |= {book.id for book in books}
+        return sorted(self.changed)
+
+    def _ids_of(self, book: Book) -> dict[Event, int]:
+        """The rows of the events that a book's changes name."""
+        places = [branch.open_pass for branch in book.notes.branches.values()]
+        opened = [place.event for place in places if isinstance(place, OpenPass)]
+        return self.event_ids(book, [*book.notes.added, *opened])

@@ -1,0 +1,68 @@
+"""Whether the ledger takes what is written: asked in the transaction that writes.
+
+Whoever suspends the ledger waits for those who are writing, and who comes later sees it suspended:
+no write is committed after the suspension.
+"""
+
+import json
+from collections.abc import Callable
+from typing import Literal, TypeVar
+
+from sqlalchemy import Connection, Engine, select
+
+from service.errors import LedgerSuspendedError
+from service.ledger.budgets import cost_cache
+from service.storage.engine import hold, transaction
+from service.storage.tables import installation
+
+State = Literal["open", "suspended", "recovering"]
+Result = TypeVar("Result")
+_SUSPENDED = select(installation.c.suspended)
+
+
+def suspended_error(state: State, reason: str = "") -> LedgerSuspendedError:
+    """What a writer is told; the reason may name a dataset that the key does not reach."""
+    does = (
+        "is being reconciled, and records what it had lost, but admits nothing yet"
+        if state == "recovering"
+        else "contradicts what it signed, so that nothing is written"
+    )
+    return LedgerSuspendedError(f"The ledger {does}. {reason}".rstrip(), state=state)
+
+
+def state_of(connection: Connection) -> State:
+    """Where the ledger stands, which does not change until the transaction ends."""
+    hold(connection)
+    told = connection.scalar(_SUSPENDED)
+    state: State = "open" if told is None else json.loads(told)["state"]
+    return state
+
+
+def require_taking(state: State, *, admits: bool = False) -> None:
+    """Refuse to write to a ledger that does not take it.
+
+    Args:
+        state: of the ledger.
+        admits: whether it is to be held against a budget, for which the ledger must be whole.
+
+    Raises:
+        LedgerSuspendedError: it does not.
+    """
+    if state == "suspended" or (admits and state != "open"):
+        raise suspended_error(state)
+
+
+def written(engine: Engine, work: Callable[[Connection], Result]) -> Result:
+    """What work answers that is done in one transaction, in which nothing dear is worked out.
+
+    Raises:
+        LedgerSuspendedError: the ledger does not take it now.
+        UnavailableError: the database does not answer, or changes each time that it is tried.
+    """
+
+    def attempt() -> Result:
+        with transaction(engine) as connection:
+            require_taking(state_of(connection))
+            return work(connection)
+
+    return cost_cache.settled(attempt)

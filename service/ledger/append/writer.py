@@ -1,0 +1,249 @@
+"""Group commit: one thread writes for many requests in one transaction.
+
+A commit waits for the disk; requests that arrive meanwhile share the next one. Each is answered
+only after the transaction that holds it has committed.
+"""
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from queue import Empty, SimpleQueue
+from typing import Any, Final, Protocol
+
+from sqlalchemy import Engine
+
+from service.clock import now
+from service.errors import LedgerError, UnavailableError, release
+from service.ledger.append.unit_of_work import THRESHOLDS, Desk, Place, Shelf
+from service.ledger.append.write_access import State, require_taking, state_of
+from service.ledger.budgets import cost_cache
+from service.storage.engine import Line
+from service.telemetry import Measures
+
+GROUP_MAX: Final = 64  # requests in one transaction; more would make the first wait for the last
+PATIENCE: Final = 3  # times that a lock is waited for, until a request is told to come again
+PATIENCE_SECONDS: Final = 30.0
+_LATER: Final = "The database takes too long; send the same request again."
+_STOPPED: Final = "The thread that appends to the ledger has stopped; restart the service."
+_LOGGER = logging.getLogger("dpledger.writer")
+
+Outcome = dict[str, Any] | Exception
+
+
+class Request(Protocol):
+    """Something to write; a refusal leaves the books as they were, so that others go on."""
+
+    @property
+    def place(self) -> Place:
+        """The run and the branch it is about."""
+
+    @property
+    def admits(self) -> bool:
+        """Whether it asks for steps to be admitted, which a ledger that is not whole does not."""
+
+    def apply(self, desk: Desk, moment: datetime) -> dict[str, Any]:
+        """Do it in the books; the answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    request: Request
+    known: dict[cost_cache.Quote, Any]  # prices that were worked out for it
+    loop: asyncio.AbstractEventLoop
+    answer: "asyncio.Future[dict[str, Any]]"
+
+
+def _unheard(_datasets: Iterable[int]) -> None:
+    """Nobody listens."""
+
+
+class Writer:
+    """The one thread of a process that appends to the ledger."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        thresholds: tuple[float, ...] = THRESHOLDS,
+        moved: Callable[[Iterable[int]], None] = _unheard,
+        patience_seconds: float = PATIENCE_SECONDS,
+        measures: Measures | None = None,
+    ) -> None:
+        self._measures = measures or Measures()
+        self._line = Line(engine)
+        self._patience_seconds = patience_seconds
+        self._ended = False
+        self._shelf = Shelf(thresholds)
+        self._moved = moved  # called with the datasets that a transaction has changed
+        self._queue: SimpleQueue[_Waiting | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="dpledger-writer", daemon=True)
+
+    @property
+    def working(self) -> bool:
+        """Whether requests are taken."""
+        return self._thread.is_alive()
+
+    @property
+    def waiting(self) -> int:
+        """How many requests were handed over and not yet taken."""
+        return self._queue.qsize()
+
+    def start(self) -> None:
+        """Begin to take requests."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Finish what was handed over, then end."""
+        self._queue.put(None)
+        self._thread.join()
+
+    async def write(self, request: Request) -> dict[str, Any]:
+        """Hand a request over and wait until it is committed.
+
+        Raises:
+            LedgerError: it was refused, and nothing of it was written.
+            UnavailableError: it is not known to be written; sent again, it is counted once.
+        """
+        known: dict[cost_cache.Quote, Any] = {}
+        for _ in range(cost_cache.TRIES):
+            try:
+                return await self._written(request, known)
+            except cost_cache.UnpricedError as lacking:  # nothing of it was written
+                release(lacking)
+                known |= await asyncio.to_thread(cost_cache.worked_out, lacking.wanted)
+        raise cost_cache.changing()
+
+    async def _written(
+        self, request: Request, known: dict[cost_cache.Quote, Any]
+    ) -> dict[str, Any]:
+        loop = asyncio.get_running_loop()
+        waiting = _Waiting(request, known, loop, loop.create_future())
+        self._queue.put(waiting)
+        if self._ended:  # looked at after it was put: what is put later is answered by nobody
+            raise UnavailableError(_STOPPED)
+        try:
+            async with asyncio.timeout(self._patience_seconds):
+                return await waiting.answer
+        except TimeoutError:  # a database that stands still says nothing, not even that it does
+            raise UnavailableError(_LATER) from None
+
+    def _work(self) -> None:
+        try:
+            self._take()
+        finally:
+            self._ended = True
+            self._line.close()
+            self._turn_away()
+
+    def _turn_away(self) -> None:
+        """Answer what nobody will take any more."""
+        left: list[_Waiting] = []
+        while not self._queue.empty():
+            if (one := self._queue.get()) is not None:
+                left.append(one)
+        _tell(left, [UnavailableError(_STOPPED)] * len(left))
+
+    def _take(self) -> None:
+        while (first := self._queue.get()) is not None:
+            group, ending = [first], False
+            while len(group) < GROUP_MAX and not ending:
+                try:
+                    more = self._queue.get_nowait()
+                except Empty:
+                    break
+                if more is None:
+                    ending = True
+                else:
+                    group.append(more)
+            # Who was told to come again has left; it is not done behind its back.
+            self._serve([one for one in group if not one.answer.cancelled()])
+            if ending:
+                return
+
+    def _serve(self, group: Sequence[_Waiting]) -> None:
+        """Answer a group; whatever happens to it, the next one is taken."""
+        if not group:
+            return
+        try:
+            self._answer(group)
+        except Exception:  # memory ran out while it was answered; what was committed is a duplicate
+            _LOGGER.exception("the writer failed")
+            _tell(group, [UnavailableError(_LATER)] * len(group))
+
+    def _answer(self, group: Sequence[_Waiting]) -> None:
+        try:
+            outcomes = self._commit(group)
+        except LedgerError as error:  # the database does not answer: nothing was committed
+            outcomes = [error] * len(group)
+        except Exception:
+            # One of them found a defect, or what is not known when it was late to say so. Nothing
+            # was committed: each goes alone, and fails alone.
+            outcomes = [self._alone(waiting) for waiting in group]
+        _tell(group, outcomes)
+
+    def _commit(self, group: Sequence[_Waiting]) -> list[Outcome]:
+        moment, requests = now(), [waiting.request for waiting in group]
+        started = time.perf_counter()
+        known = {quote: price for waiting in group for quote, price in waiting.known.items()}
+        try:
+            with self._line.transaction() as connection, cost_cache.only(known):
+                state = state_of(connection)
+                desk = self._shelf.open(connection, [request.place for request in requests])
+                outcomes = [_one(desk, request, moment, state) for request in requests]
+                changed = desk.write()
+        except BaseException:
+            self._shelf.forget()  # what the books say may not be what the database does
+            raise
+        self._measure(outcomes, time.perf_counter() - started)
+        self._shelf.settle({request.place[0] for request in requests})
+        if changed:
+            self._moved(changed)
+        return outcomes
+
+    def _measure(self, outcomes: Sequence[Outcome], seconds: float) -> None:
+        committed = [one for one in outcomes if not isinstance(one, Exception)]
+        refused = len(outcomes) - len(committed)
+        self._measures.wrote(committed=len(committed), refused=refused, seconds=seconds)
+        for one in committed:
+            if "accepted" in one:  # an append
+                self._measures.recorded(accepted=one["accepted"], duplicates=one["duplicates"])
+
+    def _alone(self, waiting: _Waiting) -> Outcome:
+        try:
+            return self._commit([waiting])[0]
+        except Exception as error:
+            return error
+
+
+def _one(desk: Desk, request: Request, moment: datetime, state: State) -> Outcome:
+    """The answer to one request; a refusal comes before anything is changed, so others go on."""
+    try:
+        require_taking(state, admits=request.admits)
+        return request.apply(desk, moment)
+    except (LedgerError, cost_cache.UnpricedBeforeError) as refusal:
+        return refusal
+
+
+def _tell(group: Sequence[_Waiting], outcomes: Sequence[Outcome]) -> None:
+    """Hand over the answers, in the event loops that wait for them."""
+    settled: dict[asyncio.AbstractEventLoop, list[tuple[_Waiting, Outcome]]] = {}
+    for waiting, outcome in zip(group, outcomes, strict=True):
+        settled.setdefault(waiting.loop, []).append((waiting, outcome))
+    for loop, each in settled.items():
+        with suppress(RuntimeError):  # the loop was closed: nobody waits any more
+            loop.call_soon_threadsafe(_settle, each)
+
+
+def _settle(settled: Sequence[tuple[_Waiting, Outcome]]) -> None:
+    for waiting, outcome in settled:
+        if waiting.answer.done():  # the client has gone; what it sent is recorded all the same
+            continue
+        if isinstance(outcome, Exception):
+            waiting.answer.set_exception(outcome)
+        else:
+            waiting.answer.set_result(outcome)

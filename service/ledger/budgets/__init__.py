@@ -1,0 +1,1 @@
+"""Budgets and what is charged to them."""

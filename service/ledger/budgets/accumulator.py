@@ -1,0 +1,311 @@
+"""What a filter has added up in one scope: recorded, reserved, and what a change would make it.
+
+Steps that are counted one by one add up in whole numbers, whatever their order; samplings that are
+counted by pass are few, and are kept as a balance that the filter looks at as a whole.
+
+Beside what was recorded stands what corrections say of it. Each sum is the larger of the two
+accounts, component by component, and no correction lowers one: docs/theory/lineage.md.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Final
+
+from accounting.balances import Balance, pass_length
+from accounting.events import Event, NeighboringRelation
+from accounting.filters import Filter, Total, plus
+from accounting.guarantees import Status
+from service.ledger.budgets import cost_cache
+from service.ledger.budgets.cost_cache import Cost, Quote
+
+READINGS_MAX: Final = 4  # before and after a move, spent and held
+COSTS_MAX: Final = 1024  # remembered by one tally; beyond, they are asked for again
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """How often an event counts in one balance: in steps, and in passes where passes count."""
+
+    steps: int = 0
+    passes: int = 0  # by the least noise of each pass
+    begun: int = 0  # passes by the noise of their first step
+
+    def __add__(self, other: "Counts") -> "Counts":
+        """Both together."""
+        return Counts(
+            steps=self.steps + other.steps,
+            passes=self.passes + other.passes,
+            begun=self.begun + other.begun,
+        )
+
+
+NONE = Counts()
+Change = Mapping[Event, Counts]  # counts may be negative: a reservation shrinks as it is used
+NOTHING: Final[Change] = {}
+
+
+@lru_cache(maxsize=8192)
+def by_pass(event: Event) -> bool:
+    """Whether passes of the event count rather than steps."""
+    return pass_length(event) is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """What an operation changes: what is recorded, and what is admitted ahead."""
+
+    recorded: Change = field(default_factory=dict)
+    reserved: Change = field(default_factory=dict)
+    # Of the latter, what the run's own budget counts: not its plan. None for all of it.
+    own: Change | None = None
+    # Counted in the corrected account alone: passes that corrections have shifted.
+    shifted: Change = field(default_factory=dict)
+
+    @property
+    def of_run(self) -> "Move":
+        """The same in the run's own budget."""
+        return self if self.own is None else replace(self, reserved=self.own, own=None)
+
+    @property
+    def by_pass(self) -> "Move":
+        """What of it counts by pass: sums that are stored hold the rest."""
+        recorded, reserved = (
+            {event: counts for event, counts in change.items() if by_pass(event)}
+            for change in (self.recorded, self.reserved)
+        )
+        return Move(recorded=recorded, reserved=reserved)
+
+    @property
+    def events(self) -> set[Event]:
+        """What it changes the counts of."""
+        return {*self.recorded, *self.reserved, *self.shifted}
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """What a filter adds up: what was recorded, and that with what is reserved."""
+
+    spent: Total
+    held: Total
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a filter says of a total."""
+
+    admitted: bool
+    epsilon: float  # nats at the filter's delta, upper
+
+
+@dataclass(frozen=True, slots=True)
+class _Next:
+    """A tally after a move."""
+
+    move: Move
+    recorded: Total
+    reserved: Total
+    passes: Change
+    reserved_passes: Change
+    shifted: Change
+    sums: Sums
+
+
+@dataclass(slots=True, kw_only=True)
+class Tally:
+    """One filter's sums in one scope."""
+
+    filter: Filter
+    relation: NeighboringRelation
+    accept: frozenset[Status]
+    recorded: Total
+    reserved: Total
+    passes: dict[Event, Counts] = field(default_factory=dict)  # recorded
+    reserved_passes: dict[Event, Counts] = field(default_factory=dict)
+    # Of what counts by step: what all corrections change, and the most that the first, the first
+    # two and so on have changed, component by component. None where nothing was corrected.
+    changed: Total | None = None
+    most_changed: Total | None = None
+    corrected_passes: dict[Event, Counts] = field(default_factory=dict)  # besides the recorded
+    _sums: Sums | None = None
+    _next: _Next | None = None  # what was worked out for a move that may be taken
+    _costs: dict[Event, Total] = field(default_factory=dict)
+    _question: Cost = field(init=False)
+    _readings: dict[Total, Reading] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Ask for the costs of this filter."""
+        self._question = Cost(self.filter, self.relation, self.accept)
+
+    def cost(self, event: Event) -> Total:
+        """What one unit of the event adds."""
+        cost = self._costs.get(event)
+        if cost is None:
+            if len(self._costs) >= COSTS_MAX:
+                self._costs.clear()
+            cost = cost_cache.ask(self._question, event)
+            self._costs[event] = cost
+        return cost
+
+    def missing(self, events: Iterable[Event]) -> list[Quote]:
+        """What must be worked out before a move of these events can be counted here."""
+        unknown = [event for event in events if event not in self._costs]
+        if not unknown:
+            return []
+        if len(self._costs) + len(unknown) > COSTS_MAX:  # none of them will be there to the end
+            unknown, self._costs = list(events), {}
+        return cost_cache.missing(self._question, unknown)
+
+    def sums(self, move: Move | None = None) -> Sums:
+        """The sums after a move; nothing changes yet."""
+        if move is None:
+            if self._sums is None:
+                self._sums = self._add(self.recorded, self.reserved, {}, {}, {})
+            return self._sums
+        if self._next is None or self._next.move is not move:
+            self._next = self._after(move)
+        return self._next.sums
+
+    def apply(self, move: Move) -> None:
+        """Take a move in."""
+        after = self._next if self._next and self._next.move is move else self._after(move)
+        self.recorded, self.reserved, self._sums = after.recorded, after.reserved, after.sums
+        add_to(self.passes, after.passes)
+        add_to(self.reserved_passes, after.reserved_passes)
+        add_to(self.corrected_passes, after.shifted)
+        self._next = None
+
+    def correct(self, change: Total, passes: Change) -> None:
+        """Take one more correction in.
+
+        Args:
+            change: what it adds to steps that add up one by one; negative where they cost less.
+            passes: what it counts by pass, besides those that were recorded.
+        """
+        self.changed = change if self.changed is None else plus(self.changed, change)
+        most = self.most_changed
+        self.most_changed = self.changed if most is None else larger(most, self.changed)
+        add_to(self.corrected_passes, passes)
+        self._sums = self._next = None
+
+    def reading(self, total: Total) -> Reading:
+        """Whether the filter admits a total, and the epsilon that it stands for."""
+        found = self._readings.get(total)
+        if found is None:
+            if len(self._readings) >= READINGS_MAX:
+                self._readings.clear()
+            found = Reading(self.filter.admits(total), self.filter.spent(total))
+            self._readings[total] = found
+        return found
+
+    def _after(self, move: Move) -> _Next:
+        recorded, passes = self._split(self.recorded, move.recorded)
+        reserved, reserved_passes = self._split(self.reserved, move.reserved)
+        sums = self._add(recorded, reserved, passes, reserved_passes, move.shifted)
+        return _Next(move, recorded, reserved, passes, reserved_passes, move.shifted, sums)
+
+    def _split(self, start: Total, change: Change) -> tuple[Total, Change]:
+        """The sum of what counts by step, and what counts by pass."""
+        passes: dict[Event, Counts] = {}
+        for event, counts in change.items():
+            if by_pass(event):
+                passes[event] = counts
+            else:
+                steps, cost = counts.steps, self.cost(event)
+                start = tuple([x + y * steps for x, y in zip(start, cost, strict=True)])
+        return start, passes
+
+    def _add(
+        self,
+        recorded: Total,
+        reserved: Total,
+        passes: Mapping[Event, Counts],
+        reserved_passes: Mapping[Event, Counts],
+        shifted: Mapping[Event, Counts],
+    ) -> Sums:
+        held = plus(recorded, reserved)
+        spent = add_to(dict(self.passes), passes)
+        ahead = add_to(add_to(dict(spent), self.reserved_passes), reserved_passes)
+        besides = add_to(dict(self.corrected_passes), shifted)
+        return Sums(self._larger(recorded, spent, besides), self._larger(held, ahead, besides))
+
+    def _larger(self, steps: Total, passes: Change, besides: Change) -> Total:
+        """The larger account: as recorded, and with what corrections change and count besides."""
+        recorded = plus(steps, self._whole(passes)) if passes else steps
+        if self.most_changed is None:
+            return recorded
+        really = plus(steps, self._whole(merged([passes, besides]))) if besides else recorded
+        return larger(recorded, plus(really, self.most_changed))
+
+    def _whole(self, counts: Mapping[Event, Counts]) -> Total:
+        balance = Balance(
+            steps={event: one.steps for event, one in counts.items() if one.steps},
+            passes={event: one.passes for event, one in counts.items() if one.passes},
+            begun={event: one.begun for event, one in counts.items() if one.begun},
+        )
+        cost_cache.require(self.missing(counts))
+        known = {event: self.cost(event) for event in counts}
+        return self.filter.total(balance, relation=self.relation, accept=self.accept, known=known)
+
+    def copy(self) -> "Tally":
+        """The same sums, which move apart from these from here on."""
+        return replace(
+            self,
+            passes=dict(self.passes),
+            reserved_passes=dict(self.reserved_passes),
+            corrected_passes=dict(self.corrected_passes),
+            _costs=dict(self._costs),
+            _readings={},
+        )
+
+    def stored(self) -> str:
+        """What counts by step, as it was recorded and reserved, as text."""
+        return json.dumps([self.recorded, self.reserved], separators=(",", ":"))
+
+
+def larger(a: Total, b: Total) -> Total:
+    """The larger, component by component."""
+    return tuple([max(x, y) for x, y in zip(a, b, strict=True)])
+
+
+def add_to(into: dict[Event, Counts], more: Change) -> dict[Event, Counts]:
+    """Add a change to a balance, in place."""
+    for event, counts in more.items():
+        total = into.get(event, NONE) + counts
+        if total == NONE:
+            into.pop(event, None)
+        else:
+            into[event] = total
+    return into
+
+
+def read(
+    text: str | None, tally_filter: Filter, relation: NeighboringRelation, accept: frozenset[Status]
+) -> Tally:
+    """A tally from its text, without what counts by pass; empty from none."""
+    zero = tally_filter.zero()
+    recorded, reserved = (zero, zero) if text is None else map(tuple, json.loads(text))
+    return Tally(
+        filter=tally_filter,
+        relation=relation,
+        accept=accept,
+        recorded=recorded,
+        reserved=reserved,
+    )
+
+
+def merged(changes: Iterable[Change]) -> dict[Event, Counts]:
+    """Several changes as one."""
+    total: dict[Event, Counts] = {}
+    for change in changes:
+        add_to(total, change)
+    return total
+
+
+def negative(change: Change) -> Change:
+    """The change that takes another back."""
+    return {
+        event: Counts(steps=-counts.steps, passes=-counts.passes, begun=-counts.begun)
+        for event, counts in change.items()
+    }

@@ -1,0 +1,186 @@
+"""Budgets: the filter that holds one, what is gone of it, and how that is told."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from sqlalchemy import Row
+
+from accounting.filters import Filter, Total, filter_of, revision_share
+from accounting.guarantees import Status
+from accounting.numerics import rounded_down
+from service.ledger.budgets.accumulator import Reading, Sums, Tally
+from service.schemas.encoded_text import Form, Told, form_of
+from service.schemas.requests import accepted_statuses
+
+# A dataset without a budget adds up what this one's filter does, so that one may be set later.
+UNSET: Final = (3.0, 1e-5)  # epsilon and delta
+
+PLAN: Final = "plan"  # the key of what a plan takes, in the record of its run's filter
+LEAST_DELTA: Final = 1e-300
+
+
+def accept_of(row: Row[Any]) -> frozenset[Status]:
+    """The statuses a dataset accepts."""
+    return accepted_statuses(json.loads(row.accept))
+
+
+def dataset_filter(row: Row[Any]) -> Filter:
+    """A dataset's filter at its present budget; without one only what it adds up means anything."""
+    epsilon, delta = row.budget_epsilon, row.budget_delta
+    if epsilon is None:
+        epsilon, delta = UNSET
+    share = revision_share(row.budget_revision)
+    return filter_of(json.loads(row.budget_filter), epsilon=epsilon, delta=delta * share)
+
+
+def run_filter(row: Row[Any]) -> Filter | None:
+    """The filter of a run's own budget, if it has one; it is never revised."""
+    if row.budget_epsilon is None:
+        return None
+    record = json.loads(row.budget_filter)
+    share = delta_left(row.budget_delta, record.get(PLAN))
+    if share <= 0:  # the plan takes all of it: where it is left, nothing more is admitted
+        return filter_of(record, epsilon=0.0, delta=LEAST_DELTA)
+    return filter_of(record, epsilon=row.budget_epsilon, delta=share)
+
+
+def delta_left(delta: float, plan: Mapping[str, float] | None) -> float:
+    """What a run's plan leaves of its budget's delta to the filter behind it. Lower."""
+    return delta if plan is None else rounded_down(delta - plan["delta"])
+
+
+@dataclass(slots=True, kw_only=True)
+class Scope:
+    """A budget that a charge must fit in, and the sums it is held against."""
+
+    name: str  # "dataset:NAME" or "run:NAME"
+    epsilon: float
+    delta: float  # as it was set
+    revision: int
+    tally: Tally
+    delta_share: float  # of delta, that this revision of the limit may use
+    planned: float | None = None  # nats, of a run's whole plan, while that holds the budget
+    form: Form = field(init=False)
+    told: float = field(init=False)  # the share of epsilon that somebody was told is gone
+
+    def __post_init__(self) -> None:
+        """Begin with what is gone by now."""
+        self.form = self._formed()
+        self.told = self.share
+
+    def _formed(self) -> Form:
+        kept = self.planned is not None
+        return form_of(
+            {
+                "epsilon": self.epsilon,
+                "delta": self.delta,
+                "valid_for": "fixed_schedule" if kept else "adaptive",
+                "revision": self.revision,
+                "delta_share": 1.0 if kept else self.delta_share,
+                # Of a plan: the filter that holds the budget once the plan is left.
+                "filter": _told(self.tally.filter, self.revision),
+            }
+        )
+
+    def leave_plan(self) -> None:
+        """Let the filter hold what the plan held."""
+        self.planned = None
+        self.form = self._formed()
+
+    @property
+    def share(self) -> float:
+        """The share of epsilon that is gone; infinite once recorded facts are beyond the limit."""
+        if self.planned is not None:
+            return self.planned / self.epsilon
+        found = self.tally.reading(self.tally.sums().spent)
+        return found.epsilon / self.epsilon if found.admitted else math.inf
+
+    def admits(self, sums: Sums) -> bool:
+        """Whether the sums are within the budget, or no more than they were: admitted before."""
+        return self.holds(sums) or not _more(sums.held, self.tally.sums().held)
+
+    def holds(self, sums: Sums) -> bool:
+        """Whether the sums are within the budget."""
+        return self.tally.reading(sums.held).admitted
+
+    def answer(self, sums: Sums | None = None) -> Told:
+        """The budget's state at these sums, a BudgetAnswer."""
+        if self.planned is not None:  # the whole plan is spent from the beginning
+            return Told(self.form, self._planned(self.planned))
+        held_by, sums = self.tally.filter, sums or self.tally.sums()
+        spent, held = self.tally.reading(sums.spent), self.tally.reading(sums.held)
+        return Told(
+            self.form,
+            {
+                "order": held_by.binding_order(sums.held),
+                "spent": spent.epsilon if math.isfinite(spent.epsilon) else None,
+                "reserved": held.epsilon - spent.epsilon if math.isfinite(held.epsilon) else None,
+                "remaining": self._remaining(sums.held, held),
+                "overdrawn": any(sums.spent) and not spent.admitted,
+            },
+        )
+
+    def _planned(self, epsilon: float) -> dict[str, Any]:
+        """What varies, while a plan holds the budget."""
+        return {
+            "order": None,
+            "spent": epsilon,
+            "reserved": 0.0,
+            "remaining": max(0.0, rounded_down(self.epsilon - epsilon)),
+            "overdrawn": False,
+        }
+
+    def _remaining(self, total: Total, held: Reading) -> float:
+        """What is left of epsilon, in nats. Lower."""
+        if not any(total):
+            return self.epsilon if held.admitted else 0.0
+        return max(0.0, rounded_down(self.epsilon - held.epsilon)) if held.admitted else 0.0
+
+
+def _more(after: Total, before: Total) -> bool:
+    return any(a > b for a, b in zip(after, before, strict=True))
+
+
+def _told(held_by: Filter, revision: int) -> dict[str, Any]:
+    record: Mapping[str, Any] = held_by.record()
+    # A limit that was set after answers were seen rests on our own proof.
+    return {
+        "kind": held_by.kind,
+        "orders": record.get("orders", []),
+        "weights": record.get("weights", []),
+        "theorem": held_by.theorem if revision == 0 else revision_share.id,
+        "status": held_by.status if revision == 0 else revision_share.status,
+    }
+
+
+def dataset_scope(row: Any, tally: Tally) -> Scope | None:
+    """A dataset's budget, from its row, if it has one."""
+    if row.budget_epsilon is None:
+        return None
+    return Scope(
+        name=f"dataset:{row.name}",
+        epsilon=row.budget_epsilon,
+        delta=row.budget_delta,
+        revision=row.budget_revision,
+        delta_share=revision_share(row.budget_revision),
+        tally=tally,
+    )
+
+
+def run_scope(row: Any, tally: Tally | None) -> Scope | None:
+    """A run's own budget, if it has one."""
+    if tally is None:
+        return None
+    plan = json.loads(row.budget_filter).get(PLAN)
+    return Scope(
+        name=f"run:{row.name}",
+        epsilon=row.budget_epsilon,
+        delta=row.budget_delta,
+        revision=0,
+        delta_share=max(0.0, delta_left(row.budget_delta, plan) / row.budget_delta),
+        planned=plan["epsilon"] if row.on_plan else None,
+        tally=tally,
+    )

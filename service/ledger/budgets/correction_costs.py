@@ -1,0 +1,335 @@
+"""What corrections change in the corrected account, which is enforced beside the recorded one.
+
+A corrected step changes the account by what it costs more or less than it did as recorded. Where
+passes count, the recorded ones stay counted, and each pass that the corrected steps may have
+touched is counted in full beside them; what else changes where they shift later passes is for
+`shifts` to say. A tally enforces the larger account, and never less than it did before.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, Final
+
+from sqlalchemy import Connection, Select, bindparam, case, func, or_, select
+
+from accounting.balances import noise_in_pass, pass_length, retold
+from accounting.events import Event, Sampling
+from accounting.filters import Total, plus, times
+from service.ledger.budgets import cost_cache
+from service.ledger.budgets.accumulator import (
+    Change,
+    Counts,
+    Move,
+    Tally,
+    by_pass,
+    merged,
+    negative,
+)
+from service.ledger.budgets.pass_positions import IS_UNPLACED
+from service.schemas.event_codec import event_of
+from service.storage.tables import branches, corrections, distinct_events, entries, run_balances
+
+View = Callable[[Event], Event]  # an event of a dataset as another dataset's record sees it
+_recorded, _really, _earlier = distinct_events.alias(), distinct_events.alias(), entries.alias()
+_end = corrections.c.first_step + corrections.c.steps
+_entry_end = entries.c.first_step + entries.c.steps
+_overlap = case((_entry_end < _end, _entry_end), else_=_end) - case(
+    (entries.c.first_step > corrections.c.first_step, entries.c.first_step),
+    else_=corrections.c.first_step,
+)
+# Entries of a branch are contiguous: the one that holds a step is the last to begin by it.
+_holds_first = (
+    select(func.max(_earlier.c.first_step))
+    .where(
+        _earlier.c.branch_id == corrections.c.branch_id,
+        _earlier.c.first_step <= corrections.c.first_step,
+    )
+    .correlate(corrections)
+    .scalar_subquery()
+)
+_takers = branches.alias()
+# Of such a run some steps are of a place that is not known, where a pass was taken from.
+_SHARED: Final = select(_takers.c.run_id).where(_takers.c.takes_pass)
+_CORRECTED: Final = (
+    select(
+        corrections.c.id,
+        corrections.c.dataset_id,
+        corrections.c.run_id,
+        corrections.c.steps.label("length"),
+        _recorded.c.content.label("recorded"),
+        _really.c.content.label("really"),
+        or_(IS_UNPLACED, branches.c.run_id.in_(_SHARED)).label("unplaced"),
+        func.sum(_overlap).label("steps"),
+    )
+    .join(_really, _really.c.id == corrections.c.event_id)
+    .join(branches, branches.c.id == corrections.c.branch_id)
+    .join(
+        entries,
+        (entries.c.branch_id == corrections.c.branch_id)
+        & (entries.c.first_step >= _holds_first)
+        & (entries.c.first_step < _end),
+    )
+    .join(_recorded, _recorded.c.id == entries.c.event_id)
+    .group_by(
+        corrections.c.id,
+        corrections.c.dataset_id,
+        corrections.c.run_id,
+        corrections.c.steps,
+        _recorded.c.content,
+        _really.c.content,
+        branches.c.name,
+        branches.c.order,
+        branches.c.takes_pass,
+        branches.c.run_id,
+    )
+)
+_OF_DATASETS: Final = _CORRECTED.where(
+    corrections.c.dataset_id.in_(bindparam("datasets", expanding=True))
+)
+_OF_RUN: Final = _CORRECTED.where(corrections.c.run_id == bindparam("run"))
+_ONE: Final = _CORRECTED.where(corrections.c.id == bindparam("correction"))
+# Asked first: nearly always the answer is none, and entries are then not looked at.
+_DATASETS: Final = (
+    select(corrections.c.dataset_id)
+    .distinct()
+    .where(corrections.c.dataset_id.in_(bindparam("datasets", expanding=True)))
+)
+_RUNS: Final = (
+    select(corrections.c.run_id)
+    .distinct()
+    .where(corrections.c.run_id.in_(bindparam("runs", expanding=True)))
+)
+_COUNTED: Final = (
+    select(
+        distinct_events.c.content,
+        run_balances.c.steps,
+        run_balances.c.passes,
+        run_balances.c.begun,
+    )
+    .join(distinct_events, distinct_events.c.id == run_balances.c.event_id)
+    .where(run_balances.c.run_id == bindparam("run"), distinct_events.c.by_pass)
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Corrected:
+    """Steps that were recorded as one event and, as a correction says, were another."""
+
+    correction: int  # its row
+    dataset_id: int
+    run_id: int
+    recorded: Event
+    really: Event
+    steps: int
+    length: int  # of the whole correction, which may lie over other events, too
+    unplaced: bool = False  # whether passes of the branch may begin elsewhere than counted from
+
+
+def of_datasets(connection: Connection, sizes: Mapping[int, int]) -> list[Corrected]:
+    """All that was corrected in some datasets, given their sizes."""
+    found = list(connection.scalars(_DATASETS, {"datasets": list(sizes)}))
+    return _read(connection, _OF_DATASETS, sizes, datasets=found) if found else []
+
+
+def of_run(
+    connection: Connection, run: int, *, dataset_id: int, dataset_size: int
+) -> list[Corrected]:
+    """All that was corrected in a run."""
+    if not corrected_runs(connection, [run]):
+        return []
+    return _read(connection, _OF_RUN, {dataset_id: dataset_size}, run=run)
+
+
+def of_one(
+    connection: Connection, correction: int, *, dataset_id: int, dataset_size: int
+) -> list[Corrected]:
+    """What one correction lies over."""
+    return _read(connection, _ONE, {dataset_id: dataset_size}, correction=correction)
+
+
+def corrected_runs(connection: Connection, runs: Iterable[int]) -> set[int]:
+    """Those of some runs that have corrections."""
+    return set(connection.scalars(_RUNS, {"runs": list(runs)}))
+
+
+def _read(
+    connection: Connection, query: Select[Any], sizes: Mapping[int, int], **asked: Any
+) -> list[Corrected]:
+    return [
+        Corrected(
+            correction=row.id,
+            dataset_id=row.dataset_id,
+            run_id=row.run_id,
+            recorded=event_of(row.recorded, sizes[row.dataset_id]),
+            really=event_of(row.really, sizes[row.dataset_id]),
+            steps=int(row.steps),  # Postgres sums whole numbers as decimals
+            length=row.length,
+            unplaced=bool(row.unplaced),
+        )
+        for row in connection.execute(query, asked)
+    ]
+
+
+def seen(corrected: Iterable[Corrected], view: View) -> list[Corrected]:
+    """The same as the records of another dataset see it."""
+    return [replace(one, recorded=view(one.recorded), really=view(one.really)) for one in corrected]
+
+
+def charge(tally: Tally, corrected: Iterable[Corrected]) -> None:
+    """Count in a tally what corrections change, one after another as they were told.
+
+    Args:
+        tally: the sums of a scope, which hold all corrections that were told before.
+        corrected: the steps, as the scope's records see them; all of each correction.
+    """
+    order = attrgetter("correction")
+    told = sorted(corrected, key=order)
+    cost_cache.require(
+        tally.missing({event for one in told for event in (one.recorded, one.really)})
+    )
+    changes = [
+        (
+            [times(_dearer(tally, one), one.steps) for one in parts],
+            merged(_passes(tally, one) for one in parts),
+        )
+        for parts in (list(group) for _, group in groupby(told, key=order))
+    ]
+    cost_cache.require(tally.missing({event for _, passes in changes for event in passes}))
+    for steps, passes in changes:
+        tally.correct(reduce(plus, steps), passes)
+
+
+def _dearer(tally: Tally, one: Corrected) -> Total:
+    """What a step costs more, as far as steps are what counts; negative where it costs less."""
+    return plus(_step_cost(tally, one.really), times(_step_cost(tally, one.recorded), -1))
+
+
+def _step_cost(tally: Tally, event: Event) -> Total:
+    return tally.filter.zero() if by_pass(event) else tally.cost(event)
+
+
+def _passes(tally: Tally, one: Corrected) -> Change:
+    """The passes of the corrected steps, which count besides those that were recorded."""
+    both = (one.recorded, one.really) if one.unplaced else ()
+    # Where the noise falls, another pass of an old order is counted.
+    old = [{retold(event): Counts(passes=1)} for event in both if by_pass(event)]
+    return merged([_touched(tally, one), *old])
+
+
+def _touched(tally: Tally, one: Corrected) -> Change:
+    """The passes that corrected steps may have touched, wherever they began."""
+    if one.recorded.sampling == one.really.sampling and _no_dearer(tally, one):
+        return {}
+    length = pass_length(one.really)
+    if length is None:
+        return {}
+    touched = 1 + -(-(one.length - 1) // length)  # wherever in a pass they began
+    counted = retold(one.really) if one.unplaced else one.really
+    return {counted: Counts(steps=one.steps, passes=min(one.steps, touched))}
+
+
+def _no_dearer(tally: Tally, one: Corrected) -> bool:
+    """Whether what was recorded covers what really was, in every component."""
+    before, after = tally.cost(one.recorded), tally.cost(one.really)
+    return all(b <= a for a, b in zip(before, after, strict=True))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shift:
+    """A run's passes, and how many of its corrections may have shifted those of each sampling."""
+
+    corrections: Mapping[Sampling, int] = field(default_factory=dict)
+    counted: Change = field(default_factory=dict)  # steps and passes, as recorded
+
+    def after(self, recorded: Change) -> "Shift":
+        """The same once more is recorded."""
+        if not self.corrections:
+            return self
+        more = {event: counts for event, counts in recorded.items() if by_pass(event)}
+        return replace(self, counted=merged([self.counted, more])) if more else self
+
+    def added(self) -> Change:
+        """What is counted besides the recorded passes.
+
+        For each correction one pass more; and each recorded one that is not of the loader's
+        greatest noise once more, since its steps may lie in two. At what noise any of them began is
+        then not known.
+        """
+        more: dict[Event, Counts] = {}
+        loaders: dict[Sampling, dict[Event, Counts]] = {}
+        for event, counts in self.counted.items():
+            if event.sampling in self.corrections:
+                loaders.setdefault(event.sampling, {})[event] = counts
+        for sampling, loader in loaders.items():
+            count = self.corrections[sampling]
+            least = [event for event, counts in loader.items() if counts.passes]
+            quietest = max(least, key=_noise, default=None)
+            for event, counts in loader.items():
+                times = count if event == quietest else count * counts.passes
+                more[event] = Counts(passes=times, begun=-counts.begun)
+        return more
+
+    def since(self, before: "Shift") -> Change:
+        """What is added more than before."""
+        return merged([self.added(), negative(before.added())])
+
+    def more(self, recorded: Change) -> Change:
+        """What is added more once something is recorded."""
+        return self.after(recorded).since(self)
+
+
+def _noise(event: Event) -> tuple[float, str]:
+    return noise_in_pass(event.mechanism), repr(event)
+
+
+def shift(corrected: Iterable[Corrected], counted: Change) -> Shift:
+    """The shift of a run, from what was corrected in it and what it has recorded by pass."""
+    changed = [one for one in corrected if one.recorded.sampling != one.really.sampling]
+    both = [(one, event) for one in changed for event in (one.recorded, one.really)]
+    found = {(one.correction, event.sampling, 1) for one, event in both if by_pass(event)}
+    # Of a place that is not known, steps in a row that are cut touch a pass more on each side.
+    told = [(one.correction, retold(event)) for one, event in both if one.unplaced]
+    found |= {
+        (row, event.sampling, side) for row, event in told if by_pass(event) for side in (1, 2)
+    }
+    return Shift(corrections=Counter(sampling for _, sampling, _ in found), counted=counted)
+
+
+def shift_of_run(connection: Connection, run: int, *, dataset_id: int, dataset_size: int) -> Shift:
+    """The shift of a run."""
+    corrected = of_run(connection, run, dataset_id=dataset_id, dataset_size=dataset_size)
+    return _read_shifts(connection, run, corrected, dataset_size)
+
+
+def of_all(
+    connection: Connection, corrected: Iterable[Corrected], sizes: Mapping[int, int]
+) -> Move:
+    """What the shifts of all corrected runs add, given the sizes of their datasets."""
+    by_run: dict[tuple[int, int], list[Corrected]] = {}
+    for one in corrected:
+        by_run.setdefault((one.run_id, one.dataset_id), []).append(one)
+    found = [
+        _read_shifts(connection, run, part, sizes[home]) for (run, home), part in by_run.items()
+    ]
+    return Move(shifted=merged(one.added() for one in found))
+
+
+def _read_shifts(
+    connection: Connection, run: int, corrected: Iterable[Corrected], dataset_size: int
+) -> Shift:
+    rows = connection.execute(_COUNTED, {"run": run})
+    counted = {
+        event_of(row.content, dataset_size): Counts(
+            steps=row.steps, passes=row.passes, begun=row.begun
+        )
+        for row in rows
+        if row.steps or row.passes
+    }
+    return shift(corrected, counted)
+
+
+NO_SHIFT: Final = Shift()

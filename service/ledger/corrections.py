@@ -1,0 +1,205 @@
+"""Corrections: what recorded steps really were, on an admin's word. The record itself stays."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import Any, Final
+
+from sqlalchemy import Connection, Row, bindparam, insert, select
+
+from accounting.events import Event
+from service.clock import stamp
+from service.errors import ConflictError, OutOfSequenceError
+from service.ledger.append.budget_alerts import sound
+from service.ledger.append.state import Book, Branch, RunBook
+from service.ledger.append.unit_of_work import Desk, Place
+from service.ledger.budgets import correction_costs
+from service.ledger.budgets.accumulator import Move
+from service.ledger.budgets.lineage import seen_as
+from service.ledger.incidents import Incident, Kind
+from service.ledger.log.row_records import acts_of
+from service.schemas.event_codec import content_of
+from service.schemas.requests import NewCorrection, to_event
+from service.schemas.responses import Answer, Page
+from service.storage.tables import branches, corrections, distinct_events, runs
+
+_FOUND: Final = (
+    select(
+        corrections,
+        runs.c.name.label("run"),
+        branches.c.name.label("branch"),
+        distinct_events.c.content,
+    )
+    .join(runs, runs.c.id == corrections.c.run_id)
+    .join(branches, branches.c.id == corrections.c.branch_id)
+    .join(distinct_events, distinct_events.c.id == corrections.c.event_id)
+)
+_ONE: Final = _FOUND.where(corrections.c.id == bindparam("correction"))
+_OVERLAPPING: Final = _FOUND.where(
+    corrections.c.branch_id == bindparam("branch"),
+    corrections.c.first_step < bindparam("end"),
+    corrections.c.first_step + corrections.c.steps > bindparam("first_step"),
+)
+_OF_RUN: Final = (
+    _FOUND.where(corrections.c.run_id == bindparam("run"), corrections.c.id > bindparam("after"))
+    .order_by(corrections.c.id)
+    .limit(bindparam("size"))
+)
+
+
+class CorrectionAnswer(Answer):
+    """What some recorded steps really were."""
+
+    run: str
+    branch: str
+    first_step: int
+    steps: int
+    mechanism: dict[str, Any]
+    sampling: dict[str, Any]
+    reason: str
+    corrected_by: str  # the key's name
+    sequence: int  # the dataset's head at that time
+    recorded_at: str
+
+
+class CorrectionPage(Page):
+    """A run's corrections, the oldest first."""
+
+    corrections: list[CorrectionAnswer]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Correct:
+    """What one request corrects."""
+
+    run_name: str
+    new: NewCorrection
+    by: str  # the key's name
+    admits: bool = False
+
+    @property
+    def place(self) -> Place:
+        """The run and the branch it is about."""
+        return self.run_name, self.new.branch
+
+    def apply(self, desk: Desk, moment: datetime) -> dict[str, Any]:
+        """Correct steps, or find that the same was done: a CorrectionAnswer, and whether new.
+
+        Raises:
+            NotFoundError: there is no such run or branch.
+            InvalidRequestError: the event does not fit the dataset.
+            OutOfSequenceError: some of the steps are not recorded.
+            ConflictError: some of them were corrected before, otherwise.
+        """
+        book, run = desk.run(self.run_name)
+        branch = desk.branch(run, self.new.branch)
+        event = to_event(self.new, dataset_size=book.dataset_size, location="body")
+        end = self.new.first_step + self.new.steps
+        if not branch.from_step <= self.new.first_step < end <= branch.next_step:
+            raise OutOfSequenceError(branch.next_step)
+        span = {"branch": branch.id, "first_step": self.new.first_step, "end": end}
+        if known := desk.connection.execute(_OVERLAPPING, span).all():
+            return {**self._same(known, event), "created": False}
+        desk.write()  # what this transaction has recorded is corrected, too
+        row = self._insert(desk, book, run, branch, event, moment)
+        _enforce(desk, book, run, row)
+        desk.write()
+        return {**_answer(row), "created": True}
+
+    def _same(self, known: Sequence[Row[Any]], event: Event) -> dict[str, Any]:
+        """The answer to a correction that is there already."""
+        first, new = known[0], self.new
+        there = (first.first_step, first.steps, first.content, first.reason)
+        if there != (new.first_step, new.steps, content_of(event), new.reason):
+            raise ConflictError("Some of these steps were corrected before; a step is only once.")
+        return _answer(first)
+
+    def _insert(
+        self, desk: Desk, book: Book, run: RunBook, branch: Branch, event: Event, moment: datetime
+    ) -> Row[Any]:
+        values = {
+            "dataset_id": book.id,
+            "run_id": run.id,
+            "branch_id": branch.id,
+            "first_step": self.new.first_step,
+            "steps": self.new.steps,
+            "event_id": desk.event_ids(book, [event])[event],
+            "reason": self.new.reason,
+            "corrected_by": self.by,
+            "sequence": book.head,
+            "recorded_at": moment,
+        }
+        inserted = insert(corrections).values(values).returning(corrections.c.id)
+        number = desk.connection.execute(inserted).scalar_one()
+        corrected = acts_of(
+            desk.connection, "correction", dataset_id=book.id, row=number, by=self.by
+        )
+        book.note(corrected)
+        return desk.connection.execute(_ONE, {"correction": number}).one()
+
+
+def _enforce(desk: Desk, book: Book, run: RunBook, row: Row[Any]) -> None:
+    """Count what the correction changes in every scope; from here on nothing is refused."""
+    more = correction_costs.of_one(
+        desk.connection, row.id, dataset_id=book.id, dataset_size=book.dataset_size
+    )
+    correction_costs.charge(book.tally, more)
+    if run.scope is not None:
+        correction_costs.charge(run.scope.tally, more)
+    for ancestor, exactly_one in book.ancestors:
+        view = partial(seen_as, relation=book.relation, exactly_one=exactly_one)
+        correction_costs.charge(ancestor.tally, correction_costs.seen(more, view))
+        ancestor.notes.touched = True
+    before = run.shift or correction_costs.NO_SHIFT
+    run.shift = correction_costs.shift_of_run(
+        desk.connection, run.id, dataset_id=book.id, dataset_size=book.dataset_size
+    )
+    book.take(run, Move(shifted=run.shift.since(before)), {})
+    run.units = None  # what it spent is read from the sums, where the correction counts
+    if run.on_plan:
+        run.leave_plan()  # whatever the correction says, the plan is not what ran
+    book.notes.runs[run.id] = run
+    book.notes.touched = True
+    book.notes.incidents.append(
+        Incident(
+            dataset_id=book.id,
+            run_id=run.id,
+            kind=Kind.CORRECTION,
+            sequence=book.head,
+            detail={
+                "dataset": book.name,
+                "run": run.name,
+                "branch": row.branch,
+                "first_step": row.first_step,
+                "steps": row.steps,
+                "reason": row.reason,
+            },
+        )
+    )
+    sound(book, run)
+
+
+def _answer(row: Row[Any]) -> dict[str, Any]:
+    return {
+        "run": row.run,
+        "branch": row.branch,
+        "first_step": row.first_step,
+        "steps": row.steps,
+        **json.loads(row.content),
+        "reason": row.reason,
+        "corrected_by": row.corrected_by,
+        "sequence": row.sequence,
+        "recorded_at": stamp(row.recorded_at),
+    }
+
+
+def list_corrections(
+    connection: Connection, run_id: int, *, after: int, size: int
+) -> tuple[list[CorrectionAnswer], int | None]:
+    """A run's corrections after a row, and the row to continue from."""
+    asked = {"run": run_id, "after": after, "size": size + 1}
+    rows = connection.execute(_OF_RUN, asked).all()
+    further = rows[size - 1].id if len(rows) > size else None
+    return [CorrectionAnswer(**_answer(row)) for row in rows[:size]], further

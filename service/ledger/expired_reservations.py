@@ -1,0 +1,82 @@
+"""Reservations that expired: they count as spent until somebody says what became of them."""
+
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import Connection, Row, bindparam, or_, select
+
+from accounting.events import NeighboringRelation, Span
+from service.ledger.append.admission import ahead
+from service.ledger.budgets.accumulator import Change, Move, merged, negative
+from service.ledger.budgets.lineage import restated
+from service.ledger.budgets.pass_positions import place_of
+from service.schemas.event_codec import event_of
+from service.storage.tables import branches, datasets, distinct_events, lineage, reservations
+
+_pass_events = distinct_events.alias()
+_EXPIRED: Final = (
+    select(
+        reservations.c.run_id,
+        reservations.c.branch_id,
+        reservations.c.first_step,
+        reservations.c.end_step,
+        reservations.c.expires_at,
+        branches.c.next_step,
+        branches.c.pass_position,
+        distinct_events.c.content,
+        _pass_events.c.content.label("open_content"),
+        datasets.c.id.label("home"),
+        datasets.c.dataset_size,
+        lineage.c.exactly_one,
+    )
+    .join(branches, branches.c.id == reservations.c.branch_id)
+    .join(distinct_events, distinct_events.c.id == reservations.c.event_id)
+    .join(datasets, datasets.c.id == reservations.c.dataset_id)
+    .outerjoin(_pass_events, _pass_events.c.id == branches.c.pass_event_id)
+    .outerjoin(
+        lineage,
+        (lineage.c.dataset_id == datasets.c.id) & (lineage.c.ancestor_id == bindparam("dataset")),
+    )
+    .where(
+        or_(datasets.c.id == bindparam("dataset"), lineage.c.ancestor_id == bindparam("dataset")),
+        reservations.c.end_step > branches.c.next_step,
+        reservations.c.expires_at <= bindparam("moment"),
+    )
+    .order_by(reservations.c.branch_id, reservations.c.first_step)
+)
+
+
+def forfeited(
+    connection: Connection, dataset: Row[Any], moment: datetime, *, run_id: int | None = None
+) -> Move:
+    """What expired on a dataset and on all that were made from it, or in one of its runs.
+
+    From reserved to spent.
+    """
+    asked = {"dataset": dataset.id, "moment": moment}
+    by_branch: dict[int, list[Any]] = {}
+    for row in connection.execute(_EXPIRED, asked):
+        if run_id is not None and row.run_id != run_id:
+            continue
+        by_branch.setdefault(row.branch_id, []).append(row)
+    relation = NeighboringRelation(dataset.neighboring_relation)
+    lost = merged(_lost(dataset.id, relation, rows) for rows in by_branch.values())
+    return Move(recorded=lost, reserved=negative(lost))
+
+
+def _lost(dataset_id: int, relation: NeighboringRelation, rows: list[Any]) -> Change:
+    """What expired on one branch."""
+    first, size = rows[0], rows[0].dataset_size
+    open_pass = place_of(first.open_content, first.pass_position, size)
+    spans = [
+        Span(
+            event=event_of(row.content, size),
+            steps=row.end_step - max(row.first_step, row.next_step),
+        )
+        for row in rows
+        if row.end_step > max(row.first_step, row.next_step)
+    ]
+    lost = ahead(open_pass, spans)
+    if first.home == dataset_id:
+        return lost
+    return restated(Move(recorded=lost), relation=relation, exactly_one=first.exactly_one).recorded

@@ -1,0 +1,223 @@
+"""Plans that hold their run's own budget: what is certified of them, and what they declare.
+
+docs/theory/plans.md proves what such a budget holds while its run keeps to the plan, and after.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import Connection, Row, bindparam, select
+
+from accounting import accountants
+from accounting.accountants import BEST
+from accounting.balances import Balance, balance_of
+from accounting.events import NeighboringRelation, Span
+from accounting.guarantees import Status
+from service.errors import UnsupportedEventError
+from service.ledger.append.admission import (
+    Placed,
+    ahead,
+    held_since,
+    holds,
+    require_budget,
+    require_unfrozen,
+    scopes_of,
+    uncounted,
+)
+from service.ledger.append.state import Book
+from service.ledger.append.unit_of_work import Desk
+from service.ledger.budgets.accumulator import Move
+from service.ledger.budgets.budget import accept_of, dataset_filter
+from service.ledger.log.row_records import acts_of
+from service.ledger.lookups import find_dataset
+from service.ledger.reservations import OPEN, RELEASED
+from service.schemas.event_codec import MAIN, plan_of, spans_of
+from service.schemas.requests import Budget, NewRun
+from service.storage import bulk
+from service.storage.tables import reservations, runs
+from service.work_limit import bounded
+
+BISECTIONS_MAX: Final = 30  # of a refused plan: finds its last step among 1e9
+DISTINCT_MAX: Final = 32  # beyond so many different events each look takes too long but at orders
+_TAKEN: Final = select(runs.c.id).where(runs.c.name == bindparam("named"))
+_COLUMNS: Final = (
+    "dataset_id", "run_id", "branch_id", "event_id", "first_step", "steps", "end_step", "state",
+    "request", "created_at", "by",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Certificate:
+    """What is certified of a whole plan."""
+
+    epsilon: float  # nats at its budget's delta, upper; infinite where no bound is accepted
+    delta: float  # at its budget's epsilon, upper
+    accept: frozenset[Status]  # what its bounds may rest on
+    admissible_steps: int  # so many leading steps are within the budget
+
+    def taken(self) -> dict[str, float]:
+        """What is stored beside the filter that holds the budget once the plan is left."""
+        return {"epsilon": self.epsilon, "delta": self.delta}
+
+
+def holds_budget(new: NewRun) -> bool:
+    """Whether the run's plan is to hold the run's own budget."""
+    return new.plan is not None and new.budget is not None
+
+
+def certified(connection: Connection, new: NewRun) -> Certificate | None:
+    """What is certified of the plan that is to hold a run's own budget; this may take seconds.
+
+    Returns:
+        The certificate; None without such a plan, or where the name is taken already.
+
+    Raises:
+        NotFoundError: there is no such dataset.
+        InvalidRequestError: the plan does not fit the dataset.
+        TooExpensiveError: it would take too much work.
+    """
+    if new.plan is None or new.budget is None:
+        return None
+    dataset = find_dataset(connection, new.dataset)
+    spans = spans_of(new.plan, dataset_size=dataset.dataset_size, first_step=0, location="plan")
+    if connection.execute(_TAKEN, {"named": new.name}).first() is not None:
+        return None
+    relation, accept = NeighboringRelation(dataset.neighboring_relation), accept_of(dataset)
+    held_by = dataset_filter(dataset)
+    with bounded("The plan that is to hold the budget"):
+        for span in spans:  # remembered, so that no lock waits for it
+            held_by.cost(span.event, relation=relation, accept=accept)
+        return _certified(spans, new.budget, relation=relation, accept=accept)
+
+
+def _certified(
+    spans: Sequence[Span],
+    budget: Budget,
+    *,
+    relation: NeighboringRelation,
+    accept: frozenset[Status],
+) -> Certificate:
+    given: dict[str, Any] = {"relation": relation, "accept": accept, "floor": False}
+    limit, delta = budget.epsilon, budget.delta
+    whole = accountants.best_bound(balance_of([spans]), delta=delta, **given)
+    epsilon = whole.epsilon if whole else float("inf")
+    if not epsilon <= limit:
+        admissible = _leading(spans, limit=limit, delta=delta, **given)
+        return Certificate(epsilon=epsilon, delta=1.0, accept=accept, admissible_steps=admissible)
+    found = accountants.best_bound(balance_of([spans]), epsilon=limit, **given)
+    return Certificate(
+        epsilon=epsilon,
+        delta=min(delta, found.delta) if found else delta,  # epsilon at delta certifies delta, too
+        accept=accept,
+        admissible_steps=sum(span.steps for span in spans),
+    )
+
+
+def _leading(spans: Sequence[Span], *, limit: float, delta: float, **given: Any) -> int:
+    """How many leading steps were evaluated to be within the limit; hardly more would be."""
+    accountant = BEST if len({span.event for span in spans}) <= DISTINCT_MAX else "rdp"
+    low, high = 0, sum(span.steps for span in spans)
+    for _ in range(BISECTIONS_MAX):
+        if high - low <= 1:
+            break
+        middle = (low + high) // 2
+        part = balance_of([leading(spans, middle)])
+        bound = accountants.best_bound(part, delta=delta, accountant=accountant, **given)
+        low, high = (middle, high) if bound and bound.epsilon <= limit else (low, middle)
+    return low
+
+
+def leading(spans: Sequence[Span], steps: int) -> list[Span]:
+    """The first steps of a plan."""
+    found = []
+    for span in spans:
+        count = min(span.steps, steps)
+        if count == 0:
+            break
+        found.append(Span(event=span.event, steps=count))
+        steps -= count
+    return found
+
+
+def declared_end(run: Row[Any], dataset_size: int) -> Balance | None:
+    """The whole plan's balance while the run keeps to the plan that holds its budget; else None.
+
+    The plan's end is what the run's guarantee is of, however early it stopped: stopping there may
+    have been a choice that the answers led to.
+    """
+    return balance_of([plan_of(run.plan, dataset_size)]) if run.on_plan else None
+
+
+def reserve_plan(
+    desk: Desk, run_name: str, spans: Sequence[Span], moment: datetime, *, by: str | None = None
+) -> None:
+    """Reserve a whole plan in every budget but its run's own, by a key's name.
+
+    Raises:
+        DatasetFrozenError: the dataset is frozen, or one that it was made from.
+        UnsupportedEventError: some budget's filter cannot count an event of it.
+        BudgetExhaustedError: it does not fit; the transaction is to be undone.
+    """
+    book, run = desk.run(run_name)
+    branch = desk.branch(run, MAIN)
+    require_unfrozen(book)
+    scopes = scopes_of(book, run, with_run=False)
+    parts = _parts(spans)
+
+    def moved(steps: int | None) -> Move:
+        some = spans if steps is None else leading(spans, steps)
+        return Move(reserved=ahead(branch.open_pass, some), own={})
+
+    book.require_prices(run, moved(None))  # all at once, not one event after another
+    for part in parts:
+        if reason := uncounted(part.event, book, scopes):
+            raise UnsupportedEventError(part.index, reason, where="plan")
+
+    require_budget(scopes, parts, moved)
+    _insert(desk, book, run.id, branch.id, parts, moment, by)
+    book.take(run, moved(None), {})
+    desk.write()
+
+
+def _parts(spans: Sequence[Span]) -> list[Placed]:
+    parts: list[Placed] = []
+    first_step = 0
+    for index, span in enumerate(spans):
+        parts.append(Placed(first_step=first_step, event=span.event, steps=span.steps, index=index))
+        first_step += span.steps
+    return parts
+
+
+def _insert(
+    desk: Desk, book: Book, run_id: int, branch_id: int, parts: Sequence[Placed], moment: datetime,
+    by: str | None,
+) -> None:  # fmt: skip
+    ids = desk.event_ids(book, [part.event for part in parts])
+    common = (OPEN, "{}", desk.stored(moment), by)
+    rows = [
+        (book.id, run_id, branch_id, ids[one.event], one.first_step, one.steps, one.end, *common)
+        for one in parts
+    ]
+    bulk.insert(desk.connection, reservations, _COLUMNS, rows)
+    book.note(acts_of(desk.connection, "reservation", dataset_id=book.id, run_id=run_id, by=by))
+
+
+def return_plan(desk: Desk, run_name: str, *, by: str | None = None) -> None:
+    """Hold no step of a run's plan any longer; by is the key's name."""
+    book, run = desk.run(run_name)
+    branch = desk.branch(run, MAIN)
+    before = holds(branch, branch.next_step, branch.open_pass)
+    held = [one for one in branch.leases if one.name is None and one.state == OPEN]
+    for lease in held:
+        lease.end_step = max(lease.first_step, branch.next_step)
+        lease.state = RELEASED
+    after = holds(branch, branch.next_step, branch.open_pass)
+    rows = [(lease.end_step, lease.state, lease.id) for lease in held]
+    bulk.update(desk.connection, reservations, "id", ("end_step", "state"), rows)
+    ended = acts_of(desk.connection, "reservation_end", dataset_id=book.id, run_id=run.id, by=by)
+    returned = {(None, lease.first_step) for lease in held}
+    book.note(act for act in ended if (act.content["name"], act.content["first_step"]) in returned)
+    book.take(run, held_since(before, after), {})
+    desk.write()

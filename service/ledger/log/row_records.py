@@ -1,0 +1,294 @@
+"""What acts say of rows: each row but an entry's has an act in its dataset's log that equals it.
+
+A statement a kind, whose columns are the content of the act; the first two say where it belongs.
+What a row says of a row of another table, it says by name.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from functools import lru_cache
+from typing import Any, Final
+
+from sqlalchemy import Column, Connection, Select, bindparam, select
+
+from service.ledger.incidents import Incident, Kind
+from service.ledger.log.leaves import Act, exact
+from service.storage.tables import (
+    branches,
+    corrections,
+    datasets,
+    distinct_events,
+    findings,
+    incidents,
+    lineage,
+    releases,
+    reservations,
+    runs,
+    settings_changes,
+)
+
+APPENDS: Final = "appends"  # the act of a key that begins to append to a branch
+OVERDRAFT: Final = "overdraft"  # the act of the incident of that kind
+_ancestors = datasets.alias()
+_origins = branches.alias()
+_JSON: Final = frozenset(
+    {
+        "accept", "assumptions", "budget_filter", "content", "detail", "event", "labels", "plan",
+        "request",
+    }
+)  # fmt: skip
+# Each run has a branch main: a row that names another run's branch would look the same by name.
+_BRANCH: Final = branches.c.run_id == runs.c.id
+_OF_BRANCH: Final = (runs.c.name.label("run"), branches.c.name.label("branch"))
+
+# Rows that never change once they are there.
+FACTS: Final[Mapping[str, Select[Any]]] = {
+    "dataset": select(
+        datasets.c.id.label("home"),
+        datasets.c.id.label("row"),
+        datasets.c.name,
+        datasets.c.dataset_size,
+        datasets.c.neighboring_relation,
+        datasets.c.privacy_unit,
+        datasets.c.rows_per_parent_record,
+        datasets.c.request,
+        datasets.c.created_at,
+    ),
+    "lineage": select(
+        lineage.c.dataset_id.label("home"),
+        lineage.c.ancestor_id.label("row"),
+        _ancestors.c.name.label("ancestor"),
+        lineage.c.parent,
+        lineage.c.exactly_one,
+    ).join(_ancestors, _ancestors.c.id == lineage.c.ancestor_id),
+    # With the filter as it was then; the latest is the dataset's own.
+    "settings": select(
+        settings_changes.c.dataset_id.label("home"),
+        settings_changes.c.revision.label("row"),
+        settings_changes.c.revision,
+        settings_changes.c.budget_epsilon,
+        settings_changes.c.budget_delta,
+        settings_changes.c.budget_revision,
+        settings_changes.c.accept,
+        settings_changes.c.frozen,
+        settings_changes.c.reason,
+        settings_changes.c.changed_by,
+        settings_changes.c.sequence,
+        settings_changes.c.changed_at,
+        datasets.c.budget_filter,
+    ).join(datasets, datasets.c.id == settings_changes.c.dataset_id),
+    "run": select(
+        runs.c.dataset_id.label("home"),
+        runs.c.id.label("row"),
+        runs.c.name,
+        runs.c.writer,
+        runs.c.delta,
+        runs.c.release,
+        runs.c.assumptions,
+        runs.c.plan,
+        runs.c.labels,
+        runs.c.budget_epsilon,
+        runs.c.budget_delta,
+        runs.c.budget_filter,
+        runs.c.request,
+        runs.c.by,
+        runs.c.created_at,
+    ),
+    "branch": select(
+        runs.c.dataset_id.label("home"),
+        branches.c.id.label("row"),
+        *_OF_BRANCH,
+        branches.c.writer,
+        _origins.c.name.label("from_branch"),
+        branches.c.from_step,
+        branches.c.by,
+        branches.c.order,
+        branches.c.takes_pass,
+        branches.c.created_at,
+    )
+    .join(runs, runs.c.id == branches.c.run_id)
+    .outerjoin(
+        _origins,
+        (_origins.c.id == branches.c.from_branch_id) & (_origins.c.run_id == branches.c.run_id),
+    ),
+    "correction": select(
+        corrections.c.dataset_id.label("home"),
+        corrections.c.id.label("row"),
+        *_OF_BRANCH,
+        corrections.c.first_step,
+        corrections.c.steps,
+        distinct_events.c.content.label("event"),
+        corrections.c.reason,
+        corrections.c.corrected_by,
+        corrections.c.sequence,
+        corrections.c.recorded_at,
+    )
+    .join(runs, runs.c.id == corrections.c.run_id)
+    .join(branches, _BRANCH & (branches.c.id == corrections.c.branch_id))
+    .join(distinct_events, distinct_events.c.id == corrections.c.event_id),
+    "release": select(
+        runs.c.dataset_id.label("home"),
+        releases.c.id.label("row"),
+        *_OF_BRANCH,
+        releases.c.step,
+        releases.c.recorded_at,
+    )
+    .join(runs, runs.c.id == releases.c.run_id)
+    .join(branches, _BRANCH & (branches.c.id == releases.c.branch_id)),
+    "finding": select(
+        runs.c.dataset_id.label("home"),
+        findings.c.id.label("row"),
+        *_OF_BRANCH,
+        findings.c.kind.label("of_kind"),
+        findings.c.claim,
+        findings.c.content,
+        findings.c.digest,
+        findings.c.recorded_at,
+    )
+    .join(runs, runs.c.id == findings.c.run_id)
+    .join(branches, _BRANCH & (branches.c.id == findings.c.branch_id)),
+    "reservation": select(
+        reservations.c.dataset_id.label("home"),
+        reservations.c.id.label("row"),
+        reservations.c.name,
+        *_OF_BRANCH,
+        distinct_events.c.content.label("event"),
+        reservations.c.first_step,
+        reservations.c.steps,
+        reservations.c.expires_at,
+        reservations.c.request,
+        reservations.c.by,
+        reservations.c.created_at,
+    )
+    .join(runs, runs.c.id == reservations.c.run_id)
+    .join(branches, _BRANCH & (branches.c.id == reservations.c.branch_id))
+    .join(distinct_events, distinct_events.c.id == reservations.c.event_id),
+    # Of a run of any dataset that was made from this one; of no run where the limit was lowered.
+    OVERDRAFT: select(
+        incidents.c.dataset_id.label("home"),
+        incidents.c.id.label("row"),
+        runs.c.name.label("run"),
+        incidents.c.sequence,
+        incidents.c.detail,
+        incidents.c.occurred_at,
+    )
+    .outerjoin(runs, runs.c.id == incidents.c.run_id)
+    .where(incidents.c.kind == Kind.OVERDRAFT.value),
+}
+
+# What of a row may change: each change is an act, and the latest equals the row.
+STATES: Final[Mapping[str, Select[Any]]] = {
+    "run_state": select(
+        runs.c.dataset_id.label("home"),
+        runs.c.id.label("row"),
+        runs.c.name.label("run"),
+        runs.c.state,
+        runs.c.reopened,
+    ),
+    # Whose key a branch's entries are recorded with, from the entry behind the act on.
+    APPENDS: select(
+        runs.c.dataset_id.label("home"),
+        branches.c.id.label("row"),
+        *_OF_BRANCH,
+        branches.c.appended_by.label("key"),
+    ).join(runs, runs.c.id == branches.c.run_id),
+    "reservation_end": select(
+        reservations.c.dataset_id.label("home"),
+        reservations.c.id.label("row"),
+        reservations.c.name,
+        *_OF_BRANCH,
+        reservations.c.first_step,
+        reservations.c.end_step,
+        reservations.c.state,
+        reservations.c.reason,
+    )
+    .join(runs, runs.c.id == reservations.c.run_id)
+    .join(branches, _BRANCH & (branches.c.id == reservations.c.branch_id)),
+}
+_KEYS: Final = {
+    "dataset": datasets.c.id,
+    "lineage": lineage.c.ancestor_id,
+    "settings": settings_changes.c.revision,
+    "run": runs.c.id,
+    "branch": branches.c.id,
+    "correction": corrections.c.id,
+    "release": releases.c.id,
+    "finding": findings.c.id,
+    "reservation": reservations.c.id,
+    OVERDRAFT: incidents.c.id,
+    "run_state": runs.c.id,
+    APPENDS: branches.c.id,
+    "reservation_end": reservations.c.id,
+}
+_HOMES: Final = {
+    "dataset": datasets.c.id,
+    "lineage": lineage.c.dataset_id,
+    "settings": settings_changes.c.dataset_id,
+    "correction": corrections.c.dataset_id,
+    "reservation": reservations.c.dataset_id,
+    "reservation_end": reservations.c.dataset_id,
+    OVERDRAFT: incidents.c.dataset_id,
+}
+
+
+def statement(kind: str) -> Select[Any]:
+    """All rows of a kind, a dataset after the other, in the order in which they came."""
+    query = FACTS[kind] if kind in FACTS else STATES[kind]
+    return query.order_by(_HOMES.get(kind, runs.c.dataset_id), _KEYS[kind])
+
+
+@lru_cache
+def _of_one(kind: str, column: Column[Any]) -> Select[Any]:
+    """Statements are built once: building one costs more than running it."""
+    home = _HOMES.get(kind, runs.c.dataset_id)
+    return statement(kind).where(home == bindparam("dataset"), column == bindparam("wanted"))
+
+
+def content_of_row(row: Mapping[Any, Any]) -> dict[str, Any]:
+    """The content of the act of a row that `statement` found.
+
+    Raises:
+        ValueError: a column that holds JSON does not.
+    """
+    return {name: _said(name, value) for name, value in row.items() if name not in ("home", "row")}
+
+
+def _said(name: str, value: Any) -> Any:
+    if isinstance(value, datetime):
+        return exact(value)
+    if name == "writer":  # whoever knows it may write to the branch
+        return hashlib.sha256(str(value).encode()).hexdigest()
+    if name in _JSON and value is not None:
+        return json.loads(value)
+    return value
+
+
+def acts_of(
+    connection: Connection,
+    kind: str,
+    *,
+    dataset_id: int,
+    row: int | None = None,
+    run_id: int | None = None,
+    by: str | None = None,
+) -> list[Act]:
+    """The acts of the rows of a kind in a dataset: of all, of one, or of those of a run."""
+    home = _HOMES.get(kind, runs.c.dataset_id)
+    column, wanted = (_KEYS[kind], row) if run_id is None else (runs.c.id, run_id)
+    if wanted is None:
+        column, wanted = home, dataset_id
+    found = connection.execute(_of_one(kind, column), {"dataset": dataset_id, "wanted": wanted})
+    return [Act(kind, content_of_row(one._mapping), by) for one in found]
+
+
+def overdraft_act(incident: Incident, *, run: str | None, by: str | None = None) -> Act:
+    """The act of an overdraft's incident, whose row is written in the same transaction."""
+    content = {
+        "run": run,
+        "sequence": incident.sequence,
+        "detail": incident.said,
+        "occurred_at": exact(incident.occurred_at),
+    }
+    return Act(OVERDRAFT, content, by)

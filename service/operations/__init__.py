@@ -1,0 +1,1 @@
+"""What operators watch: health, metrics, backups and webhooks."""

@@ -1,0 +1,199 @@
+"""Many datasets and runs at a glance: read together where nothing about them is unusual.
+
+What is usual is told from what is stored; whatever else counts, such as corrections, expired
+reservations or samplings that count by pass, is read as for one dataset or run alone.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import Connection, Row, bindparam, func, or_, select
+
+from accounting import accountants
+from accounting.balances import Balance
+from accounting.events import NeighboringRelation
+from service.clock import now
+from service.guarantees.event_counts import balances_of_runs
+from service.guarantees.guarantee import READING, Question, delta_of, run_guarantee
+from service.ledger.append.state_rows import VERSION
+from service.ledger.budgets.accumulator import read
+from service.ledger.budgets.budget import accept_of, dataset_filter, dataset_scope
+from service.ledger.views import budget_of_dataset, dataset_answer_of
+from service.schemas.responses import BudgetAnswer, DatasetAnswer
+from service.storage.tables import (
+    branches,
+    corrections,
+    datasets,
+    distinct_events,
+    lineage,
+    reservations,
+    runs,
+)
+
+_FAMILY: Final = (
+    select(lineage.c.ancestor_id, lineage.c.dataset_id)
+    .where(lineage.c.ancestor_id.in_(bindparam("ids", expanding=True)))
+)  # fmt: skip
+_EXPIRED: Final = (
+    select(reservations.c.id)
+    .join(branches, branches.c.id == reservations.c.branch_id)
+    .where(
+        reservations.c.dataset_id == datasets.c.id,
+        reservations.c.end_step > branches.c.next_step,
+        reservations.c.expires_at <= bindparam("moment"),
+    )
+    .correlate(datasets)
+)
+_UNUSUAL: Final = select(datasets.c.id).where(
+    datasets.c.id.in_(bindparam("ids", expanding=True)),
+    or_(
+        select(corrections.c.id).where(corrections.c.dataset_id == datasets.c.id).exists(),
+        select(distinct_events.c.id)
+        .where(distinct_events.c.dataset_id == datasets.c.id, distinct_events.c.by_pass)
+        .exists(),
+        _EXPIRED.exists(),
+    ),
+)
+_STEPPED: Final = select(datasets.c.id).where(
+    datasets.c.id.in_(bindparam("ids", expanding=True)),
+    select(distinct_events.c.id).where(distinct_events.c.dataset_id == datasets.c.id).exists(),
+)
+_RUN_COUNTS: Final = (
+    select(runs.c.dataset_id, func.count().label("runs"))
+    .where(runs.c.dataset_id.in_(bindparam("ids", expanding=True)))
+    .group_by(runs.c.dataset_id)
+)
+_PARENTS: Final = (
+    select(lineage.c.dataset_id, datasets.c.name)
+    .join(datasets, datasets.c.id == lineage.c.ancestor_id)
+    .where(lineage.c.dataset_id.in_(bindparam("ids", expanding=True)), lineage.c.parent)
+    .order_by(datasets.c.id)
+)
+_STEPS: Final = (
+    select(
+        branches.c.run_id,
+        func.sum(branches.c.next_step - branches.c.from_step).label("steps"),
+        func.count().label("branches"),
+    )
+    .where(branches.c.run_id.in_(bindparam("ids", expanding=True)))
+    .group_by(branches.c.run_id)
+)
+_CORRECTED: Final = (
+    select(corrections.c.run_id)
+    .distinct()
+    .where(corrections.c.run_id.in_(bindparam("ids", expanding=True)))
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Glance:
+    """What a run has spent, by the cheapest accountant that serves every event."""
+
+    epsilon: float | None  # nats, upper; none where infinite
+    delta: float | None  # none where neither the run nor its dataset has one
+
+
+def budgets_of(connection: Connection, rows: Sequence[Row[Any]]) -> dict[int, BudgetAnswer | None]:
+    """How the budgets of some datasets stand, by their ids; none where there is no limit."""
+    ids = [row.id for row in rows]
+    family = [
+        (row.ancestor_id, row.dataset_id) for row in connection.execute(_FAMILY, {"ids": ids})
+    ]
+    asked = {"ids": sorted({*ids, *(below for _, below in family)}), "moment": now()}
+    unusual = _with_ancestors(connection.scalars(_UNUSUAL, asked), family)
+    stepped = _with_ancestors(connection.scalars(_STEPPED, asked), family)
+    return {
+        row.id: _budget(
+            connection, row, usual=row.id not in unusual, untouched=row.id not in stepped
+        )
+        for row in rows
+    }
+
+
+def _budget(
+    connection: Connection, row: Row[Any], *, usual: bool, untouched: bool
+) -> BudgetAnswer | None:
+    if row.budget_epsilon is None:
+        return None
+    # Sums are stored with the first steps; without any, none are what they would be.
+    stored = untouched if row.totals is None else row.totals_version == VERSION
+    if not usual or not stored:
+        return budget_of_dataset(connection, row)
+    relation = NeighboringRelation(row.neighboring_relation)
+    tally = read(row.totals, dataset_filter(row), relation, accept_of(row))
+    scope = dataset_scope(row, tally)
+    return None if scope is None else BudgetAnswer(**scope.answer())
+
+
+def _with_ancestors(ids: Iterable[int], family: Sequence[tuple[int, int]]) -> set[int]:
+    """Some datasets and those above them, by (ancestor, descendant)."""
+    found = set(ids)
+    return found | {above for above, below in family if below in found}
+
+
+def run_counts(connection: Connection, ids: Sequence[int]) -> dict[int, int]:
+    """How many runs some datasets have, by their ids."""
+    found = {row.dataset_id: row.runs for row in connection.execute(_RUN_COUNTS, {"ids": ids})}
+    return {one: found.get(one, 0) for one in ids}
+
+
+def dataset_answers(connection: Connection, rows: Sequence[Row[Any]]) -> list[DatasetAnswer]:
+    """Some datasets as they stand, as `catalog.dataset_answer` has each, read together."""
+    ids = [row.id for row in rows]
+    parents: dict[int, list[str]] = {}
+    for row in connection.execute(_PARENTS, {"ids": ids}):
+        parents.setdefault(row.dataset_id, []).append(row.name)
+    budgets, counts = budgets_of(connection, rows), run_counts(connection, ids)
+    return [
+        dataset_answer_of(
+            row, budget=budgets[row.id], parents=parents.get(row.id, []), runs=counts[row.id]
+        )
+        for row in rows
+    ]
+
+
+def steps_of(connection: Connection, ids: Sequence[int]) -> dict[int, tuple[int, int]]:
+    """(Steps, branches) of some runs, by their ids."""
+    rows = connection.execute(_STEPS, {"ids": ids})
+    return {row.run_id: (int(row.steps), row.branches) for row in rows}
+
+
+def epsilons_of(
+    connection: Connection, rows: Sequence[Row[Any]], homes: Mapping[int, Row[Any]]
+) -> dict[int, Glance]:
+    """What some runs have spent, by their ids.
+
+    Args:
+        connection: to the database.
+        rows: of the runs.
+        homes: the rows of their datasets, by id.
+    """
+    ids = [row.id for row in rows]
+    corrected = set(connection.scalars(_CORRECTED, {"ids": ids}))
+    sizes = {row.id: homes[row.dataset_id].dataset_size for row in rows}
+    balances = balances_of_runs(connection, sizes)
+    found = {}
+    for row in rows:
+        delta = delta_of(homes[row.dataset_id], row)
+        if delta is None:
+            found[row.id] = Glance(None, None)
+        elif row.on_plan is not None or row.id in corrected:
+            whole = run_guarantee(connection, row.name, Question(delta=delta, accountant=READING))
+            found[row.id] = Glance(whole.epsilon, delta)
+        else:
+            epsilon = _epsilon(balances[row.id], homes[row.dataset_id], delta)
+            found[row.id] = Glance(epsilon, delta)
+    return found
+
+
+def _epsilon(balance: Balance, dataset: Row[Any], delta: float) -> float | None:
+    bound = accountants.best_bound(
+        balance,
+        relation=NeighboringRelation(dataset.neighboring_relation),
+        delta=delta,
+        accept=accept_of(dataset),
+        accountant=READING,
+        floor=False,
+    )
+    return None if bound is None else bound.epsilon

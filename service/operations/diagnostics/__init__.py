@@ -1,0 +1,1 @@
+"""What `dpledger doctor` examines."""

@@ -1,0 +1,323 @@
+"""What a scrape is told: what the process counted, how it stands, and what the ledger says.
+
+What the ledger says is read at most once in a while, whoever asks and how often. Budgets are told
+of a bounded number of datasets, and read again only where a dataset has changed.
+"""
+
+import math
+import platform
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from sqlalchemy import Connection, Engine, case, func, or_, select
+
+import accounting
+from service.clock import now
+from service.ledger.append.state_rows import DATASETS
+from service.ledger.incidents import Kind
+from service.ledger.views import budget_of_dataset
+from service.operations.health import OK, RECOVERING, Checks
+from service.schemas.run_states import STATES
+from service.storage.engine import snapshot
+from service.storage.single_flight import Look
+from service.storage.tables import branches, datasets, findings, incidents, reservations, runs
+
+BUDGETS_MAX: Final = 50  # datasets that are told by name, the most spent first
+KEPT_SECONDS: Final = 5.0  # that what the ledger says is told again
+EXPIRY_SECONDS: Final = 60.0  # after which a budget is read again where reservations may expire
+BUDGET_SECONDS: Final = 0.25  # of processor time for budgets in one look; the rest in later ones
+_LEASES: Final = ("pending", "forfeited")
+
+_HEADS: Final = select(
+    datasets.c.id, datasets.c.name, datasets.c.head_sequence, datasets.c.version,
+    datasets.c.revision, datasets.c.budget_epsilon, datasets.c.frozen,
+)  # fmt: skip
+_RUNS: Final = select(runs.c.dataset_id, runs.c.state, func.count()).group_by(
+    runs.c.dataset_id, runs.c.state
+)
+_INCIDENTS: Final = select(incidents.c.dataset_id, incidents.c.kind, func.count()).group_by(
+    incidents.c.dataset_id, incidents.c.kind
+)
+_CONTRADICTED: Final = (
+    select(runs.c.dataset_id, func.count(findings.c.run_id.distinct()))
+    .join(runs, runs.c.id == findings.c.run_id)
+    .where(findings.c.kind == "sampling", findings.c.claim == "contradicted")
+    .group_by(runs.c.dataset_id)
+)
+
+
+def _leases(moment: datetime) -> Any:
+    """Reservations that steps may still run in, or that expired, by dataset."""
+    waits = or_(reservations.c.expires_at.is_(None), reservations.c.expires_at > moment)
+    return (
+        select(
+            reservations.c.dataset_id,
+            func.sum(case((waits, 1), else_=0)).label("pending"),
+            func.sum(case((waits, 0), else_=1)).label("forfeited"),
+            func.count(reservations.c.expires_at).label("expiring"),
+        )
+        .join(branches, branches.c.id == reservations.c.branch_id)
+        .where(reservations.c.state == "open", reservations.c.end_step > branches.c.next_step)
+        .group_by(reservations.c.dataset_id)
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """A dataset's budget, as shares of its epsilon."""
+
+    dataset: str
+    epsilon: float  # nats, the limit
+    spent: float  # upper; infinite where it is not finite
+    reserved: float
+    overdrawn: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """What the ledger said at one moment, by dataset, so that each caller is told of its own."""
+
+    names: Mapping[int, str]
+    entries: Mapping[int, int]
+    runs: Mapping[tuple[int, str], int]
+    incidents: Mapping[tuple[int, str], int]
+    leases: Mapping[tuple[int, str], int]
+    contradicted: Mapping[int, int]
+    budgets: Mapping[int, Budget]
+    frozen: frozenset[int]  # datasets that admit nothing
+    unread: frozenset[int]  # datasets whose budget could not be read yet
+    deliveries: int  # that webhooks have not taken
+
+
+@dataclass(slots=True)
+class _Kept:
+    key: tuple[Any, ...]
+    read_at: float
+    budget: Budget | None
+
+
+@dataclass(slots=True)
+class Ledger:
+    """Looks at the ledger for all who scrape, and remembers the budgets it has read."""
+
+    engine: Engine
+    deliveries: Callable[[], int]
+    _budgets: dict[int, _Kept] = field(default_factory=dict)
+    _figures: Figures | None = None
+    _read_at: float = -1e9
+    _look: Look[Figures] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Begin without having looked."""
+        self._look = Look(self.engine, self.read)
+
+    async def figures(self) -> Figures:
+        """What the ledger says, or said some seconds ago.
+
+        Raises:
+            UnavailableError: the database does not answer.
+        """
+        if self._figures is None or time.monotonic() - self._read_at >= KEPT_SECONDS:
+            self._figures = await self._look.take()
+            self._read_at = time.monotonic()
+        return self._figures
+
+    def read(self) -> Figures:
+        """Read it now."""
+        with snapshot(self.engine) as connection:
+            heads = connection.execute(_HEADS).all()
+            leases = connection.execute(_leases(now())).all()
+            expiring = any(row.expiring for row in leases)
+            unread = self._read_budgets(connection, heads, expiring=expiring)
+            return Figures(
+                names={row.id: row.name for row in heads},
+                entries={row.id: row.head_sequence for row in heads},
+                runs={(home, state): count for home, state, count in connection.execute(_RUNS)},
+                incidents={
+                    (home, kind): count for home, kind, count in connection.execute(_INCIDENTS)
+                },
+                leases={
+                    (row.dataset_id, state): int(getattr(row, state))
+                    for row in leases
+                    for state in _LEASES
+                },
+                contradicted={row[0]: row[1] for row in connection.execute(_CONTRADICTED)},
+                budgets={home: kept.budget for home, kept in self._budgets.items() if kept.budget},
+                frozen=frozenset(row.id for row in heads if row.frozen),
+                unread=unread,
+                deliveries=self.deliveries(),
+            )
+
+    def _read_budgets(
+        self, connection: Connection, heads: Iterable[Any], *, expiring: bool
+    ) -> frozenset[int]:
+        """Read those that may have changed, in bounded time; those that were never read."""
+        limited = {row.id: tuple(row) for row in heads if row.budget_epsilon is not None}
+        self._budgets = {home: one for home, one in self._budgets.items() if home in limited}
+        present, started = time.monotonic(), time.thread_time()
+        for home, key in limited.items():
+            kept = self._budgets.get(home)
+            aged = expiring and kept is not None and present - kept.read_at > EXPIRY_SECONDS
+            if kept is not None and kept.key == key and not aged:
+                continue
+            if time.thread_time() - started > BUDGET_SECONDS:
+                break
+            self._budgets[home] = _Kept(key, present, _budget(connection, home))
+        return frozenset(limited.keys() - self._budgets.keys())
+
+
+def _budget(connection: Connection, home: int) -> Budget | None:
+    row = connection.execute(DATASETS, {"ids": [home]}).one()
+    found = budget_of_dataset(connection, row)
+    if found is None:
+        return None
+    spent = math.inf if found.spent is None else _share(found.spent, found.epsilon)
+    return Budget(
+        dataset=row.name,
+        epsilon=found.epsilon,
+        spent=max(spent, 1.0) if found.overdrawn else spent,
+        reserved=math.inf if found.reserved is None else _share(found.reserved, found.epsilon),
+        overdrawn=found.overdrawn,
+    )
+
+
+def _share(nats: float, limit: float) -> float:
+    """Of a limit. Upper."""
+    if nats <= 0:
+        return 0.0
+    return math.nextafter(nats / limit, math.inf) if limit > 0 else math.inf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """How a process stands, beside what it counted."""
+
+    checks: Checks
+    draining: bool
+    database: str
+    writer_waiting: int
+    questions_waiting: int
+    streams_open: int
+    delivered: int
+    failed: int
+    read_failures: int
+    write_failures: int
+    witness: bool  # whether the settings name one
+    agreed_at: float | None  # seconds since the epoch
+    signed_at: datetime | None
+
+
+def _gauge(name: str, about: str, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, about, value=value)
+
+
+def _labelled(
+    family: GaugeMetricFamily | CounterMetricFamily, values: Iterable[tuple[str, float]]
+) -> Metric:
+    for label, value in values:
+        family.add_metric([label], value)
+    return family
+
+
+def process_families(found: Process) -> Iterator[Metric]:
+    """How the process stands."""
+    build = GaugeMetricFamily(
+        "dpledger_build_info", "What runs here; always 1.", labels=("version", "python", "database")
+    )
+    build.add_metric([accounting.__version__, platform.python_version(), found.database], 1)
+    yield build
+    well = {OK, RECOVERING}
+    ready = not found.draining and all(one in well for one in found.checks.values())
+    yield _gauge("dpledger_ready", "Whether requests are answered, as /readyz says.", ready)
+    parts = GaugeMetricFamily(
+        "dpledger_ready_part", "Whether a part of /readyz is well.", labels=("part",)
+    )
+    yield _labelled(parts, ((name, one in well) for name, one in found.checks.items()))
+    waiting = found.writer_waiting
+    yield _gauge("dpledger_writer_waiting", "Requests that the writer has not taken yet.", waiting)
+    questions = found.questions_waiting
+    yield _gauge("dpledger_questions_waiting", "Dear questions that wait for a seat.", questions)
+    yield _gauge("dpledger_streams_open", "Streams of server-sent events.", found.streams_open)
+    attempts = CounterMetricFamily(
+        "dpledger_webhook_attempts", "Attempts to tell an incident.", labels=("outcome",)
+    )
+    yield _labelled(attempts, (("delivered", found.delivered), ("failed", found.failed)))
+    errors = CounterMetricFamily(
+        "dpledger_database_errors", "Transactions that the database failed.", labels=("operation",)
+    )
+    yield _labelled(errors, (("read", found.read_failures), ("write", found.write_failures)))
+    yield from _witness(found)
+
+
+def _witness(found: Process) -> Iterator[Metric]:
+    yield _gauge("dpledger_witness", "Whether the settings name a witness.", found.witness)
+    if found.agreed_at is not None:
+        about = "Since the witness was last compared with the logs and agreed."
+        age = max(0.0, time.time() - found.agreed_at)
+        yield _gauge("dpledger_witness_age_seconds", about, age)
+    if found.signed_at is not None:
+        about = "Since the latest checkpoint was signed that the witness has."
+        age = max(0.0, (now() - found.signed_at).total_seconds())
+        yield _gauge("dpledger_checkpoint_age_seconds", about, age)
+
+
+def ledger_families(found: Figures, limit: frozenset[str] | None) -> Iterator[Metric]:
+    """What the ledger says to a caller that reaches all datasets, or those of a limit."""
+    seen = {home for home, name in found.names.items() if limit is None or name in limit}
+    yield _gauge("dpledger_datasets", "Datasets of the ledger.", len(seen))
+    about = "Datasets that admit nothing, as an admin decided."
+    yield _gauge("dpledger_datasets_frozen", about, len(found.frozen & seen))
+    entries = sum(count for home, count in found.entries.items() if home in seen)
+    yield _gauge("dpledger_entries", "Entries of all datasets.", entries)
+    states = _totals(found.runs, seen, STATES)
+    yield _labelled(GaugeMetricFamily("dpledger_runs", "Runs.", labels=("state",)), states)
+    contradicted = sum(count for home, count in found.contradicted.items() if home in seen)
+    about = "Runs whose code samples otherwise than was declared."
+    yield _gauge("dpledger_runs_contradicted", about, contradicted)
+    leases = GaugeMetricFamily(
+        "dpledger_reservations", "Reservations with steps that have not run.", labels=("state",)
+    )
+    yield _labelled(leases, _totals(found.leases, seen, _LEASES))
+    happened = CounterMetricFamily(
+        "dpledger_incidents", "Incidents that the ledger has recorded.", labels=("kind",)
+    )
+    yield _labelled(happened, _totals(found.incidents, seen, Kind))
+    if limit is None:
+        about = "Incidents that a webhook has not taken yet."
+        yield _gauge("dpledger_webhook_waiting", about, found.deliveries)
+    yield from _budget_families(found, seen)
+
+
+def _totals(
+    counts: Mapping[tuple[int, str], int], seen: set[int], labels: Iterable[str]
+) -> list[tuple[str, float]]:
+    total: Counter[str] = Counter()
+    for (home, label), count in counts.items():
+        if home in seen:
+            total[label] += count
+    return [(str(label), total[label]) for label in labels]
+
+
+def _budget_families(found: Figures, seen: set[int]) -> Iterator[Metric]:
+    mine = [one for home, one in found.budgets.items() if home in seen]
+    mine.sort(key=lambda one: (-one.overdrawn, -one.spent, one.dataset))
+    told = mine[:BUDGETS_MAX]
+    kinds: tuple[tuple[str, str, Callable[[Budget], float]], ...] = (
+        ("epsilon_nats", "The limit of a dataset's budget.", lambda one: one.epsilon),
+        ("spent_ratio", "Of a budget, spent at most; forfeited included.", lambda one: one.spent),
+        ("reserved_ratio", "Of a budget, reserved and not run.", lambda one: one.reserved),
+        ("overdrawn", "Whether facts are beyond a budget.", lambda one: one.overdrawn),
+    )
+    for name, about, value in kinds:
+        family = GaugeMetricFamily(f"dpledger_budget_{name}", about, labels=("dataset",))
+        yield _labelled(family, ((one.dataset, value(one)) for one in told))
+    about = "Datasets whose budgets are overdrawn, told by name or not."
+    yield _gauge("dpledger_budgets_overdrawn", about, sum(one.overdrawn for one in mine))
+    about = f"Budgets without series of their own: beyond the {BUDGETS_MAX} most spent, or unread."
+    left = len(mine) - len(told) + len(found.unread & seen)
+    yield _gauge("dpledger_budgets_untold", about, left)

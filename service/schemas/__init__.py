@@ -1,0 +1,1 @@
+"""Messages of the API and their stored form."""

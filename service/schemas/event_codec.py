@@ -1,0 +1,196 @@
+"""Events as they are stored: their canonical JSON, and the event that a stored one means."""
+
+import json
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, Final, TypeVar
+
+from pydantic import ConfigDict, TypeAdapter
+
+from accounting.events import (
+    ApproximateDp,
+    BallsAndBins,
+    Cyclic,
+    Event,
+    FixedSize,
+    Full,
+    Gaussian,
+    Laplace,
+    Mechanism,
+    NoNoise,
+    NonUniform,
+    Poisson,
+    RandomAllocation,
+    RandomizedResponse,
+    Sampling,
+    Shuffle,
+    Span,
+    TruncatedPoisson,
+    Unknown,
+    WithReplacement,
+    Zcdp,
+)
+from service.errors import InvalidRequestError
+from service.schemas.mechanisms import MechanismMessage, to_mechanism
+from service.schemas.requests import (
+    PlannedEvent,
+    to_event,
+)
+from service.schemas.samplings import SamplingMessage, to_sampling
+
+FORMAT: Final = "dpledger/1"
+MAIN: Final = "main"  # the branch every run begins with
+T = TypeVar("T")
+
+
+def _cut(
+    spans: Iterable[Span], first_step: int, cuts: Iterable[int]
+) -> Iterator[tuple[int, list[Span]]]:
+    """(first step, spans) of the parts of spans that follow one another, cut before some steps."""
+    left, here = list(spans), first_step
+    for cut in (*cuts, None):
+        part: list[Span] = []
+        begin = here
+        while left and (cut is None or here < cut):
+            span = left.pop(0)
+            steps = span.steps if cut is None else min(span.steps, cut - here)
+            part.append(replace(span, steps=steps))
+            if steps < span.steps:
+                left.insert(0, replace(span, steps=span.steps - steps))
+            here += steps
+        yield begin, part
+
+
+def laid_over(
+    part: tuple[int, int, T], over: Sequence[tuple[int, int, T]]
+) -> Iterator[tuple[int, int, T]]:
+    """Steps with corrections laid over them, in order.
+
+    Args:
+        part: (first step, steps, what they were recorded as).
+        over: (first step, the step after the last, what they really were), in order, apart.
+
+    Yields:
+        (first step, steps, what they were).
+    """
+    here, steps, what = part
+    end = here + steps
+    for index in range(bisect_right(over, here, key=lambda one: one[1]), len(over)):
+        low, high, really = over[index]
+        if low >= end:
+            break
+        if here < low:
+            yield here, low - here, what
+        here, low = min(high, end), max(low, here)
+        yield low, here - low, really
+    if here < end:
+        yield here, end - here, what
+
+
+def spans_of(
+    events: Sequence[PlannedEvent],
+    *,
+    dataset_size: int | None,
+    first_step: int,
+    location: str = "events",
+) -> list[Span]:
+    """The spans of events that follow one another from `first_step`.
+
+    Raises:
+        InvalidRequestError: an event does not begin where the one before it ended, or does not
+            fit the dataset.
+    """
+    spans = []
+    for index, message in enumerate(events):
+        here = f"{location}[{index}]"
+        if message.first_step not in (None, first_step):
+            raise InvalidRequestError(f"{here}.first_step", f"must be {first_step}")
+        event = to_event(message, dataset_size=dataset_size, location=here)
+        spans.append(Span(event=event, steps=message.steps))
+        first_step += message.steps
+    return spans
+
+
+def plan_of(text: str | None, dataset_size: int) -> tuple[Span, ...]:
+    """The spans of a stored plan."""
+    events = [PlannedEvent.model_validate(one) for one in json.loads(text or "[]")]
+    return tuple(spans_of(events, dataset_size=dataset_size, first_step=0, location="plan"))
+
+
+_ENCODER: Final = json.JSONEncoder(
+    sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+)
+
+
+def canonical(value: Any) -> str:
+    """JSON with sorted keys and no spaces: the same text for the same value."""
+    return _ENCODER.encode(value)
+
+
+_KINDS: Final[dict[type, str]] = {
+    Gaussian: "gaussian",
+    Laplace: "laplace",
+    RandomizedResponse: "randomized_response",
+    ApproximateDp: "approximate_dp",
+    Zcdp: "zcdp",
+    NoNoise: "none",
+    Full: "full",
+    Unknown: "unknown",
+    Poisson: "poisson",
+    TruncatedPoisson: "truncated_poisson",
+    FixedSize: "fixed_size",
+    WithReplacement: "with_replacement",
+    Cyclic: "cyclic",
+    Shuffle: "shuffle",
+    BallsAndBins: "balls_and_bins",
+    RandomAllocation: "random_allocation",
+    NonUniform: "non_uniform",
+}
+_START: Final = '{"mechanism":'
+_BETWEEN: Final = ',"sampling":'
+_LATER: Final = ConfigDict(defer_build=True)
+_MECHANISM: Final[TypeAdapter[MechanismMessage]] = TypeAdapter(MechanismMessage, config=_LATER)
+_SAMPLING: Final[TypeAdapter[SamplingMessage]] = TypeAdapter(SamplingMessage, config=_LATER)
+
+
+def content_of(event: Event) -> str:
+    """The stored form of an event: canonical JSON of its normalised fields."""
+    return f"{_START}{part_content(event.mechanism)}{_BETWEEN}{part_content(event.sampling)}}}"
+
+
+@lru_cache(maxsize=16384)
+def part_content(part: Mechanism | Sampling) -> str:
+    """The stored form of a mechanism or a sampling."""
+    fields = {name: getattr(part, name) for name in type(part).__slots__}
+    fields.pop("dataset_size", None)  # a constant of the dataset, not of the event
+    return canonical({"kind": _KINDS[type(part)], **fields})
+
+
+@lru_cache(maxsize=16384)
+def event_of(content: str, dataset_size: int) -> Event:
+    """The event whose stored form this is."""
+    mechanism, sampling = content.removeprefix(_START)[:-1].split(_BETWEEN)
+    message = _MECHANISM.validate_python(json.loads(mechanism))
+    return Event(mechanism=to_mechanism(message), sampling=_sampling_of(sampling, dataset_size))
+
+
+@lru_cache(maxsize=1024)
+def _sampling_of(content: str, dataset_size: int) -> Sampling:
+    message = _SAMPLING.validate_python(json.loads(content))
+    return to_sampling(message, dataset_size=dataset_size, location="event.sampling")
+
+
+def merged(spans: Iterable[tuple[int, int, str]]) -> list[dict[str, Any]]:
+    """Events of a document from (first_step, steps, content), adjacent equal ones as one."""
+    runs: list[tuple[int, int, str]] = []
+    for first_step, steps, content in spans:
+        if runs and runs[-1][2] == content and runs[-1][0] + runs[-1][1] == first_step:
+            runs[-1] = (runs[-1][0], runs[-1][1] + steps, content)
+        else:
+            runs.append((first_step, steps, content))
+    return [
+        {"first_step": first_step, "steps": steps, **json.loads(content)}
+        for first_step, steps, content in runs
+    ]

@@ -1,0 +1,149 @@
+"""What a trainer's client reads from the code that runs: messages."""
+
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import (
+    AfterValidator,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationError,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from service.schemas.message import Wire, bounds, within
+from service.schemas.requests import BatchSizesVerdict, Name, SamplingStatus, Step, printable
+from service.schemas.samplings import CompleteSampling
+
+SEEN_MAX: Final = 40  # entries
+NUMBER_MAX: Final = 10**15  # of what was seen; every double that is whole up to it is exact
+WORLD_SIZE_MAX: Final = 100_000  # processes of one job
+
+WorldSize = Annotated[
+    int, AfterValidator(within(1, WORLD_SIZE_MAX)), Field(json_schema_extra=bounds(1, 10**5))
+]
+Rank = Annotated[
+    int,
+    AfterValidator(within(0, WORLD_SIZE_MAX - 1)),
+    Field(json_schema_extra=bounds(0, WORLD_SIZE_MAX - 1)),
+]
+Fingerprint = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]  # SHA-256
+Level = Annotated[
+    float,
+    AfterValidator(within(0.0, 1.0, ends="()")),
+    Field(json_schema_extra=bounds(0, 1, ends="()")),
+]
+Reason = Annotated[str, Field(max_length=500), AfterValidator(printable)]
+
+
+def _seen(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
+    # One fault in the sender's words, not one for each member of the union.
+    try:
+        return validate(value)
+    except ValidationError:
+        raise PydanticCustomError(
+            "not_seen",
+            f"must be true, false, printable text up to 200 or a number within {NUMBER_MAX:g}",
+        ) from None
+
+
+_MARGINS: Final = Field(json_schema_extra=bounds(-NUMBER_MAX, NUMBER_MAX))
+SeenName = Annotated[str, Field(min_length=1, max_length=64), AfterValidator(printable)]
+SeenValue = Annotated[
+    bool
+    | Annotated[int, AfterValidator(within(-NUMBER_MAX, NUMBER_MAX)), _MARGINS]
+    | Annotated[float, AfterValidator(within(-float(NUMBER_MAX), float(NUMBER_MAX))), _MARGINS]
+    | Annotated[str, Field(max_length=200), AfterValidator(printable)],
+    WrapValidator(_seen),
+]
+
+
+class SamplingFinding(Wire):
+    """How a loader samples, as its classes and settings say."""
+
+    kind: Literal["sampling"]
+    branch: Name = "main"
+    from_step: Step
+    status: SamplingStatus
+    declared: CompleteSampling | None = None
+    recorded: CompleteSampling  # what steps from there on are recorded as
+    # Class names and settings; never a size that was drawn, a seed or a record.
+    seen: Annotated[dict[SeenName, SeenValue], Field(max_length=SEEN_MAX)]
+    reason: Reason
+
+    @model_validator(mode="after")
+    def _contradicts_something(self) -> "SamplingFinding":
+        if self.status == "contradicted" and self.declared is None:
+            raise PydanticCustomError(
+                "nothing_contradicted", "declared must be given where it is contradicted"
+            )
+        return self
+
+    @property
+    def claim(self) -> str:
+        """What findings of this kind are compared by."""
+        return self.status
+
+
+class RankFinding(Wire):
+    """One process of a job, and the fingerprint of its configuration."""
+
+    kind: Literal["rank"]
+    branch: Name = "main"
+    world_size: WorldSize
+    rank: Rank  # in [0, world_size)
+    fingerprint: Fingerprint  # of configuration only: nothing in it depends on the data
+
+    @field_validator("rank")
+    @classmethod
+    def _within_the_world(cls, rank: int, info: ValidationInfo) -> int:
+        # A faulty world_size is a fault of its own.
+        if rank >= info.data.get("world_size", WORLD_SIZE_MAX):
+            raise PydanticCustomError("out_of_range", "must lie in [0, world_size)")
+        return rank
+
+    @property
+    def claim(self) -> str:
+        """What findings of this kind are compared by."""
+        return f"{self.world_size} {self.fingerprint}"
+
+
+class BatchSizesFinding(Wire):
+    """The verdict on realised batch sizes, which are private: a trainer chose to let it out."""
+
+    kind: Literal["batch_sizes"]
+    branch: Name = "main"
+    verdict: BatchSizesVerdict
+    level: Level  # the chance that a loader which is as declared is refuted all the same
+
+    @property
+    def claim(self) -> str:
+        """What findings of this kind are compared by."""
+        return self.verdict
+
+
+# Names that no field has, so that no location can be mistaken for them.
+TAGS: Final = ("(sampling)", "(rank)", "(batch_sizes)")
+
+
+def _tag(value: Any) -> str | None:
+    kind = value.get("kind") if isinstance(value, dict) else getattr(value, "kind", None)
+    tag = f"({kind})" if isinstance(kind, str) else ""
+    return tag if tag in TAGS else None
+
+
+NewFinding = Annotated[
+    Annotated[SamplingFinding, Tag(TAGS[0])]
+    | Annotated[RankFinding, Tag(TAGS[1])]
+    | Annotated[BatchSizesFinding, Tag(TAGS[2])],
+    Discriminator(
+        _tag,
+        custom_error_type="no_such_kind",
+        custom_error_message="kind must be one of 'sampling', 'rank', 'batch_sizes'",
+    ),
+]

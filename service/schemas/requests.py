@@ -1,0 +1,344 @@
+"""What comes in: messages, strict and bounded, and how they become accounting events."""
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
+from pydantic_core import PydanticCustomError
+
+from accounting.events import Event, NeighboringRelation
+from accounting.guarantees import ACCEPTABLE, DEFAULT_ACCEPT, Status
+from accounting.last_iterate.declared import STAGES_MAX
+from service.schemas.assumptions import StageMessage
+from service.schemas.mechanisms import MechanismMessage, to_mechanism
+from service.schemas.message import Body, Delta, Wire, bounds, within
+from service.schemas.run_states import End
+from service.schemas.samplings import Count, SamplingMessage, to_sampling
+
+STEPS_MAX: Final = 10**9  # of one event
+STEP_MAX: Final = 10**12  # of a branch
+EVENTS_MAX: Final = 1000  # of a JSON body
+LINES_MAX: Final = 10_000  # of an NDJSON body
+LABELS_MAX: Final = 64
+PARENTS_MAX: Final = 16
+ORDERS_MAX: Final = 64  # of a filter
+TTL_MAX: Final = 90 * 24 * 3600  # seconds; a lease that outlives its trainer is forfeited
+NAME_PATTERN: Final = r"^[a-z0-9][a-z0-9._-]{0,62}$"
+
+
+MARKS_MAX: Final = 4  # on one letter; no language needs more
+# What Unicode calls ignorable by default and Python printable, and the signs without a picture: the
+# blank of Braille, the blanks of hieroglyphs, the Khitan filler and the null notehead.
+_UNSEEN: Final = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0"
+    "\U00013441\U00013442\U00016fe4\U0001d159\U000e0100-\U000e01ef]"
+)
+
+
+def printable(text: str) -> str:
+    """The text, unless it has control characters, lone surrogates or what cannot be seen.
+
+    The first two break logs, pages and Postgres; the third makes two texts that look the same.
+    """
+    if not text.isprintable():
+        raise PydanticCustomError("not_printable", "must be printable text")
+    if text and (_UNSEEN.search(text) or not text.strip() or _stacked(text)):
+        message = "must be text that can be seen, with at most {most} combining marks in a row"
+        raise PydanticCustomError("not_visible", message, {"most": MARKS_MAX})
+    return text
+
+
+def _stacked(text: str) -> bool:
+    """Whether a combining mark stands first, or more than MARKS_MAX of them in a row."""
+    marks = "".join("m" if unicodedata.category(one) in ("Mn", "Me") else "." for one in text)
+    return marks.startswith("m") or "m" * (MARKS_MAX + 1) in marks
+
+
+def composed(value: Any) -> Any:
+    """A value with every text in Unicode's form C: two texts that look the same are then equal."""
+    match value:
+        case str():
+            return unicodedata.normalize("NFC", value)
+        case dict():
+            return {composed(name): composed(one) for name, one in value.items()}
+        case list():
+            return [composed(one) for one in value]
+        case _:
+            return value
+
+
+def valid_name(text: str) -> bool:
+    """Whether the text may name something."""
+    return re.fullmatch(NAME_PATTERN[:-1], text) is not None
+
+
+def _named(text: str) -> str:
+    if not valid_name(text):
+        raise PydanticCustomError("not_a_name", "must match [a-z0-9][a-z0-9._-]{0,62}")
+    return text
+
+
+Name = Annotated[str, AfterValidator(_named), Field(json_schema_extra={"pattern": NAME_PATTERN})]
+Writer = Annotated[
+    str, Field(min_length=16, max_length=128, pattern=r"^[A-Za-z0-9_-]+$"),
+]  # fmt: skip
+Text = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(printable)]
+BudgetEpsilon = Annotated[
+    float, AfterValidator(within(1e-6, 1e6)), Field(json_schema_extra=bounds(1e-6, 1e6))
+]
+Steps = Annotated[
+    int, AfterValidator(within(1, STEPS_MAX)), Field(json_schema_extra=bounds(1, STEPS_MAX))
+]
+MergedSteps = Annotated[
+    int,
+    AfterValidator(within(1, STEP_MAX + STEPS_MAX)),
+    Field(json_schema_extra=bounds(1, STEP_MAX + STEPS_MAX)),
+]
+Step = Annotated[
+    int, AfterValidator(within(0, STEP_MAX)), Field(json_schema_extra=bounds(0, STEP_MAX))
+]
+Relation = Literal["add_or_remove_one", "replace_one", "replace_special"]
+
+
+def _each_pass(value: Any) -> Any:
+    return "every_pass" if value == "every_epoch" else value
+
+
+# What is ever shown of a run's iterates; every_epoch is read as every_pass.
+Release = Annotated[
+    Literal["every_step", "every_pass", "last_iterate"], BeforeValidator(_each_pass)
+]
+Mode = Literal["record", "charge"]
+FilterKind = Literal["fixed_order_renyi", "union_of_orders", "gaussian_dp", "approximate_dp"]
+RowsPerRecord = Literal["at_most_one", "exactly_one"]
+SamplingStatus = Literal["declared", "detected", "contradicted"]
+BatchSizesVerdict = Literal["refuted", "not_refuted"]
+Ttl = Annotated[
+    int, AfterValidator(within(1, TTL_MAX)), Field(json_schema_extra=bounds(1, TTL_MAX))
+]
+LastStep = Annotated[
+    int, AfterValidator(within(-1, STEP_MAX)), Field(json_schema_extra=bounds(-1, STEP_MAX))
+]
+Acceptable = Literal["published", "derived", "declared", "conditional"]
+
+
+class StepMessage(Wire):
+    """What each of some equal steps was."""
+
+    mechanism: MechanismMessage
+    sampling: SamplingMessage
+
+
+class EventMessage(StepMessage):
+    """Equal steps in a row, at their place in a branch."""
+
+    first_step: Step
+    steps: Steps
+
+
+class PlannedEvent(StepMessage):
+    """Equal steps in a row; without `first_step` they follow the event before."""
+
+    first_step: Step | None = None
+    steps: Steps
+
+
+class EventBatch(Wire):
+    """Events of one branch, in order, recorded together or not at all."""
+
+    branch: Name = "main"
+    writer: Writer | None = None
+    mode: Mode = "record"
+    events: list[EventMessage] = Field(min_length=1, max_length=EVENTS_MAX)
+
+
+class Budget(Wire):
+    """What may never be passed, and the filter that holds it."""
+
+    epsilon: BudgetEpsilon
+    delta: Delta
+    filter: FilterKind = "fixed_order_renyi"
+    # Of a Renyi filter: one fixed order, or the set of a union. Chosen from the budget if missing.
+    orders: list[float] | None = Field(default=None, min_length=1, max_length=ORDERS_MAX)
+
+
+class ChangedBudget(Wire):
+    """A budget's new limit; its delta and its filter never change once answers were seen."""
+
+    epsilon: BudgetEpsilon
+    delta: Delta
+
+
+Accept = Annotated[list[Acceptable], Field(min_length=1, max_length=len(Status))]
+
+
+class NewDataset(Body):
+    """A dataset to protect."""
+
+    name: Name
+    dataset_size: Count = Field(
+        description="Number of records: a public constant. Of a dataset with parents you attest "
+        "that it was chosen without counting which of their records were left, or that the count "
+        "was released with noise and charged; with exactly_one it is at least the sum of theirs."
+    )
+    neighboring_relation: Relation
+    privacy_unit: Text
+    budget: Budget | None = None
+    parents: list[Name] = Field(default_factory=list, max_length=PARENTS_MAX)
+    # Attested, where there are parents: how many rows a record of theirs has in this dataset.
+    rows_per_parent_record: RowsPerRecord | None = None
+    # What was spent on it before this ledger, as events.
+    opening_balance: list[PlannedEvent] | None = Field(
+        default=None, min_length=1, max_length=EVENTS_MAX
+    )
+    accept: Accept | None = None
+
+
+class DatasetChange(Body):
+    """New settings of a dataset; what is not named stays."""
+
+    reason: Text
+    budget: ChangedBudget | None = None
+    accept: Accept | None = None
+    frozen: bool | None = None
+    void_reservations: bool = False
+
+
+def _attested(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
+    # One fault in the sender's words, not one for each member of the union.
+    try:
+        return validate(value)
+    except ValidationError:
+        raise PydanticCustomError(
+            "not_attested",
+            "must be true, false, null, a finite number, printable text or stages of a rate",
+        ) from None
+
+
+Stages = Annotated[list[StageMessage], Field(max_length=STAGES_MAX)]
+Attested = Annotated[bool | float | Text | Stages | None, WrapValidator(_attested)]
+Assumptions = Annotated[dict[Name, Attested], Field(max_length=LABELS_MAX)]
+Labels = Annotated[dict[Name, Text], Field(max_length=LABELS_MAX)]
+
+
+class NewRun(Body):
+    """A training job that is about to start."""
+
+    name: Name
+    writer: Writer
+    dataset: Name
+    delta: Delta | None = None
+    release: Release = "every_step"
+    assumptions: Assumptions = Field(default_factory=dict)
+    plan: list[PlannedEvent] | None = Field(default=None, min_length=1, max_length=EVENTS_MAX)
+    budget: Budget | None = None
+    labels: Labels = Field(default_factory=dict)
+
+
+Order = Literal["fresh", "continued"]
+
+
+class NewBranch(Body):
+    """A resume, rewind or fork of a run."""
+
+    name: Name
+    writer: Writer
+    from_step: Step
+    from_branch: Name | None = None  # whose steps before from_step it shares
+    order: Order | None = Field(
+        default=None,
+        description="Where samplings count by pass: fresh if the branch begins with a new pass, in "
+        "an order that it draws itself (of a cyclic loader: from its beginning); continued if the "
+        "sampler goes on in an order that was used before. A continued branch that begins where "
+        "the other one stands takes the pass that is open there. Otherwise, unless it is fresh, "
+        "one pass more is counted, and nothing that a secret order hides.",
+    )
+
+
+class NewRelease(Body):
+    """An iterate that was shown to somebody: the one after a step."""
+
+    branch: Name = "main"
+    step: Step
+
+
+class NewReservation(Body):
+    """Steps to admit ahead."""
+
+    name: Name
+    branch: Name = "main"
+    event: PlannedEvent
+    ttl_seconds: Ttl
+
+
+class NewCorrection(StepMessage, defer_build=False):
+    """What recorded steps really were."""
+
+    branch: Name = "main"
+    first_step: Step
+    steps: Steps
+    reason: Text
+
+
+class ReservationRelease(Body):
+    """What a trainer attests of a reservation."""
+
+    last_step: LastStep  # no later step ran; one before the reservation's first if none did
+
+
+class Void(Body):
+    """Why an admin returns what a reservation holds."""
+
+    reason: Text
+
+
+class Finish(Body):
+    """How a run ended, or that its process did before it."""
+
+    state: End
+    branch: Name | None = None  # that ended; an older one than the latest closes no run
+
+
+def accepted_statuses(accept: Sequence[str] | None) -> frozenset[Status]:
+    """The statuses a caller accepts; the default when it does not say."""
+    return ACCEPTABLE & {Status(status) for status in accept} if accept else DEFAULT_ACCEPT
+
+
+# Events of messages that were read before, with the parts whose identities they stand for.
+_events: dict[tuple[int, int, int | None], tuple[Wire, Wire, Event]] = {}
+_EVENTS_MAX: Final = 4096
+
+
+def to_event(message: StepMessage, *, dataset_size: int | None, location: str) -> Event:
+    """The accounting event of a message.
+
+    Raises:
+        InvalidRequestError: a size does not fit the dataset, the length of a pass is missing, or
+            the dataset's size is needed and not known.
+    """
+    key = (id(message.mechanism), id(message.sampling), dataset_size)
+    if (known := _events.get(key)) is not None:
+        return known[2]
+    mechanism = to_mechanism(message.mechanism)
+    sampling = to_sampling(
+        message.sampling, dataset_size=dataset_size, location=f"{location}.sampling"
+    )
+    event = Event(mechanism=mechanism, sampling=sampling)
+    if len(_events) >= _EVENTS_MAX:
+        _events.clear()
+    _events[key] = (message.mechanism, message.sampling, event)
+    return event
+
+
+def relation_of(name: str) -> NeighboringRelation:
+    """The neighbouring relation of that name."""
+    return NeighboringRelation(name)

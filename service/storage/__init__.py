@@ -1,0 +1,1 @@
+"""Databases, tables and bulk statements."""

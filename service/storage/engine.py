@@ -1,0 +1,367 @@
+"""Connections and transactions: the only file that knows which database it is."""
+
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+import psycopg
+from sqlalchemy import URL, Connection, Engine, Table, create_engine, event
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+
+from service.errors import DamagedError, StartupError, UnavailableError
+from service.settings import ADDRESS_FORMS, address_of
+from service.storage.sqlite_file import LedgerFile, OpenFile
+from service.storage.write_health import Attempts
+
+IDLE_SECONDS = 5.0  # after which a connection is looked at before it is used
+POOL_SIZE = 16  # connections kept; requests beyond wait for one
+_READ_ONLY = "dpledger_read_only"
+_FILE = "dpledger_file"  # what a connection to SQLite has opened
+_WAIT = "dpledger_wait"  # seconds that a thread waits for its turn to write
+_ATTEMPTS = "dpledger_attempts"  # to write, of one engine
+_UNAVAILABLE = "The database does not answer now; send the same request again."
+_REFUSED = "The database does not let the service's role do this; its operator has to see to it."
+_DAMAGED = "The database is damaged: what it says is not answered, and nothing is written to it."
+# A worker that stands still in the middle of a transaction holds a dataset's lock no longer than
+# so many times what others wait for it; what it did by then is undone.
+STANDSTILL: Final = 6
+STANDSTILL_SECONDS_MIN: Final = 5.0
+_WHOLE: Final = 5_701_482  # the number by which PostgreSQL knows the lock of the whole ledger
+_KEEPALIVES: Final = 3  # without an answer, after which a server is gone
+
+_DRIVERS: Final = (sqlite3.Error, psycopg.Error)  # where statements went to them directly
+# Of PostgreSQL's errors by their codes: not the primary server any more, and a transaction that the
+# server ended because it took too long.
+_ELSEWHERE: Final = frozenset({"25006", "25P03", "25P04"})
+_NOT_ALLOWED: Final = "42501"  # a right that the service's role has not, or no more
+_BROKEN: Final = "XX"  # a page or an index that is not what it should be
+_SQLITE_BROKEN: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+_SQLITE_PRIMARY: Final = 0xFF  # of an extended code of an error
+
+
+def connect(url: str, *, busy_timeout_seconds: float = 10.0, new: bool = False) -> Engine:
+    """An engine for a SQLite file or a Postgres server.
+
+    Args:
+        url: where it is.
+        busy_timeout_seconds: how long to wait for a lock, a connection or a turn.
+        new: whether a SQLite ledger may be begun where there was one before.
+
+    Raises:
+        StartupError: the address is neither.
+    """
+    address = address_of(url)
+    kind = address.get_backend_name()
+    if kind == "sqlite":
+        engine = _sqlite(address, busy_timeout_seconds, new=new)
+    elif kind == "postgresql":
+        engine = _postgres(address, busy_timeout_seconds)
+    else:
+        raise StartupError(ADDRESS_FORMS)
+    return engine
+
+
+def wait_of(engine: Engine) -> float:
+    """The seconds that locks, connections and turns are waited for."""
+    return float(engine.get_execution_options()[_WAIT])
+
+
+def attempts_of(engine: Engine) -> Attempts:
+    """How writing goes through this engine."""
+    found: Attempts = engine.get_execution_options()[_ATTEMPTS]
+    return found
+
+
+def sqlite_path(engine: Engine) -> Path | None:
+    """The file of a SQLite database."""
+    return Path(engine.url.database or "") if engine.dialect.name == "sqlite" else None
+
+
+def _sqlite(address: URL, wait: float, *, new: bool) -> Engine:
+    if not address.database or address.database == ":memory:":
+        raise StartupError("database_url: SQLite needs a file; memory forgets the ledger.")
+    engine = create_engine(
+        address.set(drivername="sqlite+pysqlite"),
+        pool_size=POOL_SIZE,
+        max_overflow=POOL_SIZE,
+        pool_timeout=wait,
+        execution_options={_WAIT: wait, _ATTEMPTS: Attempts()},
+        connect_args={"timeout": wait, "check_same_thread": False, "uri": True},
+    )
+    file = LedgerFile(Path(address.database), new=new)
+
+    def place(_dialect: Any, _record: Any, arguments: list[Any], _given: Any) -> None:
+        arguments[0] = file.address()
+
+    def opened(connection: Any, record: Any) -> None:
+        try:
+            _sqlite_on_connect(connection)
+        except sqlite3.Error as error:
+            if _code_of(error) in _SQLITE_BROKEN:  # a new connection reads the first page at once
+                raise file.condemn(_DAMAGED) from error
+            raise
+        record.info[_FILE] = file.opened()
+
+    event.listen(engine, "do_connect", place)
+    event.listen(engine, "connect", opened)
+    event.listen(engine, "begin", _sqlite_on_begin)
+    return engine
+
+
+def _postgres(address: URL, wait: float) -> Engine:
+    wait_ms = int(wait * 1000)
+    standstill_ms = int(1000 * max(STANDSTILL_SECONDS_MIN, STANDSTILL * wait))
+    seconds = max(1, int(wait))
+    chosen: dict[str, Any] = {
+        "connect_timeout": seconds,
+        # A server that is only read from may be behind: its numbers would be too low.
+        "target_session_attrs": "read-write",
+        # A network that swallows everything would be waited for as long as for a quarter hour.
+        "tcp_user_timeout": wait_ms,
+        "keepalives_idle": seconds,
+        "keepalives_interval": seconds,
+        "keepalives_count": _KEEPALIVES,
+    }
+    options = {
+        "lock_timeout": wait_ms,
+        "idle_in_transaction_session_timeout": standstill_ms,
+        "timezone": "UTC",
+    }
+    engine = create_engine(
+        address.set(drivername="postgresql+psycopg"),
+        pool_size=POOL_SIZE,
+        max_overflow=POOL_SIZE,
+        pool_timeout=wait,
+        pool_pre_ping=True,
+        execution_options={_WAIT: wait, _ATTEMPTS: Attempts()},
+        connect_args={
+            **{name: value for name, value in chosen.items() if name not in address.query},
+            "options": " ".join(f"-c {name}={value}" for name, value in options.items()),
+        },
+    )
+    event.listen(engine, "connect", _postgres_on_connect)
+    return engine
+
+
+def _postgres_on_connect(connection: Any, _record: Any) -> None:
+    # What a server that crashes may forget must not be acknowledged. Stronger settings stay.
+    connection.execute(
+        "SELECT set_config('synchronous_commit', 'on', false) "
+        "WHERE current_setting('synchronous_commit') = 'off'"
+    )
+    connection.commit()
+
+
+def _sqlite_on_connect(connection: Any) -> None:
+    # SQLAlchemy begins transactions itself (below); sqlite3 must not begin its own.
+    connection.isolation_level = None
+    cursor = connection.cursor()
+    # Without the last, INSERT OR REPLACE would delete a fact and no trigger would know.
+    for pragma in (
+        "journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "recursive_triggers=ON",
+    ):  # fmt: skip
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+def _sqlite_on_begin(connection: Connection) -> None:
+    # A deferred transaction that reads, then writes, fails when another wrote in between.
+    read_only = connection.get_execution_options().get(_READ_ONLY, False)
+    _require_same(connection)
+    driver = connection.connection.driver_connection
+    driver.execute("BEGIN" if read_only else "BEGIN IMMEDIATE")  # type: ignore[union-attr]
+
+
+def _require_same(connection: Connection) -> None:
+    """Refuse to go on, or to acknowledge, where the file of SQLite is not there any more."""
+    opened: OpenFile | None = connection.info.get(_FILE)
+    if opened is not None:
+        opened.require_same()
+
+
+# Threads of one process queue here rather than poll SQLite's lock, which is unfair and slow.
+_writing = threading.Lock()
+
+
+@contextmanager
+def _turn(engine: Engine) -> Iterator[None]:
+    """Wait for the turn to write, no longer than for a lock of the database."""
+    if engine.dialect.name != "sqlite":
+        yield
+        return
+    if not _writing.acquire(timeout=wait_of(engine)):
+        raise UnavailableError(_UNAVAILABLE)
+    try:
+        yield
+    finally:
+        _writing.release()
+
+
+@contextmanager
+def transaction(engine: Engine) -> Iterator[Connection]:
+    """A unit of work: committed when the block ends, rolled back when it raises.
+
+    Raises:
+        UnavailableError: the database is locked, unreachable or restarted; nothing was written
+            unless the commit itself was cut off, in which case sending again is harmless.
+    """
+    with attempts_of(engine).one(), _turn(engine), _answering(engine) as connection:
+        yield connection
+
+
+def hold(connection: Connection, *, alone: bool = False) -> None:
+    """Hold the whole ledger until the transaction ends: with others who write, or alone.
+
+    No row is written or locked for it. What is read after it was there when it was taken. SQLite
+    has one writer at a time, who is always alone.
+    """
+    if connection.dialect.name == "postgresql":
+        shared = "" if alone else "_shared"
+        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock{shared}({_WHOLE})")
+
+
+class Line:
+    """A connection that stays open between the transactions of one thread.
+
+    Taking one from the pool and giving it back costs as much as a small transaction.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._connection: Connection | None = None
+        self._used_at = 0.0
+
+    @contextmanager
+    def transaction(self) -> Iterator[Connection]:
+        """A unit of work, as `transaction`."""
+        # A server that was restarted meanwhile is found out by the pool, not by a request.
+        if time.monotonic() - self._used_at > IDLE_SECONDS:
+            self.close()
+        with attempts_of(self._engine).one(), _turn(self._engine):
+            try:
+                with _translated():
+                    if self._connection is None:
+                        self._connection = self._engine.connect()
+                with _unit(self._connection):
+                    yield self._connection
+            except BaseException:
+                self.close()
+                raise
+        self._used_at = time.monotonic()
+
+    def close(self) -> None:
+        """Give the connection back."""
+        if self._connection is not None:
+            connection, self._connection = self._connection, None
+            with suppress(DBAPIError, *_DRIVERS):
+                connection.close()
+
+
+@contextmanager
+def snapshot(engine: Engine) -> Iterator[Connection]:
+    """A consistent view for reading."""
+    read_only: dict[str, Any] = {_READ_ONLY: True}
+    if engine.dialect.name == "postgresql":
+        read_only = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
+    reader = engine.execution_options(**read_only)
+    with attempts_of(engine).reading(), _answering(reader) as connection:
+        yield connection
+
+
+@contextmanager
+def _answering(engine: Engine) -> Iterator[Connection]:
+    with _translated():
+        connection = engine.connect()
+    try:
+        with _unit(connection):
+            yield connection
+    finally:
+        with suppress(DBAPIError, *_DRIVERS):
+            connection.close()
+
+
+@contextmanager
+def _unit(connection: Connection) -> Iterator[None]:
+    """A transaction on a connection, which is not used again if the database failed in it."""
+    try:
+        with _translated():
+            with connection.begin():
+                yield
+            _require_same(connection)
+    except UnavailableError as error:
+        if not connection.closed and not connection.invalidated:
+            _let_go(connection, error)
+        raise
+
+
+def _let_go(connection: Connection, error: UnavailableError) -> None:
+    opened: OpenFile | None = connection.info.get(_FILE)
+    if opened is None:
+        # It may lead to a server that is none any more, or that only copies another.
+        connection.invalidate()
+    elif isinstance(error, DamagedError):
+        opened.file.condemn(error.detail)
+    elif _code_of(error.__cause__) == sqlite3.SQLITE_FULL:
+        _make_room(connection)
+
+
+def _make_room(connection: Connection) -> None:
+    """Move SQLite's log into its file, so that the log's room is used again.
+
+    SQLite does so after every thousandth page that is committed, which a full disk may never see.
+    """
+    driver: Any = connection.connection.driver_connection
+    with suppress(sqlite3.Error):  # there is no room at all, or somebody reads
+        driver.execute("PRAGMA wal_checkpoint(PASSIVE)")
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """Say what a driver's failure is for a caller."""
+    try:
+        yield
+    except (PoolTimeoutError, DBAPIError, *_DRIVERS) as error:
+        refusal = _refusal(error)
+        if refusal is None:
+            raise
+        raise refusal from error
+
+
+def _refusal(error: Exception) -> UnavailableError | None:
+    """What a driver's failure is for a caller; none of a defect of ours."""
+    original = error.orig if isinstance(error, DBAPIError) else error
+    if isinstance(original, sqlite3.Error):
+        if _code_of(original) in _SQLITE_BROKEN:
+            return DamagedError(_DAMAGED)
+        return UnavailableError(_UNAVAILABLE) if _is_operational(original) else None
+    if isinstance(original, psycopg.Error):
+        code = original.sqlstate or ""
+        if code.startswith(_BROKEN):
+            return DamagedError(_DAMAGED)
+        if code == _NOT_ALLOWED:
+            return UnavailableError(_REFUSED)
+        lost = isinstance(original, psycopg.InterfaceError) or code in _ELSEWHERE
+        return UnavailableError(_UNAVAILABLE) if lost or _is_operational(original) else None
+    return UnavailableError(_UNAVAILABLE)  # no connection was free
+
+
+def _code_of(error: BaseException | None) -> int:
+    """The code of an error of SQLite, without what it adds to it."""
+    original = error.orig if isinstance(error, DBAPIError) else error
+    return int(getattr(original, "sqlite_errorcode", None) or 0) & _SQLITE_PRIMARY
+
+
+def _is_operational(error: BaseException) -> bool:
+    return isinstance(error, sqlite3.OperationalError | psycopg.OperationalError)
+
+
+def upsert(dialect_name: str, table: Table) -> Any:
+    """An insert that can say what to do about a row that is there: `on_conflict_do_...`."""
+    dialect = postgresql if dialect_name == "postgresql" else sqlite
+    return dialect.insert(table)

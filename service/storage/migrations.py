@@ -1,0 +1,201 @@
+"""The schema's version: migrations are the only way a schema comes to be."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from alembic.script import ScriptDirectory
+from alembic.util.exc import CommandError
+from sqlalchemy import Connection, Engine, inspect, text
+from sqlalchemy.exc import DatabaseError
+
+from service.errors import DamagedError, StartupError
+from service.storage.engine import snapshot, sqlite_path, transaction
+from service.storage.sqlite_file import is_blank, left_behind, require_unused
+
+MIGRATIONS = Path(__file__).parents[2] / "migrations"
+MIGRATING = 0x6470_6C65_6467  # the lock that a migration holds; a number of our own
+_VERSION_TABLE = "alembic_version"
+_NAMED = 3  # tables of somebody else that are named
+
+
+def configuration() -> Config:
+    """Alembic's configuration; the connection is handed over by `upgrade`."""
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    return config
+
+
+def head() -> str:
+    """The revision this version of the code needs."""
+    return str(ScriptDirectory.from_config(configuration()).get_current_head())
+
+
+def revision_of(connection: Connection) -> str | None:
+    """The revision of an open database; None where no migration was made."""
+    if not inspect(connection).has_table(_VERSION_TABLE):
+        return None
+    found = connection.scalar(text(f"SELECT version_num FROM {_VERSION_TABLE}"))  # noqa: S608
+    return None if found is None else str(found)
+
+
+def current(engine: Engine) -> str | None:
+    """The database's revision; None when it is absent or empty.
+
+    Raises:
+        StartupError: it is no database, it is damaged, or it is somebody else's.
+        UnavailableError: it does not answer.
+    """
+    path = sqlite_path(engine)
+    if path is not None and is_blank(path):
+        return None  # to open it would make it, or remove a log that belongs to what was there
+    try:
+        with snapshot(engine) as connection:
+            found = revision_of(connection)
+            tables = set() if found else set(inspect(connection).get_table_names())
+    except DamagedError as error:
+        raise StartupError(_unreadable(_words(error))) from error
+    except DatabaseError as error:
+        raise StartupError(f"The database cannot be read: {error.orig}") from error
+    if others := sorted(tables - {_VERSION_TABLE}):
+        raise StartupError(
+            f"The database holds tables that are no ledger's ({', '.join(others[:_NAMED])}). "
+            "Nothing was changed; name a database that is empty, or the ledger's own."
+        )
+    return found
+
+
+def _words(error: DamagedError) -> str:
+    cause = error.__cause__
+    return " ".join(str(getattr(cause, "orig", cause) or error).split())
+
+
+def _unreadable(words: str) -> str:
+    return (
+        f"The database is damaged and cannot be read: {words}. It was left as it is; put it aside "
+        "and restore a backup."
+    )
+
+
+def require_sound(engine: Engine) -> None:
+    """Refuse a SQLite file whose pages do not hang together; of PostgreSQL its server sees to it.
+
+    Raises:
+        StartupError: it is damaged.
+        UnavailableError: it does not answer.
+    """
+    if sqlite_path(engine) is None:
+        return
+    try:
+        with snapshot(engine) as connection:
+            (said,) = connection.execute(text("PRAGMA quick_check(1)")).scalars()
+    except DamagedError as error:
+        raise StartupError(_unreadable(_words(error))) from error
+    if said != "ok":
+        raise StartupError(_unreadable(" ".join(said.split())))
+
+
+def require_current(engine: Engine) -> None:
+    """Refuse a database that is not at this version, or is damaged.
+
+    Raises:
+        StartupError: it is empty, behind, at a revision this version does not know, or damaged.
+    """
+    found = current(engine)
+    _require_known(found)
+    if found != head():
+        raise StartupError(
+            f"The database is at revision {found or 'none'} and this version needs {head()}. Run "
+            "`dpledger migrate`."
+        )
+    require_sound(engine)
+
+
+def _require_known(found: str | None) -> None:
+    try:
+        known = found is None or ScriptDirectory.from_config(configuration()).get_revision(found)
+    except CommandError:
+        known = None
+    if not known:
+        raise StartupError(
+            f"The database cannot be migrated: it is at revision {found}, which this version does "
+            "not know. A newer version wrote it; use that one."
+        )
+
+
+def upgrade(
+    engine: Engine,
+    revision: str = "head",
+    *,
+    new: bool = False,
+    allowed: Callable[[], object] | None = None,
+) -> bool:
+    """Bring the database to a revision, in one transaction.
+
+    Args:
+        engine: the database.
+        revision: the one to come to.
+        new: whether a SQLite ledger may be begun where there was one before.
+        allowed: called before a ledger is begun, while nothing of it is there; raises to refuse.
+
+    Returns:
+        Whether there was nothing before, and a ledger was begun.
+
+    Raises:
+        StartupError: the database is damaged, somebody else's, at a revision this version does not
+            know, or gone while something beside it shows that it was there.
+    """
+    path = sqlite_path(engine)
+    # Looked at first: another process that begins the ledger now leaves the same behind.
+    was_there = path is not None and left_behind(path) is not None
+    found = current(engine)
+    _require_known(found)
+    if found is None and path is not None and was_there and not new:
+        require_unused(path)
+    if found is None and allowed is not None:
+        allowed()
+    if found is not None and found != head():
+        require_sound(engine)  # what is damaged is not made worse
+    _run(engine, command.upgrade, revision)
+    return found is None
+
+
+def downgrade(engine: Engine, revision: str) -> None:
+    """Bring the database back to an earlier revision, in one transaction.
+
+    Raises:
+        StartupError: the database is at a revision this version does not know.
+    """
+    _require_known(current(engine))
+    _run(engine, command.downgrade, revision)
+
+
+def upgrade_within(connection: Connection, revision: str) -> None:
+    """Bring the database to a revision as a part of the transaction that is open.
+
+    Raises:
+        StartupError: this version does not know the revision.
+    """
+    _within(connection, command.upgrade, revision)
+
+
+def remove_within(connection: Connection) -> None:
+    """Take the whole schema away as a part of the transaction that is open."""
+    _within(connection, command.downgrade, "base")
+
+
+def _run(engine: Engine, action: object, revision: str) -> None:
+    with transaction(engine) as connection:
+        _within(connection, action, revision)
+
+
+def _within(connection: Connection, action: object, revision: str) -> None:
+    if connection.dialect.name == "postgresql":  # of processes that start at once, one migrates
+        connection.execute(text(f"SELECT pg_advisory_xact_lock({MIGRATING})"))
+    config = configuration()
+    config.attributes["connection"] = connection
+    try:
+        action(config, revision)  # type: ignore[operator]
+    except CommandError as error:
+        raise StartupError(f"The database cannot be migrated: {error}") from error

@@ -1,0 +1,1 @@
+"""Signed heads, proofs and certificates that outsiders can verify."""

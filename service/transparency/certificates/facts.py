@@ -1,0 +1,216 @@
+"""The facts of a certificate, read from the ledger: of a run, or of a dataset with all its runs."""
+
+import json
+from collections.abc import Sequence
+from typing import Any, Final
+
+from sqlalchemy import BindParameter, Connection, Row, bindparam, func, select
+
+from service.errors import TooExpensiveError
+from service.guarantees.document_export import document_of
+from service.guarantees.event_counts import held_anew
+from service.guarantees.guarantee import delta_of
+from service.ledger.dataset_settings import history
+from service.ledger.incidents import Kind
+from service.ledger.lookups import dataset_of, find_dataset, find_run
+from service.ledger.views import dataset_answer
+from service.schemas.event_codec import event_of
+from service.storage.tables import (
+    corrections,
+    datasets,
+    distinct_events,
+    entries,
+    findings,
+    incidents,
+    lineage,
+    releases,
+    runs,
+)
+from service.transparency.certificates.schema import DISTINCT_MAX, RUNS_MAX
+
+ROWS_MAX: Final = 80_000  # of entries and what lies beside them
+EVENTS_MAX: Final = 5000  # that are left of entries once equal neighbours are one
+LIMITS_MAX: Final = 200
+HOMES_MAX: Final = 100
+# What an auditor should know beside the ledger document, which has corrections and overdrafts.
+_MATTER: Final = (
+    Kind.OVERDRAFT, Kind.REOPENED, Kind.RECORDED_AFTER_RELEASE, Kind.SAMPLING_CONTRADICTED,
+    Kind.RANKS_DISAGREE, Kind.BATCH_SIZES_REFUTED,
+)  # fmt: skip
+
+_RUN: Final[BindParameter[Any]] = bindparam("run")
+_ROWS: Final = tuple(
+    select(func.count()).select_from(table).where(table.c.run_id == _RUN)
+    for table in (entries, corrections, releases, findings)
+)
+_RUNS: Final = (
+    select(runs).where(runs.c.dataset_id == bindparam("dataset")).order_by(runs.c.id)
+    .limit(RUNS_MAX + 1)
+)  # fmt: skip
+_INCIDENTS: Final = (
+    select(
+        incidents.c.kind,
+        func.count().label("count"),
+        func.min(incidents.c.sequence).label("first_sequence"),
+        func.max(incidents.c.sequence).label("last_sequence"),
+    )
+    .where(
+        incidents.c.run_id == _RUN,
+        incidents.c.dataset_id == bindparam("dataset"),
+        incidents.c.kind.in_([kind.value for kind in _MATTER]),
+    )
+    .group_by(incidents.c.kind)
+    .order_by(incidents.c.kind)
+)
+_BELOW: Final = (
+    select(datasets, lineage.c.exactly_one)
+    .join(lineage, lineage.c.dataset_id == datasets.c.id)
+    .where(lineage.c.ancestor_id == bindparam("dataset"))
+    .order_by(datasets.c.id)
+    .limit(HOMES_MAX)
+)
+_RESERVED: Final = (
+    select(distinct_events)
+    .where(
+        distinct_events.c.dataset_id == bindparam("dataset"),
+        (distinct_events.c.reserved_steps != 0) | (distinct_events.c.reserved_passes != 0),
+    )
+    .order_by(distinct_events.c.id)
+    .limit(DISTINCT_MAX + 1)
+)
+
+
+class _Allowance:
+    """What may still be read."""
+
+    def __init__(self) -> None:
+        self._left = ROWS_MAX
+        self._events = EVENTS_MAX
+
+    def take(self, connection: Connection, run: Row[Any]) -> None:
+        for query in _ROWS:
+            self._left -= connection.scalar(query, {"run": run.id}) or 0
+        if self._left < 0:
+            raise TooExpensiveError(
+                f"A certificate is of at most {ROWS_MAX} entries, corrections and findings."
+            )
+
+    def count(self, document: dict[str, Any]) -> dict[str, Any]:
+        parts = [document, *document.get("branches", [])]
+        self._events -= sum(len(part["events"]) for part in parts)
+        if self._events < 0:
+            raise TooExpensiveError(
+                f"A certificate is of at most {EVENTS_MAX} changes from one event to another."
+            )
+        return document
+
+
+def facts_of_run(connection: Connection, name: str) -> tuple[dict[str, Any], float | None]:
+    """A run's facts, and the delta to read them at.
+
+    Raises:
+        NotFoundError: there is no such run.
+        TooExpensiveError: there are too many.
+    """
+    run = find_run(connection, name)
+    dataset = dataset_of(connection, run)
+    home = _home(connection, dataset, [run], exactly_one=True) | {"reserved": []}
+    facts = _facts(connection, dataset, [home], {"kind": "run", "name": run.name})
+    return facts, delta_of(dataset, run)
+
+
+def facts_of_dataset(connection: Connection, name: str) -> tuple[dict[str, Any], float | None]:
+    """A dataset's facts, those of what was made from it among them, and the delta to read them at.
+
+    Raises:
+        NotFoundError: there is no such dataset.
+        TooExpensiveError: there are too many.
+    """
+    dataset, allowance = find_dataset(connection, name), _Allowance()
+    below = connection.execute(_BELOW, {"dataset": dataset.id}).all()
+    if len(below) >= HOMES_MAX:
+        raise TooExpensiveError(f"A certificate is of fewer than {HOMES_MAX} datasets.")
+    homes = []
+    for row, exactly_one in ((dataset, True), *((row, bool(row.exactly_one)) for row in below)):
+        found = connection.execute(_RUNS, {"dataset": row.id}).all()
+        if len(found) > RUNS_MAX:
+            raise TooExpensiveError(f"A certificate is of at most {RUNS_MAX} runs of a dataset.")
+        homes.append(_home(connection, row, found, exactly_one=exactly_one, allowance=allowance))
+    facts = _facts(connection, dataset, homes, {"kind": "dataset", "name": dataset.name})
+    return facts, delta_of(dataset)
+
+
+def _facts(
+    connection: Connection, dataset: Row[Any], homes: list[dict[str, Any]], subject: dict[str, str]
+) -> dict[str, Any]:
+    known = dataset_answer(connection, dataset).model_dump(
+        include={
+            "name", "dataset_size", "neighboring_relation", "privacy_unit",
+            "rows_per_parent_record", "parents", "accept",
+        }
+    )  # fmt: skip
+    return {
+        "subject": subject,
+        "sequence": dataset.head_sequence,
+        "dataset": known | {"limits": _limits(connection, dataset)},
+        "homes": homes,
+    }
+
+
+def _limits(connection: Connection, dataset: Row[Any]) -> list[dict[str, Any]]:
+    """Every limit the dataset had, the oldest first."""
+    found, further = history(connection, dataset.name, after=0, size=LIMITS_MAX)
+    if further is not None:
+        raise TooExpensiveError(f"A certificate is of at most {LIMITS_MAX} changes of settings.")
+    wanted = {"revision", "epsilon", "delta", "accept", "reason", "sequence", "changed_at"}
+    return [one.model_dump(include=wanted) for one in found]
+
+
+def _home(
+    connection: Connection,
+    dataset: Row[Any],
+    found: Sequence[Row[Any]],
+    *,
+    exactly_one: bool,
+    allowance: _Allowance | None = None,
+) -> dict[str, Any]:
+    allowance = allowance or _Allowance()
+    for run in found:
+        allowance.take(connection, run)
+    return {
+        "dataset": dataset.name,
+        "dataset_size": dataset.dataset_size,
+        "exactly_one": exactly_one,
+        "reserved": _reserved(connection, dataset),
+        "runs": [_run(connection, run, dataset, allowance) for run in found],
+    }
+
+
+def _run(
+    connection: Connection, run: Row[Any], dataset: Row[Any], allowance: _Allowance
+) -> dict[str, Any]:
+    here = {"run": run.id, "dataset": dataset.id}
+    ledger = document_of(connection, run, dataset, delta=delta_of(dataset, run))
+    return {
+        "ledger": allowance.count(ledger),
+        "on_plan": run.on_plan,
+        "incidents": [dict(row._mapping) for row in connection.execute(_INCIDENTS, here)],
+    }
+
+
+def _reserved(connection: Connection, dataset: Row[Any]) -> list[dict[str, Any]]:
+    """What was admitted ahead and has not run, of all runs together."""
+    found = connection.execute(_RESERVED, {"dataset": dataset.id}).all()
+    if len(found) > DISTINCT_MAX:
+        raise TooExpensiveError(f"A certificate has at most {DISTINCT_MAX} different events.")
+    anew = held_anew(connection, dataset.id, dataset.dataset_size).passes
+    return [
+        {
+            "steps": row.reserved_steps,
+            "passes": row.reserved_passes,
+            "begun": row.reserved_begun,
+            "passes_anew": anew.get(event_of(row.content, dataset.dataset_size), 0),
+            **json.loads(row.content),
+        }
+        for row in found
+    ]

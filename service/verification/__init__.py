@@ -1,1 +1,0 @@
-"""Verification: whether a ledger is what was recorded. It trusts nothing that it reads."""

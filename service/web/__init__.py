@@ -1,0 +1,1 @@
+"""HTTP: endpoints, pages, limits and refusals."""

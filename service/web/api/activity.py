@@ -1,0 +1,41 @@
+"""Acts: what administrators and others did, as the logs have it."""
+
+from fastapi import APIRouter
+from sqlalchemy import Connection
+
+from service.identity.authentication import Admin, Viewer
+from service.storage.engine import snapshot
+from service.transparency import activity
+from service.transparency.activity import ActAnswer, ActPage
+from service.web.parameters import ActPageQuery, ActPages, Database, DatasetName, token_of
+from service.web.strict_requests import StrictRoute, dear
+
+router = APIRouter(prefix="/v1", route_class=StrictRoute, tags=["acts"])
+
+
+@router.get("/acts")
+@dear
+def list_acts(query: ActPages, database: Database, _caller: Admin) -> ActPage:
+    """Acts that belong to no dataset, those of keys among them, the oldest first."""
+    with snapshot(database) as connection:
+        found, after = _listed(connection, None, query)
+    return ActPage(acts=found, next_page_token=token_of(after))
+
+
+@router.get("/datasets/{dataset}/acts")
+@dear
+def list_dataset_acts(
+    dataset: DatasetName, query: ActPages, database: Database, _caller: Viewer
+) -> ActPage:
+    """Acts of a dataset and of its runs, the oldest first; of a key or a kind alone if asked."""
+    with snapshot(database) as connection:
+        found, after = _listed(connection, dataset, query)
+    return ActPage(acts=found, next_page_token=token_of(after))
+
+
+def _listed(
+    connection: Connection, dataset: str | None, query: ActPageQuery
+) -> tuple[list[ActAnswer], int | None]:
+    return activity.list_acts(
+        connection, dataset, after=query.after, size=query.page_size, by=query.by, kind=query.kind
+    )

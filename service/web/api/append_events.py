@@ -1,0 +1,260 @@
+"""Events: the one write path a trainer uses at every step."""
+
+import re
+from collections import OrderedDict
+from typing import Any, Final
+
+from fastapi import APIRouter, Request, Response
+from fastapi.concurrency import run_in_threadpool
+from fastapi.exceptions import RequestValidationError
+from pydantic import TypeAdapter, ValidationError
+from sqlalchemy import Engine
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from service.errors import InvalidRequestError, LedgerError, UnsupportedMediaTypeError
+from service.identity.authentication import Trainer, admitted
+from service.identity.keys import Scope as Role
+from service.ledger.append.append import Append, prepare
+from service.ledger.append.reply import is_unread, read_reply
+from service.schemas.encoded_text import text_of
+from service.schemas.event_codec import MAIN
+from service.schemas.requests import LINES_MAX, STEP_MAX, STEPS_MAX, EventBatch, EventMessage
+from service.schemas.responses import AppendAnswer
+from service.storage.engine import snapshot
+from service.telemetry import TEMPLATE
+from service.web import problems
+from service.web.parameters import AppendQuery, Appends, Database, RunName, repeated, require_name
+from service.web.query_strings import QueryRules
+from service.web.strict_json import parse_json
+from service.web.strict_requests import JSON, NDJSON, media_type
+
+INLINE_BYTES: Final = 16 * 1024  # read without a thread: less than a millisecond
+EVENTS_PATH: Final = "/v1/runs/{run}/events"
+PARTS: Final = 4  # of it
+# How a line begins that most writers send; what follows is the step, and often that of the last.
+_SPACE: Final = rb"[ \t\r]*"  # of JSON; \s is more than that
+_PLACE: Final = re.compile(
+    rb'~{~"first_step"~:~(0|[1-9]\d{0,12})~,~"steps"~:~([1-9]\d{0,9})~,'.replace(b"~", _SPACE)
+)
+_FIRST_STEP: Final = re.compile(rb'"first_step"\s*:\s*(0|[1-9]\d{0,12})\s*[,}]')
+KNOWN_BYTES: Final = 1024  # of a body that is remembered
+KNOWN_MAX: Final = 1024  # bodies
+_LINE: Final = TypeAdapter(EventMessage)
+_BODY: Final[dict[str, Any]] = {
+    "required": True,
+    "content": {
+        JSON: {"schema": {"$ref": "#/components/schemas/EventBatch"}},
+        NDJSON: {"schema": {"type": "string", "description": "one event a line, 10,000 at most"}},
+    },
+}
+_DEFAULTS: Final = AppendQuery()
+_RULES: Final = QueryRules.of_model(AppendQuery)
+
+
+router = APIRouter(prefix="/v1/runs", tags=["events"])
+
+
+@router.post(
+    "/{run}/events",
+    status_code=201,
+    response_model=AppendAnswer,
+    responses=repeated(AppendAnswer),
+    openapi_extra={"requestBody": _BODY},
+)
+async def append_events(
+    run: RunName, query: Appends, database: Database, _caller: Trainer, request: Request
+) -> Response:
+    """Record or charge a batch of events, all or none; 200 when all were recorded before."""
+    raise NotImplementedError  # DirectAppends answers, this describes it
+
+
+class DirectAppends:
+    """ASGI middleware: answers the route of every step itself.
+
+    What the framework would do to find it, and to resolve and check what it takes, costs more than
+    to record the step.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one connection."""
+        run = _run_of(scope)
+        if run is None:
+            await self.app(scope, receive, send)
+            return
+        scope[TEMPLATE] = EVENTS_PATH
+        scope["routine"] = True  # the ledger itself is the log of what is recorded
+        request = Request(scope, receive)
+        try:
+            response = await _append(request, run)
+        except (LedgerError, RequestValidationError, HTTPException) as error:
+            response = problems.answer(error)
+            await problems.hold_back(request.app.state, error)
+        except ClientDisconnect:  # it left before it had said what to record
+            return
+        await response(scope, receive, send)
+
+
+def _run_of(scope: Scope) -> str | None:
+    """The run that steps are sent to, where the request is that one."""
+    if scope["type"] != "http" or scope["method"] != "POST":
+        return None
+    empty, *parts = scope["path"].split("/")
+    if len(parts) != PARTS or (empty, parts[0], parts[1], parts[3]) != ("", "v1", "runs", "events"):
+        return None
+    return str(parts[2])
+
+
+async def _append(request: Request, run: str) -> Response:
+    state = request.app.state
+    caller = await admitted(request, Role.TRAINER, {"run": run})
+    require_name(run, "path.run")
+    query = _query(request)
+    body = await request.body()
+    kind = media_type(request)
+    if len(body) <= INLINE_BYTES:
+        append = _read(run, query, kind, body, caller.name)
+    else:
+        append = await run_in_threadpool(_read, run, query, kind, body, caller.name)
+    if len(append.events) > 1:
+        append = await run_in_threadpool(_prepare, state.engine, append)
+    answer = await state.writer.write(append)
+    if is_unread(answer):
+        answer = await run_in_threadpool(read_reply, answer)
+    status = 201 if answer["accepted"] else 200
+    return Response(text_of(answer), status, media_type=JSON)
+
+
+def _query(request: Request) -> AppendQuery:
+    if not request.scope["query_string"]:
+        return _DEFAULTS
+    if fault := _RULES.fault(request.scope["query_string"]):
+        raise fault
+    try:
+        return AppendQuery.model_validate(dict(request.query_params))
+    except ValidationError as error:
+        raise RequestValidationError(
+            [{**fault, "loc": ("query", *fault["loc"])} for fault in error.errors()]
+        ) from None
+
+
+def _read(run: str, query: AppendQuery, kind: str, body: bytes, by: str | None = None) -> Append:
+    if kind == NDJSON:
+        events = _lines(body)
+        branch, mode = query.branch or MAIN, query.mode or "record"
+        return Append(
+            run_name=run,
+            branch_name=branch,
+            mode=mode,
+            events=events,
+            by=by,
+            writer=query.writer,
+        )
+    if kind == JSON:
+        batch = _batch(body)
+        _require_agreement(query, batch)
+        return Append(
+            run_name=run,
+            branch_name=batch.branch,
+            mode=batch.mode,
+            events=batch.events,
+            by=by,
+            writer=batch.writer,
+        )
+    raise UnsupportedMediaTypeError(f"Send {JSON} or {NDJSON}.")
+
+
+def _require_agreement(query: AppendQuery, batch: EventBatch) -> None:
+    """Refuse a query that contradicts the JSON body, which says the same things itself."""
+    for name in sorted(query.model_fields_set):
+        if getattr(query, name) != getattr(batch, name):
+            raise InvalidRequestError(f"query.{name}", f"must equal body.{name} or be left out")
+
+
+def _prepare(database: Engine, append: Append) -> Append:
+    # Many events take a while to read, during which no lock should be held.
+    with snapshot(database) as connection:
+        return prepare(connection, append)
+
+
+# Bodies of one event, without its first step, that were read before; trainers send few others.
+_known: OrderedDict[tuple[bytes, bytes], EventBatch] = OrderedDict()
+
+
+def _batch(body: bytes) -> EventBatch:
+    place = _FIRST_STEP.search(body)
+    if place is None or len(body) > KNOWN_BYTES:
+        return _read_batch(body)
+    first_step, key = int(place[1]), (body[: place.start(1)], body[place.end(1) :])
+    same = _known.get(key)
+    if same is not None and first_step <= STEP_MAX:
+        return EventBatch.model_construct(
+            branch=same.branch,
+            writer=same.writer,
+            mode=same.mode,
+            events=[moved(same.events[0], first_step)],
+        )
+    batch = _read_batch(body)
+    # A batch that was read has names for its only texts, so what was found is that field.
+    if len(batch.events) == 1 and batch.events[0].first_step == first_step:
+        _known[key] = batch
+        if len(_known) > KNOWN_MAX:
+            _known.popitem(last=False)
+    return batch
+
+
+def _read_batch(body: bytes) -> EventBatch:
+    try:
+        return EventBatch.model_validate(parse_json(body))
+    except ValidationError as error:
+        raise RequestValidationError(
+            [{**fault, "loc": ("body", *fault["loc"])} for fault in error.errors()]
+        ) from None
+
+
+def _lines(body: bytes) -> list[EventMessage]:
+    lines = body.split(b"\n")
+    if lines[-1] == b"":
+        lines.pop()
+    if not 1 <= len(lines) <= LINES_MAX:
+        raise InvalidRequestError("body", f"must have from 1 to {LINES_MAX} lines")
+    alike: dict[bytes, EventMessage] = {}
+    return [_line(number, line, alike) for number, line in enumerate(lines, start=1)]
+
+
+def moved(message: EventMessage, first_step: int, steps: int | None = None) -> EventMessage:
+    """The same step elsewhere; what it says was checked before."""
+    return EventMessage.model_construct(
+        first_step=first_step,
+        steps=message.steps if steps is None else steps,
+        mechanism=message.mechanism,
+        sampling=message.sampling,
+    )
+
+
+def _line(number: int, line: bytes, alike: dict[bytes, EventMessage]) -> EventMessage:
+    """The event of a line; lines that say the same step are read once."""
+    place = _PLACE.match(line)
+    same = alike.get(line[place.end() :]) if place else None
+    if place is None or same is None:
+        message = _read_line(number, line)
+        if place:
+            alike[line[place.end() :]] = message
+        return message
+    first_step, steps = int(place[1]), int(place[2])
+    if not (first_step <= STEP_MAX and 1 <= steps <= STEPS_MAX):
+        return _read_line(number, line)  # which says what is wrong
+    return moved(same, first_step, steps)
+
+
+def _read_line(number: int, line: bytes) -> EventMessage:
+    try:
+        return _LINE.validate_python(parse_json(line, where=f"line {number}"))
+    except ValidationError as error:
+        raise RequestValidationError(
+            [{**fault, "loc": (f"line {number}", *fault["loc"])} for fault in error.errors()]
+        ) from None

@@ -1,0 +1,38 @@
+"""Certificates: what was spent, signed, for who trusts nobody."""
+
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Query, Request, Response
+
+from service.identity.authentication import Viewer
+from service.transparency.certificates.schema import Envelope
+from service.web.certificate_issue import HTML, CertificateQuery, issued
+from service.web.parameters import Database, DatasetName, RunName
+from service.web.strict_requests import StrictRoute, dear
+from service.web.suspension_gate import Passage, passage
+
+router = APIRouter(prefix="/v1", route_class=StrictRoute, tags=["certificates"])
+_BOTH: Final[dict[int | str, dict[str, Any]]] = {
+    200: {"content": {HTML: {"schema": {"type": "string"}}}}
+}
+Certificates = Annotated[CertificateQuery, Query()]
+
+
+@router.get("/runs/{run}/certificate", response_model=Envelope, responses=_BOTH)
+@dear
+@passage(Passage.STATES)
+def certify_run(
+    run: RunName, query: Certificates, request: Request, database: Database, caller: Viewer
+) -> Response:
+    """What a run has spent, with everything it follows from, signed."""
+    return issued("run", run, query, request, database, caller)
+
+
+@router.get("/datasets/{dataset}/certificate", response_model=Envelope, responses=_BOTH)
+@dear
+@passage(Passage.STATES)
+def certify_dataset(
+    dataset: DatasetName, query: Certificates, request: Request, database: Database, caller: Viewer
+) -> Response:
+    """What all runs of a dataset have spent, with everything it follows from, signed."""
+    return issued("dataset", dataset, query, request, database, caller)

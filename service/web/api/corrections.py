@@ -1,0 +1,40 @@
+"""Corrections: an admin says what recorded steps really were."""
+
+from fastapi import APIRouter, Request, Response
+
+from service.identity.authentication import Admin, Viewer
+from service.ledger import corrections, lookups
+from service.ledger.corrections import Correct, CorrectionAnswer, CorrectionPage
+from service.schemas.requests import NewCorrection
+from service.storage.engine import snapshot
+from service.web.parameters import Database, Pages, RunName, repeated, token_of
+from service.web.strict_requests import StrictRoute, dear
+
+router = APIRouter(prefix="/v1/runs/{run}/corrections", route_class=StrictRoute, tags=["runs"])
+
+
+@router.post("", status_code=201, responses=repeated(CorrectionAnswer))
+async def record_correction(
+    run: RunName, new: NewCorrection, caller: Admin, request: Request, response: Response
+) -> CorrectionAnswer:
+    """Correct recorded steps; 200 when the same request did so before."""
+    asked = Correct(run_name=run, new=new, by=caller.name)
+    answer = await request.app.state.writer.write(asked)
+    response.status_code = 201 if answer.pop("created") else 200
+    return CorrectionAnswer(**answer)
+
+
+@router.get("")
+@dear
+def list_corrections(
+    run: RunName, query: Pages, database: Database, _caller: Viewer
+) -> CorrectionPage:
+    """A run's corrections, the oldest first."""
+    with snapshot(database) as connection:
+        found, after = corrections.list_corrections(
+            connection,
+            lookups.find_run(connection, run).id,
+            after=query.after,
+            size=query.page_size,
+        )
+    return CorrectionPage(corrections=found, next_page_token=token_of(after))

@@ -1,0 +1,107 @@
+"""Datasets: what is protected, and what was spent on it."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Request, Response
+from sqlalchemy import select
+
+from service.guarantees import guarantee
+from service.guarantees.guarantee import Question
+from service.identity.access import datasets_within
+from service.identity.authentication import Admin, Viewer
+from service.ledger import dataset_settings, lookups, views
+from service.ledger import datasets as datasets_module
+from service.ledger.append.write_access import written
+from service.ledger.dataset_settings import SettingsPage, etag
+from service.operations import budget_summaries
+from service.schemas.requests import DatasetChange, NewDataset
+from service.schemas.responses import DatasetAnswer, DatasetGuarantee, DatasetPage
+from service.storage.engine import snapshot
+from service.storage.tables import datasets
+from service.web.parameters import Database, DatasetName, Guarantees, Pages, repeated, token_of
+from service.web.strict_requests import StrictRoute, dear
+
+router = APIRouter(prefix="/v1/datasets", route_class=StrictRoute, tags=["datasets"])
+
+
+@router.post("", status_code=201, responses=repeated(DatasetAnswer))
+def create_dataset(
+    new: NewDataset, database: Database, caller: Admin, response: Response
+) -> DatasetAnswer:
+    """Create a dataset; 200 when the same request created it before."""
+    answer, created = written(
+        database, lambda connection: datasets_module.create_dataset(connection, new, by=caller.name)
+    )
+    response.status_code = 201 if created else 200
+    return answer
+
+
+@router.get("")
+@dear
+def list_datasets(query: Pages, database: Database, caller: Viewer) -> DatasetPage:
+    """Datasets in creation order."""
+    with snapshot(database) as connection:
+        seen = select(datasets).where(datasets_within(caller.datasets))
+        rows, after = lookups.page(
+            connection, seen, datasets, after=query.after, size=query.page_size
+        )
+        found = budget_summaries.dataset_answers(connection, rows)
+    return DatasetPage(datasets=found, next_page_token=token_of(after))
+
+
+@router.get("/{dataset}")
+def get_dataset(
+    dataset: DatasetName, database: Database, _caller: Viewer, response: Response
+) -> DatasetAnswer:
+    """A dataset with what is spent, reserved and remaining; its settings' revision as ETag."""
+    with snapshot(database) as connection:
+        answer = views.dataset_answer(connection, lookups.find_dataset(connection, dataset))
+    response.headers["ETag"] = etag(answer.revision)
+    return answer
+
+
+@router.patch("/{dataset}")
+def change_dataset(
+    dataset: DatasetName,
+    change: DatasetChange,
+    database: Database,
+    caller: Admin,
+    request: Request,
+    response: Response,
+    if_match: Annotated[
+        str | None, Header(description="The ETag of the dataset that the change was decided on.")
+    ] = None,
+) -> DatasetAnswer:
+    """Change settings for a reason, freeze, or void; If-Match names the settings' revision."""
+    answer = written(
+        database,
+        lambda connection: dataset_settings.change(
+            connection, dataset, change, if_match=if_match, by=caller.name
+        ),
+    )
+    request.app.state.feed.wake()
+    response.headers["ETag"] = etag(answer.revision)
+    return answer
+
+
+@router.get("/{dataset}/settings")
+@dear
+def list_settings(
+    dataset: DatasetName, query: Pages, database: Database, _caller: Viewer
+) -> SettingsPage:
+    """Every revision of a dataset's settings, the oldest first."""
+    with snapshot(database) as connection:
+        found, after = dataset_settings.history(
+            connection, dataset, after=query.after, size=query.page_size
+        )
+    return SettingsPage(settings=found, next_page_token=token_of(after))
+
+
+@router.get("/{dataset}/guarantee")
+@dear
+def get_dataset_guarantee(
+    dataset: DatasetName, query: Guarantees, database: Database, _caller: Viewer
+) -> DatasetGuarantee:
+    """All runs of a dataset composed."""
+    with snapshot(database) as connection:
+        return guarantee.dataset_guarantee(connection, dataset, Question(**query.model_dump()))

@@ -1,0 +1,60 @@
+"""Health, readiness and the pages that explain problems; none of them needs a key."""
+
+from typing import Literal
+
+from fastapi import APIRouter, Request
+from fastapi.responses import PlainTextResponse
+
+from service.errors import NotFoundError, UnavailableError
+from service.operations.health import Readiness, explained
+from service.schemas.responses import Answer
+from service.web import problems
+from service.web.parameters import ProblemName
+from service.web.strict_requests import StrictRoute
+
+router = APIRouter(route_class=StrictRoute, tags=["health"])
+
+
+class Health(Answer):
+    """Whether the service can answer."""
+
+    status: Literal["alive", "ready"]
+
+
+class Ready(Health):
+    """Whether requests can be answered, and what was looked at: each part is `ok`."""
+
+    checks: dict[str, str]
+
+
+class Page(PlainTextResponse):
+    """A page in Markdown."""
+
+    media_type = "text/markdown"
+
+
+@router.get("/healthz")
+def get_health() -> Health:
+    """The process answers."""
+    return Health(status="alive")
+
+
+@router.get("/readyz")
+async def get_readiness(request: Request) -> Ready:
+    """Requests can be answered; if not, `checks` says what is not well."""
+    if request.app.state.draining:
+        raise UnavailableError("draining: the service was told to end; ask another one.")
+    readiness: Readiness = request.app.state.readiness
+    checks = await readiness.checks()
+    if wrong := explained(checks):
+        raise UnavailableError(f"Not ready: {wrong}.", checks=checks)
+    return Ready(status="ready", checks=checks)
+
+
+@router.get("/problems/{slug}", response_class=Page, response_description="The page, in Markdown.")
+def get_problem_page(slug: ProblemName) -> Page:
+    """What a problem means and what to do about it."""
+    text = problems.page(slug)
+    if text is None:
+        raise NotFoundError("There is no such problem.")
+    return Page(text)

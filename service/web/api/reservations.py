@@ -1,0 +1,90 @@
+"""Reservations: steps admitted ahead, returned by their trainer or by an admin."""
+
+from datetime import datetime
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from fastapi.concurrency import run_in_threadpool
+from sqlalchemy import Engine
+
+from service.clock import now
+from service.identity.authentication import Admin, Trainer, Viewer
+from service.ledger import reservations
+from service.ledger.open_reservations import ReservationPage, list_reservations
+from service.ledger.reservations import GiveBack, ReservationAnswer, Reserve
+from service.schemas.requests import NewReservation, ReservationRelease, Void
+from service.storage.engine import snapshot
+from service.web.parameters import (
+    Database,
+    DatasetName,
+    ReservationName,
+    ReservationPages,
+    RunName,
+    repeated,
+    token_of,
+)
+from service.web.strict_requests import StrictRoute, dear
+
+router = APIRouter(prefix="/v1", route_class=StrictRoute, tags=["reservations"])
+
+
+@router.post("/runs/{run}/reservations", status_code=201, responses=repeated(ReservationAnswer))
+async def create_reservation(
+    run: RunName, new: NewReservation, caller: Trainer, request: Request, response: Response
+) -> ReservationAnswer:
+    """Admit steps ahead; 200 when the same request reserved them before."""
+    answer = await request.app.state.writer.write(Reserve(run_name=run, new=new, by=caller.name))
+    response.status_code = 201 if answer.pop("created") else 200
+    return ReservationAnswer(**answer)
+
+
+@router.get("/datasets/{dataset}/reservations")
+@dear
+def list_dataset_reservations(
+    dataset: DatasetName, query: ReservationPages, database: Database, _caller: Viewer
+) -> ReservationPage:
+    """Reservations of a dataset's runs, the oldest first; by default those that hold steps."""
+    with snapshot(database) as connection:
+        found, after = list_reservations(
+            connection, dataset, state=query.state, after=query.after, size=query.page_size
+        )
+    return ReservationPage(reservations=found, next_page_token=token_of(after))
+
+
+@router.get("/reservations/{reservation}")
+def get_reservation(
+    reservation: ReservationName, database: Database, _caller: Viewer
+) -> ReservationAnswer:
+    """A reservation as it stands."""
+    return ReservationAnswer(**_found(database, reservation, now()))
+
+
+@router.post("/reservations/{reservation}:release")
+async def release_reservation(
+    reservation: ReservationName,
+    given: ReservationRelease,
+    database: Database,
+    caller: Trainer,
+    request: Request,
+) -> ReservationAnswer:
+    """Attest that no step after `last_step` ran; the rest returns."""
+    found = await run_in_threadpool(_found, database, reservation, now())
+    place = found["run"], found["branch"]
+    back = GiveBack(name=reservation, place=place, last_step=given.last_step, by=caller.name)
+    return ReservationAnswer(**await request.app.state.writer.write(back))
+
+
+@router.post("/reservations/{reservation}:void")
+async def void_reservation(
+    reservation: ReservationName, given: Void, database: Database, caller: Admin, request: Request
+) -> ReservationAnswer:
+    """Return what is held, on an admin's word."""
+    found = await run_in_threadpool(_found, database, reservation, now())
+    place = found["run"], found["branch"]
+    back = GiveBack(name=reservation, place=place, reason=given.reason, by=caller.name)
+    return ReservationAnswer(**await request.app.state.writer.write(back))
+
+
+def _found(database: Engine, name: str, moment: datetime) -> dict[str, Any]:
+    with snapshot(database) as connection:
+        return reservations.answer_of(reservations.find(connection, name), moment)

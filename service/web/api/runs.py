@@ -1,0 +1,159 @@
+"""Runs and their branches: registering, reading, finishing."""
+
+from fastapi import APIRouter, Request, Response
+from sqlalchemy import select
+
+from service.guarantees import guarantee, history, privacy_curve
+from service.guarantees.guarantee import Question
+from service.guarantees.history import History
+from service.guarantees.privacy_curve import Curve
+from service.identity.access import runs_within
+from service.identity.authentication import Trainer, Viewer
+from service.ledger import branches, fixed_plans, lookups, views
+from service.ledger import runs as runs_module
+from service.ledger import runs as shown
+from service.ledger.append.write_access import written
+from service.schemas.ledger_document import LedgerDocument
+from service.schemas.requests import Finish, NewBranch, NewRelease, NewRun
+from service.schemas.responses import (
+    BranchAnswer,
+    FinishedRun,
+    ReleaseAnswer,
+    RunAnswer,
+    RunGuarantee,
+    RunPage,
+)
+from service.storage.engine import snapshot
+from service.storage.tables import runs
+from service.web.parameters import (
+    Curves,
+    Database,
+    Histories,
+    RunGuarantees,
+    RunName,
+    RunPages,
+    repeated,
+    token_of,
+)
+from service.web.strict_requests import JSON, StrictRoute, dear
+
+router = APIRouter(prefix="/v1/runs", route_class=StrictRoute, tags=["runs"])
+
+
+@router.post("", status_code=201, responses=repeated(RunAnswer))
+def create_run(new: NewRun, database: Database, caller: Trainer, response: Response) -> RunAnswer:
+    """Register a run; 200 when the same request registered it before."""
+    caller.require_dataset(new.dataset)
+    with snapshot(database) as connection:  # this may take time; no lock is held
+        certificate = fixed_plans.certified(connection, new)
+    answer, created = written(
+        database,
+        lambda connection: runs_module.create_run(
+            connection, new, certificate=certificate, by=caller.name
+        ),
+    )
+    response.status_code = 201 if created else 200
+    return answer
+
+
+@router.get("")
+@dear
+def list_runs(query: RunPages, database: Database, caller: Viewer) -> RunPage:
+    """Runs in creation order; if asked those of a dataset, in a state, or of a key alone."""
+    wanted = select(runs).where(runs_within(caller.datasets))
+    if query.state is not None:
+        wanted = wanted.where(runs.c.state == query.state)
+    if query.by is not None:
+        wanted = wanted.where(runs.c.by == query.by)
+    with snapshot(database) as connection:
+        if query.dataset is not None:
+            caller.require_dataset(query.dataset)
+            dataset = lookups.find_dataset(connection, query.dataset)
+            wanted = wanted.where(runs.c.dataset_id == dataset.id)
+        rows, after = lookups.page(
+            connection, wanted, runs, after=query.after, size=query.page_size
+        )
+        found = [views.run_answer(connection, row) for row in rows]
+    return RunPage(runs=found, next_page_token=token_of(after))
+
+
+@router.get("/{run}")
+def get_run(run: RunName, database: Database, _caller: Viewer) -> RunAnswer:
+    """A run as it stands."""
+    with snapshot(database) as connection:
+        return views.run_answer(connection, lookups.find_run(connection, run))
+
+
+@router.post("/{run}/branches", status_code=201, responses=repeated(BranchAnswer))
+def create_branch(
+    run: RunName, new: NewBranch, database: Database, caller: Trainer, response: Response
+) -> BranchAnswer:
+    """Resume, rewind or fork a run; nothing is erased, and a run that had ended is active again."""
+    answer, created = written(
+        database, lambda connection: branches.create_branch(connection, run, new, by=caller.name)
+    )
+    response.status_code = 201 if created else 200
+    return answer
+
+
+@router.post("/{run}:finish")
+def finish_run(
+    run: RunName, end: Finish, database: Database, caller: Trainer, request: Request
+) -> FinishedRun:
+    """Close a run as finished, stopped at its budget or aborted; or say it was interrupted."""
+    written(
+        database,
+        lambda connection: runs_module.finish_run(
+            connection, run, end.state, branch=end.branch, by=caller.name
+        ),
+    )
+    request.app.state.feed.wake()
+    with snapshot(database) as connection:  # its guarantee may take time; no lock is held
+        return guarantee.finished_run(connection, run)
+
+
+@router.post("/{run}/releases", status_code=201, responses=repeated(ReleaseAnswer))
+def record_release(
+    run: RunName, new: NewRelease, database: Database, caller: Trainer, response: Response
+) -> ReleaseAnswer:
+    """Record that the iterate after a step was shown; 200 when that was known."""
+    answer, created = written(
+        database, lambda connection: shown.record_release(connection, run, new, by=caller.name)
+    )
+    response.status_code = 201 if created else 200
+    return answer
+
+
+@router.get("/{run}/guarantee")
+@dear
+def get_run_guarantee(
+    run: RunName, query: RunGuarantees, database: Database, _caller: Viewer
+) -> RunGuarantee:
+    """What the run has spent: over all its branches, or on one branch's path to the root."""
+    with snapshot(database) as connection:
+        return guarantee.run_guarantee(connection, run, Question(**query.model_dump()))
+
+
+@router.get("/{run}/history")
+@dear
+def get_run_history(run: RunName, query: Histories, database: Database, _caller: Viewer) -> History:
+    """Epsilon by step."""
+    with snapshot(database) as connection:
+        return history.history(connection, run, delta=query.delta, points=query.points)
+
+
+@router.get("/{run}/curve")
+@dear
+def get_run_curve(run: RunName, query: Curves, database: Database, _caller: Viewer) -> Curve:
+    """Delta by epsilon, and what that says about any membership test."""
+    with snapshot(database) as connection:
+        return privacy_curve.curve(connection, run, points=query.points)
+
+
+@router.get("/{run}/ledger", response_model=LedgerDocument)
+@dear
+def get_run_ledger(run: RunName, database: Database, _caller: Viewer) -> Response:
+    """The ledger document, in canonical JSON."""
+    with snapshot(database) as connection:
+        document = guarantee.ledger_document(connection, run)
+    return Response(document, media_type=JSON)

@@ -1,0 +1,208 @@
+"""What to do about an incident, in a few words."""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from accounting.events import NeighboringRelation
+from accounting.guarantees import Assumption, Status
+from service.ledger.incidents import IncidentAnswer, Kind
+
+_BAD: Final = "bad"
+_WARN: Final = "warn"
+_QUIET: Final = "quiet"
+# What each status is worth, and the colour of its badge.
+STATUSES: Final[dict[Status, tuple[str, str]]] = {
+    Status.PUBLISHED: ("Stated in a peer-reviewed paper.", "good"),
+    Status.DERIVED: ("Proved on our own pages, not reviewed by others.", "info"),
+    Status.DECLARED: ("Somebody else's word, taken as it is.", "quiet"),
+    Status.CONDITIONAL: ("Holds where declared facts do, which no record can check.", "warn"),
+    Status.CONJECTURE: ("Believed by its authors, not proved. Nothing rests on it.", "bad"),
+    Status.ESTIMATE: ("A guess at a size. Nothing rests on it.", "bad"),
+    Status.RETRACTED: ("Taken back by its own authors. Nothing rests on it.", "bad"),
+    Status.REFUTED: ("False as stated: a counterexample is known. Nothing rests on it.", "bad"),
+}
+RELATIONS: Final[dict[NeighboringRelation, tuple[str, str]]] = {
+    NeighboringRelation.ADD_OR_REMOVE_ONE: (
+        "Add or remove one",
+        "The data is compared with and without one record.",
+    ),
+    NeighboringRelation.REPLACE_ONE: (
+        "Replace one",
+        "The data is compared with the same data in which one record has other content; the number "
+        "of records is public.",
+    ),
+    NeighboringRelation.REPLACE_SPECIAL: (
+        "Replace by nothing",
+        "The data is compared with the same data in which one record contributes nothing; the "
+        "number of records is public.",
+    ),
+}
+ASSUMPTIONS: Final[dict[Assumption, str]] = {
+    Assumption.INDEPENDENT_GAUSSIAN_NOISE: (
+        "Each step's noise is Gaussian and fresh: drawn anew, and from a generator that nobody can "
+        "predict."
+    ),
+    Assumption.INDEPENDENT_LAPLACE_NOISE: (
+        "Noise is Laplace, and fresh for each step and each coordinate."
+    ),
+    Assumption.INDEPENDENT_ANSWERS: (
+        "Each record's answer is randomized by itself, anew at each step."
+    ),
+    Assumption.UNIFORM_NULL_ANSWER: (
+        "A record that is left out answers each category with the same chance."
+    ),
+    Assumption.DECLARED_GUARANTEE: (
+        "The declared guarantee holds under this relation at every step, whatever came before."
+    ),
+    Assumption.ANSWERS_ABOVE_MIXTURES: (
+        "Each answer of a record is at least about as likely as from any two others together."
+    ),
+    Assumption.POISSON_SAMPLING: (
+        "Every record tosses its own coin at each step to join the batch, so that batches differ "
+        "in size. A loader that shuffles does something else."
+    ),
+    Assumption.FIXED_SIZE_SAMPLING: (
+        "Each batch is a uniform subset of constant size, drawn afresh."
+    ),
+    Assumption.TRUNCATED_POISSON_SAMPLING: (
+        "Coins are tossed as in Poisson sampling; of a batch above its cap a uniform part is kept."
+    ),
+    Assumption.WITH_REPLACEMENT_SAMPLING: (
+        "The places of a batch are drawn independently, so that a record may come up repeatedly."
+    ),
+    Assumption.DATA_INDEPENDENT_WEIGHTS: (
+        "One record is drawn at each step, with weights that say nothing of what is in the records."
+    ),
+    Assumption.FRESH_SECRET_ORDER: (
+        "The order of all records is uniform, drawn anew for each pass, and never shown."
+    ),
+    Assumption.SECRET_ORDER: "The order of all records is uniform, drawn once, and never shown.",
+    Assumption.BALLS_AND_BINS_SAMPLING: (
+        "In each pass every record lands in one step, uniformly and independently of the others."
+    ),
+    Assumption.RANDOM_ALLOCATION_SAMPLING: (
+        "In each pass every record joins a uniform set of steps of its own."
+    ),
+    Assumption.ONE_STEP_PER_PASS: "A record takes part in one step of each pass, and in no other.",
+    Assumption.OTHERS_UNAFFECTED: (
+        "A record joins a step at most once, and nobody else's place depends on it."
+    ),
+    Assumption.BOUNDED_GRADIENTS: (
+        "The loss itself bounds every gradient, without clipping; the start is bounded, too."
+    ),
+    Assumption.INDEPENDENT_NOISE: "Each step's noise is fresh, of the declared kind and scale.",
+    Assumption.SECRET_UNIFORM_STOP: (
+        "Training stops at a step that was drawn once, uniformly, and is never shown."
+    ),
+    Assumption.SINGLE_RECORD: "It holds for one named record, not for every record of a dataset.",
+    Assumption.PARAMETERS_FIXED_IN_ADVANCE: (
+        "Noise, sampling and the number of steps were fixed before the first answer was seen."
+    ),
+    Assumption.OTHER_BRANCHES_UNUSED: (
+        "Other branches of the run were neither shown, nor looked at to choose this one."
+    ),
+    Assumption.HIDDEN_ITERATES: (
+        "Only the released models are ever shown: no earlier one, and no metric of one."
+    ),
+    Assumption.LOSS_CURVATURE: "Every record's loss is as smooth and as convex as was declared.",
+    Assumption.CLIPPING_INACTIVE: "No gradient is ever long enough to be clipped.",
+    Assumption.GENERALIZED_LINEAR_MODEL: (
+        "The model is linear in its weights up to a link, so that a clipped gradient is the "
+        "gradient of some loss."
+    ),
+    Assumption.PROJECTION_EVERY_STEP: (
+        "After each step weights are projected onto a convex set of the declared diameter."
+    ),
+    Assumption.FIXED_DIVISOR: (
+        "Sums of gradients are divided by a constant, never by the size of the batch that came."
+    ),
+    Assumption.DATA_INDEPENDENT_START: "The first weights say nothing of the data.",
+    Assumption.DATA_INDEPENDENT_ORDER: "Who is in which batch says nothing of the data.",
+    Assumption.CONSTANT_CURVATURE: "Gradients are affine in the weights, with public slopes.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """How bad a kind of incident is, what it means, and what to do."""
+
+    weight: str  # the kind of its badge
+    means: str
+    do: str
+
+
+ADVICE: Final[dict[str, Advice]] = {
+    Kind.OVERDRAFT: Advice(
+        _BAD,
+        "Steps were recorded beyond the limit; what happened is never hidden.",
+        "Stop the runs, find out why they recorded rather than charged, then decide whether a "
+        "higher limit can be answered for. Until then nothing more is admitted.",
+    ),
+    Kind.REOPENED: Advice(
+        _BAD,
+        "Steps were recorded after a run was finished.",
+        "Ask its owner what still ran. Whatever was said of the run at its end no longer holds.",
+    ),
+    Kind.RECORDED_AFTER_RELEASE: Advice(
+        _BAD,
+        "Steps were recorded after their reservation was given back.",
+        "Look for a trainer that went on after it had said that it had stopped.",
+    ),
+    Kind.REFUSAL: Advice(
+        _WARN,
+        "Steps did not fit and were refused; nothing was spent.",
+        "Plan with fewer steps, more noise or a lower rate, or ask for a higher limit.",
+    ),
+    Kind.THRESHOLD: Advice(
+        _WARN,
+        "A share of the limit is used up.",
+        "See who spends, below, and whether what is planned still fits.",
+    ),
+    Kind.SAMPLING_CONTRADICTED: Advice(
+        _BAD,
+        "The training code samples otherwise than the run declared.",
+        "Correct the code or the record: until then the run's epsilon rests on what is not so.",
+    ),
+    Kind.RANKS_DISAGREE: Advice(
+        _BAD,
+        "Processes of one job are configured differently.",
+        "Compare the configuration of the two ranks; the larger spending is not recorded.",
+    ),
+    Kind.BATCH_SIZES_REFUTED: Advice(
+        _BAD,
+        "The batch sizes that were seen do not fit the sampling that was declared.",
+        "Look at the data loader, then correct the record.",
+    ),
+    Kind.CORRECTION: Advice(
+        _QUIET,
+        "What was recorded was corrected; the record stands beside it.",
+        "Nothing, where it was expected. Corrections are only ever enforced upwards.",
+    ),
+    Kind.SETTINGS_CHANGED: Advice(
+        _QUIET,
+        "The limit, or what is accepted, was changed.",
+        "Nothing, where it was agreed. The reason is in the list of limits.",
+    ),
+    Kind.CERTIFIED_TOO_LOW: Advice(
+        _BAD,
+        "A later version of the accounting cannot confirm a certified epsilon.",
+        "Withdraw the certificate, and issue it anew.",
+    ),
+    Kind.LEDGER_SUSPENDED: Advice(
+        _BAD,
+        "The log is not the one that was signed.",
+        "Follow the page on suspended ledgers; trust no number until it is reconciled.",
+    ),
+}
+OTHER: Final = Advice(_WARN, "", "Look at its details.")
+
+
+def advice_of(incident: IncidentAnswer) -> Advice:
+    """What to do about an incident."""
+    return ADVICE.get(incident.kind, OTHER)
+
+
+def detail_of(incident: IncidentAnswer) -> list[tuple[str, Any]]:
+    """The details of an incident that its other columns do not tell."""
+    told = {"dataset", "run"}
+    return [(name, value) for name, value in incident.detail.items() if name not in told]

@@ -1,0 +1,185 @@
+"""Runs side by side: what each did, what is proved of it, and where they differ."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Query, Request, Response
+from sqlalchemy import Connection, Row, select
+
+from service.errors import InvalidRequestError, NotFoundError, TooExpensiveError
+from service.formatting import count, plain, words
+from service.guarantees.event_counts import run_balance
+from service.guarantees.guarantee import Question, delta_of, run_guarantee
+from service.identity.access import runs_within
+from service.identity.authentication import Caller
+from service.ledger import lookups, views
+from service.schemas.event_codec import content_of
+from service.schemas.requests import valid_name
+from service.schemas.responses import RunAnswer, RunGuarantee
+from service.storage.engine import snapshot
+from service.storage.tables import runs
+from service.web.dashboard.rendering import PageRoute, render
+from service.web.dashboard.viewer import Viewer
+from service.web.parameters import Database
+from service.web.strict_json import parse_json
+from service.web.strict_requests import dear
+
+router = APIRouter(route_class=PageRoute, include_in_schema=False)
+
+RUNS_MAX: Final = 6  # beside one another; each takes some ten milliseconds
+EVENTS_MAX: Final = 4  # of a run that are told
+LISTED: Final = 12  # runs that are offered where none were chosen
+DELTA: Final = 1e-5  # where no run and no dataset has one
+
+Delta = Annotated[float | None, Query(gt=0, lt=1)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """A run beside others."""
+
+    run: RunAnswer
+    guarantee: RunGuarantee | None
+    reason: str  # why there is none
+    settings: list[str]  # what its steps were, the most frequent first
+    overdrafts: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One thing of every run."""
+
+    name: str
+    values: tuple[str, ...]
+
+    @property
+    def differs(self) -> bool:
+        """Whether the runs are not alike in it."""
+        return len(set(self.values)) > 1
+
+
+@router.get("/compare")
+@dear
+def compare(
+    request: Request,
+    database: Database,
+    viewer: Viewer,
+    asked: Annotated[list[str], Query(alias="runs", max_length=50)] = [],  # noqa: B006
+    delta: Delta = None,
+) -> Response:
+    """Some runs side by side, at one delta."""
+    names = [name for text in asked for name in text.split(",") if name]
+    names = list(dict.fromkeys(names))
+    with snapshot(database) as connection:
+        rows = [_row(connection, viewer, name) for name in names[:RUNS_MAX]]
+        at = delta if delta is not None else _common_delta(connection, rows)
+        found = [_compared(connection, row, at) for row in rows]
+        offered = [] if names else _offered(connection, viewer)
+    given: dict[str, Any] = {
+        "compared": found,
+        "lines": [Line(name=name, values=tuple(map(told, found))) for name, told in _LINES],
+        "delta": at,
+        "names": [one.run.name for one in found],
+        "left_out": max(0, len(names) - RUNS_MAX),
+        "offered": offered,
+    }
+    return render(request, "compare.html", viewer=viewer, **given)
+
+
+def _row(connection: Connection, viewer: Caller, name: str) -> Row[Any]:
+    """A run's row.
+
+    Raises:
+        NotFoundError: there is none, or none that the key reaches.
+    """
+    named = runs_within(viewer.datasets), runs.c.name == name
+    found = connection.execute(select(runs).where(*named)).first() if valid_name(name) else None
+    if found is None:
+        raise NotFoundError("There is no such run.")
+    return found
+
+
+def _common_delta(connection: Connection, rows: Sequence[Row[Any]]) -> float:
+    """The least delta of all runs: what holds there holds at the others' too."""
+    found = [delta_of(lookups.dataset_of(connection, row), row) for row in rows]
+    return min((delta for delta in found if delta is not None), default=DELTA)
+
+
+def _offered(connection: Connection, viewer: Caller) -> list[str]:
+    latest = select(runs.c.name).where(runs_within(viewer.datasets)).order_by(runs.c.id.desc())
+    return list(connection.scalars(latest.limit(LISTED)))
+
+
+def _compared(connection: Connection, row: Row[Any], delta: float) -> Compared:
+    guarantee, reason = None, ""
+    try:
+        guarantee = run_guarantee(connection, row.name, Question(delta=delta))
+    except (InvalidRequestError, TooExpensiveError) as error:
+        reason = error.detail
+    dataset = lookups.dataset_of(connection, row)
+    balance = run_balance(connection, row.id, dataset.dataset_size)
+    by_steps = sorted(balance.steps.items(), key=lambda one: -one[1])
+    return Compared(
+        run=views.run_answer(connection, row),
+        guarantee=guarantee,
+        reason=reason,
+        settings=[f"{_said(event)} · {steps:,} steps" for event, steps in by_steps],
+    )
+
+
+def _said(event: Any) -> str:
+    """An event in words: its kinds and their numbers."""
+    content = parse_json(content_of(event).encode())
+    return " · ".join(_part(content[name]) for name in ("mechanism", "sampling"))
+
+
+def _part(fields: dict[str, Any]) -> str:
+    given = [
+        f"{name.replace('_', ' ')} {plain(value) if isinstance(value, float) else value}"
+        for name, value in fields.items()
+        if name != "kind" and value is not None
+    ]
+    return ", ".join([words(fields["kind"]), *given])
+
+
+def _headline(pick: Callable[[RunGuarantee], Any]) -> Callable[[Compared], str]:
+    """A line that tells something of the guarantee."""
+
+    def told(one: Compared) -> str:
+        value = None if one.guarantee is None else pick(one.guarantee)
+        return "—" if value in (None, "", []) else str(value)
+
+    return told
+
+
+def _outside(one: Compared) -> str:
+    found = [f"{told.kind} {told.verdict} on {told.branch}" for told in one.run.outside_guarantee]
+    return "; ".join(found).replace("_", " ") or "nothing"
+
+
+def _steps(one: Compared) -> str:
+    shown = one.settings[:EVENTS_MAX]
+    more = len(one.settings) - len(shown)
+    return "\n".join([*shown, *([f"and {more} more"] if more else [])]) or "—"
+
+
+_LINES: Final[tuple[tuple[str, Callable[[Compared], str]], ...]] = (
+    ("Noise and sampling", _steps),
+    ("Steps", lambda one: count(one.run.steps)),
+    ("Branches", lambda one: count(len(one.run.branches))),
+    ("Shown", lambda one: words(one.run.release)),
+    ("Neighbours", _headline(lambda found: found.neighboring_relation.replace("_", " "))),
+    ("Accountant", _headline(lambda found: found.accountant)),
+    ("Bound", _headline(lambda found: found.bound)),
+    ("Theorems", _headline(lambda found: "\n".join(found.theorems))),
+    ("Status", _headline(lambda found: found.status)),
+    ("Assumptions", _headline(lambda found: ", ".join(found.assumptions).replace("_", " "))),
+    ("Holds for", _headline(lambda found: found.valid_for.replace("_", " "))),
+    ("Sampling", lambda one: one.run.sampling_status),
+    ("Outside the guarantee", _outside),
+    ("Corrections", _headline(lambda found: count(found.corrections))),
+    ("Known defects", lambda one: ", ".join(told.id for told in one.run.advisories) or "none"),
+    ("Dataset", lambda one: one.run.dataset),
+    ("State", lambda one: one.run.state),
+)

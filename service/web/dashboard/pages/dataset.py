@@ -1,0 +1,264 @@
+"""The page of a dataset: what is spent, by whom and since when, and what would still fit."""
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import RedirectResponse
+from sqlalchemy import Connection, Engine, Row
+
+from accounting.events import Event, Gaussian, Poisson, Span
+from service.clock import now
+from service.errors import InvalidRequestError, LedgerError, TooExpensiveError
+from service.guarantees import attribution, fit_suggestions
+from service.guarantees.guarantee import Question, dataset_guarantee
+from service.guarantees.spending_history import Spendings
+from service.identity.authentication import Caller
+from service.identity.keys import Scope
+from service.ledger import dataset_settings, incidents, lookups, open_reservations, views
+from service.ledger.append.write_access import written
+from service.ledger.budgets.budget import dataset_scope
+from service.ledger.dataset_settings import SettingsAnswer
+from service.operations.forecast import outlook_of
+from service.schemas.requests import STEPS_MAX, DatasetChange
+from service.schemas.responses import DatasetAnswer, DatasetGuarantee
+from service.storage.engine import snapshot
+from service.web.certificate_issue import CertificateQuery, issued
+from service.web.dashboard import budget_form, glossary, lineage_chart, spending_chart
+from service.web.dashboard.budget_form import AdmissionForm, LimitForm
+from service.web.dashboard.rendering import PageRoute, render
+from service.web.dashboard.viewer import Admin, Form, Viewer
+from service.web.parameters import Database, DatasetName
+from service.web.strict_requests import dear
+
+router = APIRouter(route_class=PageRoute, include_in_schema=False)
+
+DELTA: Final = 1e-5  # at which a dataset without a limit is told, unless somebody asks otherwise
+SPENDERS: Final = 12
+INCIDENTS: Final = 8
+RESERVATIONS: Final = 20
+SETTINGS: Final = 1000  # revisions that are read
+BATCH: Final = 256  # of a usual training
+NOISES: Final = (("little", 0.8), ("usual", 1.1), ("much", 2.0))
+MUCH: Final = 10_000  # passes: whoever could train so long asks for a plan
+
+
+Delta = Annotated[float, Query(gt=0, lt=1)]
+
+
+@router.get("/datasets/{dataset}")
+@dear
+def dataset_page(
+    dataset: DatasetName,
+    request: Request,
+    database: Database,
+    viewer: Viewer,
+    delta: Delta = DELTA,
+    proved: Annotated[bool, Query()] = False,
+) -> Response:
+    """A dataset."""
+    with snapshot(database) as connection:
+        found = _found(connection, request, dataset, viewer, delta)
+        found["guarantee"] = _guarantee(connection, dataset, found["delta"]) if proved else None
+    return render(request, "dataset.html", viewer=viewer, **found)
+
+
+@router.get("/datasets/{dataset}/proved")
+@dear
+def proved(
+    dataset: DatasetName, request: Request, database: Database, viewer: Viewer, delta: Delta = DELTA
+) -> Response:
+    """What is proved of everything together, from above and from below: a part of the page."""
+    with snapshot(database) as connection:
+        guarantee = _guarantee(connection, dataset, delta)
+    return render(request, "dataset_proved.html", viewer=viewer, guarantee=guarantee)
+
+
+@router.get("/datasets/{dataset}/certificate")
+@dear
+def certificate(
+    dataset: DatasetName,
+    query: Annotated[CertificateQuery, Query()],
+    request: Request,
+    database: Database,
+    viewer: Viewer,
+) -> Response:
+    """What all runs have spent, signed.
+
+    Raises:
+        LedgerSuspendedError: nobody signs what the ledger says unless it is whole.
+    """
+    standing = request.state.standing
+    if standing.state != "open":
+        raise standing.refusal()
+    return issued("dataset", dataset, query, request, database, viewer)
+
+
+@router.get("/datasets/{dataset}/limit")
+def limit_form(dataset: DatasetName, _viewer: Viewer) -> Response:
+    """Where the form is, for who loads the answer to one again."""
+    return RedirectResponse(f"/datasets/{dataset}#limits", HTTPStatus.SEE_OTHER)
+
+
+@router.post("/datasets/{dataset}/limit")
+@dear
+def change_limit(
+    dataset: DatasetName, request: Request, database: Database, viewer: Admin, form: Form
+) -> Response:
+    """Set another limit; what is wrong with it is said beside the field."""
+    try:
+        _change(dataset, request, database, viewer, form, budget_form.change_of(form))
+    except budget_form.SHOWN as error:
+        found = _shown_again(dataset, request, database, viewer)
+        found["form"] = LimitForm.refused(form, found["dataset"], error)
+        return _refused(request, viewer, found, error)
+    return RedirectResponse(f"/datasets/{dataset}#limits", HTTPStatus.SEE_OTHER)
+
+
+@router.get("/datasets/{dataset}/admission")
+def admission_form(dataset: DatasetName, _viewer: Viewer) -> Response:
+    """Where the form is, for who loads the answer to one again."""
+    return RedirectResponse(f"/datasets/{dataset}#limits", HTTPStatus.SEE_OTHER)
+
+
+@router.post("/datasets/{dataset}/admission")
+@dear
+def change_admission(
+    dataset: DatasetName, request: Request, database: Database, viewer: Admin, form: Form
+) -> Response:
+    """Freeze a dataset or end that, and void its open reservations."""
+    try:
+        _change(dataset, request, database, viewer, form, budget_form.admission_of(form))
+    except budget_form.SHOWN as error:
+        found = _shown_again(dataset, request, database, viewer)
+        found["admission"] = AdmissionForm.refused(form, error)
+        return _refused(request, viewer, found, error)
+    return RedirectResponse(f"/datasets/{dataset}#limits", HTTPStatus.SEE_OTHER)
+
+
+def _change(
+    name: str, request: Request, database: Engine, viewer: Caller, sent: Mapping[str, str],
+    change: DatasetChange,
+) -> None:  # fmt: skip
+    """Change the settings that the sender had looked at."""
+    revision = budget_form.if_match(sent)
+    written(
+        database,
+        lambda connection: dataset_settings.change(
+            connection, name, change, if_match=revision, by=viewer.name
+        ),
+    )
+    request.app.state.feed.wake()
+
+
+def _shown_again(name: str, request: Request, database: Engine, viewer: Caller) -> dict[str, Any]:
+    with snapshot(database) as connection:
+        return _found(connection, request, name, viewer, DELTA) | {"guarantee": None}
+
+
+def _refused(
+    request: Request, viewer: Caller, found: Mapping[str, Any], error: LedgerError
+) -> Response:
+    """The page again, with what is wrong in one of its forms."""
+    stale = not isinstance(error, InvalidRequestError)
+    status = HTTPStatus.CONFLICT if stale else HTTPStatus.UNPROCESSABLE_ENTITY
+    return render(request, "dataset.html", viewer=viewer, status_code=status, **found)
+
+
+def _guarantee(connection: Connection, name: str, delta: float) -> DatasetGuarantee:
+    asked = lookups.find_dataset(connection, name).budget_delta or delta
+    return dataset_guarantee(connection, name, Question(delta=asked))
+
+
+def _reached(viewer: Caller) -> Any:
+    return lambda name: viewer.datasets is None or name in viewer.datasets
+
+
+def _found(
+    connection: Connection, request: Request, name: str, viewer: Caller, delta: float
+) -> dict[str, Any]:
+    """All that the page shows."""
+    spendings: Spendings = request.app.state.spendings
+    row = lookups.find_dataset(connection, name)
+    answer = views.dataset_answer(connection, row)
+    changes, _ = dataset_settings.history(connection, name, after=0, size=SETTINGS)
+    happened, total = incidents.latest_incidents(connection, row.id, size=INCIDENTS)
+    held, held_total = open_reservations.first_open(connection, row.id, size=RESERVATIONS)
+    at = row.budget_delta or delta
+    return {
+        "dataset": answer,
+        "delta": at,
+        "changes": changes[::-1],
+        "incidents": [(one, glossary.advice_of(one), glossary.detail_of(one)) for one in happened],
+        "incidents_total": total,
+        "reservations": held,
+        "reservations_total": held_total,
+        "frozen_above": lineage_chart.frozen_above(connection, row.id),
+        "family": _family(connection, row, viewer),
+        "fits": _fits(connection, row),
+        "batch": min(BATCH, row.dataset_size),
+        "form": LimitForm.of(answer) if viewer.scope is Scope.ADMIN else None,
+        "admission": AdmissionForm.of(answer) if viewer.scope is Scope.ADMIN else None,
+        "reached": _reached(viewer),
+        **_spent(connection, row, answer, changes, at, spendings),
+    }
+
+
+def _spent(
+    connection: Connection,
+    row: Row[Any],
+    answer: DatasetAnswer,
+    changes: list[SettingsAnswer],
+    delta: float,
+    told: Spendings,
+) -> Mapping[str, Any]:
+    """Who spent what, and when; nothing of it where that would take too long to tell."""
+    try:
+        grounds = attribution.grounds_of(connection, row)
+        spent = told.spending(connection, grounds, delta=delta)
+        explanation = attribution.explained(connection, grounds, delta=delta, most=SPENDERS)
+    except TooExpensiveError as error:
+        none = {"explanation": None, "spent": None, "picture": None, "outlook": None}
+        return none | {"too_expensive": error.detail}
+    present = now()
+    scope = None if answer.budget is None else dataset_scope(row, grounds.tally)
+    return {
+        "explanation": explanation,
+        "spent": spent,
+        "picture": spending_chart.picture(spent, changes, present),
+        "outlook": outlook_of(connection, row, scope, grounds.lost, present),
+        "too_expensive": "",
+    }
+
+
+def _family(connection: Connection, row: Row[Any], viewer: Caller) -> lineage_chart.Pedigree | None:
+    found = lineage_chart.kin_of(connection, row)
+    if len(found) == 1:
+        return None
+    return lineage_chart.pedigree(found, row.name, reached=_reached(viewer))
+
+
+def _fits(connection: Connection, row: Row[Any]) -> list[dict[str, Any]] | None:
+    """How long some usual trainings could still run, each alone; none where nothing limits them."""
+    rate = min(BATCH, row.dataset_size) / row.dataset_size
+    sampling = Poisson(sampling_probability=rate) if rate < 1 else None
+    if sampling is None:
+        return []
+    trainings = [
+        Span(
+            event=Event(mechanism=Gaussian(noise_multiplier=noise), sampling=sampling),
+            steps=STEPS_MAX,
+        )
+        for _, noise in NOISES
+    ]
+    try:
+        steps = fit_suggestions.admissible(connection, row, trainings)
+    except TooExpensiveError:
+        return []
+    if steps is None:
+        return None
+    return [
+        {"how": how, "noise": noise, "steps": count, "passes": count * rate, "rate": rate}
+        for (how, noise), count in zip(NOISES, steps, strict=True)
+    ]

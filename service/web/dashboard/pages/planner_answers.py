@@ -1,0 +1,312 @@
+"""What the planner answers, with every number written out: uppers rounded up, lowers down."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from sqlalchemy import Connection, Row, select
+
+from accounting.events import NeighboringRelation
+from accounting.guarantees import Assumption, Status
+from service import formatting
+from service.errors import LedgerError, UnsupportedEventError
+from service.guarantees import fit_suggestions, plan
+from service.guarantees.fit_suggestions import Remedies, Wanted
+from service.guarantees.plan import Plan
+from service.identity.access import datasets_within
+from service.identity.authentication import Caller
+from service.ledger.append.admission import unbounded
+from service.ledger.lookups import find_dataset
+from service.ledger.views import dataset_answer
+from service.schemas.plan_response import PlanAnswer
+from service.schemas.requests import accepted_statuses
+from service.storage.tables import datasets
+from service.web.dashboard.glossary import ASSUMPTIONS, RELATIONS, STATUSES
+from service.web.dashboard.planner_form import EPSILON, SCHEMES, Form
+from service.web.dashboard.quick_estimates import Quick, quick_bound
+from service.web.dashboard.snippets import client_snippet
+
+ACCOUNTANTS: Final[Mapping[str, str]] = {
+    "rdp": "Rényi",
+    "gdp": "Gaussian DP",
+    "pld": "privacy loss distribution",
+}
+DATASETS_MAX: Final = 500  # offered by name
+_SHORT: Final[Mapping[str, str]] = {"rdp": "Rényi", "gdp": "Gaussian DP", "pld": "PLD"}
+_UNAMPLIFIED: Final = frozenset({"gaussian-dp", "gaussian-renyi"})
+_WIDEST: Final = (0.01, 1000.0)  # epsilons at the ends of a bar
+_SLOW: Final = "No bound is found quickly; the certified answer may have one."
+_ACCEPTABLE: Final = "Our own proofs can be accepted, under “More settings”."
+_SOLVED: Final = "It is found together with the certified answer."
+
+_OF_A_SCHEME: Final = (
+    "quick", "epsilon", "epsilon_text", "epsilon_lower_text", "accountant_short", "status_text",
+    "amplified", "reason", "share", "steps", "steps_text",
+)  # fmt: skip
+
+# What every answer has, whether it is known or not.
+_NOTHING: Final[Mapping[str, Any]] = {
+    "epsilon": None,
+    "epsilon_text": formatting.NOTHING,
+    "epsilon_lower": None,
+    "epsilon_lower_text": None,
+    "smaller_text": None,
+    "accountant_name": None,
+    "accountant_short": None,
+    "bound": None,
+    "status": None,
+    "status_text": "",
+    "status_kind": "quiet",
+    "status_about": "",
+    "amplified": True,
+    "assumptions": [],
+    "unamplified_text": formatting.NOTHING,
+    "poisson_would_say_text": None,
+    "reason": None,
+    "share": 0.0,
+    "solved": None,
+}
+
+_OFFERED: Final = (
+    select(datasets.c.name)
+    .where(datasets.c.budget_epsilon.is_not(None))
+    .order_by(datasets.c.name)
+    .limit(DATASETS_MAX)
+)
+
+
+def quick_answer(form: Form) -> dict[str, Any]:
+    """An upper bound at once, and what goes with the settings.
+
+    Raises:
+        InvalidRequestError: a field is at fault.
+    """
+    balance = form.balance()
+    told = {**_NOTHING, "quick": True, **settings_of(form)}
+    if form.find != EPSILON:
+        form.asked()  # a target at fault is told at once
+        return told | {"reason": _SOLVED}
+    found = quick_bound(
+        balance,
+        relation=NeighboringRelation(form.neighboring_relation),
+        delta=form.delta,
+        accept=accepted_statuses(form.accept()),
+    )
+    return told | ({"reason": _why(form)} if found is None else _quick(found))
+
+
+def _quick(found: Quick) -> dict[str, Any]:
+    return _epsilon(found.epsilon, None) | {
+        "accountant_name": ACCOUNTANTS[found.accountant],
+        "accountant_short": _SHORT[found.accountant],
+        "bound": found.bound,
+        **_status(found.status),
+        "amplified": found.bound not in _UNAMPLIFIED,
+    }
+
+
+def _why(form: Form) -> str:
+    relation = NeighboringRelation(form.neighboring_relation)
+    (event,) = form.balance().steps
+    reason = unbounded(event, relation=relation, accept=accepted_statuses(form.accept()))
+    return _hinted(reason, form) if reason else _SLOW
+
+
+def _hinted(reason: str, form: Form) -> str:
+    """The reason, and where to accept what it says is not accepted."""
+    return f"{reason} {_ACCEPTABLE}" if "not accepted" in reason and not form.derived else reason
+
+
+def certified_answer(form: Form) -> dict[str, Any]:
+    """The certified bracket, and the value that was found where one is sought.
+
+    Raises:
+        InvalidRequestError: a field is at fault, or the target cannot be reached.
+        TooExpensiveError: it takes too much work.
+    """
+    asked = form.asked()
+    try:
+        found = plan.account(asked) if isinstance(asked, Plan) else plan.solve(asked)
+    except UnsupportedEventError as refusal:
+        reason = _hinted(_said(refusal), form)
+        return {**_NOTHING, "quick": False, **settings_of(form), "reason": reason}
+    solved = form
+    if found.solved is not None:
+        solved = form.solved(found.solved.parameter, found.solved.value)
+    return {**_NOTHING, "quick": False, **settings_of(solved), **_certified(found)}
+
+
+def _certified(found: PlanAnswer) -> dict[str, Any]:
+    poisson = found.poisson_would_say
+    return _epsilon(found.epsilon, found.epsilon_lower) | {
+        "accountant_name": ACCOUNTANTS.get(found.accountant or "", found.accountant),
+        "accountant_short": _SHORT.get(found.accountant or "", found.accountant),
+        "bound": found.bound,
+        "share": share_of(found.epsilon),
+        "amplified": found.bound not in _UNAMPLIFIED,
+        **({} if found.status is None else _status(Status(found.status))),
+        "assumptions": [
+            {"id": one, "text": ASSUMPTIONS[Assumption(one)]} for one in found.assumptions
+        ],
+        "unamplified_text": formatting.up(found.unamplified_epsilon),
+        "poisson_would_say_text": None if poisson is None else formatting.plain(poisson.epsilon),
+        "smaller_text": _smaller(found),
+        "reason": found.reason,
+        "solved": _solved(found),
+    }
+
+
+def _smaller(found: PlanAnswer) -> str | None:
+    """That a proved bound says less than half, and what it takes for it to count."""
+    bound = found.smaller_bound
+    if bound is None:
+        return None
+    less = "" if found.epsilon is None else ", less than half"
+    status = formatting.words(bound.status).lower()
+    return (
+        f"{bound.bound} proves ε ≤ {formatting.up(bound.epsilon)}{less}. Its status is {status}: "
+        "it counts where that status is accepted."
+    )
+
+
+def _solved(found: PlanAnswer) -> dict[str, Any] | None:
+    if found.solved is None:
+        return None
+    parameter, value = found.solved.parameter, found.solved.value
+    # On the safe side: noise is rounded up; steps are whole.
+    text = formatting.count(value) if isinstance(value, int) else formatting.up(value, digits=6)
+    return {"parameter": parameter, "value": value, "value_text": text}
+
+
+def _epsilon(upper: float | None, lower: float | None) -> dict[str, Any]:
+    return {
+        "epsilon": upper,
+        "epsilon_text": formatting.up(upper),
+        "epsilon_lower": lower,
+        "epsilon_lower_text": None if lower is None else formatting.down(lower),
+        "share": share_of(upper),
+    }
+
+
+def _status(status: Status) -> dict[str, Any]:
+    about, kind = STATUSES[status]
+    return {
+        "status": status.value,
+        "status_text": formatting.words(status),
+        "status_kind": kind,
+        "status_about": about,
+    }
+
+
+def settings_of(form: Form) -> dict[str, Any]:
+    """What the fields come to."""
+    return {
+        "steps": form.steps,
+        "steps_text": formatting.count(form.steps),
+        "epochs_text": formatting.plain(form.epochs),
+        "rate_text": formatting.plain(form.per_step / form.dataset_size),
+        "steps_per_pass_text": formatting.count(form.steps_per_pass),
+        "delta_text": formatting.plain(form.delta),
+        "noise_text": formatting.plain(form.noise_multiplier, digits=6),
+        "cap_text": formatting.count(form.cap),
+        "query": form.query(),
+        "snippet": client_snippet(form),
+    }
+
+
+def schemes_answer(form: Form) -> list[dict[str, Any]]:
+    """Every scheme at the same settings, by its quick bound; the best first."""
+    rows = []
+    for scheme in SCHEMES.values():
+        row: dict[str, Any] = {
+            "slug": scheme.slug,
+            "title": scheme.title,
+            "about": scheme.about,
+            "chosen": scheme.slug == form.sampling,
+        }
+        rows.append(row | _of_scheme(form, scheme.slug))
+    return sorted(rows, key=lambda row: (row["epsilon"] is None, row["epsilon"] or 0.0))
+
+
+def _of_scheme(form: Form, slug: str) -> dict[str, Any]:
+    changed = replace(form, sampling=slug, find=EPSILON)
+    try:
+        found = quick_answer(changed)
+    except LedgerError as refusal:
+        found = {**_NOTHING, "quick": True, **settings_of(changed), "reason": _said(refusal)}
+    return {name: found[name] for name in _OF_A_SCHEME} | {"query": changed.query()}
+
+
+def _said(refusal: LedgerError) -> str:
+    return str(refusal).partition(": ")[2] or str(refusal)
+
+
+def share_of(epsilon: float | None) -> float:
+    """How long an epsilon's bar is, of one: on a logarithmic scale."""
+    if epsilon is None or epsilon <= 0:
+        return 0.0
+    low, high = (math.log(end) for end in _WIDEST)
+    return round(min(1.0, max(0.01, (math.log(epsilon) - low) / (high - low))), 4)
+
+
+def fits_answer(connection: Connection, form: Form, viewer: Caller) -> dict[str, Any]:
+    """Whether the plan fits in a dataset's budget, what remains, and what would make it fit.
+
+    The dataset's own relation, size and accepted statuses count, whatever the form says.
+
+    Raises:
+        NotFoundError: there is no such dataset that the viewer reaches.
+        InvalidRequestError: a field is at fault, or does not fit the dataset.
+        TooExpensiveError: it takes too much work.
+    """
+    viewer.require_dataset(form.dataset)
+    row = find_dataset(connection, form.dataset)
+    own = replace(form, dataset_size=row.dataset_size, find=EPSILON)
+    if form.unit == "epochs":
+        own = replace(own, unit="steps", length=float(form.steps))
+    asked = own.asked()
+    wanted = Wanted.model_validate({"events": [event.model_dump() for event in asked.events]})
+    found = fit_suggestions.remedies(connection, form.dataset, wanted)
+    stands = dataset_answer(connection, row)
+    return {
+        "dataset": form.dataset,
+        "has_budget": stands.budget is not None,
+        "fits": found.fits,
+        "remaining_text": formatting.down(stands.remaining),
+        "limit_text": formatting.plain(stands.budget.epsilon if stands.budget else None),
+        "remedies": [] if found.fits else _remedies(found),
+        "differs": _differences(form, row),
+        "steps_text": formatting.count(own.steps),
+    }
+
+
+def _remedies(found: Remedies) -> list[str]:
+    told = []
+    if found.fewer_steps.value is not None:
+        told.append(f"at most {formatting.count(found.fewer_steps.value)} steps")
+    if found.more_noise.noise_multiplier is not None:
+        told.append(f"a noise multiplier of {formatting.up(found.more_noise.noise_multiplier)}")
+    if found.lower_rate.sampling_probability is not None:
+        rate = formatting.down(found.lower_rate.sampling_probability)
+        told.append(f"a sampling probability of {rate}")
+    if found.lower_rate.batch_size is not None:
+        told.append(f"batches of {formatting.count(found.lower_rate.batch_size)}")
+    return told
+
+
+def _differences(form: Form, row: Row[Any]) -> list[str]:
+    """Where the dataset is not as the form has it."""
+    told = []
+    if row.dataset_size != form.dataset_size:
+        told.append(f"it has {formatting.count(row.dataset_size)} records")
+    if row.neighboring_relation != form.neighboring_relation:
+        relation = RELATIONS[NeighboringRelation(row.neighboring_relation)][0]
+        told.append(f"its relation is “{relation.lower()}”")
+    return told
+
+
+def offered(connection: Connection, viewer: Caller) -> list[str]:
+    """Datasets with a budget, by name, that the viewer reaches."""
+    query = _OFFERED.where(datasets_within(viewer.datasets))
+    return [row.name for row in connection.execute(query)]

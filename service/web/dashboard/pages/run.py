@@ -1,0 +1,272 @@
+"""A run: how much it has spent and how that grew, what it rests on, and what it means."""
+
+import time
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Any, Final, Literal, NamedTuple
+
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.concurrency import run_in_threadpool
+from pydantic import BaseModel
+from sqlalchemy import Connection, Row, bindparam, desc, select
+
+from service.guarantees import privacy_curve
+from service.guarantees.guarantee import Question, delta_of, run_guarantee
+from service.guarantees.noise_schedule import Schedule
+from service.guarantees.run_progress import Growth, Growths
+from service.identity.authentication import Caller, KeyRing
+from service.ledger import lookups, views
+from service.ledger.findings import FindingAnswer, SamplingFound, list_findings
+from service.ledger.incidents import TOLD, IncidentAnswer, incident_answer
+from service.operations.event_feed import Feed
+from service.schemas.responses import RunGuarantee
+from service.schemas.run_states import CLOSED
+from service.storage.engine import snapshot
+from service.storage.tables import entries, incidents
+from service.web.certificate_issue import CertificateQuery, issued
+from service.web.dashboard.glossary import ASSUMPTIONS, RELATIONS, STATUSES
+from service.web.dashboard.rendering import PageRoute, render
+from service.web.dashboard.response_cache import Kept, state_of
+from service.web.dashboard.viewer import Viewer, session_key, token_of
+from service.web.event_streams import EventStream, StreamQuery, resumed, run_topic
+from service.web.parameters import Database, RunName
+from service.web.strict_requests import JSON, dear
+
+TOLD_MAX: Final = 20
+_FINDINGS_MAX: Final = 200  # most are ranks, which are not told
+_INCIDENTS: Final = (
+    TOLD.where(
+        incidents.c.dataset_id == bindparam("dataset"), incidents.c.run_id == bindparam("run")
+    )
+    .order_by(desc(incidents.c.id))
+    .limit(TOLD_MAX)
+)
+_LAST_ENTRY: Final = (
+    select(entries.c.recorded_at)
+    .where(entries.c.run_id == bindparam("run"))
+    .order_by(desc(entries.c.sequence))
+    .limit(1)
+)
+STREAM_SECONDS: Final = 300.0  # then a browser comes again, and its session is looked at again
+AGAIN_SECONDS: Final = 2.0  # between two looks at a run that goes on
+READERS_A_SECOND: Final = 10  # looks in all: the more who watch, the more seldom each looks
+ANSWERS_A_SECOND: Final = 5  # that are worked out for those who watch, of each kind and run
+SLICE_SECONDS: Final = 0.05  # before the next part of an answer that is not complete
+_KEPT: Final = "dashboard_kept"
+_GROWTHS: Final = "dashboard_growths"
+router = APIRouter(route_class=PageRoute, include_in_schema=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Chronicle:
+    """What happened to a run."""
+
+    last_recorded_at: datetime | None
+    incidents: list[IncidentAnswer]  # of the run itself, the newest first
+    samplings: list[SamplingFound]  # what was read of its loaders, the newest first
+
+
+def chronicle(connection: Connection, run: Row[Any]) -> Chronicle:
+    """What happened to a run."""
+    asked = {"dataset": run.dataset_id, "run": run.id}
+    rows = connection.execute(_INCIDENTS, asked).all()
+    found, _ = list_findings(connection, run.id, after=0, size=_FINDINGS_MAX)
+    return Chronicle(
+        last_recorded_at=connection.scalar(_LAST_ENTRY, {"run": run.id}),
+        incidents=[incident_answer(row) for row in rows],
+        samplings=_newest(found),
+    )
+
+
+def _newest(found: list[FindingAnswer]) -> list[SamplingFound]:
+    samplings = [one for one in found if isinstance(one, SamplingFound)]
+    return samplings[::-1][:TOLD_MAX]
+
+
+class _Found(NamedTuple):
+    run: Row[Any]
+    dataset: Row[Any]
+
+
+def _state(request: Request, name: str, new: Callable[[], Any]) -> Any:
+    """What this process remembers for pages; made when it is first asked for."""
+    state = request.app.state
+    if not hasattr(state, name):
+        setattr(state, name, new())
+    return getattr(state, name)
+
+
+def _kept(request: Request) -> Kept:
+    found: Kept = _state(request, _KEPT, Kept)
+    return found
+
+
+def _growths(request: Request) -> Growths:
+    found: Growths = _state(request, _GROWTHS, Growths)
+    return found
+
+
+def _find(connection: Connection, name: str) -> _Found:
+    run = lookups.find_run(connection, name)
+    return _Found(run, lookups.dataset_of(connection, run))
+
+
+@router.get("/runs/{run}")
+@dear
+def run_page(run: RunName, request: Request, database: Database, viewer: Viewer) -> Response:
+    """A run; what costs more than a look at the books is asked for by the page."""
+    with snapshot(database) as connection:
+        found = _find(connection, run)
+        answer = views.run_answer(connection, found.run)
+        happened = chronicle(connection, found.run)
+    return render(
+        request,
+        "run.html",
+        viewer=viewer,
+        run=answer,
+        dataset=found.dataset,
+        relation=RELATIONS[found.dataset.neighboring_relation],
+        delta=delta_of(found.dataset, found.run),
+        happened=happened,
+        closed=CLOSED,
+        **_told(_kept(request).known(*_question("guarantee", found))),
+    )
+
+
+@router.get("/runs/{run}/guarantee")
+@dear
+def guarantee_part(run: RunName, request: Request, database: Database, viewer: Viewer) -> Response:
+    """The part of the page that says what was spent."""
+    with snapshot(database) as connection:
+        found = _find(connection, run)
+        delta = delta_of(found.dataset, found.run)
+        told = None
+        if delta is not None:
+            told = _kept(request).answer(
+                *_question("guarantee", found),
+                lambda: run_guarantee(connection, run, Question()),
+                age_max=_age_max(request),
+            )
+    return render(request, "run_guarantee.html", viewer=viewer, delta=delta, **_told(told))
+
+
+def _question(kind: str, found: _Found) -> tuple[Hashable, Hashable]:
+    """What is asked of a run, and the state it is in; the time keeps databases apart."""
+    return (kind, found.run.id, found.run.created_at), state_of(found.dataset)
+
+
+def _told(guarantee: RunGuarantee | None) -> dict[str, Any]:
+    """A guarantee, and what its words mean."""
+    return {"guarantee": guarantee, "statuses": STATUSES, "assumptions": ASSUMPTIONS}
+
+
+class _Again(BaseModel):
+    """When to look again, and how often while the run goes on."""
+
+    again_seconds: float
+
+
+class GrowthData(Growth, _Again):
+    """A run's epsilon by step."""
+
+
+class ScheduleData(Schedule, _Again):
+    """A run's noise and rate by step."""
+
+
+@router.get("/runs/{run}/history.json")
+@dear
+def history_data(run: RunName, request: Request, database: Database, _viewer: Viewer) -> Response:
+    """Epsilon by step, as far as it is worked out."""
+    with snapshot(database) as connection:
+        found = _growths(request).growth(connection, run, age_max=_age_max(request))
+    again = _again(request, complete=found.complete, took=found.look_seconds)
+    return _data(GrowthData(**dict(found), again_seconds=again))
+
+
+@router.get("/runs/{run}/schedule.json")
+@dear
+def schedule_data(run: RunName, request: Request, database: Database, _viewer: Viewer) -> Response:
+    """Noise and rate by step."""
+    with snapshot(database) as connection:
+        found = _growths(request).schedule(connection, run)
+    again = _again(request, complete=found.complete)
+    return _data(ScheduleData(**dict(found), again_seconds=again))
+
+
+@router.get("/runs/{run}/meaning.json")
+@dear
+def meaning_data(run: RunName, request: Request, database: Database, _viewer: Viewer) -> Response:
+    """The privacy profile, the trade-off curve, and what they say in words."""
+    with snapshot(database) as connection:
+        found = _kept(request).answer(
+            *_question("meaning", _find(connection, run)),
+            lambda: privacy_curve.membership(connection, run),
+            age_max=_age_max(request),
+        )
+    return _data(found)
+
+
+def _data(found: BaseModel) -> Response:
+    return Response(found.model_dump_json(), media_type=JSON)
+
+
+def _age_max(request: Request) -> float:
+    """Seconds that an answer may be old: none for one who looks alone."""
+    feed: Feed = request.app.state.feed
+    return feed.subscribers / ANSWERS_A_SECOND
+
+
+def _again(request: Request, *, complete: bool, took: float = 0.0) -> float:
+    """Seconds until one should look again, so that many who watch ask no more than a few do."""
+    feed: Feed = request.app.state.feed
+    shared = feed.subscribers / READERS_A_SECOND
+    return max(AGAIN_SECONDS if complete else SLICE_SECONDS, shared, took)
+
+
+@router.get("/runs/{run}/stream", response_class=EventStream)
+async def stream(
+    run: RunName, query: Annotated[StreamQuery, Query()], viewer: Viewer, request: Request
+) -> Response:
+    """The run's entries as they are recorded, for as long as the session's key is in force."""
+    feed: Feed = request.app.state.feed
+    topic, head = await run_in_threadpool(run_topic, feed.engine, run)
+    allowed = await run_in_threadpool(_leave_of, request, viewer)
+    after = resumed(request, query, head)
+    return EventStream(request, viewer, topic, after, allowed=allowed)
+
+
+def _leave_of(request: Request, viewer: Caller) -> Callable[[], bool] | None:
+    """Whether a stream may go on; None for a command's, which bears its key itself."""
+    if "authorization" in request.headers:
+        return None
+    keys: KeyRing = request.app.state.keys
+    ends = time.monotonic() + STREAM_SECONDS
+    token = token_of(request)
+    digest = None
+    if token is not None:
+        digest = session_key(request, token)
+
+    def allowed() -> bool:
+        if time.monotonic() > ends or digest is None:
+            return False
+        holder = keys.holder(digest)
+        return holder is not None and holder.name == viewer.name
+
+    return allowed
+
+
+@router.get("/runs/{run}/certificate")
+@dear
+def certificate(
+    run: RunName,
+    kind: Annotated[Literal["json", "html"], Query(alias="format")],
+    request: Request,
+    database: Database,
+    viewer: Viewer,
+) -> Response:
+    """The run's certificate as a file, by the API's own function and at its rate."""
+    answer = issued("run", run, CertificateQuery(format=kind), request, database, viewer)
+    answer.headers["Content-Disposition"] = f'attachment; filename="{run}.certificate.{kind}"'
+    return answer

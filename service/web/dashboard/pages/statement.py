@@ -1,0 +1,132 @@
+"""Reports: a privacy statement as a page that prints well, or as one file to be sent on."""
+
+import base64
+import hashlib
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from functools import lru_cache
+from typing import Annotated, Any, Final, Literal
+
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import HTMLResponse
+from pydantic import Field
+from sqlalchemy import Row
+
+from service.guarantees import statement
+from service.guarantees.statement import DELTAS_MAX, Report
+from service.identity.authentication import Caller
+from service.ledger.lookups import dataset_of, find_dataset, find_run
+from service.schemas.message import Delta
+from service.storage.engine import snapshot
+from service.web.dashboard.assets import STATIC
+from service.web.dashboard.glossary import ASSUMPTIONS, RELATIONS, STATUSES
+from service.web.dashboard.rendering import PageRoute, render, templates
+from service.web.dashboard.viewer import Viewer
+from service.web.parameters import Database, DatasetName, Parameters, RunName
+from service.web.strict_requests import dear
+
+router = APIRouter(route_class=PageRoute, include_in_schema=False)
+STYLE: Final = "report.css"
+STATEMENTS_MAX: Final = 200  # some tens of kilobytes each
+_KEPT: Final = "dashboard_reports"
+
+
+class ReportQuery(Parameters):
+    """At which deltas beside the usual ones, and whether as a file that needs nothing else."""
+
+    delta: list[Delta] = Field(default=[], max_length=DELTAS_MAX)
+    format: Literal["page", "file"] = "page"
+
+
+Reports = Annotated[ReportQuery, Query()]
+
+
+@router.get("/runs/{run}/report")
+@dear
+def run_report(
+    run: RunName, query: Reports, request: Request, database: Database, viewer: Viewer
+) -> Response:
+    """The privacy statement of a run."""
+    with snapshot(database) as connection:
+        row = find_run(connection, run)
+        found = _kept(request).answer(
+            ("run", row.id, *_state(dataset_of(connection, row)), *query.delta),
+            lambda: statement.run_report(connection, run, deltas=query.delta),
+        )
+    return _answer(request, found, viewer, query)
+
+
+@router.get("/datasets/{dataset}/report")
+@dear
+def dataset_report(
+    dataset: DatasetName, query: Reports, request: Request, database: Database, viewer: Viewer
+) -> Response:
+    """The privacy statement of a dataset."""
+    with snapshot(database) as connection:
+        found = _kept(request).answer(
+            ("dataset", *_state(find_dataset(connection, dataset)), *query.delta),
+            lambda: statement.dataset_report(connection, dataset, deltas=query.delta),
+        )
+    return _answer(request, found, viewer, query)
+
+
+class Statements:
+    """The statements of a process that were asked for last; for any thread."""
+
+    def __init__(self) -> None:
+        self._found: OrderedDict[Hashable, Report] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def answer(self, key: Hashable, work: Callable[[], Report]) -> Report:
+        """What is known, else what the work finds."""
+        with self._lock:
+            known = self._found.get(key)
+        found = known or work()
+        with self._lock:
+            self._found[key] = found
+            self._found.move_to_end(key)
+            if len(self._found) > STATEMENTS_MAX:
+                self._found.popitem(last=False)
+        return found
+
+
+def _kept(request: Request) -> Statements:
+    state = request.app.state
+    if not hasattr(state, _KEPT):
+        setattr(state, _KEPT, Statements())
+    found: Statements = getattr(state, _KEPT)
+    return found
+
+
+def _state(dataset: Row[Any]) -> tuple[Any, ...]:
+    """What changes with whatever a statement rests on; the minute, because reservations expire."""
+    changing = (dataset.version, dataset.head_sequence, dataset.log_size)
+    return (dataset.id, dataset.created_at, *changing, int(time.time() // 60))
+
+
+def _answer(request: Request, found: Report, viewer: Caller, query: ReportQuery) -> Response:
+    context: dict[str, Any] = {
+        "report": found,
+        "meanings": ASSUMPTIONS,
+        "relations": RELATIONS,
+        "statuses": STATUSES,
+        "address": f"{request.url.scheme}://{request.url.netloc}",
+    }
+    if query.format == "page":
+        return render(request, "report.html", viewer=viewer, **context)
+    name = f"privacy-{found.kind}-{found.name}.html"
+    # Nothing of it runs or is loaded; whoever opens the file has no header that says so.
+    return HTMLResponse(
+        templates().get_template("report_file.html").render(**context, **_style()),
+        headers={"Content-Disposition": f'attachment; filename="{name}"'},
+    )
+
+
+@lru_cache(maxsize=1)
+def _style() -> dict[str, Any]:
+    """The style, to be put into the file, and its hash."""
+    text = (STATIC / STYLE).read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return {"style": text, "style_hash": digest}

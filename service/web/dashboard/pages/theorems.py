@@ -1,0 +1,325 @@
+"""Which family a theorem is of, and which page proves or explains it."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Query, Request, Response
+from markupsafe import Markup
+
+import accounting
+from accounting.events import NeighboringRelation
+from accounting.guarantees import Assumption, Status
+from accounting.theorem import Theorem
+from service.errors import NotFoundError
+from service.web.dashboard.glossary import ASSUMPTIONS, RELATIONS, STATUSES
+from service.web.dashboard.rendering import PageRoute, render
+from service.web.dashboard.theory_markdown import PAGES, Setter, statement_html
+from service.web.dashboard.theory_pages import theory_html, title_of
+from service.web.dashboard.viewer import Viewer
+
+_NAMED: Final = re.compile(r"docs/theory/([a-z_]+)\.md")
+HOME: Final = "README"  # the theory page that lists the others
+SEARCH_MAX: Final = 100
+router = APIRouter(route_class=PageRoute, include_in_schema=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Theorems about one thing."""
+
+    slug: str
+    title: str
+    about: str
+    pages: tuple[tuple[str, str], ...]  # (beginning of modules' names, theory page)
+
+
+FAMILIES: Final = (
+    Family(
+        "gaussian",
+        "Gaussian releases",
+        "Noise on a sum of all records: exact, in closed form.",
+        (("accounting.gaussian", "gaussian"),),
+    ),
+    Family(
+        "renyi",
+        "Rényi curves",
+        "What one step costs at every order, and how orders become an epsilon.",
+        (
+            ("accounting.renyi.passes", "passes"),
+            ("accounting.renyi.allocation", "allocation"),
+            ("accounting.renyi", "renyi"),
+            ("accounting.answers", "renyi"),
+        ),
+    ),
+    Family(
+        "sampling",
+        "Sampled batches",
+        "Batches drawn afresh each step: fixed size, with a cap, with replacement, by weight.",
+        (("accounting.subsampling", "subsampling"), ("accounting.domination", "pld")),
+    ),
+    Family(
+        "shuffling",
+        "Shuffled and allocated passes",
+        "Records whose step within a pass is random, and secret.",
+        (
+            ("accounting.shuffling.partial", "partial_shuffle"),
+            ("accounting.shuffling.allocation", "allocation"),
+            ("accounting.shuffling.randomizers", "local_models"),
+            ("accounting.shuffling.responses", "local_models"),
+            ("accounting.shuffling", "shuffle"),
+        ),
+    ),
+    Family(
+        "pld",
+        "Privacy loss distributions",
+        "How pairs of distributions are composed, with every numerical error inside.",
+        (("accounting.pld", "pld"), ("accounting.coarsening", "pld")),
+    ),
+    Family(
+        "filters",
+        "Filters and odometers",
+        "What holds a budget while each step is chosen after seeing the last.",
+        (("accounting.filters.odometers", "odometers"), ("accounting.filters", "filters")),
+    ),
+    Family(
+        "curves",
+        "Trade-offs",
+        "What an epsilon means to whoever attacks.",
+        (("accounting.curves", "curves"),),
+    ),
+    Family(
+        "composition",
+        "Composition by hand",
+        "Basic, advanced and optimal composition, total variation, tests. Used by name only.",
+        (
+            ("accounting.composition", "composition"),
+            ("accounting.total_variation", "composition"),
+            ("accounting.hypothesis_testing", "composition"),
+        ),
+    ),
+    Family(
+        "local",
+        "Local models",
+        "Randomized response, sampled and shuffled. Used by name only.",
+        (("accounting.local", "local_models"),),
+    ),
+    Family(
+        "last-iterate",
+        "Hidden iterates",
+        "Runs that show only what they end with, and declare what no event shows.",
+        (
+            ("accounting.last_iterate.lipschitz", "last_iterate"),
+            ("accounting.last_iterate.shift", "last_iterate"),
+            ("accounting.last_iterate.closed_forms", "last_iterate"),
+            ("accounting.last_iterate.order", "random_order"),
+            ("accounting.last_iterate.random_order", "random_order"),
+            ("accounting.last_iterate.sampled", "sampled_last_iterate"),
+            ("accounting.last_iterate.output_perturbation", "output_perturbation"),
+            ("accounting.last_iterate.affine", "affine"),
+            ("accounting.last_iterate", "contraction"),
+        ),
+    ),
+    Family(
+        "quarantine",
+        "Set aside",
+        "Conjectures, and what was retracted or refuted. Kept by name; nothing rests on them.",
+        (("accounting.quarantine", "errata"),),
+    ),
+)
+
+
+def family_of(theorem: Theorem[..., Any]) -> Family:
+    """The family of a theorem."""
+    return next(family for family in FAMILIES if _page_in(family, theorem))
+
+
+def page_of(theorem: Theorem[..., Any]) -> str:
+    """The theory page of a theorem: the one that its source names, else its family's."""
+    named = _NAMED.search(theorem.source) or _NAMED.search(theorem.counterexample)
+    page = named[1] if named else _page_in(family_of(theorem), theorem)
+    return str(page)
+
+
+def _page_in(family: Family, theorem: Theorem[..., Any]) -> str | None:
+    module = theorem.function.__module__
+    return next((page for start, page in family.pages if module.startswith(start)), None)
+
+
+@lru_cache(maxsize=1)
+def theory_pages() -> dict[str, str]:
+    """The theory pages by name, in Markdown; in a checkout and in an installed package."""
+    package = Path(__file__).parents[3]
+    for folder in (package / "theory_pages", package.parent / "docs" / "theory"):
+        if folder.is_dir():
+            files = sorted(folder.glob("*.md"))
+            return {file.stem: file.read_text(encoding="utf-8") for file in files}
+    return {}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A theorem as pages tell it."""
+
+    id: str
+    family: Family
+    page: str
+    source: str
+    status: Status
+    relations: tuple[NeighboringRelation, ...]
+    assumptions: tuple[Assumption, ...]
+    parameters: tuple[str, ...]
+    counterexample: str
+    summary: Markup  # the statement's first line
+    told: str  # the rest of it, not typeset
+    arguments: str
+    text: str  # what a search looks in
+
+
+@lru_cache(maxsize=1)
+def entries() -> dict[str, Entry]:
+    """Every theorem by its id, in the registry's order."""
+    setter = setter_of_pages()
+    return {theorem.id: _entry(theorem, setter) for theorem in accounting.THEOREMS}
+
+
+@lru_cache(maxsize=1024)
+def _statement(name: str) -> tuple[Markup, Markup]:
+    """(what a theorem says after its first line, what is known against it), typeset."""
+    entry, setter = entries()[name], setter_of_pages()
+    return statement_html(entry.told, setter), setter.line(entry.counterexample)
+
+
+def setter_of_pages() -> Setter:
+    """What typesets, with links to theorems and to theory pages."""
+    links = {}
+    for theorem in accounting.THEOREMS:
+        links[theorem.function.__name__] = links[theorem.id] = f"/theorems/{theorem.id}"
+    return Setter(links=links, pages=frozenset(theory_pages()))
+
+
+def _entry(theorem: Theorem[..., Any], setter: Setter) -> Entry:
+    summary, _, rest = theorem.statement.partition("\n\n")
+    told, _, arguments = rest.partition("Args:\n")
+    return Entry(
+        id=theorem.id,
+        family=family_of(theorem),
+        page=page_of(theorem),
+        source=theorem.source,
+        status=theorem.status,
+        relations=theorem.relations,
+        assumptions=theorem.assumptions,
+        parameters=theorem.parameters,
+        counterexample=theorem.counterexample,
+        summary=setter.line(" ".join(summary.split())),
+        told=told,
+        arguments=f"Args:\n{arguments.rstrip()}" if arguments else "",
+        text=f"{theorem.id} {theorem.statement} {theorem.source}".lower(),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which theorems are asked for; what is empty asks for all."""
+
+    q: str = ""
+    family: str = ""
+    status: str = ""
+    relation: str = ""
+
+    def admits(self, entry: Entry) -> bool:
+        """Whether a theorem is one of them."""
+        return (
+            self.family in ("", entry.family.slug)
+            and self.status in ("", entry.status)
+            and (not self.relation or self.relation in entry.relations)
+            and all(word in entry.text for word in self.q.lower().split())
+        )
+
+
+@router.get("/theorems")
+def theorems(
+    request: Request,
+    viewer: Viewer,
+    q: Annotated[str, Query(max_length=SEARCH_MAX)] = "",
+    family: Annotated[str, Query(max_length=SEARCH_MAX)] = "",
+    status: Annotated[str, Query(max_length=SEARCH_MAX)] = "",
+    relation: Annotated[str, Query(max_length=SEARCH_MAX)] = "",
+) -> Response:
+    """Every theorem, or those that a filter leaves."""
+    wanted = Wanted(q=q, family=family, status=status, relation=relation)
+    found = [entry for entry in entries().values() if wanted.admits(entry)]
+    return render(
+        request,
+        "theorems.html",
+        viewer=viewer,
+        wanted=wanted,
+        groups=list(_grouped(found)),
+        count=len(found),
+        total=len(entries()),
+        families=FAMILIES,
+        statuses=STATUSES,
+        relations=RELATIONS,
+    )
+
+
+def _grouped(found: list[Entry]) -> Iterator[tuple[Family, list[Entry]]]:
+    for family in FAMILIES:
+        of_it = [entry for entry in found if entry.family is family]
+        if of_it:
+            yield family, of_it
+
+
+@router.get("/theorems/{bound}")
+def theorem(request: Request, viewer: Viewer, bound: str) -> Response:
+    """One theorem."""
+    entry = entries().get(bound)
+    if entry is None:
+        raise NotFoundError("There is no such theorem.")
+    statement, against = _statement(bound)
+    return render(
+        request,
+        "theorem.html",
+        viewer=viewer,
+        entry=entry,
+        page_title=title_of(theory_pages().get(entry.page, "")),
+        page_address=PAGES + entry.page,
+        statement=statement,
+        against=against,
+        statuses=STATUSES,
+        relations=RELATIONS,
+        assumptions=ASSUMPTIONS,
+    )
+
+
+@lru_cache(maxsize=64)
+def _rendered(page: str) -> Markup:
+    return theory_html(theory_pages()[page], setter_of_pages())
+
+
+@router.get("/docs/theory")
+def theory_home(request: Request, viewer: Viewer) -> Response:
+    """What theory pages there are."""
+    return theory_page(request, viewer, HOME)
+
+
+@router.get(PAGES + "{page}")
+def theory_page(request: Request, viewer: Viewer, page: str) -> Response:
+    """A page of proofs."""
+    if page not in theory_pages():
+        raise NotFoundError("There is no such page.")
+    here = [entry for entry in entries().values() if entry.page == page]
+    return render(
+        request,
+        "theory.html",
+        viewer=viewer,
+        title=title_of(theory_pages()[page]),
+        page=page,
+        home=HOME,
+        body=_rendered(page),
+        here=here,
+        statuses=STATUSES,
+    )

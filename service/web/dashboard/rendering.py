@@ -1,0 +1,195 @@
+"""How pages are answered: rendered, guarded by headers, and errors told as pages too."""
+
+import json
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import nullcontext
+from functools import lru_cache
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, Final, cast
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, RedirectResponse
+from fastapi.routing import APIRoute
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from starlette.exceptions import HTTPException
+
+import accounting
+from service import formatting
+from service.errors import LedgerError, UnauthorizedError, UnavailableError
+from service.identity.authentication import Caller, KeyRing, caller_of
+from service.web import problems
+from service.web.dashboard.assets import static_url
+from service.web.dashboard.viewer import (
+    SignInNeededError,
+    admitted,
+    csrf_of,
+    is_local,
+    scope_seen_by,
+    sign_in_path,
+)
+from service.web.query_strings import QueryRules
+from service.web.strict_requests import is_dear, seat
+from service.web.suspension_gate import Gate
+
+TEMPLATES: Final = Path(__file__).parent / "templates"
+POLICY: Final = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self'",
+        "connect-src 'self'",
+        "form-action 'self'",
+        "frame-ancestors 'none'",
+        "base-uri 'none'",
+    )
+)
+GUARDS: Final = {
+    "Content-Security-Policy": POLICY,
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "X-Frame-Options": "DENY",
+}
+_IS_PAGE: Final = "dpledger.page"  # of a connection's scope
+_KEPT: Final = ("allow", "retry-after", "x-request-id")  # headers of a refusal that a page keeps
+Handler = Callable[[Request, Any], Awaitable[Response]]
+
+
+class PageRoute(APIRoute):
+    """A route whose answer is looked at: behind a session, and guarded by headers."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Wrap FastAPI's handler."""
+        handler = super().get_route_handler()
+        needed = scope_seen_by(self.dependant)
+        costs = is_dear(self.endpoint)
+        rules = QueryRules.of_route(self.dependant)
+
+        async def answered(request: Request) -> Response:
+            caller = None if needed is None else await admitted(request, needed)
+            if fault := rules.fault(request.scope["query_string"]):
+                raise fault
+            gate: Gate = request.app.state.gate
+            request.state.standing = await gate.current()
+            async with seat(request, caller) if costs else nullcontext():
+                if costs and await request.is_disconnected():
+                    raise UnavailableError("Nobody waits for the answer any more.")
+                return await handler(request)
+
+        async def paged(request: Request) -> Response:
+            request.scope[_IS_PAGE] = True
+            try:
+                return guarded(await answered(request))
+            except SignInNeededError:
+                return guarded(_to_sign_in(request))
+
+        return paged
+
+
+def guarded(response: Response) -> Response:
+    """The answer with the headers that every page has."""
+    for name, value in GUARDS.items():
+        response.headers[name] = value
+    return response
+
+
+def _to_sign_in(request: Request) -> Response:
+    where = sign_in_path(request)
+    if _is_data(request) or "hx-request" in request.headers:
+        refusal = problems.answer(UnauthorizedError("Nobody is signed in, or no longer."))
+        refusal.headers["HX-Redirect"] = "/sign-in"
+        return refusal
+    return RedirectResponse(where, HTTPStatus.SEE_OTHER)
+
+
+def _is_data(request: Request) -> bool:
+    return request.url.path.endswith(".json")
+
+
+@lru_cache(maxsize=1)
+def templates() -> Environment:
+    """The templates; everything they are given is escaped, and nothing may be missing."""
+    found = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    found.filters.update(formatting.FILTERS)
+    found.globals.update(static_url=static_url, version=accounting.__version__)
+    return found
+
+
+def render(
+    request: Request, name: str, *, viewer: Caller | None, status_code: int = 200, **context: Any
+) -> Response:
+    """A page.
+
+    Args:
+        request: that asked for it.
+        name: of the template.
+        viewer: who looks; none where nobody is signed in.
+        status_code: of the answer.
+        context: what the template is given beside what `base.html` needs.
+    """
+    keys: KeyRing = request.app.state.keys
+    frame = {
+        "viewer": viewer,
+        "start_token": keys.start_token,
+        "standing": getattr(request.state, "standing", None),
+        "csrf": csrf_of(request),
+        "path": request.url.path,
+        "address": _address(request),
+    }
+    text = templates().get_template(name).render(frame | context)
+    return guarded(HTMLResponse(text, status_code))
+
+
+def _address(request: Request) -> str:
+    """Where this service is, for what is copied from a page."""
+    scheme = "http" if is_local(request) else "https"
+    return f"{scheme}://{request.headers.get('host', '')}"
+
+
+def install_errors(app: FastAPI) -> None:
+    """Tell refusals as pages to whoever looks, and as problem documents to all others."""
+    for kind in (LedgerError, RequestValidationError, HTTPException, Exception):
+        app.add_exception_handler(kind, _told(cast("Handler", app.exception_handlers[kind])))
+
+
+def _told(before: Handler) -> Handler:
+    async def told(request: Request, error: Exception) -> Response:
+        refusal = await before(request, error)
+        return _error_page(request, refusal) if _wants_page(request) else refusal
+
+    return told
+
+
+def _wants_page(request: Request) -> bool:
+    path = request.url.path
+    if _is_data(request) or path.startswith(("/v1/", "/static/", "/problems/")):
+        return False
+    return _IS_PAGE in request.scope or "text/html" in request.headers.get("accept", "")
+
+
+def _error_page(request: Request, refusal: Response) -> Response:
+    told = json.loads(bytes(refusal.body))
+    page = render(
+        request,
+        "error.html",
+        viewer=caller_of(request),
+        status_code=refusal.status_code,
+        slug=told["type"].rpartition("/")[2],
+        title=told["title"],
+        detail="" if told["detail"] == told["title"] else told["detail"],
+        identifier=refusal.headers.get("x-request-id"),
+    )
+    for name in _KEPT:
+        if name in refusal.headers:
+            page.headers[name] = refusal.headers[name]
+    return page

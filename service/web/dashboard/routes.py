@@ -1,0 +1,40 @@
+"""Every page, in a literal list."""
+
+from fastapi import APIRouter, FastAPI
+
+from service.guarantees.spending_history import Spendings
+from service.operations.overview import Boards
+from service.web.dashboard import assets, rendering, sign_in
+from service.web.dashboard.pages import (
+    api_browser,
+    compare,
+    dataset,
+    lists,
+    planner,
+    run,
+    statement,
+    theorems,
+)
+
+
+def install(app: FastAPI) -> list[APIRouter]:
+    """Add the pages, and tell errors as pages to those who look; the routers that were added."""
+    modules = (
+        api_browser,
+        assets,
+        sign_in,
+        lists,
+        lists,
+        dataset,
+        compare,
+        planner,
+        run,
+        statement,
+        theorems,
+    )
+    app.state.boards = Boards()
+    app.state.spendings = Spendings()
+    rendering.install_errors(app)
+    for module in modules:
+        app.include_router(module.router)
+    return [module.router for module in modules]

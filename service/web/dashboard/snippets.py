@@ -1,0 +1,62 @@
+"""A training loop's part of a plan, ready to copy: what dpledger_client needs to be told."""
+
+import json
+from typing import Any, Final
+
+from service.web.dashboard.planner_form import Form, written
+
+_DATASET: Final = "my-data"
+
+
+def client_snippet(form: Form) -> str:
+    """Python that runs as it stands where the dataset exists."""
+    mechanism = _call(form.mechanism, {"noise_multiplier": form.noise_multiplier})
+    return "\n".join(
+        (
+            "import dpledger_client as dp",
+            "",
+            "run = dp.start_run(",
+            '    "my-run-1",',
+            f'    "{form.dataset or _DATASET}",',
+            f"    mechanism={mechanism},",
+            f"    sampling={_sampling(form)},",
+            f"    delta={written(form.delta)},",
+            ")",
+            f"for step in range({form.steps}):",
+            "    run.step()  # before the step is taken: from here on it is counted",
+            "    ...  # the optimizer's step, with this noise, on a batch drawn this way",
+            "run.finish()",
+        )
+    )
+
+
+def dataset_snippet(form: Form) -> str:
+    """Python that registers a dataset which takes this plan."""
+    accept = f"    accept={_literal(form.accept())},\n" if form.derived else ""
+    return (
+        "import dpledger_client as dp\n\n"
+        "dp.Client().create_dataset(\n"
+        f'    "{form.dataset or _DATASET}",\n'
+        f"    dataset_size={form.dataset_size},\n"
+        f'    neighboring_relation="{form.neighboring_relation}",\n'
+        '    privacy_unit="one person",\n'
+        f'    budget={{"epsilon": {written(form.epsilon)}, "delta": {written(form.delta)}}},\n'
+        f"{accept})"
+    )
+
+
+def _sampling(form: Form) -> str:
+    message = form.sampling_message()
+    return _call(message.pop("kind"), message)
+
+
+def _call(kind: str, arguments: dict[str, Any]) -> str:
+    given = ", ".join(f"{name}={_literal(value)}" for name, value in arguments.items())
+    return f"dp.{kind}({given})"
+
+
+def _literal(value: Any) -> str:
+    """A value as Python and people write it; it is read back as the same one."""
+    if value is None:  # the form does not say it yet
+        return "..."
+    return json.dumps(value) if isinstance(value, str | list) else written(value)

@@ -1,0 +1,181 @@
+"""The picture of a dataset's spending: layers by run under the limit. Geometry alone, no colours.
+
+Across, a thousand units are stretched to whatever is there; upwards a unit is a pixel. Words stand
+outside of what is stretched.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import pairwise
+from typing import Final
+
+from service.clock import utc
+from service.guarantees.spending_history import Moment, Spending
+from service.ledger.dataset_settings import SettingsAnswer
+
+WIDTH: Final = 1000
+HEIGHT: Final = 220
+TICKS: Final = 4  # upwards, about
+DATES: Final = 4
+TOLD: Final = 12  # rows of the table beside it
+_FAR: Final = 20  # times what is spent: a limit that is further away is not drawn
+_HEADROOM: Final = 1.06
+_NICE: Final = (1.0, 2.0, 2.5, 5.0, 10.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick:
+    """A line across, or a time below."""
+
+    place: float
+    label: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """A change of the limit."""
+
+    x: float
+    y: float | None  # of the new limit, where it is drawn
+    number: int
+    change: SettingsAnswer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """What is drawn."""
+
+    layers: tuple[tuple[int, str], ...]  # (index of the part, path)
+    outline: str
+    limit: str
+    limit_is_far: bool
+    marks: tuple[Mark, ...]
+    endless: float | None  # from where on nothing finite is proved
+    ticks: tuple[Tick, ...]
+    dates: tuple[Tick, ...]
+    rows: tuple[Moment, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    """Where times and epsilons lie."""
+
+    begins: datetime
+    ends: datetime
+    top: float
+
+    def x(self, at: datetime) -> float:
+        whole = (self.ends - self.begins) / timedelta(seconds=1)
+        part = (at - self.begins) / timedelta(seconds=1)
+        return round(WIDTH * min(1.0, max(0.0, part / whole)), 1) if whole > 0 else 0.0
+
+    def y(self, epsilon: float) -> float:
+        return round(HEIGHT * (1 - min(1.0, epsilon / self.top)), 1)
+
+
+def picture(spent: Spending, changes: Sequence[SettingsAnswer], present: datetime) -> Picture:
+    """The picture of a spending up to the present, with the settings of the dataset over time."""
+    moments = [one for one in spent.moments if one.epsilon is not None]
+    most = max((one.epsilon or 0.0 for one in moments), default=0.0)
+    limits = [one.epsilon for one in changes if one.epsilon is not None]
+    far = bool(limits) and most > 0 and min(limits) > _FAR * most
+    drawn = [] if far else limits
+    top = _HEADROOM * max([most, *(limit for limit in drawn if limit <= _FAR * (most or limit))])
+    frame = _Frame(spent.moments[0].at, max(present, spent.moments[-1].at), top or 1.0)
+    endless = next((one.at for one in spent.moments if one.epsilon is None), None)
+    last = moments[-1:] if endless is None else []
+    shown = [*moments, *(Moment(at=frame.ends, epsilon=o.epsilon, parts=o.parts) for o in last)]
+    return Picture(
+        layers=_layers(shown, frame) if moments else (),
+        outline=_line([(frame.x(one.at), frame.y(one.epsilon or 0.0)) for one in shown]),
+        limit="" if far else _limit(changes, frame),
+        limit_is_far=far,
+        marks=_marks(changes, frame, drawn=not far),
+        endless=None if endless is None else frame.x(endless),
+        ticks=_ticks(frame),
+        dates=_dates(frame),
+        rows=_told(spent.moments),
+    )
+
+
+def _layers(moments: Sequence[Moment], frame: _Frame) -> tuple[tuple[int, str], ...]:
+    """Each part on top of those before it, the largest at the bottom."""
+    below = [0.0] * len(moments)
+    found = []
+    for index in range(len(moments[0].parts)):
+        above = [base + one.parts[index] for base, one in zip(below, moments, strict=True)]
+        if any(one.parts[index] for one in moments):
+            xs = [frame.x(one.at) for one in moments]
+            upper = list(zip(xs, map(frame.y, above), strict=True))
+            lower = list(zip(xs, map(frame.y, below), strict=True))
+            found.append((index, _line([*upper, *reversed(lower)]) + "Z"))
+        below = above
+    return tuple(found)
+
+
+def _line(points: Sequence[tuple[float, float]]) -> str:
+    return "M" + "L".join(f"{x:g} {y:g}" for x, y in points) if points else ""
+
+
+def _limit(changes: Sequence[SettingsAnswer], frame: _Frame) -> str:
+    """The limit over time: level until it is changed."""
+    path, before = "", None
+    for one in changes:
+        x = frame.x(_time(one.changed_at))
+        if one.epsilon is not None:
+            y = frame.y(one.epsilon)
+            path += f"M{x:g} {y:g}" if before is None else f"H{x:g}V{y:g}"
+        before = one.epsilon
+    return path + f"H{WIDTH}" if path else ""
+
+
+def _marks(changes: Sequence[SettingsAnswer], frame: _Frame, *, drawn: bool) -> tuple[Mark, ...]:
+    moved = [after for before, after in pairwise(changes) if after.epsilon != before.epsilon]
+    return tuple(
+        Mark(
+            x=frame.x(_time(one.changed_at)),
+            y=frame.y(one.epsilon) if drawn and one.epsilon is not None else None,
+            number=number,
+            change=one,
+        )
+        for number, one in enumerate(moved, start=1)
+    )
+
+
+def _ticks(frame: _Frame) -> tuple[Tick, ...]:
+    """Lines at round numbers."""
+    rough = frame.top / TICKS
+    power = 10.0 ** (len(f"{int(rough)}") - 1) if rough >= 1 else 1.0
+    while power > rough:
+        power /= 10
+    step = next(nice * power for nice in _NICE if nice * power >= rough)
+    count = int(frame.top / step)
+    return tuple(
+        Tick(place=frame.y(number * step), label=f"{number * step:.6g}")
+        for number in range(1, count + 1)
+    )
+
+
+def _dates(frame: _Frame) -> tuple[Tick, ...]:
+    whole = frame.ends - frame.begins
+    form = "%H:%M" if whole < timedelta(days=2) else "%d %b"
+    if whole > timedelta(days=300):
+        form = "%b %Y"
+    return tuple(
+        Tick(
+            place=round(100 * number / (DATES - 1), 2),
+            label=(frame.begins + whole * number / (DATES - 1)).strftime(form),
+        )
+        for number in range(DATES)
+    )
+
+
+def _told(moments: Sequence[Moment]) -> tuple[Moment, ...]:
+    """A few of the moments, evenly, and the last."""
+    stride = max(1, -(-len(moments) // TOLD))
+    return tuple(reversed(moments[::-1][::stride]))
+
+
+def _time(stamp: str) -> datetime:
+    return utc(datetime.fromisoformat(stamp))

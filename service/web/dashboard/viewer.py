@@ -1,0 +1,210 @@
+"""Who looks at a page: the key that began the session."""
+
+from collections.abc import Mapping
+from hmac import compare_digest
+from typing import Annotated, Final
+from urllib.parse import parse_qsl, quote
+
+from fastapi import Depends, Request
+from fastapi.concurrency import run_in_threadpool
+from fastapi.dependencies.models import Dependant
+from sqlalchemy import Engine
+
+from service.errors import (
+    ForbiddenError,
+    ForeignOriginError,
+    MalformedBodyError,
+    UnsupportedMediaTypeError,
+)
+from service.identity import sessions
+from service.identity.authentication import Caller, caller_of, fresh_keys, permitted
+from service.identity.keys import Scope
+from service.web.strict_requests import media_type
+
+LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
+COOKIE: Final = "dpledger"
+# Which a browser keeps only when it came over TLS from this very host, for all its paths.
+SECURE_COOKIE: Final = "__Host-dpledger"
+FORM: Final = "application/x-www-form-urlencoded"
+FIELDS_MAX: Final = 100
+CSRF_FIELD: Final = "csrf"
+CSRF_HEADER: Final = "x-csrf-token"
+NEXT_MAX: Final = 1000  # characters of an address to return to
+_READING: Final = frozenset({"GET", "HEAD"})
+
+
+class SignInNeededError(Exception):
+    """Nobody is signed in, or no longer; not a refusal of who is."""
+
+
+def host_of(request: Request) -> str:
+    """The host that was asked for, without its port."""
+    host = request.headers.get("host", "").lower()
+    return host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
+
+
+def is_local(request: Request) -> bool:
+    """Whether a browser on this machine asked, where no TLS is needed."""
+    return host_of(request) in LOOPBACK_NAMES
+
+
+def cookie_name(request: Request) -> str:
+    """What the session's cookie is called here; one of another name is not believed."""
+    return COOKIE if is_local(request) else SECURE_COOKIE
+
+
+def token_of(request: Request) -> str | None:
+    """The session's token, as it was sent."""
+    return request.cookies.get(cookie_name(request))
+
+
+def csrf_of(request: Request) -> str:
+    """What a form that is sent here must carry; nothing where nobody is signed in."""
+    token = token_of(request)
+    return "" if token is None else sessions.csrf_of(token)
+
+
+def engine_of(request: Request) -> Engine:
+    """The database of the service."""
+    engine: Engine = request.app.state.engine
+    return engine
+
+
+def session_key(request: Request, token: str) -> str | None:
+    """The digest of the API key's secret that began a session; None where there is no session."""
+    secret: bytes = request.app.state.session_secret
+    return sessions.key_digest_of(engine_of(request), secret, token)
+
+
+async def _caller(request: Request) -> Caller:
+    """Whose session it is.
+
+    Raises:
+        SignInNeededError: nobody's, or no key in force began it.
+        UnauthorizedError: a key was sent that is not in force.
+    """
+    ring = await fresh_keys(request)
+    # No page can make a browser send that header: a command reads a page with its key.
+    kind = request.headers.get("authorization", "").partition(" ")[0].lower()
+    if kind == "bearer" and request.method in _READING:
+        return ring.caller(request)
+    token = token_of(request)
+    if token is None:
+        raise SignInNeededError
+    digest = await run_in_threadpool(session_key, request, token)
+    caller = None if digest is None else ring.holder(digest)
+    if caller is None:
+        raise SignInNeededError
+    return caller
+
+
+async def admitted(request: Request, scope: Scope) -> Caller:
+    """Who looks, where that key may; asked once a request.
+
+    Raises:
+        SignInNeededError: nobody is signed in.
+        ForbiddenError: the key's scope is less, or another site sent the request.
+        NotFoundError: the key is limited to datasets and the path is of none of them.
+        TooManyRequestsError: the key's rate is used up.
+    """
+    found = caller_of(request)
+    if found is not None:
+        found.require(scope)
+        return found
+    caller = await permitted(request, await _caller(request), scope, request.path_params)
+    if request.method not in _READING:
+        await require_own_form(request)
+    return caller
+
+
+def require_own_origin(request: Request) -> None:
+    """Refuse what a page of another site sent.
+
+    Raises:
+        ForeignOriginError: one did, or nothing says that none did.
+    """
+    site = request.headers.get("sec-fetch-site")
+    origin, host = request.headers.get("origin"), request.headers.get("host", "")
+    # TLS ends elsewhere, so the scheme is not known here; nothing is read out of what was sent.
+    own = origin in (None, f"https://{host}", f"http://{host}")
+    if site not in (None, "same-origin", "none") or not own:
+        raise ForeignOriginError("The form was sent by a page of another origin.")
+    if site is None and origin is None:
+        raise ForeignOriginError("Nothing says which page sent the form; use a browser.")
+
+
+async def require_own_form(request: Request) -> None:
+    """Refuse a form that is none of this session's pages."""
+    require_own_origin(request)
+    expected = csrf_of(request)
+    sent = request.headers.get(CSRF_HEADER)
+    if sent is None:
+        sent = (await form_of(request)).get(CSRF_FIELD, "")
+    if not compare_digest(sent.encode(), expected.encode()):
+        raise ForbiddenError("The form is of another session; load the page again.")
+
+
+async def form_of(request: Request) -> dict[str, str]:
+    """The fields of a form, each of them once.
+
+    Raises:
+        UnsupportedMediaTypeError: it is no form as browsers send them.
+        MalformedBodyError: it cannot be read, or a field is there twice.
+    """
+    if media_type(request) != FORM:
+        raise UnsupportedMediaTypeError(f"Send {FORM}.")
+    body = await request.body()
+    try:
+        pairs = parse_qsl(
+            body.decode("ascii"),
+            keep_blank_values=True,
+            errors="strict",
+            max_num_fields=FIELDS_MAX,
+        )
+    except ValueError:  # bytes that are no text too
+        raise MalformedBodyError("body: not a form") from None
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        raise MalformedBodyError("body: a field is there twice")
+    return fields
+
+
+def own_path(text: str | None) -> str:
+    """Where to go after signing in: a path of this service, whatever was asked for."""
+    path = text or "/"
+    plain = path.isascii() and path.isprintable() and "\\" not in path and len(path) <= NEXT_MAX
+    if not plain or not path.startswith("/") or path.startswith(("//", "/sign-", "/v1/")):
+        return "/"
+    return path
+
+
+def sign_in_path(request: Request) -> str:
+    """Where to sign in, and then come back."""
+    path = request.url.path
+    asked = path + (f"?{request.url.query}" if request.url.query else "")
+    if request.method not in _READING or own_path(asked) == "/":
+        return "/sign-in"
+    return f"/sign-in?next={quote(asked, safe='/')}"
+
+
+class SeenBy:
+    """What a page depends on: a key of this scope at least, and its own form where it is sent."""
+
+    def __init__(self, scope: Scope) -> None:
+        self.scope = scope
+
+    async def __call__(self, request: Request) -> Caller:
+        """Who looks."""
+        return await admitted(request, self.scope)
+
+
+def scope_seen_by(dependant: Dependant) -> Scope | None:
+    """The scope that a page depends on; none where anybody may look."""
+    found = [one.call.scope for one in dependant.dependencies if isinstance(one.call, SeenBy)]
+    return found[0] if found else None
+
+
+Viewer = Annotated[Caller, Depends(SeenBy(Scope.VIEWER))]
+Trainer = Annotated[Caller, Depends(SeenBy(Scope.TRAINER))]
+Admin = Annotated[Caller, Depends(SeenBy(Scope.ADMIN))]
+Form = Annotated[Mapping[str, str], Depends(form_of)]

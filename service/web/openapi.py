@@ -1,0 +1,107 @@
+"""The OpenAPI document: what it says beside the routes and the messages."""
+
+import asyncio
+import json
+from functools import lru_cache
+from typing import Any, Final
+
+from fastapi import FastAPI, Request, Response
+from fastapi.concurrency import run_in_threadpool
+from fastapi.routing import APIRoute
+from pydantic import TypeAdapter
+
+from service.schemas.requests import EventBatch
+from service.web.problems import Problem
+from service.web.strict_requests import JSON
+
+TITLE: Final = "dpledger"
+DESCRIPTION: Final = (
+    "A ledger and meter for the differential privacy that training spends. Every epsilon is in "
+    "nats and is an upper bound unless its name says otherwise."
+)
+LICENCE: Final = {"name": "Apache License 2.0", "identifier": "Apache-2.0"}
+SERVERS: Final[list[dict[str, str | Any]]] = [
+    {"url": "/", "description": "The service that serves this document"}
+]
+# In the order in which a reader needs them.
+TAGS: Final[list[dict[str, Any]]] = [
+    {"name": "datasets", "description": "What is protected, its budget and what was spent on it."},
+    {"name": "runs", "description": "Training jobs, their branches, corrections and findings."},
+    {"name": "events", "description": "The steps of a run: recorded, or charged to a budget."},
+    {"name": "reservations", "description": "Steps that are admitted before they run."},
+    {"name": "plan", "description": "What steps would cost; nothing is recorded."},
+    {"name": "bounds", "description": "The theorems that a bound may rest on."},
+    {"name": "certificates", "description": "Signed statements of what was spent."},
+    {"name": "streams", "description": "Server-sent events, and the list of incidents."},
+    {"name": "acts", "description": "What administrators and trainers did."},
+    {"name": "log", "description": "The tamper-evident log: checkpoints, proofs, recovery."},
+    {"name": "health", "description": "Whether the service works, and what a problem means."},
+    {"name": "metrics", "description": "Numbers for Prometheus."},
+]
+# Messages that endpoints read or send by hand, so that no route declares them.
+_BY_HAND: Final = {"EventBatch": EventBatch, "Problem": Problem}
+_UNSAID: Final = "Successful Response"  # what FastAPI says of an answer that nothing describes
+_REFERENCE: Final = "#/components/schemas/{model}"
+
+
+def operation_id(route: APIRoute) -> str:
+    """Return the endpoint's name in camel case: the name of the method in a generated client."""
+    first, *others = route.name.split("_")
+    return first + "".join(word.capitalize() for word in others)
+
+
+def complete(app: FastAPI) -> None:
+    """Make the application's document contain what its routes do not declare."""
+    original = app.openapi
+
+    @lru_cache(maxsize=1)
+    def document() -> dict[str, Any]:
+        found = original()
+        schemas = found["components"]["schemas"]
+        for name, message in _BY_HAND.items():
+            schema = TypeAdapter(message).json_schema(ref_template=_REFERENCE)
+            for inner, definition in (schema.pop("$defs", {}) | {name: schema}).items():
+                _drop_null_defaults(definition)
+                schemas.setdefault(inner, definition)
+        for path in found["paths"].values():
+            for operation in path.values():
+                operation.setdefault("security", [])  # it needs no key
+                for answer in operation["responses"].values():
+                    _say_what_is_answered(answer, schemas)
+        return found
+
+    app.openapi = document  # type: ignore[method-assign]
+    _serve_once_made(app)
+
+
+def _say_what_is_answered(answer: dict[str, Any], schemas: dict[str, Any]) -> None:
+    """Describe an answer by its message, where its route says nothing."""
+    named = answer.get("content", {}).get(JSON, {}).get("schema", {}).get("$ref", "")
+    if answer["description"] == _UNSAID and named:
+        message: str = schemas[named.rpartition("/")[2]]["description"]
+        answer["description"] = message.partition("\n\n")[0].replace("\n", " ")
+
+
+def _drop_null_defaults(schema: dict[str, Any]) -> None:
+    """Drop them as FastAPI does: generated types require a property that has a default."""
+    for property_ in schema.get("properties", {}).values():
+        if property_.get("default", ...) is None:
+            del property_["default"]
+
+
+def _serve_once_made(app: FastAPI) -> None:
+    """Answer with the same bytes: to make half a megabyte anew holds up every append."""
+    making = asyncio.Lock()
+
+    @lru_cache(maxsize=1)
+    def text() -> bytes:
+        return json.dumps(app.openapi(), separators=(",", ":"), ensure_ascii=False).encode()
+
+    async def described(_request: Request) -> Response:
+        async with making:  # or each of those that ask first would make it
+            body = await run_in_threadpool(text)
+        return Response(body, media_type=JSON)
+
+    routes = app.router.routes
+    routes[:] = [one for one in routes if getattr(one, "path", None) != app.openapi_url]
+    app.add_route(app.openapi_url or "", described, include_in_schema=False)
