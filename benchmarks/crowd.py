@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # or idle threads' waiting would be counted
 
 from benchmarks.servers import Server, ask, migrated, new_dataset, new_run, running, service
-from service.identity.keys import Scope, create_key
+from service.identity.keys import Role, create_key
 from service.storage.engine import connect, transaction
 
 DIFFERENT: Final = 200  # events of the run that is asked about, each unlike the others
@@ -129,7 +129,7 @@ def _open_streams(port: int, key: str, count: int) -> list[socket.socket]:
     return opened
 
 
-def _key(url: str, scope: Scope) -> str:
+def _key(url: str, scope: Role) -> str:
     engine = connect(url)
     try:
         with transaction(engine) as connection:
@@ -148,7 +148,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         url = f"sqlite:///{Path(name) / 'ledger.db'}"
         admin = migrated(url)
-        viewer, trainer = _key(url, Scope.VIEWER), _key(url, Scope.TRAINER)
+        viewer, trainer = _key(url, Role.VIEWER), _key(url, Role.TRAINER)
         server = service(url, Path(name))
         with running(server):
             _measure(server, admin, trainer, viewer, given)

@@ -30,7 +30,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from benchmarks.servers import databases, free_port
 from service.app import create_app
-from service.identity.keys import Scope as KeyScope
+from service.identity.keys import Role as KeyScope
 from service.identity.keys import create_key
 from service.settings import Settings
 from service.storage import migrations

@@ -15,7 +15,7 @@ from service.clock import now
 from service.errors import LedgerError
 from service.ledger import dataset_settings, findings
 from service.ledger.append.append import Append
-from service.ledger.append.unit_of_work import Shelf
+from service.ledger.append.unit_of_work import DatasetCache
 from service.ledger.branches import create_branch
 from service.ledger.corrections import Correct
 from service.ledger.datasets import create_dataset
@@ -60,7 +60,7 @@ class Maker:
 
     engine: Engine
     random: random.Random
-    shelves: list[Shelf] = field(default_factory=lambda: [Shelf(), Shelf()])
+    shelves: list[DatasetCache] = field(default_factory=lambda: [DatasetCache(), DatasetCache()])
     runs: dict[str, list[str]] = field(default_factory=dict)  # their branches
     leases: list[str] = field(default_factory=list)
     refused: int = 0

@@ -22,7 +22,7 @@ from sqlalchemy import Connection, Engine, select, update
 
 from service.clock import now
 from service.ledger.append.append import Append
-from service.ledger.append.unit_of_work import Shelf
+from service.ledger.append.unit_of_work import DatasetCache
 from service.ledger.datasets import create_dataset
 from service.ledger.log.leaves import TILE
 from service.ledger.log.merkle import Frontier, leaf_hash
@@ -32,7 +32,7 @@ from service.storage import bulk, migrations
 from service.storage.engine import connect, snapshot, transaction
 from service.storage.tables import branches, datasets, distinct_events, entries, log_tiles, runs
 from service.transparency import proofs
-from service.transparency.checkpoints import Heads
+from service.transparency.checkpoints import LogHeads
 from service.transparency.head_tree import HeadTree
 from service.transparency.signing import Signer
 
@@ -59,7 +59,7 @@ def begin(engine: Engine, count: int) -> None:
         create_run(connection, NewRun.model_validate(run))
         message = EventMessage.model_validate({"first_step": 0, "steps": 1, **STEP})
         append = Append(run_name="run", branch_name="main", mode="record", events=[message])
-        desk = Shelf().open(connection, [append.place])
+        desk = DatasetCache().open(connection, [append.place])
         append.apply(desk, now())
         desk.write()
 
@@ -113,7 +113,7 @@ def main() -> None:
         migrations.upgrade(engine)
         begin(engine, given.datasets)
         with snapshot(engine) as connection:
-            kept = Heads.of(connection).part(signer, "data-0")
+            kept = LogHeads.of(connection).part(signer, "data-0")
         with transaction(engine) as connection:
             grow(connection, given.leaves)
         spread, tree = given.leaves // REPEATS, HeadTree()

@@ -18,10 +18,15 @@ from sqlalchemy import Connection, Engine, func, select
 from accounting.events import Event
 from service.clock import now
 from service.ledger import dataset_settings, lookups, views
-from service.ledger.append.admission import Placed
+from service.ledger.append.admission import PositionedSpan
 from service.ledger.append.append import Append
-from service.ledger.append.unit_of_work import Desk, Shelf
-from service.ledger.budgets.cost_cache import Quote, UnpricedBeforeError, only, worked_out
+from service.ledger.append.unit_of_work import DatasetCache, UnitOfWork
+from service.ledger.budgets.cost_cache import (
+    Quote,
+    UnpricedBeforeError,
+    cached_costs_only,
+    compute_costs,
+)
 from service.ledger.datasets import create_dataset
 from service.ledger.runs import create_run, finish_run
 from service.schemas.requests import DatasetChange, EventMessage, NewDataset, NewRun, to_event
@@ -110,7 +115,9 @@ class Job:
         for index in range(count):
             one, first = self.kinds[index % len(self.kinds)], self.next_step
             events.append(one.at(first, steps))
-            placed.append(Placed(first_step=first, steps=steps, event=one.event, index=index))
+            placed.append(
+                PositionedSpan(first_step=first, steps=steps, event=one.event, index=index)
+            )
             self.next_step += steps
         return Append(
             run_name=self.name, branch_name="main", mode="record", events=events, placed=placed
@@ -124,7 +131,7 @@ class Filler:
     engine: Engine
     ends: datetime
     random: Random = field(default_factory=lambda: Random(20))
-    shelf: Shelf = field(default_factory=Shelf)
+    shelf: DatasetCache = field(default_factory=DatasetCache)
     known: dict[Quote, Any] = field(default_factory=dict)  # prices
 
     def moment(self, day: int) -> datetime:
@@ -187,15 +194,15 @@ class Filler:
             desk.write()
         self.shelf.settle({one.run_name for one in asked})
 
-    def _apply(self, desk: Desk, asked: Append, moment: datetime) -> None:
+    def _apply(self, desk: UnitOfWork, asked: Append, moment: datetime) -> None:
         """Record a request; what it costs is worked out in between, for nobody else waits."""
         while True:
             try:
-                with only(self.known):
+                with cached_costs_only(self.known):
                     asked.apply(desk, moment)
                 return
             except UnpricedBeforeError as lacking:  # nothing of it was recorded
-                self.known |= worked_out(lacking.wanted)
+                self.known |= compute_costs(lacking.wanted)
 
     def raise_limits(self, day: int, numbers: Sequence[int]) -> None:
         """Raise what limits there are."""

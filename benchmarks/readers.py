@@ -49,7 +49,7 @@ from benchmarks.servers import (
     service,
 )
 from service.clock import now
-from service.identity.keys import Scope, create_key
+from service.identity.keys import Role, create_key
 from service.storage.engine import connect, transaction
 from service.storage.tables import datasets
 from service.transparency.signing import Signer
@@ -263,7 +263,7 @@ def compare(name: str, url: str, folder: Path, asked: argparse.Namespace) -> lis
     server.settings["DPLEDGER_SIGNING_KEY_FILE"] = str(signing_key)
     engine = connect(url)
     with transaction(engine) as connection:
-        viewer = create_key(connection, name=mark("viewer"), scope=Scope.VIEWER)
+        viewer = create_key(connection, name=mark("viewer"), scope=Role.VIEWER)
     engine.dispose()
     rows: list[tuple[str, str, str | None]] = [(one, ROUTES[one], viewer) for one in ROUTES]
     rows += [

@@ -24,7 +24,7 @@ from accounting.balances import (
     starts_anew,
 )
 from accounting.events import Event, Span
-from service.ledger.append.admission import ahead
+from service.ledger.append.admission import count_reserved
 from service.ledger.budgets.accumulator import by_pass
 from service.ledger.budgets.pass_positions import beginning, opening_place, position_of
 from service.ledger.log.merkle import Frontier
@@ -278,7 +278,7 @@ class _Counts:
         left = row["end_step"] - max(row["first_step"], stands)
         if left > 0:
             spans = [Span(event=self.events[row["event_id"]], steps=left)]
-            for one, held in ahead(None, spans).items():
+            for one, held in count_reserved(None, spans).items():
                 self.add(row["run_id"], one, 3, held.steps)
                 self.add(row["run_id"], one, 4, held.passes)
                 self.add(row["run_id"], one, 6, held.begun)

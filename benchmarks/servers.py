@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from sqlalchemy import create_engine, make_url, text
 
-from service.identity.keys import Scope, create_key
+from service.identity.keys import Role, create_key
 from service.storage import migrations
 from service.storage.engine import connect, transaction
 
@@ -208,7 +208,7 @@ def migrated(url: str) -> str:
     try:
         migrations.upgrade(engine)
         with transaction(engine) as connection:
-            return create_key(connection, name=mark("key"), scope=Scope.ADMIN)
+            return create_key(connection, name=mark("key"), scope=Role.ADMIN)
     finally:
         engine.dispose()
 

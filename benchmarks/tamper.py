@@ -34,7 +34,7 @@ from benchmarks.tampering import EDITS, NOT_SKILLED, Scene
 from service.schemas.event_codec import canonical
 from service.storage import migrations
 from service.storage.engine import connect, snapshot
-from service.transparency.checkpoints import Heads
+from service.transparency.checkpoints import LogHeads
 from service.transparency.signing import Signer
 from service.transparency.verification.ledger import verify
 from service.transparency.verification.report import Rank
@@ -92,7 +92,7 @@ def ground(
     signer = Signer.create(folder / f"{engine.dialect.name}.key")
     files = [folder / f"{engine.dialect.name}.{kind}" for kind in ("witness", "checkpoints")]
     with snapshot(engine) as connection:
-        present = Heads.of(connection)
+        present = LogHeads.of(connection)
         line = next_line(connection, present, signer, Witness())
         files[0].write_text(canonical(line.model_dump() if line else {}) + "\n", encoding="utf-8")
         parts = [present.part(signer, name).model_dump() for name in (None, *names)]

@@ -15,7 +15,7 @@ import accounting
 from accounting.math_library import InaccurateLibraryError, require_accurate_library
 from service.errors import StartupError
 from service.identity.authentication import KeyRing
-from service.identity.keys import KEY_FILE, Scope, any_key, create_key
+from service.identity.keys import KEY_FILE, Role, any_key, create_key
 from service.identity.rate_limit import Buckets, Pace
 from service.identity.start_token import StartToken
 from service.ledger.append.writer import PATIENCE, Writer
@@ -52,11 +52,11 @@ from service.web.api import (
     transparency_log,
 )
 from service.web.arrival_limits import Arrivals
-from service.web.concurrency_limit import Seats
+from service.web.concurrency_limit import ConcurrencyLimiter
 from service.web.dashboard import routes as dashboard
 from service.web.host_check import OneHost
 from service.web.middleware import BodyLimit, RequestLog
-from service.web.suspension_gate import Gate, WritesWhileOpen
+from service.web.suspension_gate import SuspensionState, WritesWhileOpen
 
 _LOGGER = logging.getLogger("dpledger.app")
 _KEY_GONE: Final = (
@@ -183,7 +183,7 @@ def wire(
     app.state.feed = feed
     app.state.draining = False
     app.state.refusals = Pace(problems.REFUSALS_PER_SECOND)
-    app.state.seats = Seats()
+    app.state.seats = ConcurrencyLimiter()
     app.state.certificates = Buckets(settings.certificates_per_hour)
     app.state.readiness = Readiness(engine, writing=lambda: writer.working)
     app.state.dispatcher = dispatcher
@@ -192,7 +192,7 @@ def wire(
     app.state.heads = HeadTree()
     app.state.expositions = metrics.Expositions()
     app.state.ledger = Ledger(engine, dispatcher.waiting)
-    app.state.gate = gate = Gate(engine)
+    app.state.gate = gate = SuspensionState(engine)
     app.add_middleware(append_events.DirectAppends)
     facts = (append_events, corrections, findings, reservations, certificates)
     modules = (
@@ -240,7 +240,7 @@ def _required_key(engine: Engine, settings: Settings) -> StartToken | None:
             return None
         key = first_key(settings)
         if key is not None:
-            create_key(connection, name=FIRST_KEY, scope=Scope.ADMIN, key=key, by=KEY_FILE)
+            create_key(connection, name=FIRST_KEY, scope=Role.ADMIN, key=key, by=KEY_FILE)
             return None
     return StartToken.load_or_create(settings.start_token_path)
 

@@ -20,7 +20,7 @@ from accounting.events import Gaussian, Laplace, Span
 from accounting.guarantees import Guarantee, covering
 from accounting.theorem import Theorem
 from service.errors import InvalidRequestError, NotFoundError
-from service.ledger.hidden_iterates import hidden_of, told
+from service.ledger.hidden_iterates import hidden_of, with_hidden_state_bound
 from service.schemas.event_codec import spans_of
 from service.schemas.findings import BatchSizesFinding
 from service.schemas.ledger_document import LedgerDocument
@@ -47,7 +47,7 @@ def account(document: LedgerDocument, *, delta: float, accountant: str) -> RunGu
     def found_of(one: Balance) -> Guarantee:
         found = accountants.guarantee(one, relation=relation, accept=accept, **given)
         found = accountants.with_odometer(found, one, **given)
-        return told(found, hidden, accept=accept, accountant=accountant)
+        return with_hidden_state_bound(found, hidden, accept=accept, accountant=accountant)
 
     found = found_of(balance)
     beside: dict[str, Any] = {"outside_guarantee": _outside(document)}

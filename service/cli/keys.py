@@ -32,11 +32,11 @@ def create_key(
     database: DatabaseOption = None,
 ) -> None:
     """Create a key and print it; it is shown once and only its hash is kept."""
-    from service.identity.keys import Scope, Terms, create_key
+    from service.identity.keys import Role, Terms, create_key
     from service.storage.engine import transaction
 
-    if scope not in list(Scope):
-        raise failed(f"--scope: must be one of {', '.join(Scope)}")
+    if scope not in list(Role):
+        raise failed(f"--scope: must be one of {', '.join(Role)}")
     try:
         terms = Terms(
             datasets=frozenset(dataset) if dataset else None,
@@ -45,7 +45,7 @@ def create_key(
             body_bytes_max=body_bytes_max,
         )
         with opened(database, begin=True) as engine, transaction(engine) as connection:
-            key = create_key(connection, name=name, scope=Scope(scope), terms=terms)
+            key = create_key(connection, name=name, scope=Role(scope), terms=terms)
     except LedgerError as error:
         raise _refused(error) from None
     typer.echo(key)  # once it is stored

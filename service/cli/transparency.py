@@ -61,12 +61,12 @@ def checkpoint(
 ) -> None:
     """Print a signed checkpoint of all logs: whoever keeps it can tell later what was changed."""
     from service.storage.engine import snapshot
-    from service.transparency.checkpoints import Heads
+    from service.transparency.checkpoints import LogHeads
 
     signer, engine = _signer(database), ready_engine(database)
     try:
         with snapshot(engine) as connection:
-            signed = Heads.of(connection).whole(signer).model_dump()
+            signed = LogHeads.of(connection).whole(signer).model_dump()
     except LedgerError as error:
         raise failed(error.detail) from None
     finally:

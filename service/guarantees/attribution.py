@@ -11,12 +11,12 @@ from accounting.events import NeighboringRelation
 from accounting.guarantees import ValidFor
 from service.clock import now
 from service.errors import TooExpensiveError
-from service.guarantees.event_costs import Home, Prices, Units, homes_of
-from service.guarantees.guarantee import Question, settled
+from service.guarantees.event_costs import EventCosts, Home, Units, homes_of
+from service.guarantees.guarantee import Question, resolve_query
 from service.ledger.append.state_rows import tally_of
-from service.ledger.budgets.accumulator import Move, Sums, Tally
+from service.ledger.budgets.accumulator import BudgetAccumulator, BudgetDelta, Totals
 from service.ledger.budgets.budget import dataset_scope
-from service.ledger.expired_reservations import forfeited
+from service.ledger.expired_reservations import expired_reservations
 from service.ledger.lookups import find_dataset
 from service.schemas.responses import AccountantName, Answer, BudgetAnswer
 from service.storage.tables import run_balances, runs
@@ -140,19 +140,19 @@ def explain(connection: Connection, name: str, *, delta: float | None) -> Explan
         TooExpensiveError: it has too many different events, or its runs have.
     """
     dataset = find_dataset(connection, name)
-    at = settled(Question(delta=delta), dataset).delta or 0.0
+    at = resolve_query(Question(delta=delta), dataset).delta or 0.0
     return explained(connection, grounds_of(connection, dataset), delta=at)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grounds:
+class AttributionInputs:
     """What is read once of a dataset, and told in several ways."""
 
     dataset: Row[Any]
     homes: Mapping[int, Home]
-    tally: Tally
-    prices: Prices
-    lost: Move  # what expired
+    tally: BudgetAccumulator
+    prices: EventCosts
+    lost: BudgetDelta  # what expired
     parts: Mapping[int, Part]  # what each run adds to the filter's totals
 
     def largest(self, most: int) -> list[int]:
@@ -161,20 +161,20 @@ class Grounds:
         return sorted(parts, key=lambda run: (*parts[run].rank, -run), reverse=True)[:most]
 
 
-def grounds_of(connection: Connection, dataset: Row[Any]) -> Grounds:
+def grounds_of(connection: Connection, dataset: Row[Any]) -> AttributionInputs:
     """What a dataset's explanation rests on.
 
     Raises:
         TooExpensiveError: it has too many different events, or its runs have.
     """
     homes, tally = homes_of(connection, dataset), tally_of(connection, dataset)
-    prices = Prices(connection, homes, tally)
-    return Grounds(
+    prices = EventCosts(connection, homes, tally)
+    return AttributionInputs(
         dataset=dataset,
         homes=homes,
         tally=tally,
         prices=prices,
-        lost=forfeited(connection, dataset, now()),
+        lost=expired_reservations(connection, dataset, now()),
         parts=_parts(connection, homes, prices),
     )
 
@@ -185,7 +185,7 @@ def names_of(connection: Connection, run_ids: Sequence[int]) -> dict[int, str]:
 
 
 def explained(
-    connection: Connection, found: Grounds, *, delta: float, most: int | None = None
+    connection: Connection, found: AttributionInputs, *, delta: float, most: int | None = None
 ) -> Explanation:
     """Who spent what, at a delta; so many runs are told one by one, else RUNS_MAX."""
     dataset, homes, tally, prices = found.dataset, found.homes, found.tally, found.prices
@@ -220,11 +220,13 @@ def explained(
         others=_others(parts, units, prices, whole, at),
         datasets=_by_dataset(homes, parts, whole),
         pending=_reserved(prices.reserved_steps - lost_steps, sums, column, whole),
-        forfeited=_reserved(lost_steps, Sums(before.spent, sums.spent), column, whole),
+        forfeited=_reserved(lost_steps, Totals(before.spent, sums.spent), column, whole),
     )
 
 
-def _parts(connection: Connection, homes: Mapping[int, Home], prices: Prices) -> dict[int, Part]:
+def _parts(
+    connection: Connection, homes: Mapping[int, Home], prices: EventCosts
+) -> dict[int, Part]:
     """What each run adds to the filter's totals."""
     found: dict[int, Part] = {}
     rows = connection.execute(
@@ -245,7 +247,7 @@ def _parts(connection: Connection, homes: Mapping[int, Home], prices: Prices) ->
     return found
 
 
-def _units_of(connection: Connection, prices: Prices, largest: list[int]) -> dict[int, Units]:
+def _units_of(connection: Connection, prices: EventCosts, largest: list[int]) -> dict[int, Units]:
     """How often each event counts in some runs."""
     rows: dict[int, list[tuple[int, int, int]]] = {run: [] for run in largest}
     for run, event, steps, passes in connection.execute(_COUNTS_OF_RUNS, {"runs": largest}):
@@ -253,7 +255,9 @@ def _units_of(connection: Connection, prices: Prices, largest: list[int]) -> dic
     return {run: prices.units(own) for run, own in rows.items()}
 
 
-def _spent(part: Part, units: Units, prices: Prices, whole: int, delta: float) -> dict[str, Any]:
+def _spent(
+    part: Part, units: Units, prices: EventCosts, whole: int, delta: float
+) -> dict[str, Any]:
     return {
         "steps": part.steps,
         "share": part.share(whole),
@@ -265,7 +269,7 @@ def _spent(part: Part, units: Units, prices: Prices, whole: int, delta: float) -
 def _others(
     parts: Mapping[int, Part],
     told: Mapping[int, Units],
-    prices: Prices,
+    prices: EventCosts,
     whole: int,
     delta: float,
 ) -> RestSpent | None:
@@ -301,7 +305,7 @@ def _by_dataset(
     return found
 
 
-def _reserved(steps: int, sums: Sums, column: int, whole: int) -> ReservedPart:
+def _reserved(steps: int, sums: Totals, column: int, whole: int) -> ReservedPart:
     """What lies between two totals."""
     part = Part(0)
     part.uncovered = sums.held[0] - sums.spent[0]

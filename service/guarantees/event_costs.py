@@ -18,7 +18,7 @@ from accounting.renyi.orders import ORDERS
 from accounting.renyi_bounds import renyi_bounds
 from accounting.work import remembered
 from service.errors import TooExpensiveError
-from service.ledger.budgets.accumulator import Tally, by_pass
+from service.ledger.budgets.accumulator import BudgetAccumulator, by_pass
 from service.ledger.budgets.lineage import seen_as
 from service.schemas.event_codec import event_of
 from service.storage.tables import datasets, distinct_events, lineage
@@ -76,10 +76,12 @@ def homes_of(connection: Connection, dataset: Row[Any]) -> dict[int, Home]:
     return {dataset.id: found.pop(dataset.id), **found}
 
 
-class Prices:
+class EventCosts:
     """The prices of all events of a dataset, as its own records see them."""
 
-    def __init__(self, connection: Connection, homes: Mapping[int, Home], tally: Tally) -> None:
+    def __init__(
+        self, connection: Connection, homes: Mapping[int, Home], tally: BudgetAccumulator
+    ) -> None:
         """Read the events.
 
         Raises:
@@ -145,7 +147,7 @@ class Prices:
         return rdp_epsilon(rdp=rdp, orders=self.orders, delta=left)
 
 
-def _column(tally: Tally) -> int:
+def _column(tally: BudgetAccumulator) -> int:
     """Which number of a total is told as what was spent: that of the order that binds."""
     order = tally.filter.binding_order(tally.sums().held)
     orders: list[float] = tally.filter.record()["orders"]

@@ -9,8 +9,8 @@ from sqlalchemy import Connection, Row, bindparam, select
 from accounting.balances import Balance, pass_length, retold
 from accounting.events import Event, NeighboringRelation
 from service.ledger.append.counts import balance_of, counts_of
-from service.ledger.budgets.accumulator import Change, Move, merged
-from service.ledger.budgets.lineage import restated
+from service.ledger.budgets.accumulator import BudgetDelta, EventCountDelta, merged
+from service.ledger.budgets.lineage import as_seen_by_ancestor
 from service.schemas.event_codec import event_of
 from service.storage.tables import (
     branches,
@@ -90,11 +90,13 @@ def dataset_balance(
     if not below:
         return own
     relation = NeighboringRelation(dataset.neighboring_relation)
-    changes: list[Change] = [counts_of(own)]
+    changes: list[EventCountDelta] = [counts_of(own)]
     for one in below:
         rows = connection.execute(_OF_DATASET, {"dataset": one.id})
-        theirs = Move(recorded=counts_of(_balance(rows, one.dataset_size, reserved=reserved)))
-        view = restated(theirs, relation=relation, exactly_one=one.exactly_one)
+        theirs = BudgetDelta(
+            recorded=counts_of(_balance(rows, one.dataset_size, reserved=reserved))
+        )
+        view = as_seen_by_ancestor(theirs, relation=relation, exactly_one=one.exactly_one)
         changes.append(view.recorded)
     return balance_of(merged(changes))
 

@@ -22,11 +22,17 @@ from accounting.events import (
 )
 from accounting.work import attempted, left
 from service.errors import BudgetExhaustedError
-from service.ledger.append.admission import Held, Placed, admissible_steps, ahead, require_budget
+from service.ledger.append.admission import (
+    BudgetCheck,
+    PositionedSpan,
+    admissible_steps,
+    count_reserved,
+    require_budget,
+)
 from service.ledger.append.state_rows import tally_of
-from service.ledger.budgets.accumulator import Move
+from service.ledger.budgets.accumulator import BudgetDelta
 from service.ledger.budgets.budget import dataset_scope
-from service.ledger.budgets.lineage import restated
+from service.ledger.budgets.lineage import as_seen_by_ancestor
 from service.ledger.lookups import find_dataset
 from service.schemas.event_codec import spans_of
 from service.schemas.message import PROBABILITY_MIN, Body
@@ -145,41 +151,42 @@ def admissible(
         ]
 
 
-def _scopes(connection: Connection, dataset: Row[Any]) -> list[Held]:
+def _scopes(connection: Connection, dataset: Row[Any]) -> list[BudgetCheck]:
     """The budgets that steps on a dataset are held against."""
     relation = NeighboringRelation(dataset.neighboring_relation)
     above = connection.execute(_ANCESTORS, {"dataset": dataset.id}).all()
     found = [(dataset, None)] + [
-        (row, partial(restated, relation=relation, exactly_one=row.exactly_one)) for row in above
+        (row, partial(as_seen_by_ancestor, relation=relation, exactly_one=row.exactly_one))
+        for row in above
     ]
     scopes = [(dataset_scope(row, tally_of(connection, row)), view) for row, view in found]
-    return [Held(scope=scope, view=view) for scope, view in scopes if scope is not None]
+    return [BudgetCheck(scope=scope, view=view) for scope, view in scopes if scope is not None]
 
 
-def _placed(spans: Sequence[Span]) -> list[Placed]:
+def _placed(spans: Sequence[Span]) -> list[PositionedSpan]:
     placed, first_step = [], 0
     for index, span in enumerate(spans):
         placed.append(
-            Placed(first_step=first_step, event=span.event, steps=span.steps, index=index)
+            PositionedSpan(first_step=first_step, event=span.event, steps=span.steps, index=index)
         )
         first_step += span.steps
     return placed
 
 
-def _moved(spans: Sequence[Span], limit: int | None) -> Move:
+def _moved(spans: Sequence[Span], limit: int | None) -> BudgetDelta:
     """What the first so many steps change; all of them for None."""
     if limit is None:
-        return Move(recorded=ahead(None, spans))
+        return BudgetDelta(recorded=count_reserved(None, spans))
     taken = []
     for span in spans:
         count = min(span.steps, limit)
         if count:
             taken.append(Span(event=span.event, steps=count))
             limit -= count
-    return Move(recorded=ahead(None, taken))
+    return BudgetDelta(recorded=count_reserved(None, taken))
 
 
-def _noise(scopes: Sequence[Held], spans: Sequence[Span], known: str | None) -> Noise:
+def _noise(scopes: Sequence[BudgetCheck], spans: Sequence[Span], known: str | None) -> Noise:
     if known is None and not any(isinstance(s.event.mechanism, Gaussian | Laplace) for s in spans):
         known = REASON_NO_NOISE
     if known is not None:
@@ -194,7 +201,7 @@ def _noise(scopes: Sequence[Held], spans: Sequence[Span], known: str | None) -> 
     return Noise(noise_multiplier=value, reason=reason)
 
 
-def _rate(scopes: Sequence[Held], spans: Sequence[Span], known: str | None) -> Rate:
+def _rate(scopes: Sequence[BudgetCheck], spans: Sequence[Span], known: str | None) -> Rate:
     none = Rate(sampling_probability=None, batch_size=None, reason=known)
     if known is None and all(_rarer(span, 2.0) == span for span in spans):
         known = REASON_NO_RATE
@@ -225,12 +232,12 @@ def _rarer(span: Span, factor: float) -> Span:
 
 
 def _least_factor(
-    scopes: Sequence[Held], spans_at: Callable[[float], list[Span]]
+    scopes: Sequence[BudgetCheck], spans_at: Callable[[float], list[Span]]
 ) -> tuple[float | None, str | None]:
     """(the least factor that was seen to fit, why there is none)."""
 
     def fits(factor: float) -> bool:
-        move = Move(recorded=ahead(None, spans_at(factor)))
+        move = BudgetDelta(recorded=count_reserved(None, spans_at(factor)))
         return all(held.scope.admits(held.sums(move)) for held in scopes)
 
     try:

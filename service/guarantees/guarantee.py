@@ -15,10 +15,16 @@ from service.errors import InvalidRequestError
 from service.guarantees import recorded_facts
 from service.guarantees.document_export import document_of
 from service.guarantees.recorded_facts import dataset_facts, run_facts
-from service.guarantees.replay import LATEST, Facts
+from service.guarantees.replay import LATEST, RecordedCounts
 from service.ledger.budgets.budget import accept_of
 from service.ledger.fixed_plans import declared_end
-from service.ledger.hidden_iterates import NOTHING_HIDDEN, Hidden, hidden_of, told, why_shown
+from service.ledger.hidden_iterates import (
+    NOTHING_HIDDEN,
+    Hidden,
+    hidden_of,
+    why_shown,
+    with_hidden_state_bound,
+)
 from service.ledger.lookups import dataset_of, find_dataset, find_run
 from service.ledger.views import budget_of_dataset, run_answer, standing_of
 from service.schemas.ledger_document import LedgerDocument
@@ -68,10 +74,10 @@ def guarantee_of(
 ) -> GuaranteeAnswer:
     """What a balance of a dataset's events guarantees."""
     asked = Question(delta=delta, epsilon=epsilon, accountant=accountant)
-    return answer(_found(balance, dataset, asked), balance=balance, sequence=sequence)
+    return answer(_compute_guarantee(balance, dataset, asked), balance=balance, sequence=sequence)
 
 
-def _found(
+def _compute_guarantee(
     balance: Balance, dataset: Row[Any], asked: Question, hidden: Hidden = NOTHING_HIDDEN
 ) -> Guarantee:
     accept = accept_of(dataset)
@@ -87,11 +93,13 @@ def _found(
     found = accountants.with_odometer(
         found, balance, delta=asked.delta, accountant=asked.accountant, share=asked.share
     )
-    return told(found, hidden, accept=accept, accountant=asked.accountant, epsilon=asked.epsilon)
+    return with_hidden_state_bound(
+        found, hidden, accept=accept, accountant=asked.accountant, epsilon=asked.epsilon
+    )
 
 
 def _answered(
-    facts: Facts,
+    facts: RecordedCounts,
     dataset: Row[Any],
     asked: Question,
     *,
@@ -101,7 +109,7 @@ def _answered(
     """The answer for facts and their corrections: the headline holds for either."""
     again = facts.corrected is not None and asked.delta is None  # at the delta that was found
     part = replace(asked, share=asked.share / (len(facts.accounts) + again))
-    each = [_found(balance, dataset, part, hidden) for balance in facts.accounts]
+    each = [_compute_guarantee(balance, dataset, part, hidden) for balance in facts.accounts]
     found = each[0] if len(each) == 1 else covering(*each)
     whole = answer(found, balance=facts.recorded, sequence=sequence, release=hidden.release)
     if facts.corrected is None:
@@ -141,7 +149,7 @@ def delta_of(dataset: Row[Any], run: Row[Any] | None = None) -> float | None:
     return None if dataset.budget_delta is None else float(dataset.budget_delta)
 
 
-def settled(asked: Question, dataset: Row[Any], run: Row[Any] | None = None) -> Question:
+def resolve_query(asked: Question, dataset: Row[Any], run: Row[Any] | None = None) -> Question:
     """The question with its delta or epsilon known, and a sequence there is.
 
     Raises:
@@ -176,9 +184,9 @@ def run_guarantee(connection: Connection, run_name: str, asked: Question) -> Run
     """
     run = find_run(connection, run_name)
     dataset = dataset_of(connection, run)
-    asked = settled(asked, dataset, run)
+    asked = resolve_query(asked, dataset, run)
 
-    def facts_of(branch: str | None, until: int | None, known: int | None) -> Facts:
+    def facts_of(branch: str | None, until: int | None, known: int | None) -> RecordedCounts:
         last = LATEST if known is None else known
         return run_facts(connection, run, dataset, branch=branch, until=until, known=last)
 
@@ -208,14 +216,14 @@ def run_guarantee(connection: Connection, run_name: str, asked: Question) -> Run
     return RunGuarantee(**dict(found), outside_guarantee=outside)
 
 
-def _ahead(run: Row[Any], dataset: Row[Any], facts: Facts) -> Balance | None:
+def _ahead(run: Row[Any], dataset: Row[Any], facts: RecordedCounts) -> Balance | None:
     """The whole plan of a run that keeps to it and has not done it yet."""
     plan = declared_end(run, dataset.dataset_size)
     return None if plan is None or facts.recorded.steps == plan.steps else plan
 
 
 def _to_its_end(
-    plan: Balance, dataset: Row[Any], asked: Question, facts: Facts, found: GuaranteeAnswer
+    plan: Balance, dataset: Row[Any], asked: Question, facts: RecordedCounts, found: GuaranteeAnswer
 ) -> GuaranteeAnswer:
     """The whole plan's answer, and the present one beside it.
 
@@ -231,8 +239,8 @@ def _as_of(
     found: GuaranteeAnswer,
     asked: Question,
     dataset: Row[Any],
-    known_now: Facts,
-    present: Facts,
+    known_now: RecordedCounts,
+    present: RecordedCounts,
 ) -> GuaranteeAnswer:
     """The answer as of a sequence, with what is known since beside it."""
     really = known_now.recorded if known_now.corrected is None else known_now.corrected
@@ -280,7 +288,7 @@ def dataset_guarantee(connection: Connection, name: str, asked: Question) -> Dat
         TooExpensiveError: too many entries would have to be read.
     """
     dataset = find_dataset(connection, name)
-    asked = settled(asked, dataset)
+    asked = resolve_query(asked, dataset)
     if asked.as_of is not None:
         found = with_ = _dataset_as_of(connection, dataset, asked, asked.as_of)
     else:
@@ -302,12 +310,12 @@ def dataset_guarantee(connection: Connection, name: str, asked: Question) -> Dat
     )
 
 
-def _counted(facts: Facts) -> list[Any]:
+def _counted(facts: RecordedCounts) -> list[Any]:
     return [(one.steps, one.passes) for one in facts.accounts]
 
 
 def _held(
-    held: Facts, found: GuaranteeAnswer, dataset: Row[Any], asked: Question
+    held: RecordedCounts, found: GuaranteeAnswer, dataset: Row[Any], asked: Question
 ) -> GuaranteeAnswer:
     """The answer with what is reserved."""
     return with_ahead(_answered(held, dataset, asked, sequence=found.sequence), found)

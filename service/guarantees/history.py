@@ -13,7 +13,7 @@ from accounting.coarsening import DISTINCT_MAX, distinct, replaced, stronger
 from accounting.events import NeighboringRelation
 from accounting.guarantees import Status
 from accounting.work import as_many
-from service.guarantees.guarantee import READING, Question, settled
+from service.guarantees.guarantee import READING, Question, resolve_query
 from service.guarantees.replay import Fold, recorded
 from service.ledger.budgets.budget import accept_of
 from service.ledger.budgets.pass_positions import taken_in_run
@@ -96,7 +96,7 @@ def history(connection: Connection, run_name: str, *, delta: float | None, point
     """
     run = find_run(connection, run_name)
     dataset = dataset_of(connection, run)
-    at = settled(Question(delta=delta), dataset, run).delta
+    at = resolve_query(Question(delta=delta), dataset, run).delta
     rows = list(recorded(connection, run))
     total = sum(row.steps for row in rows)
     points = min(points, BALANCES_MAX // (1 + len({row.content for row in rows})) + 1)

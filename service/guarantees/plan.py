@@ -16,7 +16,7 @@ from accounting.events import Event, NeighboringRelation, Span
 from accounting.guarantees import Status
 from service.errors import InvalidRequestError, UnsupportedEventError
 from service.ledger.append.admission import unbounded
-from service.ledger.hidden_iterates import Hidden, planned_run, told
+from service.ledger.hidden_iterates import Hidden, planned_run, with_hidden_state_bound
 from service.schemas.event_codec import spans_of
 from service.schemas.field_errors import CLOSED_TAG, OPEN_TAG
 from service.schemas.mechanisms import (
@@ -220,7 +220,7 @@ def _account(asked: Plan) -> PlanAnswer:
             asked.assumptions, asked.release, spans=spans, relation=terms.relation,
             dataset_size=asked.dataset_size,
         )  # fmt: skip
-        found = told(
+        found = with_hidden_state_bound(
             found,
             Hidden(release=asked.release, run=hidden),
             accept=terms.accept,

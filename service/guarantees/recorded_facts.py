@@ -20,9 +20,9 @@ from service.guarantees.replay import (
     OF_BRANCH,
     OF_DATASET,
     Corrections,
-    Facts,
     Fold,
     Part,
+    RecordedCounts,
     by_branch,
     folded,
     parts_of,
@@ -32,8 +32,8 @@ from service.guarantees.replay import (
 )
 from service.ledger.append.counts import balance_of as counted
 from service.ledger.append.counts import counts_of
-from service.ledger.budgets.accumulator import Move
-from service.ledger.budgets.lineage import restated
+from service.ledger.budgets.accumulator import BudgetDelta
+from service.ledger.budgets.lineage import as_seen_by_ancestor
 from service.ledger.budgets.pass_positions import taken_in_dataset, taken_in_run
 from service.storage.tables import branches, datasets, entries, lineage
 
@@ -80,7 +80,7 @@ def run_facts(
     branch: str | None = None,
     until: int | None = None,
     known: int = LATEST,
-) -> Facts:
+) -> RecordedCounts:
     """What a run did.
 
     Args:
@@ -111,10 +111,10 @@ def run_facts(
         return folded(parts, found, dataset.dataset_size, taken)
     balance = run_balance(connection, run.id, dataset.dataset_size)
     if not found:
-        return Facts(recorded=balance, corrected=None, corrections=0)
+        return RecordedCounts(recorded=balance, corrected=None, corrections=0)
     changed = _corrected_branches(connection, found, dataset.dataset_size, taken)
     corrected = _exchanged(balance, [changed])
-    return Facts(recorded=balance, corrected=corrected, corrections=changed.corrections)
+    return RecordedCounts(recorded=balance, corrected=corrected, corrections=changed.corrections)
 
 
 def dataset_facts(
@@ -124,7 +124,7 @@ def dataset_facts(
     until: int | None = None,
     known: int = LATEST,
     reserved: bool = False,
-) -> Facts:
+) -> RecordedCounts:
     """What all runs of a dataset did, and of all datasets that were made from it.
 
     Args:
@@ -158,7 +158,9 @@ def dataset_facts(
         corrected = replace(_sum([ran, *ahead]), starts={})  # nothing is known of those to come
     count = sum(one.corrections for one in changed)
     inherited = len(homes) > 1
-    return Facts(recorded=balance, corrected=corrected, corrections=count, inherited=inherited)
+    return RecordedCounts(
+        recorded=balance, corrected=corrected, corrections=count, inherited=inherited
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,7 +174,7 @@ class _Home:
     found: Corrections
     view: Callable[[Balance], Balance]
 
-    def seen(self, facts: Facts) -> Facts:
+    def seen(self, facts: RecordedCounts) -> RecordedCounts:
         """The facts as those records see them."""
         corrected = None if facts.corrected is None else self.view(facts.corrected)
         return replace(facts, recorded=self.view(facts.recorded), corrected=corrected)
@@ -210,20 +212,22 @@ def _homes(connection: Connection, dataset: Row[Any], until: int | None, known: 
 
 
 def _restated(balance: Balance, *, relation: NeighboringRelation, exactly_one: bool) -> Balance:
-    move = Move(recorded=counts_of(balance))
-    return counted(dict(restated(move, relation=relation, exactly_one=exactly_one).recorded))
+    move = BudgetDelta(recorded=counts_of(balance))
+    return counted(
+        dict(as_seen_by_ancestor(move, relation=relation, exactly_one=exactly_one).recorded)
+    )
 
 
-def _home_facts(connection: Connection, home: _Home) -> Facts:
+def _home_facts(connection: Connection, home: _Home) -> RecordedCounts:
     rows = streamed(connection, OF_DATASET, dataset=home.id, until=home.until)
     taken = taken_in_dataset(connection, home.id)
     return folded(parts_of(rows), home.found, home.dataset_size, taken)
 
 
-def _together(each: Sequence[Facts], homes: Sequence[_Home]) -> Facts:
+def _together(each: Sequence[RecordedCounts], homes: Sequence[_Home]) -> RecordedCounts:
     corrections = sum(one.corrections for one in each)
     really = _sum(one.accounts[-1] for one in each) if corrections else None
-    return Facts(
+    return RecordedCounts(
         recorded=_sum(one.recorded for one in each),
         corrected=really,
         corrections=corrections,
@@ -272,7 +276,7 @@ def _path(connection: Connection, run: Row[Any], name: str) -> list[tuple[int, i
     return path[::-1]
 
 
-def _require_whole(facts: Facts, path: Sequence[tuple[int, int]], last: int) -> None:
+def _require_whole(facts: RecordedCounts, path: Sequence[tuple[int, int]], last: int) -> None:
     """A path that misses steps would understate what the model cost."""
     if last == LATEST and sum(facts.recorded.steps.values()) != path[-1][1]:
         raise ArithmeticError("A branch's path does not hold each of its steps once.")
@@ -280,7 +284,7 @@ def _require_whole(facts: Facts, path: Sequence[tuple[int, int]], last: int) -> 
 
 def _corrected_branches(
     connection: Connection, found: Corrections, dataset_size: int, taken: Sequence[Taken]
-) -> Facts:
+) -> RecordedCounts:
     """What the branches did on which corrections lie, and those that share a pass with them."""
     wanted: set[Any] = set(found)
     size = 0
@@ -295,7 +299,7 @@ def _corrected_branches(
     return folded(parts_of(rows), found, dataset_size, taken)
 
 
-def _exchanged(balance: Balance, changed: Sequence[Facts]) -> Balance:
+def _exchanged(balance: Balance, changed: Sequence[RecordedCounts]) -> Balance:
     """The balance with corrected parts in the place of those that were recorded.
 
     Raises:

@@ -74,7 +74,7 @@ Corrections = Mapping[int, Sequence[tuple[int, int, str]]]  # (first step, end, 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class RecordedCounts:
     """What was recorded; and the same with corrections laid over it, where there are any."""
 
     recorded: Balance
@@ -194,7 +194,7 @@ def parts_of(rows: Iterable[Row[Any]]) -> Iterator[Part]:
 
 def folded(
     parts: Iterable[Part], found: Corrections, dataset_size: int, taken: Sequence[Taken] = ()
-) -> Facts:
+) -> RecordedCounts:
     """Fold entries as they were recorded and, where there are corrections, as corrected."""
     plain, better = Fold(dataset_size, taken), Fold(dataset_size, taken)
     reached: dict[int, int] = {}
@@ -208,4 +208,4 @@ def folded(
                 better.add(branch, what, more, first_step=here, unplaced=unplaced)
     used = sum(one[0] < reached.get(branch, 0) for branch, over in found.items() for one in over)
     corrected = better.balance() if used else None
-    return Facts(recorded=plain.balance(), corrected=corrected, corrections=used)
+    return RecordedCounts(recorded=plain.balance(), corrected=corrected, corrections=used)

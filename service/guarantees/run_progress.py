@@ -19,7 +19,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, Row, bindparam
 
 from accounting.balances import Balance, Lines
-from service.guarantees.guarantee import Question, delta_of, settled
+from service.guarantees.guarantee import Question, delta_of, resolve_query
 from service.guarantees.history import HistoryPoint, Reading
 from service.guarantees.noise_schedule import Schedule, Spans
 from service.guarantees.replay import LATEST, OF_RUN, Fold, streamed
@@ -192,7 +192,9 @@ class Growths:
         """
         run = find_run(connection, run_name)
         dataset = dataset_of(connection, run)
-        reading = Reading.of(run, dataset, delta=settled(Question(), dataset, run).delta or 0.0)
+        reading = Reading.of(
+            run, dataset, delta=resolve_query(Question(), dataset, run).delta or 0.0
+        )
         total, known = self._known(connection, run, dataset, reading)
         with known.lock:
             given = known.given

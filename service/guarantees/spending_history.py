@@ -16,9 +16,9 @@ from sqlalchemy import Connection, Row, Select, and_, func, or_, select
 from accounting.balances import pass_length
 from accounting.events import Event
 from service.clock import utc
-from service.guarantees.attribution import Grounds, names_of
+from service.guarantees.attribution import AttributionInputs, names_of
 from service.guarantees.event_costs import Units
-from service.ledger.budgets.accumulator import Change, Counts, Move, by_pass
+from service.ledger.budgets.accumulator import BudgetDelta, EventCountDelta, StepsAndPasses, by_pass
 from service.storage.tables import datasets, entries
 
 POINTS: Final = 60  # of a picture that is some hundred pixels wide
@@ -68,7 +68,7 @@ class _Bucket:
 
 
 def spending(
-    connection: Connection, found: Grounds, *, delta: float, points: int = POINTS
+    connection: Connection, found: AttributionInputs, *, delta: float, points: int = POINTS
 ) -> Spending:
     """How the spending grew.
 
@@ -107,7 +107,9 @@ class Spendings:
         self._told: OrderedDict[Hashable, Spending] = OrderedDict()
         self._lock = threading.Lock()
 
-    def spending(self, connection: Connection, found: Grounds, *, delta: float) -> Spending:
+    def spending(
+        self, connection: Connection, found: AttributionInputs, *, delta: float
+    ) -> Spending:
         """How the spending grew; what expired is looked at each time, for it hangs on the clock."""
         row = found.dataset
         # The time keeps apart the datasets of two databases that have the same number.
@@ -131,7 +133,7 @@ def _each_undone(rewind: "_Rewind", buckets: Sequence[_Bucket]) -> Iterator[_Buc
         rewind.undo(bucket.rows)
 
 
-def _heads(connection: Connection, found: Grounds) -> dict[int, int]:
+def _heads(connection: Connection, found: AttributionInputs) -> dict[int, int]:
     """The datasets whose entries are read, and how many each has; the largest, if they are many."""
     query = (
         select(datasets.c.id, datasets.c.head_sequence)
@@ -201,7 +203,7 @@ def _buckets(
 class _Rewind:
     """A dataset's sums, from which entries are taken back one after another."""
 
-    def __init__(self, found: Grounds, delta: float, largest: Sequence[int]) -> None:
+    def __init__(self, found: AttributionInputs, delta: float, largest: Sequence[int]) -> None:
         self._prices = prices = found.prices
         self._tally = found.tally.copy()
         self._units: Units = prices.everything.copy()
@@ -214,7 +216,7 @@ class _Rewind:
 
     def undo(self, rows: Iterable[Row[Any]]) -> None:
         """Take entries back."""
-        back: dict[Event, Counts] = {}
+        back: dict[Event, StepsAndPasses] = {}
         for row in rows:
             place = self._prices.place[row.event_id]
             event = self._prices.events[place]
@@ -223,9 +225,9 @@ class _Rewind:
             units = self._prices.count(place, steps, passes)
             self._units[place] -= units
             self._losses[row.run_id] -= units * self._prices.costs[place][1]
-            undone = Counts(steps=-steps, passes=-passes, begun=-passes)
+            undone = StepsAndPasses(steps=-steps, passes=-passes, begun=-passes)
             back[event] = back[event] + undone if event in back else undone
-        self._tally.apply(Move(recorded=_without_nothing(back)))
+        self._tally.apply(BudgetDelta(recorded=_without_nothing(back)))
 
     def _passes(self, branch_id: int, event_id: int, steps: int, event: Event) -> int:
         """How many passes surely began with the steps that were taken back, and no sooner.
@@ -277,11 +279,13 @@ def _lone(events: Sequence[Event]) -> frozenset[Event]:
     return frozenset(one for one in counted if samplings.count(one.sampling) == 1)
 
 
-def _without_nothing(change: Change) -> Change:
-    return {event: counts for event, counts in change.items() if counts != Counts()}
+def _without_nothing(change: EventCountDelta) -> EventCountDelta:
+    return {event: counts for event, counts in change.items() if counts != StepsAndPasses()}
 
 
-def _parts(connection: Connection, found: Grounds, largest: list[int]) -> tuple[Part, ...]:
+def _parts(
+    connection: Connection, found: AttributionInputs, largest: list[int]
+) -> tuple[Part, ...]:
     names = names_of(connection, largest)
     told = [
         Part(run=names[run], dataset=found.homes[found.parts[run].home].name) for run in largest
@@ -289,7 +293,7 @@ def _parts(connection: Connection, found: Grounds, largest: list[int]) -> tuple[
     return (*told, Part(run=None, dataset=None, runs=len(found.parts) - len(largest)))
 
 
-def _expired(found: Grounds) -> float | None:
+def _expired(found: AttributionInputs) -> float | None:
     """What expired reservations add to what was recorded. Upper, in nats; none where infinite."""
     tally = found.tally
     before, after = tally.sums().spent, tally.sums(found.lost).spent

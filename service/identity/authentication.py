@@ -19,7 +19,7 @@ from service.errors import ForbiddenError, UnauthorizedError
 from service.identity.access import Reach, require_dataset
 from service.identity.keys import (
     START_TOKEN,
-    Scope,
+    Role,
     digest_of,
     digests_in_force,
     list_keys,
@@ -28,14 +28,14 @@ from service.identity.keys import (
 from service.identity.rate_limit import BURST_SECONDS, Bucket
 from service.identity.start_token import StartToken
 from service.storage.engine import snapshot
-from service.storage.single_flight import Look
+from service.storage.single_flight import SingleFlight
 
 REFRESH_SECONDS: Final = 0.5  # a revoked key stops working about this time later
 BODY_BYTES_MAX: Final = "dpledger.body_bytes_max"  # of a connection's scope; BodyLimit reads it
 _CALLER: Final = "dpledger.caller"
 RATE_TAKEN: Final = "dpledger.rate_taken"  # of a scope: the key's rate had room for the request
 VIEWER_BURST_SECONDS: Final = 3.0  # worth of requests that a viewer's key may save up
-_RANKS: Final = {scope: rank for rank, scope in enumerate(Scope)}
+_RANKS: Final = {scope: rank for rank, scope in enumerate(Role)}
 _TAG: Final = 16  # digits of a digest by which the ring is searched
 
 
@@ -44,12 +44,12 @@ class Caller:
     """Who sent a request, and what the key is held to."""
 
     name: str
-    scope: Scope
+    scope: Role
     datasets: frozenset[str] | None = None  # none where it reaches all
     bucket: Bucket | None = None
     body_bytes_max: int | None = None
 
-    def require(self, scope: Scope) -> None:
+    def require(self, scope: Role) -> None:
         """Refuse a caller whose scope is less.
 
         Raises:
@@ -103,7 +103,7 @@ class KeyRing:
         """
         self.reach = Reach(engine)
         self._engine = engine
-        self.looks = Look(engine, self.refresh)
+        self.looks = SingleFlight(engine, self.refresh)
         self._rate = requests_per_second
         self._viewer_rate = viewer_requests_per_second
         self._body_bytes_max = body_bytes_max
@@ -142,7 +142,7 @@ class KeyRing:
             }
             self._any_key = bool(rows)
             if self._start_digest is not None and not rows:
-                admin = Caller(START_TOKEN, Scope.ADMIN)
+                admin = Caller(START_TOKEN, Role.ADMIN)
                 held = _Held(self._start_digest, math.inf, admin)
                 self._held[self._start_digest[:_TAG]] = held
             self._read_at = started
@@ -152,7 +152,7 @@ class KeyRing:
         rate, size = terms.requests_per_second, terms.body_bytes_max
         return Caller(
             name=row.name,
-            scope=Scope(row.scope),
+            scope=Role(row.scope),
             datasets=terms.datasets,
             bucket=self._usual_bucket(row) if rate is None else self._bucket_of(row.name, rate),
             body_bytes_max=self._body_bytes_max if size is None else size,
@@ -162,7 +162,7 @@ class KeyRing:
         """Of a key that says nothing of its own."""
         if self._rate is not None:
             return self._bucket_of(row.name, self._rate)
-        if row.scope != Scope.VIEWER or self._viewer_rate is None:
+        if row.scope != Role.VIEWER or self._viewer_rate is None:
             return None
         # A page asks several things at once.
         return self._bucket_of(row.name, self._viewer_rate, burst_seconds=VIEWER_BURST_SECONDS)
@@ -204,7 +204,7 @@ class KeyRing:
         return held.caller if held is not None and held.answers(digest) else None
 
 
-async def admitted(request: Request, scope: Scope, names: Mapping[str, str]) -> Caller:
+async def authenticate(request: Request, scope: Role, names: Mapping[str, str]) -> Caller:
     """The caller of a request that may be answered; nothing of its body was read.
 
     Args:
@@ -231,7 +231,7 @@ async def fresh_keys(request: Request) -> KeyRing:
 
 
 async def permitted(
-    request: Request, caller: Caller, scope: Scope, names: Mapping[str, str]
+    request: Request, caller: Caller, scope: Role, names: Mapping[str, str]
 ) -> Caller:
     """The caller, where it may do what it asks; in words of `admitted`, but for who it is.
 
@@ -262,7 +262,7 @@ def caller_of(request: Request) -> Caller | None:
 class KeyOf(SecurityBase):
     """What an endpoint depends on: a key of this scope at least. The OpenAPI document says so."""
 
-    def __init__(self, scope: Scope) -> None:
+    def __init__(self, scope: Role) -> None:
         self.scope = scope
         self.scheme_name = "key"
         self.model = HTTPBearer(description="`dpledger keys create` makes one; its scope is named.")
@@ -271,18 +271,18 @@ class KeyOf(SecurityBase):
         """The caller, where it may call this."""
         caller = caller_of(request)
         if caller is None:
-            return await admitted(request, self.scope, request.path_params)
+            return await authenticate(request, self.scope, request.path_params)
         caller.require(self.scope)
         return caller
 
 
-def scope_needed(dependant: Dependant) -> Scope | None:
+def scope_needed(dependant: Dependant) -> Role | None:
     """The scope that an endpoint depends on; none where it needs no key."""
     own = [dependant.call.scope] if isinstance(dependant.call, KeyOf) else []
     found = [scope_needed(one) for one in dependant.dependencies]
     return max((one for one in (*own, *found) if one), key=_RANKS.__getitem__, default=None)
 
 
-Viewer = Annotated[Caller, Security(KeyOf(Scope.VIEWER), scopes=[Scope.VIEWER])]
-Trainer = Annotated[Caller, Security(KeyOf(Scope.TRAINER), scopes=[Scope.TRAINER])]
-Admin = Annotated[Caller, Security(KeyOf(Scope.ADMIN), scopes=[Scope.ADMIN])]
+Viewer = Annotated[Caller, Security(KeyOf(Role.VIEWER), scopes=[Role.VIEWER])]
+Trainer = Annotated[Caller, Security(KeyOf(Role.TRAINER), scopes=[Role.TRAINER])]
+Admin = Annotated[Caller, Security(KeyOf(Role.ADMIN), scopes=[Role.ADMIN])]

@@ -35,7 +35,7 @@ START_TOKEN: Final = "start-token"  # noqa: S105 (a name)
 RESERVED: Final = (COMMAND_LINE, KEY_FILE, START_TOKEN)
 
 
-class Scope(StrEnum):
+class Role(StrEnum):
     """What a key may do; each scope may do what those before it may."""
 
     VIEWER = "viewer"  # read
@@ -95,7 +95,7 @@ def create_key(
     connection: Connection,
     *,
     name: str,
-    scope: Scope,
+    scope: Role,
     key: str | None = None,
     terms: Terms = FREE,
     by: str = COMMAND_LINE,
@@ -206,10 +206,10 @@ def _require_future(expires_at: datetime | None) -> None:
         raise InvalidRequestError("expires", "must lie in the future")
 
 
-def _require_terms(scope: Scope, terms: Terms) -> None:
+def _require_terms(scope: Role, terms: Terms) -> None:
     _require_future(terms.expires_at)
     if terms.datasets is not None:
-        if scope is Scope.ADMIN:
+        if scope is Role.ADMIN:
             raise InvalidRequestError("dataset", "an admin's key is limited to no datasets")
         if not 1 <= len(terms.datasets) <= DATASETS_MAX:
             raise InvalidRequestError("dataset", f"from 1 to {DATASETS_MAX} of them")

@@ -10,7 +10,7 @@ from service.clock import now
 from service.errors import BranchExistsError, ConflictError, NotFoundError, OutOfSequenceError
 from service.ledger.budgets.pass_positions import opening_place, position_of
 from service.ledger.log.leaves import Act, append
-from service.ledger.log.row_records import acts_of
+from service.ledger.log.row_records import build_log_records
 from service.ledger.lookups import branches_of, changed, lock_run
 from service.ledger.views import branch_answer
 from service.schemas.ledger_document import CONTINUED
@@ -74,7 +74,9 @@ def create_branch(
             connection.execute(_GIVEN, {"origin": origin.id})
         changed(connection, dataset.id)
         found = branches_of(connection, run)
-        happened = acts_of(connection, "branch", dataset_id=dataset.id, row=found[-1].id, by=by)
+        happened = build_log_records(
+            connection, "branch", dataset_id=dataset.id, row=found[-1].id, by=by
+        )
         append(connection, dataset.id, happened + _continued(connection, run, dataset.id, by))
     (branch,) = [one for one in found if one.name == new.name]
     if branch.writer != new.writer:
@@ -94,7 +96,7 @@ def _continued(connection: Connection, run: Row[Any], dataset_id: int, by: str |
     reopened = run.reopened or run.state in CLOSED
     values = {"state": "active", "reopened": reopened}
     connection.execute(runs.update().where(runs.c.id == run.id).values(values))
-    return acts_of(connection, "run_state", dataset_id=dataset_id, row=run.id, by=by)
+    return build_log_records(connection, "run_state", dataset_id=dataset_id, row=run.id, by=by)
 
 
 def _origin(found: Sequence[Row[Any]], new: NewBranch) -> Row[Any]:

@@ -12,14 +12,14 @@ from sqlalchemy import Connection, Row, bindparam, insert, select
 from accounting.events import Event
 from service.clock import stamp
 from service.errors import ConflictError, OutOfSequenceError
-from service.ledger.append.budget_alerts import sound
-from service.ledger.append.state import Book, Branch, RunBook
-from service.ledger.append.unit_of_work import Desk, Place
+from service.ledger.append.budget_alerts import raise_budget_alerts
+from service.ledger.append.state import Branch, DatasetState, RunState
+from service.ledger.append.unit_of_work import Place, UnitOfWork
 from service.ledger.budgets import correction_costs
-from service.ledger.budgets.accumulator import Move
+from service.ledger.budgets.accumulator import BudgetDelta
 from service.ledger.budgets.lineage import seen_as
 from service.ledger.incidents import Incident, Kind
-from service.ledger.log.row_records import acts_of
+from service.ledger.log.row_records import build_log_records
 from service.schemas.event_codec import content_of
 from service.schemas.requests import NewCorrection, to_event
 from service.schemas.responses import Answer, Page
@@ -84,7 +84,7 @@ class Correct:
         """The run and the branch it is about."""
         return self.run_name, self.new.branch
 
-    def apply(self, desk: Desk, moment: datetime) -> dict[str, Any]:
+    def apply(self, desk: UnitOfWork, moment: datetime) -> dict[str, Any]:
         """Correct steps, or find that the same was done: a CorrectionAnswer, and whether new.
 
         Raises:
@@ -117,7 +117,13 @@ class Correct:
         return _answer(first)
 
     def _insert(
-        self, desk: Desk, book: Book, run: RunBook, branch: Branch, event: Event, moment: datetime
+        self,
+        desk: UnitOfWork,
+        book: DatasetState,
+        run: RunState,
+        branch: Branch,
+        event: Event,
+        moment: datetime,
     ) -> Row[Any]:
         values = {
             "dataset_id": book.id,
@@ -133,30 +139,30 @@ class Correct:
         }
         inserted = insert(corrections).values(values).returning(corrections.c.id)
         number = desk.connection.execute(inserted).scalar_one()
-        corrected = acts_of(
+        corrected = build_log_records(
             desk.connection, "correction", dataset_id=book.id, row=number, by=self.by
         )
         book.note(corrected)
         return desk.connection.execute(_ONE, {"correction": number}).one()
 
 
-def _enforce(desk: Desk, book: Book, run: RunBook, row: Row[Any]) -> None:
+def _enforce(desk: UnitOfWork, book: DatasetState, run: RunState, row: Row[Any]) -> None:
     """Count what the correction changes in every scope; from here on nothing is refused."""
     more = correction_costs.of_one(
         desk.connection, row.id, dataset_id=book.id, dataset_size=book.dataset_size
     )
-    correction_costs.charge(book.tally, more)
+    correction_costs.add_correction_costs(book.tally, more)
     if run.scope is not None:
-        correction_costs.charge(run.scope.tally, more)
+        correction_costs.add_correction_costs(run.scope.tally, more)
     for ancestor, exactly_one in book.ancestors:
         view = partial(seen_as, relation=book.relation, exactly_one=exactly_one)
-        correction_costs.charge(ancestor.tally, correction_costs.seen(more, view))
+        correction_costs.add_correction_costs(ancestor.tally, correction_costs.seen(more, view))
         ancestor.notes.touched = True
     before = run.shift or correction_costs.NO_SHIFT
     run.shift = correction_costs.shift_of_run(
         desk.connection, run.id, dataset_id=book.id, dataset_size=book.dataset_size
     )
-    book.take(run, Move(shifted=run.shift.since(before)), {})
+    book.take(run, BudgetDelta(shifted=run.shift.since(before)), {})
     run.units = None  # what it spent is read from the sums, where the correction counts
     if run.on_plan:
         run.leave_plan()  # whatever the correction says, the plan is not what ran
@@ -178,7 +184,7 @@ def _enforce(desk: Desk, book: Book, run: RunBook, row: Row[Any]) -> None:
             },
         )
     )
-    sound(book, run)
+    raise_budget_alerts(book, run)
 
 
 def _answer(row: Row[Any]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from service.ledger.budgets.budget import accept_of, dataset_filter
 from service.ledger.datasets import filter_record, note_settings
 from service.ledger.incidents import Incident, Kind
 from service.ledger.log.leaves import append
-from service.ledger.log.row_records import acts_of, overdraft_act
+from service.ledger.log.row_records import build_log_records, overdraft_act
 from service.ledger.lookups import VERSION_BITS, find_dataset, lock_dataset
 from service.ledger.open_reservations import void_open
 from service.ledger.views import dataset_answer
@@ -182,7 +182,9 @@ def _store(
     dataset = find_dataset(connection, before.name)
     _require_accepted(dataset)
     note_settings(connection, dataset, reason=reason, by=by)
-    changed = acts_of(connection, "settings", dataset_id=dataset.id, row=dataset.revision, by=by)
+    changed = build_log_records(
+        connection, "settings", dataset_id=dataset.id, row=dataset.revision, by=by
+    )
     append(connection, dataset.id, changed)
     answer = dataset_answer(connection, dataset)
     _tell(connection, dataset, answer, reason=reason, by=by)

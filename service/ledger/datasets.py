@@ -16,11 +16,11 @@ from service.errors import (
     InvalidRequestError,
 )
 from service.ledger.append.append import Append
-from service.ledger.append.unit_of_work import Shelf
+from service.ledger.append.unit_of_work import DatasetCache
 from service.ledger.branches import insert_branch
 from service.ledger.budgets.budget import UNSET
 from service.ledger.log.leaves import append
-from service.ledger.log.row_records import acts_of
+from service.ledger.log.row_records import build_log_records
 from service.ledger.lookups import (
     VERSION_BITS,
     find_dataset,
@@ -153,11 +153,11 @@ def open_balance(
     opening = Append(
         run_name=opening_name(dataset.name), branch_name=MAIN, mode="record", events=messages, by=by
     )
-    desk = Shelf().open(connection, [opening.place])
+    desk = DatasetCache().open(connection, [opening.place])
     opening.apply(desk, now())
     desk.write()
     connection.execute(runs.update().where(runs.c.id == run_id).values(state="finished"))
-    ended = acts_of(connection, "run_state", dataset_id=dataset.id, row=run_id, by=by)
+    ended = build_log_records(connection, "run_state", dataset_id=dataset.id, row=run_id, by=by)
     append(connection, dataset.id, ended)
 
 
@@ -185,7 +185,9 @@ def _insert_run(connection: Connection, dataset: Row[Any], name: str, by: str) -
 def note_run(connection: Connection, run: Row[Any]) -> None:
     """Say in the log that a run was registered, with its branch main."""
     for kind in ("run", "branch"):
-        registered = acts_of(connection, kind, dataset_id=run.dataset_id, run_id=run.id, by=run.by)
+        registered = build_log_records(
+            connection, kind, dataset_id=run.dataset_id, run_id=run.id, by=run.by
+        )
         append(connection, run.dataset_id, registered)
 
 
@@ -264,7 +266,11 @@ def create_dataset(
         insert_lineage(connection, dataset, new)
         note_settings(connection, dataset, reason="creation", by=by)
         for kind in ("dataset", "lineage", "settings"):
-            append(connection, dataset.id, acts_of(connection, kind, dataset_id=dataset.id, by=by))
+            append(
+                connection,
+                dataset.id,
+                build_log_records(connection, kind, dataset_id=dataset.id, by=by),
+            )
         if new.opening_balance:
             open_balance(connection, dataset, new.opening_balance, by=by)
     return dataset_answer(connection, find_dataset(connection, new.name)), created

@@ -6,9 +6,9 @@ from typing import Any, Final
 from sqlalchemy import Connection, Row, bindparam, or_, select
 
 from accounting.events import NeighboringRelation, Span
-from service.ledger.append.admission import ahead
-from service.ledger.budgets.accumulator import Change, Move, merged, negative
-from service.ledger.budgets.lineage import restated
+from service.ledger.append.admission import count_reserved
+from service.ledger.budgets.accumulator import BudgetDelta, EventCountDelta, merged, negative
+from service.ledger.budgets.lineage import as_seen_by_ancestor
 from service.ledger.budgets.pass_positions import place_of
 from service.schemas.event_codec import event_of
 from service.storage.tables import branches, datasets, distinct_events, lineage, reservations
@@ -46,9 +46,9 @@ _EXPIRED: Final = (
 )
 
 
-def forfeited(
+def expired_reservations(
     connection: Connection, dataset: Row[Any], moment: datetime, *, run_id: int | None = None
-) -> Move:
+) -> BudgetDelta:
     """What expired on a dataset and on all that were made from it, or in one of its runs.
 
     From reserved to spent.
@@ -61,10 +61,10 @@ def forfeited(
         by_branch.setdefault(row.branch_id, []).append(row)
     relation = NeighboringRelation(dataset.neighboring_relation)
     lost = merged(_lost(dataset.id, relation, rows) for rows in by_branch.values())
-    return Move(recorded=lost, reserved=negative(lost))
+    return BudgetDelta(recorded=lost, reserved=negative(lost))
 
 
-def _lost(dataset_id: int, relation: NeighboringRelation, rows: list[Any]) -> Change:
+def _lost(dataset_id: int, relation: NeighboringRelation, rows: list[Any]) -> EventCountDelta:
     """What expired on one branch."""
     first, size = rows[0], rows[0].dataset_size
     open_pass = place_of(first.open_content, first.pass_position, size)
@@ -76,7 +76,9 @@ def _lost(dataset_id: int, relation: NeighboringRelation, rows: list[Any]) -> Ch
         for row in rows
         if row.end_step > max(row.first_step, row.next_step)
     ]
-    lost = ahead(open_pass, spans)
+    lost = count_reserved(open_pass, spans)
     if first.home == dataset_id:
         return lost
-    return restated(Move(recorded=lost), relation=relation, exactly_one=first.exactly_one).recorded
+    return as_seen_by_ancestor(
+        BudgetDelta(recorded=lost), relation=relation, exactly_one=first.exactly_one
+    ).recorded

@@ -12,7 +12,7 @@ from service.errors import ConflictError
 from service.ledger import incidents
 from service.ledger.incidents import Incident, Kind, Value
 from service.ledger.log.leaves import append
-from service.ledger.log.row_records import acts_of
+from service.ledger.log.row_records import build_log_records
 from service.ledger.lookups import find_branch, lock_run
 from service.schemas.event_codec import canonical, part_content
 from service.schemas.findings import BatchSizesFinding, NewFinding, RankFinding, SamplingFinding
@@ -131,7 +131,7 @@ def record_finding(
     }
     inserted = insert(findings).values(values).returning(findings.c.id)
     number = connection.execute(inserted).scalar_one()
-    found = acts_of(connection, "finding", dataset_id=dataset.id, row=number, by=by)
+    found = build_log_records(connection, "finding", dataset_id=dataset.id, row=number, by=by)
     append(connection, dataset.id, found)
     if happened is not None:
         kind, detail = happened

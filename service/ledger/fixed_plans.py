@@ -17,8 +17,8 @@ from accounting.events import NeighboringRelation, Span
 from accounting.guarantees import Status
 from service.errors import UnsupportedEventError
 from service.ledger.append.admission import (
-    Placed,
-    ahead,
+    PositionedSpan,
+    count_reserved,
     held_since,
     holds,
     require_budget,
@@ -26,11 +26,11 @@ from service.ledger.append.admission import (
     scopes_of,
     uncounted,
 )
-from service.ledger.append.state import Book
-from service.ledger.append.unit_of_work import Desk
-from service.ledger.budgets.accumulator import Move
+from service.ledger.append.state import DatasetState
+from service.ledger.append.unit_of_work import UnitOfWork
+from service.ledger.budgets.accumulator import BudgetDelta
 from service.ledger.budgets.budget import accept_of, dataset_filter
-from service.ledger.log.row_records import acts_of
+from service.ledger.log.row_records import build_log_records
 from service.ledger.lookups import find_dataset
 from service.ledger.reservations import OPEN, RELEASED
 from service.schemas.event_codec import MAIN, plan_of, spans_of
@@ -151,7 +151,12 @@ def declared_end(run: Row[Any], dataset_size: int) -> Balance | None:
 
 
 def reserve_plan(
-    desk: Desk, run_name: str, spans: Sequence[Span], moment: datetime, *, by: str | None = None
+    desk: UnitOfWork,
+    run_name: str,
+    spans: Sequence[Span],
+    moment: datetime,
+    *,
+    by: str | None = None,
 ) -> None:
     """Reserve a whole plan in every budget but its run's own, by a key's name.
 
@@ -166,9 +171,9 @@ def reserve_plan(
     scopes = scopes_of(book, run, with_run=False)
     parts = _parts(spans)
 
-    def moved(steps: int | None) -> Move:
+    def moved(steps: int | None) -> BudgetDelta:
         some = spans if steps is None else leading(spans, steps)
-        return Move(reserved=ahead(branch.open_pass, some), own={})
+        return BudgetDelta(reserved=count_reserved(branch.open_pass, some), own={})
 
     book.require_prices(run, moved(None))  # all at once, not one event after another
     for part in parts:
@@ -181,17 +186,20 @@ def reserve_plan(
     desk.write()
 
 
-def _parts(spans: Sequence[Span]) -> list[Placed]:
-    parts: list[Placed] = []
+def _parts(spans: Sequence[Span]) -> list[PositionedSpan]:
+    parts: list[PositionedSpan] = []
     first_step = 0
     for index, span in enumerate(spans):
-        parts.append(Placed(first_step=first_step, event=span.event, steps=span.steps, index=index))
+        parts.append(
+            PositionedSpan(first_step=first_step, event=span.event, steps=span.steps, index=index)
+        )
         first_step += span.steps
     return parts
 
 
 def _insert(
-    desk: Desk, book: Book, run_id: int, branch_id: int, parts: Sequence[Placed], moment: datetime,
+    desk: UnitOfWork, book: DatasetState, run_id: int, branch_id: int,
+    parts: Sequence[PositionedSpan], moment: datetime,
     by: str | None,
 ) -> None:  # fmt: skip
     ids = desk.event_ids(book, [part.event for part in parts])
@@ -201,10 +209,12 @@ def _insert(
         for one in parts
     ]
     bulk.insert(desk.connection, reservations, _COLUMNS, rows)
-    book.note(acts_of(desk.connection, "reservation", dataset_id=book.id, run_id=run_id, by=by))
+    book.note(
+        build_log_records(desk.connection, "reservation", dataset_id=book.id, run_id=run_id, by=by)
+    )
 
 
-def return_plan(desk: Desk, run_name: str, *, by: str | None = None) -> None:
+def return_plan(desk: UnitOfWork, run_name: str, *, by: str | None = None) -> None:
     """Hold no step of a run's plan any longer; by is the key's name."""
     book, run = desk.run(run_name)
     branch = desk.branch(run, MAIN)
@@ -216,7 +226,9 @@ def return_plan(desk: Desk, run_name: str, *, by: str | None = None) -> None:
     after = holds(branch, branch.next_step, branch.open_pass)
     rows = [(lease.end_step, lease.state, lease.id) for lease in held]
     bulk.update(desk.connection, reservations, "id", ("end_step", "state"), rows)
-    ended = acts_of(desk.connection, "reservation_end", dataset_id=book.id, run_id=run.id, by=by)
+    ended = build_log_records(
+        desk.connection, "reservation_end", dataset_id=book.id, run_id=run.id, by=by
+    )
     returned = {(None, lease.first_step) for lease in held}
     book.note(act for act in ended if (act.content["name"], act.content["first_step"]) in returned)
     book.take(run, held_since(before, after), {})

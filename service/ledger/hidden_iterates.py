@@ -59,7 +59,7 @@ def why_shown(state: str | None, *, reopened: bool) -> str | None:
     return None if state == "finished" else _REASONS.get(state or "", REASON_NOT_FINISHED)
 
 
-def told(
+def with_hidden_state_bound(
     found: Guarantee,
     hidden: Hidden,
     *,

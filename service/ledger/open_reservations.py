@@ -7,11 +7,11 @@ from sqlalchemy import ColumnElement, Connection, Row, bindparam, func, select
 
 from accounting.events import Span
 from service.clock import now
-from service.ledger.append.admission import ahead
+from service.ledger.append.admission import count_reserved
 from service.ledger.append.state_rows import tally_of
-from service.ledger.append.unit_of_work import Shelf
-from service.ledger.budgets.accumulator import Move, by_pass, negative
-from service.ledger.budgets.budget import Scope, dataset_scope
+from service.ledger.append.unit_of_work import DatasetCache
+from service.ledger.budgets.accumulator import BudgetDelta, by_pass, negative
+from service.ledger.budgets.budget import Budget, dataset_scope
 from service.ledger.lookups import find_dataset
 from service.ledger.reservations import (
     FOUND,
@@ -111,7 +111,7 @@ def _wanted(state: State, moment: datetime) -> ColumnElement[bool] | None:
     }[state]
 
 
-def _held(scope: Scope | None, row: Row[Any]) -> float | None:
+def _held(scope: Budget | None, row: Row[Any]) -> float | None:
     """Nats of its dataset's budget that a reservation holds beside everything else. Rounded."""
     if scope is None:
         return None
@@ -121,7 +121,7 @@ def _held(scope: Scope | None, row: Row[Any]) -> float | None:
     event = event_of(row.content, row.dataset_size)
     if by_pass(event):
         return None
-    back = Move(reserved=negative(ahead(None, [Span(event=event, steps=steps)])))
+    back = BudgetDelta(reserved=negative(count_reserved(None, [Span(event=event, steps=steps)])))
     tally = scope.tally
     with_it, without = (tally.reading(sums.held) for sums in (tally.sums(), tally.sums(back)))
     if not with_it.epsilon < float("inf"):
@@ -134,7 +134,7 @@ def void_open(connection: Connection, dataset: Row[Any], *, reason: str, by: str
 
     It locks the dataset and its ancestors, in the order in which every writer does.
     """
-    shelf = Shelf()
+    shelf = DatasetCache()
     shelf.lock(connection, {dataset.id})
     rows = connection.execute(_OPEN, {"dataset": dataset.id}).all()
     desk = shelf.open(connection, dict.fromkeys((row.run, row.branch) for row in rows))

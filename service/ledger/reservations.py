@@ -21,7 +21,7 @@ from service.errors import (
     RunFinishedError,
 )
 from service.ledger.append.admission import (
-    Placed,
+    PositionedSpan,
     held_since,
     holds,
     require_bounds,
@@ -29,10 +29,10 @@ from service.ledger.append.admission import (
     require_unfrozen,
     scopes_of,
 )
-from service.ledger.append.state import Book, Branch, Lease, RunBook
-from service.ledger.append.unit_of_work import Desk, Place
-from service.ledger.budgets.accumulator import Move
-from service.ledger.log.row_records import acts_of
+from service.ledger.append.state import Branch, DatasetState, Reservation, RunState
+from service.ledger.append.unit_of_work import Place, UnitOfWork
+from service.ledger.budgets.accumulator import BudgetDelta
+from service.ledger.log.row_records import build_log_records
 from service.schemas.event_codec import canonical
 from service.schemas.requests import NewReservation, to_event
 from service.schemas.responses import Answer
@@ -137,7 +137,7 @@ class Reserve:
         """Whether it asks for steps to be admitted."""
         return True
 
-    def apply(self, desk: Desk, moment: datetime) -> dict[str, Any]:
+    def apply(self, desk: UnitOfWork, moment: datetime) -> dict[str, Any]:
         """Reserve, or find what the same request reserved: a ReservationAnswer, and whether new.
 
         Raises:
@@ -173,7 +173,7 @@ class Reserve:
         )
         return {**answer_of(find(desk.connection, new.name), moment), "created": True}
 
-    def _part(self, book: Book, branch: Branch) -> Placed:
+    def _part(self, book: DatasetState, branch: Branch) -> PositionedSpan:
         if sum(lease.name is not None for lease in branch.leases) >= LEASES_MAX:
             raise ConflictError(
                 f"The branch has {LEASES_MAX} open reservations; record or release some first."
@@ -183,9 +183,16 @@ class Reserve:
         first = branch.reserved_to
         if asked.first_step not in (None, first):
             raise OutOfSequenceError(first)
-        return Placed(first_step=first, event=event, steps=asked.steps, index=0)
+        return PositionedSpan(first_step=first, event=event, steps=asked.steps, index=0)
 
-    def _admit(self, desk: Desk, book: Book, run: RunBook, branch: Branch, part: Placed) -> None:
+    def _admit(
+        self,
+        desk: UnitOfWork,
+        book: DatasetState,
+        run: RunState,
+        branch: Branch,
+        part: PositionedSpan,
+    ) -> None:
         if run.state in CLOSED:
             raise RunFinishedError("The run was closed; it takes no more steps.")
         if run.on_plan:  # what the plan holds and what a filter does must not be mixed
@@ -201,7 +208,7 @@ class Reserve:
             raise
 
 
-def move_ahead(branch: Branch, part: Placed, steps: int | None = None) -> Move:
+def move_ahead(branch: Branch, part: PositionedSpan, steps: int | None = None) -> BudgetDelta:
     """What reserving the part, or its first steps, changes."""
     step, open_pass = branch.next_step, branch.open_pass
     more = [part.span(steps)] if steps != 0 else []
@@ -209,11 +216,11 @@ def move_ahead(branch: Branch, part: Placed, steps: int | None = None) -> Move:
 
 
 def insert_lease(
-    desk: Desk,
-    book: Book,
-    run: RunBook,
+    desk: UnitOfWork,
+    book: DatasetState,
+    run: RunState,
     branch: Branch,
-    part: Placed,
+    part: PositionedSpan,
     *,
     name: str | None,
     request: str,
@@ -241,9 +248,11 @@ def insert_lease(
     }
     inserted = insert(reservations).values(values).returning(reservations.c.id)
     number = desk.connection.execute(inserted).scalar_one()
-    book.note(acts_of(desk.connection, "reservation", dataset_id=book.id, row=number, by=by))
+    book.note(
+        build_log_records(desk.connection, "reservation", dataset_id=book.id, row=number, by=by)
+    )
     branch.leases.append(
-        Lease(
+        Reservation(
             id=number,
             name=name,
             event=part.event,
@@ -271,7 +280,7 @@ class GiveBack:
     by: str | None = None  # the key's name
     admits: bool = False
 
-    def apply(self, desk: Desk, moment: datetime) -> dict[str, Any]:
+    def apply(self, desk: UnitOfWork, moment: datetime) -> dict[str, Any]:
         """Return the rest; a ReservationAnswer. The same request again changes nothing.
 
         Raises:
@@ -306,7 +315,7 @@ class GiveBack:
 
 
 def give_back(
-    desk: Desk,
+    desk: UnitOfWork,
     run_name: str,
     branch_name: str,
     reservation: int,
@@ -332,6 +341,8 @@ def give_back(
         .where(reservations.c.id == reservation)
         .values(end_step=end, state=state, reason=reason)
     )
-    ended = acts_of(desk.connection, "reservation_end", dataset_id=book.id, row=reservation, by=by)
+    ended = build_log_records(
+        desk.connection, "reservation_end", dataset_id=book.id, row=reservation, by=by
+    )
     book.note(ended)
     desk.write()

@@ -15,8 +15,8 @@ from service.errors import (
     RunExistsError,
     UnavailableError,
 )
-from service.ledger.append.unit_of_work import Shelf
-from service.ledger.append.write_access import require_taking, state_of
+from service.ledger.append.unit_of_work import DatasetCache
+from service.ledger.append.write_access import require_writable, state_of
 from service.ledger.branches import insert_branch
 from service.ledger.budgets.budget import PLAN, accept_of
 from service.ledger.datasets import (
@@ -31,7 +31,7 @@ from service.ledger.fixed_plans import Certificate, holds_budget, reserve_plan, 
 from service.ledger.hidden_iterates import planned_run
 from service.ledger.incidents import latest_refusal
 from service.ledger.log.leaves import append
-from service.ledger.log.row_records import acts_of
+from service.ledger.log.row_records import build_log_records
 from service.ledger.lookups import (
     branches_of,
     changed,
@@ -90,7 +90,7 @@ def create_run(
         LedgerSuspendedError: the plan is to be admitted, and the ledger is not whole.
     """
     dataset = find_dataset(connection, new.dataset)
-    shelf = Shelf()
+    shelf = DatasetCache()
     # Before anything is written, so that two who register never deadlock.
     shelf.lock(connection, {dataset.id} if holds_budget(new) else set())
     dataset = lock_dataset(connection, new.dataset)
@@ -132,7 +132,7 @@ def create_run(
         insert_branch(connection, run.id, name=MAIN, writer=new.writer, from_step=0, by=by)
         note_run(connection, run)
         if run.on_plan:
-            require_taking(state_of(connection), admits=True)  # one that is there is no new one
+            require_writable(state_of(connection), admits=True)  # one that is there is no new one
             if certificate is None:
                 raise UnavailableError(SETTINGS_CHANGED)
             desk = shelf.open(connection, [(run.name, MAIN)])
@@ -251,7 +251,7 @@ def finish_run(
     """
     desk = None
     if find_run(connection, run_name).on_plan is not None:  # the ancestors are locked first
-        desk = Shelf().open(connection, [(run_name, MAIN)])
+        desk = DatasetCache().open(connection, [(run_name, MAIN)])
     run, dataset = lock_run(connection, run_name)
     if _is_behind(connection, run, state, branch):
         return run_answer(connection, run)
@@ -262,7 +262,7 @@ def finish_run(
     connection.execute(runs.update().where(runs.c.id == run.id).values(state=state))
     changed(connection, dataset.id)
     if run.state != state:
-        ended = acts_of(connection, "run_state", dataset_id=dataset.id, row=run.id, by=by)
+        ended = build_log_records(connection, "run_state", dataset_id=dataset.id, row=run.id, by=by)
         append(connection, dataset.id, ended)
     return run_answer(connection, find_run(connection, run_name))
 
@@ -304,7 +304,7 @@ def record_release(
     )
     added = connection.execute(inserted.on_conflict_do_nothing().returning(releases.c.id)).first()
     if added is not None:
-        shown = acts_of(connection, "release", dataset_id=dataset.id, row=added.id, by=by)
+        shown = build_log_records(connection, "release", dataset_id=dataset.id, row=added.id, by=by)
         append(connection, dataset.id, shown)
     recorded_at = connection.execute(
         select(releases.c.recorded_at).where(

@@ -10,9 +10,9 @@ from sqlalchemy import Connection, Row, bindparam, func, select
 from service.clock import now, stamp
 from service.ledger.advisories import advisories_of
 from service.ledger.append.state_rows import run_tally, tally_of
-from service.ledger.budgets.accumulator import Move
+from service.ledger.budgets.accumulator import BudgetDelta
 from service.ledger.budgets.budget import dataset_scope, run_scope
-from service.ledger.expired_reservations import forfeited
+from service.ledger.expired_reservations import expired_reservations
 from service.ledger.log.merkle import Frontier
 from service.ledger.lookups import branches_of, dataset_of, find_dataset
 from service.schemas.requests import SamplingStatus
@@ -55,14 +55,14 @@ _RELEASES_OF_RUN: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class SamplingSummary:
     """How far a run's samplings are borne out, and what no epsilon of it covers."""
 
     sampling_status: SamplingStatus
     outside_guarantee: list[OutsideGuarantee]
 
 
-def standing_of(connection: Connection, run_id: int) -> Standing:
+def standing_of(connection: Connection, run_id: int) -> SamplingSummary:
     """Where a run stands by its findings; without any it is as declared."""
     rows = connection.execute(_LATEST, {"run": run_id}).all()
     outside = [
@@ -71,7 +71,7 @@ def standing_of(connection: Connection, run_id: int) -> Standing:
         if row.kind == "batch_sizes"
     ]
     claims = [(row.branch, row.claim) for row in rows if row.kind == "sampling"]
-    return Standing(_status(claims), outside)
+    return SamplingSummary(_status(claims), outside)
 
 
 def _status(claims: list[tuple[str, str]]) -> SamplingStatus:
@@ -124,7 +124,9 @@ def run_answer(connection: Connection, run: Row[Any]) -> RunAnswer:
     dataset = dataset_of(connection, run)
     found = branches_of(connection, run)
     scope = run_scope(run, run_tally(connection, dataset, run))
-    lost = forfeited(connection, dataset, now(), run_id=run.id) if scope else Move()
+    lost = (
+        expired_reservations(connection, dataset, now(), run_id=run.id) if scope else BudgetDelta()
+    )
     budget = BudgetAnswer(**scope.answer(scope.tally.sums(lost.of_run))) if scope else None
     standing = standing_of(connection, run.id)
     return RunAnswer(
@@ -172,7 +174,7 @@ def budget_of_dataset(connection: Connection, dataset: Row[Any]) -> BudgetAnswer
     scope = dataset_scope(dataset, tally_of(connection, dataset))
     if scope is None:
         return None
-    lost = forfeited(connection, dataset, now())
+    lost = expired_reservations(connection, dataset, now())
     return BudgetAnswer(**scope.answer(scope.tally.sums(lost)))
 
 

@@ -18,10 +18,15 @@ from accounting.events import NeighboringRelation
 from accounting.filters import COUNT_MAX, Total
 from service.clock import now, utc
 from service.ledger.append.state_rows import tally_of
-from service.ledger.budgets.accumulator import Counts, Move, Tally, merged
-from service.ledger.budgets.budget import Scope, dataset_scope
-from service.ledger.budgets.lineage import restated
-from service.ledger.expired_reservations import forfeited
+from service.ledger.budgets.accumulator import (
+    BudgetAccumulator,
+    BudgetDelta,
+    StepsAndPasses,
+    merged,
+)
+from service.ledger.budgets.budget import Budget, dataset_scope
+from service.ledger.budgets.lineage import as_seen_by_ancestor
+from service.ledger.expired_reservations import expired_reservations
 from service.schemas.event_codec import event_of
 from service.storage.tables import datasets, distinct_events, entries, lineage
 
@@ -88,12 +93,16 @@ def outlook(connection: Connection, dataset: Row[Any], moment: datetime | None =
     """
     moment = moment or now()
     scope = dataset_scope(dataset, tally_of(connection, dataset))
-    lost = forfeited(connection, dataset, moment)
+    lost = expired_reservations(connection, dataset, moment)
     return outlook_of(connection, dataset, scope, lost, moment)
 
 
 def outlook_of(
-    connection: Connection, dataset: Row[Any], scope: Scope | None, lost: Move, moment: datetime
+    connection: Connection,
+    dataset: Row[Any],
+    scope: Budget | None,
+    lost: BudgetDelta,
+    moment: datetime,
 ) -> Outlook:
     """The same, where the rest is known.
 
@@ -119,7 +128,7 @@ def outlook_of(
     return _lasting(scope.tally, held, cost, (moment - since).total_seconds() / _SECONDS)
 
 
-def _lasting(tally: Tally, held: Total, cost: Total, window: float) -> Outlook:
+def _lasting(tally: BudgetAccumulator, held: Total, cost: Total, window: float) -> Outlook:
     if not any(cost):
         return Outlook(verdict=Verdict.IDLE, window_days=window)
     ticks = round(window * _SECONDS * _TICK)
@@ -154,17 +163,19 @@ def _time(connection: Connection, dataset_id: int, sequence: int) -> datetime:
     return utc(found)
 
 
-def _cost(connection: Connection, tally: Tally, homes: Iterable[_Home], since: datetime) -> Total:
+def _cost(
+    connection: Connection, tally: BudgetAccumulator, homes: Iterable[_Home], since: datetime
+) -> Total:
     """What was recorded since then adds to the filter's sums. Upper, but for a pass's beginning."""
     changes = [_recorded(connection, tally, home, since) for home in homes if home.head]
     recorded = {event: counts for event, counts in merged(changes).items() if counts.steps}
-    after, before = tally.sums(Move(recorded=recorded)).held, tally.sums().held
+    after, before = tally.sums(BudgetDelta(recorded=recorded)).held, tally.sums().held
     return tuple(max(0, a - b) for a, b in zip(after, before, strict=True))
 
 
 def _recorded(
-    connection: Connection, tally: Tally, home: _Home, since: datetime
-) -> Mapping[Any, Counts]:
+    connection: Connection, tally: BudgetAccumulator, home: _Home, since: datetime
+) -> Mapping[Any, StepsAndPasses]:
     after = _last_before(connection, home, since)
     if after >= home.head:
         return {}
@@ -174,12 +185,12 @@ def _recorded(
         event, steps = event_of(row.content, home.dataset_size), int(row.steps)
         length = pass_length(event)
         passes = 0 if length is None else -(-steps // length)
-        found[event] = Counts(steps=steps, passes=passes, begun=passes)
+        found[event] = StepsAndPasses(steps=steps, passes=passes, begun=passes)
     if home.exactly_one is None:
         return found
-    move = Move(recorded=found)
+    move = BudgetDelta(recorded=found)
     relation = NeighboringRelation(tally.relation)
-    return restated(move, relation=relation, exactly_one=home.exactly_one).recorded
+    return as_seen_by_ancestor(move, relation=relation, exactly_one=home.exactly_one).recorded
 
 
 def _last_before(connection: Connection, home: _Home, since: datetime) -> int:

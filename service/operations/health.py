@@ -13,7 +13,7 @@ from sqlalchemy import Engine, select
 from service.errors import DamagedError, UnavailableError
 from service.storage import migrations, write_probe
 from service.storage.engine import attempts_of, snapshot, wait_of
-from service.storage.single_flight import Look
+from service.storage.single_flight import SingleFlight
 from service.storage.tables import installation
 
 Checks = dict[str, str]
@@ -49,10 +49,10 @@ class Readiness:
     def __init__(self, engine: Engine, *, writing: Callable[[], bool]) -> None:
         self._engine = engine
         self._writing = writing
-        self._looks = Look(engine, self._look)
+        self._looks = SingleFlight(engine, self._look)
         self._written_at = -1e9
         self._probed = False
-        self._writes = Look(engine, self._write, seconds=PROBE_SECONDS)
+        self._writes = SingleFlight(engine, self._write, seconds=PROBE_SECONDS)
 
     async def checks(self) -> Checks:
         """What each part is, `ok` where it is well."""

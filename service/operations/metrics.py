@@ -24,7 +24,7 @@ from service.ledger.views import budget_of_dataset
 from service.operations.health import OK, RECOVERING, Checks
 from service.schemas.run_states import STATES
 from service.storage.engine import snapshot
-from service.storage.single_flight import Look
+from service.storage.single_flight import SingleFlight
 from service.storage.tables import branches, datasets, findings, incidents, reservations, runs
 
 BUDGETS_MAX: Final = 50  # datasets that are told by name, the most spent first
@@ -110,11 +110,11 @@ class Ledger:
     _budgets: dict[int, _Kept] = field(default_factory=dict)
     _figures: Figures | None = None
     _read_at: float = -1e9
-    _look: Look[Figures] = field(init=False)
+    _look: SingleFlight[Figures] = field(init=False)
 
     def __post_init__(self) -> None:
         """Begin without having looked."""
-        self._look = Look(self.engine, self.read)
+        self._look = SingleFlight(self.engine, self.read)
 
     async def figures(self) -> Figures:
         """What the ledger says, or said some seconds ago.

@@ -69,7 +69,7 @@ _last = entries.alias()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class DatasetSummary:
     """A dataset in a line."""
 
     name: str
@@ -119,7 +119,7 @@ class ActiveRun:
 class Board:
     """What is seen."""
 
-    datasets: Sequence[Standing]  # the most spent first
+    datasets: Sequence[DatasetSummary]  # the most spent first
     dataset_count: int
     unread: int  # budgets that are left for the next look
     overdrawn: int
@@ -202,9 +202,9 @@ class Boards:
             forfeited=sum(one.forfeited for one in everyone),
         )
 
-    def _standing(self, row: Any, active: int, lost: int) -> Standing:
+    def _standing(self, row: Any, active: int, lost: int) -> DatasetSummary:
         kept = self._budgets.get(row.id)
-        return Standing(
+        return DatasetSummary(
             name=row.name,
             frozen=row.frozen,
             entries=row.head_sequence,
@@ -250,7 +250,7 @@ class Boards:
         return found
 
 
-def _urgency(one: Standing) -> tuple[Any, ...]:
+def _urgency(one: DatasetSummary) -> tuple[Any, ...]:
     share = one.spent_share + one.reserved_share
     return (not one.overdrawn, one.epsilon is None, -share, -one.entries, one.name)
 

@@ -148,7 +148,7 @@ def _connection(target: SplitResult) -> http.client.HTTPConnection:
     return http.client.HTTPSConnection(host, target.port, timeout=TIMEOUT_SECONDS, context=context)
 
 
-class Courier:
+class WebhookSender:
     """The thread that tells one address; a dead address delays no other."""
 
     def __init__(self, engine: Engine, target: SplitResult, webhooks: Webhooks) -> None:
@@ -257,7 +257,7 @@ class Dispatcher:
     """The couriers of a process; none where the settings name no address."""
 
     def __init__(self, engine: Engine, webhooks: Webhooks) -> None:
-        self._couriers = [Courier(engine, target, webhooks) for target in webhooks.targets]
+        self._couriers = [WebhookSender(engine, target, webhooks) for target in webhooks.targets]
 
     @property
     def delivered(self) -> int:

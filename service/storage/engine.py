@@ -226,7 +226,7 @@ def hold(connection: Connection, *, alone: bool = False) -> None:
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock{shared}({_WHOLE})")
 
 
-class Line:
+class DedicatedConnection:
     """A connection that stays open between the transactions of one thread.
 
     Taking one from the pool and giving it back costs as much as a small transaction.

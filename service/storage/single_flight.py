@@ -13,7 +13,7 @@ Found = TypeVar("Found")
 LATER: Final = "The database takes too long; send the same request again."
 
 
-class Look(Generic[Found]):
+class SingleFlight(Generic[Found]):
     """A database that stands still holds the thread that looks, but nobody who waits for it.
 
     Nor does it take a thread for each of them: who comes later waits for the same look.

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from service.transparency.checkpoints import Heads
+from service.transparency.checkpoints import LogHeads
 from service.transparency.log_heads import Head
 from service.transparency.reconciliation import Reconciliation
 from service.transparency.stored_tree import Tree
@@ -35,7 +35,7 @@ class Contradicted:
 
 
 def judged(
-    connection: Connection, present: Heads, head: Head, *, epoch: int, public_key: str
+    connection: Connection, present: LogHeads, head: Head, *, epoch: int, public_key: str
 ) -> Continued | Abandoned | Contradicted:
     """What a head that was signed with a key in an epoch is to the logs as they are."""
     reason = _reason(connection, present, head)
@@ -52,7 +52,7 @@ def judged(
 
 
 def _stands(
-    connection: Connection, present: Heads, one: Reconciliation, dataset: str | None
+    connection: Connection, present: LogHeads, one: Reconciliation, dataset: str | None
 ) -> bool:
     """Whether a log still begins with what it was when it was reconciled."""
     then = one.continues(dataset)
@@ -60,7 +60,7 @@ def _stands(
 
 
 def contradicted(
-    connection: Connection, present: Heads, heads: Iterable[Head], *, epoch: int, public_key: str
+    connection: Connection, present: LogHeads, heads: Iterable[Head], *, epoch: int, public_key: str
 ) -> list[Contradicted]:
     """Those of some signed heads that the ledger contradicts."""
     found = (
@@ -69,7 +69,7 @@ def contradicted(
     return [one for one in found if isinstance(one, Contradicted)]
 
 
-def _reason(connection: Connection, present: Heads, head: Head) -> str | None:
+def _reason(connection: Connection, present: LogHeads, head: Head) -> str | None:
     """Why a log does not begin with what was signed, or None."""
     name = "the installation's log" if head.dataset is None else f"dataset {head.dataset}"
     if head.dataset not in present.logs:

@@ -85,7 +85,7 @@ class Whole(SignedCheckpoint):
         return inside and SignedCheckpoint.holds(self, public_key)
 
 
-class Heads:
+class LogHeads:
     """The heads of all logs as one transaction sees them, the installation's first, then by name.
 
     In which epoch that is depends on whose key is believed: `service.transparency.reconciliation`.

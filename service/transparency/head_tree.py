@@ -21,7 +21,7 @@ from sqlalchemy import Connection, Row, bindparam, func, select
 from service.errors import NotFoundError
 from service.ledger.log.merkle import node_hash
 from service.storage.tables import datasets, distinct_events, installation
-from service.transparency.checkpoints import Heads, Part, SignedCheckpoint, head_of
+from service.transparency.checkpoints import LogHeads, Part, SignedCheckpoint, head_of
 from service.transparency.log_heads import Head, place
 from service.transparency.reconciliation import Reconciliation, reconciliations
 from service.transparency.signing import Signer
@@ -96,7 +96,7 @@ class Levels:
         return node
 
 
-class PresentHead(Heads):
+class PresentHead(LogHeads):
     """The present head of one log, in the tree over all."""
 
     def __init__(

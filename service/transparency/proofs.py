@@ -12,7 +12,7 @@ from service.ledger.lookups import find_dataset
 from service.schemas.responses import Answer
 from service.storage.engine import snapshot
 from service.transparency.checkpoint_comparison import Abandoned, Contradicted, judged
-from service.transparency.checkpoints import Heads, Part
+from service.transparency.checkpoints import LogHeads, Part
 from service.transparency.head_tree import HeadTree
 from service.transparency.recovery import suspend
 from service.transparency.signing import Signer, required
@@ -165,11 +165,11 @@ def compare(
     raise after.refusal(found.reason)
 
 
-def _present(connection: Connection, heads: HeadTree, dataset: str | None) -> Heads:
+def _present(connection: Connection, heads: HeadTree, dataset: str | None) -> LogHeads:
     try:
         return heads.head(connection, dataset)
     except NotFoundError:  # what was signed of it is contradicted
-        return Heads.of(connection)
+        return LogHeads.of(connection)
 
 
 def _compared(reason: str | None, kept: Part, part: Part, tree: Tree) -> ComparisonAnswer:

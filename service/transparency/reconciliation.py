@@ -128,13 +128,13 @@ def followed(
     return found
 
 
-class Shown(Head):
+class ReportedHead(Head):
     """A head that was signed and that no log continues."""
 
     epoch: Count  # in which it was signed
 
     @classmethod
-    def of(cls, head: Head, epoch: int) -> "Shown":
+    def of(cls, head: Head, epoch: int) -> "ReportedHead":
         """A head that was shown."""
         return cls(**dict(head), epoch=epoch)
 
@@ -148,7 +148,7 @@ class Suspension(Wire):
 
     state: Literal["suspended", "recovering"]
     reason: str
-    lost: list[Shown]
+    lost: list[ReportedHead]
     signature: str = ""  # of the list; none where nobody signed it
 
     @classmethod
@@ -159,20 +159,22 @@ class Suspension(Wire):
         except (ValueError, RecursionError):
             return cls(state="suspended", reason=_UNREADABLE, lost=[])
 
-    def proven(self, *, ledger_id: str, public_key: str) -> list[Shown]:
+    def proven(self, *, ledger_id: str, public_key: str) -> list[ReportedHead]:
         """What was indeed shown: the list, if it was signed with the key."""
         message = _loss_message(ledger_id, self.lost)
         return self.lost if verified(public_key, message, self.signature) else []
 
-    def with_more(self, lost: list[Shown], *, ledger_id: str, signer: Signer) -> "Suspension":
+    def with_more(
+        self, lost: list[ReportedHead], *, ledger_id: str, signer: Signer
+    ) -> "Suspension":
         """The same with another list."""
         signature = signer.sign(_loss_message(ledger_id, lost))
         return self.model_copy(update={"lost": lost, "signature": signature})
 
 
-def joined(lost: Iterable[Shown]) -> list[Shown]:
+def joined(lost: Iterable[ReportedHead]) -> list[ReportedHead]:
     """One for each log: of two branches that were lost, one may have more leaves, one steps."""
-    longest: dict[str | None, Shown] = {}
+    longest: dict[str | None, ReportedHead] = {}
     for one in lost:
         known = longest.get(one.dataset, one)
         most = {name: max(getattr(known, name), getattr(one, name)) for name in ("steps", "epoch")}
@@ -181,6 +183,6 @@ def joined(lost: Iterable[Shown]) -> list[Shown]:
     return list(longest.values())
 
 
-def _loss_message(ledger_id: str, lost: Iterable[Shown]) -> bytes:
+def _loss_message(ledger_id: str, lost: Iterable[ReportedHead]) -> bytes:
     said = {"ledger_id": ledger_id, "lost": [one.model_dump() for one in lost]}
     return LOSS_PREFIX + canonical(said).encode()

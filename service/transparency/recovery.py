@@ -27,13 +27,13 @@ from service.schemas.responses import Answer
 from service.storage.engine import hold, snapshot, transaction
 from service.storage.tables import datasets, distinct_events, installation
 from service.transparency.checkpoint_comparison import Contradicted, contradicted, judged
-from service.transparency.checkpoints import Heads
+from service.transparency.checkpoints import LogHeads
 from service.transparency.log_heads import Count, Head
 from service.transparency.reconciliation import (
     FORMAT,
     RECONCILED,
     Reconciliation,
-    Shown,
+    ReportedHead,
     Statement,
     Suspension,
     joined,
@@ -101,7 +101,7 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class LedgerStatus:
     """Whether the ledger takes what is written to it."""
 
     state: State
@@ -114,27 +114,27 @@ class Standing:
         return suspended_error(self.state, reason)
 
 
-def standing(engine: Engine) -> Standing:
+def standing(engine: Engine) -> LedgerStatus:
     """Where the ledger stands."""
     with snapshot(engine) as connection:
         return standing_of(connection)
 
 
-def standing_of(connection: Connection) -> Standing:
+def standing_of(connection: Connection) -> LedgerStatus:
     """Where the ledger stands, in a transaction."""
     row = connection.execute(select(installation)).one()
     if row.suspended is None:
-        return Standing("open")
+        return LedgerStatus("open")
     told = Suspension.read(row.suspended)
     steps = {name: int(count) for name, count in connection.execute(_STEPS)}
     lost = tuple(Lost(one.head(), steps.get(one.dataset or "", 0)) for one in told.lost)
     since = None if row.suspended_at is None else utc(row.suspended_at)
-    return Standing(told.state, told.reason, since, lost)
+    return LedgerStatus(told.state, told.reason, since, lost)
 
 
 def suspend(
     engine: Engine, heads: Sequence[Head], *, epoch: int, by: str, signer: Signer
-) -> Standing:
+) -> LedgerStatus:
     """Refuse to write from here on, if some of these signed heads are indeed contradicted.
 
     Args:
@@ -146,7 +146,7 @@ def suspend(
     """
     with transaction(engine) as connection:
         _lock(connection, {head.dataset for head in heads})
-        present, key = Heads.of(connection), signer.public_key
+        present, key = LogHeads.of(connection), signer.public_key
         found = contradicted(connection, present, heads, epoch=epoch, public_key=key)
         if found:
             _suspend(connection, found, epoch=epoch, by=by, signer=signer)
@@ -173,7 +173,7 @@ def _suspend(
     if row.suspended is not None:
         told = Suspension.read(row.suspended)
     known = told.proven(ledger_id=row.ledger_id, public_key=signer.public_key)
-    lost = joined([*known, *(Shown.of(one.head, epoch) for one in found)])
+    lost = joined([*known, *(ReportedHead.of(one.head, epoch) for one in found)])
     if row.suspended is not None and lost == told.lost == known:
         return
     told = told.with_more(lost, ledger_id=row.ledger_id, signer=signer)
@@ -189,7 +189,7 @@ def _suspend(
 
 def _log(connection: Connection, found: Sequence[Contradicted], *, epoch: int, by: str) -> None:
     """Say it in the installation's log, and in the service's."""
-    lost = [Shown.of(one.head, epoch).model_dump() for one in found]
+    lost = [ReportedHead.of(one.head, epoch).model_dump() for one in found]
     append(connection, None, [Act(SUSPENDED, {"reason": found[0].reason, "lost": lost}, by)])
     _LOGGER.error("ledger suspended", extra={"reason": found[0].reason, "shown_by": by})
 
@@ -213,7 +213,7 @@ def _tell(connection: Connection, found: Iterable[Contradicted]) -> None:
             )
 
 
-def recover(connection: Connection, *, reason: str, by: str | None) -> Standing:
+def recover(connection: Connection, *, reason: str, by: str | None) -> LedgerStatus:
     """Open a suspended ledger for what it has lost: facts are recorded, nothing is admitted.
 
     Raises:
@@ -230,7 +230,7 @@ def recover(connection: Connection, *, reason: str, by: str | None) -> Standing:
 
 def reconcile(
     connection: Connection, given: Reconciled, *, by: str | None, signer: Signer | None
-) -> Standing:
+) -> LedgerStatus:
     """Declare a ledger whole that has what it had lost; a new epoch begins.
 
     Raises:
@@ -244,7 +244,7 @@ def reconcile(
     append(connection, None, [Act(RECONCILED, signed.model_dump(), by)])
     connection.execute(update(installation).values(suspended=None, suspended_at=None))
     _LOGGER.warning("ledger reconciled", extra={"reason": given.reason, "key": by})
-    return Standing("open")
+    return LedgerStatus("open")
 
 
 def _require_recorded(lost: Iterable[Lost], given: Reconciled) -> None:
@@ -265,7 +265,7 @@ def _stated(
     connection: Connection, told: Suspension, given: Reconciled, *, by: str | None, public_key: str
 ) -> Statement:
     """What is abandoned: what was shown and signed, and does not fit the logs as they are now."""
-    present = Heads.of(connection)
+    present = LogHeads.of(connection)
     shown = told.proven(ledger_id=present.ledger_id, public_key=public_key)
     abandoned = [
         one.head()
@@ -295,7 +295,7 @@ def _told(connection: Connection) -> Suspension:
     return Suspension.read(row.suspended)
 
 
-def answer_of(found: Standing, *, within: frozenset[str] | None = None) -> StandingAnswer:
+def answer_of(found: LedgerStatus, *, within: frozenset[str] | None = None) -> StandingAnswer:
     """A standing as it is told to a key that reaches these datasets, or all."""
     return StandingAnswer(
         state=found.state,

@@ -29,7 +29,7 @@ from service.ledger.log.merkle import DIGEST_SIZE, tree_root
 from service.schemas.base64url import to_bytes, to_text
 from service.schemas.event_codec import canonical
 from service.schemas.message import Wire
-from service.transparency.checkpoints import Heads, SignedCheckpoint, root_of
+from service.transparency.checkpoints import LogHeads, SignedCheckpoint, root_of
 from service.transparency.log_heads import Count, Head
 from service.transparency.signing import Signer
 from service.transparency.stored_tree import Tree
@@ -221,7 +221,9 @@ def _whole_lines(path: Path) -> Iterator[bytes]:
                 yield line
 
 
-def next_line(connection: Connection, present: Heads, signer: Signer, seen: Witness) -> Line | None:
+def next_line(
+    connection: Connection, present: LogHeads, signer: Signer, seen: Witness
+) -> Line | None:
     """What a witness has not seen yet; None where nothing moved.
 
     The heads it has seen are not contradicted: they are continued, or were abandoned.
@@ -237,7 +239,7 @@ def next_line(connection: Connection, present: Heads, signer: Signer, seen: Witn
     return Line(format=FORMAT, checkpoint=present.signed(signer), heads=moved)
 
 
-def _moved(connection: Connection, present: Heads, head: Head, known: Head | None) -> Moved:
+def _moved(connection: Connection, present: LogHeads, head: Head, known: Head | None) -> Moved:
     tree = Tree(connection, present.logs[head.dataset][0], head.size)
     first = 0
     if known is not None and known.size <= head.size:

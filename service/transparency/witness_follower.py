@@ -12,8 +12,8 @@ from service.errors import LedgerError, StartupError
 from service.settings import Settings
 from service.storage.engine import snapshot
 from service.transparency.checkpoint_comparison import contradicted
-from service.transparency.checkpoints import Heads
-from service.transparency.recovery import Standing, standing_of, suspend
+from service.transparency.checkpoints import LogHeads
+from service.transparency.recovery import LedgerStatus, standing_of, suspend
 from service.transparency.signing import Signer
 from service.transparency.witness import WitnessError, WitnessFile, next_line
 
@@ -61,7 +61,7 @@ class Follower:
         last = None if self._file is None else self._file.seen.last
         return None if last is None else last.signed.checkpoint.issued_at
 
-    def look(self) -> Standing:
+    def look(self) -> LedgerStatus:
         """Compare the logs with what the witness has seen, and let it see what is new.
 
         Returns:
@@ -79,7 +79,7 @@ class Follower:
             found = standing_of(connection)
             if file is None:
                 return found
-            present, seen = Heads.of(connection), file.seen
+            present, seen = LogHeads.of(connection), file.seen
             if seen.last and seen.last.signed.checkpoint.ledger_id != present.ledger_id:
                 raise WitnessError(f"{self._path} is of another ledger than this one.")
             heads, key = list(seen.heads.values()), self._signer.public_key

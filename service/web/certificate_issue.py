@@ -6,7 +6,7 @@ from fastapi import Request, Response
 from pydantic import Field
 
 from service.identity.authentication import Caller
-from service.identity.keys import Scope
+from service.identity.keys import Role
 from service.identity.rate_limit import Buckets
 from service.schemas.message import Delta
 from service.transparency.certificates.html import POLICY, page_of
@@ -63,7 +63,7 @@ def issued(
 
 def _require_rate(request: Request, caller: Caller) -> None:
     """A viewer writes nothing else: what it may have told is bounded."""
-    if caller.scope is Scope.VIEWER:
+    if caller.scope is Role.VIEWER:
         certificates: Buckets = request.app.state.certificates
         certificates.take(caller.name)
 

@@ -32,7 +32,7 @@ class _Waiting:
     called: "asyncio.Future[None]"
 
 
-class Seats:
+class ConcurrencyLimiter:
     """Seats of one process, and the line before them; for one event loop.
 
     A key has at most half of all places, and never the last free seat: another key finds one, and

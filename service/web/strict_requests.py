@@ -13,8 +13,8 @@ from fastapi.routing import APIRoute
 from starlette.requests import ClientDisconnect
 
 from service.errors import UnavailableError, UnsupportedMediaTypeError
-from service.identity.authentication import Caller, admitted, scope_needed
-from service.web.concurrency_limit import Seats
+from service.identity.authentication import Caller, authenticate, scope_needed
+from service.web.concurrency_limit import ConcurrencyLimiter
 from service.web.query_strings import QueryRules
 from service.web.strict_json import parse_json
 
@@ -29,13 +29,13 @@ _DEAR: Final = "_dear"  # an endpoint's attribute
 Endpoint = TypeVar("Endpoint", bound=Callable[..., object])
 
 
-def dear(endpoint: Endpoint) -> Endpoint:
+def expensive(endpoint: Endpoint) -> Endpoint:
     """Mark an endpoint whose answer is worked out: it takes a seat, or waits for one."""
     setattr(endpoint, _DEAR, True)
     return endpoint
 
 
-def is_dear(endpoint: Callable[..., object]) -> bool:
+def is_expensive(endpoint: Callable[..., object]) -> bool:
     """Whether an endpoint was marked so."""
     return bool(getattr(endpoint, _DEAR, False))
 
@@ -77,7 +77,7 @@ class StrictRoute(APIRoute):
         """Wrap FastAPI's handler."""
         handler = super().get_route_handler()
         needed = scope_needed(self.dependant)
-        costs = is_dear(self.endpoint)
+        costs = is_expensive(self.endpoint)
         reads, asks = self.body_field is not None, self.body_field is not None or costs
         rules = QueryRules.of_route(self.dependant)
 
@@ -86,7 +86,7 @@ class StrictRoute(APIRoute):
             fault = rules.fault(request.scope["query_string"])
             # A caller without a key is told of that first.
             if needed is not None and (asks or fault):
-                caller = await admitted(request, needed, request.path_params)
+                caller = await authenticate(request, needed, request.path_params)
             if fault is not None:
                 raise fault
             if reads and media_type(request) != JSON:
@@ -107,7 +107,7 @@ class StrictRoute(APIRoute):
 
 def seat(request: Request, caller: Caller | None) -> AbstractAsyncContextManager[None]:
     """The seat that whoever asks something dear takes, or waits for."""
-    seats: Seats = request.app.state.seats
+    seats: ConcurrencyLimiter = request.app.state.seats
     return seats.taken("" if caller is None else caller.name)
 
 

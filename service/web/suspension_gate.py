@@ -15,8 +15,8 @@ from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.errors import LedgerError
-from service.storage.single_flight import Look
-from service.transparency.recovery import Standing, standing
+from service.storage.single_flight import SingleFlight
+from service.transparency.recovery import LedgerStatus, standing
 from service.web import problems
 
 REFRESH_SECONDS: Final = 0.5  # within this time all processes know
@@ -27,14 +27,14 @@ _PASSAGE: Final = "_passage"  # an endpoint's attribute
 Endpoint = TypeVar("Endpoint", bound=Callable[..., object])
 
 
-class Passage(Enum):
+class WritePolicy(Enum):
     """What the gate does with an endpoint, other than to let GET pass and nothing else."""
 
     PASSES = "it writes nothing though it is sent to, or opens the ledger again"
     STATES = "it signs what the ledger says, which nobody does unless that is whole"
 
 
-def passage(kind: Passage) -> Callable[[Endpoint], Endpoint]:
+def passage(kind: WritePolicy) -> Callable[[Endpoint], Endpoint]:
     """Mark an endpoint."""
 
     def marked(endpoint: Endpoint) -> Endpoint:
@@ -44,15 +44,15 @@ def passage(kind: Passage) -> Callable[[Endpoint], Endpoint]:
     return marked
 
 
-class Gate:
+class SuspensionState:
     """Where the ledger stands, read anew when older than REFRESH_SECONDS."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._looks = Look(engine, self.refresh)
+        self._looks = SingleFlight(engine, self.refresh)
         self._lock = threading.Lock()
         self._read_at = -1e9
-        self._standing = Standing("open")
+        self._standing = LedgerStatus("open")
 
     @property
     def stale(self) -> bool:
@@ -71,7 +71,7 @@ class Gate:
         """It was changed in this process."""
         self._read_at = -1e9
 
-    async def current(self) -> Standing:
+    async def current(self) -> LedgerStatus:
         """Where the ledger stands."""
         if self.stale:  # only then is a thread worth its price
             await self._looks.take()
@@ -81,7 +81,7 @@ class Gate:
 class WritesWhileOpen:
     """ASGI middleware: asks the gate, and says in each answer if the ledger is not open."""
 
-    def __init__(self, app: ASGIApp, *, gate: Gate, routes: Sequence[BaseRoute]) -> None:
+    def __init__(self, app: ASGIApp, *, gate: SuspensionState, routes: Sequence[BaseRoute]) -> None:
         self.app = app
         self.gate = gate
         self.routes = routes
@@ -111,15 +111,15 @@ class WritesWhileOpen:
         else:
             await self.app(scope, receive, marked)
 
-    def _refused(self, scope: Scope, found: Standing) -> bool:
+    def _refused(self, scope: Scope, found: LedgerStatus) -> bool:
         kind = self._passage(scope)
-        if kind is Passage.STATES:
+        if kind is WritePolicy.STATES:
             return True
-        if scope["method"] in _READING or kind is Passage.PASSES:
+        if scope["method"] in _READING or kind is WritePolicy.PASSES:
             return False
         return found.state == "suspended"
 
-    def _passage(self, scope: Scope) -> Passage | None:
+    def _passage(self, scope: Scope) -> WritePolicy | None:
         """How the endpoint is marked that answers; what a path names may look like any endpoint."""
         for route in self.routes:
             if isinstance(route, Route) and route.matches(scope)[0] is Match.FULL:

@@ -17,7 +17,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from benchmarks.months import fill
 from benchmarks.servers import START_TOKEN
-from service.identity.keys import Scope, create_key
+from service.identity.keys import Role, create_key
 from service.settings import Settings
 from service.storage import migrations
 from service.storage.engine import connect, transaction
@@ -91,7 +91,7 @@ def guarded(large: Path, tmp_path: Path) -> Iterator[str]:
         engine = connect(url)
         with transaction(engine) as connection:
             for scope, key in KEYS.items():
-                create_key(connection, name=scope, scope=Scope(scope), key=key, by="the tests")
+                create_key(connection, name=scope, scope=Role(scope), key=key, by="the tests")
         engine.dispose()
         with running(Settings(database_url=url)) as address:
             bearer = {"Authorization": f"Bearer {KEYS['admin']}"}

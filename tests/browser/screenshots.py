@@ -23,7 +23,7 @@ import httpx
 from PIL import Image
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from service.identity.keys import Scope, create_key
+from service.identity.keys import Role, create_key
 from service.settings import Settings
 from service.storage import migrations
 from service.storage.engine import connect, transaction
@@ -118,7 +118,7 @@ def guarded(folder: Path) -> str:
     engine = connect(url)
     migrations.upgrade(engine)
     with transaction(engine) as connection:
-        for name, scope in (("dana", Scope.ADMIN), ("cluster", Scope.TRAINER)):
+        for name, scope in (("dana", Role.ADMIN), ("cluster", Role.TRAINER)):
             create_key(connection, name=name, scope=scope, key=KEYS[name], by="setup")
     engine.dispose()
     return url

@@ -8,7 +8,7 @@ from typing import Any, Final
 import httpx
 from sqlalchemy import Engine
 
-from service.identity.keys import Scope, Terms, create_key
+from service.identity.keys import Role, Terms, create_key
 from service.storage.engine import transaction
 
 HTML: Final = {"accept": "text/html,application/xhtml+xml"}
@@ -16,7 +16,7 @@ WRONG: Final = "dpl_" + "a" * 43  # a key that nobody made
 CSRF: Final = re.compile(r'name="csrf" value="([0-9a-f]+)"')
 
 
-def make_key(engine: Engine, name: str, scope: Scope = Scope.VIEWER, **terms: Any) -> str:
+def make_key(engine: Engine, name: str, scope: Role = Role.VIEWER, **terms: Any) -> str:
     with transaction(engine) as connection:
         return create_key(connection, name=name, scope=scope, terms=Terms(**terms))
 

@@ -8,7 +8,7 @@ from sqlalchemy import Engine
 
 from service.schemas.event_codec import canonical
 from service.storage.engine import snapshot
-from service.transparency.checkpoints import Heads
+from service.transparency.checkpoints import LogHeads
 from service.transparency.signing import Signer
 from service.transparency.witness import Witness, next_line
 
@@ -28,7 +28,7 @@ def keep(engine: Engine, folder: Path) -> Files:
     signer = Signer.create(folder / "signing_key")
     witness, checkpoints, whole = (folder / name for name in ("witness", "checkpoints", "whole"))
     with snapshot(engine) as connection:
-        present = Heads.of(connection)
+        present = LogHeads.of(connection)
         line = next_line(connection, present, signer, Witness())
         assert line is not None
         witness.write_text(canonical(line.model_dump()) + "\n", encoding="utf-8")

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, select
 
 from service.ledger.log.merkle import Frontier
-from service.ledger.log.row_records import FACTS, STATES, acts_of
+from service.ledger.log.row_records import FACTS, STATES, build_log_records
 from service.storage.tables import (
     acts,
     branches,
@@ -113,11 +113,13 @@ def _require_facts(connection: Connection, dataset_id: int, changed: tuple[str, 
     for act in connection.execute(query):
         said.setdefault(act.kind, []).append(json.loads(act.content))
     for kind in FACTS:
-        there = [dict(act.content) for act in acts_of(connection, kind, dataset_id=dataset_id)]
+        there = [
+            dict(act.content) for act in build_log_records(connection, kind, dataset_id=dataset_id)
+        ]
         kept = [_settled(kind, content, changed) for content in said.get(kind, [])]
         assert _counted(kept) == _counted([_settled(kind, one, changed) for one in there])
     for kind in STATES:
-        for state in acts_of(connection, kind, dataset_id=dataset_id):
+        for state in build_log_records(connection, kind, dataset_id=dataset_id):
             latest = [one for one in said.get(kind, []) if _same(one, state.content)]
             if latest:
                 assert latest[-1] == state.content

@@ -10,7 +10,7 @@ from sqlalchemy import Engine, text
 from service.clock import now
 from service.errors import BudgetExhaustedError
 from service.ledger.append.append import Append
-from service.ledger.append.unit_of_work import Shelf
+from service.ledger.append.unit_of_work import DatasetCache
 from service.ledger.datasets import create_dataset
 from service.ledger.incidents import SPARING_SECONDS, Sparing
 from service.ledger.runs import create_run
@@ -32,7 +32,7 @@ def ledger(engine: Engine) -> Engine:
 
 
 def append(
-    engine: Engine, shelf: Shelf, first: int, steps: int, *, mode: str = "record"
+    engine: Engine, shelf: DatasetCache, first: int, steps: int, *, mode: str = "record"
 ) -> dict[str, Any]:
     message = EventMessage.model_validate(event(first, steps, mechanism=QUIET, sampling=FULL))
     asked = Append(run_name="run", branch_name="main", mode=mode, events=[message])
@@ -54,7 +54,7 @@ def told(engine: Engine) -> list[tuple[str, Any]]:
 
 
 def test_each_threshold_is_told_once_and_the_overdraft_once(ledger: Engine) -> None:
-    shelf = Shelf((0.5, 0.8, 0.95))
+    shelf = DatasetCache((0.5, 0.8, 0.95))
     first = 0
     for _ in range(200):
         append(ledger, shelf, first, 10)
@@ -65,26 +65,26 @@ def test_each_threshold_is_told_once_and_the_overdraft_once(ledger: Engine) -> N
 
 
 def test_several_thresholds_passed_at_once_are_told_as_the_highest(ledger: Engine) -> None:
-    shelf = Shelf((0.5, 0.8, 0.95))
+    shelf = DatasetCache((0.5, 0.8, 0.95))
     append(ledger, shelf, 0, 600)
     assert told(ledger) == [("threshold", 0.8)]
 
 
 def test_a_restart_tells_nothing_again_and_another_process_goes_on(ledger: Engine) -> None:
-    append(ledger, Shelf((0.5, 0.8)), 0, 400)
+    append(ledger, DatasetCache((0.5, 0.8)), 0, 400)
     assert told(ledger) == [("threshold", 0.5)]
-    append(ledger, Shelf((0.5, 0.8)), 400, 1)
+    append(ledger, DatasetCache((0.5, 0.8)), 400, 1)
     assert told(ledger) == [("threshold", 0.5)]
     for one in range(6):
-        append(ledger, Shelf((0.5, 0.8)), 401 + 100 * one, 100)
+        append(ledger, DatasetCache((0.5, 0.8)), 401 + 100 * one, 100)
     kinds = told(ledger)
     assert kinds == [("threshold", 0.5), ("threshold", 0.8), ("overdraft", None)]
-    append(ledger, Shelf((0.5, 0.8)), 1001, 1)
+    append(ledger, DatasetCache((0.5, 0.8)), 1001, 1)
     assert told(ledger) == kinds
 
 
 def test_refusals_are_told_sparingly_and_change_nothing(ledger: Engine) -> None:
-    shelf = Shelf(())
+    shelf = DatasetCache(())
     for _ in range(3):
         assert append(ledger, shelf, 0, 10**6, mode="charge")["admissible"] > 0
     assert told(ledger) == [("refusal", None)]

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import Engine
 
 from service.identity.authentication import KeyRing
-from service.identity.keys import Scope, Terms, create_key, revoke_key
+from service.identity.keys import Role, Terms, create_key, revoke_key
 from service.identity.rate_limit import Pace
 from service.storage.engine import transaction
 from service.web import arrival_limits
@@ -25,7 +25,7 @@ SLOW = {"keyless_requests_per_second": 5.0}  # ten at once, as much as two secon
 SAVED = 10
 
 
-def make(engine: Engine, name: str, scope: Scope = Scope.VIEWER, **terms: Any) -> str:
+def make(engine: Engine, name: str, scope: Role = Role.VIEWER, **terms: Any) -> str:
     with transaction(engine) as connection:
         return create_key(connection, name=name, scope=scope, terms=Terms(**terms))
 
@@ -86,7 +86,7 @@ def test_without_a_key_in_force_requests_take_turns(
 def test_a_key_in_force_waits_for_no_stranger_and_no_probe_is_kept_waiting(
     engine: Engine, serve: Serve
 ) -> None:
-    admin = make(engine, "admin", Scope.ADMIN)
+    admin = make(engine, "admin", Role.ADMIN)
     with serve(**SLOW) as address, asking(address, admin) as api, asking(address) as stranger:
         setup(api)
         seconds(stranger, "/v1/runs", SAVED + 2, 401)
@@ -164,8 +164,8 @@ def test_a_key_beyond_its_rate_is_refused_before_anything_else_is_asked(
 
 
 def test_a_request_takes_one_token_of_its_key(engine: Engine, serve: Serve) -> None:
-    key = make(engine, "five", Scope.ADMIN, requests_per_second=5.0)
-    slow = make(engine, "slow", Scope.ADMIN, requests_per_second=0.02)
+    key = make(engine, "five", Role.ADMIN, requests_per_second=5.0)
+    slow = make(engine, "slow", Role.ADMIN, requests_per_second=0.02)
     with serve() as address:
         with asking(address, key) as api:
             assert [api.get("/v1/runs").status_code for _ in range(5)] == [200] * 5
@@ -175,7 +175,7 @@ def test_a_request_takes_one_token_of_its_key(engine: Engine, serve: Serve) -> N
 
 
 def test_nobody_is_let_in_by_what_is_known_at_the_door(engine: Engine, serve: Serve) -> None:
-    key = make(engine, "gone", Scope.ADMIN)
+    key = make(engine, "gone", Role.ADMIN)
     with serve() as address, asking(address, key) as api:
         assert api.get("/v1/runs").status_code == 200
         with transaction(engine) as connection:

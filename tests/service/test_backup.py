@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 
 from service.cli.main import app
 from service.clock import now, stamp
-from service.identity.keys import Scope, create_key
+from service.identity.keys import Role, create_key
 from service.operations.backup import restore, take
 from service.operations.backup_format import FORMAT, BackupError, Header, check, written
 from service.settings import Settings
@@ -261,7 +261,7 @@ def test_a_ledger_that_was_begun_and_never_used_makes_room(
     used = connect(target())
     migrations.upgrade(used)
     with transaction(used) as connection:
-        create_key(connection, name="officer", scope=Scope.ADMIN)
+        create_key(connection, name="officer", scope=Role.ADMIN)
     before = dump(used)
     with pytest.raises(BackupError, match="not empty"):
         restore(used, file, by=BY)
@@ -391,7 +391,7 @@ def test_no_key_and_no_signing_key_is_in_a_backup(
     filled: Engine, file: Path, database_url: str
 ) -> None:
     with transaction(filled) as connection:
-        key = create_key(connection, name="officer", scope=Scope.ADMIN)
+        key = create_key(connection, name="officer", scope=Role.ADMIN)
     take(filled, file)
     content = gzip.decompress(file.read_bytes())
     assert b"officer" in content

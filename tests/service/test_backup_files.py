@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import Engine, inspect
 
 from service.errors import StartupError
-from service.identity.keys import Scope, create_key
+from service.identity.keys import Role, create_key
 from service.operations import backup_format
 from service.operations.backup import restore, take
 from service.operations.backup_format import BackupError, BackupReader, check
@@ -39,7 +39,7 @@ def file(tmp_path: Path) -> Path:
     migrations.upgrade(engine)
     with transaction(engine) as connection:
         for number in range(5):
-            create_key(connection, name=f"key-{number}", scope=Scope.VIEWER)
+            create_key(connection, name=f"key-{number}", scope=Role.VIEWER)
     path = tmp_path / "ledger.backup"
     take(engine, path)
     engine.dispose()
@@ -211,7 +211,7 @@ def test_a_damaged_page_is_not_backed_up(file: Path, tmp_path: Path) -> None:
     engine = connect(f"sqlite:///{path}")
     with transaction(engine) as connection:
         for number in range(300):
-            create_key(connection, name=f"more-{number}", scope=Scope.VIEWER)
+            create_key(connection, name=f"more-{number}", scope=Role.VIEWER)
     engine.dispose()
     whole = bytearray(path.read_bytes())
     size = int.from_bytes(whole[16:18], "big")

@@ -16,7 +16,7 @@ from service.errors import LedgerError
 from service.ledger.append.append import Append
 from service.ledger.append.state import UNITS_MAX
 from service.ledger.append.state_rows import run_tally, tally_of
-from service.ledger.append.unit_of_work import Desk, Place, Shelf
+from service.ledger.append.unit_of_work import DatasetCache, Place, UnitOfWork
 from service.ledger.runs import create_run
 from service.schemas.requests import EventMessage, NewRun
 from service.storage import migrations
@@ -43,7 +43,7 @@ from tests.service.worlds import (
 def _world(path: Path, processes: int) -> World:
     engine = connect(f"sqlite:///{path}")
     migrations.upgrade(engine)
-    return World(engine, [Shelf() for _ in range(processes)])
+    return World(engine, [DatasetCache() for _ in range(processes)])
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +117,7 @@ def _charge(name: str, first: int, steps: int) -> Append:
 @pytest.fixture
 def world(engine: Engine) -> World:
     """Two processes on a database of either kind."""
-    found = World(engine, [Shelf(), Shelf()])
+    found = World(engine, [DatasetCache(), DatasetCache()])
     create(engine)
     return found
 
@@ -170,7 +170,7 @@ def test_what_was_not_committed_is_forgotten(world: World) -> None:
     class Defect:
         place: Place = ("first", "main")
 
-        def apply(self, desk: Desk, moment: datetime) -> Any:
+        def apply(self, desk: UnitOfWork, moment: datetime) -> Any:
             _charge("first", 1, 3).apply(desk, moment)
             raise ZeroDivisionError
 

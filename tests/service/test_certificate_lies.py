@@ -203,5 +203,7 @@ def test_no_name_of_a_version_excuses_a_number_that_this_one_cannot_prove(
 def test_a_certificate_names_the_versions_that_computed_it_and_nothing_else(
     engine: Engine, signer: Signer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("service.transparency.certificates.issue.versions", lambda: {"dpledger": "0.1.0"})
+    monkeypatch.setattr(
+        "service.transparency.certificates.issue.versions", lambda: {"dpledger": "0.1.0"}
+    )
     assert "versions" in refused(certified(engine, signer), signer)

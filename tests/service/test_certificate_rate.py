@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Engine
 
 from service.errors import TooManyRequestsError
-from service.identity.keys import Scope
+from service.identity.keys import Role
 from service.identity.rate_limit import Buckets
 from service.transparency.signing import Signer
 from tests.service.dumps import dump
@@ -34,7 +34,7 @@ def test_a_viewer_has_so_many_told_and_what_was_told_as_often_as_it_likes(
     admin, viewer, other = (
         bearer(key(engine, scope, name))
         for scope, name in (
-            (Scope.ADMIN, "admin"), (Scope.VIEWER, "viewer"), (Scope.VIEWER, "other"),
+            (Role.ADMIN, "admin"), (Role.VIEWER, "viewer"), (Role.VIEWER, "other"),
         )
     )  # fmt: skip
     with (

@@ -12,7 +12,7 @@ from sqlalchemy import Engine, update
 
 import accounting
 from service.errors import LedgerSuspendedError, TooExpensiveError
-from service.identity.keys import Scope, Terms, create_key
+from service.identity.keys import Role, Terms, create_key
 from service.schemas.event_codec import canonical
 from service.schemas.provenance import DELTAS
 from service.storage.engine import transaction
@@ -350,8 +350,8 @@ def test_a_key_that_does_not_reach_what_was_made_from_a_dataset_is_not_shown_it(
         assert api.post("/v1/datasets", json=dataset("child", **made)).status_code == 201
         with transaction(engine) as connection:
             part = Terms(datasets=frozenset({"data"}))
-            key = create_key(connection, name="part", scope=Scope.VIEWER, terms=part)
-            whole = create_key(connection, name="whole", scope=Scope.VIEWER)
+            key = create_key(connection, name="part", scope=Role.VIEWER, terms=part)
+            whole = create_key(connection, name="whole", scope=Role.VIEWER)
     with signing(database_url, signer) as api:
         path = "/v1/datasets/data/certificate"
         answer = api.get(path, headers={"Authorization": f"Bearer {key}"})

@@ -14,11 +14,11 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from sqlalchemy import Engine, select
 
-from service.identity.keys import Scope, Terms, create_key
+from service.identity.keys import Role, Terms, create_key
 from service.ledger.log.merkle import leaf_hash, tree_root, verify_consistency, verify_inclusion
 from service.storage.engine import snapshot, transaction
 from service.storage.tables import datasets
-from service.transparency.checkpoints import Heads, Part
+from service.transparency.checkpoints import LogHeads, Part
 from service.transparency.recovery import standing
 from service.transparency.signing import Signer
 from service.transparency.stored_tree import Tree
@@ -89,7 +89,7 @@ def test_a_head_is_the_root_of_the_leaves_in_the_rows(api: httpx.Client, engine:
     with snapshot(engine) as connection:
         row = connection.execute(select(datasets)).one()
         leaves = Tree(connection, row.id, row.log_size).leaves(0, row.log_size)
-        heads = Heads.of(connection)
+        heads = LogHeads.of(connection)
     assert (head["size"], head["root"]) == (len(leaves), tree_root(leaves).hex())
     assert [one.dataset for one in heads.in_order] == [None, "data"]
     log = api.get("/v1/datasets/data/log").json()
@@ -154,11 +154,11 @@ def test_what_another_ledger_or_another_key_signed_suspends_nothing(
 ) -> None:
     setup(api)
     with snapshot(engine) as connection:
-        heads = Heads.of(connection)
+        heads = LogHeads.of(connection)
     stranger = heads.part(Signer.create(tmp_path / "stranger"), "data").model_dump()
     answer = api.post(f"{PART}:compare", json=stranger)
     assert (answer.status_code, answer.json()["type"]) == (422, "/problems/invalid-request")
-    other = Heads(list(heads.logs.values()), ledger_id="0" * 32)
+    other = LogHeads(list(heads.logs.values()), ledger_id="0" * 32)
     elsewhere = other.part(Signer.load(key_file), "data").model_dump()
     answer = api.post(f"{PART}:compare", json=elsewhere)
     assert (answer.status_code, answer.json()["type"]) == (409, "/problems/conflict")
@@ -177,9 +177,9 @@ def test_a_key_that_is_limited_to_a_dataset_learns_of_no_other(
     serve: Serve, engine: Engine, key_file: Path
 ) -> None:
     with transaction(engine) as connection:
-        admin = create_key(connection, name="admin", scope=Scope.ADMIN)
+        admin = create_key(connection, name="admin", scope=Role.ADMIN)
         terms = Terms(datasets=frozenset({"data"}))
-        limited = create_key(connection, name="limited", scope=Scope.VIEWER, terms=terms)
+        limited = create_key(connection, name="limited", scope=Role.VIEWER, terms=terms)
     with (
         serve(signing_key_file=key_file) as address,
         httpx.Client(base_url=address, headers=AS_ADMIN) as api,

@@ -15,7 +15,7 @@ from service.schemas.requests import NewDataset
 from service.storage import migrations
 from service.storage.engine import connect, snapshot, transaction
 from service.storage.tables import installation
-from service.transparency.checkpoints import Heads, Part
+from service.transparency.checkpoints import LogHeads, Part
 from service.transparency.proofs import compare
 from service.transparency.recovery import standing
 from service.transparency.signing import Signer
@@ -30,7 +30,7 @@ def begun(engine: Engine, name: str) -> None:
 
 def part_of(engine: Engine, signer: Signer) -> Part:
     with snapshot(engine) as connection:
-        return Heads.of(connection).part(signer, None)
+        return LogHeads.of(connection).part(signer, None)
 
 
 @pytest.mark.parametrize("renamed", [False, True])
@@ -47,7 +47,7 @@ def test_only_a_copy_with_an_identity_of_its_own_leaves_the_first_alone(
     if renamed:
         done = CliRunner().invoke(app, ["as-new-ledger", "--reason", "x", "--database", url])
         with snapshot(copy) as connection:
-            assert done.stdout == f"{Heads.of(connection).ledger_id}\n"
+            assert done.stdout == f"{LogHeads.of(connection).ledger_id}\n"
             assert verify(connection).broken == []
     signed = part_of(copy, signer)
     with pytest.raises(ConflictError if renamed else LedgerSuspendedError):

@@ -11,7 +11,7 @@ from sqlalchemy import Engine
 
 from accounting.events import NeighboringRelation
 from service.guarantees.recorded_facts import dataset_facts
-from service.identity.keys import Scope, create_key
+from service.identity.keys import Role, create_key
 from service.ledger.append.state_rows import run_tally, tally_of
 from service.ledger.budgets.budget import accept_of, dataset_filter
 from service.ledger.lookups import find_dataset, find_run
@@ -381,12 +381,12 @@ def test_only_an_admin_corrects_and_a_viewer_reads_it(
     used: httpx.Client, engine: Engine, serve: Callable[..., AbstractContextManager[str]]
 ) -> None:
     with transaction(engine) as connection:
-        keys = {scope: create_key(connection, name=f"a-{scope}", scope=scope) for scope in Scope}
+        keys = {scope: create_key(connection, name=f"a-{scope}", scope=scope) for scope in Role}
     with serve() as address:
         for scope, key in keys.items():
             headers = {"Authorization": f"Bearer {key}"}
             with httpx.Client(base_url=address, headers=headers) as api:
                 answer = correct(api, step(0, 1, mechanism=LOUD))
-                assert answer.status_code == (201 if scope is Scope.ADMIN else 403)
+                assert answer.status_code == (201 if scope is Role.ADMIN else 403)
                 found = api.get(URL).json()["corrections"]
     assert [one["corrected_by"] for one in found] == ["a-admin"]

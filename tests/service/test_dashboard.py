@@ -11,7 +11,7 @@ from sqlalchemy import Engine
 
 from service.clock import now
 from service.errors import UnavailableError
-from service.identity.keys import Scope
+from service.identity.keys import Role
 from service.operations.overview import Boards
 from service.storage.engine import transaction
 from service.storage.tables import installation
@@ -188,7 +188,7 @@ def test_pages_are_no_part_of_the_api_document(api: httpx.Client) -> None:
 
 
 def test_roles_differ_in_what_they_are(engine: Engine, serve: Serve) -> None:
-    keys = {scope: make_key(engine, f"of-{scope}", scope) for scope in Scope}
+    keys = {scope: make_key(engine, f"of-{scope}", scope) for scope in Role}
     with serve() as address:
         for scope, key in keys.items():
             with signed_in(address, key) as client:

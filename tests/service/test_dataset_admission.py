@@ -10,7 +10,7 @@ from sqlalchemy import Engine
 
 from benchmarks.servers import START_TOKEN
 from service.formatting import moment
-from service.identity.keys import Scope
+from service.identity.keys import Role
 from tests.service.browsing import make_key, signed_in
 from tests.service.samples import BUDGET, POISSON, Json, append, dataset, event, setup
 from tests.service.test_dataset_page import QUIET, Serve, fields, page, send, words
@@ -93,7 +93,7 @@ def test_only_an_admin_may_freeze(
     unsigned = {"frozen": "yes", "reason": "why", "revision": "1"}
     assert send(officer, unsigned, form="admission").status_code == 403
     assert not api.get("/v1/datasets/data").json()["frozen"]
-    key = make_key(engine, "looker", scope=Scope.VIEWER)
+    key = make_key(engine, "looker", scope=Role.VIEWER)
     with serve() as address, signed_in(address, key) as client:
         assert "/admission" not in page(client)
         assert stop(client, given, frozen="yes", reason="why").status_code == 403

@@ -15,7 +15,7 @@ from benchmarks.servers import START_TOKEN
 from service.errors import InvalidRequestError
 from service.formatting import down, up
 from service.guarantees import event_costs
-from service.identity.keys import Scope
+from service.identity.keys import Role
 from service.ledger.incidents import Kind
 from service.storage.engine import transaction
 from service.storage.tables import reservations
@@ -229,8 +229,8 @@ def test_a_limited_key_sees_its_own_datasets_and_no_name_of_another(
     assert api.post("/v1/datasets", json=body).status_code == 201
     assert api.post("/v1/runs", json=run("reader", dataset="letters")).status_code == 201
     append(api, event(0, 9), run="reader")
-    below = make_key(engine, "ada", scope=Scope.TRAINER, datasets=frozenset({"letters"}))
-    above = make_key(engine, "eve", scope=Scope.TRAINER, datasets=frozenset({"zebras"}))
+    below = make_key(engine, "ada", scope=Role.TRAINER, datasets=frozenset({"letters"}))
+    above = make_key(engine, "eve", scope=Role.TRAINER, datasets=frozenset({"zebras"}))
     with serve() as address:
         with signed_in(address, below) as client:
             text = page(client, "letters")
@@ -253,7 +253,7 @@ def admin(engine: Engine, api: httpx.Client, serve: Serve) -> Iterator[httpx.Cli
     """Somebody who may change it, on a dataset with a limit of 3 and something spent."""
     setup(api, dataset_given={"budget": BUDGET})
     append(api, event(0, 100))
-    key = make_key(engine, "officer", scope=Scope.ADMIN)
+    key = make_key(engine, "officer", scope=Role.ADMIN)
     with serve() as address, signed_in(address, key) as client:
         yield client
 
@@ -350,7 +350,7 @@ def test_only_an_admin_sees_the_form_and_may_send_it(
     admin: httpx.Client, engine: Engine, serve: Serve
 ) -> None:
     given = fields(page(admin)) | {"epsilon": "9", "reason": "why"}
-    key = make_key(engine, "looker", scope=Scope.VIEWER)
+    key = make_key(engine, "looker", scope=Role.VIEWER)
     with serve() as address, signed_in(address, key) as client:
         text = page(client)
         assert "Only a key of scope admin changes it" in text

@@ -19,7 +19,7 @@ from typer.testing import CliRunner, Result
 
 from service.cli.main import app
 from service.clock import now
-from service.identity.keys import Scope, create_key
+from service.identity.keys import Role, create_key
 from service.operations.diagnostics import host
 from service.operations.diagnostics.database import triggers
 from service.operations.diagnostics.result import Finding, Level
@@ -49,7 +49,7 @@ def levels(found: Looked) -> dict[str, Level]:
     return {name: one.level for name, one in found.items()}
 
 
-def new_key(engine: Engine, name: str = "officer", scope: Scope = Scope.ADMIN) -> None:
+def new_key(engine: Engine, name: str = "officer", scope: Role = Role.ADMIN) -> None:
     with transaction(engine) as connection:
         create_key(connection, name=name, scope=scope)
 
@@ -193,7 +193,7 @@ def test_keys_are_looked_at(engine: Engine, database_url: str, tmp_path: Path) -
     first.write_text("k" * 32, encoding="utf-8")
     first.chmod(0o600)
     assert look(database_url, host=OTHERS, admin_key_file=first)["keys"].level is Level.OK
-    new_key(engine, "cluster", Scope.TRAINER)
+    new_key(engine, "cluster", Role.TRAINER)
     assert "no admin key" in look(database_url)["keys"].found
     new_key(engine)
     assert levels(look(database_url))["keys"] is Level.OK

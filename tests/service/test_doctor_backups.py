@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import Engine
 
 from service.clock import now, stamp
-from service.identity.keys import Scope, create_key
+from service.identity.keys import Role, create_key
 from service.operations.backup import restore, take
 from service.operations.diagnostics import backup
 from service.operations.diagnostics.backup import newest_backup
@@ -119,7 +119,7 @@ def test_a_ledger_that_went_on_is_still_that_of_its_backup(
     append(api, *(event(3 + n, 1) for n in range(300)))  # beyond a tile of its log
     assert api.post("/v1/runs", json=run("later")).status_code == 201
     with transaction(ledger) as connection:
-        create_key(connection, name="officer", scope=Scope.ADMIN)
+        create_key(connection, name="officer", scope=Role.ADMIN)
     assert found(folder, ledger)[0] is Level.OK
 
 
@@ -138,7 +138,7 @@ def test_the_backup_of_another_ledger_is_none_of_this_one(
     migrations.upgrade(other)
     if filled:
         with transaction(other) as connection:
-            create_key(connection, name="officer", scope=Scope.ADMIN)
+            create_key(connection, name="officer", scope=Role.ADMIN)
     take(other, folder / "one")
     assert "of another ledger" in refused(folder, ledger)
 

@@ -18,13 +18,13 @@ from service.ledger.log.leaves import append as append_acts
 from service.schemas.event_codec import canonical
 from service.storage.engine import snapshot, transaction
 from service.storage.tables import installation
-from service.transparency.checkpoints import Heads, Part
+from service.transparency.checkpoints import LogHeads, Part
 from service.transparency.log_heads import Head
 from service.transparency.proofs import compare
 from service.transparency.reconciliation import (
     FORMAT,
     Reconciliation,
-    Shown,
+    ReportedHead,
     Statement,
     Suspension,
     followed,
@@ -69,7 +69,7 @@ def follower(engine: Engine, signer: Signer, path: Path) -> Iterator[Follower]:
 def part_of(engine: Engine, signer: Signer) -> Part:
     """What the service signs of the dataset now."""
     with snapshot(engine) as connection:
-        return Heads.of(connection).part(signer, "data")
+        return LogHeads.of(connection).part(signer, "data")
 
 
 def require_suspended(engine: Engine, signer: Signer, kept: Part) -> None:
@@ -91,7 +91,7 @@ def rewrite(engine: Engine) -> None:
 def stated(engine: Engine, **given: Any) -> Statement:
     """What an admin would state who abandons everything, as the ledger is now."""
     with snapshot(engine) as connection:
-        present = Heads.of(connection)
+        present = LogHeads.of(connection)
     lost = [Head(dataset="data", size=10**6, root="0" * 64, steps=0)]
     fields = {
         "format": FORMAT, "ledger_id": present.ledger_id, "epoch": 1, "reason": "the disk",
@@ -248,7 +248,7 @@ def test_a_list_that_was_changed_is_not_signed_again(
 ) -> None:
     short, long = lost(api, engine, signer)
     require_suspended(engine, signer, long)
-    forged = Shown(dataset="other", size=9, root="0" * 64, steps=0, epoch=0)
+    forged = ReportedHead(dataset="other", size=9, root="0" * 64, steps=0, epoch=0)
     with transaction(engine) as connection:
         row = connection.execute(installation.select()).one()
         stored = Suspension.read(row.suspended)
@@ -270,8 +270,8 @@ def test_a_suspension_that_cannot_be_read_suspends(engine: Engine, text: str) ->
 
 def test_of_what_was_lost_the_longest_is_known_and_the_most_steps() -> None:
     head = {"dataset": "data", "root": "0" * 64}
-    one = Shown(size=9, steps=5, epoch=0, **head)
-    other = Shown(size=7, steps=6, epoch=1, **head)
+    one = ReportedHead(size=9, steps=5, epoch=0, **head)
+    other = ReportedHead(size=7, steps=6, epoch=1, **head)
     (found,) = joined([one, other])
     assert (found.size, found.steps, found.epoch) == (9, 6, 1)
     assert joined([other, one]) == [found]
@@ -377,7 +377,7 @@ def test_a_second_loss_that_is_shown_while_suspended_is_told_as_well(
     before = taken(engine)
     api.post("/v1/datasets", json=dataset("another"))
     with snapshot(engine) as connection:
-        other = Heads.of(connection).part(signer, "another")
+        other = LogHeads.of(connection).part(signer, "another")
     append(api, event(0, 1))
     long = part_of(engine, signer)
     put_back(engine, before)

@@ -23,8 +23,16 @@ from accounting.events import (
 )
 from accounting.filters import Total, choose, plus, times
 from accounting.guarantees import DEFAULT_ACCEPT, Status
-from service.ledger.budgets.accumulator import Change, Counts, Move, Tally, by_pass, merged, read
-from service.ledger.budgets.correction_costs import Corrected, charge, shift
+from service.ledger.budgets.accumulator import (
+    BudgetAccumulator,
+    BudgetDelta,
+    EventCountDelta,
+    StepsAndPasses,
+    by_pass,
+    merged,
+    read,
+)
+from service.ledger.budgets.correction_costs import Corrected, add_correction_costs, shift
 from service.schemas.event_codec import laid_over
 
 RELATION = NeighboringRelation.REPLACE_SPECIAL
@@ -66,16 +74,18 @@ CHANGING = [
 ]
 
 
-def tally(balance: Balance, accept: frozenset[Status] = DEFAULT_ACCEPT) -> Tally:
+def tally(balance: Balance, accept: frozenset[Status] = DEFAULT_ACCEPT) -> BudgetAccumulator:
     zero = FILTER.zero()
-    found = Tally(filter=FILTER, relation=RELATION, accept=accept, recorded=zero, reserved=zero)
-    found.apply(Move(recorded=counted(balance)))
+    found = BudgetAccumulator(
+        filter=FILTER, relation=RELATION, accept=accept, recorded=zero, reserved=zero
+    )
+    found.apply(BudgetDelta(recorded=counted(balance)))
     return found
 
 
-def counted(balance: Balance) -> Change:
+def counted(balance: Balance) -> EventCountDelta:
     return {
-        event: Counts(
+        event: StepsAndPasses(
             steps=steps,
             passes=balance.passes.get(event, 0),
             begun=balance.begun.get(event, 0),
@@ -131,8 +141,8 @@ def both(
     recorded = balance_of([spans(steps)])
     found = tally(recorded, accept)
     corrected = parts(steps, over)
-    charge(found, corrected)
-    found.apply(Move(shifted=shift(corrected, counted(recorded)).added()))
+    add_correction_costs(found, corrected)
+    found.apply(BudgetDelta(shifted=shift(corrected, counted(recorded)).added()))
     really = [
         event if quieter(what, event) else what
         for number, event in enumerate(steps)
@@ -238,8 +248,8 @@ def test_what_a_shift_adds_is_the_same_step_by_step(seed: int) -> None:
         passes, open_pass = advance(open_pass, span)
         recorded = merged(
             [
-                {span.event: Counts(steps=1, begun=begun)},
-                {event: Counts(passes=count) for event, count in passes.items()},
+                {span.event: StepsAndPasses(steps=1, begun=begun)},
+                {event: StepsAndPasses(passes=count) for event, count in passes.items()},
             ]
         )
         added.append(found.more(recorded))
@@ -253,7 +263,7 @@ def test_a_step_over_a_pass_is_counted_in_full() -> None:
     plain = tally(balance_of([spans(steps)]))
     loud = gaussian(3.0, Full())  # cheaper than a pass, which is counted elsewhere
     before = plain.sums().spent
-    charge(plain, parts(steps, [(0, 2, loud)]))
+    add_correction_costs(plain, parts(steps, [(0, 2, loud)]))
     assert plain.sums().spent == plus(before, times(plain.cost(loud), 2))
 
 
@@ -262,19 +272,21 @@ def test_sums_are_stored_as_recorded_and_corrections_are_charged_again() -> None
     over = [(0, 1, gaussian(3.0, Full())), (1, 3, gaussian(4.0, CYCLIC))]
     first = tally(balance_of([spans(steps)]))
     stored = first.stored()
-    charge(first, parts(steps, over))
+    add_correction_costs(first, parts(steps, over))
     assert first.stored() == stored
     again = read(stored, FILTER, RELATION, DEFAULT_ACCEPT)
     assert again.sums().spent != first.sums().spent
-    charge(again, parts(steps, over))
+    add_correction_costs(again, parts(steps, over))
     assert again.sums() == first.sums()
     assert again.passes == {}
-    assert again.corrected_passes == {gaussian(4.0, CYCLIC): Counts(steps=2, passes=2)}
+    assert again.corrected_passes == {gaussian(4.0, CYCLIC): StepsAndPasses(steps=2, passes=2)}
 
 
 def test_on_a_branch_of_an_old_order_a_told_pass_of_both_events_is_counted() -> None:
     found, both_events = tally(Balance()), (gaussian(4.0, CYCLIC), gaussian(1.0, BALLS))
     (one,) = parts(both_events[:1], [(0, 1, both_events[1])])
-    charge(found, [replace(one, unplaced=True)])
-    counts = zip(both_events, (Counts(passes=1), Counts(steps=1, passes=2)), strict=True)
+    add_correction_costs(found, [replace(one, unplaced=True)])
+    counts = zip(
+        both_events, (StepsAndPasses(passes=1), StepsAndPasses(steps=1, passes=2)), strict=True
+    )
     assert found.corrected_passes == {retold(event): count for event, count in counts}

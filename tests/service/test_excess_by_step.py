@@ -15,8 +15,8 @@ from accounting.events import (
 )
 from accounting.filters import Total, times
 from accounting.guarantees import DEFAULT_ACCEPT
-from service.ledger.budgets.accumulator import Move, Tally, larger
-from service.ledger.budgets.correction_costs import charge
+from service.ledger.budgets.accumulator import BudgetAccumulator, BudgetDelta, larger
+from service.ledger.budgets.correction_costs import add_correction_costs
 from tests.service.test_excess import (
     BALLS,
     BY_STEP,
@@ -58,12 +58,14 @@ def account(steps: Sequence[Event], over: Sequence[tuple[int, int, Event]]) -> T
 
 def told(
     steps: Sequence[Event], over: Sequence[tuple[int, int, Event]]
-) -> tuple[Tally, list[Total]]:
+) -> tuple[BudgetAccumulator, list[Total]]:
     """The tally, and what was enforced before and after each correction."""
     found = tally(balance_of([spans(steps)]))
     enforced = [found.sums().spent]
     for number, one in enumerate(over):
-        charge(found, [replace(part, correction=number) for part in parts(steps, [one])])
+        add_correction_costs(
+            found, [replace(part, correction=number) for part in parts(steps, [one])]
+        )
         enforced.append(found.sums().spent)
     return found, enforced
 
@@ -77,7 +79,7 @@ def test_of_steps_the_largest_account_is_enforced_and_no_more(seed: int) -> None
         assert one == reduce(larger, accounts[:count])
     # It stays so whatever follows; and the same corrections at once give the same.
     later = some(chance, BY_STEP, 12)
-    found.apply(Move(recorded=counted(balance_of([spans(later)]))))
+    found.apply(BudgetDelta(recorded=counted(balance_of([spans(later)]))))
     more = [account([*steps, *later], over[:count]) for count in range(len(over) + 1)]
     assert found.sums().spent == found.sums().held == reduce(larger, more)
     again = tally(balance_of([spans([*steps, *later])]))
@@ -86,7 +88,7 @@ def test_of_steps_the_largest_account_is_enforced_and_no_more(seed: int) -> None
         for number, one in enumerate(over)
         for part in parts(steps, [one])
     ]
-    charge(again, chance.sample(numbered, len(numbered)))
+    add_correction_costs(again, chance.sample(numbered, len(numbered)))
     assert again.sums() == found.sums()
 
 

@@ -11,8 +11,13 @@ from accounting.balances import UNPLACED, Balance, balance_of
 from accounting.events import BallsAndBins, Event, Full, RandomAllocation
 from accounting.filters import Total
 from accounting.guarantees import DEFAULT_ACCEPT, Status
-from service.ledger.budgets.accumulator import Change, Counts, Move, Tally
-from service.ledger.budgets.correction_costs import charge, shift
+from service.ledger.budgets.accumulator import (
+    BudgetAccumulator,
+    BudgetDelta,
+    EventCountDelta,
+    StepsAndPasses,
+)
+from service.ledger.budgets.correction_costs import add_correction_costs, shift
 from service.schemas.event_codec import laid_over
 from tests.service.samples import append, setup
 from tests.service.test_excess import (
@@ -42,10 +47,10 @@ POOL = [
 ]
 
 
-def counted(balance: Balance) -> Change:
+def counted(balance: Balance) -> EventCountDelta:
     """Told passes are of events of which no step was recorded."""
     return {
-        event: Counts(
+        event: StepsAndPasses(
             steps=balance.steps.get(event, 0),
             passes=balance.passes.get(event, 0),
             begun=balance.begun.get(event, 0),
@@ -60,11 +65,13 @@ def accounts(
     """Enforced, as recorded, as corrected."""
     recorded = balance_of([spans(steps)], places=[UNPLACED])
     zero = FILTER.zero()
-    found = Tally(filter=FILTER, relation=RELATION, accept=accept, recorded=zero, reserved=zero)
-    found.apply(Move(recorded=counted(recorded)))
+    found = BudgetAccumulator(
+        filter=FILTER, relation=RELATION, accept=accept, recorded=zero, reserved=zero
+    )
+    found.apply(BudgetDelta(recorded=counted(recorded)))
     corrected = [replace(part, unplaced=True) for part in parts(steps, over)]
-    charge(found, corrected)
-    found.apply(Move(shifted=shift(corrected, counted(recorded)).added()))
+    add_correction_costs(found, corrected)
+    found.apply(BudgetDelta(shifted=shift(corrected, counted(recorded)).added()))
     really = [
         event if quieter(what, event) else what
         for number, event in enumerate(steps)

@@ -17,7 +17,7 @@ import pytest
 from sqlalchemy import Engine
 
 from service.errors import UnavailableError
-from service.identity.keys import Scope, create_key
+from service.identity.keys import Role, create_key
 from service.operations import event_feed, feed_messages
 from service.operations.event_feed import Feed
 from service.storage.engine import transaction
@@ -71,7 +71,7 @@ def test_beyond_the_limit_streams_are_refused_and_the_others_go_on(
         setup(api)
     with transaction(engine) as connection:
         mine, other, third = (
-            bearer(create_key(connection, name=name, scope=Scope.ADMIN))
+            bearer(create_key(connection, name=name, scope=Role.ADMIN))
             for name in ("mine", "other", "third")
         )
     with own(database_url, connections_max=4) as (api, feed):

@@ -6,7 +6,7 @@ import httpx
 import pytest
 from sqlalchemy import Engine
 
-from service.ledger.append.unit_of_work import Shelf
+from service.ledger.append.unit_of_work import DatasetCache
 from service.storage.engine import transaction
 from tests.service.samples import FULL, POISSON, Json, append, dataset, event, run
 from tests.service.test_reservations import reserve
@@ -219,7 +219,7 @@ def test_what_was_left_stays_left_for_every_other_process(
 ) -> None:
     append(on_plan, step(0, 5, QUIET))
     with transaction(engine) as connection:  # another process, which then writes the run's row
-        desk = Shelf().open(connection, [("run", "main")])
+        desk = DatasetCache().open(connection, [("run", "main")])
         book, held = desk.run("run")
         assert held.on_plan is False
         book.notes.runs[held.id], book.notes.touched = held, True

@@ -15,7 +15,7 @@ from service.ledger.log.merkle import inclusion_path, leaf_hash, tree_root
 from service.storage.engine import snapshot, transaction
 from service.storage.tables import datasets
 from service.transparency import head_tree
-from service.transparency.checkpoints import Heads
+from service.transparency.checkpoints import LogHeads
 from service.transparency.head_tree import HeadTree, Levels
 from service.transparency.signing import Signer
 from tests.conftest import AS_ADMIN
@@ -52,7 +52,7 @@ def signer(tmp_path: Path) -> Signer:
 def same(engine: Engine, tree: HeadTree, signer: Signer, name: str | None) -> None:
     """The tree's checkpoint with a head is that of all rows, but for the moment."""
     with snapshot(engine) as connection:
-        whole, found = Heads.of(connection), tree.head(connection, name)
+        whole, found = LogHeads.of(connection), tree.head(connection, name)
         expected = whole.part(signer, name)
         part = found.part(signer, name)
     assert part.holds(signer.public_key)
@@ -97,7 +97,9 @@ def test_a_head_is_as_fresh_as_its_rows_and_the_others_within_a_second(
     with snapshot(engine) as connection:
         old = tree.head(connection, "data").part(signer, "data")
         assert old.holds(signer.public_key)
-        assert old.checkpoint.root != Heads.of(connection).root  # the other head is the one before
+        assert (
+            old.checkpoint.root != LogHeads.of(connection).root
+        )  # the other head is the one before
         tree.head(connection, "other")  # which is now known of it
     for known in ("other", "data", None):
         same(engine, tree, signer, known)

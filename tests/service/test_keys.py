@@ -17,7 +17,7 @@ from service.identity.authentication import REFRESH_SECONDS
 from service.identity.keys import (
     KEY_PREFIX,
     SHOWN,
-    Scope,
+    Role,
     create_key,
     digest_of,
     list_keys,
@@ -31,40 +31,40 @@ from tests.service.samples import SAMPLING, Json, dataset, event, run
 
 Serve = Callable[..., AbstractContextManager[str]]
 ANYWHERE: Final = "0.0.0.0"  # noqa: S104 (it is what must be refused)
-WRITES: Final[dict[str, tuple[Scope, Json]]] = {
-    "/v1/datasets": (Scope.ADMIN, dataset("new")),
-    "/v1/runs": (Scope.TRAINER, run("new", dataset="unknown")),
+WRITES: Final[dict[str, tuple[Role, Json]]] = {
+    "/v1/datasets": (Role.ADMIN, dataset("new")),
+    "/v1/runs": (Role.TRAINER, run("new", dataset="unknown")),
     "/v1/runs/{run}/branches": (
-        Scope.TRAINER,
+        Role.TRAINER,
         {"name": "new", "writer": "writer-of-the-tests-1", "from_step": 0},
     ),
-    "/v1/runs/{run}/events": (Scope.TRAINER, {"events": [event(0, 1)]}),
-    "/v1/runs/{run}/releases": (Scope.TRAINER, {"step": 0}),
-    "/v1/runs/{run}:finish": (Scope.TRAINER, {"state": "finished"}),
-    "/v1/datasets/{dataset}": (Scope.ADMIN, {"reason": "x"}),
-    "/v1/datasets/{dataset}/explain": (Scope.VIEWER, {"events": [event(0, 1)]}),
+    "/v1/runs/{run}/events": (Role.TRAINER, {"events": [event(0, 1)]}),
+    "/v1/runs/{run}/releases": (Role.TRAINER, {"step": 0}),
+    "/v1/runs/{run}:finish": (Role.TRAINER, {"state": "finished"}),
+    "/v1/datasets/{dataset}": (Role.ADMIN, {"reason": "x"}),
+    "/v1/datasets/{dataset}/explain": (Role.VIEWER, {"events": [event(0, 1)]}),
     "/v1/runs/{run}/reservations": (
-        Scope.TRAINER,
+        Role.TRAINER,
         {"name": "new", "event": event(0, 1), "ttl_seconds": 60},
     ),
-    "/v1/reservations/{reservation}:release": (Scope.TRAINER, {"last_step": 0}),
-    "/v1/reservations/{reservation}:void": (Scope.ADMIN, {"reason": "x"}),
+    "/v1/reservations/{reservation}:release": (Role.TRAINER, {"last_step": 0}),
+    "/v1/reservations/{reservation}:void": (Role.ADMIN, {"reason": "x"}),
     "/v1/runs/{run}/corrections": (
-        Scope.ADMIN,
+        Role.ADMIN,
         {**event(0, 1), "reason": "x"},
     ),
-    "/v1/runs/{run}/findings": (Scope.TRAINER, SAMPLING),
+    "/v1/runs/{run}/findings": (Role.TRAINER, SAMPLING),
     "/v1/plan": (
-        Scope.VIEWER,
+        Role.VIEWER,
         {"neighboring_relation": "replace_one", "events": [event(0, 1)], "delta": 1e-5},
     ),
-    "/v1/datasets/{dataset}/checkpoint:compare": (Scope.VIEWER, {}),
-    "/v1/log:recover": (Scope.ADMIN, {"reason": "x"}),
-    "/v1/log:reconcile": (Scope.ADMIN, {"reason": "x"}),
+    "/v1/datasets/{dataset}/checkpoint:compare": (Role.VIEWER, {}),
+    "/v1/log:recover": (Role.ADMIN, {"reason": "x"}),
+    "/v1/log:reconcile": (Role.ADMIN, {"reason": "x"}),
 }
 
 
-def key(engine: Engine, scope: Scope, name: str | None = None) -> str:
+def key(engine: Engine, scope: Role, name: str | None = None) -> str:
     with transaction(engine) as connection:
         return create_key(connection, name=name or scope, scope=scope)
 
@@ -74,14 +74,14 @@ def bearer(secret: str) -> dict[str, str]:
 
 
 def test_a_refused_caller_changes_nothing(engine: Engine, serve: Serve) -> None:
-    viewer = key(engine, Scope.VIEWER)
+    viewer = key(engine, Role.VIEWER)
     before = dump(engine)
     with serve() as address, httpx.Client(base_url=address) as api:
         for path, (scope, body) in WRITES.items():
             sent = path.replace("{run}", "run").replace("{dataset}", "data")
             sent = sent.replace("{reservation}", "lease")
             method = "PATCH" if path.endswith("{dataset}") else "POST"
-            if scope is not Scope.VIEWER:
+            if scope is not Role.VIEWER:
                 refused = api.request(method, sent, json=body, headers=bearer(viewer))
                 assert refused.status_code == 403, path
             unknown = api.request(method, sent, json=body, headers=bearer("unknown"))
@@ -98,7 +98,7 @@ def test_a_refused_caller_changes_nothing(engine: Engine, serve: Serve) -> None:
 def test_a_malformed_or_unknown_key_is_401_and_asks_for_one(
     engine: Engine, serve: Serve, header: str
 ) -> None:
-    secret = key(engine, Scope.ADMIN)
+    secret = key(engine, Role.ADMIN)
     sent = header.format(key=secret, digest=digest_of(secret)).encode("latin-1")
     with serve() as address, httpx.Client(base_url=address) as api:
         answer = api.get("/v1/runs", headers=[(b"authorization", sent)])
@@ -113,7 +113,7 @@ def test_a_malformed_or_unknown_key_is_401_and_asks_for_one(
 def test_the_first_key_ends_the_start_token(engine: Engine, serve: Serve) -> None:
     with serve() as address, httpx.Client(base_url=address, headers=AS_ADMIN) as api:
         assert api.post("/v1/datasets", json=dataset()).status_code == 201
-        secret = key(engine, Scope.TRAINER)
+        secret = key(engine, Role.TRAINER)
         asked = created = time.monotonic()
         while api.get("/v1/datasets").status_code == 200:
             assert asked - created < REFRESH_SECONDS + 0.5
@@ -128,7 +128,7 @@ def test_the_first_key_ends_the_start_token(engine: Engine, serve: Serve) -> Non
 def test_a_revoked_key_stops_within_a_second_and_does_not_open_the_service(
     engine: Engine, serve: Serve
 ) -> None:
-    secret = key(engine, Scope.ADMIN, "leaked")
+    secret = key(engine, Role.ADMIN, "leaked")
     with serve() as address, httpx.Client(base_url=address) as api:
         assert api.get("/v1/datasets", headers=bearer(secret)).status_code == 200
         with transaction(engine) as connection:
@@ -143,7 +143,7 @@ def test_a_revoked_key_stops_within_a_second_and_does_not_open_the_service(
 
 
 def test_only_the_hash_of_a_key_is_stored(engine: Engine) -> None:
-    secret = key(engine, Scope.ADMIN)
+    secret = key(engine, Role.ADMIN)
     stored = repr(dump(engine))
     assert secret.startswith(KEY_PREFIX)
     assert len(secret) >= 43
@@ -153,17 +153,17 @@ def test_only_the_hash_of_a_key_is_stored(engine: Engine) -> None:
 
 
 def test_a_key_name_is_used_once_even_after_it_was_revoked(engine: Engine) -> None:
-    key(engine, Scope.ADMIN, "one")
+    key(engine, Role.ADMIN, "one")
     with transaction(engine) as connection:
         revoke_key(connection, "one")
     with pytest.raises(ConflictError):
-        key(engine, Scope.ADMIN, "one")
+        key(engine, Role.ADMIN, "one")
     with pytest.raises(NotFoundError), transaction(engine) as connection:
         revoke_key(connection, "two")
 
 
 def test_revoking_again_keeps_the_time_of_the_first(engine: Engine) -> None:
-    key(engine, Scope.ADMIN, "one")
+    key(engine, Role.ADMIN, "one")
     times = set()
     for _ in range(2):
         with transaction(engine) as connection:
@@ -186,7 +186,7 @@ def test_an_address_that_others_reach_needs_a_key(
     settings = Settings(database_url=database_url, host=host)
     with pytest.raises(StartupError, match="dpledger keys create"):
         create_app(settings)
-    key(engine, Scope.ADMIN)
+    key(engine, Role.ADMIN)
     assert started(settings).keys.start_token is None
 
 

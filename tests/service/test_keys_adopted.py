@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 import httpx
 from sqlalchemy import Engine, select
 
-from service.identity.keys import Scope, create_key, digest_of, revoke_key, rotate_key
+from service.identity.keys import Role, create_key, digest_of, revoke_key, rotate_key
 from service.ledger.log.adoption import ADOPTED
 from service.storage import migrations
 from service.storage.engine import snapshot, transaction
@@ -26,7 +26,7 @@ def test_keys_from_before_logs_are_in_the_log_and_work_as_they_did(
     rebuilt: Engine,
     serve: Serve,
 ) -> None:
-    admin, gone = key(rebuilt, Scope.ADMIN, "officer"), key(rebuilt, Scope.TRAINER, "gone")
+    admin, gone = key(rebuilt, Role.ADMIN, "officer"), key(rebuilt, Role.TRAINER, "gone")
     with transaction(rebuilt) as connection:
         revoke_key(connection, "gone")
     migrations.downgrade(rebuilt, BEFORE_LOGS)
@@ -51,13 +51,13 @@ def test_keys_from_before_logs_are_in_the_log_and_work_as_they_did(
     # What is done with them from now on continues that log.
     with transaction(rebuilt) as connection:
         rotate_key(connection, "officer")
-        create_key(connection, name="new", scope=Scope.VIEWER)
+        create_key(connection, name="new", scope=Role.VIEWER)
     with snapshot(rebuilt) as connection:
         assert verify(connection).total == 0
 
 
 def test_keys_are_adopted_once(engine: Engine) -> None:
-    key(engine, Scope.ADMIN, "officer")
+    key(engine, Role.ADMIN, "officer")
     before = dump(engine)
     migrations.upgrade(engine)
     assert dump(engine) == before

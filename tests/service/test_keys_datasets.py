@@ -11,7 +11,7 @@ from sqlalchemy import Engine, event
 from service.errors import NotFoundError
 from service.identity import access
 from service.identity.access import Reach
-from service.identity.keys import Scope, Terms, create_key, revoke_key
+from service.identity.keys import Role, Terms, create_key, revoke_key
 from service.storage.engine import transaction
 from tests.service.samples import Json, append, dataset, run
 from tests.service.samples import event as step
@@ -27,11 +27,11 @@ class Keys:
 
     def __init__(self, engine: Engine, address: str) -> None:
         with transaction(engine) as connection:
-            self.secrets = {"admin": create_key(connection, name="admin", scope=Scope.ADMIN)}
+            self.secrets = {"admin": create_key(connection, name="admin", scope=Role.ADMIN)}
             for kind in ("letters", "zebras"):
                 limit = frozenset(name for name in (*NAMES, f"{kind}-9") if name.startswith(kind))
                 self.secrets[kind] = create_key(
-                    connection, name=kind, scope=Scope.TRAINER, terms=Terms(datasets=limit)
+                    connection, name=kind, scope=Role.TRAINER, terms=Terms(datasets=limit)
                 )
         self.address = address
 

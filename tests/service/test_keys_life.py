@@ -19,7 +19,7 @@ from service.identity.keys import (
     FREE,
     GRACE_SECONDS_MAX,
     RESERVED,
-    Scope,
+    Role,
     Terms,
     create_key,
     digest_of,
@@ -40,7 +40,7 @@ from tests.service.test_keys import bearer
 Serve = Callable[..., AbstractContextManager[str]]
 
 
-def make(engine: Engine, name: str = "one", scope: Scope = Scope.ADMIN, **terms: Any) -> str:
+def make(engine: Engine, name: str = "one", scope: Role = Role.ADMIN, **terms: Any) -> str:
     with transaction(engine) as connection:
         return create_key(connection, name=name, scope=scope, terms=Terms(**terms))
 
@@ -74,17 +74,17 @@ def test_a_key_stops_at_its_time_though_nobody_reads_the_keys_anew(
 
 
 def test_terms_that_cannot_be_are_refused_and_leave_nothing(engine: Engine) -> None:
-    wrong: list[tuple[Scope, dict[str, Any], str]] = [
-        (Scope.ADMIN, {"datasets": frozenset({"letters"})}, "dataset"),
-        (Scope.VIEWER, {"datasets": frozenset[str]()}, "dataset"),
-        (Scope.VIEWER, {"datasets": frozenset({"Letters"})}, "dataset"),
-        (Scope.TRAINER, {"datasets": frozenset(map(str, range(DATASETS_MAX + 1)))}, "dataset"),
-        (Scope.TRAINER, {"expires_at": now()}, "expires"),
+    wrong: list[tuple[Role, dict[str, Any], str]] = [
+        (Role.ADMIN, {"datasets": frozenset({"letters"})}, "dataset"),
+        (Role.VIEWER, {"datasets": frozenset[str]()}, "dataset"),
+        (Role.VIEWER, {"datasets": frozenset({"Letters"})}, "dataset"),
+        (Role.TRAINER, {"datasets": frozenset(map(str, range(DATASETS_MAX + 1)))}, "dataset"),
+        (Role.TRAINER, {"expires_at": now()}, "expires"),
         *[
-            (Scope.TRAINER, {"requests_per_second": rate}, "requests_per_second")
+            (Role.TRAINER, {"requests_per_second": rate}, "requests_per_second")
             for rate in (0.0, -1.0, 0.0009, 1e7, float("nan"), float("inf"))
         ],
-        *[(Scope.TRAINER, {"body_bytes_max": size}, "body_bytes_max") for size in (0, 1023, 2**32)],
+        *[(Role.TRAINER, {"body_bytes_max": size}, "body_bytes_max") for size in (0, 1023, 2**32)],
     ]
     before = dump(engine)
     for scope, terms, location in wrong:
@@ -105,7 +105,7 @@ def test_a_key_is_found_by_all_of_its_digest(engine: Engine, serve: Serve) -> No
 
 
 def test_both_secrets_work_until_the_grace_is_over(engine: Engine, serve: Serve) -> None:
-    old = make(engine, datasets=frozenset({"letters"}), scope=Scope.VIEWER)
+    old = make(engine, datasets=frozenset({"letters"}), scope=Role.VIEWER)
     with serve() as address:
         assert status(address, old) == 200
         with transaction(engine) as connection:
@@ -188,7 +188,7 @@ def test_what_is_over_is_not_rotated_and_a_new_time_may_be_given_before(engine: 
 
 
 def test_what_happens_to_keys_is_in_the_log_and_none_of_it_is_a_secret(engine: Engine) -> None:
-    first = make(engine, "one", Scope.TRAINER, datasets=frozenset({"b", "a"}), body_bytes_max=2000)
+    first = make(engine, "one", Role.TRAINER, datasets=frozenset({"b", "a"}), body_bytes_max=2000)
     with transaction(engine) as connection:
         second = rotate_key(connection, "one", grace_seconds=60, by="officer")
         revoke_key(connection, "one", by="officer")
@@ -221,7 +221,7 @@ def test_a_key_that_is_refused_leaves_no_act(engine: Engine) -> None:
 def test_the_log_over_http_is_what_its_leaves_hash(engine: Engine, serve: Serve) -> None:
     admin = make(engine, "officer")
     for number in range(4):
-        make(engine, f"trainer-{number}", Scope.TRAINER)
+        make(engine, f"trainer-{number}", Role.TRAINER)
     with serve() as address, httpx.Client(base_url=address, headers=bearer(admin)) as api:
         assert api.post("/v1/datasets", json=dataset("data")).status_code == 201
         listed = pages(api, "/v1/acts")

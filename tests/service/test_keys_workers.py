@@ -15,7 +15,7 @@ from sqlalchemy import Engine
 
 from benchmarks import servers
 from service.clock import now
-from service.identity.keys import Scope, Terms, create_key, revoke_key
+from service.identity.keys import Role, Terms, create_key, revoke_key
 from service.storage.engine import transaction
 from tests.service.test_keys import bearer
 
@@ -71,7 +71,7 @@ def wait_for(watches: list[Watch], moment: float, *, status: int | None = None) 
 
 def make(engine: Engine, name: str, **terms: Any) -> str:
     with transaction(engine) as connection:
-        return create_key(connection, name=name, scope=Scope.ADMIN, terms=Terms(**terms))
+        return create_key(connection, name=name, scope=Role.ADMIN, terms=Terms(**terms))
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from dpledger_client.transport import Transport
 from sqlalchemy import Engine
 
 from service.errors import TooManyRequestsError
-from service.identity.keys import Scope, Terms, create_key, rotate_key
+from service.identity.keys import Role, Terms, create_key, rotate_key
 from service.identity.rate_limit import Bucket
 from service.storage.engine import transaction
 from tests.service.dumps import dump
@@ -83,7 +83,7 @@ def test_what_is_refused_takes_nothing_and_says_when_to_come_back() -> None:
     bucket.take()
 
 
-def make(engine: Engine, name: str, scope: Scope = Scope.TRAINER, **terms: Any) -> str:
+def make(engine: Engine, name: str, scope: Role = Role.TRAINER, **terms: Any) -> str:
     with transaction(engine) as connection:
         return create_key(connection, name=name, scope=scope, terms=Terms(**terms))
 
@@ -97,7 +97,7 @@ def calling(address: str, key: str) -> Iterator[httpx.Client]:
 def test_a_key_beyond_its_rate_is_told_when_to_come_back_and_no_other_is(
     engine: Engine, serve: Serve
 ) -> None:
-    slow, free = make(engine, "slow", requests_per_second=0.01), make(engine, "free", Scope.ADMIN)
+    slow, free = make(engine, "slow", requests_per_second=0.01), make(engine, "free", Role.ADMIN)
     with serve() as address, calling(address, slow) as api, calling(address, free) as other:
         setup(other)
         assert append(api, event(0, 1)).status_code == 201
@@ -143,7 +143,7 @@ def test_the_rate_outlives_the_reading_of_the_keys_and_is_one_for_both_secrets(
 
 
 def test_an_exhausted_budget_is_never_a_matter_of_waiting(engine: Engine, serve: Serve) -> None:
-    key = make(engine, "one", Scope.ADMIN, requests_per_second=1000.0)
+    key = make(engine, "one", Role.ADMIN, requests_per_second=1000.0)
     with serve() as address, calling(address, key) as api:
         setup(api, dataset_given={"budget": {"epsilon": 0.1, "delta": 1e-5}})
         refused = append(api, event(0, 10**6), mode="charge")
@@ -154,7 +154,7 @@ def test_an_exhausted_budget_is_never_a_matter_of_waiting(engine: Engine, serve:
 def test_the_client_waits_as_long_as_it_is_told(
     engine: Engine, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    admin = make(engine, "admin", Scope.ADMIN)
+    admin = make(engine, "admin", Role.ADMIN)
     slow = make(engine, "slow", requests_per_second=0.5)
     waited: list[float] = []
 
@@ -179,7 +179,7 @@ def test_a_body_beyond_the_key_s_own_size_is_refused_and_another_key_may_send_it
     engine: Engine, serve: Serve, declared: bool
 ) -> None:
     small = make(engine, "small", body_bytes_max=2000)
-    usual, free = make(engine, "usual"), make(engine, "free", Scope.ADMIN, body_bytes_max=10**6)
+    usual, free = make(engine, "usual"), make(engine, "free", Role.ADMIN, body_bytes_max=10**6)
     events = json.dumps({"events": [event(number, 1) for number in range(40)]}).encode()
     named = json.dumps(run("other", labels={"a": "x" * 3000})).encode()
     assert 2000 < len(named) < 5000 < len(events)
@@ -209,7 +209,7 @@ def test_a_body_beyond_the_key_s_own_size_is_refused_and_another_key_may_send_it
 def test_no_key_of_its_own_size_may_send_more_than_the_service_takes(
     engine: Engine, serve: Serve
 ) -> None:
-    large = make(engine, "large", Scope.ADMIN, body_bytes_max=10**6)
+    large = make(engine, "large", Role.ADMIN, body_bytes_max=10**6)
     with serve(body_bytes_max=2000) as address, calling(address, large) as api:
         assert api.post("/v1/datasets", json=dataset(privacy_unit="x" * 3000)).status_code == 413
 

@@ -40,8 +40,8 @@ from accounting.gdp_bounds import gdp_bounds
 from accounting.numerics import Array
 from accounting.renyi.orders import ORDERS
 from accounting.renyi_bounds import renyi_bounds
-from service.ledger.budgets.accumulator import Counts, Move
-from service.ledger.budgets.lineage import UNBOUNDED, restated, seen_as
+from service.ledger.budgets.accumulator import BudgetDelta, StepsAndPasses
+from service.ledger.budgets.lineage import UNBOUNDED, as_seen_by_ancestor, seen_as
 
 ADD_OR_REMOVE_ONE, REPLACE_ONE, REPLACE_SPECIAL = NeighboringRelation
 ROWS = (None, -1.0, 0.0, 1.0)  # what a record may have in the dataset; none where it was left out
@@ -234,15 +234,15 @@ def test_a_move_is_restated_event_by_event_and_what_becomes_equal_adds_up(
     kept = Event(mechanism=NOISY, sampling=Poisson(sampling_probability=0.1))
     fixed = Event(mechanism=NOISY, sampling=FIXED)
     passes = [Event(mechanism=NOISY, sampling=SAMPLINGS[index]) for index in (3, 5)]
-    recorded = {kept: Counts(steps=3), fixed: Counts(steps=2)}
-    recorded |= {event: Counts(steps=4, passes=1) for event in passes}
-    reserved = {event: Counts(steps=-4, passes=-1) for event in passes}
-    move = Move(recorded=recorded, reserved=reserved)
-    found = restated(move, relation=relation, exactly_one=False)
+    recorded = {kept: StepsAndPasses(steps=3), fixed: StepsAndPasses(steps=2)}
+    recorded |= {event: StepsAndPasses(steps=4, passes=1) for event in passes}
+    reserved = {event: StepsAndPasses(steps=-4, passes=-1) for event in passes}
+    move = BudgetDelta(recorded=recorded, reserved=reserved)
+    found = as_seen_by_ancestor(move, relation=relation, exactly_one=False)
     assert found.recorded == {
-        kept: Counts(steps=3),
-        seen(fixed, relation): Counts(steps=2),
-        UNBOUNDED: Counts(steps=8),
+        kept: StepsAndPasses(steps=3),
+        seen(fixed, relation): StepsAndPasses(steps=2),
+        UNBOUNDED: StepsAndPasses(steps=8),
     }
-    assert found.reserved == {UNBOUNDED: Counts(steps=-8)}
-    assert restated(move, relation=relation, exactly_one=True) is move
+    assert found.reserved == {UNBOUNDED: StepsAndPasses(steps=-8)}
+    assert as_seen_by_ancestor(move, relation=relation, exactly_one=True) is move

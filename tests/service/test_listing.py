@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import Engine, event, select, update
 
 from service.formatting import down, up
-from service.identity.keys import Scope
+from service.identity.keys import Role
 from service.ledger import views
 from service.operations import budget_summaries
 from service.schemas.event_codec import canonical
@@ -137,7 +137,7 @@ def test_a_limited_key_lists_and_compares_its_own_alone(
 ) -> None:
     for name in ("letters", "zebras"):
         setup(api, dataset_given={"name": name}, dataset=name, name=f"{name}-run", delta=1e-5)
-    key = make_key(engine, "ada", scope=Scope.TRAINER, datasets=frozenset({"letters"}))
+    key = make_key(engine, "ada", scope=Role.TRAINER, datasets=frozenset({"letters"}))
     with serve() as address, signed_in(address, key) as client:
         assert listed(page(client, "/datasets")) == ["letters"]
         assert listed(page(client, "/runs")) == ["letters-run"]

@@ -17,7 +17,7 @@ from sqlalchemy import Engine
 import accounting
 from service.app import create_app, openapi_document
 from service.clock import now
-from service.identity.keys import Scope, Terms, create_key
+from service.identity.keys import Role, Terms, create_key
 from service.operations import metrics
 from service.operations.metrics import Budget, Ledger
 from service.settings import Settings
@@ -229,8 +229,8 @@ def test_budgets_that_have_not_changed_are_not_read_again_and_a_look_is_bounded(
 def test_a_key_that_is_limited_is_told_of_its_datasets_alone(engine: Engine, serve: Serve) -> None:
     terms = Terms(datasets=frozenset({"letters"}))
     with transaction(engine) as connection:
-        admin = bearer(create_key(connection, name="admin", scope=Scope.ADMIN))
-        viewer = create_key(connection, name="viewer", scope=Scope.VIEWER, terms=terms)
+        admin = bearer(create_key(connection, name="admin", scope=Role.ADMIN))
+        viewer = create_key(connection, name="viewer", scope=Role.VIEWER, terms=terms)
     with serve() as address, httpx.Client(base_url=address, headers=AS_ADMIN) as api:
         for name in ("letters", "zebras"):
             for path, body in (("datasets", dataset(name, budget=BUDGET)),

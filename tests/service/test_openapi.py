@@ -144,7 +144,9 @@ def test_every_parameter_and_operation_has_a_description() -> None:
 
 
 def test_no_description_is_of_a_property_that_is_gone() -> None:
-    tables = tomllib.loads((ROOT / "service" / "schemas" / "descriptions.toml").read_text(encoding="utf-8"))
+    tables = tomllib.loads(
+        (ROOT / "service" / "schemas" / "descriptions.toml").read_text(encoding="utf-8")
+    )
     used = {name for _, name, _ in properties()}
     unused = [name for table in tables.values() for name in table if name not in used]
     assert set(unused) <= {"data_order", "learning_rate"}  # read from assumptions, by hand

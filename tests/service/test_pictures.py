@@ -9,7 +9,7 @@ import pytest
 from service.guarantees.spending_history import Moment, Part, Spending
 from service.ledger.dataset_settings import SettingsAnswer
 from service.web.dashboard import lineage_chart, spending_chart
-from service.web.dashboard.lineage_chart import Kin
+from service.web.dashboard.lineage_chart import LineageNode
 
 START: Final = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -93,8 +93,8 @@ def test_the_table_is_short_and_ends_with_the_last() -> None:
 
 
 def test_a_large_family_is_drawn_in_part_and_never_without_the_dataset() -> None:
-    children = [Kin(name=f"child-{n}", generation=1, parents=("data",)) for n in range(20)]
-    family = [Kin(name="data", generation=0, parents=()), *children]
+    children = [LineageNode(name=f"child-{n}", generation=1, parents=("data",)) for n in range(20)]
+    family = [LineageNode(name="data", generation=0, parents=()), *children]
     drawn = lineage_chart.pedigree(family, "child-19", reached=lambda name: name != "child-0")
     assert drawn.left_out == 12
     assert [box.name for box in drawn.boxes if box.own] == ["child-19"]

@@ -11,7 +11,7 @@ from sqlalchemy import Engine
 from accounting.events import NeighboringRelation
 from accounting.guarantees import DEFAULT_ACCEPT, Status
 from service.formatting import up
-from service.identity.keys import Scope
+from service.identity.keys import Role
 from service.web.dashboard.pages.planner_answers import certified_answer, quick_answer
 from service.web.dashboard.planner_form import SCHEMES, Form, form_of
 from service.web.dashboard.quick_estimates import quick_bound
@@ -162,7 +162,7 @@ def test_a_key_plans_only_for_datasets_it_reaches(
 ) -> None:
     for name in ("ours", "theirs"):
         api.post("/v1/datasets", json=dataset(name, budget={"epsilon": 1.0, "delta": 1e-5}))
-    key = make_key(engine, "ours-only", Scope.VIEWER, datasets=frozenset({"ours"}))
+    key = make_key(engine, "ours-only", Role.VIEWER, datasets=frozenset({"ours"}))
     with serve() as address, signed_in(address, key) as client:
         page = client.get("/planner").text
         assert "<option>ours</option>" in page

@@ -270,7 +270,7 @@ def test_a_price_that_is_never_known_is_not_asked_for_without_an_end(
     def nothing(_wanted: object) -> dict[cost_cache.Quote, Any]:
         return {}
 
-    monkeypatch.setattr(cost_cache, "worked_out", nothing)
+    monkeypatch.setattr(cost_cache, "compute_costs", nothing)
     answers, sizes = together(engine, [asked(0, noise)])
     assert isinstance(answers[0], UnavailableError)
     assert sizes == [1] * cost_cache.TRIES

@@ -14,7 +14,7 @@ from sqlalchemy import Engine
 
 from service import telemetry
 from service.errors import LedgerError, UnavailableError
-from service.identity.keys import Scope, create_key
+from service.identity.keys import Role, create_key
 from service.ledger import lookups
 from service.schemas import field_errors
 from service.schemas.field_errors import location_of
@@ -65,7 +65,7 @@ def test_pages_are_served_without_a_key(
     engine: Engine, serve: Callable[..., AbstractContextManager[str]]
 ) -> None:
     with transaction(engine) as connection:
-        create_key(connection, name="some", scope=Scope.VIEWER)
+        create_key(connection, name="some", scope=Role.VIEWER)
     with serve() as address, httpx.Client(base_url=address, headers=AS_ADMIN) as api:
         assert api.get("/v1/runs").status_code == 401
         for slug in PROBLEMS:

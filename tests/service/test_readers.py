@@ -15,7 +15,7 @@ from sqlalchemy import Engine
 
 from service.errors import LedgerError, TooManyRequestsError, UnavailableError
 from service.identity.authentication import VIEWER_BURST_SECONDS
-from service.identity.keys import Scope, Terms, create_key
+from service.identity.keys import Role, Terms, create_key
 from service.identity.rate_limit import BURST_SECONDS, Pace
 from service.ledger import views
 from service.operations import overview
@@ -34,7 +34,7 @@ from tests.service.test_keys import bearer
 Serve = Callable[..., AbstractContextManager[str]]
 
 
-def make(engine: Engine, name: str, scope: Scope = Scope.VIEWER, **terms: Any) -> str:
+def make(engine: Engine, name: str, scope: Role = Role.VIEWER, **terms: Any) -> str:
     with transaction(engine) as connection:
         return create_key(connection, name=name, scope=scope, terms=Terms(**terms))
 
@@ -47,11 +47,11 @@ def statuses(address: str, key: str, count: int) -> list[int]:
 def test_a_viewer_has_a_rate_without_being_given_one_and_others_have_none(
     engine: Engine, serve: Serve
 ) -> None:
-    keys = {scope: make(engine, scope, scope) for scope in Scope}
+    keys = {scope: make(engine, scope, scope) for scope in Role}
     usual, own = make(engine, "usual"), make(engine, "own", requests_per_second=1000.0)
     with serve(viewer_requests_per_second=1.0) as address:
-        assert statuses(address, keys[Scope.VIEWER], 4) == [200, 200, 200, 429]  # three seconds'
-        for key in (keys[Scope.TRAINER], keys[Scope.ADMIN], own):
+        assert statuses(address, keys[Role.VIEWER], 4) == [200, 200, 200, 429]  # three seconds'
+        for key in (keys[Role.TRAINER], keys[Role.ADMIN], own):
             assert statuses(address, key, 6) == [200] * 6
     with serve(viewer_requests_per_second=1.0, requests_per_second=0.01) as address:
         assert statuses(address, usual, 2) == [200, 429]  # as all keys have it
@@ -74,7 +74,7 @@ def test_every_guide_says_what_a_viewers_key_saves_up() -> None:
 def test_a_refusal_for_haste_comes_slowly_and_work_is_not_held_back(
     engine: Engine, serve: Serve
 ) -> None:
-    slow = make(engine, "slow", Scope.TRAINER, requests_per_second=0.01)
+    slow = make(engine, "slow", Role.TRAINER, requests_per_second=0.01)
     with serve() as address:
         assert statuses(address, slow, 1) == [200]
         for method, path in (("GET", "/v1/runs"), ("POST", "/v1/runs/x/events")):
@@ -240,7 +240,7 @@ def sent(port: int, path: str, body: bytes | Iterator[bytes], key: str) -> tuple
 def test_who_sends_too_much_before_it_reads_is_told_so(
     engine: Engine, serve: Serve, path: str
 ) -> None:
-    key = make(engine, "key", Scope.ADMIN)
+    key = make(engine, "key", Role.ADMIN)
     body = b" " * 5_000_000
     with serve() as address:
         port = int(address.rpartition(":")[2])
@@ -257,7 +257,7 @@ def test_what_is_read_of_a_refused_body_is_bounded(
     engine: Engine, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "DISCARDED_BYTES_MAX", 1_000_000)
-    key = make(engine, "key", Scope.ADMIN)
+    key = make(engine, "key", Role.ADMIN)
     with serve() as address, pytest.raises((ConnectionError, http.client.BadStatusLine)):
         sent(int(address.rpartition(":")[2]), "/v1/plan", b" " * 30_000_000, key)
 

@@ -16,7 +16,7 @@ from sqlalchemy import Engine
 from benchmarks import refused
 from benchmarks.servers import migrated, running, service
 from service.errors import ConflictError, MalformedBodyError, release
-from service.ledger.append.unit_of_work import Desk
+from service.ledger.append.unit_of_work import UnitOfWork
 from service.ledger.append.writer import Writer
 from service.ledger.budgets import cost_cache
 from service.web.problems import answer
@@ -101,7 +101,7 @@ class Refused:
     def __init__(self, refusals: list[Exception]) -> None:
         self.refusals = refusals
 
-    def apply(self, _desk: Desk, _moment: datetime) -> dict[str, Any]:
+    def apply(self, _desk: UnitOfWork, _moment: datetime) -> dict[str, Any]:
         if self.refusals:
             raise self.refusals.pop()
         return {}

@@ -16,7 +16,7 @@ from sqlalchemy import Engine
 
 from service.guarantees import statement, statement_text
 from service.guarantees.statement import Report
-from service.identity.keys import Scope, Terms, create_key
+from service.identity.keys import Role, Terms, create_key
 from service.storage.engine import snapshot, transaction
 from tests.conftest import AS_ADMIN
 from tests.service.samples import (
@@ -262,8 +262,8 @@ def test_a_command_reads_a_statement_with_its_key_and_a_limited_one_only_its_own
 ) -> None:
     terms = Terms(datasets=frozenset({"data"}))
     with transaction(engine) as connection:
-        admin = bearer(create_key(connection, name="admin", scope=Scope.ADMIN))
-        viewer = bearer(create_key(connection, name="viewer", scope=Scope.VIEWER, terms=terms))
+        admin = bearer(create_key(connection, name="admin", scope=Role.ADMIN))
+        viewer = bearer(create_key(connection, name="viewer", scope=Role.VIEWER, terms=terms))
     with serve() as address, httpx.Client(base_url=address, timeout=30, headers=AS_ADMIN) as api:
         api.headers.update(admin)
         setup(api)

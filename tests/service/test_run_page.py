@@ -13,7 +13,7 @@ from sqlalchemy import Engine
 
 from service.guarantees import run_progress
 from service.identity import authentication
-from service.identity.keys import Scope, revoke_key
+from service.identity.keys import Role, revoke_key
 from service.operations.event_feed import RECHECK_SECONDS
 from service.storage.engine import transaction
 from service.transparency.signing import Signer
@@ -287,7 +287,7 @@ def test_the_stream_of_a_command_goes_on_while_its_key_is_in_force(
 ) -> None:
     monkeypatch.setattr(authentication, "REFRESH_SECONDS", 0.1)
     start(api)
-    key = make_key(engine, "command", scope=Scope.ADMIN)
+    key = make_key(engine, "command", scope=Role.ADMIN)
     bearer = {"authorization": f"Bearer {key}"}
     with (
         serve() as address,
@@ -352,7 +352,7 @@ def test_a_certificate_is_a_file_at_the_rate_of_the_api(
     api: httpx.Client, engine: Engine, serve: Serve, tmp_path: Path
 ) -> None:
     start(api, event(0, 10))
-    viewer, admin = make_key(engine, "viewer"), make_key(engine, "admin", Scope.ADMIN)
+    viewer, admin = make_key(engine, "viewer"), make_key(engine, "admin", Role.ADMIN)
     Signer.create(tmp_path / "key")
     given = {"signing_key_file": tmp_path / "key", "certificates_per_hour": 2}
     with serve(**given) as address, signed_in(address, viewer) as client:

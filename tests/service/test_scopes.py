@@ -17,7 +17,7 @@ from sqlalchemy import Engine
 from service.app import openapi_document
 from service.clock import now
 from service.identity.authentication import Admin, KeyRing, Viewer
-from service.identity.keys import FREE, Scope, Terms, create_key, revoke_key
+from service.identity.keys import FREE, Role, Terms, create_key, revoke_key
 from service.storage.engine import transaction
 from service.storage.tables import api_keys
 from service.transparency.signing import Signer
@@ -50,7 +50,7 @@ class Call:
 
     method: str
     route: str
-    scope: Scope | None
+    scope: Role | None
 
     @property
     def nouns(self) -> set[str]:
@@ -71,11 +71,11 @@ class Call:
         return body | {"dataset": names["dataset"]} if "dataset" in body else body
 
 
-def scope_of(operation: Json) -> Scope | None:
+def scope_of(operation: Json) -> Role | None:
     if not operation["security"]:
         return None
     ((scope,),) = (one["key"] for one in operation["security"])
-    return Scope(scope)
+    return Role(scope)
 
 
 def calls() -> Iterator[Call]:
@@ -124,9 +124,9 @@ class House:
 def make(engine: Engine) -> dict[str, str | None]:
     """A key of every kind, and none."""
     limited = {"here": SEEN, "elsewhere": HIDDEN, "viewer-elsewhere": HIDDEN}
-    scopes = {scope.value: scope for scope in Scope} | {
-        "here": Scope.TRAINER, "elsewhere": Scope.TRAINER, "viewer-elsewhere": Scope.VIEWER,
-        "expired": Scope.ADMIN, "revoked": Scope.ADMIN,
+    scopes = {scope.value: scope for scope in Role} | {
+        "here": Role.TRAINER, "elsewhere": Role.TRAINER, "viewer-elsewhere": Role.VIEWER,
+        "expired": Role.ADMIN, "revoked": Role.ADMIN,
     }  # fmt: skip
     keys: dict[str, str | None] = {"none": None, "wrong": "dpl_" + "x" * 43}
     with transaction(engine) as connection:
@@ -165,7 +165,7 @@ def allowed(answer: httpx.Response) -> bool:
 
 
 def test_every_route_answers_the_scopes_it_names_and_no_others(house: House) -> None:
-    ranks, offered = list(Scope), list(calls())
+    ranks, offered = list(Role), list(calls())
     assert len(offered) >= 38
     for call in offered:
         for key in ("none", "wrong", "expired", "revoked"):
@@ -182,7 +182,7 @@ def test_every_route_answers_the_scopes_it_names_and_no_others(house: House) -> 
 def test_a_limited_key_does_in_its_dataset_what_its_scope_may(house: House) -> None:
     for call in calls():
         answer = house.ask(call, "here")
-        may = call.scope is not Scope.ADMIN
+        may = call.scope is not Role.ADMIN
         assert allowed(answer) == may, (call, answer.text)
         if not may:
             assert refusal(answer) == refusal(house.ask(call, "trainer"))
@@ -201,7 +201,7 @@ def test_to_a_limited_key_another_dataset_is_a_name_that_was_never_used(house: H
             assert answer == told or told[0] == 422, call  # where the message alone is wrong
             found += answer == told
             assert answer[0] in (403, 404), call
-            assert answer[0] == 404 or call.scope not in (Scope.VIEWER, None), call
+            assert answer[0] == 404 or call.scope not in (Role.VIEWER, None), call
     assert found >= 40
 
 

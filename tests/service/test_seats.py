@@ -16,12 +16,12 @@ from sqlalchemy import Engine
 from benchmarks.servers import START_TOKEN
 from service.errors import TooManyRequestsError, UnavailableError
 from service.guarantees import guarantee
-from service.identity.keys import Scope, create_key
+from service.identity.keys import Role, create_key
 from service.settings import Settings
 from service.storage.engine import connect, transaction
 from service.transparency.signing import Signer
 from service.web import strict_json, strict_requests
-from service.web.concurrency_limit import TURN_SECONDS, Seats
+from service.web.concurrency_limit import TURN_SECONDS, ConcurrencyLimiter
 from tests.conftest import AS_ADMIN, clear, running
 from tests.service.samples import append, event, setup
 from tests.service.sockets import Talk, request
@@ -45,7 +45,7 @@ PATIENCE: Final = 60.0
 class Room:
     """Askers that sit until they are told to go."""
 
-    def __init__(self, seats: Seats) -> None:
+    def __init__(self, seats: ConcurrencyLimiter) -> None:
         self.seats = seats
         self.seated: list[str] = []
         self.go: dict[str, asyncio.Event] = {}
@@ -66,7 +66,7 @@ class Room:
         return self.seated
 
 
-def in_room(seats: Callable[[], Seats], test: Callable[[Room], Any]) -> None:
+def in_room(seats: Callable[[], ConcurrencyLimiter], test: Callable[[Room], Any]) -> None:
     async def whole() -> None:
         await test(Room(seats()))
 
@@ -87,7 +87,7 @@ def test_a_key_waits_for_itself_and_leaves_the_last_seat_to_another() -> None:
         await asyncio.gather(*tasks)
         assert room.seats.waiting == 0
 
-    in_room(lambda: Seats(3, 10), test)
+    in_room(lambda: ConcurrencyLimiter(3, 10), test)
 
 
 def test_with_one_seat_a_key_may_have_it() -> None:
@@ -97,7 +97,7 @@ def test_with_one_seat_a_key_may_have_it() -> None:
         room.go["a1"].set()
         await task
 
-    in_room(lambda: Seats(1, 0), test)
+    in_room(lambda: ConcurrencyLimiter(1, 0), test)
 
 
 def test_a_key_has_half_of_the_places_and_a_full_line_takes_nobody() -> None:
@@ -116,7 +116,7 @@ def test_a_key_has_half_of_the_places_and_a_full_line_takes_nobody() -> None:
         room.go["a9"].set()
         await again
 
-    in_room(lambda: Seats(2, 4), test)
+    in_room(lambda: ConcurrencyLimiter(2, 4), test)
 
 
 def test_who_waits_too_long_is_told_so_and_stands_in_nobodys_way() -> None:
@@ -129,7 +129,7 @@ def test_who_waits_too_long_is_told_so_and_stands_in_nobodys_way() -> None:
         room.go["a1"].set()
         await first
 
-    in_room(lambda: Seats(1, 4, patience_seconds=0.01), test)
+    in_room(lambda: ConcurrencyLimiter(1, 4, patience_seconds=0.01), test)
 
 
 @pytest.mark.parametrize("called", [False, True])
@@ -149,7 +149,7 @@ def test_who_leaves_the_line_keeps_no_seat(called: bool) -> None:
         with pytest.raises(asyncio.CancelledError):
             await second
 
-    in_room(lambda: Seats(1, 4), test)
+    in_room(lambda: ConcurrencyLimiter(1, 4), test)
 
 
 Serve = Callable[..., AbstractContextManager[str]]
@@ -219,12 +219,12 @@ def test_what_is_worked_out_waits_for_a_seat_and_nothing_else_does(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("service.app.Seats", lambda: Seats(1, 0))
+    monkeypatch.setattr("service.app.Seats", lambda: ConcurrencyLimiter(1, 0))
     signing_key = tmp_path / "signing_key"
     Signer.create(signing_key)
     with transaction(engine) as connection:
         keys = {
-            name: create_key(connection, name=name, scope=Scope.ADMIN) for name in ("one", "two")
+            name: create_key(connection, name=name, scope=Role.ADMIN) for name in ("one", "two")
         }
     with (
         serve(signing_key_file=signing_key) as address,
@@ -258,7 +258,7 @@ def test_who_left_is_not_answered_and_who_sends_slowly_has_no_seat(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    seats = Seats(1, 8)
+    seats = ConcurrencyLimiter(1, 8)
     monkeypatch.setattr("service.app.Seats", lambda: seats)
     plan = WRITES["/v1/plan"][1]
     with (
@@ -312,7 +312,7 @@ def test_threads_take_short_turns_while_a_seat_is_taken_and_only_then() -> None:
     usual = sys.getswitchinterval()
 
     async def turns() -> list[float]:
-        seats, found = Seats(seats=2), []
+        seats, found = ConcurrencyLimiter(seats=2), []
         async with seats.taken("a"):
             found.append(sys.getswitchinterval())
             async with seats.taken("b"):

@@ -12,7 +12,7 @@ from fastapi.routing import APIRoute
 from service.web import api, dashboard
 from service.web.dashboard.viewer import scope_seen_by
 from service.web.parameters import PageQuery
-from service.web.strict_requests import is_dear
+from service.web.strict_requests import is_expensive
 
 CHEAP: Final = {
     # They send the reader to another page and read nothing.
@@ -43,11 +43,11 @@ def is_paged(dependant: Dependant) -> bool:
 def test_every_list_takes_a_seat() -> None:
     paged = {route.path: route.endpoint for route in routes_of(api) if is_paged(route.dependant)}
     assert len(paged) >= 9
-    assert [path for path, endpoint in paged.items() if not is_dear(endpoint)] == []
+    assert [path for path, endpoint in paged.items() if not is_expensive(endpoint)] == []
 
 
 def test_every_page_of_a_ledger_takes_a_seat_unless_it_is_named_as_cheap() -> None:
     seen = [route for route in routes_of(dashboard) if scope_seen_by(route.dependant) is not None]
     assert len(seen) >= 25
-    cheap = [route for route in seen if not is_dear(route.endpoint)]
+    cheap = [route for route in seen if not is_expensive(route.endpoint)]
     assert {f"{method} {one.path}" for one in cheap for method in one.methods or ()} == CHEAP

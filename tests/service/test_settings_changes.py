@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import Engine
 
 from accounting.filters import revision_share
-from service.identity.keys import Scope, create_key
+from service.identity.keys import Role, create_key
 from service.storage.engine import transaction
 from tests.conftest import AS_ADMIN
 from tests.service.samples import BUDGET, FULL, Json, append, dataset, event, run, setup
@@ -268,13 +268,13 @@ def test_only_an_admin_changes_settings_and_a_viewer_reads_their_history(
     limited: httpx.Client, engine: Engine, serve: Callable[..., AbstractContextManager[str]]
 ) -> None:
     with transaction(engine) as connection:
-        keys = {scope: create_key(connection, name=f"some-{scope}", scope=scope) for scope in Scope}
+        keys = {scope: create_key(connection, name=f"some-{scope}", scope=scope) for scope in Role}
     with serve() as address:
         for scope, key in keys.items():
             headers = {"Authorization": f"Bearer {key}"}
             with httpx.Client(base_url=address, headers=headers) as api:
                 answer = change(api, budget=HIGHER)
-                assert answer.status_code == (200 if scope is Scope.ADMIN else 403)
+                assert answer.status_code == (200 if scope is Role.ADMIN else 403)
                 assert api.get(f"{URL}/settings").status_code == 200
                 last = history(api)[-1]
     assert last["changed_by"] == "some-admin"

@@ -8,7 +8,7 @@ from sqlalchemy import Engine, update
 
 from service.clock import utc
 from service.guarantees import attribution, spending_history
-from service.guarantees.attribution import Grounds
+from service.guarantees.attribution import AttributionInputs
 from service.guarantees.spending_history import Moment, Spending
 from service.ledger import lookups
 from service.storage.engine import snapshot, transaction
@@ -27,7 +27,7 @@ def grown(engine: Engine, name: str = "data", **given: int) -> Spending:
         return spending_history.spending(connection, grounds(engine, name), delta=1e-5, **given)
 
 
-def grounds(engine: Engine, name: str = "data") -> Grounds:
+def grounds(engine: Engine, name: str = "data") -> AttributionInputs:
     with snapshot(engine) as connection:
         return attribution.grounds_of(connection, lookups.find_dataset(connection, name))
 

@@ -20,7 +20,7 @@ from sqlalchemy import Engine
 
 from benchmarks.servers import START_TOKEN
 from service.errors import StartupError
-from service.identity.keys import Scope
+from service.identity.keys import Role
 from service.identity.start_token import StartToken
 from service.settings import Settings
 from tests.conftest import AS_ADMIN, free_port
@@ -115,7 +115,7 @@ def test_no_key_signs_in_by_a_link_and_the_first_one_ends_the_session(
     with serve() as address, browser(address) as client:
         assert client.get("/sign-in", params={"token": START_TOKEN}).status_code == 303
         assert client.get("/").status_code == 200
-        secret = key(engine, Scope.ADMIN)
+        secret = key(engine, Role.ADMIN)
         until = time.monotonic() + 5
         while client.get("/").status_code == 200:
             assert time.monotonic() < until

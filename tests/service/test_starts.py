@@ -21,10 +21,10 @@ from accounting.events import (
 )
 from service.guarantees.event_counts import dataset_balance, run_balance
 from service.guarantees.guarantee import refold
-from service.ledger.append.admission import Placed, advanced
+from service.ledger.append.admission import PositionedSpan, compute_append_effect
 from service.ledger.append.counts import balance_of as balance_of_counts
 from service.ledger.append.state import Branch
-from service.ledger.budgets.accumulator import Counts, merged
+from service.ledger.budgets.accumulator import StepsAndPasses, merged
 from service.ledger.lookups import find_dataset, find_run
 from service.schemas.ledger_document import LedgerDocument
 from service.storage.engine import snapshot
@@ -140,13 +140,13 @@ def test_a_balance_after_moves_is_the_fold_of_all_their_steps() -> None:
     cyclic = Cyclic(batch_size=600, steps_per_pass=100)
     branch = Branch(id=1, name="main", from_step=0, next_step=0, open_pass=None, leases=[])
     spans: list[Span] = []
-    counts: dict[Event, Counts] = {}
+    counts: dict[Event, StepsAndPasses] = {}
     starts: Counter[Event] = Counter()
     for sampling, steps in ((shuffle, 150), (shuffle, 60), (cyclic, 1), (shuffle, 90)):
         one = Event(mechanism=Gaussian(noise_multiplier=1.1), sampling=sampling)
         spans.append(Span(event=one, steps=steps))
-        part = Placed(first_step=branch.next_step, event=one, steps=steps, index=0)
-        gone = advanced(branch, [part])
+        part = PositionedSpan(first_step=branch.next_step, event=one, steps=steps, index=0)
+        gone = compute_append_effect(branch, [part])
         branch.move_to(part.end, gone.open_pass)
         counts = merged([counts, gone.move.recorded])
         starts.update(gone.starts)

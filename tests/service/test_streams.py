@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import Connection, Engine
 
 from service.identity import authentication
-from service.identity.keys import Scope, create_key, revoke_key
+from service.identity.keys import Role, create_key, revoke_key
 from service.ledger.lookups import find_dataset
 from service.operations import event_feed, feed_messages
 from service.storage.engine import snapshot, transaction
@@ -203,7 +203,7 @@ def test_a_stream_ends_when_its_key_is_revoked(
     monkeypatch.setattr(authentication, "REFRESH_SECONDS", 0.1)
     keys = {}
     with transaction(engine) as connection:
-        for name, scope in (("admin", Scope.ADMIN), ("one", Scope.VIEWER), ("two", Scope.VIEWER)):
+        for name, scope in (("admin", Role.ADMIN), ("one", Role.VIEWER), ("two", Role.VIEWER)):
             key = create_key(connection, name=name, scope=scope)
             keys[name] = {"authorization": f"Bearer {key}"}
     with (

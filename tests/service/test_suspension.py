@@ -11,14 +11,14 @@ import pytest
 from sqlalchemy import Engine, select, update
 
 from service.errors import ConflictError
-from service.identity.keys import Scope, create_key
+from service.identity.keys import Role, create_key
 from service.ledger.log.merkle import Frontier
 from service.storage.engine import transaction
 from service.storage.tables import acts, datasets, entries
 from service.transparency.recovery import Reconciled, reconcile, recover, standing
 from service.transparency.signing import Signer
 from service.transparency.stored_tree import Tree
-from service.web.suspension_gate import REFRESH_SECONDS, Gate
+from service.web.suspension_gate import REFRESH_SECONDS, SuspensionState
 from tests.conftest import AS_ADMIN, without_triggers
 from tests.service.restored import put_back, taken
 from tests.service.samples import WRITER, Json, append, dataset, event, run, setup
@@ -314,7 +314,7 @@ def test_a_ledger_that_is_open_cannot_be_reconciled(api: httpx.Client, engine: E
 
 def test_only_an_admin_opens_the_ledger_again(serve: Serve, engine: Engine, key_file: Path) -> None:
     with transaction(engine) as connection:
-        keys = {scope: create_key(connection, name=scope, scope=scope) for scope in Scope}
+        keys = {scope: create_key(connection, name=scope, scope=scope) for scope in Role}
     with (
         serve(signing_key_file=key_file) as address,
         httpx.Client(base_url=address, headers=AS_ADMIN) as api,
@@ -323,7 +323,7 @@ def test_only_an_admin_opens_the_ledger_again(serve: Serve, engine: Engine, key_
             for scope, key in keys.items():
                 api.headers["authorization"] = f"Bearer {key}"
                 answer = api.post(path, json={"reason": "x"})
-                assert answer.status_code == (409 if scope is Scope.ADMIN else 403)
+                assert answer.status_code == (409 if scope is Role.ADMIN else 403)
 
 
 def test_to_show_the_same_again_changes_nothing_and_is_logged_once(
@@ -343,7 +343,7 @@ def test_another_process_refuses_within_half_a_second(
 ) -> None:
     clock = [1000.0]
     monkeypatch.setattr("service.web.suspension_gate.time.monotonic", lambda: clock[0])
-    other = Gate(engine)
+    other = SuspensionState(engine)
     other.refresh()
     shown(api, kept)
     assert asyncio.run(other.current()).state == "open"  # it does not know yet

@@ -9,10 +9,10 @@ from accounting.filters import KINDS, choose
 from accounting.guarantees import Status
 from service.ledger.budgets.accumulator import (
     COSTS_MAX,
-    Change,
-    Counts,
-    Move,
-    Tally,
+    BudgetAccumulator,
+    BudgetDelta,
+    EventCountDelta,
+    StepsAndPasses,
     add_to,
     merged,
     read,
@@ -29,16 +29,18 @@ EVENTS = (
     Event(mechanism=QUIET, sampling=PASS),
 )
 COUNTS = st.builds(
-    lambda steps, passes: Counts(steps=steps, passes=passes), st.integers(1, 50), st.integers(0, 5)
+    lambda steps, passes: StepsAndPasses(steps=steps, passes=passes),
+    st.integers(1, 50),
+    st.integers(0, 5),
 )
 CHANGES = st.dictionaries(st.sampled_from(EVENTS), COUNTS, max_size=4)
 
 
-def a_tally(kind: str = "fixed_order_renyi") -> Tally:
+def a_tally(kind: str = "fixed_order_renyi") -> BudgetAccumulator:
     return read(None, choose(kind, epsilon=3.0, delta=1e-5), RELATION, ACCEPT)
 
 
-def balance_of(change: Change) -> Balance:
+def balance_of(change: EventCountDelta) -> Balance:
     return Balance(
         steps={event: one.steps for event, one in change.items()},
         passes={event: one.passes for event, one in change.items() if event.sampling is PASS},
@@ -48,13 +50,13 @@ def balance_of(change: Change) -> Balance:
 @settings(deadline=None, max_examples=60)
 @given(kind=st.sampled_from(KINDS[:3]), recorded=CHANGES, reserved=CHANGES)
 def test_sums_are_the_filters_total_of_the_whole_balance(
-    kind: str, recorded: Change, reserved: Change
+    kind: str, recorded: EventCountDelta, reserved: EventCountDelta
 ) -> None:
     tally = a_tally(kind)
     for event, counts in recorded.items():
-        tally.apply(Move(recorded={event: counts}))
+        tally.apply(BudgetDelta(recorded={event: counts}))
     for event, counts in reversed([*reserved.items()]):
-        tally.apply(Move(reserved={event: counts}))
+        tally.apply(BudgetDelta(reserved={event: counts}))
     held = merged([recorded, reserved])
     for total, change in ((tally.sums().spent, recorded), (tally.sums().held, held)):
         passes = {event: one for event, one in change.items() if event.sampling is PASS}
@@ -68,14 +70,16 @@ def test_sums_are_the_filters_total_of_the_whole_balance(
 
 @settings(deadline=None, max_examples=60)
 @given(first=CHANGES, second=CHANGES)
-def test_what_a_move_would_make_is_what_it_makes(first: Change, second: Change) -> None:
+def test_what_a_move_would_make_is_what_it_makes(
+    first: EventCountDelta, second: EventCountDelta
+) -> None:
     tally = a_tally()
-    tally.apply(Move(recorded=first))
+    tally.apply(BudgetDelta(recorded=first))
     before = tally.sums()
-    move = Move(recorded=second, reserved=first)
+    move = BudgetDelta(recorded=second, reserved=first)
     foreseen = tally.sums(move)
     assert tally.sums() == before  # nothing has changed yet
-    other = Move(recorded=first)
+    other = BudgetDelta(recorded=first)
     tally.sums(other)  # another was looked at in between
     tally.apply(move)
     assert tally.sums() == foreseen
@@ -84,24 +88,24 @@ def test_what_a_move_would_make_is_what_it_makes(first: Change, second: Change) 
 @settings(deadline=None, max_examples=60)
 @given(first=CHANGES, second=CHANGES)
 def test_what_was_foreseen_before_another_move_is_not_used_after_it(
-    first: Change, second: Change
+    first: EventCountDelta, second: EventCountDelta
 ) -> None:
     tally, fresh = a_tally(), a_tally()
-    move, other = Move(recorded=second), Move(reserved=first)
+    move, other = BudgetDelta(recorded=second), BudgetDelta(reserved=first)
     tally.sums(move)
     tally.apply(other)
     tally.apply(move)
-    fresh.apply(Move(recorded=second, reserved=first))
+    fresh.apply(BudgetDelta(recorded=second, reserved=first))
     assert tally.sums() == fresh.sums()
 
 
 @settings(deadline=None, max_examples=60)
 @given(change=CHANGES)
-def test_what_is_reserved_and_taken_back_leaves_nothing(change: Change) -> None:
+def test_what_is_reserved_and_taken_back_leaves_nothing(change: EventCountDelta) -> None:
     tally = a_tally()
-    back = {e: Counts(steps=-one.steps, passes=-one.passes) for e, one in change.items()}
-    tally.apply(Move(reserved=change))
-    tally.apply(Move(reserved=back))
+    back = {e: StepsAndPasses(steps=-one.steps, passes=-one.passes) for e, one in change.items()}
+    tally.apply(BudgetDelta(reserved=change))
+    tally.apply(BudgetDelta(reserved=back))
     assert tally.sums().held == tally.filter.zero()
     assert tally.reserved_passes == {}
 
@@ -109,19 +113,21 @@ def test_what_is_reserved_and_taken_back_leaves_nothing(change: Change) -> None:
 @settings(deadline=None, max_examples=30)
 @given(recorded=CHANGES, reserved=CHANGES)
 def test_what_counts_by_step_is_stored_and_read_to_the_last_digit(
-    recorded: Change, reserved: Change
+    recorded: EventCountDelta, reserved: EventCountDelta
 ) -> None:
     tally = a_tally("union_of_orders")
-    tally.apply(Move(recorded=recorded, reserved=reserved))
+    tally.apply(BudgetDelta(recorded=recorded, reserved=reserved))
     again = read(tally.stored(), tally.filter, RELATION, ACCEPT)
     assert (again.recorded, again.reserved) == (tally.recorded, tally.reserved)
 
 
 def test_a_plans_part_of_a_move_is_not_the_runs_own() -> None:
-    change = {EVENTS[0]: Counts(steps=3)}
-    whole = Move(recorded=change, reserved=change)
+    change = {EVENTS[0]: StepsAndPasses(steps=3)}
+    whole = BudgetDelta(recorded=change, reserved=change)
     assert whole.of_run is whole
-    assert Move(recorded=change, reserved=change, own={}).of_run == Move(recorded=change)
+    assert BudgetDelta(recorded=change, reserved=change, own={}).of_run == BudgetDelta(
+        recorded=change
+    )
 
 
 def test_costs_beyond_what_is_remembered_are_worked_out_again() -> None:
@@ -145,17 +151,17 @@ def test_readings_of_many_totals_stay_those_of_the_filter() -> None:
 
 
 def test_counts_that_cancel_are_dropped() -> None:
-    into = {EVENTS[0]: Counts(steps=2)}
-    add_to(into, {EVENTS[0]: Counts(steps=-2), EVENTS[1]: Counts(passes=1)})
-    assert into == {EVENTS[1]: Counts(passes=1)}
+    into = {EVENTS[0]: StepsAndPasses(steps=2)}
+    add_to(into, {EVENTS[0]: StepsAndPasses(steps=-2), EVENTS[1]: StepsAndPasses(passes=1)})
+    assert into == {EVENTS[1]: StepsAndPasses(passes=1)}
 
 
 def test_a_copy_is_corrected_apart() -> None:
     tally = a_tally()
-    counted = {EVENTS[2]: Counts(passes=1)}
+    counted = {EVENTS[2]: StepsAndPasses(passes=1)}
     tally.correct(tally.filter.zero(), counted)
     before, other = tally.sums(), tally.copy()
-    other.correct(tally.cost(EVENTS[0]), {EVENTS[3]: Counts(passes=2)})
-    other.apply(Move(shifted={EVENTS[2]: Counts(passes=1)}))
+    other.correct(tally.cost(EVENTS[0]), {EVENTS[3]: StepsAndPasses(passes=2)})
+    other.apply(BudgetDelta(shifted={EVENTS[2]: StepsAndPasses(passes=1)}))
     assert other.sums() != before
-    assert (tally.sums(Move()), tally.corrected_passes) == (before, counted)
+    assert (tally.sums(BudgetDelta()), tally.corrected_passes) == (before, counted)

@@ -10,7 +10,7 @@ from sqlalchemy import Column, Connection, Engine, delete, select, text, update
 
 from benchmarks.rewriting import Log, refit, undone
 from service.clock import now
-from service.identity.keys import Scope, Terms, create_key, revoke_key, rotate_key
+from service.identity.keys import Role, Terms, create_key, revoke_key, rotate_key
 from service.storage.engine import snapshot, transaction
 from service.storage.tables import acts, datasets, metadata, runs
 from service.transparency.verification.ledger import verify
@@ -263,9 +263,9 @@ def test_a_row_whose_branch_is_gone_is_named(
 def test_keys_are_what_the_acts_say(engine: Engine) -> None:
     terms = Terms(datasets=frozenset({"b", "a"}), requests_per_second=2.5, body_bytes_max=5000)
     with transaction(engine) as connection:
-        create_key(connection, name="officer", scope=Scope.ADMIN)
-        create_key(connection, name="trainer", scope=Scope.TRAINER, terms=terms)
-        create_key(connection, name="gone", scope=Scope.VIEWER)
+        create_key(connection, name="officer", scope=Role.ADMIN)
+        create_key(connection, name="trainer", scope=Role.TRAINER, terms=terms)
+        create_key(connection, name="gone", scope=Role.VIEWER)
         rotate_key(connection, "trainer")
         revoke_key(connection, "gone")
     with snapshot(engine) as connection:
@@ -290,7 +290,7 @@ def test_keys_are_what_the_acts_say(engine: Engine) -> None:
 
 def test_a_key_that_nobody_created_is_named(engine: Engine) -> None:
     with transaction(engine) as connection:
-        create_key(connection, name="officer", scope=Scope.ADMIN)
+        create_key(connection, name="officer", scope=Role.ADMIN)
     copied = (
         "INSERT INTO api_keys (name, scope, prefix, digest, created_at) "
         "SELECT 'planted', scope, prefix, 'x', created_at FROM api_keys"

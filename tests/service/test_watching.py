@@ -20,7 +20,7 @@ from service.cli import service_client, watch
 from service.cli.main import app
 from service.cli.watch import Seen, frames_of, line_of, picture
 from service.formatting import lower, upper
-from service.identity.keys import Scope, Terms, create_key
+from service.identity.keys import Role, Terms, create_key
 from service.storage.engine import transaction
 from tests.conftest import free_port
 from tests.service.samples import BUDGET, FULL, Json, append, dataset, event, run, setup
@@ -99,7 +99,7 @@ def test_what_is_refused_is_said_on_one_line(
     nobody = f"http://127.0.0.1:{free_port()}"
     assert "does not answer" in refused(command("runs", url=nobody))
     with transaction(engine) as connection:
-        key = create_key(connection, name="viewer", scope=Scope.VIEWER)
+        key = create_key(connection, name="viewer", scope=Role.VIEWER)
     monkeypatch.delenv("DPLEDGER_API_KEY")
     with serve() as closed:
         for words in (("runs",), ("watch", "run"), ("report", "run")):
@@ -119,8 +119,8 @@ def test_a_limited_key_is_listed_its_runs_alone(
 ) -> None:
     terms = Terms(datasets=frozenset({"data"}))
     with transaction(engine) as connection:
-        admin = create_key(connection, name="admin", scope=Scope.ADMIN)
-        viewer = create_key(connection, name="viewer", scope=Scope.VIEWER, terms=terms)
+        admin = create_key(connection, name="admin", scope=Role.ADMIN)
+        viewer = create_key(connection, name="viewer", scope=Role.VIEWER, terms=terms)
     with serve() as address, httpx.Client(base_url=address, headers=bearer(admin)) as api:
         setup(api)
         api.post("/v1/datasets", json=dataset("zebras"))

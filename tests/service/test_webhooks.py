@@ -21,7 +21,7 @@ from service.clock import now
 from service.errors import UnavailableError
 from service.operations import webhook_queue, webhooks
 from service.operations.webhook_queue import Wants
-from service.operations.webhooks import Courier
+from service.operations.webhooks import WebhookSender
 from service.settings import Settings
 from service.storage.engine import transaction
 from service.storage.tables import deliveries as rows
@@ -272,14 +272,14 @@ def test_a_courier_outlives_a_database_that_does_not_answer_and_a_defect(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     setup(api)
-    whole, faults = Courier._claim, [UnavailableError("locked"), ZeroDivisionError()]
+    whole, faults = WebhookSender._claim, [UnavailableError("locked"), ZeroDivisionError()]
 
-    def failing(courier: Courier) -> object:
+    def failing(courier: WebhookSender) -> object:
         if faults:
             raise faults.pop()
         return whole(courier)
 
-    monkeypatch.setattr(Courier, "_claim", failing)
+    monkeypatch.setattr(WebhookSender, "_claim", failing)
     with receiving() as receiver, sending(engine, tmp_path, receiver.url) as dispatcher:
         happen(engine, 1)
         until(lambda: dispatcher.delivered == 1)

@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 
 from service.cli.main import app
 from service.clock import now
-from service.identity.keys import Scope, create_key
+from service.identity.keys import Role, create_key
 from service.ledger.append.append import Append
-from service.ledger.append.unit_of_work import Shelf
+from service.ledger.append.unit_of_work import DatasetCache
 from service.schemas.requests import EventMessage
 from service.storage.engine import snapshot, transaction
 from service.transparency.activity import all_acts, recorded_by
@@ -30,7 +30,7 @@ def keys(engine: Engine, serve: Serve) -> Iterator[dict[str, httpx.Client]]:
     secrets: dict[str, str] = {}
     for name, scope in (("officer", "admin"), ("ann", "trainer"), ("bob", "trainer")):
         with transaction(engine) as connection:
-            secrets[name] = create_key(connection, name=name, scope=Scope(scope))
+            secrets[name] = create_key(connection, name=name, scope=Role(scope))
     with serve() as address, ExitStack() as stack:
         yield {
             name: stack.enter_context(
@@ -111,7 +111,7 @@ def test_two_processes_agree_on_whose_key_appended_last(engine: Engine, api: htt
     """What another process wrote counts, not what this one remembers."""
     api.post("/v1/datasets", json=dataset()).raise_for_status()
     api.post("/v1/runs", json=run()).raise_for_status()
-    shelves = [Shelf(), Shelf()]
+    shelves = [DatasetCache(), DatasetCache()]
     for first, (shelf, by) in enumerate(
         ((0, "ann"), (1, "ann"), (0, "ann"), (1, "bob"), (0, "ann"), (0, "ann"), (1, "ann"))
     ):

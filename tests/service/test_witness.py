@@ -17,7 +17,7 @@ from service.ledger.log.merkle import DIGEST_SIZE
 from service.schemas.base64url import to_bytes, to_text
 from service.schemas.requests import NewDataset
 from service.storage.engine import snapshot, transaction
-from service.transparency.checkpoints import Heads
+from service.transparency.checkpoints import LogHeads
 from service.transparency.signing import Signer
 from service.transparency.witness import WitnessError, WitnessFile, next_line, read_witness
 from service.transparency.witness_follower import Follower
@@ -208,7 +208,7 @@ def test_a_line_that_nobody_would_believe_is_not_written(
     file = WitnessFile.open(path, signer.public_key)
     assert file is not None
     with snapshot(engine) as connection:
-        line = next_line(connection, Heads.of(connection), signer, file.seen)
+        line = next_line(connection, LogHeads.of(connection), signer, file.seen)
     assert line is not None
     with pytest.raises(WitnessError, match="heads are not those"):
         file.append(line.model_copy(update={"heads": line.heads[:1]}))
@@ -262,7 +262,7 @@ def test_who_follows_keeps_no_leaf(
         file = WitnessFile.open(path, signer.public_key)
         assert file is not None
         with snapshot(engine) as connection:
-            line = next_line(connection, Heads.of(connection), signer, file.seen)
+            line = next_line(connection, LogHeads.of(connection), signer, file.seen)
         assert line is not None
         file.append(line)
         sizes.append(len(pickle.dumps(file.seen)))

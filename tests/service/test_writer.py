@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Engine
 
 from service.errors import LedgerError, NotFoundError, OutOfSequenceError, UnavailableError
 from service.ledger.append.append import Append
-from service.ledger.append.unit_of_work import Desk
+from service.ledger.append.unit_of_work import UnitOfWork
 from service.ledger.append.writer import Writer
 from service.schemas.requests import EventMessage
 from tests.service.samples import GAUSSIAN, append, event, run, setup
@@ -67,7 +67,7 @@ def test_a_defect_in_one_append_fails_that_one_alone(
     api.post("/v1/runs", json=run("other"))
     whole = Append.apply
 
-    def broken(append: Append, desk: Desk, moment: datetime) -> dict[str, Any]:
+    def broken(append: Append, desk: UnitOfWork, moment: datetime) -> dict[str, Any]:
         answer = whole(append, desk, moment)
         if append.run_name == "other":  # after it has counted, and written
             desk.write()

@@ -15,10 +15,10 @@ from service.clock import now
 from service.errors import LedgerError
 from service.guarantees import guarantee
 from service.guarantees.event_counts import run_balance
-from service.ledger.append.admission import ahead
+from service.ledger.append.admission import count_reserved
 from service.ledger.append.append import Append
 from service.ledger.append.state_rows import lease_of, run_tally, tally_of
-from service.ledger.append.unit_of_work import Desk, Shelf
+from service.ledger.append.unit_of_work import DatasetCache, UnitOfWork
 from service.ledger.branches import create_branch
 from service.ledger.budgets.pass_positions import place_of
 from service.ledger.datasets import create_dataset
@@ -67,7 +67,7 @@ class World:
     """A database with as many processes on it as there are shelves."""
 
     engine: Engine
-    shelves: list[Shelf]
+    shelves: list[DatasetCache]
     turn: int = 0
     names: dict[str, list[str]] = field(default_factory=lambda: {name: ["main"] for name in RUNS})
     leases: list[str] = field(default_factory=list)
@@ -105,7 +105,7 @@ class World:
             return int(connection.scalar(query) or 0)
 
 
-def _outcome(desk: Desk, request: Any) -> Any:
+def _outcome(desk: UnitOfWork, request: Any) -> Any:
     try:
         answer = dict(request.apply(desk, now()))
     except LedgerError as refusal:
@@ -278,7 +278,7 @@ def _held(connection: Connection, *, named: bool) -> dict[int, Counter[tuple[str
                 spans.append(Span(event=lease.event, steps=steps))
         begun = pass_of.get(branch.pass_event_id)
         open_pass = place_of(begun, branch.pass_position, 60000)
-        for one, counts in ahead(open_pass, spans).items():
+        for one, counts in count_reserved(open_pass, spans).items():
             found[branch.run_id][repr(one), "steps"] += counts.steps
             found[branch.run_id][repr(one), "passes"] += counts.passes
             found[branch.run_id][repr(one), "begun"] += counts.begun

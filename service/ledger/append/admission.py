@@ -9,28 +9,28 @@ from accounting.events import Event, NeighboringRelation, Span
 from accounting.filters import plus, times
 from accounting.guarantees import Status
 from service.errors import BudgetExhaustedError, DatasetFrozenError, UnsupportedEventError
-from service.ledger.append.state import Book, Branch, RunBook
+from service.ledger.append.state import Branch, DatasetState, RunState
 from service.ledger.budgets import cost_cache
 from service.ledger.budgets.accumulator import (
     NOTHING,
-    Change,
-    Counts,
-    Move,
-    Sums,
+    BudgetDelta,
+    EventCountDelta,
+    StepsAndPasses,
+    Totals,
     by_pass,
     merged,
     negative,
 )
-from service.ledger.budgets.budget import Scope
+from service.ledger.budgets.budget import Budget
 from service.ledger.budgets.correction_costs import Shift
 from service.ledger.budgets.cost_cache import Reason
-from service.ledger.budgets.lineage import restated
+from service.ledger.budgets.lineage import as_seen_by_ancestor
 
-Moved = Callable[[int | None], Move]  # what the first so many steps change; all for None
+Moved = Callable[[int | None], BudgetDelta]  # what the first so many steps change; all for None
 
 
 @dataclass(slots=True, kw_only=True)
-class Placed:
+class PositionedSpan:
     """Equal steps at their place in a branch."""
 
     first_step: int
@@ -47,29 +47,33 @@ class Placed:
         """The steps, or the first of them, without their place."""
         return Span(event=self.event, steps=self.steps if steps is None else steps)
 
-    def since(self, step: int) -> "Placed":
+    def since(self, step: int) -> "PositionedSpan":
         """What of it runs from a step on, which it ends after."""
         if step <= self.first_step:
             return self
         return replace(self, first_step=step, steps=self.end - step)
 
-    def overlaps(self, other: "Placed") -> bool:
+    def overlaps(self, other: "PositionedSpan") -> bool:
         """Whether some step is in both."""
         return self.first_step < other.end and other.first_step < self.end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Advance:
+class AppendEffect:
     """What steps on a branch change, and the pass that is then open."""
 
-    move: Move
+    move: BudgetDelta
     starts: dict[Event, int]
     open_pass: Place
 
 
-def advanced(
-    branch: Branch, parts: Sequence[Placed], shift: Shift | None = None, *, limit: int | None = None
-) -> Advance:
+def compute_append_effect(
+    branch: Branch,
+    parts: Sequence[PositionedSpan],
+    shift: Shift | None = None,
+    *,
+    limit: int | None = None,
+) -> AppendEffect:
     """What recording the parts, or their first `limit` steps, changes in a run.
 
     Steps that were reserved are no longer held ahead once they are recorded, as whatever event.
@@ -89,14 +93,14 @@ def advanced(
             starts[part.event] = starts.get(part.event, 0) + more
         open_pass = counted.add(open_pass, span)
     recorded = counted.change()
-    move = Move(recorded=recorded)
+    move = BudgetDelta(recorded=recorded)
     if branch.leases:
         before = holds(branch, branch.next_step, branch.open_pass, until=end)
         after = holds(branch, end, open_pass, until=end)
         move = held_since(before, after, recorded=recorded)
     if shift is not None:
         move = replace(move, shifted=shift.more(recorded))
-    return Advance(move=move, starts=starts, open_pass=open_pass)
+    return AppendEffect(move=move, starts=starts, open_pass=open_pass)
 
 
 class _Counted:
@@ -118,17 +122,17 @@ class _Counted:
             self._passes[event] += count
         return open_pass
 
-    def change(self) -> Change:
+    def change(self) -> EventCountDelta:
         """What they come to."""
         steps, passes, begun = self._steps, self._passes, self._begun
         return {
-            event: Counts(steps=steps[event], passes=passes[event], begun=begun[event])
+            event: StepsAndPasses(steps=steps[event], passes=passes[event], begun=begun[event])
             for event in dict.fromkeys([*steps, *passes])
             if steps[event] or passes[event]
         }
 
 
-def ahead(open_pass: Place, spans: Sequence[Span]) -> Change:
+def count_reserved(open_pass: Place, spans: Sequence[Span]) -> EventCountDelta:
     """What steps that may still run will count as, after the pass that is open."""
     counted = _Counted()
     for span in spans:
@@ -137,11 +141,11 @@ def ahead(open_pass: Place, spans: Sequence[Span]) -> Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Holds:
+class ReservedSpans:
     """What a branch holds ahead: in its dataset's budget, and in its run's own."""
 
-    every: Change
-    own: Change | None  # without the run's plan; None where there is none
+    every: EventCountDelta
+    own: EventCountDelta | None  # without the run's plan; None where there is none
 
 
 def holds(
@@ -151,7 +155,7 @@ def holds(
     more: Sequence[Span] = (),
     *,
     until: int | None = None,
-) -> Holds:
+) -> ReservedSpans:
     """What a branch holds from a step on, with what is to be held after it.
 
     Args:
@@ -161,64 +165,66 @@ def holds(
         more: what is to be held after it.
         until: leave out what counts the same whatever happens before this step.
     """
-    every = ahead(open_pass, [*branch.spans_from(step, until=until), *more])
+    every = count_reserved(open_pass, [*branch.spans_from(step, until=until), *more])
     if all(lease.name is not None for lease in branch.leases):
-        return Holds(every, None)
+        return ReservedSpans(every, None)
     own = [*branch.spans_from(step, named=True, until=until), *more]
-    return Holds(every, ahead(open_pass, own))
+    return ReservedSpans(every, count_reserved(open_pass, own))
 
 
-def held_since(before: Holds, after: Holds, *, recorded: Change = NOTHING) -> Move:
+def held_since(
+    before: ReservedSpans, after: ReservedSpans, *, recorded: EventCountDelta = NOTHING
+) -> BudgetDelta:
     """What recording, and holding other steps ahead than before, changes."""
     reserved = merged([after.every, negative(before.every)])
     if before.own is None or after.own is None:
-        return Move(recorded=recorded, reserved=reserved)
+        return BudgetDelta(recorded=recorded, reserved=reserved)
     own = merged([after.own, negative(before.own)])
-    return Move(recorded=recorded, reserved=reserved, own=own)
+    return BudgetDelta(recorded=recorded, reserved=reserved, own=own)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class BudgetCheck:
     """A budget that a move is held against, and what the move is in it."""
 
-    scope: Scope
-    view: Callable[[Move], Move] | None  # for a dataset that this one was made from
+    scope: Budget
+    view: Callable[[BudgetDelta], BudgetDelta] | None  # for a dataset that this one was made from
 
-    def sums(self, move: Move) -> Sums:
+    def sums(self, move: BudgetDelta) -> Totals:
         """The scope's sums after the move."""
         return self.scope.tally.sums(self.view(move) if self.view else move)
 
     def cost(self, event: Event) -> tuple[int, ...]:
         """What a step of the event adds."""
         if self.view:
-            (event,) = self.view(Move(recorded={event: Counts(steps=1)})).recorded
+            (event,) = self.view(BudgetDelta(recorded={event: StepsAndPasses(steps=1)})).recorded
         return self.scope.tally.cost(event)
 
 
-def scopes_of(book: Book, run: RunBook, *, with_run: bool = True) -> Sequence[Held]:
+def scopes_of(book: DatasetState, run: RunState, *, with_run: bool = True) -> Sequence[BudgetCheck]:
     """The budgets an operation is held against: its dataset's, its own, and its ancestors'."""
     if book.scopes is None:
         book.scopes = tuple(_shared_scopes(book))
     if run.scope is None or not with_run:
         return book.scopes
-    return (*book.scopes, Held(scope=run.scope, view=_of_run))
+    return (*book.scopes, BudgetCheck(scope=run.scope, view=_of_run))
 
 
-def _shared_scopes(book: Book) -> list[Held]:
-    found = [Held(scope=book.scope, view=None)] if book.scope else []
+def _shared_scopes(book: DatasetState) -> list[BudgetCheck]:
+    found = [BudgetCheck(scope=book.scope, view=None)] if book.scope else []
     for ancestor, exactly_one in book.ancestors:
         if ancestor.scope:
-            found.append(Held(scope=ancestor.scope, view=_view(book.relation, exactly_one)))
+            found.append(BudgetCheck(scope=ancestor.scope, view=_view(book.relation, exactly_one)))
     return found
 
 
-def _of_run(move: Move) -> Move:
+def _of_run(move: BudgetDelta) -> BudgetDelta:
     """What the run's own budget counts: what its plan reserves is not part of that."""
     return move.of_run
 
 
-def _view(relation: NeighboringRelation, exactly_one: bool) -> Callable[[Move], Move]:
-    return lambda move: restated(move, relation=relation, exactly_one=exactly_one)
+def _view(relation: NeighboringRelation, exactly_one: bool) -> Callable[[BudgetDelta], BudgetDelta]:
+    return lambda move: as_seen_by_ancestor(move, relation=relation, exactly_one=exactly_one)
 
 
 def unbounded(
@@ -228,12 +234,12 @@ def unbounded(
     return cost_cache.ask(Reason(relation, accept), event)
 
 
-def counted(event: Event, book: Book, scopes: Sequence[Held]) -> bool:
+def counted(event: Event, book: DatasetState, scopes: Sequence[BudgetCheck]) -> bool:
     """Whether the event counts as finite everywhere."""
     return not book.tally.cost(event)[0] and not any(held.cost(event)[0] for held in scopes)
 
 
-def uncounted(event: Event, book: Book, scopes: Sequence[Held]) -> str | None:
+def uncounted(event: Event, book: DatasetState, scopes: Sequence[BudgetCheck]) -> str | None:
     """Why the event counts as infinite somewhere, or None where it does not."""
     if counted(event, book, scopes):
         return None
@@ -244,7 +250,7 @@ def uncounted(event: Event, book: Book, scopes: Sequence[Held]) -> str | None:
     return f"The filter that holds {lacking.scope.name} has no bound for this event."
 
 
-def require_unfrozen(book: Book) -> None:
+def require_unfrozen(book: DatasetState) -> None:
     """Refuse to admit anything on a frozen dataset.
 
     Raises:
@@ -255,7 +261,9 @@ def require_unfrozen(book: Book) -> None:
             raise DatasetFrozenError(one.name)
 
 
-def require_bounds(parts: Sequence[Placed], book: Book, scopes: Sequence[Held]) -> None:
+def require_bounds(
+    parts: Sequence[PositionedSpan], book: DatasetState, scopes: Sequence[BudgetCheck]
+) -> None:
     """Refuse what cannot be accounted.
 
     Raises:
@@ -268,7 +276,9 @@ def require_bounds(parts: Sequence[Placed], book: Book, scopes: Sequence[Held]) 
             raise UnsupportedEventError(part.index, str(uncounted(part.event, book, scopes)))
 
 
-def require_budget(scopes: Sequence[Held], parts: Sequence[Placed], moved: Moved) -> None:
+def require_budget(
+    scopes: Sequence[BudgetCheck], parts: Sequence[PositionedSpan], moved: Moved
+) -> None:
     """Refuse what does not fit in every budget.
 
     Args:
@@ -286,7 +296,7 @@ def require_budget(scopes: Sequence[Held], parts: Sequence[Placed], moved: Moved
         raise BudgetExhaustedError(details, admissible_steps(scopes, parts, moved))
 
 
-def _failing(scope: Scope, after: Sums) -> dict[str, object]:
+def _failing(scope: Budget, after: Totals) -> dict[str, object]:
     before = scope.answer()
     held = scope.tally.reading(scope.tally.sums().held).epsilon
     requested = scope.tally.reading(after.held).epsilon - held
@@ -300,7 +310,9 @@ def _failing(scope: Scope, after: Sums) -> dict[str, object]:
     }
 
 
-def admissible_steps(scopes: Sequence[Held], parts: Sequence[Placed], moved: Moved) -> int:
+def admissible_steps(
+    scopes: Sequence[BudgetCheck], parts: Sequence[PositionedSpan], moved: Moved
+) -> int:
     """The most leading steps that every budget admits, in closed form where steps add up."""
     if any(by_pass(part.event) for part in parts) or _holds_ahead(moved):
         return _bisected(scopes, parts, moved)
@@ -329,7 +341,7 @@ def _holds_ahead(moved: Moved) -> bool:
     return bool(move.recorded and move.reserved)
 
 
-def _bisected(scopes: Sequence[Held], parts: Sequence[Placed], moved: Moved) -> int:
+def _bisected(scopes: Sequence[BudgetCheck], parts: Sequence[PositionedSpan], moved: Moved) -> int:
     """The same where passes count or reservations stand: spending only grows, so bisect."""
     low, high = 0, sum(part.steps for part in parts)
     while high - low > 1:

@@ -16,21 +16,21 @@ from service.errors import (
     RunFinishedError,
 )
 from service.ledger.append.admission import (
-    Advance,
-    Held,
-    Placed,
-    advanced,
+    AppendEffect,
+    BudgetCheck,
+    PositionedSpan,
+    compute_append_effect,
     counted,
     require_bounds,
     require_budget,
     require_unfrozen,
     scopes_of,
 )
-from service.ledger.append.budget_alerts import sound
+from service.ledger.append.budget_alerts import raise_budget_alerts
 from service.ledger.append.reply import budget, reading
-from service.ledger.append.state import Book, Branch, RunBook
-from service.ledger.append.unit_of_work import Desk, Place
-from service.ledger.budgets.accumulator import Counts, Move
+from service.ledger.append.state import Branch, DatasetState, RunState
+from service.ledger.append.unit_of_work import Place, UnitOfWork
+from service.ledger.budgets.accumulator import BudgetDelta, StepsAndPasses
 from service.ledger.incidents import Incident, Kind, Value
 from service.ledger.log.leaves import Act
 from service.ledger.log.row_records import APPENDS
@@ -75,7 +75,9 @@ class Append:
     events: Sequence[EventMessage]
     by: str | None = None  # the key's name
     writer: str | None = None  # the process that says it opened the branch; none if it says nothing
-    placed: Sequence[Placed] | None = None  # the events as accounting sees them, once prepared
+    placed: Sequence[PositionedSpan] | None = (
+        None  # the events as accounting sees them, once prepared
+    )
 
     @property
     def place(self) -> Place:
@@ -87,7 +89,7 @@ class Append:
         """Whether it asks for steps to be admitted, rather than tells what happened."""
         return self.mode == "charge"
 
-    def apply(self, desk: Desk, moment: datetime) -> dict[str, Any]:
+    def apply(self, desk: UnitOfWork, moment: datetime) -> dict[str, Any]:
         """Append."""
         return append(desk, self, moment=moment)
 
@@ -103,7 +105,7 @@ def prepare(connection: Connection, asked: Append) -> Append:
     return replace(asked, placed=_placed(asked.events, dataset.dataset_size))
 
 
-def append(desk: Desk, asked: Append, *, moment: datetime) -> dict[str, Any]:
+def append(desk: UnitOfWork, asked: Append, *, moment: datetime) -> dict[str, Any]:
     """Record or charge events on a branch: all of them or none; an AppendAnswer.
 
     A charge is refused when it does not fit; a record never is, and marks the overdraft instead.
@@ -127,8 +129,8 @@ def append(desk: Desk, asked: Append, *, moment: datetime) -> dict[str, Any]:
         )
     placed = _placed(asked.events, book.dataset_size) if asked.placed is None else asked.placed
     if len(placed) > MANY:  # what is not known is asked for before they are counted in vain
-        each = dict.fromkeys((part.event for part in placed), Counts(steps=1))
-        book.require_prices(run, Move(recorded=each))
+        each = dict.fromkeys((part.event for part in placed), StepsAndPasses(steps=1))
+        book.require_prices(run, BudgetDelta(recorded=each))
     fresh = _fresh(desk, book, branch, placed)
     verdict = WITHIN
     if fresh:
@@ -146,11 +148,11 @@ def append(desk: Desk, asked: Append, *, moment: datetime) -> dict[str, Any]:
 
 
 def _take(
-    desk: Desk,
-    book: Book,
-    run: RunBook,
+    desk: UnitOfWork,
+    book: DatasetState,
+    run: RunState,
     branch: Branch,
-    fresh: Sequence[Placed],
+    fresh: Sequence[PositionedSpan],
     asked: Append,
     moment: datetime,
 ) -> str:
@@ -162,7 +164,7 @@ def _take(
         if run.state in CLOSED:
             raise RunFinishedError("The run was closed; record what still happened in it.")
         require_unfrozen(book)
-    gone = advanced(branch, fresh, run.shift)
+    gone = compute_append_effect(branch, fresh, run.shift)
     book.require_prices(run, gone.move)
     if mode == "charge":
         require_bounds(fresh, book, scopes)
@@ -171,7 +173,9 @@ def _take(
                 scopes,
                 fresh,
                 lambda n: (
-                    gone.move if n is None else advanced(branch, fresh, run.shift, limit=n).move
+                    gone.move
+                    if n is None
+                    else compute_append_effect(branch, fresh, run.shift, limit=n).move
                 ),
             )
         except BudgetExhaustedError as refusal:
@@ -185,7 +189,12 @@ def _take(
     return verdict
 
 
-def _verdict(book: Book, scopes: Sequence[Held], fresh: Sequence[Placed], gone: Advance) -> str:
+def _verdict(
+    book: DatasetState,
+    scopes: Sequence[BudgetCheck],
+    fresh: Sequence[PositionedSpan],
+    gone: AppendEffect,
+) -> str:
     """Whether steps are within every budget, or beyond one, and admitted there before.
 
     `reserved`: some budget's sums, with all that is still reserved, are beyond its limit after the
@@ -200,11 +209,11 @@ def _verdict(book: Book, scopes: Sequence[Held], fresh: Sequence[Placed], gone: 
 
 
 def _count(
-    book: Book,
-    run: RunBook,
+    book: DatasetState,
+    run: RunState,
     branch: Branch,
-    fresh: Sequence[Placed],
-    gone: Advance,
+    fresh: Sequence[PositionedSpan],
+    gone: AppendEffect,
     asked: Append,
     verdict: str,
     moment: object,
@@ -234,24 +243,26 @@ def _count(
         book.note([Act("run_state", reopened, asked.by)])
         notes.runs[run.id] = run
         notes.incidents.append(_incident(book, run, Kind.REOPENED, branch=branch.name))
-    sound(book, run)
+    raise_budget_alerts(book, run)
 
 
-def _note_key(book: Book, run: RunBook, branch: Branch, by: str | None) -> None:
+def _note_key(book: DatasetState, run: RunState, branch: Branch, by: str | None) -> None:
     """Say in the log, before the entries, whose key appends where that was another's before."""
     if branch.appended_by != by:
         branch.appended_by = by
         book.note([Act(APPENDS, {"run": run.name, "branch": branch.name, "key": by}, by)])
 
 
-def _tail(tail: tuple[int, int, Event] | None, last: Placed) -> tuple[int, int, Event]:
+def _tail(tail: tuple[int, int, Event] | None, last: PositionedSpan) -> tuple[int, int, Event]:
     """The span of equal steps that a branch ends with, as far as it is known."""
     if tail is not None and tail[1] == last.first_step and tail[2] == last.event:
         return tail[0], last.end, last.event
     return last.first_step, last.end, last.event
 
 
-def _mark_withdrawn(book: Book, run: RunBook, branch: Branch, fresh: Sequence[Placed]) -> None:
+def _mark_withdrawn(
+    book: DatasetState, run: RunState, branch: Branch, fresh: Sequence[PositionedSpan]
+) -> None:
     """Note steps that somebody had attested would not run."""
     first, end = fresh[0].first_step, fresh[-1].end
     for lease in branch.leases:
@@ -269,7 +280,7 @@ def _mark_withdrawn(book: Book, run: RunBook, branch: Branch, fresh: Sequence[Pl
             )
 
 
-def _incident(book: Book, run: RunBook, kind: Kind, **detail: Value) -> Incident:
+def _incident(book: DatasetState, run: RunState, kind: Kind, **detail: Value) -> Incident:
     return Incident(
         dataset_id=book.id,
         run_id=run.id,
@@ -279,7 +290,7 @@ def _incident(book: Book, run: RunBook, kind: Kind, **detail: Value) -> Incident
     )
 
 
-def follows(run: RunBook, branch: Branch, parts: Sequence[Placed]) -> bool:
+def follows(run: RunState, branch: Branch, parts: Sequence[PositionedSpan]) -> bool:
     """Whether steps are those that the run's plan has at their place."""
     if branch.name != MAIN or run.plan is None:
         return False
@@ -293,9 +304,9 @@ def follows(run: RunBook, branch: Branch, parts: Sequence[Placed]) -> bool:
     return parts[-1].end <= begin
 
 
-def _placed(events: Sequence[EventMessage], dataset_size: int) -> list[Placed]:
+def _placed(events: Sequence[EventMessage], dataset_size: int) -> list[PositionedSpan]:
     """The events as accounting sees them, adjacent equal ones as one."""
-    placed: list[Placed] = []
+    placed: list[PositionedSpan] = []
     before: EventMessage | None = None
     for index, message in enumerate(events):
         last = placed[-1] if placed else None
@@ -305,7 +316,9 @@ def _placed(events: Sequence[EventMessage], dataset_size: int) -> list[Placed]:
             last.steps += message.steps
         else:
             placed.append(
-                Placed(first_step=message.first_step, steps=message.steps, event=event, index=index)
+                PositionedSpan(
+                    first_step=message.first_step, steps=message.steps, event=event, index=index
+                )
             )
         before = message
     return placed
@@ -316,14 +329,16 @@ def _alike(first: EventMessage, second: EventMessage) -> bool:
     return first.mechanism is second.mechanism and first.sampling is second.sampling
 
 
-def _fresh(desk: Desk, book: Book, branch: Branch, placed: Sequence[Placed]) -> list[Placed]:
+def _fresh(
+    desk: UnitOfWork, book: DatasetState, branch: Branch, placed: Sequence[PositionedSpan]
+) -> list[PositionedSpan]:
     """The steps not recorded yet, in order; what was recorded must have been the same.
 
     Raises:
         OutOfSequenceError: an event begins beyond the next step, or before the branch does.
         ConflictError: an event repeats steps with other content.
     """
-    fresh: list[Placed] = []
+    fresh: list[PositionedSpan] = []
     seen: dict[Event, tuple[int, int]] = {}
     next_step = branch.next_step
     for part in placed:
@@ -343,7 +358,11 @@ def _fresh(desk: Desk, book: Book, branch: Branch, placed: Sequence[Placed]) -> 
 
 
 def _differs(
-    desk: Desk, book: Book, branch: Branch, part: Placed, seen: dict[Event, tuple[int, int]]
+    desk: UnitOfWork,
+    book: DatasetState,
+    branch: Branch,
+    part: PositionedSpan,
+    seen: dict[Event, tuple[int, int]],
 ) -> bool:
     """Whether some recorded step of the part was another event; `seen` are those that were not."""
     first, end = part.first_step, min(part.end, branch.next_step)

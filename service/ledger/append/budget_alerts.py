@@ -2,13 +2,13 @@
 
 import math
 
-from service.ledger.append.state import Book, RunBook
-from service.ledger.budgets.budget import Scope
+from service.ledger.append.state import DatasetState, RunState
+from service.ledger.budgets.budget import Budget
 from service.ledger.incidents import Incident, Kind
 from service.ledger.log.row_records import overdraft_act
 
 
-def sound(book: Book, run: RunBook) -> None:
+def raise_budget_alerts(book: DatasetState, run: RunState) -> None:
     """Note each budget that has passed a threshold or its limit since it was looked at last."""
     scopes = [(book, book.scope), (book, run.scope)]
     scopes += [(ancestor, ancestor.scope) for ancestor, _ in book.ancestors]
@@ -17,7 +17,7 @@ def sound(book: Book, run: RunBook) -> None:
             _compare(home, run, scope)
 
 
-def _compare(home: Book, run: RunBook, scope: Scope) -> None:
+def _compare(home: DatasetState, run: RunState, scope: Budget) -> None:
     share = scope.share
     before, scope.told = scope.told, share
     passed = [mark for mark in home.thresholds if before < mark <= share]
@@ -27,7 +27,7 @@ def _compare(home: Book, run: RunBook, scope: Scope) -> None:
         _note(home, run, scope, Kind.THRESHOLD, passed[-1])
 
 
-def _note(home: Book, run: RunBook, scope: Scope, kind: Kind, share: float) -> None:
+def _note(home: DatasetState, run: RunState, scope: Budget, kind: Kind, share: float) -> None:
     answer = scope.answer()
     detail = {name: answer[name] for name in ("spent", "reserved", "remaining")}
     if kind is Kind.THRESHOLD:

@@ -3,13 +3,13 @@
 from typing import Any
 
 from accounting.balances import Balance
-from service.ledger.budgets.accumulator import Counts
+from service.ledger.budgets.accumulator import StepsAndPasses
 
 
-def counts_of(balance: Balance) -> dict[Any, Counts]:
+def counts_of(balance: Balance) -> dict[Any, StepsAndPasses]:
     """A balance event by event."""
     return {
-        event: Counts(
+        event: StepsAndPasses(
             steps=balance.steps.get(event, 0),
             passes=balance.passes.get(event, 0),
             begun=balance.begun.get(event, 0),
@@ -18,7 +18,7 @@ def counts_of(balance: Balance) -> dict[Any, Counts]:
     }
 
 
-def balance_of(counts: dict[Any, Counts]) -> Balance:
+def balance_of(counts: dict[Any, StepsAndPasses]) -> Balance:
     """The balance that counts so, of which it is not known how often loaders began anew."""
     return Balance(
         steps={event: one.steps for event, one in counts.items() if one.steps},

@@ -18,9 +18,9 @@ from accounting.renyi.conversion import conversion_costs
 from accounting.renyi.orders import ORDERS
 from accounting.renyi_bounds import renyi_bounds
 from service.ledger.append.counts import balance_of
-from service.ledger.append.state import Book, RunBook
+from service.ledger.append.state import DatasetState, RunState
 from service.ledger.budgets import cost_cache
-from service.ledger.budgets.accumulator import Counts, Tally, by_pass
+from service.ledger.budgets.accumulator import BudgetAccumulator, StepsAndPasses, by_pass
 from service.schemas.encoded_text import Form, Told, form_of
 from service.schemas.responses import EVERY_STEP
 
@@ -42,7 +42,7 @@ _NOTHING: Final[dict[str, Any]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Meter:
+class RdpEvaluator:
     """The curves of a set of events, and what a reading of them rests on."""
 
     events: tuple[Event, ...]  # in an order that depends on their values alone
@@ -56,17 +56,17 @@ class Meter:
 
 
 def meter_of(
-    units: Mapping[Event, Counts],
+    units: Mapping[Event, StepsAndPasses],
     *,
     relation: NeighboringRelation,
     accept: frozenset[Status],
     delta: float,
-) -> Meter:
+) -> RdpEvaluator:
     """The meter of the events of a run."""
     events = tuple(sorted(units, key=repr))
     form = _form(units, relation, accept, delta)
     numbers = ("epsilon", "unamplified_epsilon", "reason")
-    return Meter(
+    return RdpEvaluator(
         events=events,
         curves=_curves(events, relation, accept),
         unamplified=_unamplified(events, relation),
@@ -99,7 +99,7 @@ def _unamplified(events: tuple[Event, ...], relation: NeighboringRelation) -> li
 
 
 def _form(
-    units: Mapping[Event, Counts],
+    units: Mapping[Event, StepsAndPasses],
     relation: NeighboringRelation,
     accept: frozenset[Status],
     delta: float,
@@ -129,8 +129,8 @@ def _form(
 
 
 def read(
-    meter: Meter,
-    units: Mapping[Event, Counts],
+    meter: RdpEvaluator,
+    units: Mapping[Event, StepsAndPasses],
     *,
     relation: NeighboringRelation,
     accept: frozenset[Status],
@@ -157,7 +157,7 @@ def read(
 
 
 def _epsilon(
-    meter: Meter, curves: list[Array], units: Mapping[Event, Counts], slack: float
+    meter: RdpEvaluator, curves: list[Array], units: Mapping[Event, StepsAndPasses], slack: float
 ) -> float:
     counts = [
         units[event].passes if by_pass(event) else units[event].steps for event in meter.events
@@ -172,7 +172,7 @@ def _epsilon(
 
 
 def _unamplified_epsilon(
-    meter: Meter, units: Mapping[Event, Counts], delta: float, slack: float
+    meter: RdpEvaluator, units: Mapping[Event, StepsAndPasses], delta: float, slack: float
 ) -> float | None:
     """Had every step been taken with all records. Upper, at an order that is nearly the best."""
     if meter.unamplified is None:
@@ -186,7 +186,7 @@ def _unamplified_epsilon(
     return max(0.0, epsilon)
 
 
-def read_filter(tally: Tally, delta: float) -> dict[str, Any]:
+def read_filter(tally: BudgetAccumulator, delta: float) -> dict[str, Any]:
     """A GuaranteeAnswer, but for its steps and sequence, from what a filter has added up. Upper."""
     held_by = tally.filter
     with suppress(ValueError):  # some filters are read at their own delta alone
@@ -207,17 +207,17 @@ def read_filter(tally: Tally, delta: float) -> dict[str, Any]:
     }
 
 
-def _steps(units: Mapping[Event, Counts]) -> int:
+def _steps(units: Mapping[Event, StepsAndPasses]) -> int:
     return sum(counts.steps for counts in units.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unread:
+class DeferredGuarantee:
     """A run's guarantee at some moment that is still to be worked out, which may take time."""
 
-    run: RunBook
-    known: Meter | None  # of these events, if there is one
-    units: dict[Event, Counts]
+    run: RunState
+    known: RdpEvaluator | None  # of these events, if there is one
+    units: dict[Event, StepsAndPasses]
     relation: NeighboringRelation
     accept: frozenset[Status]
     delta: float
@@ -238,10 +238,10 @@ def read_reply(answer: dict[str, Any]) -> dict[str, Any]:
 
 def is_unread(answer: dict[str, Any]) -> bool:
     """Whether the guarantee is still to be worked out."""
-    return isinstance(answer["guarantee"], Unread)
+    return isinstance(answer["guarantee"], DeferredGuarantee)
 
 
-def reading(book: Book, run: RunBook) -> dict[str, Any] | Unread | None:
+def reading(book: DatasetState, run: RunState) -> dict[str, Any] | DeferredGuarantee | None:
     """The run's guarantee after the append, where a delta is known."""
     delta = book.delta if run.delta is None else run.delta
     if delta is None:
@@ -253,22 +253,22 @@ def reading(book: Book, run: RunBook) -> dict[str, Any] | Unread | None:
 
 
 def _metered(
-    book: Book, run: RunBook, units: dict[Event, Counts], delta: float
-) -> dict[str, Any] | Unread:
-    known: Meter | None = run.reading
+    book: DatasetState, run: RunState, units: dict[Event, StepsAndPasses], delta: float
+) -> dict[str, Any] | DeferredGuarantee:
+    known: RdpEvaluator | None = run.reading
     # Events of a run are never taken off, so as many as before are the same.
     if known and (known.form["delta"] != delta or len(known.events) != len(units)):
         known = None
     given: dict[str, Any] = {"relation": book.relation, "accept": book.accept}
     if known and known.curves is not None:
         return read(known, units, sequence=book.head, **given)
-    unread = Unread(
+    unread = DeferredGuarantee(
         run=run, known=known, units=dict(units), delta=delta, sequence=book.head, **given
     )
     return unread if cost_cache.is_locked() else unread.read()
 
 
-def budget(book: Book, run: RunBook) -> dict[str, Any] | None:
+def budget(book: DatasetState, run: RunState) -> dict[str, Any] | None:
     """The budget that holds the dataset, or else the run."""
     scope = book.scope or run.scope
     return scope.answer() if scope else None

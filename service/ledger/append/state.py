@@ -15,10 +15,16 @@ from accounting.balances import Place
 from accounting.events import Event, NeighboringRelation, Span
 from accounting.guarantees import Status
 from service.ledger.budgets import cost_cache
-from service.ledger.budgets.accumulator import Counts, Move, Tally, add_to, by_pass
-from service.ledger.budgets.budget import Scope
+from service.ledger.budgets.accumulator import (
+    BudgetAccumulator,
+    BudgetDelta,
+    StepsAndPasses,
+    add_to,
+    by_pass,
+)
+from service.ledger.budgets.budget import Budget
 from service.ledger.budgets.correction_costs import Shift
-from service.ledger.budgets.lineage import restated
+from service.ledger.budgets.lineage import as_seen_by_ancestor
 from service.ledger.incidents import Incident
 from service.ledger.log.leaves import NO_LOG, Act, Log
 
@@ -26,7 +32,7 @@ UNITS_MAX: Final = 256  # different events whose Renyi curves an append still ad
 
 
 @dataclass(slots=True, kw_only=True)
-class Lease:
+class Reservation:
     """A reservation: steps of a branch that were admitted ahead."""
 
     id: int
@@ -48,7 +54,7 @@ class Branch:
     from_step: int
     next_step: int
     open_pass: Place
-    leases: list[Lease]  # that reach beyond next_step, in the order of their steps
+    leases: list[Reservation]  # that reach beyond next_step, in the order of their steps
     tail: tuple[int, int, Event] | None = None  # (first step, end, event) recorded last
     appended_by: str | None = None  # the key that appended last
     writer: str | None = None  # the process that opened it
@@ -86,7 +92,7 @@ class Branch:
 
 
 @dataclass(slots=True, kw_only=True)
-class RunBook:
+class RunState:
     """A run: its state, its own budget, and how often each event counts in it."""
 
     id: int
@@ -94,10 +100,10 @@ class RunBook:
     delta: float | None
     state: str
     reopened: bool
-    scope: Scope | None  # its own budget
+    scope: Budget | None  # its own budget
     plan: tuple[Span, ...] | None  # that holds its own budget while it is kept to
     on_plan: bool | None  # none of a run whose own budget no plan ever held
-    units: dict[Event, Counts] | None  # none where there are more than UNITS_MAX
+    units: dict[Event, StepsAndPasses] | None  # none where there are more than UNITS_MAX
     steps: int
     shift: Shift | None = None  # none where nothing was corrected
     branches: dict[str, Branch] = field(default_factory=dict)
@@ -109,7 +115,7 @@ class RunBook:
         if self.scope is not None:
             self.scope.leave_plan()
 
-    def take(self, move: Move) -> None:
+    def take(self, move: BudgetDelta) -> None:
         """Count what was recorded; its own budget counts by itself."""
         for counts in move.recorded.values():
             self.steps += counts.steps
@@ -124,7 +130,7 @@ class RunBook:
 
 
 @dataclass(slots=True, kw_only=True)
-class Book:
+class DatasetState:
     """A dataset under its lock."""
 
     id: int
@@ -134,17 +140,19 @@ class Book:
     accept: frozenset[Status]
     head: int
     version: int
-    tally: Tally
-    scope: Scope | None  # its budget, held against the tally
+    tally: BudgetAccumulator
+    scope: Budget | None  # its budget, held against the tally
     delta: float | None  # of its budget
-    ancestors: tuple[tuple["Book", bool], ...]  # with: exactly one row for each of its records
+    ancestors: tuple[
+        tuple["DatasetState", bool], ...
+    ]  # with: exactly one row for each of its records
     thresholds: tuple[float, ...]  # shares of a budget of which somebody is told
     frozen: bool = False  # nothing is admitted, here and in all that was made from it
     # The budgets that every run of it is held against, once they are needed.
     scopes: "tuple[Any, ...] | None" = None
-    runs: "OrderedDict[str, RunBook]" = field(default_factory=OrderedDict)
+    runs: "OrderedDict[str, RunState]" = field(default_factory=OrderedDict)
     event_ids: "OrderedDict[Event, int]" = field(default_factory=OrderedDict)
-    notes: "Notes" = field(default_factory=lambda: Notes())
+    notes: "PendingChanges" = field(default_factory=lambda: PendingChanges())
     log: Log = NO_LOG  # as it was when the dataset was locked last
 
     def note(self, acts: Iterable[Act]) -> None:
@@ -152,7 +160,7 @@ class Book:
         self.notes.acts += [(self.head, act) for act in acts]
         self.notes.touched = True
 
-    def take(self, run: RunBook, move: Move, starts: Mapping[Event, int]) -> None:
+    def take(self, run: RunState, move: BudgetDelta, starts: Mapping[Event, int]) -> None:
         """Count a move in the dataset, in the run and in everything the dataset was made from."""
         for tally, part in self._counts(run, move):
             tally.apply(part)
@@ -162,7 +170,7 @@ class Book:
         for ancestor, _ in self.ancestors:
             ancestor.notes.touched = True
 
-    def require_prices(self, run: RunBook, move: Move) -> None:
+    def require_prices(self, run: RunState, move: BudgetDelta) -> None:
         """See that what a move costs is known wherever it counts, before anything is changed.
 
         Raises:
@@ -173,7 +181,9 @@ class Book:
         ]
         cost_cache.require(wanted, unchanged=True)
 
-    def _counts(self, run: RunBook, move: Move) -> Iterator[tuple[Tally, Move]]:
+    def _counts(
+        self, run: RunState, move: BudgetDelta
+    ) -> Iterator[tuple[BudgetAccumulator, BudgetDelta]]:
         """Where a move counts, and as what."""
         yield self.tally, move
         if run.scope is not None:
@@ -181,12 +191,12 @@ class Book:
         for ancestor, exactly_one in self.ancestors:
             yield (
                 ancestor.tally,
-                restated(move, relation=self.relation, exactly_one=exactly_one),
+                as_seen_by_ancestor(move, relation=self.relation, exactly_one=exactly_one),
             )
 
 
 @dataclass(slots=True)
-class Added:
+class CountDelta:
     """What a transaction adds to one event's counts."""
 
     steps: int = 0
@@ -197,7 +207,7 @@ class Added:
     reserved_passes: int = 0
     reserved_begun: int = 0
 
-    def reserve(self, counts: Counts) -> None:
+    def reserve(self, counts: StepsAndPasses) -> None:
         """Add what is held ahead."""
         self.reserved_steps += counts.steps
         self.reserved_passes += counts.passes
@@ -217,19 +227,19 @@ class Added:
 
 
 @dataclass(slots=True)
-class Notes:
+class PendingChanges:
     """What has changed since the book was last written."""
 
     touched: bool = False
     entries: list[tuple[Any, ...]] = field(default_factory=list)
-    added: dict[Event, Added] = field(default_factory=dict)
-    run_added: dict[tuple[int, Event], Added] = field(default_factory=dict)
-    runs: dict[int, RunBook] = field(default_factory=dict)
+    added: dict[Event, CountDelta] = field(default_factory=dict)
+    run_added: dict[tuple[int, Event], CountDelta] = field(default_factory=dict)
+    runs: dict[int, RunState] = field(default_factory=dict)
     branches: dict[int, Branch] = field(default_factory=dict)
     incidents: list[Incident] = field(default_factory=list)
     acts: list[tuple[int, Act]] = field(default_factory=list)  # each behind an entry
 
-    def add(self, run_id: int, move: Move, starts: Mapping[Event, int]) -> None:
+    def add(self, run_id: int, move: BudgetDelta, starts: Mapping[Event, int]) -> None:
         """Note a move."""
         for event, counts in move.recorded.items():
             for added in self._both(run_id, event):
@@ -244,11 +254,11 @@ class Notes:
             for added in self._both(run_id, event):
                 added.starts += count
 
-    def _both(self, run_id: int, event: Event) -> tuple[Added, Added]:
+    def _both(self, run_id: int, event: Event) -> tuple[CountDelta, CountDelta]:
         """What is added to an event in the dataset, and in a run."""
         in_dataset, in_run = self.added.get(event), self.run_added.get((run_id, event))
         if in_dataset is None:
-            in_dataset = self.added[event] = Added()
+            in_dataset = self.added[event] = CountDelta()
         if in_run is None:
-            in_run = self.run_added[run_id, event] = Added()
+            in_run = self.run_added[run_id, event] = CountDelta()
         return in_dataset, in_run

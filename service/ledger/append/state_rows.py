@@ -12,9 +12,15 @@ from accounting.balances import OpenPass
 from accounting.events import Event, NeighboringRelation
 from accounting.guarantees import Status
 from service.clock import now, utc
-from service.ledger.append.state import Book, Branch, Lease, RunBook
+from service.ledger.append.state import Branch, DatasetState, Reservation, RunState
 from service.ledger.budgets import correction_costs, cost_cache
-from service.ledger.budgets.accumulator import Counts, Move, Tally, merged, read
+from service.ledger.budgets.accumulator import (
+    BudgetAccumulator,
+    BudgetDelta,
+    StepsAndPasses,
+    merged,
+    read,
+)
 from service.ledger.budgets.budget import (
     accept_of,
     dataset_filter,
@@ -22,7 +28,7 @@ from service.ledger.budgets.budget import (
     run_filter,
     run_scope,
 )
-from service.ledger.budgets.lineage import restated, seen_as
+from service.ledger.budgets.lineage import as_seen_by_ancestor, seen_as
 from service.ledger.budgets.pass_positions import place_of_row, position_of
 from service.ledger.log.leaves import ACT, TILE, Log, act_row, entry_data, exact
 from service.ledger.log.merkle import leaf_hash
@@ -85,7 +91,7 @@ class Leaves:
     log: Log
 
 
-def leaves_of(book: Book, ids: Mapping[Event, int], moment: Any) -> Leaves:
+def build_log_leaves(book: DatasetState, ids: Mapping[Event, int], moment: Any) -> Leaves:
     """What a book has noted, hashed in order; ids are the rows of its events."""
     entries = [*_entries(book, ids)]
     acts: list[LeafRow] = []
@@ -113,7 +119,7 @@ def leaves_of(book: Book, ids: Mapping[Event, int], moment: Any) -> Leaves:
     return Leaves(entries, acts, [(book.id, *tile) for tile in tiles], log)
 
 
-def _entries(book: Book, ids: Mapping[Event, int]) -> Iterator[LeafRow]:
+def _entries(book: DatasetState, ids: Mapping[Event, int]) -> Iterator[LeafRow]:
     """The rows of entries, each with its leaf at its end."""
     known: dict[int, str] = {}
     times: dict[Any, str] = {}
@@ -145,11 +151,11 @@ def _entries(book: Book, ids: Mapping[Event, int]) -> Iterator[LeafRow]:
         )  # fmt: skip
 
 
-def book_of(connection: Connection, row: Row[Any], thresholds: tuple[float, ...]) -> Book:
+def book_of(connection: Connection, row: Row[Any], thresholds: tuple[float, ...]) -> DatasetState:
     """The book of a dataset's row; its ancestors are placed by the shelf."""
     relation, accept = NeighboringRelation(row.neighboring_relation), accept_of(row)
     tally = tally_of(connection, row)
-    return Book(
+    return DatasetState(
         id=row.id,
         name=row.name,
         dataset_size=row.dataset_size,
@@ -166,7 +172,7 @@ def book_of(connection: Connection, row: Row[Any], thresholds: tuple[float, ...]
     )
 
 
-def tally_of(connection: Connection, row: Row[Any]) -> Tally:
+def tally_of(connection: Connection, row: Row[Any]) -> BudgetAccumulator:
     """A dataset's sums: as they were stored, or folded anew where another version stored them."""
     relation, accept = NeighboringRelation(row.neighboring_relation), accept_of(row)
     fresh = row.totals is not None and row.totals_version == VERSION
@@ -180,18 +186,18 @@ def tally_of(connection: Connection, row: Row[Any]) -> Tally:
     moves = []
     for counts in connection.execute(query, {"ids": list(below)}):
         move = _move(counts, event_of(counts.content, sizes[counts.dataset_id]))
-        move = restated(move, relation=relation, exactly_one=below[counts.dataset_id])
+        move = as_seen_by_ancestor(move, relation=relation, exactly_one=below[counts.dataset_id])
         moves.append(move.by_pass if fresh else move)
     _fold(tally, moves)
     _charge_corrections(connection, tally, below, sizes)
     return tally
 
 
-def _fold(tally: Tally, moves: Sequence[Move]) -> None:
+def _fold(tally: BudgetAccumulator, moves: Sequence[BudgetDelta]) -> None:
     """Count moves in a tally, once all their prices are known."""
     cost_cache.require(tally.missing({event for move in moves for event in move.events}))
     tally.apply(  # at once: passes are looked at as a whole each time
-        Move(
+        BudgetDelta(
             recorded=merged(move.recorded for move in moves),
             reserved=merged(move.reserved for move in moves),
         )
@@ -199,7 +205,7 @@ def _fold(tally: Tally, moves: Sequence[Move]) -> None:
 
 
 def _charge_corrections(
-    connection: Connection, tally: Tally, below: dict[int, bool], sizes: dict[int, int]
+    connection: Connection, tally: BudgetAccumulator, below: dict[int, bool], sizes: dict[int, int]
 ) -> None:
     """Count what corrections of a dataset, and of those that were made from it, change."""
     found = correction_costs.of_datasets(connection, sizes)
@@ -209,17 +215,17 @@ def _charge_corrections(
         view = partial(seen_as, relation=tally.relation, exactly_one=exactly_one)
         told += correction_costs.seen(part, view)
         added = correction_costs.of_all(connection, part, sizes)
-        moves.append(restated(added, relation=tally.relation, exactly_one=exactly_one))
+        moves.append(as_seen_by_ancestor(added, relation=tally.relation, exactly_one=exactly_one))
     if told:
-        correction_costs.charge(tally, told)  # at once: their order counts
-        tally.apply(Move(shifted=merged(move.shifted for move in moves)))
+        correction_costs.add_correction_costs(tally, told)  # at once: their order counts
+        tally.apply(BudgetDelta(shifted=merged(move.shifted for move in moves)))
 
 
-def _move(row: Row[Any], event: Event) -> Move:
-    return Move(
-        recorded={event: Counts(steps=row.steps, passes=row.passes, begun=row.begun)},
+def _move(row: Row[Any], event: Event) -> BudgetDelta:
+    return BudgetDelta(
+        recorded={event: StepsAndPasses(steps=row.steps, passes=row.passes, begun=row.begun)},
         reserved={
-            event: Counts(
+            event: StepsAndPasses(
                 steps=row.reserved_steps, passes=row.reserved_passes, begun=row.reserved_begun
             )
         },
@@ -228,22 +234,22 @@ def _move(row: Row[Any], event: Event) -> Move:
 
 def run_book_of(
     connection: Connection,
-    book: Book,
+    book: DatasetState,
     row: Row[Any],
     counted: Sequence[Row[Any]] | None,
     steps: int,
-) -> RunBook:
+) -> RunState:
     """The run of a row, with what it has counted; none where its events are too many."""
     units = None
     if counted is not None:
         units = {
-            event_of(unit.content, book.dataset_size): Counts(
+            event_of(unit.content, book.dataset_size): StepsAndPasses(
                 steps=unit.steps, passes=unit.passes, begun=unit.begun
             )
             for unit in counted
             if unit.steps or unit.passes
         }
-    return RunBook(
+    return RunState(
         id=row.id,
         name=row.name,
         delta=row.delta,
@@ -259,7 +265,7 @@ def run_book_of(
     )
 
 
-def run_tally(connection: Connection, dataset: Row[Any], run: Row[Any]) -> Tally | None:
+def run_tally(connection: Connection, dataset: Row[Any], run: Row[Any]) -> BudgetAccumulator | None:
     """The sums of a run's own budget, if it has one."""
     relation = NeighboringRelation(dataset.neighboring_relation)
     return _run_tally(connection, run, relation, accept_of(dataset), dataset.dataset_size)
@@ -271,7 +277,7 @@ def _run_tally(
     relation: NeighboringRelation,
     accept: frozenset[Status],
     dataset_size: int,
-) -> Tally | None:
+) -> BudgetAccumulator | None:
     own = run_filter(row)
     if own is None:
         return None
@@ -284,7 +290,7 @@ def _run_tally(
         connection, row.id, dataset_id=row.dataset_id, dataset_size=dataset_size
     )
     if corrected:
-        correction_costs.charge(tally, corrected)
+        correction_costs.add_correction_costs(tally, corrected)
         tally.apply(correction_costs.of_all(connection, corrected, {row.dataset_id: dataset_size}))
     return tally
 
@@ -303,9 +309,9 @@ def branch_of(row: Row[Any], leases: Sequence[Row[Any]], dataset_size: int) -> B
     )
 
 
-def lease_of(row: Row[Any], dataset_size: int) -> Lease:
+def lease_of(row: Row[Any], dataset_size: int) -> Reservation:
     """A reservation's row with its event."""
-    return Lease(
+    return Reservation(
         id=row.id,
         name=row.name,
         event=event_of(row.content, dataset_size),
@@ -317,11 +323,13 @@ def lease_of(row: Row[Any], dataset_size: int) -> Lease:
     )
 
 
-def write_books(connection: Connection, books: Sequence[tuple[Book, Mapping[Event, int]]]) -> None:
+def write_books(
+    connection: Connection, books: Sequence[tuple[DatasetState, Mapping[Event, int]]]
+) -> None:
     """Write what has changed in books, with the rows of their events: a statement a table."""
     noted = [(book.notes, ids) for book, ids in books]
     moment = bulk.stored(connection, now())
-    hashed = [leaves_of(book, ids, moment) for book, ids in books]
+    hashed = [build_log_leaves(book, ids, moment) for book, ids in books]
     bulk.insert(connection, entries, _ENTRY, [row for one in hashed for row in one.entries])
     bulk.insert(connection, acts, ACT, [row for one in hashed for row in one.acts])
     bulk.insert(connection, log_tiles, TILE, [row for one in hashed for row in one.tiles])
@@ -344,7 +352,7 @@ def write_books(connection: Connection, books: Sequence[tuple[Book, Mapping[Even
     bulk.update(connection, datasets, "id", _DATASET, [_dataset_row(book) for book, _ in books])
 
 
-def _dataset_row(book: Book) -> tuple[Any, ...]:
+def _dataset_row(book: DatasetState) -> tuple[Any, ...]:
     totals, log = book.tally.stored(), book.log
     return book.head, book.version, totals, VERSION, log.size, log.frontier, book.id
 
@@ -355,6 +363,6 @@ def _branch_row(branch: Branch, ids: Mapping[Event, int]) -> tuple[Any, ...]:
     return branch.next_step, event, position_of(place), branch.appended_by, branch.id
 
 
-def _run_row(run: RunBook) -> tuple[Any, ...]:
+def _run_row(run: RunState) -> tuple[Any, ...]:
     totals = run.scope.tally.stored() if run.scope else None
     return run.state, run.reopened, run.on_plan, totals, VERSION, run.id

@@ -12,7 +12,7 @@ from accounting.balances import OpenPass
 from accounting.events import Event
 from service.errors import BudgetExhaustedError, NotFoundError
 from service.ledger import incidents
-from service.ledger.append.state import UNITS_MAX, Book, Branch, Notes, RunBook
+from service.ledger.append.state import UNITS_MAX, Branch, DatasetState, PendingChanges, RunState
 from service.ledger.append.state_rows import (
     DATASETS,
     UNITS,
@@ -79,23 +79,23 @@ _LEASES: Final = (
 Place = tuple[str, str]  # a run and one of its branches
 
 
-class Shelf:
+class DatasetCache:
     """The books a process keeps between transactions. One thread at a time uses it."""
 
     def __init__(self, thresholds: tuple[float, ...] = THRESHOLDS) -> None:
         self.thresholds = thresholds
         self.sparing = Sparing()
-        self._books: OrderedDict[int, Book] = OrderedDict()
+        self._books: OrderedDict[int, DatasetState] = OrderedDict()
         self._homes: OrderedDict[str, int] = OrderedDict()  # dataset of each run; never changes
 
-    def open(self, connection: Connection, places: Iterable[Place]) -> "Desk":
+    def open(self, connection: Connection, places: Iterable[Place]) -> "UnitOfWork":
         """Lock the datasets of some (run, branch), and everything those were made from.
 
         Always in the order of their ids, so that two processes never wait for each other.
         """
         wanted = list(dict.fromkeys(places))
         names = {run for run, _ in wanted}
-        desk = Desk(connection, self)
+        desk = UnitOfWork(connection, self)
         if not self.lock(connection, self._homes_of(connection, names)) or not desk.at_home(names):
             self.forget()  # the database was put back to what it was before
             self.lock(connection, self._homes_of(connection, names))
@@ -142,16 +142,16 @@ class Shelf:
             if book.id in ids or any(ancestor.id in ids for ancestor, _ in book.ancestors):
                 self._place(connection, book)
 
-    def _place(self, connection: Connection, book: Book) -> None:
+    def _place(self, connection: Connection, book: DatasetState) -> None:
         found = connection.execute(_ANCESTORS, {"ids": [book.id]})
         book.ancestors = tuple((self._books[r.ancestor_id], r.exactly_one) for r in found)
         book.scopes = None  # they belong to the old ones
 
-    def book(self, dataset_id: int) -> Book:
+    def book(self, dataset_id: int) -> DatasetState:
         """A dataset that `lock` has locked."""
         return self._books[dataset_id]
 
-    def home(self, run_name: str) -> Book:
+    def home(self, run_name: str) -> DatasetState:
         """The book that holds a run.
 
         Raises:
@@ -161,7 +161,7 @@ class Shelf:
             raise NotFoundError("There is no such run.")
         return self._books[self._homes[run_name]]
 
-    def written(self) -> list[Book]:
+    def written(self) -> list[DatasetState]:
         """The books that a transaction has changed."""
         return [book for book in self._books.values() if book.notes.touched]
 
@@ -184,10 +184,10 @@ class Shelf:
         self._homes.clear()
 
 
-class Desk:
+class UnitOfWork:
     """The books that one transaction works on."""
 
-    def __init__(self, connection: Connection, shelf: Shelf) -> None:
+    def __init__(self, connection: Connection, shelf: DatasetCache) -> None:
         self.connection = connection
         self.shelf = shelf
         self.changed: set[int] = set()
@@ -199,7 +199,7 @@ class Desk:
             self._moment = (moment, bulk.stored(self.connection, moment))
         return self._moment[1]
 
-    def run(self, name: str) -> tuple[Book, RunBook]:
+    def run(self, name: str) -> tuple[DatasetState, RunState]:
         """A run and its dataset.
 
         Raises:
@@ -210,7 +210,7 @@ class Desk:
             self.fetch([(name, MAIN)])
         return book, book.runs[name]
 
-    def branch(self, run: RunBook, name: str) -> Branch:
+    def branch(self, run: RunState, name: str) -> Branch:
         """A branch of a run.
 
         Raises:
@@ -266,7 +266,7 @@ class Desk:
                     self.connection, row.id, dataset_id=book.id, dataset_size=book.dataset_size
                 )
 
-    def _fetch_branches(self, owners: Sequence[RunBook], names: Sequence[str]) -> None:
+    def _fetch_branches(self, owners: Sequence[RunState], names: Sequence[str]) -> None:
         owner_of = {run.id: run for run in owners}
         found = {"ids": list(owner_of), "names": list(dict.fromkeys(names))}
         rows = list(self.connection.execute(_BRANCHES, found))
@@ -279,7 +279,7 @@ class Desk:
                 size = self.shelf.home(run.name).dataset_size
                 run.branches[row.name] = branch_of(row, leases[row.id], size)
 
-    def refused(self, book: Book, run: RunBook, refusal: BudgetExhaustedError) -> None:
+    def refused(self, book: DatasetState, run: RunState, refusal: BudgetExhaustedError) -> None:
         """Note a refusal, where somebody may be told; nothing of what was asked is kept."""
         (first, *_) = refusal.failing_scopes
         if self.shelf.sparing.lets(first["scope"]):
@@ -295,7 +295,7 @@ class Desk:
             )
             book.notes.touched = True
 
-    def event_ids(self, book: Book, events: Iterable[Event]) -> dict[Event, int]:
+    def event_ids(self, book: DatasetState, events: Iterable[Event]) -> dict[Event, int]:
         """The rows of events in a dataset, made where there are none."""
         wanted = list(dict.fromkeys(events))
         known = {event: book.event_ids[event] for event in wanted if event in book.event_ids}
@@ -305,7 +305,7 @@ class Desk:
             book.event_ids |= known
         return known
 
-    def _rows_of(self, book: Book, contents: dict[str, Event]) -> list[tuple[str, int]]:
+    def _rows_of(self, book: DatasetState, contents: dict[str, Event]) -> list[tuple[str, int]]:
         found = bulk.distinct_ids(self.connection, book.id, list(contents))
         there = {text for text, _ in found}
         absent = [(text, by_pass(event)) for text, event in contents.items() if text not in there]
@@ -329,12 +329,12 @@ class Desk:
         with bulk.together(self.connection):
             write_books(self.connection, changes)
         for book in books:
-            book.notes = Notes()
+            book.notes = PendingChanges()
         incidents.record(self.connection, happened)
         self.changed |= {book.id for book in books}
         return sorted(self.changed)
 
-    def _ids_of(self, book: Book) -> dict[Event, int]:
+    def _ids_of(self, book: DatasetState) -> dict[Event, int]:
         """The rows of the events that a book's changes name."""
         places = [branch.open_pass for branch in book.notes.branches.values()]
         opened = [place.event for place in places if isinstance(place, OpenPass)]

@@ -38,7 +38,7 @@ def state_of(connection: Connection) -> State:
     return state
 
 
-def require_taking(state: State, *, admits: bool = False) -> None:
+def require_writable(state: State, *, admits: bool = False) -> None:
     """Refuse to write to a ledger that does not take it.
 
     Args:
@@ -52,7 +52,7 @@ def require_taking(state: State, *, admits: bool = False) -> None:
         raise suspended_error(state)
 
 
-def written(engine: Engine, work: Callable[[Connection], Result]) -> Result:
+def run_in_write_transaction(engine: Engine, work: Callable[[Connection], Result]) -> Result:
     """What work answers that is done in one transaction, in which nothing dear is worked out.
 
     Raises:
@@ -62,7 +62,7 @@ def written(engine: Engine, work: Callable[[Connection], Result]) -> Result:
 
     def attempt() -> Result:
         with transaction(engine) as connection:
-            require_taking(state_of(connection))
+            require_writable(state_of(connection))
             return work(connection)
 
-    return cost_cache.settled(attempt)
+    return cost_cache.retry_with_costs(attempt)

@@ -19,10 +19,10 @@ from sqlalchemy import Engine
 
 from service.clock import now
 from service.errors import LedgerError, UnavailableError, release
-from service.ledger.append.unit_of_work import THRESHOLDS, Desk, Place, Shelf
-from service.ledger.append.write_access import State, require_taking, state_of
+from service.ledger.append.unit_of_work import THRESHOLDS, DatasetCache, Place, UnitOfWork
+from service.ledger.append.write_access import State, require_writable, state_of
 from service.ledger.budgets import cost_cache
-from service.storage.engine import Line
+from service.storage.engine import DedicatedConnection
 from service.telemetry import Measures
 
 GROUP_MAX: Final = 64  # requests in one transaction; more would make the first wait for the last
@@ -46,7 +46,7 @@ class Request(Protocol):
     def admits(self) -> bool:
         """Whether it asks for steps to be admitted, which a ledger that is not whole does not."""
 
-    def apply(self, desk: Desk, moment: datetime) -> dict[str, Any]:
+    def apply(self, desk: UnitOfWork, moment: datetime) -> dict[str, Any]:
         """Do it in the books; the answer."""
 
 
@@ -75,10 +75,10 @@ class Writer:
         measures: Measures | None = None,
     ) -> None:
         self._measures = measures or Measures()
-        self._line = Line(engine)
+        self._line = DedicatedConnection(engine)
         self._patience_seconds = patience_seconds
         self._ended = False
-        self._shelf = Shelf(thresholds)
+        self._shelf = DatasetCache(thresholds)
         self._moved = moved  # called with the datasets that a transaction has changed
         self._queue: SimpleQueue[_Waiting | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="dpledger-writer", daemon=True)
@@ -115,7 +115,7 @@ class Writer:
                 return await self._written(request, known)
             except cost_cache.UnpricedError as lacking:  # nothing of it was written
                 release(lacking)
-                known |= await asyncio.to_thread(cost_cache.worked_out, lacking.wanted)
+                known |= await asyncio.to_thread(cost_cache.compute_costs, lacking.wanted)
         raise cost_cache.changing()
 
     async def _written(
@@ -191,7 +191,7 @@ class Writer:
         started = time.perf_counter()
         known = {quote: price for waiting in group for quote, price in waiting.known.items()}
         try:
-            with self._line.transaction() as connection, cost_cache.only(known):
+            with self._line.transaction() as connection, cost_cache.cached_costs_only(known):
                 state = state_of(connection)
                 desk = self._shelf.open(connection, [request.place for request in requests])
                 outcomes = [_one(desk, request, moment, state) for request in requests]
@@ -220,10 +220,10 @@ class Writer:
             return error
 
 
-def _one(desk: Desk, request: Request, moment: datetime, state: State) -> Outcome:
+def _one(desk: UnitOfWork, request: Request, moment: datetime, state: State) -> Outcome:
     """The answer to one request; a refusal comes before anything is changed, so others go on."""
     try:
-        require_taking(state, admits=request.admits)
+        require_writable(state, admits=request.admits)
         return request.apply(desk, moment)
     except (LedgerError, cost_cache.UnpricedBeforeError) as refusal:
         return refusal

@@ -25,25 +25,27 @@ COSTS_MAX: Final = 1024  # remembered by one tally; beyond, they are asked for a
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Counts:
+class StepsAndPasses:
     """How often an event counts in one balance: in steps, and in passes where passes count."""
 
     steps: int = 0
     passes: int = 0  # by the least noise of each pass
     begun: int = 0  # passes by the noise of their first step
 
-    def __add__(self, other: "Counts") -> "Counts":
+    def __add__(self, other: "StepsAndPasses") -> "StepsAndPasses":
         """Both together."""
-        return Counts(
+        return StepsAndPasses(
             steps=self.steps + other.steps,
             passes=self.passes + other.passes,
             begun=self.begun + other.begun,
         )
 
 
-NONE = Counts()
-Change = Mapping[Event, Counts]  # counts may be negative: a reservation shrinks as it is used
-NOTHING: Final[Change] = {}
+NONE = StepsAndPasses()
+EventCountDelta = Mapping[
+    Event, StepsAndPasses
+]  # counts may be negative: a reservation shrinks as it is used
+NOTHING: Final[EventCountDelta] = {}
 
 
 @lru_cache(maxsize=8192)
@@ -53,29 +55,29 @@ def by_pass(event: Event) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Move:
+class BudgetDelta:
     """What an operation changes: what is recorded, and what is admitted ahead."""
 
-    recorded: Change = field(default_factory=dict)
-    reserved: Change = field(default_factory=dict)
+    recorded: EventCountDelta = field(default_factory=dict)
+    reserved: EventCountDelta = field(default_factory=dict)
     # Of the latter, what the run's own budget counts: not its plan. None for all of it.
-    own: Change | None = None
+    own: EventCountDelta | None = None
     # Counted in the corrected account alone: passes that corrections have shifted.
-    shifted: Change = field(default_factory=dict)
+    shifted: EventCountDelta = field(default_factory=dict)
 
     @property
-    def of_run(self) -> "Move":
+    def of_run(self) -> "BudgetDelta":
         """The same in the run's own budget."""
         return self if self.own is None else replace(self, reserved=self.own, own=None)
 
     @property
-    def by_pass(self) -> "Move":
+    def by_pass(self) -> "BudgetDelta":
         """What of it counts by pass: sums that are stored hold the rest."""
         recorded, reserved = (
             {event: counts for event, counts in change.items() if by_pass(event)}
             for change in (self.recorded, self.reserved)
         )
-        return Move(recorded=recorded, reserved=reserved)
+        return BudgetDelta(recorded=recorded, reserved=reserved)
 
     @property
     def events(self) -> set[Event]:
@@ -84,7 +86,7 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True)
-class Sums:
+class Totals:
     """What a filter adds up: what was recorded, and that with what is reserved."""
 
     spent: Total
@@ -103,17 +105,17 @@ class Reading:
 class _Next:
     """A tally after a move."""
 
-    move: Move
+    move: BudgetDelta
     recorded: Total
     reserved: Total
-    passes: Change
-    reserved_passes: Change
-    shifted: Change
-    sums: Sums
+    passes: EventCountDelta
+    reserved_passes: EventCountDelta
+    shifted: EventCountDelta
+    sums: Totals
 
 
 @dataclass(slots=True, kw_only=True)
-class Tally:
+class BudgetAccumulator:
     """One filter's sums in one scope."""
 
     filter: Filter
@@ -121,14 +123,16 @@ class Tally:
     accept: frozenset[Status]
     recorded: Total
     reserved: Total
-    passes: dict[Event, Counts] = field(default_factory=dict)  # recorded
-    reserved_passes: dict[Event, Counts] = field(default_factory=dict)
+    passes: dict[Event, StepsAndPasses] = field(default_factory=dict)  # recorded
+    reserved_passes: dict[Event, StepsAndPasses] = field(default_factory=dict)
     # Of what counts by step: what all corrections change, and the most that the first, the first
     # two and so on have changed, component by component. None where nothing was corrected.
     changed: Total | None = None
     most_changed: Total | None = None
-    corrected_passes: dict[Event, Counts] = field(default_factory=dict)  # besides the recorded
-    _sums: Sums | None = None
+    corrected_passes: dict[Event, StepsAndPasses] = field(
+        default_factory=dict
+    )  # besides the recorded
+    _sums: Totals | None = None
     _next: _Next | None = None  # what was worked out for a move that may be taken
     _costs: dict[Event, Total] = field(default_factory=dict)
     _question: Cost = field(init=False)
@@ -157,7 +161,7 @@ class Tally:
             unknown, self._costs = list(events), {}
         return cost_cache.missing(self._question, unknown)
 
-    def sums(self, move: Move | None = None) -> Sums:
+    def sums(self, move: BudgetDelta | None = None) -> Totals:
         """The sums after a move; nothing changes yet."""
         if move is None:
             if self._sums is None:
@@ -167,7 +171,7 @@ class Tally:
             self._next = self._after(move)
         return self._next.sums
 
-    def apply(self, move: Move) -> None:
+    def apply(self, move: BudgetDelta) -> None:
         """Take a move in."""
         after = self._next if self._next and self._next.move is move else self._after(move)
         self.recorded, self.reserved, self._sums = after.recorded, after.reserved, after.sums
@@ -176,7 +180,7 @@ class Tally:
         add_to(self.corrected_passes, after.shifted)
         self._next = None
 
-    def correct(self, change: Total, passes: Change) -> None:
+    def correct(self, change: Total, passes: EventCountDelta) -> None:
         """Take one more correction in.
 
         Args:
@@ -199,15 +203,15 @@ class Tally:
             self._readings[total] = found
         return found
 
-    def _after(self, move: Move) -> _Next:
+    def _after(self, move: BudgetDelta) -> _Next:
         recorded, passes = self._split(self.recorded, move.recorded)
         reserved, reserved_passes = self._split(self.reserved, move.reserved)
         sums = self._add(recorded, reserved, passes, reserved_passes, move.shifted)
         return _Next(move, recorded, reserved, passes, reserved_passes, move.shifted, sums)
 
-    def _split(self, start: Total, change: Change) -> tuple[Total, Change]:
+    def _split(self, start: Total, change: EventCountDelta) -> tuple[Total, EventCountDelta]:
         """The sum of what counts by step, and what counts by pass."""
-        passes: dict[Event, Counts] = {}
+        passes: dict[Event, StepsAndPasses] = {}
         for event, counts in change.items():
             if by_pass(event):
                 passes[event] = counts
@@ -220,17 +224,17 @@ class Tally:
         self,
         recorded: Total,
         reserved: Total,
-        passes: Mapping[Event, Counts],
-        reserved_passes: Mapping[Event, Counts],
-        shifted: Mapping[Event, Counts],
-    ) -> Sums:
+        passes: Mapping[Event, StepsAndPasses],
+        reserved_passes: Mapping[Event, StepsAndPasses],
+        shifted: Mapping[Event, StepsAndPasses],
+    ) -> Totals:
         held = plus(recorded, reserved)
         spent = add_to(dict(self.passes), passes)
         ahead = add_to(add_to(dict(spent), self.reserved_passes), reserved_passes)
         besides = add_to(dict(self.corrected_passes), shifted)
-        return Sums(self._larger(recorded, spent, besides), self._larger(held, ahead, besides))
+        return Totals(self._larger(recorded, spent, besides), self._larger(held, ahead, besides))
 
-    def _larger(self, steps: Total, passes: Change, besides: Change) -> Total:
+    def _larger(self, steps: Total, passes: EventCountDelta, besides: EventCountDelta) -> Total:
         """The larger account: as recorded, and with what corrections change and count besides."""
         recorded = plus(steps, self._whole(passes)) if passes else steps
         if self.most_changed is None:
@@ -238,7 +242,7 @@ class Tally:
         really = plus(steps, self._whole(merged([passes, besides]))) if besides else recorded
         return larger(recorded, plus(really, self.most_changed))
 
-    def _whole(self, counts: Mapping[Event, Counts]) -> Total:
+    def _whole(self, counts: Mapping[Event, StepsAndPasses]) -> Total:
         balance = Balance(
             steps={event: one.steps for event, one in counts.items() if one.steps},
             passes={event: one.passes for event, one in counts.items() if one.passes},
@@ -248,7 +252,7 @@ class Tally:
         known = {event: self.cost(event) for event in counts}
         return self.filter.total(balance, relation=self.relation, accept=self.accept, known=known)
 
-    def copy(self) -> "Tally":
+    def copy(self) -> "BudgetAccumulator":
         """The same sums, which move apart from these from here on."""
         return replace(
             self,
@@ -269,7 +273,7 @@ def larger(a: Total, b: Total) -> Total:
     return tuple([max(x, y) for x, y in zip(a, b, strict=True)])
 
 
-def add_to(into: dict[Event, Counts], more: Change) -> dict[Event, Counts]:
+def add_to(into: dict[Event, StepsAndPasses], more: EventCountDelta) -> dict[Event, StepsAndPasses]:
     """Add a change to a balance, in place."""
     for event, counts in more.items():
         total = into.get(event, NONE) + counts
@@ -282,11 +286,11 @@ def add_to(into: dict[Event, Counts], more: Change) -> dict[Event, Counts]:
 
 def read(
     text: str | None, tally_filter: Filter, relation: NeighboringRelation, accept: frozenset[Status]
-) -> Tally:
+) -> BudgetAccumulator:
     """A tally from its text, without what counts by pass; empty from none."""
     zero = tally_filter.zero()
     recorded, reserved = (zero, zero) if text is None else map(tuple, json.loads(text))
-    return Tally(
+    return BudgetAccumulator(
         filter=tally_filter,
         relation=relation,
         accept=accept,
@@ -295,17 +299,17 @@ def read(
     )
 
 
-def merged(changes: Iterable[Change]) -> dict[Event, Counts]:
+def merged(changes: Iterable[EventCountDelta]) -> dict[Event, StepsAndPasses]:
     """Several changes as one."""
-    total: dict[Event, Counts] = {}
+    total: dict[Event, StepsAndPasses] = {}
     for change in changes:
         add_to(total, change)
     return total
 
 
-def negative(change: Change) -> Change:
+def negative(change: EventCountDelta) -> EventCountDelta:
     """The change that takes another back."""
     return {
-        event: Counts(steps=-counts.steps, passes=-counts.passes, begun=-counts.begun)
+        event: StepsAndPasses(steps=-counts.steps, passes=-counts.passes, begun=-counts.begun)
         for event, counts in change.items()
     }

@@ -11,7 +11,7 @@ from sqlalchemy import Row
 from accounting.filters import Filter, Total, filter_of, revision_share
 from accounting.guarantees import Status
 from accounting.numerics import rounded_down
-from service.ledger.budgets.accumulator import Reading, Sums, Tally
+from service.ledger.budgets.accumulator import BudgetAccumulator, Reading, Totals
 from service.schemas.encoded_text import Form, Told, form_of
 from service.schemas.requests import accepted_statuses
 
@@ -53,14 +53,14 @@ def delta_left(delta: float, plan: Mapping[str, float] | None) -> float:
 
 
 @dataclass(slots=True, kw_only=True)
-class Scope:
+class Budget:
     """A budget that a charge must fit in, and the sums it is held against."""
 
     name: str  # "dataset:NAME" or "run:NAME"
     epsilon: float
     delta: float  # as it was set
     revision: int
-    tally: Tally
+    tally: BudgetAccumulator
     delta_share: float  # of delta, that this revision of the limit may use
     planned: float | None = None  # nats, of a run's whole plan, while that holds the budget
     form: Form = field(init=False)
@@ -98,15 +98,15 @@ class Scope:
         found = self.tally.reading(self.tally.sums().spent)
         return found.epsilon / self.epsilon if found.admitted else math.inf
 
-    def admits(self, sums: Sums) -> bool:
+    def admits(self, sums: Totals) -> bool:
         """Whether the sums are within the budget, or no more than they were: admitted before."""
         return self.holds(sums) or not _more(sums.held, self.tally.sums().held)
 
-    def holds(self, sums: Sums) -> bool:
+    def holds(self, sums: Totals) -> bool:
         """Whether the sums are within the budget."""
         return self.tally.reading(sums.held).admitted
 
-    def answer(self, sums: Sums | None = None) -> Told:
+    def answer(self, sums: Totals | None = None) -> Told:
         """The budget's state at these sums, a BudgetAnswer."""
         if self.planned is not None:  # the whole plan is spent from the beginning
             return Told(self.form, self._planned(self.planned))
@@ -156,11 +156,11 @@ def _told(held_by: Filter, revision: int) -> dict[str, Any]:
     }
 
 
-def dataset_scope(row: Any, tally: Tally) -> Scope | None:
+def dataset_scope(row: Any, tally: BudgetAccumulator) -> Budget | None:
     """A dataset's budget, from its row, if it has one."""
     if row.budget_epsilon is None:
         return None
-    return Scope(
+    return Budget(
         name=f"dataset:{row.name}",
         epsilon=row.budget_epsilon,
         delta=row.budget_delta,
@@ -170,12 +170,12 @@ def dataset_scope(row: Any, tally: Tally) -> Scope | None:
     )
 
 
-def run_scope(row: Any, tally: Tally | None) -> Scope | None:
+def run_scope(row: Any, tally: BudgetAccumulator | None) -> Budget | None:
     """A run's own budget, if it has one."""
     if tally is None:
         return None
     plan = json.loads(row.budget_filter).get(PLAN)
-    return Scope(
+    return Budget(
         name=f"run:{row.name}",
         epsilon=row.budget_epsilon,
         delta=row.budget_delta,

@@ -21,10 +21,10 @@ from accounting.events import Event, Sampling
 from accounting.filters import Total, plus, times
 from service.ledger.budgets import cost_cache
 from service.ledger.budgets.accumulator import (
-    Change,
-    Counts,
-    Move,
-    Tally,
+    BudgetAccumulator,
+    BudgetDelta,
+    EventCountDelta,
+    StepsAndPasses,
     by_pass,
     merged,
     negative,
@@ -179,7 +179,7 @@ def seen(corrected: Iterable[Corrected], view: View) -> list[Corrected]:
     return [replace(one, recorded=view(one.recorded), really=view(one.really)) for one in corrected]
 
 
-def charge(tally: Tally, corrected: Iterable[Corrected]) -> None:
+def add_correction_costs(tally: BudgetAccumulator, corrected: Iterable[Corrected]) -> None:
     """Count in a tally what corrections change, one after another as they were told.
 
     Args:
@@ -203,24 +203,24 @@ def charge(tally: Tally, corrected: Iterable[Corrected]) -> None:
         tally.correct(reduce(plus, steps), passes)
 
 
-def _dearer(tally: Tally, one: Corrected) -> Total:
+def _dearer(tally: BudgetAccumulator, one: Corrected) -> Total:
     """What a step costs more, as far as steps are what counts; negative where it costs less."""
     return plus(_step_cost(tally, one.really), times(_step_cost(tally, one.recorded), -1))
 
 
-def _step_cost(tally: Tally, event: Event) -> Total:
+def _step_cost(tally: BudgetAccumulator, event: Event) -> Total:
     return tally.filter.zero() if by_pass(event) else tally.cost(event)
 
 
-def _passes(tally: Tally, one: Corrected) -> Change:
+def _passes(tally: BudgetAccumulator, one: Corrected) -> EventCountDelta:
     """The passes of the corrected steps, which count besides those that were recorded."""
     both = (one.recorded, one.really) if one.unplaced else ()
     # Where the noise falls, another pass of an old order is counted.
-    old = [{retold(event): Counts(passes=1)} for event in both if by_pass(event)]
+    old = [{retold(event): StepsAndPasses(passes=1)} for event in both if by_pass(event)]
     return merged([_touched(tally, one), *old])
 
 
-def _touched(tally: Tally, one: Corrected) -> Change:
+def _touched(tally: BudgetAccumulator, one: Corrected) -> EventCountDelta:
     """The passes that corrected steps may have touched, wherever they began."""
     if one.recorded.sampling == one.really.sampling and _no_dearer(tally, one):
         return {}
@@ -229,10 +229,10 @@ def _touched(tally: Tally, one: Corrected) -> Change:
         return {}
     touched = 1 + -(-(one.length - 1) // length)  # wherever in a pass they began
     counted = retold(one.really) if one.unplaced else one.really
-    return {counted: Counts(steps=one.steps, passes=min(one.steps, touched))}
+    return {counted: StepsAndPasses(steps=one.steps, passes=min(one.steps, touched))}
 
 
-def _no_dearer(tally: Tally, one: Corrected) -> bool:
+def _no_dearer(tally: BudgetAccumulator, one: Corrected) -> bool:
     """Whether what was recorded covers what really was, in every component."""
     before, after = tally.cost(one.recorded), tally.cost(one.really)
     return all(b <= a for a, b in zip(before, after, strict=True))
@@ -243,24 +243,24 @@ class Shift:
     """A run's passes, and how many of its corrections may have shifted those of each sampling."""
 
     corrections: Mapping[Sampling, int] = field(default_factory=dict)
-    counted: Change = field(default_factory=dict)  # steps and passes, as recorded
+    counted: EventCountDelta = field(default_factory=dict)  # steps and passes, as recorded
 
-    def after(self, recorded: Change) -> "Shift":
+    def after(self, recorded: EventCountDelta) -> "Shift":
         """The same once more is recorded."""
         if not self.corrections:
             return self
         more = {event: counts for event, counts in recorded.items() if by_pass(event)}
         return replace(self, counted=merged([self.counted, more])) if more else self
 
-    def added(self) -> Change:
+    def added(self) -> EventCountDelta:
         """What is counted besides the recorded passes.
 
         For each correction one pass more; and each recorded one that is not of the loader's
         greatest noise once more, since its steps may lie in two. At what noise any of them began is
         then not known.
         """
-        more: dict[Event, Counts] = {}
-        loaders: dict[Sampling, dict[Event, Counts]] = {}
+        more: dict[Event, StepsAndPasses] = {}
+        loaders: dict[Sampling, dict[Event, StepsAndPasses]] = {}
         for event, counts in self.counted.items():
             if event.sampling in self.corrections:
                 loaders.setdefault(event.sampling, {})[event] = counts
@@ -270,14 +270,14 @@ class Shift:
             quietest = max(least, key=_noise, default=None)
             for event, counts in loader.items():
                 times = count if event == quietest else count * counts.passes
-                more[event] = Counts(passes=times, begun=-counts.begun)
+                more[event] = StepsAndPasses(passes=times, begun=-counts.begun)
         return more
 
-    def since(self, before: "Shift") -> Change:
+    def since(self, before: "Shift") -> EventCountDelta:
         """What is added more than before."""
         return merged([self.added(), negative(before.added())])
 
-    def more(self, recorded: Change) -> Change:
+    def more(self, recorded: EventCountDelta) -> EventCountDelta:
         """What is added more once something is recorded."""
         return self.after(recorded).since(self)
 
@@ -286,7 +286,7 @@ def _noise(event: Event) -> tuple[float, str]:
     return noise_in_pass(event.mechanism), repr(event)
 
 
-def shift(corrected: Iterable[Corrected], counted: Change) -> Shift:
+def shift(corrected: Iterable[Corrected], counted: EventCountDelta) -> Shift:
     """The shift of a run, from what was corrected in it and what it has recorded by pass."""
     changed = [one for one in corrected if one.recorded.sampling != one.really.sampling]
     both = [(one, event) for one in changed for event in (one.recorded, one.really)]
@@ -307,7 +307,7 @@ def shift_of_run(connection: Connection, run: int, *, dataset_id: int, dataset_s
 
 def of_all(
     connection: Connection, corrected: Iterable[Corrected], sizes: Mapping[int, int]
-) -> Move:
+) -> BudgetDelta:
     """What the shifts of all corrected runs add, given the sizes of their datasets."""
     by_run: dict[tuple[int, int], list[Corrected]] = {}
     for one in corrected:
@@ -315,7 +315,7 @@ def of_all(
     found = [
         _read_shifts(connection, run, part, sizes[home]) for (run, home), part in by_run.items()
     ]
-    return Move(shifted=merged(one.added() for one in found))
+    return BudgetDelta(shifted=merged(one.added() for one in found))
 
 
 def _read_shifts(
@@ -323,7 +323,7 @@ def _read_shifts(
 ) -> Shift:
     rows = connection.execute(_COUNTED, {"run": run})
     counted = {
-        event_of(row.content, dataset_size): Counts(
+        event_of(row.content, dataset_size): StepsAndPasses(
             steps=row.steps, passes=row.passes, begun=row.begun
         )
         for row in rows

@@ -93,7 +93,7 @@ class UnpricedBeforeError(UnpricedError):
 
 
 @contextmanager
-def only(known: Known) -> Iterator[None]:
+def cached_costs_only(known: Known) -> Iterator[None]:
     """Inside, nothing is worked out: what is neither known here nor to the process is missing."""
     before = _given.set(known)
     try:
@@ -154,7 +154,7 @@ def require(wanted: Collection[Quote], *, unchanged: bool = False) -> None:
         raise UnpricedBeforeError(wanted) if unchanged else UnpricedError(wanted)
 
 
-def settled(attempt: Callable[[], Answer]) -> Answer:
+def retry_with_costs(attempt: Callable[[], Answer]) -> Answer:
     """What an attempt answers that holds locks, and is tried until it knows what it asks.
 
     Raises:
@@ -163,14 +163,14 @@ def settled(attempt: Callable[[], Answer]) -> Answer:
     known: dict[Quote, Any] = {}
     for _ in range(TRIES):
         try:
-            with only(known):
+            with cached_costs_only(known):
                 return attempt()
         except UnpricedError as lacking:
-            known |= worked_out(lacking.wanted)
+            known |= compute_costs(lacking.wanted)
     raise changing()
 
 
-def worked_out(wanted: Iterable[Quote]) -> dict[Quote, Any]:
+def compute_costs(wanted: Iterable[Quote]) -> dict[Quote, Any]:
     """The answers, which the process remembers for a while; no lock may be held.
 
     Raises:

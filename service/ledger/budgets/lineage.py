@@ -17,13 +17,15 @@ from accounting.events import (
     NoNoise,
     Poisson,
 )
-from service.ledger.budgets.accumulator import Change, Counts, Move, merged
+from service.ledger.budgets.accumulator import BudgetDelta, EventCountDelta, StepsAndPasses, merged
 
 UNBOUNDED: Final = Event(mechanism=NoNoise(), sampling=Full())
 _NOISE_MIN: Final = 1e-100  # that an event may have
 
 
-def restated(move: Move, *, relation: NeighboringRelation, exactly_one: bool) -> Move:
+def as_seen_by_ancestor(
+    move: BudgetDelta, *, relation: NeighboringRelation, exactly_one: bool
+) -> BudgetDelta:
     """What a move on a dataset is for a dataset it was made from.
 
     Args:
@@ -34,7 +36,7 @@ def restated(move: Move, *, relation: NeighboringRelation, exactly_one: bool) ->
     """
     if exactly_one or relation is NeighboringRelation.ADD_OR_REMOVE_ONE:
         return move
-    return Move(  # without shifted passes: there none count
+    return BudgetDelta(  # without shifted passes: there none count
         recorded=_restated(move.recorded, relation), reserved=_restated(move.reserved, relation)
     )
 
@@ -46,16 +48,16 @@ def seen_as(event: Event, *, relation: NeighboringRelation, exactly_one: bool) -
     return _left_out(event, relation)
 
 
-def _restated(change: Change, relation: NeighboringRelation) -> Change:
+def _restated(change: EventCountDelta, relation: NeighboringRelation) -> EventCountDelta:
     return merged(
         {(seen := _left_out(event, relation)): _counts(counts, same=seen == event)}
         for event, counts in change.items()
     )
 
 
-def _counts(counts: Counts, *, same: bool) -> Counts:
+def _counts(counts: StepsAndPasses, *, same: bool) -> StepsAndPasses:
     """Steps alone where passes no longer count."""
-    return counts if same else Counts(steps=counts.steps)
+    return counts if same else StepsAndPasses(steps=counts.steps)
 
 
 @lru_cache(maxsize=8192)

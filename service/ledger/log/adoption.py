@@ -11,7 +11,7 @@ from sqlalchemy import Connection, bindparam, select, text, update
 
 from service.ledger.log.leaves import TILE, Act, Log, append, entry_row_data
 from service.ledger.log.merkle import leaf_hash
-from service.ledger.log.row_records import APPENDS, FACTS, STATES, acts_of
+from service.ledger.log.row_records import APPENDS, FACTS, STATES, build_log_records
 from service.storage import bulk
 from service.storage.tables import (
     api_keys,
@@ -80,7 +80,7 @@ def _others(connection: Connection, dataset_id: int) -> list[Act]:
     for kind in (*FACTS, *STATES):
         found += [
             act
-            for act in acts_of(connection, kind, dataset_id=dataset_id)
+            for act in build_log_records(connection, kind, dataset_id=dataset_id)
             if kind not in STATES or _moved(act)
         ]
     return found

@@ -265,7 +265,7 @@ def _said(name: str, value: Any) -> Any:
     return value
 
 
-def acts_of(
+def build_log_records(
     connection: Connection,
     kind: str,
     *,

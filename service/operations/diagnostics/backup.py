@@ -23,7 +23,7 @@ from service.operations.diagnostics.result import Finding, fail, ok, warn
 from service.storage import migrations
 from service.storage.engine import snapshot
 from service.storage.tables import acts, datasets, entries, installation
-from service.transparency.checkpoints import Heads
+from service.transparency.checkpoints import LogHeads
 from service.transparency.stored_tree import Tree
 
 BACKUP_AGE_MAX: Final = timedelta(hours=26)  # a daily one may take its time
@@ -126,7 +126,7 @@ def _unfit(engine: Engine, held: _Held) -> str | None:
     """Why a backup is none of this ledger as it went on from there, or None."""
     migrations.require_current(engine)
     with snapshot(engine) as connection:
-        present = Heads.of(connection)
+        present = LogHeads.of(connection)
         if held.header.ledger_id != present.ledger_id:
             return "it is of another ledger"
         logs = {log.dataset: log for log in held.logs or ()}
@@ -142,7 +142,7 @@ def _unfit(engine: Engine, held: _Held) -> str | None:
 
 
 def _lacking(
-    connection: Connection, present: Heads, logs: dict[str | None, _Log], taken: datetime
+    connection: Connection, present: LogHeads, logs: dict[str | None, _Log], taken: datetime
 ) -> str | None:
     """What was recorded before a backup was taken and is not in it: of an old copy, say."""
     for name, (row, here) in present.logs.items():

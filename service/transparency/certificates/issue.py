@@ -26,7 +26,7 @@ from service.transparency.certificates.statements import (
     standing_of,
     theorems_of,
 )
-from service.transparency.checkpoints import Heads
+from service.transparency.checkpoints import LogHeads
 from service.transparency.recovery import standing_of as ledger_standing
 from service.transparency.signing import Signer, required
 from service.transparency.stored_tree import Tree
@@ -144,7 +144,7 @@ def _proved(connection: Connection, signer: Signer, certificate: dict[str, Any])
     told = records.find(connection, row.id, records.content_of(certificate))
     if told is None:
         raise UnavailableError("The log was put back just now; send the same request again.")
-    part = Heads.of(connection).part(signer, row.name)
+    part = LogHeads.of(connection).part(signer, row.name)
     tree = Tree(connection, row.id, part.head.size)
     restated = records.restatements_of(connection, row.id, facts["subject"])
     return {

@@ -167,7 +167,7 @@ class TheoremStated(Wire):
     assumptions: list[AssumptionLine]
 
 
-class Standing(Wire):
+class RunSummary(Wire):
     """How far a run's samplings are borne out, and what no epsilon covers."""
 
     run: Name
@@ -257,7 +257,7 @@ class Certificate(Wire):
     model_sha256: Digest | None
     statements: list[Statement] = Field(min_length=1, max_length=2 * 3 * DELTAS_MAX)
     theorems: list[TheoremStated]
-    standing: list[Standing]
+    standing: list[RunSummary]
     advisories: list[AdvisoryStated]
     restatements: list[Restated]
     versions: Versions

@@ -19,9 +19,14 @@ from service.guarantees.theorem_catalog import bound_answers
 from service.ledger.advisories import advisories_of
 from service.ledger.append.counts import balance_of as counted
 from service.ledger.append.counts import counts_of
-from service.ledger.budgets.accumulator import Counts, Move, merged
-from service.ledger.budgets.lineage import restated
-from service.ledger.hidden_iterates import NOTHING_HIDDEN, Hidden, hidden_of, told
+from service.ledger.budgets.accumulator import BudgetDelta, StepsAndPasses, merged
+from service.ledger.budgets.lineage import as_seen_by_ancestor
+from service.ledger.hidden_iterates import (
+    NOTHING_HIDDEN,
+    Hidden,
+    hidden_of,
+    with_hidden_state_bound,
+)
 from service.schemas.event_codec import spans_of
 from service.schemas.findings import BatchSizesFinding, SamplingFinding
 from service.schemas.ledger_document import LedgerDocument
@@ -147,10 +152,10 @@ def _of_home(home: Home, *, corrected: bool, reserved: bool) -> Balance:
     return Balance(steps=dict(+steps), passes=dict(+passes), begun=dict(+begun))
 
 
-def _seen(balance: Balance, home: Home, relation: NeighboringRelation) -> dict[Any, Counts]:
+def _seen(balance: Balance, home: Home, relation: NeighboringRelation) -> dict[Any, StepsAndPasses]:
     """A home's steps as the records of the certified dataset see them."""
-    move = Move(recorded=counts_of(balance))
-    seen = restated(move, relation=relation, exactly_one=home.exactly_one)
+    move = BudgetDelta(recorded=counts_of(balance))
+    seen = as_seen_by_ancestor(move, relation=relation, exactly_one=home.exactly_one)
     return dict(seen.recorded)
 
 
@@ -231,7 +236,7 @@ def _answer(
             accountant=accountant,
             share=account.share,
         )
-        return told(found, hidden, accept=account.accept, accountant=accountant)
+        return with_hidden_state_bound(found, hidden, accept=account.accept, accountant=accountant)
 
     found = found_of(recorded)
     really = None if corrected is None else found_of(corrected)

@@ -16,7 +16,7 @@ from service.storage.tables import acts, installation
 from service.transparency.reconciliation import (
     RECONCILED,
     Reconciliation,
-    Shown,
+    ReportedHead,
     Suspension,
     followed,
     joined,
@@ -147,9 +147,9 @@ def require_suspension(
         report.add(Broken(dataset=None, rank=Rank.DERIVED, position=None, what=what, why=why))
 
 
-def _shown_in(act: Mapping[str, Any]) -> list[Shown]:
+def _shown_in(act: Mapping[str, Any]) -> list[ReportedHead]:
     try:
-        return [Shown.model_validate(one) for one in json.loads(act["content"])["lost"]]
+        return [ReportedHead.model_validate(one) for one in json.loads(act["content"])["lost"]]
     except UNREADABLE:
         return []  # then what is stored differs from it
 

@@ -11,9 +11,9 @@ from sqlalchemy import BindParameter, Connection, bindparam, select
 
 from accounting.balances import OpenPass
 from accounting.events import Event, Span
-from service.ledger.append.admission import ahead
+from service.ledger.append.admission import count_reserved
 from service.ledger.append.state_rows import VERSION, run_tally, tally_of
-from service.ledger.budgets.accumulator import Tally, by_pass
+from service.ledger.budgets.accumulator import BudgetAccumulator, by_pass
 from service.ledger.budgets.budget import PLAN
 from service.ledger.budgets.pass_positions import position_of
 from service.schemas.event_codec import MAIN, content_of, event_of, plan_of
@@ -162,7 +162,7 @@ class Sums:
         found: Held = defaultdict(Counter)
         for branch, ahead_of_it in spans.items():
             state = names.branches[branch]
-            counts = ahead(names.line(state)[1], ahead_of_it)
+            counts = count_reserved(names.line(state)[1], ahead_of_it)
             for event, count in counts.items():
                 for what in _AHEAD:
                     found[state.row["run_id"]][event, what] += getattr(count, what)
@@ -286,7 +286,11 @@ class Totals:
         self._same(dataset, run, what, lambda: run_tally(self.connection, home, row))
 
     def _same(
-        self, dataset: str, row: Mapping[str, Any], what: str, tally: Callable[[], Tally | None]
+        self,
+        dataset: str,
+        row: Mapping[str, Any],
+        what: str,
+        tally: Callable[[], BudgetAccumulator | None],
     ) -> None:
         if row["totals"] is None or row["totals_version"] != VERSION:
             return  # they are added up anew before they are used

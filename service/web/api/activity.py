@@ -8,13 +8,13 @@ from service.storage.engine import snapshot
 from service.transparency import activity
 from service.transparency.activity import ActAnswer, ActPage
 from service.web.parameters import ActPageQuery, ActPages, Database, DatasetName, token_of
-from service.web.strict_requests import StrictRoute, dear
+from service.web.strict_requests import StrictRoute, expensive
 
 router = APIRouter(prefix="/v1", route_class=StrictRoute, tags=["acts"])
 
 
 @router.get("/acts")
-@dear
+@expensive
 def list_acts(query: ActPages, database: Database, _caller: Admin) -> ActPage:
     """Acts that belong to no dataset, those of keys among them, the oldest first."""
     with snapshot(database) as connection:
@@ -23,7 +23,7 @@ def list_acts(query: ActPages, database: Database, _caller: Admin) -> ActPage:
 
 
 @router.get("/datasets/{dataset}/acts")
-@dear
+@expensive
 def list_dataset_acts(
     dataset: DatasetName, query: ActPages, database: Database, _caller: Viewer
 ) -> ActPage:

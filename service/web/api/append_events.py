@@ -14,8 +14,8 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.errors import InvalidRequestError, LedgerError, UnsupportedMediaTypeError
-from service.identity.authentication import Trainer, admitted
-from service.identity.keys import Scope as Role
+from service.identity.authentication import Trainer, authenticate
+from service.identity.keys import Role as Role
 from service.ledger.append.append import Append, prepare
 from service.ledger.append.reply import is_unread, read_reply
 from service.schemas.encoded_text import text_of
@@ -111,7 +111,7 @@ def _run_of(scope: Scope) -> str | None:
 
 async def _append(request: Request, run: str) -> Response:
     state = request.app.state
-    caller = await admitted(request, Role.TRAINER, {"run": run})
+    caller = await authenticate(request, Role.TRAINER, {"run": run})
     require_name(run, "path.run")
     query = _query(request)
     body = await request.body()

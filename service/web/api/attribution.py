@@ -9,14 +9,14 @@ from service.guarantees.fit_suggestions import Remedies, Wanted
 from service.identity.authentication import Viewer
 from service.storage.engine import snapshot
 from service.web.parameters import Database, DatasetName, Explanations
-from service.web.strict_requests import StrictRoute, dear
-from service.web.suspension_gate import Passage, passage
+from service.web.strict_requests import StrictRoute, expensive
+from service.web.suspension_gate import WritePolicy, passage
 
 router = APIRouter(prefix="/v1/datasets", route_class=StrictRoute, tags=["datasets"])
 
 
 @router.get("/{dataset}/explain")
-@dear
+@expensive
 def explain_dataset(
     dataset: DatasetName, query: Explanations, database: Database, _caller: Viewer
 ) -> Explanation:
@@ -26,8 +26,8 @@ def explain_dataset(
 
 
 @router.post("/{dataset}/explain")
-@dear
-@passage(Passage.PASSES)
+@expensive
+@passage(WritePolicy.PASSES)
 def find_remedies(
     dataset: DatasetName, wanted: Wanted, database: Database, _caller: Viewer
 ) -> Remedies:

@@ -8,8 +8,8 @@ from service.identity.authentication import Viewer
 from service.transparency.certificates.schema import Envelope
 from service.web.certificate_issue import HTML, CertificateQuery, issued
 from service.web.parameters import Database, DatasetName, RunName
-from service.web.strict_requests import StrictRoute, dear
-from service.web.suspension_gate import Passage, passage
+from service.web.strict_requests import StrictRoute, expensive
+from service.web.suspension_gate import WritePolicy, passage
 
 router = APIRouter(prefix="/v1", route_class=StrictRoute, tags=["certificates"])
 _BOTH: Final[dict[int | str, dict[str, Any]]] = {
@@ -19,8 +19,8 @@ Certificates = Annotated[CertificateQuery, Query()]
 
 
 @router.get("/runs/{run}/certificate", response_model=Envelope, responses=_BOTH)
-@dear
-@passage(Passage.STATES)
+@expensive
+@passage(WritePolicy.STATES)
 def certify_run(
     run: RunName, query: Certificates, request: Request, database: Database, caller: Viewer
 ) -> Response:
@@ -29,8 +29,8 @@ def certify_run(
 
 
 @router.get("/datasets/{dataset}/certificate", response_model=Envelope, responses=_BOTH)
-@dear
-@passage(Passage.STATES)
+@expensive
+@passage(WritePolicy.STATES)
 def certify_dataset(
     dataset: DatasetName, query: Certificates, request: Request, database: Database, caller: Viewer
 ) -> Response:

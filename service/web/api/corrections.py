@@ -8,7 +8,7 @@ from service.ledger.corrections import Correct, CorrectionAnswer, CorrectionPage
 from service.schemas.requests import NewCorrection
 from service.storage.engine import snapshot
 from service.web.parameters import Database, Pages, RunName, repeated, token_of
-from service.web.strict_requests import StrictRoute, dear
+from service.web.strict_requests import StrictRoute, expensive
 
 router = APIRouter(prefix="/v1/runs/{run}/corrections", route_class=StrictRoute, tags=["runs"])
 
@@ -25,7 +25,7 @@ async def record_correction(
 
 
 @router.get("")
-@dear
+@expensive
 def list_corrections(
     run: RunName, query: Pages, database: Database, _caller: Viewer
 ) -> CorrectionPage:

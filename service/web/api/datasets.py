@@ -11,7 +11,7 @@ from service.identity.access import datasets_within
 from service.identity.authentication import Admin, Viewer
 from service.ledger import dataset_settings, lookups, views
 from service.ledger import datasets as datasets_module
-from service.ledger.append.write_access import written
+from service.ledger.append.write_access import run_in_write_transaction
 from service.ledger.dataset_settings import SettingsPage, etag
 from service.operations import budget_summaries
 from service.schemas.requests import DatasetChange, NewDataset
@@ -19,7 +19,7 @@ from service.schemas.responses import DatasetAnswer, DatasetGuarantee, DatasetPa
 from service.storage.engine import snapshot
 from service.storage.tables import datasets
 from service.web.parameters import Database, DatasetName, Guarantees, Pages, repeated, token_of
-from service.web.strict_requests import StrictRoute, dear
+from service.web.strict_requests import StrictRoute, expensive
 
 router = APIRouter(prefix="/v1/datasets", route_class=StrictRoute, tags=["datasets"])
 
@@ -29,7 +29,7 @@ def create_dataset(
     new: NewDataset, database: Database, caller: Admin, response: Response
 ) -> DatasetAnswer:
     """Create a dataset; 200 when the same request created it before."""
-    answer, created = written(
+    answer, created = run_in_write_transaction(
         database, lambda connection: datasets_module.create_dataset(connection, new, by=caller.name)
     )
     response.status_code = 201 if created else 200
@@ -37,7 +37,7 @@ def create_dataset(
 
 
 @router.get("")
-@dear
+@expensive
 def list_datasets(query: Pages, database: Database, caller: Viewer) -> DatasetPage:
     """Datasets in creation order."""
     with snapshot(database) as connection:
@@ -73,7 +73,7 @@ def change_dataset(
     ] = None,
 ) -> DatasetAnswer:
     """Change settings for a reason, freeze, or void; If-Match names the settings' revision."""
-    answer = written(
+    answer = run_in_write_transaction(
         database,
         lambda connection: dataset_settings.change(
             connection, dataset, change, if_match=if_match, by=caller.name
@@ -85,7 +85,7 @@ def change_dataset(
 
 
 @router.get("/{dataset}/settings")
-@dear
+@expensive
 def list_settings(
     dataset: DatasetName, query: Pages, database: Database, _caller: Viewer
 ) -> SettingsPage:
@@ -98,7 +98,7 @@ def list_settings(
 
 
 @router.get("/{dataset}/guarantee")
-@dear
+@expensive
 def get_dataset_guarantee(
     dataset: DatasetName, query: Guarantees, database: Database, _caller: Viewer
 ) -> DatasetGuarantee:

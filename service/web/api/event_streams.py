@@ -21,7 +21,7 @@ from service.web.event_streams import (
     run_topic,
 )
 from service.web.parameters import Database, DatasetName, Pages, RunName, token_of
-from service.web.strict_requests import StrictRoute, dear
+from service.web.strict_requests import StrictRoute, expensive
 
 router = APIRouter(prefix="/v1", route_class=StrictRoute, tags=["streams"])
 _DESCRIPTION: Final[dict[int | str, dict[str, Any]]] = {
@@ -60,7 +60,7 @@ async def stream_dataset(
 
 
 @router.get("/datasets/{dataset}/incidents")
-@dear
+@expensive
 def list_incidents(
     dataset: DatasetName, query: Pages, database: Database, _caller: Viewer
 ) -> IncidentPage:

@@ -4,12 +4,12 @@ from fastapi import APIRouter, Response
 
 from service.identity.authentication import Trainer, Viewer
 from service.ledger import findings, lookups
-from service.ledger.append.write_access import written
+from service.ledger.append.write_access import run_in_write_transaction
 from service.ledger.findings import FindingAnswer, FindingPage
 from service.schemas.findings import NewFinding
 from service.storage.engine import snapshot
 from service.web.parameters import Database, Pages, RunName, repeated, token_of
-from service.web.strict_requests import StrictRoute, dear
+from service.web.strict_requests import StrictRoute, expensive
 
 router = APIRouter(prefix="/v1/runs/{run}/findings", route_class=StrictRoute, tags=["runs"])
 
@@ -24,7 +24,7 @@ def record_finding(
     run: RunName, new: NewFinding, database: Database, caller: Trainer, response: Response
 ) -> FindingAnswer:
     """Record what was read from the code; 200 when the branch has the same finding."""
-    answer, created = written(
+    answer, created = run_in_write_transaction(
         database,
         lambda connection: findings.record_finding(connection, run, new, by=caller.name),
     )
@@ -33,7 +33,7 @@ def record_finding(
 
 
 @router.get("")
-@dear
+@expensive
 def list_findings(run: RunName, query: Pages, database: Database, _caller: Viewer) -> FindingPage:
     """A run's findings, the oldest first."""
     with snapshot(database) as connection:

@@ -23,7 +23,7 @@ from service.web.parameters import (
     repeated,
     token_of,
 )
-from service.web.strict_requests import StrictRoute, dear
+from service.web.strict_requests import StrictRoute, expensive
 
 router = APIRouter(prefix="/v1", route_class=StrictRoute, tags=["reservations"])
 
@@ -39,7 +39,7 @@ async def create_reservation(
 
 
 @router.get("/datasets/{dataset}/reservations")
-@dear
+@expensive
 def list_dataset_reservations(
     dataset: DatasetName, query: ReservationPages, database: Database, _caller: Viewer
 ) -> ReservationPage:

@@ -12,7 +12,7 @@ from service.identity.authentication import Trainer, Viewer
 from service.ledger import branches, fixed_plans, lookups, views
 from service.ledger import runs as runs_module
 from service.ledger import runs as shown
-from service.ledger.append.write_access import written
+from service.ledger.append.write_access import run_in_write_transaction
 from service.schemas.ledger_document import LedgerDocument
 from service.schemas.requests import Finish, NewBranch, NewRelease, NewRun
 from service.schemas.responses import (
@@ -35,7 +35,7 @@ from service.web.parameters import (
     repeated,
     token_of,
 )
-from service.web.strict_requests import JSON, StrictRoute, dear
+from service.web.strict_requests import JSON, StrictRoute, expensive
 
 router = APIRouter(prefix="/v1/runs", route_class=StrictRoute, tags=["runs"])
 
@@ -46,7 +46,7 @@ def create_run(new: NewRun, database: Database, caller: Trainer, response: Respo
     caller.require_dataset(new.dataset)
     with snapshot(database) as connection:  # this may take time; no lock is held
         certificate = fixed_plans.certified(connection, new)
-    answer, created = written(
+    answer, created = run_in_write_transaction(
         database,
         lambda connection: runs_module.create_run(
             connection, new, certificate=certificate, by=caller.name
@@ -57,7 +57,7 @@ def create_run(new: NewRun, database: Database, caller: Trainer, response: Respo
 
 
 @router.get("")
-@dear
+@expensive
 def list_runs(query: RunPages, database: Database, caller: Viewer) -> RunPage:
     """Runs in creation order; if asked those of a dataset, in a state, or of a key alone."""
     wanted = select(runs).where(runs_within(caller.datasets))
@@ -89,7 +89,7 @@ def create_branch(
     run: RunName, new: NewBranch, database: Database, caller: Trainer, response: Response
 ) -> BranchAnswer:
     """Resume, rewind or fork a run; nothing is erased, and a run that had ended is active again."""
-    answer, created = written(
+    answer, created = run_in_write_transaction(
         database, lambda connection: branches.create_branch(connection, run, new, by=caller.name)
     )
     response.status_code = 201 if created else 200
@@ -101,7 +101,7 @@ def finish_run(
     run: RunName, end: Finish, database: Database, caller: Trainer, request: Request
 ) -> FinishedRun:
     """Close a run as finished, stopped at its budget or aborted; or say it was interrupted."""
-    written(
+    run_in_write_transaction(
         database,
         lambda connection: runs_module.finish_run(
             connection, run, end.state, branch=end.branch, by=caller.name
@@ -117,7 +117,7 @@ def record_release(
     run: RunName, new: NewRelease, database: Database, caller: Trainer, response: Response
 ) -> ReleaseAnswer:
     """Record that the iterate after a step was shown; 200 when that was known."""
-    answer, created = written(
+    answer, created = run_in_write_transaction(
         database, lambda connection: shown.record_release(connection, run, new, by=caller.name)
     )
     response.status_code = 201 if created else 200
@@ -125,7 +125,7 @@ def record_release(
 
 
 @router.get("/{run}/guarantee")
-@dear
+@expensive
 def get_run_guarantee(
     run: RunName, query: RunGuarantees, database: Database, _caller: Viewer
 ) -> RunGuarantee:
@@ -135,7 +135,7 @@ def get_run_guarantee(
 
 
 @router.get("/{run}/history")
-@dear
+@expensive
 def get_run_history(run: RunName, query: Histories, database: Database, _caller: Viewer) -> History:
     """Epsilon by step."""
     with snapshot(database) as connection:
@@ -143,7 +143,7 @@ def get_run_history(run: RunName, query: Histories, database: Database, _caller:
 
 
 @router.get("/{run}/curve")
-@dear
+@expensive
 def get_run_curve(run: RunName, query: Curves, database: Database, _caller: Viewer) -> Curve:
     """Delta by epsilon, and what that says about any membership test."""
     with snapshot(database) as connection:
@@ -151,7 +151,7 @@ def get_run_curve(run: RunName, query: Curves, database: Database, _caller: View
 
 
 @router.get("/{run}/ledger", response_model=LedgerDocument)
-@dear
+@expensive
 def get_run_ledger(run: RunName, database: Database, _caller: Viewer) -> Response:
     """The ledger document, in canonical JSON."""
     with snapshot(database) as connection:

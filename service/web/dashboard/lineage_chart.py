@@ -46,7 +46,7 @@ SHOWN_MAX: Final = 8  # boxes of a column
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kin:
+class LineageNode:
     """A dataset of a family, and how many generations it is below the oldest."""
 
     name: str
@@ -54,7 +54,7 @@ class Kin:
     parents: tuple[str, ...]
 
 
-def kin_of(connection: Connection, dataset: Row[Any]) -> list[Kin]:
+def kin_of(connection: Connection, dataset: Row[Any]) -> list[LineageNode]:
     """A dataset with its ancestors and its descendants, the oldest first; itself, if it has none.
 
     Not its siblings: what is spent on them is not spent on it.
@@ -70,7 +70,7 @@ def kin_of(connection: Connection, dataset: Row[Any]) -> list[Kin]:
     for one in names:  # parents were created before their children
         generations[one] = 1 + max((generations[p] for p in parents[one]), default=-1)
     found = [
-        Kin(
+        LineageNode(
             name=name,
             generation=generations[one],
             parents=tuple(names[parent] for parent in sorted(parents[one])),
@@ -107,9 +107,11 @@ class Pedigree:
     left_out: int  # datasets
 
 
-def pedigree(family: Sequence[Kin], own: str, *, reached: Callable[[str], bool]) -> Pedigree:
+def pedigree(
+    family: Sequence[LineageNode], own: str, *, reached: Callable[[str], bool]
+) -> Pedigree:
     """The picture of a family, in which datasets that a key does not reach have no name."""
-    columns: dict[int, list[Kin]] = {}
+    columns: dict[int, list[LineageNode]] = {}
     for kin in family:
         columns.setdefault(kin.generation, []).append(kin)
     boxes: dict[str, Box] = {}

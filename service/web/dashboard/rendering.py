@@ -30,8 +30,8 @@ from service.web.dashboard.viewer import (
     sign_in_path,
 )
 from service.web.query_strings import QueryRules
-from service.web.strict_requests import is_dear, seat
-from service.web.suspension_gate import Gate
+from service.web.strict_requests import is_expensive, seat
+from service.web.suspension_gate import SuspensionState
 
 TEMPLATES: Final = Path(__file__).parent / "templates"
 POLICY: Final = "; ".join(
@@ -65,14 +65,14 @@ class PageRoute(APIRoute):
         """Wrap FastAPI's handler."""
         handler = super().get_route_handler()
         needed = scope_seen_by(self.dependant)
-        costs = is_dear(self.endpoint)
+        costs = is_expensive(self.endpoint)
         rules = QueryRules.of_route(self.dependant)
 
         async def answered(request: Request) -> Response:
             caller = None if needed is None else await admitted(request, needed)
             if fault := rules.fault(request.scope["query_string"]):
                 raise fault
-            gate: Gate = request.app.state.gate
+            gate: SuspensionState = request.app.state.gate
             request.state.standing = await gate.current()
             async with seat(request, caller) if costs else nullcontext():
                 if costs and await request.is_disconnected():

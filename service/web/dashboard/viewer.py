@@ -18,7 +18,7 @@ from service.errors import (
 )
 from service.identity import sessions
 from service.identity.authentication import Caller, caller_of, fresh_keys, permitted
-from service.identity.keys import Scope
+from service.identity.keys import Role
 from service.web.strict_requests import media_type
 
 LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
@@ -98,7 +98,7 @@ async def _caller(request: Request) -> Caller:
     return caller
 
 
-async def admitted(request: Request, scope: Scope) -> Caller:
+async def admitted(request: Request, scope: Role) -> Caller:
     """Who looks, where that key may; asked once a request.
 
     Raises:
@@ -190,7 +190,7 @@ def sign_in_path(request: Request) -> str:
 class SeenBy:
     """What a page depends on: a key of this scope at least, and its own form where it is sent."""
 
-    def __init__(self, scope: Scope) -> None:
+    def __init__(self, scope: Role) -> None:
         self.scope = scope
 
     async def __call__(self, request: Request) -> Caller:
@@ -198,13 +198,13 @@ class SeenBy:
         return await admitted(request, self.scope)
 
 
-def scope_seen_by(dependant: Dependant) -> Scope | None:
+def scope_seen_by(dependant: Dependant) -> Role | None:
     """The scope that a page depends on; none where anybody may look."""
     found = [one.call.scope for one in dependant.dependencies if isinstance(one.call, SeenBy)]
     return found[0] if found else None
 
 
-Viewer = Annotated[Caller, Depends(SeenBy(Scope.VIEWER))]
-Trainer = Annotated[Caller, Depends(SeenBy(Scope.TRAINER))]
-Admin = Annotated[Caller, Depends(SeenBy(Scope.ADMIN))]
+Viewer = Annotated[Caller, Depends(SeenBy(Role.VIEWER))]
+Trainer = Annotated[Caller, Depends(SeenBy(Role.TRAINER))]
+Admin = Annotated[Caller, Depends(SeenBy(Role.ADMIN))]
 Form = Annotated[Mapping[str, str], Depends(form_of)]

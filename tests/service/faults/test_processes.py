@@ -19,7 +19,7 @@ from benchmarks.fault_trainers import step
 from benchmarks.servers import Server, free_port, start_token_file
 from benchmarks.servers import running as serving_processes
 from service.ledger.append.append import Append
-from service.ledger.append.unit_of_work import Desk
+from service.ledger.append.unit_of_work import UnitOfWork
 from service.ledger.append.writer import PATIENCE, Writer
 from tests.conftest import AS_ADMIN
 from tests.service.faults.answers import (
@@ -200,9 +200,9 @@ def test_a_request_that_finds_no_memory_is_told_to_come_again(
 def test_who_was_told_to_come_again_is_not_recorded_behind_its_back(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole, slow = Desk.write, threading.Event()
+    whole, slow = UnitOfWork.write, threading.Event()
 
-    def late(desk: Desk) -> list[int]:
+    def late(desk: UnitOfWork) -> list[int]:
         if not slow.is_set():
             slow.set()
             time.sleep((PATIENCE + 3) * WAIT_SECONDS)
@@ -212,7 +212,7 @@ def test_who_was_told_to_come_again_is_not_recorded_behind_its_back(
         begin(api, STEPS)
         other = insisted(partial(api.post, "/v1/runs", json=run("other")))
         assert other.status_code in (200, 201)
-        monkeypatch.setattr(Desk, "write", late)
+        monkeypatch.setattr(UnitOfWork, "write", late)
         with ThreadPoolExecutor(2) as pool:
             first = pool.submit(record, api, STEPS)
             slow.wait()

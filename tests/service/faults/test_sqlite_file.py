@@ -129,18 +129,18 @@ def test_a_file_that_is_not_the_one_in_use_any_more_ends_all_answers(
 def test_a_file_that_is_removed_during_a_transaction_is_not_acknowledged(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from service.ledger.append.unit_of_work import Desk
+    from service.ledger.append.unit_of_work import UnitOfWork
 
-    whole = Desk.write
+    whole = UnitOfWork.write
 
-    def then_gone(desk: Desk) -> list[int]:
+    def then_gone(desk: UnitOfWork) -> list[int]:
         changed = whole(desk)
         file.unlink()
         return changed
 
     with serving(f"sqlite:///{file}") as api:
         begin(api, STEPS)
-        monkeypatch.setattr(Desk, "write", then_gone)
+        monkeypatch.setattr(UnitOfWork, "write", then_gone)
         assert "removed" in require_unavailable(record(api, STEPS))
 
 

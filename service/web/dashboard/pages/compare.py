@@ -23,7 +23,7 @@ from service.web.dashboard.rendering import PageRoute, render
 from service.web.dashboard.viewer import Viewer
 from service.web.parameters import Database
 from service.web.strict_json import parse_json
-from service.web.strict_requests import dear
+from service.web.strict_requests import expensive
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
@@ -60,7 +60,7 @@ class Line:
 
 
 @router.get("/compare")
-@dear
+@expensive
 def compare(
     request: Request,
     database: Database,

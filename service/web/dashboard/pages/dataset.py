@@ -15,9 +15,9 @@ from service.guarantees import attribution, fit_suggestions
 from service.guarantees.guarantee import Question, dataset_guarantee
 from service.guarantees.spending_history import Spendings
 from service.identity.authentication import Caller
-from service.identity.keys import Scope
+from service.identity.keys import Role
 from service.ledger import dataset_settings, incidents, lookups, open_reservations, views
-from service.ledger.append.write_access import written
+from service.ledger.append.write_access import run_in_write_transaction
 from service.ledger.budgets.budget import dataset_scope
 from service.ledger.dataset_settings import SettingsAnswer
 from service.operations.forecast import outlook_of
@@ -30,7 +30,7 @@ from service.web.dashboard.budget_form import AdmissionForm, LimitForm
 from service.web.dashboard.rendering import PageRoute, render
 from service.web.dashboard.viewer import Admin, Form, Viewer
 from service.web.parameters import Database, DatasetName
-from service.web.strict_requests import dear
+from service.web.strict_requests import expensive
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
@@ -48,7 +48,7 @@ Delta = Annotated[float, Query(gt=0, lt=1)]
 
 
 @router.get("/datasets/{dataset}")
-@dear
+@expensive
 def dataset_page(
     dataset: DatasetName,
     request: Request,
@@ -65,7 +65,7 @@ def dataset_page(
 
 
 @router.get("/datasets/{dataset}/proved")
-@dear
+@expensive
 def proved(
     dataset: DatasetName, request: Request, database: Database, viewer: Viewer, delta: Delta = DELTA
 ) -> Response:
@@ -76,7 +76,7 @@ def proved(
 
 
 @router.get("/datasets/{dataset}/certificate")
-@dear
+@expensive
 def certificate(
     dataset: DatasetName,
     query: Annotated[CertificateQuery, Query()],
@@ -102,7 +102,7 @@ def limit_form(dataset: DatasetName, _viewer: Viewer) -> Response:
 
 
 @router.post("/datasets/{dataset}/limit")
-@dear
+@expensive
 def change_limit(
     dataset: DatasetName, request: Request, database: Database, viewer: Admin, form: Form
 ) -> Response:
@@ -123,7 +123,7 @@ def admission_form(dataset: DatasetName, _viewer: Viewer) -> Response:
 
 
 @router.post("/datasets/{dataset}/admission")
-@dear
+@expensive
 def change_admission(
     dataset: DatasetName, request: Request, database: Database, viewer: Admin, form: Form
 ) -> Response:
@@ -143,7 +143,7 @@ def _change(
 ) -> None:  # fmt: skip
     """Change the settings that the sender had looked at."""
     revision = budget_form.if_match(sent)
-    written(
+    run_in_write_transaction(
         database,
         lambda connection: dataset_settings.change(
             connection, name, change, if_match=revision, by=viewer.name
@@ -198,8 +198,8 @@ def _found(
         "family": _family(connection, row, viewer),
         "fits": _fits(connection, row),
         "batch": min(BATCH, row.dataset_size),
-        "form": LimitForm.of(answer) if viewer.scope is Scope.ADMIN else None,
-        "admission": AdmissionForm.of(answer) if viewer.scope is Scope.ADMIN else None,
+        "form": LimitForm.of(answer) if viewer.scope is Role.ADMIN else None,
+        "admission": AdmissionForm.of(answer) if viewer.scope is Role.ADMIN else None,
         "reached": _reached(viewer),
         **_spent(connection, row, answer, changes, at, spendings),
     }

@@ -18,7 +18,7 @@ from service.storage.tables import datasets, runs
 from service.web.dashboard.rendering import PageRoute, render
 from service.web.dashboard.viewer import Viewer
 from service.web.parameters import Database
-from service.web.strict_requests import dear
+from service.web.strict_requests import expensive
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 SIZE: Final = 25  # of a part of a list
@@ -53,7 +53,7 @@ class _Runs(_Listed):
 
 
 @router.get("/datasets")
-@dear
+@expensive
 def dataset_list(
     request: Request, database: Database, viewer: Viewer, asked: Annotated[_Datasets, Query()]
 ) -> Response:
@@ -72,7 +72,7 @@ def dataset_list(
 
 
 @router.get("/runs")
-@dear
+@expensive
 def run_list(
     request: Request, database: Database, viewer: Viewer, asked: Annotated[_Runs, Query()]
 ) -> Response:
@@ -155,7 +155,7 @@ def _address(path: str, asked: _Listed, way: str, row: Row[Any], column: str) ->
 
 
 @router.get("/")
-@dear
+@expensive
 def overview(request: Request, viewer: Viewer, database: Database) -> Response:
     """Every dataset at a glance."""
     boards: Boards = request.app.state.boards

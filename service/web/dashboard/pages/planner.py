@@ -14,7 +14,7 @@ from service.web.dashboard.planner_form import FINDS, SCHEMES, Form, field_of, f
 from service.web.dashboard.rendering import PageRoute, render
 from service.web.dashboard.snippets import dataset_snippet
 from service.web.dashboard.viewer import Viewer, engine_of
-from service.web.strict_requests import dear
+from service.web.strict_requests import expensive
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
@@ -24,14 +24,14 @@ def _form(request: Request) -> Form:
 
 
 @router.get("/planner")
-@dear
+@expensive
 def planner(request: Request, viewer: Viewer) -> Response:
     """The planner, with a quick answer."""
     return _page(request, viewer, certify=False)
 
 
 @router.get("/planner/answer")
-@dear
+@expensive
 def answered(request: Request, viewer: Viewer) -> Response:
     """The planner, with the certified answer, all schemes, and what fits: without scripts."""
     return _page(request, viewer, certify=True)
@@ -44,14 +44,14 @@ def quick(request: Request, _viewer: Viewer) -> Response:
 
 
 @router.get("/planner/answer.json")
-@dear
+@expensive
 def answer(request: Request, _viewer: Viewer) -> Response:
     """The certified bracket."""
     return JSONResponse(planner_answers.certified_answer(_form(request)))
 
 
 @router.get("/planner/schemes.json")
-@dear
+@expensive
 def schemes(request: Request, _viewer: Viewer) -> Response:
     """Every scheme at the same settings, quickly."""
     form = _form(request)
@@ -60,7 +60,7 @@ def schemes(request: Request, _viewer: Viewer) -> Response:
 
 
 @router.get("/planner/fits.json")
-@dear
+@expensive
 def fits(request: Request, viewer: Viewer) -> Response:
     """Whether the plan fits in a dataset's budget."""
     with snapshot(engine_of(request)) as connection:

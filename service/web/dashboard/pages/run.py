@@ -31,7 +31,7 @@ from service.web.dashboard.response_cache import Kept, state_of
 from service.web.dashboard.viewer import Viewer, session_key, token_of
 from service.web.event_streams import EventStream, StreamQuery, resumed, run_topic
 from service.web.parameters import Database, RunName
-from service.web.strict_requests import JSON, dear
+from service.web.strict_requests import JSON, expensive
 
 TOLD_MAX: Final = 20
 _FINDINGS_MAX: Final = 200  # most are ranks, which are not told
@@ -59,7 +59,7 @@ router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Chronicle:
+class RunActivity:
     """What happened to a run."""
 
     last_recorded_at: datetime | None
@@ -67,12 +67,12 @@ class Chronicle:
     samplings: list[SamplingFound]  # what was read of its loaders, the newest first
 
 
-def chronicle(connection: Connection, run: Row[Any]) -> Chronicle:
+def chronicle(connection: Connection, run: Row[Any]) -> RunActivity:
     """What happened to a run."""
     asked = {"dataset": run.dataset_id, "run": run.id}
     rows = connection.execute(_INCIDENTS, asked).all()
     found, _ = list_findings(connection, run.id, after=0, size=_FINDINGS_MAX)
-    return Chronicle(
+    return RunActivity(
         last_recorded_at=connection.scalar(_LAST_ENTRY, {"run": run.id}),
         incidents=[incident_answer(row) for row in rows],
         samplings=_newest(found),
@@ -113,7 +113,7 @@ def _find(connection: Connection, name: str) -> _Found:
 
 
 @router.get("/runs/{run}")
-@dear
+@expensive
 def run_page(run: RunName, request: Request, database: Database, viewer: Viewer) -> Response:
     """A run; what costs more than a look at the books is asked for by the page."""
     with snapshot(database) as connection:
@@ -135,7 +135,7 @@ def run_page(run: RunName, request: Request, database: Database, viewer: Viewer)
 
 
 @router.get("/runs/{run}/guarantee")
-@dear
+@expensive
 def guarantee_part(run: RunName, request: Request, database: Database, viewer: Viewer) -> Response:
     """The part of the page that says what was spent."""
     with snapshot(database) as connection:
@@ -176,7 +176,7 @@ class ScheduleData(Schedule, _Again):
 
 
 @router.get("/runs/{run}/history.json")
-@dear
+@expensive
 def history_data(run: RunName, request: Request, database: Database, _viewer: Viewer) -> Response:
     """Epsilon by step, as far as it is worked out."""
     with snapshot(database) as connection:
@@ -186,7 +186,7 @@ def history_data(run: RunName, request: Request, database: Database, _viewer: Vi
 
 
 @router.get("/runs/{run}/schedule.json")
-@dear
+@expensive
 def schedule_data(run: RunName, request: Request, database: Database, _viewer: Viewer) -> Response:
     """Noise and rate by step."""
     with snapshot(database) as connection:
@@ -196,7 +196,7 @@ def schedule_data(run: RunName, request: Request, database: Database, _viewer: V
 
 
 @router.get("/runs/{run}/meaning.json")
-@dear
+@expensive
 def meaning_data(run: RunName, request: Request, database: Database, _viewer: Viewer) -> Response:
     """The privacy profile, the trade-off curve, and what they say in words."""
     with snapshot(database) as connection:
@@ -258,7 +258,7 @@ def _leave_of(request: Request, viewer: Caller) -> Callable[[], bool] | None:
 
 
 @router.get("/runs/{run}/certificate")
-@dear
+@expensive
 def certificate(
     run: RunName,
     kind: Annotated[Literal["json", "html"], Query(alias="format")],

@@ -25,7 +25,7 @@ from service.web.dashboard.glossary import ASSUMPTIONS, RELATIONS, STATUSES
 from service.web.dashboard.rendering import PageRoute, render, templates
 from service.web.dashboard.viewer import Viewer
 from service.web.parameters import Database, DatasetName, Parameters, RunName
-from service.web.strict_requests import dear
+from service.web.strict_requests import expensive
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 STYLE: Final = "report.css"
@@ -44,7 +44,7 @@ Reports = Annotated[ReportQuery, Query()]
 
 
 @router.get("/runs/{run}/report")
-@dear
+@expensive
 def run_report(
     run: RunName, query: Reports, request: Request, database: Database, viewer: Viewer
 ) -> Response:
@@ -59,7 +59,7 @@ def run_report(
 
 
 @router.get("/datasets/{dataset}/report")
-@dear
+@expensive
 def dataset_report(
     dataset: DatasetName, query: Reports, request: Request, database: Database, viewer: Viewer
 ) -> Response:
