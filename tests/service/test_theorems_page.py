@@ -91,3 +91,11 @@ def test_what_is_not_there_is_told_as_a_page(api: httpx.Client, path: str) -> No
     answer = api.get(path, headers={"accept": "text/html"})
     assert answer.status_code == 404
     assert "text/html" in answer.headers["content-type"]
+
+
+def test_every_page_links_the_glossary(api: httpx.Client) -> None:
+    for path in ("/", "/theorems", "/sign-in"):
+        assert '<a href="/docs/theory/glossary">' in api.get(path).text
+    page = api.get("/docs/theory/glossary")
+    assert page.status_code == 200
+    assert "<td>once through the data, in one order</td>" in page.text

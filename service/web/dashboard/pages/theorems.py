@@ -151,13 +151,12 @@ def _page_in(family: Family, theorem: Theorem[..., Any]) -> str | None:
 
 @lru_cache(maxsize=1)
 def theory_pages() -> dict[str, str]:
-    """The theory pages by name, in Markdown; in a checkout and in an installed package."""
+    """The theory pages and the glossary by name, in Markdown; in a checkout and in a package."""
     package = Path(__file__).parents[3]
-    for folder in (package / "theory_pages", package.parent / "docs" / "theory"):
-        if folder.is_dir():
-            files = sorted(folder.glob("*.md"))
-            return {file.stem: file.read_text(encoding="utf-8") for file in files}
-    return {}
+    docs = package.parent / "docs"
+    in_checkout = [*docs.glob("theory/*.md"), *docs.glob("glossary.md")]
+    files = list(package.glob("theory_pages/*.md")) or in_checkout
+    return {file.stem: file.read_text(encoding="utf-8") for file in sorted(files)}
 
 
 @dataclass(frozen=True, slots=True)
