@@ -131,7 +131,7 @@ def allocated(name: str, sampling: events.Sampling, participations: int) -> Sche
 
     def prepare(_relation: NeighboringRelation) -> Asked:
         of: Any = importlib.import_module("PLD_accounting")
-        times = {"num_steps": LENGTH, "num_selected": participations, "num_epochs": PASSES}
+        times = {"num_steps": LENGTH, "num_selected": participations, "num_generations": PASSES}
 
         def ask() -> tuple[float | None, float]:
             params = of.PrivacyParams(sigma=NOISE, delta=DELTA, **times)

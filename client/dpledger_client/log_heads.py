@@ -197,14 +197,16 @@ def _goes_on(answer: Mapping[str, Any], kept: Mapping[str, Any]) -> bool:
     """Whether it is the ledger and the key that are known here, which says how it goes on.
 
     That an admin signed what was abandoned is checked by the service, and by `dpledger verify`.
-    Here it is known that a later epoch was begun for it.
+    Here it is known that a later generation was begun for it.
     """
     before, now = kept["checkpoint"], answer["checkpoint"]
     known = (kept["public_key"], before["ledger_id"])
-    if (answer["public_key"], now["ledger_id"]) != known or now["epoch"] < before["epoch"]:
+    if (answer["public_key"], now["ledger_id"]) != known or now["generation"] < before[
+        "generation"
+    ]:
         return False
     if answer["verdict"] == "abandoned":
-        return bool(now["epoch"] > before["epoch"])
+        return bool(now["generation"] > before["generation"])
     return _follows(answer, kept)
 
 

@@ -89,7 +89,7 @@ def verify(
     public_key: Annotated[
         str | None, typer.Option("--public-key", help="that must have signed what was kept")
     ] = None,
-    epoch: Annotated[
+    generation: Annotated[
         int, typer.Option(min=0, help="reconciliations you know of: what they declared lost may be")
     ] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="everything found, as JSON")] = False,
@@ -107,7 +107,7 @@ def verify(
         kept = _kept(witness, checkpoint, public_key)
         doubt = _NO_KEY if public_key is None else ""
         doubt = doubt if kept.logs else _NOTHING_KEPT
-        _database(target, kept, epoch=epoch, doubt=doubt, as_json=as_json)
+        _database(target, kept, generation=generation, doubt=doubt, as_json=as_json)
     elif witness is not None or checkpoint is not None:
         raise failed("--witness and --checkpoint are held against a database, not a file.")
     else:
@@ -130,7 +130,7 @@ def _kept(witness: Path | None, checkpoint: Path | None, public_key: str | None)
         raise failed(str(error)) from None
 
 
-def _database(url: str, kept: "Kept", *, epoch: int, doubt: str, as_json: bool) -> None:
+def _database(url: str, kept: "Kept", *, generation: int, doubt: str, as_json: bool) -> None:
     import psycopg
     from sqlalchemy.exc import DBAPIError
 
@@ -142,7 +142,7 @@ def _database(url: str, kept: "Kept", *, epoch: int, doubt: str, as_json: bool) 
     try:
         migrations.require_current(engine)
         with snapshot(engine) as connection:
-            report = verify(connection, kept, epoch=epoch)
+            report = verify(connection, kept, generation=generation)
     except (sqlite3.Error, psycopg.Error, DBAPIError) as error:
         raise failed(f"The database cannot be read: {' '.join(str(error).split())}") from None
     except (StartupError, LedgerError) as error:

@@ -35,16 +35,16 @@ class Contradicted:
 
 
 def judged(
-    connection: Connection, present: LogHeads, head: Head, *, epoch: int, public_key: str
+    connection: Connection, present: LogHeads, head: Head, *, generation: int, public_key: str
 ) -> Continued | Abandoned | Contradicted:
-    """What a head that was signed with a key in an epoch is to the logs as they are."""
+    """What a head that was signed with a key in a generation is to the logs as they are."""
     reason = _reason(connection, present, head)
-    if reason is None and epoch > (now := present.epoch(public_key)):
-        reason = f"Epoch {epoch} was signed, and the ledger is in epoch {now}."
+    if reason is None and generation > (now := present.generation(public_key)):
+        reason = f"Generation {generation} was signed, and the ledger is in generation {now}."
     if reason is None:
         return Continued(head)
     for one in present.followed(public_key):
-        if one.abandons(head.dataset, size=head.size, epoch=epoch) and _stands(
+        if one.abandons(head.dataset, size=head.size, generation=generation) and _stands(
             connection, present, one, head.dataset
         ):
             return Abandoned(head, one)
@@ -60,11 +60,17 @@ def _stands(
 
 
 def contradicted(
-    connection: Connection, present: LogHeads, heads: Iterable[Head], *, epoch: int, public_key: str
+    connection: Connection,
+    present: LogHeads,
+    heads: Iterable[Head],
+    *,
+    generation: int,
+    public_key: str,
 ) -> list[Contradicted]:
     """Those of some signed heads that the ledger contradicts."""
     found = (
-        judged(connection, present, head, epoch=epoch, public_key=public_key) for head in heads
+        judged(connection, present, head, generation=generation, public_key=public_key)
+        for head in heads
     )
     return [one for one in found if isinstance(one, Contradicted)]
 

@@ -36,7 +36,7 @@ class Checkpoint(Wire):
 
     format: Literal["dpledger-checkpoint/1"]
     ledger_id: LedgerId
-    epoch: Count  # how often the ledger was reconciled with what it had lost
+    generation: Count  # how often the ledger was reconciled with what it had lost
     logs: Count
     root: Hash
     issued_at: Annotated[str, Field(max_length=40)]
@@ -88,7 +88,8 @@ class Whole(SignedCheckpoint):
 class LogHeads:
     """The heads of all logs as one transaction sees them, the installation's first, then by name.
 
-    In which epoch that is depends on whose key is believed: `service.transparency.reconciliation`.
+    Which generation that is depends on the key that is believed: see
+    `service.transparency.reconciliation`.
     """
 
     def __init__(
@@ -131,9 +132,9 @@ class LogHeads:
         """The reconciliations that were signed with a key."""
         return followed(self._told, ledger_id=self.ledger_id, public_key=public_key)
 
-    def epoch(self, public_key: str) -> int:
-        """The present epoch: 0 where nothing was ever lost."""
-        return max((one.epoch for one in self.followed(public_key)), default=0)
+    def generation(self, public_key: str) -> int:
+        """The present generation: 0 where nothing was ever lost."""
+        return max((one.generation for one in self.followed(public_key)), default=0)
 
     def signed(self, signer: Signer) -> SignedCheckpoint:
         """The checkpoint, issued now."""
@@ -160,7 +161,7 @@ class LogHeads:
         checkpoint = Checkpoint(
             format=FORMAT,
             ledger_id=self.ledger_id,
-            epoch=self.epoch(signer.public_key),
+            generation=self.generation(signer.public_key),
             logs=self.count,
             root=self.root,
             issued_at=stamp(now()),

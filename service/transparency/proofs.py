@@ -146,19 +146,21 @@ def compare(
         raise InvalidRequestError(
             "body.signature", f"must be of key {signer.key_id}, and the head in what it signs"
         )
-    epoch = kept.checkpoint.epoch
+    generation = kept.checkpoint.generation
     with snapshot(engine) as connection:
         present = _present(connection, heads or HeadTree(), kept.head.dataset)
         if kept.checkpoint.ledger_id != present.ledger_id:
             raise ConflictError(ANOTHER_LEDGER)
-        found = judged(connection, present, kept.head, epoch=epoch, public_key=signer.public_key)
+        found = judged(
+            connection, present, kept.head, generation=generation, public_key=signer.public_key
+        )
         if not isinstance(found, Contradicted):
             part = present.part(signer, kept.head.dataset)
             tree = Tree(connection, present.logs[kept.head.dataset][0], part.head.size)
             return _compared(
                 found.by.text if isinstance(found, Abandoned) else None, kept, part, tree
             )
-    after = suspend(engine, [kept.head], epoch=epoch, by=by, signer=signer)
+    after = suspend(engine, [kept.head], generation=generation, by=by, signer=signer)
     suspended()
     if after.state == "open":
         raise UnavailableError("The ledger was reconciled at this moment; send the request again.")

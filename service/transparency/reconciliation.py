@@ -1,4 +1,4 @@
-"""Epochs of the ledger: each begins when an admin reconciled it with what it had lost.
+"""Generations of the ledger: each begins when an admin reconciled it with what it had lost.
 
 What was lost is a branch of history that no log continues. Whoever still holds a head of it is told
 who abandoned it and why, and not that the ledger was changed behind everybody's back.
@@ -40,7 +40,7 @@ class Statement(Wire):
 
     format: Literal["dpledger-reconciliation/1"]
     ledger_id: LedgerId
-    epoch: Annotated[int, Field(ge=1, le=COUNT_MAX)]  # that it begins
+    generation: Annotated[int, Field(ge=1, le=COUNT_MAX)]  # that it begins
     reason: Text
     by: str | None  # the key's name
     abandoned: list[Head]  # the longest of each log that had lost leaves
@@ -87,15 +87,16 @@ class Reconciliation(Statement):
         """A log as it was when this was signed; none of a log that was not there."""
         return next((head for head in self.continued if head.dataset == dataset), None)
 
-    def abandons(self, dataset: str | None, *, size: int, epoch: int) -> bool:
+    def abandons(self, dataset: str | None, *, size: int, generation: int) -> bool:
         """Whether a head is of what was lost, if it does not fit the log as it was then."""
         longest = max((one.size for one in self.abandoned if one.dataset == dataset), default=-1)
-        return epoch < self.epoch and size <= longest
+        return generation < self.generation and size <= longest
 
     @property
     def text(self) -> str:
-        """Who began the epoch, and why."""
-        return f"Epoch {self.epoch} was begun by {self.by or 'the command line'}: {self.reason}"
+        """Who began the generation, and why."""
+        by = self.by or "the command line"
+        return f"Generation {self.generation} was begun by {by}: {self.reason}"
 
 
 def _message(statement: Statement) -> bytes:
@@ -118,12 +119,12 @@ def _read(row: Any) -> Reconciliation | None:
 def followed(
     told: Iterable[Reconciliation], *, ledger_id: str, public_key: str
 ) -> list[Reconciliation]:
-    """Those that count for who believes a key: each begins a later epoch than the one before."""
+    """Those that count under a key: each begins a later generation than the one before."""
     found: list[Reconciliation] = []
     for one in told:
-        before = found[-1].epoch if found else 0
+        before = found[-1].generation if found else 0
         own = (one.ledger_id, one.public_key) == (ledger_id, public_key)
-        if own and one.epoch > before:
+        if own and one.generation > before:
             found.append(one)
     return found
 
@@ -131,12 +132,12 @@ def followed(
 class ReportedHead(Head):
     """A head that was signed and that no log continues."""
 
-    epoch: Count  # in which it was signed
+    generation: Count  # in which it was signed
 
     @classmethod
-    def of(cls, head: Head, epoch: int) -> "ReportedHead":
+    def of(cls, head: Head, generation: int) -> "ReportedHead":
         """A head that was shown."""
-        return cls(**dict(head), epoch=epoch)
+        return cls(**dict(head), generation=generation)
 
     def head(self) -> Head:
         """As it was signed."""
@@ -177,7 +178,9 @@ def joined(lost: Iterable[ReportedHead]) -> list[ReportedHead]:
     longest: dict[str | None, ReportedHead] = {}
     for one in lost:
         known = longest.get(one.dataset, one)
-        most = {name: max(getattr(known, name), getattr(one, name)) for name in ("steps", "epoch")}
+        most = {
+            name: max(getattr(known, name), getattr(one, name)) for name in ("steps", "generation")
+        }
         longer = max(known, one, key=lambda each: each.size)
         longest[one.dataset] = longer.model_copy(update=most)
     return list(longest.values())

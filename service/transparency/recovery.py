@@ -3,7 +3,7 @@
 A head that this service signed and that no log continues shows that the database was put back to
 an earlier state, or changed. Then writing is refused, until an admin opens the ledger to receive
 again what it has lost (recovering: facts are recorded, nothing is admitted against a budget), and
-declares it whole (reconciled: a new epoch begins). Steps that were signed must be recorded again.
+declares it whole (reconciled: a new generation begins). Signed steps must be recorded again.
 """
 
 import logging
@@ -133,23 +133,23 @@ def standing_of(connection: Connection) -> LedgerStatus:
 
 
 def suspend(
-    engine: Engine, heads: Sequence[Head], *, epoch: int, by: str, signer: Signer
+    engine: Engine, heads: Sequence[Head], *, generation: int, by: str, signer: Signer
 ) -> LedgerStatus:
     """Refuse to write from here on, if some of these signed heads are indeed contradicted.
 
     Args:
         engine: of the database.
         heads: that were signed by this service; who calls has checked that.
-        epoch: in which they were.
+        generation: in which they were.
         by: the key's name of who showed them, or "witness".
         signer: the service's key, which signs what is known to be lost.
     """
     with transaction(engine) as connection:
         _lock(connection, {head.dataset for head in heads})
         present, key = LogHeads.of(connection), signer.public_key
-        found = contradicted(connection, present, heads, epoch=epoch, public_key=key)
+        found = contradicted(connection, present, heads, generation=generation, public_key=key)
         if found:
-            _suspend(connection, found, epoch=epoch, by=by, signer=signer)
+            _suspend(connection, found, generation=generation, by=by, signer=signer)
         return standing_of(connection)
 
 
@@ -166,14 +166,19 @@ def _lock(connection: Connection, names: set[str | None]) -> None:
 
 
 def _suspend(
-    connection: Connection, found: Sequence[Contradicted], *, epoch: int, by: str, signer: Signer
+    connection: Connection,
+    found: Sequence[Contradicted],
+    *,
+    generation: int,
+    by: str,
+    signer: Signer,
 ) -> None:
     row = connection.execute(select(installation)).one()
     told = Suspension(state="suspended", reason=found[0].reason, lost=[])
     if row.suspended is not None:
         told = Suspension.read(row.suspended)
     known = told.proven(ledger_id=row.ledger_id, public_key=signer.public_key)
-    lost = joined([*known, *(ReportedHead.of(one.head, epoch) for one in found)])
+    lost = joined([*known, *(ReportedHead.of(one.head, generation) for one in found)])
     if row.suspended is not None and lost == told.lost == known:
         return
     told = told.with_more(lost, ledger_id=row.ledger_id, signer=signer)
@@ -182,14 +187,16 @@ def _suspend(
         "suspended_at": row.suspended_at or now(),
     }
     connection.execute(update(installation).values(values))
-    _log(connection, found, epoch=epoch, by=by)
+    _log(connection, found, generation=generation, by=by)
     if row.suspended is None:
         _tell(connection, found)
 
 
-def _log(connection: Connection, found: Sequence[Contradicted], *, epoch: int, by: str) -> None:
+def _log(
+    connection: Connection, found: Sequence[Contradicted], *, generation: int, by: str
+) -> None:
     """Say it in the installation's log, and in the service's."""
-    lost = [ReportedHead.of(one.head, epoch).model_dump() for one in found]
+    lost = [ReportedHead.of(one.head, generation).model_dump() for one in found]
     append(connection, None, [Act(SUSPENDED, {"reason": found[0].reason, "lost": lost}, by)])
     _LOGGER.error("ledger suspended", extra={"reason": found[0].reason, "shown_by": by})
 
@@ -231,7 +238,7 @@ def recover(connection: Connection, *, reason: str, by: str | None) -> LedgerSta
 def reconcile(
     connection: Connection, given: Reconciled, *, by: str | None, signer: Signer | None
 ) -> LedgerStatus:
-    """Declare a ledger whole that has what it had lost; a new epoch begins.
+    """Declare a ledger whole that has what it had lost; a new generation begins.
 
     Raises:
         ConflictError: it is not suspended; or steps that were signed are not recorded.
@@ -271,7 +278,9 @@ def _stated(
         one.head()
         for one in shown
         if isinstance(
-            judged(connection, present, one.head(), epoch=one.epoch, public_key=public_key),
+            judged(
+                connection, present, one.head(), generation=one.generation, public_key=public_key
+            ),
             Contradicted,
         )
     ]
@@ -279,7 +288,7 @@ def _stated(
     return Statement(
         format=FORMAT,
         ledger_id=present.ledger_id,
-        epoch=max(present.epoch(public_key), *(one.epoch for one in shown), 0) + 1,
+        generation=max(present.generation(public_key), *(one.generation for one in shown), 0) + 1,
         reason=given.reason,
         by=by,
         abandoned=abandoned,

@@ -9,9 +9,9 @@ A line names the logs that moved since the line before, each with its new leaf h
 on, which is its size before. All heads so far are what the checkpoint signs. So whoever has the
 file and the public key knows every leaf there was.
 
-The first line of an epoch names all logs, and no other log counts any more; of a log that goes on
-without what it had lost `first` is 0. The heads at the end of each epoch stay known: whether they
-were rightly abandoned is for whoever reads them to say.
+The first line of a generation names all logs, and no other log counts any more; of a log that goes
+on without what it had lost `first` is 0. The heads at the end of each generation stay known: the
+reader decides whether they were rightly abandoned.
 """
 
 import fcntl
@@ -69,9 +69,9 @@ class Seen:
     heads: dict[str | None, Head]
 
     @property
-    def epoch(self) -> int:
+    def generation(self) -> int:
         """In which they were signed."""
-        return self.signed.checkpoint.epoch
+        return self.signed.checkpoint.generation
 
     def require_signed(self, public_key: str | None) -> None:
         """Believe the checkpoint, and with it every head.
@@ -94,7 +94,7 @@ class Witness:
     """
 
     last: Seen | None = None  # none before the first line
-    ended: list[Seen] = field(default_factory=list)  # the last of each epoch before
+    ended: list[Seen] = field(default_factory=list)  # the last of each generation before
     length: int = 0  # bytes of its whole lines
     _leaves: dict[str | None, bytearray] | None = None  # none: nobody asks for them
 
@@ -104,9 +104,9 @@ class Witness:
         return cls(_leaves={})
 
     @property
-    def epoch(self) -> int:
+    def generation(self) -> int:
         """In which the last line was signed."""
-        return self.last.epoch if self.last else 0
+        return self.last.generation if self.last else 0
 
     @property
     def heads(self) -> dict[str | None, Head]:
@@ -134,9 +134,11 @@ class Witness:
         given, before = line.checkpoint.checkpoint, self.last or Seen(line.checkpoint, {})
         if given.ledger_id != before.signed.checkpoint.ledger_id:
             raise WitnessError("it is of another ledger than the line before")
-        if (epoch := given.epoch) < self.epoch:
-            raise WitnessError(f"epoch {epoch} does not follow epoch {self.epoch}")
-        begins = epoch > self.epoch
+        if (generation := given.generation) < self.generation:
+            raise WitnessError(
+                f"generation {generation} does not follow generation {self.generation}"
+            )
+        begins = generation > self.generation
         heads = {} if begins else dict(self.heads)
         for moved in line.heads:
             known = self.heads.get(moved.dataset)
@@ -156,8 +158,10 @@ class Witness:
         """
         seen = self.after(line)
         if self._leaves is not None:
-            self._leaves = self._extended(self._leaves, line, begins=seen.epoch > self.epoch)
-        if self.last is not None and seen.epoch > self.epoch:
+            self._leaves = self._extended(
+                self._leaves, line, begins=seen.generation > self.generation
+            )
+        if self.last is not None and seen.generation > self.generation:
             self.ended.append(self.last)
         self.last = seen
 
@@ -173,7 +177,7 @@ class Witness:
         return found
 
     def require_signed(self, public_key: str | None) -> None:
-        """Believe the last checkpoint of each epoch, and with them every head.
+        """Believe the last checkpoint of each generation, and with them every head.
 
         Raises:
             WitnessError: one was not signed with this key, or not for these heads.
@@ -187,7 +191,7 @@ def read_witness(path: Path, public_key: str | None = None, *, leaves: bool = Fa
 
     Args:
         path: of the file.
-        public_key: that must have signed the last line of each epoch, and so all of it; by
+        public_key: that must have signed the last line of each generation, and so all of it; by
             default no signature is checked.
         leaves: whether leaves are kept, too.
 
@@ -228,7 +232,7 @@ def next_line(
 
     The heads it has seen are not contradicted: they are continued, or were abandoned.
     """
-    begins = present.epoch(signer.public_key) > seen.epoch
+    begins = present.generation(signer.public_key) > seen.generation
     moved = [
         _moved(connection, present, head, seen.heads.get(head.dataset))
         for head in present.in_order

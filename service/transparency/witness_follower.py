@@ -83,14 +83,16 @@ class Follower:
             if seen.last and seen.last.signed.checkpoint.ledger_id != present.ledger_id:
                 raise WitnessError(f"{self._path} is of another ledger than this one.")
             heads, key = list(seen.heads.values()), self._signer.public_key
-            if not contradicted(connection, present, heads, epoch=seen.epoch, public_key=key):
+            if not contradicted(
+                connection, present, heads, generation=seen.generation, public_key=key
+            ):
                 # While it recovers, the ledger is not what it will be: the witness waits.
                 line = next_line(connection, present, self._signer, seen)
                 if line is not None and found.state == "open":
                     file.append(line)
                 self.agreed_at = time.time()
                 return found
-        return suspend(self._engine, heads, epoch=seen.epoch, by=BY, signer=self._signer)
+        return suspend(self._engine, heads, generation=seen.generation, by=BY, signer=self._signer)
 
     def begin(self) -> None:
         """Look for the first time.

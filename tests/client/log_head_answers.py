@@ -55,6 +55,6 @@ def changes(
     yield ANOTHER, theirs
     yield ANOTHER, signed(part, signer, ledger_id="0" * 32)
     abandoned = {**part, "verdict": "abandoned", "reason": "x"}
-    yield ANOTHER, abandoned  # in no later epoch
-    yield ANOTHER, signed(abandoned, other, epoch=1)
-    yield ANOTHER, signed(abandoned, signer, epoch=1, ledger_id="0" * 32)
+    yield ANOTHER, abandoned  # in no later generation
+    yield ANOTHER, signed(abandoned, other, generation=1)
+    yield ANOTHER, signed(abandoned, signer, generation=1, ledger_id="0" * 32)

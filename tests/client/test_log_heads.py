@@ -243,13 +243,13 @@ def test_another_ledger_at_the_same_address_is_told_and_its_head_not_taken(
     assert head.path.read_bytes() == before
 
 
-def test_an_epoch_that_is_over_does_not_come_again(client: Client, spool: Path) -> None:
+def test_a_generation_that_is_over_does_not_come_again(client: Client, spool: Path) -> None:
     create(client)
     head = head_of(client, spool)
     head.compare()
     stored = json.loads(head.path.read_text())
     part = client._transport.post("/v1/datasets/data/checkpoint:compare", stored["kept"])
-    stored["kept"]["checkpoint"]["epoch"] = 1
+    stored["kept"]["checkpoint"]["generation"] = 1
     head.path.write_text(json.dumps(stored))
     with answering(200, part) as older:
         older._transport._http.base_url = client._transport._http.base_url

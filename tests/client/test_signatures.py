@@ -23,7 +23,7 @@ HEAD = {"dataset": "data", "size": 1, "root": "ab" * 32, "steps": 1}
 CHECKPOINT = {
     "format": "dpledger-checkpoint/1",
     "ledger_id": "0" * 32,
-    "epoch": 0,
+    "generation": 0,
     "logs": 1,
     "root": leaf_hash(HEAD).hex(),
     "issued_at": "2026-11-01T00:00:00Z",

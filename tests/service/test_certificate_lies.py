@@ -168,7 +168,7 @@ def test_a_ledger_that_contradicts_itself_is_found_out(
 def test_a_ledger_that_is_suspended_meanwhile_is_told_of_nothing(
     engine: Engine, signer: Signer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    why = json.dumps({"state": "suspended", "epoch": 0, "lost": [], "reason": "rolled back"})
+    why = json.dumps({"state": "suspended", "generation": 0, "lost": [], "reason": "rolled back"})
 
     def stated(*given: Any) -> list[Statement]:
         with transaction(engine) as connection:

@@ -280,7 +280,7 @@ def test_a_suspended_ledger_certifies_nothing_even_what_it_certified_before(
 ) -> None:
     plain(api)
     certified(engine, signer)
-    why = json.dumps({"state": "suspended", "epoch": 0, "lost": [], "reason": "rolled back"})
+    why = json.dumps({"state": "suspended", "generation": 0, "lost": [], "reason": "rolled back"})
     with transaction(engine) as connection:
         connection.execute(update(installation).values(suspended=why))
     with pytest.raises(LedgerSuspendedError):

@@ -71,7 +71,11 @@ def test_a_stranger_can_check_a_checkpoint_by_what_the_guide_says(api: httpx.Cli
     assert part["key_id"] == hashlib.sha256(public).hexdigest()[:16]
     with pytest.raises(InvalidSignature):
         Ed25519PublicKey.from_public_bytes(public).verify(raw(part["signature"]), message[22:])
-    assert (signed["logs"], signed["epoch"], part["index"]) == (4, 0, 2)  # in the order of names
+    assert (signed["logs"], signed["generation"], part["index"]) == (
+        4,
+        0,
+        2,
+    )  # in the order of names
     leaf = leaf_hash(canonical(part["head"]))
     root = bytes.fromhex(signed["root"])
     assert verify_inclusion(leaf, part["index"], signed["logs"], hashes(part["path"]), root)

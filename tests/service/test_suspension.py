@@ -200,7 +200,7 @@ def test_it_is_whole_only_when_all_steps_that_were_signed_are_recorded(
     acts = api.get("/v1/acts").json()["acts"]
     assert [act["kind"] for act in acts][-3:] == ["suspended", "recovering", "reconciled"]
     assert acts[-1]["content"]["abandoned"] == [kept["head"]]
-    assert api.get(PART).json()["checkpoint"]["epoch"] == 1
+    assert api.get(PART).json()["checkpoint"]["generation"] == 1
 
 
 def test_steps_that_never_ran_are_attested_exactly(api: httpx.Client, kept: Json) -> None:
@@ -278,12 +278,12 @@ def test_a_database_from_before_the_reconciliation_is_found_out(
     put_back(engine, lost)
     assert shown(api, fresh).status_code == 503
     reconciled(api)
-    assert api.get(PART).json()["checkpoint"]["epoch"] == 2  # never one that was there before
+    assert api.get(PART).json()["checkpoint"]["generation"] == 2  # never one that was there before
     for old in (kept, fresh):
         assert shown(api, old).json()["verdict"] == "abandoned"
 
 
-def test_an_epoch_that_the_ledger_does_not_know_is_a_contradiction(
+def test_a_generation_that_the_ledger_does_not_know_is_a_contradiction(
     api: httpx.Client, kept: Json, engine: Engine
 ) -> None:
     """The log of the dataset is whole; that of the installation is not."""
@@ -294,7 +294,7 @@ def test_an_epoch_that_the_ledger_does_not_know_is_a_contradiction(
         connection.execute(acts.delete().where(acts.c.kind == "reconciled"))
     answer = shown(api, fresh)
     assert answer.status_code == 503
-    assert "Epoch 1 was signed" in answer.json()["detail"]
+    assert "Generation 1 was signed" in answer.json()["detail"]
 
 
 def test_a_ledger_that_is_open_cannot_be_reconciled(api: httpx.Client, engine: Engine) -> None:

@@ -84,7 +84,7 @@ def test_what_it_saw_must_be_there_when_the_service_starts(
         assert again.post("/v1/log:reconcile", json={"reason": "x"}).status_code == 200
     key = Signer.load(tmp_path / "signing_key").public_key
     found = read_witness(path, key, leaves=True)
-    assert found.epoch == 1
+    assert found.generation == 1
     assert {name: found.leaves(name) for name in found.heads} == leaves_of(engine)
 
 

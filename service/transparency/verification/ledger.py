@@ -19,7 +19,7 @@ from service.storage.tables import (
 from service.transparency.ledger_identity import named_by
 from service.transparency.verification.keys import require_keys
 from service.transparency.verification.log import Walk
-from service.transparency.verification.reconciliations import Epochs, require_suspension
+from service.transparency.verification.reconciliations import Generations, require_suspension
 from service.transparency.verification.records import Facts, require_incidents
 from service.transparency.verification.report import Broken, Rank, Report, shown
 from service.transparency.verification.rows import UNREADABLE, Names, distrusted, every
@@ -58,18 +58,18 @@ def _strays() -> Iterator[tuple[str, Select[Any]]]:
 _STRAYS: Final = tuple(_strays())
 
 
-def verify(connection: Connection, kept: Kept | None = None, *, epoch: int = 0) -> Report:
+def verify(connection: Connection, kept: Kept | None = None, *, generation: int = 0) -> Report:
     """Check everything that a database holds of its ledger.
 
     Args:
         connection: in a transaction that sees one state throughout; nothing is written.
         kept: what was kept of it elsewhere.
-        epoch: how many reconciliations who asks knows of. What a later one declared lost is held
-            against the ledger all the same: whoever can write to the database can write that, too.
+        generation: how many reconciliations the caller knows of. What a later one declared lost
+            is held against the ledger: whoever can write to the database can write that, too.
     """
     report, kept = Report(), kept or Kept()
     with distrusted(connection):
-        kept = Epochs.read(connection, report).excused(kept, report, known=epoch)
+        kept = Generations.read(connection, report).excused(kept, report, known=generation)
         _installation(connection, report, kept)
         found = list(every(connection, _DATASETS))
         for home in found:

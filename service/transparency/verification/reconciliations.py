@@ -1,7 +1,7 @@
 """Reconciliations, and whether the ledger is suspended: what is signed of them, and what is said.
 
 A reconciliation excuses what was kept only where the key signed it that signed what was kept, and
-only where who verifies says to know of its epoch.
+only where who verifies says to know of its generation.
 """
 
 import json
@@ -34,19 +34,19 @@ _RECONCILED: Final = (
     .order_by(acts.c.position)
 )
 _UNSIGNED: Final = "is no reconciliation that a key signed, and excuses nothing"
-_REPEATED: Final = "begins an epoch that had begun before, and excuses nothing"
+_REPEATED: Final = "begins a generation that had begun before, and excuses nothing"
 _ELSEWHERE: Final = "is signed for another ledger, which this one is a copy of, and excuses nothing"
 
 
 @dataclass(frozen=True, slots=True)
-class Epochs:
+class Generations:
     """What a ledger tells of its reconciliations."""
 
     ledger_id: str
     told: Sequence[Reconciliation]  # that some key signed, oldest first
 
     @classmethod
-    def read(cls, connection: Connection, report: Report) -> "Epochs":
+    def read(cls, connection: Connection, report: Report) -> "Generations":
         """Read them; what is none that counts for anybody is told."""
         ids = [str(row["ledger_id"]) for row in every(connection, _INSTALLATION)]
         ledger_id, told = ids[0] if ids else "", []
@@ -59,10 +59,10 @@ class Epochs:
                 continue
             if one.ledger_id != ledger_id:
                 report.notes.append(f"{said_of(act)} {_ELSEWHERE}.")
-            elif one.epoch <= latest[one.public_key]:
+            elif one.generation <= latest[one.public_key]:
                 report.add(_broken_act(act, _REPEATED))
             else:
-                latest[one.public_key] = one.epoch
+                latest[one.public_key] = one.generation
                 told.append(one)
         return cls(ledger_id, told)
 
@@ -75,7 +75,7 @@ class Epochs:
         Args:
             kept: elsewhere.
             report: takes notes.
-            known: the epoch up to which who verifies knows of reconciliations.
+            known: the generation up to which who verifies knows of reconciliations.
         """
         notes: list[str] = []
         logs = {}
@@ -97,12 +97,12 @@ class Epochs:
     def _judged(self, name: str | None, head: Head, known: int, notes: list[str]) -> Head:
         log = "the installation" if name is None else f"dataset {shown(name)}"
         for one in self._believed(head.key):
-            if not one.abandons(name, size=head.size, epoch=head.epoch):
+            if not one.abandons(name, size=head.size, generation=head.generation):
                 continue
-            if one.epoch > known:
+            if one.generation > known:
                 notes.append(
-                    f"{shown(one.text)} If you know of that, say --epoch {one.epoch}: then what "
-                    "it declared lost is not held against the ledger."
+                    f"{shown(one.text)} If you know of that, say --generation {one.generation}: "
+                    "then what it declared lost is not held against the ledger."
                 )
                 continue
             notes.append(f"{head.source} is held against {log} only if it fits. {shown(one.text)}")
@@ -117,8 +117,8 @@ class Epochs:
             Head(
                 size=head.size,
                 root=bytes.fromhex(head.root),
-                source=f"the reconciliation that began epoch {one.epoch}",
-                epoch=one.epoch,
+                source=f"the reconciliation that bega generation {one.generation}",
+                generation=one.generation,
                 key=one.public_key,
             )
             for one, head in then

@@ -25,7 +25,7 @@ class Head:
     size: int
     root: bytes
     source: str  # who says so, in words: "the checkpoint"
-    epoch: int = 0  # of the ledger, in which it was signed
+    generation: int = 0  # of the ledger, in which it was signed
     key: str = ""  # that signed it
     excused: bool = False  # an admin declared it lost: it need not fit
 
@@ -108,8 +108,10 @@ def _of(seen: Seen, head: LogHead, public_key: str | None) -> Head:
     return Head(
         size=head.size,
         root=bytes.fromhex(head.root),
-        source="the witness" if not seen.epoch else f"the witness, in epoch {seen.epoch},",
-        epoch=seen.epoch,
+        source="the witness"
+        if not seen.generation
+        else f"the witness, in generation {seen.generation},",
+        generation=seen.generation,
         key=public_key or seen.signed.public_key,
     )
 
@@ -130,7 +132,7 @@ def of_checkpoints(path: Path, public_key: str | None) -> Kept:
         source = f"the checkpoint of {signed.issued_at}"
         for head in part.heads if isinstance(part, Whole) else [part.head]:
             root = bytes.fromhex(head.root)
-            heads[head.dataset].append(Head(head.size, root, source, signed.epoch, key))
+            heads[head.dataset].append(Head(head.size, root, source, signed.generation, key))
         ledgers.add(signed.ledger_id)
     if len(ledgers) != 1:
         raise KeptError(f"{path}: it is of no ledger, or of several.")

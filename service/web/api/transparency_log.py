@@ -141,7 +141,7 @@ def recover_ledger(
 def reconcile_ledger(
     given: Reconciled, request: Request, database: Database, caller: Admin
 ) -> StandingAnswer:
-    """Declare a ledger whole that has again what it had lost; a new epoch begins."""
+    """Declare a ledger whole that has again what it had lost; a new generation begins."""
     with transaction(database) as connection:
         found = recovery.reconcile(
             connection, given, by=caller.name, signer=request.app.state.signer

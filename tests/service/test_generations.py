@@ -1,4 +1,4 @@
-"""Epochs: what was lost is abandoned by whoever has the key of the service, and by nobody else."""
+"""Generations: only the holder of the service's key abandons what was lost."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -94,7 +94,7 @@ def stated(engine: Engine, **given: Any) -> Statement:
         present = LogHeads.of(connection)
     lost = [Head(dataset="data", size=10**6, root="0" * 64, steps=0)]
     fields = {
-        "format": FORMAT, "ledger_id": present.ledger_id, "epoch": 1, "reason": "the disk",
+        "format": FORMAT, "ledger_id": present.ledger_id, "generation": 1, "reason": "the disk",
         "by": "officer", "abandoned": lost, "continued": list(present.in_order), "not_taken": {},
     }  # fmt: skip
     return Statement.model_validate(fields | given)
@@ -106,7 +106,7 @@ def written(engine: Engine, content: Json, *, by: str = "officer") -> None:
 
 
 def unsigned(engine: Engine, _signer: Signer, _stranger: Signer) -> None:
-    fields = {"epoch": 1, "reason": "the disk", "not_taken": {}}
+    fields = {"generation": 1, "reason": "the disk", "not_taken": {}}
     written(engine, fields | {"abandoned": [{"dataset": "data", "size": 10**6}]})
 
 
@@ -158,7 +158,7 @@ def test_a_reconciliation_that_the_key_did_not_sign_excuses_nothing(
     rewrite(engine)
     forge(engine, signer, stranger)
     with snapshot(engine) as connection:
-        report = verify(connection, of_witness(path, signer.public_key), epoch=1)
+        report = verify(connection, of_witness(path, signer.public_key), generation=1)
     assert "dataset data, entry 2" in report.broken[0].text + report.broken[-1].text
     told_of = [*report.notes, *(one.text for one in report.broken)]
     assert forge is by_a_stranger or any("excuses nothing" in text for text in told_of)
@@ -248,7 +248,7 @@ def test_a_list_that_was_changed_is_not_signed_again(
 ) -> None:
     short, long = lost(api, engine, signer)
     require_suspended(engine, signer, long)
-    forged = ReportedHead(dataset="other", size=9, root="0" * 64, steps=0, epoch=0)
+    forged = ReportedHead(dataset="other", size=9, root="0" * 64, steps=0, generation=0)
     with transaction(engine) as connection:
         row = connection.execute(installation.select()).one()
         stored = Suspension.read(row.suspended)
@@ -270,43 +270,43 @@ def test_a_suspension_that_cannot_be_read_suspends(engine: Engine, text: str) ->
 
 def test_of_what_was_lost_the_longest_is_known_and_the_most_steps() -> None:
     head = {"dataset": "data", "root": "0" * 64}
-    one = ReportedHead(size=9, steps=5, epoch=0, **head)
-    other = ReportedHead(size=7, steps=6, epoch=1, **head)
+    one = ReportedHead(size=9, steps=5, generation=0, **head)
+    other = ReportedHead(size=7, steps=6, generation=1, **head)
     (found,) = joined([one, other])
-    assert (found.size, found.steps, found.epoch) == (9, 6, 1)
+    assert (found.size, found.steps, found.generation) == (9, 6, 1)
     assert joined([other, one]) == [found]
 
 
-def test_an_epoch_begins_once_for_a_key_and_a_ledger(
+def test_a_generation_begins_once_for_a_key_and_a_ledger(
     engine: Engine, signer: Signer, stranger: Signer
 ) -> None:
-    def of(epoch: int, by: Signer = signer, **given: Any) -> Reconciliation:
-        return Reconciliation.signed(stated(engine, epoch=epoch, **given), by)
+    def of(generation: int, by: Signer = signer, **given: Any) -> Reconciliation:
+        return Reconciliation.signed(stated(engine, generation=generation, **given), by)
 
     own = of(1)
     others = [of(5, stranger), of(6, ledger_id=ELSEWHERE)]
     listed = [others[0], own, of(1, reason="again"), others[1], of(3), of(2)]
     found = followed(listed, ledger_id=own.ledger_id, public_key=signer.public_key)
-    assert [(one.epoch, one.reason) for one in found] == [(1, "the disk"), (3, "the disk")]
+    assert [(one.generation, one.reason) for one in found] == [(1, "the disk"), (3, "the disk")]
 
 
-def test_an_epoch_that_had_begun_before_is_broken(engine: Engine, signer: Signer) -> None:
+def test_a_generation_that_had_begun_before_is_broken(engine: Engine, signer: Signer) -> None:
     for _ in range(2):
         written(engine, Reconciliation.signed(stated(engine), signer).model_dump())
     with snapshot(engine) as connection:
         (found,) = verify(connection).broken
-    assert (found.position, found.why[:30]) == (1, "begins an epoch that had begun")
+    assert (found.position, found.why[:34]) == (1, "begins a generation that had begun")
 
 
 # ---- verify, which must be told of it
 
 
-def verified(engine: Engine, kept: Any, *, epoch: int) -> Report:
+def verified(engine: Engine, kept: Any, *, generation: int) -> Report:
     with snapshot(engine) as connection:
-        return verify(connection, kept, epoch=epoch)
+        return verify(connection, kept, generation=generation)
 
 
-def test_what_was_kept_before_an_epoch_counts_until_who_verifies_says_to_know_of_it(
+def test_what_was_kept_before_a_generation_counts_until_who_verifies_says_to_know_of_it(
     api: httpx.Client, engine: Engine, follower: Follower, path: Path, signer: Signer,
     tmp_path: Path, database_url: str,
 ) -> None:  # fmt: skip
@@ -322,23 +322,23 @@ def test_what_was_kept_before_an_epoch_counts_until_who_verifies_says_to_know_of
     made_whole(api, engine, signer)
     assert follower.look().state == "open"
     seen = read_witness(path, signer.public_key)
-    assert ([one.epoch for one in seen.ended], seen.epoch) == ([0], 1)
+    assert ([one.generation for one in seen.ended], seen.generation) == ([0], 1)
     for kept in (of_witness(path, signer.public_key), of_checkpoints(checkpoint, None)):
-        unknown = verified(engine, kept, epoch=0)
+        unknown = verified(engine, kept, generation=0)
         assert len(unknown.broken) >= 1
-        assert "say --epoch 1" in unknown.notes[0]
-        known = verified(engine, kept, epoch=1)
+        assert "say --generation 1" in unknown.notes[0]
+        known = verified(engine, kept, generation=1)
         assert known.broken == []
-        assert "Epoch 1 was begun by the command line: the disk" in known.notes[0]
+        assert "Generation 1 was begun by the command line: the disk" in known.notes[0]
 
     def asked(*words: str) -> int:
         given = ["verify", database_url, "--witness", str(path), *words]
         code: int = CliRunner().invoke(app, given).exit_code
         return code
 
-    assert (asked(), asked("--epoch", "1", "--public-key", signer.public_key)) == (1, 0)
+    assert (asked(), asked("--generation", "1", "--public-key", signer.public_key)) == (1, 0)
     rewrite(engine)
-    assert verified(engine, of_checkpoints(checkpoint, None), epoch=1).broken
+    assert verified(engine, of_checkpoints(checkpoint, None), generation=1).broken
 
 
 def test_whether_it_is_suspended_is_what_the_acts_say(
