@@ -1,4 +1,4 @@
-"""How numbers and times are written on pages: an upper bound is rounded up, a lower one down."""
+"""Write numbers and times for people: upper bounds are rounded up, lower bounds down."""
 
 import math
 import sys

@@ -1,7 +1,7 @@
-"""What a process counts of itself while it works, for whoever scrapes it; costs microseconds.
+"""Count what this process does, and write its log as lines of JSON.
 
-Labels are taken from short lists: the templates of paths, never paths; slugs of problems; never the
-name of a run or of a key.
+Labels come from short lists: the templates of paths, never paths; slugs of problems; never the name
+of a run or of a key. A count costs microseconds.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The command restate: what was certified, looked at again."""
+"""The commands verify and restate: check a ledger, a certificate or a backup, without trust."""
 
 import json
 import sqlite3

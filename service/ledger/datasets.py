@@ -1,4 +1,4 @@
-"""Where a dataset comes from, said once at its creation: its parents, and what was spent before."""
+"""Create datasets: their parents, their filter, and what was spent before."""
 
 import json
 import secrets

@@ -1,4 +1,4 @@
-"""Plans that hold their run's own budget: what is certified of them, and what they declare.
+"""Hold a run's own budget by a fixed plan: what is certified of it, and what it reserves.
 
 docs/theory/plans.md proves what such a budget holds while its run keeps to the plan, and after.
 """

@@ -1,4 +1,4 @@
-"""Datasets, runs and branches: created once under a name, never reused, never deleted."""
+"""Create, finish and release runs: each is created once under a name that is never used again."""
 
 import json
 from typing import Any, Final

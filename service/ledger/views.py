@@ -1,4 +1,4 @@
-"""Datasets, runs and branches as they stand."""
+"""Show datasets, runs and branches as they stand now."""
 
 import json
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""RFC 9457: each refusal's status, title and page. The only place where errors meet HTTP."""
+"""Turn refusals into RFC 9457 problems: the only place where errors meet HTTP."""
 
 import asyncio
 import logging

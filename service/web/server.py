@@ -1,4 +1,4 @@
-"""The server: uvicorn, which says first that it will stop, and ends the streams."""
+"""Run uvicorn: it announces its stop, ends the streams, and closes slow connections."""
 
 import asyncio
 import ctypes

@@ -1,4 +1,4 @@
-"""Seats: dear questions share them, a key has a share of them, and nothing else waits for them."""
+"""Expensive requests share a few places; a key has a share of them, and nothing else waits."""
 
 import asyncio
 import socket
@@ -219,7 +219,7 @@ def test_what_is_worked_out_waits_for_a_seat_and_nothing_else_does(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("service.app.Seats", lambda: ConcurrencyLimiter(1, 0))
+    monkeypatch.setattr("service.app.ConcurrencyLimiter", lambda: ConcurrencyLimiter(1, 0))
     signing_key = tmp_path / "signing_key"
     Signer.create(signing_key)
     with transaction(engine) as connection:
@@ -259,7 +259,7 @@ def test_who_left_is_not_answered_and_who_sends_slowly_has_no_seat(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     seats = ConcurrencyLimiter(1, 8)
-    monkeypatch.setattr("service.app.Seats", lambda: seats)
+    monkeypatch.setattr("service.app.ConcurrencyLimiter", lambda: seats)
     plan = WRITES["/v1/plan"][1]
     with (
         serve() as address,

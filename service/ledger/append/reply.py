@@ -1,4 +1,4 @@
-"""The Renyi reading an append answers with: cheap, and the same for the same balance."""
+"""Answer an append: a Renyi reading that is cheap, and the same for the same event counts."""
 
 import math
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""The leaves of what a transaction recorded in a book, and the rows that hold them."""
+"""Read the state of a dataset from its rows, and write its rows and log leaves."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

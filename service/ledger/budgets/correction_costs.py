@@ -1,9 +1,9 @@
-"""What corrections change in the corrected account, which is enforced beside the recorded one.
+"""Charge what corrections change in the corrected account, enforced beside the recorded one.
 
 A corrected step changes the account by what it costs more or less than it did as recorded. Where
 passes count, the recorded ones stay counted, and each pass that the corrected steps may have
-touched is counted in full beside them; what else changes where they shift later passes is for
-`shifts` to say. A tally enforces the larger account, and never less than it did before.
+touched is counted in full beside them; `Shift` has the passes of later steps that then begin
+elsewhere. An accumulator enforces the larger account, and never less than it did before.
 """
 
 from collections import Counter

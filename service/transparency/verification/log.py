@@ -1,4 +1,4 @@
-"""A Merkle tree that is only read: its full subtrees at once, which is faster than leaf by leaf."""
+"""Compare every log with its stored Merkle tree: full subtrees at once, which is fast."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence

@@ -1,4 +1,4 @@
-"""Rows against the acts that recorded them: none without the other."""
+"""Compare rows and incidents with the acts that recorded them: none without the other."""
 
 import json
 from collections import Counter, defaultdict

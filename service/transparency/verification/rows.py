@@ -1,4 +1,4 @@
-"""What entries of a dataset refer to: its runs, branches and events, read whole."""
+"""Read what entries of a dataset refer to: its runs, branches and events."""
 
 import json
 import re

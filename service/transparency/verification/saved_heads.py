@@ -1,4 +1,4 @@
-"""What was kept of logs elsewhere: their leaves, or at least their sizes and roots."""
+"""Read what was saved of logs elsewhere: their leaves, or at least their sizes and roots."""
 
 import json
 from collections import defaultdict

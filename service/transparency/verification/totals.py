@@ -1,4 +1,4 @@
-"""What is kept beside the entries to be fast, against what the entries add up to."""
+"""Compare stored totals with what the entries add up to."""
 
 import json
 from collections import Counter, defaultdict

@@ -1,4 +1,4 @@
-"""What to do about an incident, in a few words."""
+"""Say what terms mean and what to do about an incident, in a few words."""
 
 from dataclasses import dataclass
 from typing import Any, Final

@@ -1,4 +1,4 @@
-"""The picture of a dataset's family: a column for each generation, a line to each parent."""
+"""Draw a dataset's family: a column for each generation, a line to each parent."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

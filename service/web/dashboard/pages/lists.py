@@ -1,4 +1,4 @@
-"""The lists of datasets and of runs: filtered, in the order that is asked for, part by part."""
+"""Show the overview, and the lists of datasets and of runs."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal

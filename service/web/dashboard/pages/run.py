@@ -1,4 +1,4 @@
-"""A run: how much it has spent and how that grew, what it rests on, and what it means."""
+"""Show a run: what it has spent, how that grew, what it rests on, and who did what."""
 
 import time
 from collections.abc import Callable, Hashable

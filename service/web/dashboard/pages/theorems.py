@@ -1,4 +1,4 @@
-"""Which family a theorem is of, and which page proves or explains it."""
+"""Show theorems by family, each with the page that proves or explains it."""
 
 import re
 from collections.abc import Iterator
