@@ -51,7 +51,9 @@ NOISES: Final = (0.8, 0.9, 1.0, 1.1, 1.3, 1.6)
 RATES: Final = (0.0042, 0.0085)
 LIMITS: Final = (2.0, 4.0, 8.0, 8.0, 16.0, None)
 SUBJECTS: Final = ("letters", "scans", "visits", "clicks", "voices", "claims", "photos", "notes")
-_CLOCKS: Final = ("registration", "branching", "origins", "book_rows", "incidents", "ledger")
+_CLOCKS: Final = (
+    "runs", "branches", "datasets", "incidents", "append.state_rows", "append.append",
+)  # fmt: skip
 Json = dict[str, Any]
 
 
@@ -60,7 +62,7 @@ def at(moment: datetime) -> Iterator[None]:
     """What is written inside is written as if at that time."""
     with ExitStack() as stack:
         for name in _CLOCKS:
-            target = f"service.{name}.now"
+            target = f"service.ledger.{name}.now"
             stack.enter_context(patch(target, lambda: moment, create=True))
         yield
 

@@ -177,7 +177,7 @@ ROWS: Final[tuple[Row, ...]] = (
         "Figure 12: epsilon by epochs, as conjectured",
         Verdict.EXPERIMENT,
         (
-            "service/figures",
+            "service/cli/figures",
             "accounting/quarantine/compared.py",
             "partial-shuffle-conjecture-epsilon",
         ),

@@ -263,3 +263,9 @@ def test_answers_stay_within_what_is_left_outside() -> None:
         assert "outward-rounding" in bound.theorems
         assert bound.epsilon_lower is None
         assert meter.spent <= 60_000_000
+
+
+def test_where_not_even_one_class_is_paid_for_outside_the_answer_is_refused() -> None:
+    question = Question(relation=REPLACE_ONE, accept=DEFAULT_ACCEPT, delta=DELTA, epsilon=None)
+    with limited(100_000), pytest.raises(TooMuchWorkError):
+        bound_of_fewer(pld_bound, falling(3, DRAWN), question, whole=100_000)
