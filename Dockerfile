@@ -18,6 +18,7 @@ COPY service service
 COPY migrations migrations
 COPY docs/problems docs/problems
 COPY docs/theory docs/theory
+COPY docs/glossary.md docs/glossary.md
 # The constraints also fix the version of the build backend, which pip installs by itself.
 RUN PIP_CONSTRAINT=/build/constraints.txt pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
 # Only ready-made packages, so that neither stage needs a compiler.

@@ -29,8 +29,9 @@ from accounting.events import (
     WithReplacement,
     Zcdp,
 )
-from accounting.gathering import answers_of_fewer, bound_of_fewer
+from accounting.gathering import ROUGH_WIDTH, answers_of_fewer, bound_of_fewer
 from accounting.guarantees import ACCEPTABLE, DEFAULT_ACCEPT, Guarantee, Status
+from accounting.pld.bracket import WIDTH
 from accounting.work import TooMuchWorkError, limited, spend
 
 ADD_OR_REMOVE_ONE, REPLACE_ONE, REPLACE_SPECIAL = NeighboringRelation
@@ -266,6 +267,9 @@ def test_answers_stay_within_what_is_left_outside() -> None:
 
 
 def test_where_not_even_one_class_is_paid_for_outside_the_answer_is_refused() -> None:
-    question = Question(relation=REPLACE_ONE, accept=DEFAULT_ACCEPT, delta=DELTA, epsilon=None)
-    with limited(100_000), pytest.raises(TooMuchWorkError):
-        bound_of_fewer(pld_bound, falling(3, DRAWN), question, whole=100_000)
+    for width in (WIDTH, ROUGH_WIDTH):
+        question = Question(
+            relation=REPLACE_ONE, accept=DEFAULT_ACCEPT, delta=DELTA, epsilon=None, width=width
+        )
+        with limited(300_000), pytest.raises(TooMuchWorkError):
+            bound_of_fewer(pld_bound, falling(3, DRAWN), question, whole=100_000)

@@ -143,7 +143,7 @@ def grow(connection: Connection, leaves: int) -> list[bytes]:
         )  # fmt: skip
         if sequence % 1000 == 0:
             values = act_row(
-                Fact("note", {"sequence": sequence}),
+                Fact("settings", {"sequence": sequence}),
                 dataset=(row.id, row.name),
                 position=position,
                 after_sequence=sequence,

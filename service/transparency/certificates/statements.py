@@ -46,7 +46,7 @@ from service.transparency.certificates.schema import (
     Statement,
 )
 
-ISSUE_POINTS: Final = 60_000_000  # after which no further delta is stated
+ISSUE_POINTS: Final = 70_000_000  # after which no further delta is stated
 _STATED: Final = frozenset(Statement.model_fields) - {"delta", "accountant", "reservations"}
 
 
