@@ -58,7 +58,7 @@ def answered(
     """The finite bounds, best first; why there is none; the work beyond that of all steps together.
 
     Where they had to be gathered, what is said of fewer statuses is looked at, too: bounds that are
-    less work may say more in the end, and whoever accepts more must never be told more.
+    less work may say more in the end, and an answer with more accepted statuses is never larger.
     """
     with by_itself() as meter:
         found, reason = bounds_of(balance, question, names)

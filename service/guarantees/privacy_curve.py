@@ -1,4 +1,4 @@
-"""What a run's curve says in plain words of whoever tries to find out who was in the data."""
+"""Say what a run's curve means for an attacker who tries to find out who was in the data."""
 
 from dataclasses import dataclass, field, replace
 from decimal import ROUND_CEILING, Context, Decimal

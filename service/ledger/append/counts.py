@@ -19,7 +19,7 @@ def counts_of(balance: Balance) -> dict[Any, StepsAndPasses]:
 
 
 def balance_of(counts: dict[Any, StepsAndPasses]) -> Balance:
-    """The balance that counts so, of which it is not known how often loaders began anew."""
+    """Return the balance of these counts; how often loaders began anew is unknown."""
     return Balance(
         steps={event: one.steps for event, one in counts.items() if one.steps},
         passes={event: one.passes for event, one in counts.items() if one.passes},
