@@ -66,7 +66,9 @@ def main() -> None:
     config = Config(**json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))
     account = os.open(config.account, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     checkpoint, random = Path(config.checkpoint), Random(config.seed)
-    state = json.loads(checkpoint.read_text(encoding="utf-8")) if checkpoint.exists() else None
+    state = None
+    if checkpoint.exists():  # no order is used again, so what it costs is that of a run of its own
+        state = json.loads(checkpoint.read_text(encoding="utf-8")) | {"order": "fresh"}
     run = Client(config.url).start_run(
         config.run, config.dataset, state=state, delta=1e-5, spool=config.spool,
         flush_steps=50, flush_seconds=0.3,
