@@ -19,6 +19,8 @@ _ALL: Final = tuple(NeighboringRelation)
 @lru_cache(maxsize=4096)  # one a filter and order
 def conversion_cost(order: float, delta: float) -> float:
     """What reading epsilon at one order adds to the RDP. Upper, nats; may be negative."""
+    if not delta > 0:  # what is left of a share of the smallest doubles
+        return math.inf
     return float(conversion_costs(np.array([order]), delta=delta)[0])
 
 

@@ -177,8 +177,12 @@ class RenyiFilter:
 
 
 def _read_at(delta: float) -> float:
-    """The delta at which an order is read. Lower."""
-    return rounded_down(delta * (1 - FAILURE_SHARE), ulps=2)
+    """The delta at which an order is read. Lower.
+
+    Of the smallest doubles nothing is left then; their share for failures is zero, so that the
+    whole delta may be read at.
+    """
+    return rounded_down(delta * (1 - FAILURE_SHARE), ulps=2) or delta
 
 
 @lru_cache(maxsize=FILTERS_MAX * 16)

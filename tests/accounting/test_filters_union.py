@@ -31,6 +31,7 @@ from accounting.filters.limits import (
     union_filter_limits,
 )
 from accounting.gaussian import gaussian_epsilon
+from accounting.guarantees import DEFAULT_ACCEPT
 from accounting.renyi.conversion import rdp_epsilon
 from accounting.renyi.poisson import poisson_gaussian_rdp
 
@@ -139,3 +140,16 @@ def test_one_order_that_fails_does_not_close_the_others() -> None:
     lost = (0, 0, 0, 1 << 200)
     assert budget.admits(lost)
     assert not budget.admits((0, 0, 1 << 200, 1 << 200))
+
+
+@pytest.mark.parametrize("delta", [5e-324, 1e-323, 1e-320])
+def test_the_smallest_deltas_hold_nothing_and_fail_nowhere(delta: float) -> None:
+    for kind in ("fixed_order_renyi", "union_of_orders"):
+        held = choose(kind, epsilon=3.0, delta=delta)
+        loud = held.total(
+            Balance(steps={Event(mechanism=Gaussian(noise_multiplier=1.0), sampling=Full()): 1}),
+            relation=NeighboringRelation.ADD_OR_REMOVE_ONE,
+            accept=DEFAULT_ACCEPT,
+        )
+        assert not held.admits(loud)
+        assert not held.spent(loud) <= 3.0
