@@ -80,7 +80,7 @@ def lock_run(connection: Connection, name: str) -> tuple[Row[Any], Row[Any]]:
         NotFoundError: there is no run of that name.
     """
     dataset = _found(connection.execute(_LOCKED_OF_RUN, {"named": name}).one_or_none(), "run")
-    # Read after the lock is held, so that nobody else can change it from here on.
+    # Read after the lock is held, so that no other writer can change it from here on.
     return find_run(connection, name), dataset
 
 

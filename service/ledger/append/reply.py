@@ -227,7 +227,7 @@ class DeferredGuarantee:
         """A GuaranteeAnswer; what it rests on is kept for the appends that follow."""
         given: dict[str, Any] = {"relation": self.relation, "accept": self.accept}
         known = self.known or meter_of(self.units, delta=self.delta, **given)
-        self.run.reading = known  # whoever reads it sees whether it is of the events it has by then
+        self.run.reading = known  # a reader sees whether it is of the present events
         return read(known, self.units, sequence=self.sequence, **given)
 
 
