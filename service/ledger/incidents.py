@@ -20,7 +20,7 @@ from service.schemas.event_codec import canonical
 from service.schemas.responses import Answer
 from service.storage.tables import datasets, incidents, runs
 
-SPARING_SECONDS: Final = 60.0  # between two incidents of the same thing
+SPARING_SECONDS = 60.0  # between two incidents of the same thing
 SPARING_MAX: Final = 10_000  # things remembered; about a hundred bytes each
 
 
@@ -170,11 +170,15 @@ class Sparing:
     """Lets the first of many equal things through, then one in a while. Not for many threads."""
 
     def __init__(
-        self, seconds: float = SPARING_SECONDS, *, clock: Callable[[], float] = time.monotonic
+        self, seconds: float | None = None, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._seconds = seconds
+        self._given = seconds
         self._clock = clock
         self._passed: dict[Hashable, float] = {}
+
+    @property
+    def _seconds(self) -> float:
+        return SPARING_SECONDS if self._given is None else self._given
 
     def lets(self, thing: Hashable) -> bool:
         """Whether this one may pass; if so, the next must wait."""

@@ -12,7 +12,7 @@ from service.errors import BudgetExhaustedError
 from service.ledger.append.append import Append
 from service.ledger.append.unit_of_work import DatasetCache
 from service.ledger.datasets import create_dataset
-from service.ledger.incidents import SPARING_SECONDS, Sparing
+from service.ledger.incidents import Sparing
 from service.ledger.runs import create_run
 from service.schemas.requests import EventMessage, NewDataset, NewRun
 from service.storage.engine import transaction
@@ -83,7 +83,10 @@ def test_a_restart_tells_nothing_again_and_another_process_goes_on(ledger: Engin
     assert told(ledger) == kinds
 
 
-def test_refusals_are_told_sparingly_and_change_nothing(ledger: Engine) -> None:
+def test_refusals_are_told_sparingly_and_change_nothing(
+    ledger: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.ledger.incidents.SPARING_SECONDS", 60.0)
     shelf = DatasetCache(())
     for _ in range(3):
         assert append(ledger, shelf, 0, 10**6, mode="charge")["admissible"] > 0
@@ -92,6 +95,6 @@ def test_refusals_are_told_sparingly_and_change_nothing(ledger: Engine) -> None:
 
 
 def test_the_same_thing_may_be_told_again_after_a_while() -> None:
-    clock = iter([0.0, 1.0, SPARING_SECONDS, SPARING_SECONDS + 1])
-    sparing = Sparing(clock=lambda: next(clock))
+    clock = iter([0.0, 1.0, 60.0, 61.0])
+    sparing = Sparing(60.0, clock=lambda: next(clock))
     assert [sparing.lets("a") for _ in range(4)] == [True, False, True, False]

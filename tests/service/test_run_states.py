@@ -1,5 +1,8 @@
 """How runs end, are interrupted, and go on: recorded acts, and no alarm where it is on purpose."""
 
+from collections.abc import Callable
+from typing import Any
+
 import httpx
 import pytest
 from sqlalchemy import Engine
@@ -7,6 +10,7 @@ from sqlalchemy import Engine
 from service.schemas.run_states import CLOSED
 from service.storage.engine import snapshot
 from service.transparency.verification.ledger import verify
+from tests.conftest import AS_ADMIN
 from tests.service.samples import BUDGET, Json, append, event, run, setup
 
 
@@ -150,6 +154,26 @@ def test_a_run_that_stopped_at_a_budget_names_the_limit_until_it_is_raised(
     changed = api.patch("/v1/datasets/data", json=raised, headers={"If-Match": revision})
     assert changed.status_code == 200, changed.text
     assert "0 steps. Go on with it on a new branch" in told_of_the_name(api)
+
+
+def test_each_of_two_runs_that_were_refused_at_once_names_the_limit(
+    serve: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.ledger.incidents.SPARING_SECONDS", 60.0)
+    with serve() as address, httpx.Client(base_url=address, headers=AS_ADMIN) as api:
+        setup(api, dataset_given={"budget": BUDGET})
+        assert (
+            api.post("/v1/runs", json=run(name="second", writer="writer-of-second-1")).status_code
+            == 201
+        )
+        for name in ("run", "second"):
+            for _ in range(2):
+                refused = append(api, event(0, 10**6), run=name, mode="charge")
+                assert refused.status_code == 409
+            api.post(f"/v1/runs/{name}:finish", json={"state": "stopped_at_budget"})
+            again = api.post("/v1/runs", json=run(name=name, writer="another-process-1")).json()
+            assert "raise the limit that stopped it, epsilon 3 of dataset:data" in again["detail"]
+        assert kinds(api) == ["refusal", "refusal"]
 
 
 def test_a_run_that_stopped_at_its_own_budget_does_not_go_on(api: httpx.Client) -> None:

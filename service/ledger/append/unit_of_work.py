@@ -280,9 +280,9 @@ class UnitOfWork:
                 run.branches[row.name] = branch_of(row, leases[row.id], size)
 
     def refused(self, book: DatasetState, run: RunState, refusal: BudgetExhaustedError) -> None:
-        """Note a refusal, where somebody may be told; nothing of what was asked is kept."""
+        """Record that a limit refused steps: at most once a minute for a run and a limit."""
         (first, *_) = refusal.failing_scopes
-        if self.shelf.sparing.lets(first["scope"]):
+        if self.shelf.sparing.lets((book.name, run.name, first["scope"], first["limit"])):
             detail: dict[str, Any] = {"dataset": book.name, "run": run.name, **first}
             book.notes.incidents.append(
                 Incident(
