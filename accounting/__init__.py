@@ -6,8 +6,8 @@ budget while steps are chosen one by one (filters). THEOREMS is every bound ther
 
 from typing import TYPE_CHECKING, Any, Final
 
-from accounting.accountants import guarantee
-from accounting.balances import Balance, OpenPass, advance, balance_of
+from accounting.accountants.best_bound import guarantee
+from accounting.event_counts import Balance, OpenPass, advance, balance_of
 from accounting.events import Event, NeighboringRelation, Span
 from accounting.filters import Filter, choose
 from accounting.guarantees import Bound, Guarantee, Status

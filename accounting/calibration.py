@@ -10,9 +10,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
-from accounting.accountants import BEST, best_bound, guarantee
-from accounting.balances import Balance
-from accounting.estimates import estimated_mu, on_lattice
+from accounting.accountants.best_bound import BEST, best_bound, guarantee
+from accounting.event_counts import Balance
 from accounting.events import (
     Gaussian,
     Laplace,
@@ -23,6 +22,7 @@ from accounting.events import (
 )
 from accounting.gaussian import gaussian_mu
 from accounting.guarantees import DEFAULT_ACCEPT, Guarantee, Status
+from accounting.initial_guesses import estimated_mu, on_lattice
 
 TOLERANCE: Final = 2.0**-21  # relative distance of the value returned from one that is not safe
 COARSE_TOLERANCE: Final = 1e-4  # where epsilon is itself no better known

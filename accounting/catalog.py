@@ -3,41 +3,34 @@
 from typing import Any, Final
 
 from accounting import (
-    answers,
-    coarsening,
     composition,
-    curves,
-    domination,
     filters,
     gaussian,
-    hypothesis_testing,
     last_iterate,
-    local,
-    quarantine,
+    literature,
+    privacy_profile,
     renyi,
     shuffling,
     subsampling,
-    total_variation,
 )
-from accounting.pld import bracket, null
+from accounting.accountants import composed_bounds, event_grouping
+from accounting.bounds import dominating_pairs
+from accounting.pld import certified_composition, replace_one
 from accounting.theorem import Theorem
 
 THEOREMS: Final[tuple[Theorem[..., Any], ...]] = (
     *gaussian.THEOREMS,
     *renyi.THEOREMS,
-    *domination.THEOREMS,
+    *dominating_pairs.THEOREMS,
     *subsampling.THEOREMS,
     *shuffling.THEOREMS,
-    *null.THEOREMS,
-    *coarsening.THEOREMS,
-    *bracket.THEOREMS,
-    *answers.THEOREMS,
+    *replace_one.THEOREMS,
+    *event_grouping.THEOREMS,
+    *certified_composition.THEOREMS,
+    *composed_bounds.THEOREMS,
     *filters.THEOREMS,
-    *curves.THEOREMS,
+    *privacy_profile.THEOREMS,
     *composition.THEOREMS,
-    *total_variation.THEOREMS,
-    *hypothesis_testing.THEOREMS,
-    *local.THEOREMS,
     *last_iterate.THEOREMS,
-    *quarantine.THEOREMS,
+    *literature.THEOREMS,
 )

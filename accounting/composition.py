@@ -10,16 +10,10 @@ from typing import Final
 
 import numpy as np
 
-from accounting.binomials import LEAST, TRIALS_MAX, Window, window
+from accounting.binomial import LEAST, TRIALS_MAX, Window, window
 from accounting.events import NeighboringRelation
 from accounting.guarantees import Status
-from accounting.numerics import (
-    LIBRARY_ULPS,
-    UNIT_ROUNDOFF,
-    least_true,
-    rounded_up,
-    sum_up,
-)
+from accounting.rounding import LIBRARY_ULPS, UNIT_ROUNDOFF, least_true, rounded_up, sum_up
 from accounting.theorem import theorem
 
 _ALL: Final = tuple(NeighboringRelation)

@@ -9,7 +9,7 @@ from scipy import special
 
 from accounting.events import NeighboringRelation
 from accounting.guarantees import Assumption, Status
-from accounting.numerics import (
+from accounting.rounding import (
     ERFCX_UNITS,
     LIBRARY_ULPS,
     UNIT_ROUNDOFF,

@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 from scipy import special
 
-from accounting.numerics import ERFCX_UNITS, LIBRARY_ULPS, UNIT_ROUNDOFF
+from accounting.rounding import ERFCX_UNITS, LIBRARY_ULPS, UNIT_ROUNDOFF
 
 _LIBRARY: Final = 2 * LIBRARY_ULPS  # units of roundoff, relative
 _TAIL: Final = 1e-9 / UNIT_ROUNDOFF  # of a binomial tail

@@ -7,7 +7,7 @@ from typing import Final, Generic, ParamSpec, TypeVar
 
 from accounting.events import NeighboringRelation
 from accounting.guarantees import Assumption, Status
-from accounting.work import spend
+from accounting.work_limit import spend
 
 P = ParamSpec("P")
 R = TypeVar("R", covariant=True)

@@ -23,7 +23,7 @@ from typing import Any, Final
 from accounting import Balance, Event, NeighboringRelation, guarantee
 from accounting.calibration import Parameter, calibrate
 from accounting.events import Full, Gaussian, Poisson
-from accounting.pld import bracket
+from accounting.pld import certified_composition
 
 RELATION: Final = NeighboringRelation.ADD_OR_REMOVE_ONE
 TURNS: Final = 11
@@ -139,9 +139,9 @@ def line(workload: Workload) -> str:
 
     ours()
     for turn in range(TURNS):
-        bracket.forget()
+        certified_composition.forget()
         cold.append(milliseconds(ours))
-        bracket.forget_answers()
+        certified_composition.forget_answers()
         warm.append(milliseconds(ours))
         if PEER is not None and turn < PEER_TURNS and max(theirs, default=0) < 1e3 * SLOW_SECONDS:
             start = time.perf_counter_ns()
@@ -176,7 +176,7 @@ def print_calibration() -> None:
 
     times = []
     for _ in range(TURNS):
-        bracket.forget()
+        certified_composition.forget()
         times.append(milliseconds(ours))
     mine = statistics.median(times)
     print(f"{'dpledger':<15} {ours():>12.7f} {mine:>9.1f} ms")
@@ -236,7 +236,7 @@ def print_many() -> None:
         balance = decaying(distinct)
         times = []
         for _ in range(3):
-            bracket.forget()
+            certified_composition.forget()
             times.append(
                 milliseconds(lambda: guarantee(balance, relation=RELATION, delta=1e-6))  # noqa: B023
             )

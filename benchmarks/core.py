@@ -17,9 +17,9 @@ from collections.abc import Callable
 from typing import Final
 
 from accounting import Balance, Event, NeighboringRelation, guarantee
+from accounting.bounds.renyi_bounds import renyi_bounds
 from accounting.events import Gaussian, Poisson
 from accounting.renyi.orders import ORDERS
-from accounting.renyi_bounds import renyi_bounds
 
 RELATION: Final = NeighboringRelation.ADD_OR_REMOVE_ONE
 SETTINGS: Final = [(0.004, 1.1), (0.0001, 0.6), (0.08, 3.0), (0.5, 20.0), (0.01, 0.3)]

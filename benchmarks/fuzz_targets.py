@@ -24,8 +24,8 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 from starlette.datastructures import QueryParams
 
-from accounting import accountants
-from accounting.balances import Balance
+from accounting.accountants import best_bound
+from accounting.event_counts import Balance
 from benchmarks import fuzz_certificates
 from service.errors import InvalidRequestError, LedgerError
 from service.schemas.event_codec import canonical, spans_of
@@ -128,7 +128,7 @@ def _ledger(body: bytes) -> str:
 
 
 def _accounted(balance: Balance, relation: str) -> str:
-    found = accountants.guarantee(
+    found = best_bound.guarantee(
         balance, relation=relation_of(relation), delta=1e-5, accountant="rdp"
     )
     if found.epsilon is None:

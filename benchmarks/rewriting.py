@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, Table, insert, select, text, update
 
-from accounting.balances import (
+from accounting.event_counts import (
     Line,
     Lines,
     OpenPass,

@@ -21,10 +21,11 @@ from typing import Final
 
 from accounting.events import Direction
 from accounting.gaussian import gaussian_bracket_epsilon
-from accounting.pld.bracket import Bracket, Engine, epsilon_bracket, forget
-from accounting.pld.contour import contour_epsilon
-from accounting.pld.ladder import NoMomentsError
-from accounting.pld.lattice import lattice_epsilon
+from accounting.pld.certified_composition import Bracket, Engine, epsilon_bracket, forget
+from accounting.pld.contour.contour_bounds import contour_epsilon
+from accounting.pld.contour.parameters import NoDecayError
+from accounting.pld.contour.real_moments import NoMomentsError
+from accounting.pld.lattice.lattice_bounds import lattice_epsilon
 from accounting.pld.pairs import (
     DiscretePair,
     GaussianPair,
@@ -32,7 +33,6 @@ from accounting.pld.pairs import (
     Pair,
     SampledGaussianPair,
 )
-from accounting.pld.placement import NoDecayError
 
 FORGET_EVERY: Final = 200
 LATTICE_WIDTH: Final = 1e-2

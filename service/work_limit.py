@@ -1,6 +1,6 @@
 """How much work a question may take. One that takes more is refused, by name.
 
-Work is counted (accounting/work.py), not timed: a question is refused always or never, on any
+Work is counted (accounting/work_limit.py), not timed: a question is refused always or never, on any
 machine, and what is recorded does not depend on it.
 """
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from accounting.work import TooMuchWorkError, limited
+from accounting.work_limit import TooMuchWorkError, limited
 from service.errors import TooExpensiveError
 
 POINTS_MAX: Final = 175_000_000  # docs/guide/hostile_input.md has the seconds

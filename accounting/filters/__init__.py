@@ -4,8 +4,12 @@ A budget is held by one of four filters, chosen when it is set. Odometers say wh
 any budget, at every time at once.
 """
 
-from accounting.filters import falling, limits, odometers
-from accounting.filters.chosen import (
+from accounting.filters import falling_noise, odometers, theorems
+from accounting.filters.closed_form import ApproximateDpFilter, GaussianFilter
+from accounting.filters.integer_totals import COUNT_MAX, Total, plus, times
+from accounting.filters.odometers import ODOMETER_ORDERS, odometer_epsilon
+from accounting.filters.renyi import FAILURE_SHARE, RenyiFilter, UnionFilter
+from accounting.filters.selection import (
     KINDS,
     UNION_ORDERS,
     Filter,
@@ -14,13 +18,9 @@ from accounting.filters.chosen import (
     filter_of,
     union_price,
 )
-from accounting.filters.closed import ApproximateDpFilter, GaussianFilter
-from accounting.filters.limits import renyi_filter_limit, revision_share
-from accounting.filters.odometers import ODOMETER_ORDERS, odometer_epsilon
-from accounting.filters.renyi import FAILURE_SHARE, RenyiFilter, UnionFilter
-from accounting.filters.totals import COUNT_MAX, Total, plus, times
+from accounting.filters.theorems import renyi_filter_limit, revision_share
 
-THEOREMS = (*limits.THEOREMS, *falling.THEOREMS, *odometers.THEOREMS)
+THEOREMS = (*theorems.THEOREMS, *falling_noise.THEOREMS, *odometers.THEOREMS)
 
 __all__ = [
     "COUNT_MAX", "FAILURE_SHARE", "KINDS", "ODOMETER_ORDERS", "THEOREMS", "UNION_ORDERS",

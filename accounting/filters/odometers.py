@@ -6,13 +6,13 @@ from typing import Final
 
 import numpy as np
 
-from accounting.balances import Balance
+from accounting.event_counts import Balance
 from accounting.events import NeighboringRelation
-from accounting.filters.chosen import UNION_ORDERS
+from accounting.filters.integer_totals import delta_limit, loss_of
 from accounting.filters.renyi import FAILURE_SHARE, renyi_total
-from accounting.filters.totals import delta_limit, loss_of
+from accounting.filters.selection import UNION_ORDERS
 from accounting.guarantees import DEFAULT_ACCEPT, Status
-from accounting.numerics import LIBRARY_ULPS, Array, require, rounded_down, rounded_up
+from accounting.rounding import LIBRARY_ULPS, Array, require, rounded_down, rounded_up
 from accounting.theorem import theorem
 
 _ALL: Final = tuple(NeighboringRelation)

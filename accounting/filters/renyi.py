@@ -7,17 +7,12 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any, ClassVar, Final, Self
 
-from accounting.balances import Balance, pass_length, passes_by_sampling
-from accounting.bounds import NoBoundError
+from accounting.bounds.event_bounds import NoBoundError
+from accounting.event_counts import Balance, pass_length, passes_by_sampling
 from accounting.events import Event, NeighboringRelation
-from accounting.filters.costs import losses_at
-from accounting.filters.falling import passes_total
-from accounting.filters.limits import (
-    conversion_cost,
-    renyi_filter_limit,
-    union_filter_limits,
-)
-from accounting.filters.totals import (
+from accounting.filters.event_costs import losses_at
+from accounting.filters.falling_noise import passes_total
+from accounting.filters.integer_totals import (
     Total,
     copies,
     delta_limit,
@@ -30,9 +25,10 @@ from accounting.filters.totals import (
     times,
     within,
 )
+from accounting.filters.theorems import conversion_cost, renyi_filter_limit, union_filter_limits
 from accounting.guarantees import DEFAULT_ACCEPT, Status
-from accounting.numerics import require, rounded_down, rounded_up
-from accounting.work import remembered
+from accounting.rounding import require, rounded_down, rounded_up
+from accounting.work_limit import remembered
 
 # Of a budget's delta, for steps whose curve may fail with a probability of its own.
 FAILURE_SHARE: Final = 1e-6

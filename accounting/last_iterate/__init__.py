@@ -5,39 +5,13 @@ They need facts about the loss and the steps that no event shows: the trainer de
 
 from typing import Any, Final
 
-from accounting.last_iterate import (
-    affine,
-    affine_guarantee,
-    closed_forms,
-    contraction,
-    lipschitz,
-    online,
-    order_rdp,
-    output_perturbation,
-    pass_curves,
-    passes,
-    random_order,
-    refined,
-    sampled,
-    schedules,
-    shift,
-)
+from accounting.last_iterate import closed_forms, lipschitz, random_order, sampled, shift
 from accounting.theorem import Theorem
 
 THEOREMS: Final[tuple[Theorem[..., Any], ...]] = (
     *lipschitz.THEOREMS,
     *shift.THEOREMS,
     *closed_forms.THEOREMS,
-    *contraction.THEOREMS,
-    *refined.THEOREMS,
-    *schedules.THEOREMS,
-    *online.THEOREMS,
-    *passes.THEOREMS,
-    *pass_curves.THEOREMS,
     *random_order.THEOREMS,
-    *order_rdp.THEOREMS,
     *sampled.THEOREMS,
-    *output_perturbation.THEOREMS,
-    *affine.THEOREMS,
-    *affine_guarantee.THEOREMS,
 )

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from accounting.numerics import UNIT_ROUNDOFF, Array, rounded_up
+from accounting.rounding import UNIT_ROUNDOFF, Array, rounded_up
 
 Mask = npt.NDArray[np.bool_]
 # While a round pools at least this share of the blocks, all pairs are pooled at once; then the few

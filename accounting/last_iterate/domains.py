@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from accounting.last_iterate.geometric import SURELY, TINY, UP, power, rate_of, total
-from accounting.numerics import UNIT_ROUNDOFF, Array
+from accounting.rounding import UNIT_ROUNDOFF, Array
 
 _CANDIDATES: Final = 256  # numbers of passes tried at a time
 _ROUNDS: Final = 12  # in which a range of 10^12 narrows to fewer than that

@@ -5,7 +5,7 @@ from typing import Final
 
 import numpy as np
 
-from accounting.numerics import UNIT_ROUNDOFF, Array
+from accounting.rounding import UNIT_ROUNDOFF, Array
 
 UP: Final = 1 + 512 * UNIT_ROUNDOFF  # covers a hundred operations, library functions included
 TINY: Final = 1e-300  # no power is taken to be less: nothing underflows to an understatement

@@ -10,7 +10,7 @@ from fractions import Fraction
 
 from accounting.events import NeighboringRelation
 from accounting.guarantees import Assumption, Status
-from accounting.numerics import rounded_up
+from accounting.rounding import rounded_up
 from accounting.theorem import theorem
 
 RELATIONS = (NeighboringRelation.REPLACE_ONE, NeighboringRelation.REPLACE_SPECIAL)

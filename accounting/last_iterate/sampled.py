@@ -20,11 +20,11 @@ from accounting.last_iterate.sampled_run import (
     units_of,
 )
 from accounting.last_iterate.sampled_search import Aim, choices
-from accounting.numerics import UNIT_ROUNDOFF, Array
-from accounting.pld.bracket import delta_bracket, epsilon_bracket
+from accounting.pld.certified_composition import delta_bracket, epsilon_bracket
 from accounting.renyi.fixed_size import swap_rdp
 from accounting.renyi.orders import checked_orders
 from accounting.renyi.poisson import poisson_gaussian_rdp
+from accounting.rounding import UNIT_ROUNDOFF, Array
 from accounting.theorem import theorem
 
 _PROOF: Final = "docs/theory/sampled_last_iterate.md, Theorem 1"

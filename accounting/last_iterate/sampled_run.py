@@ -11,9 +11,9 @@ from enum import StrEnum
 from typing import Final
 
 from accounting.last_iterate.declared import DataOrder
-from accounting.numerics import require, rounded_up
+from accounting.pld.contour.parameters import Units
 from accounting.pld.pairs import GaussianPair, Pair, SampledGaussianPair, SymmetricPair
-from accounting.pld.placement import Units
+from accounting.rounding import require, rounded_up
 
 STEPS_MAX: Final = 10**9
 NOISE_RATIO_MAX: Final = 1e100  # of noise and sensitivity, either way: their squares stay doubles

@@ -11,7 +11,7 @@ from scipy import special
 
 from accounting.last_iterate.declared import DataOrder
 from accounting.last_iterate.sampled_run import SampledChoice, SampledRun, shift_of
-from accounting.numerics import Array
+from accounting.rounding import Array
 
 STARTS: Final = 64  # numbers of last steps that are tried, at most twice as many
 SHARES: Final[Array] = 1 / (1 + np.exp(-np.linspace(-4, 4, 12)))  # of the noise's variance

@@ -21,7 +21,7 @@ from accounting.events import NeighboringRelation
 from accounting.guarantees import Assumption, Status
 from accounting.last_iterate.blocks import Blocks, Mask
 from accounting.last_iterate.starts import best_start
-from accounting.numerics import Array, rounded_up
+from accounting.rounding import Array, rounded_up
 from accounting.theorem import theorem
 
 _LEAST: Final = 1e-290  # of a distance that is carried; smaller ones count as this

@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Final
 
-from accounting.numerics import Array
+from accounting.rounding import Array
 
 _SCALE: Final = 1e60  # products of constants are kept within this factor of one
 _ENOUGH: Final = 1e-12  # relative: what a better start may still gain when the search ends

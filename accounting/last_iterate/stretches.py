@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from accounting.events import Gaussian, Span
 from accounting.last_iterate.declared import Declared
 from accounting.last_iterate.lipschitz import step_constant
-from accounting.numerics import rounded_down, rounded_up
+from accounting.rounding import rounded_down, rounded_up
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

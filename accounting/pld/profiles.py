@@ -15,15 +15,6 @@ from scipy import special
 
 from accounting.events import Direction
 from accounting.gaussian import log_gaussian_delta
-from accounting.numerics import (
-    ERFCX_UNITS,
-    LIBRARY_ULPS,
-    UNIT_ROUNDOFF,
-    Array,
-    exact_sum,
-    rounded_down,
-    rounded_up,
-)
 from accounting.pld.pairs import (
     Atomic,
     DensePair,
@@ -34,7 +25,16 @@ from accounting.pld.pairs import (
     SampledGaussianPair,
     SymmetricPair,
 )
-from accounting.work import remembered, spend
+from accounting.rounding import (
+    ERFCX_UNITS,
+    LIBRARY_ULPS,
+    UNIT_ROUNDOFF,
+    Array,
+    exact_sum,
+    rounded_down,
+    rounded_up,
+)
+from accounting.work_limit import remembered, spend
 
 _U: Final = UNIT_ROUNDOFF
 LIBRARY: Final = 2 * LIBRARY_ULPS * _U  # relative error of one library call

@@ -11,7 +11,6 @@ import numpy as np
 from scipy import special
 
 from accounting.events import Direction
-from accounting.numerics import UNIT_ROUNDOFF, Array
 from accounting.pld.pairs import (
     Atomic,
     DensePair,
@@ -37,7 +36,8 @@ from accounting.pld.profiles import (
     profiles,
     unsampled_loss,
 )
-from accounting.work import spend
+from accounting.rounding import UNIT_ROUNDOFF, Array
+from accounting.work_limit import spend
 
 __all__ = ["LOSS_MAX", "TINY", "Tails", "profile", "profiles", "tails"]
 # Of e that is still a double; a lattice of wide cells may end beyond.

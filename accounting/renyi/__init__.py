@@ -11,7 +11,6 @@ from accounting.renyi import (
     pure,
     randomized_response,
     revealed,
-    subsampled,
 )
 
 THEOREMS = (
@@ -24,6 +23,5 @@ THEOREMS = (
     *randomized_response.THEOREMS,
     *declared.THEOREMS,
     *revealed.THEOREMS,
-    *subsampled.THEOREMS,
     *conversion.THEOREMS,
 )

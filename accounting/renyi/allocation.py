@@ -16,12 +16,12 @@ from scipy import special
 
 from accounting.events import NeighboringRelation
 from accounting.guarantees import Assumption, Status
-from accounting.numerics import LIBRARY_ULPS, UNIT_ROUNDOFF, Array
 from accounting.renyi.moments import log_sum
 from accounting.renyi.orders import checked_orders
 from accounting.renyi.poisson import curve_of, gaussian_rdp
+from accounting.rounding import LIBRARY_ULPS, UNIT_ROUNDOFF, Array
 from accounting.theorem import theorem
-from accounting.work import spend
+from accounting.work_limit import spend
 
 _U: Final = UNIT_ROUNDOFF
 # Outside, grids would be too fine, or gains too small: a pass costs at most one Gaussian release.

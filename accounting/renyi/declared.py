@@ -2,9 +2,9 @@
 
 from accounting.events import NeighboringRelation
 from accounting.guarantees import Assumption, Status
-from accounting.numerics import UNIT_ROUNDOFF, Array
 from accounting.renyi.orders import checked_orders
 from accounting.renyi.pure import pure_dp_rdp
+from accounting.rounding import UNIT_ROUNDOFF, Array
 from accounting.theorem import theorem
 
 

@@ -8,7 +8,6 @@ import numpy as np
 
 from accounting.events import NeighboringRelation
 from accounting.guarantees import Assumption, Status
-from accounting.numerics import Array
 from accounting.renyi.orders import checked_orders
 from accounting.renyi.poisson import (
     add_moments,
@@ -17,6 +16,7 @@ from accounting.renyi.poisson import (
     poisson_gaussian_rdp,
     remove_moments,
 )
+from accounting.rounding import Array
 from accounting.theorem import theorem
 
 

@@ -7,12 +7,12 @@ import numpy as np
 
 from accounting.events import NeighboringRelation
 from accounting.guarantees import Assumption, Status
-from accounting.numerics import UNIT_ROUNDOFF, Array
 from accounting.renyi.orders import checked_orders
 from accounting.renyi.poisson import curve_of
 from accounting.renyi.pure import amplified_epsilon, pure_dp_rdp
+from accounting.rounding import UNIT_ROUNDOFF, Array
 from accounting.theorem import theorem
-from accounting.work import spend
+from accounting.work_limit import spend
 
 _SERIES_TERMS: Final = 24  # 1/24! is far below the rounding
 _LARGE: Final = 30.0  # beyond, the rest is subtracted relative to the exponential

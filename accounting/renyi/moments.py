@@ -18,9 +18,9 @@ from typing import Final
 import numpy as np
 from scipy import special
 
-from accounting.numerics import LIBRARY_ULPS, UNIT_ROUNDOFF, Array
 from accounting.renyi.orders import ORDER_MAX
-from accounting.work import spend
+from accounting.rounding import LIBRARY_ULPS, UNIT_ROUNDOFF, Array
+from accounting.work_limit import spend
 
 # How far below the answer the discretisation error is aimed, in nats (e^-40 = 4e-18).
 _TARGET: Final = 40.0

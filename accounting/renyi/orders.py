@@ -4,7 +4,7 @@ from typing import Final
 
 import numpy as np
 
-from accounting.numerics import Array
+from accounting.rounding import Array
 
 # 1.1 to 10.9 by tenths where the best order of most training runs lies, every integer to 63, then
 # doublings for very small losses. Public accountants use the same orders, so figures can be held

@@ -2,8 +2,8 @@
 
 from accounting.events import NeighboringRelation
 from accounting.guarantees import Assumption, Status
-from accounting.numerics import Array
 from accounting.renyi.poisson import gaussian_rdp
+from accounting.rounding import Array
 from accounting.theorem import theorem
 
 

@@ -7,11 +7,11 @@ import numpy.typing as npt
 
 from accounting.events import Direction, NeighboringRelation
 from accounting.guarantees import Assumption, Status
-from accounting.numerics import UNIT_ROUNDOFF, Array
 from accounting.renyi.moments import NOISE_MIN, log_integer_moments, log_real_moments
 from accounting.renyi.orders import checked_orders
+from accounting.rounding import UNIT_ROUNDOFF, Array
 from accounting.theorem import theorem
-from accounting.work import spend
+from accounting.work_limit import spend
 
 Indices = npt.NDArray[np.intp]
 

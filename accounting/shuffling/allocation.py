@@ -9,11 +9,11 @@ from typing import Final
 
 from accounting.events import NeighboringRelation
 from accounting.guarantees import Assumption, Status
-from accounting.numerics import UNIT_ROUNDOFF
 from accounting.pld.pairs import DensePair, GaussianPair
+from accounting.rounding import UNIT_ROUNDOFF
 from accounting.shuffling.sums import mean_table
 from accounting.theorem import theorem
-from accounting.work import remembered
+from accounting.work_limit import remembered
 
 PAIRS_KEPT: Final = 64  # of each kind, 0.1 MB each
 NOISE_MIN: Final = 0.1  # below, ratios leave the range of doubles

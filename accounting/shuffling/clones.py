@@ -14,12 +14,12 @@ import numpy as np
 from accounting.events import Direction, NeighboringRelation
 from accounting.gaussian import gaussian_delta, gaussian_epsilon
 from accounting.guarantees import Assumption, Status
-from accounting.numerics import Array, least_true, rounded_up
-from accounting.pld.dense import loss_grid, profile_pair
+from accounting.pld.dense_pairs import loss_grid, profile_pair
 from accounting.pld.pairs import DensePair, GaussianPair
 from accounting.pld.profiles import LIBRARY, LOSS_MAX, profiles
+from accounting.rounding import Array, least_true, rounded_up
 from accounting.theorem import theorem
-from accounting.work import spend
+from accounting.work_limit import spend
 
 SPLITS: Final = 400  # epsilons of a step that are tried at a time
 TAIL: Final = 1e-40  # of a pass's profile: what is left where its grid ends is put at infinity

@@ -15,11 +15,11 @@ from scipy import special
 
 from accounting.events import NeighboringRelation
 from accounting.guarantees import Assumption, Status
-from accounting.numerics import UNIT_ROUNDOFF, Array, rounded_down, rounded_up
 from accounting.pld.pairs import DensePair
 from accounting.pld.profiles import LIBRARY, NORMAL, NORMAL_SQUARED, TINY
+from accounting.rounding import UNIT_ROUNDOFF, Array, rounded_down, rounded_up
 from accounting.theorem import theorem
-from accounting.work import spend
+from accounting.work_limit import spend
 
 _U: Final = UNIT_ROUNDOFF
 CELLS: Final = 4000  # of a partition of the line; the loss inside one varies little

@@ -13,8 +13,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from accounting.numerics import UNIT_ROUNDOFF, Array
-from accounting.work import remembered, spend
+from accounting.rounding import UNIT_ROUNDOFF, Array
+from accounting.work_limit import remembered, spend
 
 _U: Final = UNIT_ROUNDOFF
 TABLES_KEPT: Final = 32  # of each kind, 0.1 MB each

@@ -10,10 +10,10 @@ import numpy as np
 
 from accounting.events import NeighboringRelation, TruncatedPoisson
 from accounting.guarantees import Assumption, Status
-from accounting.numerics import LIBRARY_ULPS, Array, rounded_up
 from accounting.renyi.fixed_size import swap_moments, swap_rdp
 from accounting.renyi.orders import checked_orders
 from accounting.renyi.poisson import curve_of, gaussian_rdp, remove_moments
+from accounting.rounding import LIBRARY_ULPS, Array, rounded_up
 from accounting.subsampling.replacement import CHANCE_ERROR, chance_of_any, copies
 from accounting.subsampling.truncated import branches
 from accounting.theorem import theorem

@@ -6,8 +6,7 @@ import numpy as np
 
 from accounting.events import Direction, NeighboringRelation
 from accounting.guarantees import Assumption, Status
-from accounting.numerics import Array
-from accounting.pld.dense import cell_pair, loss_grid, profile_pair
+from accounting.pld.dense_pairs import cell_pair, loss_grid, profile_pair
 from accounting.pld.pairs import (
     DensePair,
     GaussianPair,
@@ -16,6 +15,7 @@ from accounting.pld.pairs import (
     SymmetricPair,
 )
 from accounting.pld.profiles import LOSS_MAX, profiles
+from accounting.rounding import Array
 from accounting.theorem import theorem
 
 TAIL: Final = 1e-60  # of a profile: what it has left where its grid ends is put at infinity

@@ -9,9 +9,9 @@ from scipy import special
 
 from accounting.events import Direction, NeighboringRelation, TruncatedPoisson
 from accounting.guarantees import Assumption, Status
-from accounting.numerics import LIBRARY_ULPS, Array, rounded_down, rounded_up, sum_up
-from accounting.pld.dense import profile_pair
+from accounting.pld.dense_pairs import profile_pair
 from accounting.pld.pairs import DensePair, GaussianPair, Pair, SampledGaussianPair, SymmetricPair
+from accounting.rounding import LIBRARY_ULPS, Array, rounded_down, rounded_up, sum_up
 from accounting.subsampling.special import grid_for, swapped_with_null, upper_profile
 from accounting.theorem import theorem
 

@@ -12,10 +12,11 @@ from typing import Any, Final
 import numpy as np
 
 import accounting
-from accounting import accountants, calibration
-from accounting.accountants import BEST
-from accounting.balances import Balance, balance_of
+from accounting import calibration
+from accounting.accountants import best_bound
+from accounting.accountants.best_bound import BEST
 from accounting.calibration import Calibrated, Parameter
+from accounting.event_counts import Balance, balance_of
 from accounting.events import Gaussian, Laplace, Span
 from accounting.guarantees import Guarantee, covering
 from accounting.theorem import Theorem
@@ -45,8 +46,8 @@ def account(document: LedgerDocument, *, delta: float, accountant: str) -> RunGu
     given["share"] = 1.0 if corrected is None else 0.5  # as GET guarantee of a run takes it
 
     def found_of(one: Balance) -> Guarantee:
-        found = accountants.guarantee(one, relation=relation, accept=accept, **given)
-        found = accountants.with_odometer(found, one, **given)
+        found = best_bound.guarantee(one, relation=relation, accept=accept, **given)
+        found = best_bound.with_odometer(found, one, **given)
         return with_hidden_state_bound(found, hidden, accept=accept, accountant=accountant)
 
     found = found_of(balance)

@@ -78,8 +78,8 @@ def calibrate(
     Noise is scaled by one factor in all events and the least is named; steps are those of the last
     event; the rate is one for all Poisson samplings, truncated ones among them.
     """
-    from accounting.accountants import BEST
-    from accounting.asking import ACCOUNTANTS
+    from accounting.accountants.best_bound import BEST
+    from accounting.accountants.best_first import ACCOUNTANTS
     from accounting.calibration import Parameter
     from accounting.math_library import InaccurateLibraryError
     from service.cli.calculations import calibrated

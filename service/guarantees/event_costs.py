@@ -8,15 +8,15 @@ import numpy as np
 import numpy.typing as npt
 from sqlalchemy import Connection, Row, bindparam, select
 
-from accounting.bounds import NoBoundError, accepted, failure, least_curve
+from accounting.bounds.event_bounds import NoBoundError, accepted, failure, least_curve
+from accounting.bounds.renyi_bounds import renyi_bounds
 from accounting.events import Event, NeighboringRelation
-from accounting.filters.costs import losses_at
+from accounting.filters.event_costs import losses_at
 from accounting.guarantees import Status
-from accounting.numerics import UNIT_ROUNDOFF, Array, rounded_down, rounded_up
 from accounting.renyi.conversion import rdp_epsilon
 from accounting.renyi.orders import ORDERS
-from accounting.renyi_bounds import renyi_bounds
-from accounting.work import remembered
+from accounting.rounding import UNIT_ROUNDOFF, Array, rounded_down, rounded_up
+from accounting.work_limit import remembered
 from service.errors import TooExpensiveError
 from service.ledger.budgets.accumulator import BudgetAccumulator, by_pass
 from service.ledger.budgets.lineage import seen_as

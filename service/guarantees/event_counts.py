@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row, bindparam, select
 
-from accounting.balances import Balance, pass_length, retold
+from accounting.event_counts import Balance, pass_length, retold
 from accounting.events import Event, NeighboringRelation
 from service.ledger.append.counts import balance_of, counts_of
 from service.ledger.budgets.accumulator import BudgetDelta, EventCountDelta, merged

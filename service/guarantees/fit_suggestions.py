@@ -20,7 +20,7 @@ from accounting.events import (
     TruncatedPoisson,
     WithReplacement,
 )
-from accounting.work import attempted, left
+from accounting.work_limit import attempted, left
 from service.errors import BudgetExhaustedError
 from service.ledger.append.admission import (
     BudgetCheck,

@@ -6,9 +6,9 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row, bindparam, exists, select
 
-from accounting import accountants
-from accounting.asking import ODOMETER
-from accounting.balances import Balance
+from accounting.accountants import best_bound
+from accounting.accountants.best_first import ODOMETER
+from accounting.event_counts import Balance
 from accounting.events import NeighboringRelation
 from accounting.guarantees import Assumption, Guarantee, covering
 from service.errors import InvalidRequestError
@@ -57,7 +57,7 @@ class Question:
 
     delta: float | None = None  # or epsilon; None for the run's, else the dataset's budget's
     epsilon: float | None = None
-    accountant: str = accountants.BEST
+    accountant: str = best_bound.BEST
     branch: str | None = None  # whose path to the root alone counts
     as_of: int | None = None  # the last sequence that counts
     share: float = 1.0  # of the work that a guarantee may take, where an answer has several
@@ -70,7 +70,7 @@ def guarantee_of(
     sequence: int,
     delta: float | None = None,
     epsilon: float | None = None,
-    accountant: str = accountants.BEST,
+    accountant: str = best_bound.BEST,
 ) -> GuaranteeAnswer:
     """What a balance of a dataset's events guarantees."""
     asked = Question(delta=delta, epsilon=epsilon, accountant=accountant)
@@ -81,7 +81,7 @@ def _compute_guarantee(
     balance: Balance, dataset: Row[Any], asked: Question, hidden: Hidden = NOTHING_HIDDEN
 ) -> Guarantee:
     accept = accept_of(dataset)
-    found = accountants.guarantee(
+    found = best_bound.guarantee(
         balance,
         relation=NeighboringRelation(dataset.neighboring_relation),
         delta=asked.delta,
@@ -90,7 +90,7 @@ def _compute_guarantee(
         accountant=asked.accountant,
         share=asked.share,
     )
-    found = accountants.with_odometer(
+    found = best_bound.with_odometer(
         found, balance, delta=asked.delta, accountant=asked.accountant, share=asked.share
     )
     return with_hidden_state_bound(
@@ -128,7 +128,7 @@ def _epsilon(
     if delta is None or not 0 < delta < 1:
         return None
     bounds = [
-        accountants.best_bound(
+        best_bound.best_bound(
             balance,
             relation=NeighboringRelation(dataset.neighboring_relation),
             delta=delta,

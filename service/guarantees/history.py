@@ -7,12 +7,13 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row
 
-from accounting import accountants, curves
-from accounting.balances import Balance
-from accounting.coarsening import DISTINCT_MAX, distinct, replaced, stronger
+from accounting import privacy_profile
+from accounting.accountants import best_bound
+from accounting.accountants.event_grouping import DISTINCT_MAX, distinct, replaced, stronger
+from accounting.event_counts import Balance
 from accounting.events import NeighboringRelation
 from accounting.guarantees import Status
-from accounting.work import as_many
+from accounting.work_limit import as_many
 from service.guarantees.guarantee import READING, Question, resolve_query
 from service.guarantees.replay import Fold, recorded
 from service.ledger.budgets.budget import accept_of
@@ -53,7 +54,7 @@ class Reading:
     accept: frozenset[Status]
     delta: float
     floor: bool  # whether a lower end is told
-    accountant: str = accountants.BEST
+    accountant: str = best_bound.BEST
     share: float = 1.0  # of the work that the accountant may take
 
     @classmethod
@@ -68,7 +69,7 @@ class Reading:
 
     def point(self, steps: int, sequence: int, balance: Balance) -> HistoryPoint:
         """What a balance has spent."""
-        bound = accountants.best_bound(
+        bound = best_bound.best_bound(
             balance,
             relation=self.relation,
             delta=self.delta,
@@ -78,7 +79,7 @@ class Reading:
             share=self.share,
         )
         if bound is not None and self.floor:
-            bound = accountants.with_floor(bound, balance, relation=self.relation)
+            bound = best_bound.with_floor(bound, balance, relation=self.relation)
         return HistoryPoint(
             steps=steps,
             sequence=sequence,
@@ -105,7 +106,7 @@ def history(connection: Connection, run_name: str, *, delta: float | None, point
     balances = list(_balances_at(rows, marks, fold))
     read = Reading.of(run, dataset, delta=at or 0.0)
     found = _told(read, balances, NOISES, HISTORY_POINTS, GATHERED_POINTS)
-    for accountant in (accountants.BEST, READING):
+    for accountant in (best_bound.BEST, READING):
         if not found:  # the last step alone takes more
             quick = replace(read, accountant=accountant, share=READING_SHARE)
             found = _told(quick, balances, 1, READING_POINTS, READING_POINTS)
@@ -124,7 +125,7 @@ def _told(
     gathered: int,
 ) -> list[HistoryPoint]:
     """As many points as so much work allows; that of many different events, gathered for all."""
-    each = [balances[place] for place in curves.spread(len(balances))]
+    each = [balances[place] for place in privacy_profile.spread(len(balances))]
     if not each or distinct(each[0][2]) <= DISTINCT_MAX:  # the first of them is the whole
         return as_many(points, [partial(read.point, *one) for one in each])
     instead = stronger(each[0][2], noises)

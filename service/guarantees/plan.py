@@ -7,11 +7,12 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
-from accounting import accountants, calibration
-from accounting.balances import Balance, balance_of
-from accounting.bounds import NoBoundError, accepted
+from accounting import calibration
+from accounting.accountants import best_bound
+from accounting.bounds.dominating_pairs import pld_bounds
+from accounting.bounds.event_bounds import NoBoundError, accepted
 from accounting.calibration import Parameter, UnreachableError
-from accounting.domination import pld_bounds
+from accounting.event_counts import Balance, balance_of
 from accounting.events import Event, NeighboringRelation, Span
 from accounting.guarantees import Status
 from service.errors import InvalidRequestError, UnsupportedEventError
@@ -208,7 +209,7 @@ def _account(asked: Plan) -> PlanAnswer:
     spans = spans_of(asked.events, dataset_size=asked.dataset_size, first_step=0)
     _require_bounds(spans, terms)
     balance = balance_of([spans])
-    found = accountants.guarantee(
+    found = best_bound.guarantee(
         balance,
         relation=terms.relation,
         delta=terms.delta,

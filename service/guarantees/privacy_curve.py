@@ -9,17 +9,17 @@ import numpy as np
 from sqlalchemy import Connection
 
 import accounting
-from accounting import curves
-from accounting.balances import Balance
-from accounting.curves import Profile, rate_grid
+from accounting import privacy_profile
+from accounting.event_counts import Balance
 from accounting.events import Event, NeighboringRelation
 from accounting.guarantees import Assumption, Status
+from accounting.privacy_profile import Profile, rate_grid
 from service.guarantees.event_counts import run_balance
 from service.ledger.budgets.budget import accept_of
 from service.ledger.lookups import dataset_of, find_run
 from service.schemas.responses import EVERY_STEP, Answer
 
-CURVE_POINTS: Final = 100_000_000  # of work for a curve (accounting/work.py)
+CURVE_POINTS: Final = 100_000_000  # of work for a curve (accounting/work_limit.py)
 POINTS: Final = 200  # as many as the API tells at most: a chart has no corner between them
 TOLD: Final = (1e-3, 1e-2, 1e-1)  # rates of false alarms that are put in words
 _UP: Final = Context(prec=3, rounding=ROUND_CEILING)
@@ -131,8 +131,8 @@ def _profile(
 ) -> Profile:
     """The profile of a run; those that have ended are looked at again and again."""
     balance = same.balance
-    grid = curves.epsilon_grid(balance, relation=relation, points=points, accept=accept)
-    return curves.privacy_profile(
+    grid = privacy_profile.epsilon_grid(balance, relation=relation, points=points, accept=accept)
+    return privacy_profile.privacy_profile(
         balance, relation=relation, epsilons=grid, accept=accept, points=CURVE_POINTS
     )
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row, bindparam, func, select
 
-from accounting.balances import Balance, Taken
+from accounting.event_counts import Balance, Taken
 from accounting.events import Event, NeighboringRelation
 from service.errors import InvalidRequestError, NotFoundError
 from service.guarantees.event_counts import dataset_balance, held_anew, run_balance

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row, bindparam, select
 
-from accounting.balances import (
+from accounting.event_counts import (
     Balance,
     Line,
     Lines,

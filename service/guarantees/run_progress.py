@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row, bindparam
 
-from accounting.balances import Balance, Lines
+from accounting.event_counts import Balance, Lines
 from service.guarantees.guarantee import Question, delta_of, resolve_query
 from service.guarantees.history import HistoryPoint, Reading
 from service.guarantees.noise_schedule import Schedule, Spans

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row, Select, and_, func, or_, select
 
-from accounting.balances import pass_length
+from accounting.event_counts import pass_length
 from accounting.events import Event
 from service.clock import utc
 from service.guarantees.attribution import AttributionInputs, names_of

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row, bindparam, insert, select
 
-from accounting.balances import UNPLACED
+from accounting.event_counts import UNPLACED
 from service.clock import now
 from service.errors import BranchExistsError, ConflictError, NotFoundError, OutOfSequenceError
 from service.ledger.budgets.pass_positions import opening_place, position_of

@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row, bindparam, select
 
-from accounting import accountants
-from accounting.accountants import BEST
-from accounting.balances import Balance, balance_of
+from accounting.accountants import best_bound
+from accounting.accountants.best_bound import BEST
+from accounting.event_counts import Balance, balance_of
 from accounting.events import NeighboringRelation, Span
 from accounting.guarantees import Status
 from service.errors import UnsupportedEventError
@@ -101,12 +101,12 @@ def _certified(
 ) -> Certificate:
     given: dict[str, Any] = {"relation": relation, "accept": accept, "floor": False}
     limit, delta = budget.epsilon, budget.delta
-    whole = accountants.best_bound(balance_of([spans]), delta=delta, **given)
+    whole = best_bound.best_bound(balance_of([spans]), delta=delta, **given)
     epsilon = whole.epsilon if whole else float("inf")
     if not epsilon <= limit:
         admissible = _leading(spans, limit=limit, delta=delta, **given)
         return Certificate(epsilon=epsilon, delta=1.0, accept=accept, admissible_steps=admissible)
-    found = accountants.best_bound(balance_of([spans]), epsilon=limit, **given)
+    found = best_bound.best_bound(balance_of([spans]), epsilon=limit, **given)
     return Certificate(
         epsilon=epsilon,
         delta=min(delta, found.delta) if found else delta,  # epsilon at delta certifies delta, too
@@ -124,7 +124,7 @@ def _leading(spans: Sequence[Span], *, limit: float, delta: float, **given: Any)
             break
         middle = (low + high) // 2
         part = balance_of([leading(spans, middle)])
-        bound = accountants.best_bound(part, delta=delta, accountant=accountant, **given)
+        bound = best_bound.best_bound(part, delta=delta, accountant=accountant, **given)
         low, high = (middle, high) if bound and bound.epsilon <= limit else (low, middle)
     return low
 

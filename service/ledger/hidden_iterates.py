@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from accounting.accountants import BEST
-from accounting.bounds import NoBoundError
+from accounting.accountants.best_bound import BEST
+from accounting.bounds.event_bounds import NoBoundError
 from accounting.events import NeighboringRelation, Span
 from accounting.guarantees import Guarantee, Status
-from accounting.hidden import as_if_shown, guarantee_of_hidden
-from accounting.hidden_runs import HiddenRun, order_of, require_bound
+from accounting.hidden_state import as_if_shown, guarantee_of_hidden
+from accounting.hidden_state_runs import HiddenRun, order_of, require_bound
 from service.errors import InvalidRequestError
 from service.schemas.assumptions import declared_of
 from service.schemas.event_codec import spans_of

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row, bindparam, func, or_, select
 
-from accounting import accountants
-from accounting.balances import Balance
+from accounting.accountants import best_bound
+from accounting.event_counts import Balance
 from accounting.events import NeighboringRelation
 from service.clock import now
 from service.guarantees.event_counts import balances_of_runs
@@ -188,7 +188,7 @@ def epsilons_of(
 
 
 def _epsilon(balance: Balance, dataset: Row[Any], delta: float) -> float | None:
-    bound = accountants.best_bound(
+    bound = best_bound.best_bound(
         balance,
         relation=NeighboringRelation(dataset.neighboring_relation),
         delta=delta,

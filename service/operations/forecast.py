@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row, bindparam, func, select
 
-from accounting.balances import pass_length
+from accounting.event_counts import pass_length
 from accounting.events import NeighboringRelation
 from accounting.filters import COUNT_MAX, Total
 from service.clock import now, utc

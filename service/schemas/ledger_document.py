@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 from pydantic import Field
 
-from accounting.balances import UNPLACED, Balance, Line, Lines, Place, Taken, balance_of
+from accounting.event_counts import UNPLACED, Balance, Line, Lines, Place, Taken, balance_of
 from accounting.events import (
     Event,
     Span,

@@ -1,7 +1,7 @@
 """The answer to a plan: its guarantee, and the value that was solved for."""
 
-from accounting.balances import Balance
 from accounting.calibration import Calibrated, Parameter
+from accounting.event_counts import Balance
 from accounting.guarantees import Guarantee
 from service.schemas.requests import Release
 from service.schemas.responses import EVERY_STEP, Answer, GuaranteeAnswer, guarantee_answer

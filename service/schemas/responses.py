@@ -7,10 +7,10 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel, ConfigDict
 
 import accounting
-from accounting.balances import Balance
+from accounting.event_counts import Balance
 from accounting.events import NeighboringRelation
 from accounting.guarantees import Assumption, Bound, Guarantee, Status, ValidFor
-from accounting.hidden import HIDDEN
+from accounting.hidden_state import HIDDEN
 from service.schemas.descriptions import describe
 from service.schemas.message import Wire
 from service.schemas.requests import (

@@ -5,8 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from accounting.last_iterate.contraction import Lipschitz, ProjectedNoisySgd
-from accounting.last_iterate.kernels import Noise
+from accounting.literature.contraction.contraction import Lipschitz, ProjectedNoisySgd
+from accounting.literature.contraction.kernels import Noise
 
 GOLDEN: dict[str, Any] = json.loads(
     (Path(__file__).parents[1] / "golden" / "documents_contraction.json").read_text()

@@ -13,7 +13,7 @@ from itertools import product
 
 import numpy as np
 
-from accounting.balances import balance_of
+from accounting.event_counts import balance_of
 from accounting.events import (
     BallsAndBins,
     Event,
@@ -26,9 +26,9 @@ from accounting.events import (
     Span,
 )
 from accounting.filters import RenyiFilter
-from accounting.filters.totals import LOSS_BITS
+from accounting.filters.integer_totals import LOSS_BITS
 from accounting.guarantees import DEFAULT_ACCEPT, Status
-from accounting.numerics import Array
+from accounting.rounding import Array
 
 TRUSTING = DEFAULT_ACCEPT | {Status.DERIVED}
 SPECIAL = NeighboringRelation.REPLACE_SPECIAL

@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from accounting.last_iterate.shift import shift_mu
-from accounting.numerics import Array
+from accounting.rounding import Array
 
 Values = Sequence[float] | Array
 Steps = tuple[Values, Values, Values]  # L, s, sigma

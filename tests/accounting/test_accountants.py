@@ -8,15 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accounting import THEOREMS
-from accounting.accountants import guarantee
-from accounting.answers import compose_gdp, compose_rdp
-from accounting.asking import ACCOUNTANTS
-from accounting.balances import Balance, balance_of
-from accounting.bounds import (
+from accounting.accountants.best_bound import guarantee
+from accounting.accountants.best_first import ACCOUNTANTS
+from accounting.accountants.composed_bounds import compose_gdp, compose_rdp
+from accounting.bounds.event_bounds import (
     REASON_BATCHES_MOVE,
     REASON_NO_NOISE,
     REASON_NOT_GAUSSIAN_DP,
 )
+from accounting.bounds.renyi_bounds import renyi_bounds
+from accounting.event_counts import Balance, balance_of
 from accounting.events import (
     BallsAndBins,
     Cyclic,
@@ -44,7 +45,6 @@ from accounting.guarantees import (
     weakest,
 )
 from accounting.renyi.orders import ORDERS
-from accounting.renyi_bounds import renyi_bounds
 from accounting.theorem import Theorem
 
 ADD_OR_REMOVE_ONE, REPLACE_ONE, REPLACE_SPECIAL = NeighboringRelation

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting.last_iterate import affine_guarantee
-from accounting.last_iterate.affine import (
+from accounting.literature.contraction import affine_guarantee
+from accounting.literature.contraction.affine import (
     DIMENSION_MAX,
     AffineLaw,
     affine_audit,
@@ -16,8 +16,8 @@ from accounting.last_iterate.affine import (
     affine_law,
     covariance_of,
 )
-from accounting.last_iterate.affine_guarantee import affine_constant_hessian_mu
-from accounting.numerics import Array
+from accounting.literature.contraction.affine_guarantee import affine_constant_hessian_mu
+from accounting.rounding import Array
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "last_iterate.json"
 FEEDBACK = pytest.mark.parametrize("feedback", [False, True])

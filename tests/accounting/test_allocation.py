@@ -10,10 +10,10 @@ from scipy import special
 
 from accounting import THEOREMS
 from accounting.events import Direction
-from accounting.numerics import Array
-from accounting.pld.bracket import epsilon_bracket, epsilon_floor
+from accounting.pld.certified_composition import epsilon_bracket, epsilon_floor
 from accounting.pld.pairs import DensePair, GaussianPair, SampledGaussianPair
 from accounting.pld.tails import profile
+from accounting.rounding import Array
 from accounting.shuffling import allocation
 from accounting.shuffling.allocation import (
     allocation_floor,

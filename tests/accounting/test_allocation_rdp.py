@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accounting import THEOREMS
-from accounting.numerics import Array
-from accounting.pld.bracket import epsilon_floor
+from accounting.pld.certified_composition import epsilon_floor
 from accounting.renyi import allocation
 from accounting.renyi.allocation import allocation_rdp, random_allocation_rdp
 from accounting.renyi.conversion import rdp_epsilon
 from accounting.renyi.orders import ORDERS
 from accounting.renyi.poisson import gaussian_rdp
+from accounting.rounding import Array
 from accounting.shuffling.allocation import allocation_floor
 from accounting.shuffling.sums import mean_table
 

@@ -5,7 +5,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from accounting.numerics import UNIT_ROUNDOFF
+from accounting.rounding import UNIT_ROUNDOFF
 from accounting.shuffling import sums
 from accounting.shuffling.sums import LOST, Table, mean_table
 

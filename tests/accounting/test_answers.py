@@ -7,13 +7,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from accounting import THEOREMS, answers, asking, lower_ends
-from accounting.accountants import best_bound, guarantee, with_floor
-from accounting.answers import Question, attained_epsilon, gdp_bound, pld_bound, rdp_bound
-from accounting.asking import ACCOUNTANTS
-from accounting.attained import attained_units
-from accounting.balances import Balance
-from accounting.coarsening import Rounded
+from accounting import THEOREMS
+from accounting.accountants import best_first, composed_bounds, lower_end
+from accounting.accountants.best_bound import best_bound, guarantee, with_floor
+from accounting.accountants.best_first import ACCOUNTANTS
+from accounting.accountants.composed_bounds import (
+    Question,
+    attained_epsilon,
+    gdp_bound,
+    pld_bound,
+    rdp_bound,
+)
+from accounting.accountants.event_grouping import Rounded
+from accounting.bounds.lower_bounds import attained_units
+from accounting.event_counts import Balance
 from accounting.events import (
     ApproximateDp,
     Event,
@@ -30,7 +37,7 @@ from accounting.events import (
     Zcdp,
 )
 from accounting.guarantees import ACCEPTABLE, DEFAULT_ACCEPT, Bound, Guarantee, Status, weakest
-from accounting.pld.bracket import epsilon_bracket, epsilon_floor
+from accounting.pld.certified_composition import epsilon_bracket, epsilon_floor
 from accounting.pld.pairs import GaussianPair, Pair, SampledGaussianPair
 
 ADD_OR_REMOVE_ONE, REPLACE_ONE, REPLACE_SPECIAL = NeighboringRelation
@@ -206,10 +213,10 @@ def test_a_lower_bound_above_the_headline_is_an_error(monkeypatch: pytest.Monkey
     epsilon = guarantee(balance, relation=REPLACE_ONE, delta=DELTA).epsilon
     assert epsilon is not None
     for lower in (math.nextafter(epsilon, 9e9), math.nan):
-        monkeypatch.setattr(lower_ends, "attained_epsilon", lambda *_, at=lower, **__: at)
+        monkeypatch.setattr(lower_end, "attained_epsilon", lambda *_, at=lower, **__: at)
         with pytest.raises(ArithmeticError, match="exceeds an upper one"):
             guarantee(balance, relation=REPLACE_ONE, delta=DELTA)
-    monkeypatch.setattr(lower_ends, "attained_epsilon", lambda *_, **__: epsilon)
+    monkeypatch.setattr(lower_end, "attained_epsilon", lambda *_, **__: epsilon)
     assert guarantee(balance, relation=REPLACE_ONE, delta=DELTA).epsilon_lower == epsilon
 
 
@@ -226,7 +233,7 @@ def test_what_pairs_have_settled_is_not_asked_of_renyi_curves(
         return ask
 
     spies = {name: spied(name) for name in ACCOUNTANTS}
-    monkeypatch.setattr(asking, "ACCOUNTANTS", spies)
+    monkeypatch.setattr(best_first, "ACCOUNTANTS", spies)
     best_bound(spent(GAUSSIAN, POISSON), relation=ADD_OR_REMOVE_ONE, delta=DELTA)
     assert names == ["gdp", "pld"]
     names.clear()
@@ -287,10 +294,10 @@ def test_sides_far_apart_are_composed_more_roughly_and_the_better_ends_kept(
         asked_of.append(units[0][0].noise_multiplier)
         return real(units, **given)
 
-    monkeypatch.setattr(answers, "epsilon_floor", spied)
-    near = answers._rounded_epsilon(rounded(2.0, 2.001, 1.8, 2.2), asked(), DELTA)
+    monkeypatch.setattr(composed_bounds, "epsilon_floor", spied)
+    near = composed_bounds._rounded_epsilon(rounded(2.0, 2.001, 1.8, 2.2), asked(), DELTA)
     assert asked_of == [2.001]
-    far = answers._rounded_epsilon(rounded(1.6, 2.4, 1.8, 2.2), asked(), DELTA)
+    far = composed_bounds._rounded_epsilon(rounded(1.6, 2.4, 1.8, 2.2), asked(), DELTA)
     assert asked_of == [2.001, 2.4, 2.2]
     ends = {
         noise: epsilon_bracket(
@@ -302,7 +309,7 @@ def test_sides_far_apart_are_composed_more_roughly_and_the_better_ends_kept(
     assert near[0] == pytest.approx(ends[2.0].upper, rel=1e-4)
     assert far[0] == pytest.approx(ends[1.8].upper, rel=1e-4)
     assert far[1] == pytest.approx(ends[2.2].lower, rel=1e-4)
-    worse = answers._rounded_epsilon(rounded(1.8, 2.2, 1.6, 2.4), asked(), DELTA)
+    worse = composed_bounds._rounded_epsilon(rounded(1.8, 2.2, 1.6, 2.4), asked(), DELTA)
     assert worse == pytest.approx(far, rel=1e-4)
 
 
@@ -313,8 +320,8 @@ def test_a_side_that_is_infinite_is_composed_more_roughly(monkeypatch: pytest.Mo
         found = real(units, **given)
         return replace(found, upper=math.inf) if units[0][0].noise_multiplier == 2.0 else found
 
-    monkeypatch.setattr(answers, "epsilon_bracket", gives_up)
-    upper, _ = answers._rounded_epsilon(rounded(2.0, 2.001, 1.8, 2.2), asked(), DELTA)
+    monkeypatch.setattr(composed_bounds, "epsilon_bracket", gives_up)
+    upper, _ = composed_bounds._rounded_epsilon(rounded(2.0, 2.001, 1.8, 2.2), asked(), DELTA)
     assert upper < math.inf
 
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from accounting.accountants import best_bound, guarantee, with_odometer
-from accounting.asking import ACCOUNTANTS, ODOMETER
-from accounting.balances import Balance
+from accounting.accountants.best_bound import best_bound, guarantee, with_odometer
+from accounting.accountants.best_first import ACCOUNTANTS, ODOMETER
+from accounting.event_counts import Balance
 from accounting.events import (
     ApproximateDp,
     Event,

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from accounting import Status, guarantee
-from accounting.attained import _sampled, attained, attained_units
-from accounting.balances import Balance, balance_of
-from accounting.domination import pld_bounds
+from accounting.bounds.dominating_pairs import pld_bounds
+from accounting.bounds.gdp_bounds import gdp_bounds
+from accounting.bounds.lower_bounds import _sampled, attained, attained_units
+from accounting.bounds.renyi_bounds import renyi_bounds
+from accounting.event_counts import Balance, balance_of
 from accounting.events import (
     BallsAndBins,
     Cyclic,
@@ -28,13 +30,11 @@ from accounting.events import (
     WithReplacement,
 )
 from accounting.gaussian import gaussian_delta
-from accounting.gdp_bounds import gdp_bounds
 from accounting.guarantees import ACCEPTABLE
-from accounting.pld.bracket import delta_floor, epsilon_bracket, epsilon_floor
-from accounting.pld.hull import _leave_in_turn, take_hull
-from accounting.pld.null import replaced_delta, replaced_epsilon
+from accounting.pld.certified_composition import delta_floor, epsilon_bracket, epsilon_floor
+from accounting.pld.convex_hull import _leave_in_turn, take_hull
 from accounting.pld.pairs import DensePair, GaussianPair, SampledGaussianPair
-from accounting.renyi_bounds import renyi_bounds
+from accounting.pld.replace_one import replaced_delta, replaced_epsilon
 from accounting.shuffling.partial import partial_shuffle_rdp
 from accounting.subsampling.special import fixed_size_special_pair
 

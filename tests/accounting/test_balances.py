@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting.balances import Balance, OpenPass, Place, advance, balance_of, pass_length
+from accounting.event_counts import Balance, OpenPass, Place, advance, balance_of, pass_length
 from accounting.events import (
     ApproximateDp,
     Cyclic,

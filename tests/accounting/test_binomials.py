@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting.binomials import (
+from accounting.binomial import (
     LEAST,
     TAIL,
     TRIALS_MAX,

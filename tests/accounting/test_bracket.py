@@ -7,8 +7,8 @@ import pytest
 
 from accounting.events import Direction
 from accounting.gaussian import gaussian_delta, gaussian_epsilon
-from accounting.pld import bracket, ladder
-from accounting.pld.bracket import (
+from accounting.pld import certified_composition
+from accounting.pld.certified_composition import (
     LATTICE_PAIRS_MAX,
     LATTICE_WIDTH,
     Bracket,
@@ -17,8 +17,10 @@ from accounting.pld.bracket import (
     epsilon_bracket,
     epsilon_floor,
 )
-from accounting.pld.contour import contour_epsilon
-from accounting.pld.laws import Lattice, laws
+from accounting.pld.contour import real_moments
+from accounting.pld.contour.contour_bounds import contour_epsilon
+from accounting.pld.contour.parameters import NoDecayError
+from accounting.pld.lattice.discretization import Lattice, laws
 from accounting.pld.pairs import (
     DiscretePair,
     GaussianPair,
@@ -27,7 +29,6 @@ from accounting.pld.pairs import (
     SampledGaussianPair,
     SymmetricPair,
 )
-from accounting.pld.placement import NoDecayError
 
 REMOVE, ADD = Direction
 DELTA = 1e-5
@@ -48,9 +49,9 @@ RESPONSE = DiscretePair(first=(0.7, 0.3), second=(0.3, 0.7))
 
 @pytest.fixture(autouse=True)
 def _fresh() -> Iterator[None]:
-    bracket.forget_answers()
+    certified_composition.forget_answers()
     yield
-    bracket.forget_answers()
+    certified_composition.forget_answers()
 
 
 def unused(*_: object, **__: object) -> Any:
@@ -109,7 +110,8 @@ def test_the_order_that_costs_more_decides_whichever_it_is(others: Units) -> Non
     assert deltas[0].lower <= deltas[1].upper
     assert deltas[1].lower <= deltas[0].upper
     assert (
-        deltas[0].lower > 100 * bracket._delta([(LOPSIDED, 6)], REMOVE, epsilon=5.0, width=1.0)[1]
+        deltas[0].lower
+        > 100 * certified_composition._delta([(LOPSIDED, 6)], REMOVE, epsilon=5.0, width=1.0)[1]
     )
 
 
@@ -131,8 +133,10 @@ def test_a_floor_never_passes_its_bracket() -> None:
 )  # fmt: skip
 def test_one_order_serves_only_where_both_are_the_same(pair: Pair, same: bool) -> None:
     both = (REMOVE, ADD)
-    assert bracket._directions([(pair, 2)]) == (both[:1] if same else both)
-    assert bracket._directions([(GAUSSIAN, 1), (pair, 2)]) == (both[:1] if same else both)
+    assert certified_composition._directions([(pair, 2)]) == (both[:1] if same else both)
+    assert certified_composition._directions([(GAUSSIAN, 1), (pair, 2)]) == (
+        both[:1] if same else both
+    )
 
 
 def test_the_second_order_is_composed_only_where_it_may_be_larger(
@@ -145,7 +149,7 @@ def test_the_second_order_is_composed_only_where_it_may_be_larger(
         asked.append(direction)
         return real(units, direction, **given)
 
-    monkeypatch.setattr(bracket, "contour_epsilon", spied)
+    monkeypatch.setattr(certified_composition, "contour_epsilon", spied)
     epsilon_bracket([(SAMPLED, 300)], delta=DELTA)
     assert asked == [REMOVE]
     epsilon_bracket([(LOPSIDED, 6), (GAUSSIAN, 1)], delta=DELTA)
@@ -155,26 +159,30 @@ def test_the_second_order_is_composed_only_where_it_may_be_larger(
 def test_a_delta_that_is_not_shown_to_be_small_is_not_said_to_be() -> None:
     units: Units = [(SAMPLED, 300)]
     for direction in Direction:
-        low, high, _ = bracket._epsilon(units, direction, delta=DELTA, width=1e-8)
-        assert bracket._within(units, direction, epsilon=high * 1.01, delta=DELTA)
-        assert not bracket._within(units, direction, epsilon=low * 0.99, delta=DELTA)
-        assert bracket._within(units, direction, epsilon=math.inf, delta=DELTA)
+        low, high, _ = certified_composition._epsilon(units, direction, delta=DELTA, width=1e-8)
+        assert certified_composition._within(units, direction, epsilon=high * 1.01, delta=DELTA)
+        assert not certified_composition._within(units, direction, epsilon=low * 0.99, delta=DELTA)
+        assert certified_composition._within(units, direction, epsilon=math.inf, delta=DELTA)
         # Counts and profiles are read to the end, not estimated.
-        assert bracket._within([(LOPSIDED, 1)], direction, epsilon=math.log(5.0) + 1e-9, delta=1e-9)
-    assert not bracket._within([(LOPSIDED, 1)], ADD, epsilon=math.log(5.0) - 1e-3, delta=1e-9)
+        assert certified_composition._within(
+            [(LOPSIDED, 1)], direction, epsilon=math.log(5.0) + 1e-9, delta=1e-9
+        )
+    assert not certified_composition._within(
+        [(LOPSIDED, 1)], ADD, epsilon=math.log(5.0) - 1e-3, delta=1e-9
+    )
     # Nothing is known of moments: more work must decide.
-    assert not bracket._within([(UNKNOWN_MOMENTS, 2)], REMOVE, epsilon=1e3, delta=0.5)
-    assert bracket._within([(SYMMETRIC, 2)], REMOVE, epsilon=1e3, delta=0.5)
+    assert not certified_composition._within([(UNKNOWN_MOMENTS, 2)], REMOVE, epsilon=1e3, delta=0.5)
+    assert certified_composition._within([(SYMMETRIC, 2)], REMOVE, epsilon=1e3, delta=0.5)
 
 
 def test_moments_alone_show_a_delta_far_out_to_be_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bracket, "contour_delta", unused)
-    assert bracket._within([(SAMPLED, 300)], ADD, epsilon=50.0, delta=DELTA)
+    monkeypatch.setattr(certified_composition, "contour_delta", unused)
+    assert certified_composition._within([(SAMPLED, 300)], ADD, epsilon=50.0, delta=DELTA)
     # What tells all with some probability does so at every epsilon.
     failing: Units = [(SAMPLED, 300), (TELLTALE, 1)]
-    assert bracket._within(failing, ADD, epsilon=80.0, delta=0.0011)
+    assert certified_composition._within(failing, ADD, epsilon=80.0, delta=0.0011)
     with pytest.raises(AssertionError, match="not asked"):
-        bracket._within(failing, ADD, epsilon=80.0, delta=0.00099)
+        certified_composition._within(failing, ADD, epsilon=80.0, delta=0.00099)
 
 
 def test_rough_units_show_that_the_second_order_is_the_smaller(
@@ -186,7 +194,7 @@ def test_rough_units_show_that_the_second_order_is_the_smaller(
         seen.append((units, direction))
         return True
 
-    monkeypatch.setattr(bracket, "_within", spied)
+    monkeypatch.setattr(certified_composition, "_within", spied)
     rough = [(SampledGaussianPair(noise_multiplier=1.0, sampling_probability=0.01), 300)]
     epsilon_bracket([(SAMPLED, 300)], delta=DELTA, rough=rough)
     epsilon_bracket([(SAMPLED, 300)], delta=DELTA)
@@ -207,41 +215,52 @@ def test_brackets_that_do_not_meet_are_an_error(read: str, monkeypatch: pytest.M
     def apart(*_: object, **__: object) -> tuple[float, float]:
         return 0.6, 0.7
 
-    monkeypatch.setattr(bracket, f"contour_{read}", wide)
-    monkeypatch.setattr(bracket, f"lattice_{read}", apart)
+    monkeypatch.setattr(certified_composition, f"contour_{read}", wide)
+    monkeypatch.setattr(certified_composition, f"lattice_{read}", apart)
     ask = {"delta": DELTA} if read == "epsilon" else {"epsilon": 1.0}
-    question: Callable[..., Bracket] = getattr(bracket, f"{read}_bracket")
+    question: Callable[..., Bracket] = getattr(certified_composition, f"{read}_bracket")
     with pytest.raises(ArithmeticError, match="do not meet"):
         question([(SAMPLED, 300)], **ask)
     with pytest.raises(ArithmeticError, match="do not meet"):
-        bracket._both((0.0, math.nan), (0.0, 1.0))
-    assert bracket._both((0.0, 2.0), (1.0, math.inf)) == (1.0, 2.0)
+        certified_composition._both((0.0, math.nan), (0.0, 1.0))
+    assert certified_composition._both((0.0, 2.0), (1.0, math.inf)) == (1.0, 2.0)
 
 
 def test_a_wide_contour_is_narrowed_by_the_lattice(monkeypatch: pytest.MonkeyPatch) -> None:
     units: Units = [(SAMPLED, 300)]
-    low, high, _ = bracket._epsilon(units, REMOVE, delta=DELTA, width=1e-8)
-    monkeypatch.setattr(bracket, "contour_epsilon", lambda *_, **__: (low / 2, high * 2))
-    monkeypatch.setattr(bracket, "lattice_epsilon", lambda *_, **__: (low * 0.99, high * 1.01))
-    assert bracket._epsilon(units, REMOVE, delta=DELTA, width=1e-8) == (
+    low, high, _ = certified_composition._epsilon(units, REMOVE, delta=DELTA, width=1e-8)
+    monkeypatch.setattr(
+        certified_composition, "contour_epsilon", lambda *_, **__: (low / 2, high * 2)
+    )
+    monkeypatch.setattr(
+        certified_composition, "lattice_epsilon", lambda *_, **__: (low * 0.99, high * 1.01)
+    )
+    assert certified_composition._epsilon(units, REMOVE, delta=DELTA, width=1e-8) == (
         low * 0.99, high * 1.01, Engine.LATTICE,
     )  # fmt: skip
     tight = (low, low * (1 + LATTICE_WIDTH))
-    monkeypatch.setattr(bracket, "contour_epsilon", lambda *_, **__: tight)
-    monkeypatch.setattr(bracket, "lattice_epsilon", unused)
-    assert bracket._epsilon(units, REMOVE, delta=DELTA, width=1e-8) == (*tight, Engine.CONTOUR)
+    monkeypatch.setattr(certified_composition, "contour_epsilon", lambda *_, **__: tight)
+    monkeypatch.setattr(certified_composition, "lattice_epsilon", unused)
+    assert certified_composition._epsilon(units, REMOVE, delta=DELTA, width=1e-8) == (
+        *tight,
+        Engine.CONTOUR,
+    )
 
 
 def test_moments_alone_give_a_finite_upper_end() -> None:
     for direction in Direction:
-        upper = bracket._chernoff_epsilon([(SAMPLED, 300)], direction, DELTA)
-        low, high, _ = bracket._epsilon([(SAMPLED, 300)], direction, delta=DELTA, width=1e-8)
+        upper = certified_composition._chernoff_epsilon([(SAMPLED, 300)], direction, DELTA)
+        low, high, _ = certified_composition._epsilon(
+            [(SAMPLED, 300)], direction, delta=DELTA, width=1e-8
+        )
         assert low <= high < upper < 2 * high
     failing: Units = [(SAMPLED, 300), (TELLTALE, 1)]
-    assert bracket._chernoff_epsilon(failing, REMOVE, 0.0011) < 50
-    assert bracket._chernoff_epsilon(failing, REMOVE, 0.00099) == math.inf
-    assert bracket._chernoff_epsilon([(UNKNOWN_MOMENTS, 2)], REMOVE, DELTA) == math.inf
-    assert 0 < bracket._chernoff_epsilon([(SYMMETRIC, 2)], REMOVE, DELTA) < 1
+    assert certified_composition._chernoff_epsilon(failing, REMOVE, 0.0011) < 50
+    assert certified_composition._chernoff_epsilon(failing, REMOVE, 0.00099) == math.inf
+    assert (
+        certified_composition._chernoff_epsilon([(UNKNOWN_MOMENTS, 2)], REMOVE, DELTA) == math.inf
+    )
+    assert 0 < certified_composition._chernoff_epsilon([(SYMMETRIC, 2)], REMOVE, DELTA) < 1
 
 
 def test_very_many_pairs_that_do_not_decay_are_left_to_their_moments(
@@ -255,11 +274,11 @@ def test_very_many_pairs_that_do_not_decay_are_left_to_their_moments(
         for i in range(LATTICE_PAIRS_MAX + 1)
     ]
     truth = epsilon_bracket(units, delta=DELTA)
-    bracket.forget_answers()
+    certified_composition.forget_answers()
     for name in ("contour_epsilon", "contour_delta"):
-        monkeypatch.setattr(bracket, name, never)
+        monkeypatch.setattr(certified_composition, name, never)
     for name in ("lattice_epsilon", "lattice_delta"):
-        monkeypatch.setattr(bracket, name, unused)
+        monkeypatch.setattr(certified_composition, name, unused)
     found = epsilon_bracket(units, delta=DELTA)
     assert found.engine is Engine.CONTOUR
     assert (found.lower, True) == (0.0, truth.upper < found.upper < 2 * truth.upper)
@@ -293,10 +312,10 @@ def test_a_profile_flat_at_delta_and_known_exactly_has_one_epsilon() -> None:
         value = 0.5 if epsilon < 1 else 0.25 if epsilon < 2 else 0.0
         return value, value
 
-    assert bracket._exact_epsilon(steps, 0.25) == (1.0, 1.0)
-    low, high = bracket._exact_epsilon(steps, 0.1)
+    assert certified_composition._exact_epsilon(steps, 0.25) == (1.0, 1.0)
+    low, high = certified_composition._exact_epsilon(steps, 0.1)
     assert low < 2.0 == high
-    assert bracket._exact_epsilon(lambda _: (0.1, 0.2), 0.15) == (0.0, math.inf)
+    assert certified_composition._exact_epsilon(lambda _: (0.1, 0.2), 0.15) == (0.0, math.inf)
 
 
 def test_an_answer_is_remembered_and_can_be_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -304,12 +323,12 @@ def test_an_answer_is_remembered_and_can_be_forgotten(monkeypatch: pytest.Monkey
     first = epsilon_bracket(units, delta=DELTA)
     assert epsilon_bracket(tuple(units), delta=DELTA) is first
     assert epsilon_bracket(units, delta=2 * DELTA) != first
-    bracket.forget_answers()
-    assert ladder.log_moments.cache_info().currsize > 0
+    certified_composition.forget_answers()
+    assert real_moments.log_moments.cache_info().currsize > 0
     again = epsilon_bracket(units, delta=DELTA)
     assert (again == first, again is first) == (True, False)
-    bracket.forget()
-    assert ladder.log_moments.cache_info().currsize == 0
+    certified_composition.forget()
+    assert real_moments.log_moments.cache_info().currsize == 0
     assert epsilon_bracket(units, delta=DELTA) == first
 
 
@@ -319,7 +338,7 @@ def test_threads_get_the_answers_a_single_one_gets() -> None:
         return epsilon_bracket(units, delta=DELTA), delta_bracket(units, epsilon=2.0)
 
     alone = [ask(count) for count in range(10)]
-    bracket.forget()
+    certified_composition.forget()
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(ask, range(10))) == alone
 
@@ -332,16 +351,16 @@ def test_where_the_lattice_cannot_serve_either_real_moments_still_bound(
 
     units = [(SampledGaussianPair(noise_multiplier=0.5, sampling_probability=1e-4), 7)]
     whole = epsilon_bracket(units, delta=1e-8), delta_bracket(units, epsilon=0.5)
-    monkeypatch.setattr(bracket, "contour_epsilon", refuse_decay)
-    monkeypatch.setattr(bracket, "contour_delta", refuse_decay)
-    monkeypatch.setattr(bracket, "lattice_epsilon", refuse)
-    monkeypatch.setattr(bracket, "lattice_delta", refuse)
-    bracket.forget()
+    monkeypatch.setattr(certified_composition, "contour_epsilon", refuse_decay)
+    monkeypatch.setattr(certified_composition, "contour_delta", refuse_decay)
+    monkeypatch.setattr(certified_composition, "lattice_epsilon", refuse)
+    monkeypatch.setattr(certified_composition, "lattice_delta", refuse)
+    certified_composition.forget()
     rough = epsilon_bracket(units, delta=1e-8)
     assert (rough.lower, rough.upper > whole[0].lower) == (0.0, True)
     assert rough.upper < math.inf
     assert delta_bracket(units, epsilon=0.5).upper == 1.0
-    bracket.forget()
+    certified_composition.forget()
 
 
 def refuse_decay(*_: object, **__: object) -> tuple[float, float]:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting.accountants import guarantee
-from accounting.balances import (
+from accounting.accountants.best_bound import guarantee
+from accounting.event_counts import (
     UNPLACED,
     Lines,
     OpenPass,

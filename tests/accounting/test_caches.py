@@ -12,8 +12,8 @@ from accounting.gaussian import (
     gaussian_delta,
     gaussian_epsilon,
 )
-from accounting.numerics import Array, crossing
-from accounting.pld.cache import ByteCache
+from accounting.pld.byte_cache import ByteCache
+from accounting.rounding import Array, crossing
 
 
 def block(kilobytes: int) -> Array:

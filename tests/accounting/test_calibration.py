@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting import accountants
-from accounting.accountants import guarantee
-from accounting.balances import Balance, balance_of
+from accounting.accountants import best_bound as best_bound_module
+from accounting.accountants.best_bound import guarantee
 from accounting.calibration import (
     RANGES,
     TOLERANCE,
@@ -23,6 +22,7 @@ from accounting.calibration import (
     least_noise,
     louder,
 )
+from accounting.event_counts import Balance, balance_of
 from accounting.events import (
     ApproximateDp,
     Cyclic,
@@ -41,7 +41,7 @@ from accounting.events import (
     Zcdp,
 )
 from accounting.gaussian import gaussian_mu
-from accounting.work import TooMuchWorkError, limited
+from accounting.work_limit import TooMuchWorkError, limited
 
 NOISE, STEPS, RATE = Parameter
 DELTA = 1e-5
@@ -141,7 +141,7 @@ def test_a_known_plan() -> None:
 
 def test_a_search_takes_few_evaluations(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[float] = []
-    evaluated = accountants.best_bound
+    evaluated = best_bound_module.best_bound
 
     def best_bound(*args: Any, **given: Any) -> Any:
         asked.append(given["delta"])

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accounting.gaussian import classical_gaussian_noise, gaussian_delta, gaussian_mu
-from accounting.local import coin_response_epsilon, laplace_noise
+from accounting.literature.local_dp import coin_response_epsilon, laplace_noise
 
 GOLDEN = json.loads(
     (Path(__file__).parents[1] / "golden" / "documents_models.json").read_text(encoding="utf-8")

@@ -11,10 +11,10 @@ from scipy import stats
 
 from accounting.events import Direction, NeighboringRelation
 from accounting.gaussian import gaussian_delta, gaussian_epsilon
-from accounting.numerics import Array
-from accounting.pld.bracket import delta_bracket, epsilon_bracket, epsilon_floor
+from accounting.pld.certified_composition import delta_bracket, epsilon_bracket, epsilon_floor
 from accounting.pld.pairs import DensePair
 from accounting.pld.profiles import profiles
+from accounting.rounding import Array
 from accounting.shuffling.clones import (
     THEOREMS,
     clones_epsilon,

@@ -1,12 +1,10 @@
 import numpy as np
 import pytest
 
-from accounting import asking
-from accounting.accountants import best_bound, guarantee
-from accounting.answers import pairs_above
-from accounting.attained import attained_units
-from accounting.balances import Balance
-from accounting.coarsening import (
+from accounting.accountants import best_first
+from accounting.accountants.best_bound import best_bound, guarantee
+from accounting.accountants.composed_bounds import pairs_above
+from accounting.accountants.event_grouping import (
     DISTINCT_MAX,
     GROUPS,
     ROUGH_GROUPS,
@@ -15,6 +13,8 @@ from accounting.coarsening import (
     rounded_outward,
     stronger,
 )
+from accounting.bounds.lower_bounds import attained_units
+from accounting.event_counts import Balance
 from accounting.events import (
     Cyclic,
     Event,
@@ -27,8 +27,8 @@ from accounting.events import (
     Zcdp,
 )
 from accounting.guarantees import DEFAULT_ACCEPT
-from accounting.pld.bracket import epsilon_bracket, epsilon_floor
-from accounting.pld.placement import Units
+from accounting.pld.certified_composition import epsilon_bracket, epsilon_floor
+from accounting.pld.contour.parameters import Units
 
 ADD_OR_REMOVE_ONE, REPLACE_ONE, REPLACE_SPECIAL = NeighboringRelation
 DELTA = 1e-5
@@ -252,8 +252,8 @@ def test_where_all_groups_are_too_much_work_fewer_of_them_answer(
 ) -> None:
     balance = Balance(steps=dict.fromkeys(curve(1000), 1))
     exact = guarantee(balance, relation=ADD_OR_REMOVE_ONE, delta=DELTA)
-    monkeypatch.setattr(asking, "ROUNDED_POINTS", 40_000_000)
-    monkeypatch.setattr(asking, "FEWER", ())
+    monkeypatch.setattr(best_first, "ROUNDED_POINTS", 40_000_000)
+    monkeypatch.setattr(best_first, "FEWER", ())
     found = guarantee(balance, relation=ADD_OR_REMOVE_ONE, delta=DELTA)
     assert found.headline is not None
     assert found.headline.accountant == "pld"

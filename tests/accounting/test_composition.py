@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from accounting.binomials import TRIALS_MAX
+from accounting.binomial import TRIALS_MAX
 from accounting.composition import (
     advanced_composition,
     basic_composition,
@@ -19,7 +19,7 @@ from accounting.composition import (
     optimal_composition_delta,
     optimal_composition_epsilon,
 )
-from accounting.pld.bracket import epsilon_bracket
+from accounting.pld.certified_composition import epsilon_bracket
 from accounting.pld.pairs import DiscretePair
 
 GOLDEN = json.loads(

@@ -11,10 +11,10 @@ import pytest
 
 from accounting.events import Direction
 from accounting.gaussian import gaussian_bracket_epsilon, log_gaussian_delta
-from accounting.numerics import Array
-from accounting.pld import contour, inversion, lines
-from accounting.pld.contour import contour_delta, contour_epsilon, invert
-from accounting.pld.inversion import (
+from accounting.pld.contour import complex_moments, contour_bounds, inversion
+from accounting.pld.contour.complex_moments import Line, line_of
+from accounting.pld.contour.contour_bounds import contour_delta, contour_epsilon, invert
+from accounting.pld.contour.inversion import (
     Inversion,
     log_alias,
     log_truncations,
@@ -22,20 +22,15 @@ from accounting.pld.inversion import (
     scale_rounding,
     summation_rounding,
 )
-from accounting.pld.ladder import LADDER, log_moments
-from accounting.pld.lines import Line, line_of
+from accounting.pld.contour.parameters import Placement, Units, guess_near, log_total_moments
+from accounting.pld.contour.real_moments import LADDER, log_moments
 from accounting.pld.pairs import (
     DiscretePair,
     GaussianPair,
     Pair,
     SampledGaussianPair,
 )
-from accounting.pld.placement import (
-    Placement,
-    Units,
-    guess_near,
-    log_total_moments,
-)
+from accounting.rounding import Array
 
 REMOVE, ADD = Direction.REMOVE, Direction.ADD
 
@@ -84,7 +79,7 @@ PROTOTYPE = [
 def _fresh() -> Iterator[None]:
     """No patched line or grid outlives its test."""
     yield
-    lines.forget()
+    complex_moments.forget()
     log_moments.cache_clear()
 
 
@@ -257,7 +252,7 @@ def test_the_lines_errors_reach_the_inversion(monkeypatch: pytest.MonkeyPatch) -
             line.log_moment, line.log_moment_error + 1e-9, line.log_values, line.slack + 1e-9
         )
 
-    monkeypatch.setattr(contour, "line_of", worse)
+    monkeypatch.setattr(contour_bounds, "line_of", worse)
     found = inverted(UNITS, REMOVE, 1.8)
     kernel = 1 / np.abs((base.order + 1j * base.thetas) * (1 + base.order + 1j * base.thetas))
     moduli = np.exp(
@@ -276,7 +271,7 @@ def assembled(
 ) -> Inversion:
     placed = Placement(int(np.argmin(np.abs(LADDER - order))), window)
     log_total = log_total_moments(units, REMOVE)
-    return contour._assemble(units, REMOVE, placed, nodes, log_total, truncated=truncated)
+    return contour_bounds._assemble(units, REMOVE, placed, nodes, log_total, truncated=truncated)
 
 
 @pytest.mark.parametrize("window", [3.0, 5.0, 8.0])

@@ -8,14 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from accounting.events import Direction
-from accounting.pld import grids, lines
-from accounting.pld.cache import ByteCache
-from accounting.pld.contour import contour_epsilon
-from accounting.pld.grids import grid_of, scan_of
-from accounting.pld.ladder import LADDER, log_moments
-from accounting.pld.lines import line_of
+from accounting.pld.byte_cache import ByteCache
+from accounting.pld.contour import complex_moments, tilted_grids
+from accounting.pld.contour.complex_moments import line_of
+from accounting.pld.contour.contour_bounds import contour_epsilon
+from accounting.pld.contour.parameters import Units
+from accounting.pld.contour.real_moments import LADDER, log_moments
+from accounting.pld.contour.tilted_grids import grid_of, scan_of
 from accounting.pld.pairs import GaussianPair, LaplacePair, Pair, SampledGaussianPair
-from accounting.pld.placement import Units
 
 REMOVE, ADD = Direction.REMOVE, Direction.ADD
 WIDTH = 1e-6
@@ -24,7 +24,7 @@ WIDTH = 1e-6
 @pytest.fixture(autouse=True)
 def _fresh() -> Iterator[None]:
     yield
-    lines.forget()
+    complex_moments.forget()
     log_moments.cache_clear()
 
 
@@ -64,7 +64,7 @@ def test_a_cache_drops_what_was_used_longest_ago_by_bytes() -> None:
 
 
 def test_equal_pairs_share_a_line_and_no_others_do() -> None:
-    def at(pair: Pair, direction: Direction = REMOVE, nodes: int = 16) -> lines.Line:
+    def at(pair: Pair, direction: Direction = REMOVE, nodes: int = 16) -> complex_moments.Line:
         return line_of(pair, direction, order=1.0, spacing=0.25, nodes=nodes)
 
     order = float(LADDER[60])
@@ -81,10 +81,15 @@ def test_equal_pairs_share_a_line_and_no_others_do() -> None:
     assert scan_of(one, REMOVE, order) is not scan_of(other, REMOVE, order)
     assert grid_of(one, REMOVE, order, 1.9) is grid_of(one, REMOVE, order, 2.0)
     assert grid_of(one, REMOVE, order, 1.9) is not grid_of(one, REMOVE, order, 2.1)
-    assert lines._LINES.nbytes > 0
-    assert grids._GRIDS.nbytes > 0
-    lines.forget()
-    assert lines._LINES.nbytes == grids._GRIDS.nbytes == grids._SCANS.nbytes == 0
+    assert complex_moments._LINES.nbytes > 0
+    assert tilted_grids._GRIDS.nbytes > 0
+    complex_moments.forget()
+    assert (
+        complex_moments._LINES.nbytes
+        == tilted_grids._GRIDS.nbytes
+        == tilted_grids._SCANS.nbytes
+        == 0
+    )
 
 
 def test_threads_find_the_same_bits_as_one_alone() -> None:
@@ -94,7 +99,7 @@ def test_threads_find_the_same_bits_as_one_alone() -> None:
         return contour_epsilon(job[0], job[1], delta=1e-5, width=WIDTH)
 
     alone = [run(job) for job in jobs]
-    lines.forget()
+    complex_moments.forget()
     log_moments.cache_clear()
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(run, jobs)) == alone

@@ -10,22 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accounting.events import Direction
-from accounting.pld import contour, grids, inversion, ladder, lines
-from accounting.pld.contour import contour_delta, contour_epsilon, failure_of, invert
-from accounting.pld.grids import grid_of
-from accounting.pld.inversion import Inversion, epsilon_of
-from accounting.pld.ladder import LADDER, NoMomentsError, log_moments
-from accounting.pld.lines import line_of, log_modulus
-from accounting.pld.pairs import (
-    DensePair,
-    DiscretePair,
-    GaussianPair,
-    LaplacePair,
-    Pair,
-    SampledGaussianPair,
-    SymmetricPair,
+from accounting.pld.contour import (
+    complex_moments,
+    contour_bounds,
+    inversion,
+    real_moments,
+    tilted_grids,
 )
-from accounting.pld.placement import (
+from accounting.pld.contour.complex_moments import line_of, log_modulus
+from accounting.pld.contour.contour_bounds import contour_delta, contour_epsilon, failure_of, invert
+from accounting.pld.contour.inversion import Inversion, epsilon_of
+from accounting.pld.contour.parameters import (
     Guess,
     NoDecayError,
     Units,
@@ -34,6 +29,17 @@ from accounting.pld.placement import (
     guess_near,
     log_total_moments,
     place,
+)
+from accounting.pld.contour.real_moments import LADDER, NoMomentsError, log_moments
+from accounting.pld.contour.tilted_grids import grid_of
+from accounting.pld.pairs import (
+    DensePair,
+    DiscretePair,
+    GaussianPair,
+    LaplacePair,
+    Pair,
+    SampledGaussianPair,
+    SymmetricPair,
 )
 
 REMOVE, ADD = Direction.REMOVE, Direction.ADD
@@ -59,7 +65,7 @@ DENSE = DensePair(first=(0.6, 0.4), second=(0.5, 0.5))
 def _fresh() -> Iterator[None]:
     """No patched line or grid outlives its test."""
     yield
-    lines.forget()
+    complex_moments.forget()
     log_moments.cache_clear()
 
 
@@ -103,7 +109,7 @@ def test_a_delta_too_small_for_a_double_is_not_said_to_be_zero() -> None:
 
 
 def test_a_sum_cut_too_short_to_know_the_moment_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grids, "NEGLIGIBLE", 1.0)
+    monkeypatch.setattr(tilted_grids, "NEGLIGIBLE", 1.0)
     with pytest.raises((NoMomentsError, NoDecayError)):
         line_of(sampled(1.0, 0.3), REMOVE, order=float(LADDER[70]), spacing=0.3, nodes=20)
 
@@ -155,7 +161,9 @@ def test_a_symmetrised_pair_has_no_known_decay() -> None:
 def test_atoms_alone_hardly_decay_and_are_bracketed_widely(
     monkeypatch: pytest.MonkeyPatch, delta: float
 ) -> None:
-    monkeypatch.setattr(contour, "_ROUGH_NODES", contour.NODES_MAX)  # else left to the lattice
+    monkeypatch.setattr(
+        contour_bounds, "_ROUGH_NODES", contour_bounds.NODES_MAX
+    )  # else left to the lattice
     first, second = (0.6, 0.4), (0.4, 0.6)
     lower, upper = contour_epsilon(
         [(DiscretePair(first=first, second=second), 5)], REMOVE, delta=delta, width=WIDTH
@@ -173,7 +181,7 @@ def test_atoms_alone_hardly_decay_and_are_bracketed_widely(
 
 
 def test_the_error_of_a_closed_form_reaches_its_line() -> None:
-    line = lines._closed(np.array([1.0 + 0j, 0.5 + 0j]), 0.0, np.array([1e-3, 2e-3]))
+    line = complex_moments._closed(np.array([1.0 + 0j, 0.5 + 0j]), 0.0, np.array([1e-3, 2e-3]))
     assert line.slack[0] >= math.log1p(1e-3)
     assert line.slack[1] >= math.log1p(2e-3 / 0.5)
     assert line.log_moment_error >= -math.log1p(-1e-3)
@@ -214,10 +222,10 @@ def test_without_a_window_there_is_no_place() -> None:
 
 
 def test_too_many_nodes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contour, "NODES_MAX", 10)
+    monkeypatch.setattr(contour_bounds, "NODES_MAX", 10)
     with pytest.raises(NoDecayError):
         inverted()
-    monkeypatch.setattr(contour, "NODES_MAX", 2)
+    monkeypatch.setattr(contour_bounds, "NODES_MAX", 2)
     with pytest.raises(NoDecayError):
         inverted()
     with pytest.raises(NoDecayError):
@@ -227,7 +235,7 @@ def test_too_many_nodes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_where_no_pass_certifies_an_upper_end_none_is_given(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(contour, "epsilon_of", lambda *_, **__: (0.5, math.inf, 1.8))
+    monkeypatch.setattr(contour_bounds, "epsilon_of", lambda *_, **__: (0.5, math.inf, 1.8))
     try:
         found = contour_epsilon(UNITS, REMOVE, delta=1e-5, width=WIDTH)
     except NoDecayError:
@@ -239,8 +247,8 @@ def test_what_the_passes_have_found_is_the_answer_however_wide(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ends = iter([(0.5, 4.0, 1.0), (0.6, 5.0, 2.0), (0.4, 3.0, 4.0)])
-    monkeypatch.setattr(contour, "_PASSES", 3)
-    monkeypatch.setattr(contour, "epsilon_of", lambda *_, **__: next(ends))
+    monkeypatch.setattr(contour_bounds, "_PASSES", 3)
+    monkeypatch.setattr(contour_bounds, "epsilon_of", lambda *_, **__: next(ends))
     assert contour_epsilon(UNITS, REMOVE, delta=1e-5, width=WIDTH) == (0.6, 3.0)
 
 
@@ -359,7 +367,7 @@ def test_the_ladder_cannot_be_written_to() -> None:
     with pytest.raises(ValueError, match="read-only"):
         found[0] = 0.0
     with pytest.raises(ValueError, match="read-only"):
-        ladder.LADDER[0] = 0.0
+        real_moments.LADDER[0] = 0.0
 
 
 def test_a_pair_of_infinite_losses_alone_has_a_moment_of_nothing() -> None:

@@ -10,11 +10,17 @@ import numpy as np
 import pytest
 
 from accounting.events import Direction
-from accounting.numerics import UNIT_ROUNDOFF, Array
-from accounting.pld import grids, ladder, lines, quadrature
-from accounting.pld.grids import grid_of
-from accounting.pld.ladder import LADDER, log_moments
-from accounting.pld.lines import line_of
+from accounting.pld.contour import complex_moments, quadrature, real_moments, tilted_grids
+from accounting.pld.contour.complex_moments import line_of
+from accounting.pld.contour.quadrature import (
+    grid_spacing,
+    log_left_tail,
+    log_right_tail,
+    losses_at,
+    strip_share,
+)
+from accounting.pld.contour.real_moments import LADDER, log_moments
+from accounting.pld.contour.tilted_grids import grid_of
 from accounting.pld.pairs import (
     DiscretePair,
     GaussianPair,
@@ -22,13 +28,7 @@ from accounting.pld.pairs import (
     Pair,
     SampledGaussianPair,
 )
-from accounting.pld.quadrature import (
-    grid_spacing,
-    log_left_tail,
-    log_right_tail,
-    losses_at,
-    strip_share,
-)
+from accounting.rounding import UNIT_ROUNDOFF, Array
 
 REMOVE, ADD = Direction.REMOVE, Direction.ADD
 PAIR = SampledGaussianPair(noise_multiplier=1.0, sampling_probability=0.01)
@@ -38,10 +38,10 @@ SETTINGS = [(1.0, 0.01), (0.4, 0.3), (5.0, 1e-4), (2.0, 1 - 1e-9), (100.0, 0.9)]
 @pytest.fixture(autouse=True)
 def _fresh() -> Any:
     """No test leaves a coarse line in a cache."""
-    lines.forget()
+    complex_moments.forget()
     log_moments.cache_clear()
     yield
-    lines.forget()
+    complex_moments.forget()
     log_moments.cache_clear()
 
 
@@ -196,7 +196,7 @@ def test_the_ladder_is_above_the_moments_even_from_a_coarse_or_short_sum(
     sigma: float, q: float, direction: Direction, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if what == "coarse":
-        monkeypatch.setattr(ladder, "TARGET", 0.2)
+        monkeypatch.setattr(real_moments, "TARGET", 0.2)
     if what == "short":
         monkeypatch.setattr(quadrature, "_CUT", 2.0)
     pair = pair_of(sigma, q)
@@ -207,14 +207,14 @@ def test_the_ladder_is_above_the_moments_even_from_a_coarse_or_short_sum(
             exact = mp.log(exact_moment(pair, direction, float(LADDER[index])))
             excess = float(mp.mpf(float(found[index])) - exact)
         assert excess >= 0
-        if what == "fine" and LADDER[index] <= ladder.ADD_ORDER_MAX:
+        if what == "fine" and LADDER[index] <= real_moments.ADD_ORDER_MAX:
             assert excess <= 1e-9 * (1 + abs(float(exact)))
 
 
 def test_large_orders_of_an_added_record_are_bounded_by_the_removed_or_the_top() -> None:
     pair = pair_of(3.0, 0.2)
     found = log_moments(pair, ADD)
-    large = LADDER > ladder.ADD_ORDER_MAX
+    large = LADDER > real_moments.ADD_ORDER_MAX
     certain = -LADDER * math.log1p(-0.2)
     least = np.minimum(certain, log_moments(pair, REMOVE))
     assert np.all(found[large] >= least[large])
@@ -314,9 +314,9 @@ def test_a_coarse_or_short_line_says_how_far_off_it_is(
     what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if what == "strip":
-        monkeypatch.setattr(grids, "TARGET", 1e-3)
+        monkeypatch.setattr(tilted_grids, "TARGET", 1e-3)
     else:
-        monkeypatch.setattr(grids, "NEGLIGIBLE", 7.0)
+        monkeypatch.setattr(tilted_grids, "NEGLIGIBLE", 7.0)
     pair, order = pair_of(1.0, 0.3), float(LADDER[ladder_index(2.0)])
     line = line_of(pair, REMOVE, order=order, spacing=0.4, nodes=12)
     worst, real = 0.0, exact_moment(pair, REMOVE, order)
@@ -337,10 +337,12 @@ def test_the_rounding_of_phases_and_of_weights_and_what_is_left_out_all_reach_th
     order = float(LADDER[ladder_index(4.0)])
 
     def slack(name: str, value: Callable[..., Any] | None) -> Array:
-        lines.forget()
+        complex_moments.forget()
         with monkeypatch.context() as patch:
             if value is not None:
-                patch.setattr(lines if hasattr(lines, name) else grids, name, value)
+                patch.setattr(
+                    complex_moments if hasattr(complex_moments, name) else tilted_grids, name, value
+                )
             return line_of(PAIR, REMOVE, order=order, spacing=0.3, nodes=20).slack
 
     base = slack("", None)
@@ -356,23 +358,25 @@ def test_the_rounding_of_phases_and_of_weights_and_what_is_left_out_all_reach_th
 def test_an_uneven_block_of_nodes_has_the_rounding_of_its_own_end() -> None:
     grid = grid_of(PAIR, REMOVE, float(LADDER[ladder_index(4.0)]), 8.0)
     theta = 0.02 * np.arange(23.0)  # blocks of four and one of three
-    found = lines.rounding_of_phases(grid, theta)
+    found = complex_moments.rounding_of_phases(grid, theta)
     assert len(found) == 23
     assert np.all(found[4:] <= 1e3 * UNIT_ROUNDOFF + 2 * found[-1])
     turns = np.minimum(2.0, np.multiply.outer(theta, np.abs(grid.losses)))
     weights = dataclasses.replace(grid, weight_errors=np.full_like(grid.weights, 1e-3))
-    of_weights = lines.rounding_of_phases(weights, theta) - found
+    of_weights = complex_moments.rounding_of_phases(weights, theta) - found
     assert np.all(of_weights >= 2e-3 * (turns @ grid.weights) * (1 - 1e-9))
     losses = dataclasses.replace(grid, loss_errors=np.full_like(grid.weights, 1e-3))
-    assert np.all(lines.rounding_of_phases(losses, theta) - found >= 1e-3 * theta * (1 - 1e-9))
+    assert np.all(
+        complex_moments.rounding_of_phases(losses, theta) - found >= 1e-3 * theta * (1 - 1e-9)
+    )
 
 
 def test_the_transform_of_an_uneven_number_of_nodes_is_the_plain_sum() -> None:
     grid = grid_of(PAIR, ADD, float(LADDER[ladder_index(4.0)]), 8.0)
     theta = 0.3 * np.arange(23.0)
     plain = np.expm1(1j * np.multiply.outer(theta, grid.losses)) @ grid.weights
-    found = lines._transform(grid.losses, grid.weights, theta)
-    assert np.all(np.abs(found - plain) <= lines.rounding_of_phases(grid, theta) + 1e-15)
+    found = complex_moments._transform(grid.losses, grid.weights, theta)
+    assert np.all(np.abs(found - plain) <= complex_moments.rounding_of_phases(grid, theta) + 1e-15)
 
 
 def test_the_logarithm_of_a_value_near_zero_half_or_one_is_within_its_slack() -> None:
@@ -381,7 +385,7 @@ def test_the_logarithm_of_a_value_near_zero_half_or_one_is_within_its_slack() ->
     true = -sizes * np.exp(0.3j * rng.normal(size=80)) + 1e-3j * sizes
     error = np.geomspace(1e-15, 1e-6, 80)[rng.permutation(80)]
     given = true + error * np.exp(2j * math.pi * rng.random(80))
-    log_values, slack = lines._logarithms(given, error)
+    log_values, slack = complex_moments._logarithms(given, error)
     with mp.workdps(40):
         for v, log_value, allowed in zip(true, log_values, slack, strict=True):
             found = mp.exp(mp.mpc(complex(log_value)))
@@ -390,6 +394,6 @@ def test_the_logarithm_of_a_value_near_zero_half_or_one_is_within_its_slack() ->
 
 
 def test_a_value_of_nothing_has_a_finite_logarithm_and_a_slack_that_covers_it() -> None:
-    log_values, slack = lines._logarithms(np.array([-1 + 0j]), np.array([1e-15]))
+    log_values, slack = complex_moments._logarithms(np.array([-1 + 0j]), np.array([1e-15]))
     assert math.isfinite(log_values[0].real)
     assert np.exp(log_values[0].real) * np.expm1(min(700.0, slack[0])) >= 1e-15

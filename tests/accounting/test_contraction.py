@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from accounting.gaussian import gaussian_delta
 from accounting.guarantees import Assumption, Status
-from accounting.last_iterate import contraction, refined
-from accounting.last_iterate.contraction import (
+from accounting.literature.contraction import contraction, refined
+from accounting.literature.contraction.contraction import (
     DeltaBound,
     Lipschitz,
     ProjectedNoisySgd,
@@ -28,8 +28,11 @@ from accounting.last_iterate.contraction import (
     run_kernels,
     shuffled_delta,
 )
-from accounting.last_iterate.kernels import Kernel, Noise
-from accounting.last_iterate.refined import refined_contraction_delta, refined_shuffled_delta
+from accounting.literature.contraction.kernels import Kernel, Noise
+from accounting.literature.contraction.refined import (
+    refined_contraction_delta,
+    refined_shuffled_delta,
+)
 from tests.accounting.contraction_runs import GOLDEN, PLAIN, golden_run, run_with
 
 PROPERTY = settings(deadline=None, max_examples=60)

@@ -14,18 +14,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import special
 
-from accounting.last_iterate.contraction import (
+from accounting.literature.contraction.contraction import (
     Lipschitz,
     ProjectedNoisySgd,
     random_stop_delta,
     record_delta,
     shuffled_delta,
 )
-from accounting.last_iterate.kernels import Noise, log_mean_power, step_kernel
-from accounting.last_iterate.passes import pass_pair
-from accounting.last_iterate.refined import refined_contraction_delta
-from accounting.numerics import Array
-from accounting.pld.bracket import delta_bracket
+from accounting.literature.contraction.kernels import Noise, log_mean_power, step_kernel
+from accounting.literature.contraction.passes import pass_pair
+from accounting.literature.contraction.refined import refined_contraction_delta
+from accounting.pld.certified_composition import delta_bracket
+from accounting.rounding import Array
 
 CELLS = 121
 STEPS = 5

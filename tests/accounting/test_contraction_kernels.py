@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from accounting.last_iterate.kernels import (
+from accounting.literature.contraction.kernels import (
     Kernel,
     Noise,
     log_gaussian_lost,

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from accounting.composition import optimal_composition_epsilon
 from accounting.gaussian import gaussian_epsilon
 from accounting.guarantees import Assumption
-from accounting.last_iterate import passes as passes_module
-from accounting.last_iterate.contraction import record_delta, shuffled_delta
-from accounting.last_iterate.inversion import least_epsilon
-from accounting.last_iterate.kernels import Noise
-from accounting.last_iterate.pass_curves import pass_rdp, profile_rdp
-from accounting.last_iterate.passes import (
+from accounting.literature.contraction import passes as passes_module
+from accounting.literature.contraction.contraction import record_delta, shuffled_delta
+from accounting.literature.contraction.inversion import least_epsilon
+from accounting.literature.contraction.kernels import Noise
+from accounting.literature.contraction.pass_curves import pass_rdp, profile_rdp
+from accounting.literature.contraction.passes import (
     PASSES_MAX,
     fixed_order_epsilon,
     gdp_needed,
@@ -27,11 +27,11 @@ from accounting.last_iterate.passes import (
     pass_pair,
     passes_epsilon,
 )
-from accounting.numerics import Array
-from accounting.pld.bracket import Bracket, delta_bracket
+from accounting.pld.certified_composition import Bracket, delta_bracket
 from accounting.pld.pairs import DensePair, GaussianPair
 from accounting.renyi.conversion import rdp_epsilon
 from accounting.renyi.orders import ORDERS
+from accounting.rounding import Array
 from tests.accounting.contraction_runs import GOLDEN, PLAIN, golden_run, run_with
 
 DELTA = 1e-5

@@ -11,16 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accounting.gaussian import gaussian_delta
-from accounting.last_iterate import refined as refined_module
-from accounting.last_iterate.contraction import (
+from accounting.literature.contraction import refined as refined_module
+from accounting.literature.contraction.contraction import (
     DeltaBound,
     ProjectedNoisySgd,
     record_delta,
     shuffled_delta,
 )
-from accounting.last_iterate.inversion import least_epsilon, least_noise
-from accounting.last_iterate.kernels import Noise
-from accounting.last_iterate.refined import (
+from accounting.literature.contraction.inversion import least_epsilon, least_noise
+from accounting.literature.contraction.kernels import Noise
+from accounting.literature.contraction.refined import (
     CHAIN_MAX,
     refined_contraction_delta,
     refined_shuffled_delta,

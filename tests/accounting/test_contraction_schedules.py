@@ -11,18 +11,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accounting.guarantees import Assumption
-from accounting.last_iterate import online as online_module
-from accounting.last_iterate import schedules
-from accounting.last_iterate.contraction import ProjectedNoisySgd, record_delta, shuffled_delta
-from accounting.last_iterate.kernels import Noise, step_kernel
-from accounting.last_iterate.online import (
+from accounting.literature.contraction import online as online_module
+from accounting.literature.contraction import schedules
+from accounting.literature.contraction.contraction import (
+    ProjectedNoisySgd,
+    record_delta,
+    shuffled_delta,
+)
+from accounting.literature.contraction.kernels import Noise, step_kernel
+from accounting.literature.contraction.online import (
     Online,
     log_kept_at,
     online_delta,
     online_limit,
     online_run,
 )
-from accounting.last_iterate.schedules import (
+from accounting.literature.contraction.schedules import (
     Schedule,
     kappa,
     lambert_w,

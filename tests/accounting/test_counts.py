@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from accounting.events import Direction
-from accounting.pld import contour
-from accounting.pld.bracket import Engine, epsilon_bracket
-from accounting.pld.contour import contour_epsilon
-from accounting.pld.counts import OUTCOMES_MAX, _compositions, counted, counted_delta
+from accounting.pld.certified_composition import Engine, epsilon_bracket
+from accounting.pld.contour import contour_bounds
+from accounting.pld.contour.contour_bounds import contour_epsilon
+from accounting.pld.multinomial import OUTCOMES_MAX, _compositions, counted, counted_delta
 from accounting.pld.pairs import DiscretePair, GaussianPair, Pair
 
 TWO = DiscretePair(first=(0.75, 0.25), second=(0.4, 0.6))
@@ -130,7 +130,9 @@ def test_every_way_to_count_is_listed_once() -> None:
 def test_the_contour_agrees_with_counts_of_binary_responses(
     monkeypatch: pytest.MonkeyPatch, delta: float
 ) -> None:
-    monkeypatch.setattr(contour, "_ROUGH_NODES", contour.NODES_MAX)  # else left to the lattice
+    monkeypatch.setattr(
+        contour_bounds, "_ROUGH_NODES", contour_bounds.NODES_MAX
+    )  # else left to the lattice
     pair = DiscretePair(first=(0.55, 0.45), second=(0.45, 0.55))
     counts = epsilon_bracket([(pair, 300)], delta=delta)
     assert counts.engine is Engine.CLOSED_FORM

@@ -7,17 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting.accountants import guarantee
-from accounting.balances import Balance
-from accounting.coarsening import DISTINCT_MAX
-from accounting.curves import (
-    epsilon_grid,
-    membership_advantage,
-    privacy_profile,
-    rate_grid,
-    spread,
-    trade_off_of_profile,
-)
+from accounting.accountants.best_bound import guarantee
+from accounting.accountants.event_grouping import DISTINCT_MAX
+from accounting.event_counts import Balance
 from accounting.events import (
     Event,
     Full,
@@ -33,8 +25,16 @@ from accounting.events import (
 )
 from accounting.gaussian import gaussian_delta, gaussian_trade_off
 from accounting.guarantees import Assumption, Status
-from accounting.numerics import Array
-from accounting.work import limited
+from accounting.privacy_profile import (
+    epsilon_grid,
+    membership_advantage,
+    privacy_profile,
+    rate_grid,
+    spread,
+    trade_off_of_profile,
+)
+from accounting.rounding import Array
+from accounting.work_limit import limited
 
 RELATION = NeighboringRelation.REPLACE_SPECIAL
 RATES = np.array([0.0, 1e-9, 1e-3, 0.1, 0.5, 0.9, 1.0])
@@ -177,7 +177,7 @@ def test_where_a_profile_takes_too_much_work_a_renyi_curve_stands_in(
     upper = privacy_profile(many, relation=RELATION, epsilons=grid[:2], points=0).upper
     assert np.all(upper >= privacy_profile(many, relation=RELATION, epsilons=grid[:2]).lower)
     assert np.all(upper < 1)
-    monkeypatch.setattr("accounting.curves.CURVE_POINTS", 0)
+    monkeypatch.setattr("accounting.privacy_profile.CURVE_POINTS", 0)
     nothing = privacy_profile(spent, relation=RELATION, epsilons=grid, points=0)
     assert (len(nothing.epsilons), nothing.status, nothing.advantage()) == (0, None, 1.0)
 

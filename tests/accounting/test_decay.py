@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from accounting.events import Direction
-from accounting.numerics import Array
-from accounting.pld.decay import Layers, layers_of, spread_out, theta_grid
-from accounting.pld.grids import scan_of
-from accounting.pld.ladder import LADDER
-from accounting.pld.lines import log_modulus
+from accounting.pld.contour.complex_moments import log_modulus
+from accounting.pld.contour.decay_bounds import Layers, layers_of, spread_out, theta_grid
+from accounting.pld.contour.real_moments import LADDER
+from accounting.pld.contour.tilted_grids import scan_of
 from accounting.pld.pairs import DiscretePair, GaussianPair, LaplacePair, SampledGaussianPair
+from accounting.rounding import Array
 
 REMOVE, ADD = Direction.REMOVE, Direction.ADD
 # (noise multiplier, sampling probability, order): narrow and wide laws, two peaks, rates near one.

@@ -9,12 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accounting.events import Direction
-from accounting.numerics import Array
-from accounting.pld import bracket, dense
-from accounting.pld.bracket import epsilon_bracket, epsilon_floor
-from accounting.pld.dense import cell_pair, loss_grid, profile_pair
-from accounting.pld.hull import take_hull
-from accounting.pld.ladder import LADDER, log_moments
+from accounting.pld import certified_composition, dense_pairs
+from accounting.pld.certified_composition import epsilon_bracket, epsilon_floor
+from accounting.pld.contour.real_moments import LADDER, log_moments
+from accounting.pld.convex_hull import take_hull
+from accounting.pld.dense_pairs import cell_pair, loss_grid, profile_pair
 from accounting.pld.pairs import (
     DensePair,
     GaussianPair,
@@ -24,6 +23,7 @@ from accounting.pld.pairs import (
     SymmetricPair,
 )
 from accounting.pld.profiles import profiles
+from accounting.rounding import Array
 from accounting.subsampling.special import grid_for, upper_profile
 
 CASES = [
@@ -151,8 +151,8 @@ def test_a_grid_rises_from_zero_to_its_end_in_steps_of_the_stated_sizes(
     assert grid[-1] >= top * (1 - 1e-12)
     steps = np.diff(grid)
     assert np.all(steps > 0)
-    assert steps[0] <= 1.01 * dense.FINE * scale
-    assert np.max(steps) <= 1.05 * max(dense.STEP_MAX, top / dense.FAR_POINTS)
+    assert steps[0] <= 1.01 * dense_pairs.FINE * scale
+    assert np.max(steps) <= 1.05 * max(dense_pairs.STEP_MAX, top / dense_pairs.FAR_POINTS)
 
 
 def test_moments_of_a_table_are_those_of_its_pair() -> None:
@@ -182,20 +182,22 @@ def test_a_symmetric_pair_of_laplace_noise_has_no_known_moments() -> None:
 
 
 def test_many_dense_pairs_are_bounded_by_their_moments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bracket, "LATTICE_PAIRS_MAX", 3)
+    monkeypatch.setattr(certified_composition, "LATTICE_PAIRS_MAX", 3)
     units: list[tuple[Pair, int]] = [
         (cell_pair([(1 - q, 0.0), (q, 1.0)], [(1.0, 0.0)], noise_multiplier=2.0), 60)
         for q in (0.01, 0.011, 0.012, 0.013)
     ]
     found = epsilon_bracket(units, delta=1e-5)
-    assert found.engine is bracket.Engine.CONTOUR
+    assert found.engine is certified_composition.Engine.CONTOUR
     pair = SampledGaussianPair(noise_multiplier=2.0, sampling_probability=0.01)
     assert epsilon_bracket([(pair, 240)], delta=1e-5).lower <= found.upper < math.inf
 
 
 def test_cells_have_no_more_of_the_one_law_and_no_less_of_the_other() -> None:
     pair = cell_pair([(0.9, 0.0), (0.1, 1.0)], [(1.0, 0.0)], noise_multiplier=0.7)
-    edges = np.linspace(-dense.SPREAD * 0.7, 1 + dense.SPREAD * 0.7, dense.CELLS - 1)
+    edges = np.linspace(
+        -dense_pairs.SPREAD * 0.7, 1 + dense_pairs.SPREAD * 0.7, dense_pairs.CELLS - 1
+    )
     with mpmath.workdps(50):
         for i in range(1200, 2800, 40):
             low, high = (mpmath.mpf(float(edge)) / mpmath.mpf(0.7) for edge in edges[i - 1 : i + 1])
@@ -230,8 +232,8 @@ def test_what_a_table_lacks_is_added_to_all_its_masses(monkeypatch: pytest.Monke
     values = 0.1 * np.exp(-3 * losses)
     plain = profile_pair(losses, removed=values, added=values)
     second = np.array(plain.second[-50:-1])
-    assert dense._excess(losses, 2 * values, second, 2 * float(values[-1])) > 0.5
-    monkeypatch.setattr(dense, "_excess", lambda *_: 0.5)
+    assert dense_pairs._excess(losses, 2 * values, second, 2 * float(values[-1])) > 0.5
+    monkeypatch.setattr(dense_pairs, "_excess", lambda *_: 0.5)
     grown = profile_pair(losses, removed=values, added=values)
     assert sum(grown.first) == pytest.approx(1.5 * sum(plain.first), rel=1e-9)
     assert sum(grown.second) == pytest.approx(1.5 * sum(plain.second), rel=1e-9)

@@ -4,21 +4,22 @@ from fractions import Fraction
 import pytest
 
 from accounting import Balance, guarantee
-from accounting.attained import attained
-from accounting.batches import batch_bounds
-from accounting.bounds import (
+from accounting.bounds.dominating_pairs import (
+    REASON_ZCDP,
+    approximate_dp_pair,
+    pld_bounds,
+    poisson_replace_pair,
+)
+from accounting.bounds.event_bounds import (
     REASON_BATCHES_MOVE,
     REASON_FULL_OR_POISSON,
     REASON_MISSING_ANSWER,
     REASON_NO_NOISE,
     NoBoundError,
 )
-from accounting.domination import (
-    REASON_ZCDP,
-    approximate_dp_pair,
-    pld_bounds,
-    poisson_replace_pair,
-)
+from accounting.bounds.lower_bounds import attained
+from accounting.bounds.renyi_bounds import renyi_bounds
+from accounting.bounds.sampled_pairs import batch_bounds
 from accounting.events import (
     ApproximateDp,
     BallsAndBins,
@@ -41,7 +42,7 @@ from accounting.events import (
     Zcdp,
 )
 from accounting.guarantees import ACCEPTABLE, Assumption, Status
-from accounting.pld.bracket import delta_bracket, epsilon_bracket
+from accounting.pld.certified_composition import delta_bracket, epsilon_bracket
 from accounting.pld.pairs import (
     DiscretePair,
     GaussianPair,
@@ -50,7 +51,6 @@ from accounting.pld.pairs import (
     SampledGaussianPair,
     SymmetricPair,
 )
-from accounting.renyi_bounds import renyi_bounds
 
 ADD_OR_REMOVE_ONE, REPLACE_ONE, REPLACE_SPECIAL = NeighboringRelation
 GAUSSIAN = Gaussian(noise_multiplier=3.0)

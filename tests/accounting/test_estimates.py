@@ -4,9 +4,8 @@ import math
 
 import pytest
 
-from accounting.accountants import guarantee
-from accounting.balances import Balance, balance_of
-from accounting.estimates import estimated_mu
+from accounting.accountants.best_bound import guarantee
+from accounting.event_counts import Balance, balance_of
 from accounting.events import (
     ApproximateDp,
     BallsAndBins,
@@ -27,6 +26,7 @@ from accounting.events import (
 )
 from accounting.gaussian import gaussian_epsilon
 from accounting.guarantees import ACCEPTABLE
+from accounting.initial_guesses import estimated_mu
 
 RELATION = NeighboringRelation.REPLACE_SPECIAL
 

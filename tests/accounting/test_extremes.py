@@ -8,7 +8,7 @@ import pytest
 
 from accounting.events import Direction
 from accounting.gaussian import gaussian_epsilon, log_gaussian_delta
-from accounting.pld.bracket import delta_bracket
+from accounting.pld.certified_composition import delta_bracket
 from accounting.pld.pairs import SampledGaussianPair
 from accounting.renyi.moments import log_real_moments
 from accounting.renyi.poisson import curve_of, poisson_gaussian_rdp

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting.accountants import guarantee
-from accounting.balances import Balance, balance_of, passes_by_sampling
-from accounting.coarsening import dominating
+from accounting.accountants.best_bound import guarantee
+from accounting.accountants.event_grouping import dominating
+from accounting.event_counts import Balance, balance_of, passes_by_sampling
 from accounting.events import (
     BallsAndBins,
     Cyclic,
@@ -25,8 +25,8 @@ from accounting.events import (
     Span,
 )
 from accounting.filters import RenyiFilter, odometer_epsilon
-from accounting.filters.falling import falling_noise_units
-from accounting.filters.totals import LOSS_BITS, limit_units, loss_units
+from accounting.filters.falling_noise import falling_noise_units
+from accounting.filters.integer_totals import LOSS_BITS, limit_units, loss_units
 from accounting.guarantees import DEFAULT_ACCEPT
 from accounting.renyi.allocation import allocation_rdp
 from accounting.shuffling.partial import partial_shuffle_rdp

@@ -8,11 +8,7 @@ import pytest
 from scipy import special
 
 from accounting.filters import renyi_filter_limit
-from accounting.filters.limits import (
-    gaussian_filter_limit,
-    squares_limit,
-    union_filter_limits,
-)
+from accounting.filters.theorems import gaussian_filter_limit, squares_limit, union_filter_limits
 from accounting.gaussian import gaussian_dp, gaussian_epsilon
 from tests.accounting.filter_games import (
     Array,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting.balances import Balance, balance_of
+from accounting.event_counts import Balance, balance_of
 from accounting.events import (
     ApproximateDp,
     Event,
@@ -25,7 +25,7 @@ from accounting.filters import (
     renyi_filter_limit,
     times,
 )
-from accounting.filters.totals import CEILING, DELTA_BITS, LOSS_BITS
+from accounting.filters.integer_totals import CEILING, DELTA_BITS, LOSS_BITS
 from accounting.gaussian import gaussian_epsilon
 from accounting.guarantees import Status
 from accounting.renyi.conversion import rdp_epsilon

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting.balances import balance_of
+from accounting.event_counts import balance_of
 from accounting.events import (
     ApproximateDp,
     BallsAndBins,
@@ -37,8 +37,8 @@ from accounting.filters import (
     choose,
     times,
 )
-from accounting.filters.black_boxes import epsilon_delta
-from accounting.filters.limits import (
+from accounting.filters.approximate_dp import epsilon_delta
+from accounting.filters.theorems import (
     approximate_dp_filter_epsilon,
     gaussian_filter_limit,
     squares_limit,

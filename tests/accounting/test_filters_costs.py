@@ -8,7 +8,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from accounting.bounds import NoBoundError, accepted, least_curve
+from accounting.bounds.event_bounds import NoBoundError, accepted, least_curve
+from accounting.bounds.renyi_bounds import renyi_bounds
 from accounting.events import (
     ApproximateDp,
     BallsAndBins,
@@ -22,12 +23,10 @@ from accounting.events import (
     Unknown,
     WithReplacement,
 )
-from accounting.filters import RenyiFilter, costs
-from accounting.filters.chosen import UNION_ORDERS
-from accounting.filters.closed import CACHE_ENTRIES as CLOSED_ENTRIES
-from accounting.filters.costs import ORDER_MAX, gaussian_step_rdp, losses_at
-from accounting.filters.renyi import CACHE_ENTRIES
-from accounting.filters.totals import (
+from accounting.filters import RenyiFilter, event_costs
+from accounting.filters.closed_form import CACHE_ENTRIES as CLOSED_ENTRIES
+from accounting.filters.event_costs import ORDER_MAX, gaussian_step_rdp, losses_at
+from accounting.filters.integer_totals import (
     CEILING,
     LOSS_BITS,
     delta_limit,
@@ -36,10 +35,11 @@ from accounting.filters.totals import (
     loss_of,
     loss_units,
 )
+from accounting.filters.renyi import CACHE_ENTRIES
+from accounting.filters.selection import UNION_ORDERS
 from accounting.guarantees import ACCEPTABLE, DEFAULT_ACCEPT, Status
 from accounting.renyi.orders import ORDERS
 from accounting.renyi.poisson import gaussian_rdp, poisson_gaussian_rdp
-from accounting.renyi_bounds import renyi_bounds
 
 pytestmark = pytest.mark.no_cover  # of values; other tests reach the lines, and untraced it is fast
 
@@ -168,7 +168,7 @@ def test_the_largest_failure_of_the_curves_that_are_used_counts(
     assert rare.delta < often.delta
     crossing = (rare, replace(often, loss=rare.loss[::-1]))
     for bounds in (crossing, crossing[::-1]):
-        monkeypatch.setattr(costs, "renyi_bounds", lambda *_, bounds=bounds: bounds)
+        monkeypatch.setattr(event_costs, "renyi_bounds", lambda *_, bounds=bounds: bounds)
         assert losses_at(event, ONE, ACCEPTABLE, (2.0, 32.0))[1] == often.delta
         assert {losses_at(event, ONE, ACCEPTABLE, (a,))[1] for a in (2.0, 32.0)} == {
             rare.delta,

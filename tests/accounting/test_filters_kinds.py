@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting.accountants import guarantee
-from accounting.balances import Balance
+from accounting.accountants.best_bound import guarantee
+from accounting.event_counts import Balance
 from accounting.events import (
     ApproximateDp,
     BallsAndBins,

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from accounting.accountants import guarantee
-from accounting.balances import Balance
+from accounting.accountants.best_bound import guarantee
+from accounting.event_counts import Balance
 from accounting.events import (
     Event,
     Full,
@@ -27,9 +27,7 @@ from accounting.filters import (
     times,
     union_price,
 )
-from accounting.filters.limits import (
-    union_filter_limits,
-)
+from accounting.filters.theorems import union_filter_limits
 from accounting.gaussian import gaussian_epsilon
 from accounting.guarantees import DEFAULT_ACCEPT
 from accounting.renyi.conversion import rdp_epsilon

@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate
 
-from accounting.numerics import Array
 from accounting.renyi.fixed_size import (
     fixed_size_gaussian_add_remove_rdp,
     fixed_size_gaussian_rdp,
@@ -15,6 +14,7 @@ from accounting.renyi.fixed_size import (
 )
 from accounting.renyi.orders import ORDERS
 from accounting.renyi.poisson import gaussian_rdp, poisson_gaussian_rdp
+from accounting.rounding import Array
 
 BATCHES = st.integers(1, 10_000)
 SIGMA = st.floats(0.2, 100)

@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
-from accounting.accountants import best_bound, guarantee
-from accounting.answers import Question, attained_epsilon, pld_bound
-from accounting.balances import Balance, balance_of
-from accounting.coarsening import dominated, dominating
+from accounting.accountants.best_bound import best_bound, guarantee
+from accounting.accountants.composed_bounds import Question, attained_epsilon, pld_bound
+from accounting.accountants.event_grouping import dominated, dominating
+from accounting.accountants.grouped_bounds import ROUGH_WIDTH, answers_of_fewer, bound_of_fewer
+from accounting.event_counts import Balance, balance_of
 from accounting.events import (
     ApproximateDp,
     BallsAndBins,
@@ -29,10 +30,9 @@ from accounting.events import (
     WithReplacement,
     Zcdp,
 )
-from accounting.gathering import ROUGH_WIDTH, answers_of_fewer, bound_of_fewer
 from accounting.guarantees import ACCEPTABLE, DEFAULT_ACCEPT, Guarantee, Status
-from accounting.pld.bracket import WIDTH
-from accounting.work import TooMuchWorkError, limited, spend
+from accounting.pld.certified_composition import WIDTH
+from accounting.work_limit import TooMuchWorkError, limited, spend
 
 ADD_OR_REMOVE_ONE, REPLACE_ONE, REPLACE_SPECIAL = NeighboringRelation
 DELTA = 1e-5

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from accounting.accountants import guarantee
-from accounting.answers import compose_gdp
-from accounting.balances import Balance
+from accounting.accountants.best_bound import guarantee
+from accounting.accountants.composed_bounds import compose_gdp
+from accounting.event_counts import Balance
 from accounting.events import Event, Full, Gaussian, NeighboringRelation
 from accounting.gaussian import (
     MU_MAX,

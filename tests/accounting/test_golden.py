@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from accounting.accountants import guarantee
-from accounting.balances import Balance
+from accounting.accountants.best_bound import guarantee
+from accounting.event_counts import Balance
 from accounting.events import Event, FixedSize, Full, Gaussian, NeighboringRelation, Poisson
 
 pytestmark = pytest.mark.no_cover  # of values; other tests reach the lines, and untraced it is fast

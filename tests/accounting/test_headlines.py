@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from accounting.accountants import best_bound, guarantee
-from accounting.balances import Balance, balance_of
+from accounting.accountants.best_bound import best_bound, guarantee
+from accounting.event_counts import Balance, balance_of
 from accounting.events import NonUniform, Sampling, Span, TruncatedPoisson, WithReplacement
 from accounting.guarantees import ACCEPTABLE, DEFAULT_ACCEPT, Bound, Status
 from tests.accounting.test_gathering import (

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from accounting.accountants import guarantee
-from accounting.answers import Question
-from accounting.balances import balance_of
-from accounting.bounds import NoBoundError
+from accounting.accountants.best_bound import guarantee
+from accounting.accountants.composed_bounds import Question
+from accounting.bounds.event_bounds import NoBoundError
+from accounting.event_counts import balance_of
 from accounting.events import (
     BallsAndBins,
     Cyclic,
@@ -28,8 +28,8 @@ from accounting.events import (
 )
 from accounting.gaussian import gaussian_delta, gaussian_epsilon
 from accounting.guarantees import ACCEPTABLE, Assumption, Bound, Status
-from accounting.hidden import HIDDEN, hidden_bound
-from accounting.hidden_runs import SHOWN_MAX, HiddenRun, require_bound
+from accounting.hidden_state import HIDDEN, hidden_bound
+from accounting.hidden_state_runs import SHOWN_MAX, HiddenRun, require_bound
 from accounting.last_iterate.declared import DataOrder, Declared, Stage
 from accounting.last_iterate.random_order import averaged_gaussian_epsilon
 
@@ -356,7 +356,7 @@ def test_what_lies_beyond_the_range_of_a_bound_has_none(
     def evaluated(*_: object) -> None:
         raise failure
 
-    monkeypatch.setattr("accounting.hidden._evaluated", evaluated)
+    monkeypatch.setattr("accounting.hidden_state._evaluated", evaluated)
     with pytest.raises(NoBoundError, match="sigma is small"):
         hidden_bound(run_of(DataOrder.CYCLIC), asked())
 

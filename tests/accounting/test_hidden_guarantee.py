@@ -3,11 +3,11 @@
 from dataclasses import replace
 from typing import Any
 
-from accounting.accountants import guarantee
-from accounting.balances import balance_of
+from accounting.accountants.best_bound import guarantee
+from accounting.event_counts import balance_of
 from accounting.guarantees import ACCEPTABLE, DEFAULT_ACCEPT, Status
-from accounting.hidden import HIDDEN, REASON_NO_GAIN, guarantee_of_hidden
-from accounting.hidden_runs import HiddenRun
+from accounting.hidden_state import HIDDEN, REASON_NO_GAIN, guarantee_of_hidden
+from accounting.hidden_state_runs import HiddenRun
 from accounting.last_iterate.declared import DataOrder
 from tests.accounting.test_hidden import DELTA, REPLACE_ONE, run_of
 

@@ -9,9 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting.curves import membership_advantage
-from accounting.hypothesis_testing import guess_success, least_test_errors, uniform_stability
-from accounting.total_variation import total_variation_of_dp
+from accounting.literature.hypothesis_testing import (
+    guess_success,
+    least_test_errors,
+    uniform_stability,
+)
+from accounting.literature.total_variation import total_variation_of_dp
+from accounting.privacy_profile import membership_advantage
 
 PROPERTY = settings(deadline=None, max_examples=40)
 LAW = st.lists(st.integers(0, 20), min_size=4, max_size=4).filter(any)

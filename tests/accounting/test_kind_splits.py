@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from accounting.accountants import best_bound
-from accounting.answers import Question
-from accounting.balances import Balance, balance_of
+from accounting.accountants.best_bound import best_bound
+from accounting.accountants.composed_bounds import Question
+from accounting.accountants.mixed_kinds import parts_of, split_bound
+from accounting.event_counts import Balance, balance_of
 from accounting.events import (
     Cyclic,
     Event,
@@ -22,8 +23,7 @@ from accounting.events import (
     TruncatedPoisson,
 )
 from accounting.guarantees import ACCEPTABLE, DEFAULT_ACCEPT, Bound, Status
-from accounting.splits import parts_of, split_bound
-from accounting.work import spend
+from accounting.work_limit import spend
 from tests.accounting.test_gathering import (
     CYCLIC,
     DELTA,

@@ -13,7 +13,7 @@ from accounting.last_iterate.closed_forms import (
 )
 from accounting.last_iterate.domains import domain_mus
 from accounting.last_iterate.shift import best_start_mu, shift_mu
-from accounting.numerics import Array
+from accounting.rounding import Array
 from tests.accounting.shifts import COUNT, FEW, LENGTH, LIPSCHITZ, ONE, SAME, cyclic
 
 

@@ -10,10 +10,9 @@ from scipy import fft
 
 from accounting.events import Direction
 from accounting.gaussian import gaussian_delta, gaussian_epsilon
-from accounting.numerics import Array
-from accounting.pld import convolution, laws, outlook, plan
-from accounting.pld import lattice as engine
-from accounting.pld.lattice import NotCertifiedError, lattice_delta, lattice_epsilon
+from accounting.pld.lattice import discretization, fft_convolution, parameters, plan
+from accounting.pld.lattice import lattice_bounds as engine
+from accounting.pld.lattice.lattice_bounds import NotCertifiedError, lattice_delta, lattice_epsilon
 from accounting.pld.pairs import (
     DiscretePair,
     GaussianPair,
@@ -23,6 +22,7 @@ from accounting.pld.pairs import (
     SymmetricPair,
 )
 from accounting.pld.tails import Tails, profile, profiles, tails
+from accounting.rounding import Array
 
 DIRECTIONS = pytest.mark.parametrize("direction", list(Direction))
 REMOVE = Direction.REMOVE
@@ -220,10 +220,10 @@ def test_what_is_not_a_question_is_refused(steps: int, delta: float, width: floa
 
 
 def _exact_and_bracket(steps: int = 100) -> tuple[float, float, float]:
-    laws.laws.cache_clear()
+    discretization.laws.cache_clear()
     exact = gaussian_delta(3.0, mu=math.sqrt(steps) / 10)
     low, high = lattice_delta([(_gaussian(10.0), steps)], direction=REMOVE, epsilon=3.0, width=0.01)
-    laws.laws.cache_clear()
+    discretization.laws.cache_clear()
     return exact, low, high
 
 
@@ -246,9 +246,9 @@ def test_wrong_cell_masses_are_caught_by_the_excess(
             at.error,
         )
 
-    monkeypatch.setattr("accounting.pld.laws.tails", wrong)
+    monkeypatch.setattr("accounting.pld.lattice.discretization.tails", wrong)
     assert _holds(_exact_and_bracket())
-    monkeypatch.setattr(laws, "profile_excess", lambda needed, given: 0.0)
+    monkeypatch.setattr(discretization, "profile_excess", lambda needed, given: 0.0)
     assert not _holds(_exact_and_bracket())
 
 
@@ -265,7 +265,7 @@ def test_transforms_with_more_roundoff_need_the_transform_error(
 
     monkeypatch.setattr(fft, which, noisy)
     assert not _holds(_exact_and_bracket())
-    monkeypatch.setattr(convolution, "transform_error", lambda size: 2e-2)
+    monkeypatch.setattr(fft_convolution, "transform_error", lambda size: 2e-2)
     assert _holds(_exact_and_bracket())
 
 
@@ -273,7 +273,7 @@ def test_the_error_of_a_power_is_at_most_the_spectrum_error() -> None:
     rng = np.random.default_rng(1)
     factor, off = rng.uniform(0.01, 1, 1000), rng.uniform(-1e-3, 1e-3, 1000)
     growth = 50 * np.log1p(1e-3 / factor)
-    bound = convolution.spectrum_error(50 * np.log(factor), growth)
+    bound = fft_convolution.spectrum_error(50 * np.log(factor), growth)
     assert np.all(np.abs((factor + off) ** 50 - factor**50) <= bound)
     assert np.max(np.abs((factor + 1e-3) ** 50 - factor**50) / bound) > 0.999
 
@@ -283,9 +283,9 @@ def test_the_roundoff_of_a_logarithm_is_in_the_growth(
     count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a transform without any of its own: four masses of few binary digits."""
-    monkeypatch.setattr(convolution, "transform_error", lambda size: 0.0)
+    monkeypatch.setattr(fft_convolution, "transform_error", lambda size: 0.0)
     mass = np.array([0.4375, 0.25, 0.125, 0.1875])
-    power = convolution._log_power(mass, count, size=4)
+    power = fft_convolution._log_power(mass, count, size=4)
     with mpmath.workdps(40):
         for k, found in enumerate(power.log_factor):
             factor = mpmath.fsum(
@@ -301,16 +301,16 @@ def test_transforms_are_as_precise_as_stated(size: int) -> None:
     values /= values.sum()
     exact = np.fft.rfft(values.astype(np.longdouble))
     error = np.abs(fft.rfft(values, size) - exact)
-    assert np.max(error) <= convolution.transform_error(size)
+    assert np.max(error) <= fft_convolution.transform_error(size)
 
 
 def test_a_window_that_is_too_narrow_needs_the_outside_mass(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    view = outlook.outlook
+    view = parameters.outlook
     monkeypatch.setattr(plan, "outlook", lambda *a, **k: view(*a, **{**k, "tolerance": 0.5}))
     assert _holds(_exact_and_bracket())
-    monkeypatch.setattr(convolution, "outside_mass", lambda *a, **k: 0.0)
+    monkeypatch.setattr(fft_convolution, "outside_mass", lambda *a, **k: 0.0)
     assert not _holds(_exact_and_bracket())
 
 
@@ -321,7 +321,7 @@ def test_mass_beyond_the_lattice_needs_the_infinite_mass(monkeypatch: pytest.Mon
         return lattice_delta([(pair, 10)], direction=REMOVE, epsilon=1.0, width=WIDTH)[1]
 
     assert upper() >= -math.expm1(10 * math.log1p(-1e-4))
-    monkeypatch.setattr(convolution, "infinite_mass", lambda units: 0.0)
+    monkeypatch.setattr(fft_convolution, "infinite_mass", lambda units: 0.0)
     assert upper() < 1e-4
 
 
@@ -330,26 +330,26 @@ def test_mass_beyond_the_lattice_needs_the_infinite_mass(monkeypatch: pytest.Mon
 def test_rounded_exponents_need_their_slack(term: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # A scale that is off by 2 percent stands for a million roundings.
     honest = math.fsum
-    monkeypatch.setattr(convolution, term, lambda *a, **k: 0.03)
-    real = convolution.compose
+    monkeypatch.setattr(fft_convolution, term, lambda *a, **k: 0.03)
+    real = fft_convolution.compose
 
-    def shifted(*args: object, **named: object) -> convolution.Composition:
+    def shifted(*args: object, **named: object) -> fft_convolution.Composition:
         found = real(*args, **named)  # type: ignore[arg-type]
         fields = {name: getattr(found, name) for name in found.__slots__}
-        return convolution.Composition(**{**fields, "log_scale": found.log_scale + 0.02})
+        return fft_convolution.Composition(**{**fields, "log_scale": found.log_scale + 0.02})
 
     monkeypatch.setattr(engine, "compose", shifted)
     assert honest([1.0]) == 1.0
     assert _holds(_exact_and_bracket())
-    monkeypatch.setattr(convolution, term, lambda *a, **k: 0.0)
+    monkeypatch.setattr(fft_convolution, term, lambda *a, **k: 0.0)
     assert not _holds(_exact_and_bracket())
 
 
 def test_a_shift_of_every_loss_needs_the_location_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = convolution.read_delta
+    real = fft_convolution.read_delta
     monkeypatch.setattr(engine, "read_delta", lambda c, *, epsilon: real(c, epsilon=epsilon + 1e-2))
     assert not _holds(_exact_and_bracket())
-    monkeypatch.setattr(convolution, "location_error", lambda *a, **k: 1e-2)
+    monkeypatch.setattr(fft_convolution, "location_error", lambda *a, **k: 1e-2)
     assert _holds(_exact_and_bracket())
 
 
@@ -357,5 +357,5 @@ def test_a_shift_of_every_loss_needs_the_location_error(monkeypatch: pytest.Monk
 def test_the_kernel_is_never_above_its_peak(order: float) -> None:
     x = np.geomspace(1e-7, 1e3, 20001)
     kernel = np.exp(-order * x) * -np.expm1(-x)
-    peak = convolution.kernel_peak(order)
+    peak = fft_convolution.kernel_peak(order)
     assert peak * (1 - 1e-5) <= np.max(kernel) <= peak

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accounting.events import Direction
-from accounting.pld import convolution, direct, laws, plan
-from accounting.pld import lattice as engine
-from accounting.pld.convolution import Composition, Law, read_delta
-from accounting.pld.hull import take_hull
-from accounting.pld.lattice import lattice_delta, lattice_epsilon
-from accounting.pld.outlook import atoms, lattice_offset
+from accounting.pld.convex_hull import take_hull
+from accounting.pld.lattice import direct_convolution, discretization, fft_convolution, plan
+from accounting.pld.lattice import lattice_bounds as engine
+from accounting.pld.lattice.fft_convolution import Composition, Law, read_delta
+from accounting.pld.lattice.lattice_bounds import lattice_delta, lattice_epsilon
+from accounting.pld.lattice.parameters import atoms, lattice_offset
 from accounting.pld.pairs import (
     DiscretePair,
     GaussianPair,
@@ -121,8 +121,8 @@ def test_a_product_by_blocks_is_a_convolution(a: int, b: int, size: int, seed: i
     rng = np.random.default_rng(seed)
     one, other = rng.exponential(size=a), rng.exponential(size=b)
     full = np.append(np.convolve(one, other), np.zeros(1400))[:size]
-    found = direct.convolved(one, other, size=size)
-    assert np.all(np.abs(found - full) <= 2 * direct.product_slack(max(a, b)) * full)
+    found = direct_convolution.convolved(one, other, size=size)
+    assert np.all(np.abs(found - full) <= 2 * direct_convolution.product_slack(max(a, b)) * full)
 
 
 LAWS = [
@@ -152,21 +152,21 @@ def _enumerated(units: list[tuple[Law, int]], *, epsilon: float, upper: bool, la
 @pytest.mark.parametrize("upper", [False, True])
 def test_a_direct_composition_is_what_its_outcomes_add_up_to(upper: bool, last: int) -> None:
     units = [(LAWS[0], 5), (LAWS[1], 2)]
-    found = direct.compose_directly(units, width=0.1, last=last, upper=upper)
+    found = direct_convolution.compose_directly(units, width=0.1, last=last, upper=upper)
     reading = read_delta(found, epsilon=0.25)
     exact = _enumerated(units, epsilon=0.25, upper=upper, last=last)
     # Sums that would have come down again are cut off too.
     assert exact <= reading.upper * (1 + 1e-12) if upper else reading.lower <= exact * (1 + 1e-12)
     assert reading.upper == pytest.approx(exact, rel=1e-12 if last == 100 else 1e-2)
     assert reading.upper - reading.lower <= 1e-9
-    assert direct.products([5, 2]) == 5
+    assert direct_convolution.products([5, 2]) == 5
 
 
 def test_a_direct_composition_agrees_with_a_transform() -> None:
     units = [(LAWS[0], 20), (LAWS[1], 7)]
-    frame = convolution.Frame(order=1.0, first=-20, size=100, order_below=1.0, order_above=1.0)
-    other = convolution.compose(units, width=0.1, frame=frame)
-    found = direct.compose_directly(units, width=0.1, last=200, upper=True)
+    frame = fft_convolution.Frame(order=1.0, first=-20, size=100, order_below=1.0, order_above=1.0)
+    other = fft_convolution.compose(units, width=0.1, frame=frame)
+    found = direct_convolution.compose_directly(units, width=0.1, last=200, upper=True)
     for epsilon in (-0.5, 0.3, 2.0):
         one, two = read_delta(found, epsilon=epsilon), read_delta(other, epsilon=epsilon)
         assert one.lower <= two.upper
@@ -176,28 +176,30 @@ def test_a_direct_composition_agrees_with_a_transform() -> None:
 
 def test_what_is_too_small_is_counted_above() -> None:
     law = Law(offset=0.0, first=0, mass=np.array([1e-200, 1.0, 1e-160]), infinite=0.0, excess=0.0)
-    found = direct.compose_directly([(law, 3)], width=0.1, last=50, upper=True)
+    found = direct_convolution.compose_directly([(law, 3)], width=0.1, last=50, upper=True)
     assert found.frame.first == 3
     assert found.mass.tolist() == [1.0]
     assert 1e-160 < found.infinite < 1e-145
     empty = Law(offset=0.0, first=0, mass=np.zeros(3), infinite=0.0, excess=0.0)
-    nothing = direct.compose_directly([(empty, 3)], width=0.1, last=50, upper=False)
+    nothing = direct_convolution.compose_directly([(empty, 3)], width=0.1, last=50, upper=False)
     assert read_delta(nothing, epsilon=-1.0).lower == 0.0
 
 
 def test_sums_with_more_roundoff_need_the_product_slack(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = direct.convolved
+    honest = direct_convolution.convolved
     units = [(LAWS[0], 8)]
     exact = _enumerated(units, epsilon=0.2, upper=True, last=10**6)
 
     def holds() -> bool:
-        found = direct.compose_directly(units, width=0.1, last=10**6, upper=True)
+        found = direct_convolution.compose_directly(units, width=0.1, last=10**6, upper=True)
         reading = read_delta(found, epsilon=0.2)
         return reading.lower <= exact <= reading.upper
 
-    monkeypatch.setattr(direct, "convolved", lambda a, b, *, size: 0.999 * honest(a, b, size=size))
+    monkeypatch.setattr(
+        direct_convolution, "convolved", lambda a, b, *, size: 0.999 * honest(a, b, size=size)
+    )
     assert not holds()
-    monkeypatch.setattr(direct, "product_slack", lambda count: 2e-3)
+    monkeypatch.setattr(direct_convolution, "product_slack", lambda count: 2e-3)
     assert holds()
 
 
@@ -205,11 +207,11 @@ def test_sums_with_more_roundoff_need_the_product_slack(monkeypatch: pytest.Monk
 
 
 def _often(many: int, monkeypatch: pytest.MonkeyPatch) -> Composition:
-    monkeypatch.setattr(convolution, "_MANY", many)
+    monkeypatch.setattr(fft_convolution, "_MANY", many)
     mass = np.array([0.0, 1e-8, 1.0 - 3e-8, 1.2e-8, 8e-9])
     law = Law(offset=-1e-9, first=-2, mass=mass, infinite=0.0, excess=0.0)
-    frame = convolution.Frame(order=0.5, first=-40, size=96, order_below=2.0, order_above=2.0)
-    return convolution.compose([(law, 10**7)], width=0.1, frame=frame)
+    frame = fft_convolution.Frame(order=0.5, first=-40, size=96, order_below=2.0, order_above=2.0)
+    return fft_convolution.compose([(law, 10**7)], width=0.1, frame=frame)
 
 
 def test_an_atom_taken_often_has_the_roundoff_of_the_rest_only(
@@ -235,7 +237,7 @@ def test_a_bulk_in_one_cell_lies_on_a_point_of_both_laws(q: float) -> None:
     ends = (math.log1p(-q), 3.0)
     offset = lattice_offset(pair, direction=REMOVE, ends=ends, width=width, last=bit)
     assert math.log1p(-q) < offset < 0
-    lattice = laws.Lattice(
+    lattice = discretization.Lattice(
         width=width,
         offset=offset,
         bottom=math.floor(ends[0] / bit) * bit,
@@ -243,7 +245,7 @@ def test_a_bulk_in_one_cell_lies_on_a_point_of_both_laws(q: float) -> None:
         last=24,
         bit=bit,
     )
-    lower, upper = laws.laws(pair, direction=REMOVE, lattice=lattice, small=1e-12)
+    lower, upper = discretization.laws(pair, direction=REMOVE, lattice=lattice, small=1e-12)
     for law in (lower, upper):
         assert law.offset == offset
         assert law.mass[-law.first] >= 1 - 30 * q

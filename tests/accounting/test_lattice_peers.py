@@ -8,7 +8,7 @@ import math
 import pytest
 
 from accounting.events import Direction
-from accounting.pld.lattice import lattice_epsilon
+from accounting.pld.lattice.lattice_bounds import lattice_epsilon
 from accounting.pld.pairs import DiscretePair, GaussianPair, LaplacePair, Pair, SampledGaussianPair
 
 WIDTH = 5e-4

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from accounting.events import FixedSize, Full, NeighboringRelation, Poisson
 from accounting.gaussian import gaussian_delta
-from accounting.local import (
+from accounting.literature.local_dp import (
     ADD_OR_REMOVE_ONE,
     REPLACE_ONE,
     central_mean_error,

@@ -12,12 +12,12 @@ from scipy import special
 
 import accounting
 from accounting import math_library
-from accounting.accountants import best_bound
-from accounting.balances import balance_of
+from accounting.accountants.best_bound import best_bound
+from accounting.event_counts import balance_of
 from accounting.events import Event, Full, Gaussian, NeighboringRelation, Span
 from accounting.gaussian import log_gaussian_delta
 from accounting.math_library import FUNCTIONS, POINTS, InaccurateLibraryError, inaccuracies
-from accounting.numerics import ERFCX_UNITS, UNIT_ROUNDOFF
+from accounting.rounding import ERFCX_UNITS, UNIT_ROUNDOFF
 
 # Sums of logarithms whose error is stated beside them, from those of exp and log.
 STATED = {"special.logsumexp", "special.xlogy", "special.xlog1py"}

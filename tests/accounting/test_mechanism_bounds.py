@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting.accountants import guarantee
-from accounting.balances import Balance, balance_of
-from accounting.bounds import (
+from accounting.accountants.best_bound import guarantee
+from accounting.bounds.event_bounds import (
     REASON_FULL_OR_POISSON,
     REASON_MISSING_ANSWER,
     REASON_NO_NOISE,
@@ -22,6 +21,9 @@ from accounting.bounds import (
     failure,
     total_failure,
 )
+from accounting.bounds.gdp_bounds import gdp_bounds
+from accounting.bounds.renyi_bounds import renyi_bounds
+from accounting.event_counts import Balance, balance_of
 from accounting.events import (
     ApproximateDp,
     Cyclic,
@@ -43,12 +45,10 @@ from accounting.events import (
     Zcdp,
 )
 from accounting.filters import RenyiFilter, best_order
-from accounting.filters.totals import loss_of
-from accounting.gdp_bounds import gdp_bounds
+from accounting.filters.integer_totals import loss_of
 from accounting.guarantees import ACCEPTABLE, Assumption, Guarantee, Status
 from accounting.renyi.orders import ORDERS
 from accounting.renyi.pure import pure_dp_rdp
-from accounting.renyi_bounds import renyi_bounds
 
 ADD_OR_REMOVE_ONE, REPLACE_ONE, REPLACE_SPECIAL = NeighboringRelation
 GOLDEN = Path(__file__).parents[1] / "golden" / "mechanisms.csv"

@@ -5,7 +5,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from accounting.bounds import NoBoundError
+from accounting.bounds.event_bounds import NoBoundError
+from accounting.bounds.renyi_bounds import renyi_bounds
 from accounting.events import (
     Event,
     Gaussian,
@@ -15,9 +16,8 @@ from accounting.events import (
     Poisson,
     Sampling,
 )
-from accounting.numerics import Array
 from accounting.renyi.orders import ORDERS
-from accounting.renyi_bounds import renyi_bounds
+from accounting.rounding import Array
 from tests.accounting.test_subsampling_exact import (
     CASES,
     REPLACE_ONE,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting.numerics import (
+from accounting.rounding import (
     MAX_BISECTIONS,
     exact_sum,
     least_true,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import special
 
-from accounting.balances import Balance
+from accounting.event_counts import Balance
 from accounting.events import (
     ApproximateDp,
     BallsAndBins,

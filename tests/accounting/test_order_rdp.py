@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting.last_iterate.order_rdp import (
+from accounting.literature.contraction.order_rdp import (
     almost_convex_rdp,
     place_rdps,
     small_rate_rdp,
     softmax_rdp,
 )
-from accounting.numerics import Array
+from accounting.rounding import Array
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from scipy import special
 
 from accounting.gaussian import gaussian_delta
-from accounting.last_iterate.output_perturbation import (
+from accounting.last_iterate.random_order import averaged_gaussian_delta
+from accounting.literature.contraction.output_perturbation import (
     output_perturbation_mu,
     output_perturbation_sensitivity,
 )
-from accounting.last_iterate.random_order import averaged_gaussian_delta
-from accounting.numerics import Array
+from accounting.rounding import Array
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "last_iterate.json"
 

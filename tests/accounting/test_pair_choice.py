@@ -2,8 +2,8 @@
 
 import pytest
 
-from accounting.accountants import guarantee
-from accounting.balances import balance_of
+from accounting.accountants.best_bound import guarantee
+from accounting.event_counts import balance_of
 from accounting.events import (
     Event,
     Gaussian,

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from scipy import optimize, special
 
 from accounting.events import NeighboringRelation
-from accounting.numerics import Array, rounded_up
-from accounting.pld.bracket import delta_bracket, epsilon_bracket
+from accounting.pld.certified_composition import delta_bracket, epsilon_bracket
 from accounting.pld.pairs import GaussianPair, SymmetricPair
 from accounting.renyi.conversion import rdp_epsilon
 from accounting.renyi.fixed_size import fixed_size_gaussian_rdp, swap_rdp
 from accounting.renyi.orders import ORDERS
+from accounting.rounding import Array, rounded_up
 from accounting.shuffling.partial import (
     DATASET_SIZE_MAX,
     RATES,

@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 from accounting.events import NeighboringRelation
-from accounting.numerics import Array, rounded_up
-from accounting.pld.bracket import delta_bracket
+from accounting.pld.certified_composition import delta_bracket
 from accounting.pld.pairs import GaussianPair, SampledGaussianPair, SymmetricPair
+from accounting.rounding import Array, rounded_up
 from accounting.shuffling.partial import partial_shuffle_pairs, partial_shuffle_rdp
 
 pytestmark = pytest.mark.no_cover  # of values; other tests reach the lines, and untraced it is fast

@@ -7,7 +7,7 @@ import pytest
 
 from accounting.events import NeighboringRelation
 from accounting.guarantees import DEFAULT_ACCEPT
-from accounting.numerics import Array
+from accounting.rounding import Array
 from tests.accounting.pass_games import (
     SPECIAL,
     TRUSTING,

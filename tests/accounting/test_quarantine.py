@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from accounting import THEOREMS, Balance, NeighboringRelation, Span, Status, balance_of, guarantee
-from accounting.accountants import best_bound
-from accounting.asking import ACCOUNTANTS
+from accounting.accountants.best_bound import best_bound
+from accounting.accountants.best_first import ACCOUNTANTS
 from accounting.events import (
     ApproximateDp,
     BallsAndBins,
@@ -35,10 +35,10 @@ from accounting.events import (
 )
 from accounting.filters import RenyiFilter, best_order
 from accounting.guarantees import ACCEPTABLE, DEFAULT_ACCEPT
-from accounting.hidden import guarantee_of_hidden
-from accounting.hidden_runs import HiddenRun
+from accounting.hidden_state import guarantee_of_hidden
+from accounting.hidden_state_runs import HiddenRun
 from accounting.last_iterate.declared import DataOrder, Declared, Stage
-from accounting.quarantine import THEOREMS as QUARANTINED
+from accounting.literature.refuted import THEOREMS as QUARANTINED
 from service.cli.main import app
 from service.schemas.requests import NewDataset
 from tests.accounting.quarantined import EXAMPLES, said
@@ -78,15 +78,19 @@ def imported(path: Path) -> set[str]:
 
 def test_no_module_of_the_core_but_the_catalog_imports_the_quarantine() -> None:
     package = ROOT / "accounting"
-    listing = {package / "__init__.py", package / "catalog.py"}
+    listing = {
+        package / "__init__.py",
+        package / "catalog.py",
+        package / "literature" / "__init__.py",
+    }
     outside = {
         path: imported(path)
         for path in package.rglob("*.py")
-        if path.parent.name != "quarantine" and path not in listing
+        if path.parent.name != "refuted" and path not in listing
     }
     assert len(outside) > 50
     for path, names in outside.items():
-        assert not any(name.startswith("accounting.quarantine") for name in names), path
+        assert not any(name.startswith("accounting.literature.refuted") for name in names), path
         # Nor the listing, through which it could be reached.
         assert "accounting" not in names, path
         assert "accounting.THEOREMS" not in names, path
@@ -100,7 +104,7 @@ def test_of_the_service_only_a_figure_imports_the_quarantine() -> None:
     users = {
         path.parent.relative_to(ROOT / "service")
         for path in (ROOT / "service").rglob("*.py")
-        if any(name.startswith("accounting.quarantine") for name in imported(path))
+        if any(name.startswith("accounting.literature.refuted") for name in imported(path))
     }
     assert users <= {Path("cli", "figures")}
 
@@ -108,7 +112,7 @@ def test_of_the_service_only_a_figure_imports_the_quarantine() -> None:
 def test_the_quarantine_states_every_one_of_its_theorems_once() -> None:
     listed = [
         node.args
-        for path in (ROOT / "accounting" / "quarantine").glob("*.py")
+        for path in (ROOT / "accounting" / "literature" / "refuted").glob("*.py")
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
         if node.func.id == "theorem"

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from accounting.quarantine import THEOREMS as QUARANTINED
-from accounting.quarantine.compared import early_stop_epsilons
+from accounting.literature.refuted import THEOREMS as QUARANTINED
+from accounting.literature.refuted.compared import early_stop_epsilons
 from service.errors import InvalidRequestError
 from tests.accounting.quarantined import EXAMPLES, golden, said
 

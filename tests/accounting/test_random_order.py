@@ -22,9 +22,9 @@ from accounting.last_iterate.random_order import (
     fresh_passes_epsilon,
     grouped,
 )
-from accounting.numerics import Array
-from accounting.pld.bracket import epsilon_bracket
+from accounting.pld.certified_composition import epsilon_bracket
 from accounting.pld.profiles import profiles
+from accounting.rounding import Array
 
 MUS = st.lists(st.floats(1e-3, 5.0), min_size=1, max_size=12).map(np.array)
 

@@ -12,13 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting.binomials import Window
+from accounting.binomial import Window
 from accounting.events import NeighboringRelation
-from accounting.numerics import Array
-from accounting.shuffling import randomizers, responses
-from accounting.shuffling.clones import clones_epsilon
-from accounting.shuffling.full import shuffle_epsilon_floor
-from accounting.shuffling.randomizers import (
+from accounting.literature import local_randomizers, shuffled_responses
+from accounting.literature.local_randomizers import (
     EPSILON0_MAX,
     Randomizer,
     clones_class_delta,
@@ -27,11 +24,14 @@ from accounting.shuffling.randomizers import (
     clones_general_epsilon,
     least_epsilon,
 )
-from accounting.shuffling.responses import (
+from accounting.literature.shuffled_responses import (
     RECORDS_MAX,
     shuffled_response_delta,
     shuffled_response_epsilon,
 )
+from accounting.rounding import Array
+from accounting.shuffling.clones import clones_epsilon
+from accounting.shuffling.full import shuffle_epsilon_floor
 
 GOLDEN = json.loads(
     (Path(__file__).parents[1] / "golden" / "documents_models.json").read_text(encoding="utf-8")
@@ -328,7 +328,7 @@ def test_a_root_near_the_end_stays_below_it() -> None:
 def test_the_error_of_a_tail_is_added_to_delta(monkeypatch: pytest.MonkeyPatch) -> None:
     ask = {"epsilon0": 1.0, "records": 100}
     exact = clones_general_delta(0.3, **ask)  # type: ignore[arg-type]
-    monkeypatch.setattr(randomizers, "TAIL", 0.01)
+    monkeypatch.setattr(local_randomizers, "TAIL", 0.01)
     assert clones_general_delta(0.3, **ask) >= 1.01 * exact  # type: ignore[arg-type]
 
 
@@ -346,7 +346,7 @@ def test_both_orders_of_one_composition_are_covered() -> None:
 def test_many_small_blocks_raise_epsilon_instead(monkeypatch: pytest.MonkeyPatch) -> None:
     ask = {"epsilon0": 0.2, "records": 300, "delta": 1e-3}
     exact = shuffled_response_epsilon(**ask)  # type: ignore[arg-type]
-    monkeypatch.setattr(responses, "BLOCKS", 20)
+    monkeypatch.setattr(shuffled_responses, "BLOCKS", 20)
     hurried = shuffled_response_epsilon(**ask)  # type: ignore[arg-type]
     assert exact < hurried < exact * 1.001
 
@@ -354,11 +354,11 @@ def test_many_small_blocks_raise_epsilon_instead(monkeypatch: pytest.MonkeyPatch
 def test_errors_of_a_window_are_added_to_delta() -> None:
     masses = np.array([0.5, 0.5])
     exact, wide = Window(20, masses, 0.0, 0.0), Window(20, masses, 0.25, 1e-3)
-    plain = randomizers._clones_delta(0.3, epsilon0=1.0, clones=exact)
-    found = randomizers._clones_delta(0.3, epsilon0=1.0, clones=wide)
+    plain = local_randomizers._clones_delta(0.3, epsilon0=1.0, clones=exact)
+    found = local_randomizers._clones_delta(0.3, epsilon0=1.0, clones=wide)
     assert found >= (1.25 * plain + 1e-3) * (1 - 1e-12)
-    plain = responses._delta_behind(0.3, epsilon0=1.0, others=exact)
-    found = responses._delta_behind(0.3, epsilon0=1.0, others=wide)
+    plain = shuffled_responses._delta_behind(0.3, epsilon0=1.0, others=exact)
+    found = shuffled_responses._delta_behind(0.3, epsilon0=1.0, others=wide)
     assert found >= (1.25 * plain + 1e-3) * (1 - 1e-12)
 
 
@@ -383,8 +383,10 @@ def test_blocks_of_what_others_hold_never_understate() -> None:
         for k in range(40)
     ]
     for low, high in combinations(range(40), 2):
-        block = responses._block(low, high, records=40, epsilon0=1.0, cut=1e-40)
-        bound = responses._delta_behind(0.4, epsilon0=1.0, others=block)
-        mirrored = responses._block(39 - high, 39 - low, records=40, epsilon0=1.0, cut=1e-40)
-        bound = max(bound, responses._delta_behind(0.4, epsilon0=1.0, others=mirrored))
+        block = shuffled_responses._block(low, high, records=40, epsilon0=1.0, cut=1e-40)
+        bound = shuffled_responses._delta_behind(0.4, epsilon0=1.0, others=block)
+        mirrored = shuffled_responses._block(
+            39 - high, 39 - low, records=40, epsilon0=1.0, cut=1e-40
+        )
+        bound = max(bound, shuffled_responses._delta_behind(0.4, epsilon0=1.0, others=mirrored))
         assert max(single[low : high + 1]) <= bound

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accounting.events import Direction
-from accounting.numerics import Array
 from accounting.renyi.moments import NOISE_MIN, log_integer_moments, log_real_moments
 from accounting.renyi.orders import ORDER_MAX, ORDERS
 from accounting.renyi.passes import gaussian_per_pass_rdp
@@ -21,6 +20,7 @@ from accounting.renyi.poisson import (
     poisson_gaussian_rdp,
     remove_moments,
 )
+from accounting.rounding import Array
 
 # (sampling probability, noise multiplier), corners included.
 SETTINGS = [

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from accounting.events import NeighboringRelation
 from accounting.guarantees import Assumption, Status
-from accounting.numerics import Array
+from accounting.literature.subsampled_renyi import subsampled_rdp, weighted_rdp
 from accounting.renyi.conversion import classical_rdp_epsilon, rdp_delta, rdp_epsilon
 from accounting.renyi.pure import pure_dp_rdp
-from accounting.renyi.subsampled import subsampled_rdp, weighted_rdp
+from accounting.rounding import Array
 
 GOLDEN = json.loads(
     (Path(__file__).parents[1] / "golden" / "documents_models.json").read_text(encoding="utf-8")

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from accounting import gaussian
-from accounting.numerics import Array
 from accounting.renyi import moments
+from accounting.rounding import Array
 
 # (power, q, sigma): both signs, peaks inside and outside the bulk.
 CASES = [(1.5, 0.5, 2.0), (2.5, 0.9, 2.0), (-0.5, 0.9, 2.0), (-2.5, 0.5, 1.0)]

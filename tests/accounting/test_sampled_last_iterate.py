@@ -27,7 +27,7 @@ from accounting.last_iterate.sampled_run import (
     units_of,
 )
 from accounting.last_iterate.sampled_search import NEAR, Aim, choices
-from accounting.pld.bracket import epsilon_bracket
+from accounting.pld.certified_composition import epsilon_bracket
 from accounting.pld.pairs import GaussianPair, SampledGaussianPair, SymmetricPair
 from accounting.renyi.conversion import rdp_epsilon
 from accounting.renyi.orders import ORDERS

@@ -13,8 +13,8 @@ from accounting.events import Direction
 from accounting.last_iterate.declared import DataOrder
 from accounting.last_iterate.sampled import sampled_bound
 from accounting.last_iterate.sampled_run import Constant, SampledChoice, SampledRun, units_of
-from accounting.numerics import Array
-from accounting.pld.bracket import delta_bracket, delta_in_order
+from accounting.pld.certified_composition import delta_bracket, delta_in_order
+from accounting.rounding import Array
 
 POISSON, FIXED = DataOrder.POISSON, DataOrder.FIXED_SIZE
 Map = Callable[[Array], Array]

@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from accounting.accountants import best_bound
-from accounting.balances import Balance, balance_of
-from accounting.coarsening import dominating
+from accounting.accountants.best_bound import best_bound
+from accounting.accountants.event_grouping import dominating
+from accounting.event_counts import Balance, balance_of
 from accounting.events import NeighboringRelation, NonUniform, Sampling, Span
 from accounting.guarantees import ACCEPTABLE
 from tests.accounting.test_gathering import DELTA, FIXED, POISSON, SAMPLINGS, gaussian

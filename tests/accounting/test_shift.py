@@ -12,7 +12,7 @@ from accounting.last_iterate import shift
 from accounting.last_iterate.blocks import Blocks
 from accounting.last_iterate.closed_forms import shift_share, single_use_mu
 from accounting.last_iterate.shift import best_start_mu, released_mu, shift_mu
-from accounting.numerics import Array
+from accounting.rounding import Array
 from tests.accounting.shifts import (
     NOISES,
     Steps,

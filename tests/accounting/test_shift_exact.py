@@ -18,7 +18,7 @@ from accounting.gaussian import gaussian_delta
 from accounting.last_iterate.closed_forms import bounded_cyclic_mu, cyclic_mus, single_use_mu
 from accounting.last_iterate.lipschitz import glm_step_lipschitz, step_lipschitz
 from accounting.last_iterate.shift import best_start_mu, released_mu, shift_mu
-from accounting.numerics import Array
+from accounting.rounding import Array
 
 Map = Callable[[Array], Array]
 

@@ -12,11 +12,11 @@ from scipy import optimize, special
 
 from accounting.events import Direction, NeighboringRelation
 from accounting.gaussian import gaussian_bracket_delta, gaussian_bracket_epsilon, gaussian_epsilon
-from accounting.numerics import UNIT_ROUNDOFF, Array
-from accounting.pld.bracket import epsilon_bracket, epsilon_floor
-from accounting.pld.lattice import lattice_epsilon
+from accounting.pld.certified_composition import epsilon_bracket, epsilon_floor
+from accounting.pld.lattice.lattice_bounds import lattice_epsilon
 from accounting.pld.pairs import SampledGaussianPair
 from accounting.pld.profiles import NORMAL, NORMAL_SQUARED
+from accounting.rounding import UNIT_ROUNDOFF, Array
 from accounting.shuffling.full import (
     THEOREMS,
     largest_pair,

@@ -12,8 +12,8 @@ import pytest
 
 from accounting.events import NeighboringRelation
 from accounting.gaussian import gaussian_delta
-from accounting.numerics import Array
-from accounting.pld.bracket import epsilon_floor
+from accounting.pld.certified_composition import epsilon_floor
+from accounting.rounding import Array
 from accounting.shuffling.full import (
     largest_pair,
     noise_of_average,

@@ -13,7 +13,7 @@ from accounting.last_iterate.lipschitz import (
     step_constant,
     step_lipschitz,
 )
-from accounting.numerics import Array
+from accounting.rounding import Array
 
 RATE = st.floats(1e-3, 5.0)
 CURVATURE = st.floats(-1.0, 1.0)

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting.numerics import Array
 from accounting.renyi.declared import approximate_dp_rdp, zcdp_rdp
 from accounting.renyi.laplace import laplace_rdp, poisson_laplace_rdp
 from accounting.renyi.orders import ORDERS
@@ -19,6 +18,7 @@ from accounting.renyi.randomized_response import (
     randomized_response_rdp,
 )
 from accounting.renyi.revealed import revealed_sampling_rdp
+from accounting.rounding import Array
 
 DIGITS = 400  # an order of 1024 and a chance of 1e-12 cancel hundreds of them
 SOME_ORDERS = np.array([1.1, 1.9, 2.0, 7.3, 63.0, 1024.0])

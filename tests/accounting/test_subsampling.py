@@ -7,10 +7,11 @@ import mpmath
 import numpy as np
 import pytest
 
-from accounting.accountants import guarantee
-from accounting.balances import balance_of
-from accounting.bounds import failure
-from accounting.domination import pld_bounds
+from accounting.accountants.best_bound import guarantee
+from accounting.bounds.dominating_pairs import pld_bounds
+from accounting.bounds.event_bounds import failure
+from accounting.bounds.renyi_bounds import renyi_bounds
+from accounting.event_counts import balance_of
 from accounting.events import (
     Direction,
     Event,
@@ -26,13 +27,12 @@ from accounting.events import (
 )
 from accounting.filters import RenyiFilter, best_order, times
 from accounting.guarantees import ACCEPTABLE
-from accounting.pld.bracket import epsilon_bracket
+from accounting.pld.certified_composition import epsilon_bracket
 from accounting.pld.pairs import SampledGaussianPair
 from accounting.pld.profiles import profiles
 from accounting.renyi.conversion import rdp_epsilon
 from accounting.renyi.orders import ORDERS
 from accounting.renyi.poisson import gaussian_rdp
-from accounting.renyi_bounds import renyi_bounds
 from accounting.subsampling import replacement
 from accounting.subsampling.curves import likely_copies, with_replacement_rdp
 from accounting.subsampling.replacement import TooManyCopiesError, copies, with_replacement_pair

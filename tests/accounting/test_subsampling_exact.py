@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from scipy import special
 
-from accounting.attained import attained
-from accounting.batches import batch_bounds
-from accounting.domination import pld_bounds
+from accounting.bounds.dominating_pairs import pld_bounds
+from accounting.bounds.lower_bounds import attained
+from accounting.bounds.sampled_pairs import batch_bounds
 from accounting.events import (
     Direction,
     Event,
@@ -24,9 +24,9 @@ from accounting.events import (
     TruncatedPoisson,
     WithReplacement,
 )
-from accounting.numerics import Array
 from accounting.pld.pairs import Pair, SampledGaussianPair
 from accounting.pld.profiles import profiles
+from accounting.rounding import Array
 
 ADD_OR_REMOVE_ONE, REPLACE_ONE, REPLACE_SPECIAL = NeighboringRelation
 LOSSES = np.array([0.0, 0.02, 0.1, 0.3, 0.7, 1.5, 3.0, 5.0])

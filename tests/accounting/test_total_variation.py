@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting.total_variation import (
+from accounting.literature.total_variation import (
     gaussian_noise_for_total_variation,
     gaussian_total_variation,
     gaussian_total_variation_root,

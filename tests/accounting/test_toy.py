@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting.shuffling.toy import ENDS, toy_epsilon, toy_law
+from accounting.literature.toy_shuffle import ENDS, toy_epsilon, toy_law
 
 KEEP = st.floats(0, 1, exclude_min=True, exclude_max=True, allow_subnormal=False)
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accounting import Status, balance_of, guarantee
-from accounting.accountants import best_bound
-from accounting.balances import Balance
-from accounting.curves import privacy_profile
+from accounting.accountants.best_bound import best_bound
+from accounting.accountants.truncated_poisson import as_poisson
+from accounting.event_counts import Balance
 from accounting.events import (
     Event,
     Full,
@@ -24,8 +24,8 @@ from accounting.events import (
     Zcdp,
 )
 from accounting.guarantees import DEFAULT_ACCEPT, Assumption
+from accounting.privacy_profile import privacy_profile
 from accounting.subsampling.truncated import exceeds_cap, truncated_delta
-from accounting.truncation import as_poisson
 from tests.accounting.test_subsampling_exact import LOSSES, largest, truncated
 
 ADD_OR_REMOVE_ONE = NeighboringRelation.ADD_OR_REMOVE_ONE

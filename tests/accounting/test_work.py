@@ -11,10 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accounting import accountants, asking, gathering
-from accounting.accountants import best_bound, guarantee
-from accounting.balances import Balance, balance_of
-from accounting.coarsening import CLOUD_GROUPS, dominating
+from accounting.accountants import best_bound as best_bound_module
+from accounting.accountants import best_first, grouped_bounds
+from accounting.accountants.best_bound import best_bound, guarantee
+from accounting.accountants.event_grouping import CLOUD_GROUPS, dominating
+from accounting.bounds.renyi_bounds import renyi_bounds
+from accounting.event_counts import Balance, balance_of
 from accounting.events import (
     ApproximateDp,
     BallsAndBins,
@@ -32,11 +34,10 @@ from accounting.events import (
     TruncatedPoisson,
     Zcdp,
 )
-from accounting.numerics import Array
-from accounting.pld import bracket
-from accounting.pld.cache import ByteCache
-from accounting.renyi_bounds import renyi_bounds
-from accounting.work import (
+from accounting.pld import certified_composition
+from accounting.pld.byte_cache import ByteCache
+from accounting.rounding import Array
+from accounting.work_limit import (
     TooMuchWorkError,
     as_many,
     attempted,
@@ -105,7 +106,7 @@ def test_a_whole_guarantee_keeps_to_its_limit(monkeypatch: pytest.MonkeyPatch) -
     balance = noises(TRUNCATED, 2)
     given: dict[str, Any] = {"relation": REPLACE_ONE, "delta": DELTA}
     whole = guarantee(balance, **given)
-    monkeypatch.setattr(accountants, "WHOLE_POINTS", 0)
+    monkeypatch.setattr(best_bound_module, "WHOLE_POINTS", 0)
     headline = guarantee(balance, **given)
     assert headline.epsilon == whole.epsilon  # what stands beside it is left out, never it
     assert whole.unamplified_epsilon is not None
@@ -264,7 +265,7 @@ def counted(balance: Balance, relation: NeighboringRelation) -> tuple[object, fl
 
 
 def forget() -> None:
-    bracket.forget()
+    certified_composition.forget()
     renyi_bounds.cache_clear()
 
 
@@ -274,7 +275,7 @@ def test_the_same_facts_take_the_same_work_whatever_was_asked_before() -> None:
     cold = counted(balance, REPLACE_ONE)
     assert counted(balance, REPLACE_ONE) == cold
     guarantee(noises(FIXED, 2), relation=REPLACE_ONE, delta=DELTA)
-    bracket.forget_answers()
+    certified_composition.forget_answers()
     assert counted(balance, REPLACE_ONE) == cold
 
 
@@ -284,9 +285,9 @@ def test_what_an_accountant_cannot_work_out_is_bounded_by_fewer_events(
     balance = noises(FIXED, 24)
     given: dict[str, Any] = {"relation": NeighboringRelation.ADD_OR_REMOVE_ONE, "delta": DELTA}
     exact = best_bound(balance, **given)
-    monkeypatch.setitem(asking.POINTS, "pld", 200_000)
-    monkeypatch.setattr(gathering, "GATHERED_POINTS", 2_500_000)
-    monkeypatch.setattr(gathering, "ONE_CLASS_POINTS", 0)
+    monkeypatch.setitem(best_first.POINTS, "pld", 200_000)
+    monkeypatch.setattr(grouped_bounds, "GATHERED_POINTS", 2_500_000)
+    monkeypatch.setattr(grouped_bounds, "ONE_CLASS_POINTS", 0)
     found = guarantee(balance, **given)
     assert exact is not None
     assert found.epsilon is not None
@@ -302,15 +303,15 @@ def test_what_an_accountant_cannot_work_out_is_bounded_by_fewer_events(
 def test_where_nothing_else_is_little_work_a_closed_form_stands(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    real = dict(asking.POINTS)
-    monkeypatch.setattr(asking, "FEW_EVENTS", 0)
-    monkeypatch.setattr(accountants, "FEW_EVENTS", 0)
-    monkeypatch.setattr(asking, "FEW_POINTS", {})
-    monkeypatch.setattr(asking, "FEWER", ((1, 0),))
-    monkeypatch.setattr(gathering, "GATHERED_POINTS", 0)
-    monkeypatch.setattr(gathering, "ONE_CLASS_POINTS", 0)
-    monkeypatch.setattr(accountants, "BESIDE_POINTS", 0)
-    monkeypatch.setattr(asking, "POINTS", dict.fromkeys(real, 50_000))
+    real = dict(best_first.POINTS)
+    monkeypatch.setattr(best_first, "FEW_EVENTS", 0)
+    monkeypatch.setattr(best_bound_module, "FEW_EVENTS", 0)
+    monkeypatch.setattr(best_first, "FEW_POINTS", {})
+    monkeypatch.setattr(best_first, "FEWER", ((1, 0),))
+    monkeypatch.setattr(grouped_bounds, "GATHERED_POINTS", 0)
+    monkeypatch.setattr(grouped_bounds, "ONE_CLASS_POINTS", 0)
+    monkeypatch.setattr(best_bound_module, "BESIDE_POINTS", 0)
+    monkeypatch.setattr(best_first, "POINTS", dict.fromkeys(real, 50_000))
     found = guarantee(noises(TRUNCATED, 5), relation=REPLACE_ONE, delta=DELTA)
     assert found.headline is not None
     assert found.headline.accountant == "gdp"
@@ -319,10 +320,10 @@ def test_where_nothing_else_is_little_work_a_closed_form_stands(
         mechanism=Laplace(noise_multiplier=3.0), sampling=Poisson(sampling_probability=0.1)
     )
     box = Balance(steps={laplace: 10})
-    monkeypatch.setattr(asking, "POINTS", dict.fromkeys(real, 100))
+    monkeypatch.setattr(best_first, "POINTS", dict.fromkeys(real, 100))
     none = guarantee(box, relation=REPLACE_ONE, delta=DELTA)
-    assert (none.epsilon, none.reason) == (None, asking.REASON_WORK)
-    monkeypatch.setattr(asking, "POINTS", real)
+    assert (none.epsilon, none.reason) == (None, best_first.REASON_WORK)
+    monkeypatch.setattr(best_first, "POINTS", real)
     assert guarantee(box, relation=REPLACE_ONE, delta=DELTA).epsilon is not None
 
 
@@ -389,6 +390,6 @@ def test_a_lower_bound_that_takes_too_much_work_loses_no_upper_bound(
 ) -> None:
     balance = noises(TRUNCATED, 2)
     exact = guarantee(balance, relation=REPLACE_ONE, delta=DELTA)
-    monkeypatch.setattr("accounting.answers.FLOOR_POINTS", 0)
+    monkeypatch.setattr("accounting.accountants.composed_bounds.FLOOR_POINTS", 0)
     found = guarantee(balance, relation=REPLACE_ONE, delta=DELTA)
     assert (found.epsilon, found.epsilon_lower) == (exact.epsilon, None)

@@ -1,7 +1,7 @@
 """Runs as document 001 has them."""
 
-from accounting.last_iterate.contraction import Lipschitz, ProjectedNoisySgd
-from accounting.last_iterate.kernels import Noise
+from accounting.literature.contraction.contraction import Lipschitz, ProjectedNoisySgd
+from accounting.literature.contraction.kernels import Noise
 
 
 def projected(

@@ -7,7 +7,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from accounting import THEOREMS
-from accounting.documents import ROWS, Row
+from accounting.literature.documents import ROWS, Row
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "theory" / "rows.md"

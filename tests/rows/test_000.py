@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from accounting.events import Reshuffle, Shuffle
-from accounting.numerics import Array
+from accounting.literature.subsampled_renyi import weighted_rdp
+from accounting.literature.toy_shuffle import toy_epsilon
 from accounting.renyi.conversion import classical_rdp_epsilon, rdp_epsilon
-from accounting.renyi.subsampled import weighted_rdp
+from accounting.rounding import Array
 from accounting.shuffling.partial import partial_shuffle_rdp
-from accounting.shuffling.toy import toy_epsilon
 from examples.partial_shuffle.algorithm import Schedule, private_sgd
 from tests.accounting.quarantined import said
 from tests.accounting.test_quarantine_counterexamples import star_pair_rdp

@@ -7,18 +7,18 @@ import numpy as np
 import pytest
 
 from accounting.gaussian import gaussian_delta
-from accounting.last_iterate.contraction import (
+from accounting.literature.contraction.contraction import (
     random_stop_coarse_delta,
     random_stop_delta,
     record_delta,
     run_kernels,
     shuffled_delta,
 )
-from accounting.last_iterate.inversion import least_epsilon, least_noise
-from accounting.last_iterate.kernels import Noise, step_kernel
-from accounting.last_iterate.online import Online, online_delta, online_limit
-from accounting.last_iterate.passes import gdp_needed, one_order_epsilon, passes_epsilon
-from accounting.last_iterate.schedules import (
+from accounting.literature.contraction.inversion import least_epsilon, least_noise
+from accounting.literature.contraction.kernels import Noise, step_kernel
+from accounting.literature.contraction.online import Online, online_delta, online_limit
+from accounting.literature.contraction.passes import gdp_needed, one_order_epsilon, passes_epsilon
+from accounting.literature.contraction.schedules import (
     Schedule,
     kappa,
     laplace_gap,

@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from accounting.bounds import NoBoundError
+from accounting.bounds.event_bounds import NoBoundError
 from accounting.events import Cyclic, Event, Gaussian, NeighboringRelation, Span
-from accounting.hidden_runs import HiddenRun, require_bound
+from accounting.hidden_state_runs import HiddenRun, require_bound
 from accounting.last_iterate.closed_forms import (
     bounded_cyclic_mu,
     cyclic_mus,

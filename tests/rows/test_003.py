@@ -9,21 +9,21 @@ import pytest
 from accounting.composition import group_privacy
 from accounting.events import FixedSize, NeighboringRelation, Poisson
 from accounting.last_iterate.closed_forms import bounded_cyclic_mu, single_use_mu
-from accounting.last_iterate.contraction import record_delta
-from accounting.local import (
+from accounting.literature.contraction.contraction import record_delta
+from accounting.literature.local_dp import (
     central_mean_error,
     local_mean_error,
     sampled_dp,
     sampled_response_epsilon,
 )
-from accounting.renyi.randomized_response import randomized_response_rdp
-from accounting.shuffling.clones import clones_epsilon
-from accounting.shuffling.randomizers import (
+from accounting.literature.local_randomizers import (
     Randomizer,
     clones_class_epsilon,
     clones_general_epsilon,
 )
-from accounting.shuffling.responses import shuffled_response_epsilon
+from accounting.literature.shuffled_responses import shuffled_response_epsilon
+from accounting.renyi.randomized_response import randomized_response_rdp
+from accounting.shuffling.clones import clones_epsilon
 from service.schemas.requests import NewDataset
 from tests.accounting.quarantined import said
 from tests.rows.runs import projected

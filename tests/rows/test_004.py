@@ -15,17 +15,15 @@ from accounting.composition import (
     optimal_composition_epsilon,
 )
 from accounting.gaussian import classical_gaussian_noise, gaussian_delta, gaussian_mu
-from accounting.hypothesis_testing import guess_success, least_test_errors, uniform_stability
-from accounting.local import coin_response_epsilon, laplace_noise
-from accounting.numerics import Array
-from accounting.quarantine.compared import early_stop_epsilons
-from accounting.renyi.conversion import classical_rdp_epsilon
-from accounting.renyi.laplace import laplace_rdp
-from accounting.renyi.poisson import gaussian_rdp
-from accounting.renyi.subsampled import weighted_rdp
-from accounting.shuffling.partial import partial_shuffle_rdp
-from accounting.shuffling.toy import ENDS, toy_epsilon, toy_law
-from accounting.total_variation import (
+from accounting.literature.hypothesis_testing import (
+    guess_success,
+    least_test_errors,
+    uniform_stability,
+)
+from accounting.literature.local_dp import coin_response_epsilon, laplace_noise
+from accounting.literature.refuted.compared import early_stop_epsilons
+from accounting.literature.subsampled_renyi import weighted_rdp
+from accounting.literature.total_variation import (
     gaussian_noise_for_total_variation,
     gaussian_total_variation,
     gaussian_total_variation_root,
@@ -35,6 +33,12 @@ from accounting.total_variation import (
     total_variation_product,
     total_variation_sum,
 )
+from accounting.literature.toy_shuffle import ENDS, toy_epsilon, toy_law
+from accounting.renyi.conversion import classical_rdp_epsilon
+from accounting.renyi.laplace import laplace_rdp
+from accounting.renyi.poisson import gaussian_rdp
+from accounting.rounding import Array
+from accounting.shuffling.partial import partial_shuffle_rdp
 from examples.partial_shuffle.algorithm import (
     Schedule,
     least_loss,

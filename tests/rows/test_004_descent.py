@@ -6,14 +6,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from accounting.last_iterate.affine import affine_law
 from accounting.last_iterate.closed_forms import single_use_mu
 from accounting.last_iterate.lipschitz import step_lipschitz
-from accounting.last_iterate.order_rdp import almost_convex_rdp, small_rate_rdp, softmax_rdp
-from accounting.last_iterate.output_perturbation import output_perturbation_mu
 from accounting.last_iterate.shift import shift_mu
-from accounting.numerics import Array
-from accounting.renyi.subsampled import subsampled_rdp
+from accounting.literature.contraction.affine import affine_law
+from accounting.literature.contraction.order_rdp import (
+    almost_convex_rdp,
+    small_rate_rdp,
+    softmax_rdp,
+)
+from accounting.literature.contraction.output_perturbation import output_perturbation_mu
+from accounting.literature.subsampled_renyi import subsampled_rdp
+from accounting.rounding import Array
 from tests.accounting.quarantined import golden, said
 
 ERRATA = Path(__file__).parents[2] / "docs" / "theory" / "errata.md"

@@ -3,8 +3,11 @@
 import numpy as np
 import pytest
 
-from accounting.last_iterate.contraction import record_delta, shuffled_delta
-from accounting.last_iterate.refined import refined_contraction_delta, refined_shuffled_delta
+from accounting.literature.contraction.contraction import record_delta, shuffled_delta
+from accounting.literature.contraction.refined import (
+    refined_contraction_delta,
+    refined_shuffled_delta,
+)
 from accounting.shuffling.partial import partial_shuffle_pairs, partial_shuffle_rdp
 from tests.accounting.test_quarantine_counterexamples import star_pair_rdp
 from tests.rows.runs import projected

@@ -5,8 +5,8 @@ import re
 import pytest
 
 from accounting import THEOREMS, Status
-from accounting.documents import ROWS, Row, Verdict
 from accounting.guarantees import ACCEPTABLE
+from accounting.literature.documents import ROWS, Row, Verdict
 from tests.rows.table import PAGE, ROOT, is_path, places_of_tests, slug, table
 
 STATUSES = {one.id: one.status for one in THEOREMS}

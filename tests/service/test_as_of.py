@@ -9,7 +9,7 @@ from sqlalchemy import Engine, insert, select
 from typer.testing import CliRunner
 
 import accounting
-from accounting.balances import Balance, balance_of
+from accounting.event_counts import Balance, balance_of
 from accounting.events import NeighboringRelation
 from service.cli.main import app
 from service.guarantees import recorded_facts, replay

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from sqlalchemy import Engine, select
 
-from accounting.accountants import guarantee
-from accounting.balances import Balance
+from accounting.accountants.best_bound import guarantee
+from accounting.event_counts import Balance
 from accounting.events import Event, Gaussian, NeighboringRelation, Poisson
 from service.errors import LedgerError
 from service.ledger.append.append import Append

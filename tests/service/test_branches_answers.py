@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import Engine, text
 
 import accounting
-from accounting.balances import balance_of
+from accounting.event_counts import balance_of
 from accounting.events import NeighboringRelation
 from accounting.gaussian import gaussian_epsilon
 from service.schemas.event_codec import spans_of

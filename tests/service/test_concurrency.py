@@ -13,7 +13,7 @@ import httpx
 import pytest
 from sqlalchemy import Engine, select
 
-from accounting.balances import Balance
+from accounting.event_counts import Balance
 from service.guarantees.event_counts import dataset_balance, run_balance
 from service.guarantees.guarantee import refold
 from service.ledger.lookups import find_dataset, find_run

@@ -5,7 +5,7 @@ from unittest.mock import Mock
 import httpx
 import pytest
 
-from accounting import curves
+from accounting import privacy_profile
 from service.guarantees import privacy_curve
 from tests.service.samples import Json, append, event, setup
 
@@ -62,8 +62,8 @@ def test_a_run_that_stands_still_is_read_once(
     setup(api)
     append(api, event(0, 1234))
     before = curve(api)
-    read = Mock(wraps=curves.privacy_profile)
-    monkeypatch.setattr(curves, "privacy_profile", read)
+    read = Mock(wraps=privacy_profile.privacy_profile)
+    monkeypatch.setattr(privacy_profile, "privacy_profile", read)
     assert curve(api) == before
     read.assert_not_called()
     append(api, event(1234, 1))

@@ -3,7 +3,7 @@
 import httpx
 import pytest
 
-from accounting.work import spend
+from accounting.work_limit import spend
 from service import work_limit
 from service.errors import TooExpensiveError
 from service.guarantees import fit_suggestions

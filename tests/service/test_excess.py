@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from accounting.balances import Balance, advance, balance_of, passes_begun, retold
+from accounting.event_counts import Balance, advance, balance_of, passes_begun, retold
 from accounting.events import (
     BallsAndBins,
     Cyclic,

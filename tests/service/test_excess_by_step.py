@@ -7,7 +7,7 @@ from functools import reduce
 
 import pytest
 
-from accounting.balances import balance_of
+from accounting.event_counts import balance_of
 from accounting.events import (
     Event,
     Full,

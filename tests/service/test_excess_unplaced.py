@@ -7,7 +7,7 @@ from dataclasses import replace
 import httpx
 import pytest
 
-from accounting.balances import UNPLACED, Balance, balance_of
+from accounting.event_counts import UNPLACED, Balance, balance_of
 from accounting.events import BallsAndBins, Event, Full, RandomAllocation
 from accounting.filters import Total
 from accounting.guarantees import DEFAULT_ACCEPT, Status

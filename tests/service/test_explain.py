@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import Engine, update
 
 import accounting
-from accounting.balances import balance_of
+from accounting.event_counts import balance_of
 from accounting.events import NeighboringRelation
 from service.guarantees import attribution, event_costs, fit_suggestions, replay
 from service.schemas.event_codec import spans_of

@@ -6,7 +6,7 @@ import httpx
 import pytest
 from sqlalchemy import Engine, select
 
-from accounting.balances import balance_of
+from accounting.event_counts import balance_of
 from accounting.events import BallsAndBins, Event, Full, Gaussian, NeighboringRelation, Span
 from accounting.filters import odometer_epsilon
 from accounting.guarantees import DEFAULT_ACCEPT, Status

@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import accounting
-from accounting.balances import balance_of
+from accounting.event_counts import balance_of
 from accounting.events import Full, Sampling
 from accounting.gaussian import gaussian_epsilon
 from service.cli.figures import contents, hiding

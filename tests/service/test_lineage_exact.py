@@ -12,7 +12,9 @@ from itertools import combinations, product
 import numpy as np
 import pytest
 
-from accounting.bounds import NoBoundError
+from accounting.bounds.event_bounds import NoBoundError
+from accounting.bounds.gdp_bounds import gdp_bounds
+from accounting.bounds.renyi_bounds import renyi_bounds
 from accounting.events import (
     ApproximateDp,
     BallsAndBins,
@@ -36,10 +38,8 @@ from accounting.events import (
     WithReplacement,
     Zcdp,
 )
-from accounting.gdp_bounds import gdp_bounds
-from accounting.numerics import Array
 from accounting.renyi.orders import ORDERS
-from accounting.renyi_bounds import renyi_bounds
+from accounting.rounding import Array
 from service.ledger.budgets.accumulator import BudgetDelta, StepsAndPasses
 from service.ledger.budgets.lineage import UNBOUNDED, as_seen_by_ancestor, seen_as
 

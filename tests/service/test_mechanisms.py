@@ -11,7 +11,7 @@ from sqlalchemy import Engine
 from typer.testing import CliRunner
 
 import accounting
-from accounting.bounds import REASON_FULL_OR_POISSON, REASON_MISSING_ANSWER
+from accounting.bounds.event_bounds import REASON_FULL_OR_POISSON, REASON_MISSING_ANSWER
 from accounting.events import NeighboringRelation
 from service.cli.main import app
 from service.schemas.event_codec import content_of, event_of

@@ -20,8 +20,8 @@ from typing import Any, Final, get_args
 import pytest
 from pydantic import TypeAdapter
 
-from accounting.asking import ACCOUNTANTS, ODOMETER
-from accounting.hidden import HIDDEN
+from accounting.accountants.best_first import ACCOUNTANTS, ODOMETER
+from accounting.hidden_state import HIDDEN
 from service import errors
 from service.app import openapi_document
 from service.guarantees import fit_suggestions, plan

@@ -8,8 +8,8 @@ import httpx
 import pytest
 from sqlalchemy import Engine, text
 
-from accounting import accountants
-from accounting.balances import balance_of
+from accounting.accountants import best_bound
+from accounting.event_counts import balance_of
 from accounting.events import Event, Gaussian, NeighboringRelation, Poisson, Span
 from accounting.filters import KINDS
 from service.errors import BudgetExhaustedError, UnavailableError
@@ -108,7 +108,7 @@ def test_the_delta_that_a_plan_takes_is_its_own_at_the_budgets_epsilon(
     steps = Event(
         mechanism=Gaussian(noise_multiplier=1.0), sampling=Poisson(sampling_probability=0.01)
     )
-    found = accountants.guarantee(
+    found = best_bound.guarantee(
         balance_of([[Span(event=steps, steps=1000)]]),
         relation=NeighboringRelation.ADD_OR_REMOVE_ONE,
         epsilon=1.9,

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Engine, select
 
 import accounting
-from accounting.balances import Balance, balance_of
+from accounting.event_counts import Balance, balance_of
 from accounting.events import NeighboringRelation
 from service.guarantees.event_counts import dataset_balance, run_balance
 from service.guarantees.guarantee import refold

@@ -12,9 +12,9 @@ from sqlalchemy import Engine
 from typer.testing import CliRunner, Result
 
 import accounting
-from accounting import asking
-from accounting.answers import Question
-from accounting.balances import Balance
+from accounting.accountants import best_first
+from accounting.accountants.composed_bounds import Question
+from accounting.event_counts import Balance
 from accounting.guarantees import Bound
 from service.cli.main import app
 from service.errors import LedgerError
@@ -43,13 +43,13 @@ def later(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """Another version of the accounting, whose Renyi bound is so many times the present one."""
 
     def become(factor: float, version: str = LATER) -> None:
-        bound: Callable[[Balance, Question], Bound] = asking.ACCOUNTANTS["rdp"]
+        bound: Callable[[Balance, Question], Bound] = best_first.ACCOUNTANTS["rdp"]
 
         def other(balance: Balance, question: Question) -> Bound:
             found = bound(balance, question)
             return replace(found, epsilon=found.epsilon * factor)
 
-        monkeypatch.setitem(asking.ACCOUNTANTS, "rdp", other)
+        monkeypatch.setitem(best_first.ACCOUNTANTS, "rdp", other)
         monkeypatch.setattr(accounting, "__version__", version)
 
     return become

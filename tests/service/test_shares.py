@@ -8,7 +8,7 @@ import httpx
 import pytest
 from sqlalchemy import Engine
 
-from accounting import accountants
+from accounting.accountants import best_bound
 from tests.service.certifying import certified, signer_of
 from tests.service.samples import BUDGET, FULL, append, event, setup
 from tests.service.test_reservations import QUIET, reserve
@@ -54,14 +54,14 @@ def shares(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """What every guarantee that is worked out may take."""
     found: list[float] = []
     for name in ("guarantee", "best_bound"):
-        whole = getattr(accountants, name)
+        whole = getattr(best_bound, name)
 
         def counted(*args: Any, whole: Any = whole, **given: Any) -> Any:
             if "share" in given:
                 found.append(given["share"])
             return whole(*args, **given)
 
-        monkeypatch.setattr(accountants, name, counted)
+        monkeypatch.setattr(best_bound, name, counted)
     return found
 
 

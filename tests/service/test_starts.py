@@ -8,7 +8,7 @@ import httpx
 import pytest
 from sqlalchemy import Engine
 
-from accounting.balances import Balance, balance_of
+from accounting.event_counts import Balance, balance_of
 from accounting.events import (
     Cyclic,
     Event,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting.balances import Balance
+from accounting.event_counts import Balance
 from accounting.events import NeighboringRelation
 from accounting.filters import RenyiFilter
 from accounting.guarantees import DEFAULT_ACCEPT, Status

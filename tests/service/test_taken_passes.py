@@ -7,7 +7,7 @@ import httpx
 import pytest
 from sqlalchemy import Engine
 
-from accounting.balances import Balance
+from accounting.event_counts import Balance
 from service.errors import InvalidRequestError
 from service.guarantees.event_counts import held_anew, run_balance
 from service.guarantees.recorded_facts import dataset_facts, refold, run_facts

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting.balances import Balance
+from accounting.event_counts import Balance
 from accounting.events import Cyclic, Event, Full, Gaussian, NeighboringRelation, Poisson
 from accounting.filters import KINDS, choose
 from accounting.guarantees import Status

@@ -10,10 +10,10 @@ from typing import Final
 
 import numpy as np
 
-from accounting.last_iterate.contraction import Lipschitz, ProjectedNoisySgd
-from accounting.last_iterate.kernels import Noise
-from accounting.last_iterate.online import Online, OnlineLimit, online_delta, online_limit
-from accounting.last_iterate.schedules import (
+from accounting.literature.contraction.contraction import Lipschitz, ProjectedNoisySgd
+from accounting.literature.contraction.kernels import Noise
+from accounting.literature.contraction.online import Online, OnlineLimit, online_delta, online_limit
+from accounting.literature.contraction.schedules import (
     Schedule,
     half_shift,
     laplace_gap,

@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from accounting.quarantine.compared import EarlyStop, early_stop_epsilons
-from accounting.shuffling.toy import toy_epsilon
+from accounting.literature.refuted.compared import EarlyStop, early_stop_epsilons
+from accounting.literature.toy_shuffle import toy_epsilon
 from service.cli.figures.figure import NOT_A_GUARANTEE, Curve, Figure, Kind, Panel
 
 DATASET_SIZE: Final = 1000

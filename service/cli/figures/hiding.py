@@ -4,15 +4,15 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-from accounting.answers import Question
-from accounting.bounds import sensitivity_of
+from accounting.accountants.composed_bounds import Question
+from accounting.bounds.event_bounds import sensitivity_of
 from accounting.events import Cyclic, Event, Full, Gaussian, NeighboringRelation, Sampling, Span
 from accounting.gaussian import gaussian_epsilon
 from accounting.guarantees import ACCEPTABLE
-from accounting.hidden import hidden_bound
-from accounting.hidden_runs import HiddenRun
+from accounting.hidden_state import hidden_bound
+from accounting.hidden_state_runs import HiddenRun
 from accounting.last_iterate.declared import DataOrder, Declared, Stage
-from accounting.numerics import rounded_up
+from accounting.rounding import rounded_up
 from service.cli.figures.figure import Curve, Figure, Kind, Panel
 
 DATASET_SIZE: Final = 5000

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from accounting.balances import Place, advance, after_steps, passes_begun, starts_anew
+from accounting.event_counts import Place, advance, after_steps, passes_begun, starts_anew
 from accounting.events import Event, NeighboringRelation, Span
 from accounting.filters import plus, times
 from accounting.guarantees import Status

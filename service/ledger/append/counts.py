@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from accounting.balances import Balance
+from accounting.event_counts import Balance
 from service.ledger.budgets.accumulator import StepsAndPasses
 
 

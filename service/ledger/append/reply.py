@@ -9,14 +9,20 @@ from typing import Any, Final
 import numpy as np
 
 import accounting
-from accounting import accountants
-from accounting.bounds import NoBoundError, accepted, failure, least_curve, sensitivity_of
+from accounting.accountants import best_bound
+from accounting.bounds.event_bounds import (
+    NoBoundError,
+    accepted,
+    failure,
+    least_curve,
+    sensitivity_of,
+)
+from accounting.bounds.renyi_bounds import renyi_bounds
 from accounting.events import Event, Gaussian, NeighboringRelation
 from accounting.guarantees import Status
-from accounting.numerics import UNIT_ROUNDOFF, Array, rounded_up
 from accounting.renyi.conversion import conversion_costs
 from accounting.renyi.orders import ORDERS
-from accounting.renyi_bounds import renyi_bounds
+from accounting.rounding import UNIT_ROUNDOFF, Array, rounded_up
 from service.ledger.append.counts import balance_of
 from service.ledger.append.state import DatasetState, RunState
 from service.ledger.budgets import cost_cache
@@ -104,7 +110,7 @@ def _form(
     accept: frozenset[Status],
     delta: float,
 ) -> dict[str, Any]:
-    bound = accountants.best_bound(
+    bound = best_bound.best_bound(
         balance_of(dict(units)),
         relation=relation,
         delta=delta,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
-from accounting.balances import Place
+from accounting.event_counts import Place
 from accounting.events import Event, NeighboringRelation, Span
 from accounting.guarantees import Status
 from service.ledger.budgets import cost_cache

@@ -8,7 +8,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, Row, bindparam, select
 
 import accounting
-from accounting.balances import OpenPass
+from accounting.event_counts import OpenPass
 from accounting.events import Event, NeighboringRelation
 from accounting.guarantees import Status
 from service.clock import now, utc

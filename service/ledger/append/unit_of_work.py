@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, bindparam, func, select
 
-from accounting.balances import OpenPass
+from accounting.event_counts import OpenPass
 from accounting.events import Event
 from service.errors import BudgetExhaustedError, NotFoundError
 from service.ledger import incidents

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Final
 
-from accounting.balances import Balance, pass_length
+from accounting.event_counts import Balance, pass_length
 from accounting.events import Event, NeighboringRelation
 from accounting.filters import Filter, Total, plus
 from accounting.guarantees import Status

@@ -10,7 +10,7 @@ from sqlalchemy import Row
 
 from accounting.filters import Filter, Total, filter_of, revision_share
 from accounting.guarantees import Status
-from accounting.numerics import rounded_down
+from accounting.rounding import rounded_down
 from service.ledger.budgets.accumulator import BudgetAccumulator, Reading, Totals
 from service.schemas.encoded_text import Form, Told, form_of
 from service.schemas.requests import accepted_statuses

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Select, bindparam, case, func, or_, select
 
-from accounting.balances import noise_in_pass, pass_length, retold
+from accounting.event_counts import noise_in_pass, pass_length, retold
 from accounting.events import Event, Sampling
 from accounting.filters import Total, plus, times
 from service.ledger.budgets import cost_cache

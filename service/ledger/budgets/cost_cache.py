@@ -14,12 +14,12 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar, overload
 
-from accounting.bounds import NoBoundError, accepted
+from accounting.bounds.event_bounds import NoBoundError, accepted
+from accounting.bounds.renyi_bounds import renyi_bounds
 from accounting.events import Event, NeighboringRelation
 from accounting.filters import Filter, Total
 from accounting.guarantees import Status
-from accounting.renyi_bounds import renyi_bounds
-from accounting.work import limited
+from accounting.work_limit import limited
 from service.errors import UnavailableError
 
 KNOWN_MAX: Final = 40_960  # prices that are remembered for all; each takes about 1 kB

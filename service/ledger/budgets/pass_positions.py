@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row, and_, bindparam, not_, or_, select
 
-from accounting.balances import UNPLACED, Line, OpenPass, Place, Taken, Unplaced
+from accounting.event_counts import UNPLACED, Line, OpenPass, Place, Taken, Unplaced
 from service.schemas.event_codec import MAIN, event_of
 from service.schemas.ledger_document import FRESH
 from service.storage.tables import branches, runs

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from accounting import accountants
-from accounting.balances import Balance, balance_of
+from accounting.accountants import best_bound
+from accounting.event_counts import Balance, balance_of
 from accounting.events import NeighboringRelation
 from accounting.guarantees import Guarantee, Status, covering
-from accounting.work import limited
+from accounting.work_limit import limited
 from service.errors import TooExpensiveError
 from service.guarantees.theorem_catalog import bound_answers
 from service.ledger.advisories import advisories_of
@@ -228,7 +228,7 @@ def _answer(
     """What is proved of facts and of their corrections: it holds for either."""
 
     def found_of(balance: Balance) -> Guarantee:
-        found = accountants.guarantee(
+        found = best_bound.guarantee(
             balance,
             relation=account.relation,
             delta=delta,

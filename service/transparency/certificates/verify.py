@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import accounting
-from accounting.work import TooMuchWorkError, limited
+from accounting.work_limit import TooMuchWorkError, limited
 from service.errors import LedgerError
 from service.ledger.log.leaves import act_data
 from service.ledger.log.merkle import leaf_hash, verify_inclusion

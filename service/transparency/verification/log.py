@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
-from accounting.balances import advance, after_steps, passes_begun, starts_anew
+from accounting.event_counts import advance, after_steps, passes_begun, starts_anew
 from accounting.events import Event, Span
 from service.ledger.log.leaves import act_data, exact
 from service.ledger.log.merkle import DIGEST_SIZE, TILE_HEIGHT, Frontier, leaf_hash

@@ -14,7 +14,7 @@ from psycopg import DataError
 from psycopg.types.datetime import TimestamptzLoader
 from sqlalchemy import Connection, Dialect, Select, bindparam, select
 
-from accounting.balances import Line, Lines, Place, Taken
+from accounting.event_counts import Line, Lines, Place, Taken
 from accounting.events import Event
 from service.errors import LedgerError
 from service.ledger.budgets.pass_positions import beginning, opening_place

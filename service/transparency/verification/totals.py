@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from sqlalchemy import BindParameter, Connection, bindparam, select
 
-from accounting.balances import OpenPass
+from accounting.event_counts import OpenPass
 from accounting.events import Event, Span
 from service.ledger.append.admission import count_reserved
 from service.ledger.append.state_rows import VERSION, run_tally, tally_of

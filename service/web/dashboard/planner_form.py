@@ -8,8 +8,8 @@ from urllib.parse import urlencode
 
 from pydantic import ValidationError
 
-from accounting.balances import Balance, balance_of
 from accounting.calibration import Parameter
+from accounting.event_counts import Balance, balance_of
 from service.errors import InvalidRequestError
 from service.guarantees.plan import Plan, Target
 from service.schemas.event_codec import spans_of

@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from accounting import accountants
-from accounting.balances import Balance
-from accounting.bounds import NoBoundError
+from accounting.accountants import best_bound
+from accounting.bounds.event_bounds import NoBoundError
+from accounting.event_counts import Balance
 from accounting.events import (
     BallsAndBins,
     Event,
@@ -27,7 +27,6 @@ from accounting.events import (
     WithReplacement,
 )
 from accounting.guarantees import Bound, Status
-from accounting.numerics import UNIT_ROUNDOFF, Array, rounded_down, rounded_up
 from accounting.renyi.allocation import allocation_rdp, random_allocation_rdp
 from accounting.renyi.conversion import rdp_epsilon
 from accounting.renyi.fixed_size import (
@@ -36,6 +35,7 @@ from accounting.renyi.fixed_size import (
     poisson_gaussian_replace_rdp,
 )
 from accounting.renyi.poisson import poisson_gaussian_rdp
+from accounting.rounding import UNIT_ROUNDOFF, Array, rounded_down, rounded_up
 from accounting.subsampling.curves import (
     likely_copies,
     non_uniform_rdp,
@@ -44,7 +44,7 @@ from accounting.subsampling.curves import (
 )
 from accounting.subsampling.replacement import TooManyCopiesError
 from accounting.theorem import Theorem
-from accounting.work import attempted
+from accounting.work_limit import attempted
 from service.work_limit import bounded
 
 POINTS: Final = 1_500_000  # of work: some 50 milliseconds
@@ -116,7 +116,7 @@ def _whole(
         return None  # the same theorem was asked at few orders
 
     def ask() -> Bound | None:
-        return accountants.best_bound(
+        return best_bound.best_bound(
             balance, relation=relation, delta=delta, accept=accept, accountant=name, floor=False
         )
 

@@ -1,0 +1,303 @@
+"""From a balance to a guarantee: the best accepted bound, and what stands beside it."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Final, TypeVar
+
+from accounting.accountants.best_first import (
+    ACCOUNTANTS,
+    FEW_EVENTS,
+    ODOMETER,
+    answered,
+    best_first,
+    bounds_of,
+    is_settled,
+    of_any_status,
+)
+from accounting.accountants.comparisons import as_if_poisson, as_if_unsampled
+from accounting.accountants.composed_bounds import Question
+from accounting.accountants.event_grouping import DISTINCT_MAX, Rounded, rounded_outward
+from accounting.accountants.lower_end import lower_end, rough_lower_end
+from accounting.bounds.lower_bounds import FLOOR_POINTS
+from accounting.event_counts import Balance
+from accounting.events import Gaussian, NeighboringRelation
+from accounting.guarantees import ACCEPTABLE, DEFAULT_ACCEPT, Bound, Guarantee, Status
+from accounting.math_library import require_accurate_library
+from accounting.work_limit import Meter, attempted, left, limited
+
+R = TypeVar("R")
+
+BEST: Final = "best"
+WHOLE_POINTS: Final = 190_000_000  # what a guarantee may take with all that stands beside it
+LOWER_POINTS: Final = 40_000_000  # that its lower end may take in any case,
+ONE_LOWER_POINTS: Final = 100_000_000  # of a single event, which cannot be gathered,
+ROUGH_POINTS: Final = 25_000_000  # and a rougher one of very many events
+BESIDE_POINTS: Final = 15_000_000  # what each number may take that stands beside a headline,
+FEW_BESIDE: Final = 30_000_000  # where the events are few
+# Where everything that is known is so many times the lower end, more is looked for: of every status
+# that may be accepted, in what is left of this, and that in any case. And a better lower end.
+WIDE: Final = 2.0
+WIDE_POINTS: Final = 400_000_000
+ANY_STATUS_POINTS: Final = 60_000_000
+
+
+def guarantee(
+    balance: Balance,
+    *,
+    relation: NeighboringRelation,
+    delta: float | None = None,
+    epsilon: float | None = None,
+    accept: frozenset[Status] = DEFAULT_ACCEPT,
+    accountant: str = BEST,
+    share: float = 1.0,
+) -> Guarantee:
+    """The best accepted bound on what a balance has spent, and what else can be said of it.
+
+    Valid when the steps' parameters and number were fixed in advance. Exactly one of delta and
+    epsilon is given; the guarantee holds the other.
+
+    Args:
+        balance: units of each distinct event.
+        relation: the neighbouring relation.
+        delta: in (0, 1), to ask for epsilon.
+        epsilon: nats, >= 0, to ask for delta.
+        accept: statuses that may be the headline; conjectures and estimates never are.
+        accountant: "best", a key of ACCOUNTANTS, or "odometer", which is valid for any schedule.
+        share: of the work that a guarantee may take; less where several make one answer.
+
+    Raises:
+        ValueError: not exactly one of delta and epsilon, one that is out of range, an unknown
+            accountant, or a status that may never be accepted.
+    """
+    names = _names(accountant)
+    with limited(math.inf) as meter:
+        purse = _Purse(meter, share, meter.spent)
+        balance, rounded = _few(balance)
+        question = replace(_question(relation, delta, epsilon, accept, rounded), share=share)
+        found, reason, beyond = answered(balance, question, names)
+        purse.end += beyond  # which takes nothing from what stands beside it
+        headline = found[0] if found else None
+        reached = headline.delta if headline else delta
+        points = _beside(balance)
+        every = replace(question, accept=ACCEPTABLE)
+        others = found
+        if question != every:
+            others = purse.pays(points, lambda: best_first(balance, every, names)) or []
+        lower = _lower(purse, [*found, *others], headline, balance, question)
+        if question != every and not is_settled(others) and _is_wide([*found, *others], lower):
+            rest = purse.start + share * WIDE_POINTS - meter.spent
+            most = max(rest, share * ANY_STATUS_POINTS)
+            others = [*others, *of_any_status(balance, every, names, most)]
+        unamplified = purse.pays(points, lambda: _unamplified_epsilon(balance, relation, reached))
+        as_poisson = purse.pays(
+            points, lambda: _poisson_would_say(balance, relation, reached, names)
+        )
+    return Guarantee(
+        epsilon=headline.epsilon if headline else None,
+        epsilon_lower=lower,
+        delta=reached,
+        neighboring_relation=relation,
+        headline=headline,
+        reason=None if headline else reason,
+        unamplified_epsilon=unamplified,
+        poisson_would_say=as_poisson,
+        alternatives=tuple(
+            bound for bound in dict.fromkeys([*found, *others]) if bound != headline
+        ),
+    )
+
+
+def with_odometer(
+    found: Guarantee,
+    balance: Balance,
+    *,
+    delta: float | None,
+    accountant: str = BEST,
+    share: float = 1.0,
+) -> Guarantee:
+    """A guarantee of a balance with the odometer's reading beside it, where it has one.
+
+    Args:
+        found: the guarantee.
+        balance: what it is of.
+        delta: what it was asked at; None where epsilon was given.
+        accountant: that was asked for; only the best has the odometer beside it.
+        share: of the work that it may take.
+    """
+    if delta is None or accountant != BEST:
+        return found
+    relation = found.neighboring_relation
+    read = attempted(
+        share * _beside(balance),
+        lambda: best_bound(
+            balance,
+            relation=relation,
+            delta=delta,
+            accept=ACCEPTABLE,
+            accountant=ODOMETER,
+            floor=False,
+        ),
+    )
+    return found if read is None else replace(found, alternatives=(*found.alternatives, read))
+
+
+def best_bound(
+    balance: Balance,
+    *,
+    relation: NeighboringRelation,
+    delta: float | None = None,
+    epsilon: float | None = None,
+    accept: frozenset[Status] = DEFAULT_ACCEPT,
+    accountant: str = BEST,
+    floor: bool = True,
+    share: float = 1.0,
+) -> Bound | None:
+    """The headline of a guarantee, to the same bits, without what would stand beside it.
+
+    Args and errors are those of guarantee, and floor: whether its own lower bound is wanted.
+
+    Returns:
+        The bound, or None where no accepted one is finite.
+    """
+    balance, rounded = _few(balance)
+    asked = _question(relation, delta, epsilon, accept, rounded)
+    question = replace(asked, floor=floor, share=share)
+    found = best_first(balance, question, _names(accountant))
+    return found[0] if found else None
+
+
+def with_floor(bound: Bound, balance: Balance, *, relation: NeighboringRelation) -> Bound:
+    """A headline of a balance with a lower end beside it alone, where that takes little work."""
+    few, rounded = _few(balance)
+    floor = few if rounded is None else rounded.rough_lower
+    lower = attempted(LOWER_POINTS, lambda: lower_end([bound], bound, floor, relation))
+    return replace(bound, epsilon_lower=lower)
+
+
+def _question(
+    relation: NeighboringRelation,
+    delta: float | None,
+    epsilon: float | None,
+    accept: frozenset[Status],
+    rounded: Rounded | None,
+) -> Question:
+    require_accurate_library()
+    if (delta is None) == (epsilon is None):
+        raise ValueError("Give delta or epsilon, not both.")
+    if epsilon is not None and not 0 <= epsilon < math.inf:
+        raise ValueError("epsilon is finite and not negative.")
+    if not accept <= ACCEPTABLE:
+        raise ValueError("Conjectures and estimates are never accepted.")
+    return Question(relation=relation, accept=accept, delta=delta, epsilon=epsilon, rounded=rounded)
+
+
+def _few(balance: Balance) -> tuple[Balance, Rounded | None]:
+    """The balance, or its upper side where it has too many distinct events to compose each."""
+    if len(balance.steps) <= DISTINCT_MAX:
+        return balance, None
+    rounded = rounded_outward(balance)
+    return rounded.upper, rounded
+
+
+def _names(accountant: str) -> tuple[str, ...]:
+    """Which accountants are asked, in turn."""
+    if accountant == BEST:
+        return tuple(ACCOUNTANTS)
+    if accountant not in (*ACCOUNTANTS, ODOMETER):
+        raise ValueError(f"The accountants are {', '.join([BEST, *ACCOUNTANTS, ODOMETER])}.")
+    return (accountant,)
+
+
+def _beside(balance: Balance) -> int:
+    """What work each number may take that stands beside a headline."""
+    return FEW_BESIDE if len(balance.steps) <= FEW_EVENTS else BESIDE_POINTS
+
+
+@dataclass(slots=True)
+class _Purse:
+    """What a guarantee may take, and what stands beside its headline."""
+
+    meter: Meter
+    share: float  # of what it may take
+    start: float
+    end: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        """No more than what is allowed to one guarantee."""
+        self.end = self.start + self.share * WHOLE_POINTS
+
+    def pays(self, points: int, compute: Callable[[], R], least: int = 0) -> R | None:
+        """What a function computes within its points and what is left, or within so many."""
+        rest = max(self.share * least, self.end - self.meter.spent)
+        return attempted(min(self.share * points, rest, left()), compute)
+
+
+def _lower(
+    purse: _Purse, known: list[Bound], headline: Bound | None, balance: Balance, question: Question
+) -> float | None:
+    """The best proved lower end beside a headline; a rougher one, too, where that is far below."""
+    relation, rounded = question.relation, question.rounded
+    floor = balance if rounded is None else rounded.lower
+    least = LOWER_POINTS if len(balance.steps) > 1 else ONE_LOWER_POINTS
+    found = [
+        purse.pays(
+            FLOOR_POINTS,
+            lambda: lower_end(known, headline, floor, relation),
+            0 if rounded else least,
+        )
+    ]
+    if found == [None] and rounded is not None:
+        floor = rounded.rough_lower
+        found.append(
+            purse.pays(
+                FLOOR_POINTS, lambda: lower_end(known, headline, floor, relation), ROUGH_POINTS
+            )
+        )
+    lower = max((one for one in found if one is not None), default=None)
+    if len(balance.steps) > 1 and (lower is None or _is_wide(known, lower)):
+        rougher = purse.pays(
+            LOWER_POINTS, lambda: rough_lower_end(headline, floor, relation), LOWER_POINTS
+        )
+        lower = max((one for one in (lower, rougher) if one is not None), default=None)
+    return lower
+
+
+def _is_wide(known: list[Bound], lower: float | None) -> bool:
+    """Whether all that is known is so far above a lower end that more is looked for."""
+    least = min((bound.epsilon for bound in known), default=math.inf)
+    return not least <= WIDE * (lower or 0.0)
+
+
+def _poisson_would_say(
+    balance: Balance,
+    relation: NeighboringRelation,
+    delta: float | None,
+    names: tuple[str, ...],
+) -> float | None:
+    """Epsilon had each batch in turn been a Poisson sample of the same size; bounds nothing."""
+    if delta is None or not 0 < delta < 1:
+        return None
+    claimed = as_if_poisson(balance)
+    if claimed is None:
+        return None
+    question = Question(
+        relation=relation, accept=ACCEPTABLE, delta=delta, epsilon=None, floor=False
+    )
+    asked = ("rdp",) if names == ("rdp",) else ("pld", "rdp")
+    found, _ = bounds_of(claimed, question, asked)
+    return found[0].epsilon if found else None
+
+
+def _unamplified_epsilon(
+    balance: Balance, relation: NeighboringRelation, delta: float | None
+) -> float | None:
+    """Epsilon of the same steps had every record taken part in each. Upper; None if infinite."""
+    if delta is None or not 0 < delta < 1:
+        return None
+    whole_balance = as_if_unsampled(balance)
+    question = Question(relation=relation, accept=DEFAULT_ACCEPT, delta=delta, epsilon=None)
+    found, _ = bounds_of(whole_balance, question, ("gdp",))  # exact where it applies
+    if not all(isinstance(event.mechanism, Gaussian) for event in whole_balance.steps):
+        found, _ = bounds_of(whole_balance, question, ("pld", "rdp"))
+    return found[0].epsilon if found else None

@@ -1,0 +1,214 @@
+"""What the accountants say: each in turn, within the work that it may take, best first."""
+
+import math
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from accounting.accountants.composed_bounds import Question, gdp_bound, pld_bound, rdp_bound
+from accounting.accountants.event_grouping import dominating, rounded_outward
+from accounting.accountants.grouped_bounds import ROUGH_WIDTH, bound_of_fewer
+from accounting.accountants.mixed_kinds import split_bound
+from accounting.accountants.odometer_bound import odometer_bound
+from accounting.accountants.truncated_poisson import through_poisson
+from accounting.bounds.dominating_pairs import pld_bounds
+from accounting.bounds.event_bounds import NoBoundError
+from accounting.composition import basic_composition
+from accounting.event_counts import Balance
+from accounting.guarantees import DEFAULT_ACCEPT, Bound, Status
+from accounting.work_limit import attempted, by_itself, left
+
+# What an accountant may take, as work.py counts it; Renyi curves of as many events take less.
+POINTS: Final = {"gdp": 40_000_000, "pld": 145_000_000, "rdp": 30_000_000, "odometer": 100_000_000}
+# Of events that were gathered the pld accountant may take more: it goes on with fewer by itself.
+ROUNDED_POINTS: Final = 176_000_000
+GATHERED_MAX: Final = 160  # events that are left of them then
+# A single event, and a few, may take more: none of them is replaced by another.
+FEW_EVENTS: Final = 12
+FEW_POINTS: Final = {1: 185_000_000, FEW_EVENTS: 120_000_000}
+FEW_CURVES: Final = 70_000_000  # what the Renyi curves of a few events take at most
+# Where that is not enough: how many noises of one sampling are left, and what they may take.
+FEWER: Final = ((8, 30_000_000), (1, 20_000_000))
+FEWER_ADAPTIVE: Final = ((16, 100_000_000), *FEWER)  # the odometer costs more a noise
+# What the kinds of steps may take one by one; with what they took together, if that was little.
+SPLIT_POINTS: Final = 90_000_000
+ALL_POINTS: Final = 350_000_000
+ROUGH_SHARE: Final = 1.8  # of what gathered events may take, where little else is known
+REASON_WORK: Final = "The events are too many and too different for this accountant."
+
+ACCOUNTANTS: Final[dict[str, Callable[[Balance, Question], Bound]]] = {
+    "gdp": gdp_bound,
+    "pld": through_poisson(pld_bound),
+    "rdp": through_poisson(rdp_bound),
+}
+# Valid for steps chosen after earlier answers, which costs more: asked for by name alone.
+ODOMETER: Final = "odometer"
+
+
+def best_first(balance: Balance, question: Question, names: tuple[str, ...]) -> list[Bound]:
+    """The finite bounds, of all steps together and kind by kind."""
+    return answered(balance, question, names)[0]
+
+
+def answered(
+    balance: Balance, question: Question, names: tuple[str, ...]
+) -> tuple[list[Bound], str | None, float]:
+    """The finite bounds, best first; why there is none; the work beyond that of all steps together.
+
+    Where they had to be gathered, what is said of fewer statuses is looked at, too: bounds that are
+    less work may say more in the end, and an answer with more accepted statuses is never larger.
+    """
+    with by_itself() as meter:
+        found, reason = bounds_of(balance, question, names)
+        spent = meter.spent
+        if names != tuple(ACCOUNTANTS):  # one that is asked by name answers by itself
+            return found, reason, 0.0
+        points = max(question.share * SPLIT_POINTS, question.share * ALL_POINTS - spent)
+        found = _or_split(balance, question, found, points)
+        fewer = replace(question, accept=question.accept & DEFAULT_ACCEPT)
+        if not is_settled(found) and _says_less(balance, fewer, question.accept):
+            less, _, _ = answered(balance, fewer, names)
+            found = sorted([*found, *less], key=_size)
+        return found, reason, meter.spent - spent
+
+
+def is_settled(bounds: list[Bound]) -> bool:
+    """Whether dominating pairs of all events as they are have been composed, to the end."""
+    return any(
+        bound.accountant == "pld"
+        and not {rounded_outward.id, basic_composition.id}.intersection(bound.theorems)
+        for bound in bounds
+    )
+
+
+def of_any_status(
+    balance: Balance, question: Question, names: tuple[str, ...], points: float
+) -> list[Bound]:
+    """What few classes of the events cost, with the cheapest accountant first.
+
+    Args:
+        balance: units of each distinct event.
+        question: what is asked, of whatever status.
+        names: the accountants that are asked.
+        points: that all of it may take; no more is spent than what is left outside, either.
+    """
+    rough = replace(
+        question,
+        share=ROUGH_SHARE * question.share,
+        floor=False,
+        width=ROUGH_WIDTH,
+        rounded=None,
+        gathered=question.gathered or question.rounded is not None,
+    )
+    found: list[Bound] = []
+    with by_itself() as meter:
+        for name in sorted(names, key=POINTS.__getitem__):
+            rest = min(points - meter.spent, left())
+            asked = partial(bounds_of, balance, rough, (name,))
+            bounds, _ = attempted(rest, asked) or ([], None)
+            found += bounds
+    return sorted(found, key=_size)
+
+
+def _size(bound: Bound) -> tuple[float, float]:
+    return bound.epsilon, bound.delta
+
+
+def _says_less(balance: Balance, question: Question, more: frozenset[Status]) -> bool:
+    """Whether some event has pairs of the further statuses, which are more to choose from."""
+    if question.accept == more:
+        return False
+    for event in balance.steps:
+        with suppress(NoBoundError):
+            for bound in pld_bounds(event, question.relation):
+                if not question.accept.issuperset(one.status for one in bound.theorems):
+                    return True
+    return False
+
+
+def _or_split(
+    balance: Balance, question: Question, found: list[Bound], points: float
+) -> list[Bound]:
+    """What was found of all steps together, and before it what their kinds cost one by one if less.
+
+    The less was spent on the former, the more may be on the latter.
+    """
+
+    def ask(part: Balance, asked: Question) -> list[Bound]:
+        return bounds_of(part, asked, tuple(ACCOUNTANTS))[0]
+
+    split = attempted(left(), lambda: split_bound(balance, question, found, ask, points))
+    return found if split is None else [split, *found]
+
+
+def bounds_of(
+    balance: Balance, question: Question, names: tuple[str, ...]
+) -> tuple[list[Bound], str | None]:
+    """The finite bounds, best first, and why the last accountant that found none did so."""
+    found: list[Bound] = []
+    reason: str | None = None
+    settled = False
+    for name in names:
+        # The Renyi curve of a pair never says more than the pair itself, and costs more.
+        if name == "rdp" and settled:
+            continue
+        try:
+            bound, rough = _evaluated(name, balance, question)
+        except NoBoundError as failure:
+            reason = str(failure)
+            continue
+        if math.isfinite(bound.epsilon) and bound.delta < 1:
+            found.append(bound)
+            settled = bound.accountant == "pld" and not rough
+        else:
+            reason = "The bound says nothing: epsilon is infinite or delta is one."
+    return sorted(found, key=_size), reason
+
+
+def _evaluated(name: str, balance: Balance, question: Question) -> tuple[Bound, bool]:
+    """An accountant's answer: of fewer events that dominate the balance where it is too much work.
+
+    And whether these are so few that another accountant may say more.
+
+    Raises:
+        NoBoundError: it has none, or none that takes little enough work.
+    """
+    accountant = _accountant(name)
+    if name != ODOMETER:  # which must hold for schedules that are chosen after a look
+        balance = balance.told()
+    allowed = _allowed(name, balance, question)
+    if name == "pld":
+        found = bound_of_fewer(accountant, balance, question, whole=allowed)
+        if found is None:
+            raise NoBoundError(REASON_WORK)
+        return found
+    bound = attempted(allowed, lambda: accountant(balance, question))
+    less = replace(question, rounded=None, gathered=True, floor=False)
+    for noises, points in FEWER_ADAPTIVE if name == ODOMETER else FEWER:
+        fewer = dominating(balance, noises) if bound is None else balance
+        if len(fewer.steps) < len(balance.steps):
+            bound = attempted(question.share * points, partial(accountant, fewer, less))
+    if bound is None:
+        raise NoBoundError(REASON_WORK)
+    return bound, False
+
+
+def _allowed(name: str, balance: Balance, question: Question) -> float:
+    """What work an accountant may take to answer about a balance as it is."""
+    rounded = question.rounded
+    points = POINTS[name]
+    if name == "pld" and rounded and len(rounded.rough_upper.steps) <= GATHERED_MAX:
+        points = ROUNDED_POINTS
+    else:
+        few = [more for events, more in FEW_POINTS.items() if len(balance.steps) <= events]
+        points = few[0] if few else points
+    allowed = question.share * points
+    if name == "rdp" and len(balance.steps) <= FEW_EVENTS:  # parts of an answer share them
+        allowed = max(allowed, FEW_CURVES)
+    return allowed
+
+
+def _accountant(name: str) -> Callable[[Balance, Question], Bound]:
+    return odometer_bound if name == ODOMETER else ACCOUNTANTS[name]

@@ -1,0 +1,44 @@
+"""Ledgers that a ledger is compared with: the same steps, had their batches been others."""
+
+from collections import Counter
+from dataclasses import replace
+
+from accounting.event_counts import Balance
+from accounting.events import Cyclic, Event, Full, Poisson, Shuffle
+
+
+def as_if_poisson(balance: Balance) -> Balance | None:
+    """The balance had each batch in turn been a Poisson sample of the same size.
+
+    Args:
+        balance: units of each distinct event.
+
+    Returns:
+        The balance, which bounds nothing; None where no batches were taken in turn.
+    """
+    steps: Counter[Event] = Counter()
+    for event, count in balance.steps.items():
+        sampling = event.sampling
+        if isinstance(sampling, Cyclic | Shuffle):
+            if isinstance(sampling, Shuffle) and sampling.dataset_size is not None:
+                rate = sampling.batch_size / sampling.dataset_size
+            else:
+                rate = 1 / sampling.steps_per_pass
+            event = replace(event, sampling=Poisson(sampling_probability=min(1.0, rate)))
+        steps[event] += count
+    if steps == balance.steps:
+        return None
+    passes = {event: n for event, n in balance.passes.items() if event in steps}
+    return Balance(steps=steps, passes=passes)
+
+
+def as_if_unsampled(balance: Balance) -> Balance:
+    """The balance had every record taken part in each step, which tells no less. Upper.
+
+    Args:
+        balance: units of each distinct event.
+    """
+    steps: Counter[Event] = Counter()
+    for event, count in balance.steps.items():
+        steps[replace(event, sampling=Full())] += count
+    return Balance(steps=dict(steps))

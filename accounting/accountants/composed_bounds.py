@@ -1,0 +1,360 @@
+"""Each accountant's answer: from a balance and a question to one bound.
+
+An accountant takes the losses of the balance's events, composes them and reads off epsilon or
+delta. All here serve schedules that are fixed in advance; filters.py serves others.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+
+from accounting.accountants.event_grouping import ROUNDED_WIDTH, Rounded, rounded_outward
+from accounting.bounds.dominating_pairs import pld_bounds
+from accounting.bounds.event_bounds import (
+    EventBound,
+    NoBoundError,
+    accepted,
+    least_curve,
+    total_failure,
+)
+from accounting.bounds.gdp_bounds import gdp_bounds
+from accounting.bounds.lower_bounds import FLOOR_POINTS, attained_units
+from accounting.bounds.pair_choice import chosen
+from accounting.bounds.renyi_bounds import renyi_bounds
+from accounting.bounds.sampled_pairs import Pairs
+from accounting.event_counts import Balance
+from accounting.events import (
+    BallsAndBins,
+    NeighboringRelation,
+    Poisson,
+    RandomAllocation,
+    TruncatedPoisson,
+)
+from accounting.gaussian import gaussian_delta, gaussian_epsilon
+from accounting.guarantees import Assumption, Bound, Status, weakest
+from accounting.pld.certified_composition import (
+    WIDTH,
+    delta_bracket,
+    epsilon_bracket,
+    epsilon_floor,
+)
+from accounting.pld.contour.parameters import Units
+from accounting.pld.pairs import Pair
+from accounting.pld.replace_one import replaced_delta, replaced_epsilon
+from accounting.renyi.conversion import rdp_delta, rdp_epsilon
+from accounting.renyi.orders import ORDERS
+from accounting.rounding import UNIT_ROUNDOFF, Array, rounded_down, rounded_up, sum_up
+from accounting.theorem import Theorem, theorem
+from accounting.work_limit import attempted, left
+
+
+@theorem(
+    id="renyi-composition",
+    source="Mironov 2017, CSF, arXiv:1702.07476v3, Proposition 1",
+    status=Status.PUBLISHED,
+    relations=tuple(NeighboringRelation),
+    assumptions=(Assumption.PARAMETERS_FIXED_IN_ADVANCE,),
+)
+def compose_rdp(*, curves: Sequence[Array], counts: Sequence[int]) -> Array:
+    """RDP of a sequence of steps: curves add, order by order.
+
+    Each step may depend on the answers of earlier ones; its parameters may not.
+
+    Args:
+        curves: RDP of one unit of each distinct event, nats, each of shape (k,).
+        counts: how many units of each.
+
+    Returns:
+        RDP in nats, shape (k,). Upper.
+    """
+    total = np.zeros_like(ORDERS)
+    for count, curve in zip(counts, curves, strict=True):
+        total = total + count * curve
+    # Each product is off by one rounding and each of len(counts) additions by another.
+    return np.asarray(total * (1 + 2 * (len(counts) + 1) * UNIT_ROUNDOFF), dtype=np.float64)
+
+
+@theorem(
+    id="gdp-composition",
+    source="Dong, Roth and Su 2022, JRSS B, arXiv:1905.02383v3, Corollary 3.3",
+    status=Status.PUBLISHED,
+    relations=tuple(NeighboringRelation),
+    assumptions=(Assumption.PARAMETERS_FIXED_IN_ADVANCE,),
+)
+def compose_gdp(*, mus: Sequence[float], counts: Sequence[int]) -> float:
+    """Gaussian DP of a sequence of steps: mu^2 adds.
+
+    Args:
+        mus: mu of one unit of each distinct event.
+        counts: how many units of each.
+
+    Returns:
+        mu of the whole. Upper; exact for Gaussian releases, to rounding.
+    """
+    squares = [rounded_up(count * mu * mu, ulps=2) for count, mu in zip(counts, mus, strict=True)]
+    return rounded_up(math.sqrt(sum_up(squares)))
+
+
+_DELTA_MIN: Final = 1e-290  # below, products of probabilities underflow
+_REASON_DELTA: Final = f"A delta below {_DELTA_MIN:g} is left to the other accountants."
+# Of what is left, what the direct pairs of gathered events may take that have an answer by now.
+_ROUGH_REST: Final = 0.5
+_TOO_WIDE: Final = 0.01  # relative: fewer groups, composed to the end, may then say more
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is asked of a balance: epsilon at a delta, or delta at an epsilon."""
+
+    relation: NeighboringRelation
+    accept: frozenset[Status]
+    delta: float | None  # in (0, 1); None asks for it
+    epsilon: float | None  # nats, >= 0; None asks for it
+    rounded: Rounded | None = None  # where the balance that is asked about is its upper side
+    gathered: bool = False  # the balance is one of fewer events that dominates what is asked about
+    width: float = WIDTH  # relative, aimed at where the balance was not rounded outward
+    floor: bool = True  # whether a lower bound is wanted, too, where it takes work of its own
+    share: float = 1.0  # of what an answer may take that this one may
+
+    def answer(
+        self,
+        value: float,
+        *,
+        accountant: str,
+        used: Sequence[EventBound[Any]],
+        composed: tuple[Theorem[..., Any], ...],
+        order: float | None = None,
+        lower: float | None = None,
+    ) -> Bound:
+        """The bound whose unknown half is `value`."""
+        names = {bound.theorem.id for bound in used}
+        ids = sorted({theorem.id for bound in used for theorem in bound.theorems})
+        assumptions = {assumption for bound in used for assumption in bound.assumptions}
+        rounding = (rounded_outward.id,) if self.rounded or self.gathered else ()
+        reached = value if self.epsilon is None else self.epsilon
+        return Bound(
+            epsilon=reached,
+            delta=value if self.delta is None else self.delta,
+            accountant=accountant,
+            bound=names.pop() if len(names) == 1 else "composition",
+            theorems=(*ids, *rounding, *(theorem.id for theorem in composed)),
+            status=weakest([theorem.status for bound in used for theorem in bound.theorems]),
+            assumptions=tuple(sorted(assumptions)),
+            order=order,
+            epsilon_lower=lower,
+        )
+
+
+def rdp_bound(balance: Balance, question: Question) -> Bound:
+    """The Renyi accountant: curves on ORDERS, added, converted at the best order.
+
+    Raises:
+        NoBoundError: some event has no accepted bound; the text says why.
+    """
+    units = balance.units()
+    proved = [
+        accepted(renyi_bounds(event, question.relation), accept=question.accept)
+        for event, _ in units
+    ]
+    curves = [least_curve(bounds) for bounds in proved]
+    rdp = compose_rdp(curves=curves, counts=[count for _, count in units])
+    failed = total_failure(zip(proved, [count for _, count in units], strict=True))
+    if question.delta is not None:
+        conversion: Theorem[..., Any] = rdp_epsilon
+        left = rounded_down(question.delta - failed) if failed else question.delta
+        if left <= 0:  # the failures alone take all of delta
+            rdp, left = np.full_like(rdp, math.inf), question.delta
+        value, order = rdp_epsilon(rdp=rdp, orders=ORDERS, delta=left)
+    else:
+        conversion = rdp_delta
+        value, order = rdp_delta(rdp=rdp, orders=ORDERS, epsilon=question.epsilon or 0.0)
+        value = min(1.0, rounded_up(value + failed)) if failed else value
+    index = int(np.flatnonzero(order == ORDERS)[0])
+    used = [
+        bound
+        for bounds, curve in zip(proved, curves, strict=True)
+        for bound in bounds
+        if bound.loss[index] == curve[index]
+    ]
+    return question.answer(
+        value, accountant="rdp", used=used, composed=(compose_rdp, conversion), order=order
+    )
+
+
+def gdp_bound(balance: Balance, question: Question) -> Bound:
+    """The Gaussian DP accountant: exact where every unit is a Gaussian release of all records.
+
+    Raises:
+        NoBoundError: some event is no Gaussian release, or its bound is not accepted.
+    """
+    units = balance.units()
+    used = [
+        bound
+        for event, _ in units
+        for bound in accepted(gdp_bounds(event, question.relation), accept=question.accept)
+    ]
+    mu = compose_gdp(mus=[bound.loss for bound in used], counts=[count for _, count in units])
+    if question.delta is not None:
+        profile: Theorem[..., Any] = gaussian_epsilon
+        value = gaussian_epsilon(question.delta, mu=mu)
+    else:
+        profile = gaussian_delta
+        value = gaussian_delta(question.epsilon or 0.0, mu=mu)
+    return question.answer(value, accountant="gdp", used=used, composed=(compose_gdp, profile))
+
+
+def pairs_above(
+    balance: Balance,
+    relation: NeighboringRelation,
+    accept: frozenset[Status],
+    *,
+    delta: float | None = None,
+    epsilon: float | None = None,
+) -> tuple[list[EventBound[Pairs]], Units]:
+    """(bounds used, the pairs that together dominate the balance), in an order of the events.
+
+    Of the pairs of an event those are taken that cost least at the delta, or at the epsilon.
+
+    Raises:
+        NoBoundError: some event is dominated by no accepted pair; the text says why.
+    """
+    offered = [
+        (accepted(pld_bounds(event, relation), accept=accept), count)
+        for event, count in balance.units()
+    ]
+    used = chosen(offered, delta=delta, epsilon=epsilon)
+    units: Counter[Pair] = Counter()
+    for bound, (_, count) in zip(used, offered, strict=True):
+        for pair, times in bound.loss:
+            units[pair] += count * times
+    return used, list(units.items())
+
+
+def pld_bound(balance: Balance, question: Question) -> Bound:
+    """The PLD accountant: dominating pairs, composed and inverted with certified error.
+
+    Raises:
+        NoBoundError: some event is dominated by no accepted pair; the text says why.
+    """
+    if question.delta is not None and question.delta < _DELTA_MIN:
+        raise NoBoundError(_REASON_DELTA)
+    through = _through_null(balance, question)
+    if through is None:
+        return _direct(balance, question)
+    try:
+        rest = left() if question.width == WIDTH else _ROUGH_REST * left()
+        direct = attempted(rest, lambda: _direct(balance, question))
+    except NoBoundError:
+        return through
+    if direct is None:
+        return through
+    if (through.epsilon, through.delta) < (direct.epsilon, direct.delta):
+        return replace(through, epsilon_lower=direct.epsilon_lower)
+    return direct
+
+
+def _direct(balance: Balance, question: Question) -> Bound:
+    rounded = question.rounded
+    used, above = pairs_above(
+        balance,
+        question.relation,
+        question.accept,
+        delta=question.delta,
+        epsilon=question.epsilon,
+    )
+    below: Units = []
+    if question.floor:
+        below = attained_units(rounded.lower if rounded else balance, question.relation)
+    if question.delta is None:
+        read: Theorem[..., Any] = delta_bracket
+        epsilon = question.epsilon or 0.0
+        value = delta_bracket(above, epsilon=epsilon, width=question.width).upper if above else 0.0
+        known = _DELTA_MIN < value < 1 and below
+        lower = _floor(below, delta=value) if known else None
+    else:
+        read = epsilon_bracket
+        if rounded is None:
+            value, lower = _epsilon(above, below, question.delta, question.width)
+        else:
+            value, lower = _rounded_epsilon(rounded, question, question.delta)
+    return question.answer(value, accountant="pld", used=used, composed=(read,), lower=lower)
+
+
+# Samplings whose pairs say much more against a null record than against any other.
+_THROUGH_NULL: Final = (Poisson, TruncatedPoisson, BallsAndBins, RandomAllocation)
+
+
+def may_go_through_null(balance: Balance, question: Question) -> bool:
+    """Whether all pairs together may say more against a null record than as they are."""
+    return question.relation is NeighboringRelation.REPLACE_ONE and any(
+        isinstance(event.sampling, _THROUGH_NULL) for event in balance.steps
+    )
+
+
+def _through_null(balance: Balance, question: Question) -> Bound | None:
+    """The answer through a null record, where a record is replaced and that may say more."""
+    if question.rounded is not None or not may_go_through_null(balance, question):
+        return None
+    try:
+        used, units = pairs_above(balance, NeighboringRelation.REPLACE_SPECIAL, question.accept)
+    except NoBoundError:
+        return None
+    if question.delta is None:
+        value = replaced_delta(units, epsilon=question.epsilon or 0.0, width=question.width)
+    else:
+        value = replaced_epsilon(units, delta=question.delta, width=question.width)
+    return question.answer(value, accountant="pld", used=used, composed=(replaced_epsilon,))
+
+
+def _epsilon(above: Units, below: Units, delta: float, width: float) -> tuple[float, float | None]:
+    """(upper, lower) epsilon; the lower one None where nothing is known."""
+    if not above:
+        return 0.0, 0.0
+    bracket = epsilon_bracket(above, delta=delta, width=width)
+    if dict(below) == dict(above):
+        return bracket.upper, bracket.lower
+    return bracket.upper, _floor(below, delta=delta) if below else None
+
+
+def _floor(below: Units, *, delta: float, width: float = WIDTH) -> float | None:
+    """What is attained; None where that takes too much work, which loses no upper bound."""
+    return attempted(
+        min(FLOOR_POINTS, left()), lambda: epsilon_floor(below, delta=delta, width=width)
+    )
+
+
+def _rounded_epsilon(
+    rounded: Rounded, question: Question, delta: float
+) -> tuple[float, float | None]:
+    """(upper, lower) epsilon of a balance that was rounded outward; rougher where it must be."""
+    _, above = pairs_above(rounded.upper, question.relation, question.accept)
+    below = attained_units(rounded.lower, question.relation)
+    _, rough_above = pairs_above(rounded.rough_upper, question.relation, question.accept)
+    rough_below = attained_units(rounded.rough_lower, question.relation)
+    rough = epsilon_bracket(rough_above, delta=delta, width=ROUNDED_WIDTH).upper
+
+    def fine() -> tuple[float, float]:
+        upper = epsilon_bracket(above, delta=delta, width=ROUNDED_WIDTH, rough=rough_above).upper
+        return upper, epsilon_floor(below, delta=delta, width=ROUNDED_WIDTH) if below else 0.0
+
+    upper, lower = attempted(left(), fine) or (math.inf, 0.0)
+    if not (upper < math.inf and upper - lower <= _TOO_WIDE * upper) and rough_below:
+        lower = max(lower, _floor(rough_below, delta=delta) or 0.0)
+    return min(upper, rough), lower or None
+
+
+def attained_epsilon(
+    balance: Balance, *, relation: NeighboringRelation, delta: float, width: float = WIDTH
+) -> float | None:
+    """What epsilon at a delta is at least, whatever the accountant. Lower; None if unknown."""
+    units = attained_units(balance, relation)
+    if not units or delta < _DELTA_MIN:
+        return None
+    return _floor(units, delta=delta, width=width)
+
+
+THEOREMS = (compose_rdp, compose_gdp)

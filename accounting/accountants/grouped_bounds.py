@@ -1,0 +1,164 @@
+"""What a ledger costs whose events are too many to compose each: of fewer that stand for them.
+
+A limit of work must not decide whether an answer is of any use. Events are gathered in classes,
+first in the fewest, which tells what an event takes; then in as many as the rest is likely to pay.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache, partial
+from typing import Final, TypeVar
+
+from accounting.accountants.composed_bounds import Question
+from accounting.accountants.event_grouping import dominating
+from accounting.accountants.mixed_kinds import parts_of
+from accounting.event_counts import Balance
+from accounting.guarantees import Bound
+from accounting.pld.certified_composition import WIDTH
+from accounting.work_limit import TooMuchWorkError, attempted, by_itself, left
+
+R = TypeVar("R")
+
+# What gathered events may take. However small a share of the work an answer may take, one class of
+# what is accepted by default is always paid for.
+GATHERED_POINTS: Final = 100_000_000
+ONE_CLASS_POINTS: Final = 60_000_000
+CLASSES: Final = (32, 16, 8, 4, 2)  # of each sampling and mechanism, finest first
+ROUGH_WIDTH: Final = 1e-2  # relative, of gathered events, which move an answer by more
+# A finer answer has at least so many times the events of the last. And no more than so many: from
+# afar its work is badly guessed, and what is begun in vain is spent.
+_MORE: Final = 1.4
+_MOST: Final = 4.0
+# How an answer's work is taken to grow with its events: a few cost the same each, of many whose
+# groups are shorter each costs more. And a margin.
+_FEW: Final = 12
+_POWER_OF_FEW: Final = 1.0
+_POWER_OF_MANY: Final = 3.0
+_MARGIN: Final = 1.0
+# What takes so many times what it may is not tried; and how many events are counted to tell so.
+_HOPELESS: Final = 1.1
+_COUNTED: Final = 40
+
+
+def answers_of_fewer(
+    balance: Balance,
+    compute: Callable[[Balance], R],
+    *,
+    points: float,
+    gather: Callable[[Balance, int], Balance] = dominating,
+) -> list[R]:
+    """What is found of balances of fewer events that dominate one, the finest last.
+
+    It depends on the balance and the points alone.
+
+    Args:
+        balance: units of each distinct event. It is asked about, too, where that is likely to take
+            little enough: answers may be rougher here.
+        compute: the answer of a balance, by its work limited.
+        points: that all of them may take together.
+        gather: a balance of so many classes that stands for one, on its upper or lower side.
+
+    Returns:
+        Answers; empty where none takes little enough work.
+
+    Raises:
+        TooMuchWorkError: it takes more than what is allowed outside.
+    """
+
+    @cache
+    def fewer(classes: int) -> Balance:
+        gathered = gather(balance, classes)
+        return gathered if len(gathered.steps) < len(balance.steps) else balance
+
+    found: list[R] = []
+    with by_itself() as meter:
+        events: Balance | None = fewer(1)
+        while events is not None:
+            before = meter.spent
+            answer = attempted(points - before, partial(compute, events))
+            if answer is None:
+                break
+            found.append(answer)
+            count = len(events.steps)
+            power = _POWER_OF_FEW if count <= _FEW else _POWER_OF_MANY
+            more = (points - meter.spent) / max(meter.spent - before, 1) / _MARGIN
+            payable = count * max(more, 0) ** (1 / power)
+            most = min(payable, _MOST * count)
+            events = next(
+                (
+                    one
+                    for one in (balance, *map(fewer, CLASSES))
+                    if _MORE * count <= len(one.steps) <= most
+                ),
+                None,
+            )
+    return found
+
+
+def bound_of_fewer(
+    accountant: Callable[[Balance, Question], Bound],
+    balance: Balance,
+    question: Question,
+    *,
+    whole: float,
+) -> tuple[Bound, bool] | None:
+    """An accountant's answer: of fewer events that dominate the balance where it is too much work.
+
+    Args:
+        accountant: gives the bound of a balance.
+        balance: units of each distinct event.
+        question: what is asked; where it may be answered roughly, fewer events are begun with.
+        whole: points that the balance as it is may take.
+
+    Returns:
+        (bound, whether it is of so few events that another accountant may say more); None where
+        none takes little enough work.
+
+    Raises:
+        NoBoundError: the accountant has none.
+        TooMuchWorkError: it takes more than what is allowed outside.
+    """
+    gathered = question.gathered or question.rounded is not None
+
+    def compute(events: Balance) -> tuple[Bound, bool]:
+        fewer = events is not balance
+        asked = replace(
+            question, rounded=None, floor=False, gathered=gathered or fewer, width=ROUGH_WIDTH
+        )
+        few = question.width == WIDTH and fewer and len(events.steps) <= _FEW
+        return accountant(events, asked), few
+
+    one_kind = len(parts_of(balance)) == 1  # or more is better spent kind by kind
+    points: float = ONE_CLASS_POINTS
+    if one_kind:
+        points = max(question.share * GATHERED_POINTS, points)
+    if question.width == WIDTH:
+        if _is_hopeless(balance, compute, whole):
+            points += whole if one_kind else 0
+        else:
+            bound = attempted(whole, lambda: accountant(balance, question))
+            if bound is not None:
+                return bound, False
+    found = answers_of_fewer(balance, compute, points=min(points, left()))
+    if not found and left() < points:
+        raise TooMuchWorkError
+    return min(found, key=lambda one: (one[0].epsilon, one[0].delta), default=None)
+
+
+def _is_hopeless(balance: Balance, compute: Callable[[Balance], R], points: float) -> bool:
+    """Whether a balance is so much more work than a limit that it need not be tried as it is.
+
+    Of each kind only so many events are counted, at what one takes on average where there is one of
+    each sampling: of many alike the groups are shorter.
+    """
+    rest = _HOPELESS * points
+    for part in parts_of(balance):
+        one = dominating(part, 1)
+        events = min(len(part.steps), _COUNTED) / max(len(one.steps), 1)
+        if events <= 1:
+            continue
+        with by_itself() as meter:
+            if attempted(rest / events, partial(compute, one)) is None:
+                return True
+        rest -= events * meter.spent
+    return False

@@ -1,0 +1,70 @@
+"""Which of the pairs that dominate an event is composed, where more than one is proved to.
+
+Each pair dominates by itself, in both orders of the neighbours and whatever came before, so that
+any choice for each event bounds the ledger. Which is best depends on the others: a pair that says
+less of one step may say more of many.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from accounting.bounds.event_bounds import EventBound
+from accounting.bounds.sampled_pairs import Pairs
+from accounting.events import Direction
+from accounting.pld.contour.real_moments import LADDER, LOG_BEST_SHARE, NoMomentsError, log_moments
+from accounting.rounding import Array
+
+Offered = tuple[tuple[EventBound[Pairs], ...], int]  # what bounds an event, and its units
+
+_USUAL_DELTA: Final = 1e-5  # for which pairs are chosen where a whole profile is asked for
+
+
+def chosen(
+    offered: Sequence[Offered], *, delta: float | None = None, epsilon: float | None = None
+) -> list[EventBound[Pairs]]:
+    """One bound of each event, such that they cost least together by their moments.
+
+    With M_b the moment of bound b, delta <= c(lam) e^(-lam epsilon) prod M_b(lam) at each order, so
+    at the order that is best for the least moments of all events these are the best choice. Where
+    moments are not known the bound that is listed first is taken.
+
+    Args:
+        offered: accepted bounds of each event and how often it counts.
+        delta: at which epsilon is asked for, or
+        epsilon: at which delta is.
+    """
+    if all(len(bounds) == 1 for bounds, _ in offered):
+        return [bounds[0] for bounds, _ in offered]
+    moments = [_moments(bounds) for bounds, _ in offered]
+    total = np.zeros_like(LADDER)
+    for each, (_, count) in zip(moments, offered, strict=True):
+        total = total + count * np.min(each, axis=0)
+    exponents = total + LOG_BEST_SHARE
+    if epsilon is None:
+        reached = np.maximum(exponents - math.log(delta or _USUAL_DELTA), 0.0) / LADDER
+    else:
+        reached = exponents - LADDER * epsilon
+    best = int(np.argmin(np.where(np.isfinite(reached), reached, math.inf)))
+    return [
+        bounds[int(np.argmin(each[:, best]))]
+        for each, (bounds, _) in zip(moments, offered, strict=True)
+    ]
+
+
+def _moments(bounds: tuple[EventBound[Pairs], ...]) -> Array:
+    """Log of each bound's moments on LADDER, of the worse order; zero where they are not known."""
+    try:
+        return np.array(
+            [
+                sum(
+                    times * np.maximum(*(log_moments(pair, direction) for direction in Direction))
+                    for pair, times in bound.loss
+                )
+                for bound in bounds
+            ]
+        )
+    except NoMomentsError:  # of its kinds the first listed never says less than another
+        return np.zeros((len(bounds), len(LADDER)))

@@ -1,0 +1,115 @@
+"""Which filter holds a budget: chosen when it is set, read back from what was stored."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from accounting.event_counts import Balance
+from accounting.events import NeighboringRelation
+from accounting.filters.closed_form import ApproximateDpFilter, GaussianFilter
+from accounting.filters.renyi import ORDERS_MAX, RenyiFilter, UnionFilter
+from accounting.filters.theorems import renyi_filter_limit
+from accounting.guarantees import DEFAULT_ACCEPT, Status
+from accounting.renyi.orders import ORDERS
+from accounting.rounding import rounded_down
+
+Filter = RenyiFilter | UnionFilter | GaussianFilter | ApproximateDpFilter
+
+KINDS: Final = (RenyiFilter.kind, UnionFilter.kind, GaussianFilter.kind, ApproximateDpFilter.kind)
+# A few orders serve nearly as well as many, and each takes its share of delta.
+UNION_ORDERS: Final = (1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 64.0)
+# An integer order is cheap for every new event: it is chosen unless it holds fewer steps by more
+# than this share.
+_FEWER: Final = 0.02
+
+
+def choose(
+    kind: str, *, epsilon: float, delta: float, orders: Sequence[float] | None = None
+) -> Filter:
+    """The filter of a budget that is being set.
+
+    Args:
+        kind: one of KINDS.
+        epsilon: nats.
+        delta: in (0, 1); all that the filter may use.
+        orders: of a Renyi filter, in [1.1, 1024]; chosen from the budget where they are missing.
+
+    Raises:
+        ValueError: an unknown kind, or orders that are out of range or that the kind has not.
+    """
+    if kind in (GaussianFilter.kind, ApproximateDpFilter.kind) and orders is not None:
+        raise ValueError(f"orders: the {kind} filter has none.")
+    if kind == GaussianFilter.kind:
+        return GaussianFilter(epsilon=epsilon, delta=delta)
+    if kind == ApproximateDpFilter.kind:
+        return ApproximateDpFilter(epsilon=epsilon, delta=delta)
+    if kind == RenyiFilter.kind:
+        (order,) = _checked(orders or (best_order(epsilon=epsilon, delta=delta),), most=1)
+        return RenyiFilter(order=order, epsilon=epsilon, delta=delta)
+    if kind == UnionFilter.kind:
+        several = _checked(UNION_ORDERS if orders is None else orders, most=ORDERS_MAX)
+        weights = (rounded_down(1 / len(several)),) * len(several)
+        return UnionFilter(orders=several, weights=weights, epsilon=epsilon, delta=delta)
+    raise ValueError(f"kind: the filters are {', '.join(KINDS)}.")
+
+
+def _checked(orders: Sequence[float], *, most: int) -> tuple[float, ...]:
+    low, high = float(ORDERS[0]), float(ORDERS[-1])
+    if not all(low <= order <= high for order in orders):
+        raise ValueError(f"orders: each lies in [{low:g}, {high:g}].")
+    if not 1 <= len(set(orders)) == len(orders) <= most:
+        raise ValueError(f"orders: from 1 to {most}, each once.")
+    return tuple(float(order) for order in orders)
+
+
+def filter_of(record: Mapping[str, Any], *, epsilon: float, delta: float) -> Filter:
+    """The filter that was stored, under a limit.
+
+    Raises:
+        ValueError: the record is not one of a filter.
+    """
+    kind, orders, weights = record["kind"], tuple(record["orders"]), tuple(record["weights"])
+    if kind == RenyiFilter.kind:
+        (order,) = orders
+        return RenyiFilter(order=order, epsilon=epsilon, delta=delta)
+    if kind == UnionFilter.kind:
+        return UnionFilter(orders=orders, weights=weights, epsilon=epsilon, delta=delta)
+    if kind == GaussianFilter.kind:
+        return GaussianFilter(epsilon=epsilon, delta=delta)
+    if kind == ApproximateDpFilter.kind:
+        return ApproximateDpFilter(weights=weights, epsilon=epsilon, delta=delta)
+    raise ValueError(f"kind: the filters are {', '.join(KINDS)}.")
+
+
+def best_order(*, epsilon: float, delta: float) -> float:
+    """The order at which a budget holds the most Gaussian steps, or nearly so.
+
+    A Gaussian step costs in proportion to the order, so limit / order over ORDERS is what counts.
+    The best integer is taken unless another order holds noticeably more. It is chosen once, from
+    the budget alone, and never moves afterwards.
+    """
+    steps = np.array(
+        [
+            renyi_filter_limit(order=order, epsilon=epsilon, delta=delta) / order
+            for order in ORDERS.tolist()
+        ]
+    )
+    whole = np.where(np.floor(ORDERS) == ORDERS, steps, -np.inf)
+    best, integer = int(np.argmax(steps)), int(np.argmax(whole))
+    near = steps[integer] >= steps[best] - _FEWER * abs(steps[best])
+    return float(ORDERS[integer if near else best])
+
+
+def union_price(
+    balance: Balance,
+    *,
+    relation: NeighboringRelation,
+    delta: float,
+    accept: frozenset[Status] = DEFAULT_ACCEPT,
+    orders: Sequence[float] = UNION_ORDERS,
+) -> float:
+    """The least epsilon at which a union of orders admits a balance. Upper, nats."""
+    held = choose(UnionFilter.kind, epsilon=math.inf, delta=delta, orders=orders)
+    return held.spent(held.total(balance, relation=relation, accept=accept))

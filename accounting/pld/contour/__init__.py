@@ -1,0 +1,1 @@
+"""Composition by integration along a contour of the complex plane."""

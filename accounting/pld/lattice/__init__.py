@@ -1,0 +1,1 @@
+"""Composition on a lattice of privacy losses, by Fourier transforms."""
