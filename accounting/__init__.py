@@ -7,7 +7,7 @@ budget while steps are chosen one by one (filters). THEOREMS is every bound ther
 from typing import TYPE_CHECKING, Any, Final
 
 from accounting.accountants.best_bound import guarantee
-from accounting.event_counts import Balance, OpenPass, advance, balance_of
+from accounting.event_counts import EventCounts, OpenPass, advance, count_events
 from accounting.events import Event, NeighboringRelation, Span
 from accounting.filters import Filter, choose
 from accounting.guarantees import Bound, Guarantee, Status
@@ -16,8 +16,21 @@ from accounting.theorem import Theorem
 __version__: Final = "0.1.0"
 
 __all__ = [
-    "THEOREMS", "Balance", "Bound", "Event", "Filter", "Guarantee", "NeighboringRelation",
-    "OpenPass", "Span", "Status", "Theorem", "advance", "balance_of", "choose", "guarantee",
+    "THEOREMS",
+    "Bound",
+    "Event",
+    "EventCounts",
+    "Filter",
+    "Guarantee",
+    "NeighboringRelation",
+    "OpenPass",
+    "Span",
+    "Status",
+    "Theorem",
+    "advance",
+    "choose",
+    "count_events",
+    "guarantee",
 ]  # fmt: skip
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Final
 
 from accounting.accountants.best_bound import BEST, best_bound, guarantee
-from accounting.event_counts import Balance
+from accounting.event_counts import EventCounts
 from accounting.events import (
     Gaussian,
     Laplace,
@@ -68,7 +68,7 @@ class Calibrated:
 
 
 def calibrate(
-    balance_at: Callable[[float], Balance],
+    balance_at: Callable[[float], EventCounts],
     *,
     parameter: Parameter,
     epsilon: float,
@@ -322,7 +322,7 @@ class _Search:
 
 
 def _guess(
-    balance_at: Callable[[float], Balance],
+    balance_at: Callable[[float], EventCounts],
     parameter: Parameter,
     relation: NeighboringRelation,
     epsilon: float,

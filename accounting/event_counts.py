@@ -33,7 +33,7 @@ from accounting.events import (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Balance:
+class EventCounts:
     """Integers for each distinct event; whatever the order of arrival, the same integers."""
 
     steps: Mapping[Event, int] = field(default_factory=dict)  # every step taken
@@ -61,7 +61,7 @@ class Balance:
         again = self._readings_without_secrets()
         return frozenset(one for one in again if isinstance(one, Shuffle))
 
-    def told(self) -> "Balance":
+    def told(self) -> "EventCounts":
         """The same, with orders that may have been used again as known ones. For fixed schedules.
 
         No lower end follows from what it exchanges: of an order that is known no steps are counted.
@@ -107,7 +107,7 @@ class PassCounts:
     known: bool  # whether each pass of the sampling is known to have begun where it is counted
 
 
-def passes_by_sampling(balance: Balance) -> dict[Sampling, list[PassCounts]]:
+def passes_by_sampling(balance: EventCounts) -> dict[Sampling, list[PassCounts]]:
     """Where the passes of each sampling began, and where they are counted; the most noise first."""
     events: dict[Sampling, set[Event]] = {}
     for event in (*balance.steps, *balance.passes, *balance.begun):
@@ -116,7 +116,7 @@ def passes_by_sampling(balance: Balance) -> dict[Sampling, list[PassCounts]]:
     return {sampling: _pass_counts(balance, found) for sampling, found in events.items()}
 
 
-def _pass_counts(balance: Balance, events: Iterable[Event]) -> list[PassCounts]:
+def _pass_counts(balance: EventCounts, events: Iterable[Event]) -> list[PassCounts]:
     if len(found := list(events)) > 1:
         found.sort(key=lambda one: (-noise_in_pass(one.mechanism), _written(one)))
     counts = [(balance.begun.get(one, 0), balance.passes.get(one, 0)) for one in found]
@@ -326,9 +326,9 @@ def advance(open_pass: Place, span: Span) -> tuple[dict[Event, int], Place]:
     return passes, OpenPass(event=event, position=steps - (begun - 1) * length, placed=placed)
 
 
-def balance_of(
+def count_events(
     branches: Iterable[Iterable[Span]], *, places: Iterable[Place] = repeat(None)
-) -> Balance:
+) -> EventCounts:
     """Fold the spans of every branch, each from its beginning, into one balance.
 
     Args:
@@ -347,7 +347,7 @@ def balance_of(
             begun[span.event] += passes_begun(open_pass, span)
             changes, open_pass = advance(open_pass, span)
             passes.update(changes)
-    return Balance(
+    return EventCounts(
         steps=dict(steps),
         passes={event: n for event, n in passes.items() if n},
         begun={event: n for event, n in begun.items() if n},

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final, assert_never
 
-from accounting.accountants.composed_bounds import Question
+from accounting.accountants.composed_bounds import Query
 from accounting.bounds.event_bounds import NoBoundError
 from accounting.events import FixedSize, Poisson, Shuffle
 from accounting.gaussian import gaussian_bracket_epsilon, gaussian_delta, gaussian_epsilon
@@ -83,7 +83,7 @@ def guarantee_of_hidden(
         the lower end is left out where the headline's own theorem has none.
     """
     delta = found.delta if epsilon is None else None
-    question = Question(
+    question = Query(
         relation=found.neighboring_relation, accept=accept, delta=delta, epsilon=epsilon
     )
     shown = as_if_shown(found, reason=None)
@@ -135,7 +135,7 @@ def _better(bound: Bound, headline: Bound | None) -> bool:
     return headline is None or (bound.epsilon, bound.delta) < (headline.epsilon, headline.delta)
 
 
-def hidden_bound(run: HiddenRun, question: Question) -> Bound:
+def hidden_bound(run: HiddenRun, question: Query) -> Bound:
     """The bound on what a run's shown iterates tell, the last among them.
 
     Raises:
@@ -153,7 +153,7 @@ def hidden_bound(run: HiddenRun, question: Question) -> Bound:
     return bound
 
 
-def _evaluated(run: HiddenRun, question: Question) -> Bound:
+def _evaluated(run: HiddenRun, question: Query) -> Bound:
     match run.declared.data_order:
         case DataOrder.FULL | DataOrder.CYCLIC:
             return _told(run, question)
@@ -167,7 +167,7 @@ def _evaluated(run: HiddenRun, question: Question) -> Bound:
             assert_never(run.declared.data_order)
 
 
-def _told(run: HiddenRun, question: Question) -> Bound:
+def _told(run: HiddenRun, question: Query) -> Bound:
     """Each batch is told: the shift bound for the record that is worst off."""
     bounded = run.declared.projection_diameter is not None
     theorems = _accepted(run, question, best_start_mu if bounded else shift_mu)
@@ -185,7 +185,7 @@ def _told(run: HiddenRun, question: Question) -> Bound:
     )
 
 
-def _shuffled_once(run: HiddenRun, question: Question) -> Bound:
+def _shuffled_once(run: HiddenRun, question: Query) -> Bound:
     """One secret order: the average over places, or where that is worse, as if it were told."""
     told = _told(run, question)
     if run.steps % run.steps_per_pass or len(run.ends()) > 1:
@@ -212,7 +212,7 @@ def _sizes(run: HiddenRun) -> dict[str, int]:
     return {"batch_size": sampling.batch_size, "dataset_size": size}
 
 
-def _shuffled_each_pass(run: HiddenRun, question: Question) -> Bound:
+def _shuffled_each_pass(run: HiddenRun, question: Query) -> Bound:
     """Fresh secret orders: passes compose, each the average over places."""
     theorems = _accepted(run, question, averaged_pair)
     _composed(run.stretches(question.relation))
@@ -231,7 +231,7 @@ def _shuffled_each_pass(run: HiddenRun, question: Question) -> Bound:
     return _bound(run, question, value, (*theorems, shift_mu, epsilon_bracket))
 
 
-def _drawn_afresh(run: HiddenRun, question: Question) -> Bound:
+def _drawn_afresh(run: HiddenRun, question: Query) -> Bound:
     """Fresh batches: the noise of the last steps hides the batch and the distance, in parts."""
     sharp = run.declared.sharp
     theorems = _accepted(
@@ -272,7 +272,7 @@ def _composed(parts: Sequence[Stretch]) -> Stretch:
 
 
 def _accepted(
-    run: HiddenRun, question: Question, theorem: Theorem[..., Any]
+    run: HiddenRun, question: Query, theorem: Theorem[..., Any]
 ) -> tuple[Theorem[..., Any], ...]:
     """The theorem, and that of the step's constant, if their statuses are accepted.
 
@@ -292,7 +292,7 @@ def _accepted(
 
 
 def _bound(
-    run: HiddenRun, question: Question, value: float, theorems: Sequence[Theorem[..., Any]]
+    run: HiddenRun, question: Query, value: float, theorems: Sequence[Theorem[..., Any]]
 ) -> Bound:
     """The bound whose unknown half is `value`."""
     named = {*_ALWAYS, *_ORDERS[run.declared.data_order]}
@@ -312,7 +312,7 @@ def _bound(
     )
 
 
-def _lower(run: HiddenRun, question: Question, delta: float) -> float | None:
+def _lower(run: HiddenRun, question: Query, delta: float) -> float | None:
     """What the last record of a pass loses at least if every loss is linear; None if unknown.
 
     The last iterate is then the sum of all shifts and all noise.

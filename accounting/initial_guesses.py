@@ -4,7 +4,7 @@ import math
 from typing import Final
 
 from accounting.bounds.event_bounds import sensitivity_of
-from accounting.event_counts import Balance
+from accounting.event_counts import EventCounts
 from accounting.events import (
     ApproximateDp,
     BallsAndBins,
@@ -29,7 +29,7 @@ from accounting.events import (
 _MU_MAX: Final = 1e6
 
 
-def estimated_mu(balance: Balance, relation: NeighboringRelation) -> float:
+def estimated_mu(balance: EventCounts, relation: NeighboringRelation) -> float:
     """About the Gaussian DP of a balance, as if its losses were normal."""
     reach = sensitivity_of(relation)
     squares = math.fsum(count * _square(event, reach) for event, count in balance.counted())

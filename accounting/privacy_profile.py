@@ -14,11 +14,11 @@ import numpy as np
 
 from accounting.accountants.best_bound import BEST, best_bound
 from accounting.accountants.composed_bounds import pairs_above
-from accounting.accountants.event_grouping import DISTINCT_MAX, dominating, rounded_outward
+from accounting.accountants.event_grouping import DISTINCT_MAX, dominating, group_events
 from accounting.accountants.truncated_poisson import as_poisson
 from accounting.bounds.event_bounds import NoBoundError
-from accounting.bounds.lower_bounds import attained_units
-from accounting.event_counts import Balance
+from accounting.bounds.lower_bounds import lower_bound_units
+from accounting.event_counts import EventCounts
 from accounting.events import NeighboringRelation
 from accounting.gaussian import gaussian_trade_off
 from accounting.guarantees import DEFAULT_ACCEPT, Assumption, Status, weakest
@@ -146,7 +146,7 @@ class Profile:
 
 
 def privacy_profile(
-    balance: Balance,
+    balance: EventCounts,
     *,
     relation: NeighboringRelation,
     epsilons: Array,
@@ -221,7 +221,9 @@ class _Source:
 _NOTHING: Final = _Source(read=lambda _: (0.0, 1.0), mu=None, status=None, assumptions=())
 
 
-def _source(balance: Balance, relation: NeighboringRelation, accept: frozenset[Status]) -> _Source:
+def _source(
+    balance: EventCounts, relation: NeighboringRelation, accept: frozenset[Status]
+) -> _Source:
     """What the pairs say, and where batches are truncated what the same whole batches say."""
     direct = _source_of_pairs(balance, relation, accept)
     poisson = as_poisson(balance, relation)
@@ -243,18 +245,18 @@ def _source(balance: Balance, relation: NeighboringRelation, accept: frozenset[S
 
 
 def _source_of_pairs(
-    balance: Balance, relation: NeighboringRelation, accept: frozenset[Status]
+    balance: EventCounts, relation: NeighboringRelation, accept: frozenset[Status]
 ) -> _Source:
     """The pairs of the events where all have some, else whatever accountant answers.
 
     The statuses are those of the events' bounds; composing and reading them is published.
     """
-    rounded = rounded_outward(balance) if len(balance.steps) > DISTINCT_MAX else None
+    rounded = group_events(balance) if len(balance.steps) > DISTINCT_MAX else None
     try:
         used, upper = pairs_above(rounded.upper if rounded else balance, relation, accept)
     except NoBoundError:
         return _source_without_pairs(balance, relation, accept, BEST)
-    lower = attained_units(rounded.lower if rounded else balance, relation)
+    lower = lower_bound_units(rounded.lower if rounded else balance, relation)
     return _Source(
         read=lambda epsilon: _delta(upper, lower, epsilon),
         mu=_mu(upper),
@@ -285,16 +287,16 @@ def _mu(pairs: Units) -> float | None:
 
 
 def _source_of_curve(
-    balance: Balance, relation: NeighboringRelation, accept: frozenset[Status]
+    balance: EventCounts, relation: NeighboringRelation, accept: frozenset[Status]
 ) -> _Source:
     """The Renyi curve, which takes little work however many epsilons it is read at."""
     if len(balance.steps) > DISTINCT_MAX:
-        balance = rounded_outward(balance).rough_upper
+        balance = group_events(balance).rough_upper
     return _source_without_pairs(dominating(balance, _NOISES), relation, accept, "rdp")
 
 
 def _source_without_pairs(
-    balance: Balance,
+    balance: EventCounts,
     relation: NeighboringRelation,
     accept: frozenset[Status],
     accountant: str,
@@ -316,7 +318,7 @@ def _source_without_pairs(
 
 
 def epsilon_grid(
-    balance: Balance,
+    balance: EventCounts,
     *,
     relation: NeighboringRelation,
     points: int,

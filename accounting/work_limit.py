@@ -27,7 +27,7 @@ class TooMuchWorkError(Exception):
     """An answer takes more work than whoever asked allows."""
 
 
-class Asked:
+class CacheKey:
     """What was asked; its hash, which may take long, is worked out once."""
 
     __slots__ = ("_hash", "what")
@@ -43,7 +43,7 @@ class Asked:
 
     def __eq__(self, other: object) -> bool:
         """Whether the same was asked."""
-        return isinstance(other, Asked) and self.what == other.what
+        return isinstance(other, CacheKey) and self.what == other.what
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,18 +51,18 @@ class Work:
     """What something took that is remembered."""
 
     own: int  # points, without what it asked for that is remembered by itself
-    parts: dict[Asked, int]  # what that is, and the points that each took by itself
+    parts: dict[CacheKey, int]  # what that is, and the points that each took by itself
 
 
 @dataclass(slots=True)
-class Meter:
+class WorkCounter:
     """What was spent, and what may be."""
 
     limit: float
-    payers: tuple["Meter", ...] = ()  # meters around it that pay for what is spent here
+    payers: tuple["WorkCounter", ...] = ()  # meters around it that pay for what is spent here
     spent: float = 0
     own: float = 0  # of it, what was not for something that is remembered by itself
-    asked: dict[Asked, int] = field(default_factory=dict)  # in order: what was spent for already
+    asked: dict[CacheKey, int] = field(default_factory=dict)  # in order: what was spent for already
 
     def spend(self, points: float) -> None:
         """Spend points, here first.
@@ -74,7 +74,7 @@ class Meter:
         for meter in (self, *self.payers):
             meter._add(points)
 
-    def ask(self, what: Asked, work: Work) -> None:
+    def ask(self, what: CacheKey, work: Work) -> None:
         """Spend what something took that is remembered, as far as it was not asked for before.
 
         Raises:
@@ -94,7 +94,7 @@ class Meter:
             raise TooMuchWorkError
 
 
-_METER: Final[ContextVar[Meter | None]] = ContextVar("meter", default=None)
+_METER: Final[ContextVar[WorkCounter | None]] = ContextVar("meter", default=None)
 
 
 def spend(points: int) -> None:
@@ -108,7 +108,7 @@ def spend(points: int) -> None:
         meter.spend(points)
 
 
-def worked_out(what: Asked, compute: Callable[[], R]) -> tuple[R, Work]:
+def worked_out(what: CacheKey, compute: Callable[[], R]) -> tuple[R, Work]:
     """What a function computes that is going to be remembered, and the work it took.
 
     Raises:
@@ -116,7 +116,7 @@ def worked_out(what: Asked, compute: Callable[[], R]) -> tuple[R, Work]:
     """
     around = _METER.get()
     levels = () if around is None else (around, *around.payers)
-    meter = Meter(math.inf, tuple(level for level in levels if what not in level.asked))
+    meter = WorkCounter(math.inf, tuple(level for level in levels if what not in level.asked))
     token = _METER.set(meter)
     try:
         found = compute()
@@ -128,7 +128,7 @@ def worked_out(what: Asked, compute: Callable[[], R]) -> tuple[R, Work]:
     return found, Work(own, meter.asked)
 
 
-def recalled(what: Asked, work: Work) -> None:
+def recalled(what: CacheKey, work: Work) -> None:
     """Spend what something took that is remembered, unless the same was asked for before.
 
     Raises:
@@ -140,7 +140,7 @@ def recalled(what: Asked, work: Work) -> None:
 
 
 @contextmanager
-def limited(points: float) -> Iterator[Meter]:
+def limited(points: float) -> Iterator[WorkCounter]:
     """Allow what runs inside so many points, and no more than what is allowed outside.
 
     What takes more counts as having taken what it was allowed, and as having asked for nothing: how
@@ -152,7 +152,7 @@ def limited(points: float) -> Iterator[Meter]:
     points = max(0, points)
     meter = _METER.get()
     if meter is None:
-        token = _METER.set(meter := Meter(points))
+        token = _METER.set(meter := WorkCounter(points))
         try:
             yield meter
         finally:
@@ -176,7 +176,7 @@ def limited(points: float) -> Iterator[Meter]:
 
 
 @contextmanager
-def by_itself() -> Iterator[Meter]:
+def by_itself() -> Iterator[WorkCounter]:
     """Count what runs inside as if nothing else had been asked; the meters around it pay, too.
 
     So what is decided inside by what was spent depends on nothing that was asked before.
@@ -186,7 +186,7 @@ def by_itself() -> Iterator[Meter]:
     """
     around = _METER.get()
     payers = () if around is None else (around, *around.payers)
-    token = _METER.set(meter := Meter(math.inf, payers))
+    token = _METER.set(meter := WorkCounter(math.inf, payers))
     try:
         yield meter
     finally:
@@ -232,14 +232,14 @@ def as_many(points: float, computations: Iterable[Callable[[], R]]) -> list[R]:
     return found
 
 
-class Remembered(Generic[P, R]):
+class CachedWithCost(Generic[P, R]):
     """A function that remembers its latest answers, each with the work that it took."""
 
     def __init__(self, function: Callable[P, R], maxsize: int) -> None:
         """Nothing is remembered."""
 
         @lru_cache(maxsize=maxsize)
-        def kept(what: Asked) -> tuple[R, Work]:
+        def kept(what: CacheKey) -> tuple[R, Work]:
             _, args, kwargs = cast(Any, what.what)  # as it is made below
             return worked_out(what, lambda: function(*args, **dict(kwargs)))
 
@@ -250,16 +250,16 @@ class Remembered(Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """The answer; what it took is spent either way."""
-        what = Asked((self, args, frozenset(kwargs.items())))
+        what = CacheKey((self, args, frozenset(kwargs.items())))
         found, work = self._kept(what)
         recalled(what, work)
         return found
 
 
-def remembered(maxsize: int) -> Callable[[Callable[P, R]], Remembered[P, R]]:
+def cached_with_cost(maxsize: int) -> Callable[[Callable[P, R]], CachedWithCost[P, R]]:
     """As functools.lru_cache, for functions whose work is counted."""
 
-    def remember(function: Callable[P, R]) -> Remembered[P, R]:
-        return Remembered(function, maxsize)
+    def remember(function: Callable[P, R]) -> CachedWithCost[P, R]:
+        return CachedWithCost(function, maxsize)
 
     return remember

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from accounting import Balance, Event, NeighboringRelation, guarantee
+from accounting import Event, EventCounts, NeighboringRelation, guarantee
 from accounting.calibration import Parameter, calibrate
 from accounting.events import Full, Gaussian, Poisson
 from accounting.pld import certified_composition
@@ -54,9 +54,9 @@ class Workload:
     segments: list[Segment]
     delta: float
 
-    def balance(self) -> Balance:
+    def balance(self) -> EventCounts:
         """As our accountant takes it."""
-        return Balance(steps={segment.event(): segment.steps for segment in self.segments})
+        return EventCounts(steps={segment.event(): segment.steps for segment in self.segments})
 
 
 def one(name: str, rate: float | None, noise: float, steps: int, delta: float) -> Workload:
@@ -166,7 +166,7 @@ def print_calibration() -> None:
 
     def ours() -> float:
         found = calibrate(
-            lambda noise: Balance(steps={Segment(rate, noise, steps).event(): steps}),
+            lambda noise: EventCounts(steps={Segment(rate, noise, steps).event(): steps}),
             parameter=Parameter.NOISE_MULTIPLIER,
             relation=RELATION,
             epsilon=target,
@@ -204,7 +204,7 @@ sampling = Poisson(sampling_probability=256/60000)
 event = Event(mechanism=Gaussian(noise_multiplier=1.1), sampling=sampling)
 imported = time.perf_counter()
 relation = NeighboringRelation.ADD_OR_REMOVE_ONE
-guarantee(Balance(steps={event: 14040}), relation=relation, delta=1e-5)
+guarantee(EventCounts(steps={event: 14040}), relation=relation, delta=1e-5)
 done = time.perf_counter()
 import resource
 print(imported - start, done - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
@@ -223,10 +223,10 @@ def print_fresh() -> None:
     )
 
 
-def decaying(distinct: int) -> Balance:
+def decaying(distinct: int) -> EventCounts:
     """Noise that decays at every step."""
     segments = [Segment(1e-3, 2.0 - 1.2 * i / distinct, 1) for i in range(distinct)]
-    return Balance(steps={segment.event(): 1 for segment in segments})
+    return EventCounts(steps={segment.event(): 1 for segment in segments})
 
 
 def print_many() -> None:

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from accounting import Balance, Event, NeighboringRelation, guarantee
+from accounting import Event, EventCounts, NeighboringRelation, guarantee
 from accounting.bounds.renyi_bounds import renyi_bounds
 from accounting.events import Gaussian, Poisson
 from accounting.renyi.orders import ORDERS
@@ -133,7 +133,7 @@ def print_guarantees() -> None:
     print(f"{'distinct events':>15} {'cold':>9} {'cached':>9}")
     for count in (1, 100):
         events = [event_of(0.004, 1 + i / 100) for i in range(count)]
-        balance = Balance(steps=dict.fromkeys(events, 100))
+        balance = EventCounts(steps=dict.fromkeys(events, 100))
         cold: list[float] = []
         warm: list[float] = []
         for _ in range(TURNS):

@@ -25,7 +25,7 @@ from pydantic import ValidationError
 from starlette.datastructures import QueryParams
 
 from accounting.accountants import best_bound
-from accounting.event_counts import Balance
+from accounting.event_counts import EventCounts
 from benchmarks import fuzz_certificates
 from service.errors import InvalidRequestError, LedgerError
 from service.schemas.event_codec import canonical, spans_of
@@ -127,7 +127,7 @@ def _ledger(body: bytes) -> str:
     return _accounted(balance, document.neighboring_relation)
 
 
-def _accounted(balance: Balance, relation: str) -> str:
+def _accounted(balance: EventCounts, relation: str) -> str:
     found = best_bound.guarantee(
         balance, relation=relation_of(relation), delta=1e-5, accountant="rdp"
     )

@@ -27,7 +27,7 @@ from html import escape
 from pathlib import Path
 from typing import Any, Final
 
-from accounting import Event, NeighboringRelation, Span, Status, balance_of, events, guarantee
+from accounting import Event, NeighboringRelation, Span, Status, count_events, events, guarantee
 
 RECORDS: Final = 60_000
 BATCH: Final = 256
@@ -187,7 +187,7 @@ SCHEMES: Final = [
 def our_answer(scheme: Scheme, relation: NeighboringRelation) -> Answer:
     """Ours, timed."""
     event = Event(mechanism=events.Gaussian(noise_multiplier=NOISE), sampling=scheme.sampling)
-    balance = balance_of([[Span(event=event, steps=scheme.steps)]])
+    balance = count_events([[Span(event=event, steps=scheme.steps)]])
     start = time.perf_counter()
     found = guarantee(balance, relation=relation, delta=DELTA, accept=ACCEPT)
     seconds = time.perf_counter() - start

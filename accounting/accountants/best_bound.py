@@ -16,15 +16,15 @@ from accounting.accountants.best_first import (
     of_any_status,
 )
 from accounting.accountants.comparisons import as_if_poisson, as_if_unsampled
-from accounting.accountants.composed_bounds import Question
-from accounting.accountants.event_grouping import DISTINCT_MAX, Rounded, rounded_outward
+from accounting.accountants.composed_bounds import Query
+from accounting.accountants.event_grouping import DISTINCT_MAX, GroupedEvents, group_events
 from accounting.accountants.lower_end import lower_end, rough_lower_end
-from accounting.bounds.lower_bounds import FLOOR_POINTS
-from accounting.event_counts import Balance
+from accounting.bounds.lower_bounds import LOWER_BOUND_POINTS
+from accounting.event_counts import EventCounts
 from accounting.events import Gaussian, NeighboringRelation
 from accounting.guarantees import ACCEPTABLE, DEFAULT_ACCEPT, Bound, Guarantee, Status
 from accounting.math_library import require_accurate_library
-from accounting.work_limit import Meter, attempted, left, limited
+from accounting.work_limit import WorkCounter, attempted, left, limited
 
 R = TypeVar("R")
 
@@ -43,7 +43,7 @@ ANY_STATUS_POINTS: Final = 60_000_000
 
 
 def guarantee(
-    balance: Balance,
+    balance: EventCounts,
     *,
     relation: NeighboringRelation,
     delta: float | None = None,
@@ -110,7 +110,7 @@ def guarantee(
 
 def with_odometer(
     found: Guarantee,
-    balance: Balance,
+    balance: EventCounts,
     *,
     delta: float | None,
     accountant: str = BEST,
@@ -143,7 +143,7 @@ def with_odometer(
 
 
 def best_bound(
-    balance: Balance,
+    balance: EventCounts,
     *,
     relation: NeighboringRelation,
     delta: float | None = None,
@@ -167,7 +167,7 @@ def best_bound(
     return found[0] if found else None
 
 
-def with_floor(bound: Bound, balance: Balance, *, relation: NeighboringRelation) -> Bound:
+def with_lower_bound(bound: Bound, balance: EventCounts, *, relation: NeighboringRelation) -> Bound:
     """A headline of a balance with a lower end beside it alone, where that takes little work."""
     few, rounded = _few(balance)
     floor = few if rounded is None else rounded.rough_lower
@@ -180,8 +180,8 @@ def _question(
     delta: float | None,
     epsilon: float | None,
     accept: frozenset[Status],
-    rounded: Rounded | None,
-) -> Question:
+    rounded: GroupedEvents | None,
+) -> Query:
     require_accurate_library()
     if (delta is None) == (epsilon is None):
         raise ValueError("Give delta or epsilon, not both.")
@@ -189,14 +189,14 @@ def _question(
         raise ValueError("epsilon is finite and not negative.")
     if not accept <= ACCEPTABLE:
         raise ValueError("Conjectures and estimates are never accepted.")
-    return Question(relation=relation, accept=accept, delta=delta, epsilon=epsilon, rounded=rounded)
+    return Query(relation=relation, accept=accept, delta=delta, epsilon=epsilon, rounded=rounded)
 
 
-def _few(balance: Balance) -> tuple[Balance, Rounded | None]:
+def _few(balance: EventCounts) -> tuple[EventCounts, GroupedEvents | None]:
     """The balance, or its upper side where it has too many distinct events to compose each."""
     if len(balance.steps) <= DISTINCT_MAX:
         return balance, None
-    rounded = rounded_outward(balance)
+    rounded = group_events(balance)
     return rounded.upper, rounded
 
 
@@ -209,7 +209,7 @@ def _names(accountant: str) -> tuple[str, ...]:
     return (accountant,)
 
 
-def _beside(balance: Balance) -> int:
+def _beside(balance: EventCounts) -> int:
     """What work each number may take that stands beside a headline."""
     return FEW_BESIDE if len(balance.steps) <= FEW_EVENTS else BESIDE_POINTS
 
@@ -218,7 +218,7 @@ def _beside(balance: Balance) -> int:
 class _Purse:
     """What a guarantee may take, and what stands beside its headline."""
 
-    meter: Meter
+    meter: WorkCounter
     share: float  # of what it may take
     start: float
     end: float = field(init=False)
@@ -234,7 +234,7 @@ class _Purse:
 
 
 def _lower(
-    purse: _Purse, known: list[Bound], headline: Bound | None, balance: Balance, question: Question
+    purse: _Purse, known: list[Bound], headline: Bound | None, balance: EventCounts, question: Query
 ) -> float | None:
     """The best proved lower end beside a headline; a rougher one, too, where that is far below."""
     relation, rounded = question.relation, question.rounded
@@ -242,7 +242,7 @@ def _lower(
     least = LOWER_POINTS if len(balance.steps) > 1 else ONE_LOWER_POINTS
     found = [
         purse.pays(
-            FLOOR_POINTS,
+            LOWER_BOUND_POINTS,
             lambda: lower_end(known, headline, floor, relation),
             0 if rounded else least,
         )
@@ -251,7 +251,9 @@ def _lower(
         floor = rounded.rough_lower
         found.append(
             purse.pays(
-                FLOOR_POINTS, lambda: lower_end(known, headline, floor, relation), ROUGH_POINTS
+                LOWER_BOUND_POINTS,
+                lambda: lower_end(known, headline, floor, relation),
+                ROUGH_POINTS,
             )
         )
     lower = max((one for one in found if one is not None), default=None)
@@ -270,7 +272,7 @@ def _is_wide(known: list[Bound], lower: float | None) -> bool:
 
 
 def _poisson_would_say(
-    balance: Balance,
+    balance: EventCounts,
     relation: NeighboringRelation,
     delta: float | None,
     names: tuple[str, ...],
@@ -281,22 +283,20 @@ def _poisson_would_say(
     claimed = as_if_poisson(balance)
     if claimed is None:
         return None
-    question = Question(
-        relation=relation, accept=ACCEPTABLE, delta=delta, epsilon=None, floor=False
-    )
+    question = Query(relation=relation, accept=ACCEPTABLE, delta=delta, epsilon=None, floor=False)
     asked = ("rdp",) if names == ("rdp",) else ("pld", "rdp")
     found, _ = bounds_of(claimed, question, asked)
     return found[0].epsilon if found else None
 
 
 def _unamplified_epsilon(
-    balance: Balance, relation: NeighboringRelation, delta: float | None
+    balance: EventCounts, relation: NeighboringRelation, delta: float | None
 ) -> float | None:
     """Epsilon of the same steps had every record taken part in each. Upper; None if infinite."""
     if delta is None or not 0 < delta < 1:
         return None
     whole_balance = as_if_unsampled(balance)
-    question = Question(relation=relation, accept=DEFAULT_ACCEPT, delta=delta, epsilon=None)
+    question = Query(relation=relation, accept=DEFAULT_ACCEPT, delta=delta, epsilon=None)
     found, _ = bounds_of(whole_balance, question, ("gdp",))  # exact where it applies
     if not all(isinstance(event.mechanism, Gaussian) for event in whole_balance.steps):
         found, _ = bounds_of(whole_balance, question, ("pld", "rdp"))

@@ -7,8 +7,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from accounting.accountants.composed_bounds import Question, gdp_bound, pld_bound, rdp_bound
-from accounting.accountants.event_grouping import dominating, rounded_outward
+from accounting.accountants.composed_bounds import Query, gdp_bound, pld_bound, rdp_bound
+from accounting.accountants.event_grouping import dominating, group_events
 from accounting.accountants.grouped_bounds import ROUGH_WIDTH, bound_of_fewer
 from accounting.accountants.mixed_kinds import split_bound
 from accounting.accountants.odometer_bound import odometer_bound
@@ -16,7 +16,7 @@ from accounting.accountants.truncated_poisson import through_poisson
 from accounting.bounds.dominating_pairs import pld_bounds
 from accounting.bounds.event_bounds import NoBoundError
 from accounting.composition import basic_composition
-from accounting.event_counts import Balance
+from accounting.event_counts import EventCounts
 from accounting.guarantees import DEFAULT_ACCEPT, Bound, Status
 from accounting.work_limit import attempted, by_itself, left
 
@@ -38,7 +38,7 @@ ALL_POINTS: Final = 350_000_000
 ROUGH_SHARE: Final = 1.8  # of what gathered events may take, where little else is known
 REASON_WORK: Final = "The events are too many and too different for this accountant."
 
-ACCOUNTANTS: Final[dict[str, Callable[[Balance, Question], Bound]]] = {
+ACCOUNTANTS: Final[dict[str, Callable[[EventCounts, Query], Bound]]] = {
     "gdp": gdp_bound,
     "pld": through_poisson(pld_bound),
     "rdp": through_poisson(rdp_bound),
@@ -47,13 +47,13 @@ ACCOUNTANTS: Final[dict[str, Callable[[Balance, Question], Bound]]] = {
 ODOMETER: Final = "odometer"
 
 
-def best_first(balance: Balance, question: Question, names: tuple[str, ...]) -> list[Bound]:
+def best_first(balance: EventCounts, question: Query, names: tuple[str, ...]) -> list[Bound]:
     """The finite bounds, of all steps together and kind by kind."""
     return answered(balance, question, names)[0]
 
 
 def answered(
-    balance: Balance, question: Question, names: tuple[str, ...]
+    balance: EventCounts, question: Query, names: tuple[str, ...]
 ) -> tuple[list[Bound], str | None, float]:
     """The finite bounds, best first; why there is none; the work beyond that of all steps together.
 
@@ -78,13 +78,13 @@ def is_settled(bounds: list[Bound]) -> bool:
     """Whether dominating pairs of all events as they are have been composed, to the end."""
     return any(
         bound.accountant == "pld"
-        and not {rounded_outward.id, basic_composition.id}.intersection(bound.theorems)
+        and not {group_events.id, basic_composition.id}.intersection(bound.theorems)
         for bound in bounds
     )
 
 
 def of_any_status(
-    balance: Balance, question: Question, names: tuple[str, ...], points: float
+    balance: EventCounts, question: Query, names: tuple[str, ...], points: float
 ) -> list[Bound]:
     """What few classes of the events cost, with the cheapest accountant first.
 
@@ -116,7 +116,7 @@ def _size(bound: Bound) -> tuple[float, float]:
     return bound.epsilon, bound.delta
 
 
-def _says_less(balance: Balance, question: Question, more: frozenset[Status]) -> bool:
+def _says_less(balance: EventCounts, question: Query, more: frozenset[Status]) -> bool:
     """Whether some event has pairs of the further statuses, which are more to choose from."""
     if question.accept == more:
         return False
@@ -129,14 +129,14 @@ def _says_less(balance: Balance, question: Question, more: frozenset[Status]) ->
 
 
 def _or_split(
-    balance: Balance, question: Question, found: list[Bound], points: float
+    balance: EventCounts, question: Query, found: list[Bound], points: float
 ) -> list[Bound]:
     """What was found of all steps together, and before it what their kinds cost one by one if less.
 
     The less was spent on the former, the more may be on the latter.
     """
 
-    def ask(part: Balance, asked: Question) -> list[Bound]:
+    def ask(part: EventCounts, asked: Query) -> list[Bound]:
         return bounds_of(part, asked, tuple(ACCOUNTANTS))[0]
 
     split = attempted(left(), lambda: split_bound(balance, question, found, ask, points))
@@ -144,7 +144,7 @@ def _or_split(
 
 
 def bounds_of(
-    balance: Balance, question: Question, names: tuple[str, ...]
+    balance: EventCounts, question: Query, names: tuple[str, ...]
 ) -> tuple[list[Bound], str | None]:
     """The finite bounds, best first, and why the last accountant that found none did so."""
     found: list[Bound] = []
@@ -167,7 +167,7 @@ def bounds_of(
     return sorted(found, key=_size), reason
 
 
-def _evaluated(name: str, balance: Balance, question: Question) -> tuple[Bound, bool]:
+def _evaluated(name: str, balance: EventCounts, question: Query) -> tuple[Bound, bool]:
     """An accountant's answer: of fewer events that dominate the balance where it is too much work.
 
     And whether these are so few that another accountant may say more.
@@ -195,7 +195,7 @@ def _evaluated(name: str, balance: Balance, question: Question) -> tuple[Bound, 
     return bound, False
 
 
-def _allowed(name: str, balance: Balance, question: Question) -> float:
+def _allowed(name: str, balance: EventCounts, question: Query) -> float:
     """What work an accountant may take to answer about a balance as it is."""
     rounded = question.rounded
     points = POINTS[name]
@@ -210,5 +210,5 @@ def _allowed(name: str, balance: Balance, question: Question) -> float:
     return allowed
 
 
-def _accountant(name: str) -> Callable[[Balance, Question], Bound]:
+def _accountant(name: str) -> Callable[[EventCounts, Query], Bound]:
     return odometer_bound if name == ODOMETER else ACCOUNTANTS[name]

@@ -3,11 +3,11 @@
 from collections import Counter
 from dataclasses import replace
 
-from accounting.event_counts import Balance
+from accounting.event_counts import EventCounts
 from accounting.events import Cyclic, Event, Full, Poisson, Shuffle
 
 
-def as_if_poisson(balance: Balance) -> Balance | None:
+def as_if_poisson(balance: EventCounts) -> EventCounts | None:
     """The balance had each batch in turn been a Poisson sample of the same size.
 
     Args:
@@ -29,10 +29,10 @@ def as_if_poisson(balance: Balance) -> Balance | None:
     if steps == balance.steps:
         return None
     passes = {event: n for event, n in balance.passes.items() if event in steps}
-    return Balance(steps=steps, passes=passes)
+    return EventCounts(steps=steps, passes=passes)
 
 
-def as_if_unsampled(balance: Balance) -> Balance:
+def as_if_unsampled(balance: EventCounts) -> EventCounts:
     """The balance had every record taken part in each step, which tells no less. Upper.
 
     Args:
@@ -41,4 +41,4 @@ def as_if_unsampled(balance: Balance) -> Balance:
     steps: Counter[Event] = Counter()
     for event, count in balance.steps.items():
         steps[replace(event, sampling=Full())] += count
-    return Balance(steps=dict(steps))
+    return EventCounts(steps=dict(steps))

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from accounting.accountants.event_grouping import ROUNDED_WIDTH, Rounded, rounded_outward
+from accounting.accountants.event_grouping import ROUNDED_WIDTH, GroupedEvents, group_events
 from accounting.bounds.dominating_pairs import pld_bounds
 from accounting.bounds.event_bounds import (
     EventBound,
@@ -22,11 +22,11 @@ from accounting.bounds.event_bounds import (
     total_failure,
 )
 from accounting.bounds.gdp_bounds import gdp_bounds
-from accounting.bounds.lower_bounds import FLOOR_POINTS, attained_units
+from accounting.bounds.lower_bounds import LOWER_BOUND_POINTS, lower_bound_units
 from accounting.bounds.pair_choice import chosen
 from accounting.bounds.renyi_bounds import renyi_bounds
 from accounting.bounds.sampled_pairs import Pairs
-from accounting.event_counts import Balance
+from accounting.event_counts import EventCounts
 from accounting.events import (
     BallsAndBins,
     NeighboringRelation,
@@ -107,14 +107,14 @@ _TOO_WIDE: Final = 0.01  # relative: fewer groups, composed to the end, may then
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class Query:
     """What is asked of a balance: epsilon at a delta, or delta at an epsilon."""
 
     relation: NeighboringRelation
     accept: frozenset[Status]
     delta: float | None  # in (0, 1); None asks for it
     epsilon: float | None  # nats, >= 0; None asks for it
-    rounded: Rounded | None = None  # where the balance that is asked about is its upper side
+    rounded: GroupedEvents | None = None  # where the balance that is asked about is its upper side
     gathered: bool = False  # the balance is one of fewer events that dominates what is asked about
     width: float = WIDTH  # relative, aimed at where the balance was not rounded outward
     floor: bool = True  # whether a lower bound is wanted, too, where it takes work of its own
@@ -134,7 +134,7 @@ class Question:
         names = {bound.theorem.id for bound in used}
         ids = sorted({theorem.id for bound in used for theorem in bound.theorems})
         assumptions = {assumption for bound in used for assumption in bound.assumptions}
-        rounding = (rounded_outward.id,) if self.rounded or self.gathered else ()
+        rounding = (group_events.id,) if self.rounded or self.gathered else ()
         reached = value if self.epsilon is None else self.epsilon
         return Bound(
             epsilon=reached,
@@ -149,7 +149,7 @@ class Question:
         )
 
 
-def rdp_bound(balance: Balance, question: Question) -> Bound:
+def rdp_bound(balance: EventCounts, question: Query) -> Bound:
     """The Renyi accountant: curves on ORDERS, added, converted at the best order.
 
     Raises:
@@ -185,7 +185,7 @@ def rdp_bound(balance: Balance, question: Question) -> Bound:
     )
 
 
-def gdp_bound(balance: Balance, question: Question) -> Bound:
+def gdp_bound(balance: EventCounts, question: Query) -> Bound:
     """The Gaussian DP accountant: exact where every unit is a Gaussian release of all records.
 
     Raises:
@@ -208,7 +208,7 @@ def gdp_bound(balance: Balance, question: Question) -> Bound:
 
 
 def pairs_above(
-    balance: Balance,
+    balance: EventCounts,
     relation: NeighboringRelation,
     accept: frozenset[Status],
     *,
@@ -234,7 +234,7 @@ def pairs_above(
     return used, list(units.items())
 
 
-def pld_bound(balance: Balance, question: Question) -> Bound:
+def pld_bound(balance: EventCounts, question: Query) -> Bound:
     """The PLD accountant: dominating pairs, composed and inverted with certified error.
 
     Raises:
@@ -257,7 +257,7 @@ def pld_bound(balance: Balance, question: Question) -> Bound:
     return direct
 
 
-def _direct(balance: Balance, question: Question) -> Bound:
+def _direct(balance: EventCounts, question: Query) -> Bound:
     rounded = question.rounded
     used, above = pairs_above(
         balance,
@@ -268,7 +268,7 @@ def _direct(balance: Balance, question: Question) -> Bound:
     )
     below: Units = []
     if question.floor:
-        below = attained_units(rounded.lower if rounded else balance, question.relation)
+        below = lower_bound_units(rounded.lower if rounded else balance, question.relation)
     if question.delta is None:
         read: Theorem[..., Any] = delta_bracket
         epsilon = question.epsilon or 0.0
@@ -288,14 +288,14 @@ def _direct(balance: Balance, question: Question) -> Bound:
 _THROUGH_NULL: Final = (Poisson, TruncatedPoisson, BallsAndBins, RandomAllocation)
 
 
-def may_go_through_null(balance: Balance, question: Question) -> bool:
+def may_go_through_null(balance: EventCounts, question: Query) -> bool:
     """Whether all pairs together may say more against a null record than as they are."""
     return question.relation is NeighboringRelation.REPLACE_ONE and any(
         isinstance(event.sampling, _THROUGH_NULL) for event in balance.steps
     )
 
 
-def _through_null(balance: Balance, question: Question) -> Bound | None:
+def _through_null(balance: EventCounts, question: Query) -> Bound | None:
     """The answer through a null record, where a record is replaced and that may say more."""
     if question.rounded is not None or not may_go_through_null(balance, question):
         return None
@@ -323,18 +323,18 @@ def _epsilon(above: Units, below: Units, delta: float, width: float) -> tuple[fl
 def _floor(below: Units, *, delta: float, width: float = WIDTH) -> float | None:
     """What is attained; None where that takes too much work, which loses no upper bound."""
     return attempted(
-        min(FLOOR_POINTS, left()), lambda: epsilon_floor(below, delta=delta, width=width)
+        min(LOWER_BOUND_POINTS, left()), lambda: epsilon_floor(below, delta=delta, width=width)
     )
 
 
 def _rounded_epsilon(
-    rounded: Rounded, question: Question, delta: float
+    rounded: GroupedEvents, question: Query, delta: float
 ) -> tuple[float, float | None]:
     """(upper, lower) epsilon of a balance that was rounded outward; rougher where it must be."""
     _, above = pairs_above(rounded.upper, question.relation, question.accept)
-    below = attained_units(rounded.lower, question.relation)
+    below = lower_bound_units(rounded.lower, question.relation)
     _, rough_above = pairs_above(rounded.rough_upper, question.relation, question.accept)
-    rough_below = attained_units(rounded.rough_lower, question.relation)
+    rough_below = lower_bound_units(rounded.rough_lower, question.relation)
     rough = epsilon_bracket(rough_above, delta=delta, width=ROUNDED_WIDTH).upper
 
     def fine() -> tuple[float, float]:
@@ -347,11 +347,11 @@ def _rounded_epsilon(
     return min(upper, rough), lower or None
 
 
-def attained_epsilon(
-    balance: Balance, *, relation: NeighboringRelation, delta: float, width: float = WIDTH
+def epsilon_lower_bound(
+    balance: EventCounts, *, relation: NeighboringRelation, delta: float, width: float = WIDTH
 ) -> float | None:
     """What epsilon at a delta is at least, whatever the accountant. Lower; None if unknown."""
-    units = attained_units(balance, relation)
+    units = lower_bound_units(balance, relation)
     if not units or delta < _DELTA_MIN:
         return None
     return _floor(units, delta=delta, width=width)

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from accounting.event_counts import Balance, pass_length, passes_by_sampling
+from accounting.event_counts import EventCounts, pass_length, passes_by_sampling
 from accounting.events import (
     ApproximateDp,
     BallsAndBins,
@@ -43,16 +43,16 @@ Groups = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Rounded:
+class GroupedEvents:
     """Balances on each side of what was asked for."""
 
-    upper: Balance
-    lower: Balance
-    rough_upper: Balance  # with fewer distinct events
-    rough_lower: Balance
+    upper: EventCounts
+    lower: EventCounts
+    rough_upper: EventCounts  # with fewer distinct events
+    rough_lower: EventCounts
 
 
-def distinct(balance: Balance) -> int:
+def distinct(balance: EventCounts) -> int:
     """How many distinct events a balance has."""
     return len(balance.steps)
 
@@ -63,7 +63,7 @@ def distinct(balance: Balance) -> int:
     status=Status.PUBLISHED,
     relations=tuple(NeighboringRelation),
 )
-def rounded_outward(balance: Balance) -> Rounded:
+def group_events(balance: EventCounts) -> GroupedEvents:
     """Balances of few distinct events that bound one of many from above and from below.
 
     Adding noise, and replacing an answer by one that knows nothing with some probability, are
@@ -80,19 +80,19 @@ def rounded_outward(balance: Balance) -> Rounded:
     spend(2000 * len(balance.steps))  # with what it takes to read so many
     points, others = _sampled(balance)
     if points is None:
-        return Rounded(balance, balance, balance, balance)
+        return GroupedEvents(balance, balance, balance, balance)
     fine, rough = _corners(points, GROUPS), _corners(points, ROUGH_GROUPS)
 
-    def with_others(groups: dict[Event, int]) -> Balance:
+    def with_others(groups: dict[Event, int]) -> EventCounts:
         steps = dict(others)
         for event, count in groups.items():
             steps[event] = steps.get(event, 0) + count
         return replace(balance, steps=steps)
 
-    return Rounded(*(with_others(groups) for groups in (*fine, *rough)))
+    return GroupedEvents(*(with_others(groups) for groups in (*fine, *rough)))
 
 
-def dominating(balance: Balance, noises: int) -> Balance:
+def dominating(balance: EventCounts, noises: int) -> EventCounts:
     """A balance of far fewer distinct events that bounds one of many from above, but less closely.
 
     It does so for an odometer, too: see `replaced`.
@@ -105,10 +105,10 @@ def dominating(balance: Balance, noises: int) -> Balance:
     return replaced(balance, stronger(balance, noises))
 
 
-def stronger(balance: Balance, noises: int) -> dict[Event, Event]:
+def stronger(balance: EventCounts, noises: int) -> dict[Event, Event]:
     """For each event of a balance one that tells no less, of which there are far fewer.
 
-    As `rounded_outward`, and steps of any one sampling are gathered, too. Whoever is in a batch,
+    As `group_events`, and steps of any one sampling are gathered, too. Whoever is in a batch,
     more Gaussian noise is post-processing; so is more Laplace noise, whose law is that of less and
     an independent rest; and what a declared guarantee promises holds with larger numbers. Within a
     pass as well, which costs what its least noise does. Events that are in no order are left out.
@@ -131,7 +131,7 @@ def stronger(balance: Balance, noises: int) -> dict[Event, Event]:
     return instead
 
 
-def dominated(balance: Balance, noises: int) -> Balance:
+def dominated(balance: EventCounts, noises: int) -> EventCounts:
     """The same from below: a balance whose steps tell no more than those of another. Lower.
 
     Each step is replaced by the one of its class with the most noise, under Poisson sampling with
@@ -153,7 +153,7 @@ def dominated(balance: Balance, noises: int) -> Balance:
     return replace(balance, steps=dict(steps))
 
 
-def replaced(balance: Balance, instead: Mapping[Event, Event]) -> Balance:
+def replaced(balance: EventCounts, instead: Mapping[Event, Event]) -> EventCounts:
     """A balance in which events stand for others; of its loaders' new starts nothing is known.
 
     Where noise fell inside passes, an odometer charges by how far it fell, and passes that all had
@@ -177,7 +177,7 @@ def replaced(balance: Balance, instead: Mapping[Event, Event]) -> Balance:
             event = instead.get(one.event, one.event)
             first = event if kept else quietest.setdefault(event, one.event)
             begun[first] += one.begun if known else 0
-    return Balance(steps=dict(steps), passes=dict(passes), begun=dict(begun))
+    return EventCounts(steps=dict(steps), passes=dict(passes), begun=dict(begun))
 
 
 def _in_classes(
@@ -265,7 +265,7 @@ class _Points:
     counts: npt.NDArray[np.object_]
 
 
-def _sampled(balance: Balance) -> tuple[_Points | None, dict[Event, int]]:
+def _sampled(balance: EventCounts) -> tuple[_Points | None, dict[Event, int]]:
     """The Gaussian steps under Poisson sampling, if there are any; and all others."""
     points: list[tuple[Event, float, float, int]] = []
     others: dict[Event, int] = {}
@@ -345,4 +345,4 @@ def _cloud(cost: Array, log_rate: Array, groups: int) -> tuple[Groups, Groups]:
         size *= 1.1
 
 
-THEOREMS = (rounded_outward,)
+THEOREMS = (group_events,)

@@ -9,10 +9,10 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import Final, TypeVar
 
-from accounting.accountants.composed_bounds import Question
+from accounting.accountants.composed_bounds import Query
 from accounting.accountants.event_grouping import dominating
 from accounting.accountants.mixed_kinds import parts_of
-from accounting.event_counts import Balance
+from accounting.event_counts import EventCounts
 from accounting.guarantees import Bound
 from accounting.pld.certified_composition import WIDTH
 from accounting.work_limit import TooMuchWorkError, attempted, by_itself, left
@@ -41,11 +41,11 @@ _COUNTED: Final = 40
 
 
 def answers_of_fewer(
-    balance: Balance,
-    compute: Callable[[Balance], R],
+    balance: EventCounts,
+    compute: Callable[[EventCounts], R],
     *,
     points: float,
-    gather: Callable[[Balance, int], Balance] = dominating,
+    gather: Callable[[EventCounts, int], EventCounts] = dominating,
 ) -> list[R]:
     """What is found of balances of fewer events that dominate one, the finest last.
 
@@ -66,13 +66,13 @@ def answers_of_fewer(
     """
 
     @cache
-    def fewer(classes: int) -> Balance:
+    def fewer(classes: int) -> EventCounts:
         gathered = gather(balance, classes)
         return gathered if len(gathered.steps) < len(balance.steps) else balance
 
     found: list[R] = []
     with by_itself() as meter:
-        events: Balance | None = fewer(1)
+        events: EventCounts | None = fewer(1)
         while events is not None:
             before = meter.spent
             answer = attempted(points - before, partial(compute, events))
@@ -96,9 +96,9 @@ def answers_of_fewer(
 
 
 def bound_of_fewer(
-    accountant: Callable[[Balance, Question], Bound],
-    balance: Balance,
-    question: Question,
+    accountant: Callable[[EventCounts, Query], Bound],
+    balance: EventCounts,
+    question: Query,
     *,
     whole: float,
 ) -> tuple[Bound, bool] | None:
@@ -120,7 +120,7 @@ def bound_of_fewer(
     """
     gathered = question.gathered or question.rounded is not None
 
-    def compute(events: Balance) -> tuple[Bound, bool]:
+    def compute(events: EventCounts) -> tuple[Bound, bool]:
         fewer = events is not balance
         asked = replace(
             question, rounded=None, floor=False, gathered=gathered or fewer, width=ROUGH_WIDTH
@@ -145,7 +145,7 @@ def bound_of_fewer(
     return min(found, key=lambda one: (one[0].epsilon, one[0].delta), default=None)
 
 
-def _is_hopeless(balance: Balance, compute: Callable[[Balance], R], points: float) -> bool:
+def _is_hopeless(balance: EventCounts, compute: Callable[[EventCounts], R], points: float) -> bool:
     """Whether a balance is so much more work than a limit that it need not be tried as it is.
 
     Of each kind only so many events are counted, at what one takes on average where there is one of

@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from accounting.accountants.composed_bounds import attained_epsilon
+from accounting.accountants.composed_bounds import epsilon_lower_bound
 from accounting.accountants.event_grouping import dominated
 from accounting.accountants.grouped_bounds import ROUGH_WIDTH, answers_of_fewer
-from accounting.event_counts import Balance
+from accounting.event_counts import EventCounts
 from accounting.events import NeighboringRelation
 from accounting.guarantees import Bound
 from accounting.pld.certified_composition import WIDTH
@@ -15,7 +15,7 @@ from accounting.work_limit import left
 def lower_end(
     bounds: list[Bound],
     headline: Bound | None,
-    floor: Balance,
+    floor: EventCounts,
     relation: NeighboringRelation,
     width: float = WIDTH,
 ) -> float | None:
@@ -34,14 +34,14 @@ def lower_end(
     ]
     lower = max(known) if known else None
     if not known and 0 < headline.delta < 1:
-        lower = attained_epsilon(floor, relation=relation, delta=headline.delta, width=width)
+        lower = epsilon_lower_bound(floor, relation=relation, delta=headline.delta, width=width)
     if lower is not None and not lower <= headline.epsilon:
         raise ArithmeticError("A lower bound exceeds an upper one.")
     return lower
 
 
 def rough_lower_end(
-    headline: Bound | None, floor: Balance, relation: NeighboringRelation
+    headline: Bound | None, floor: EventCounts, relation: NeighboringRelation
 ) -> float | None:
     """A lower bound beside a headline, of fewer events that tell no more; None if none is known.
 
@@ -51,7 +51,7 @@ def rough_lower_end(
         return None
     bare = replace(headline, epsilon_lower=None)
 
-    def lower(events: Balance) -> float:
+    def lower(events: EventCounts) -> float:
         found = lower_end([bare], bare, events, relation, width=ROUGH_WIDTH)
         return 0.0 if found is None else found
 

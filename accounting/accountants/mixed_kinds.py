@@ -10,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from accounting.accountants.composed_bounds import Question, may_go_through_null
-from accounting.accountants.event_grouping import dominating, rounded_outward
+from accounting.accountants.composed_bounds import Query, may_go_through_null
+from accounting.accountants.event_grouping import dominating, group_events
 from accounting.composition import basic_composition
-from accounting.event_counts import Balance, pass_length
+from accounting.event_counts import EventCounts, pass_length
 from accounting.events import Event
 from accounting.guarantees import Bound, weakest
 from accounting.work_limit import attempted, by_itself, left
@@ -29,7 +29,7 @@ _MARGIN: Final = 1e-12  # of delta or epsilon, for the rounding of its parts
 _USUAL_DELTA: Final = 1e-5  # at which kinds are first compared where delta is asked for
 
 
-def parts_of(balance: Balance) -> list[Balance]:
+def parts_of(balance: EventCounts) -> list[EventCounts]:
     """The steps of each kind of sampling and mechanism, in an order of their names.
 
     Steps that may belong to one pass, and so share its order, are of one kind whatever mechanism
@@ -42,7 +42,7 @@ def parts_of(balance: Balance) -> list[Balance]:
 
     kinds = sorted({kind(event) for event in (*balance.steps, *balance.passes)})
     parts = [
-        Balance(
+        EventCounts(
             steps={event: n for event, n in balance.steps.items() if kind(event) == one},
             passes={event: n for event, n in balance.passes.items() if kind(event) == one},
             begun={event: n for event, n in balance.begun.items() if kind(event) == one},
@@ -54,10 +54,10 @@ def parts_of(balance: Balance) -> list[Balance]:
 
 
 def split_bound(
-    balance: Balance,
-    question: Question,
+    balance: EventCounts,
+    question: Query,
     found: list[Bound],
-    ask: Callable[[Balance, Question], list[Bound]],
+    ask: Callable[[EventCounts, Query], list[Bound]],
     points: float,
 ) -> Bound | None:
     """What the kinds of steps cost one by one, where that is less than the best of what is found.
@@ -80,7 +80,7 @@ def split_bound(
     parts = parts_of(balance)
     if not 2 <= len(parts) <= KINDS_MAX:
         return None
-    settled = found and found[0].accountant == "pld" and rounded_outward.id not in found[0].theorems
+    settled = found and found[0].accountant == "pld" and group_events.id not in found[0].theorems
     if settled and not may_go_through_null(balance, question):
         return None
     points = min(points, left())
@@ -93,7 +93,7 @@ def split_bound(
     )
     with by_itself() as meter:
 
-        def answer(part: Balance, asked: Question, portion: float) -> tuple[Bound | None, float]:
+        def answer(part: EventCounts, asked: Query, portion: float) -> tuple[Bound | None, float]:
             before = meter.spent
             bounds = attempted(portion * (points - before), lambda: ask(part, asked))
             return bounds[0] if bounds else None, max(meter.spent - before, 1.0)
@@ -105,9 +105,9 @@ def split_bound(
 
 
 def _best_split(
-    parts: list[Balance],
-    question: Question,
-    answer: Callable[[Balance, Question, float], tuple[Bound | None, float]],
+    parts: list[EventCounts],
+    question: Query,
+    answer: Callable[[EventCounts, Query, float], tuple[Bound | None, float]],
     known: float,
     points: float,
 ) -> Bound | None:
@@ -157,7 +157,7 @@ def _best_split(
     return _told([best[place] for place in range(len(parts))], question)
 
 
-def _split(question: Question, weights: list[float], *, rough: bool = False) -> list[Question]:
+def _split(question: Query, weights: list[float], *, rough: bool = False) -> list[Query]:
     """What is asked of each part; at first, where delta is asked for, what epsilon it needs."""
     shares = [weight * (1 - _MARGIN) / math.fsum(weights) for weight in weights]
     if question.delta is not None:
@@ -167,7 +167,7 @@ def _split(question: Question, weights: list[float], *, rough: bool = False) -> 
     return [replace(question, epsilon=share * (question.epsilon or 0.0)) for share in shares]
 
 
-def _weights(bounds: list[Bound], before: list[Bound], question: Question) -> list[float]:
+def _weights(bounds: list[Bound], before: list[Bound], question: Query) -> list[float]:
     """In which proportions delta or epsilon is split next, from what each kind costs alone.
 
     Of delta, parts in proportion to how fast each epsilon falls in its logarithm: the sum is least
@@ -194,7 +194,7 @@ def _sum(bounds: list[Bound]) -> tuple[float, float]:
     )
 
 
-def _told(bounds: list[Bound], question: Question) -> Bound | None:
+def _told(bounds: list[Bound], question: Query) -> Bound | None:
     epsilon, delta = _sum(bounds)
     if question.delta is None:
         holds, epsilon = epsilon <= (question.epsilon or 0.0) and delta < 1, question.epsilon or 0.0

@@ -3,10 +3,10 @@
 import math
 from dataclasses import replace
 
-from accounting.accountants.composed_bounds import Question
+from accounting.accountants.composed_bounds import Query
 from accounting.bounds.event_bounds import EventBound, NoBoundError, accepted
 from accounting.bounds.renyi_bounds import renyi_bounds
-from accounting.event_counts import Balance, passes_by_sampling
+from accounting.event_counts import EventCounts, passes_by_sampling
 from accounting.events import BallsAndBins, NeighboringRelation, RandomAllocation
 from accounting.filters import odometer_epsilon
 from accounting.filters.falling_noise import falling_noise_units
@@ -17,7 +17,7 @@ REASON_EPSILON = "An odometer is read at a delta: it has no delta of an epsilon.
 REASON_FAILURES = "What may fail takes more of delta than an odometer keeps for it."
 
 
-def odometer_bound(balance: Balance, question: Question) -> Bound:
+def odometer_bound(balance: EventCounts, question: Query) -> Bound:
     """The odometer: valid when each step was chosen, and the reading taken, after earlier answers.
 
     Raises:
@@ -52,7 +52,7 @@ def odometer_bound(balance: Balance, question: Question) -> Bound:
     )
 
 
-def _fell(balance: Balance, relation: NeighboringRelation) -> bool:
+def _fell(balance: EventCounts, relation: NeighboringRelation) -> bool:
     """Whether noise may have fallen inside passes whose sampling hides who was where."""
     return relation in falling_noise_units.relations and any(
         isinstance(sampling, BallsAndBins | RandomAllocation)

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from accounting.accountants.composed_bounds import Question
+from accounting.accountants.composed_bounds import Query
 from accounting.bounds.event_bounds import NoBoundError
-from accounting.event_counts import Balance
+from accounting.event_counts import EventCounts
 from accounting.events import Event, NeighboringRelation, Poisson, TruncatedPoisson
 from accounting.guarantees import Assumption, Bound
 from accounting.rounding import rounded_down, rounded_up, sum_up
@@ -18,14 +18,14 @@ from accounting.work_limit import attempted, left
 _SHARES: Final = (1e-6, 0.5, 0.99)
 _IMPROVEMENTS: Final = 2  # then what was set aside in vain is given back
 
-Accountant = Callable[[Balance, Question], Bound]
+Accountant = Callable[[EventCounts, Query], Bound]
 
 
 @dataclass(frozen=True, slots=True)
-class PoissonBalance:
+class PoissonCounts:
     """A ledger whose truncated batches are left whole."""
 
-    balance: Balance
+    balance: EventCounts
     failure: float  # the chance that any of its batches exceeds its cap; upper
     only: bool  # whether every event was truncated
     has_poisson: bool  # whether some event was Poisson-sampled to begin with
@@ -36,7 +36,7 @@ class PoissonBalance:
         return tuple(sorted({*named, Assumption.TRUNCATED_POISSON_SAMPLING} - gone))
 
 
-def as_poisson(balance: Balance, relation: NeighboringRelation) -> PoissonBalance | None:
+def as_poisson(balance: EventCounts, relation: NeighboringRelation) -> PoissonCounts | None:
     """The ledger with Poisson sampling in place of truncated; None where no event is truncated."""
     events = balance.steps
     cut = {event for event in events if isinstance(event.sampling, TruncatedPoisson)}
@@ -51,7 +51,7 @@ def as_poisson(balance: Balance, relation: NeighboringRelation) -> PoissonBalanc
             rate = sampling.sampling_probability
             event = replace(event, sampling=Poisson(sampling_probability=rate))
         steps[event] += count
-    return PoissonBalance(
+    return PoissonCounts(
         balance=replace(balance, steps=dict(steps)),
         failure=sum_up(failures),
         only=len(cut) == len(events),
@@ -62,7 +62,7 @@ def as_poisson(balance: Balance, relation: NeighboringRelation) -> PoissonBalanc
 def through_poisson(accountant: Accountant) -> Accountant:
     """The accountant, which also reads truncated sampling as Poisson where that says less."""
 
-    def best(balance: Balance, question: Question) -> Bound:
+    def best(balance: EventCounts, question: Query) -> Bound:
         found = as_poisson(balance, question.relation)
         if found is None:
             return accountant(balance, question)
@@ -84,7 +84,7 @@ def through_poisson(accountant: Accountant) -> Accountant:
     return best
 
 
-def _through(accountant: Accountant, found: PoissonBalance, question: Question) -> Bound | None:
+def _through(accountant: Accountant, found: PoissonCounts, question: Query) -> Bound | None:
     gathered = question.gathered or question.rounded is not None
     plain = replace(question, floor=False, rounded=None, gathered=gathered)
     if truncated_delta(0.0, epsilon=0.0, failure=found.failure) >= (question.delta or 1.0):
@@ -119,7 +119,7 @@ def _through(accountant: Accountant, found: PoissonBalance, question: Question) 
 
 
 def _reader(
-    accountant: Accountant, found: PoissonBalance, question: Question, delta: float
+    accountant: Accountant, found: PoissonCounts, question: Query, delta: float
 ) -> Callable[[float], Bound | None]:
     """Epsilon of the whole batches where part of delta is set aside; None if that is too little."""
 

@@ -17,7 +17,7 @@ from accounting.bounds.event_bounds import (
     NoBoundError,
     sensitivity_of,
 )
-from accounting.event_counts import Balance, pass_length, retold
+from accounting.event_counts import EventCounts, pass_length, retold
 from accounting.events import (
     ApproximateDp,
     BallsAndBins,
@@ -52,14 +52,14 @@ from accounting.subsampling.truncated import branches
 from accounting.work_limit import attempted
 
 _EPSILON_MAX: Final = 600.0  # beyond, e^-epsilon may vanish, which would overstate a lower bound
-FLOOR_POINTS: Final = 135_000_000  # what a lower bound may take
+LOWER_BOUND_POINTS: Final = 135_000_000  # what a lower bound may take
 FEW: Final = 16  # distinct events, up to which the costlier instances are looked at
 
 
-def attained_units(balance: Balance, relation: NeighboringRelation) -> Units:
+def lower_bound_units(balance: EventCounts, relation: NeighboringRelation) -> Units:
     """Pairs that the steps of a balance attain together, and how often each. Lower.
 
-    What takes more than its part of FLOOR_POINTS is left out.
+    What takes more than its part of LOWER_BOUND_POINTS is left out.
     """
     units: Counter[Pair] = Counter()
     fine = len(balance.steps) <= FEW
@@ -70,17 +70,19 @@ def attained_units(balance: Balance, relation: NeighboringRelation) -> Units:
             sharing.update((event.sampling, told.sampling) * 2)
     for event, count in balance.units():
         if pass_length(event) is None:
-            pair = attained(event, relation, fine=fine)
+            pair = lower_bound_pair(event, relation, fine=fine)
             if pair is not None:
                 units[pair] += count
         elif sharing[event.sampling] == 1:
             # With several noises in a pass it is not known which passes had which.
             passes = partial(_in_passes, event, balance, relation)
-            units.update(attempted(FLOOR_POINTS // len(balance.steps), passes) or {})
+            units.update(attempted(LOWER_BOUND_POINTS // len(balance.steps), passes) or {})
     return list(units.items())
 
 
-def attained(event: Event, relation: NeighboringRelation, *, fine: bool = True) -> Pair | None:
+def lower_bound_pair(
+    event: Event, relation: NeighboringRelation, *, fine: bool = True
+) -> Pair | None:
     """A pair that one step attains; None if none is known. Lower.
 
     Args:
@@ -219,7 +221,9 @@ def _with_replacement(
 # Passes
 
 
-def _in_passes(event: Event, balance: Balance, relation: NeighboringRelation) -> dict[Pair, int]:
+def _in_passes(
+    event: Event, balance: EventCounts, relation: NeighboringRelation
+) -> dict[Pair, int]:
     """What the passes of an event attain together; empty where too little is known of them."""
     passes, steps = _surely_taken(event, balance)
     if not (isinstance(event.mechanism, Gaussian) and passes):
@@ -251,7 +255,7 @@ def _allocated(sigma: float, sampling: BallsAndBins | RandomAllocation, steps: i
     return GaussianPair(noise_multiplier=rounded_up(sigma * math.sqrt(length) / many, ulps=2))
 
 
-def _surely_taken(event: Event, balance: Balance) -> tuple[int, int]:
+def _surely_taken(event: Event, balance: EventCounts) -> tuple[int, int]:
     """(passes, steps of each) that were taken for certain: each start leaves at most one open."""
     length = pass_length(event) or 1
     begun, steps = balance.passes.get(event, 0), balance.steps.get(event, 0)

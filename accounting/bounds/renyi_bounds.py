@@ -64,7 +64,7 @@ from accounting.subsampling.curves import (
 )
 from accounting.subsampling.replacement import TooManyCopiesError
 from accounting.theorem import Theorem
-from accounting.work_limit import remembered, spend
+from accounting.work_limit import cached_with_cost, spend
 
 _CURVE: Final = 5000  # points that even the plainest curve is taken for
 CACHE_ENTRIES: Final = 32768  # of about 2 kB each: distinct events, never steps
@@ -79,7 +79,7 @@ def _renyi(theorem: Theorem[..., Array], *extra: Assumption, **given: Any) -> Ev
     return EventBound(theorem=theorem, assumptions=theorem.assumptions + extra, loss=curve)
 
 
-@remembered(maxsize=CACHE_ENTRIES)
+@cached_with_cost(maxsize=CACHE_ENTRIES)
 def renyi_bounds(event: Event, relation: NeighboringRelation) -> tuple[EventBound[Array], ...]:
     """Every Renyi curve that is proved for one unit of the event under the relation.
 

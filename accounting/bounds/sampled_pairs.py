@@ -48,7 +48,7 @@ from accounting.subsampling.truncated import (
     truncated_poisson_special_pair,
 )
 from accounting.theorem import Theorem
-from accounting.work_limit import remembered
+from accounting.work_limit import cached_with_cost
 
 CACHE_ENTRIES: Final = 256  # of dense pairs of about 0.2 MB
 
@@ -71,7 +71,7 @@ def bound_of(theorem: Theorem[..., Any], *pairs: Pair) -> EventBound[Pairs]:
     return EventBound(theorem=theorem, assumptions=theorem.assumptions, loss=loss)
 
 
-@remembered(maxsize=CACHE_ENTRIES)
+@cached_with_cost(maxsize=CACHE_ENTRIES)
 def batch_bounds(
     sigma: float, sampling: Batches, relation: NeighboringRelation
 ) -> tuple[EventBound[Pairs], ...]:

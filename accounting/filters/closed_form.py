@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final, Never
 
 from accounting.bounds.event_bounds import NoBoundError, accepted
 from accounting.bounds.gdp_bounds import gdp_bounds
-from accounting.event_counts import Balance
+from accounting.event_counts import EventCounts
 from accounting.events import Event, NeighboringRelation
 from accounting.filters.approximate_dp import epsilon_delta
 from accounting.filters.integer_totals import (
@@ -33,7 +33,7 @@ from accounting.filters.theorems import (
 from accounting.gaussian import gaussian_epsilon
 from accounting.guarantees import DEFAULT_ACCEPT, Status
 from accounting.rounding import require, rounded_down, rounded_up
-from accounting.work_limit import remembered
+from accounting.work_limit import cached_with_cost
 
 # Distinct events whose cost is remembered, about 1 kB each: more than one body names, 10,000. Of
 # fewer, each would be forgotten before it is asked for again, and worked out anew every time.
@@ -74,7 +74,7 @@ class GaussianFilter:
 
     def total(
         self,
-        balance: Balance,
+        balance: EventCounts,
         *,
         relation: NeighboringRelation,
         accept: frozenset[Status] = DEFAULT_ACCEPT,
@@ -123,7 +123,7 @@ class GaussianFilter:
         return {"kind": self.kind, "orders": [], "weights": []}
 
 
-@remembered(maxsize=CACHE_ENTRIES)
+@cached_with_cost(maxsize=CACHE_ENTRIES)
 def _gaussian_cost(event: Event, relation: NeighboringRelation, accept: frozenset[Status]) -> Total:
     try:
         bounds = accepted(gdp_bounds(event, relation), accept=accept)
@@ -194,7 +194,7 @@ class ApproximateDpFilter:
 
     def total(
         self,
-        balance: Balance,
+        balance: EventCounts,
         *,
         relation: NeighboringRelation,
         accept: frozenset[Status] = DEFAULT_ACCEPT,
@@ -246,7 +246,7 @@ class ApproximateDpFilter:
         return {"kind": self.kind, "orders": [], "weights": [*self.weights]}
 
 
-@remembered(maxsize=CACHE_ENTRIES)
+@cached_with_cost(maxsize=CACHE_ENTRIES)
 def _box_cost(event: Event, relation: NeighboringRelation, accept: frozenset[Status]) -> Total:
     try:
         epsilon, delta = epsilon_delta(event, relation, accept)

@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from accounting.event_counts import Balance
+from accounting.event_counts import EventCounts
 from accounting.events import NeighboringRelation
 from accounting.filters.integer_totals import delta_limit, loss_of
 from accounting.filters.renyi import FAILURE_SHARE, renyi_total
@@ -80,7 +80,7 @@ def zcdp_odometer_epsilon(*, rho: float, rho0: float, delta: float) -> float:
 
 
 def odometer_epsilon(
-    balance: Balance,
+    balance: EventCounts,
     *,
     relation: NeighboringRelation,
     delta: float,

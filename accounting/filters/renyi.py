@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any, ClassVar, Final, Self
 
 from accounting.bounds.event_bounds import NoBoundError
-from accounting.event_counts import Balance, pass_length, passes_by_sampling
+from accounting.event_counts import EventCounts, pass_length, passes_by_sampling
 from accounting.events import Event, NeighboringRelation
 from accounting.filters.event_costs import losses_at
 from accounting.filters.falling_noise import passes_total
@@ -28,7 +28,7 @@ from accounting.filters.integer_totals import (
 from accounting.filters.theorems import conversion_cost, renyi_filter_limit, union_filter_limits
 from accounting.guarantees import DEFAULT_ACCEPT, Status
 from accounting.rounding import require, rounded_down, rounded_up
-from accounting.work_limit import remembered
+from accounting.work_limit import cached_with_cost
 
 # Of a budget's delta, for steps whose curve may fail with a probability of its own.
 FAILURE_SHARE: Final = 1e-6
@@ -38,7 +38,7 @@ FILTERS_MAX: Final = 1024  # whose limits are remembered
 ORDERS_MAX: Final = 64  # of one filter: as many numbers a total has
 
 
-@remembered(maxsize=CACHE_ENTRIES)
+@cached_with_cost(maxsize=CACHE_ENTRIES)
 def _cost(
     event: Event,
     relation: NeighboringRelation,
@@ -54,7 +54,7 @@ def _cost(
 
 
 def renyi_total(
-    balance: Balance,
+    balance: EventCounts,
     relation: NeighboringRelation,
     accept: frozenset[Status],
     orders: tuple[float, ...],
@@ -121,7 +121,7 @@ class RenyiFilter:
 
     def total(
         self,
-        balance: Balance,
+        balance: EventCounts,
         *,
         relation: NeighboringRelation,
         accept: frozenset[Status] = DEFAULT_ACCEPT,
@@ -226,7 +226,7 @@ class UnionFilter:
 
     def total(
         self,
-        balance: Balance,
+        balance: EventCounts,
         *,
         relation: NeighboringRelation,
         accept: frozenset[Status] = DEFAULT_ACCEPT,

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from accounting.event_counts import Balance
+from accounting.event_counts import EventCounts
 from accounting.events import NeighboringRelation
 from accounting.filters.closed_form import ApproximateDpFilter, GaussianFilter
 from accounting.filters.renyi import ORDERS_MAX, RenyiFilter, UnionFilter
@@ -103,7 +103,7 @@ def best_order(*, epsilon: float, delta: float) -> float:
 
 
 def union_price(
-    balance: Balance,
+    balance: EventCounts,
     *,
     relation: NeighboringRelation,
     delta: float,

@@ -5,7 +5,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Generic, Protocol, TypeVar
 
-from accounting.work_limit import Asked, Work, recalled, worked_out
+from accounting.work_limit import CacheKey, Work, recalled, worked_out
 
 
 class Sized(Protocol):
@@ -28,11 +28,11 @@ class ByteCache(Generic[V]):
         self._limit = limit
         self._held = 0
         self._lock = threading.Lock()
-        self._values: OrderedDict[Asked, tuple[V, int, Work]] = OrderedDict()
+        self._values: OrderedDict[CacheKey, tuple[V, int, Work]] = OrderedDict()
 
     def found(self, key: Hashable, make: Callable[[], V]) -> V:
         """The value of a key, made if it is not held; the work of making it is spent either way."""
-        what = Asked((self, key))
+        what = CacheKey((self, key))
         with self._lock:
             held = self._values.get(what)
             if held is not None:
@@ -42,7 +42,7 @@ class ByteCache(Generic[V]):
         recalled(what, held[2])
         return held[0]
 
-    def _put(self, what: Asked, value: V, work: Work) -> tuple[V, int, Work]:
+    def _put(self, what: CacheKey, value: V, work: Work) -> tuple[V, int, Work]:
         """Hold a value, dropping those used longest ago."""
         size = value.nbytes
         held = value, size, work

@@ -36,7 +36,7 @@ from accounting.pld.pairs import (
 from accounting.pld.tails import profile
 from accounting.rounding import UNIT_ROUNDOFF, crossing, least_true
 from accounting.theorem import theorem
-from accounting.work_limit import remembered
+from accounting.work_limit import cached_with_cost
 
 WIDTH: Final = 1e-8  # relative, aimed at where the contour serves
 LATTICE_WIDTH: Final = 5e-4  # and where the lattice does
@@ -133,7 +133,7 @@ def epsilon_bracket(
     return _epsilon_bracket(tuple(units), delta, width, tuple(rough) if rough else None)
 
 
-@remembered(maxsize=ANSWERS)
+@cached_with_cost(maxsize=ANSWERS)
 def _epsilon_bracket(
     units: tuple[tuple[Pair, int], ...],
     delta: float,
@@ -171,7 +171,7 @@ def epsilon_floor(units: Units, *, delta: float, width: float = WIDTH) -> float:
     return _epsilon_floor(tuple(units), delta, width)
 
 
-@remembered(maxsize=ANSWERS)
+@cached_with_cost(maxsize=ANSWERS)
 def _epsilon_floor(units: tuple[tuple[Pair, int], ...], delta: float, width: float) -> float:
     mu = _gaussian_mu(units)
     if mu is not None:

@@ -15,7 +15,7 @@ from scipy import special
 from accounting.events import Direction
 from accounting.pld.pairs import DiscretePair, Pair
 from accounting.rounding import LIBRARY_ULPS, UNIT_ROUNDOFF, Array
-from accounting.work_limit import remembered, spend
+from accounting.work_limit import cached_with_cost, spend
 
 OUTCOMES_MAX: Final = 100_000  # of the composition, counted together
 # A probability of a pair comes from its parameters, each is off by a few roundoffs.
@@ -74,7 +74,7 @@ def _positive_part(above: Array, below: Array) -> float:
     return math.fsum(parts)
 
 
-@remembered(maxsize=16)
+@cached_with_cost(maxsize=16)
 def _outcomes(units: tuple[tuple[DiscretePair, int], ...]) -> Outcomes:
     first, second, error = np.zeros(1), np.zeros(1), np.zeros(1)
     for pair, count in units:

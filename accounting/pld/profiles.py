@@ -34,7 +34,7 @@ from accounting.rounding import (
     rounded_down,
     rounded_up,
 )
-from accounting.work_limit import remembered, spend
+from accounting.work_limit import cached_with_cost, spend
 
 _U: Final = UNIT_ROUNDOFF
 LIBRARY: Final = 2 * LIBRARY_ULPS * _U  # relative error of one library call
@@ -90,7 +90,7 @@ def _rest(pair: Pair, direction: Direction, low: Array) -> Array:
     return np.asarray(gap - second * np.expm1(low))
 
 
-@remembered(maxsize=KEPT)
+@cached_with_cost(maxsize=KEPT)
 def totals(pair: Atomic) -> tuple[float, float, float]:
     """What P and Q give all outcomes together, and by how much P exceeds Q; each rounded once."""
     spend(50 * len(pair.first))

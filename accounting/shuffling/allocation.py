@@ -13,7 +13,7 @@ from accounting.pld.pairs import DensePair, GaussianPair
 from accounting.rounding import UNIT_ROUNDOFF
 from accounting.shuffling.sums import mean_table
 from accounting.theorem import theorem
-from accounting.work_limit import remembered
+from accounting.work_limit import cached_with_cost
 
 PAIRS_KEPT: Final = 64  # of each kind, 0.1 MB each
 NOISE_MIN: Final = 0.1  # below, ratios leave the range of doubles
@@ -32,7 +32,7 @@ def _check(noise_multiplier: float, steps_per_pass: int) -> None:
         raise ValueError("steps_per_pass is at least one.")
 
 
-@remembered(maxsize=PAIRS_KEPT)
+@cached_with_cost(maxsize=PAIRS_KEPT)
 def _upper_pair(sigma: float, steps: int) -> DensePair | GaussianPair:
     if steps == 1 or not NOISE_MIN <= sigma <= NOISE_MAX:
         return GaussianPair(noise_multiplier=sigma)
@@ -116,7 +116,7 @@ def random_allocation_pairs(
     return ((pair, participations),)
 
 
-@remembered(maxsize=PAIRS_KEPT)
+@cached_with_cost(maxsize=PAIRS_KEPT)
 def allocation_floor(
     *, noise_multiplier: float, steps_per_pass: int, steps: int
 ) -> DensePair | GaussianPair:

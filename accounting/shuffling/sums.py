@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from accounting.rounding import UNIT_ROUNDOFF, Array
-from accounting.work_limit import remembered, spend
+from accounting.work_limit import cached_with_cost, spend
 
 _U: Final = UNIT_ROUNDOFF
 TABLES_KEPT: Final = 32  # of each kind, 0.1 MB each
@@ -264,7 +264,7 @@ def _centre(table: Table) -> tuple[int, int]:
     return int(start), int(stop)
 
 
-@remembered(maxsize=TABLES_KEPT)
+@cached_with_cost(maxsize=TABLES_KEPT)
 def mean_table(sigma: float, steps: int, *, upper: bool) -> Table:
     """A law above or below that of the mean of lognormal variables, by doubling and adding one.
 

@@ -16,7 +16,7 @@ from accounting import calibration
 from accounting.accountants import best_bound
 from accounting.accountants.best_bound import BEST
 from accounting.calibration import Calibrated, Parameter
-from accounting.event_counts import Balance, balance_of
+from accounting.event_counts import EventCounts, count_events
 from accounting.events import Gaussian, Laplace, Span
 from accounting.guarantees import Guarantee, covering
 from accounting.theorem import Theorem
@@ -45,7 +45,7 @@ def account(document: LedgerDocument, *, delta: float, accountant: str) -> RunGu
     given: dict[str, Any] = {"delta": delta, "accountant": accountant}
     given["share"] = 1.0 if corrected is None else 0.5  # as GET guarantee of a run takes it
 
-    def found_of(one: Balance) -> Guarantee:
+    def found_of(one: EventCounts) -> Guarantee:
         found = best_bound.guarantee(one, relation=relation, accept=accept, **given)
         found = best_bound.with_odometer(found, one, **given)
         return with_hidden_state_bound(found, hidden, accept=accept, accountant=accountant)
@@ -74,7 +74,7 @@ class Solution:
 
     calibrated: Calibrated
     spans: Sequence[Span]
-    balance: Balance
+    balance: EventCounts
 
     def noises(self) -> list[tuple[int, float]]:
         """Each event's noise multiplier, where scaling has left them different."""
@@ -118,7 +118,7 @@ def calibrated(
 
     try:
         found = calibration.calibrate(
-            lambda value: balance_of([spans_at(value)]),
+            lambda value: count_events([spans_at(value)]),
             parameter=parameter,
             epsilon=epsilon,
             delta=delta,
@@ -129,7 +129,7 @@ def calibrated(
     except calibration.UnreachableError as reason:
         raise InvalidRequestError("--epsilon", f"cannot be kept to. {reason}") from None
     at_value = spans_at(found.value)
-    return Solution(calibrated=found, spans=at_value, balance=balance_of([at_value]))
+    return Solution(calibrated=found, spans=at_value, balance=count_events([at_value]))
 
 
 def _places(spans: Sequence[Span], parameter: Parameter) -> list[int]:

@@ -16,7 +16,7 @@ from accounting.guarantees import Status
 from accounting.renyi.conversion import rdp_epsilon
 from accounting.renyi.orders import ORDERS
 from accounting.rounding import UNIT_ROUNDOFF, Array, rounded_down, rounded_up
-from accounting.work_limit import remembered
+from accounting.work_limit import cached_with_cost
 from service.errors import TooExpensiveError
 from service.ledger.budgets.accumulator import BudgetAccumulator, by_pass
 from service.ledger.budgets.lineage import seen_as
@@ -161,7 +161,7 @@ def _orders(count: int) -> Array:
     return np.array([*_SMALL, *_LARGE] if count <= _SOME else _SMALL)
 
 
-@remembered(maxsize=LOSSES_MAX)
+@cached_with_cost(maxsize=LOSSES_MAX)
 def _losses(
     event: Event,
     relation: NeighboringRelation,

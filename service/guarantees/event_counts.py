@@ -6,9 +6,9 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row, bindparam, select
 
-from accounting.event_counts import Balance, pass_length, retold
+from accounting.event_counts import EventCounts, pass_length, retold
 from accounting.events import Event, NeighboringRelation
-from service.ledger.append.counts import balance_of, counts_of
+from service.ledger.append.counts import count_events, counts_of
 from service.ledger.budgets.accumulator import BudgetDelta, EventCountDelta, merged
 from service.ledger.budgets.lineage import as_seen_by_ancestor
 from service.schemas.event_codec import event_of
@@ -60,7 +60,7 @@ _BELOW: Final = (
 )
 
 
-def _balance(rows: Iterable[Any], dataset_size: int, *, reserved: bool = False) -> Balance:
+def _balance(rows: Iterable[Any], dataset_size: int, *, reserved: bool = False) -> EventCounts:
     steps, passes, begun, starts = {}, {}, {}, {}
     for row in rows:
         event = event_of(row.content, dataset_size)
@@ -69,7 +69,7 @@ def _balance(rows: Iterable[Any], dataset_size: int, *, reserved: bool = False) 
         begun[event] = row.begun + (row.reserved_begun if reserved else 0)
         # Where steps may still come, nothing is known of how often loaders begin anew.
         starts[event] = row.starts if not reserved else 0
-    return Balance(
+    return EventCounts(
         steps={event: count for event, count in steps.items() if count},
         passes={event: count for event, count in passes.items() if count},
         begun={event: count for event, count in begun.items() if count},
@@ -79,7 +79,7 @@ def _balance(rows: Iterable[Any], dataset_size: int, *, reserved: bool = False) 
 
 def dataset_balance(
     connection: Connection, dataset: Row[Any], *, reserved: bool = False
-) -> Balance:
+) -> EventCounts:
     """What was recorded, or that with what is reserved, of all runs of a dataset together.
 
     With those of the datasets that were made from it, as its own records see them.
@@ -98,10 +98,10 @@ def dataset_balance(
         )
         view = as_seen_by_ancestor(theirs, relation=relation, exactly_one=one.exactly_one)
         changes.append(view.recorded)
-    return balance_of(merged(changes))
+    return count_events(merged(changes))
 
 
-def held_anew(connection: Connection, dataset_id: int, dataset_size: int) -> Balance:
+def held_anew(connection: Connection, dataset_id: int, dataset_size: int) -> EventCounts:
     """What is reserved of a dataset's own runs, however its passes stand before it. Upper.
 
     Steps that go on within a pass count only what they change in it, which depends on what that
@@ -117,15 +117,15 @@ def held_anew(connection: Connection, dataset_id: int, dataset_size: int) -> Bal
         if length is not None:
             known = row.pass_position is None or row.pass_position > 0
             passes[event if known else retold(event)] += 1 + -(-count // length)
-    return Balance(steps=dict(steps), passes=dict(passes))
+    return EventCounts(steps=dict(steps), passes=dict(passes))
 
 
-def run_balance(connection: Connection, run_id: int, dataset_size: int) -> Balance:
+def run_balance(connection: Connection, run_id: int, dataset_size: int) -> EventCounts:
     """What one run has recorded, over all its branches."""
     return _balance(connection.execute(_OF_RUN, {"run": run_id}), dataset_size)
 
 
-def balances_of_runs(connection: Connection, sizes: Mapping[int, int]) -> dict[int, Balance]:
+def balances_of_runs(connection: Connection, sizes: Mapping[int, int]) -> dict[int, EventCounts]:
     """What some runs have recorded, given the sizes of their datasets, by run."""
     counted: dict[int, list[Row[Any]]] = {run_id: [] for run_id in sizes}
     for row in connection.execute(_OF_RUNS, {"runs": list(sizes)}):

@@ -8,7 +8,7 @@ from sqlalchemy import Connection, Row, bindparam, exists, select
 
 from accounting.accountants import best_bound
 from accounting.accountants.best_first import ODOMETER
-from accounting.event_counts import Balance
+from accounting.event_counts import EventCounts
 from accounting.events import NeighboringRelation
 from accounting.guarantees import Assumption, Guarantee, covering
 from service.errors import InvalidRequestError
@@ -64,7 +64,7 @@ class Question:
 
 
 def guarantee_of(
-    balance: Balance,
+    balance: EventCounts,
     dataset: Row[Any],
     *,
     sequence: int,
@@ -78,7 +78,7 @@ def guarantee_of(
 
 
 def _compute_guarantee(
-    balance: Balance, dataset: Row[Any], asked: Question, hidden: Hidden = NOTHING_HIDDEN
+    balance: EventCounts, dataset: Row[Any], asked: Question, hidden: Hidden = NOTHING_HIDDEN
 ) -> Guarantee:
     accept = accept_of(dataset)
     found = best_bound.guarantee(
@@ -122,7 +122,7 @@ def _answered(
 
 
 def _epsilon(
-    balances: Sequence[Balance], dataset: Row[Any], asked: Question, delta: float | None
+    balances: Sequence[EventCounts], dataset: Row[Any], asked: Question, delta: float | None
 ) -> float | None:
     """Epsilon at delta that holds for each balance. Upper; None if infinite."""
     if delta is None or not 0 < delta < 1:
@@ -216,14 +216,18 @@ def run_guarantee(connection: Connection, run_name: str, asked: Question) -> Run
     return RunGuarantee(**dict(found), outside_guarantee=outside)
 
 
-def _ahead(run: Row[Any], dataset: Row[Any], facts: RecordedCounts) -> Balance | None:
+def _ahead(run: Row[Any], dataset: Row[Any], facts: RecordedCounts) -> EventCounts | None:
     """The whole plan of a run that keeps to it and has not done it yet."""
     plan = declared_end(run, dataset.dataset_size)
     return None if plan is None or facts.recorded.steps == plan.steps else plan
 
 
 def _to_its_end(
-    plan: Balance, dataset: Row[Any], asked: Question, facts: RecordedCounts, found: GuaranteeAnswer
+    plan: EventCounts,
+    dataset: Row[Any],
+    asked: Question,
+    facts: RecordedCounts,
+    found: GuaranteeAnswer,
 ) -> GuaranteeAnswer:
     """The whole plan's answer, and the present one beside it.
 
@@ -332,7 +336,7 @@ def _dataset_as_of(
     return without_lower(found) if facts.inherited or hiding else found
 
 
-def refold(connection: Connection, run: Row[Any], dataset_size: int) -> Balance:
+def refold(connection: Connection, run: Row[Any], dataset_size: int) -> EventCounts:
     """The run's balance from its entries alone; the stored one is a cache of this."""
     return recorded_facts.refold(connection, run, dataset_size)
 

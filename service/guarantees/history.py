@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Row
 from accounting import privacy_profile
 from accounting.accountants import best_bound
 from accounting.accountants.event_grouping import DISTINCT_MAX, distinct, replaced, stronger
-from accounting.event_counts import Balance
+from accounting.event_counts import EventCounts
 from accounting.events import NeighboringRelation
 from accounting.guarantees import Status
 from accounting.work_limit import as_many
@@ -67,7 +67,7 @@ class Reading:
             floor=run.release == EVERY_STEP,  # what all iterates attain, those shown need not
         )
 
-    def point(self, steps: int, sequence: int, balance: Balance) -> HistoryPoint:
+    def point(self, steps: int, sequence: int, balance: EventCounts) -> HistoryPoint:
         """What a balance has spent."""
         bound = best_bound.best_bound(
             balance,
@@ -79,7 +79,7 @@ class Reading:
             share=self.share,
         )
         if bound is not None and self.floor:
-            bound = best_bound.with_floor(bound, balance, relation=self.relation)
+            bound = best_bound.with_lower_bound(bound, balance, relation=self.relation)
         return HistoryPoint(
             steps=steps,
             sequence=sequence,
@@ -119,7 +119,7 @@ def history(connection: Connection, run_name: str, *, delta: float | None, point
 
 def _told(
     read: Reading,
-    balances: Sequence[tuple[int, int, Balance]],
+    balances: Sequence[tuple[int, int, EventCounts]],
     noises: int,
     points: int,
     gathered: int,
@@ -131,7 +131,7 @@ def _told(
     instead = stronger(each[0][2], noises)
     upper = replace(read, floor=False)  # of what is gathered no lower end is known
 
-    def told(steps: int, sequence: int, balance: Balance) -> HistoryPoint:
+    def told(steps: int, sequence: int, balance: EventCounts) -> HistoryPoint:
         return upper.point(steps, sequence, replaced(balance, instead))
 
     return as_many(gathered, [partial(told, *one) for one in each])
@@ -139,7 +139,7 @@ def _told(
 
 def _balances_at(
     rows: Iterable[Row[Any]], marks: list[int], fold: Fold
-) -> Iterable[tuple[int, int, Balance]]:
+) -> Iterable[tuple[int, int, EventCounts]]:
     """(steps, sequence, balance) each time the steps recorded so far reach a mark."""
     done, waiting = 0, iter(marks)
     mark = next(waiting, None)

@@ -12,7 +12,7 @@ from accounting.accountants import best_bound
 from accounting.bounds.dominating_pairs import pld_bounds
 from accounting.bounds.event_bounds import NoBoundError, accepted
 from accounting.calibration import Parameter, UnreachableError
-from accounting.event_counts import Balance, balance_of
+from accounting.event_counts import EventCounts, count_events
 from accounting.events import Event, NeighboringRelation, Span
 from accounting.guarantees import Status
 from service.errors import InvalidRequestError, UnsupportedEventError
@@ -208,7 +208,7 @@ def _account(asked: Plan) -> PlanAnswer:
     terms = _Terms.of(asked)
     spans = spans_of(asked.events, dataset_size=asked.dataset_size, first_step=0)
     _require_bounds(spans, terms)
-    balance = balance_of([spans])
+    balance = count_events([spans])
     found = best_bound.guarantee(
         balance,
         relation=terms.relation,
@@ -251,9 +251,9 @@ def _solve(asked: Target) -> PlanAnswer:
     spans = spans_of(closed, dataset_size=asked.dataset_size, first_step=0)
     _require_bounds(spans, terms)
 
-    def balance_at(value: float) -> Balance:
+    def balance_at(value: float) -> EventCounts:
         given = calibration.filled(spans, places=places, parameter=parameter, value=value)
-        return balance_of([given])
+        return count_events([given])
 
     try:
         found = calibration.calibrate(

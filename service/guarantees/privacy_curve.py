@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 import accounting
 from accounting import privacy_profile
-from accounting.event_counts import Balance
+from accounting.event_counts import EventCounts
 from accounting.events import Event, NeighboringRelation
 from accounting.guarantees import Assumption, Status
 from accounting.privacy_profile import Profile, rate_grid
@@ -116,11 +116,11 @@ def curve_answer(
 class _Same:
     """A balance that is compared by what it counts."""
 
-    balance: Balance = field(compare=False)
+    balance: EventCounts = field(compare=False)
     counted: tuple[frozenset[tuple[Event, int]], ...]
 
     @classmethod
-    def of(cls, balance: Balance) -> "_Same":
+    def of(cls, balance: EventCounts) -> "_Same":
         each = (balance.steps, balance.passes, balance.begun, balance.starts)
         return cls(balance, tuple(frozenset(events.items()) for events in each))
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row, bindparam, func, select
 
-from accounting.event_counts import Balance, Taken
+from accounting.event_counts import EventCounts, Taken
 from accounting.events import Event, NeighboringRelation
 from service.errors import InvalidRequestError, NotFoundError
 from service.guarantees.event_counts import dataset_balance, held_anew, run_balance
@@ -30,7 +30,7 @@ from service.guarantees.replay import (
     require_few,
     streamed,
 )
-from service.ledger.append.counts import balance_of as counted
+from service.ledger.append.counts import count_events as counted
 from service.ledger.append.counts import counts_of
 from service.ledger.budgets.accumulator import BudgetDelta
 from service.ledger.budgets.lineage import as_seen_by_ancestor
@@ -58,7 +58,7 @@ _BRANCHES: Final = select(
 ).where(branches.c.run_id == bindparam("run"))
 
 
-def refold(connection: Connection, run: Row[Any], dataset_size: int) -> Balance:
+def refold(connection: Connection, run: Row[Any], dataset_size: int) -> EventCounts:
     """The run's balance from its entries alone; the stored one is a cache of this."""
     fold = Fold(dataset_size, taken_in_run(connection, run.id))
     for row in recorded(connection, run):
@@ -172,7 +172,7 @@ class _Home:
     head: int
     until: int
     found: Corrections
-    view: Callable[[Balance], Balance]
+    view: Callable[[EventCounts], EventCounts]
 
     def seen(self, facts: RecordedCounts) -> RecordedCounts:
         """The facts as those records see them."""
@@ -184,7 +184,9 @@ def _homes(connection: Connection, dataset: Row[Any], until: int | None, known: 
     """The dataset, and all that were made from it."""
     relation = NeighboringRelation(dataset.neighboring_relation)
 
-    def home(row: Row[Any], last: int, aware: int, view: Callable[[Balance], Balance]) -> _Home:
+    def home(
+        row: Row[Any], last: int, aware: int, view: Callable[[EventCounts], EventCounts]
+    ) -> _Home:
         values = {"dataset": row.id, "known": aware}
         found = by_branch(connection.execute(CORRECTIONS_OF_DATASET, values))
         return _Home(
@@ -211,7 +213,9 @@ def _homes(connection: Connection, dataset: Row[Any], until: int | None, known: 
     return homes
 
 
-def _restated(balance: Balance, *, relation: NeighboringRelation, exactly_one: bool) -> Balance:
+def _restated(
+    balance: EventCounts, *, relation: NeighboringRelation, exactly_one: bool
+) -> EventCounts:
     move = BudgetDelta(recorded=counts_of(balance))
     return counted(
         dict(as_seen_by_ancestor(move, relation=relation, exactly_one=exactly_one).recorded)
@@ -235,10 +239,10 @@ def _together(each: Sequence[RecordedCounts], homes: Sequence[_Home]) -> Recorde
     )
 
 
-def _sum(balances: Iterable[Balance]) -> Balance:
-    total = Balance()
+def _sum(balances: Iterable[EventCounts]) -> EventCounts:
+    total = EventCounts()
     for one in balances:
-        total = Balance(
+        total = EventCounts(
             steps=Counter(total.steps) + Counter(one.steps),
             passes=Counter(total.passes) + Counter(one.passes),
             begun=Counter(total.begun) + Counter(one.begun),
@@ -299,7 +303,7 @@ def _corrected_branches(
     return folded(parts_of(rows), found, dataset_size, taken)
 
 
-def _exchanged(balance: Balance, changed: Sequence[RecordedCounts]) -> Balance:
+def _exchanged(balance: EventCounts, changed: Sequence[RecordedCounts]) -> EventCounts:
     """The balance with corrected parts in the place of those that were recorded.
 
     Raises:
@@ -307,7 +311,7 @@ def _exchanged(balance: Balance, changed: Sequence[RecordedCounts]) -> Balance:
     """
     old, new = _sum(one.recorded for one in changed), _sum(one.accounts[-1] for one in changed)
     known = balance.starts or not balance.passes
-    return Balance(
+    return EventCounts(
         steps=_with(balance.steps, old.steps, new.steps),
         passes=_with(balance.passes, old.passes, new.passes),
         begun=_with(balance.begun, old.begun, new.begun),

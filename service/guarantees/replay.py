@@ -11,7 +11,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, Row, bindparam, select
 
 from accounting.event_counts import (
-    Balance,
+    EventCounts,
     Line,
     Lines,
     Place,
@@ -77,13 +77,13 @@ Corrections = Mapping[int, Sequence[tuple[int, int, str]]]  # (first step, end, 
 class RecordedCounts:
     """What was recorded; and the same with corrections laid over it, where there are any."""
 
-    recorded: Balance
-    corrected: Balance | None
+    recorded: EventCounts
+    corrected: EventCounts | None
     corrections: int  # that bear on these facts
     inherited: bool = False  # some of them are of datasets that were made from this one
 
     @property
-    def accounts(self) -> tuple[Balance, ...]:
+    def accounts(self) -> tuple[EventCounts, ...]:
         """Each account of the facts; a guarantee is to hold for all of them."""
         return (self.recorded,) if self.corrected is None else (self.recorded, self.corrected)
 
@@ -128,13 +128,13 @@ class Fold:
         self._known[content] = event, pass_length(event) is not None
         return self._known[content]
 
-    def balance(self) -> Balance:
+    def balance(self) -> EventCounts:
         """What was counted so far."""
         for content, count in self._since.items():
             event, _ = self._known[content]
             self._steps[event] = self._steps.get(event, 0) + count
         self._since.clear()
-        return Balance(
+        return EventCounts(
             steps=dict(self._steps),
             passes=_some(self._passes),
             begun=_some(self._begun),

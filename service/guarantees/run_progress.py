@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row, bindparam
 
-from accounting.event_counts import Balance, Lines
+from accounting.event_counts import EventCounts, Lines
 from service.guarantees.guarantee import Question, delta_of, resolve_query
 from service.guarantees.history import HistoryPoint, Reading
 from service.guarantees.noise_schedule import Schedule, Spans
@@ -59,7 +59,7 @@ class _Mark:
 
     steps: int
     sequence: int
-    balance: Balance | None  # until it is read
+    balance: EventCounts | None  # until it is read
     point: HistoryPoint | None = None
 
     @property

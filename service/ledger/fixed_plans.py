@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Row, bindparam, select
 
 from accounting.accountants import best_bound
 from accounting.accountants.best_bound import BEST
-from accounting.event_counts import Balance, balance_of
+from accounting.event_counts import EventCounts, count_events
 from accounting.events import NeighboringRelation, Span
 from accounting.guarantees import Status
 from service.errors import UnsupportedEventError
@@ -101,12 +101,12 @@ def _certified(
 ) -> Certificate:
     given: dict[str, Any] = {"relation": relation, "accept": accept, "floor": False}
     limit, delta = budget.epsilon, budget.delta
-    whole = best_bound.best_bound(balance_of([spans]), delta=delta, **given)
+    whole = best_bound.best_bound(count_events([spans]), delta=delta, **given)
     epsilon = whole.epsilon if whole else float("inf")
     if not epsilon <= limit:
         admissible = _leading(spans, limit=limit, delta=delta, **given)
         return Certificate(epsilon=epsilon, delta=1.0, accept=accept, admissible_steps=admissible)
-    found = best_bound.best_bound(balance_of([spans]), epsilon=limit, **given)
+    found = best_bound.best_bound(count_events([spans]), epsilon=limit, **given)
     return Certificate(
         epsilon=epsilon,
         delta=min(delta, found.delta) if found else delta,  # epsilon at delta certifies delta, too
@@ -123,7 +123,7 @@ def _leading(spans: Sequence[Span], *, limit: float, delta: float, **given: Any)
         if high - low <= 1:
             break
         middle = (low + high) // 2
-        part = balance_of([leading(spans, middle)])
+        part = count_events([leading(spans, middle)])
         bound = best_bound.best_bound(part, delta=delta, accountant=accountant, **given)
         low, high = (middle, high) if bound and bound.epsilon <= limit else (low, middle)
     return low
@@ -141,13 +141,13 @@ def leading(spans: Sequence[Span], steps: int) -> list[Span]:
     return found
 
 
-def declared_end(run: Row[Any], dataset_size: int) -> Balance | None:
+def declared_end(run: Row[Any], dataset_size: int) -> EventCounts | None:
     """The whole plan's balance while the run keeps to the plan that holds its budget; else None.
 
     The plan's end is what the run's guarantee is of, however early it stopped: stopping there may
     have been a choice that the answers led to.
     """
-    return balance_of([plan_of(run.plan, dataset_size)]) if run.on_plan else None
+    return count_events([plan_of(run.plan, dataset_size)]) if run.on_plan else None
 
 
 def reserve_plan(

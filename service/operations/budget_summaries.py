@@ -11,7 +11,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, Row, bindparam, func, or_, select
 
 from accounting.accountants import best_bound
-from accounting.event_counts import Balance
+from accounting.event_counts import EventCounts
 from accounting.events import NeighboringRelation
 from service.clock import now
 from service.guarantees.event_counts import balances_of_runs
@@ -187,7 +187,7 @@ def epsilons_of(
     return found
 
 
-def _epsilon(balance: Balance, dataset: Row[Any], delta: float) -> float | None:
+def _epsilon(balance: EventCounts, dataset: Row[Any], delta: float) -> float | None:
     bound = best_bound.best_bound(
         balance,
         relation=NeighboringRelation(dataset.neighboring_relation),

@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 from pydantic import Field
 
-from accounting.event_counts import UNPLACED, Balance, Line, Lines, Place, Taken, balance_of
+from accounting.event_counts import UNPLACED, EventCounts, Line, Lines, Place, Taken, count_events
 from accounting.events import (
     Event,
     Span,
@@ -110,7 +110,7 @@ class LedgerDocument(Wire):
     findings: list[NewFinding] = Field(default_factory=list)  # no epsilon depends on them
     labels: Labels | None = None
 
-    def balance(self) -> Balance:
+    def balance(self) -> EventCounts:
         """What the document's events add up to.
 
         Raises:
@@ -118,7 +118,7 @@ class LedgerDocument(Wire):
         """
         return self._together(self._sequences())
 
-    def corrected_balance(self) -> Balance | None:
+    def corrected_balance(self) -> EventCounts | None:
         """The same with every correction laid over it; None where there is none.
 
         Raises:
@@ -141,7 +141,7 @@ class LedgerDocument(Wire):
             raise InvalidRequestError("corrections", "name a branch that is not here")
         return self._together(sequences)
 
-    def _together(self, sequences: Iterable[tuple[str, int, list[Span]]]) -> Balance:
+    def _together(self, sequences: Iterable[tuple[str, int, list[Span]]]) -> EventCounts:
         """What (branch, its first step, its spans) add up to, line by line."""
         lines = Lines(self._taken())
         known = {one.name for one in self.branches if one.order == FRESH or one.takes_pass} | {MAIN}
@@ -157,7 +157,7 @@ class LedgerDocument(Wire):
             chain.from_iterable(piece for _, piece in sorted(found, key=itemgetter(0)))
             for found in parts.values()
         ]
-        return balance_of(ordered, places=[places.get(line, UNPLACED) for line in parts])
+        return count_events(ordered, places=[places.get(line, UNPLACED) for line in parts])
 
     def _taken(self) -> list[Taken]:
         """By whom open passes were taken.

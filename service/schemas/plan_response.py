@@ -1,7 +1,7 @@
 """The answer to a plan: its guarantee, and the value that was solved for."""
 
 from accounting.calibration import Calibrated, Parameter
-from accounting.event_counts import Balance
+from accounting.event_counts import EventCounts
 from accounting.guarantees import Guarantee
 from service.schemas.requests import Release
 from service.schemas.responses import EVERY_STEP, Answer, GuaranteeAnswer, guarantee_answer
@@ -23,7 +23,7 @@ class PlanAnswer(GuaranteeAnswer):
 def plan_answer(
     guarantee: Guarantee,
     *,
-    balance: Balance,
+    balance: EventCounts,
     solved: Calibrated | None = None,
     release: Release = EVERY_STEP,
 ) -> PlanAnswer:

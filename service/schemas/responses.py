@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel, ConfigDict
 
 import accounting
-from accounting.event_counts import Balance
+from accounting.event_counts import EventCounts
 from accounting.events import NeighboringRelation
 from accounting.guarantees import Assumption, Bound, Guarantee, Status, ValidFor
 from accounting.hidden_state import HIDDEN
@@ -142,7 +142,7 @@ class RunGuarantee(GuaranteeAnswer):
 def guarantee_answer(
     guarantee: Guarantee,
     *,
-    balance: Balance,
+    balance: EventCounts,
     sequence: int,
     release: Release = EVERY_STEP,
 ) -> GuaranteeAnswer:

@@ -13,7 +13,7 @@ from itertools import product
 
 import numpy as np
 
-from accounting.event_counts import balance_of
+from accounting.event_counts import count_events
 from accounting.events import (
     BallsAndBins,
     Event,
@@ -52,7 +52,7 @@ def charge_of(
     @lru_cache(maxsize=4096)
     def known(passes: tuple[tuple[float, ...], ...]) -> float:
         spans = [[Span(event=event(s, sampling), steps=1) for s in one] for one in passes]
-        uncovered, _, rdp = held.total(balance_of(spans), relation=relation, accept=accept)
+        uncovered, _, rdp = held.total(count_events(spans), relation=relation, accept=accept)
         assert not uncovered
         return math.ldexp(rdp, -LOSS_BITS)
 

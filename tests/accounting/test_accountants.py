@@ -17,7 +17,7 @@ from accounting.bounds.event_bounds import (
     REASON_NOT_GAUSSIAN_DP,
 )
 from accounting.bounds.renyi_bounds import renyi_bounds
-from accounting.event_counts import Balance, balance_of
+from accounting.event_counts import EventCounts, count_events
 from accounting.events import (
     BallsAndBins,
     Cyclic,
@@ -61,9 +61,9 @@ BY_ID: dict[str, Theorem[..., object]] = {theorem.id: theorem for theorem in THE
 PROPERTY = settings(deadline=None, max_examples=25)
 
 
-def balance(sampling: Sampling, *, steps: int = 1, sigma: float = 1.0) -> Balance:
+def balance(sampling: Sampling, *, steps: int = 1, sigma: float = 1.0) -> EventCounts:
     event = Event(mechanism=Gaussian(noise_multiplier=sigma), sampling=sampling)
-    return balance_of([[Span(event=event, steps=steps)]])
+    return count_events([[Span(event=event, steps=steps)]])
 
 
 def epsilon_of(answer: Guarantee) -> float:
@@ -85,7 +85,7 @@ def refused(mechanism: Mechanism, sampling: Sampling, relation: NeighboringRelat
 def test_every_event_has_a_complete_bound_or_a_reason(
     mechanism: Mechanism, sampling: Sampling, relation: NeighboringRelation, asked: str
 ) -> None:
-    spent = balance_of([[Span(event=Event(mechanism=mechanism, sampling=sampling), steps=3)]])
+    spent = count_events([[Span(event=Event(mechanism=mechanism, sampling=sampling), steps=3)]])
     if asked == "delta":
         answer = guarantee(spent, relation=relation, delta=DELTA)
     else:
@@ -121,7 +121,7 @@ def test_every_event_has_a_complete_bound_or_a_reason(
 def test_the_best_accountant_is_no_worse_than_any(
     mechanism: Mechanism, sampling: Sampling, relation: NeighboringRelation, accountant: str
 ) -> None:
-    spent = balance_of([[Span(event=Event(mechanism=mechanism, sampling=sampling), steps=3)]])
+    spent = count_events([[Span(event=Event(mechanism=mechanism, sampling=sampling), steps=3)]])
     one = guarantee(spent, relation=relation, delta=DELTA, accountant=accountant)
     best = guarantee(spent, relation=relation, delta=DELTA)
     if one.epsilon is not None:
@@ -199,7 +199,7 @@ def test_unamplified_epsilon_is_that_of_full_batches(
 
 
 def test_unamplified_epsilon_counts_events_of_equal_noise_together() -> None:
-    mixed = balance_of(
+    mixed = count_events(
         [
             [Span(event=Event(mechanism=MECHANISMS[0], sampling=s), steps=2)]
             for s in (POISSON, Full(), FIXED_SIZE)
@@ -232,10 +232,10 @@ def test_replacing_costs_as_zeroing_out_at_half_the_noise(sampling: Sampling) ->
 
 @pytest.mark.parametrize("relation", NeighboringRelation)
 def test_an_empty_balance_costs_nothing(relation: NeighboringRelation) -> None:
-    answer = guarantee(Balance(), relation=relation, delta=DELTA)
+    answer = guarantee(EventCounts(), relation=relation, delta=DELTA)
     assert answer.epsilon == 0
     assert answer.unamplified_epsilon == 0
-    nothing = guarantee(Balance(), relation=relation, epsilon=0.0)
+    nothing = guarantee(EventCounts(), relation=relation, epsilon=0.0)
     assert nothing.delta is not None
     assert nothing.delta < 1e-299
 
@@ -250,11 +250,11 @@ def test_an_empty_balance_costs_nothing(relation: NeighboringRelation) -> None:
 )
 def test_steps_add(sampling: Sampling, first: int, second: int, accountant: str) -> None:
     event = Event(mechanism=MECHANISMS[0], sampling=sampling)
-    parts = balance_of([[Span(event=event, steps=first)], [Span(event=event, steps=second)]])
-    whole = balance_of([[Span(event=event, steps=first + second)]])
+    parts = count_events([[Span(event=event, steps=first)], [Span(event=event, steps=second)]])
+    whole = count_events([[Span(event=event, steps=first + second)]])
     ask = {"relation": REPLACE_SPECIAL, "delta": DELTA, "accountant": accountant}
     assert guarantee(parts, **ask) == guarantee(whole, **ask)  # type: ignore[arg-type]
-    less = guarantee(balance_of([[Span(event=event, steps=first)]]), **ask)  # type: ignore[arg-type]
+    less = guarantee(count_events([[Span(event=event, steps=first)]]), **ask)  # type: ignore[arg-type]
     assert epsilon_of(less) <= epsilon_of(guarantee(whole, **ask))  # type: ignore[arg-type]
 
 
@@ -316,7 +316,7 @@ def test_a_few_events_have_a_bound_in_each_of_many_parts_of_an_answer() -> None:
         for sampling in (BallsAndBins(steps_per_pass=length) for length in (2, 3, 50))
     }
     found = guarantee(
-        Balance(steps=steps, passes=steps),
+        EventCounts(steps=steps, passes=steps),
         relation=NeighboringRelation.ADD_OR_REMOVE_ONE,
         delta=1e-5,
         accept=ACCEPTABLE,
@@ -328,7 +328,7 @@ def test_a_few_events_have_a_bound_in_each_of_many_parts_of_an_answer() -> None:
 
 def test_a_bound_that_says_nothing_is_no_bound() -> None:
     event = Event(mechanism=Gaussian(noise_multiplier=1e-100), sampling=Full())
-    spent = Balance(steps={event: 10**102})  # mu above 1e150
+    spent = EventCounts(steps={event: 10**102})  # mu above 1e150
     for relation in NeighboringRelation:
         infinite = guarantee(spent, relation=relation, delta=DELTA, accountant="gdp")
         assert infinite.epsilon is None
@@ -348,7 +348,7 @@ def test_delta_is_asked_for_at_a_finite_epsilon(epsilon: float) -> None:
 
 
 def test_one_step_without_noise_spoils_every_sum() -> None:
-    spent = balance_of(
+    spent = count_events(
         [
             [Span(event=Event(mechanism=mechanism, sampling=Full()), steps=1)]
             for mechanism in MECHANISMS
@@ -364,7 +364,7 @@ def test_one_step_without_noise_spoils_every_sum() -> None:
 def test_exactly_one_of_epsilon_and_delta_is_asked_for(ask: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="not both"):
         guarantee(
-            Balance(), relation=REPLACE_ONE, delta=ask.get("delta"), epsilon=ask.get("epsilon")
+            EventCounts(), relation=REPLACE_ONE, delta=ask.get("delta"), epsilon=ask.get("epsilon")
         )
 
 
@@ -382,4 +382,4 @@ def test_an_epsilon_out_of_range_is_refused(epsilon: float) -> None:
 
 def test_an_unknown_accountant_is_refused() -> None:
     with pytest.raises(ValueError, match="best, gdp, pld, rdp"):
-        guarantee(Balance(), relation=REPLACE_ONE, delta=DELTA, accountant="clt")
+        guarantee(EventCounts(), relation=REPLACE_ONE, delta=DELTA, accountant="clt")

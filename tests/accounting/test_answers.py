@@ -9,18 +9,18 @@ import pytest
 
 from accounting import THEOREMS
 from accounting.accountants import best_first, composed_bounds, lower_end
-from accounting.accountants.best_bound import best_bound, guarantee, with_floor
+from accounting.accountants.best_bound import best_bound, guarantee, with_lower_bound
 from accounting.accountants.best_first import ACCOUNTANTS
 from accounting.accountants.composed_bounds import (
-    Question,
-    attained_epsilon,
+    Query,
+    epsilon_lower_bound,
     gdp_bound,
     pld_bound,
     rdp_bound,
 )
-from accounting.accountants.event_grouping import Rounded
-from accounting.bounds.lower_bounds import attained_units
-from accounting.event_counts import Balance
+from accounting.accountants.event_grouping import GroupedEvents
+from accounting.bounds.lower_bounds import lower_bound_units
+from accounting.event_counts import EventCounts
 from accounting.events import (
     ApproximateDp,
     Event,
@@ -55,8 +55,8 @@ SAMPLINGS: list[Sampling] = [
 ]  # fmt: skip
 
 
-def spent(mechanism: Mechanism, sampling: Sampling, steps: int = 1) -> Balance:
-    return Balance(steps={Event(mechanism=mechanism, sampling=sampling): steps})
+def spent(mechanism: Mechanism, sampling: Sampling, steps: int = 1) -> EventCounts:
+    return EventCounts(steps={Event(mechanism=mechanism, sampling=sampling): steps})
 
 
 def asked(
@@ -64,8 +64,8 @@ def asked(
     relation: NeighboringRelation = ADD_OR_REMOVE_ONE,
     delta: float | None = DELTA,
     epsilon: float | None = None,
-) -> Question:
-    return Question(relation=relation, accept=DEFAULT_ACCEPT, delta=delta, epsilon=epsilon)
+) -> Query:
+    return Query(relation=relation, accept=DEFAULT_ACCEPT, delta=delta, epsilon=epsilon)
 
 
 @pytest.mark.parametrize("relation", NeighboringRelation)
@@ -106,7 +106,7 @@ def test_a_lower_bound_never_exceeds_its_upper_one(
         )
         assert best == found.headline
         assert best is not None
-        floored = with_floor(best, balance, relation=relation)
+        floored = with_lower_bound(best, balance, relation=relation)
         assert replace(floored, epsilon_lower=best.epsilon_lower) == best
         if floored.epsilon_lower is not None:
             assert (best.epsilon_lower or 0) <= floored.epsilon_lower <= best.epsilon
@@ -115,7 +115,7 @@ def test_a_lower_bound_never_exceeds_its_upper_one(
 def test_full_and_poisson_steps_are_known_from_both_sides() -> None:
     events = [Event(mechanism=m, sampling=s) for m in MECHANISMS[:2] for s in (Full(), POISSON)]
     for event in events:
-        found = guarantee(Balance(steps={event: 1}), relation=ADD_OR_REMOVE_ONE, delta=DELTA)
+        found = guarantee(EventCounts(steps={event: 1}), relation=ADD_OR_REMOVE_ONE, delta=DELTA)
         assert found.epsilon is not None
         assert found.epsilon_lower is not None
         assert found.epsilon - found.epsilon_lower <= 1e-8 * found.epsilon
@@ -135,28 +135,28 @@ def test_zcdp_has_the_lower_bound_of_the_gaussian_that_satisfies_it() -> None:
 def test_steps_that_nothing_is_known_of_are_left_out_below() -> None:
     hidden = Event(mechanism=GAUSSIAN, sampling=Unknown())
     known = Event(mechanism=GAUSSIAN, sampling=POISSON)
-    both = Balance(steps={hidden: 3, known: 40})
+    both = EventCounts(steps={hidden: 3, known: 40})
     question = asked()
     bound = pld_bound(both, question)
     pair = SampledGaussianPair(noise_multiplier=2.0, sampling_probability=0.05)
     assert bound.epsilon_lower == epsilon_floor([(pair, 40)], delta=DELTA)
     above: list[tuple[Pair, int]] = [(GaussianPair(noise_multiplier=2.0), 3), (pair, 40)]
     assert bound.epsilon == epsilon_bracket(above, delta=DELTA).upper
-    assert pld_bound(Balance(steps={hidden: 3}), question).epsilon_lower is None
-    assert attained_epsilon(both, relation=ADD_OR_REMOVE_ONE, delta=DELTA) == bound.epsilon_lower
-    nothing = Balance(steps={hidden: 3})
-    assert attained_epsilon(nothing, relation=ADD_OR_REMOVE_ONE, delta=DELTA) is None
+    assert pld_bound(EventCounts(steps={hidden: 3}), question).epsilon_lower is None
+    assert epsilon_lower_bound(both, relation=ADD_OR_REMOVE_ONE, delta=DELTA) == bound.epsilon_lower
+    nothing = EventCounts(steps={hidden: 3})
+    assert epsilon_lower_bound(nothing, relation=ADD_OR_REMOVE_ONE, delta=DELTA) is None
 
 
 def test_equal_pairs_of_different_events_are_counted_together() -> None:
     once = Event(mechanism=GAUSSIAN, sampling=Full())
     surely = Event(mechanism=GAUSSIAN, sampling=Poisson(sampling_probability=1))
-    together = pld_bound(Balance(steps={once: 3, surely: 4}), asked())
-    apart = pld_bound(Balance(steps={once: 7}), asked())
+    together = pld_bound(EventCounts(steps={once: 3, surely: 4}), asked())
+    apart = pld_bound(EventCounts(steps={once: 7}), asked())
     assert (together.epsilon, together.epsilon_lower) == (apart.epsilon, apart.epsilon_lower)
-    assert attained_epsilon(
-        Balance(steps={once: 3, surely: 4}), relation=ADD_OR_REMOVE_ONE, delta=DELTA
-    ) == attained_epsilon(Balance(steps={once: 7}), relation=ADD_OR_REMOVE_ONE, delta=DELTA)
+    assert epsilon_lower_bound(
+        EventCounts(steps={once: 3, surely: 4}), relation=ADD_OR_REMOVE_ONE, delta=DELTA
+    ) == epsilon_lower_bound(EventCounts(steps={once: 7}), relation=ADD_OR_REMOVE_ONE, delta=DELTA)
 
 
 def test_asked_for_delta_a_guarantee_still_says_what_is_lost_at_least() -> None:
@@ -165,7 +165,7 @@ def test_asked_for_delta_a_guarantee_still_says_what_is_lost_at_least() -> None:
     assert found.epsilon_lower is not None
     assert 0.8 * (1 - 1e-6) <= found.epsilon_lower <= found.epsilon == 0.8  # type: ignore[operator]
     # A delta of zero, or of one, is one at which nothing is lost, or everything.
-    nothing = pld_bound(Balance(), asked(delta=None, epsilon=0.5))
+    nothing = pld_bound(EventCounts(), asked(delta=None, epsilon=0.5))
     assert (nothing.delta, nothing.epsilon_lower) == (0.0, None)
     none = pld_bound(
         spent(RESPONSE, Full(), 2), asked(relation=REPLACE_ONE, delta=None, epsilon=9.0)
@@ -181,7 +181,7 @@ def test_a_lower_bound_belongs_to_the_delta_of_the_headline() -> None:
     found = guarantee(balance, relation=REPLACE_ONE, epsilon=1.0)
     assert found.delta is not None
     assert found.epsilon_lower is not None
-    known = epsilon_floor(attained_units(balance, REPLACE_ONE), delta=found.delta)
+    known = epsilon_floor(lower_bound_units(balance, REPLACE_ONE), delta=found.delta)
     assert found.epsilon_lower <= known
 
 
@@ -200,8 +200,8 @@ def test_renyi_curves_never_say_more_than_the_pairs_they_come_from() -> None:
             steps[event] = int(random.integers(1, 2000))
         question = asked(delta=math.exp(random.uniform(math.log(1e-9), math.log(1e-3))))
         renyi, pairs = (
-            rdp_bound(Balance(steps=steps), question),
-            pld_bound(Balance(steps=steps), question),
+            rdp_bound(EventCounts(steps=steps), question),
+            pld_bound(EventCounts(steps=steps), question),
         )
         assert pairs.epsilon_lower is not None
         assert pairs.epsilon_lower <= pairs.epsilon
@@ -213,10 +213,10 @@ def test_a_lower_bound_above_the_headline_is_an_error(monkeypatch: pytest.Monkey
     epsilon = guarantee(balance, relation=REPLACE_ONE, delta=DELTA).epsilon
     assert epsilon is not None
     for lower in (math.nextafter(epsilon, 9e9), math.nan):
-        monkeypatch.setattr(lower_end, "attained_epsilon", lambda *_, at=lower, **__: at)
+        monkeypatch.setattr(lower_end, "epsilon_lower_bound", lambda *_, at=lower, **__: at)
         with pytest.raises(ArithmeticError, match="exceeds an upper one"):
             guarantee(balance, relation=REPLACE_ONE, delta=DELTA)
-    monkeypatch.setattr(lower_end, "attained_epsilon", lambda *_, **__: epsilon)
+    monkeypatch.setattr(lower_end, "epsilon_lower_bound", lambda *_, **__: epsilon)
     assert guarantee(balance, relation=REPLACE_ONE, delta=DELTA).epsilon_lower == epsilon
 
 
@@ -225,8 +225,8 @@ def test_what_pairs_have_settled_is_not_asked_of_renyi_curves(
 ) -> None:
     names: list[str] = []
 
-    def spied(name: str) -> Callable[[Balance, Question], Bound]:
-        def ask(balance: Balance, question: Question) -> Bound:
+    def spied(name: str) -> Callable[[EventCounts, Query], Bound]:
+        def ask(balance: EventCounts, question: Query) -> Bound:
             names.append(name)
             return ACCOUNTANTS[name](balance, question)
 
@@ -251,7 +251,7 @@ def test_unamplified_epsilon_is_that_of_full_batches_without_gaussian_noise(
     assert sampled.unamplified_epsilon == full.unamplified_epsilon == full.epsilon
     assert full.epsilon is not None
     # Beside Gaussian noise the whole is composed, and never said to be Gaussian alone.
-    mixed = Balance(
+    mixed = EventCounts(
         steps={
             Event(mechanism=mechanism, sampling=POISSON): 1,
             Event(mechanism=GAUSSIAN, sampling=POISSON): 1,
@@ -273,15 +273,17 @@ def test_too_many_steps_of_unknown_sampling_keep_their_closed_form_and_no_lower_
     events = [
         Event(mechanism=Gaussian(noise_multiplier=50.0 + i), sampling=Unknown()) for i in range(401)
     ]
-    balance = Balance(steps=dict.fromkeys(events, 1))
+    balance = EventCounts(steps=dict.fromkeys(events, 1))
     found = guarantee(balance, relation=ADD_OR_REMOVE_ONE, delta=DELTA, accountant="pld")
     pairs = [(GaussianPair(noise_multiplier=50.0 + i), 1) for i in range(401)]
     assert found.epsilon == pytest.approx(epsilon_bracket(pairs, delta=DELTA).upper, rel=1e-13)
     assert found.epsilon_lower is None
 
 
-def rounded(*noises: float) -> Rounded:
-    return Rounded(*(spent(Gaussian(noise_multiplier=noise), POISSON, 50) for noise in noises))
+def rounded(*noises: float) -> GroupedEvents:
+    return GroupedEvents(
+        *(spent(Gaussian(noise_multiplier=noise), POISSON, 50) for noise in noises)
+    )
 
 
 def test_sides_far_apart_are_composed_more_roughly_and_the_better_ends_kept(

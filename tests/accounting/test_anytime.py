@@ -7,7 +7,7 @@ import pytest
 
 from accounting.accountants.best_bound import best_bound, guarantee, with_odometer
 from accounting.accountants.best_first import ACCOUNTANTS, ODOMETER
-from accounting.event_counts import Balance
+from accounting.event_counts import EventCounts
 from accounting.events import (
     ApproximateDp,
     Event,
@@ -40,11 +40,11 @@ def gaussian(noise: float = 1.0, rate: float = 0.01) -> Event:
     )
 
 
-def balance(event: Event | None = None, steps: int = 1000) -> Balance:
-    return Balance(steps={event or gaussian(): steps})
+def balance(event: Event | None = None, steps: int = 1000) -> EventCounts:
+    return EventCounts(steps={event or gaussian(): steps})
 
 
-def odometer(of: Balance, **given: object) -> Guarantee:
+def odometer(of: EventCounts, **given: object) -> Guarantee:
     asked: dict[str, object] = {"delta": 1e-5, "accept": DERIVED, "accountant": ODOMETER} | given
     return guarantee(of, relation=RELATION, **asked)  # type: ignore[arg-type]
 
@@ -106,7 +106,7 @@ def test_a_reading_is_no_better_established_than_what_it_adds_up() -> None:
 
 @pytest.mark.no_cover
 def test_of_very_many_events_the_odometer_reads_an_upper_balance() -> None:
-    many = Balance(steps={gaussian(1 + i / 1000): 3 for i in range(500)})
+    many = EventCounts(steps={gaussian(1 + i / 1000): 3 for i in range(500)})
     coarse = odometer(many).epsilon
     exact = odometer_epsilon(many, relation=RELATION, delta=1e-5)
     assert coarse is not None
@@ -137,7 +137,7 @@ def test_an_unknown_accountant_is_told_all_there_are() -> None:
 # Two accounts of the facts
 
 
-def both(first: Balance, second: Balance) -> tuple[Guarantee, Guarantee]:
+def both(first: EventCounts, second: EventCounts) -> tuple[Guarantee, Guarantee]:
     found = [
         with_odometer(
             guarantee(one, relation=RELATION, delta=1e-5, accept=ACCEPTABLE), one, delta=1e-5

@@ -8,9 +8,9 @@ import pytest
 from accounting import Status, guarantee
 from accounting.bounds.dominating_pairs import pld_bounds
 from accounting.bounds.gdp_bounds import gdp_bounds
-from accounting.bounds.lower_bounds import _sampled, attained, attained_units
+from accounting.bounds.lower_bounds import _sampled, lower_bound_pair, lower_bound_units
 from accounting.bounds.renyi_bounds import renyi_bounds
-from accounting.event_counts import Balance, balance_of
+from accounting.event_counts import EventCounts, count_events
 from accounting.events import (
     BallsAndBins,
     Cyclic,
@@ -45,8 +45,8 @@ def event(sampling: Sampling, noise: float = 2.0) -> Event:
     return Event(mechanism=Gaussian(noise_multiplier=noise), sampling=sampling)
 
 
-def taken(*spans: tuple[Sampling, int], noise: float = 2.0) -> Balance:
-    return balance_of([[Span(event=event(s, noise), steps=n) for s, n in spans]])
+def taken(*spans: tuple[Sampling, int], noise: float = 2.0) -> EventCounts:
+    return count_events([[Span(event=event(s, noise), steps=n) for s, n in spans]])
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def taken(*spans: tuple[Sampling, int], noise: float = 2.0) -> Balance:
 def test_what_is_not_known_to_be_attained_is_left_out(
     sampling: Sampling, relation: NeighboringRelation
 ) -> None:
-    found = attained(event(sampling), relation)
+    found = lower_bound_pair(event(sampling), relation)
     if isinstance(sampling, TruncatedPoisson):
         assert isinstance(found, SampledGaussianPair)
         assert found.sampling_probability <= 1e-12
@@ -74,21 +74,21 @@ def test_what_is_not_known_to_be_attained_is_left_out(
 
 def test_a_truncated_step_of_all_records_is_a_full_one() -> None:
     sampling = TruncatedPoisson(sampling_probability=1.0, max_batch_size=9, dataset_size=9)
-    assert attained(event(sampling), REPLACE_SPECIAL) == GaussianPair(noise_multiplier=2.0)
+    assert lower_bound_pair(event(sampling), REPLACE_SPECIAL) == GaussianPair(noise_multiplier=2.0)
 
 
 def test_many_distinct_steps_are_bounded_below_by_what_is_quick() -> None:
     fixed = FixedSize(batch_size=5, dataset_size=50)
-    assert isinstance(attained(event(fixed), REPLACE_SPECIAL), DensePair)
-    quick = attained(event(fixed), REPLACE_SPECIAL, fine=False)
+    assert isinstance(lower_bound_pair(event(fixed), REPLACE_SPECIAL), DensePair)
+    quick = lower_bound_pair(event(fixed), REPLACE_SPECIAL, fine=False)
     assert isinstance(quick, SampledGaussianPair)
     assert quick.noise_multiplier == 2.0
 
 
 def test_nothing_is_said_of_an_allocation_that_is_not_over() -> None:
     sampling = RandomAllocation(steps_per_pass=10, participations=3)
-    assert attained_units(taken((sampling, 7)), REPLACE_SPECIAL) == []
-    ((pair, count),) = attained_units(taken((sampling, 20)), REPLACE_SPECIAL)
+    assert lower_bound_units(taken((sampling, 7)), REPLACE_SPECIAL) == []
+    ((pair, count),) = lower_bound_units(taken((sampling, 20)), REPLACE_SPECIAL)
     assert count == 2
     assert isinstance(pair, GaussianPair)
     assert pair.noise_multiplier == pytest.approx(2 * math.sqrt(10) / 3)
@@ -96,31 +96,31 @@ def test_nothing_is_said_of_an_allocation_that_is_not_over() -> None:
 
 def test_a_pass_of_which_a_part_is_known_counts_as_that_part() -> None:
     balls = BallsAndBins(steps_per_pass=10)
-    whole, part = (attained_units(taken((balls, n)), REPLACE_SPECIAL) for n in (10, 4))
+    whole, part = (lower_bound_units(taken((balls, n)), REPLACE_SPECIAL) for n in (10, 4))
     low, high = (epsilon_floor(units, delta=1e-5) for units in (part, whole))
     assert 0 < low < high
     # Two branches may have left a pass open each.
-    open_ended = Balance(
+    open_ended = EventCounts(
         steps={event(balls): 12}, passes={event(balls): 3}, starts={event(balls): 2}
     )
-    ((_, count),) = attained_units(open_ended, REPLACE_SPECIAL)
+    ((_, count),) = lower_bound_units(open_ended, REPLACE_SPECIAL)
     assert count == 1
 
 
 def test_an_order_that_may_have_been_drawn_again_is_not_counted_on() -> None:
     once = Shuffle(batch_size=1, steps_per_pass=5, reshuffle=Reshuffle.ONCE, dataset_size=5)
     key = event(once)
-    known = Balance(steps={key: 20}, passes={key: 4}, starts={key: 1})
-    unknown = Balance(steps={key: 20}, passes={key: 4})
+    known = EventCounts(steps={key: 20}, passes={key: 4}, starts={key: 1})
+    unknown = EventCounts(steps={key: 20}, passes={key: 4})
     floors = [
-        epsilon_floor(attained_units(one, REPLACE_ONE), delta=1e-5) for one in (known, unknown)
+        epsilon_floor(lower_bound_units(one, REPLACE_ONE), delta=1e-5) for one in (known, unknown)
     ]
     assert floors[0] > floors[1] > 0
 
 
 def test_a_size_that_is_not_known_leaves_a_shuffle_without_a_floor() -> None:
     unknown = Shuffle(batch_size=1, steps_per_pass=5, reshuffle=Reshuffle.EACH_PASS)
-    assert attained_units(taken((unknown, 10)), REPLACE_ONE) == []
+    assert lower_bound_units(taken((unknown, 10)), REPLACE_ONE) == []
 
 
 # What other lines of the same kind need
@@ -230,15 +230,15 @@ def test_one_secret_order_for_all_passes_is_another_assumption_than_fresh_ones()
 def test_passes_of_other_noise_are_not_counted_from_below() -> None:
     sampling = Cyclic(batch_size=1, steps_per_pass=9)
     event = Event(mechanism=Laplace(noise_multiplier=2.0), sampling=sampling)
-    balance = balance_of([[Span(event=event, steps=9)]])
+    balance = count_events([[Span(event=event, steps=9)]])
     assert balance.passes
-    assert attained_units(balance, REPLACE_ONE) == []
+    assert lower_bound_units(balance, REPLACE_ONE) == []
 
 
 def test_passes_of_several_noises_are_not_counted_from_below() -> None:
     balls = BallsAndBins(steps_per_pass=4)
     spans = [Span(event=event(balls, noise), steps=2) for noise in (2.0, 1.0)]
-    assert attained_units(balance_of([spans]), REPLACE_SPECIAL) == []
+    assert lower_bound_units(count_events([spans]), REPLACE_SPECIAL) == []
 
 
 def test_an_order_that_is_used_again_is_not_amplified_where_passes_stop_early() -> None:
@@ -261,7 +261,7 @@ def test_a_batch_many_times_its_dataset_attains_no_more_than_is_proved(
 ) -> None:
     sampling = WithReplacement(batch_size=40, dataset_size=2)
     event = Event(mechanism=Gaussian(noise_multiplier=1.1), sampling=sampling)
-    found = guarantee(Balance(steps={event: 3}), relation=relation, delta=1e-5)
+    found = guarantee(EventCounts(steps={event: 3}), relation=relation, delta=1e-5)
     assert found.epsilon is not None
     assert found.epsilon_lower is not None
     assert 0 < found.epsilon_lower <= found.epsilon

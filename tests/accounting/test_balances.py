@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting.event_counts import Balance, OpenPass, Place, advance, balance_of, pass_length
+from accounting.event_counts import EventCounts, OpenPass, Place, advance, count_events, pass_length
 from accounting.events import (
     ApproximateDp,
     Cyclic,
@@ -77,8 +77,8 @@ def test_splitting_spans_anywhere_gives_the_same_balance(
             taken = data.draw(st.integers(1, left))
             pieces.append(Span(event=whole.event, steps=taken))
             left -= taken
-    assert balance_of([pieces]) == balance_of([spans])
-    assert balance_of([pieces]).units() == balance_of([spans]).units()
+    assert count_events([pieces]) == count_events([spans])
+    assert count_events([pieces]).units() == count_events([spans]).units()
 
 
 @PROPERTY
@@ -87,14 +87,14 @@ def test_branches_count_alike_in_whatever_order(
     branches: list[list[Span]], data: st.DataObject
 ) -> None:
     moved = data.draw(st.permutations(branches))
-    assert balance_of(moved) == balance_of(branches)
-    assert balance_of(moved).units() == balance_of(branches).units()
+    assert count_events(moved) == count_events(branches)
+    assert count_events(moved).units() == count_events(branches).units()
 
 
 @PROPERTY
 @given(spans=SPANS, copies=st.integers(1, 4))
 def test_equal_branches_cost_as_often_as_they_ran(spans: list[Span], copies: int) -> None:
-    once, many = balance_of([spans]), balance_of([spans] * copies)
+    once, many = count_events([spans]), count_events([spans] * copies)
     assert many.steps == {event: copies * n for event, n in once.steps.items()}
     assert many.passes == {event: copies * n for event, n in once.passes.items()}
 
@@ -108,7 +108,7 @@ def test_batches_of_a_branch_add_up_to_the_branch(spans: list[Span], cut: int) -
         for one in batch:
             changes, open_pass = advance(open_pass, one)
             passes.update(changes)
-    assert {event: n for event, n in passes.items() if n} == balance_of([spans]).passes
+    assert {event: n for event, n in passes.items() if n} == count_events([spans]).passes
 
 
 @PROPERTY
@@ -116,7 +116,7 @@ def test_batches_of_a_branch_add_up_to_the_branch(spans: list[Span], cut: int) -
 def test_no_count_is_negative_and_every_step_is_covered_by_a_pass(
     branches: list[list[Span]],
 ) -> None:
-    balance = balance_of(branches)
+    balance = count_events(branches)
     assert all(n > 0 for n in [*balance.steps.values(), *balance.passes.values()])
     for sampling in (CYCLIC, SHUFFLE, ONCE):
         taken = sum(n for event, n in balance.steps.items() if event.sampling == sampling)
@@ -130,12 +130,12 @@ def test_each_pass_counts_as_its_least_noisy_step(sigmas: list[float]) -> None:
     length = CYCLIC.steps_per_pass
     passes = [sigmas[start : start + length] for start in range(0, len(sigmas), length)]
     expected = Counter(event(CYCLIC, min(steps)) for steps in passes)
-    assert balance_of([[span(1, sigma=sigma) for sigma in sigmas]]).passes == expected
+    assert count_events([[span(1, sigma=sigma) for sigma in sigmas]]).passes == expected
 
 
 @pytest.mark.parametrize(("steps", "passes"), [(1, 1), (4, 1), (5, 1), (6, 2), (10, 2), (11, 3)])
 def test_a_pass_that_was_begun_costs_as_a_whole_one(steps: int, passes: int) -> None:
-    assert balance_of([[span(steps)]]).units() == [(event(CYCLIC), passes)]
+    assert count_events([[span(steps)]]).units() == [(event(CYCLIC), passes)]
 
 
 def test_the_open_pass_says_how_far_it_has_come() -> None:
@@ -148,20 +148,20 @@ def test_the_open_pass_says_how_far_it_has_come() -> None:
 
 
 def test_a_change_of_sampling_opens_a_new_pass() -> None:
-    balance = balance_of([[span(2), span(1, SHUFFLE), span(2), span(1, ONCE)]])
+    balance = count_events([[span(2), span(1, SHUFFLE), span(2), span(1, ONCE)]])
     assert balance.passes == {event(CYCLIC): 2, event(SHUFFLE): 1, event(ONCE): 1}
 
 
 def test_a_step_counted_by_itself_closes_the_pass() -> None:
     assert advance(OpenPass(event=event(CYCLIC), position=1), span(1, Full())) == (Counter(), None)
-    balance = balance_of([[span(2), span(1, Full()), span(2)]])
+    balance = count_events([[span(2), span(1, Full()), span(2)]])
     assert balance.passes == {event(CYCLIC): 2}
     assert balance.units() == [(event(CYCLIC), 2), (event(Full()), 1)]
 
 
 def test_less_noise_inside_a_pass_moves_the_pass() -> None:
     quiet = event(CYCLIC, 0.5)
-    balance = balance_of([[span(2), span(1, sigma=0.5), span(2)]])
+    balance = count_events([[span(2), span(1, sigma=0.5), span(2)]])
     assert balance.passes == {quiet: 1}
     assert balance.steps == {event(CYCLIC): 4, quiet: 1}
     changes, _ = advance(OpenPass(event=event(CYCLIC), position=2), span(1, sigma=0.5))
@@ -169,23 +169,23 @@ def test_less_noise_inside_a_pass_moves_the_pass() -> None:
 
 
 def test_more_noise_inside_a_pass_leaves_it_as_it_was_counted() -> None:
-    assert balance_of([[span(2), span(3, sigma=2.0)]]).passes == {event(CYCLIC): 1}
+    assert count_events([[span(2), span(3, sigma=2.0)]]).passes == {event(CYCLIC): 1}
     # The next pass has only the noisier steps.
-    assert balance_of([[span(2), span(4, sigma=2.0)]]).passes == {
+    assert count_events([[span(2), span(4, sigma=2.0)]]).passes == {
         event(CYCLIC): 1,
         event(CYCLIC, 2.0): 1,
     }
 
 
 def test_less_noise_after_a_full_pass_leaves_that_pass_alone() -> None:
-    assert balance_of([[span(5), span(1, sigma=0.5)]]).passes == {
+    assert count_events([[span(5), span(1, sigma=0.5)]]).passes == {
         event(CYCLIC): 1,
         event(CYCLIC, 0.5): 1,
     }
 
 
 def test_a_step_without_noise_takes_its_whole_pass_with_it() -> None:
-    balance = balance_of([[span(2), span(1, sigma=0), span(4)]])
+    balance = count_events([[span(2), span(1, sigma=0), span(4)]])
     assert balance.passes == {event(CYCLIC, 0): 1, event(CYCLIC): 1}
 
 
@@ -193,14 +193,14 @@ def test_a_step_without_noise_takes_its_whole_pass_with_it() -> None:
 def test_a_step_without_a_bound_takes_its_whole_pass_with_it(mechanism: Mechanism) -> None:
     unproved = Event(mechanism=mechanism, sampling=CYCLIC)
     one = Span(event=unproved, steps=1)
-    assert balance_of([[span(2), one, span(2)]]).passes == {unproved: 1}
-    assert balance_of([[one, span(4)]]).passes == {unproved: 1}
+    assert count_events([[span(2), one, span(2)]]).passes == {unproved: 1}
+    assert count_events([[one, span(4)]]).passes == {unproved: 1}
     # No noise at all comes before everything; of two others the first of the pass stays.
-    assert balance_of([[one, span(1, sigma=0), span(3)]]).passes == {event(CYCLIC, 0): 1}
-    assert balance_of([[span(1, sigma=0), one, span(3)]]).passes == {event(CYCLIC, 0): 1}
+    assert count_events([[one, span(1, sigma=0), span(3)]]).passes == {event(CYCLIC, 0): 1}
+    assert count_events([[span(1, sigma=0), one, span(3)]]).passes == {event(CYCLIC, 0): 1}
     for other in UNPROVED:
         later = Span(event=Event(mechanism=other, sampling=CYCLIC), steps=4)
-        assert balance_of([[one, later]]).passes == {unproved: 1}
+        assert count_events([[one, later]]).passes == {unproved: 1}
 
 
 def test_only_loaders_that_go_through_the_data_are_counted_by_pass() -> None:
@@ -211,12 +211,12 @@ def test_only_loaders_that_go_through_the_data_are_counted_by_pass() -> None:
 
 def test_units_come_in_an_order_that_depends_on_the_events_alone() -> None:
     events = [event(sampling, sigma) for sampling in SAMPLINGS[:4] for sigma in (0, 1.0, 2.0)]
-    forward = Balance(steps=dict.fromkeys(events, 1))
-    backward = Balance(steps=dict.fromkeys(reversed(events), 1))
+    forward = EventCounts(steps=dict.fromkeys(events, 1))
+    backward = EventCounts(steps=dict.fromkeys(reversed(events), 1))
     assert forward.units() == backward.units()
     assert len(forward.units()) == len(events)
 
 
 def test_an_empty_ledger_has_an_empty_balance() -> None:
-    assert balance_of([]) == balance_of([[]]) == Balance()
-    assert Balance().units() == []
+    assert count_events([]) == count_events([[]]) == EventCounts()
+    assert EventCounts().units() == []

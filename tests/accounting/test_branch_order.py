@@ -18,7 +18,7 @@ from accounting.event_counts import (
     Place,
     Taken,
     advance,
-    balance_of,
+    count_events,
     retold,
 )
 from accounting.events import (
@@ -77,7 +77,7 @@ def test_wherever_passes_begin_as_many_of_no_more_noise_are_counted(
     parts: list[tuple[float, int]], sampling: Sampling
 ) -> None:
     length = sampling.steps_per_pass  # type: ignore[union-attr]
-    counted = balance_of(
+    counted = count_events(
         [[Span(event=event(sampling, sigma), steps=steps) for sigma, steps in parts]],
         places=[UNPLACED],
     ).passes
@@ -98,13 +98,13 @@ def test_one_pass_more_is_counted_where_the_noise_does_not_fall(
     sampling: Sampling, steps: int
 ) -> None:
     span = Span(event=event(sampling), steps=steps)
-    fresh, other = balance_of([[span]]), balance_of([[span]], places=[UNPLACED])
+    fresh, other = count_events([[span]]), count_events([[span]], places=[UNPLACED])
     assert sum(other.passes.values()) == sum(fresh.passes.values()) + 1
     assert set(other.passes) == {retold(event(sampling))}  # nothing secret is left of any
     assert not other.begun
     rising = Span(event=event(sampling, 2.0), steps=steps)
-    more = balance_of([[span, rising]], places=[UNPLACED])
-    assert sum(more.passes.values()) == sum(balance_of([[span, rising]]).passes.values()) + 1
+    more = count_events([[span, rising]], places=[UNPLACED])
+    assert sum(more.passes.values()) == sum(count_events([[span, rising]]).passes.values()) + 1
 
 
 @settings(deadline=None)
@@ -117,7 +117,7 @@ def test_splitting_spans_changes_nothing(
     for one in whole:
         cut = data.draw(st.integers(0, one.steps))
         pieces += [Span(event=one.event, steps=n) for n in (cut, one.steps - cut) if n]
-    assert balance_of([pieces], places=[UNPLACED]) == balance_of([whole], places=[UNPLACED])
+    assert count_events([pieces], places=[UNPLACED]) == count_events([whole], places=[UNPLACED])
 
 
 def test_steps_of_another_kind_do_not_make_coins_new() -> None:
@@ -209,13 +209,13 @@ def test_no_rule_that_does_bins_again_after_a_look_gains(
 
 def test_an_early_stopping_shuffle_done_again_is_counted_as_known_or_not_at_all() -> None:
     spans = [Span(event=event(EARLY, 5.0), steps=8)]
-    fresh = balance_of([spans, spans])
-    again = balance_of([spans, spans], places=[None, UNPLACED])
+    fresh = count_events([spans, spans])
+    again = count_events([spans, spans], places=[None, UNPLACED])
     budget = RenyiFilter(order=8.0, epsilon=3.0, delta=1e-5)
     assert budget.total(fresh, relation=NULL, accept=DERIVED)[0] == 0
     assert budget.total(again, relation=NULL, accept=DERIVED)[0] > 0
     told = budget.total(again, relation=NULL, accept=DEFAULT_ACCEPT)
-    (whole,) = set(balance_of([spans]).passes.values())
+    (whole,) = set(count_events([spans]).passes.values())
     assert told[:2] == (0, 0)
     release = budget.cost(event(Full(), 5.0), relation=NULL)[2]
     assert told[2] >= (2 * whole + 1) * release * (1 - 1e-12)
@@ -227,11 +227,11 @@ def test_a_schedule_with_an_order_that_was_used_again_is_read_as_known(
 ) -> None:
     """Of an odometer, whose schedule may be chosen after a look, nothing is proved."""
     spans = [Span(event=event(EARLY, 5.0), steps=8)]
-    again = balance_of([spans, spans], places=[None, UNPLACED])
+    again = count_events([spans, spans], places=[None, UNPLACED])
     known = [Span(event=event(Cyclic(batch_size=2, steps_per_pass=4), 5.0), steps=20)]
     read = {"relation": NULL, "delta": 1e-5, "accept": accept}
     found = guarantee(again, **read)  # type: ignore[arg-type]
-    assert found.epsilon >= guarantee(balance_of([known]), **read).epsilon  # type: ignore
+    assert found.epsilon >= guarantee(count_events([known]), **read).epsilon  # type: ignore
     odometer = guarantee(again, accountant="odometer", **read)  # type: ignore[arg-type]
     assert odometer.epsilon is None
 
@@ -246,8 +246,10 @@ def test_a_pass_that_is_counted_for_safety_is_in_no_lower_end(
         sampling = Shuffle(batch_size=2, steps_per_pass=3, reshuffle=kind, dataset_size=6)
     main = [Span(event=event(sampling, 5.0), steps=3)]
     branch = [Span(event=event(sampling, 5.0), steps=steps)]
-    said = guarantee(balance_of([main, branch], places=[None, UNPLACED]), relation=NULL, delta=1e-5)
-    fresh = guarantee(balance_of([main, branch]), relation=NULL, delta=1e-5)
+    said = guarantee(
+        count_events([main, branch], places=[None, UNPLACED]), relation=NULL, delta=1e-5
+    )
+    fresh = guarantee(count_events([main, branch]), relation=NULL, delta=1e-5)
     assert fresh.epsilon is not None
     assert (said.epsilon_lower or 0.0) <= fresh.epsilon
     assert said.epsilon_lower is not None or steps < 20  # of few steps no pass is surely whole
@@ -257,7 +259,7 @@ def test_where_orders_may_be_used_again_no_pass_is_in_a_lower_end() -> None:
     """Of ten lines of a step and one of nine passes' steps, ten passes are not whole."""
     one = [Span(event=event(BALLS, 5.0), steps=1)]
     many = [Span(event=event(BALLS, 5.0), steps=36)]
-    balance = balance_of([*([one] * 10), many], places=[*([None] * 10), UNPLACED])
+    balance = count_events([*([one] * 10), many], places=[*([None] * 10), UNPLACED])
     assert balance.steps[event(BALLS, 5.0)] >= 4 * balance.passes[event(BALLS, 5.0)]
     assert guarantee(balance, relation=NULL, delta=1e-5).epsilon_lower in (None, 0.0)
 
@@ -292,17 +294,17 @@ def test_an_order_that_is_drawn_once_may_be_that_of_an_earlier_pass(
     spans = [Span(event=event(EARLY, 5.0), steps=8)]
     once = replace(EARLY, reshuffle=Reshuffle.ONCE)
     repeated = [Span(event=event(once, 5.0), steps=8)]
-    both = balance_of([spans, repeated])
+    both = count_events([spans, repeated])
     assert both.used_again == {EARLY}
     read = {"relation": NULL, "delta": 1e-5, "accept": accept}
-    known = balance_of([[Span(event=event(once, 5.0), steps=16)]])
+    known = count_events([[Span(event=event(once, 5.0), steps=16)]])
     assert guarantee(both, **read).epsilon == guarantee(known, **read).epsilon  # type: ignore
     total = RenyiFilter(order=8.0, epsilon=3.0, delta=1e-5).total(
         both, relation=NULL, accept=accept
     )
     assert (total[0] > 0) == (Status.DERIVED in accept)
     larger = replace(once, dataset_size=11)  # a loader of other records repeats nothing
-    assert not balance_of([spans, [Span(event=event(larger, 5.0), steps=8)]]).used_again
+    assert not count_events([spans, [Span(event=event(larger, 5.0), steps=8)]]).used_again
 
 
 def test_a_secret_order_that_is_used_three_times_costs_more_than_a_secret_and_two_known_ones() -> (
@@ -340,7 +342,7 @@ def test_a_secret_order_that_is_used_three_times_costs_more_than_a_secret_and_tw
     charged_apart = float(sum(parts)) / 2**80
     assert divergence == pytest.approx(2.2939, abs=2e-4)
     assert divergence > charged_apart == pytest.approx(2.0030, abs=2e-4)
-    balance = balance_of([
+    balance = count_events([
         [Span(event=event(secret, sigma), steps=2)],
         [Span(event=event(once, sigma), steps=4)],
     ])  # fmt: skip

@@ -22,7 +22,7 @@ from accounting.calibration import (
     least_noise,
     louder,
 )
-from accounting.event_counts import Balance, balance_of
+from accounting.event_counts import EventCounts, count_events
 from accounting.events import (
     ApproximateDp,
     Cyclic,
@@ -58,9 +58,9 @@ def span(mechanism: Mechanism, q: float = 1.0, *, steps: int = 1) -> Span:
     return Span(event=Event(mechanism=mechanism, sampling=sampling), steps=steps)
 
 
-def at(spans: Sequence[Span], parameter: Parameter, *places: int) -> Callable[[float], Balance]:
+def at(spans: Sequence[Span], parameter: Parameter, *places: int) -> Callable[[float], EventCounts]:
     chosen = places or (0,)
-    return lambda value: balance_of(
+    return lambda value: count_events(
         [filled(spans, places=chosen, parameter=parameter, value=value)]
     )
 
@@ -82,7 +82,7 @@ def solve(
     return found
 
 
-def epsilon_of(balance: Balance) -> float:
+def epsilon_of(balance: EventCounts) -> float:
     found = guarantee(balance, relation=RELATION, delta=DELTA).epsilon
     return math.inf if found is None else found
 

@@ -8,13 +8,13 @@ from accounting.accountants.event_grouping import (
     DISTINCT_MAX,
     GROUPS,
     ROUGH_GROUPS,
-    Rounded,
+    GroupedEvents,
     distinct,
-    rounded_outward,
+    group_events,
     stronger,
 )
-from accounting.bounds.lower_bounds import attained_units
-from accounting.event_counts import Balance
+from accounting.bounds.lower_bounds import lower_bound_units
+from accounting.event_counts import EventCounts
 from accounting.events import (
     Cyclic,
     Event,
@@ -35,12 +35,12 @@ DELTA = 1e-5
 MARK = 2**1000  # beside it what marks a step is nothing: all weigh the same
 
 
-def above(balance: Balance, relation: NeighboringRelation = ADD_OR_REMOVE_ONE) -> Units:
+def above(balance: EventCounts, relation: NeighboringRelation = ADD_OR_REMOVE_ONE) -> Units:
     return pairs_above(balance, relation, DEFAULT_ACCEPT)[1]
 
 
-def below(balance: Balance, relation: NeighboringRelation = ADD_OR_REMOVE_ONE) -> Units:
-    return attained_units(balance, relation)
+def below(balance: EventCounts, relation: NeighboringRelation = ADD_OR_REMOVE_ONE) -> Units:
+    return lower_bound_units(balance, relation)
 
 
 def sampled(noise: float, rate: float) -> Event:
@@ -73,7 +73,7 @@ def ledgers(size: int) -> list[list[Event]]:
     return [curve(size), both, against, tiny, cloud(size, 1), cloud(size, 2)]
 
 
-def sides(rounded: Rounded) -> list[Balance]:
+def sides(rounded: GroupedEvents) -> list[EventCounts]:
     return [rounded.upper, rounded.lower, rounded.rough_upper, rounded.rough_lower]
 
 
@@ -83,7 +83,7 @@ def test_every_step_lies_between_the_corners_of_its_group(kind: int) -> None:
     # Each count carries a bit of its own, so a group's count tells which steps are in it.
     steps = {event: MARK + 2**i for i, event in enumerate(events)}
     assert len(steps) == 900
-    rounded = rounded_outward(Balance(steps=steps))
+    rounded = group_events(EventCounts(steps=steps))
     for side, sign in zip(sides(rounded), (1, -1, 1, -1), strict=True):
         seen = 0
         for event, count in side.steps.items():
@@ -105,7 +105,7 @@ def test_every_step_lies_between_the_corners_of_its_group(kind: int) -> None:
 @pytest.mark.parametrize("kind", range(6))
 def test_what_stands_for_a_step_has_no_more_noise_and_no_smaller_rate(kind: int) -> None:
     events = ledgers(900)[kind]
-    instead = stronger(Balance(steps=dict.fromkeys(events, 1)), 8)
+    instead = stronger(EventCounts(steps=dict.fromkeys(events, 1)), 8)
     assert set(instead) == set(events)
     assert 1 < len(set(instead.values())) < 200
     for event, other in instead.items():
@@ -121,7 +121,7 @@ def test_no_step_is_lost_or_gained_however_many_there_are(kind: int, size: int) 
     random = np.random.default_rng(kind)
     counts = [2**53 + int(n) for n in random.integers(1, 10**6, size)]
     steps = dict(zip(events, counts, strict=True))
-    for side in sides(rounded_outward(Balance(steps=steps))):
+    for side in sides(group_events(EventCounts(steps=steps))):
         assert sum(side.steps.values()) == sum(counts)
         assert all(type(count) is int for count in side.steps.values())
         assert distinct(side) <= 1.1 * GROUPS + 1
@@ -139,32 +139,32 @@ def test_other_events_stay_as_they_are() -> None:
         Event(mechanism=Zcdp(rho=0.1), sampling=Full()): 7,
         a_pass: 20,
     }
-    balance = Balance(steps={**others, **dict.fromkeys(curve(600), 2)}, passes=passes)
-    for side in sides(rounded_outward(balance)):
+    balance = EventCounts(steps={**others, **dict.fromkeys(curve(600), 2)}, passes=passes)
+    for side in sides(group_events(balance)):
         assert side.passes == passes
         assert {event: side.steps[event] for event in others} == others
         assert sum(side.steps.values()) == 42 + 1200
-    alone = Balance(steps=others, passes=passes)
-    assert sides(rounded_outward(alone)) == [alone] * 4
+    alone = EventCounts(steps=others, passes=passes)
+    assert sides(group_events(alone)) == [alone] * 4
 
 
 def test_a_single_sampled_step_is_its_own_group() -> None:
-    balance = Balance(steps={sampled(1.0, 0.01): 3})
-    assert all(side.steps == balance.steps for side in sides(rounded_outward(balance)))
+    balance = EventCounts(steps={sampled(1.0, 0.01): 3})
+    assert all(side.steps == balance.steps for side in sides(group_events(balance)))
 
 
 def test_steps_of_parameters_far_apart_still_fall_into_groups() -> None:
     events = [sampled(10.0**power, 0.5) for power in range(-100, 101)]
     events += [sampled(1.0, 10.0**-power) for power in range(1, 101)]
-    for side in sides(rounded_outward(Balance(steps=dict.fromkeys(events, 1)))):
+    for side in sides(group_events(EventCounts(steps=dict.fromkeys(events, 1)))):
         assert sum(side.steps.values()) == len(events)
 
 
 @pytest.mark.parametrize("events", [curve(401), cloud(401, 3)], ids=["curve", "cloud"])
 def test_the_sides_enclose_the_composition_of_every_step(events: list[Event]) -> None:
-    balance = Balance(steps=dict.fromkeys(events, 3))
+    balance = EventCounts(steps=dict.fromkeys(events, 3))
     exact = epsilon_bracket(above(balance), delta=DELTA)
-    rounded = rounded_outward(balance)
+    rounded = group_events(balance)
     for upper, lower in (
         (rounded.upper, rounded.lower),
         (rounded.rough_upper, rounded.rough_lower),
@@ -182,7 +182,7 @@ def test_the_sides_enclose_the_composition_of_every_step(events: list[Event]) ->
 def test_decaying_noise_over_twenty_thousand_steps_is_known_within_two_thousandths() -> None:
     events = [sampled(0.8 + 1.2 * i / 20_000, 0.01) for i in range(20_000)]
     found = guarantee(
-        Balance(steps=dict.fromkeys(events, 1)), relation=ADD_OR_REMOVE_ONE, delta=DELTA
+        EventCounts(steps=dict.fromkeys(events, 1)), relation=ADD_OR_REMOVE_ONE, delta=DELTA
     )
     assert found.headline is not None
     assert found.epsilon is not None
@@ -196,7 +196,7 @@ def test_decaying_noise_over_twenty_thousand_steps_is_known_within_two_thousandt
 
 @pytest.mark.parametrize(("size", "names"), [(DISTINCT_MAX, False), (DISTINCT_MAX + 1, True)])
 def test_only_what_is_rounded_says_so(size: int, names: bool) -> None:
-    balance = Balance(steps=dict.fromkeys(curve(size), 5))
+    balance = EventCounts(steps=dict.fromkeys(curve(size), 5))
     for delta, epsilon in ((DELTA, None), (None, 900.0)):
         found = best_bound(
             balance, relation=REPLACE_SPECIAL, delta=delta, epsilon=epsilon, accountant="gdp"
@@ -224,12 +224,12 @@ def test_a_lower_bound_comes_from_the_lower_side(
 ) -> None:
     # In the cloud the sides lie far apart, so the wrong one would be seen.
     events = cloud(500, 5)
-    balance = Balance(steps={**dict.fromkeys(events, 2), other: 2})
+    balance = EventCounts(steps={**dict.fromkeys(events, 2), other: 2})
     found = guarantee(balance, relation=relation, delta=DELTA)
-    alone = Balance(steps=dict.fromkeys(events, 2))
-    lower = rounded_outward(alone).lower
+    alone = EventCounts(steps=dict.fromkeys(events, 2))
+    lower = group_events(alone).lower
     known = epsilon_floor(below(lower), delta=DELTA)
-    upper_side = epsilon_floor(below(rounded_outward(alone).upper), delta=DELTA)
+    upper_side = epsilon_floor(below(group_events(alone).upper), delta=DELTA)
     assert found.epsilon is not None
     assert found.epsilon_lower is not None
     # The other step may add to what is known; it adds far less than lies between the sides.
@@ -239,7 +239,7 @@ def test_a_lower_bound_comes_from_the_lower_side(
 
 
 def test_a_lower_bound_comes_from_the_lower_side_where_delta_is_asked_for() -> None:
-    balance = Balance(steps=dict.fromkeys(curve(2000), 1))
+    balance = EventCounts(steps=dict.fromkeys(curve(2000), 1))
     found = guarantee(balance, relation=ADD_OR_REMOVE_ONE, epsilon=0.5, accountant="pld")
     assert found.delta is not None
     assert found.epsilon_lower is not None
@@ -250,7 +250,7 @@ def test_a_lower_bound_comes_from_the_lower_side_where_delta_is_asked_for() -> N
 def test_where_all_groups_are_too_much_work_fewer_of_them_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    balance = Balance(steps=dict.fromkeys(curve(1000), 1))
+    balance = EventCounts(steps=dict.fromkeys(curve(1000), 1))
     exact = guarantee(balance, relation=ADD_OR_REMOVE_ONE, delta=DELTA)
     monkeypatch.setattr(best_first, "ROUNDED_POINTS", 40_000_000)
     monkeypatch.setattr(best_first, "FEWER", ())

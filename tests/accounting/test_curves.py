@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from accounting.accountants.best_bound import guarantee
 from accounting.accountants.event_grouping import DISTINCT_MAX
-from accounting.event_counts import Balance
+from accounting.event_counts import EventCounts
 from accounting.events import (
     Event,
     Full,
@@ -41,15 +41,15 @@ RATES = np.array([0.0, 1e-9, 1e-3, 0.1, 0.5, 0.9, 1.0])
 POISSON = Poisson(sampling_probability=0.01)
 
 
-def balance(mechanism: Mechanism, sampling: Sampling, *, steps: int = 1) -> Balance:
-    return Balance(steps={Event(mechanism=mechanism, sampling=sampling): steps})
+def balance(mechanism: Mechanism, sampling: Sampling, *, steps: int = 1) -> EventCounts:
+    return EventCounts(steps={Event(mechanism=mechanism, sampling=sampling): steps})
 
 
-def gaussian(noise: float, sampling: Sampling, *, steps: int = 1) -> Balance:
+def gaussian(noise: float, sampling: Sampling, *, steps: int = 1) -> EventCounts:
     return balance(Gaussian(noise_multiplier=noise), sampling, steps=steps)
 
 
-def grid(found: Balance, points: int = 20) -> Array:
+def grid(found: EventCounts, points: int = 20) -> Array:
     return epsilon_grid(found, relation=RELATION, points=points)
 
 
@@ -116,16 +116,16 @@ def test_many_distinct_steps_are_enclosed() -> None:
         for i in range(450)
     }
     profile = privacy_profile(
-        Balance(steps=events), relation=RELATION, epsilons=np.array([0.0, 0.5])
+        EventCounts(steps=events), relation=RELATION, epsilons=np.array([0.0, 0.5])
     )
     assert np.all((profile.lower > 0) & (profile.lower <= profile.upper))
     assert np.all(profile.upper <= 1.1 * profile.lower)
 
 
 def test_nothing_spent_tells_nothing() -> None:
-    found = grid(Balance())
+    found = grid(EventCounts())
     assert found.tolist() == [0.0]
-    profile = privacy_profile(Balance(), relation=RELATION, epsilons=found)
+    profile = privacy_profile(EventCounts(), relation=RELATION, epsilons=found)
     assert profile.upper.tolist() == [0.0]
     assert profile.advantage() == 0
     assert profile.trade_off(RATES) == pytest.approx(1 - RATES)
@@ -173,7 +173,7 @@ def test_where_a_profile_takes_too_much_work_a_renyi_curve_stands_in(
         Event(mechanism=Gaussian(noise_multiplier=1 + i / 1000), sampling=POISSON)
         for i in range(DISTINCT_MAX + 1)
     ]
-    many = Balance(steps=dict.fromkeys(events, 1))  # of which an upper balance has a curve
+    many = EventCounts(steps=dict.fromkeys(events, 1))  # of which an upper balance has a curve
     upper = privacy_profile(many, relation=RELATION, epsilons=grid[:2], points=0).upper
     assert np.all(upper >= privacy_profile(many, relation=RELATION, epsilons=grid[:2]).lower)
     assert np.all(upper < 1)

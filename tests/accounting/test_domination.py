@@ -3,7 +3,7 @@ from fractions import Fraction
 
 import pytest
 
-from accounting import Balance, guarantee
+from accounting import EventCounts, guarantee
 from accounting.bounds.dominating_pairs import (
     REASON_ZCDP,
     approximate_dp_pair,
@@ -17,7 +17,7 @@ from accounting.bounds.event_bounds import (
     REASON_NO_NOISE,
     NoBoundError,
 )
-from accounting.bounds.lower_bounds import attained
+from accounting.bounds.lower_bounds import lower_bound_pair
 from accounting.bounds.renyi_bounds import renyi_bounds
 from accounting.bounds.sampled_pairs import batch_bounds
 from accounting.events import (
@@ -125,7 +125,7 @@ def test_each_step_has_the_pair_the_theory_names(
     event = Event(mechanism=mechanism, sampling=sampling)
     bounds = pld_bounds(event, relation)
     assert [bound.loss for bound in bounds] == [((pair, 1),) for pair in upper]
-    assert attained(event, relation, fine=False) == lower
+    assert lower_bound_pair(event, relation, fine=False) == lower
     assert all(relation in bound.theorem.relations for bound in bounds)
     assert all(set(bound.theorem.assumptions) <= set(bound.assumptions) for bound in bounds)
     if sampling == Unknown():
@@ -155,8 +155,8 @@ def test_a_randomized_response_tells_one_answer_from_another_or_from_none() -> N
     assert revealed.second == (0.75, 0.0625, 0.1875)
     assert full == zeroed
     sampled_response = Event(mechanism=RESPONSE, sampling=POISSON)
-    assert attained(sampled_response, REPLACE_SPECIAL) is None
-    assert attained(Event(mechanism=RESPONSE, sampling=Full()), REPLACE_SPECIAL) == zeroed
+    assert lower_bound_pair(sampled_response, REPLACE_SPECIAL) is None
+    assert lower_bound_pair(Event(mechanism=RESPONSE, sampling=Full()), REPLACE_SPECIAL) == zeroed
     (bound, _) = pld_bounds(sampled_response, REPLACE_SPECIAL)
     assert Assumption.INDEPENDENT_ANSWERS in bound.assumptions
     assert [theorem.id for theorem in bound.theorems][1:] == ["randomized-response-null-renyi"]
@@ -166,7 +166,7 @@ def test_a_randomized_response_tells_one_answer_from_another_or_from_none() -> N
 def test_a_declared_guarantee_is_its_own_pair(relation: NeighboringRelation) -> None:
     (bound,) = pld_bounds(Event(mechanism=DECLARED, sampling=Full()), relation)
     event = Event(mechanism=DECLARED, sampling=Full())
-    assert bound.loss == ((attained(event, relation), 1),)
+    assert bound.loss == ((lower_bound_pair(event, relation), 1),)
     assert bound.loss == ((approximate_dp_pair(epsilon=1.0, delta=1e-6), 1),)
     found = delta_bracket(bound.loss, epsilon=1.0)
     assert found.lower <= 1e-6 * (1 + 1e-9)
@@ -185,7 +185,7 @@ def test_a_declared_guarantee_is_amplified_only_where_a_record_may_be_missing() 
     assert 0.25e-6 < pair.first[0] <= 0.25e-6 * (1 + 1e-14)
     reached = math.log(pair.first[1] / pair.first[2])
     assert reached == pytest.approx(math.log1p(0.25 * math.expm1(1.0)), rel=1e-11)
-    assert attained(Event(mechanism=DECLARED, sampling=POISSON), ADD_OR_REMOVE_ONE) is None
+    assert lower_bound_pair(Event(mechanism=DECLARED, sampling=POISSON), ADD_OR_REMOVE_ONE) is None
     assert len(amplified.premises) == 1
     revealed, full = discrete(DECLARED, POISSON, REPLACE_ONE)
     assert revealed.first == (0.75, *(0.25 * p for p in full.first))
@@ -195,16 +195,16 @@ def test_a_declared_guarantee_is_amplified_only_where_a_record_may_be_missing() 
 def test_a_huge_declared_epsilon_never_overstates_its_lower_bound() -> None:
     event = Event(mechanism=ApproximateDp(epsilon=5000.0, delta=0.0), sampling=Full())
     (bound,) = pld_bounds(event, REPLACE_ONE)
-    below = attained(event, REPLACE_ONE)
+    below = lower_bound_pair(event, REPLACE_ONE)
     assert below == approximate_dp_pair(epsilon=600.0, delta=0.0)
     assert bound.loss == ((approximate_dp_pair(epsilon=5000.0, delta=0.0), 1),)
     assert isinstance(below, DiscretePair)
     assert below.first[2] > 0
-    found = guarantee(Balance(steps={event: 1}), relation=REPLACE_ONE, delta=1e-5)
+    found = guarantee(EventCounts(steps={event: 1}), relation=REPLACE_ONE, delta=1e-5)
     assert found.epsilon is None or found.epsilon >= 4999
     assert found.epsilon_lower is None or found.epsilon_lower <= 5000
     near = Event(mechanism=ApproximateDp(epsilon=599.0, delta=0.0), sampling=Full())
-    assert attained(near, REPLACE_ONE) == approximate_dp_pair(epsilon=599.0, delta=0.0)
+    assert lower_bound_pair(near, REPLACE_ONE) == approximate_dp_pair(epsilon=599.0, delta=0.0)
 
 
 BATCHES: list[Sampling] = [FIXED, CYCLIC, SHUFFLE]
@@ -227,7 +227,7 @@ def test_what_no_pair_dominates_is_refused_for_its_reason(
         pld_bounds(event, relation)
     assert str(refusal.value) == reason
     if not (isinstance(mechanism, Zcdp) and sampling == Full()):
-        assert attained(event, relation) is None
+        assert lower_bound_pair(event, relation) is None
     if reason not in (REASON_ZCDP,):  # the Renyi accountant refuses what this one does
         with pytest.raises(NoBoundError):
             renyi_bounds(event, relation)
@@ -279,7 +279,7 @@ def test_each_order_has_the_theorems_that_are_proved_of_it(
 def test_a_zcdp_release_may_be_a_gaussian_of_that_much_noise(
     rho: float, relation: NeighboringRelation
 ) -> None:
-    pair = attained(Event(mechanism=Zcdp(rho=rho), sampling=Full()), relation)
+    pair = lower_bound_pair(Event(mechanism=Zcdp(rho=rho), sampling=Full()), relation)
     assert isinstance(pair, GaussianPair)
     square = Fraction(pair.noise_multiplier) ** 2 * 2 * Fraction(rho)
     assert 1 <= square <= 1 + Fraction(1, 10**14)  # never less noise
@@ -302,7 +302,7 @@ def test_a_batch_of_nearly_all_records_has_a_rate_of_at_most_one() -> None:
 def _ends(sampling: Sampling, relation: NeighboringRelation) -> tuple[float | None, float]:
     event = Event(mechanism=Gaussian(noise_multiplier=1.0), sampling=sampling)
     found = guarantee(
-        Balance(steps={event: 1000}), relation=relation, delta=1e-5, accept=ACCEPTABLE
+        EventCounts(steps={event: 1000}), relation=relation, delta=1e-5, accept=ACCEPTABLE
     )
     assert found.epsilon is not None
     return found.epsilon_lower, found.epsilon

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from accounting.accountants.best_bound import guarantee
-from accounting.event_counts import Balance, balance_of
+from accounting.event_counts import EventCounts, count_events
 from accounting.events import (
     ApproximateDp,
     BallsAndBins,
@@ -31,9 +31,9 @@ from accounting.initial_guesses import estimated_mu
 RELATION = NeighboringRelation.REPLACE_SPECIAL
 
 
-def balance(mechanism: Mechanism, sampling: Sampling, steps: int) -> Balance:
+def balance(mechanism: Mechanism, sampling: Sampling, steps: int) -> EventCounts:
     event = Event(mechanism=mechanism, sampling=sampling)
-    return balance_of([[Span(event=event, steps=steps)]])
+    return count_events([[Span(event=event, steps=steps)]])
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def balance(mechanism: Mechanism, sampling: Sampling, steps: int) -> Balance:
     ],
     ids=repr,
 )
-def test_a_guess_is_within_a_factor_of_six(spent: Balance) -> None:
+def test_a_guess_is_within_a_factor_of_six(spent: EventCounts) -> None:
     found = guarantee(spent, relation=RELATION, delta=1e-5, accept=ACCEPTABLE)
     assert found.epsilon is not None
     guess = gaussian_epsilon(1e-5, mu=estimated_mu(spent, RELATION))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from accounting.accountants.best_bound import guarantee
 from accounting.accountants.event_grouping import dominating
-from accounting.event_counts import Balance, balance_of, passes_by_sampling
+from accounting.event_counts import EventCounts, count_events, passes_by_sampling
 from accounting.events import (
     BallsAndBins,
     Cyclic,
@@ -50,7 +50,7 @@ def spans(*parts: tuple[float, int], sampling: Sampling = BINS) -> list[Span]:
 def spent(*branches: list[Span], order: float = 8.0, **given: object) -> float:
     held = RenyiFilter(order=order, epsilon=3.0, delta=1e-5)
     asked: dict[str, object] = {"relation": SPECIAL, "accept": TRUSTING} | given
-    uncovered, _, rdp = held.total(balance_of(branches), **asked)  # type: ignore[arg-type]
+    uncovered, _, rdp = held.total(count_events(branches), **asked)  # type: ignore[arg-type]
     assert not uncovered
     return math.ldexp(rdp, -LOSS_BITS)
 
@@ -159,7 +159,7 @@ def test_of_passes_that_began_at_either_kind_of_noise_the_larger_bound_counts() 
         spans((1.0, 2), (0.9, 2), sampling=STOPPED),
     ]
     assert spent(*parts) == pytest.approx(2 * curve(0.9, 8.0), rel=1e-9)
-    unknown = Balance(
+    unknown = EventCounts(
         steps={event(3.0, STOPPED): 4, event(2.5, STOPPED): 4}, passes={event(2.5, STOPPED): 2}
     )
     held = RenyiFilter(order=4.0, epsilon=3.0, delta=1e-5)
@@ -173,15 +173,15 @@ def test_what_has_no_bound_has_none_after_a_fall_either() -> None:
     laplace = Event(mechanism=Laplace(noise_multiplier=1.0), sampling=BINS)
     for worse in (silent, laplace):
         steps = [Span(event=event(2.0, BINS), steps=1), Span(event=worse, steps=1)]
-        assert held.total(balance_of([steps]), relation=SPECIAL)[0] == 1
+        assert held.total(count_events([steps]), relation=SPECIAL)[0] == 1
     cyclic = spans((2.0, 1), (1.0, 1), sampling=Cyclic(batch_size=1, steps_per_pass=2))
     absent = NeighboringRelation.ADD_OR_REMOVE_ONE
-    assert held.total(balance_of([cyclic]), relation=absent)[0] == 1
+    assert held.total(count_events([cyclic]), relation=absent)[0] == 1
     refused = held.total(
-        balance_of([spans((2.0, 1), (1.0, 1))]), relation=SPECIAL, accept=frozenset()
+        count_events([spans((2.0, 1), (1.0, 1))]), relation=SPECIAL, accept=frozenset()
     )
     assert refused[0] == 1
-    stopped = balance_of([spans((2.0, 1), (1.0, 1), sampling=STOPPED)])
+    stopped = count_events([spans((2.0, 1), (1.0, 1), sampling=STOPPED)])
     assert held.total(stopped, relation=SPECIAL, accept=frozenset())[0] == 1
 
 
@@ -194,7 +194,7 @@ def test_passes_of_unknown_beginning_began_at_the_greatest_noise_there_is() -> N
     steps = {high: 2, low: 6}
 
     def total(begun: dict[Event, int]) -> float:
-        balance = Balance(steps=steps, passes={high: 1, low: 3}, begun=begun)
+        balance = EventCounts(steps=steps, passes={high: 1, low: 3}, begun=begun)
         *_, rdp = held.total(balance, relation=SPECIAL, accept=TRUSTING)
         return math.ldexp(rdp, -LOSS_BITS)
 
@@ -223,8 +223,8 @@ def test_where_passes_began_does_not_depend_on_how_steps_are_sent(
         first = data.draw(st.integers(1, steps))
         cut += [(noise, first), (noise, steps - first)] if first < steps else [(noise, steps)]
     sampling = BallsAndBins(steps_per_pass=4)
-    whole = balance_of([spans(*parts, sampling=sampling)])
-    assert whole == balance_of([spans(*cut, sampling=sampling)])
+    whole = count_events([spans(*parts, sampling=sampling)])
+    assert whole == count_events([spans(*cut, sampling=sampling)])
     total = sum(steps for _, steps in parts)
     assert sum(whole.begun.values()) == sum(whole.passes.values()) == -(-total // 4)
     (each,) = passes_by_sampling(whole).values()
@@ -242,17 +242,17 @@ def test_where_passes_began_does_not_depend_on_how_steps_are_sent(
 LADDER = [round(4 - 0.05 * i, 2) for i in range(13)]
 
 
-def reading(balance: Balance) -> float | None:
+def reading(balance: EventCounts) -> float | None:
     found = guarantee(balance, relation=SPECIAL, delta=1e-5, accept=TRUSTING, accountant="odometer")
     return found.epsilon
 
 
-def ladder(inside: int) -> Balance:
+def ladder(inside: int) -> EventCounts:
     """Three passes of 1,000 steps at each noise, the last of which goes on at the next noise."""
     long = BallsAndBins(steps_per_pass=1000)
     first, *middle, last = LADDER
     parts = [(first, 3000 - inside), *((noise, 3000) for noise in middle), (last, 3000 + inside)]
-    return balance_of([spans(*parts, sampling=long)])
+    return count_events([spans(*parts, sampling=long)])
 
 
 def test_thirteen_falling_noises_are_read_as_they_fell() -> None:
@@ -263,18 +263,18 @@ def test_thirteen_falling_noises_are_read_as_they_fell() -> None:
     )
     # Where no pass has two noises each costs its own curve.
     assert reading(steady) == pytest.approx(0.3177, abs=5e-5)
-    assert reading(Balance(steps=steady.steps, passes=steady.passes)) == pytest.approx(
+    assert reading(EventCounts(steps=steady.steps, passes=steady.passes)) == pytest.approx(
         3.7306, abs=5e-5
     )
 
 
 def test_thirteen_samplings_are_read_as_their_noise_fell() -> None:
-    def played(inside: int) -> Balance:
+    def played(inside: int) -> EventCounts:
         each = [
             spans((1.0, n - inside), (0.99, n + inside), sampling=BallsAndBins(steps_per_pass=n))
             for n in range(1000, 1013)
         ]
-        return balance_of(each)
+        return count_events(each)
 
     assert reading(played(500)) == pytest.approx(3.122, abs=5e-4)
     assert reading(played(0)) == pytest.approx(1.538, abs=5e-4)
@@ -303,9 +303,9 @@ def test_fewer_events_never_read_less(
     sampling: Sampling, noises: list[tuple[float, int]], known: bool
 ) -> None:
     rare = Span(event=event(1.0, Poisson(sampling_probability=0.01)), steps=5)
-    found = balance_of([[*spans(*noises, sampling=sampling), rare]])
+    found = count_events([[*spans(*noises, sampling=sampling), rare]])
     if not known:
-        found = Balance(steps=found.steps, passes=found.passes)
+        found = EventCounts(steps=found.steps, passes=found.passes)
     for relation in (SPECIAL, NeighboringRelation.REPLACE_ONE):
         given = {"relation": relation, "delta": 1e-5, "accept": TRUSTING}
         whole = odometer_epsilon(found, **given)  # type: ignore[arg-type]

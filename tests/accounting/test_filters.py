@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting.event_counts import Balance, balance_of
+from accounting.event_counts import EventCounts, count_events
 from accounting.events import (
     ApproximateDp,
     Event,
@@ -39,9 +39,9 @@ EIGHT = np.array([8.0])
 NAT = 1 << LOSS_BITS
 
 
-def gaussian_steps(steps: int, *, sigma: float = 10.0) -> Balance:
+def gaussian_steps(steps: int, *, sigma: float = 10.0) -> EventCounts:
     event = Event(mechanism=Gaussian(noise_multiplier=sigma), sampling=Full())
-    return Balance(steps={event: steps})
+    return EventCounts(steps={event: steps})
 
 
 def nats(total: Total) -> float:
@@ -161,7 +161,7 @@ def test_nothing_is_left_at_the_limit_and_no_less() -> None:
 
 
 def test_nothing_spent_reads_as_nothing() -> None:
-    assert BUDGET.total(Balance(), relation=RELATION) == BUDGET.zero() == (0, 0, 0)
+    assert BUDGET.total(EventCounts(), relation=RELATION) == BUDGET.zero() == (0, 0, 0)
     assert BUDGET.spent(BUDGET.zero()) == 0
     assert BUDGET.remaining(BUDGET.zero()) <= 3.0
     assert BUDGET.remaining(BUDGET.zero()) == pytest.approx(3.0)
@@ -175,7 +175,7 @@ def test_a_reading_is_never_negative() -> None:
 
 def test_a_step_without_a_bound_is_never_admitted() -> None:
     event = Event(mechanism=NoNoise(), sampling=Full())
-    total = BUDGET.total(Balance(steps={event: 2}), relation=RELATION)
+    total = BUDGET.total(EventCounts(steps={event: 2}), relation=RELATION)
     assert total == (2, 0, 0)
     assert BUDGET.spent(total) == math.inf
     assert BUDGET.remaining(total) == 0
@@ -237,8 +237,8 @@ def test_spending_does_not_depend_on_the_order_of_events(
         for i, n in enumerate(counts)
     ]
     moved = data.draw(st.permutations(spans))
-    total = BUDGET.total(balance_of([spans]), relation=RELATION)
-    assert total == BUDGET.total(balance_of([moved]), relation=RELATION)
+    total = BUDGET.total(count_events([spans]), relation=RELATION)
+    assert total == BUDGET.total(count_events([moved]), relation=RELATION)
     true = sum(
         n * Fraction(gaussian_rdp(noise_multiplier=1.0 + i, sensitivity=1.0, orders=EIGHT)[0])
         for i, n in enumerate(counts)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting.event_counts import balance_of
+from accounting.event_counts import count_events
 from accounting.events import (
     ApproximateDp,
     BallsAndBins,
@@ -102,7 +102,7 @@ def test_a_pass_is_one_release_at_its_least_noise() -> None:
         Span(event=Event(mechanism=Gaussian(noise_multiplier=s), sampling=sampling), steps=n)
         for s, n in ((4.0, 6), (2.0, 1))
     ]
-    total = budget.total(balance_of([spans]), relation=NULL)
+    total = budget.total(count_events([spans]), relation=NULL)
     assert total[1] / (1 << 80) == pytest.approx(1 / 16 + 1 / 4, rel=1e-12)
 
 

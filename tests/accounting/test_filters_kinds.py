@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accounting.accountants.best_bound import guarantee
-from accounting.event_counts import Balance
+from accounting.event_counts import EventCounts
 from accounting.events import (
     ApproximateDp,
     BallsAndBins,
@@ -62,7 +62,7 @@ def held(kind: str, *, epsilon: float = 3.0, delta: float = 1e-5) -> Filter:
 @EACH
 def test_a_total_of_costs_that_are_known_is_of_those(kind: str) -> None:
     budget = held(kind)
-    counted = Balance(steps=dict.fromkeys(EVENTS[:3], 3))
+    counted = EventCounts(steps=dict.fromkeys(EVENTS[:3], 3))
     costs = {event: budget.cost(event, relation=NULL) for event in EVENTS[:3]}
     assert budget.total(counted, relation=NULL, known=costs) == budget.total(counted, relation=NULL)
     dearer = {event: tuple(x + 1 for x in cost) for event, cost in costs.items()}
@@ -79,7 +79,7 @@ def test_a_total_is_the_sum_of_its_units_and_can_be_taken_back(
     budget = held(kind)
     steps = {event: n for event, n in zip(EVENTS, counts, strict=True) if n}
     passes = {event: 2 * n for event, n in steps.items() if event in EVENTS[4:6]}
-    total = budget.total(Balance(steps=steps, passes=passes), relation=NULL)
+    total = budget.total(EventCounts(steps=steps, passes=passes), relation=NULL)
     expected = budget.zero()
     for event, n in {**steps, **passes}.items():
         expected = plus(expected, times(budget.cost(event, relation=NULL), n))
@@ -151,7 +151,7 @@ def test_what_a_filter_says_is_spent_is_at_least_what_some_dataset_loses(
     noises = {EVENTS[0]: 30, EVENTS[3]: 40}
     steps = boxes if kind == "approximate_dp" else noises
     # Of black boxes the accountant takes the failures off the delta, as the filter does.
-    balance = Balance(steps=steps)
+    balance = EventCounts(steps=steps)
     spent = budget.spent(budget.total(balance, relation=relation, accept=ACCEPTABLE))
     found = guarantee(balance, relation=relation, delta=1e-5, accept=ACCEPTABLE)
     assert math.isfinite(spent)
@@ -185,7 +185,7 @@ def test_a_budget_that_is_no_number_admits_nothing(kind: str, epsilon: float) ->
 @EACH
 def test_what_has_no_bound_is_infinite(kind: str) -> None:
     budget = held(kind)
-    total = budget.total(Balance(steps={EVENTS[-1]: 1}), relation=NULL)
+    total = budget.total(EventCounts(steps={EVENTS[-1]: 1}), relation=NULL)
     assert total[0] == 1
     assert budget.spent(total) == math.inf
     assert not budget.admits(total)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from accounting.accountants.best_bound import guarantee
-from accounting.event_counts import Balance
+from accounting.event_counts import EventCounts
 from accounting.events import (
     Event,
     Full,
@@ -112,7 +112,7 @@ def test_prices_stand_in_the_proved_order() -> None:
     event = Event(
         mechanism=Gaussian(noise_multiplier=1.0), sampling=Poisson(sampling_probability=0.01)
     )
-    balance = Balance(steps={event: 1000})
+    balance = EventCounts(steps={event: 1000})
     price = union_price(balance, relation=ADD, delta=1e-5)
     assert price == pytest.approx(2.4503, abs=5e-5)
     exact = guarantee(balance, relation=ADD, delta=1e-5).epsilon
@@ -145,7 +145,9 @@ def test_the_smallest_deltas_hold_nothing_and_fail_nowhere(delta: float) -> None
     for kind in ("fixed_order_renyi", "union_of_orders"):
         held = choose(kind, epsilon=3.0, delta=delta)
         loud = held.total(
-            Balance(steps={Event(mechanism=Gaussian(noise_multiplier=1.0), sampling=Full()): 1}),
+            EventCounts(
+                steps={Event(mechanism=Gaussian(noise_multiplier=1.0), sampling=Full()): 1}
+            ),
             relation=NeighboringRelation.ADD_OR_REMOVE_ONE,
             accept=DEFAULT_ACCEPT,
         )

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from accounting.accountants.best_bound import best_bound, guarantee
-from accounting.accountants.composed_bounds import Question, attained_epsilon, pld_bound
+from accounting.accountants.composed_bounds import Query, epsilon_lower_bound, pld_bound
 from accounting.accountants.event_grouping import dominated, dominating
 from accounting.accountants.grouped_bounds import ROUGH_WIDTH, answers_of_fewer, bound_of_fewer
-from accounting.event_counts import Balance, balance_of
+from accounting.event_counts import EventCounts, count_events
 from accounting.events import (
     ApproximateDp,
     BallsAndBins,
@@ -58,13 +58,13 @@ def gaussian(noise: float, sampling: Sampling) -> Event:
     return Event(mechanism=Gaussian(noise_multiplier=noise), sampling=sampling)
 
 
-def falling(count: int, sampling: Sampling, steps: int = 14_100) -> Balance:
+def falling(count: int, sampling: Sampling, steps: int = 14_100) -> EventCounts:
     """So many steps in all, split over noises 1.1, 1.11 and so on."""
     shares = [steps // count + (i < steps % count) for i in range(count)]
-    return Balance(steps={gaussian(1.1 + i / 100, sampling): n for i, n in enumerate(shares)})
+    return EventCounts(steps={gaussian(1.1 + i / 100, sampling): n for i, n in enumerate(shares)})
 
 
-def told(balance: Balance, relation: NeighboringRelation, **given: Any) -> Guarantee:
+def told(balance: EventCounts, relation: NeighboringRelation, **given: Any) -> Guarantee:
     return guarantee(balance, relation=relation, delta=DELTA, **given)
 
 
@@ -95,7 +95,7 @@ def test_dear_pairs_are_gathered_before_they_are_given_up(
 def test_many_dear_passes_are_told_by_whichever_accountant_says_more() -> None:
     passes = BallsAndBins(steps_per_pass=235)
     spans = [[Span(event=gaussian(1.1 + i / 100, passes), steps=235)] for i in range(100)]
-    found = told(balance_of(spans), ADD_OR_REMOVE_ONE)
+    found = told(count_events(spans), ADD_OR_REMOVE_ONE)
     assert found.headline is not None
     assert found.headline.epsilon < 2.2  # of pairs of one class it would be 3.1
     assert any(bound.accountant == "rdp" for bound in found.alternatives)
@@ -120,8 +120,8 @@ def test_a_headline_far_above_its_lower_end_stands_beside_what_else_is_proved(
 
 
 def test_a_decay_of_many_noises_costs_no_more_than_one_of_more() -> None:
-    def decay(count: int) -> Balance:
-        return Balance(
+    def decay(count: int) -> EventCounts:
+        return EventCounts(
             steps={
                 gaussian(4.0 ** (1 - i / count), Poisson(sampling_probability=0.001)): 2000 // count
                 for i in range(count)
@@ -143,7 +143,8 @@ def test_accepting_more_loses_no_end(
 ) -> None:
     spans = [[Span(event=gaussian(1.5 + i / 9, sampling), steps=100)] for i in range(count)]
     less, more = (
-        told(balance_of(spans), relation, accept=accept) for accept in (DEFAULT_ACCEPT, ACCEPTABLE)
+        told(count_events(spans), relation, accept=accept)
+        for accept in (DEFAULT_ACCEPT, ACCEPTABLE)
     )
     if less.epsilon_lower is not None:
         assert more.epsilon_lower is not None
@@ -176,12 +177,12 @@ def noise_of(event: Event) -> float:
 def test_classes_are_shortest_where_steps_cost_most() -> None:
     noises = [1.0, *(10 + i / 10 for i in range(40))]
     steps = {gaussian(noise, FIXED): 5 for noise in noises}
-    gathered = dominating(Balance(steps=steps), 4)
+    gathered = dominating(EventCounts(steps=steps), 4)
     assert len(gathered.steps) <= 4
     assert gathered.steps[gaussian(1.0, FIXED)] == 5
     for kind in (Laplace(noise_multiplier=2.0), Zcdp(rho=0.1), ApproximateDp(epsilon=1, delta=0)):
         same = {Event(mechanism=kind, sampling=Full()): 3}
-        assert dominating(Balance(steps=same), 4).steps == same
+        assert dominating(EventCounts(steps=same), 4).steps == same
 
 
 def test_the_lower_end_of_gathered_events_is_one_of_the_events_themselves() -> None:
@@ -189,7 +190,7 @@ def test_the_lower_end_of_gathered_events_is_one_of_the_events_themselves() -> N
 
     def attained(noise: float) -> float:
         steps = {gaussian(noise, DRAWN): 14_100}
-        known = attained_epsilon(Balance(steps=steps), relation=REPLACE_ONE, delta=DELTA)
+        known = epsilon_lower_bound(EventCounts(steps=steps), relation=REPLACE_ONE, delta=DELTA)
         assert known is not None
         return known
 
@@ -201,7 +202,7 @@ def test_what_is_counted_by_pass_stays_as_it_is_below() -> None:
     spans = [
         [Span(event=gaussian(1 + i / 9, BallsAndBins(steps_per_pass=5)), steps=5)] for i in (0, 1)
     ]
-    balance = balance_of(spans)
+    balance = count_events(spans)
     assert dominated(balance, 1) == balance
 
 
@@ -213,20 +214,20 @@ def test_where_the_limit_is_that_of_another_answer_it_is_refused() -> None:
 
 def test_declared_bounds_are_rounded_to_less_below() -> None:
     steps = {Event(mechanism=Zcdp(rho=rho), sampling=Full()): 2 for rho in (0.1, 0.2, 0.4)}
-    (event,) = dominated(Balance(steps=steps), 1).steps
+    (event,) = dominated(EventCounts(steps=steps), 1).steps
     assert event.mechanism == Zcdp(rho=0.1)
     boxes = [ApproximateDp(epsilon=1.0, delta=1e-7), ApproximateDp(epsilon=2.0, delta=1e-8)]
     steps = {Event(mechanism=box, sampling=Full()): 2 for box in boxes}
-    (event,) = dominated(Balance(steps=steps), 1).steps
+    (event,) = dominated(EventCounts(steps=steps), 1).steps
     assert event.mechanism == ApproximateDp(epsilon=1.0, delta=1e-8)
-    (event,) = dominating(Balance(steps=steps), 1).steps
+    (event,) = dominating(EventCounts(steps=steps), 1).steps
     assert event.mechanism == ApproximateDp(epsilon=2.0, delta=1e-7)
 
 
 def test_answers_climb_as_far_as_the_work_pays_for() -> None:
     balance = falling(64, FIXED)
 
-    def compute(events: Balance) -> int:
+    def compute(events: EventCounts) -> int:
         spend(500_000 * len(events.steps))
         return len(events.steps)
 
@@ -250,12 +251,12 @@ def test_what_was_asked_before_changes_no_answer() -> None:
         for classes in (1, 4):
             best_bound(dominating(balance, classes), **given)
         assert best_bound(balance, **given) == alone
-    turned = Balance(steps=dict(reversed(list(balance.steps.items()))))
+    turned = EventCounts(steps=dict(reversed(list(balance.steps.items()))))
     assert best_bound(turned, **given) == alone
 
 
 def test_answers_stay_within_what_is_left_outside() -> None:
-    question = Question(relation=REPLACE_ONE, accept=DEFAULT_ACCEPT, delta=DELTA, epsilon=None)
+    question = Query(relation=REPLACE_ONE, accept=DEFAULT_ACCEPT, delta=DELTA, epsilon=None)
     with limited(60_000_000) as meter:
         found = bound_of_fewer(pld_bound, falling(3, DRAWN), question, whole=10_000_000)
         assert found is not None
@@ -268,7 +269,7 @@ def test_answers_stay_within_what_is_left_outside() -> None:
 
 def test_where_not_even_one_class_is_paid_for_outside_the_answer_is_refused() -> None:
     for width in (WIDTH, ROUGH_WIDTH):
-        question = Question(
+        question = Query(
             relation=REPLACE_ONE, accept=DEFAULT_ACCEPT, delta=DELTA, epsilon=None, width=width
         )
         with limited(300_000), pytest.raises(TooMuchWorkError):

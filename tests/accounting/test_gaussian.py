@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from accounting.accountants.best_bound import guarantee
 from accounting.accountants.composed_bounds import compose_gdp
-from accounting.event_counts import Balance
+from accounting.event_counts import EventCounts
 from accounting.events import Event, Full, Gaussian, NeighboringRelation
 from accounting.gaussian import (
     MU_MAX,
@@ -119,7 +119,7 @@ def test_many_full_batch_steps_have_the_published_epsilon() -> None:
     assert gaussian_epsilon(1e-6, mu=mu) == pytest.approx(8.306225, abs=5e-7)
     event = Event(mechanism=Gaussian(noise_multiplier=20.0), sampling=Full())
     answer = guarantee(
-        Balance(steps={event: 1000}),
+        EventCounts(steps={event: 1000}),
         relation=NeighboringRelation.ADD_OR_REMOVE_ONE,
         delta=1e-6,
     )

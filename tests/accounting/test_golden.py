@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from accounting.accountants.best_bound import guarantee
-from accounting.event_counts import Balance
+from accounting.event_counts import EventCounts
 from accounting.events import Event, FixedSize, Full, Gaussian, NeighboringRelation, Poisson
 
 pytestmark = pytest.mark.no_cover  # of values; other tests reach the lines, and untraced it is fast
@@ -33,7 +33,7 @@ def test_epsilon_agrees_with_the_peers(row: dict[str, str]) -> None:
         sampling=Full() if q == 1 else Poisson(sampling_probability=q),
     )
     answer = guarantee(
-        Balance(steps={event: int(row["steps"])}),
+        EventCounts(steps={event: int(row["steps"])}),
         relation=NeighboringRelation.ADD_OR_REMOVE_ONE,
         delta=float(row["delta"]),
         accountant="rdp",
@@ -54,7 +54,7 @@ def test_a_fixed_size_is_never_below_its_certified_bracket(
         ),
     )
     answer = guarantee(
-        Balance(steps={event: int(row["steps"])}),
+        EventCounts(steps={event: int(row["steps"])}),
         relation=NeighboringRelation(row["neighboring_relation"]),
         delta=float(row["delta"]),
         accountant=accountant,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from accounting import Balance, Event, Guarantee, NeighboringRelation, guarantee
+from accounting import Event, EventCounts, Guarantee, NeighboringRelation, guarantee
 from accounting.events import (
     ApproximateDp,
     Full,
@@ -51,14 +51,14 @@ def _mechanism(unit: dict[str, Any]) -> Mechanism:
             return Zcdp(rho=unit["rho"])
 
 
-def _balance(row: dict[str, str]) -> Balance:
+def _balance(row: dict[str, str]) -> EventCounts:
     steps: dict[Event, int] = {}
     for unit in json.loads(row["units"]):
         rate = unit.get("sampling_probability")
         sampling: Sampling = Full() if rate is None else Poisson(sampling_probability=rate)
         event = Event(mechanism=_mechanism(unit), sampling=sampling)
         steps[event] = steps.get(event, 0) + unit["steps"]
-    return Balance(steps=steps)
+    return EventCounts(steps=steps)
 
 
 def _guarantee(row: dict[str, str]) -> Guarantee:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from accounting import Guarantee, Span, balance_of, guarantee
+from accounting import Guarantee, Span, count_events, guarantee
 from accounting.events import (
     BallsAndBins,
     Event,
@@ -59,7 +59,7 @@ def found(row: dict[str, str]) -> Guarantee:
         sampling=sampling_of(row["sampling"]),
     )
     return guarantee(
-        balance_of([[Span(event=event, steps=int(row["steps"]))]]),
+        count_events([[Span(event=event, steps=int(row["steps"]))]]),
         relation=NeighboringRelation(row["neighboring_relation"]),
         delta=float(row["delta"]),
         accept=ACCEPTABLE,

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from accounting.accountants.best_bound import best_bound, guarantee
-from accounting.event_counts import Balance, balance_of
+from accounting.event_counts import EventCounts, count_events
 from accounting.events import NonUniform, Sampling, Span, TruncatedPoisson, WithReplacement
 from accounting.guarantees import ACCEPTABLE, DEFAULT_ACCEPT, Bound, Status
 from tests.accounting.test_gathering import (
@@ -30,13 +30,13 @@ WEIGHED = NonUniform(max_weight=RATE)
 RARE = NonUniform(max_weight=1 / 60_000)
 
 
-def steps(*parts: tuple[int, Sampling, float]) -> Balance:
-    return Balance(steps={gaussian(noise, sampling): count for count, sampling, noise in parts})
+def steps(*parts: tuple[int, Sampling, float]) -> EventCounts:
+    return EventCounts(steps={gaussian(noise, sampling): count for count, sampling, noise in parts})
 
 
-def in_turn(kinds: list[Sampling], each: int, count: int = 100) -> Balance:
+def in_turn(kinds: list[Sampling], each: int, count: int = 100) -> EventCounts:
     """So many runs of so many steps, at noises 2, 2.02 and so on, of each kind in turn."""
-    return balance_of(
+    return count_events(
         [
             [Span(event=gaussian(2 + i / 50, kinds[i % len(kinds)]), steps=each)]
             for i in range(count)
@@ -57,7 +57,7 @@ def in_turn(kinds: list[Sampling], each: int, count: int = 100) -> Balance:
     ids=["drawn", "cut", "cut-one", "cut-replaced", "weighed", "rare"],
 )
 def test_what_another_status_proves_is_named_however_dear_it_is(
-    balance: Balance, relation: Any, most: float
+    balance: EventCounts, relation: Any, most: float
 ) -> None:
     found = told(balance, relation)
     assert found.epsilon is not None
@@ -121,7 +121,7 @@ def test_kinds_cost_no_more_than_each_alone_at_an_equal_part_of_delta(
     parts: list[Bound | None] = []
     for kind in kinds:
         same = [event for event in balance.steps if event.sampling == kind]
-        part = balance_of([[Span(event=event, steps=balance.steps[event])] for event in same])
+        part = count_events([[Span(event=event, steps=balance.steps[event])] for event in same])
         parts.append(best_bound(part, relation=REPLACE_ONE, delta=DELTA / len(kinds)))
     assert found is not None
     alone = math.fsum(part.epsilon for part in parts if part is not None)

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from accounting.accountants.best_bound import guarantee
-from accounting.accountants.composed_bounds import Question
+from accounting.accountants.composed_bounds import Query
 from accounting.bounds.event_bounds import NoBoundError
-from accounting.event_counts import balance_of
+from accounting.event_counts import count_events
 from accounting.events import (
     BallsAndBins,
     Cyclic,
@@ -80,9 +80,9 @@ def run_of(order: DataOrder, steps: int = 30, **given: Any) -> HiddenRun:
     return HiddenRun(declared=declared, **whole | given)
 
 
-def asked(relation: NeighboringRelation = REPLACE_ONE, **given: Any) -> Question:
+def asked(relation: NeighboringRelation = REPLACE_ONE, **given: Any) -> Query:
     fields: dict[str, Any] = {"accept": ACCEPTABLE, "delta": DELTA, "epsilon": None} | given
-    return Question(relation=relation, **fields)
+    return Query(relation=relation, **fields)
 
 
 def bound_of(order: DataOrder, steps: int = 30, **given: Any) -> Bound:
@@ -92,7 +92,7 @@ def bound_of(order: DataOrder, steps: int = 30, **given: Any) -> Bound:
 
 def shown_epsilon(run: HiddenRun, relation: NeighboringRelation) -> float:
     found = guarantee(
-        balance_of([run.spans]), relation=relation, delta=DELTA, accept=ACCEPTABLE
+        count_events([run.spans]), relation=relation, delta=DELTA, accept=ACCEPTABLE
     ).epsilon
     assert found is not None
     return found

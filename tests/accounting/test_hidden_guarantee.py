@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from accounting.accountants.best_bound import guarantee
-from accounting.event_counts import balance_of
+from accounting.event_counts import count_events
 from accounting.guarantees import ACCEPTABLE, DEFAULT_ACCEPT, Status
 from accounting.hidden_state import HIDDEN, REASON_NO_GAIN, guarantee_of_hidden
 from accounting.hidden_state_runs import HiddenRun
@@ -14,7 +14,7 @@ from tests.accounting.test_hidden import DELTA, REPLACE_ONE, run_of
 
 def told(run: HiddenRun, accept: frozenset[Status], **given: Any) -> Any:
     target = given or {"delta": DELTA}
-    found = guarantee(balance_of([run.spans]), relation=REPLACE_ONE, accept=accept, **target)
+    found = guarantee(count_events([run.spans]), relation=REPLACE_ONE, accept=accept, **target)
     return found, guarantee_of_hidden(found, run, accept=accept, epsilon=given.get("epsilon"))
 
 

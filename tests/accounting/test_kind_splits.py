@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from accounting.accountants.best_bound import best_bound
-from accounting.accountants.composed_bounds import Question
+from accounting.accountants.composed_bounds import Query
 from accounting.accountants.mixed_kinds import parts_of, split_bound
-from accounting.event_counts import Balance, balance_of
+from accounting.event_counts import EventCounts, count_events
 from accounting.events import (
     Cyclic,
     Event,
@@ -45,7 +45,7 @@ def test_mixed_runs_are_answered_kind_by_kind_where_that_is_less() -> None:
     for i in range(24):
         event = gaussian(2 + i / 12, kinds[i % 3])
         spans.append([Span(event=event, steps=470)])
-    found = told(balance_of(spans), REPLACE_ONE)
+    found = told(count_events(spans), REPLACE_ONE)
     assert found.headline is not None
     assert found.epsilon is not None
     assert found.epsilon < 100  # of pairs alone it would be thousands
@@ -58,16 +58,16 @@ def test_a_dear_pair_beside_other_steps_is_not_the_one_that_is_composed() -> Non
     steps = [Span(event=gaussian(2.0, Poisson(sampling_probability=0.003)), steps=100)]
     for accept in (DEFAULT_ACCEPT, ACCEPTABLE):
         alone = [
-            told(balance_of([part]), REPLACE_SPECIAL, accept=accept).epsilon or math.inf
+            told(count_events([part]), REPLACE_SPECIAL, accept=accept).epsilon or math.inf
             for part in (passes, steps)
         ]
-        both = told(balance_of([passes, steps]), REPLACE_SPECIAL, accept=accept)
+        both = told(count_events([passes, steps]), REPLACE_SPECIAL, accept=accept)
         assert alone[0] == pytest.approx(54.38, abs=0.01)
         assert both.epsilon is not None
         assert both.epsilon < sum(alone)
 
 
-def mixed(seed: int) -> Balance:
+def mixed(seed: int) -> EventCounts:
     random = np.random.default_rng(seed)
     kinds = random.choice(len(SAMPLINGS), size=int(random.integers(2, 4)), replace=False)
     spans = []
@@ -75,7 +75,7 @@ def mixed(seed: int) -> Balance:
         noise = float(np.exp(random.uniform(np.log(0.8), np.log(6))))
         event = gaussian(round(noise, 3), SAMPLINGS[int(kind)])
         spans.append([Span(event=event, steps=int(random.integers(1, 8)) * 50)])
-    return balance_of(spans)
+    return count_events(spans)
 
 
 @pytest.mark.no_cover
@@ -104,10 +104,10 @@ def test_a_sum_over_kinds_rests_on_what_every_kind_rests_on() -> None:
     spans = [
         [Span(event=gaussian(3 + i / 9, one), steps=50)] for one in (cut, turns) for i in (0, 1)
     ]
-    balance = balance_of(spans)
-    question = Question(relation=REPLACE_ONE, accept=ACCEPTABLE, delta=DELTA, epsilon=None)
+    balance = count_events(spans)
+    question = Query(relation=REPLACE_ONE, accept=ACCEPTABLE, delta=DELTA, epsilon=None)
 
-    def ask(part: Balance, asked: Question) -> list[Bound]:
+    def ask(part: EventCounts, asked: Query) -> list[Bound]:
         found = best_bound(part, relation=REPLACE_ONE, delta=asked.delta, accept=ACCEPTABLE)
         return [] if found is None else [found]
 
@@ -135,7 +135,7 @@ def test_kinds_are_not_added_up_for_an_accountant_that_was_asked_for_by_name() -
         [Span(event=gaussian(2 + i / 12, (POISSON, FIXED, CYCLIC)[i % 3]), steps=470)]
         for i in range(24)
     ]
-    found = told(balance_of(spans), REPLACE_ONE, accountant="pld")
+    found = told(count_events(spans), REPLACE_ONE, accountant="pld")
     bounds = [one for one in (found.headline, *found.alternatives) if one is not None]
     assert all(bound.bound != "basic-composition" for bound in bounds)
 
@@ -147,7 +147,7 @@ def test_steps_that_may_share_a_pass_are_of_one_kind() -> None:
         [Span(event=gaussian(1.0, Full()), steps=1)],
         [Span(event=Event(mechanism=Laplace(noise_multiplier=2.0), sampling=Full()), steps=1)],
     ]
-    parts = parts_of(balance_of(spans))
+    parts = parts_of(count_events(spans))
     assert len(parts) == 3
     assert sorted(len(part.steps) for part in parts) == [1, 1, 2]
 
@@ -155,7 +155,7 @@ def test_steps_that_may_share_a_pass_are_of_one_kind() -> None:
 def test_orders_that_were_used_again_are_known_to_each_kind() -> None:
     early = Span(event=gaussian(1.0, EARLY), steps=18)
     again = Cyclic(batch_size=10, steps_per_pass=9)
-    balance = balance_of([[early], [Span(event=gaussian(1.0, again), steps=9)]])
+    balance = count_events([[early], [Span(event=gaussian(1.0, again), steps=9)]])
     assert balance.used_again
     whole = balance.told()
     units = [unit for part in parts_of(whole) for unit in part.units()]
@@ -164,32 +164,32 @@ def test_orders_that_were_used_again_are_known_to_each_kind() -> None:
     beside = replace(balance, steps={**balance.steps, gaussian(3.0, Full()): 1})
     known = best_bound(whole, relation=REPLACE_SPECIAL, delta=DELTA)
     assert known is not None
-    asked: list[Balance] = []
+    asked: list[EventCounts] = []
 
-    def ask(part: Balance, _: Question) -> list[Bound]:
+    def ask(part: EventCounts, _: Query) -> list[Bound]:
         asked.append(part)
         return [known]
 
-    question = Question(relation=REPLACE_SPECIAL, accept=ACCEPTABLE, delta=DELTA, epsilon=None)
+    question = Query(relation=REPLACE_SPECIAL, accept=ACCEPTABLE, delta=DELTA, epsilon=None)
     split_bound(beside, question, [], ask, math.inf)
     assert {type(event.sampling) for part in asked for event in part.steps} == {Cyclic, Full}
     found = told(balance, REPLACE_SPECIAL, accept=ACCEPTABLE)
     direct = told(
-        Balance(steps=whole.steps, passes=whole.passes), REPLACE_SPECIAL, accept=ACCEPTABLE
+        EventCounts(steps=whole.steps, passes=whole.passes), REPLACE_SPECIAL, accept=ACCEPTABLE
     )
     assert found.epsilon == direct.epsilon
 
 
 @pytest.mark.parametrize("points", [math.inf, 61e6])
 def test_a_kind_whose_finer_events_have_no_answer_keeps_that_of_one_class(points: float) -> None:
-    balance = Balance(
+    balance = EventCounts(
         steps={gaussian(noise, kind): 9 for noise in (2.0, 2.5) for kind in (FIXED, DRAWN)}
     )
     known = best_bound(balance, relation=REPLACE_ONE, delta=DELTA)
     assert known is not None
     asked: list[int] = []
 
-    def ask(part: Balance, question: Question) -> list[Bound]:
+    def ask(part: EventCounts, question: Query) -> list[Bound]:
         spend(10_000_000)
         asked.append(len(part.steps))
         assert question.delta is not None
@@ -197,7 +197,7 @@ def test_a_kind_whose_finer_events_have_no_answer_keeps_that_of_one_class(points
             return []
         return [replace(known, epsilon=1.0, delta=question.delta)]
 
-    question = Question(relation=REPLACE_ONE, accept=DEFAULT_ACCEPT, delta=DELTA, epsilon=None)
+    question = Query(relation=REPLACE_ONE, accept=DEFAULT_ACCEPT, delta=DELTA, epsilon=None)
     found = split_bound(balance, question, [], ask, points)
     assert found is not None
     assert found.epsilon == pytest.approx(2.0)
@@ -206,19 +206,19 @@ def test_a_kind_whose_finer_events_have_no_answer_keeps_that_of_one_class(points
 
 
 def test_a_kind_without_any_answer_in_the_end_leaves_no_split() -> None:
-    balance = Balance(
+    balance = EventCounts(
         steps={gaussian(noise, kind): 9 for noise in (2.0, 2.5) for kind in (FIXED, DRAWN)}
     )
     known = best_bound(balance, relation=REPLACE_ONE, delta=DELTA)
     assert known is not None
     asked: list[int] = []
 
-    def ask(part: Balance, question: Question) -> list[Bound]:
+    def ask(part: EventCounts, question: Query) -> list[Bound]:
         asked.append(len(part.steps))
         assert question.delta is not None
         return [] if len(asked) > 4 else [replace(known, epsilon=1.0, delta=question.delta)]
 
-    question = Question(relation=REPLACE_ONE, accept=DEFAULT_ACCEPT, delta=DELTA, epsilon=None)
+    question = Query(relation=REPLACE_ONE, accept=DEFAULT_ACCEPT, delta=DELTA, epsilon=None)
     assert split_bound(balance, question, [], ask, math.inf) is None
     assert asked == [1, 1, 1, 1, 2, 1]
     # Nor does one that is far above what all kinds cost together.

@@ -13,7 +13,7 @@ from scipy import special
 import accounting
 from accounting import math_library
 from accounting.accountants.best_bound import best_bound
-from accounting.event_counts import balance_of
+from accounting.event_counts import count_events
 from accounting.events import Event, Full, Gaussian, NeighboringRelation, Span
 from accounting.gaussian import log_gaussian_delta
 from accounting.math_library import FUNCTIONS, POINTS, InaccurateLibraryError, inaccuracies
@@ -84,7 +84,7 @@ def test_nothing_is_bounded_with_a_library_that_is_off(monkeypatch: pytest.Monke
     wrong: Callable[..., Any] = lambda x: np.exp(x) * (1 + 1e-12)  # noqa: E731
     monkeypatch.setitem(FUNCTIONS, "np.exp", wrong)
     event = Event(mechanism=Gaussian(noise_multiplier=1.0), sampling=Full())
-    balance = balance_of([[Span(event=event, steps=1)]])
+    balance = count_events([[Span(event=event, steps=1)]])
     with pytest.raises(InaccurateLibraryError, match=r"np\.exp\(0\.1\) is off by"):
         best_bound(balance, relation=NeighboringRelation.ADD_OR_REMOVE_ONE, delta=1e-5)
 

@@ -23,7 +23,7 @@ from accounting.bounds.event_bounds import (
 )
 from accounting.bounds.gdp_bounds import gdp_bounds
 from accounting.bounds.renyi_bounds import renyi_bounds
-from accounting.event_counts import Balance, balance_of
+from accounting.event_counts import EventCounts, count_events
 from accounting.events import (
     ApproximateDp,
     Cyclic,
@@ -69,8 +69,10 @@ def event(mechanism: Mechanism, sampling: Sampling | None = None) -> Event:
     return Event(mechanism=mechanism, sampling=sampling or Full())
 
 
-def balance(mechanism: Mechanism, sampling: Sampling | None = None, *, steps: int = 1) -> Balance:
-    return balance_of([[Span(event=event(mechanism, sampling), steps=steps)]])
+def balance(
+    mechanism: Mechanism, sampling: Sampling | None = None, *, steps: int = 1
+) -> EventCounts:
+    return count_events([[Span(event=event(mechanism, sampling), steps=steps)]])
 
 
 def epsilon_of(answer: Guarantee) -> float:
@@ -100,7 +102,7 @@ def parsed(unit: str) -> tuple[Event, int]:
 )
 def test_epsilon_agrees_with_the_peer(row: dict[str, str]) -> None:
     answer = guarantee(
-        Balance(steps=dict(parsed(unit) for unit in row["units"].split(" + "))),
+        EventCounts(steps=dict(parsed(unit) for unit in row["units"].split(" + "))),
         relation=NeighboringRelation(row["neighboring_relation"]),
         delta=float(row["delta"]),
         accountant="rdp",
@@ -330,10 +332,10 @@ def test_a_filter_admits_no_step_that_may_fail() -> None:
 def test_mechanisms_add_up_with_gaussians(relation: NeighboringRelation) -> None:
     units = [event(Gaussian(noise_multiplier=5.0), POISSON), *(event(one) for one in MECHANISMS)]
     together = guarantee(
-        Balance(steps=dict.fromkeys(units, 2)), relation=relation, delta=1e-5, accept=ACCEPTABLE
+        EventCounts(steps=dict.fromkeys(units, 2)), relation=relation, delta=1e-5, accept=ACCEPTABLE
     )
     alone = [
-        epsilon_of(guarantee(Balance(steps={unit: 2}), relation=relation, delta=1e-5))
+        epsilon_of(guarantee(EventCounts(steps={unit: 2}), relation=relation, delta=1e-5))
         for unit in units
     ]
     assert max(alone) < epsilon_of(together) < sum(alone)

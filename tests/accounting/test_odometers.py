@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import special
 
-from accounting.event_counts import Balance
+from accounting.event_counts import EventCounts
 from accounting.events import (
     ApproximateDp,
     BallsAndBins,
@@ -26,7 +26,7 @@ from tests.accounting.filter_games import Array, best, fitted, renyi_cost, steps
 RELATION = NeighboringRelation.ADD_OR_REMOVE_ONE
 ORDERS = np.array(ODOMETER_ORDERS)
 RARE = Event(mechanism=Gaussian(noise_multiplier=1.0), sampling=Poisson(sampling_probability=0.01))
-SPENT = Balance(steps={RARE: 1000})
+SPENT = EventCounts(steps={RARE: 1000})
 
 
 def test_a_reading_costs_more_than_a_filter() -> None:
@@ -42,16 +42,16 @@ def test_a_reading_costs_more_than_a_filter() -> None:
 
 
 def test_nothing_spent_reads_as_nothing_and_what_has_no_bound_as_infinite() -> None:
-    assert odometer_epsilon(Balance(), relation=RELATION, delta=1e-5) == 0
+    assert odometer_epsilon(EventCounts(), relation=RELATION, delta=1e-5) == 0
     silent = Event(mechanism=NoNoise(), sampling=Full())
-    spent = Balance(steps={RARE: 1, silent: 1})
+    spent = EventCounts(steps={RARE: 1, silent: 1})
     assert odometer_epsilon(spent, relation=RELATION, delta=1e-5) == math.inf
     assert odometer_epsilon(SPENT, relation=RELATION, delta=1e-5, accept=frozenset()) == math.inf
 
 
 def test_failures_are_taken_from_the_share_of_delta_that_is_kept_for_them() -> None:
     box = Event(mechanism=ApproximateDp(epsilon=1e-3, delta=1e-15), sampling=Full())
-    few, many = (Balance(steps={box: n}) for n in (9_000, 11_000))
+    few, many = (EventCounts(steps={box: n}) for n in (9_000, 11_000))
     assert math.isfinite(odometer_epsilon(few, relation=RELATION, delta=1e-5))
     assert odometer_epsilon(many, relation=RELATION, delta=1e-5) == math.inf
 
@@ -62,7 +62,7 @@ def test_noise_that_falls_in_a_pass_is_charged_as_in_a_filter() -> None:
     high, low = (
         Event(mechanism=Gaussian(noise_multiplier=s), sampling=sampling) for s in (2.253, 1.352)
     )
-    balance = Balance(steps={high: 1, low: 1}, passes={low: 1})
+    balance = EventCounts(steps={high: 1, low: 1}, passes={low: 1})
     (*_, rdp) = RenyiFilter(order=8.0, epsilon=3.0, delta=1e-5).total(balance, relation=relation)
     reading = odometer_epsilon(balance, relation=relation, delta=1e-5, orders=[8.0])
     expected = rdp / (1 << 80) + math.log(1e5) / 7
@@ -164,7 +164,7 @@ def test_no_trainer_makes_the_loss_exceed_a_reading(delta: float) -> None:
 
 def test_zcdp_steps_are_read_too() -> None:
     event = Event(mechanism=Zcdp(rho=0.01), sampling=Full())
-    reading = odometer_epsilon(Balance(steps={event: 50}), relation=RELATION, delta=1e-5)
+    reading = odometer_epsilon(EventCounts(steps={event: 50}), relation=RELATION, delta=1e-5)
     exact = np.min(0.5 * ORDERS + math.log(11 / 1e-5) / (ORDERS - 1))
     assert exact <= reading <= exact * (1 + 1e-6)
     assert zcdp_odometer_epsilon(rho=0.5, rho0=0.02, delta=1e-5) < reading

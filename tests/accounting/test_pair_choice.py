@@ -3,7 +3,7 @@
 import pytest
 
 from accounting.accountants.best_bound import guarantee
-from accounting.event_counts import balance_of
+from accounting.event_counts import count_events
 from accounting.events import (
     Event,
     Gaussian,
@@ -26,7 +26,7 @@ def test_a_dear_pair_beside_other_steps_is_not_the_one_that_is_composed() -> Non
     for accept in (DEFAULT_ACCEPT, ACCEPTABLE):
         alone, other, both = (
             guarantee(
-                balance_of(each),
+                count_events(each),
                 relation=NeighboringRelation.REPLACE_SPECIAL,
                 delta=1e-5,
                 accept=accept,

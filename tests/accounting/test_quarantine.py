@@ -9,7 +9,15 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
-from accounting import THEOREMS, Balance, NeighboringRelation, Span, Status, balance_of, guarantee
+from accounting import (
+    THEOREMS,
+    EventCounts,
+    NeighboringRelation,
+    Span,
+    Status,
+    count_events,
+    guarantee,
+)
 from accounting.accountants.best_bound import best_bound
 from accounting.accountants.best_first import ACCOUNTANTS
 from accounting.events import (
@@ -147,8 +155,8 @@ EVENTS = [Event(mechanism=GAUSSIAN, sampling=one) for one in SAMPLINGS]
 EVENTS += [Event(mechanism=one, sampling=SAMPLINGS[i]) for one in MECHANISMS for i in (0, 2)]
 
 
-def balance_with(event: Event) -> Balance:
-    return balance_of([[Span(event=event, steps=2)]])
+def balance_with(event: Event) -> EventCounts:
+    return count_events([[Span(event=event, steps=2)]])
 
 
 @pytest.mark.no_cover
@@ -204,7 +212,7 @@ def test_nothing_quarantined_is_used_for_hidden_iterates(
     run = HiddenRun(spans=(span,), declared=declared, dataset_size=100)
     gained = []
     for relation in NeighboringRelation:
-        shown = guarantee(balance_of([[span]]), relation=relation, delta=1e-5, accept=ACCEPTABLE)
+        shown = guarantee(count_events([[span]]), relation=relation, delta=1e-5, accept=ACCEPTABLE)
         answers = [
             guarantee_of_hidden(shown, run, accept=accept)
             for accept in (ACCEPTABLE, ACCEPTABLE | NEVER)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting import Guarantee, Span, Status, balance_of, guarantee
+from accounting import Guarantee, Span, Status, count_events, guarantee
 from accounting.events import (
     BallsAndBins,
     Cyclic,
@@ -38,7 +38,7 @@ def answer(
 ) -> Guarantee:
     event = Event(mechanism=Gaussian(noise_multiplier=noise), sampling=sampling)
     return guarantee(
-        balance_of([[Span(event=event, steps=steps)]]),
+        count_events([[Span(event=event, steps=steps)]]),
         relation=relation,
         delta=DELTA,
         accept=ACCEPTABLE,
@@ -117,7 +117,7 @@ def test_by_default_only_published_theorems_answer(
 ) -> None:
     event = Event(mechanism=Gaussian(noise_multiplier=1.2), sampling=sampling)
     found = guarantee(
-        balance_of([[Span(event=event, steps=steps)]]), relation=relation, delta=DELTA
+        count_events([[Span(event=event, steps=steps)]]), relation=relation, delta=DELTA
     )
     if relation is ADD_OR_REMOVE_ONE and isinstance(sampling, Cyclic | Shuffle | NonUniform):
         assert found.epsilon is None
@@ -222,12 +222,12 @@ def test_what_poisson_would_say_is_composed_with_what_was_poisson() -> None:
         mechanism=Gaussian(noise_multiplier=1.0), sampling=Poisson(sampling_probability=0.01)
     )
     mixed = guarantee(
-        balance_of([[Span(event=shuffle, steps=100), Span(event=poisson, steps=300)]]),
+        count_events([[Span(event=shuffle, steps=100), Span(event=poisson, steps=300)]]),
         relation=REPLACE_SPECIAL,
         delta=DELTA,
     )
     alone = guarantee(
-        balance_of([[Span(event=poisson, steps=400)]]), relation=REPLACE_SPECIAL, delta=DELTA
+        count_events([[Span(event=poisson, steps=400)]]), relation=REPLACE_SPECIAL, delta=DELTA
     )
     assert mixed.poisson_would_say == pytest.approx(alone.epsilon, rel=1e-6)
 
@@ -240,10 +240,10 @@ def test_every_scheme_composes_with_every_other(relation: NeighboringRelation) -
         for sampling, steps in KINDS
     ]
     alone = [
-        guarantee(balance_of([[span]]), relation=relation, delta=DELTA, accept=ACCEPTABLE)
+        guarantee(count_events([[span]]), relation=relation, delta=DELTA, accept=ACCEPTABLE)
         for span in spans
     ]
-    mixed = guarantee(balance_of([spans]), relation=relation, delta=DELTA, accept=ACCEPTABLE)
+    mixed = guarantee(count_events([spans]), relation=relation, delta=DELTA, accept=ACCEPTABLE)
     assert mixed.epsilon is not None
     assert mixed.epsilon_lower is not None
     assert max(one.epsilon or 0 for one in alone) <= mixed.epsilon

@@ -7,7 +7,7 @@ import pytest
 
 from accounting.accountants.best_bound import best_bound
 from accounting.accountants.event_grouping import dominating
-from accounting.event_counts import Balance, balance_of
+from accounting.event_counts import EventCounts, count_events
 from accounting.events import NeighboringRelation, NonUniform, Sampling, Span
 from accounting.guarantees import ACCEPTABLE
 from tests.accounting.test_gathering import DELTA, FIXED, POISSON, SAMPLINGS, gaussian
@@ -31,10 +31,10 @@ def schedule(seed: int) -> tuple[list[float], list[int], Sampling, dict[str, Any
     return [float(noise) for noise in noises], steps, KINDS[seed % len(KINDS)], given
 
 
-def of(noises: list[float], steps: list[int], sampling: Sampling) -> Balance:
+def of(noises: list[float], steps: list[int], sampling: Sampling) -> EventCounts:
     events = [gaussian(noise, sampling) for noise in noises]
     spans = [[Span(event=one, steps=n)] for one, n in zip(events, steps, strict=True)]
-    return balance_of(spans)
+    return count_events(spans)
 
 
 @pytest.mark.no_cover

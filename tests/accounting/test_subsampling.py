@@ -11,7 +11,7 @@ from accounting.accountants.best_bound import guarantee
 from accounting.bounds.dominating_pairs import pld_bounds
 from accounting.bounds.event_bounds import failure
 from accounting.bounds.renyi_bounds import renyi_bounds
-from accounting.event_counts import balance_of
+from accounting.event_counts import count_events
 from accounting.events import (
     Direction,
     Event,
@@ -216,7 +216,7 @@ def test_a_step_whose_losses_no_lattice_holds_is_left_to_other_accountants() -> 
             steps=10,
         ),
     ]
-    found = guarantee(balance_of([spans]), relation=REPLACE_ONE, delta=1e-3)
+    found = guarantee(count_events([spans]), relation=REPLACE_ONE, delta=1e-3)
     assert found.epsilon is not None
     assert found.epsilon > 1e4
 

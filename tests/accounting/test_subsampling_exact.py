@@ -10,7 +10,7 @@ import pytest
 from scipy import special
 
 from accounting.bounds.dominating_pairs import pld_bounds
-from accounting.bounds.lower_bounds import attained
+from accounting.bounds.lower_bounds import lower_bound_pair
 from accounting.bounds.sampled_pairs import batch_bounds
 from accounting.events import (
     Direction,
@@ -175,7 +175,7 @@ def test_no_dataset_loses_more_than_the_bound_or_less_than_the_floor(
         for direction, exact in ((Direction.REMOVE, removed), (Direction.ADD, added)):
             upper = profiles(pair, direction=direction, losses=LOSSES)[1]
             assert np.all(exact <= upper + 1e-8), (bound.theorem.id, direction)
-    floor = attained(event, relation)
+    floor = lower_bound_pair(event, relation)
     assert floor is not None
     assert np.all(lower_of(floor) <= removed + 1e-8)
 
@@ -198,7 +198,7 @@ def test_no_weights_lose_more_than_the_largest_allows(
 def test_the_largest_weight_attains_its_floor() -> None:
     event = Event(mechanism=Gaussian(noise_multiplier=1.0), sampling=NonUniform(max_weight=0.5))
     for relation in (REPLACE_ONE, REPLACE_SPECIAL):
-        floor = attained(event, relation)
+        floor = lower_bound_pair(event, relation)
         assert floor is not None
         removed, _ = largest(weighted((0.5, 0.5)), relation, 1, 1.0)
         assert np.all(lower_of(floor) <= removed + 1e-8)

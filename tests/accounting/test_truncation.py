@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accounting import Status, balance_of, guarantee
+from accounting import Status, count_events, guarantee
 from accounting.accountants.best_bound import best_bound
 from accounting.accountants.truncated_poisson import as_poisson
-from accounting.event_counts import Balance
+from accounting.event_counts import EventCounts
 from accounting.events import (
     Event,
     Full,
@@ -43,8 +43,8 @@ def poisson_event(*, noise: float = 1.1) -> Event:
     return Event(mechanism=Gaussian(noise_multiplier=noise), sampling=sampling)
 
 
-def balance(*parts: tuple[Event, int]) -> Balance:
-    return balance_of([[Span(event=event, steps=steps) for event, steps in parts]])
+def balance(*parts: tuple[Event, int]) -> EventCounts:
+    return count_events([[Span(event=event, steps=steps) for event, steps in parts]])
 
 
 @pytest.mark.parametrize("relation", NeighboringRelation)

@@ -16,7 +16,7 @@ from accounting.accountants import best_first, grouped_bounds
 from accounting.accountants.best_bound import best_bound, guarantee
 from accounting.accountants.event_grouping import CLOUD_GROUPS, dominating
 from accounting.bounds.renyi_bounds import renyi_bounds
-from accounting.event_counts import Balance, balance_of
+from accounting.event_counts import EventCounts, count_events
 from accounting.events import (
     ApproximateDp,
     BallsAndBins,
@@ -42,9 +42,9 @@ from accounting.work_limit import (
     as_many,
     attempted,
     by_itself,
+    cached_with_cost,
     left,
     limited,
-    remembered,
     spend,
 )
 
@@ -55,12 +55,12 @@ TRUNCATED = TruncatedPoisson(sampling_probability=0.01, max_batch_size=650, data
 BALLS = BallsAndBins(steps_per_pass=100)
 
 
-def noises(sampling: Sampling, count: int, steps: int = 10) -> Balance:
+def noises(sampling: Sampling, count: int, steps: int = 10) -> EventCounts:
     events = [
         Event(mechanism=Gaussian(noise_multiplier=3 + i / 50), sampling=sampling)
         for i in range(count)
     ]
-    return balance_of([[Span(event=event, steps=steps)] for event in events])
+    return count_events([[Span(event=event, steps=steps)] for event in events])
 
 
 def test_work_beyond_a_limit_stops_and_what_was_spent_is_known() -> None:
@@ -120,13 +120,13 @@ def test_a_whole_guarantee_keeps_to_its_limit(monkeypatch: pytest.MonkeyPatch) -
 def test_what_is_remembered_takes_as_much_as_what_is_not() -> None:
     calls: list[int] = []
 
-    @remembered(maxsize=4)
+    @cached_with_cost(maxsize=4)
     def inner(number: int) -> int:
         spend(number)
         calls.append(number)
         return number
 
-    @remembered(maxsize=4)
+    @cached_with_cost(maxsize=4)
     def outer(number: int) -> int:
         return inner(number) + inner(number)
 
@@ -149,12 +149,12 @@ def test_what_is_remembered_takes_as_much_as_what_is_not() -> None:
 
 
 def test_what_two_answers_ask_for_inside_counts_once() -> None:
-    @remembered(maxsize=4)
+    @cached_with_cost(maxsize=4)
     def grid(number: int) -> int:
         spend(number)
         return number
 
-    @remembered(maxsize=4)
+    @cached_with_cost(maxsize=4)
     def law(number: int) -> int:
         spend(1)
         return grid(number) + grid(5)
@@ -172,7 +172,7 @@ def test_what_two_answers_ask_for_inside_counts_once() -> None:
 
 
 def test_what_took_too_much_has_asked_for_nothing() -> None:
-    @remembered(maxsize=4)
+    @cached_with_cost(maxsize=4)
     def grid(number: int) -> int:
         spend(number)
         return number
@@ -211,7 +211,7 @@ def test_what_is_remembered_changes_neither_an_answer_nor_its_work(
     """Of programs that ask for one another, the later for earlier ones."""
     forget_now: Iterator[int] = iter(())
 
-    @remembered(maxsize=PARTS)
+    @cached_with_cost(maxsize=PARTS)
     def answer(number: int) -> tuple[object, ...]:
         return tuple(do(task, number) for task in programs[number])
 
@@ -258,7 +258,7 @@ def test_a_cache_by_bytes_remembers_the_work_too() -> None:
             cache.found("key", make)
 
 
-def counted(balance: Balance, relation: NeighboringRelation) -> tuple[object, float]:
+def counted(balance: EventCounts, relation: NeighboringRelation) -> tuple[object, float]:
     with limited(math.inf) as meter:
         found = guarantee(balance, relation=relation, delta=DELTA)
     return found, meter.spent
@@ -319,7 +319,7 @@ def test_where_nothing_else_is_little_work_a_closed_form_stands(
     laplace = Event(
         mechanism=Laplace(noise_multiplier=3.0), sampling=Poisson(sampling_probability=0.1)
     )
-    box = Balance(steps={laplace: 10})
+    box = EventCounts(steps={laplace: 10})
     monkeypatch.setattr(best_first, "POINTS", dict.fromkeys(real, 100))
     none = guarantee(box, relation=REPLACE_ONE, delta=DELTA)
     assert (none.epsilon, none.reason) == (None, best_first.REASON_WORK)
@@ -357,7 +357,7 @@ def test_other_mechanisms_are_replaced_by_those_that_tell_more() -> None:
     steps = {Event(mechanism=one, sampling=Full()): 3 for both in kinds for one in both}
     answer = RandomizedResponse(probability_of_truth=0.5, categories=3)
     steps |= {Event(mechanism=answer, sampling=Full()): 3}
-    less = dominating(Balance(steps=steps), 1)
+    less = dominating(EventCounts(steps=steps), 1)
     assert {event.mechanism: count for event, count in less.steps.items()} == {
         Laplace(noise_multiplier=1.0): 6,
         Zcdp(rho=0.2): 6,
@@ -367,7 +367,7 @@ def test_other_mechanisms_are_replaced_by_those_that_tell_more() -> None:
 
 
 def test_what_runs_by_itself_counts_as_if_nothing_was_asked_and_is_paid_for_once() -> None:
-    @remembered(maxsize=4)
+    @cached_with_cost(maxsize=4)
     def dear(value: int) -> int:
         spend(100)
         return value
@@ -390,6 +390,6 @@ def test_a_lower_bound_that_takes_too_much_work_loses_no_upper_bound(
 ) -> None:
     balance = noises(TRUNCATED, 2)
     exact = guarantee(balance, relation=REPLACE_ONE, delta=DELTA)
-    monkeypatch.setattr("accounting.accountants.composed_bounds.FLOOR_POINTS", 0)
+    monkeypatch.setattr("accounting.accountants.composed_bounds.LOWER_BOUND_POINTS", 0)
     found = guarantee(balance, relation=REPLACE_ONE, delta=DELTA)
     assert (found.epsilon, found.epsilon_lower) == (exact.epsilon, None)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from dpledger_client import Client
 
-from accounting import NeighboringRelation, Span, Status, balance_of, events, guarantee
+from accounting import NeighboringRelation, Span, Status, count_events, events, guarantee
 from examples.partial_shuffle import train
 from examples.partial_shuffle.algorithm import (
     MAX_GRAD_NORM,
@@ -144,7 +144,7 @@ def expected(records: int, schedule: Schedule) -> tuple[float | None, float | No
         ),
     )
     answer = guarantee(
-        balance_of([[Span(event=event, steps=schedule.steps)]]),
+        count_events([[Span(event=event, steps=schedule.steps)]]),
         relation=NeighboringRelation.REPLACE_ONE,
         delta=train.DELTA,
         accept=frozenset({Status.PUBLISHED, Status.DERIVED}),

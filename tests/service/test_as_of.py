@@ -9,7 +9,7 @@ from sqlalchemy import Engine, insert, select
 from typer.testing import CliRunner
 
 import accounting
-from accounting.event_counts import Balance, balance_of
+from accounting.event_counts import EventCounts, count_events
 from accounting.events import NeighboringRelation
 from service.cli.main import app
 from service.guarantees import recorded_facts, replay
@@ -34,9 +34,9 @@ def guarantee(api: httpx.Client, path: str = "runs/run", **query: object) -> Jso
     return found
 
 
-def balance(*events: Json) -> Balance:
+def balance(*events: Json) -> EventCounts:
     messages = [PlannedEvent.model_validate(sent) for sent in events]
-    return balance_of([spans_of(messages, dataset_size=60000, first_step=0)])
+    return count_events([spans_of(messages, dataset_size=60000, first_step=0)])
 
 
 def epsilon_of(*events: Json) -> float | None:
@@ -268,7 +268,7 @@ def _dataset_epsilon(first: tuple[Json, ...], *second: Json) -> float | None:
         )
         for events in (first, second)
     ]
-    return accounting.guarantee(balance_of(spans), relation=RELATION, delta=1e-5).epsilon
+    return accounting.guarantee(count_events(spans), relation=RELATION, delta=1e-5).epsilon
 
 
 def test_a_stored_balance_that_its_entries_do_not_add_up_to_is_no_ground_for_an_answer(

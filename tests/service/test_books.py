@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from sqlalchemy import Engine, select
 
 from accounting.accountants.best_bound import guarantee
-from accounting.event_counts import Balance
+from accounting.event_counts import EventCounts
 from accounting.events import Event, Gaussian, NeighboringRelation, Poisson
 from service.errors import LedgerError
 from service.ledger.append.append import Append
@@ -220,7 +220,7 @@ def test_a_run_of_too_many_events_is_read_by_its_filter_and_never_below_the_trut
         sampling=Poisson(sampling_probability=POISSON["sampling_probability"]),
     )
     truth = guarantee(
-        Balance(steps={quietest: UNITS_MAX}),
+        EventCounts(steps={quietest: UNITS_MAX}),
         relation=NeighboringRelation.REPLACE_SPECIAL,
         delta=1e-5,
     )

@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import Engine, text
 
 import accounting
-from accounting.event_counts import balance_of
+from accounting.event_counts import count_events
 from accounting.events import NeighboringRelation
 from accounting.gaussian import gaussian_epsilon
 from service.schemas.event_codec import spans_of
@@ -42,7 +42,7 @@ def epsilon_of(*segments: list[Json]) -> float | None:
         )
         for events in segments
     ]
-    return accounting.guarantee(balance_of(spans), relation=RELATION, delta=1e-5).epsilon
+    return accounting.guarantee(count_events(spans), relation=RELATION, delta=1e-5).epsilon
 
 
 def start(api: httpx.Client) -> None:

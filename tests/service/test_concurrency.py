@@ -13,7 +13,7 @@ import httpx
 import pytest
 from sqlalchemy import Engine, select
 
-from accounting.event_counts import Balance
+from accounting.event_counts import EventCounts
 from service.guarantees.event_counts import dataset_balance, run_balance
 from service.guarantees.guarantee import refold
 from service.ledger.lookups import find_dataset, find_run
@@ -60,7 +60,7 @@ def check_ledger(engine: Engine, runs: list[str], steps: int) -> None:
             assert balance == refold(connection, row, found.dataset_size)
             for key, count in balance.steps.items():
                 total[key] = total.get(key, 0) + count
-        assert dataset_balance(connection, found) == Balance(steps=total)  # type: ignore[arg-type]
+        assert dataset_balance(connection, found) == EventCounts(steps=total)  # type: ignore[arg-type]
         assert sum(total.values()) == steps
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from accounting.event_counts import Balance, advance, balance_of, passes_begun, retold
+from accounting.event_counts import EventCounts, advance, count_events, passes_begun, retold
 from accounting.events import (
     BallsAndBins,
     Cyclic,
@@ -74,7 +74,7 @@ CHANGING = [
 ]
 
 
-def tally(balance: Balance, accept: frozenset[Status] = DEFAULT_ACCEPT) -> BudgetAccumulator:
+def tally(balance: EventCounts, accept: frozenset[Status] = DEFAULT_ACCEPT) -> BudgetAccumulator:
     zero = FILTER.zero()
     found = BudgetAccumulator(
         filter=FILTER, relation=RELATION, accept=accept, recorded=zero, reserved=zero
@@ -83,7 +83,7 @@ def tally(balance: Balance, accept: frozenset[Status] = DEFAULT_ACCEPT) -> Budge
     return found
 
 
-def counted(balance: Balance) -> EventCountDelta:
+def counted(balance: EventCounts) -> EventCountDelta:
     return {
         event: StepsAndPasses(
             steps=steps,
@@ -94,7 +94,7 @@ def counted(balance: Balance) -> EventCountDelta:
     }
 
 
-def total(balance: Balance, accept: frozenset[Status]) -> Total:
+def total(balance: EventCounts, accept: frozenset[Status]) -> Total:
     return FILTER.total(balance, relation=RELATION, accept=accept)
 
 
@@ -138,7 +138,7 @@ def both(
     accept: frozenset[Status] = DEFAULT_ACCEPT,
 ) -> tuple[Total, Total, Total]:
     """Enforced, as recorded, as corrected."""
-    recorded = balance_of([spans(steps)])
+    recorded = count_events([spans(steps)])
     found = tally(recorded, accept)
     corrected = parts(steps, over)
     add_correction_costs(found, corrected)
@@ -148,7 +148,7 @@ def both(
         for number, event in enumerate(steps)
         for _, _, what in laid_over((number, 1, event), list(over))
     ]
-    return found.sums().spent, total(recorded, accept), total(balance_of([spans(really)]), accept)
+    return found.sums().spent, total(recorded, accept), total(count_events([spans(really)]), accept)
 
 
 def some(chance: random.Random, events: Sequence[Event], longest: int) -> list[Event]:
@@ -188,7 +188,7 @@ def test_a_loader_that_was_interrupted_begins_anew() -> None:
     steps = [gaussian(4.0, CYCLIC)] * 10
     quiet = gaussian(100.0, Full())
     enforced, recorded, corrected = both(steps, [(1, 2, quiet)])
-    pass_cost = tally(Balance()).cost(steps[0])
+    pass_cost = tally(EventCounts()).cost(steps[0])
     two, three = (times(pass_cost, passes) for passes in (2, 3))
     assert recorded == two
     assert covers(corrected, three)
@@ -228,7 +228,7 @@ def test_steps_that_are_put_before_a_pass_shift_it() -> None:
 
 def test_of_passes_that_were_shifted_it_is_not_known_where_they_began() -> None:
     steps = [gaussian(4.0, BALLS)] * 3 + [gaussian(2.0, BALLS)] * 3
-    recorded = balance_of([spans(steps)])
+    recorded = count_events([spans(steps)])
     corrected = parts(steps, [(0, 1, gaussian(1000.0, Full()))])
     after = merged([counted(recorded), shift(corrected, counted(recorded)).added()])
     assert {event: counts.begun for event, counts in after.items()} == dict.fromkeys(after, 0)
@@ -239,7 +239,7 @@ def test_what_a_shift_adds_is_the_same_step_by_step(seed: int) -> None:
     chance = random.Random(seed)
     first, later = (some(chance, CHANGING, 4) for _ in range(2))
     corrected = parts(first, [(0, len(first), chance.choice(CHANGING))])
-    found = shift(corrected, counted(balance_of([spans(first)])))
+    found = shift(corrected, counted(count_events([spans(first)])))
     added, open_pass = [found.added()], None
     for span in spans(first):
         _, open_pass = advance(open_pass, span)
@@ -254,13 +254,13 @@ def test_what_a_shift_adds_is_the_same_step_by_step(seed: int) -> None:
         )
         added.append(found.more(recorded))
         found = found.after(recorded)
-    whole = shift(corrected, counted(balance_of([spans([*first, *later])])))
+    whole = shift(corrected, counted(count_events([spans([*first, *later])])))
     assert merged(added) == merged([whole.added()])
 
 
 def test_a_step_over_a_pass_is_counted_in_full() -> None:
     steps = [gaussian(1.0, CYCLIC)] * 5
-    plain = tally(balance_of([spans(steps)]))
+    plain = tally(count_events([spans(steps)]))
     loud = gaussian(3.0, Full())  # cheaper than a pass, which is counted elsewhere
     before = plain.sums().spent
     add_correction_costs(plain, parts(steps, [(0, 2, loud)]))
@@ -270,7 +270,7 @@ def test_a_step_over_a_pass_is_counted_in_full() -> None:
 def test_sums_are_stored_as_recorded_and_corrections_are_charged_again() -> None:
     steps = [gaussian(8.0, Full())] * 5
     over = [(0, 1, gaussian(3.0, Full())), (1, 3, gaussian(4.0, CYCLIC))]
-    first = tally(balance_of([spans(steps)]))
+    first = tally(count_events([spans(steps)]))
     stored = first.stored()
     add_correction_costs(first, parts(steps, over))
     assert first.stored() == stored
@@ -283,7 +283,7 @@ def test_sums_are_stored_as_recorded_and_corrections_are_charged_again() -> None
 
 
 def test_on_a_branch_of_an_old_order_a_told_pass_of_both_events_is_counted() -> None:
-    found, both_events = tally(Balance()), (gaussian(4.0, CYCLIC), gaussian(1.0, BALLS))
+    found, both_events = tally(EventCounts()), (gaussian(4.0, CYCLIC), gaussian(1.0, BALLS))
     (one,) = parts(both_events[:1], [(0, 1, both_events[1])])
     add_correction_costs(found, [replace(one, unplaced=True)])
     counts = zip(

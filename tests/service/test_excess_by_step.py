@@ -7,7 +7,7 @@ from functools import reduce
 
 import pytest
 
-from accounting.event_counts import balance_of
+from accounting.event_counts import count_events
 from accounting.events import (
     Event,
     Full,
@@ -53,14 +53,14 @@ def account(steps: Sequence[Event], over: Sequence[tuple[int, int, Event]]) -> T
     really = list(steps)
     for low, high, what in over:
         really[low:high] = [what] * (high - low)
-    return total(balance_of([spans(really)]), DEFAULT_ACCEPT)
+    return total(count_events([spans(really)]), DEFAULT_ACCEPT)
 
 
 def told(
     steps: Sequence[Event], over: Sequence[tuple[int, int, Event]]
 ) -> tuple[BudgetAccumulator, list[Total]]:
     """The tally, and what was enforced before and after each correction."""
-    found = tally(balance_of([spans(steps)]))
+    found = tally(count_events([spans(steps)]))
     enforced = [found.sums().spent]
     for number, one in enumerate(over):
         add_correction_costs(
@@ -79,10 +79,10 @@ def test_of_steps_the_largest_account_is_enforced_and_no_more(seed: int) -> None
         assert one == reduce(larger, accounts[:count])
     # It stays so whatever follows; and the same corrections at once give the same.
     later = some(chance, BY_STEP, 12)
-    found.apply(BudgetDelta(recorded=counted(balance_of([spans(later)]))))
+    found.apply(BudgetDelta(recorded=counted(count_events([spans(later)]))))
     more = [account([*steps, *later], over[:count]) for count in range(len(over) + 1)]
     assert found.sums().spent == found.sums().held == reduce(larger, more)
-    again = tally(balance_of([spans([*steps, *later])]))
+    again = tally(count_events([spans([*steps, *later])]))
     numbered = [
         replace(part, correction=number)
         for number, one in enumerate(over)
@@ -120,7 +120,7 @@ def test_no_correction_lowers_what_is_enforced(seed: int) -> None:
         end = min(len(steps), at + chance.randrange(1, 12))
         over.append((at, end, chance.choice([*REALLY, *CHANGING])))
         at = end
-    before = total(balance_of([spans(steps)]), DEFAULT_ACCEPT)
+    before = total(count_events([spans(steps)]), DEFAULT_ACCEPT)
     for count in range(1, len(over) + 1):
         enforced, _, corrected = both(steps, over[:count])
         assert covers(enforced, before)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import httpx
 import pytest
 
-from accounting.event_counts import UNPLACED, Balance, balance_of
+from accounting.event_counts import UNPLACED, EventCounts, count_events
 from accounting.events import BallsAndBins, Event, Full, RandomAllocation
 from accounting.filters import Total
 from accounting.guarantees import DEFAULT_ACCEPT, Status
@@ -47,7 +47,7 @@ POOL = [
 ]
 
 
-def counted(balance: Balance) -> EventCountDelta:
+def counted(balance: EventCounts) -> EventCountDelta:
     """Told passes are of events of which no step was recorded."""
     return {
         event: StepsAndPasses(
@@ -63,7 +63,7 @@ def accounts(
     steps: Sequence[Event], over: Sequence[tuple[int, int, Event]], accept: frozenset[Status]
 ) -> tuple[Total, Total, Total]:
     """Enforced, as recorded, as corrected."""
-    recorded = balance_of([spans(steps)], places=[UNPLACED])
+    recorded = count_events([spans(steps)], places=[UNPLACED])
     zero = FILTER.zero()
     found = BudgetAccumulator(
         filter=FILTER, relation=RELATION, accept=accept, recorded=zero, reserved=zero
@@ -77,7 +77,7 @@ def accounts(
         for number, event in enumerate(steps)
         for _, _, what in laid_over((number, 1, event), list(over))
     ]
-    corrected_balance = balance_of([spans(really)], places=[UNPLACED])
+    corrected_balance = count_events([spans(really)], places=[UNPLACED])
     return found.sums().spent, total(recorded, accept), total(corrected_balance, accept)
 
 

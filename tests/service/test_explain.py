@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import Engine, update
 
 import accounting
-from accounting.event_counts import balance_of
+from accounting.event_counts import count_events
 from accounting.events import NeighboringRelation
 from service.guarantees import attribution, event_costs, fit_suggestions, replay
 from service.schemas.event_codec import spans_of
@@ -58,7 +58,7 @@ def rdp(*events: Json) -> float:
         for one in events
     ]
     found = accounting.guarantee(
-        balance_of(spans), relation=RELATION, delta=1e-5, accountant="rdp"
+        count_events(spans), relation=RELATION, delta=1e-5, accountant="rdp"
     ).epsilon
     assert found is not None
     return found

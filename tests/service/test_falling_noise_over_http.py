@@ -6,7 +6,7 @@ import httpx
 import pytest
 from sqlalchemy import Engine, select
 
-from accounting.event_counts import balance_of
+from accounting.event_counts import count_events
 from accounting.events import BallsAndBins, Event, Full, Gaussian, NeighboringRelation, Span
 from accounting.filters import odometer_epsilon
 from accounting.guarantees import DEFAULT_ACCEPT, Status
@@ -101,7 +101,7 @@ def test_a_budget_counts_a_fall_in_each_open_pass_before_the_step_that_uses_it(
         assert verify(connection).broken == []
         rows = connection.execute(select(distinct_events)).all()
     stored = {event_of(row.content, 60000): (row.passes, row.begun) for row in rows}
-    expected = balance_of([main, other])
+    expected = count_events([main, other])
     assert stored == {
         one: (expected.passes.get(one, 0), expected.begun.get(one, 0)) for one in expected.steps
     }
@@ -133,7 +133,7 @@ def test_a_correction_leaves_open_where_the_passes_of_its_loader_began(
     assert answer.status_code == 201, answer.text
     with snapshot(engine) as connection:
         assert verify(connection).broken == []
-    really = balance_of(
+    really = count_events(
         [[*spans((4.0, 5)), Span(event=full(50.0), steps=1), *spans((4.0, 24), (2.0, 30))]]
     )
     known = odometer_epsilon(really, relation=SPECIAL, delta=1e-5, accept=TRUSTING)

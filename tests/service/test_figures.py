@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import accounting
-from accounting.event_counts import balance_of
+from accounting.event_counts import count_events
 from accounting.events import Full, Sampling
 from accounting.gaussian import gaussian_epsilon
 from service.cli.figures import contents, hiding
@@ -213,7 +213,9 @@ def test_every_step_shown_costs_what_the_accountant_says(
     sampling: Sampling, noise: float, steps: int
 ) -> None:
     span = hiding.plan(sampling, noise, steps)
-    found = accounting.guarantee(balance_of([[span]]), relation=hiding.RELATION, delta=hiding.DELTA)
+    found = accounting.guarantee(
+        count_events([[span]]), relation=hiding.RELATION, delta=hiding.DELTA
+    )
     assert hiding.every_step(span) == pytest.approx(found.epsilon, rel=1e-12)
 
 

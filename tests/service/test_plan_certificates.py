@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Engine, text
 
 from accounting.accountants import best_bound
-from accounting.event_counts import balance_of
+from accounting.event_counts import count_events
 from accounting.events import Event, Gaussian, NeighboringRelation, Poisson, Span
 from accounting.filters import KINDS
 from service.errors import BudgetExhaustedError, UnavailableError
@@ -109,7 +109,7 @@ def test_the_delta_that_a_plan_takes_is_its_own_at_the_budgets_epsilon(
         mechanism=Gaussian(noise_multiplier=1.0), sampling=Poisson(sampling_probability=0.01)
     )
     found = best_bound.guarantee(
-        balance_of([[Span(event=steps, steps=1000)]]),
+        count_events([[Span(event=steps, steps=1000)]]),
         relation=NeighboringRelation.ADD_OR_REMOVE_ONE,
         epsilon=1.9,
     )

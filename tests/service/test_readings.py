@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Engine, select
 
 import accounting
-from accounting.event_counts import Balance, balance_of
+from accounting.event_counts import EventCounts, count_events
 from accounting.events import NeighboringRelation
 from service.guarantees.event_counts import dataset_balance, run_balance
 from service.guarantees.guarantee import refold
@@ -60,12 +60,12 @@ def guarantee(api: httpx.Client, path: str = "runs/run", **query: object) -> Jso
     return body
 
 
-def balance(*events: Json, size: int = 60000) -> Balance:
+def balance(*events: Json, size: int = 60000) -> EventCounts:
     messages = [PlannedEvent.model_validate(sent) for sent in events]
-    return balance_of([spans_of(messages, dataset_size=size, first_step=0)])
+    return count_events([spans_of(messages, dataset_size=size, first_step=0)])
 
 
-def epsilon_of(found: Balance, delta: float = 1e-5) -> float | None:
+def epsilon_of(found: EventCounts, delta: float = 1e-5) -> float | None:
     return accounting.guarantee(found, relation=RELATION, delta=delta).epsilon
 
 
@@ -252,7 +252,7 @@ def random_events(rng: random.Random, first: int) -> list[Json]:
     return found
 
 
-def summed(balances: list[Balance]) -> tuple[Counter[Any], ...]:
+def summed(balances: list[EventCounts]) -> tuple[Counter[Any], ...]:
     counts = [(one.steps, one.passes, one.begun, one.starts) for one in balances]
     return tuple(sum(map(Counter, part), Counter[Any]()) for part in zip(*counts, strict=True))
 

@@ -13,8 +13,8 @@ from typer.testing import CliRunner, Result
 
 import accounting
 from accounting.accountants import best_first
-from accounting.accountants.composed_bounds import Question
-from accounting.event_counts import Balance
+from accounting.accountants.composed_bounds import Query
+from accounting.event_counts import EventCounts
 from accounting.guarantees import Bound
 from service.cli.main import app
 from service.errors import LedgerError
@@ -43,9 +43,9 @@ def later(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """Another version of the accounting, whose Renyi bound is so many times the present one."""
 
     def become(factor: float, version: str = LATER) -> None:
-        bound: Callable[[Balance, Question], Bound] = best_first.ACCOUNTANTS["rdp"]
+        bound: Callable[[EventCounts, Query], Bound] = best_first.ACCOUNTANTS["rdp"]
 
-        def other(balance: Balance, question: Question) -> Bound:
+        def other(balance: EventCounts, question: Query) -> Bound:
             found = bound(balance, question)
             return replace(found, epsilon=found.epsilon * factor)
 

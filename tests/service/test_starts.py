@@ -8,7 +8,7 @@ import httpx
 import pytest
 from sqlalchemy import Engine
 
-from accounting.event_counts import Balance, balance_of
+from accounting.event_counts import EventCounts, count_events
 from accounting.events import (
     Cyclic,
     Event,
@@ -22,7 +22,7 @@ from accounting.events import (
 from service.guarantees.event_counts import dataset_balance, run_balance
 from service.guarantees.guarantee import refold
 from service.ledger.append.admission import PositionedSpan, compute_append_effect
-from service.ledger.append.counts import balance_of as balance_of_counts
+from service.ledger.append.counts import count_events as balance_of_counts
 from service.ledger.append.state import Branch
 from service.ledger.budgets.accumulator import StepsAndPasses, merged
 from service.ledger.lookups import find_dataset, find_run
@@ -63,7 +63,7 @@ def document(api: httpx.Client) -> LedgerDocument:
     return LedgerDocument.model_validate_json(api.get("/v1/runs/run/ledger").text)
 
 
-def stored(api: httpx.Client, engine: Engine) -> Balance:
+def stored(api: httpx.Client, engine: Engine) -> EventCounts:
     """The run's balance: stored for it and for its dataset, and folded in two ways."""
     with snapshot(engine) as connection:
         row, dataset = find_run(connection, "run"), find_dataset(connection, "data")
@@ -130,7 +130,7 @@ def test_a_charge_counts_starts_and_a_refused_one_counts_none(
     start(api, budget={"epsilon": 3.0, "delta": 1e-5})
     beyond = event(0, 1000, sampling=ONCE)
     assert append(api, beyond, mode="charge").status_code == 409
-    assert stored(api, engine) == Balance()
+    assert stored(api, engine) == EventCounts()
     assert append(api, beyond | {"mechanism": QUIET}, mode="charge").status_code == 201
     assert starts(api, engine, Shuffle) == 1
 
@@ -151,7 +151,7 @@ def test_a_balance_after_moves_is_the_fold_of_all_their_steps() -> None:
         counts = merged([counts, gone.move.recorded])
         starts.update(gone.starts)
         found = replace(balance_of_counts(counts), starts=dict(starts))
-        assert found == balance_of([spans])
+        assert found == count_events([spans])
 
 
 def test_ten_passes_in_one_order_lose_almost_all_that_is_promised(api: httpx.Client) -> None:

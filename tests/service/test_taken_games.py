@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting.event_counts import Balance
+from accounting.event_counts import EventCounts
 from accounting.events import NeighboringRelation
 from accounting.filters import RenyiFilter
 from accounting.guarantees import DEFAULT_ACCEPT, Status
@@ -94,7 +94,7 @@ class Game:
         parent.open = parent.open and not takes
         self.branches.append(branch)
 
-    def balance(self, sampling: Json) -> Balance:
+    def balance(self, sampling: Json) -> EventCounts:
         main, *others = (one.document() for one in self.branches)
         for one in (main, *others):
             one["events"] = [step | {"sampling": sampling} for step in one["events"]]
@@ -134,7 +134,7 @@ MOVES = st.lists(
 )
 
 
-def charged(balance: Balance, order: float) -> float:
+def charged(balance: EventCounts, order: float) -> float:
     budget = RenyiFilter(order=order, epsilon=3.0, delta=1e-5)
     infinite, failing, loss = budget.total(
         balance, relation=NeighboringRelation.REPLACE_SPECIAL, accept=DERIVED

@@ -7,7 +7,7 @@ import httpx
 import pytest
 from sqlalchemy import Engine
 
-from accounting.event_counts import Balance
+from accounting.event_counts import EventCounts
 from service.errors import InvalidRequestError
 from service.guarantees.event_counts import held_anew, run_balance
 from service.guarantees.recorded_facts import dataset_facts, refold, run_facts
@@ -50,7 +50,7 @@ def read(api: httpx.Client, **asked: Any) -> float:
     return found
 
 
-def require_one_meaning(api: httpx.Client, engine: Engine) -> Balance:
+def require_one_meaning(api: httpx.Client, engine: Engine) -> EventCounts:
     """What is stored, what entries add up to, what the document says, and what verifies."""
     with snapshot(engine) as connection:
         run = find_run(connection, "run")

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting.event_counts import Balance
+from accounting.event_counts import EventCounts
 from accounting.events import Cyclic, Event, Full, Gaussian, NeighboringRelation, Poisson
 from accounting.filters import KINDS, choose
 from accounting.guarantees import Status
@@ -40,8 +40,8 @@ def a_tally(kind: str = "fixed_order_renyi") -> BudgetAccumulator:
     return read(None, choose(kind, epsilon=3.0, delta=1e-5), RELATION, ACCEPT)
 
 
-def balance_of(change: EventCountDelta) -> Balance:
-    return Balance(
+def count_events(change: EventCountDelta) -> EventCounts:
+    return EventCounts(
         steps={event: one.steps for event, one in change.items()},
         passes={event: one.passes for event, one in change.items() if event.sampling is PASS},
     )
@@ -62,7 +62,7 @@ def test_sums_are_the_filters_total_of_the_whole_balance(
         passes = {event: one for event, one in change.items() if event.sampling is PASS}
         steps = {event: one for event, one in change.items() if event.sampling is not PASS}
         parts = [
-            tally.filter.total(balance_of(part), relation=RELATION, accept=ACCEPT)
+            tally.filter.total(count_events(part), relation=RELATION, accept=ACCEPT)
             for part in (passes, steps)
         ]
         assert total == tuple(x + y for x, y in zip(*parts, strict=True))

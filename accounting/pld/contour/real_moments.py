@@ -30,7 +30,7 @@ from accounting.pld.pairs import (
     SymmetricPair,
 )
 from accounting.rounding import LIBRARY_ULPS, UNIT_ROUNDOFF, Array
-from accounting.work_limit import remembered, spend
+from accounting.work_limit import cached_with_cost, spend
 
 # From ledgers with an epsilon of millions to ledgers with one of millionths; close together where
 # the orders of training runs lie, so that some order is within 6 % of the best.
@@ -69,7 +69,7 @@ LOG_BEST_SHARE: Final[Array] = log_best_share(LADDER) + 1e-13
 LOG_BEST_SHARE.flags.writeable = False
 
 
-@remembered(maxsize=CACHE_ENTRIES)
+@cached_with_cost(maxsize=CACHE_ENTRIES)
 def log_moments(pair: Pair, direction: Direction) -> Array:
     """Log M on LADDER. Upper, shape (116,), read-only; infinite where it is not evaluated.
 

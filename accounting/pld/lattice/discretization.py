@@ -18,7 +18,7 @@ from accounting.pld.pairs import Atomic, DiscretePair, LaplacePair, Pair, Symmet
 from accounting.pld.profiles import WRITTEN, discrete_atoms, totals
 from accounting.pld.tails import Tails, profiles, tails
 from accounting.rounding import LIBRARY_ULPS, UNIT_ROUNDOFF, Array
-from accounting.work_limit import remembered
+from accounting.work_limit import cached_with_cost
 
 _U: Final = UNIT_ROUNDOFF
 EXPONENT_MAX: Final = 700.0  # below the overflow of exp
@@ -70,7 +70,7 @@ def mean_excess(losses: Array, at: Tails, profile: Array) -> Array:
         return np.where((slope > 0) & (profile > 0), profile / slope, np.inf)
 
 
-@remembered(maxsize=LAWS_KEPT)
+@cached_with_cost(maxsize=LAWS_KEPT)
 def laws(pair: Pair, *, direction: Direction, lattice: Lattice, small: float) -> tuple[Law, Law]:
     """The lower and the upper law of one step.
 

@@ -22,12 +22,12 @@ from accounting.pld.lattice.plan import (
     MAX_WORK,
     TAIL,
     Answer,
-    Question,
+    LatticeQuery,
     Units,
     error_of,
+    lattice_query,
     limit,
     planned,
-    question_of,
     span,
     without_transform,
     work_of,
@@ -47,7 +47,7 @@ class NotCertifiedError(ArithmeticError):
     """No bracket can be stated: the question is not one, or no lattice serves it."""
 
 
-def _compositions(question: Question, wanted: float) -> tuple[Composition, Composition]:
+def _compositions(question: LatticeQuery, wanted: float) -> tuple[Composition, Composition]:
     """Lower and upper composition on a lattice of about the wanted width."""
     pairs = [pair for pair, _ in question.units]
     h, last_bit = lattice_width(
@@ -95,7 +95,7 @@ def _compositions(question: Question, wanted: float) -> tuple[Composition, Compo
 
 
 def _composed_directly(
-    question: Question, both: Sequence[tuple[Law, Law]], h: float
+    question: LatticeQuery, both: Sequence[tuple[Law, Law]], h: float
 ) -> tuple[Composition, Composition]:
     counts = [count for _, count in question.units]
     shift = math.fsum(k * law.offset for k, (law, _) in zip(counts, both, strict=True))
@@ -112,7 +112,7 @@ def _composed_directly(
     return lower, upper
 
 
-def _window(question: Question, h: float, *sides: Sequence[Law]) -> tuple[int, int]:
+def _window(question: LatticeQuery, h: float, *sides: Sequence[Law]) -> tuple[int, int]:
     """First and last lattice point of the window, which takes in ends of the support nearby."""
     counts = [count for _, count in question.units]
     low, high = span(question)
@@ -132,10 +132,10 @@ def _window(question: Question, h: float, *sides: Sequence[Law]) -> tuple[int, i
 
 
 def _refined(
-    question: Question,
+    question: LatticeQuery,
     nats: float,
-    answer: Callable[[Question, Composition, Composition], Answer],
-    recentred: Callable[[Question, Answer], Question],
+    answer: Callable[[LatticeQuery, Composition, Composition], Answer],
+    recentred: Callable[[LatticeQuery, Answer], LatticeQuery],
 ) -> tuple[float, float]:
     """Brackets on ever narrower lattices, until one is as narrow as wanted; they intersect.
 
@@ -190,9 +190,9 @@ def lattice_delta(
         NotCertifiedError: the arguments are out of range.
     """
     _require(units, width, 0 <= epsilon < math.inf)
-    question = question_of(units, direction=direction, delta=None, epsilon=epsilon, width=width)
+    question = lattice_query(units, direction=direction, delta=None, epsilon=epsilon, width=width)
 
-    def answer(_: Question, lower: Composition, upper: Composition) -> Answer:
+    def answer(_: LatticeQuery, lower: Composition, upper: Composition) -> Answer:
         above = read_delta(upper, epsilon=epsilon)
         low, high = read_delta(lower, epsilon=epsilon).lower, min(1.0, above.upper)
         slope = max(-above.slope, 1e-9)
@@ -208,12 +208,12 @@ def lattice_delta(
             noise=above.noise / slope,
         )
 
-    def recentred(asked: Question, found: Answer) -> Question:
+    def recentred(asked: LatticeQuery, found: Answer) -> LatticeQuery:
         # Chernoff's delta may be far too large: what was cut off may then be most of the answer.
         guess = found.delta if found.delta > 0 else 1e-5 * found.high
         if asked.cap < math.inf or not 0 < guess < 0.1 * math.exp(asked.view.log_delta):
             return asked
-        again = question_of(units, direction=direction, delta=guess, epsilon=epsilon, width=width)
+        again = lattice_query(units, direction=direction, delta=guess, epsilon=epsilon, width=width)
         return replace(again, view=replace(again.view, log_delta=math.log(guess)))
 
     return _refined(question, width / question.view.order, answer, recentred)
@@ -238,10 +238,10 @@ def lattice_epsilon(
         NotCertifiedError: the arguments are out of range.
     """
     _require(units, width, 0 < delta < 1)
-    question = question_of(units, direction=direction, delta=delta, epsilon=None, width=width)
+    question = lattice_query(units, direction=direction, delta=delta, epsilon=None, width=width)
     view = question.view
 
-    def answer(asked: Question, lower: Composition, upper: Composition) -> Answer:
+    def answer(asked: LatticeQuery, lower: Composition, upper: Composition) -> Answer:
         high = _first_below(upper, delta, asked)
         low = _last_above(lower, delta, asked, start=high)
         at = high if high < math.inf else low
@@ -258,7 +258,7 @@ def lattice_epsilon(
             noise=reading.noise / slope,
         )
 
-    def recentred(asked: Question, found: Answer) -> Question:
+    def recentred(asked: LatticeQuery, found: Answer) -> LatticeQuery:
         view = outlook(
             asked.marks,
             log_delta=None,
@@ -277,7 +277,7 @@ def _require(units: Units, width: float, in_range: bool) -> None:
         raise NotCertifiedError("Units, width and epsilon or delta are in range.")
 
 
-def _first_below(upper: Composition, delta: float, question: Question) -> float:
+def _first_below(upper: Composition, delta: float, question: LatticeQuery) -> float:
     """An epsilon at which the upper delta was evaluated to be at most delta, near the least."""
 
     def read(epsilon: float) -> tuple[float, float]:
@@ -290,7 +290,7 @@ def _first_below(upper: Composition, delta: float, question: Question) -> float:
     return _search(read, delta, question, start=start, safe_above=True)
 
 
-def _last_above(lower: Composition, delta: float, question: Question, *, start: float) -> float:
+def _last_above(lower: Composition, delta: float, question: LatticeQuery, *, start: float) -> float:
     """An epsilon at which the lower delta was evaluated to be at least delta, near the greatest."""
     if not start > 0 or lower.log_scale < _NOTHING or not np.any(lower.mass > 0):
         return 0.0
@@ -307,7 +307,7 @@ def _last_above(lower: Composition, delta: float, question: Question, *, start: 
 def _search(
     read: Callable[[float], tuple[float, float]],
     delta: float,
-    question: Question,
+    question: LatticeQuery,
     *,
     start: float,
     safe_above: bool,

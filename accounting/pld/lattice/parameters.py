@@ -27,7 +27,7 @@ from accounting.pld.pairs import (
 )
 from accounting.pld.tails import LOSS_MAX, Tails, profiles, tails
 from accounting.rounding import Array
-from accounting.work_limit import remembered
+from accounting.work_limit import cached_with_cost
 
 _GRID: Final = np.sinh(np.linspace(0.0, math.asinh(LOSS_MAX * 1e9), 400)) * 1e-9
 _FINE: Final = np.linspace(0.0, 1.0, 65)
@@ -37,7 +37,7 @@ _SKETCH: Final = 192  # losses in a sketch
 # Sketches of one step
 
 
-@remembered(maxsize=4 * LAWS_KEPT)
+@cached_with_cost(maxsize=4 * LAWS_KEPT)
 def reach(pair: Pair, *, direction: Direction, log10_above: int, log10_below: int) -> Array:
     """Losses, in order: where P has 10^log10_below below, its quartiles, 10^log10_above above."""
     grid = np.concatenate((-_GRID[:0:-1], _GRID))
@@ -77,7 +77,7 @@ class Marks:
     count: int  # steps
 
 
-@remembered(maxsize=4 * LAWS_KEPT)
+@cached_with_cost(maxsize=4 * LAWS_KEPT)
 def sketch(
     pair: Pair, *, direction: Direction, log10_above: int, log10_below: int
 ) -> tuple[Array, Array, float, float]:

@@ -36,7 +36,7 @@ Units = Sequence[tuple[Pair, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class LatticeQuery:
     """Units of one direction with what is known of the answer before it is computed."""
 
     units: tuple[tuple[Pair, int], ...]
@@ -48,14 +48,14 @@ class Question:
     cap: float = math.inf  # if finite, the greatest loss kept, and no transform is used
 
 
-def question_of(
+def lattice_query(
     units: Units,
     *,
     direction: Direction,
     delta: float | None,
     epsilon: float | None,
     width: float,
-) -> Question:
+) -> LatticeQuery:
     """A question with what its steps' sketches tell of the answer.
 
     With an epsilon, the delta is a guess.
@@ -87,7 +87,7 @@ def question_of(
             for mark, (bottom, _) in zip(marks, reaches, strict=True)
         ]
         view = outlook(marks, log_delta=log_delta, epsilon=epsilon, tolerance=TAIL * width)
-    return Question(
+    return LatticeQuery(
         units=tuple(merged.items()),
         direction=direction,
         reaches=reaches,
@@ -106,7 +106,7 @@ def _clipped(
     return tuple((min(max(low, least), high), high) for low, high in ends)
 
 
-def span(question: Question) -> tuple[float, float]:
+def span(question: LatticeQuery) -> tuple[float, float]:
     """Ends of the window: where the mass is, but not beyond what the steps can reach."""
     counts = [count for _, count in question.units]
     low = math.fsum(k * r[0] for k, r in zip(counts, question.reaches, strict=True))
@@ -116,14 +116,14 @@ def span(question: Question) -> tuple[float, float]:
     return max(low, question.view.low), min(high, question.view.high)
 
 
-def work_of(question: Question) -> float:
+def work_of(question: LatticeQuery) -> float:
     """Lattice points of all laws and transforms, times h."""
     low, high = span(question)
     cells = math.fsum(top - bottom for bottom, top in question.reaches)
     return _LAW_WORK * cells + (len(question.units) + 2) * (high - low)
 
 
-def limit(question: Question) -> float:
+def limit(question: LatticeQuery) -> float:
     """The narrowest lattice within the limits on sizes, in nats."""
     low, high = span(question)
     widest = max(top - bottom for bottom, top in question.reaches)
@@ -148,7 +148,7 @@ class Answer:
     noise: float  # nats of the gap that are errors of the transforms
 
 
-def without_transform(question: Question, found: Answer) -> Question | None:
+def without_transform(question: LatticeQuery, found: Answer) -> LatticeQuery | None:
     """The same question by sums of positive terms, if transforms err too much and it is cheap.
 
     Losses are then kept up to where little delta is left.
@@ -168,7 +168,7 @@ def without_transform(question: Question, found: Answer) -> Question | None:
     return direct if cheap else None
 
 
-def error_of(question: Question, slope: float, widths: Array) -> Array:
+def error_of(question: LatticeQuery, slope: float, widths: Array) -> Array:
     """About the error of epsilon on lattices of several widths, in nats.
 
     Variance v moves epsilon by v (1 + slope) / 2. One large loss is always added to the typical.
@@ -179,7 +179,7 @@ def error_of(question: Question, slope: float, widths: Array) -> Array:
     return np.asarray(0.5 * (slope + 1) * (variance + widths**2 / 4), dtype=np.float64)
 
 
-def planned(question: Question, nats: float, slope: float, trust: float) -> float:
+def planned(question: LatticeQuery, nats: float, slope: float, trust: float) -> float:
     """The widest lattice whose error is likely to be below the wanted."""
     view = question.view
     widest = max(view.deviation, 1e-3 * (view.high - view.low))
@@ -188,5 +188,5 @@ def planned(question: Question, nats: float, slope: float, trust: float) -> floa
     return float(widths[fine[-1] if len(fine) else 0])
 
 
-def _step_count(question: Question) -> int:
+def _step_count(question: LatticeQuery) -> int:
     return sum(count for _, count in question.units)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-from accounting.accountants.composed_bounds import Question
+from accounting.accountants.composed_bounds import Query
 from accounting.bounds.event_bounds import sensitivity_of
 from accounting.events import Cyclic, Event, Full, Gaussian, NeighboringRelation, Sampling, Span
 from accounting.gaussian import gaussian_epsilon
@@ -70,7 +70,7 @@ def last_iterate(span: Span, *, convexity: float, diameter: float | None) -> flo
         generalized_linear_model=False,
     )
     run = HiddenRun(spans=(span,), declared=declared, dataset_size=DATASET_SIZE)
-    question = Question(relation=RELATION, accept=ACCEPTABLE, delta=DELTA, epsilon=None)
+    question = Query(relation=RELATION, accept=ACCEPTABLE, delta=DELTA, epsilon=None)
     return hidden_bound(run, question).epsilon
 
 

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from accounting.event_counts import Balance
+from accounting.event_counts import EventCounts
 from service.ledger.budgets.accumulator import StepsAndPasses
 
 
-def counts_of(balance: Balance) -> dict[Any, StepsAndPasses]:
+def counts_of(balance: EventCounts) -> dict[Any, StepsAndPasses]:
     """A balance event by event."""
     return {
         event: StepsAndPasses(
@@ -18,9 +18,9 @@ def counts_of(balance: Balance) -> dict[Any, StepsAndPasses]:
     }
 
 
-def balance_of(counts: dict[Any, StepsAndPasses]) -> Balance:
+def count_events(counts: dict[Any, StepsAndPasses]) -> EventCounts:
     """Return the balance of these counts; how often loaders began anew is unknown."""
-    return Balance(
+    return EventCounts(
         steps={event: one.steps for event, one in counts.items() if one.steps},
         passes={event: one.passes for event, one in counts.items() if one.passes},
         begun={event: one.begun for event, one in counts.items() if one.begun},

@@ -23,7 +23,7 @@ from accounting.guarantees import Status
 from accounting.renyi.conversion import conversion_costs
 from accounting.renyi.orders import ORDERS
 from accounting.rounding import UNIT_ROUNDOFF, Array, rounded_up
-from service.ledger.append.counts import balance_of
+from service.ledger.append.counts import count_events
 from service.ledger.append.state import DatasetState, RunState
 from service.ledger.budgets import cost_cache
 from service.ledger.budgets.accumulator import BudgetAccumulator, StepsAndPasses, by_pass
@@ -111,7 +111,7 @@ def _form(
     delta: float,
 ) -> dict[str, Any]:
     bound = best_bound.best_bound(
-        balance_of(dict(units)),
+        count_events(dict(units)),
         relation=relation,
         delta=delta,
         accept=accept,

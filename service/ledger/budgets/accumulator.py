@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Final
 
-from accounting.event_counts import Balance, pass_length
+from accounting.event_counts import EventCounts, pass_length
 from accounting.events import Event, NeighboringRelation
 from accounting.filters import Filter, Total, plus
 from accounting.guarantees import Status
@@ -243,7 +243,7 @@ class BudgetAccumulator:
         return larger(recorded, plus(really, self.most_changed))
 
     def _whole(self, counts: Mapping[Event, StepsAndPasses]) -> Total:
-        balance = Balance(
+        balance = EventCounts(
             steps={event: one.steps for event, one in counts.items() if one.steps},
             passes={event: one.passes for event, one in counts.items() if one.passes},
             begun={event: one.begun for event, one in counts.items() if one.begun},

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from accounting.accountants import best_bound
-from accounting.event_counts import Balance, balance_of
+from accounting.event_counts import EventCounts, count_events
 from accounting.events import NeighboringRelation
 from accounting.guarantees import Guarantee, Status, covering
 from accounting.work_limit import limited
 from service.errors import TooExpensiveError
 from service.guarantees.theorem_catalog import bound_answers
 from service.ledger.advisories import advisories_of
-from service.ledger.append.counts import balance_of as counted
+from service.ledger.append.counts import count_events as counted
 from service.ledger.append.counts import counts_of
 from service.ledger.budgets.accumulator import BudgetDelta, StepsAndPasses, merged
 from service.ledger.budgets.lineage import as_seen_by_ancestor
@@ -56,12 +56,12 @@ class Account:
 
     relation: NeighboringRelation
     accept: frozenset[Status]
-    recorded: Balance
-    corrected: Balance | None  # with every correction laid over it, where there is one
-    reserved: Balance | None = None  # the same as recorded, with what is reserved
-    reserved_corrected: Balance | None = None
+    recorded: EventCounts
+    corrected: EventCounts | None  # with every correction laid over it, where there is one
+    reserved: EventCounts | None = None  # the same as recorded, with what is reserved
+    reserved_corrected: EventCounts | None = None
     hidden: Hidden = NOTHING_HIDDEN
-    plan: Balance | None = None  # of a run that keeps to its plan and has not done it yet
+    plan: EventCounts | None = None  # of a run that keeps to its plan and has not done it yet
     lower: bool = True  # whether what all iterates attain is attained
 
     @property
@@ -98,9 +98,9 @@ def account_of(facts: Facts) -> Account:
     return found
 
 
-def _ahead_of(recorded: Balance, document: LedgerDocument) -> Balance | None:
+def _ahead_of(recorded: EventCounts, document: LedgerDocument) -> EventCounts | None:
     events, size = document.plan or [], document.dataset_size
-    plan = balance_of([spans_of(events, dataset_size=size, first_step=0, location="plan")])
+    plan = count_events([spans_of(events, dataset_size=size, first_step=0, location="plan")])
     return None if plan.steps == recorded.steps else plan
 
 
@@ -109,7 +109,7 @@ def _of_dataset(facts: Facts, relation: NeighboringRelation, accept: frozenset[S
     really = any(document.corrections for document in documents)
     held = any(home.reserved for home in facts.homes)
 
-    def together(*, corrected: bool, reserved: bool) -> Balance:
+    def together(*, corrected: bool, reserved: bool) -> EventCounts:
         each = [_of_home(home, corrected=corrected, reserved=reserved) for home in facts.homes]
         if len(each) == 1:
             return each[0]
@@ -128,7 +128,7 @@ def _of_dataset(facts: Facts, relation: NeighboringRelation, accept: frozenset[S
     )
 
 
-def _of_home(home: Home, *, corrected: bool, reserved: bool) -> Balance:
+def _of_home(home: Home, *, corrected: bool, reserved: bool) -> EventCounts:
     """What the runs of one dataset did, and may still do."""
     steps, passes = Counter[Any](), Counter[Any]()
     begun, starts = Counter[Any](), Counter[Any]()
@@ -140,7 +140,7 @@ def _of_home(home: Home, *, corrected: bool, reserved: bool) -> Balance:
         begun.update(one.begun)
         starts.update(one.starts)
     if not reserved:
-        return Balance(
+        return EventCounts(
             steps=dict(steps), passes=dict(passes), begun=dict(begun), starts=dict(starts)
         )
     for index, ahead in enumerate(home.reserved):
@@ -149,10 +149,12 @@ def _of_home(home: Home, *, corrected: bool, reserved: bool) -> Balance:
         passes[event] += ahead.passes_anew if corrected else ahead.passes
         begun[event] += 0 if corrected else ahead.begun
     # Where steps may still come, nothing is known of how often loaders begin anew.
-    return Balance(steps=dict(+steps), passes=dict(+passes), begun=dict(+begun))
+    return EventCounts(steps=dict(+steps), passes=dict(+passes), begun=dict(+begun))
 
 
-def _seen(balance: Balance, home: Home, relation: NeighboringRelation) -> dict[Any, StepsAndPasses]:
+def _seen(
+    balance: EventCounts, home: Home, relation: NeighboringRelation
+) -> dict[Any, StepsAndPasses]:
     """A home's steps as the records of the certified dataset see them."""
     move = BudgetDelta(recorded=counts_of(balance))
     seen = as_seen_by_ancestor(move, relation=relation, exactly_one=home.exactly_one)
@@ -218,8 +220,8 @@ def _held(account: Account, alone: GuaranteeAnswer, **given: Any) -> GuaranteeAn
 
 def _answer(
     account: Account,
-    recorded: Balance,
-    corrected: Balance | None,
+    recorded: EventCounts,
+    corrected: EventCounts | None,
     hidden: Hidden,
     *,
     delta: float,
@@ -227,7 +229,7 @@ def _answer(
 ) -> GuaranteeAnswer:
     """What is proved of facts and of their corrections: it holds for either."""
 
-    def found_of(balance: Balance) -> Guarantee:
+    def found_of(balance: EventCounts) -> Guarantee:
         found = best_bound.guarantee(
             balance,
             relation=account.relation,

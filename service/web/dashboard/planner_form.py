@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 from pydantic import ValidationError
 
 from accounting.calibration import Parameter
-from accounting.event_counts import Balance, balance_of
+from accounting.event_counts import EventCounts, count_events
 from service.errors import InvalidRequestError
 from service.guarantees.plan import Plan, Target
 from service.schemas.event_codec import spans_of
@@ -228,7 +228,7 @@ class Form:
             told = {_place(error["loc"]): str(error["msg"]) for error in fault.errors()}
             raise InvalidRequestError.of({f"query.{k}": text for k, text in told.items()}) from None
 
-    def balance(self) -> Balance:
+    def balance(self) -> EventCounts:
         """The plan's events, to be accounted.
 
         Raises:
@@ -236,7 +236,7 @@ class Form:
         """
         asked = replace(self, find=EPSILON).asked()
         assert isinstance(asked, Plan)  # noqa: S101 (nothing is to be found)
-        return balance_of([spans_of(asked.events, dataset_size=self.dataset_size, first_step=0)])
+        return count_events([spans_of(asked.events, dataset_size=self.dataset_size, first_step=0)])
 
     def solved(self, parameter: str, value: float) -> "Form":
         """The form with a value that was found."""

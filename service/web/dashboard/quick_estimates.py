@@ -12,7 +12,7 @@ import numpy as np
 
 from accounting.accountants import best_bound
 from accounting.bounds.event_bounds import NoBoundError
-from accounting.event_counts import Balance
+from accounting.event_counts import EventCounts
 from accounting.events import (
     BallsAndBins,
     Event,
@@ -78,7 +78,7 @@ class Quick:
 
 
 def quick_bound(
-    balance: Balance,
+    balance: EventCounts,
     *,
     relation: NeighboringRelation,
     delta: float,
@@ -105,7 +105,7 @@ def quick_bound(
 
 
 def _whole(
-    balance: Balance,
+    balance: EventCounts,
     name: str,
     relation: NeighboringRelation,
     delta: float,
@@ -129,7 +129,7 @@ def _whole(
 
 
 def _few_orders(
-    balance: Balance, relation: NeighboringRelation, delta: float, accept: frozenset[Status]
+    balance: EventCounts, relation: NeighboringRelation, delta: float, accept: frozenset[Status]
 ) -> Quick | None:
     """Epsilon of one kind of sampled Gaussian steps, from its theorem at a few orders."""
     units = balance.counted()
