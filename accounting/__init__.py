@@ -1,7 +1,7 @@
 """Privacy accounting: events in, proved bounds out. Numbers only.
 
-Build a balance from spans of events (balances), ask for its guarantee (accountants), enforce a
-budget while steps are chosen one by one (filters). THEOREMS is every bound there is.
+Count events from spans (event_counts), ask for the guarantee of what is counted (accountants),
+enforce a budget while steps are chosen one by one (filters). THEOREMS is every bound there is.
 """
 
 from typing import TYPE_CHECKING, Any, Final

@@ -68,7 +68,7 @@ class Calibrated:
 
 
 def calibrate(
-    balance_at: Callable[[float], EventCounts],
+    counts_at: Callable[[float], EventCounts],
     *,
     parameter: Parameter,
     epsilon: float,
@@ -84,7 +84,7 @@ def calibrate(
     releases would put it, and takes secants, or halves the interval where they do not help.
 
     Args:
-        balance_at: the balance of the plan at a value of the parameter.
+        counts_at: the ledger of the plan at a value of the parameter.
         parameter: what is open; RANGES has the values that are tried.
         epsilon: nats, > 0, not to be passed.
         delta: in (0, 1).
@@ -103,19 +103,19 @@ def calibrate(
 
     def excess(value: float) -> float:
         bound = best_bound(
-            balance_at(value), relation=relation, delta=delta, accept=accept, accountant=accountant,
+            counts_at(value), relation=relation, delta=delta, accept=accept, accountant=accountant,
             floor=False,
         )  # fmt: skip
         reached = math.inf if bound is None else bound.epsilon
         return _log_ratio(reached, epsilon)
 
-    guess = _guess(balance_at, parameter, relation, epsilon, delta)
+    guess = _guess(counts_at, parameter, relation, epsilon, delta)
     lattice = accountant in (BEST, "pld")
-    coarse = lattice and any(on_lattice(event, relation) for event in balance_at(guess).steps)
+    coarse = lattice and any(on_lattice(event, relation) for event in counts_at(guess).steps)
     tolerance = COARSE_TOLERANCE if coarse else TOLERANCE
     value = frontier(excess, parameter=parameter, guess=guess, tolerance=tolerance)
     found = guarantee(
-        balance_at(value), relation=relation, delta=delta, accept=accept, accountant=accountant,
+        counts_at(value), relation=relation, delta=delta, accept=accept, accountant=accountant,
     )  # fmt: skip
     whole = RANGES[parameter].whole
     return Calibrated(parameter=parameter, value=int(value) if whole else value, guarantee=found)
@@ -322,7 +322,7 @@ class _Search:
 
 
 def _guess(
-    balance_at: Callable[[float], EventCounts],
+    counts_at: Callable[[float], EventCounts],
     parameter: Parameter,
     relation: NeighboringRelation,
     epsilon: float,
@@ -331,7 +331,7 @@ def _guess(
     target = gaussian_mu(epsilon, delta=delta)
 
     def excess(value: float) -> float:
-        return _log_ratio(estimated_mu(balance_at(value), relation), target)
+        return _log_ratio(estimated_mu(counts_at(value), relation), target)
 
     end = RANGES[parameter].safest
     try:

@@ -1,4 +1,4 @@
-"""The balance of a ledger: how often each distinct event counts, in whole numbers.
+"""The event counts of a ledger: how often each distinct event counts, in whole numbers.
 
 Most samplings are counted by step. Loaders that go through the data pass by pass are counted by
 pass: within a pass each record takes part in a fixed number of steps, so a pass costs what it costs
@@ -107,32 +107,32 @@ class PassCounts:
     known: bool  # whether each pass of the sampling is known to have begun where it is counted
 
 
-def passes_by_sampling(balance: EventCounts) -> dict[Sampling, list[PassCounts]]:
+def passes_by_sampling(counts: EventCounts) -> dict[Sampling, list[PassCounts]]:
     """Where the passes of each sampling began, and where they are counted; the most noise first."""
     events: dict[Sampling, set[Event]] = {}
-    for event in (*balance.steps, *balance.passes, *balance.begun):
+    for event in (*counts.steps, *counts.passes, *counts.begun):
         if pass_length(event) is not None:
             events.setdefault(event.sampling, set()).add(event)
-    return {sampling: _pass_counts(balance, found) for sampling, found in events.items()}
+    return {sampling: _pass_counts(counts, found) for sampling, found in events.items()}
 
 
-def _pass_counts(balance: EventCounts, events: Iterable[Event]) -> list[PassCounts]:
+def _pass_counts(counts: EventCounts, events: Iterable[Event]) -> list[PassCounts]:
     if len(found := list(events)) > 1:
         found.sort(key=lambda one: (-noise_in_pass(one.mechanism), _written(one)))
-    counts = [(balance.begun.get(one, 0), balance.passes.get(one, 0)) for one in found]
-    missing = sum(passes - begun for begun, passes in counts)
-    counts[0] = (counts[0][0] + missing, counts[0][1])
+    ladder = [(counts.begun.get(one, 0), counts.passes.get(one, 0)) for one in found]
+    missing = sum(passes - begun for begun, passes in ladder)
+    ladder[0] = (ladder[0][0] + missing, ladder[0][1])
     falling = 0
-    for begun, passes in counts:
+    for begun, passes in ladder:
         falling += begun - passes
         if begun < 0 or falling < 0:  # no passes have such counts: then nothing is known of them
-            every = sum(passes for _, passes in counts)
-            counts = [(0 if i else every, passes) for i, (_, passes) in enumerate(counts)]
+            every = sum(passes for _, passes in ladder)
+            ladder = [(0 if i else every, passes) for i, (_, passes) in enumerate(ladder)]
             missing = every
             break
     return [
         PassCounts(event=one, begun=begun, passes=passes, known=not missing)
-        for one, (begun, passes) in zip(found, counts, strict=True)
+        for one, (begun, passes) in zip(found, ladder, strict=True)
     ]
 
 
@@ -329,7 +329,7 @@ def advance(open_pass: Place, span: Span) -> tuple[dict[Event, int], Place]:
 def count_events(
     branches: Iterable[Iterable[Span]], *, places: Iterable[Place] = repeat(None)
 ) -> EventCounts:
-    """Fold the spans of every branch, each from its beginning, into one balance.
+    """Fold the spans of every branch, each from its beginning, into one ledger.
 
     Args:
         branches: their spans.

@@ -1,4 +1,4 @@
-"""Rough guesses at what a balance spends: where a search begins. None of them bounds anything."""
+"""Rough guesses at what a ledger spends: where a search begins. None of them bounds anything."""
 
 import math
 from typing import Final
@@ -29,10 +29,10 @@ from accounting.events import (
 _MU_MAX: Final = 1e6
 
 
-def estimated_mu(balance: EventCounts, relation: NeighboringRelation) -> float:
-    """About the Gaussian DP of a balance, as if its losses were normal."""
+def estimated_mu(counts: EventCounts, relation: NeighboringRelation) -> float:
+    """About the Gaussian DP of a ledger, as if its losses were normal."""
     reach = sensitivity_of(relation)
-    squares = math.fsum(count * _square(event, reach) for event, count in balance.counted())
+    squares = math.fsum(count * _square(event, reach) for event, count in counts.counted())
     return min(_MU_MAX, math.sqrt(squares))
 
 

@@ -1,4 +1,4 @@
-"""Curves of a balance: its privacy profile, and what it says about any membership test.
+"""Curves of a ledger: its privacy profile, and what it says about any membership test.
 
 A membership test looks at everything that was released and says whether a record was in. Its false
 positives are records that were not in; its true positives those that were.
@@ -146,7 +146,7 @@ class Profile:
 
 
 def privacy_profile(
-    balance: EventCounts,
+    counts: EventCounts,
     *,
     relation: NeighboringRelation,
     epsilons: Array,
@@ -156,7 +156,7 @@ def privacy_profile(
     """Delta at each of some epsilons; valid when the steps were fixed in advance.
 
     Args:
-        balance: units of each distinct event.
+        counts: units of each distinct event.
         relation: the neighbouring relation.
         epsilons: nats, >= 0, rising, shape (k,).
         accept: statuses that may be used.
@@ -166,7 +166,7 @@ def privacy_profile(
     Returns:
         The profile; both of its sides fall. Delta is one where no accepted bound is finite.
     """
-    given = balance, relation, accept
+    given = counts, relation, accept
     source, found = _read(partial(_source, *given), epsilons, points)
     if not found:
         source, found = _read(partial(_source_of_curve, *given), epsilons, CURVE_POINTS)
@@ -222,14 +222,14 @@ _NOTHING: Final = _Source(read=lambda _: (0.0, 1.0), mu=None, status=None, assum
 
 
 def _source(
-    balance: EventCounts, relation: NeighboringRelation, accept: frozenset[Status]
+    counts: EventCounts, relation: NeighboringRelation, accept: frozenset[Status]
 ) -> _Source:
     """What the pairs say, and where batches are truncated what the same whole batches say."""
-    direct = _source_of_pairs(balance, relation, accept)
-    poisson = as_poisson(balance, relation)
+    direct = _source_of_pairs(counts, relation, accept)
+    poisson = as_poisson(counts, relation)
     if poisson is None:
         return direct
-    whole = _source_of_pairs(poisson.balance, relation, accept)
+    whole = _source_of_pairs(poisson.counts, relation, accept)
 
     def read(epsilon: float) -> tuple[float, float]:
         (lower, upper), (_, uncut) = direct.read(epsilon), whole.read(epsilon)
@@ -245,18 +245,18 @@ def _source(
 
 
 def _source_of_pairs(
-    balance: EventCounts, relation: NeighboringRelation, accept: frozenset[Status]
+    counts: EventCounts, relation: NeighboringRelation, accept: frozenset[Status]
 ) -> _Source:
     """The pairs of the events where all have some, else whatever accountant answers.
 
     The statuses are those of the events' bounds; composing and reading them is published.
     """
-    rounded = group_events(balance) if len(balance.steps) > DISTINCT_MAX else None
+    rounded = group_events(counts) if len(counts.steps) > DISTINCT_MAX else None
     try:
-        used, upper = pairs_above(rounded.upper if rounded else balance, relation, accept)
+        used, upper = pairs_above(rounded.upper if rounded else counts, relation, accept)
     except NoBoundError:
-        return _source_without_pairs(balance, relation, accept, BEST)
-    lower = lower_bound_units(rounded.lower if rounded else balance, relation)
+        return _source_without_pairs(counts, relation, accept, BEST)
+    lower = lower_bound_units(rounded.lower if rounded else counts, relation)
     return _Source(
         read=lambda epsilon: _delta(upper, lower, epsilon),
         mu=_mu(upper),
@@ -287,16 +287,16 @@ def _mu(pairs: Units) -> float | None:
 
 
 def _source_of_curve(
-    balance: EventCounts, relation: NeighboringRelation, accept: frozenset[Status]
+    counts: EventCounts, relation: NeighboringRelation, accept: frozenset[Status]
 ) -> _Source:
     """The Renyi curve, which takes little work however many epsilons it is read at."""
-    if len(balance.steps) > DISTINCT_MAX:
-        balance = group_events(balance).rough_upper
-    return _source_without_pairs(dominating(balance, _NOISES), relation, accept, "rdp")
+    if len(counts.steps) > DISTINCT_MAX:
+        counts = group_events(counts).rough_upper
+    return _source_without_pairs(dominating(counts, _NOISES), relation, accept, "rdp")
 
 
 def _source_without_pairs(
-    balance: EventCounts,
+    counts: EventCounts,
     relation: NeighboringRelation,
     accept: frozenset[Status],
     accountant: str,
@@ -304,11 +304,11 @@ def _source_without_pairs(
     given: dict[str, Any] = {"relation": relation, "accept": accept, "accountant": accountant}
 
     def read(epsilon: float) -> tuple[float, float]:
-        spend(_LOOK * len(balance.steps))
-        bound = best_bound(balance, epsilon=epsilon, floor=False, **given)
+        spend(_LOOK * len(counts.steps))
+        bound = best_bound(counts, epsilon=epsilon, floor=False, **given)
         return 0.0, 1.0 if bound is None else bound.delta
 
-    bound = best_bound(balance, delta=LEAST_DELTAS[-1], floor=False, **given)
+    bound = best_bound(counts, delta=LEAST_DELTAS[-1], floor=False, **given)
     return _Source(
         read=read,
         mu=None,
@@ -318,7 +318,7 @@ def _source_without_pairs(
 
 
 def epsilon_grid(
-    balance: EventCounts,
+    counts: EventCounts,
     *,
     relation: NeighboringRelation,
     points: int,
@@ -331,10 +331,10 @@ def epsilon_grid(
     Returns:
         Nats, shape (points,); only zero where nothing is spent; empty where no bound is finite.
     """
-    if not balance.steps:
+    if not counts.steps:
         return np.zeros(1)
     for delta in LEAST_DELTAS:
-        bound = best_bound(balance, relation=relation, delta=delta, accept=accept, accountant="rdp")
+        bound = best_bound(counts, relation=relation, delta=delta, accept=accept, accountant="rdp")
         if bound is not None:
             return np.linspace(0.0, bound.epsilon, points)
     return np.zeros(0)

@@ -54,7 +54,7 @@ class Workload:
     segments: list[Segment]
     delta: float
 
-    def balance(self) -> EventCounts:
+    def counts(self) -> EventCounts:
         """As our accountant takes it."""
         return EventCounts(steps={segment.event(): segment.steps for segment in self.segments})
 
@@ -128,14 +128,14 @@ def print_brackets(title: str, workloads: list[Workload]) -> None:
 
 def line(workload: Workload) -> str:
     """Our bracket and times, and the peer's beside them."""
-    balance = workload.balance()
+    counts = workload.counts()
     cold: list[float] = []
     warm: list[float] = []
     theirs: list[float] = []
     value = float("nan")
 
     def ours() -> object:
-        return guarantee(balance, relation=RELATION, delta=workload.delta, accountant="pld")
+        return guarantee(counts, relation=RELATION, delta=workload.delta, accountant="pld")
 
     ours()
     for turn in range(TURNS):
@@ -147,7 +147,7 @@ def line(workload: Workload) -> str:
             start = time.perf_counter_ns()
             value = PEER(workload)
             theirs.append((time.perf_counter_ns() - start) / 1e6)
-    found = guarantee(balance, relation=RELATION, delta=workload.delta, accountant="pld")
+    found = guarantee(counts, relation=RELATION, delta=workload.delta, accountant="pld")
     upper, lower = found.epsilon or 0.0, found.epsilon_lower or 0.0
     mine, again = statistics.median(cold), statistics.median(warm)
     text = f"{workload.name:<22} {lower:>12.7f} {upper:>12.7f} {1 - lower / upper:>8.1e}"
@@ -233,14 +233,14 @@ def print_many() -> None:
     """Ledgers in which every step is different."""
     print("\nNoise that decays at every step, delta 1e-6, rounded outward")
     for distinct in (1000, 10_000, 100_000):
-        balance = decaying(distinct)
+        counts = decaying(distinct)
         times = []
         for _ in range(3):
             certified_composition.forget()
             times.append(
-                milliseconds(lambda: guarantee(balance, relation=RELATION, delta=1e-6))  # noqa: B023
+                milliseconds(lambda: guarantee(counts, relation=RELATION, delta=1e-6))  # noqa: B023
             )
-        found = guarantee(balance, relation=RELATION, delta=1e-6)
+        found = guarantee(counts, relation=RELATION, delta=1e-6)
         upper, lower = found.epsilon or 0.0, found.epsilon_lower or 0.0
         print(
             f"{distinct:>8} distinct steps: [{lower:.5f}, {upper:.5f}], width"

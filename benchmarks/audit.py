@@ -17,7 +17,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, Row, select
 
 from benchmarks.trainers import CYCLE, KINDS, NOISES, kind_of
-from service.guarantees.event_counts import dataset_balance, run_balance
+from service.guarantees.event_counts import dataset_counts, run_counts
 from service.guarantees.guarantee import refold
 from service.storage.tables import branches, datasets, distinct_events, entries, reservations, runs
 
@@ -173,17 +173,17 @@ def check_steps(ledger: Ledger, account: Account, findings: Findings) -> None:
         findings.require(not invented, f"{place}: steps were invented before {step}")
 
 
-def check_balances(connection: Connection, ledger: Ledger, findings: Findings) -> None:
+def check_counts(connection: Connection, ledger: Ledger, findings: Findings) -> None:
     """Balances equal the fold over the entries, this file's and the service's."""
     size = ledger.dataset.dataset_size
     parts = ("steps", "passes", "begun", "starts")
     total: dict[str, Counter[Any]] = {part: Counter() for part in parts}
     for name, row in ledger.runs.items():
-        stored = run_balance(connection, row.id, size)
+        stored = run_counts(connection, row.id, size)
         findings.require(stored == refold(connection, row, size), f"{name}: not the refold")
         for part, counted in total.items():
             counted.update(getattr(stored, part))
-    whole = dataset_balance(connection, ledger.dataset)
+    whole = dataset_counts(connection, ledger.dataset)
     for part, counted in total.items():
         findings.require(getattr(whole, part) == +counted, f"dataset: {part} are not the runs'")
     found = sum(added(ledger.entries, ledger.kinds), Counter())

@@ -133,14 +133,14 @@ def print_guarantees() -> None:
     print(f"{'distinct events':>15} {'cold':>9} {'cached':>9}")
     for count in (1, 100):
         events = [event_of(0.004, 1 + i / 100) for i in range(count)]
-        balance = EventCounts(steps=dict.fromkeys(events, 100))
+        counts = EventCounts(steps=dict.fromkeys(events, 100))
         cold: list[float] = []
         warm: list[float] = []
         for _ in range(TURNS):
             renyi_bounds.cache_clear()
             for times in (cold, warm):
                 times.append(
-                    microseconds(lambda: guarantee(balance, relation=RELATION, delta=1e-5))  # noqa: B023
+                    microseconds(lambda: guarantee(counts, relation=RELATION, delta=1e-5))  # noqa: B023
                 )
         print(f"{count:>15} {statistics.median(cold):>9.0f} {statistics.median(warm):>9.0f}")
 

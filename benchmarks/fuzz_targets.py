@@ -114,22 +114,22 @@ def _ledger(body: bytes) -> str:
     """A ledger document, its balances, and for few different events its epsilon."""
     try:
         document = LedgerDocument.model_validate(parse_json(body))
-        balance, corrected = document.balance(), document.corrected_balance()
+        counts, corrected = document.counts(), document.corrected_counts()
     except (LedgerError, ValidationError) as error:
         return _refused(error)
     dumped = canonical(document.model_dump(exclude_none=True)).encode()
     again = LedgerDocument.model_validate(parse_json(dumped))
     _require(canonical(again.model_dump(exclude_none=True)).encode() == dumped, "other form")
-    _require(again.balance() == balance, "the canonical form is of another balance")
-    _require(again.corrected_balance() == corrected, "corrections are lost")
-    if not 0 < len(balance.steps) <= _ACCOUNTED_MAX or zlib.crc32(body) % _ONE_IN:
+    _require(again.counts() == counts, "the canonical form is of another balance")
+    _require(again.corrected_counts() == corrected, "corrections are lost")
+    if not 0 < len(counts.steps) <= _ACCOUNTED_MAX or zlib.crc32(body) % _ONE_IN:
         return "accepted"
-    return _accounted(balance, document.neighboring_relation)
+    return _accounted(counts, document.neighboring_relation)
 
 
-def _accounted(balance: EventCounts, relation: str) -> str:
+def _accounted(counts: EventCounts, relation: str) -> str:
     found = best_bound.guarantee(
-        balance, relation=relation_of(relation), delta=1e-5, accountant="rdp"
+        counts, relation=relation_of(relation), delta=1e-5, accountant="rdp"
     )
     if found.epsilon is None:
         return "accepted, no epsilon"

@@ -242,7 +242,7 @@ def examine(race: Race) -> Report:
     with snapshot(engine) as connection:
         ledger = audit.Ledger.read(connection, race.dataset, noise)
         audit.check_steps(ledger, account, findings)
-        audit.check_balances(connection, ledger, findings)
+        audit.check_counts(connection, ledger, findings)
         held = audit.check_reservations(connection, ledger, account, findings)
     engine.dispose()
     admitted, spent = audit.check_limit(

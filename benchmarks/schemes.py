@@ -187,9 +187,9 @@ SCHEMES: Final = [
 def our_answer(scheme: Scheme, relation: NeighboringRelation) -> Answer:
     """Ours, timed."""
     event = Event(mechanism=events.Gaussian(noise_multiplier=NOISE), sampling=scheme.sampling)
-    balance = count_events([[Span(event=event, steps=scheme.steps)]])
+    counts = count_events([[Span(event=event, steps=scheme.steps)]])
     start = time.perf_counter()
-    found = guarantee(balance, relation=relation, delta=DELTA, accept=ACCEPT)
+    found = guarantee(counts, relation=relation, delta=DELTA, accept=ACCEPT)
     seconds = time.perf_counter() - start
     if found.headline is None:
         return Answer(seconds, failure="no bound")

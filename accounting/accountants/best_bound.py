@@ -1,4 +1,4 @@
-"""From a balance to a guarantee: the best accepted bound, and what stands beside it."""
+"""From a ledger to a guarantee: the best accepted bound, and what stands beside it."""
 
 import math
 from collections.abc import Callable
@@ -43,7 +43,7 @@ ANY_STATUS_POINTS: Final = 60_000_000
 
 
 def guarantee(
-    balance: EventCounts,
+    counts: EventCounts,
     *,
     relation: NeighboringRelation,
     delta: float | None = None,
@@ -52,13 +52,13 @@ def guarantee(
     accountant: str = BEST,
     share: float = 1.0,
 ) -> Guarantee:
-    """The best accepted bound on what a balance has spent, and what else can be said of it.
+    """The best accepted bound on what a ledger has spent, and what else can be said of it.
 
     Valid when the steps' parameters and number were fixed in advance. Exactly one of delta and
     epsilon is given; the guarantee holds the other.
 
     Args:
-        balance: units of each distinct event.
+        counts: units of each distinct event.
         relation: the neighbouring relation.
         delta: in (0, 1), to ask for epsilon.
         epsilon: nats, >= 0, to ask for delta.
@@ -73,25 +73,25 @@ def guarantee(
     names = _names(accountant)
     with limited(math.inf) as meter:
         purse = _Purse(meter, share, meter.spent)
-        balance, rounded = _few(balance)
+        counts, rounded = _few(counts)
         question = replace(_question(relation, delta, epsilon, accept, rounded), share=share)
-        found, reason, beyond = answered(balance, question, names)
+        found, reason, beyond = answered(counts, question, names)
         purse.end += beyond  # which takes nothing from what stands beside it
         headline = found[0] if found else None
         reached = headline.delta if headline else delta
-        points = _beside(balance)
+        points = _beside(counts)
         every = replace(question, accept=ACCEPTABLE)
         others = found
         if question != every:
-            others = purse.pays(points, lambda: best_first(balance, every, names)) or []
-        lower = _lower(purse, [*found, *others], headline, balance, question)
+            others = purse.pays(points, lambda: best_first(counts, every, names)) or []
+        lower = _lower(purse, [*found, *others], headline, counts, question)
         if question != every and not is_settled(others) and _is_wide([*found, *others], lower):
             rest = purse.start + share * WIDE_POINTS - meter.spent
             most = max(rest, share * ANY_STATUS_POINTS)
-            others = [*others, *of_any_status(balance, every, names, most)]
-        unamplified = purse.pays(points, lambda: _unamplified_epsilon(balance, relation, reached))
+            others = [*others, *of_any_status(counts, every, names, most)]
+        unamplified = purse.pays(points, lambda: _unamplified_epsilon(counts, relation, reached))
         as_poisson = purse.pays(
-            points, lambda: _poisson_would_say(balance, relation, reached, names)
+            points, lambda: _poisson_would_say(counts, relation, reached, names)
         )
     return Guarantee(
         epsilon=headline.epsilon if headline else None,
@@ -110,17 +110,17 @@ def guarantee(
 
 def with_odometer(
     found: Guarantee,
-    balance: EventCounts,
+    counts: EventCounts,
     *,
     delta: float | None,
     accountant: str = BEST,
     share: float = 1.0,
 ) -> Guarantee:
-    """A guarantee of a balance with the odometer's reading beside it, where it has one.
+    """A guarantee of a ledger with the odometer's reading beside it, where it has one.
 
     Args:
         found: the guarantee.
-        balance: what it is of.
+        counts: what it is of.
         delta: what it was asked at; None where epsilon was given.
         accountant: that was asked for; only the best has the odometer beside it.
         share: of the work that it may take.
@@ -129,9 +129,9 @@ def with_odometer(
         return found
     relation = found.neighboring_relation
     read = attempted(
-        share * _beside(balance),
+        share * _beside(counts),
         lambda: best_bound(
-            balance,
+            counts,
             relation=relation,
             delta=delta,
             accept=ACCEPTABLE,
@@ -143,7 +143,7 @@ def with_odometer(
 
 
 def best_bound(
-    balance: EventCounts,
+    counts: EventCounts,
     *,
     relation: NeighboringRelation,
     delta: float | None = None,
@@ -160,16 +160,16 @@ def best_bound(
     Returns:
         The bound, or None where no accepted one is finite.
     """
-    balance, rounded = _few(balance)
+    counts, rounded = _few(counts)
     asked = _question(relation, delta, epsilon, accept, rounded)
     question = replace(asked, floor=floor, share=share)
-    found = best_first(balance, question, _names(accountant))
+    found = best_first(counts, question, _names(accountant))
     return found[0] if found else None
 
 
-def with_lower_bound(bound: Bound, balance: EventCounts, *, relation: NeighboringRelation) -> Bound:
-    """A headline of a balance with a lower end beside it alone, where that takes little work."""
-    few, rounded = _few(balance)
+def with_lower_bound(bound: Bound, counts: EventCounts, *, relation: NeighboringRelation) -> Bound:
+    """A headline of a ledger with a lower end beside it alone, where that takes little work."""
+    few, rounded = _few(counts)
     floor = few if rounded is None else rounded.rough_lower
     lower = attempted(LOWER_POINTS, lambda: lower_end([bound], bound, floor, relation))
     return replace(bound, epsilon_lower=lower)
@@ -192,11 +192,11 @@ def _question(
     return Query(relation=relation, accept=accept, delta=delta, epsilon=epsilon, rounded=rounded)
 
 
-def _few(balance: EventCounts) -> tuple[EventCounts, GroupedEvents | None]:
-    """The balance, or its upper side where it has too many distinct events to compose each."""
-    if len(balance.steps) <= DISTINCT_MAX:
-        return balance, None
-    rounded = group_events(balance)
+def _few(counts: EventCounts) -> tuple[EventCounts, GroupedEvents | None]:
+    """The ledger, or its upper side where it has too many distinct events to compose each."""
+    if len(counts.steps) <= DISTINCT_MAX:
+        return counts, None
+    rounded = group_events(counts)
     return rounded.upper, rounded
 
 
@@ -209,9 +209,9 @@ def _names(accountant: str) -> tuple[str, ...]:
     return (accountant,)
 
 
-def _beside(balance: EventCounts) -> int:
+def _beside(counts: EventCounts) -> int:
     """What work each number may take that stands beside a headline."""
-    return FEW_BESIDE if len(balance.steps) <= FEW_EVENTS else BESIDE_POINTS
+    return FEW_BESIDE if len(counts.steps) <= FEW_EVENTS else BESIDE_POINTS
 
 
 @dataclass(slots=True)
@@ -234,12 +234,12 @@ class _Purse:
 
 
 def _lower(
-    purse: _Purse, known: list[Bound], headline: Bound | None, balance: EventCounts, question: Query
+    purse: _Purse, known: list[Bound], headline: Bound | None, counts: EventCounts, question: Query
 ) -> float | None:
     """The best proved lower end beside a headline; a rougher one, too, where that is far below."""
     relation, rounded = question.relation, question.rounded
-    floor = balance if rounded is None else rounded.lower
-    least = LOWER_POINTS if len(balance.steps) > 1 else ONE_LOWER_POINTS
+    floor = counts if rounded is None else rounded.lower
+    least = LOWER_POINTS if len(counts.steps) > 1 else ONE_LOWER_POINTS
     found = [
         purse.pays(
             LOWER_BOUND_POINTS,
@@ -257,7 +257,7 @@ def _lower(
             )
         )
     lower = max((one for one in found if one is not None), default=None)
-    if len(balance.steps) > 1 and (lower is None or _is_wide(known, lower)):
+    if len(counts.steps) > 1 and (lower is None or _is_wide(known, lower)):
         rougher = purse.pays(
             LOWER_POINTS, lambda: rough_lower_end(headline, floor, relation), LOWER_POINTS
         )
@@ -272,7 +272,7 @@ def _is_wide(known: list[Bound], lower: float | None) -> bool:
 
 
 def _poisson_would_say(
-    balance: EventCounts,
+    counts: EventCounts,
     relation: NeighboringRelation,
     delta: float | None,
     names: tuple[str, ...],
@@ -280,7 +280,7 @@ def _poisson_would_say(
     """Epsilon had each batch in turn been a Poisson sample of the same size; bounds nothing."""
     if delta is None or not 0 < delta < 1:
         return None
-    claimed = as_if_poisson(balance)
+    claimed = as_if_poisson(counts)
     if claimed is None:
         return None
     question = Query(relation=relation, accept=ACCEPTABLE, delta=delta, epsilon=None, floor=False)
@@ -290,14 +290,14 @@ def _poisson_would_say(
 
 
 def _unamplified_epsilon(
-    balance: EventCounts, relation: NeighboringRelation, delta: float | None
+    counts: EventCounts, relation: NeighboringRelation, delta: float | None
 ) -> float | None:
     """Epsilon of the same steps had every record taken part in each. Upper; None if infinite."""
     if delta is None or not 0 < delta < 1:
         return None
-    whole_balance = as_if_unsampled(balance)
+    whole_counts = as_if_unsampled(counts)
     question = Query(relation=relation, accept=DEFAULT_ACCEPT, delta=delta, epsilon=None)
-    found, _ = bounds_of(whole_balance, question, ("gdp",))  # exact where it applies
-    if not all(isinstance(event.mechanism, Gaussian) for event in whole_balance.steps):
-        found, _ = bounds_of(whole_balance, question, ("pld", "rdp"))
+    found, _ = bounds_of(whole_counts, question, ("gdp",))  # exact where it applies
+    if not all(isinstance(event.mechanism, Gaussian) for event in whole_counts.steps):
+        found, _ = bounds_of(whole_counts, question, ("pld", "rdp"))
     return found[0].epsilon if found else None

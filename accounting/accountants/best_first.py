@@ -47,13 +47,13 @@ ACCOUNTANTS: Final[dict[str, Callable[[EventCounts, Query], Bound]]] = {
 ODOMETER: Final = "odometer"
 
 
-def best_first(balance: EventCounts, question: Query, names: tuple[str, ...]) -> list[Bound]:
+def best_first(counts: EventCounts, question: Query, names: tuple[str, ...]) -> list[Bound]:
     """The finite bounds, of all steps together and kind by kind."""
-    return answered(balance, question, names)[0]
+    return answered(counts, question, names)[0]
 
 
 def answered(
-    balance: EventCounts, question: Query, names: tuple[str, ...]
+    counts: EventCounts, question: Query, names: tuple[str, ...]
 ) -> tuple[list[Bound], str | None, float]:
     """The finite bounds, best first; why there is none; the work beyond that of all steps together.
 
@@ -61,15 +61,15 @@ def answered(
     less work may say more in the end, and an answer with more accepted statuses is never larger.
     """
     with by_itself() as meter:
-        found, reason = bounds_of(balance, question, names)
+        found, reason = bounds_of(counts, question, names)
         spent = meter.spent
         if names != tuple(ACCOUNTANTS):  # one that is asked by name answers by itself
             return found, reason, 0.0
         points = max(question.share * SPLIT_POINTS, question.share * ALL_POINTS - spent)
-        found = _or_split(balance, question, found, points)
+        found = _or_split(counts, question, found, points)
         fewer = replace(question, accept=question.accept & DEFAULT_ACCEPT)
-        if not is_settled(found) and _says_less(balance, fewer, question.accept):
-            less, _, _ = answered(balance, fewer, names)
+        if not is_settled(found) and _says_less(counts, fewer, question.accept):
+            less, _, _ = answered(counts, fewer, names)
             found = sorted([*found, *less], key=_size)
         return found, reason, meter.spent - spent
 
@@ -84,12 +84,12 @@ def is_settled(bounds: list[Bound]) -> bool:
 
 
 def of_any_status(
-    balance: EventCounts, question: Query, names: tuple[str, ...], points: float
+    counts: EventCounts, question: Query, names: tuple[str, ...], points: float
 ) -> list[Bound]:
     """What few classes of the events cost, with the cheapest accountant first.
 
     Args:
-        balance: units of each distinct event.
+        counts: units of each distinct event.
         question: what is asked, of whatever status.
         names: the accountants that are asked.
         points: that all of it may take; no more is spent than what is left outside, either.
@@ -106,7 +106,7 @@ def of_any_status(
     with by_itself() as meter:
         for name in sorted(names, key=POINTS.__getitem__):
             rest = min(points - meter.spent, left())
-            asked = partial(bounds_of, balance, rough, (name,))
+            asked = partial(bounds_of, counts, rough, (name,))
             bounds, _ = attempted(rest, asked) or ([], None)
             found += bounds
     return sorted(found, key=_size)
@@ -116,11 +116,11 @@ def _size(bound: Bound) -> tuple[float, float]:
     return bound.epsilon, bound.delta
 
 
-def _says_less(balance: EventCounts, question: Query, more: frozenset[Status]) -> bool:
+def _says_less(counts: EventCounts, question: Query, more: frozenset[Status]) -> bool:
     """Whether some event has pairs of the further statuses, which are more to choose from."""
     if question.accept == more:
         return False
-    for event in balance.steps:
+    for event in counts.steps:
         with suppress(NoBoundError):
             for bound in pld_bounds(event, question.relation):
                 if not question.accept.issuperset(one.status for one in bound.theorems):
@@ -129,7 +129,7 @@ def _says_less(balance: EventCounts, question: Query, more: frozenset[Status]) -
 
 
 def _or_split(
-    balance: EventCounts, question: Query, found: list[Bound], points: float
+    counts: EventCounts, question: Query, found: list[Bound], points: float
 ) -> list[Bound]:
     """What was found of all steps together, and before it what their kinds cost one by one if less.
 
@@ -139,12 +139,12 @@ def _or_split(
     def ask(part: EventCounts, asked: Query) -> list[Bound]:
         return bounds_of(part, asked, tuple(ACCOUNTANTS))[0]
 
-    split = attempted(left(), lambda: split_bound(balance, question, found, ask, points))
+    split = attempted(left(), lambda: split_bound(counts, question, found, ask, points))
     return found if split is None else [split, *found]
 
 
 def bounds_of(
-    balance: EventCounts, question: Query, names: tuple[str, ...]
+    counts: EventCounts, question: Query, names: tuple[str, ...]
 ) -> tuple[list[Bound], str | None]:
     """The finite bounds, best first, and why the last accountant that found none did so."""
     found: list[Bound] = []
@@ -155,7 +155,7 @@ def bounds_of(
         if name == "rdp" and settled:
             continue
         try:
-            bound, rough = _evaluated(name, balance, question)
+            bound, rough = _evaluated(name, counts, question)
         except NoBoundError as failure:
             reason = str(failure)
             continue
@@ -167,8 +167,8 @@ def bounds_of(
     return sorted(found, key=_size), reason
 
 
-def _evaluated(name: str, balance: EventCounts, question: Query) -> tuple[Bound, bool]:
-    """An accountant's answer: of fewer events that dominate the balance where it is too much work.
+def _evaluated(name: str, counts: EventCounts, question: Query) -> tuple[Bound, bool]:
+    """An accountant's answer: of fewer events that dominate the ledger where it is too much work.
 
     And whether these are so few that another accountant may say more.
 
@@ -177,35 +177,35 @@ def _evaluated(name: str, balance: EventCounts, question: Query) -> tuple[Bound,
     """
     accountant = _accountant(name)
     if name != ODOMETER:  # which must hold for schedules that are chosen after a look
-        balance = balance.told()
-    allowed = _allowed(name, balance, question)
+        counts = counts.told()
+    allowed = _allowed(name, counts, question)
     if name == "pld":
-        found = bound_of_fewer(accountant, balance, question, whole=allowed)
+        found = bound_of_fewer(accountant, counts, question, whole=allowed)
         if found is None:
             raise NoBoundError(REASON_WORK)
         return found
-    bound = attempted(allowed, lambda: accountant(balance, question))
+    bound = attempted(allowed, lambda: accountant(counts, question))
     less = replace(question, rounded=None, gathered=True, floor=False)
     for noises, points in FEWER_ADAPTIVE if name == ODOMETER else FEWER:
-        fewer = dominating(balance, noises) if bound is None else balance
-        if len(fewer.steps) < len(balance.steps):
+        fewer = dominating(counts, noises) if bound is None else counts
+        if len(fewer.steps) < len(counts.steps):
             bound = attempted(question.share * points, partial(accountant, fewer, less))
     if bound is None:
         raise NoBoundError(REASON_WORK)
     return bound, False
 
 
-def _allowed(name: str, balance: EventCounts, question: Query) -> float:
-    """What work an accountant may take to answer about a balance as it is."""
+def _allowed(name: str, counts: EventCounts, question: Query) -> float:
+    """What work an accountant may take to answer about a ledger as it is."""
     rounded = question.rounded
     points = POINTS[name]
     if name == "pld" and rounded and len(rounded.rough_upper.steps) <= GATHERED_MAX:
         points = ROUNDED_POINTS
     else:
-        few = [more for events, more in FEW_POINTS.items() if len(balance.steps) <= events]
+        few = [more for events, more in FEW_POINTS.items() if len(counts.steps) <= events]
         points = few[0] if few else points
     allowed = question.share * points
-    if name == "rdp" and len(balance.steps) <= FEW_EVENTS:  # parts of an answer share them
+    if name == "rdp" and len(counts.steps) <= FEW_EVENTS:  # parts of an answer share them
         allowed = max(allowed, FEW_CURVES)
     return allowed
 

@@ -7,17 +7,17 @@ from accounting.event_counts import EventCounts
 from accounting.events import Cyclic, Event, Full, Poisson, Shuffle
 
 
-def as_if_poisson(balance: EventCounts) -> EventCounts | None:
-    """The balance had each batch in turn been a Poisson sample of the same size.
+def as_if_poisson(counts: EventCounts) -> EventCounts | None:
+    """The ledger had each batch in turn been a Poisson sample of the same size.
 
     Args:
-        balance: units of each distinct event.
+        counts: units of each distinct event.
 
     Returns:
-        The balance, which bounds nothing; None where no batches were taken in turn.
+        The ledger, which bounds nothing; None where no batches were taken in turn.
     """
     steps: Counter[Event] = Counter()
-    for event, count in balance.steps.items():
+    for event, count in counts.steps.items():
         sampling = event.sampling
         if isinstance(sampling, Cyclic | Shuffle):
             if isinstance(sampling, Shuffle) and sampling.dataset_size is not None:
@@ -26,19 +26,19 @@ def as_if_poisson(balance: EventCounts) -> EventCounts | None:
                 rate = 1 / sampling.steps_per_pass
             event = replace(event, sampling=Poisson(sampling_probability=min(1.0, rate)))
         steps[event] += count
-    if steps == balance.steps:
+    if steps == counts.steps:
         return None
-    passes = {event: n for event, n in balance.passes.items() if event in steps}
+    passes = {event: n for event, n in counts.passes.items() if event in steps}
     return EventCounts(steps=steps, passes=passes)
 
 
-def as_if_unsampled(balance: EventCounts) -> EventCounts:
-    """The balance had every record taken part in each step, which tells no less. Upper.
+def as_if_unsampled(counts: EventCounts) -> EventCounts:
+    """The ledger had every record taken part in each step, which tells no less. Upper.
 
     Args:
-        balance: units of each distinct event.
+        counts: units of each distinct event.
     """
     steps: Counter[Event] = Counter()
-    for event, count in balance.steps.items():
+    for event, count in counts.steps.items():
         steps[replace(event, sampling=Full())] += count
     return EventCounts(steps=dict(steps))

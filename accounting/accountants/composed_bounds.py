@@ -1,6 +1,6 @@
-"""Each accountant's answer: from a balance and a question to one bound.
+"""Each accountant's answer: from a ledger and a question to one bound.
 
-An accountant takes the losses of the balance's events, composes them and reads off epsilon or
+An accountant takes the losses of the ledger's events, composes them and reads off epsilon or
 delta. All here serve schedules that are fixed in advance; filters.py serves others.
 """
 
@@ -108,15 +108,15 @@ _TOO_WIDE: Final = 0.01  # relative: fewer groups, composed to the end, may then
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """What is asked of a balance: epsilon at a delta, or delta at an epsilon."""
+    """What is asked of a ledger: epsilon at a delta, or delta at an epsilon."""
 
     relation: NeighboringRelation
     accept: frozenset[Status]
     delta: float | None  # in (0, 1); None asks for it
     epsilon: float | None  # nats, >= 0; None asks for it
-    rounded: GroupedEvents | None = None  # where the balance that is asked about is its upper side
-    gathered: bool = False  # the balance is one of fewer events that dominates what is asked about
-    width: float = WIDTH  # relative, aimed at where the balance was not rounded outward
+    rounded: GroupedEvents | None = None  # where the ledger that is asked about is its upper side
+    gathered: bool = False  # the ledger is one of fewer events that dominates what is asked about
+    width: float = WIDTH  # relative, aimed at where the ledger was not rounded outward
     floor: bool = True  # whether a lower bound is wanted, too, where it takes work of its own
     share: float = 1.0  # of what an answer may take that this one may
 
@@ -149,13 +149,13 @@ class Query:
         )
 
 
-def rdp_bound(balance: EventCounts, question: Query) -> Bound:
+def rdp_bound(counts: EventCounts, question: Query) -> Bound:
     """The Renyi accountant: curves on ORDERS, added, converted at the best order.
 
     Raises:
         NoBoundError: some event has no accepted bound; the text says why.
     """
-    units = balance.units()
+    units = counts.units()
     proved = [
         accepted(renyi_bounds(event, question.relation), accept=question.accept)
         for event, _ in units
@@ -185,13 +185,13 @@ def rdp_bound(balance: EventCounts, question: Query) -> Bound:
     )
 
 
-def gdp_bound(balance: EventCounts, question: Query) -> Bound:
+def gdp_bound(counts: EventCounts, question: Query) -> Bound:
     """The Gaussian DP accountant: exact where every unit is a Gaussian release of all records.
 
     Raises:
         NoBoundError: some event is no Gaussian release, or its bound is not accepted.
     """
-    units = balance.units()
+    units = counts.units()
     used = [
         bound
         for event, _ in units
@@ -208,14 +208,14 @@ def gdp_bound(balance: EventCounts, question: Query) -> Bound:
 
 
 def pairs_above(
-    balance: EventCounts,
+    counts: EventCounts,
     relation: NeighboringRelation,
     accept: frozenset[Status],
     *,
     delta: float | None = None,
     epsilon: float | None = None,
 ) -> tuple[list[EventBound[Pairs]], Units]:
-    """(bounds used, the pairs that together dominate the balance), in an order of the events.
+    """(bounds used, the pairs that together dominate the ledger), in an order of the events.
 
     Of the pairs of an event those are taken that cost least at the delta, or at the epsilon.
 
@@ -224,7 +224,7 @@ def pairs_above(
     """
     offered = [
         (accepted(pld_bounds(event, relation), accept=accept), count)
-        for event, count in balance.units()
+        for event, count in counts.units()
     ]
     used = chosen(offered, delta=delta, epsilon=epsilon)
     units: Counter[Pair] = Counter()
@@ -234,7 +234,7 @@ def pairs_above(
     return used, list(units.items())
 
 
-def pld_bound(balance: EventCounts, question: Query) -> Bound:
+def pld_bound(counts: EventCounts, question: Query) -> Bound:
     """The PLD accountant: dominating pairs, composed and inverted with certified error.
 
     Raises:
@@ -242,12 +242,12 @@ def pld_bound(balance: EventCounts, question: Query) -> Bound:
     """
     if question.delta is not None and question.delta < _DELTA_MIN:
         raise NoBoundError(_REASON_DELTA)
-    through = _through_null(balance, question)
+    through = _through_null(counts, question)
     if through is None:
-        return _direct(balance, question)
+        return _direct(counts, question)
     try:
         rest = left() if question.width == WIDTH else _ROUGH_REST * left()
-        direct = attempted(rest, lambda: _direct(balance, question))
+        direct = attempted(rest, lambda: _direct(counts, question))
     except NoBoundError:
         return through
     if direct is None:
@@ -257,10 +257,10 @@ def pld_bound(balance: EventCounts, question: Query) -> Bound:
     return direct
 
 
-def _direct(balance: EventCounts, question: Query) -> Bound:
+def _direct(counts: EventCounts, question: Query) -> Bound:
     rounded = question.rounded
     used, above = pairs_above(
-        balance,
+        counts,
         question.relation,
         question.accept,
         delta=question.delta,
@@ -268,7 +268,7 @@ def _direct(balance: EventCounts, question: Query) -> Bound:
     )
     below: Units = []
     if question.floor:
-        below = lower_bound_units(rounded.lower if rounded else balance, question.relation)
+        below = lower_bound_units(rounded.lower if rounded else counts, question.relation)
     if question.delta is None:
         read: Theorem[..., Any] = delta_bracket
         epsilon = question.epsilon or 0.0
@@ -288,19 +288,19 @@ def _direct(balance: EventCounts, question: Query) -> Bound:
 _THROUGH_NULL: Final = (Poisson, TruncatedPoisson, BallsAndBins, RandomAllocation)
 
 
-def may_go_through_null(balance: EventCounts, question: Query) -> bool:
+def may_go_through_null(counts: EventCounts, question: Query) -> bool:
     """Whether all pairs together may say more against a null record than as they are."""
     return question.relation is NeighboringRelation.REPLACE_ONE and any(
-        isinstance(event.sampling, _THROUGH_NULL) for event in balance.steps
+        isinstance(event.sampling, _THROUGH_NULL) for event in counts.steps
     )
 
 
-def _through_null(balance: EventCounts, question: Query) -> Bound | None:
+def _through_null(counts: EventCounts, question: Query) -> Bound | None:
     """The answer through a null record, where a record is replaced and that may say more."""
-    if question.rounded is not None or not may_go_through_null(balance, question):
+    if question.rounded is not None or not may_go_through_null(counts, question):
         return None
     try:
-        used, units = pairs_above(balance, NeighboringRelation.REPLACE_SPECIAL, question.accept)
+        used, units = pairs_above(counts, NeighboringRelation.REPLACE_SPECIAL, question.accept)
     except NoBoundError:
         return None
     if question.delta is None:
@@ -330,7 +330,7 @@ def _floor(below: Units, *, delta: float, width: float = WIDTH) -> float | None:
 def _rounded_epsilon(
     rounded: GroupedEvents, question: Query, delta: float
 ) -> tuple[float, float | None]:
-    """(upper, lower) epsilon of a balance that was rounded outward; rougher where it must be."""
+    """(upper, lower) epsilon of a ledger that was rounded outward; rougher where it must be."""
     _, above = pairs_above(rounded.upper, question.relation, question.accept)
     below = lower_bound_units(rounded.lower, question.relation)
     _, rough_above = pairs_above(rounded.rough_upper, question.relation, question.accept)
@@ -348,10 +348,10 @@ def _rounded_epsilon(
 
 
 def epsilon_lower_bound(
-    balance: EventCounts, *, relation: NeighboringRelation, delta: float, width: float = WIDTH
+    counts: EventCounts, *, relation: NeighboringRelation, delta: float, width: float = WIDTH
 ) -> float | None:
     """What epsilon at a delta is at least, whatever the accountant. Lower; None if unknown."""
-    units = lower_bound_units(balance, relation)
+    units = lower_bound_units(counts, relation)
     if not units or delta < _DELTA_MIN:
         return None
     return _floor(units, delta=delta, width=width)

@@ -44,7 +44,7 @@ Groups = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class GroupedEvents:
-    """Balances on each side of what was asked for."""
+    """Ledgers on each side of what was asked for."""
 
     upper: EventCounts
     lower: EventCounts
@@ -52,9 +52,9 @@ class GroupedEvents:
     rough_lower: EventCounts
 
 
-def distinct(balance: EventCounts) -> int:
-    """How many distinct events a balance has."""
-    return len(balance.steps)
+def distinct(counts: EventCounts) -> int:
+    """How many distinct events a ledger has."""
+    return len(counts.steps)
 
 
 @theorem(
@@ -63,8 +63,8 @@ def distinct(balance: EventCounts) -> int:
     status=Status.PUBLISHED,
     relations=tuple(NeighboringRelation),
 )
-def group_events(balance: EventCounts) -> GroupedEvents:
-    """Balances of few distinct events that bound one of many from above and from below.
+def group_events(counts: EventCounts) -> GroupedEvents:
+    """Ledgers of few distinct events that bound one of many from above and from below.
 
     Adding noise, and replacing an answer by one that knows nothing with some probability, are
     post-processing: a sampled Gaussian step with more noise or a smaller probability never tells
@@ -72,41 +72,41 @@ def group_events(balance: EventCounts) -> GroupedEvents:
     and largest probability above, and by the opposite below. Other events stay as they are.
 
     Args:
-        balance: units of each distinct event.
+        counts: units of each distinct event.
 
     Returns:
-        Upper and lower balances of as many steps, and both once more but rougher.
+        Upper and lower ledgers of as many steps, and both once more but rougher.
     """
-    spend(2000 * len(balance.steps))  # with what it takes to read so many
-    points, others = _sampled(balance)
+    spend(2000 * len(counts.steps))  # with what it takes to read so many
+    points, others = _sampled(counts)
     if points is None:
-        return GroupedEvents(balance, balance, balance, balance)
+        return GroupedEvents(counts, counts, counts, counts)
     fine, rough = _corners(points, GROUPS), _corners(points, ROUGH_GROUPS)
 
     def with_others(groups: dict[Event, int]) -> EventCounts:
         steps = dict(others)
         for event, count in groups.items():
             steps[event] = steps.get(event, 0) + count
-        return replace(balance, steps=steps)
+        return replace(counts, steps=steps)
 
     return GroupedEvents(*(with_others(groups) for groups in (*fine, *rough)))
 
 
-def dominating(balance: EventCounts, noises: int) -> EventCounts:
-    """A balance of far fewer distinct events that bounds one of many from above, but less closely.
+def dominating(counts: EventCounts, noises: int) -> EventCounts:
+    """A ledger of far fewer distinct events that bounds one of many from above, but less closely.
 
     It does so for an odometer, too: see `replaced`.
 
     Args:
-        balance: units of each distinct event.
+        counts: units of each distinct event.
         noises: how many are left of each sampling and mechanism, at most; of Gaussian steps under
             Poisson sampling, of which any are gathered, twelve times as many.
     """
-    return replaced(balance, stronger(balance, noises))
+    return replaced(counts, stronger(counts, noises))
 
 
-def stronger(balance: EventCounts, noises: int) -> dict[Event, Event]:
-    """For each event of a balance one that tells no less, of which there are far fewer.
+def stronger(counts: EventCounts, noises: int) -> dict[Event, Event]:
+    """For each event of a ledger one that tells no less, of which there are far fewer.
 
     As `group_events`, and steps of any one sampling are gathered, too. Whoever is in a batch,
     more Gaussian noise is post-processing; so is more Laplace noise, whose law is that of less and
@@ -114,12 +114,12 @@ def stronger(balance: EventCounts, noises: int) -> dict[Event, Event]:
     pass as well, which costs what its least noise does. Events that are in no order are left out.
 
     Args:
-        balance: units of each distinct event.
+        counts: units of each distinct event.
         noises: as for `dominating`.
     """
-    spend(800 * len(balance.steps))
-    points, others = _sampled(balance)
-    events = dict.fromkeys((*balance.passes, *balance.begun), 1) | others
+    spend(800 * len(counts.steps))
+    points, others = _sampled(counts)
+    events = dict.fromkeys((*counts.passes, *counts.begun), 1) | others
     instead = _in_classes(events, noises, _above)
     if points is not None:
         order, starts = _grouped(points, CLOUD_GROUPS * noises)
@@ -131,18 +131,18 @@ def stronger(balance: EventCounts, noises: int) -> dict[Event, Event]:
     return instead
 
 
-def dominated(balance: EventCounts, noises: int) -> EventCounts:
-    """The same from below: a balance whose steps tell no more than those of another. Lower.
+def dominated(counts: EventCounts, noises: int) -> EventCounts:
+    """The same from below: a ledger whose steps tell no more than those of another. Lower.
 
     Each step is replaced by the one of its class with the most noise, under Poisson sampling with
     the least rate. What is counted by pass stays as it is.
 
     Args:
-        balance: units of each distinct event.
+        counts: units of each distinct event.
         noises: as for `dominating`.
     """
-    spend(800 * len(balance.steps))
-    points, others = _sampled(balance)
+    spend(800 * len(counts.steps))
+    points, others = _sampled(counts)
     by_step = {event: n for event, n in others.items() if pass_length(event) is None}
     instead = _in_classes(by_step, noises, _below)
     steps: Counter[Event] = Counter()
@@ -150,26 +150,26 @@ def dominated(balance: EventCounts, noises: int) -> EventCounts:
         steps[instead.get(event, event)] += count
     if points is not None:
         steps.update(_corners(points, CLOUD_GROUPS * noises)[1])
-    return replace(balance, steps=dict(steps))
+    return replace(counts, steps=dict(steps))
 
 
-def replaced(balance: EventCounts, instead: Mapping[Event, Event]) -> EventCounts:
-    """A balance in which events stand for others; of its loaders' new starts nothing is known.
+def replaced(counts: EventCounts, instead: Mapping[Event, Event]) -> EventCounts:
+    """A ledger in which events stand for others; of its loaders' new starts nothing is known.
 
     Where noise fell inside passes, an odometer charges by how far it fell, and passes that all had
     the least noise would cost it less. Such passes begin at the greatest noise that their events
     are gathered with, never at less (docs/theory/filters.md, Theorem 6); of a loader in turn it is
     left open where they began, since that decides by which of two bounds they are charged.
     """
-    spend(100_000 + 40 * len(balance.steps))
+    spend(100_000 + 40 * len(counts.steps))
     steps: Counter[Event] = Counter()
-    for event, count in balance.steps.items():
+    for event, count in counts.steps.items():
         steps[instead.get(event, event)] += count
     passes: Counter[Event] = Counter()
-    for event, count in balance.passes.items():
+    for event, count in counts.passes.items():
         passes[instead.get(event, event)] += count
     begun: Counter[Event] = Counter()
-    for sampling, each in passes_by_sampling(balance).items():
+    for sampling, each in passes_by_sampling(counts).items():
         kept = all(one.begun == one.passes for one in each)
         known = kept or isinstance(sampling, BallsAndBins | RandomAllocation)
         quietest: dict[Event, Event] = {}
@@ -265,11 +265,11 @@ class _Points:
     counts: npt.NDArray[np.object_]
 
 
-def _sampled(balance: EventCounts) -> tuple[_Points | None, dict[Event, int]]:
+def _sampled(counts: EventCounts) -> tuple[_Points | None, dict[Event, int]]:
     """The Gaussian steps under Poisson sampling, if there are any; and all others."""
     points: list[tuple[Event, float, float, int]] = []
     others: dict[Event, int] = {}
-    for event, count in balance.steps.items():
+    for event, count in counts.steps.items():
         mechanism, sampling = event.mechanism, event.sampling
         if isinstance(mechanism, Gaussian) and isinstance(sampling, Poisson):
             rate = sampling.sampling_probability
@@ -278,8 +278,8 @@ def _sampled(balance: EventCounts) -> tuple[_Points | None, dict[Event, int]]:
             others[event] = count
     if not points:
         return None, others
-    events, noises, rates, counts = zip(*points, strict=True)
-    exact = np.array(counts, dtype=object)  # counts may exceed what a double holds
+    events, noises, rates, steps = zip(*points, strict=True)
+    exact = np.array(steps, dtype=object)  # they may exceed what a double holds
     return _Points(events, np.array(noises), np.array(rates), exact), others
 
 

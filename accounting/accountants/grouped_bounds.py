@@ -41,22 +41,22 @@ _COUNTED: Final = 40
 
 
 def answers_of_fewer(
-    balance: EventCounts,
+    counts: EventCounts,
     compute: Callable[[EventCounts], R],
     *,
     points: float,
     gather: Callable[[EventCounts, int], EventCounts] = dominating,
 ) -> list[R]:
-    """What is found of balances of fewer events that dominate one, the finest last.
+    """What is found of ledgers of fewer events that dominate one, the finest last.
 
-    It depends on the balance and the points alone.
+    It depends on the ledger and the points alone.
 
     Args:
-        balance: units of each distinct event. It is asked about, too, where that is likely to take
+        counts: units of each distinct event. It is asked about, too, where that is likely to take
             little enough: answers may be rougher here.
-        compute: the answer of a balance, by its work limited.
+        compute: the answer of a ledger, by its work limited.
         points: that all of them may take together.
-        gather: a balance of so many classes that stands for one, on its upper or lower side.
+        gather: a ledger of so many classes that stands for one, on its upper or lower side.
 
     Returns:
         Answers; empty where none takes little enough work.
@@ -67,8 +67,8 @@ def answers_of_fewer(
 
     @cache
     def fewer(classes: int) -> EventCounts:
-        gathered = gather(balance, classes)
-        return gathered if len(gathered.steps) < len(balance.steps) else balance
+        gathered = gather(counts, classes)
+        return gathered if len(gathered.steps) < len(counts.steps) else counts
 
     found: list[R] = []
     with by_itself() as meter:
@@ -87,7 +87,7 @@ def answers_of_fewer(
             events = next(
                 (
                     one
-                    for one in (balance, *map(fewer, CLASSES))
+                    for one in (counts, *map(fewer, CLASSES))
                     if _MORE * count <= len(one.steps) <= most
                 ),
                 None,
@@ -97,18 +97,18 @@ def answers_of_fewer(
 
 def bound_of_fewer(
     accountant: Callable[[EventCounts, Query], Bound],
-    balance: EventCounts,
+    counts: EventCounts,
     question: Query,
     *,
     whole: float,
 ) -> tuple[Bound, bool] | None:
-    """An accountant's answer: of fewer events that dominate the balance where it is too much work.
+    """An accountant's answer: of fewer events that dominate the ledger where it is too much work.
 
     Args:
-        accountant: gives the bound of a balance.
-        balance: units of each distinct event.
+        accountant: gives the bound of a ledger.
+        counts: units of each distinct event.
         question: what is asked; where it may be answered roughly, fewer events are begun with.
-        whole: points that the balance as it is may take.
+        whole: points that the ledger as it is may take.
 
     Returns:
         (bound, whether it is of so few events that another accountant may say more); None where
@@ -121,38 +121,38 @@ def bound_of_fewer(
     gathered = question.gathered or question.rounded is not None
 
     def compute(events: EventCounts) -> tuple[Bound, bool]:
-        fewer = events is not balance
+        fewer = events is not counts
         asked = replace(
             question, rounded=None, floor=False, gathered=gathered or fewer, width=ROUGH_WIDTH
         )
         few = question.width == WIDTH and fewer and len(events.steps) <= _FEW
         return accountant(events, asked), few
 
-    one_kind = len(parts_of(balance)) == 1  # or more is better spent kind by kind
+    one_kind = len(parts_of(counts)) == 1  # or more is better spent kind by kind
     points: float = ONE_CLASS_POINTS
     if one_kind:
         points = max(question.share * GATHERED_POINTS, points)
     if question.width == WIDTH:
-        if _is_hopeless(balance, compute, whole):
+        if _is_hopeless(counts, compute, whole):
             points += whole if one_kind else 0
         else:
-            bound = attempted(whole, lambda: accountant(balance, question))
+            bound = attempted(whole, lambda: accountant(counts, question))
             if bound is not None:
                 return bound, False
-    found = answers_of_fewer(balance, compute, points=min(points, left()))
+    found = answers_of_fewer(counts, compute, points=min(points, left()))
     if not found and left() < points:
         raise TooMuchWorkError
     return min(found, key=lambda one: (one[0].epsilon, one[0].delta), default=None)
 
 
-def _is_hopeless(balance: EventCounts, compute: Callable[[EventCounts], R], points: float) -> bool:
-    """Whether a balance is so much more work than a limit that it need not be tried as it is.
+def _is_hopeless(counts: EventCounts, compute: Callable[[EventCounts], R], points: float) -> bool:
+    """Whether a ledger is so much more work than a limit that it need not be tried as it is.
 
     Of each kind only so many events are counted, at what one takes on average where there is one of
     each sampling: of many alike the groups are shorter.
     """
     rest = _HOPELESS * points
-    for part in parts_of(balance):
+    for part in parts_of(counts):
         one = dominating(part, 1)
         events = min(len(part.steps), _COUNTED) / max(len(one.steps), 1)
         if events <= 1:

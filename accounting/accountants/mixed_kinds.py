@@ -29,7 +29,7 @@ _MARGIN: Final = 1e-12  # of delta or epsilon, for the rounding of its parts
 _USUAL_DELTA: Final = 1e-5  # at which kinds are first compared where delta is asked for
 
 
-def parts_of(balance: EventCounts) -> list[EventCounts]:
+def parts_of(counts: EventCounts) -> list[EventCounts]:
     """The steps of each kind of sampling and mechanism, in an order of their names.
 
     Steps that may belong to one pass, and so share its order, are of one kind whatever mechanism
@@ -40,13 +40,13 @@ def parts_of(balance: EventCounts) -> list[EventCounts]:
         by_pass = pass_length(event) is not None
         return type(event.sampling).__name__, "" if by_pass else type(event.mechanism).__name__
 
-    kinds = sorted({kind(event) for event in (*balance.steps, *balance.passes)})
+    kinds = sorted({kind(event) for event in (*counts.steps, *counts.passes)})
     parts = [
         EventCounts(
-            steps={event: n for event, n in balance.steps.items() if kind(event) == one},
-            passes={event: n for event, n in balance.passes.items() if kind(event) == one},
-            begun={event: n for event, n in balance.begun.items() if kind(event) == one},
-            starts={event: n for event, n in balance.starts.items() if kind(event) == one},
+            steps={event: n for event, n in counts.steps.items() if kind(event) == one},
+            passes={event: n for event, n in counts.passes.items() if kind(event) == one},
+            begun={event: n for event, n in counts.begun.items() if kind(event) == one},
+            starts={event: n for event, n in counts.starts.items() if kind(event) == one},
         )
         for one in kinds
     ]
@@ -54,7 +54,7 @@ def parts_of(balance: EventCounts) -> list[EventCounts]:
 
 
 def split_bound(
-    balance: EventCounts,
+    counts: EventCounts,
     question: Query,
     found: list[Bound],
     ask: Callable[[EventCounts, Query], list[Bound]],
@@ -67,7 +67,7 @@ def split_bound(
     one by one they need not.
 
     Args:
-        balance: units of each distinct event.
+        counts: units of each distinct event.
         question: what is asked.
         found: bounds of all kinds together, best first.
         ask: the bounds of a part, best first.
@@ -76,12 +76,12 @@ def split_bound(
     Returns:
         The bound, or None where no split says more, or some part has no bound.
     """
-    balance = balance.told()  # whose orders were used again is seen from all kinds together
-    parts = parts_of(balance)
+    counts = counts.told()  # whose orders were used again is seen from all kinds together
+    parts = parts_of(counts)
     if not 2 <= len(parts) <= KINDS_MAX:
         return None
     settled = found and found[0].accountant == "pld" and group_events.id not in found[0].theorems
-    if settled and not may_go_through_null(balance, question):
+    if settled and not may_go_through_null(counts, question):
         return None
     points = min(points, left())
     less = replace(

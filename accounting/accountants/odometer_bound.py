@@ -17,7 +17,7 @@ REASON_EPSILON = "An odometer is read at a delta: it has no delta of an epsilon.
 REASON_FAILURES = "What may fail takes more of delta than an odometer keeps for it."
 
 
-def odometer_bound(balance: EventCounts, question: Query) -> Bound:
+def odometer_bound(counts: EventCounts, question: Query) -> Bound:
     """The odometer: valid when each step was chosen, and the reading taken, after earlier answers.
 
     Raises:
@@ -32,15 +32,15 @@ def odometer_bound(balance: EventCounts, question: Query) -> Bound:
     )
     used = [
         bound
-        for event, _ in balance.units()
+        for event, _ in counts.units()
         for bound in accepted(renyi_bounds(event, question.relation), accept=question.accept)
     ]
     value = odometer_epsilon(
-        balance, relation=question.relation, delta=question.delta, accept=question.accept
+        counts, relation=question.relation, delta=question.delta, accept=question.accept
     )
     if not value < math.inf:
         raise NoBoundError(REASON_FAILURES)
-    fallen = (falling_noise_units,) if _fell(balance, question.relation) else ()
+    fallen = (falling_noise_units,) if _fell(counts, question.relation) else ()
     found = question.answer(
         value, accountant="odometer", used=used, composed=(*fallen, renyi_odometer_epsilon)
     )
@@ -52,10 +52,10 @@ def odometer_bound(balance: EventCounts, question: Query) -> Bound:
     )
 
 
-def _fell(balance: EventCounts, relation: NeighboringRelation) -> bool:
+def _fell(counts: EventCounts, relation: NeighboringRelation) -> bool:
     """Whether noise may have fallen inside passes whose sampling hides who was where."""
     return relation in falling_noise_units.relations and any(
         isinstance(sampling, BallsAndBins | RandomAllocation)
         and any(one.begun != one.passes for one in each)
-        for sampling, each in passes_by_sampling(balance).items()
+        for sampling, each in passes_by_sampling(counts).items()
     )

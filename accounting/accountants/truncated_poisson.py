@@ -25,7 +25,7 @@ Accountant = Callable[[EventCounts, Query], Bound]
 class PoissonCounts:
     """A ledger whose truncated batches are left whole."""
 
-    balance: EventCounts
+    counts: EventCounts
     failure: float  # the chance that any of its batches exceeds its cap; upper
     only: bool  # whether every event was truncated
     has_poisson: bool  # whether some event was Poisson-sampled to begin with
@@ -36,9 +36,9 @@ class PoissonCounts:
         return tuple(sorted({*named, Assumption.TRUNCATED_POISSON_SAMPLING} - gone))
 
 
-def as_poisson(balance: EventCounts, relation: NeighboringRelation) -> PoissonCounts | None:
+def as_poisson(counts: EventCounts, relation: NeighboringRelation) -> PoissonCounts | None:
     """The ledger with Poisson sampling in place of truncated; None where no event is truncated."""
-    events = balance.steps
+    events = counts.steps
     cut = {event for event in events if isinstance(event.sampling, TruncatedPoisson)}
     if not cut:
         return None
@@ -52,7 +52,7 @@ def as_poisson(balance: EventCounts, relation: NeighboringRelation) -> PoissonCo
             event = replace(event, sampling=Poisson(sampling_probability=rate))
         steps[event] += count
     return PoissonCounts(
-        balance=replace(balance, steps=dict(steps)),
+        counts=replace(counts, steps=dict(steps)),
         failure=sum_up(failures),
         only=len(cut) == len(events),
         has_poisson=any(isinstance(event.sampling, Poisson) for event in events),
@@ -62,16 +62,16 @@ def as_poisson(balance: EventCounts, relation: NeighboringRelation) -> PoissonCo
 def through_poisson(accountant: Accountant) -> Accountant:
     """The accountant, which also reads truncated sampling as Poisson where that says less."""
 
-    def best(balance: EventCounts, question: Query) -> Bound:
-        found = as_poisson(balance, question.relation)
+    def best(counts: EventCounts, question: Query) -> Bound:
+        found = as_poisson(counts, question.relation)
         if found is None:
-            return accountant(balance, question)
+            return accountant(counts, question)
         # The cheap reading first: what the other pairs take must not keep it from being heard.
         through = attempted(left(), lambda: _through(accountant, found, question))
         if through is None:
-            return accountant(balance, question)
+            return accountant(counts, question)
         try:
-            direct = attempted(left(), lambda: accountant(balance, question))
+            direct = attempted(left(), lambda: accountant(counts, question))
         except NoBoundError:
             return through
         if direct is None:
@@ -91,12 +91,12 @@ def _through(accountant: Accountant, found: PoissonCounts, question: Query) -> B
         return None
     try:
         if question.delta is None:
-            bound = accountant(found.balance, plain)
+            bound = accountant(found.counts, plain)
             delta = truncated_delta(bound.delta, epsilon=bound.epsilon, failure=found.failure)
         else:
             delta = question.delta
             read = _reader(accountant, found, plain, delta)
-            least = accountant(found.balance, replace(plain, delta=delta))
+            least = accountant(found.counts, replace(plain, delta=delta))
             if truncated_delta(0.0, epsilon=least.epsilon, failure=found.failure) >= delta:
                 return None
             enough = (one for share in _SHARES if (one := read(share * delta)))
@@ -127,7 +127,7 @@ def _reader(
         rest = rounded_down(delta - aside)
         if not 0 < rest < 1:
             return None
-        bound = accountant(found.balance, replace(question, delta=rest))
+        bound = accountant(found.counts, replace(question, delta=rest))
         whole = truncated_delta(rest, epsilon=bound.epsilon, failure=found.failure)
         return bound if whole <= delta else None
 

@@ -56,27 +56,27 @@ LOWER_BOUND_POINTS: Final = 135_000_000  # what a lower bound may take
 FEW: Final = 16  # distinct events, up to which the costlier instances are looked at
 
 
-def lower_bound_units(balance: EventCounts, relation: NeighboringRelation) -> Units:
-    """Pairs that the steps of a balance attain together, and how often each. Lower.
+def lower_bound_units(counts: EventCounts, relation: NeighboringRelation) -> Units:
+    """Pairs that the steps of a ledger attain together, and how often each. Lower.
 
     What takes more than its part of LOWER_BOUND_POINTS is left out.
     """
     units: Counter[Pair] = Counter()
-    fine = len(balance.steps) <= FEW
-    sharing = Counter(event.sampling for event in balance.steps)
-    for event in balance.steps:
+    fine = len(counts.steps) <= FEW
+    sharing = Counter(event.sampling for event in counts.steps)
+    for event in counts.steps:
         told = retold(event)
-        if told != event and told in balance.passes:  # which passes were used again is not known
+        if told != event and told in counts.passes:  # which passes were used again is not known
             sharing.update((event.sampling, told.sampling) * 2)
-    for event, count in balance.units():
+    for event, count in counts.units():
         if pass_length(event) is None:
             pair = lower_bound_pair(event, relation, fine=fine)
             if pair is not None:
                 units[pair] += count
         elif sharing[event.sampling] == 1:
             # With several noises in a pass it is not known which passes had which.
-            passes = partial(_in_passes, event, balance, relation)
-            units.update(attempted(LOWER_BOUND_POINTS // len(balance.steps), passes) or {})
+            passes = partial(_in_passes, event, counts, relation)
+            units.update(attempted(LOWER_BOUND_POINTS // len(counts.steps), passes) or {})
     return list(units.items())
 
 
@@ -221,11 +221,9 @@ def _with_replacement(
 # Passes
 
 
-def _in_passes(
-    event: Event, balance: EventCounts, relation: NeighboringRelation
-) -> dict[Pair, int]:
+def _in_passes(event: Event, counts: EventCounts, relation: NeighboringRelation) -> dict[Pair, int]:
     """What the passes of an event attain together; empty where too little is known of them."""
-    passes, steps = _surely_taken(event, balance)
+    passes, steps = _surely_taken(event, counts)
     if not (isinstance(event.mechanism, Gaussian) and passes):
         return {}
     sigma, sampling = event.mechanism.noise_multiplier, event.sampling
@@ -236,7 +234,7 @@ def _in_passes(
                 return {}
             return {GaussianPair(noise_multiplier=sigma / sensitivity_of(relation)): passes}
         case Shuffle():
-            starts = balance.starts.get(event, 0)
+            starts = counts.starts.get(event, 0)
             return _shuffled(sigma, sampling, relation, (passes, steps, starts))
         case _:
             assert isinstance(sampling, BallsAndBins | RandomAllocation)  # noqa: S101 (has passes)
@@ -255,13 +253,13 @@ def _allocated(sigma: float, sampling: BallsAndBins | RandomAllocation, steps: i
     return GaussianPair(noise_multiplier=rounded_up(sigma * math.sqrt(length) / many, ulps=2))
 
 
-def _surely_taken(event: Event, balance: EventCounts) -> tuple[int, int]:
+def _surely_taken(event: Event, counts: EventCounts) -> tuple[int, int]:
     """(passes, steps of each) that were taken for certain: each start leaves at most one open."""
     length = pass_length(event) or 1
-    begun, steps = balance.passes.get(event, 0), balance.steps.get(event, 0)
+    begun, steps = counts.passes.get(event, 0), counts.steps.get(event, 0)
     if steps >= begun * length:
         return begun, length
-    whole = begun - balance.starts.get(event, begun)
+    whole = begun - counts.starts.get(event, begun)
     return (whole, length) if whole > 0 else (min(begun, 1), -(-steps // max(begun, 1)))
 
 

@@ -74,15 +74,15 @@ class GaussianFilter:
 
     def total(
         self,
-        balance: EventCounts,
+        counts: EventCounts,
         *,
         relation: NeighboringRelation,
         accept: frozenset[Status] = DEFAULT_ACCEPT,
         known: Mapping[Event, Total] | None = None,
     ) -> Total:
-        """What a balance adds up to, of costs that are known or worked out. Upper."""
+        """What a ledger adds up to, of costs that are known or worked out. Upper."""
         total = self.zero()
-        for event, count in balance.counted():
+        for event, count in counts.counted():
             unit = known[event] if known else self.cost(event, relation=relation, accept=accept)
             total = plus(total, times(unit, count))
         return total
@@ -194,15 +194,15 @@ class ApproximateDpFilter:
 
     def total(
         self,
-        balance: EventCounts,
+        counts: EventCounts,
         *,
         relation: NeighboringRelation,
         accept: frozenset[Status] = DEFAULT_ACCEPT,
         known: Mapping[Event, Total] | None = None,
     ) -> Total:
-        """What a balance adds up to, of costs that are known or worked out. Upper."""
+        """What a ledger adds up to, of costs that are known or worked out. Upper."""
         total = self.zero()
-        for event, count in balance.counted():
+        for event, count in counts.counted():
             unit = known[event] if known else self.cost(event, relation=relation, accept=accept)
             total = plus(total, times(unit, count))
         return total

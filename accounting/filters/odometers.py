@@ -80,14 +80,14 @@ def zcdp_odometer_epsilon(*, rho: float, rho0: float, delta: float) -> float:
 
 
 def odometer_epsilon(
-    balance: EventCounts,
+    counts: EventCounts,
     *,
     relation: NeighboringRelation,
     delta: float,
     accept: frozenset[Status] = DEFAULT_ACCEPT,
     orders: Sequence[float] = ODOMETER_ORDERS,
 ) -> float:
-    """The odometer's reading of a balance, valid whenever it is looked at. Upper, nats.
+    """The odometer's reading of a ledger, valid whenever it is looked at. Upper, nats.
 
     Infinite where some event has no accepted bound, or where curves may fail with more than the
     share of delta that is kept for it, as in a filter.
@@ -96,7 +96,7 @@ def odometer_epsilon(
         ValueError: delta is not in (0, 1).
     """
     require(0 < delta < 1, "delta in (0, 1)")
-    uncovered, failures, *rdp = renyi_total(balance, relation, accept, tuple(orders))
+    uncovered, failures, *rdp = renyi_total(counts, relation, accept, tuple(orders))
     if uncovered or not failures <= delta_limit(rounded_down(FAILURE_SHARE * delta)):
         return math.inf
     if not any(rdp):

@@ -54,24 +54,24 @@ def _cost(
 
 
 def renyi_total(
-    balance: EventCounts,
+    counts: EventCounts,
     relation: NeighboringRelation,
     accept: frozenset[Status],
     orders: tuple[float, ...],
     known: Mapping[Event, Total] | None = None,
 ) -> Total:
-    """(uncovered, failures, RDP at each order) of a balance. Upper."""
+    """(uncovered, failures, RDP at each order) of a ledger. Upper."""
 
     def unit(event: Event) -> Total:
         return known[event] if known else _cost(event, relation, accept, orders)
 
     total: Total = (0, 0, *(0 for _ in orders))
-    for event, count in balance.steps.items():
+    for event, count in counts.steps.items():
         if pass_length(event) is None:
             total = plus(total, times(unit(event), count))
     amplified = Status.DERIVED in accept  # only what stops early has a Renyi curve of its own
-    again = {one for one in balance.used_again if amplified and one.stops_early}
-    for sampling, each in passes_by_sampling(balance).items():
+    again = {one for one in counts.used_again if amplified and one.stops_early}
+    for sampling, each in passes_by_sampling(counts).items():
         total = plus(total, passes_total(each, relation, accept, orders, unit))
         if sampling in again:
             total = (total[0] + sum(one.passes for one in each), *total[1:])
@@ -121,14 +121,14 @@ class RenyiFilter:
 
     def total(
         self,
-        balance: EventCounts,
+        counts: EventCounts,
         *,
         relation: NeighboringRelation,
         accept: frozenset[Status] = DEFAULT_ACCEPT,
         known: Mapping[Event, Total] | None = None,
     ) -> Total:
-        """What a balance adds up to, of costs that are known or worked out. Upper."""
-        return renyi_total(balance, relation, accept, (self.order,), known)
+        """What a ledger adds up to, of costs that are known or worked out. Upper."""
+        return renyi_total(counts, relation, accept, (self.order,), known)
 
     def admits(self, total: Total) -> bool:
         """Whether so much is within the budget."""
@@ -226,14 +226,14 @@ class UnionFilter:
 
     def total(
         self,
-        balance: EventCounts,
+        counts: EventCounts,
         *,
         relation: NeighboringRelation,
         accept: frozenset[Status] = DEFAULT_ACCEPT,
         known: Mapping[Event, Total] | None = None,
     ) -> Total:
-        """What a balance adds up to, of costs that are known or worked out. Upper."""
-        return renyi_total(balance, relation, accept, self.orders, known)
+        """What a ledger adds up to, of costs that are known or worked out. Upper."""
+        return renyi_total(counts, relation, accept, self.orders, known)
 
     def admits(self, total: Total) -> bool:
         """Whether some order holds so much."""

@@ -103,13 +103,13 @@ def best_order(*, epsilon: float, delta: float) -> float:
 
 
 def union_price(
-    balance: EventCounts,
+    counts: EventCounts,
     *,
     relation: NeighboringRelation,
     delta: float,
     accept: frozenset[Status] = DEFAULT_ACCEPT,
     orders: Sequence[float] = UNION_ORDERS,
 ) -> float:
-    """The least epsilon at which a union of orders admits a balance. Upper, nats."""
+    """The least epsilon at which a union of orders admits a ledger. Upper, nats."""
     held = choose(UnionFilter.kind, epsilon=math.inf, delta=delta, orders=orders)
-    return held.spent(held.total(balance, relation=relation, accept=accept))
+    return held.spent(held.total(counts, relation=relation, accept=accept))

@@ -38,7 +38,7 @@ def account(document: LedgerDocument, *, delta: float, accountant: str) -> RunGu
         InvalidRequestError: the document contradicts itself or does not fit its dataset.
         ValueError: there is no such accountant.
     """
-    balance, corrected = document.balance(), document.corrected_balance()
+    counts, corrected = document.counts(), document.corrected_counts()
     accept, hidden = accepted_statuses(document.accept), hidden_of(document)
     relation = relation_of(document.neighboring_relation)
 
@@ -50,13 +50,13 @@ def account(document: LedgerDocument, *, delta: float, accountant: str) -> RunGu
         found = best_bound.with_odometer(found, one, **given)
         return with_hidden_state_bound(found, hidden, accept=accept, accountant=accountant)
 
-    found = found_of(balance)
+    found = found_of(counts)
     beside: dict[str, Any] = {"outside_guarantee": _outside(document)}
     if corrected is not None:
         really = found_of(corrected)
         found = covering(found, really)
         beside |= {"corrections": len(document.corrections), "corrected_epsilon": really.epsilon}
-    answer = guarantee_answer(found, balance=balance, sequence=0, release=hidden.release)
+    answer = guarantee_answer(found, counts=counts, sequence=0, release=hidden.release)
     return RunGuarantee(**dict(answer) | beside)
 
 
@@ -70,11 +70,11 @@ def _outside(document: LedgerDocument) -> list[OutsideGuarantee]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solution:
-    """A value, the events at it, and their balance."""
+    """A value, the events at it, and their counts."""
 
     calibrated: Calibrated
     spans: Sequence[Span]
-    balance: EventCounts
+    counts: EventCounts
 
     def noises(self) -> list[tuple[int, float]]:
         """Each event's noise multiplier, where scaling has left them different."""
@@ -129,7 +129,7 @@ def calibrated(
     except calibration.UnreachableError as reason:
         raise InvalidRequestError("--epsilon", f"cannot be kept to. {reason}") from None
     at_value = spans_at(found.value)
-    return Solution(calibrated=found, spans=at_value, balance=count_events([at_value]))
+    return Solution(calibrated=found, spans=at_value, counts=count_events([at_value]))
 
 
 def _places(spans: Sequence[Span], parameter: Parameter) -> list[int]:

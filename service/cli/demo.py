@@ -264,7 +264,7 @@ def recomputed(document: dict[str, Any]) -> float | None:
     """Epsilon from a ledger document alone: no service, no database; nats, upper."""
     ledger = LedgerDocument.model_validate(document)
     return accounting.guarantee(
-        ledger.balance(),
+        ledger.counts(),
         relation=relation_of(ledger.neighboring_relation),
         delta=DELTA,
         accept=accepted_statuses(ledger.accept),

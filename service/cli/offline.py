@@ -100,7 +100,7 @@ def calibrate(
         raise failed(error.detail) from None
     except InaccurateLibraryError as error:
         raise failed(str(error)) from None
-    answer = plan_answer(found.calibrated.guarantee, balance=found.balance, solved=found.calibrated)
+    answer = plan_answer(found.calibrated.guarantee, counts=found.counts, solved=found.calibrated)
     if as_json:
         typer.echo(answer.model_dump_json(indent=2))
         return

@@ -1,4 +1,4 @@
-"""Balances in the database: how often each event counts in a run, or in a dataset."""
+"""How often each event counts in a run, or in a dataset, as the database has it."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -60,7 +60,7 @@ _BELOW: Final = (
 )
 
 
-def _balance(rows: Iterable[Any], dataset_size: int, *, reserved: bool = False) -> EventCounts:
+def _counts(rows: Iterable[Any], dataset_size: int, *, reserved: bool = False) -> EventCounts:
     steps, passes, begun, starts = {}, {}, {}, {}
     for row in rows:
         event = event_of(row.content, dataset_size)
@@ -77,7 +77,7 @@ def _balance(rows: Iterable[Any], dataset_size: int, *, reserved: bool = False) 
     )
 
 
-def dataset_balance(
+def dataset_counts(
     connection: Connection, dataset: Row[Any], *, reserved: bool = False
 ) -> EventCounts:
     """What was recorded, or that with what is reserved, of all runs of a dataset together.
@@ -85,7 +85,7 @@ def dataset_balance(
     With those of the datasets that were made from it, as its own records see them.
     """
     rows = connection.execute(_OF_DATASET, {"dataset": dataset.id})
-    own = _balance(rows, dataset.dataset_size, reserved=reserved)
+    own = _counts(rows, dataset.dataset_size, reserved=reserved)
     below = connection.execute(_BELOW, {"dataset": dataset.id}).all()
     if not below:
         return own
@@ -93,9 +93,7 @@ def dataset_balance(
     changes: list[EventCountDelta] = [counts_of(own)]
     for one in below:
         rows = connection.execute(_OF_DATASET, {"dataset": one.id})
-        theirs = BudgetDelta(
-            recorded=counts_of(_balance(rows, one.dataset_size, reserved=reserved))
-        )
+        theirs = BudgetDelta(recorded=counts_of(_counts(rows, one.dataset_size, reserved=reserved)))
         view = as_seen_by_ancestor(theirs, relation=relation, exactly_one=one.exactly_one)
         changes.append(view.recorded)
     return count_events(merged(changes))
@@ -120,14 +118,14 @@ def held_anew(connection: Connection, dataset_id: int, dataset_size: int) -> Eve
     return EventCounts(steps=dict(steps), passes=dict(passes))
 
 
-def run_balance(connection: Connection, run_id: int, dataset_size: int) -> EventCounts:
+def run_counts(connection: Connection, run_id: int, dataset_size: int) -> EventCounts:
     """What one run has recorded, over all its branches."""
-    return _balance(connection.execute(_OF_RUN, {"run": run_id}), dataset_size)
+    return _counts(connection.execute(_OF_RUN, {"run": run_id}), dataset_size)
 
 
-def balances_of_runs(connection: Connection, sizes: Mapping[int, int]) -> dict[int, EventCounts]:
+def counts_of_runs(connection: Connection, sizes: Mapping[int, int]) -> dict[int, EventCounts]:
     """What some runs have recorded, given the sizes of their datasets, by run."""
     counted: dict[int, list[Row[Any]]] = {run_id: [] for run_id in sizes}
     for row in connection.execute(_OF_RUNS, {"runs": list(sizes)}):
         counted[row.run_id].append(row)
-    return {run_id: _balance(rows, sizes[run_id]) for run_id, rows in counted.items()}
+    return {run_id: _counts(rows, sizes[run_id]) for run_id, rows in counted.items()}

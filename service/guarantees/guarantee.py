@@ -64,7 +64,7 @@ class Question:
 
 
 def guarantee_of(
-    balance: EventCounts,
+    counts: EventCounts,
     dataset: Row[Any],
     *,
     sequence: int,
@@ -72,17 +72,17 @@ def guarantee_of(
     epsilon: float | None = None,
     accountant: str = best_bound.BEST,
 ) -> GuaranteeAnswer:
-    """What a balance of a dataset's events guarantees."""
+    """Return what a dataset's event counts guarantee."""
     asked = Question(delta=delta, epsilon=epsilon, accountant=accountant)
-    return answer(_compute_guarantee(balance, dataset, asked), balance=balance, sequence=sequence)
+    return answer(_compute_guarantee(counts, dataset, asked), counts=counts, sequence=sequence)
 
 
 def _compute_guarantee(
-    balance: EventCounts, dataset: Row[Any], asked: Question, hidden: Hidden = NOTHING_HIDDEN
+    counts: EventCounts, dataset: Row[Any], asked: Question, hidden: Hidden = NOTHING_HIDDEN
 ) -> Guarantee:
     accept = accept_of(dataset)
     found = best_bound.guarantee(
-        balance,
+        counts,
         relation=NeighboringRelation(dataset.neighboring_relation),
         delta=asked.delta,
         epsilon=asked.epsilon,
@@ -91,7 +91,7 @@ def _compute_guarantee(
         share=asked.share,
     )
     found = best_bound.with_odometer(
-        found, balance, delta=asked.delta, accountant=asked.accountant, share=asked.share
+        found, counts, delta=asked.delta, accountant=asked.accountant, share=asked.share
     )
     return with_hidden_state_bound(
         found, hidden, accept=accept, accountant=asked.accountant, epsilon=asked.epsilon
@@ -109,9 +109,9 @@ def _answered(
     """The answer for facts and their corrections: the headline holds for either."""
     again = facts.corrected is not None and asked.delta is None  # at the delta that was found
     part = replace(asked, share=asked.share / (len(facts.accounts) + again))
-    each = [_compute_guarantee(balance, dataset, part, hidden) for balance in facts.accounts]
+    each = [_compute_guarantee(counts, dataset, part, hidden) for counts in facts.accounts]
     found = each[0] if len(each) == 1 else covering(*each)
-    whole = answer(found, balance=facts.recorded, sequence=sequence, release=hidden.release)
+    whole = answer(found, counts=facts.recorded, sequence=sequence, release=hidden.release)
     if facts.corrected is None:
         return whole
     really = each[1].epsilon
@@ -122,22 +122,22 @@ def _answered(
 
 
 def _epsilon(
-    balances: Sequence[EventCounts], dataset: Row[Any], asked: Question, delta: float | None
+    every_count: Sequence[EventCounts], dataset: Row[Any], asked: Question, delta: float | None
 ) -> float | None:
-    """Epsilon at delta that holds for each balance. Upper; None if infinite."""
+    """Epsilon at delta that holds for each of the event counts. Upper; None if infinite."""
     if delta is None or not 0 < delta < 1:
         return None
     bounds = [
         best_bound.best_bound(
-            balance,
+            counts,
             relation=NeighboringRelation(dataset.neighboring_relation),
             delta=delta,
             accept=accept_of(dataset),
             accountant=asked.accountant,
             floor=False,
-            share=asked.share / len(balances),
+            share=asked.share / len(every_count),
         )
-        for balance in balances
+        for counts in every_count
     ]
     return None if None in bounds else max(bound.epsilon for bound in bounds if bound)
 
@@ -337,7 +337,7 @@ def _dataset_as_of(
 
 
 def refold(connection: Connection, run: Row[Any], dataset_size: int) -> EventCounts:
-    """The run's balance from its entries alone; the stored one is a cache of this."""
+    """The run's counts from its entries alone; the stored one is a cache of this."""
     return recorded_facts.refold(connection, run, dataset_size)
 
 

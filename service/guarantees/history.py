@@ -25,7 +25,7 @@ HISTORY_POINTS: Final = 170_000_000  # the same for a history
 GATHERED_POINTS: Final = 80_000_000  # and one of many different events, which has many small parts
 READING_POINTS: Final = 60_000_000  # where nothing better is reached,
 READING_SHARE: Final = 0.3  # with which the accountant that then answers needs less for a point
-BALANCES_MAX: Final = 1_000_000  # numbers in all balances of a history together
+BALANCES_MAX: Final = 1_000_000  # numbers in all event counts of a history together
 NOISES: Final = 8  # of one sampling that are left where a history is of many different events
 
 
@@ -67,10 +67,10 @@ class Reading:
             floor=run.release == EVERY_STEP,  # what all iterates attain, those shown need not
         )
 
-    def point(self, steps: int, sequence: int, balance: EventCounts) -> HistoryPoint:
-        """What a balance has spent."""
+    def point(self, steps: int, sequence: int, counts: EventCounts) -> HistoryPoint:
+        """Return what event counts have spent."""
         bound = best_bound.best_bound(
-            balance,
+            counts,
             relation=self.relation,
             delta=self.delta,
             accept=self.accept,
@@ -79,7 +79,7 @@ class Reading:
             share=self.share,
         )
         if bound is not None and self.floor:
-            bound = best_bound.with_lower_bound(bound, balance, relation=self.relation)
+            bound = best_bound.with_lower_bound(bound, counts, relation=self.relation)
         return HistoryPoint(
             steps=steps,
             sequence=sequence,
@@ -103,15 +103,15 @@ def history(connection: Connection, run_name: str, *, delta: float | None, point
     points = min(points, BALANCES_MAX // (1 + len({row.content for row in rows})) + 1)
     marks = sorted({-(-total * i // points) for i in range(1, points + 1)} - {0})
     fold = Fold(dataset.dataset_size, taken_in_run(connection, run.id))
-    balances = list(_balances_at(rows, marks, fold))
+    every_count = list(_counts_at(rows, marks, fold))
     read = Reading.of(run, dataset, delta=at or 0.0)
-    found = _told(read, balances, NOISES, HISTORY_POINTS, GATHERED_POINTS)
+    found = _told(read, every_count, NOISES, HISTORY_POINTS, GATHERED_POINTS)
     for accountant in (best_bound.BEST, READING):
         if not found:  # the last step alone takes more
             quick = replace(read, accountant=accountant, share=READING_SHARE)
-            found = _told(quick, balances, 1, READING_POINTS, READING_POINTS)
-    if balances and not found:  # so many events that none can even be gathered
-        steps, sequence, _ = balances[-1]
+            found = _told(quick, every_count, 1, READING_POINTS, READING_POINTS)
+    if every_count and not found:  # so many events that none can even be gathered
+        steps, sequence, _ = every_count[-1]
         found = [HistoryPoint(steps=steps, sequence=sequence, epsilon=None, epsilon_lower=None)]
     found.sort(key=lambda point: point.steps)
     return History(run=run.name, delta=at or 0.0, points=found)
@@ -119,28 +119,28 @@ def history(connection: Connection, run_name: str, *, delta: float | None, point
 
 def _told(
     read: Reading,
-    balances: Sequence[tuple[int, int, EventCounts]],
+    every_count: Sequence[tuple[int, int, EventCounts]],
     noises: int,
     points: int,
     gathered: int,
 ) -> list[HistoryPoint]:
     """As many points as so much work allows; that of many different events, gathered for all."""
-    each = [balances[place] for place in privacy_profile.spread(len(balances))]
+    each = [every_count[place] for place in privacy_profile.spread(len(every_count))]
     if not each or distinct(each[0][2]) <= DISTINCT_MAX:  # the first of them is the whole
         return as_many(points, [partial(read.point, *one) for one in each])
     instead = stronger(each[0][2], noises)
     upper = replace(read, floor=False)  # of what is gathered no lower end is known
 
-    def told(steps: int, sequence: int, balance: EventCounts) -> HistoryPoint:
-        return upper.point(steps, sequence, replaced(balance, instead))
+    def told(steps: int, sequence: int, counts: EventCounts) -> HistoryPoint:
+        return upper.point(steps, sequence, replaced(counts, instead))
 
     return as_many(gathered, [partial(told, *one) for one in each])
 
 
-def _balances_at(
+def _counts_at(
     rows: Iterable[Row[Any]], marks: list[int], fold: Fold
 ) -> Iterable[tuple[int, int, EventCounts]]:
-    """(steps, sequence, balance) each time the steps recorded so far reach a mark."""
+    """(steps, sequence, counts) each time the steps recorded so far reach a mark."""
     done, waiting = 0, iter(marks)
     mark = next(waiting, None)
     for row in rows:
@@ -156,5 +156,5 @@ def _balances_at(
             )
             done, left = done + count, left - count
             if done == mark:
-                yield done, row.sequence, fold.balance()
+                yield done, row.sequence, fold.counts()
                 mark = next(waiting, None)

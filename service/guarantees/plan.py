@@ -208,9 +208,9 @@ def _account(asked: Plan) -> PlanAnswer:
     terms = _Terms.of(asked)
     spans = spans_of(asked.events, dataset_size=asked.dataset_size, first_step=0)
     _require_bounds(spans, terms)
-    balance = count_events([spans])
+    counts = count_events([spans])
     found = best_bound.guarantee(
-        balance,
+        counts,
         relation=terms.relation,
         delta=terms.delta,
         accept=terms.accept,
@@ -227,7 +227,7 @@ def _account(asked: Plan) -> PlanAnswer:
             accept=terms.accept,
             accountant=terms.accountant,
         )
-    return plan_answer(found, balance=balance, release=asked.release)
+    return plan_answer(found, counts=counts, release=asked.release)
 
 
 def solve(asked: Target) -> PlanAnswer:
@@ -251,13 +251,13 @@ def _solve(asked: Target) -> PlanAnswer:
     spans = spans_of(closed, dataset_size=asked.dataset_size, first_step=0)
     _require_bounds(spans, terms)
 
-    def balance_at(value: float) -> EventCounts:
+    def counts_at(value: float) -> EventCounts:
         given = calibration.filled(spans, places=places, parameter=parameter, value=value)
         return count_events([given])
 
     try:
         found = calibration.calibrate(
-            balance_at,
+            counts_at,
             parameter=parameter,
             epsilon=asked.epsilon,
             delta=terms.delta,
@@ -267,7 +267,7 @@ def _solve(asked: Target) -> PlanAnswer:
         )
     except UnreachableError as reason:
         raise InvalidRequestError("body.epsilon", f"cannot be kept to. {reason}") from None
-    return plan_answer(found.guarantee, balance=balance_at(found.value), solved=found)
+    return plan_answer(found.guarantee, counts=counts_at(found.value), solved=found)
 
 
 def _places(events: Sequence[OpenEvent], parameter: Parameter) -> frozenset[int]:

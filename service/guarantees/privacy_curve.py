@@ -14,7 +14,7 @@ from accounting.event_counts import EventCounts
 from accounting.events import Event, NeighboringRelation
 from accounting.guarantees import Assumption, Status
 from accounting.privacy_profile import Profile, rate_grid
-from service.guarantees.event_counts import run_balance
+from service.guarantees.event_counts import run_counts
 from service.ledger.budgets.budget import accept_of
 from service.ledger.lookups import dataset_of, find_run
 from service.schemas.responses import EVERY_STEP, Answer
@@ -114,15 +114,15 @@ def curve_answer(
 
 @dataclass(frozen=True, slots=True)
 class _Same:
-    """A balance that is compared by what it counts."""
+    """Event counts, compared by value."""
 
-    balance: EventCounts = field(compare=False)
+    counts: EventCounts = field(compare=False)
     counted: tuple[frozenset[tuple[Event, int]], ...]
 
     @classmethod
-    def of(cls, balance: EventCounts) -> "_Same":
-        each = (balance.steps, balance.passes, balance.begun, balance.starts)
-        return cls(balance, tuple(frozenset(events.items()) for events in each))
+    def of(cls, counts: EventCounts) -> "_Same":
+        each = (counts.steps, counts.passes, counts.begun, counts.starts)
+        return cls(counts, tuple(frozenset(events.items()) for events in each))
 
 
 @lru_cache(maxsize=64)
@@ -130,10 +130,10 @@ def _profile(
     same: _Same, relation: NeighboringRelation, accept: frozenset[Status], points: int
 ) -> Profile:
     """The profile of a run; those that have ended are looked at again and again."""
-    balance = same.balance
-    grid = privacy_profile.epsilon_grid(balance, relation=relation, points=points, accept=accept)
+    counts = same.counts
+    grid = privacy_profile.epsilon_grid(counts, relation=relation, points=points, accept=accept)
     return privacy_profile.privacy_profile(
-        balance, relation=relation, epsilons=grid, accept=accept, points=CURVE_POINTS
+        counts, relation=relation, epsilons=grid, accept=accept, points=CURVE_POINTS
     )
 
 
@@ -147,16 +147,16 @@ def curve(connection: Connection, run_name: str, *, points: int) -> Curve:
     """
     run = find_run(connection, run_name)
     dataset = dataset_of(connection, run)
-    balance = run_balance(connection, run.id, dataset.dataset_size)
+    counts = run_counts(connection, run.id, dataset.dataset_size)
     relation = NeighboringRelation(dataset.neighboring_relation)
-    found = _profile(_Same.of(balance), relation, accept_of(dataset), points)
+    found = _profile(_Same.of(counts), relation, accept_of(dataset), points)
     if run.release != EVERY_STEP:  # what all iterates attain, those that are shown need not
         found = replace(found, lower=np.zeros_like(found.lower))
     return curve_answer(
         found,
         run=run.name,
         relation=relation,
-        steps=sum(balance.steps.values()),
+        steps=sum(counts.steps.values()),
         sequence=dataset.head_sequence,
         points=points,
     )

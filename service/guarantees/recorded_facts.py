@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Row, bindparam, func, select
 from accounting.event_counts import EventCounts, Taken
 from accounting.events import Event, NeighboringRelation
 from service.errors import InvalidRequestError, NotFoundError
-from service.guarantees.event_counts import dataset_balance, held_anew, run_balance
+from service.guarantees.event_counts import dataset_counts, held_anew, run_counts
 from service.guarantees.replay import (
     CORRECTIONS_OF_DATASET,
     CORRECTIONS_OF_RUN,
@@ -59,7 +59,7 @@ _BRANCHES: Final = select(
 
 
 def refold(connection: Connection, run: Row[Any], dataset_size: int) -> EventCounts:
-    """The run's balance from its entries alone; the stored one is a cache of this."""
+    """The run's counts from its entries alone; the stored one is a cache of this."""
     fold = Fold(dataset_size, taken_in_run(connection, run.id))
     for row in recorded(connection, run):
         fold.add(
@@ -69,7 +69,7 @@ def refold(connection: Connection, run: Row[Any], dataset_size: int) -> EventCou
             first_step=row.first_step,
             unplaced=row.unplaced,
         )
-    return fold.balance()
+    return fold.counts()
 
 
 def run_facts(
@@ -109,12 +109,12 @@ def run_facts(
     if until is not None:
         parts = parts_of(recorded(connection, run, until=last))
         return folded(parts, found, dataset.dataset_size, taken)
-    balance = run_balance(connection, run.id, dataset.dataset_size)
+    counts = run_counts(connection, run.id, dataset.dataset_size)
     if not found:
-        return RecordedCounts(recorded=balance, corrected=None, corrections=0)
+        return RecordedCounts(recorded=counts, corrected=None, corrections=0)
     changed = _corrected_branches(connection, found, dataset.dataset_size, taken)
-    corrected = _exchanged(balance, [changed])
-    return RecordedCounts(recorded=balance, corrected=corrected, corrections=changed.corrections)
+    corrected = _exchanged(counts, [changed])
+    return RecordedCounts(recorded=counts, corrected=corrected, corrections=changed.corrections)
 
 
 def dataset_facts(
@@ -142,7 +142,7 @@ def dataset_facts(
     if until is not None:
         require_few(sum(min(home.until, home.head) for home in homes))  # sequences have no gaps
         return _together([home.seen(_home_facts(connection, home)) for home in homes], homes)
-    balance = dataset_balance(connection, dataset, reserved=reserved)
+    counts = dataset_counts(connection, dataset, reserved=reserved)
     changed = [
         home.seen(_corrected_branches(connection, home.found, home.dataset_size, taken))
         for home in homes
@@ -151,15 +151,15 @@ def dataset_facts(
     ]
     corrected = None
     if changed and not reserved:
-        corrected = _exchanged(balance, changed)
+        corrected = _exchanged(counts, changed)
     elif changed:
-        ran = _exchanged(dataset_balance(connection, dataset), changed)
+        ran = _exchanged(dataset_counts(connection, dataset), changed)
         ahead = [home.view(held_anew(connection, home.id, home.dataset_size)) for home in homes]
         corrected = replace(_sum([ran, *ahead]), starts={})  # nothing is known of those to come
     count = sum(one.corrections for one in changed)
     inherited = len(homes) > 1
     return RecordedCounts(
-        recorded=balance, corrected=corrected, corrections=count, inherited=inherited
+        recorded=counts, corrected=corrected, corrections=count, inherited=inherited
     )
 
 
@@ -199,7 +199,7 @@ def _homes(connection: Connection, dataset: Row[Any], until: int | None, known: 
         )
 
     last = LATEST if until is None else until
-    homes = [home(dataset, last, known, lambda balance: balance)]
+    homes = [home(dataset, last, known, lambda counts: counts)]
     moment = connection.scalar(_NEXT_MOMENT, {"dataset": dataset.id, "after": last})
     below: list[Any] = list(connection.execute(_BELOW, {"dataset": dataset.id}))
     for row in below:
@@ -214,9 +214,9 @@ def _homes(connection: Connection, dataset: Row[Any], until: int | None, known: 
 
 
 def _restated(
-    balance: EventCounts, *, relation: NeighboringRelation, exactly_one: bool
+    counts: EventCounts, *, relation: NeighboringRelation, exactly_one: bool
 ) -> EventCounts:
-    move = BudgetDelta(recorded=counts_of(balance))
+    move = BudgetDelta(recorded=counts_of(counts))
     return counted(
         dict(as_seen_by_ancestor(move, relation=relation, exactly_one=exactly_one).recorded)
     )
@@ -239,9 +239,9 @@ def _together(each: Sequence[RecordedCounts], homes: Sequence[_Home]) -> Recorde
     )
 
 
-def _sum(balances: Iterable[EventCounts]) -> EventCounts:
+def _sum(every_count: Iterable[EventCounts]) -> EventCounts:
     total = EventCounts()
-    for one in balances:
+    for one in every_count:
         total = EventCounts(
             steps=Counter(total.steps) + Counter(one.steps),
             passes=Counter(total.passes) + Counter(one.passes),
@@ -303,20 +303,20 @@ def _corrected_branches(
     return folded(parts_of(rows), found, dataset_size, taken)
 
 
-def _exchanged(balance: EventCounts, changed: Sequence[RecordedCounts]) -> EventCounts:
-    """The balance with corrected parts in the place of those that were recorded.
+def _exchanged(counts: EventCounts, changed: Sequence[RecordedCounts]) -> EventCounts:
+    """The counts with corrected parts in the place of those that were recorded.
 
     Raises:
-        ArithmeticError: the balance does not hold those parts.
+        ArithmeticError: the counts does not hold those parts.
     """
     old, new = _sum(one.recorded for one in changed), _sum(one.accounts[-1] for one in changed)
-    known = balance.starts or not balance.passes
+    known = counts.starts or not counts.passes
     return EventCounts(
-        steps=_with(balance.steps, old.steps, new.steps),
-        passes=_with(balance.passes, old.passes, new.passes),
-        begun=_with(balance.begun, old.begun, new.begun),
-        # How often loaders began anew is not known of every balance; nothing is taken off it then.
-        starts=_with(balance.starts, old.starts, new.starts) if known else {},
+        steps=_with(counts.steps, old.steps, new.steps),
+        passes=_with(counts.passes, old.passes, new.passes),
+        begun=_with(counts.begun, old.begun, new.begun),
+        # How often loaders began anew is not always known; nothing is taken off it then.
+        starts=_with(counts.starts, old.starts, new.starts) if known else {},
     )
 
 

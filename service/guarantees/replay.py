@@ -101,7 +101,7 @@ class Fold:
         self.lines = Lines(taken)  # of branches that begin later, more may be told
         self._size = dataset_size
         self._known: dict[str, tuple[Event, bool]] = {}  # events, and whether passes count
-        self._steps: dict[Event, int] = {}  # until the latest balance
+        self._steps: dict[Event, int] = {}  # until the counts were last read
         self._since: Counter[str] = Counter()  # then; by content: events are slow to hash
         self._passes: Counter[Event] = Counter()
         self._begun: Counter[Event] = Counter()
@@ -128,7 +128,7 @@ class Fold:
         self._known[content] = event, pass_length(event) is not None
         return self._known[content]
 
-    def balance(self) -> EventCounts:
+    def counts(self) -> EventCounts:
         """What was counted so far."""
         for content, count in self._since.items():
             event, _ = self._known[content]
@@ -207,5 +207,5 @@ def folded(
             for here, more, what in laid_over(whole, found.get(branch, ())):
                 better.add(branch, what, more, first_step=here, unplaced=unplaced)
     used = sum(one[0] < reached.get(branch, 0) for branch, over in found.items() for one in over)
-    corrected = better.balance() if used else None
-    return RecordedCounts(recorded=plain.balance(), corrected=corrected, corrections=used)
+    corrected = better.counts() if used else None
+    return RecordedCounts(recorded=plain.counts(), corrected=corrected, corrections=used)

@@ -59,7 +59,7 @@ class _Mark:
 
     steps: int
     sequence: int
-    balance: EventCounts | None  # until it is read
+    counts: EventCounts | None  # until it is read
     point: HistoryPoint | None = None
 
     @property
@@ -71,9 +71,9 @@ class _Mark:
 
     def read(self, reading: Reading) -> None:
         """Work out what was spent by then, unless that is known."""
-        if self.balance is not None:  # it is given up for what is read from it
-            self.point = reading.point(self.steps, self.sequence, self.balance)
-            self.balance = None
+        if self.counts is not None:  # it is given up for what is read from it
+            self.point = reading.point(self.steps, self.sequence, self.counts)
+            self.counts = None
 
 
 class _Run:
@@ -108,7 +108,7 @@ class _Run:
             self._count(row)
         if self._end is None or self._end.steps != self.steps:
             known = self._marks.get(self.steps)
-            self._end = known or _Mark(self.steps, self.sequence, self._fold.balance())
+            self._end = known or _Mark(self.steps, self.sequence, self._fold.counts())
 
     def _count(self, row: Row[Any]) -> None:
         self.spans.add(row.content, row.steps)
@@ -124,7 +124,7 @@ class _Run:
             )
             self.steps, left = self.steps + count, left - count
             if self.steps % self._stride == 0:
-                mark = _Mark(self.steps, self.sequence, self._fold.balance())
+                mark = _Mark(self.steps, self.sequence, self._fold.counts())
                 self._marks[self.steps] = mark
 
     def points(self, reading: Reading) -> tuple[list[HistoryPoint], bool, float]:

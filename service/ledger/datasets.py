@@ -134,7 +134,7 @@ def opening_name(dataset_name: str) -> str:
     return f"{name[: NAME_LENGTH - 17]}-{sha256(dataset_name.encode()).hexdigest()[:16]}"
 
 
-def open_balance(
+def open_counts(
     connection: Connection, dataset: Row[Any], events: Sequence[PlannedEvent], *, by: str
 ) -> None:
     """Record what was spent before the ledger as a run of its own, which is closed at once.
@@ -272,7 +272,7 @@ def create_dataset(
                 build_log_records(connection, kind, dataset_id=dataset.id, by=by),
             )
         if new.opening_balance:
-            open_balance(connection, dataset, new.opening_balance, by=by)
+            open_counts(connection, dataset, new.opening_balance, by=by)
     return dataset_answer(connection, find_dataset(connection, new.name)), created
 
 

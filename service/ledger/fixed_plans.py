@@ -142,7 +142,7 @@ def leading(spans: Sequence[Span], steps: int) -> list[Span]:
 
 
 def declared_end(run: Row[Any], dataset_size: int) -> EventCounts | None:
-    """The whole plan's balance while the run keeps to the plan that holds its budget; else None.
+    """The whole plan's counts while the run keeps to the plan that holds its budget; else None.
 
     The plan's end is what the run's guarantee is of, however early it stopped: stopping there may
     have been a choice that the answers led to.

@@ -14,7 +14,7 @@ from accounting.accountants import best_bound
 from accounting.event_counts import EventCounts
 from accounting.events import NeighboringRelation
 from service.clock import now
-from service.guarantees.event_counts import balances_of_runs
+from service.guarantees.event_counts import counts_of_runs
 from service.guarantees.guarantee import READING, Question, delta_of, run_guarantee
 from service.ledger.append.state_rows import VERSION
 from service.ledger.budgets.accumulator import read
@@ -172,7 +172,7 @@ def epsilons_of(
     ids = [row.id for row in rows]
     corrected = set(connection.scalars(_CORRECTED, {"ids": ids}))
     sizes = {row.id: homes[row.dataset_id].dataset_size for row in rows}
-    balances = balances_of_runs(connection, sizes)
+    every_count = counts_of_runs(connection, sizes)
     found = {}
     for row in rows:
         delta = delta_of(homes[row.dataset_id], row)
@@ -182,14 +182,14 @@ def epsilons_of(
             whole = run_guarantee(connection, row.name, Question(delta=delta, accountant=READING))
             found[row.id] = Glance(whole.epsilon, delta)
         else:
-            epsilon = _epsilon(balances[row.id], homes[row.dataset_id], delta)
+            epsilon = _epsilon(every_count[row.id], homes[row.dataset_id], delta)
             found[row.id] = Glance(epsilon, delta)
     return found
 
 
-def _epsilon(balance: EventCounts, dataset: Row[Any], delta: float) -> float | None:
+def _epsilon(counts: EventCounts, dataset: Row[Any], delta: float) -> float | None:
     bound = best_bound.best_bound(
-        balance,
+        counts,
         relation=NeighboringRelation(dataset.neighboring_relation),
         delta=delta,
         accept=accept_of(dataset),

@@ -110,7 +110,7 @@ class LedgerDocument(Wire):
     findings: list[NewFinding] = Field(default_factory=list)  # no epsilon depends on them
     labels: Labels | None = None
 
-    def balance(self) -> EventCounts:
+    def counts(self) -> EventCounts:
         """What the document's events add up to.
 
         Raises:
@@ -118,7 +118,7 @@ class LedgerDocument(Wire):
         """
         return self._together(self._sequences())
 
-    def corrected_balance(self) -> EventCounts | None:
+    def corrected_counts(self) -> EventCounts | None:
         """The same with every correction laid over it; None where there is none.
 
         Raises:

@@ -23,11 +23,11 @@ class PlanAnswer(GuaranteeAnswer):
 def plan_answer(
     guarantee: Guarantee,
     *,
-    balance: EventCounts,
+    counts: EventCounts,
     solved: Calibrated | None = None,
     release: Release = EVERY_STEP,
 ) -> PlanAnswer:
     """The wire form of a plan's guarantee, and of the value that was solved for."""
     value = Solved(parameter=solved.parameter, value=solved.value) if solved else None
-    answer = guarantee_answer(guarantee, balance=balance, sequence=0, release=release)
+    answer = guarantee_answer(guarantee, counts=counts, sequence=0, release=release)
     return PlanAnswer(**dict(answer), solved=value)

@@ -142,7 +142,7 @@ class RunGuarantee(GuaranteeAnswer):
 def guarantee_answer(
     guarantee: Guarantee,
     *,
-    balance: EventCounts,
+    counts: EventCounts,
     sequence: int,
     release: Release = EVERY_STEP,
 ) -> GuaranteeAnswer:
@@ -160,7 +160,7 @@ def guarantee_answer(
         status=headline.status if headline else None,
         assumptions=list(headline.assumptions) if headline else [],
         valid_for=headline.valid_for if headline else ValidFor.FIXED_SCHEDULE,
-        steps=sum(balance.steps.values()),
+        steps=sum(counts.steps.values()),
         sequence=sequence,
         core_version=accounting.__version__,
         unamplified_epsilon=guarantee.unamplified_epsilon,

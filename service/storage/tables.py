@@ -1,4 +1,4 @@
-"""The tables. Entries are insert-only; balances are a cache of a fold over them.
+"""The tables. Entries are insert-only; counts are a cache of a fold over them.
 
 Facts are held insert-only by triggers of the migrations, on both databases (INSERT_ONLY).
 """
@@ -144,7 +144,7 @@ runs = Table(
     Column("created_at", DateTime(timezone=True), nullable=False),
 )
 
-# Each different step a dataset has seen, once; the counts are the dataset's balance.
+# Each different step a dataset has seen, once; a dataset's event counts.
 distinct_events = Table(
     "distinct_events",
     metadata,

@@ -61,7 +61,7 @@ BY_ID: dict[str, Theorem[..., object]] = {theorem.id: theorem for theorem in THE
 PROPERTY = settings(deadline=None, max_examples=25)
 
 
-def balance(sampling: Sampling, *, steps: int = 1, sigma: float = 1.0) -> EventCounts:
+def counts(sampling: Sampling, *, steps: int = 1, sigma: float = 1.0) -> EventCounts:
     event = Event(mechanism=Gaussian(noise_multiplier=sigma), sampling=sampling)
     return count_events([[Span(event=event, steps=steps)]])
 
@@ -131,7 +131,7 @@ def test_the_best_accountant_is_no_worse_than_any(
 
 
 def test_a_batch_of_fixed_size_is_no_gaussian_release_when_a_record_is_added() -> None:
-    spent = balance(FIXED_SIZE)
+    spent = counts(FIXED_SIZE)
     answer = guarantee(spent, relation=ADD_OR_REMOVE_ONE, delta=DELTA, accountant="gdp")
     assert answer.epsilon is None
     assert answer.reason == REASON_NOT_GAUSSIAN_DP
@@ -141,15 +141,15 @@ def test_a_batch_of_fixed_size_is_no_gaussian_release_when_a_record_is_added() -
 def test_unknown_sampling_costs_as_full_and_says_what_it_assumes(
     relation: NeighboringRelation,
 ) -> None:
-    unknown = guarantee(balance(Unknown()), relation=relation, delta=DELTA)
-    full = guarantee(balance(Full()), relation=relation, delta=DELTA)
+    unknown = guarantee(counts(Unknown()), relation=relation, delta=DELTA)
+    full = guarantee(counts(Full()), relation=relation, delta=DELTA)
     assert unknown.epsilon == full.epsilon
     assert unknown.headline is not None
     assert Assumption.OTHERS_UNAFFECTED in unknown.headline.assumptions
 
 
 def test_replacing_under_poisson_sampling_uses_what_is_accepted() -> None:
-    spent = balance(POISSON, steps=1000)
+    spent = counts(POISSON, steps=1000)
     cautious = guarantee(spent, relation=REPLACE_ONE, delta=DELTA)
     assert cautious.headline is not None
     assert cautious.headline.status is Status.PUBLISHED
@@ -157,7 +157,7 @@ def test_replacing_under_poisson_sampling_uses_what_is_accepted() -> None:
     assert cautious.headline.bound == "poisson-gaussian"
     assert "gaussian-dp" in {bound.bound for bound in cautious.alternatives}
     # A single step is told apart better directly than through a null record.
-    once = balance(Poisson(sampling_probability=0.3), steps=1)
+    once = counts(Poisson(sampling_probability=0.3), steps=1)
     direct = guarantee(once, relation=REPLACE_ONE, delta=0.2, accept=DERIVED)
     assert direct.headline is not None
     assert direct.headline.bound == "poisson-replace"
@@ -168,7 +168,7 @@ def test_replacing_under_poisson_sampling_uses_what_is_accepted() -> None:
 
 def test_a_refused_status_is_named_in_the_reason() -> None:
     answer = guarantee(
-        balance(POISSON), relation=REPLACE_ONE, delta=DELTA, accept=frozenset({Status.DECLARED})
+        counts(POISSON), relation=REPLACE_ONE, delta=DELTA, accept=frozenset({Status.DECLARED})
     )
     assert answer.epsilon is None
     assert answer.reason is not None
@@ -181,7 +181,7 @@ def test_conjectures_and_estimates_are_never_accepted(status: Status) -> None:
     assert status not in ACCEPTABLE
     with pytest.raises(ValueError, match="never accepted"):
         guarantee(
-            balance(Full()),
+            counts(Full()),
             relation=REPLACE_ONE,
             delta=DELTA,
             accept=DEFAULT_ACCEPT | {status},
@@ -193,8 +193,8 @@ def test_conjectures_and_estimates_are_never_accepted(status: Status) -> None:
 def test_unamplified_epsilon_is_that_of_full_batches(
     sampling: Sampling, relation: NeighboringRelation
 ) -> None:
-    answer = guarantee(balance(sampling, steps=7), relation=relation, delta=DELTA)
-    full = guarantee(balance(Full(), steps=7), relation=relation, delta=DELTA, accountant="gdp")
+    answer = guarantee(counts(sampling, steps=7), relation=relation, delta=DELTA)
+    full = guarantee(counts(Full(), steps=7), relation=relation, delta=DELTA, accountant="gdp")
     assert answer.unamplified_epsilon == full.epsilon
 
 
@@ -206,7 +206,7 @@ def test_unamplified_epsilon_counts_events_of_equal_noise_together() -> None:
         ]
     )
     answer = guarantee(mixed, relation=ADD_OR_REMOVE_ONE, delta=DELTA)
-    whole = balance(Full(), steps=6, sigma=1.3)
+    whole = counts(Full(), steps=6, sigma=1.3)
     full = guarantee(whole, relation=ADD_OR_REMOVE_ONE, delta=DELTA, accountant="gdp")
     assert answer.unamplified_epsilon == full.epsilon
     assert answer.headline is not None
@@ -215,7 +215,7 @@ def test_unamplified_epsilon_counts_events_of_equal_noise_together() -> None:
 
 @pytest.mark.parametrize(("passes", "epsilon"), [(1, 4.377178095681225), (10, 17.856586830107624)])
 def test_shuffled_passes_cost_one_gaussian_each(passes: int, epsilon: float) -> None:
-    spent = balance(SHUFFLE, steps=passes * SHUFFLE.steps_per_pass)
+    spent = counts(SHUFFLE, steps=passes * SHUFFLE.steps_per_pass)
     answer = guarantee(spent, relation=REPLACE_SPECIAL, delta=DELTA)
     assert epsilon <= epsilon_of(answer) * (1 + 1e-12)
     assert answer.epsilon == pytest.approx(epsilon, rel=1e-9)
@@ -225,8 +225,8 @@ def test_shuffled_passes_cost_one_gaussian_each(passes: int, epsilon: float) -> 
 
 @pytest.mark.parametrize("sampling", [CYCLIC, SHUFFLE, Full()])
 def test_replacing_costs_as_zeroing_out_at_half_the_noise(sampling: Sampling) -> None:
-    replaced = guarantee(balance(sampling, sigma=2.0), relation=REPLACE_ONE, delta=DELTA)
-    zeroed = guarantee(balance(sampling, sigma=1.0), relation=REPLACE_SPECIAL, delta=DELTA)
+    replaced = guarantee(counts(sampling, sigma=2.0), relation=REPLACE_ONE, delta=DELTA)
+    zeroed = guarantee(counts(sampling, sigma=1.0), relation=REPLACE_SPECIAL, delta=DELTA)
     assert replaced.epsilon == zeroed.epsilon
 
 
@@ -298,7 +298,7 @@ def test_no_sum_is_left_to_the_mercy_of_its_rounding() -> None:
 @pytest.mark.parametrize("accountant", list(ACCOUNTANTS))
 @pytest.mark.parametrize("sampling", [Full(), POISSON])
 def test_asking_for_delta_undoes_asking_for_epsilon(sampling: Sampling, accountant: str) -> None:
-    spent = balance(sampling, steps=100, sigma=5.0)
+    spent = counts(sampling, steps=100, sigma=5.0)
     epsilon = epsilon_of(
         guarantee(spent, relation=ADD_OR_REMOVE_ONE, delta=DELTA, accountant=accountant)
     )
@@ -335,7 +335,7 @@ def test_a_bound_that_says_nothing_is_no_bound() -> None:
         assert infinite.unamplified_epsilon is None
         assert infinite.reason == "The bound says nothing: epsilon is infinite or delta is one."
     certain = guarantee(
-        balance(Full(), sigma=1e-9), relation=REPLACE_ONE, epsilon=1.0, accountant="rdp"
+        counts(Full(), sigma=1e-9), relation=REPLACE_ONE, epsilon=1.0, accountant="rdp"
     )
     assert certain.epsilon is None
     assert certain.delta is None
@@ -344,7 +344,7 @@ def test_a_bound_that_says_nothing_is_no_bound() -> None:
 @pytest.mark.parametrize("epsilon", [float("inf"), float("nan"), -1.0])
 def test_delta_is_asked_for_at_a_finite_epsilon(epsilon: float) -> None:
     with pytest.raises(ValueError, match="epsilon"):
-        guarantee(balance(Full()), relation=REPLACE_ONE, epsilon=epsilon)
+        guarantee(counts(Full()), relation=REPLACE_ONE, epsilon=epsilon)
 
 
 def test_one_step_without_noise_spoils_every_sum() -> None:
@@ -371,13 +371,13 @@ def test_exactly_one_of_epsilon_and_delta_is_asked_for(ask: dict[str, float]) ->
 @pytest.mark.parametrize("delta", [0.0, 1.0, -1.0, math.nan])
 def test_a_delta_out_of_range_is_refused(delta: float) -> None:
     with pytest.raises(ValueError, match="delta lies in"):
-        guarantee(balance(Full()), relation=REPLACE_ONE, delta=delta)
+        guarantee(counts(Full()), relation=REPLACE_ONE, delta=delta)
 
 
 @pytest.mark.parametrize("epsilon", [-1.0, math.nan])
 def test_an_epsilon_out_of_range_is_refused(epsilon: float) -> None:
     with pytest.raises(ValueError, match="not negative"):
-        guarantee(balance(Full()), relation=REPLACE_ONE, epsilon=epsilon)
+        guarantee(counts(Full()), relation=REPLACE_ONE, epsilon=epsilon)
 
 
 def test_an_unknown_accountant_is_refused() -> None:

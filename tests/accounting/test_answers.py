@@ -73,10 +73,10 @@ def asked(
 def test_a_lower_bound_never_exceeds_its_upper_one(
     mechanism: Mechanism, sampling: Sampling, relation: NeighboringRelation
 ) -> None:
-    balance = spent(mechanism, sampling)
+    counts = spent(mechanism, sampling)
     for accept, ask in product((DEFAULT_ACCEPT, ACCEPTABLE), ("delta", "epsilon")):
         found = guarantee(
-            balance,
+            counts,
             relation=relation,
             delta=DELTA if ask == "delta" else None,
             epsilon=0.1 if ask == "epsilon" else None,
@@ -98,7 +98,7 @@ def test_a_lower_bound_never_exceeds_its_upper_one(
                 key = (bound.epsilon, bound.delta)
                 assert (found.headline.epsilon, found.headline.delta) <= key
         best = best_bound(
-            balance,
+            counts,
             relation=relation,
             delta=DELTA if ask == "delta" else None,
             epsilon=0.1 if ask == "epsilon" else None,
@@ -106,7 +106,7 @@ def test_a_lower_bound_never_exceeds_its_upper_one(
         )
         assert best == found.headline
         assert best is not None
-        floored = with_lower_bound(best, balance, relation=relation)
+        floored = with_lower_bound(best, counts, relation=relation)
         assert replace(floored, epsilon_lower=best.epsilon_lower) == best
         if floored.epsilon_lower is not None:
             assert (best.epsilon_lower or 0) <= floored.epsilon_lower <= best.epsilon
@@ -177,11 +177,11 @@ def test_asked_for_delta_a_guarantee_still_says_what_is_lost_at_least() -> None:
 
 
 def test_a_lower_bound_belongs_to_the_delta_of_the_headline() -> None:
-    balance = spent(Gaussian(noise_multiplier=8.0), Poisson(sampling_probability=0.01), 300)
-    found = guarantee(balance, relation=REPLACE_ONE, epsilon=1.0)
+    counts = spent(Gaussian(noise_multiplier=8.0), Poisson(sampling_probability=0.01), 300)
+    found = guarantee(counts, relation=REPLACE_ONE, epsilon=1.0)
     assert found.delta is not None
     assert found.epsilon_lower is not None
-    known = epsilon_floor(lower_bound_units(balance, REPLACE_ONE), delta=found.delta)
+    known = epsilon_floor(lower_bound_units(counts, REPLACE_ONE), delta=found.delta)
     assert found.epsilon_lower <= known
 
 
@@ -209,15 +209,15 @@ def test_renyi_curves_never_say_more_than_the_pairs_they_come_from() -> None:
 
 
 def test_a_lower_bound_above_the_headline_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    balance = spent(ZCDP, Full())
-    epsilon = guarantee(balance, relation=REPLACE_ONE, delta=DELTA).epsilon
+    counts = spent(ZCDP, Full())
+    epsilon = guarantee(counts, relation=REPLACE_ONE, delta=DELTA).epsilon
     assert epsilon is not None
     for lower in (math.nextafter(epsilon, 9e9), math.nan):
         monkeypatch.setattr(lower_end, "epsilon_lower_bound", lambda *_, at=lower, **__: at)
         with pytest.raises(ArithmeticError, match="exceeds an upper one"):
-            guarantee(balance, relation=REPLACE_ONE, delta=DELTA)
+            guarantee(counts, relation=REPLACE_ONE, delta=DELTA)
     monkeypatch.setattr(lower_end, "epsilon_lower_bound", lambda *_, **__: epsilon)
-    assert guarantee(balance, relation=REPLACE_ONE, delta=DELTA).epsilon_lower == epsilon
+    assert guarantee(counts, relation=REPLACE_ONE, delta=DELTA).epsilon_lower == epsilon
 
 
 def test_what_pairs_have_settled_is_not_asked_of_renyi_curves(
@@ -226,9 +226,9 @@ def test_what_pairs_have_settled_is_not_asked_of_renyi_curves(
     names: list[str] = []
 
     def spied(name: str) -> Callable[[EventCounts, Query], Bound]:
-        def ask(balance: EventCounts, question: Query) -> Bound:
+        def ask(counts: EventCounts, question: Query) -> Bound:
             names.append(name)
-            return ACCOUNTANTS[name](balance, question)
+            return ACCOUNTANTS[name](counts, question)
 
         return ask
 
@@ -273,8 +273,8 @@ def test_too_many_steps_of_unknown_sampling_keep_their_closed_form_and_no_lower_
     events = [
         Event(mechanism=Gaussian(noise_multiplier=50.0 + i), sampling=Unknown()) for i in range(401)
     ]
-    balance = EventCounts(steps=dict.fromkeys(events, 1))
-    found = guarantee(balance, relation=ADD_OR_REMOVE_ONE, delta=DELTA, accountant="pld")
+    counts = EventCounts(steps=dict.fromkeys(events, 1))
+    found = guarantee(counts, relation=ADD_OR_REMOVE_ONE, delta=DELTA, accountant="pld")
     pairs = [(GaussianPair(noise_multiplier=50.0 + i), 1) for i in range(401)]
     assert found.epsilon == pytest.approx(epsilon_bracket(pairs, delta=DELTA).upper, rel=1e-13)
     assert found.epsilon_lower is None
@@ -328,14 +328,14 @@ def test_a_side_that_is_infinite_is_composed_more_roughly(monkeypatch: pytest.Mo
 
 
 def test_failures_that_take_all_of_delta_leave_no_bound() -> None:
-    balance = spent(ApproximateDp(epsilon=0.1, delta=1e-5), Full(), 2)
+    counts = spent(ApproximateDp(epsilon=0.1, delta=1e-5), Full(), 2)
     for accountant in ("rdp", "pld"):
-        none = guarantee(balance, relation=REPLACE_ONE, delta=DELTA, accountant=accountant)
+        none = guarantee(counts, relation=REPLACE_ONE, delta=DELTA, accountant=accountant)
         assert none.epsilon is None
         assert none.reason == "The bound says nothing: epsilon is infinite or delta is one."
-        some = guarantee(balance, relation=REPLACE_ONE, delta=3e-5, accountant=accountant)
+        some = guarantee(counts, relation=REPLACE_ONE, delta=3e-5, accountant=accountant)
         assert some.epsilon is not None
-        at = guarantee(balance, relation=REPLACE_ONE, epsilon=1.0, accountant=accountant)
+        at = guarantee(counts, relation=REPLACE_ONE, epsilon=1.0, accountant=accountant)
         assert at.delta is not None
         assert at.delta >= 2e-5 * (1 - 1e-5)
 
@@ -357,8 +357,8 @@ def test_a_guarantee_without_alternatives_has_none() -> None:
 
 
 def test_gaussian_releases_alone_are_exact_in_every_accountant_but_renyi() -> None:
-    balance = spent(GAUSSIAN, Full(), 12)
-    gdp, pld, rdp = (ask(balance, asked()) for ask in (gdp_bound, pld_bound, rdp_bound))
+    counts = spent(GAUSSIAN, Full(), 12)
+    gdp, pld, rdp = (ask(counts, asked()) for ask in (gdp_bound, pld_bound, rdp_bound))
     assert gdp.epsilon == pytest.approx(pld.epsilon, rel=1e-12)
     assert rdp.epsilon > gdp.epsilon
     assert pld.epsilon_lower is not None

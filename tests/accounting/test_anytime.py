@@ -40,7 +40,7 @@ def gaussian(noise: float = 1.0, rate: float = 0.01) -> Event:
     )
 
 
-def balance(event: Event | None = None, steps: int = 1000) -> EventCounts:
+def counts(event: Event | None = None, steps: int = 1000) -> EventCounts:
     return EventCounts(steps={event or gaussian(): steps})
 
 
@@ -50,8 +50,8 @@ def odometer(of: EventCounts, **given: object) -> Guarantee:
 
 
 def test_the_odometer_answers_what_it_reads_and_for_any_schedule() -> None:
-    found = odometer(balance())
-    read = odometer_epsilon(balance(), relation=RELATION, delta=1e-5)
+    found = odometer(counts())
+    read = odometer_epsilon(counts(), relation=RELATION, delta=1e-5)
     assert found.epsilon == read == pytest.approx(2.8809, abs=1e-4)
     headline = found.headline
     assert headline is not None
@@ -65,16 +65,16 @@ def test_the_odometer_answers_what_it_reads_and_for_any_schedule() -> None:
 
 
 def test_the_odometer_is_never_the_best_nor_below_it() -> None:
-    best = guarantee(balance(), relation=RELATION, delta=1e-5, accept=DERIVED)
+    best = guarantee(counts(), relation=RELATION, delta=1e-5, accept=DERIVED)
     assert best.headline is not None
     assert best.headline.accountant != ODOMETER
     assert all(bound.accountant != ODOMETER for bound in best.alternatives)
     assert best.epsilon is not None
-    assert odometer(balance()).epsilon > best.epsilon  # type: ignore[operator]
+    assert odometer(counts()).epsilon > best.epsilon  # type: ignore[operator]
 
 
 def test_an_odometer_that_is_not_accepted_stands_beside_and_says_why() -> None:
-    found = odometer(balance(), accept=DEFAULT_ACCEPT)
+    found = odometer(counts(), accept=DEFAULT_ACCEPT)
     assert found.epsilon is None
     assert found.reason is not None
     assert "derived, which is not accepted" in found.reason
@@ -82,24 +82,24 @@ def test_an_odometer_that_is_not_accepted_stands_beside_and_says_why() -> None:
 
 
 def test_an_odometer_has_no_delta_of_an_epsilon() -> None:
-    found = odometer(balance(), delta=None, epsilon=3.0)
+    found = odometer(counts(), delta=None, epsilon=3.0)
     assert (found.epsilon, found.delta) == (None, None)
     assert found.reason == "An odometer is read at a delta: it has no delta of an epsilon."
 
 
 def test_an_odometer_of_what_may_fail_too_often_or_has_no_bound_reads_nothing() -> None:
     fails = Event(mechanism=ApproximateDp(epsilon=0.1, delta=1e-9), sampling=Full())
-    found = odometer(balance(fails, 1))
+    found = odometer(counts(fails, 1))
     assert found.epsilon is None
     assert found.reason == "What may fail takes more of delta than an odometer keeps for it."
-    assert odometer(balance(Event(mechanism=NoNoise(), sampling=Full()), 1)).epsilon is None
+    assert odometer(counts(Event(mechanism=NoNoise(), sampling=Full()), 1)).epsilon is None
     rarely = Event(mechanism=ApproximateDp(epsilon=0.1, delta=1e-12), sampling=Full())
-    assert odometer(balance(rarely, 1)).epsilon is not None
+    assert odometer(counts(rarely, 1)).epsilon is not None
 
 
 def test_a_reading_is_no_better_established_than_what_it_adds_up() -> None:
     declared = Event(mechanism=Zcdp(rho=0.01), sampling=Full())
-    headline = odometer(balance(declared, 3)).headline
+    headline = odometer(counts(declared, 3)).headline
     assert headline is not None
     assert headline.status is Status.DECLARED
 
@@ -115,22 +115,22 @@ def test_of_very_many_events_the_odometer_reads_an_upper_balance() -> None:
 
 
 def test_the_odometer_is_put_beside_the_best_alone() -> None:
-    plain = guarantee(balance(), relation=RELATION, delta=1e-5)
-    beside = with_odometer(plain, balance(), delta=1e-5)
+    plain = guarantee(counts(), relation=RELATION, delta=1e-5)
+    beside = with_odometer(plain, counts(), delta=1e-5)
     *others, last = beside.alternatives
     assert tuple(others) == plain.alternatives
     assert last.accountant == ODOMETER
     assert replace(beside, alternatives=plain.alternatives) == plain
-    assert with_odometer(plain, balance(), delta=None) is plain
-    assert with_odometer(plain, balance(), delta=1e-5, accountant="rdp") is plain
-    unbounded = balance(Event(mechanism=NoNoise(), sampling=Full()))
+    assert with_odometer(plain, counts(), delta=None) is plain
+    assert with_odometer(plain, counts(), delta=1e-5, accountant="rdp") is plain
+    unbounded = counts(Event(mechanism=NoNoise(), sampling=Full()))
     none = guarantee(unbounded, relation=RELATION, delta=1e-5)
     assert with_odometer(none, unbounded, delta=1e-5) is none
 
 
 def test_an_unknown_accountant_is_told_all_there_are() -> None:
     with pytest.raises(ValueError, match="best, gdp, pld, rdp, odometer"):
-        best_bound(balance(), relation=RELATION, delta=1e-5, accountant="other")
+        best_bound(counts(), relation=RELATION, delta=1e-5, accountant="other")
     assert ODOMETER not in ACCOUNTANTS
 
 
@@ -148,7 +148,7 @@ def both(first: EventCounts, second: EventCounts) -> tuple[Guarantee, Guarantee]
 
 
 def test_what_covers_two_accounts_is_above_both_and_its_floor_below_both() -> None:
-    less, more = both(balance(gaussian(1.2)), balance(gaussian(0.9)))
+    less, more = both(counts(gaussian(1.2)), counts(gaussian(0.9)))
     for found in (covering(less, more), covering(more, less)):
         assert found.epsilon == more.epsilon
         assert found.headline == more.headline
@@ -207,7 +207,7 @@ def test_an_account_without_a_finite_bound_has_the_last_word() -> None:
 
 
 def test_of_two_deltas_at_one_epsilon_the_larger_is_told() -> None:
-    of = [guarantee(balance(gaussian(n)), relation=RELATION, epsilon=1.0) for n in (1.2, 0.9)]
+    of = [guarantee(counts(gaussian(n)), relation=RELATION, epsilon=1.0) for n in (1.2, 0.9)]
     found = covering(of[0], of[1])
     assert found.delta == max(one.delta or math.nan for one in of)
     assert found.epsilon == 1.0

@@ -230,9 +230,9 @@ def test_one_secret_order_for_all_passes_is_another_assumption_than_fresh_ones()
 def test_passes_of_other_noise_are_not_counted_from_below() -> None:
     sampling = Cyclic(batch_size=1, steps_per_pass=9)
     event = Event(mechanism=Laplace(noise_multiplier=2.0), sampling=sampling)
-    balance = count_events([[Span(event=event, steps=9)]])
-    assert balance.passes
-    assert lower_bound_units(balance, REPLACE_ONE) == []
+    counts = count_events([[Span(event=event, steps=9)]])
+    assert counts.passes
+    assert lower_bound_units(counts, REPLACE_ONE) == []
 
 
 def test_passes_of_several_noises_are_not_counted_from_below() -> None:

@@ -116,11 +116,11 @@ def test_batches_of_a_branch_add_up_to_the_branch(spans: list[Span], cut: int) -
 def test_no_count_is_negative_and_every_step_is_covered_by_a_pass(
     branches: list[list[Span]],
 ) -> None:
-    balance = count_events(branches)
-    assert all(n > 0 for n in [*balance.steps.values(), *balance.passes.values()])
+    counts = count_events(branches)
+    assert all(n > 0 for n in [*counts.steps.values(), *counts.passes.values()])
     for sampling in (CYCLIC, SHUFFLE, ONCE):
-        taken = sum(n for event, n in balance.steps.items() if event.sampling == sampling)
-        begun = sum(n for event, n in balance.passes.items() if event.sampling == sampling)
+        taken = sum(n for event, n in counts.steps.items() if event.sampling == sampling)
+        begun = sum(n for event, n in counts.passes.items() if event.sampling == sampling)
         assert begun * sampling.steps_per_pass >= taken
 
 
@@ -148,22 +148,22 @@ def test_the_open_pass_says_how_far_it_has_come() -> None:
 
 
 def test_a_change_of_sampling_opens_a_new_pass() -> None:
-    balance = count_events([[span(2), span(1, SHUFFLE), span(2), span(1, ONCE)]])
-    assert balance.passes == {event(CYCLIC): 2, event(SHUFFLE): 1, event(ONCE): 1}
+    counts = count_events([[span(2), span(1, SHUFFLE), span(2), span(1, ONCE)]])
+    assert counts.passes == {event(CYCLIC): 2, event(SHUFFLE): 1, event(ONCE): 1}
 
 
 def test_a_step_counted_by_itself_closes_the_pass() -> None:
     assert advance(OpenPass(event=event(CYCLIC), position=1), span(1, Full())) == (Counter(), None)
-    balance = count_events([[span(2), span(1, Full()), span(2)]])
-    assert balance.passes == {event(CYCLIC): 2}
-    assert balance.units() == [(event(CYCLIC), 2), (event(Full()), 1)]
+    counts = count_events([[span(2), span(1, Full()), span(2)]])
+    assert counts.passes == {event(CYCLIC): 2}
+    assert counts.units() == [(event(CYCLIC), 2), (event(Full()), 1)]
 
 
 def test_less_noise_inside_a_pass_moves_the_pass() -> None:
     quiet = event(CYCLIC, 0.5)
-    balance = count_events([[span(2), span(1, sigma=0.5), span(2)]])
-    assert balance.passes == {quiet: 1}
-    assert balance.steps == {event(CYCLIC): 4, quiet: 1}
+    counts = count_events([[span(2), span(1, sigma=0.5), span(2)]])
+    assert counts.passes == {quiet: 1}
+    assert counts.steps == {event(CYCLIC): 4, quiet: 1}
     changes, _ = advance(OpenPass(event=event(CYCLIC), position=2), span(1, sigma=0.5))
     assert changes == {event(CYCLIC): -1, quiet: 1}
 
@@ -185,8 +185,8 @@ def test_less_noise_after_a_full_pass_leaves_that_pass_alone() -> None:
 
 
 def test_a_step_without_noise_takes_its_whole_pass_with_it() -> None:
-    balance = count_events([[span(2), span(1, sigma=0), span(4)]])
-    assert balance.passes == {event(CYCLIC, 0): 1, event(CYCLIC): 1}
+    counts = count_events([[span(2), span(1, sigma=0), span(4)]])
+    assert counts.passes == {event(CYCLIC, 0): 1, event(CYCLIC): 1}
 
 
 @pytest.mark.parametrize("mechanism", UNPROVED, ids=repr)

@@ -259,9 +259,9 @@ def test_where_orders_may_be_used_again_no_pass_is_in_a_lower_end() -> None:
     """Of ten lines of a step and one of nine passes' steps, ten passes are not whole."""
     one = [Span(event=event(BALLS, 5.0), steps=1)]
     many = [Span(event=event(BALLS, 5.0), steps=36)]
-    balance = count_events([*([one] * 10), many], places=[*([None] * 10), UNPLACED])
-    assert balance.steps[event(BALLS, 5.0)] >= 4 * balance.passes[event(BALLS, 5.0)]
-    assert guarantee(balance, relation=NULL, delta=1e-5).epsilon_lower in (None, 0.0)
+    counts = count_events([*([one] * 10), many], places=[*([None] * 10), UNPLACED])
+    assert counts.steps[event(BALLS, 5.0)] >= 4 * counts.passes[event(BALLS, 5.0)]
+    assert guarantee(counts, relation=NULL, delta=1e-5).epsilon_lower in (None, 0.0)
 
 
 def test_a_line_goes_on_with_who_takes_its_pass() -> None:
@@ -342,10 +342,10 @@ def test_a_secret_order_that_is_used_three_times_costs_more_than_a_secret_and_tw
     charged_apart = float(sum(parts)) / 2**80
     assert divergence == pytest.approx(2.2939, abs=2e-4)
     assert divergence > charged_apart == pytest.approx(2.0030, abs=2e-4)
-    balance = count_events([
+    counts = count_events([
         [Span(event=event(secret, sigma), steps=2)],
         [Span(event=event(once, sigma), steps=4)],
     ])  # fmt: skip
-    assert budget.total(balance, relation=NULL, accept=DERIVED)[0] > 0
-    told = budget.total(balance, relation=NULL, accept=DEFAULT_ACCEPT)
+    assert budget.total(counts, relation=NULL, accept=DERIVED)[0] > 0
+    told = budget.total(counts, relation=NULL, accept=DEFAULT_ACCEPT)
     assert told[2] / 2**80 >= divergence

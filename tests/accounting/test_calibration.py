@@ -71,19 +71,19 @@ def solve(
     """Calibrate, and hold the answer against the accountant."""
     given.setdefault("relation", RELATION)
     given.setdefault("delta", DELTA)
-    balance_at = at(spans, parameter, *places)
-    found = calibrate(balance_at, parameter=parameter, epsilon=epsilon, **given)
+    counts_at = at(spans, parameter, *places)
+    found = calibrate(counts_at, parameter=parameter, epsilon=epsilon, **given)
     assert found.parameter is parameter
     assert found.guarantee == guarantee(
-        balance_at(found.value), **{key: given[key] for key in given if key != "spend"}
+        counts_at(found.value), **{key: given[key] for key in given if key != "spend"}
     )
     assert found.guarantee.epsilon is not None
     assert found.guarantee.epsilon <= epsilon
     return found
 
 
-def epsilon_of(balance: EventCounts) -> float:
-    found = guarantee(balance, relation=RELATION, delta=DELTA).epsilon
+def epsilon_of(counts: EventCounts) -> float:
+    found = guarantee(counts, relation=RELATION, delta=DELTA).epsilon
     return math.inf if found is None else found
 
 

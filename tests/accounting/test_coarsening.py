@@ -35,12 +35,12 @@ DELTA = 1e-5
 MARK = 2**1000  # beside it what marks a step is nothing: all weigh the same
 
 
-def above(balance: EventCounts, relation: NeighboringRelation = ADD_OR_REMOVE_ONE) -> Units:
-    return pairs_above(balance, relation, DEFAULT_ACCEPT)[1]
+def above(counts: EventCounts, relation: NeighboringRelation = ADD_OR_REMOVE_ONE) -> Units:
+    return pairs_above(counts, relation, DEFAULT_ACCEPT)[1]
 
 
-def below(balance: EventCounts, relation: NeighboringRelation = ADD_OR_REMOVE_ONE) -> Units:
-    return lower_bound_units(balance, relation)
+def below(counts: EventCounts, relation: NeighboringRelation = ADD_OR_REMOVE_ONE) -> Units:
+    return lower_bound_units(counts, relation)
 
 
 def sampled(noise: float, rate: float) -> Event:
@@ -139,8 +139,8 @@ def test_other_events_stay_as_they_are() -> None:
         Event(mechanism=Zcdp(rho=0.1), sampling=Full()): 7,
         a_pass: 20,
     }
-    balance = EventCounts(steps={**others, **dict.fromkeys(curve(600), 2)}, passes=passes)
-    for side in sides(group_events(balance)):
+    counts = EventCounts(steps={**others, **dict.fromkeys(curve(600), 2)}, passes=passes)
+    for side in sides(group_events(counts)):
         assert side.passes == passes
         assert {event: side.steps[event] for event in others} == others
         assert sum(side.steps.values()) == 42 + 1200
@@ -149,8 +149,8 @@ def test_other_events_stay_as_they_are() -> None:
 
 
 def test_a_single_sampled_step_is_its_own_group() -> None:
-    balance = EventCounts(steps={sampled(1.0, 0.01): 3})
-    assert all(side.steps == balance.steps for side in sides(group_events(balance)))
+    counts = EventCounts(steps={sampled(1.0, 0.01): 3})
+    assert all(side.steps == counts.steps for side in sides(group_events(counts)))
 
 
 def test_steps_of_parameters_far_apart_still_fall_into_groups() -> None:
@@ -162,9 +162,9 @@ def test_steps_of_parameters_far_apart_still_fall_into_groups() -> None:
 
 @pytest.mark.parametrize("events", [curve(401), cloud(401, 3)], ids=["curve", "cloud"])
 def test_the_sides_enclose_the_composition_of_every_step(events: list[Event]) -> None:
-    balance = EventCounts(steps=dict.fromkeys(events, 3))
-    exact = epsilon_bracket(above(balance), delta=DELTA)
-    rounded = group_events(balance)
+    counts = EventCounts(steps=dict.fromkeys(events, 3))
+    exact = epsilon_bracket(above(counts), delta=DELTA)
+    rounded = group_events(counts)
     for upper, lower in (
         (rounded.upper, rounded.lower),
         (rounded.rough_upper, rounded.rough_lower),
@@ -173,7 +173,7 @@ def test_the_sides_enclose_the_composition_of_every_step(events: list[Event]) ->
         least = epsilon_bracket(above(lower), delta=DELTA, width=1e-4)
         assert least.lower <= exact.upper
         assert exact.lower <= most.upper
-    found = guarantee(balance, relation=ADD_OR_REMOVE_ONE, delta=DELTA, accountant="pld")
+    found = guarantee(counts, relation=ADD_OR_REMOVE_ONE, delta=DELTA, accountant="pld")
     assert found.epsilon is not None
     assert found.epsilon_lower is not None
     assert found.epsilon_lower <= exact.lower <= exact.upper <= found.epsilon
@@ -196,10 +196,10 @@ def test_decaying_noise_over_twenty_thousand_steps_is_known_within_two_thousandt
 
 @pytest.mark.parametrize(("size", "names"), [(DISTINCT_MAX, False), (DISTINCT_MAX + 1, True)])
 def test_only_what_is_rounded_says_so(size: int, names: bool) -> None:
-    balance = EventCounts(steps=dict.fromkeys(curve(size), 5))
+    counts = EventCounts(steps=dict.fromkeys(curve(size), 5))
     for delta, epsilon in ((DELTA, None), (None, 900.0)):
         found = best_bound(
-            balance, relation=REPLACE_SPECIAL, delta=delta, epsilon=epsilon, accountant="gdp"
+            counts, relation=REPLACE_SPECIAL, delta=delta, epsilon=epsilon, accountant="gdp"
         )
         assert found is not None
         assert ("outward-rounding" in found.theorems) is names
@@ -224,8 +224,8 @@ def test_a_lower_bound_comes_from_the_lower_side(
 ) -> None:
     # In the cloud the sides lie far apart, so the wrong one would be seen.
     events = cloud(500, 5)
-    balance = EventCounts(steps={**dict.fromkeys(events, 2), other: 2})
-    found = guarantee(balance, relation=relation, delta=DELTA)
+    counts = EventCounts(steps={**dict.fromkeys(events, 2), other: 2})
+    found = guarantee(counts, relation=relation, delta=DELTA)
     alone = EventCounts(steps=dict.fromkeys(events, 2))
     lower = group_events(alone).lower
     known = epsilon_floor(below(lower), delta=DELTA)
@@ -239,22 +239,22 @@ def test_a_lower_bound_comes_from_the_lower_side(
 
 
 def test_a_lower_bound_comes_from_the_lower_side_where_delta_is_asked_for() -> None:
-    balance = EventCounts(steps=dict.fromkeys(curve(2000), 1))
-    found = guarantee(balance, relation=ADD_OR_REMOVE_ONE, epsilon=0.5, accountant="pld")
+    counts = EventCounts(steps=dict.fromkeys(curve(2000), 1))
+    found = guarantee(counts, relation=ADD_OR_REMOVE_ONE, epsilon=0.5, accountant="pld")
     assert found.delta is not None
     assert found.epsilon_lower is not None
-    exact = epsilon_bracket(above(balance), delta=found.delta)
+    exact = epsilon_bracket(above(counts), delta=found.delta)
     assert found.epsilon_lower <= exact.upper
 
 
 def test_where_all_groups_are_too_much_work_fewer_of_them_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    balance = EventCounts(steps=dict.fromkeys(curve(1000), 1))
-    exact = guarantee(balance, relation=ADD_OR_REMOVE_ONE, delta=DELTA)
+    counts = EventCounts(steps=dict.fromkeys(curve(1000), 1))
+    exact = guarantee(counts, relation=ADD_OR_REMOVE_ONE, delta=DELTA)
     monkeypatch.setattr(best_first, "ROUNDED_POINTS", 40_000_000)
     monkeypatch.setattr(best_first, "FEWER", ())
-    found = guarantee(balance, relation=ADD_OR_REMOVE_ONE, delta=DELTA)
+    found = guarantee(counts, relation=ADD_OR_REMOVE_ONE, delta=DELTA)
     assert found.headline is not None
     assert found.headline.accountant == "pld"
     assert exact.epsilon is not None

@@ -41,12 +41,12 @@ RATES = np.array([0.0, 1e-9, 1e-3, 0.1, 0.5, 0.9, 1.0])
 POISSON = Poisson(sampling_probability=0.01)
 
 
-def balance(mechanism: Mechanism, sampling: Sampling, *, steps: int = 1) -> EventCounts:
+def counts(mechanism: Mechanism, sampling: Sampling, *, steps: int = 1) -> EventCounts:
     return EventCounts(steps={Event(mechanism=mechanism, sampling=sampling): steps})
 
 
 def gaussian(noise: float, sampling: Sampling, *, steps: int = 1) -> EventCounts:
-    return balance(Gaussian(noise_multiplier=noise), sampling, steps=steps)
+    return counts(Gaussian(noise_multiplier=noise), sampling, steps=steps)
 
 
 def grid(found: EventCounts, points: int = 20) -> Array:
@@ -100,7 +100,7 @@ def test_replacing_is_enclosed_by_different_pairs() -> None:
 
 
 def test_what_has_no_pair_is_read_from_its_renyi_curve() -> None:
-    spent = balance(Zcdp(rho=0.01), Full(), steps=10)
+    spent = counts(Zcdp(rho=0.01), Full(), steps=10)
     profile = privacy_profile(spent, relation=RELATION, epsilons=grid(spent))
     assert np.all(profile.lower == 0)
     for epsilon, upper in zip(profile.epsilons, profile.upper, strict=True):
@@ -132,7 +132,7 @@ def test_nothing_spent_tells_nothing() -> None:
 
 
 def test_without_a_bound_everything_may_be_told() -> None:
-    spent = balance(NoNoise(), Full())
+    spent = counts(NoNoise(), Full())
     found = grid(spent)
     assert len(found) == 0
     profile = privacy_profile(spent, relation=RELATION, epsilons=found)
@@ -289,7 +289,7 @@ def test_an_epsilon_below_zero_has_no_advantage() -> None:
 
 
 def test_randomized_response_has_its_own_total_variation() -> None:
-    spent = balance(RandomizedResponse(probability_of_truth=0.75, categories=2), Full())
+    spent = counts(RandomizedResponse(probability_of_truth=0.75, categories=2), Full())
     replace_one = NeighboringRelation.REPLACE_ONE
     profile = privacy_profile(spent, relation=replace_one, epsilons=np.array([0.0, 1.0]))
     assert profile.advantage() == pytest.approx(0.5, rel=1e-9)

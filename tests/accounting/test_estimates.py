@@ -31,7 +31,7 @@ from accounting.initial_guesses import estimated_mu
 RELATION = NeighboringRelation.REPLACE_SPECIAL
 
 
-def balance(mechanism: Mechanism, sampling: Sampling, steps: int) -> EventCounts:
+def counts(mechanism: Mechanism, sampling: Sampling, steps: int) -> EventCounts:
     event = Event(mechanism=mechanism, sampling=sampling)
     return count_events([[Span(event=event, steps=steps)]])
 
@@ -39,21 +39,21 @@ def balance(mechanism: Mechanism, sampling: Sampling, steps: int) -> EventCounts
 @pytest.mark.parametrize(
     "spent",
     [
-        balance(Gaussian(noise_multiplier=4.0), Full(), 100),
-        balance(Gaussian(noise_multiplier=1.0), Poisson(sampling_probability=0.01), 10_000),
-        balance(Gaussian(noise_multiplier=2.0), FixedSize(batch_size=20, dataset_size=1000), 5000),
-        balance(
+        counts(Gaussian(noise_multiplier=4.0), Full(), 100),
+        counts(Gaussian(noise_multiplier=1.0), Poisson(sampling_probability=0.01), 10_000),
+        counts(Gaussian(noise_multiplier=2.0), FixedSize(batch_size=20, dataset_size=1000), 5000),
+        counts(
             Gaussian(noise_multiplier=2.0), WithReplacement(batch_size=5, dataset_size=1000), 5000
         ),
-        balance(
+        counts(
             Gaussian(noise_multiplier=3.0),
             RandomAllocation(steps_per_pass=10, participations=2),
             100,
         ),
-        balance(Gaussian(noise_multiplier=2.0), NonUniform(max_weight=0.01), 5000),
-        balance(Gaussian(noise_multiplier=2.0), BallsAndBins(steps_per_pass=10), 100),
-        balance(Zcdp(rho=0.01), Full(), 100),
-        balance(ApproximateDp(epsilon=0.05, delta=0.0), Full(), 400),
+        counts(Gaussian(noise_multiplier=2.0), NonUniform(max_weight=0.01), 5000),
+        counts(Gaussian(noise_multiplier=2.0), BallsAndBins(steps_per_pass=10), 100),
+        counts(Zcdp(rho=0.01), Full(), 100),
+        counts(ApproximateDp(epsilon=0.05, delta=0.0), Full(), 400),
     ],
     ids=repr,
 )
@@ -65,7 +65,7 @@ def test_a_guess_is_within_a_factor_of_six(spent: EventCounts) -> None:
 
 
 def test_no_noise_is_taken_for_a_little_and_very_much_is_cut_off() -> None:
-    assert estimated_mu(balance(NoNoise(), Full(), 4), RELATION) == 2.0
-    little = balance(Gaussian(noise_multiplier=1e-9), Full(), 4)
+    assert estimated_mu(counts(NoNoise(), Full(), 4), RELATION) == 2.0
+    little = counts(Gaussian(noise_multiplier=1e-9), Full(), 4)
     assert estimated_mu(little, RELATION) == 1e6
     assert math.isfinite(estimated_mu(little, RELATION))

@@ -194,8 +194,8 @@ def test_passes_of_unknown_beginning_began_at_the_greatest_noise_there_is() -> N
     steps = {high: 2, low: 6}
 
     def total(begun: dict[Event, int]) -> float:
-        balance = EventCounts(steps=steps, passes={high: 1, low: 3}, begun=begun)
-        *_, rdp = held.total(balance, relation=SPECIAL, accept=TRUSTING)
+        counts = EventCounts(steps=steps, passes={high: 1, low: 3}, begun=begun)
+        *_, rdp = held.total(counts, relation=SPECIAL, accept=TRUSTING)
         return math.ldexp(rdp, -LOSS_BITS)
 
     fall = release(1.0) - release(2.0)
@@ -242,8 +242,8 @@ def test_where_passes_began_does_not_depend_on_how_steps_are_sent(
 LADDER = [round(4 - 0.05 * i, 2) for i in range(13)]
 
 
-def reading(balance: EventCounts) -> float | None:
-    found = guarantee(balance, relation=SPECIAL, delta=1e-5, accept=TRUSTING, accountant="odometer")
+def reading(counts: EventCounts) -> float | None:
+    found = guarantee(counts, relation=SPECIAL, delta=1e-5, accept=TRUSTING, accountant="odometer")
     return found.epsilon
 
 

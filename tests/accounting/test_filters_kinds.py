@@ -151,9 +151,9 @@ def test_what_a_filter_says_is_spent_is_at_least_what_some_dataset_loses(
     noises = {EVENTS[0]: 30, EVENTS[3]: 40}
     steps = boxes if kind == "approximate_dp" else noises
     # Of black boxes the accountant takes the failures off the delta, as the filter does.
-    balance = EventCounts(steps=steps)
-    spent = budget.spent(budget.total(balance, relation=relation, accept=ACCEPTABLE))
-    found = guarantee(balance, relation=relation, delta=1e-5, accept=ACCEPTABLE)
+    counts = EventCounts(steps=steps)
+    spent = budget.spent(budget.total(counts, relation=relation, accept=ACCEPTABLE))
+    found = guarantee(counts, relation=relation, delta=1e-5, accept=ACCEPTABLE)
     assert math.isfinite(spent)
     assert found.epsilon_lower is not None
     assert 0 < found.epsilon_lower <= spent

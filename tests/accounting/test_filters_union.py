@@ -112,10 +112,10 @@ def test_prices_stand_in_the_proved_order() -> None:
     event = Event(
         mechanism=Gaussian(noise_multiplier=1.0), sampling=Poisson(sampling_probability=0.01)
     )
-    balance = EventCounts(steps={event: 1000})
-    price = union_price(balance, relation=ADD, delta=1e-5)
+    counts = EventCounts(steps={event: 1000})
+    price = union_price(counts, relation=ADD, delta=1e-5)
     assert price == pytest.approx(2.4503, abs=5e-5)
-    exact = guarantee(balance, relation=ADD, delta=1e-5).epsilon
+    exact = guarantee(counts, relation=ADD, delta=1e-5).epsilon
     curve = poisson_gaussian_rdp(
         noise_multiplier=1.0, sampling_probability=0.01, orders=np.array(UNION_ORDERS)
     )
@@ -125,7 +125,7 @@ def test_prices_stand_in_the_proved_order() -> None:
     # It is the least budget that admits the steps.
     for epsilon, admitted in ((price * (1 - 1e-9), False), (price * (1 + 1e-9), True)):
         budget = held("union_of_orders", epsilon=epsilon)
-        assert budget.admits(budget.total(balance, relation=ADD)) is admitted
+        assert budget.admits(budget.total(counts, relation=ADD)) is admitted
 
 
 def test_one_order_that_fails_does_not_close_the_others() -> None:

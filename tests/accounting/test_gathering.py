@@ -64,8 +64,8 @@ def falling(count: int, sampling: Sampling, steps: int = 14_100) -> EventCounts:
     return EventCounts(steps={gaussian(1.1 + i / 100, sampling): n for i, n in enumerate(shares)})
 
 
-def told(balance: EventCounts, relation: NeighboringRelation, **given: Any) -> Guarantee:
-    return guarantee(balance, relation=relation, delta=DELTA, **given)
+def told(counts: EventCounts, relation: NeighboringRelation, **given: Any) -> Guarantee:
+    return guarantee(counts, relation=relation, delta=DELTA, **given)
 
 
 @pytest.mark.parametrize("count", [8, 12, 13, 20, 50, 100])
@@ -158,12 +158,12 @@ def test_accepting_more_loses_no_end(
 
 def test_what_stands_for_events_lies_on_its_side_of_them() -> None:
     for sampling in (POISSON, FIXED):
-        balance = falling(60, sampling)
+        counts = falling(60, sampling)
         for noises in (1, 4, 16):
-            upper, lower = dominating(balance, noises), dominated(balance, noises)
+            upper, lower = dominating(counts, noises), dominated(counts, noises)
             sides = [
                 sorted(noise for event, n in one.steps.items() for noise in [noise_of(event)] * n)
-                for one in (upper, balance, lower)
+                for one in (upper, counts, lower)
             ]
             assert all(a <= b <= c for a, b, c in zip(*sides, strict=True))
             assert sum(lower.steps.values()) == 14_100
@@ -202,14 +202,14 @@ def test_what_is_counted_by_pass_stays_as_it_is_below() -> None:
     spans = [
         [Span(event=gaussian(1 + i / 9, BallsAndBins(steps_per_pass=5)), steps=5)] for i in (0, 1)
     ]
-    balance = count_events(spans)
-    assert dominated(balance, 1) == balance
+    counts = count_events(spans)
+    assert dominated(counts, 1) == counts
 
 
 def test_where_the_limit_is_that_of_another_answer_it_is_refused() -> None:
-    balance = falling(20, FIXED)
+    counts = falling(20, FIXED)
     with limited(148_000_000), pytest.raises(TooMuchWorkError):
-        best_bound(balance, relation=REPLACE_ONE, delta=DELTA, accountant="pld")
+        best_bound(counts, relation=REPLACE_ONE, delta=DELTA, accountant="pld")
 
 
 def test_declared_bounds_are_rounded_to_less_below() -> None:
@@ -225,33 +225,33 @@ def test_declared_bounds_are_rounded_to_less_below() -> None:
 
 
 def test_answers_climb_as_far_as_the_work_pays_for() -> None:
-    balance = falling(64, FIXED)
+    counts = falling(64, FIXED)
 
     def compute(events: EventCounts) -> int:
         spend(500_000 * len(events.steps))
         return len(events.steps)
 
     with limited(math.inf):
-        found = answers_of_fewer(balance, compute, points=2e8)
+        found = answers_of_fewer(counts, compute, points=2e8)
         assert found[0] == 1
         assert found[-1] == 64
         assert found == sorted(found)
-        some = answers_of_fewer(balance, compute, points=6e6)
+        some = answers_of_fewer(counts, compute, points=6e6)
         assert 1 < some[-1] < 64
     with limited(math.inf) as meter:
-        assert answers_of_fewer(balance, compute, points=400_000) == []
+        assert answers_of_fewer(counts, compute, points=400_000) == []
         assert meter.spent <= 1_000_000
 
 
 def test_what_was_asked_before_changes_no_answer() -> None:
-    balance = falling(20, FIXED)
+    counts = falling(20, FIXED)
     given: dict[str, Any] = {"relation": REPLACE_ONE, "delta": DELTA}
-    alone = best_bound(balance, **given)
+    alone = best_bound(counts, **given)
     with limited(math.inf):
         for classes in (1, 4):
-            best_bound(dominating(balance, classes), **given)
-        assert best_bound(balance, **given) == alone
-    turned = EventCounts(steps=dict(reversed(list(balance.steps.items()))))
+            best_bound(dominating(counts, classes), **given)
+        assert best_bound(counts, **given) == alone
+    turned = EventCounts(steps=dict(reversed(list(counts.steps.items()))))
     assert best_bound(turned, **given) == alone
 
 

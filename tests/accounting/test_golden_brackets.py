@@ -51,7 +51,7 @@ def _mechanism(unit: dict[str, Any]) -> Mechanism:
             return Zcdp(rho=unit["rho"])
 
 
-def _balance(row: dict[str, str]) -> EventCounts:
+def _counts(row: dict[str, str]) -> EventCounts:
     steps: dict[Event, int] = {}
     for unit in json.loads(row["units"]):
         rate = unit.get("sampling_probability")
@@ -63,7 +63,7 @@ def _balance(row: dict[str, str]) -> EventCounts:
 
 def _guarantee(row: dict[str, str]) -> Guarantee:
     relation = NeighboringRelation(row["neighboring_relation"])
-    return guarantee(_balance(row), relation=relation, delta=float(row["delta"]))
+    return guarantee(_counts(row), relation=relation, delta=float(row["delta"]))
 
 
 def _number(row: dict[str, str], column: str) -> float | None:

@@ -57,9 +57,9 @@ def in_turn(kinds: list[Sampling], each: int, count: int = 100) -> EventCounts:
     ids=["drawn", "cut", "cut-one", "cut-replaced", "weighed", "rare"],
 )
 def test_what_another_status_proves_is_named_however_dear_it_is(
-    balance: EventCounts, relation: Any, most: float
+    counts: EventCounts, relation: Any, most: float
 ) -> None:
-    found = told(balance, relation)
+    found = told(counts, relation)
     assert found.epsilon is not None
     assert found.epsilon > 20_000
     assert found.smaller_bound is not None
@@ -70,8 +70,8 @@ def test_what_another_status_proves_is_named_however_dear_it_is(
 
 
 def test_accepting_more_keeps_the_lower_end_of_a_single_dear_event() -> None:
-    balance = falling(1, RARE, 360_000)
-    less, more = (told(balance, REPLACE_SPECIAL, **given) for given in ({}, {"accept": ACCEPTABLE}))
+    counts = falling(1, RARE, 360_000)
+    less, more = (told(counts, REPLACE_SPECIAL, **given) for given in ({}, {"accept": ACCEPTABLE}))
     assert less.epsilon_lower is not None
     assert more.epsilon_lower == less.epsilon_lower
 
@@ -116,12 +116,12 @@ def test_a_few_dear_events_of_several_kinds_are_gathered_together() -> None:
 def test_kinds_cost_no_more_than_each_alone_at_an_equal_part_of_delta(
     kinds: list[Sampling], each: int
 ) -> None:
-    balance = in_turn(kinds, each)
-    found = best_bound(balance, relation=REPLACE_ONE, delta=DELTA)
+    counts = in_turn(kinds, each)
+    found = best_bound(counts, relation=REPLACE_ONE, delta=DELTA)
     parts: list[Bound | None] = []
     for kind in kinds:
-        same = [event for event in balance.steps if event.sampling == kind]
-        part = count_events([[Span(event=event, steps=balance.steps[event])] for event in same])
+        same = [event for event in counts.steps if event.sampling == kind]
+        part = count_events([[Span(event=event, steps=counts.steps[event])] for event in same])
         parts.append(best_bound(part, relation=REPLACE_ONE, delta=DELTA / len(kinds)))
     assert found is not None
     alone = math.fsum(part.epsilon for part in parts if part is not None)
@@ -129,19 +129,19 @@ def test_kinds_cost_no_more_than_each_alone_at_an_equal_part_of_delta(
 
 
 def test_kinds_are_asked_one_by_one_for_delta_too() -> None:
-    balance = in_turn([POISSON, FIXED, DRAWN], 141)
+    counts = in_turn([POISSON, FIXED, DRAWN], 141)
     given: dict[str, Any] = {"relation": REPLACE_ONE}
-    there = best_bound(balance, delta=DELTA, **given)
+    there = best_bound(counts, delta=DELTA, **given)
     assert there is not None
-    found = guarantee(balance, epsilon=there.epsilon, **given)
+    found = guarantee(counts, epsilon=there.epsilon, **given)
     assert found.headline is not None
     assert found.headline.bound == "basic-composition"
     assert found.headline.epsilon == there.epsilon
     assert found.delta is not None
     assert found.delta < 10 * DELTA
-    assert best_bound(balance, epsilon=there.epsilon, **given) == found.headline
+    assert best_bound(counts, epsilon=there.epsilon, **given) == found.headline
     # What some kind costs alone is told to nobody at an epsilon of nothing.
-    assert guarantee(balance, epsilon=0.0, **given).delta in (None, 1.0)
+    assert guarantee(counts, epsilon=0.0, **given).delta in (None, 1.0)
 
 
 @pytest.mark.parametrize("sampling", [POISSON, FIXED], ids=str)

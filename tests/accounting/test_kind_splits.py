@@ -81,12 +81,12 @@ def mixed(seed: int) -> EventCounts:
 @pytest.mark.no_cover
 @pytest.mark.parametrize("seed", range(8))
 def test_a_mixed_ledger_costs_no_more_than_its_parts_at_any_split(seed: int) -> None:
-    balance = mixed(seed)
-    parts = parts_of(balance)
+    counts = mixed(seed)
+    parts = parts_of(counts)
     accept = (DEFAULT_ACCEPT, ACCEPTABLE)[seed % 2]
     for relation in (REPLACE_ONE, REPLACE_SPECIAL):
         given: dict[str, Any] = {"relation": relation, "accept": accept, "floor": False}
-        whole = best_bound(balance, delta=DELTA, **given)
+        whole = best_bound(counts, delta=DELTA, **given)
         for weights in product((1.0, 8.0), repeat=len(parts)):
             alone = [
                 best_bound(part, delta=DELTA * weight / sum(weights), **given)
@@ -104,30 +104,30 @@ def test_a_sum_over_kinds_rests_on_what_every_kind_rests_on() -> None:
     spans = [
         [Span(event=gaussian(3 + i / 9, one), steps=50)] for one in (cut, turns) for i in (0, 1)
     ]
-    balance = count_events(spans)
+    counts = count_events(spans)
     question = Query(relation=REPLACE_ONE, accept=ACCEPTABLE, delta=DELTA, epsilon=None)
 
     def ask(part: EventCounts, asked: Query) -> list[Bound]:
         found = best_bound(part, relation=REPLACE_ONE, delta=asked.delta, accept=ACCEPTABLE)
         return [] if found is None else [found]
 
-    found = split_bound(balance, question, [], ask, math.inf)
+    found = split_bound(counts, question, [], ask, math.inf)
     assert found is not None
     assert found.status is Status.DERIVED
     assert found.delta == DELTA
-    parts = [ask(part, question)[0] for part in parts_of(balance)]
+    parts = [ask(part, question)[0] for part in parts_of(counts)]
     assert {part.status for part in parts} == {Status.DERIVED, Status.PUBLISHED}
     for part in parts:
         assert set(part.assumptions) <= set(found.assumptions)
         assert part.bound in found.theorems
     # As dear as the whole, it says nothing new; a part without a bound leaves none.
-    assert split_bound(balance, question, [found], ask, math.inf) is None
-    assert split_bound(balance, question, [], lambda *_: [], math.inf) is None
+    assert split_bound(counts, question, [found], ask, math.inf) is None
+    assert split_bound(counts, question, [], lambda *_: [], math.inf) is None
     # Nor are answers at a larger delta than what was asked at.
     late = replace(found, epsilon=1.0, delta=0.9 * DELTA)
-    assert split_bound(balance, question, [], lambda *_: [late], math.inf) is None
+    assert split_bound(counts, question, [], lambda *_: [late], math.inf) is None
     cheap = replace(found, epsilon=found.epsilon / 10)
-    assert split_bound(balance, question, [cheap], ask, math.inf) is None
+    assert split_bound(counts, question, [cheap], ask, math.inf) is None
 
 
 def test_kinds_are_not_added_up_for_an_accountant_that_was_asked_for_by_name() -> None:
@@ -155,13 +155,13 @@ def test_steps_that_may_share_a_pass_are_of_one_kind() -> None:
 def test_orders_that_were_used_again_are_known_to_each_kind() -> None:
     early = Span(event=gaussian(1.0, EARLY), steps=18)
     again = Cyclic(batch_size=10, steps_per_pass=9)
-    balance = count_events([[early], [Span(event=gaussian(1.0, again), steps=9)]])
-    assert balance.used_again
-    whole = balance.told()
+    counts = count_events([[early], [Span(event=gaussian(1.0, again), steps=9)]])
+    assert counts.used_again
+    whole = counts.told()
     units = [unit for part in parts_of(whole) for unit in part.units()]
     assert sorted(units, key=repr) == sorted(whole.units(), key=repr)
     assert all(isinstance(event.sampling, Cyclic) for event, _ in units)
-    beside = replace(balance, steps={**balance.steps, gaussian(3.0, Full()): 1})
+    beside = replace(counts, steps={**counts.steps, gaussian(3.0, Full()): 1})
     known = best_bound(whole, relation=REPLACE_SPECIAL, delta=DELTA)
     assert known is not None
     asked: list[EventCounts] = []
@@ -173,7 +173,7 @@ def test_orders_that_were_used_again_are_known_to_each_kind() -> None:
     question = Query(relation=REPLACE_SPECIAL, accept=ACCEPTABLE, delta=DELTA, epsilon=None)
     split_bound(beside, question, [], ask, math.inf)
     assert {type(event.sampling) for part in asked for event in part.steps} == {Cyclic, Full}
-    found = told(balance, REPLACE_SPECIAL, accept=ACCEPTABLE)
+    found = told(counts, REPLACE_SPECIAL, accept=ACCEPTABLE)
     direct = told(
         EventCounts(steps=whole.steps, passes=whole.passes), REPLACE_SPECIAL, accept=ACCEPTABLE
     )
@@ -182,10 +182,10 @@ def test_orders_that_were_used_again_are_known_to_each_kind() -> None:
 
 @pytest.mark.parametrize("points", [math.inf, 61e6])
 def test_a_kind_whose_finer_events_have_no_answer_keeps_that_of_one_class(points: float) -> None:
-    balance = EventCounts(
+    counts = EventCounts(
         steps={gaussian(noise, kind): 9 for noise in (2.0, 2.5) for kind in (FIXED, DRAWN)}
     )
-    known = best_bound(balance, relation=REPLACE_ONE, delta=DELTA)
+    known = best_bound(counts, relation=REPLACE_ONE, delta=DELTA)
     assert known is not None
     asked: list[int] = []
 
@@ -198,7 +198,7 @@ def test_a_kind_whose_finer_events_have_no_answer_keeps_that_of_one_class(points
         return [replace(known, epsilon=1.0, delta=question.delta)]
 
     question = Query(relation=REPLACE_ONE, accept=DEFAULT_ACCEPT, delta=DELTA, epsilon=None)
-    found = split_bound(balance, question, [], ask, points)
+    found = split_bound(counts, question, [], ask, points)
     assert found is not None
     assert found.epsilon == pytest.approx(2.0)
     # Where one class of each is dear it is asked about once only.
@@ -206,10 +206,10 @@ def test_a_kind_whose_finer_events_have_no_answer_keeps_that_of_one_class(points
 
 
 def test_a_kind_without_any_answer_in_the_end_leaves_no_split() -> None:
-    balance = EventCounts(
+    counts = EventCounts(
         steps={gaussian(noise, kind): 9 for noise in (2.0, 2.5) for kind in (FIXED, DRAWN)}
     )
-    known = best_bound(balance, relation=REPLACE_ONE, delta=DELTA)
+    known = best_bound(counts, relation=REPLACE_ONE, delta=DELTA)
     assert known is not None
     asked: list[int] = []
 
@@ -219,10 +219,10 @@ def test_a_kind_without_any_answer_in_the_end_leaves_no_split() -> None:
         return [] if len(asked) > 4 else [replace(known, epsilon=1.0, delta=question.delta)]
 
     question = Query(relation=REPLACE_ONE, accept=DEFAULT_ACCEPT, delta=DELTA, epsilon=None)
-    assert split_bound(balance, question, [], ask, math.inf) is None
+    assert split_bound(counts, question, [], ask, math.inf) is None
     assert asked == [1, 1, 1, 1, 2, 1]
     # Nor does one that is far above what all kinds cost together.
     cheap = replace(known, epsilon=0.1, accountant="rdp")
     asked.clear()
-    assert split_bound(balance, question, [cheap], ask, math.inf) is None
+    assert split_bound(counts, question, [cheap], ask, math.inf) is None
     assert asked == [1, 1]

@@ -84,9 +84,9 @@ def test_nothing_is_bounded_with_a_library_that_is_off(monkeypatch: pytest.Monke
     wrong: Callable[..., Any] = lambda x: np.exp(x) * (1 + 1e-12)  # noqa: E731
     monkeypatch.setitem(FUNCTIONS, "np.exp", wrong)
     event = Event(mechanism=Gaussian(noise_multiplier=1.0), sampling=Full())
-    balance = count_events([[Span(event=event, steps=1)]])
+    counts = count_events([[Span(event=event, steps=1)]])
     with pytest.raises(InaccurateLibraryError, match=r"np\.exp\(0\.1\) is off by"):
-        best_bound(balance, relation=NeighboringRelation.ADD_OR_REMOVE_ONE, delta=1e-5)
+        best_bound(counts, relation=NeighboringRelation.ADD_OR_REMOVE_ONE, delta=1e-5)
 
 
 def test_a_value_that_is_not_finite_is_off(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,7 +69,7 @@ def event(mechanism: Mechanism, sampling: Sampling | None = None) -> Event:
     return Event(mechanism=mechanism, sampling=sampling or Full())
 
 
-def balance(
+def counts(
     mechanism: Mechanism, sampling: Sampling | None = None, *, steps: int = 1
 ) -> EventCounts:
     return count_events([[Span(event=event(mechanism, sampling), steps=steps)]])
@@ -157,13 +157,13 @@ def test_other_samplings_are_recorded_and_have_a_reason_instead_of_a_bound(
     with pytest.raises(NoBoundError) as caught:
         renyi_bounds(event(mechanism, sampling), relation)
     assert str(caught.value) == REASON_FULL_OR_POISSON
-    answer = guarantee(balance(mechanism, sampling, steps=7), relation=relation, delta=1e-5)
+    answer = guarantee(counts(mechanism, sampling, steps=7), relation=relation, delta=1e-5)
     assert (answer.epsilon, answer.reason) == (None, REASON_FULL_OR_POISSON)
 
 
 @pytest.mark.parametrize("sampling", [Full(), Unknown(), POISSON, *BY_PASS])
 def test_a_missing_answer_can_be_seen(sampling: Sampling) -> None:
-    answer = guarantee(balance(RESPONSE, sampling), relation=ADD_OR_REMOVE_ONE, delta=1e-5)
+    answer = guarantee(counts(RESPONSE, sampling), relation=ADD_OR_REMOVE_ONE, delta=1e-5)
     assert (answer.epsilon, answer.reason) == (None, REASON_MISSING_ANSWER)
 
 
@@ -178,7 +178,7 @@ def test_what_is_not_gaussian_is_no_gaussian_release(
 
 
 def test_a_null_record_answers_uniformly_by_assumption() -> None:
-    answer = guarantee(balance(RESPONSE), relation=REPLACE_SPECIAL, delta=1e-5)
+    answer = guarantee(counts(RESPONSE), relation=REPLACE_SPECIAL, delta=1e-5)
     assert answer.headline is not None
     assert Assumption.UNIFORM_NULL_ANSWER in answer.headline.assumptions
     assert answer.headline.status is Status.PUBLISHED
@@ -186,7 +186,7 @@ def test_a_null_record_answers_uniformly_by_assumption() -> None:
 
 def test_a_declared_step_makes_a_declared_guarantee() -> None:
     for mechanism in (DECLARED, ZCDP):
-        answer = guarantee(balance(mechanism), relation=REPLACE_ONE, delta=1e-5)
+        answer = guarantee(counts(mechanism), relation=REPLACE_ONE, delta=1e-5)
         assert answer.headline is not None
         assert answer.headline.status is Status.DECLARED
         assert Assumption.DECLARED_GUARANTEE in answer.headline.assumptions
@@ -204,7 +204,7 @@ def test_a_declared_step_makes_a_declared_guarantee() -> None:
 def test_a_bound_is_accepted_with_all_that_it_rests_on(
     accept: set[Status], bound: str | None
 ) -> None:
-    spent = balance(ZCDP, POISSON, steps=10)
+    spent = counts(ZCDP, POISSON, steps=10)
     answer = guarantee(spent, relation=REPLACE_ONE, delta=1e-5, accept=frozenset(accept))
     assert (answer.headline.bound if answer.headline else None) == bound
     if bound is None:
@@ -217,7 +217,7 @@ def test_a_bound_is_accepted_with_all_that_it_rests_on(
 
 
 def test_amplification_of_a_declared_step_is_named() -> None:
-    answer = guarantee(balance(DECLARED, POISSON), relation=ADD_OR_REMOVE_ONE, delta=1e-5)
+    answer = guarantee(counts(DECLARED, POISSON), relation=ADD_OR_REMOVE_ONE, delta=1e-5)
     assert answer.headline is not None
     assert answer.headline.bound == "declared-approximate-dp"
     assert "poisson-amplification" in answer.headline.theorems
@@ -227,9 +227,9 @@ def test_amplification_of_a_declared_step_is_named() -> None:
 @pytest.mark.parametrize("steps", [1, 100, 9_999])
 def test_failures_are_taken_from_delta(steps: int) -> None:
     fails = guarantee(
-        balance(DECLARED, steps=steps), relation=REPLACE_ONE, delta=1e-5, accountant="rdp"
+        counts(DECLARED, steps=steps), relation=REPLACE_ONE, delta=1e-5, accountant="rdp"
     )
-    pure = balance(ApproximateDp(epsilon=0.2, delta=0.0), steps=steps)
+    pure = counts(ApproximateDp(epsilon=0.2, delta=0.0), steps=steps)
     left = guarantee(pure, relation=REPLACE_ONE, delta=1e-5 - steps * 1e-9, accountant="rdp")
     assert epsilon_of(fails) >= epsilon_of(left)
     assert fails.epsilon == pytest.approx(epsilon_of(left), rel=1e-9)
@@ -239,27 +239,27 @@ def test_failures_are_taken_from_delta(steps: int) -> None:
 @pytest.mark.parametrize("steps", [10_000, 10_001, 10**9])
 def test_failures_that_take_all_of_delta_leave_no_bound(steps: int) -> None:
     answer = guarantee(
-        balance(DECLARED, steps=steps), relation=REPLACE_ONE, delta=1e-5, accountant="rdp"
+        counts(DECLARED, steps=steps), relation=REPLACE_ONE, delta=1e-5, accountant="rdp"
     )
     assert answer.epsilon is None
     assert answer.reason == "The bound says nothing: epsilon is infinite or delta is one."
 
 
 def test_failures_are_added_to_the_delta_that_is_asked_for() -> None:
-    pure = balance(ApproximateDp(epsilon=0.2, delta=0.0), steps=100)
+    pure = counts(ApproximateDp(epsilon=0.2, delta=0.0), steps=100)
     before = guarantee(pure, relation=REPLACE_ONE, epsilon=8.0, accountant="rdp").delta
     after = guarantee(
-        balance(DECLARED, steps=100), relation=REPLACE_ONE, epsilon=8.0, accountant="rdp"
+        counts(DECLARED, steps=100), relation=REPLACE_ONE, epsilon=8.0, accountant="rdp"
     ).delta
     assert before is not None
     assert after is not None
     assert before + 1e-7 <= after <= (before + 1e-7) * (1 + 1e-12)
-    certain = balance(ApproximateDp(epsilon=0.2, delta=0.5), steps=2)
+    certain = counts(ApproximateDp(epsilon=0.2, delta=0.5), steps=2)
     assert guarantee(certain, relation=REPLACE_ONE, epsilon=8.0, accountant="rdp").epsilon is None
 
 
 def test_a_step_that_is_declared_to_tell_nothing_costs_its_failures() -> None:
-    spent = balance(ApproximateDp(epsilon=0.0, delta=1e-7), steps=3)
+    spent = counts(ApproximateDp(epsilon=0.0, delta=1e-7), steps=3)
     answer = guarantee(spent, relation=REPLACE_ONE, delta=1e-5)
     assert epsilon_of(answer) < 0.01  # what the conversion leaves at its largest order
     assert guarantee(spent, relation=REPLACE_ONE, epsilon=1.0).delta == pytest.approx(3e-7)
@@ -276,7 +276,7 @@ def test_a_composed_failing_response_is_nowhere_understated(
     second = [0.0, delta, (1 - delta) * (1 - truth), (1 - delta) * truth]
     for asked in (0.1, 1.0, 2.5):
         bound = guarantee(
-            balance(ApproximateDp(epsilon=epsilon, delta=delta), steps=steps),
+            counts(ApproximateDp(epsilon=epsilon, delta=delta), steps=steps),
             relation=REPLACE_ONE,
             epsilon=asked,
         ).delta
@@ -293,7 +293,7 @@ def test_sampling_divides_failures() -> None:
         bounds = renyi_bounds(event(DECLARED, POISSON), relation)
         assert bounds[0].delta == pytest.approx(1e-11, rel=1e-12)
         assert bounds[0].delta >= 1e-11
-        spent = balance(DECLARED, POISSON, steps=20_000)  # too many for the failures of full steps
+        spent = counts(DECLARED, POISSON, steps=20_000)  # too many for the failures of full steps
         answer = guarantee(spent, relation=relation, delta=1e-5, accept=accept)
         assert epsilon_of(answer) > 0
     cautious = guarantee(spent, relation=REPLACE_ONE, delta=1e-5)
@@ -318,14 +318,14 @@ def test_a_filter_admits_no_step_that_may_fail() -> None:
     order = best_order(epsilon=3.0, delta=1e-5)
     budget = RenyiFilter(order=order, epsilon=3.0, delta=1e-5)
     index = int(np.flatnonzero(order == ORDERS)[0])
-    fails = budget.total(balance(DECLARED), relation=REPLACE_ONE)
+    fails = budget.total(counts(DECLARED), relation=REPLACE_ONE)
     assert budget.spent(fails) == math.inf
     assert not budget.admits(fails)
-    pure = budget.total(balance(ApproximateDp(epsilon=0.2, delta=0.0)), relation=REPLACE_ONE)
+    pure = budget.total(counts(ApproximateDp(epsilon=0.2, delta=0.0)), relation=REPLACE_ONE)
     assert budget.admits(pure)
     assert loss_of(pure[2]) >= pure_dp_rdp(epsilon=0.2, orders=ORDERS)[index]
     for mechanism in (LAPLACE, RESPONSE, ZCDP):
-        assert budget.admits(budget.total(balance(mechanism), relation=REPLACE_ONE))
+        assert budget.admits(budget.total(counts(mechanism), relation=REPLACE_ONE))
 
 
 @pytest.mark.parametrize("relation", [REPLACE_ONE, REPLACE_SPECIAL])

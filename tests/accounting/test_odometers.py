@@ -62,9 +62,9 @@ def test_noise_that_falls_in_a_pass_is_charged_as_in_a_filter() -> None:
     high, low = (
         Event(mechanism=Gaussian(noise_multiplier=s), sampling=sampling) for s in (2.253, 1.352)
     )
-    balance = EventCounts(steps={high: 1, low: 1}, passes={low: 1})
-    (*_, rdp) = RenyiFilter(order=8.0, epsilon=3.0, delta=1e-5).total(balance, relation=relation)
-    reading = odometer_epsilon(balance, relation=relation, delta=1e-5, orders=[8.0])
+    counts = EventCounts(steps={high: 1, low: 1}, passes={low: 1})
+    (*_, rdp) = RenyiFilter(order=8.0, epsilon=3.0, delta=1e-5).total(counts, relation=relation)
+    reading = odometer_epsilon(counts, relation=relation, delta=1e-5, orders=[8.0])
     expected = rdp / (1 << 80) + math.log(1e5) / 7
     assert reading == pytest.approx(expected, rel=1e-6)
 

@@ -155,26 +155,26 @@ EVENTS = [Event(mechanism=GAUSSIAN, sampling=one) for one in SAMPLINGS]
 EVENTS += [Event(mechanism=one, sampling=SAMPLINGS[i]) for one in MECHANISMS for i in (0, 2)]
 
 
-def balance_with(event: Event) -> EventCounts:
+def counts_with(event: Event) -> EventCounts:
     return count_events([[Span(event=event, steps=2)]])
 
 
 @pytest.mark.no_cover
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: str(event)[:60])
 def test_nothing_quarantined_is_ever_used(event: Event) -> None:
-    balance = balance_with(event)
+    counts = counts_with(event)
     for relation, accept in itertools.product(
         NeighboringRelation, (ACCEPTABLE, DEFAULT_ACCEPT, frozenset({Status.DERIVED}))
     ):
         for accountant in ("best", *ACCOUNTANTS):
             found = guarantee(
-                balance, relation=relation, delta=1e-5, accept=accept, accountant=accountant
+                counts, relation=relation, delta=1e-5, accept=accept, accountant=accountant
             )
             shown = [bound for bound in (found.headline, *found.alternatives) if bound]
             names = {bound.bound for bound in shown}.union(*(bound.theorems for bound in shown))
             assert not names & IDS
             assert not {bound.status for bound in shown} & NEVER
-    assert guarantee(balance, relation=NeighboringRelation.REPLACE_ONE, delta=1e-5).epsilon != 0
+    assert guarantee(counts, relation=NeighboringRelation.REPLACE_ONE, delta=1e-5).epsilon != 0
 
 
 HIDDEN: tuple[tuple[DataOrder, Sampling], ...] = (
@@ -227,12 +227,12 @@ def test_nothing_quarantined_is_used_for_hidden_iterates(
 
 @pytest.mark.parametrize("status", sorted(NEVER))
 def test_what_is_not_proved_cannot_be_accepted(status: Status) -> None:
-    balance = balance_with(EVENTS[0])
+    counts = counts_with(EVENTS[0])
     accept = frozenset({Status.PUBLISHED, status})
     relation = NeighboringRelation.REPLACE_ONE
     for ask in (guarantee, best_bound):
         with pytest.raises(ValueError, match="never accepted"):
-            ask(balance, relation=relation, delta=1e-5, accept=accept)
+            ask(counts, relation=relation, delta=1e-5, accept=accept)
     with pytest.raises(ValueError, match="accept"):
         NewDataset.model_validate(
             {
@@ -247,9 +247,9 @@ def test_a_filter_spends_the_same_whatever_unproved_status_is_accepted() -> None
     order = best_order(epsilon=3.0, delta=1e-5)
     held = RenyiFilter(order=order, epsilon=3.0, delta=1e-5)
     for event, relation in itertools.product(EVENTS, NeighboringRelation):
-        balance = balance_with(event)
+        counts = counts_with(event)
         spent = [
-            held.total(balance, relation=relation, accept=accept)
+            held.total(counts, relation=relation, accept=accept)
             for accept in (ACCEPTABLE, ACCEPTABLE | NEVER)
         ]
         assert spent[0] == spent[1]

@@ -42,12 +42,12 @@ def of(noises: list[float], steps: list[int], sampling: Sampling) -> EventCounts
 def test_random_schedules_cost_more_with_more_steps_and_as_much_as_merged(first: int) -> None:
     for seed in range(first, SCHEDULES, PARTS):
         noises, steps, sampling, given = schedule(seed)
-        balance = of(noises, steps, sampling)
-        found = best_bound(balance, **given)
+        counts = of(noises, steps, sampling)
+        found = best_bound(counts, **given)
         if found is None:  # without a bound for this sampling and relation
             assert best_bound(of(noises[:1], steps[:1], sampling), **given) is None
             continue
-        merged = best_bound(dominating(balance, 8), **given)
+        merged = best_bound(dominating(counts, 8), **given)
         longer = best_bound(of(noises, [n + n // 10 for n in steps], sampling), **given)
         assert merged is not None
         assert longer is not None

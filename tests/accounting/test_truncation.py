@@ -43,7 +43,7 @@ def poisson_event(*, noise: float = 1.1) -> Event:
     return Event(mechanism=Gaussian(noise_multiplier=noise), sampling=sampling)
 
 
-def balance(*parts: tuple[Event, int]) -> EventCounts:
+def counts(*parts: tuple[Event, int]) -> EventCounts:
     return count_events([[Span(event=event, steps=steps) for event, steps in parts]])
 
 
@@ -78,10 +78,10 @@ def test_the_chance_of_a_cut_batch_is_that_of_the_larger_neighbour() -> None:
 def test_a_cap_that_is_never_met_costs_what_poisson_sampling_costs() -> None:
     for relation in NeighboringRelation:
         cut = guarantee(
-            balance((truncated_event(512), STEPS)), relation=relation, delta=1e-5, accept=PUBLISHED
+            counts((truncated_event(512), STEPS)), relation=relation, delta=1e-5, accept=PUBLISHED
         )
         whole = guarantee(
-            balance((poisson_event(), STEPS)), relation=relation, delta=1e-5, accept=PUBLISHED
+            counts((poisson_event(), STEPS)), relation=relation, delta=1e-5, accept=PUBLISHED
         )
         assert cut.epsilon == pytest.approx(whole.epsilon, rel=1e-9)
         assert cut.headline is not None
@@ -92,12 +92,12 @@ def test_a_cap_that_is_never_met_costs_what_poisson_sampling_costs() -> None:
 
 
 def test_the_delta_of_cut_batches_is_paid_on_both_sides() -> None:
-    cut = balance((truncated_event(384), STEPS))
+    cut = counts((truncated_event(384), STEPS))
     found = best_bound(cut, relation=ADD_OR_REMOVE_ONE, delta=1e-5, accept=PUBLISHED)
     assert found is not None
     read = as_poisson(cut, ADD_OR_REMOVE_ONE)
     assert read is not None
-    whole = best_bound(read.balance, relation=ADD_OR_REMOVE_ONE, epsilon=found.epsilon)
+    whole = best_bound(read.counts, relation=ADD_OR_REMOVE_ONE, epsilon=found.epsilon)
     assert whole is not None
     paid = whole.delta + (1 + math.exp(found.epsilon)) * read.failure
     assert paid <= 1e-5
@@ -106,7 +106,7 @@ def test_the_delta_of_cut_batches_is_paid_on_both_sides() -> None:
 
 def test_batches_that_are_often_cut_have_no_such_bound() -> None:
     found = best_bound(
-        balance((truncated_event(300), STEPS)),
+        counts((truncated_event(300), STEPS)),
         relation=ADD_OR_REMOVE_ONE,
         delta=1e-5,
         accept=PUBLISHED,
@@ -116,7 +116,7 @@ def test_batches_that_are_often_cut_have_no_such_bound() -> None:
 
 
 def test_each_accountant_reads_cut_batches_so() -> None:
-    cut = balance((truncated_event(400), STEPS))
+    cut = counts((truncated_event(400), STEPS))
     for accountant, least in (("pld", 2.3), ("rdp", 2.5)):
         found = best_bound(
             cut,
@@ -131,7 +131,7 @@ def test_each_accountant_reads_cut_batches_so() -> None:
 
 
 def test_delta_at_an_epsilon_and_the_curve_read_cut_batches_so() -> None:
-    cut = balance((truncated_event(400), STEPS))
+    cut = counts((truncated_event(400), STEPS))
     found = best_bound(cut, relation=ADD_OR_REMOVE_ONE, epsilon=2.5, accept=PUBLISHED)
     assert found is not None
     assert found.delta < 1e-5
@@ -143,7 +143,7 @@ def test_delta_at_an_epsilon_and_the_curve_read_cut_batches_so() -> None:
 
 
 def test_cut_batches_beside_others_are_a_composition() -> None:
-    mixed = balance((truncated_event(400), STEPS), (poisson_event(noise=2.0), 100))
+    mixed = counts((truncated_event(400), STEPS), (poisson_event(noise=2.0), 100))
     found = best_bound(mixed, relation=ADD_OR_REMOVE_ONE, delta=1e-5, accept=PUBLISHED)
     assert found is not None
     assert found.bound == "composition"
@@ -160,7 +160,7 @@ def test_cut_batches_beside_others_are_a_composition() -> None:
 def test_more_accepted_statuses_never_give_a_larger_bound(
     cap: int, steps: int, relation: NeighboringRelation
 ) -> None:
-    cut = balance((truncated_event(cap), steps))
+    cut = counts((truncated_event(cap), steps))
     given: dict[str, Any] = {"relation": relation, "delta": 1e-5}
     few = best_bound(cut, accept=DEFAULT_ACCEPT, **given)
     more = best_bound(cut, accept=DEFAULT_ACCEPT | {Status.DERIVED}, **given)
@@ -175,7 +175,7 @@ def laplace_event(cap: int) -> Event:
 
 
 def test_steps_without_a_bound_of_their_own_are_read_as_poisson_steps_too() -> None:
-    rare, often = balance((laplace_event(512), 100)), balance((laplace_event(256), 100))
+    rare, often = counts((laplace_event(512), 100)), counts((laplace_event(256), 100))
     found = best_bound(rare, relation=ADD_OR_REMOVE_ONE, delta=1e-5)
     assert found is not None
     assert found.bound == "truncated-poisson-as-poisson"
@@ -184,7 +184,7 @@ def test_steps_without_a_bound_of_their_own_are_read_as_poisson_steps_too() -> N
 
 def test_a_delta_of_which_nothing_can_be_set_aside_leaves_the_release() -> None:
     found = best_bound(
-        balance((truncated_event(SIZE, noise=1e6), 1)),
+        counts((truncated_event(SIZE, noise=1e6), 1)),
         relation=NeighboringRelation.REPLACE_SPECIAL,
         delta=5e-323,
         accountant="rdp",
@@ -194,13 +194,13 @@ def test_a_delta_of_which_nothing_can_be_set_aside_leaves_the_release() -> None:
 
 
 def test_a_delta_that_cut_batches_take_nearly_whole_leaves_the_release() -> None:
-    cut = balance((truncated_event(384), STEPS))
+    cut = counts((truncated_event(384), STEPS))
     whole = as_poisson(cut, ADD_OR_REMOVE_ONE)
     assert whole is not None
     read: dict[str, Any] = {"relation": ADD_OR_REMOVE_ONE, "accountant": "rdp"}
     delta = 1e-5
     for _ in range(20):  # to where the chance of a cut batch takes all but a thousandth
-        least = best_bound(whole.balance, delta=delta, **read)
+        least = best_bound(whole.counts, delta=delta, **read)
         assert least is not None
         lost = truncated_delta(0.0, epsilon=least.epsilon, failure=whole.failure)
         delta = 1.001 * lost
@@ -214,7 +214,7 @@ def test_beyond_what_can_be_raised_to_a_power_nothing_is_said() -> None:
 
 
 def test_a_guarantee_names_the_least_bound_of_another_status_below_half() -> None:
-    often = balance((truncated_event(256), STEPS))
+    often = counts((truncated_event(256), STEPS))
     found = guarantee(often, relation=ADD_OR_REMOVE_ONE, delta=1e-5)
     smaller = found.smaller_bound
     assert smaller is not None
@@ -233,7 +233,7 @@ def test_a_guarantee_names_the_least_bound_of_another_status_below_half() -> Non
 
 
 def test_a_guarantee_of_a_delta_names_a_delta_below_half() -> None:
-    found = guarantee(balance((truncated_event(300), 1)), relation=ADD_OR_REMOVE_ONE, epsilon=1.0)
+    found = guarantee(counts((truncated_event(300), 1)), relation=ADD_OR_REMOVE_ONE, epsilon=1.0)
     assert found.smaller_bound is not None
     assert found.delta is not None
     assert 2 * found.smaller_bound.delta < found.delta
@@ -241,7 +241,7 @@ def test_a_guarantee_of_a_delta_names_a_delta_below_half() -> None:
 
 def test_whole_batches_beside_what_an_accountant_does_not_serve_say_nothing() -> None:
     declared = Event(mechanism=Zcdp(rho=0.1), sampling=Full())
-    ledger = balance((truncated_event(512), STEPS), (declared, 1))
+    ledger = counts((truncated_event(512), STEPS), (declared, 1))
     given: dict[str, Any] = {"relation": ADD_OR_REMOVE_ONE, "delta": 1e-5}
     assert best_bound(ledger, accountant="pld", **given) is None
     found = best_bound(ledger, **given)

@@ -103,15 +103,15 @@ def test_as_many_answers_are_worked_out_as_a_limit_allows() -> None:
 
 
 def test_a_whole_guarantee_keeps_to_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    balance = noises(TRUNCATED, 2)
+    counts = noises(TRUNCATED, 2)
     given: dict[str, Any] = {"relation": REPLACE_ONE, "delta": DELTA}
-    whole = guarantee(balance, **given)
+    whole = guarantee(counts, **given)
     monkeypatch.setattr(best_bound_module, "WHOLE_POINTS", 0)
-    headline = guarantee(balance, **given)
+    headline = guarantee(counts, **given)
     assert headline.epsilon == whole.epsilon  # what stands beside it is left out, never it
     assert whole.unamplified_epsilon is not None
     assert headline.unamplified_epsilon is None
-    small = guarantee(balance, share=1e-3, **given)
+    small = guarantee(counts, share=1e-3, **given)
     assert small.epsilon is not None
     assert whole.epsilon is not None
     assert small.epsilon >= whole.epsilon
@@ -258,9 +258,9 @@ def test_a_cache_by_bytes_remembers_the_work_too() -> None:
             cache.found("key", make)
 
 
-def counted(balance: EventCounts, relation: NeighboringRelation) -> tuple[object, float]:
+def counted(counts: EventCounts, relation: NeighboringRelation) -> tuple[object, float]:
     with limited(math.inf) as meter:
-        found = guarantee(balance, relation=relation, delta=DELTA)
+        found = guarantee(counts, relation=relation, delta=DELTA)
     return found, meter.spent
 
 
@@ -270,32 +270,32 @@ def forget() -> None:
 
 
 def test_the_same_facts_take_the_same_work_whatever_was_asked_before() -> None:
-    balance = noises(FIXED, 3)
+    counts = noises(FIXED, 3)
     forget()
-    cold = counted(balance, REPLACE_ONE)
-    assert counted(balance, REPLACE_ONE) == cold
+    cold = counted(counts, REPLACE_ONE)
+    assert counted(counts, REPLACE_ONE) == cold
     guarantee(noises(FIXED, 2), relation=REPLACE_ONE, delta=DELTA)
     certified_composition.forget_answers()
-    assert counted(balance, REPLACE_ONE) == cold
+    assert counted(counts, REPLACE_ONE) == cold
 
 
 def test_what_an_accountant_cannot_work_out_is_bounded_by_fewer_events(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    balance = noises(FIXED, 24)
+    counts = noises(FIXED, 24)
     given: dict[str, Any] = {"relation": NeighboringRelation.ADD_OR_REMOVE_ONE, "delta": DELTA}
-    exact = best_bound(balance, **given)
+    exact = best_bound(counts, **given)
     monkeypatch.setitem(best_first.POINTS, "pld", 200_000)
     monkeypatch.setattr(grouped_bounds, "GATHERED_POINTS", 2_500_000)
     monkeypatch.setattr(grouped_bounds, "ONE_CLASS_POINTS", 0)
-    found = guarantee(balance, **given)
+    found = guarantee(counts, **given)
     assert exact is not None
     assert found.epsilon is not None
     assert found.headline is not None
     assert found.headline.accountant == "pld"
     assert "outward-rounding" in found.headline.theorems
     assert exact.epsilon < found.epsilon < 1.05 * exact.epsilon
-    again = best_bound(balance, **given, floor=False)
+    again = best_bound(counts, **given, floor=False)
     assert again is not None
     assert again.epsilon == found.epsilon
 
@@ -331,14 +331,14 @@ def test_where_nothing_else_is_little_work_a_closed_form_stands(
     "sampling", [FIXED, TRUNCATED, BALLS, Full(), Poisson(sampling_probability=0.01)], ids=repr
 )
 def test_fewer_events_dominate(sampling: Sampling) -> None:
-    balance = noises(sampling, 100)
-    less = dominating(balance, 4)
+    counts = noises(sampling, 100)
+    less = dominating(counts, 4)
     assert len(less.steps) <= max(4, 4 * CLOUD_GROUPS + 1)
-    assert sum(less.steps.values()) == sum(balance.steps.values())
-    assert sum(less.passes.values()) == sum(balance.passes.values())
+    assert sum(less.steps.values()) == sum(counts.steps.values())
+    assert sum(less.passes.values()) == sum(counts.passes.values())
     ours, theirs = (
         sorted(noise for event, n in one.counted() for noise in [noise_of(event.mechanism)] * n)
-        for one in (less, balance)
+        for one in (less, counts)
     )
     assert all(own <= other for own, other in zip(ours, theirs, strict=True))
 
@@ -388,8 +388,8 @@ def test_what_runs_by_itself_counts_as_if_nothing_was_asked_and_is_paid_for_once
 def test_a_lower_bound_that_takes_too_much_work_loses_no_upper_bound(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    balance = noises(TRUNCATED, 2)
-    exact = guarantee(balance, relation=REPLACE_ONE, delta=DELTA)
+    counts = noises(TRUNCATED, 2)
+    exact = guarantee(counts, relation=REPLACE_ONE, delta=DELTA)
     monkeypatch.setattr("accounting.accountants.composed_bounds.LOWER_BOUND_POINTS", 0)
-    found = guarantee(balance, relation=REPLACE_ONE, delta=DELTA)
+    found = guarantee(counts, relation=REPLACE_ONE, delta=DELTA)
     assert (found.epsilon, found.epsilon_lower) == (exact.epsilon, None)

@@ -34,13 +34,13 @@ def guarantee(api: httpx.Client, path: str = "runs/run", **query: object) -> Jso
     return found
 
 
-def balance(*events: Json) -> EventCounts:
+def counts(*events: Json) -> EventCounts:
     messages = [PlannedEvent.model_validate(sent) for sent in events]
     return count_events([spans_of(messages, dataset_size=60000, first_step=0)])
 
 
 def epsilon_of(*events: Json) -> float | None:
-    return accounting.guarantee(balance(*events), relation=RELATION, delta=1e-5).epsilon
+    return accounting.guarantee(counts(*events), relation=RELATION, delta=1e-5).epsilon
 
 
 def correct(engine: Engine, really: Json, *, branch: str = "main", run_name: str = "run") -> None:
@@ -50,7 +50,7 @@ def correct(engine: Engine, really: Json, *, branch: str = "main", run_name: str
         dataset = connection.execute(
             select(datasets).where(datasets.c.id == found.dataset_id)
         ).one()
-        (what,) = balance(really | {"first_step": 0}).steps
+        (what,) = counts(really | {"first_step": 0}).steps
         content = content_of(what)
         rows = {
             row.content: row.id

@@ -6,7 +6,7 @@ import httpx
 import pytest
 from sqlalchemy import Engine
 
-from service.guarantees.event_counts import run_balance
+from service.guarantees.event_counts import run_counts
 from service.guarantees.recorded_facts import refold
 from service.ledger.lookups import dataset_of, find_run
 from service.storage.engine import snapshot
@@ -51,7 +51,7 @@ def test_a_branch_inside_a_pass_counts_the_rest_of_an_order_that_was_used(
     with snapshot(engine) as connection:
         run = find_run(connection, "run")
         size = dataset_of(connection, run).dataset_size
-        assert refold(connection, run, size).passes == run_balance(connection, run.id, size).passes
+        assert refold(connection, run, size).passes == run_counts(connection, run.id, size).passes
     document = api.get("/v1/runs/run/ledger").json()
     assert document["branches"][0].get("order") == order
     offline = api.post(

@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import Engine, select
 
 from accounting.event_counts import EventCounts
-from service.guarantees.event_counts import dataset_balance, run_balance
+from service.guarantees.event_counts import dataset_counts, run_counts
 from service.guarantees.guarantee import refold
 from service.ledger.lookups import find_dataset, find_run
 from service.storage.engine import snapshot
@@ -56,11 +56,11 @@ def check_ledger(engine: Engine, runs: list[str], steps: int) -> None:
         total: dict[object, int] = {}
         for name in runs:
             row = find_run(connection, name)
-            balance = run_balance(connection, row.id, found.dataset_size)
-            assert balance == refold(connection, row, found.dataset_size)
-            for key, count in balance.steps.items():
+            counts = run_counts(connection, row.id, found.dataset_size)
+            assert counts == refold(connection, row, found.dataset_size)
+            for key, count in counts.steps.items():
                 total[key] = total.get(key, 0) + count
-        assert dataset_balance(connection, found) == EventCounts(steps=total)  # type: ignore[arg-type]
+        assert dataset_counts(connection, found) == EventCounts(steps=total)  # type: ignore[arg-type]
         assert sum(total.values()) == steps
 
 

@@ -74,28 +74,28 @@ CHANGING = [
 ]
 
 
-def tally(balance: EventCounts, accept: frozenset[Status] = DEFAULT_ACCEPT) -> BudgetAccumulator:
+def tally(counts: EventCounts, accept: frozenset[Status] = DEFAULT_ACCEPT) -> BudgetAccumulator:
     zero = FILTER.zero()
     found = BudgetAccumulator(
         filter=FILTER, relation=RELATION, accept=accept, recorded=zero, reserved=zero
     )
-    found.apply(BudgetDelta(recorded=counted(balance)))
+    found.apply(BudgetDelta(recorded=counted(counts)))
     return found
 
 
-def counted(balance: EventCounts) -> EventCountDelta:
+def counted(counts: EventCounts) -> EventCountDelta:
     return {
         event: StepsAndPasses(
             steps=steps,
-            passes=balance.passes.get(event, 0),
-            begun=balance.begun.get(event, 0),
+            passes=counts.passes.get(event, 0),
+            begun=counts.begun.get(event, 0),
         )
-        for event, steps in balance.steps.items()
+        for event, steps in counts.steps.items()
     }
 
 
-def total(balance: EventCounts, accept: frozenset[Status]) -> Total:
-    return FILTER.total(balance, relation=RELATION, accept=accept)
+def total(counts: EventCounts, accept: frozenset[Status]) -> Total:
+    return FILTER.total(counts, relation=RELATION, accept=accept)
 
 
 def spans(events: Sequence[Event]) -> list[Span]:

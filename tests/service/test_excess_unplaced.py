@@ -47,15 +47,15 @@ POOL = [
 ]
 
 
-def counted(balance: EventCounts) -> EventCountDelta:
+def counted(counts: EventCounts) -> EventCountDelta:
     """Told passes are of events of which no step was recorded."""
     return {
         event: StepsAndPasses(
-            steps=balance.steps.get(event, 0),
-            passes=balance.passes.get(event, 0),
-            begun=balance.begun.get(event, 0),
+            steps=counts.steps.get(event, 0),
+            passes=counts.passes.get(event, 0),
+            begun=counts.begun.get(event, 0),
         )
-        for event in {**balance.steps, **balance.passes, **balance.begun}
+        for event in {**counts.steps, **counts.passes, **counts.begun}
     }
 
 
@@ -77,8 +77,8 @@ def accounts(
         for number, event in enumerate(steps)
         for _, _, what in laid_over((number, 1, event), list(over))
     ]
-    corrected_balance = count_events([spans(really)], places=[UNPLACED])
-    return found.sums().spent, total(recorded, accept), total(corrected_balance, accept)
+    corrected_counts = count_events([spans(really)], places=[UNPLACED])
+    return found.sums().spent, total(recorded, accept), total(corrected_counts, accept)
 
 
 @pytest.mark.parametrize("accept", [DEFAULT_ACCEPT, TRUSTING], ids=["published", "derived"])

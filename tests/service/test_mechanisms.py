@@ -62,7 +62,7 @@ def test_a_mechanism_is_recorded_and_anyone_can_recompute_its_guarantee(
     ledger = read(api, "/v1/runs/run/ledger")
     assert ledger["events"] == [sent | {"steps": 50}]
     offline = accounting.guarantee(
-        LedgerDocument.model_validate_json(json.dumps(ledger)).balance(),
+        LedgerDocument.model_validate_json(json.dumps(ledger)).counts(),
         relation=NeighboringRelation.REPLACE_SPECIAL,
         delta=1e-5,
     )

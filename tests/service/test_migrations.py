@@ -11,7 +11,7 @@ from sqlalchemy.exc import IntegrityError
 
 from service.app import create_app
 from service.errors import StartupError
-from service.guarantees.event_counts import run_balance
+from service.guarantees.event_counts import run_counts
 from service.guarantees.guarantee import refold
 from service.ledger.lookups import find_run
 from service.settings import Settings
@@ -115,7 +115,7 @@ def test_a_ledger_from_before_starts_were_counted_has_them_counted(
     append(api, event(305, 1, sampling=ONCE))
     with snapshot(rebuilt) as connection:
         row = find_run(connection, "run")
-        assert run_balance(connection, row.id, 60000) == refold(connection, row, 60000)
+        assert run_counts(connection, row.id, 60000) == refold(connection, row, 60000)
 
 
 def gaussian(noise: float) -> Json:

@@ -78,11 +78,9 @@ def test_the_claim_stands_beside_every_answer_and_below_it(
 
 @pytest.mark.parametrize("claimed", [None, 0.0, 0.25, math.inf, math.nan])
 def test_a_claim_that_json_cannot_hold_is_not_made(claimed: float | None) -> None:
-    balance = document(SHUFFLE).balance()
-    found = accounting.guarantee(balance, relation=RELATION, delta=1e-5)
-    answer = guarantee_answer(
-        replace(found, poisson_would_say=claimed), balance=balance, sequence=0
-    )
+    counts = document(SHUFFLE).counts()
+    found = accounting.guarantee(counts, relation=RELATION, delta=1e-5)
+    answer = guarantee_answer(replace(found, poisson_would_say=claimed), counts=counts, sequence=0)
     said = json.loads(answer.model_dump_json())["poisson_would_say"]
     finite = claimed is not None and math.isfinite(claimed)
     assert said == ({"epsilon": claimed, "applicable": False} if finite else None)

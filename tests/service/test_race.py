@@ -80,7 +80,7 @@ def faults(engine: Engine, account: audit.Account, noise_multiplier: float = 400
     with snapshot(engine) as connection:
         ledger = audit.Ledger.read(connection, "data", CONFIG.noise_multiplier)
         audit.check_steps(ledger, account, findings)
-        audit.check_balances(connection, ledger, findings)
+        audit.check_counts(connection, ledger, findings)
         audit.check_reservations(connection, ledger, account, findings)
     audit.check_limit(ledger, findings, **BUDGET, order=8.0, noise_multiplier=noise_multiplier)
     return "; ".join(findings.faults)

@@ -12,7 +12,7 @@ from sqlalchemy import Engine, select
 import accounting
 from accounting.event_counts import EventCounts, count_events
 from accounting.events import NeighboringRelation
-from service.guarantees.event_counts import dataset_balance, run_balance
+from service.guarantees.event_counts import dataset_counts, run_counts
 from service.guarantees.guarantee import refold
 from service.ledger.lookups import find_dataset, find_run
 from service.schemas.event_codec import spans_of
@@ -60,7 +60,7 @@ def guarantee(api: httpx.Client, path: str = "runs/run", **query: object) -> Jso
     return body
 
 
-def balance(*events: Json, size: int = 60000) -> EventCounts:
+def counts(*events: Json, size: int = 60000) -> EventCounts:
     messages = [PlannedEvent.model_validate(sent) for sent in events]
     return count_events([spans_of(messages, dataset_size=size, first_step=0)])
 
@@ -111,7 +111,7 @@ def test_a_guarantee_says_what_it_rests_on(api: httpx.Client) -> None:
     start(api, delta=1e-5)
     append(api, event(0, 1000))
     found = guarantee(api)
-    assert found["epsilon"] == epsilon_of(balance(event(0, 1000)))
+    assert found["epsilon"] == epsilon_of(counts(event(0, 1000)))
     assert found["unamplified_epsilon"] > found["epsilon"]
     assert (found["neighboring_relation"], found["status"]) == (RELATION, "published")
     assert (found["steps"], found["sequence"]) == (1000, 1)
@@ -143,7 +143,7 @@ def test_a_dataset_composes_all_its_runs(api: httpx.Client) -> None:
     append(api, event(0, 100), event(100, 10, sampling=FULL, mechanism=QUIET))
     append(api, event(0, 50), run="other")
     found = guarantee(api, "datasets/data")
-    together = balance(event(0, 150), event(150, 10, sampling=FULL, mechanism=QUIET))
+    together = counts(event(0, 150), event(150, 10, sampling=FULL, mechanism=QUIET))
     assert found["epsilon"] == epsilon_of(together)
     assert (found["steps"], found["sequence"], found["dataset"]) == (160, 3, "data")
     assert found["without_reservations"]["epsilon"] == found["epsilon"]
@@ -208,7 +208,7 @@ def test_the_document_is_canonical_and_recomputes_to_the_same_bits(api: httpx.Cl
     found = LedgerDocument.model_validate_json(answer.content)
     assert found.labels == {"note": "Größe 病"}
     assert found.delta == BUDGET["delta"]
-    assert epsilon_of(found.balance()) == guarantee(api)["epsilon"]
+    assert epsilon_of(found.counts()) == guarantee(api)["epsilon"]
     assert WRITER not in answer.text
 
 
@@ -218,16 +218,16 @@ def test_passes_are_counted_across_batches_and_begin_anew_on_a_branch(api: httpx
         append(api, event(first, steps, sampling=CYCLIC))
     one_pass = guarantee(api)["epsilon"]
     assert one_pass is not None
-    assert one_pass == epsilon_of(balance(event(0, 100, sampling=CYCLIC)))
+    assert one_pass == epsilon_of(counts(event(0, 100, sampling=CYCLIC)))
     append(api, event(100, 1, sampling=CYCLIC))  # a pass that was begun costs as a whole one
-    assert guarantee(api)["epsilon"] == epsilon_of(balance(event(0, 200, sampling=CYCLIC)))
+    assert guarantee(api)["epsilon"] == epsilon_of(counts(event(0, 200, sampling=CYCLIC)))
     open_branch(api, "b", 50)
     append(api, event(50, 1, sampling=CYCLIC), branch="b")
-    assert guarantee(api)["epsilon"] == epsilon_of(balance(event(0, 300, sampling=CYCLIC)))
+    assert guarantee(api)["epsilon"] == epsilon_of(counts(event(0, 300, sampling=CYCLIC)))
     append(api, event(51, 99, sampling=CYCLIC), branch="b")
-    assert guarantee(api)["epsilon"] == epsilon_of(balance(event(0, 300, sampling=CYCLIC)))
+    assert guarantee(api)["epsilon"] == epsilon_of(counts(event(0, 300, sampling=CYCLIC)))
     append(api, event(101, 99, sampling=CYCLIC))
-    assert guarantee(api)["epsilon"] == epsilon_of(balance(event(0, 300, sampling=CYCLIC)))
+    assert guarantee(api)["epsilon"] == epsilon_of(counts(event(0, 300, sampling=CYCLIC)))
 
 
 def test_less_noise_inside_a_pass_makes_the_whole_pass_cost_more(api: httpx.Client) -> None:
@@ -237,7 +237,7 @@ def test_less_noise_inside_a_pass_makes_the_whole_pass_cost_more(api: httpx.Clie
     append(api, event(60, 40, sampling=SHUFFLE))
     loud = guarantee(api)["epsilon"]
     assert loud > quiet
-    assert loud == epsilon_of(document(api).balance())
+    assert loud == epsilon_of(document(api).counts())
 
 
 def random_events(rng: random.Random, first: int) -> list[Json]:
@@ -252,8 +252,8 @@ def random_events(rng: random.Random, first: int) -> list[Json]:
     return found
 
 
-def summed(balances: list[EventCounts]) -> tuple[Counter[Any], ...]:
-    counts = [(one.steps, one.passes, one.begun, one.starts) for one in balances]
+def summed(every_count: list[EventCounts]) -> tuple[Counter[Any], ...]:
+    counts = [(one.steps, one.passes, one.begun, one.starts) for one in every_count]
     return tuple(sum(map(Counter, part), Counter[Any]()) for part in zip(*counts, strict=True))
 
 
@@ -280,14 +280,14 @@ def test_the_stored_balances_equal_the_fold_of_the_entries(
         dataset = find_dataset(connection, "data")
         stored = []
         for row in connection.execute(select(runs)):
-            stored.append(run_balance(connection, row.id, dataset.dataset_size))
+            stored.append(run_counts(connection, row.id, dataset.dataset_size))
             assert stored[-1] == refold(connection, row, dataset.dataset_size)
-        assert summed(stored) == summed([dataset_balance(connection, dataset)])
+        assert summed(stored) == summed([dataset_counts(connection, dataset)])
     assert all(summed(stored))
     with snapshot(engine) as connection:
         for name in ("run", "other"):
             row = find_run(connection, name)
-            assert document(api, name).balance() == run_balance(connection, row.id, 60000)
+            assert document(api, name).counts() == run_counts(connection, row.id, 60000)
 
 
 def plan(api: httpx.Client, *events: Json, **given: object) -> httpx.Response:

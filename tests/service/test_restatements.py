@@ -45,8 +45,8 @@ def later(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     def become(factor: float, version: str = LATER) -> None:
         bound: Callable[[EventCounts, Query], Bound] = best_first.ACCOUNTANTS["rdp"]
 
-        def other(balance: EventCounts, question: Query) -> Bound:
-            found = bound(balance, question)
+        def other(counts: EventCounts, question: Query) -> Bound:
+            found = bound(counts, question)
             return replace(found, epsilon=found.epsilon * factor)
 
         monkeypatch.setitem(best_first.ACCOUNTANTS, "rdp", other)

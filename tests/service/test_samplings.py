@@ -289,7 +289,7 @@ def test_a_sampling_is_recorded_and_anyone_can_recompute_its_guarantee(
     ledger = read(api, "/v1/runs/run/ledger")
     assert ledger["events"] == [sent | {"steps": 120}]
     offline = accounting.guarantee(
-        LedgerDocument.model_validate_json(json.dumps(ledger)).balance(),
+        LedgerDocument.model_validate_json(json.dumps(ledger)).counts(),
         relation=RELATION,
         delta=1e-5,
         accept=frozenset(Status(status) for status in ACCEPT),
@@ -336,7 +336,7 @@ def test_what_lands_by_pass_is_counted_by_pass(api: httpx.Client, sampling: Json
     append(api, event(50, 1, sampling=sampling), branch="b")
     assert read(api, "/v1/runs/run/guarantee")["epsilon"] == passes[2]
     document = LedgerDocument.model_validate(read(api, "/v1/runs/run/ledger"))
-    assert list(document.balance().passes.values()) == [3]
+    assert list(document.counts().passes.values()) == [3]
 
 
 @EVERY

@@ -19,10 +19,10 @@ from accounting.events import (
     Shuffle,
     Span,
 )
-from service.guarantees.event_counts import dataset_balance, run_balance
+from service.guarantees.event_counts import dataset_counts, run_counts
 from service.guarantees.guarantee import refold
 from service.ledger.append.admission import PositionedSpan, compute_append_effect
-from service.ledger.append.counts import count_events as balance_of_counts
+from service.ledger.append.counts import count_events as counts_of_counts
 from service.ledger.append.state import Branch
 from service.ledger.budgets.accumulator import StepsAndPasses, merged
 from service.ledger.lookups import find_dataset, find_run
@@ -67,10 +67,10 @@ def stored(api: httpx.Client, engine: Engine) -> EventCounts:
     """The run's balance: stored for it and for its dataset, and folded in two ways."""
     with snapshot(engine) as connection:
         row, dataset = find_run(connection, "run"), find_dataset(connection, "data")
-        found = run_balance(connection, row.id, SIZE)
-        assert found == dataset_balance(connection, dataset)
+        found = run_counts(connection, row.id, SIZE)
+        assert found == dataset_counts(connection, dataset)
         assert found == refold(connection, row, SIZE)
-    assert found == document(api).balance()
+    assert found == document(api).counts()
     return found
 
 
@@ -150,7 +150,7 @@ def test_a_balance_after_moves_is_the_fold_of_all_their_steps() -> None:
         branch.move_to(part.end, gone.open_pass)
         counts = merged([counts, gone.move.recorded])
         starts.update(gone.starts)
-        found = replace(balance_of_counts(counts), starts=dict(starts))
+        found = replace(counts_of_counts(counts), starts=dict(starts))
         assert found == count_events([spans])
 
 

@@ -94,12 +94,12 @@ class Game:
         parent.open = parent.open and not takes
         self.branches.append(branch)
 
-    def balance(self, sampling: Json) -> EventCounts:
+    def counts(self, sampling: Json) -> EventCounts:
         main, *others = (one.document() for one in self.branches)
         for one in (main, *others):
             one["events"] = [step | {"sampling": sampling} for step in one["events"]]
         document: Json = {"format": "dpledger/1", "dataset_size": 30, **NULL, **main}
-        return LedgerDocument.model_validate(document | {"branches": others}).balance()
+        return LedgerDocument.model_validate(document | {"branches": others}).counts()
 
     def spent(self) -> dict[tuple[int, int], list[float]]:
         """By stream and pass: the sum of 1/noise^2 over all steps at each place."""
@@ -134,10 +134,10 @@ MOVES = st.lists(
 )
 
 
-def charged(balance: EventCounts, order: float) -> float:
+def charged(counts: EventCounts, order: float) -> float:
     budget = RenyiFilter(order=order, epsilon=3.0, delta=1e-5)
     infinite, failing, loss = budget.total(
-        balance, relation=NeighboringRelation.REPLACE_SPECIAL, accept=DERIVED
+        counts, relation=NeighboringRelation.REPLACE_SPECIAL, accept=DERIVED
     )
     assert not infinite
     assert not failing
@@ -165,7 +165,7 @@ def test_a_known_order_costs_no_record_more_than_is_charged(moves: list[tuple[An
     # one that is worst in each pass is no less.
     worst = sum(max(places) for places in spent.values())
     cyclic = {"kind": "cyclic", "batch_size": 10, "steps_per_pass": T}
-    assert worst * 2.0 / 2 <= charged(game.balance(cyclic), 2.0) * (1 + 1e-9)
+    assert worst * 2.0 / 2 <= charged(game.counts(cyclic), 2.0) * (1 + 1e-9)
 
 
 @settings(deadline=None, max_examples=300)
@@ -176,19 +176,19 @@ def test_places_that_are_drawn_cost_no_more_than_is_charged(
     game = played(moves)
     true = sum(moment(places, order) for places in game.spent().values())
     balls = {"kind": "balls_and_bins", "steps_per_pass": T}
-    assert true <= charged(game.balance(balls), float(order)) * (1 + 1e-9)
+    assert true <= charged(game.counts(balls), float(order)) * (1 + 1e-9)
 
 
 def test_a_parent_that_stops_leaves_nothing_more_to_charge() -> None:
     steps = [1.0] * 2
     stops = played([(0, steps, 0, "", 0), (0, [], 0, "continued", 0), (1, steps, 0, "", 0)])
     balls: Json = {"kind": "balls_and_bins", "steps_per_pass": T}
-    (passes,) = stops.balance(balls).passes.values()
+    (passes,) = stops.counts(balls).passes.values()
     assert passes == 2
     true = sum(moment(places, 2) for places in stops.spent().values())
-    assert charged(stops.balance(balls), 2.0) >= true
+    assert charged(stops.counts(balls), 2.0) >= true
     game = played([(0, [1.0] * 6, 0, "", 0)])
-    assert charged(game.balance(balls), 2.0) == pytest.approx(
+    assert charged(game.counts(balls), 2.0) == pytest.approx(
         sum(moment(places, 2) for places in game.spent().values()), rel=1e-6
     )
 
@@ -201,4 +201,4 @@ def test_an_order_that_is_rewound_by_many_passes_is_secret_no_more() -> None:
     true = sum(moment(places, 4) for places in game.spent().values())
     once = moment([1.0] * T, 4)
     assert true > 80 * once + 4 / 2
-    assert true <= charged(game.balance(balls), 4.0)
+    assert true <= charged(game.counts(balls), 4.0)

@@ -9,7 +9,7 @@ from sqlalchemy import Engine
 
 from accounting.event_counts import EventCounts
 from service.errors import InvalidRequestError
-from service.guarantees.event_counts import held_anew, run_balance
+from service.guarantees.event_counts import held_anew, run_counts
 from service.guarantees.recorded_facts import dataset_facts, refold, run_facts
 from service.ledger.append.state_rows import tally_of
 from service.ledger.lookups import dataset_of, find_run
@@ -55,12 +55,12 @@ def require_one_meaning(api: httpx.Client, engine: Engine) -> EventCounts:
     with snapshot(engine) as connection:
         run = find_run(connection, "run")
         dataset = dataset_of(connection, run)
-        stored = run_balance(connection, run.id, dataset.dataset_size)
+        stored = run_counts(connection, run.id, dataset.dataset_size)
         assert refold(connection, run, dataset.dataset_size) == stored
         head = run_facts(connection, run, dataset, until=dataset.head_sequence)
         assert head.recorded == stored
     document = LedgerDocument.model_validate(api.get("/v1/runs/run/ledger").json())
-    assert document.balance() == stored
+    assert document.counts() == stored
     with snapshot(engine) as connection:
         assert [one.text for one in verify(connection).broken] == []
     return stored
@@ -75,9 +75,9 @@ def test_a_run_that_is_continued_costs_what_it_costs_without_a_break(
     assert opened(api, "again", 5)["takes_pass"] is True
     taken(api, 5, 4, "again", sampling=sampling)
     taken(api, 9, 6, "again", sampling=sampling)
-    balance = require_one_meaning(api, engine)
-    assert list(balance.passes.values()) == list(balance.begun.values()) == [2]
-    assert list(balance.starts.values()) == [1]
+    counts = require_one_meaning(api, engine)
+    assert list(counts.passes.values()) == list(counts.begun.values()) == [2]
+    assert list(counts.starts.values()) == [1]
     assert read(api) == read(api, branch="again")
     if sampling is CYCLIC:
         assert read(api) == pytest.approx(6.57, abs=0.005)
@@ -109,10 +109,10 @@ def test_places_that_are_drawn_are_told_where_a_parent_goes_on(
     taken(api, 5, 15, "again", sampling=BALLS)
     taken(api, 5, 15, "main", sampling=BALLS)
     taken(api, 20, 1, "main", sampling=BALLS, mechanism=NOISE | {"noise_multiplier": 0.5})
-    balance = require_one_meaning(api, engine)
+    counts = require_one_meaning(api, engine)
     found = {
         (event.sampling.steps_per_pass, event.mechanism.noise_multiplier): count  # type: ignore
-        for event, count in balance.passes.items()
+        for event, count in counts.passes.items()
     }
     assert found == {(10, 1.0): 2, (1, 1.0): 2, (1, 0.5): 2}
 
@@ -172,9 +172,9 @@ def test_less_noise_on_the_branch_moves_the_pass_that_it_took(
     taken(api, 0, 5, "main", sampling=BALLS)
     opened(api, "again", 5)
     taken(api, 5, 5, "again", sampling=BALLS, mechanism=NOISE | {"noise_multiplier": 0.5})
-    balance = require_one_meaning(api, engine)
-    (least,) = balance.passes
-    (begun,) = balance.begun
+    counts = require_one_meaning(api, engine)
+    (least,) = counts.passes
+    (begun,) = counts.begun
     assert least.mechanism.noise_multiplier == 0.5  # type: ignore[union-attr]
     assert begun.mechanism.noise_multiplier == 1.0  # type: ignore[union-attr]
 
@@ -257,7 +257,7 @@ def require_both_covered(api: httpx.Client, engine: Engine) -> None:
         assert run_facts(connection, run, dataset, until=dataset.head_sequence) == now
         assert dataset_facts(connection, dataset).accounts == now.accounts
         held = tally_of(connection, dataset)
-    assert document.corrected_balance() == now.corrected
+    assert document.corrected_counts() == now.corrected
     for account in now.accounts:
         total = held.filter.total(account, relation=held.relation, accept=held.accept)
         assert all(b <= a for a, b in zip(held.sums().spent, total, strict=True))
@@ -318,5 +318,5 @@ def test_a_document_whose_branch_takes_what_it_cannot_is_refused(given: Json) ->
     found: Json = {"format": "dpledger/1", "dataset_size": 60000, **NULL, "events": events}
     two = [one, one | given] if "name" in given else [one | given]
     with pytest.raises(InvalidRequestError, match="order is continued"):
-        LedgerDocument.model_validate(found | {"branches": two}).balance()
-    LedgerDocument.model_validate(found | {"branches": [one]}).balance()
+        LedgerDocument.model_validate(found | {"branches": two}).counts()
+    LedgerDocument.model_validate(found | {"branches": [one]}).counts()

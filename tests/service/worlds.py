@@ -14,7 +14,7 @@ from accounting.filters import Total
 from service.clock import now
 from service.errors import LedgerError
 from service.guarantees import guarantee
-from service.guarantees.event_counts import run_balance
+from service.guarantees.event_counts import run_counts
 from service.ledger.append.admission import count_reserved
 from service.ledger.append.append import Append
 from service.ledger.append.state_rows import lease_of, run_tally, tally_of
@@ -323,7 +323,7 @@ def require_reserved(connection: Connection) -> None:
 def require_recorded(connection: Connection) -> None:
     """Balances are the fold of the entries; sequences and branches have no gaps."""
     for one in connection.execute(select(runs)).all():
-        assert run_balance(connection, one.id, 60000) == guarantee.refold(connection, one, 60000)
+        assert run_counts(connection, one.id, 60000) == guarantee.refold(connection, one, 60000)
     for home in connection.execute(select(datasets)).all():
         found = connection.execute(
             select(entries.c.sequence).where(entries.c.dataset_id == home.id).order_by("sequence")

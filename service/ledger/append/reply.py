@@ -57,7 +57,7 @@ class RdpEvaluator:
     curves: list[Array] | None
     unamplified: list[float] | None  # of one step of each, RDP over order; if all are Gaussian
     costs: Array  # of the conversion at delta, shape (orders,)
-    form: Mapping[str, Any]  # a GuaranteeAnswer of the balance it was made for
+    form: Mapping[str, Any]  # a GuaranteeAnswer of the counts that it was made for
     told: Form  # the same without the numbers
 
 

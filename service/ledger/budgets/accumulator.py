@@ -1,7 +1,7 @@
 """What a filter has added up in one scope: recorded, reserved, and what a change would make it.
 
 Steps that are counted one by one add up in whole numbers, whatever their order; samplings that are
-counted by pass are few, and are kept as a balance that the filter looks at as a whole.
+counted by pass are few, and are kept as event counts that the filter looks at as a whole.
 
 Beside what was recorded stands what corrections say of it. Each sum is the larger of the two
 accounts, component by component, and no correction lowers one: docs/theory/lineage.md.
@@ -26,7 +26,7 @@ COSTS_MAX: Final = 1024  # remembered by one tally; beyond, they are asked for a
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepsAndPasses:
-    """How often an event counts in one balance: in steps, and in passes where passes count."""
+    """How often an event counts: in steps, and in passes where passes count."""
 
     steps: int = 0
     passes: int = 0  # by the least noise of each pass
@@ -242,15 +242,15 @@ class BudgetAccumulator:
         really = plus(steps, self._whole(merged([passes, besides]))) if besides else recorded
         return larger(recorded, plus(really, self.most_changed))
 
-    def _whole(self, counts: Mapping[Event, StepsAndPasses]) -> Total:
-        balance = EventCounts(
-            steps={event: one.steps for event, one in counts.items() if one.steps},
-            passes={event: one.passes for event, one in counts.items() if one.passes},
-            begun={event: one.begun for event, one in counts.items() if one.begun},
+    def _whole(self, by_event: Mapping[Event, StepsAndPasses]) -> Total:
+        whole = EventCounts(
+            steps={event: one.steps for event, one in by_event.items() if one.steps},
+            passes={event: one.passes for event, one in by_event.items() if one.passes},
+            begun={event: one.begun for event, one in by_event.items() if one.begun},
         )
-        cost_cache.require(self.missing(counts))
-        known = {event: self.cost(event) for event in counts}
-        return self.filter.total(balance, relation=self.relation, accept=self.accept, known=known)
+        cost_cache.require(self.missing(by_event))
+        known = {event: self.cost(event) for event in by_event}
+        return self.filter.total(whole, relation=self.relation, accept=self.accept, known=known)
 
     def copy(self) -> "BudgetAccumulator":
         """The same sums, which move apart from these from here on."""
@@ -274,7 +274,7 @@ def larger(a: Total, b: Total) -> Total:
 
 
 def add_to(into: dict[Event, StepsAndPasses], more: EventCountDelta) -> dict[Event, StepsAndPasses]:
-    """Add a change to a balance, in place."""
+    """Add a change to event counts, in place."""
     for event, counts in more.items():
         total = into.get(event, NONE) + counts
         if total == NONE:

@@ -66,7 +66,7 @@ class Account:
 
     @property
     def share(self) -> float:
-        """Of the work that a guarantee may take, what each balance may: as GET guarantee has it."""
+        """Of the work that a guarantee may take, what each may: as GET guarantee has it."""
         halves = (self.corrected is not None, self.reserved is not None or self.plan is not None)
         return float(0.5 ** sum(halves))
 
@@ -82,12 +82,12 @@ def account_of(facts: Facts) -> Account:
     accept = accepted_statuses(list(facts.dataset.accept))
     if facts.subject.kind == "run":
         (run,) = home.runs
-        recorded = run.ledger.balance()
+        recorded = run.ledger.counts()
         found = Account(
             relation=relation,
             accept=accept,
             recorded=recorded,
-            corrected=run.ledger.corrected_balance(),
+            corrected=run.ledger.corrected_counts(),
             hidden=hidden_of(run.ledger),
             plan=_ahead_of(recorded, run.ledger) if run.on_plan else None,
         )
@@ -133,8 +133,8 @@ def _of_home(home: Home, *, corrected: bool, reserved: bool) -> EventCounts:
     steps, passes = Counter[Any](), Counter[Any]()
     begun, starts = Counter[Any](), Counter[Any]()
     for run in home.runs:
-        really = run.ledger.corrected_balance() if corrected else None
-        one = run.ledger.balance() if really is None else really
+        really = run.ledger.corrected_counts() if corrected else None
+        one = run.ledger.counts() if really is None else really
         steps.update(one.steps)
         passes.update(one.passes)
         begun.update(one.begun)
@@ -153,10 +153,10 @@ def _of_home(home: Home, *, corrected: bool, reserved: bool) -> EventCounts:
 
 
 def _seen(
-    balance: EventCounts, home: Home, relation: NeighboringRelation
+    counts: EventCounts, home: Home, relation: NeighboringRelation
 ) -> dict[Any, StepsAndPasses]:
     """A home's steps as the records of the certified dataset see them."""
-    move = BudgetDelta(recorded=counts_of(balance))
+    move = BudgetDelta(recorded=counts_of(counts))
     seen = as_seen_by_ancestor(move, relation=relation, exactly_one=home.exactly_one)
     return dict(seen.recorded)
 
@@ -229,9 +229,9 @@ def _answer(
 ) -> GuaranteeAnswer:
     """What is proved of facts and of their corrections: it holds for either."""
 
-    def found_of(balance: EventCounts) -> Guarantee:
+    def found_of(counts: EventCounts) -> Guarantee:
         found = best_bound.guarantee(
-            balance,
+            counts,
             relation=account.relation,
             delta=delta,
             accept=account.accept,
@@ -244,7 +244,7 @@ def _answer(
     really = None if corrected is None else found_of(corrected)
     if really is not None:
         found = covering(found, really)
-    whole = guarantee_answer(found, balance=recorded, sequence=0, release=hidden.release)
+    whole = guarantee_answer(found, counts=recorded, sequence=0, release=hidden.release)
     return whole.model_copy(
         update={"corrected_epsilon": None if really is None else really.epsilon}
     )

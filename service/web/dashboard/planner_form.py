@@ -228,7 +228,7 @@ class Form:
             told = {_place(error["loc"]): str(error["msg"]) for error in fault.errors()}
             raise InvalidRequestError.of({f"query.{k}": text for k, text in told.items()}) from None
 
-    def balance(self) -> EventCounts:
+    def counts(self) -> EventCounts:
         """The plan's events, to be accounted.
 
         Raises:

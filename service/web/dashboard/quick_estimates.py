@@ -78,7 +78,7 @@ class Quick:
 
 
 def quick_bound(
-    balance: EventCounts,
+    counts: EventCounts,
     *,
     relation: NeighboringRelation,
     delta: float,
@@ -87,7 +87,7 @@ def quick_bound(
     """The least of a few bounds that are found at once; None where none is finite and accepted.
 
     Args:
-        balance: units of each distinct event.
+        counts: units of each distinct event.
         relation: the neighbouring relation.
         delta: in (0, 1).
         accept: statuses that count.
@@ -96,8 +96,8 @@ def quick_bound(
         found = [
             one
             for one in (
-                _few_orders(balance, relation, delta, accept),
-                *(_whole(balance, name, relation, delta, accept) for name in ("gdp", "rdp")),
+                _few_orders(counts, relation, delta, accept),
+                *(_whole(counts, name, relation, delta, accept) for name in ("gdp", "rdp")),
             )
             if one is not None and math.isfinite(one.epsilon)
         ]
@@ -105,19 +105,19 @@ def quick_bound(
 
 
 def _whole(
-    balance: EventCounts,
+    counts: EventCounts,
     name: str,
     relation: NeighboringRelation,
     delta: float,
     accept: frozenset[Status],
 ) -> Quick | None:
     """An accountant's own answer, where that takes little work."""
-    if name == "rdp" and any(_theorem_of(event, relation) for event in balance.steps):
+    if name == "rdp" and any(_theorem_of(event, relation) for event in counts.steps):
         return None  # the same theorem was asked at few orders
 
     def ask() -> Bound | None:
         return best_bound.best_bound(
-            balance, relation=relation, delta=delta, accept=accept, accountant=name, floor=False
+            counts, relation=relation, delta=delta, accept=accept, accountant=name, floor=False
         )
 
     bound = attempted(POINTS, ask)
@@ -129,10 +129,10 @@ def _whole(
 
 
 def _few_orders(
-    balance: EventCounts, relation: NeighboringRelation, delta: float, accept: frozenset[Status]
+    counts: EventCounts, relation: NeighboringRelation, delta: float, accept: frozenset[Status]
 ) -> Quick | None:
     """Epsilon of one kind of sampled Gaussian steps, from its theorem at a few orders."""
-    units = balance.counted()
+    units = counts.counted()
     if len(units) != 1:
         return None
     ((event, count),) = units

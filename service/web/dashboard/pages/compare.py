@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Row, select
 
 from service.errors import InvalidRequestError, NotFoundError, TooExpensiveError
 from service.formatting import count, plain, words
-from service.guarantees.event_counts import run_balance
+from service.guarantees.event_counts import run_counts
 from service.guarantees.guarantee import Question, delta_of, run_guarantee
 from service.identity.access import runs_within
 from service.identity.authentication import Caller
@@ -118,8 +118,8 @@ def _compared(connection: Connection, row: Row[Any], delta: float) -> Compared:
     except (InvalidRequestError, TooExpensiveError) as error:
         reason = error.detail
     dataset = lookups.dataset_of(connection, row)
-    balance = run_balance(connection, row.id, dataset.dataset_size)
-    by_steps = sorted(balance.steps.items(), key=lambda one: -one[1])
+    counts = run_counts(connection, row.id, dataset.dataset_size)
+    by_steps = sorted(counts.steps.items(), key=lambda one: -one[1])
     return Compared(
         run=views.run_answer(connection, row),
         guarantee=guarantee,

@@ -82,13 +82,13 @@ def quick_answer(form: Form) -> dict[str, Any]:
     Raises:
         InvalidRequestError: a field is at fault.
     """
-    balance = form.balance()
+    counts = form.counts()
     told = {**_NOTHING, "quick": True, **settings_of(form)}
     if form.find != EPSILON:
         form.asked()  # a target at fault is told at once
         return told | {"reason": _SOLVED}
     found = quick_bound(
-        balance,
+        counts,
         relation=NeighboringRelation(form.neighboring_relation),
         delta=form.delta,
         accept=accepted_statuses(form.accept()),
@@ -108,7 +108,7 @@ def _quick(found: Quick) -> dict[str, Any]:
 
 def _why(form: Form) -> str:
     relation = NeighboringRelation(form.neighboring_relation)
-    (event,) = form.balance().steps
+    (event,) = form.counts().steps
     reason = unbounded(event, relation=relation, accept=accepted_statuses(form.accept()))
     return _hinted(reason, form) if reason else _SLOW
 
