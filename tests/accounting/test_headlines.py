@@ -45,7 +45,7 @@ def in_turn(kinds: list[Sampling], each: int, count: int = 100) -> EventCounts:
 
 
 @pytest.mark.parametrize(
-    ("balance", "relation", "most"),
+    ("counts", "relation", "most"),
     [
         (falling(2, DRAWN), ADD_OR_REMOVE_ONE, 15.9),
         (falling(12, AT_MEAN), ADD_OR_REMOVE_ONE, 8.95),
