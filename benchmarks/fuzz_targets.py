@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any, Final, cast
 from urllib.parse import quote
 
-from dpledger_client import spool
-from dpledger_client.importers import csv, dp_event, flower_state, opacus_checkpoint
-from dpledger_client.importers.reading import BadFile
-from dpledger_client.importers.trees import UntranslatableEvent
+from dpledger_client.importers import csv, dp_event, flower, opacus
+from dpledger_client.importers.bounded_reader import BadFile
+from dpledger_client.importers.event_tree import UntranslatableEvent
+from dpledger_client.recording import write_ahead_file
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 from starlette.datastructures import QueryParams
@@ -168,8 +168,8 @@ def _spool(body: bytes) -> str:
     """A spool: what it says is contiguous steps, whatever was in it."""
     _file().write_bytes(body)
     try:
-        found = spool.read(_file())
-    except spool.SpoolError as error:
+        found = write_ahead_file.read(_file())
+    except write_ahead_file.SpoolError as error:
         return _refused(error)
     steps = sum(span.steps for span in found.spans)
     _require(found.next_step == found.header["first_step"] + steps, "steps are lost")
@@ -263,7 +263,7 @@ _STATE: Final = {
                                 "population_size": 100}, "count": 5}],
 }  # fmt: skip
 _HEADER: Final = {
-    "format": spool.FORMAT, "run": {"name": "run", "writer": "writer-of-the-spool"},
+    "format": write_ahead_file.FORMAT, "run": {"name": "run", "writer": "writer-of-the-spool"},
     "branch": None, "first_step": 0,
 }  # fmt: skip
 _WHAT: Final = {"what": {name: _STEP[name] for name in ("mechanism", "sampling")}}
@@ -287,8 +287,8 @@ TARGETS: Final[dict[str, Target]] = {
           for one in _STEPS))),
     "dp_event": Target(run=_importer(dp_event.read), seeds=(_json(_TREE), _PRINTED)),
     "csv": Target(run=_importer(csv.read), seeds=(_TABLE, _TABLE.replace(b"\n", b"\r\n"))),
-    "flower": Target(run=_importer(flower_state.read), seeds=(_json(_STATE),)),
-    "opacus": Target(run=_importer(opacus_checkpoint.read), seeds=(
+    "flower": Target(run=_importer(flower.read), seeds=(_json(_STATE),)),
+    "opacus": Target(run=_importer(opacus.read), seeds=(
         _json({"mechanism": "rdp", "history": [[1.1, 0.01, 100], [0.9, 0.02, 5]]}),
         b"PK\x03\x04archive/data.pkl", b"\x80\x02c__builtin__\neval\n")),
     "spool": Target(run=_spool, seeds=(

@@ -33,7 +33,7 @@ if __name__ == "__main__":
     # Run by its path, Python looks first in this folder, which hides the package `service`.
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from dpledger_client.spool import Contents, SpoolError, read
+from dpledger_client.recording.write_ahead_file import Contents, SpoolError, read
 
 from benchmarks import servers
 from benchmarks.doomed import DATASET_SIZE, Config

@@ -1,6 +1,7 @@
 """Tell a dpledger service what a training run does, step by step."""
 
 from dpledger_client import loaders, sampling_check
+from dpledger_client.batch_size_check import SamplingContradicted
 from dpledger_client.checkpoints import state_at
 from dpledger_client.client import Client, start_run
 from dpledger_client.errors import (
@@ -19,11 +20,10 @@ from dpledger_client.errors import (
     Unavailable,
     UnsupportedEvent,
 )
-from dpledger_client.log_heads import LedgerRewritten
+from dpledger_client.recording.checkpoint_pins import LedgerRewritten
+from dpledger_client.recording.write_ahead_file import SpoolError
 from dpledger_client.run import Run
-from dpledger_client.sizes import SamplingContradicted
-from dpledger_client.spool import SpoolError
-from dpledger_client.wire import (
+from dpledger_client.schemas import (
     approximate_dp,
     balls_and_bins,
     cyclic,

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from dpledger_client.buffer import Span
 from dpledger_client.errors import Conflict, Unavailable
-from dpledger_client.outbox import LOG, Opening, new_writer
-from dpledger_client.spool import SUFFIX, Contents, SpoolError, is_locked, read
-from dpledger_client.sync import Synced, sync_all
+from dpledger_client.recording.event_buffer import Span
+from dpledger_client.recording.outbox import LOG, Opening, new_writer
+from dpledger_client.recording.sync import Synced, sync_all
+from dpledger_client.recording.write_ahead_file import SUFFIX, Contents, SpoolError, is_locked, read
 from dpledger_client.transport import Transport
 
 FORMAT: Final = "dpledger-run/1"

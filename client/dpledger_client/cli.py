@@ -8,8 +8,8 @@ from typing import Final
 
 from dpledger_client.client import Client
 from dpledger_client.errors import DPLedgerError
-from dpledger_client.spool import SpoolError, folder, is_locked, read
-from dpledger_client.sync import Synced, spools
+from dpledger_client.recording.sync import Synced, spools
+from dpledger_client.recording.write_ahead_file import SpoolError, folder, is_locked, read
 
 FAILED: Final = 1
 BAD_INPUT: Final = 2
@@ -53,9 +53,9 @@ def _parser() -> argparse.ArgumentParser:
     show = commands.add_parser("show", help="tell what spools hold, without sending it")
     show.add_argument("spools", nargs="*", type=Path, metavar="SPOOL")
     show.set_defaults(command=_show)
-    from dpledger_client import importing  # its readers are many
+    from dpledger_client.importers import command  # its readers are many
 
-    importing.add_command(commands)
+    command.add_command(commands)
     return parser
 
 

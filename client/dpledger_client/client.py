@@ -6,17 +6,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from dpledger_client import libraries, ranks, resuming
-from dpledger_client import spool as spools
+from dpledger_client import distributed, library_versions, resuming
 from dpledger_client.checkpoints import name_of
 from dpledger_client.declaration import count_of
+from dpledger_client.distributed import Broadcast
 from dpledger_client.errors import Unavailable
-from dpledger_client.journal import MODES, Journal, Mode
-from dpledger_client.outbox import Opening, new_writer
-from dpledger_client.ranks import Broadcast
+from dpledger_client.recording import write_ahead_file as spools
+from dpledger_client.recording.branch_writer import MODES, Journal, Mode
+from dpledger_client.recording.outbox import Opening, new_writer
+from dpledger_client.recording.sync import Synced, sync_all
 from dpledger_client.resuming import Resume
 from dpledger_client.run import Run
-from dpledger_client.sync import Synced, sync_all
 from dpledger_client.transport import Transport
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ class Client:
         if lease_steps is not None:
             lease_steps = count_of(lease_steps)
         name, dataset = name_of(name), name_of(dataset)
-        rank, world_size = ranks.place(rank, world_size, broadcast)
+        rank, world_size = distributed.place(rank, world_size, broadcast)
         folder, observed = spools.folder(spool), mode == "observe"
         registered = {
             "name": name,
@@ -211,7 +211,7 @@ class Client:
             "assumptions": assumptions,
             "plan": plan,
             "budget": budget,
-            "labels": libraries.labelled(labels),
+            "labels": library_versions.labelled(labels),
         }
         opening = resuming.opening(
             self._transport,

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from operator import index
 from typing import Any
 
-from dpledger_client.buffer import STEPS_MAX, content_of
-from dpledger_client.wire import lacks_length, no_length
+from dpledger_client.recording.event_buffer import STEPS_MAX, content_of
+from dpledger_client.schemas import lacks_length, no_length
 
 Fields = Mapping[str, Any]
 

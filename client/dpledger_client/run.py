@@ -8,14 +8,15 @@ from threading import RLock
 from types import TracebackType
 from typing import Any, Final, Self
 
-from dpledger_client import checkpoints, endings, findings, loaders, ranks
+from dpledger_client import checkpoints, distributed, findings, loaders
+from dpledger_client.batch_size_check import LEVEL, SamplingContradicted, Sizes
 from dpledger_client.declaration import Declaration, count_of
-from dpledger_client.endings import End
+from dpledger_client.distributed import Broadcast, Follower
 from dpledger_client.errors import BudgetExhausted, OutOfSequence
-from dpledger_client.journal import Journal, Mode, read_content
-from dpledger_client.outbox import FINDINGS, LOG, RELEASES, Opening
-from dpledger_client.ranks import Broadcast, Follower
-from dpledger_client.sizes import LEVEL, SamplingContradicted, Sizes
+from dpledger_client.recording import run_ends
+from dpledger_client.recording.branch_writer import Journal, Mode, read_content
+from dpledger_client.recording.outbox import FINDINGS, LOG, RELEASES, Opening
+from dpledger_client.recording.run_ends import End
 from dpledger_client.transport import Transport
 
 Open = Callable[[Opening], Journal]
@@ -330,8 +331,8 @@ class Run:
         with self._stepping:
             self._closed = True
             self._tell_verdict()
-            state = endings.end_of(None, refused=self._refused) if state is None else state
-            return endings.close(self._writer, state)
+            state = run_ends.end_of(None, refused=self._refused) if state is None else state
+            return run_ends.close(self._writer, state)
 
     def __enter__(self) -> Self:
         return self
@@ -345,7 +346,7 @@ class Run:
         if self._closed:
             return
         try:
-            self.finish(endings.end_of(error, refused=self._refused))
+            self.finish(run_ends.end_of(error, refused=self._refused))
         except Exception as failure:  # whatever it is, the block's own error is the one to raise
             if error is None:
                 raise
@@ -368,12 +369,14 @@ class Run:
         self._horizon, self._admitted = 0, None
         broadcast = self._broadcast
         if broadcast is not None and not self._same_branch:
-            self._writer.opening = ranks.same_branch(broadcast, self._writer.opening)
+            self._writer.opening = distributed.same_branch(broadcast, self._writer.opening)
             self._same_branch = True
         if self.mode == "observe":
             broadcast = None
         try:
-            self._horizon = ranks.agree(broadcast, self.rank, lambda: self._ask(content, steps))
+            self._horizon = distributed.agree(
+                broadcast, self.rank, lambda: self._ask(content, steps)
+            )
         except BudgetExhausted as refusal:
             self._refused = True
             refusal.add_note(f"dpledger: run {self.name} has taken {self.next_step} steps.")

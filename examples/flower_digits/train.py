@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 from dpledger_client import Client, Run
-from dpledger_client.flower import LedgerStrategy
+from dpledger_client.integrations.flower import LedgerStrategy
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp

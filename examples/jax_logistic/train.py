@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from dpledger_client import BudgetExhausted, Client
-from dpledger_client.jax_privacy import Ledger
+from dpledger_client.integrations.jax_privacy import Ledger
 from jax_privacy.batch_selection import PartitionType, pad_to_multiple_of
 from jax_privacy.experimental.execution_plan import BandMFExecutionPlanConfig, DPExecutionPlan
 from sklearn.datasets import load_digits

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import torch
 from dpledger_client import BudgetExhausted, Client, Run
-from dpledger_client.opacus import LedgerAccountant
+from dpledger_client.integrations.opacus import LedgerAccountant
 from opacus import PrivacyEngine
 from sklearn.datasets import load_digits
 from torch import nn

@@ -21,7 +21,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # the model is made here; nothing 
 
 import torch
 from dpledger_client import BudgetExhausted, Client
-from dpledger_client.transformers import LedgerCallback
+from dpledger_client.integrations.transformers import LedgerCallback
 from opacus import GradSampleModule
 from opacus.data_loader import DPDataLoader
 from opacus.optimizers import DPOptimizer

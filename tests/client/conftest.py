@@ -17,9 +17,9 @@ Waiter = Callable[[Callable[[], object]], None]
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The waits between retries, in seconds; none of them happens."""
     waited: list[float] = []
-    for module in ("transport", "journal", "ranks"):
+    for module in ("transport", "recording.branch_writer", "distributed"):
         monkeypatch.setattr(f"dpledger_client.{module}.sleep", waited.append)
-    monkeypatch.setattr("dpledger_client.journal.PAUSE_SECONDS_MAX", 0.001)
+    monkeypatch.setattr("dpledger_client.recording.branch_writer.PAUSE_SECONDS_MAX", 0.001)
     return waited
 
 
@@ -57,7 +57,7 @@ class AtExit:
 def at_exit(monkeypatch: pytest.MonkeyPatch) -> Iterator[AtExit]:
     """What open runs leave to the end of the process; it happens after each test."""
     process = AtExit()
-    monkeypatch.setattr("dpledger_client.journal.atexit", process)
+    monkeypatch.setattr("dpledger_client.recording.branch_writer.atexit", process)
     yield process
     process.run()
 

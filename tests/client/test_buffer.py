@@ -1,6 +1,6 @@
 import pytest
 from dpledger_client import full, gaussian, unknown
-from dpledger_client.buffer import STEPS_MAX, Buffer, Span, content_of
+from dpledger_client.recording.event_buffer import STEPS_MAX, Buffer, Span, content_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -77,7 +77,7 @@ def test_an_interrupt_within_an_append_loses_no_step_that_waited(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("dpledger_client.buffer.Span", interrupted)
+        patch.setattr("dpledger_client.recording.event_buffer.Span", interrupted)
         with pytest.raises(KeyboardInterrupt):
             buffer.append(content, 1)
         with pytest.raises(KeyboardInterrupt):

@@ -7,7 +7,7 @@ from typing import Any
 import dpledger_client as dp
 import pytest
 from dpledger_client import Client, checkpoints
-from dpledger_client.spool import read
+from dpledger_client.recording.write_ahead_file import read
 
 from tests.client.fake_service import FakeService, answered, answering, problem
 from tests.client.samples import FAIL, LOUD, MAIN, QUIET, SAMPLING, lines, observe, start, step

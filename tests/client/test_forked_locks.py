@@ -8,8 +8,8 @@ from threading import Timer
 from typing import Any
 
 import pytest
-from dpledger_client import log_heads
-from dpledger_client.spool import Spool, is_locked
+from dpledger_client.recording import checkpoint_pins
+from dpledger_client.recording.write_ahead_file import Spool, is_locked
 
 HEADER: dict[str, Any] = {"run": {"name": "run", "writer": "w"}, "branch": None, "first_step": 0}
 LOCK = fcntl.flock
@@ -49,8 +49,8 @@ def is_free(path: Path) -> bool:
 
 
 def test_the_lock_of_what_was_kept_of_a_log(tmp_path: Path, fork: Callable[[], None]) -> None:
-    path = tmp_path / log_heads.LOCK
-    with log_heads._locked(path):
+    path = tmp_path / checkpoint_pins.LOCK
+    with checkpoint_pins._locked(path):
         fork()
         assert not is_free(path)
     assert is_free(path)
@@ -74,7 +74,7 @@ def test_the_lock_of_who_asks_whether_a_spool_is_locked(
         if operation & fcntl.LOCK_SH:
             fork()
 
-    monkeypatch.setattr("dpledger_client.spool.fcntl.flock", lock_and_fork)
+    monkeypatch.setattr("dpledger_client.recording.write_ahead_file.fcntl.flock", lock_and_fork)
     assert not is_locked(tmp_path / "a.spool")
     assert is_free(tmp_path / "a.spool")
 
@@ -91,6 +91,6 @@ def test_a_new_spool_waits_for_who_asks_just_then(
             Timer(0.05, os.close, [asking]).start()
         LOCK(file, operation)
 
-    monkeypatch.setattr("dpledger_client.spool.fcntl.flock", asked_before)
+    monkeypatch.setattr("dpledger_client.recording.write_ahead_file.fcntl.flock", asked_before)
     Spool(path, HEADER).close()
     assert path.exists()

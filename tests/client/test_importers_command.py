@@ -7,9 +7,9 @@ from typing import Any
 
 import dpledger_client as dp
 import pytest
-from dpledger_client import Client, importing
+from dpledger_client import Client
 from dpledger_client.cli import main
-from dpledger_client.importers import documents
+from dpledger_client.importers import command, ledger_document
 from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
@@ -62,8 +62,8 @@ def complaint(capsys: pytest.CaptureFixture[str]) -> str:
 def test_a_document_holds_each_step_once_and_the_service_reads_it(
     events: list[dict[str, Any]],
 ) -> None:
-    made = documents.document(events, neighboring_relation="replace_one", dataset_size=100)
-    read = LedgerDocument.model_validate_json(documents.text_of(made))
+    made = ledger_document.document(events, neighboring_relation="replace_one", dataset_size=100)
+    read = LedgerDocument.model_validate_json(ledger_document.text_of(made))
     assert sum(one.steps for one in read.events) == sum(one["steps"] for one in events)
     ends = [0, *(one["first_step"] + one["steps"] for one in made["events"])]
     assert [one["first_step"] for one in made["events"]] == ends[:-1]
@@ -73,11 +73,11 @@ def test_a_document_holds_each_step_once_and_the_service_reads_it(
 
 def test_a_document_has_a_known_relation_and_no_more_steps_than_a_run() -> None:
     with pytest.raises(ValueError, match="must be one of"):
-        documents.document([], neighboring_relation="add-or-remove-one")
+        ledger_document.document([], neighboring_relation="add-or-remove-one")
     many = dp.event(mechanism=dp.no_noise(), sampling=dp.full(), steps=10**12)
-    documents.document([many], neighboring_relation="replace_one")
+    ledger_document.document([many], neighboring_relation="replace_one")
     with pytest.raises(ValueError, match="more than 1e"):
-        documents.document([many, many], neighboring_relation="replace_one")
+        ledger_document.document([many, many], neighboring_relation="replace_one")
 
 
 def test_the_service_s_command_line_accounts_what_was_imported(
@@ -85,7 +85,7 @@ def test_the_service_s_command_line_accounts_what_was_imported(
 ) -> None:
     out = tmp_path / "document.json"
     assert run("csv", table, *RELATION, "--out", out) == 0
-    assert importing.AS_POISSON in complaint(capsys)
+    assert command.AS_POISSON in complaint(capsys)
     words = ["epsilon", str(out), "--delta", "1e-5", "--json"]
     guarantee = json.loads(CliRunner().invoke(app, words).stdout)
     assert guarantee["steps"] == 1510
@@ -103,9 +103,9 @@ def test_without_a_target_the_document_is_printed(
     made = LedgerDocument.model_validate_json(said.out)
     assert made.dataset_size == 60000
     assert {one.sampling.kind for one in made.events} == {"shuffle"}
-    assert importing.AS_TOLD in said.err
+    assert command.AS_TOLD in said.err
     assert made.labels is not None
-    assert made.labels["imported-sampling"] == importing.AS_TOLD
+    assert made.labels["imported-sampling"] == command.AS_TOLD
     assert made.labels["imported-from"] == "csv, on the word of the file"
     assert len(made.labels["imported-sha256"]) == 64
 
@@ -198,7 +198,7 @@ def test_an_import_is_recorded_as_a_run(
         assert [(one["first_step"], one["steps"]) for one in found["events"]] == [
             (0, 1500), (1500, 10),
         ]  # fmt: skip
-        assert found["labels"]["imported-sampling"] == importing.AS_POISSON
+        assert found["labels"]["imported-sampling"] == command.AS_POISSON
         assert client.run("old")["state"] == "finished"
         assert client.dataset("letters")["spent"] > 0.1  # what happened is recorded all the same
         assert run("csv", table, *target) == 2  # a second time is another run, by another name

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dpledger_client.importers import dp_event, printed, reading
-from dpledger_client.importers.printed import Call, parse
-from dpledger_client.importers.reading import BadFile
+from dpledger_client.importers import bounded_reader, dp_event, repr_parser
+from dpledger_client.importers.bounded_reader import BadFile
+from dpledger_client.importers.repr_parser import Call, parse
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -166,7 +166,7 @@ def test_a_file_that_is_missing_too_large_or_no_text_is_refused(
         dp_event.read(tmp_path)
     with pytest.raises(BadFile, match="larger than"):
         dp_event.read("/dev/zero")
-    monkeypatch.setattr(reading, "BYTES_MAX", 10)
+    monkeypatch.setattr(bounded_reader, "BYTES_MAX", 10)
     with pytest.raises(BadFile, match="larger than 10 bytes"):
         read(tmp_path, "NoOpDpEvent()")
     (tmp_path / "event.txt").write_bytes(b"\xff\xfe")
@@ -175,7 +175,7 @@ def test_a_file_that_is_missing_too_large_or_no_text_is_refused(
 
 
 def test_as_deep_as_allowed_is_read() -> None:
-    depth = printed.DEPTH_MAX
+    depth = repr_parser.DEPTH_MAX
     value = parse("[" * depth + "1" + "]" * depth)
     for _ in range(depth):
         [value] = value

@@ -8,8 +8,9 @@ from typing import Any
 
 import dpledger_client as dp
 import pytest
-from dpledger_client.importers import csv, flower_state, opacus_checkpoint, reading, samplings
-from dpledger_client.importers.reading import BadFile
+from dpledger_client.importers import bounded_reader, csv, opacus, samplings
+from dpledger_client.importers.bounded_reader import BadFile
+from dpledger_client.importers.flower import State, read, read_state
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -59,7 +60,7 @@ def test_a_history_is_read_as_it_was_written(
     state = {"history": rows, "mechanism": "rdp"}
     for content in (state, {"privacy_accountant_state_dict": state, "epoch": 3}):
         path = file(tmp_path, json.dumps(content))
-        assert opacus_checkpoint.read(path) == [event(*row) for row in rows]
+        assert opacus.read(path) == [event(*row) for row in rows]
 
 
 def test_spaces_a_byte_order_mark_and_windows_lines_are_no_fault(tmp_path: Path) -> None:
@@ -76,7 +77,7 @@ def test_the_sampling_that_is_told_takes_the_place_of_the_rates(tmp_path: Path) 
     [found] = csv.read(table(tmp_path, "1.1,0.5,10"), sampling=SHUFFLE)
     assert (found["sampling"], found["steps"]) == (SHUFFLE, 10)
     path = file(tmp_path, json.dumps({"history": [[1.1, 0.5, 10]], "mechanism": "prv"}))
-    [found] = opacus_checkpoint.read(path, sampling=SHUFFLE)
+    [found] = opacus.read(path, sampling=SHUFFLE)
     assert found["sampling"] == SHUFFLE
 
 
@@ -160,16 +161,16 @@ def test_a_table_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.Monk
 )
 def test_a_bad_history_is_named_by_its_place(tmp_path: Path, state: Any, reason: str) -> None:
     with pytest.raises(BadFile, match=reason):
-        opacus_checkpoint.read(file(tmp_path, json.dumps(state)))
+        opacus.read(file(tmp_path, json.dumps(state)))
 
 
 def test_a_history_of_too_many_rows_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "ROWS_MAX", 3)
+    monkeypatch.setattr(bounded_reader, "ROWS_MAX", 3)
     path = file(tmp_path, json.dumps({"history": [[1.1, 0.5, 2]] * 4, "mechanism": "rdp"}))
     with pytest.raises(BadFile, match="history: has more than 3 rows"):
-        opacus_checkpoint.read(path)
+        opacus.read(path)
 
 
 class Trap:
@@ -187,10 +188,10 @@ def test_a_pickle_is_not_run(tmp_path: Path, magic: bytes) -> None:
     path = tmp_path / "checkpoint.pt"
     path.write_bytes(magic + pickle.dumps({"history": Trap(tmp_path / "run")}))
     with pytest.raises(BadFile, match=r"checkpoint.*JSON"):
-        opacus_checkpoint.read(path)
+        opacus.read(path)
     assert not (tmp_path / "run").exists()
     with pytest.raises(BadFile, match="cannot be read"):
-        opacus_checkpoint.read(tmp_path)
+        opacus.read(tmp_path)
 
 
 def flower(**changed: Any) -> dict[str, Any]:
@@ -218,8 +219,8 @@ def flower(**changed: Any) -> dict[str, Any]:
     return state
 
 
-def read_flower(folder: Path, **changed: Any) -> flower_state.State:
-    return flower_state.read_state(file(folder, json.dumps(flower(**changed))))
+def read_flower(folder: Path, **changed: Any) -> State:
+    return read_state(file(folder, json.dumps(flower(**changed))))
 
 
 @pytest.mark.parametrize(
@@ -242,8 +243,8 @@ def test_rounds_of_clients_are_steps_of_records(
     assert state.neighboring_relation == relation.replace("-", "_")
     assert state.dataset_size == 100
     path = tmp_path / "history"
-    assert flower_state.read(path) == state.events
-    [told] = flower_state.read(path, sampling=dp.full())
+    assert read(path) == state.events
+    [told] = read(path, sampling=dp.full())
     assert told["sampling"] == dp.full()
 
 

@@ -9,15 +9,15 @@ import dpledger_client as dp
 import numpy as np
 import pytest
 from dpledger_client.importers.dp_event import view
-from dpledger_client.importers.places import STEPS_MAX
-from dpledger_client.importers.printed import Call
-from dpledger_client.importers.trees import (
+from dpledger_client.importers.event_fields import STEPS_MAX
+from dpledger_client.importers.event_tree import (
     CLASSES,
     DEPTH_MAX,
     NODES_MAX,
     UntranslatableEvent,
     translate,
 )
+from dpledger_client.importers.repr_parser import Call
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -348,6 +348,6 @@ def test_a_tree_of_shared_branches_is_refused_before_it_takes_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert NODES_MAX <= 10**6
-    monkeypatch.setattr("dpledger_client.importers.trees.NODES_MAX", 1000)
+    monkeypatch.setattr("dpledger_client.importers.event_tree.NODES_MAX", 1000)
     with pytest.raises(UntranslatableEvent, match="more than 1000 events"):
         told(nested(lambda tree: composed(tree, tree), 60))

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import pytest
 from dpledger_client import Client
-from dpledger_client.spool import read
+from dpledger_client.recording.write_ahead_file import read
 
 from tests.client.fake_service import FakeService
 from tests.client.samples import LOUD, MAIN, QUIET, lines, start, step
@@ -25,16 +25,21 @@ def test_a_step_is_in_the_spool_before_it_is_counted(
         found.append(lines(run)[-1])
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("dpledger_client.outbox.Outbox.append", append)
+    monkeypatch.setattr("dpledger_client.recording.outbox.Outbox.append", append)
     with pytest.raises(KeyboardInterrupt):
         step(run)
     assert found == [0]
 
 
 PLACES = [
-    "journal.Journal.admit", "journal.Journal.take", "spool.Spool.append", "outbox.Outbox.append",
-    "buffer.Buffer.append", "transport.Transport.post", "leases.Leases.obtain",
-]  # fmt: skip
+    "recording.branch_writer.Journal.admit",
+    "recording.branch_writer.Journal.take",
+    "recording.write_ahead_file.Spool.append",
+    "recording.outbox.Outbox.append",
+    "recording.event_buffer.Buffer.append",
+    "transport.Transport.post",
+    "recording.reservations.Leases.obtain",
+]
 
 
 @pytest.mark.parametrize("mode", ["leased", "strict", "observe"])
@@ -61,7 +66,7 @@ def test_an_interrupt_at_the_keyboard_within_a_step_spoils_nothing(
 @contextlib.contextmanager
 def _interrupt(place: str, *, after: bool) -> Iterator[None]:
     """Ctrl-C at the next call of a method, before or after what it does."""
-    module, kind, name = place.split(".")
+    module, kind, name = place.rsplit(".", 2)
     owner = getattr(sys.modules[f"dpledger_client.{module}"], kind)
     original = owner.__dict__[name]
 

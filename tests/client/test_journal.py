@@ -12,7 +12,7 @@ import dpledger_client as dp
 import httpx
 import pytest
 from dpledger_client import Client, Run
-from dpledger_client.spool import read
+from dpledger_client.recording.write_ahead_file import read
 
 from tests.client.conftest import AtExit, Waiter
 from tests.client.fake_service import FakeService, answering, busy, lost_reply, problem
@@ -147,8 +147,8 @@ def test_a_step_does_not_wait_for_ever(
         assert waited > 0
         now += waited
 
-    monkeypatch.setattr("dpledger_client.journal.monotonic", lambda: now)
-    monkeypatch.setattr("dpledger_client.journal.sleep", pass_time)
+    monkeypatch.setattr("dpledger_client.recording.branch_writer.monotonic", lambda: now)
+    monkeypatch.setattr("dpledger_client.recording.branch_writer.sleep", pass_time)
     run = start(client, wait_seconds=seconds)
     service.away = True
     with pytest.raises(dp.Unavailable):
@@ -230,7 +230,7 @@ def test_a_full_disk_in_the_background_keeps_nothing_from_the_service(
     def full(spool: object, line: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("dpledger_client.spool.Spool.write", full)
+    monkeypatch.setattr("dpledger_client.recording.write_ahead_file.Spool.write", full)
     eventually(lambda: len(service.steps[MAIN]) == 1 and not run.unsent_steps)
     run.flush()
 

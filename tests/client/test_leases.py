@@ -7,7 +7,8 @@ from typing import Any
 import dpledger_client as dp
 import httpx
 import pytest
-from dpledger_client import Client, Run, leases
+from dpledger_client import Client, Run
+from dpledger_client.recording import reservations
 
 from tests.client.conftest import Waiter
 from tests.client.fake_service import FakeService, answered, answering, lost_reply, problem
@@ -25,7 +26,7 @@ def names(service: FakeService) -> list[str]:
 
 def used_up(run: Run) -> None:
     """Take the steps of the first lease."""
-    for _ in range(leases.STEPS_FIRST):
+    for _ in range(reservations.STEPS_FIRST):
         step(run)
 
 
@@ -64,8 +65,10 @@ def test_leases_grow_with_the_speed_of_training_by_steps(
     service: FakeService, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 100.0
-    monkeypatch.setattr("dpledger_client.leases.monotonic", lambda: now)
-    monkeypatch.setattr("dpledger_client.journal.Journal._send_ahead", lambda journal: None)
+    monkeypatch.setattr("dpledger_client.recording.reservations.monotonic", lambda: now)
+    monkeypatch.setattr(
+        "dpledger_client.recording.branch_writer.Journal._send_ahead", lambda journal: None
+    )
     run = start(client)
     grown = []
     for _ in range(6):
@@ -81,8 +84,10 @@ def test_a_slow_training_has_small_leases(
     service: FakeService, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 100.0
-    monkeypatch.setattr("dpledger_client.leases.monotonic", lambda: now)
-    monkeypatch.setattr("dpledger_client.journal.Journal._send_ahead", lambda journal: None)
+    monkeypatch.setattr("dpledger_client.recording.reservations.monotonic", lambda: now)
+    monkeypatch.setattr(
+        "dpledger_client.recording.branch_writer.Journal._send_ahead", lambda journal: None
+    )
     run = start(client)
     for _ in range(5):
         for _ in range(64):
@@ -333,15 +338,15 @@ def test_steps_are_sent_before_too_many_leases_are_open(
     service: FakeService, client: Client
 ) -> None:
     run = start(client, lease_steps=1)
-    for number in range(3 * leases.LEASES_MAX):
+    for number in range(3 * reservations.LEASES_MAX):
         step(run)
         waiting = [one for one in service.reservations.values() if one.end > service.recorded]
-        assert len(waiting) <= leases.LEASES_MAX + 1, number
-    assert service.recorded >= leases.LEASES_MAX
+        assert len(waiting) <= reservations.LEASES_MAX + 1, number
+    assert service.recorded >= reservations.LEASES_MAX
     run.finish()
-    assert (service.recorded, service.held) == (3 * leases.LEASES_MAX, 0)
+    assert (service.recorded, service.held) == (3 * reservations.LEASES_MAX, 0)
     returned = {path for path in service.paths if path.endswith(":release")}
-    assert len(returned) <= leases.LEASES_MAX + 1
+    assert len(returned) <= reservations.LEASES_MAX + 1
 
 
 @pytest.mark.parametrize("lost", [1, 2, 3, 5])
@@ -377,6 +382,6 @@ def test_the_event_of_a_lease_is_that_of_its_steps(service: FakeService, client:
         "first_step": 0, "steps": 7, "mechanism": QUIET,
         "sampling": {"kind": "poisson", "sampling_probability": 0.01},
     }  # fmt: skip
-    assert (body["branch"], body["ttl_seconds"]) == ("main", leases.TTL_SECONDS)
+    assert (body["branch"], body["ttl_seconds"]) == ("main", reservations.TTL_SECONDS)
     assert len(body["name"]) <= 63
     assert service.steps[MAIN] == []

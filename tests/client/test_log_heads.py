@@ -16,7 +16,7 @@ import httpx
 import pytest
 from dpledger_client import Client, LedgerRewritten, LedgerSuspended
 from dpledger_client.cli import main
-from dpledger_client.log_heads import LOCK, SECONDS, SUFFIX, LogHead
+from dpledger_client.recording.checkpoint_pins import LOCK, SECONDS, SUFFIX, LogHead
 from dpledger_client.transport import Transport
 from sqlalchemy import Engine, make_url
 
@@ -109,7 +109,7 @@ def test_it_is_compared_again_only_after_a_while(
 ) -> None:
     create(client)
     clock = [0.0]
-    monkeypatch.setattr("dpledger_client.log_heads.monotonic", lambda: clock[0])
+    monkeypatch.setattr("dpledger_client.recording.checkpoint_pins.monotonic", lambda: clock[0])
     head = head_of(client, spool)
     due = [head.is_due]
     head.compare()
@@ -292,14 +292,14 @@ def test_one_process_at_a_time_replaces_a_head(
 
     def between(descriptor: int) -> None:
         synced(descriptor)
-        monkeypatch.setattr("dpledger_client.log_heads.os.fsync", synced)
+        monkeypatch.setattr("dpledger_client.recording.checkpoint_pins.os.fsync", synced)
         if not threads:  # the first is about to replace the file, and the other keeps more
             train(client, "run", 3, spool=spool.parent / "other")
             threads.append(threading.Thread(target=other.compare))
             threads[0].start()
             threads[0].join(timeout=0.5)  # it waits for the first
 
-    monkeypatch.setattr("dpledger_client.log_heads.os.fsync", between)
+    monkeypatch.setattr("dpledger_client.recording.checkpoint_pins.os.fsync", between)
     late.compare()
     threads[0].join()
     assert kept(spool)["head"]["steps"] == 3
@@ -377,7 +377,7 @@ def test_a_full_disk_is_no_matter(
     def full(_descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("dpledger_client.log_heads.os.fsync", full)
+    monkeypatch.setattr("dpledger_client.recording.checkpoint_pins.os.fsync", full)
     head.compare()
     assert head.path.read_bytes() == before
     assert {path.name for path in spool.iterdir()} == {head.path.name, LOCK}

@@ -8,7 +8,7 @@ from typing import Any
 
 import dpledger_client as dp
 import pytest
-from dpledger_client import Client, Run, ranks
+from dpledger_client import Client, Run, distributed
 
 from tests.client.conftest import Waiter
 from tests.client.fake_service import FakeService, answering, problem
@@ -130,7 +130,7 @@ def test_a_full_disk_of_rank_0_stops_all(client: Client, monkeypatch: pytest.Mon
         return None
 
     with monkeypatch.context() as patch:
-        patch.setattr("dpledger_client.spool.Spool.append", full)
+        patch.setattr("dpledger_client.recording.write_ahead_file.Spool.append", full)
         raised = together(runs, work)
     assert isinstance(raised[0], OSError)
     assert all(isinstance(error, dp.DPLedgerError) for error in raised[1:])
@@ -147,8 +147,8 @@ def test_an_interrupt_of_rank_0_stops_all() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        ranks.agree(broadcast, 0, interrupted)
-    assert said == [ranks.STOPPED]
+        distributed.agree(broadcast, 0, interrupted)
+    assert said == [distributed.STOPPED]
 
 
 def test_a_refused_change_leaves_no_rank_with_what_was_admitted_before(
@@ -246,8 +246,8 @@ def test_a_fingerprint_waits_for_rank_0_to_register_the_run(
     run = start(client, rank=0, world_size=2)
     step(run)
     run.flush()
-    eventually(lambda: len(service.findings) == 2 or len(waits) >= ranks.TRIES)
-    assert ranks.TRY_SECONDS in waits
+    eventually(lambda: len(service.findings) == 2 or len(waits) >= distributed.TRIES)
+    assert distributed.TRY_SECONDS in waits
 
 
 def test_a_refused_fingerprint_is_logged_and_stops_nothing(
@@ -316,7 +316,7 @@ def test_the_place_of_a_process_is_given_or_that_of_its_job(
 ) -> None:
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert ranks.place(*given, None) == expected
+    assert distributed.place(*given, None) == expected
 
 
 def test_a_rank_that_only_the_environment_names_needs_a_collective(
@@ -326,10 +326,10 @@ def test_a_rank_that_only_the_environment_names_needs_a_collective(
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ValueError, match="reports nothing"):
         start(client)  # as in an array of jobs that have nothing to do with each other
-    assert ranks.place(None, None, lambda number: number) == (1, 2)
+    assert distributed.place(None, None, lambda number: number) == (1, 2)
 
 
 @pytest.mark.parametrize(("rank", "world_size"), [(-1, 1), (1, 1), (0, 0), (4, 2)])
 def test_there_is_no_rank_beyond_the_job(rank: int, world_size: int) -> None:
     with pytest.raises(ValueError, match="rank"):
-        ranks.place(rank, world_size, None)
+        distributed.place(rank, world_size, None)

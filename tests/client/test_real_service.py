@@ -18,8 +18,8 @@ from dpledger_client import (
     poisson,
     shuffle,
 )
-from dpledger_client.journal import MODES
-from dpledger_client.spool import read
+from dpledger_client.recording.branch_writer import MODES
+from dpledger_client.recording.write_ahead_file import read
 
 from tests.service.samples import BUDGET
 

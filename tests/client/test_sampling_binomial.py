@@ -4,9 +4,15 @@ from fractions import Fraction
 import mpmath
 import pytest
 from dpledger_client.sampling_check import binomial
-from dpledger_client.sampling_check.bets import SHIFTS, Bet, EachOncePerPass, Shifted, Spread
-from dpledger_client.sampling_check.evidence import ROUNDING
-from dpledger_client.sampling_check.laws import Law
+from dpledger_client.sampling_check.batch_size_laws import Law
+from dpledger_client.sampling_check.betting_alternatives import (
+    SHIFTS,
+    Bet,
+    EachOncePerPass,
+    Shifted,
+    Spread,
+)
+from dpledger_client.sampling_check.e_process import ROUNDING
 
 PROBABILITIES = (1e-12, 1e-3, 0.1, 0.3, 0.5, 0.7, 0.999)
 LARGE = [

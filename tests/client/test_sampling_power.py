@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from dpledger_client import poisson
 from dpledger_client.sampling_check import binomial, log_e_values, observe, start, verdict
-from dpledger_client.sampling_check.bets import EachOncePerPass, Repeats
-from dpledger_client.sampling_check.laws import Law
+from dpledger_client.sampling_check.batch_size_laws import Law
+from dpledger_client.sampling_check.betting_alternatives import EachOncePerPass, Repeats
 
 N, B, T = 60_000, 256, 234
 Q = B / N

@@ -14,9 +14,9 @@ import dpledger_client as dp
 import httpx
 import pytest
 from dpledger_client import Client
-from dpledger_client import spool as spools
-from dpledger_client.buffer import Span, content_of
-from dpledger_client.spool import Spool, SpoolError, has_ended, is_locked, read
+from dpledger_client.recording import write_ahead_file as spools
+from dpledger_client.recording.event_buffer import Span, content_of
+from dpledger_client.recording.write_ahead_file import Spool, SpoolError, has_ended, is_locked, read
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -207,7 +207,7 @@ def test_a_full_disk_stops_the_step_and_leaves_nothing_of_its_line(
     step(run, steps=10)
     before = lines(run)
     with monkeypatch.context() as patch:
-        patch.setattr("dpledger_client.spool.os.write", _full_after(room))
+        patch.setattr("dpledger_client.recording.write_ahead_file.os.write", _full_after(room))
         with pytest.raises(OSError, match="No space left"):
             step(run, steps=1000)
     if mode == "observe":
@@ -220,7 +220,7 @@ def test_a_full_disk_stops_the_step_and_leaves_nothing_of_its_line(
 def test_a_full_disk_at_the_start_leaves_no_spool(
     client: Client, spool: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dpledger_client.spool.os.write", _full_after(9))
+    monkeypatch.setattr("dpledger_client.recording.write_ahead_file.os.write", _full_after(9))
     with pytest.raises(OSError, match="No space left"):
         start(client)
     assert list(spool.iterdir()) == []
@@ -249,7 +249,8 @@ def test_a_spool_is_locked_until_it_is_closed(client: Client) -> None:
     run = start(client)
     path = Path(str(run.spool))
     code = (
-        "import sys; from pathlib import Path; from dpledger_client.spool import is_locked\n"
+        "import sys; from pathlib import Path\n"
+        "from dpledger_client.recording.write_ahead_file import is_locked\n"
         "sys.exit(is_locked(Path(sys.argv[1])))"
     )
     locked = [sys.executable, "-c", code, str(path)]
@@ -265,7 +266,7 @@ def test_the_lock_goes_with_its_process(tmp_path: Path) -> None:
     path = tmp_path / "a.spool"
     code = (
         "import os, signal, sys; from pathlib import Path\n"
-        "from dpledger_client.spool import Spool\n"
+        "from dpledger_client.recording.write_ahead_file import Spool\n"
         "spool = Spool(Path(sys.argv[1]), {'run': {'name': 'run', 'writer': 'w'},"
         " 'branch': None, 'first_step': 0})\n"
         "print('open', flush=True); sys.stdin.read(); os.kill(os.getpid(), signal.SIGKILL)"

@@ -10,8 +10,8 @@ from typing import Any
 import dpledger_client as dp
 import pytest
 from dpledger_client import Client, Run, SpoolError
-from dpledger_client.spool import is_locked, read
-from dpledger_client.sync import Synced, sync_all
+from dpledger_client.recording.sync import Synced, sync_all
+from dpledger_client.recording.write_ahead_file import is_locked, read
 
 from tests.client.conftest import AtExit
 from tests.client.fake_service import FakeService, answered, lost_reply
@@ -81,7 +81,7 @@ def test_after_a_start_of_the_machine_leases_are_kept(
     now = tmp_path / "boot_id"
     if boot is not None:
         now.write_text(boot)
-    monkeypatch.setattr("dpledger_client.spool._BOOT", now)
+    monkeypatch.setattr("dpledger_client.recording.write_ahead_file._BOOT", now)
     [synced] = client.sync(path)
     assert isinstance(synced, Synced)
     assert not synced.ended  # its last lines may be lost
@@ -340,7 +340,7 @@ def test_a_killed_process_leaves_what_sync_needs(
     path = tmp_path / "run.main.x.spool"
     code = (
         "import os, signal, sys; from pathlib import Path\n"
-        "from dpledger_client.spool import Spool\n"
+        "from dpledger_client.recording.write_ahead_file import Spool\n"
         "spool = Spool(Path(sys.argv[1]), {'run': {'name': 'run', 'writer': 'w',"
         " 'dataset': 'letters'}, 'branch': None, 'first_step': 0, 'before': None})\n"
         "spool.write({'what': {'mechanism': {'kind': 'none'}, 'sampling': {'kind': 'full'}}})\n"

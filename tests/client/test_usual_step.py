@@ -15,7 +15,7 @@ from dpledger_client import (
     poisson,
     state_at,
 )
-from dpledger_client.spool import read
+from dpledger_client.recording.write_ahead_file import read
 
 from tests.client.conftest import Waiter
 from tests.client.fake_service import FakeService

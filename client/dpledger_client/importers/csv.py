@@ -5,7 +5,7 @@ import io
 from typing import Any, Final
 
 from dpledger_client.importers import samplings
-from dpledger_client.importers.reading import ROWS_MAX, FilePath, refuse, text_of
+from dpledger_client.importers.bounded_reader import ROWS_MAX, FilePath, refuse, text_of
 
 RATES: Final = ("sample_rate", "sampling_probability")
 DIGITS_MAX: Final = 400  # of one number

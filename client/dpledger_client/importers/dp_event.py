@@ -7,9 +7,9 @@ JSON objects of `class_name` and the event's fields. Nothing in the file is eval
 import re
 from typing import Any, Final
 
-from dpledger_client.importers.printed import Call, parse
-from dpledger_client.importers.reading import FilePath, parse_json, refuse, text_of
-from dpledger_client.importers.trees import Node, UntranslatableEvent, translate
+from dpledger_client.importers.bounded_reader import FilePath, parse_json, refuse, text_of
+from dpledger_client.importers.event_tree import Node, UntranslatableEvent, translate
+from dpledger_client.importers.repr_parser import Call, parse
 
 MODULE: Final = "dp_accounting.dp_event"
 # What the classes leave out, because it has a default.

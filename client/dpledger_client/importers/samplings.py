@@ -3,22 +3,22 @@
 from collections.abc import Callable
 from typing import Any, Final
 
-from dpledger_client import wire
-from dpledger_client.importers.places import NOISE_RANGE, PROBABILITY_MIN
-from dpledger_client.importers.reading import count, real
+from dpledger_client import schemas
+from dpledger_client.importers.bounded_reader import count, real
+from dpledger_client.importers.event_fields import NOISE_RANGE, PROBABILITY_MIN
 
 POISSON: Final = "poisson"
 RECORDS_MAX: Final = 10**12  # by the contract
 SamplingOf = Callable[[str, Any], dict[str, Any]]
 
 _KINDS: Final[dict[str, tuple[Callable[..., dict[str, Any]], tuple[str, ...]]]] = {
-    "shuffle": (wire.shuffle, ("batch_size", "reshuffle", "steps_per_pass")),
-    "cyclic": (wire.cyclic, ("batch_size", "steps_per_pass")),
-    "fixed_size": (wire.fixed_size, ("batch_size",)),
-    "with_replacement": (wire.with_replacement, ("batch_size",)),
-    "balls_and_bins": (wire.balls_and_bins, ("steps_per_pass",)),
-    "full": (wire.full, ()),
-    "unknown": (wire.unknown, ()),
+    "shuffle": (schemas.shuffle, ("batch_size", "reshuffle", "steps_per_pass")),
+    "cyclic": (schemas.cyclic, ("batch_size", "steps_per_pass")),
+    "fixed_size": (schemas.fixed_size, ("batch_size",)),
+    "with_replacement": (schemas.with_replacement, ("batch_size",)),
+    "balls_and_bins": (schemas.balls_and_bins, ("steps_per_pass",)),
+    "full": (schemas.full, ()),
+    "unknown": (schemas.unknown, ()),
 }
 
 
@@ -50,8 +50,8 @@ def parse(text: str, *, dataset_size: int | None = None) -> dict[str, Any] | Non
         fields[name] = _order(value) if name == "reshuffle" else _whole(name, value)
     if missing := [name for name in names[:1] if name not in fields]:
         raise ValueError(f"{kind} needs {missing[0]}, as in {kind}:256.")
-    if wire.lacks_length(said := {"kind": kind, **fields}):
-        refusal = wire.no_length(said, dataset_size=dataset_size)
+    if schemas.lacks_length(said := {"kind": kind, **fields}):
+        refusal = schemas.no_length(said, dataset_size=dataset_size)
         raise ValueError(f"--sampling {kind}:{fields['batch_size']},steps_per_pass=...: {refusal}")
     return make(**fields)
 
@@ -88,8 +88,8 @@ def row(
     if noise:
         real(f"{place}, noise_multiplier", noise, *NOISE_RANGE)
     chance = real(f"{place}, sample_rate", rate, PROBABILITY_MIN, 1.0)
-    return wire.event(
-        mechanism=wire.gaussian(noise_multiplier=noise) if noise else wire.no_noise(),
-        sampling=wire.poisson(sampling_probability=chance) if sampling is None else sampling,
+    return schemas.event(
+        mechanism=schemas.gaussian(noise_multiplier=noise) if noise else schemas.no_noise(),
+        sampling=schemas.poisson(sampling_probability=chance) if sampling is None else sampling,
         steps=count(f"{place}, steps", steps),
     )

@@ -4,6 +4,6 @@ Nothing is imported or drawn. A class is known by its module and its name, and a
 how a known one draws is not known any more.
 """
 
-from dpledger_client.loaders.finding import Finding, inspect, require_shares
+from dpledger_client.loaders.inspection import Finding, inspect, require_shares
 
 __all__ = ["Finding", "inspect", "require_shares"]

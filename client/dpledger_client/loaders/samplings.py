@@ -3,8 +3,8 @@
 from decimal import ROUND_CEILING, Context
 from typing import Any, Final, Literal
 
-from dpledger_client import wire
-from dpledger_client.loaders.classes import Read, UnclearError
+from dpledger_client import schemas
+from dpledger_client.loaders.known_loaders import Read, UnclearError
 
 Sampling = dict[str, Any]
 MISFIT: Final = "The loader and dataset_size do not go together."
@@ -22,13 +22,13 @@ def sampling_of(read: Read, size: int) -> tuple[Sampling, str]:
         ValueError: a record may be in a step more than once.
     """
     if read.kind != "with_replacement" and max(read.length, read.records) > size:
-        return wire.unknown(), MISFIT  # a record may be in the data repeatedly
+        return schemas.unknown(), MISFIT  # a record may be in the data repeatedly
     match read.kind:
         case "poisson":
-            rate = wire.poisson(sampling_probability=read.rate)
+            rate = schemas.poisson(sampling_probability=read.rate)
             return rate, "The loader draws each record by a coin of its own."
         case "rest":
-            return wire.full(), "The loader begins in the middle of a pass."
+            return schemas.full(), "The loader begins in the middle of a pass."
         case "weighted":
             return _weighted(read)
         case "with_replacement":
@@ -40,10 +40,10 @@ def sampling_of(read: Read, size: int) -> tuple[Sampling, str]:
 def told_of(found: Sampling, read: Read, size: int) -> Sampling:
     """What the service may be told of it: no exact number that only the data know."""
     if found["kind"] in ("shuffle", "cyclic") and read.length != size:
-        return wire.unknown()
+        return schemas.unknown()
     if found["kind"] == "non_uniform":
         above = Context(prec=2, rounding=ROUND_CEILING)
-        return wire.non_uniform(max_weight=float(above.create_decimal(found["max_weight"])))
+        return schemas.non_uniform(max_weight=float(above.create_decimal(found["max_weight"])))
     return found
 
 
@@ -54,14 +54,14 @@ def _weighted(read: Read) -> tuple[Sampling, str]:
             "take batches of one."
         )
     words = "The loader draws by weights, which must not come from the data."
-    return wire.non_uniform(max_weight=read.rate), words
+    return schemas.non_uniform(max_weight=read.rate), words
 
 
 def _with_replacement(read: Read, size: int) -> tuple[Sampling, str]:
     if read.records != size:
         raise ValueError("Draws with replacement are counted by the number of records they are of.")
     words = "The loader draws with replacement."
-    return wire.with_replacement(batch_size=read.batch_size), words
+    return schemas.with_replacement(batch_size=read.batch_size), words
 
 
 def _pass(read: Read, size: int) -> tuple[Sampling, str]:
@@ -69,14 +69,14 @@ def _pass(read: Read, size: int) -> tuple[Sampling, str]:
     if read.fault:
         if steps < 2:
             raise ValueError(read.fault)
-        return wire.unknown(), read.fault
+        return schemas.unknown(), read.fault
     place: dict[str, Any] = {"batch_size": min(read.batch_size, size), "steps_per_pass": steps}
     if read.kind == "shuffle" and read.records == size:
         order: Literal["once", "each_pass"] = "once" if read.once else "each_pass"
         words = "The loader shuffles: a record comes once in a pass."
-        return wire.shuffle(reshuffle=order, **place), words
+        return schemas.shuffle(reshuffle=order, **place), words
     # Records that every pass leaves out are no luck of the order: no bound of a shuffle holds.
-    return wire.cyclic(**place), "The loader goes through the same records in each pass."
+    return schemas.cyclic(**place), "The loader goes through the same records in each pass."
 
 
 def _steps_per_pass(read: Read) -> int:

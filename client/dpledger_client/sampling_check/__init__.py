@@ -6,12 +6,6 @@ from it: nothing in here sends, logs or stores a size, an e-value or a verdict, 
 should.
 """
 
-from dpledger_client.sampling_check.evidence import (
-    Evidence,
-    log_e_values,
-    observe,
-    start,
-    verdict,
-)
+from dpledger_client.sampling_check.e_process import Evidence, log_e_values, observe, start, verdict
 
 __all__ = ["Evidence", "log_e_values", "observe", "start", "verdict"]

@@ -12,8 +12,8 @@ from tests.client.failures.site import Site, create
 @pytest.fixture(autouse=True)
 def waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dpledger_client.transport.BACKOFF_SECONDS", 0.01)
-    monkeypatch.setattr("dpledger_client.journal.WAIT_SECONDS", 0.02)
-    monkeypatch.setattr("dpledger_client.journal.PAUSE_SECONDS_MAX", 0.05)
+    monkeypatch.setattr("dpledger_client.recording.branch_writer.WAIT_SECONDS", 0.02)
+    monkeypatch.setattr("dpledger_client.recording.branch_writer.PAUSE_SECONDS_MAX", 0.05)
 
 
 @pytest.fixture

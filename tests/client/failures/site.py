@@ -10,7 +10,7 @@ import httpx
 import pytest
 import uvicorn
 from dpledger_client import Client, Run
-from dpledger_client.sync import Synced
+from dpledger_client.recording.sync import Synced
 
 from service.app import create_app
 from service.settings import Settings

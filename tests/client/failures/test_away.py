@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from dpledger_client import Client, NotFound, RunExists, Unavailable
-from dpledger_client.journal import MODES
-from dpledger_client.spool import read
+from dpledger_client.recording.branch_writer import MODES
+from dpledger_client.recording.write_ahead_file import read
 
 from benchmarks import outage
 from tests.client.failures.site import (

@@ -13,8 +13,8 @@ from typing import Any
 import httpx
 import pytest
 from dpledger_client import Client, Conflict, RunExists, Unavailable
-from dpledger_client.journal import MODES
-from dpledger_client.spool import read
+from dpledger_client.recording.branch_writer import MODES
+from dpledger_client.recording.write_ahead_file import read
 
 from benchmarks import kills
 from benchmarks.servers import START_TOKEN

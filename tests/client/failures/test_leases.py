@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from dpledger_client import BudgetExhausted, Client, Run
-from dpledger_client.spool import read
+from dpledger_client.recording.write_ahead_file import read
 
 from tests.client.failures.site import BUDGET, WHAT, Site, counted, create, price, take
 
@@ -22,7 +22,7 @@ def test_an_expired_lease_counts_as_spent_until_its_steps_are_recorded(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Long enough to be asked about before it is over, on a machine that others use too.
-    monkeypatch.setattr("dpledger_client.leases.TTL_SECONDS", 4)
+    monkeypatch.setattr("dpledger_client.recording.reservations.TTL_SECONDS", 4)
     run = client.start_run("run", "data", lease_steps=20, flush_seconds=60, **WHAT)
     take(run, 5)
     assert client.dataset("data")["reserved"] > 0
@@ -81,7 +81,7 @@ def test_nothing_depends_on_the_clocks_of_the_trainer(
     def erratic() -> float:
         return jumps.uniform(-1e9, 1e9)
 
-    for place in ("time.time", "dpledger_client.leases.monotonic"):
+    for place in ("time.time", "dpledger_client.recording.reservations.monotonic"):
         monkeypatch.setattr(place, erratic)
     with client.start_run("run", "data", flush_steps=3, **WHAT) as run:
         take(run, 40)

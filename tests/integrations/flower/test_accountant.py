@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from dpledger_client import Client, Run
-from dpledger_client.flower import LedgerAccountant
+from dpledger_client.integrations.flower import LedgerAccountant
 from flwr.serverapp import (
     GaussianPrivacyEvent,
     NeighboringRelation,
@@ -32,7 +32,7 @@ EVENT = {"noise_multiplier": 2.0, "sample_size": CLIENTS, "population_size": CLI
 FIRST_PROCESS = f"""
 import json, sys
 from dpledger_client import Client
-from dpledger_client.flower import LedgerAccountant
+from dpledger_client.integrations.flower import LedgerAccountant
 from flwr.serverapp import GaussianPrivacyEvent
 run = Client().start_run("first-" + sys.argv[1], sys.argv[1])
 accountant = LedgerAccountant(run, delta={DELTA})

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from dpledger_client import Client, fixed_size, gaussian, poisson
 from dpledger_client.cli import main
-from dpledger_client.importers import flower_state
-from dpledger_client.importers.reading import BadFile
+from dpledger_client.importers import flower
+from dpledger_client.importers.bounded_reader import BadFile
 from flwr.supercore.privacy_accounting import (
     GaussianPrivacyEvent,
     NeighboringRelation,
@@ -68,4 +68,4 @@ def test_a_state_that_a_newer_flower_wrote_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "state.json"
     path.write_text(json.dumps({**accountant.state_dict(), "schema_version": 2}))
     with pytest.raises(BadFile, match="schema_version: must be 1"):
-        flower_state.read_state(path)
+        flower.read_state(path)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from dpledger_client import Client, Run, gaussian
-from dpledger_client.flower import LedgerAccountant, LedgerStrategy
+from dpledger_client.integrations.flower import LedgerAccountant, LedgerStrategy
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import fixedclipping_mod

@@ -13,9 +13,9 @@ from dp_accounting import NeighboringRelation, dp_event, pld
 from dp_accounting.pld import privacy_loss_distribution
 from dp_accounting.rdp import RdpAccountant
 from dpledger_client import Client
-from dpledger_client.dp_events import UntranslatableEvent, events_of
 from dpledger_client.importers import dp_event as files
-from dpledger_client.importers.trees import CLASSES
+from dpledger_client.importers.event_tree import CLASSES
+from dpledger_client.integrations.dp_event_checks import UntranslatableEvent, events_of
 
 DELTA = 1e-6
 RECORDS = 1000

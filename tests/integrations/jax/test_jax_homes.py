@@ -16,7 +16,7 @@ try:
 except ModuleNotFoundError:
     module = importlib.import_module({new!r})
 sys.modules[{there!r}], sys.modules[{gone!r}] = module, None
-from dpledger_client.jax_privacy import DPExecutionPlan
+from dpledger_client.integrations.jax_privacy import DPExecutionPlan
 assert DPExecutionPlan is module.DPExecutionPlan
 """
 

@@ -19,7 +19,7 @@ import numpy as np
 import optax
 import pytest
 from dpledger_client import BudgetExhausted, Client, Run
-from dpledger_client.jax_privacy import Ledger, UnsupportedPlan, plan_events
+from dpledger_client.integrations.jax_privacy import Ledger, UnsupportedPlan, plan_events
 from jax_privacy import batch_selection, noise_addition
 from jax_privacy.batch_selection import (
     BallsInBinsSampling,

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from dpledger_client import Client
-from dpledger_client.jax_privacy import Ledger
+from dpledger_client.integrations.jax_privacy import Ledger
 from jax_privacy.experimental.execution_plan import BandMFExecutionPlanConfig, DPExecutionPlan
 
 pytestmark = pytest.mark.filterwarnings("ignore:optax.global_norm is deprecated:DeprecationWarning")

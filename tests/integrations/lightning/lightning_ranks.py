@@ -7,7 +7,7 @@ from pathlib import Path
 import lightning_loops
 import torch
 from dpledger_client import BudgetExhausted, Client
-from dpledger_client.lightning import LedgerCallback, broadcast
+from dpledger_client.integrations.lightning import LedgerCallback, broadcast
 
 
 def main(run: str, dataset: str, folder: Path) -> None:

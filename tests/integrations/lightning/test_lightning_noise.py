@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from dpledger_client import BudgetExhausted, Client, full, gaussian, poisson
-from dpledger_client.lightning import LedgerCallback
+from dpledger_client.integrations.lightning import LedgerCallback
 from lightning.pytorch import Callback
 from lightning_loops import (
     DELTA,

@@ -12,7 +12,7 @@ from typing import Any
 import mlflow
 import pytest
 from dpledger_client import Client, Run, gaussian, no_noise, poisson
-from dpledger_client.mlflow import Mirror, log
+from dpledger_client.integrations.mlflow import Mirror, log
 
 pytestmark = [
     # MLflow's database is left to the garbage collector.

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 import torch.distributed
 from dpledger_client import BudgetExhausted, Client
-from dpledger_client.opacus import LedgerAccountant, broadcast
+from dpledger_client.integrations.opacus import LedgerAccountant, broadcast
 from opacus import PrivacyEngine
 from opacus.utils.fsdp_utils import FSDP2Wrapper
 from opacus_loops import Job, equal, network, train, train_in_parts

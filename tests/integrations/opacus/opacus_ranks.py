@@ -12,7 +12,7 @@ import torch
 import torch.distributed
 import torch.multiprocessing
 from dpledger_client import BudgetExhausted, Client
-from dpledger_client.opacus import LedgerAccountant, broadcast
+from dpledger_client.integrations.opacus import LedgerAccountant, broadcast
 from opacus import PrivacyEngine
 from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
 from opacus_loops import WARNINGS, Job, network, train, train_in_parts, weights

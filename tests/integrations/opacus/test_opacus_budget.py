@@ -9,7 +9,7 @@ from typing import Any, Literal
 import pytest
 import torch
 from dpledger_client import BudgetExhausted, Client, gaussian, loaders, poisson
-from dpledger_client.opacus import LedgerAccountant, attach
+from dpledger_client.integrations.opacus import LedgerAccountant, attach
 from opacus.accountants import PRVAccountant, RDPAccountant
 from opacus.schedulers import ExponentialNoise
 from opacus_loops import RECORDS, WARNINGS, Job, equal, prepared, step, train, weights

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from dpledger_client import Client, Run
-from dpledger_client.opacus import LedgerAccountant
+from dpledger_client.integrations.opacus import LedgerAccountant
 from opacus.accountants import PRVAccountant
 from opacus_loops import RECORDS, WARNINGS, Job, equal, prepared, step, train, weights
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from dpledger_client import BudgetExhausted, Client, NotFound
 from dpledger_client.cli import main
-from dpledger_client.opacus import LedgerAccountant, attach
+from dpledger_client.integrations.opacus import LedgerAccountant, attach
 from opacus import PrivacyEngine
 from opacus_loops import RECORDS, WARNINGS, Job, equal, prepared, step, train, weights
 

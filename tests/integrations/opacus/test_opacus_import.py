@@ -8,8 +8,8 @@ import pytest
 import torch
 from dpledger_client import Client
 from dpledger_client.cli import main
-from dpledger_client.importers import opacus_checkpoint
-from dpledger_client.importers.reading import BadFile
+from dpledger_client.importers import opacus
+from dpledger_client.importers.bounded_reader import BadFile
 from opacus import PrivacyEngine
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -65,7 +65,7 @@ def test_a_saved_state_of_an_accountant_is_read_as_well(tmp_path: Path, zipped: 
     engine = trained(tmp_path / "checkpoint.pt", accountant="rdp")
     path = tmp_path / "accountant.pt"
     torch.save(engine.accountant.state_dict(), path, _use_new_zipfile_serialization=zipped)
-    assert opacus_checkpoint.read(path) == opacus_checkpoint.read(tmp_path / "checkpoint.pt")
+    assert opacus.read(path) == opacus.read(tmp_path / "checkpoint.pt")
 
 
 class Trap:
@@ -85,5 +85,5 @@ def test_a_checkpoint_that_would_run_code_is_refused(tmp_path: Path, zipped: boo
     path = tmp_path / "checkpoint.pt"
     torch.save(content, path, _use_new_zipfile_serialization=zipped)
     with pytest.raises(BadFile, match="no checkpoint of plain values"):
-        opacus_checkpoint.read(path)
+        opacus.read(path)
     assert not (tmp_path / "run").exists()

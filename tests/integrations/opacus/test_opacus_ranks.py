@@ -61,7 +61,7 @@ def test_both_processes_stop_before_the_step_that_is_refused(
     ("what", "words"),
     [
         ("same_coins", "same seed"),
-        ("deaf", "broadcast=dpledger_client.opacus.broadcast"),
+        ("deaf", "broadcast=dpledger_client.integrations.opacus.broadcast"),
         ("all_the_data", "take a DistributedSampler"),
     ],
 )

@@ -11,7 +11,7 @@ import httpx
 import pytest
 import torch
 from dpledger_client import Client, Run, SamplingContradicted, gaussian, loaders, poisson
-from dpledger_client.opacus import LedgerAccountant, attach
+from dpledger_client.integrations.opacus import LedgerAccountant, attach
 from opacus.data_loader import DPDataLoader
 from opacus.utils.batch_memory_manager import wrap_data_loader
 from opacus_loops import BATCH, RECORDS, WARNINGS, data, prepared, train

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from dpledger_client import Client, Run, fixed_size, full, gaussian, poisson
-from dpledger_client.opacus import LedgerAccountant, attach
+from dpledger_client.integrations.opacus import LedgerAccountant, attach
 from opacus.schedulers import ExponentialGradClip, ExponentialNoise
 from opacus.utils.batch_memory_manager import BatchMemoryManager
 from opacus_loops import (

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from dpledger_client import Client, Run, SamplingContradicted, Unavailable, gaussian, poisson
-from dpledger_client.opacus import LedgerAccountant
+from dpledger_client.integrations.opacus import LedgerAccountant
 from opacus_loops import (
     BATCH,
     RECORDS,

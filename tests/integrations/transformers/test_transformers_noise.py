@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import torch
 from dpledger_client import BudgetExhausted, Client, full, gaussian
+from dpledger_client.integrations.torch_callbacks import _check_coins
+from dpledger_client.integrations.transformers import LedgerCallback
 from dpledger_client.loaders import inspect
-from dpledger_client.torch_callbacks import _check_coins
-from dpledger_client.transformers import LedgerCallback
 from transformers import Trainer, TrainerCallback
 from transformers_loops import (
     DELTA,

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 import transformers_loops
 from dpledger_client import BudgetExhausted, Client
-from dpledger_client.transformers import LedgerCallback, broadcast
+from dpledger_client.integrations.transformers import LedgerCallback, broadcast
 
 
 def main(run: str, dataset: str, folder: Path) -> None:

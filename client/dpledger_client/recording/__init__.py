@@ -1,0 +1,1 @@
+"""Steps on their way to the service: buffered, written ahead, sent once, whatever fails."""

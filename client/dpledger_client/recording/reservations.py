@@ -1,0 +1,189 @@
+"""Leases: steps that the service admitted ahead, so that taking them asks nobody.
+
+A lease is a reservation of the contract. It counts as held until its steps are recorded, and once
+expired as spent: whatever becomes of this process, its admitted steps are counted. So an expired
+lease is as good as another, and no clock of this machine decides anything.
+"""
+
+import json
+import secrets
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any, Final
+
+from dpledger_client.errors import (
+    BudgetExhausted,
+    Conflict,
+    DPLedgerError,
+    InvalidRequest,
+    NotFound,
+    OutOfSequence,
+    RunFinished,
+    UnsupportedEvent,
+)
+from dpledger_client.recording.outbox import LOG, Outbox
+
+STEPS_FIRST: Final = 64
+STEPS_MAX: Final = 1_000_000
+LEASE_SECONDS: Final = 600.0  # of training that one lease should last, at the speed seen
+GROWTH: Final = 8  # of a lease over the one before, at most
+TTL_SECONDS: Final = 86_400  # until what a trainer left behind is told as forfeited
+LEASES_MAX: Final = 64  # open at once; the service takes 256 of a branch
+TRIES: Final = 4  # to get what still fits, while others take of the same budget
+
+
+# A reservation that was refused so was not made, nor will be: a name that is known is answered.
+_REFUSED: Final = (
+    BudgetExhausted,
+    Conflict,
+    InvalidRequest,
+    OutOfSequence,
+    RunFinished,
+    UnsupportedEvent,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A reservation that was granted."""
+
+    name: str
+    end: int  # the first step after it
+
+
+class Leases:
+    """The leases of a branch. All methods but `ahead` want the outbox's `sending` held."""
+
+    def __init__(self, outbox: Outbox, steps: int | None) -> None:
+        self._outbox = outbox
+        self._fixed = steps
+        self._open: list[Lease] = []
+        self._asked: dict[str, Any] | None = None  # a request that has no answer yet
+        self._size = 0  # of the last one
+        self._since = (monotonic(), outbox.opening.first_step)
+        self._narrow = False  # the budget had not room for a whole one
+        self.content: str | None = None  # what the leases are for
+        self.end = outbox.opening.first_step  # steps below it are admitted
+
+    def ahead(self, content: str, next_step: int) -> bool:
+        """Whether it is time to ask for more, before it is needed."""
+        short = 2 * (self.end - next_step) < self._size
+        return short and content == self.content and not self._narrow
+
+    def obtain(self, content: str, first_step: int, steps: int, *, retries: int | None) -> None:
+        """Get at least so many steps admitted from `first_step` on, and rather more.
+
+        Raises:
+            BudgetExhausted: they do not fit; nothing is held for them.
+            UnsupportedEvent: no accepted theorem bounds them.
+            DPLedgerError: any other refusal, or the service is away.
+        """
+        if content != self.content:
+            self._begin(content, first_step, retries)
+        self._settle(retries)
+        wanted = first_step + steps - self.end
+        if wanted > 0:
+            try:
+                self._reserve(wanted, self._more(first_step, wanted), retries)
+            except OutOfSequence as error:  # an admin voided a lease: nothing holds what follows
+                LOG.warning("dpledger: leases are taken anew from step %d: %s", first_step, error)
+                self._outbox.send_held(retries=retries)
+                self._begin(content, first_step, retries)
+                self._reserve(steps, self._more(first_step, steps), retries)
+
+    def extend(self, next_step: int, *, retries: int | None) -> None:
+        """Get more admitted before it is needed; less if no more fits."""
+        self._settle(retries)
+        try:
+            self._reserve(1, self._more(next_step, 1), retries)
+        except BudgetExhausted:
+            self._narrow = True  # asked again only by the step that needs it
+
+    def give_back(self, next_step: int, *, retries: int | None) -> None:
+        """Attest that no step from `next_step` on ran under any lease: the rest returns."""
+        # First of all nothing is admitted: this may end half-way, and is then done again.
+        self.content = None
+        self._settle(retries)
+        while self._open:
+            self.release(self._open[-1].name, next_step - 1, retries=retries)
+            self._open.pop()
+        self.end, self._narrow = next_step, False
+
+    def release(self, name: str, last_step: int, *, retries: int | None) -> None:
+        """Return what a lease holds beyond a step, if it was ever granted."""
+        path = f"/v1/reservations/{name}:release"
+        try:
+            self._outbox.transport.post(path, {"last_step": last_step}, retries=retries)
+        except NotFound:
+            LOG.debug("dpledger: lease %s was never granted", name)
+        except Conflict as error:  # it was returned before, or an admin voided it
+            LOG.info("dpledger: lease %s could not be released: %s", name, error)
+
+    def _begin(self, content: str, first_step: int, retries: int | None) -> None:
+        """Take leases for something else, or anew."""
+        self.give_back(first_step, retries=retries)
+        self.content = content
+
+    def _more(self, next_step: int, wanted: int) -> int:
+        """How many steps to ask for: enough for a while at the present speed."""
+        if self._fixed is not None:
+            return max(wanted, self._fixed)
+        before, step = self._since
+        self._since = (monotonic(), next_step)
+        speed = (next_step - step) / max(monotonic() - before, 1e-3)
+        lasting = int(min(speed * LEASE_SECONDS, STEPS_MAX))
+        return max(wanted, STEPS_FIRST, min(lasting, GROWTH * self._size))
+
+    def _reserve(self, least: int, steps: int, retries: int | None) -> None:
+        if len(self._open) >= LEASES_MAX:
+            self._outbox.send_held(retries=retries)
+            self._open = [one for one in self._open if one.end > self._outbox.buffer.first_step]
+        self._narrow = False
+        for _ in range(TRIES):
+            try:
+                self._ask(steps, retries)
+            except BudgetExhausted as refusal:
+                if not least <= refusal.admissible_steps < steps:
+                    raise
+                steps = refusal.admissible_steps
+                self._narrow = True
+            else:
+                return
+        raise DPLedgerError({"title": "The budget changes faster than steps can be reserved"}, 0)
+
+    def _ask(self, steps: int, retries: int | None) -> None:
+        name = f"lease-{secrets.token_hex(12)}"
+        what = json.loads(self.content or "{}")
+        event: dict[str, Any] = {"first_step": self.end, "steps": steps, **what}
+        if self._outbox.spool is not None:
+            self._outbox.spool.write({"lease": name})  # whoever syncs the spool can return the rest
+        self._asked = {  # kept until there is an answer: if that is lost, this may be granted
+            "name": name,
+            "branch": self._outbox.opening.branch_name,
+            "event": event,
+            "ttl_seconds": TTL_SECONDS,
+        }
+        self._answered(retries)
+
+    def _settle(self, retries: int | None) -> None:
+        """Get the answer to an earlier request; its refusal says nothing about the next one."""
+        try:
+            self._answered(retries)
+        except _REFUSED as error:
+            LOG.debug("dpledger: a lease was refused: %s", error)
+
+    def _answered(self, retries: int | None) -> None:
+        """Ask until there is an answer, always with the same words: then it is granted once."""
+        if self._asked is None:
+            return
+        path = self._outbox.path("/reservations")
+        try:
+            self._outbox.transport.post(path, self._asked, retries=retries)
+        except _REFUSED:
+            self._asked = None
+            raise
+        event = self._asked["event"]
+        granted = Lease(self._asked["name"], event["first_step"] + event["steps"])
+        self._open.append(granted)
+        self._size, self.end = event["steps"], granted.end
+        self._asked = None
