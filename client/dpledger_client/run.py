@@ -16,7 +16,6 @@ from dpledger_client.errors import BudgetExhausted, OutOfSequence
 from dpledger_client.recording import run_ends
 from dpledger_client.recording.branch_writer import Journal, Mode, read_content
 from dpledger_client.recording.outbox import FINDINGS, LOG, RELEASES, Opening
-from dpledger_client.recording.run_ends import End
 from dpledger_client.transport import Transport
 
 Open = Callable[[Opening], Journal]
@@ -308,7 +307,7 @@ class Run:
             self._sizes.restart()
             left.leave("rewound")
 
-    def finish(self, state: End | None = None) -> dict[str, Any] | None:
+    def finish(self, state: run_ends.End | None = None) -> dict[str, Any] | None:
         """Send what is left, return what was leased, and close the run.
 
         A run that ended can go on later, on a new branch: `start_run(resume=)` or `state=`.
@@ -367,12 +366,10 @@ class Run:
     def _admit(self, content: str, steps: int) -> None:
         # A refusal, too, may have given back what was admitted before.
         self._horizon, self._admitted = 0, None
-        broadcast = self._broadcast
-        if broadcast is not None and not self._same_branch:
-            self._writer.opening = distributed.same_branch(broadcast, self._writer.opening)
+        if self._broadcast is not None and not self._same_branch:
+            self._writer.opening = distributed.same_branch(self._broadcast, self._writer.opening)
             self._same_branch = True
-        if self.mode == "observe":
-            broadcast = None
+        broadcast = None if self.mode == "observe" else self._broadcast
         try:
             self._horizon = distributed.agree(
                 broadcast, self.rank, lambda: self._ask(content, steps)
