@@ -76,7 +76,7 @@ check: $(INSTALLED)  ## format, lint, types and import contracts
 	$(BIN)/lint-imports --no-logo
 
 licences: $(INSTALLED)  ## every installed package and its licence; fails if one is not allowed
-	$(BIN)/dpledger licences
+	$(BIN)/pip-licenses --with-system
 
 audit: .audit/installed  ## known vulnerabilities of the pinned versions; fails if it cannot ask
 	@.audit/bin/python -c 'import socket; socket.create_connection(("api.osv.dev", 443), 10)' \

@@ -27,7 +27,6 @@ ELSEWHERE: Final = {
     "backup": "service.cli.operations:backup",
     "restore": "service.cli.operations:restore",
     "doctor": "service.cli.operations:doctor",
-    "licences": "service.cli.operations:licences",
     "figures": "service.cli.figures.command:figures",
     "restate": "service.cli.verify:restate",
     "verify": "service.cli.verify:verify",

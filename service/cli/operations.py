@@ -1,4 +1,4 @@
-"""The commands backup, restore, doctor and licences."""
+"""The commands backup, restore and doctor."""
 
 import json
 from dataclasses import asdict
@@ -97,22 +97,4 @@ def doctor(
             remedy = f" -> {one.remedy}" if one.remedy else ""
             typer.echo(f"{one.level:<4} {one.name}: {one.found}{remedy}")
     if any(one.level is Level.FAIL for one in findings):
-        raise typer.Exit(1)
-
-
-def licences(
-    as_json: Annotated[bool, typer.Option("--json", help="the list as JSON")] = False,
-) -> None:
-    """List every package of this environment and its licence; exit 1 if one is not allowed."""
-    from service.cli.licences import installed
-
-    packages = installed()
-    if as_json:
-        typer.echo(json.dumps([asdict(one) for one in packages], indent=2))
-    else:
-        typer.echo("package\tversion\tlicence\tallowed")
-        for one in packages:
-            allowed = "yes" if one.allowed else "NO"
-            typer.echo(f"{one.name}\t{one.version}\t{one.licence}\t{allowed}")
-    if not all(one.allowed for one in packages):
         raise typer.Exit(1)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from accounting import THEOREMS
 from accounting.literature.documents import ROWS, Row
+from service.web.dashboard.statement_formulas import line_markdown
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "theory" / "rows.md"
@@ -62,7 +63,8 @@ def _line(row: Row, where: dict[str, list[str]]) -> str:
         for place in row.lives
     ]
     shown = ", ".join(f"`{name}`" for name in where[slug(row.id)])
-    cells = (row.id, row.statement.replace("|", "\\|"), row.verdict, ", ".join(lives), shown)
+    statement = re.sub(r"(?<!\\)\|", r"\\|", line_markdown(row.statement, ()))
+    cells = (row.id, statement, row.verdict, ", ".join(lives), shown)
     return f"| {' | '.join(cells)} |"
 
 

@@ -10,7 +10,7 @@ from accounting.events import NeighboringRelation
 from accounting.guarantees import Assumption, Status
 from service.web.dashboard.glossary import ASSUMPTIONS, RELATIONS, STATUSES
 from service.web.dashboard.pages.theorems import FAMILIES, family_of, page_of, theory_pages
-from service.web.dashboard.theory_pages import title_of
+from service.web.dashboard.theory_markdown import title_of
 
 PAGE_BYTES_MAX = 150_000
 _LISTED = re.compile(r'<div class="theorem-name"><a href="/theorems/([a-z0-9-]+)">')
@@ -99,3 +99,4 @@ def test_every_page_links_the_glossary(api: httpx.Client) -> None:
     page = api.get("/docs/theory/glossary")
     assert page.status_code == 200
     assert "<td>once through the data, in one order</td>" in page.text
+    assert "glossary.md" not in page.text

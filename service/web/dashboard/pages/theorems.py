@@ -17,8 +17,7 @@ from accounting.theorem import Theorem
 from service.errors import NotFoundError
 from service.web.dashboard.glossary import ASSUMPTIONS, RELATIONS, STATUSES
 from service.web.dashboard.rendering import PageRoute, render
-from service.web.dashboard.theory_markdown import PAGES, Setter, statement_html
-from service.web.dashboard.theory_pages import theory_html, title_of
+from service.web.dashboard.theory_markdown import PAGES, TheoryRenderer, title_of
 from service.web.dashboard.viewer import Viewer
 
 _NAMED: Final = re.compile(r"docs/theory/([a-z_]+)\.md")
@@ -175,7 +174,7 @@ class Entry:
     parameters: tuple[str, ...]
     counterexample: str
     summary: Markup  # the statement's first line
-    told: str  # the rest of it, not typeset
+    rest: str  # of the statement, as the docstring has it
     arguments: str
     text: str  # what a search looks in
 
@@ -183,28 +182,28 @@ class Entry:
 @lru_cache(maxsize=1)
 def entries() -> dict[str, Entry]:
     """Every theorem by its id, in the registry's order."""
-    setter = setter_of_pages()
-    return {theorem.id: _entry(theorem, setter) for theorem in accounting.THEOREMS}
+    return {theorem.id: _entry(theorem) for theorem in accounting.THEOREMS}
 
 
 @lru_cache(maxsize=1024)
 def _statement(name: str) -> tuple[Markup, Markup]:
-    """(what a theorem says after its first line, what is known against it), typeset."""
-    entry, setter = entries()[name], setter_of_pages()
-    return statement_html(entry.told, setter), setter.line(entry.counterexample)
+    """(a theorem's statement after its first line, the counterexample to it), as HTML."""
+    entry = entries()[name]
+    return renderer().statement(entry.rest), renderer().line(entry.counterexample)
 
 
-def setter_of_pages() -> Setter:
-    """What typesets, with links to theorems and to theory pages."""
+@lru_cache(maxsize=1)
+def renderer() -> TheoryRenderer:
+    """Renders theory pages and statements with links to theorems and to theory pages."""
     links = {}
     for theorem in accounting.THEOREMS:
         links[theorem.function.__name__] = links[theorem.id] = f"/theorems/{theorem.id}"
-    return Setter(links=links, pages=frozenset(theory_pages()))
+    return TheoryRenderer(links, frozenset(theory_pages()))
 
 
-def _entry(theorem: Theorem[..., Any], setter: Setter) -> Entry:
-    summary, _, rest = theorem.statement.partition("\n\n")
-    told, _, arguments = rest.partition("Args:\n")
+def _entry(theorem: Theorem[..., Any]) -> Entry:
+    summary, _, behind = theorem.statement.partition("\n\n")
+    rest, _, arguments = behind.partition("Args:\n")
     return Entry(
         id=theorem.id,
         family=family_of(theorem),
@@ -215,8 +214,8 @@ def _entry(theorem: Theorem[..., Any], setter: Setter) -> Entry:
         assumptions=theorem.assumptions,
         parameters=theorem.parameters,
         counterexample=theorem.counterexample,
-        summary=setter.line(" ".join(summary.split())),
-        told=told,
+        summary=renderer().line(" ".join(summary.split())),
+        rest=rest,
         arguments=f"Args:\n{arguments.rstrip()}" if arguments else "",
         text=f"{theorem.id} {theorem.statement} {theorem.source}".lower(),
     )
@@ -298,7 +297,7 @@ def theorem(request: Request, viewer: Viewer, bound: str) -> Response:
 
 @lru_cache(maxsize=64)
 def _rendered(page: str) -> Markup:
-    return theory_html(theory_pages()[page], setter_of_pages())
+    return renderer().page(theory_pages()[page])
 
 
 @router.get("/docs/theory")
