@@ -107,7 +107,7 @@ def test_pages_count_against_the_rate_of_a_key(engine: Engine, serve: Serve) -> 
 def test_errors_are_pages_for_who_looks_and_problems_for_others(api: httpx.Client) -> None:
     page, problem = api.get("/nothing", headers=HTML), api.get("/nothing")
     assert (page.status_code, problem.status_code) == (404, 404)
-    assert "Nothing of that name" in page.text
+    assert "Not found" in page.text
     assert problem.json()["type"] == "/problems/not-found"
     assert api.get("/v1/nothing", headers=HTML).json()["type"] == "/problems/not-found"
     wrong = api.post("/", headers=HTML)

@@ -201,7 +201,7 @@ def test_a_certificate_is_had_from_the_page(api: httpx.Client) -> None:
 def test_what_is_not_there_is_a_page_that_says_so(api: httpx.Client) -> None:
     answer = api.get("/datasets/nothing", headers={"accept": "text/html"})
     assert answer.status_code == 404
-    assert "Nothing of that name" in answer.text
+    assert "Not found" in answer.text
     assert api.get("/datasets/..%2f", headers={"accept": "text/html"}).status_code in (404, 422)
 
 

@@ -98,5 +98,5 @@ def test_every_page_links_the_glossary(api: httpx.Client) -> None:
         assert '<a href="/docs/theory/glossary">' in api.get(path).text
     page = api.get("/docs/theory/glossary")
     assert page.status_code == 200
-    assert "<td>once through the data, in one order</td>" in page.text
+    assert "<td>one iteration over the data, in one order</td>" in page.text
     assert "glossary.md" not in page.text
