@@ -16,7 +16,7 @@ HEAD = """# The founding documents, row by row
 
 What each statement of the five documents became: its verdict, where it lives, and a test that shows
 something true of it. Printed by `python tests/rows/table.py`; a test holds this page to it.
-[errata.md](errata.md) says what is wrong and how it is known.
+[errata.md](errata.md) lists the errors and the evidence for them.
 
 - 000: Berthier and Karimireddy 2019, Amplifying Renyi Differential Privacy via Shuffling
 - 001: Sordello, Bu, Dong and Su 2021, Privacy Amplification via Iteration for Shuffled and Online
