@@ -72,7 +72,7 @@ BEYOND_SCHEMA: Final[dict[str, str]] = {
     r"must lie in \[.*\] for this dataset": "compares a size with the dataset's",
     r"must lie in \[1, steps_per_pass\]": "compares two fields",
     "this sampling needs a dataset_size": "one field needs another",
-    "must attest, where there are parents": "the same",
+    "must attest, if there are parents": "the same",
     "declared must be given where": "the same",
     "which anyone can see: there is no finite bound": "the mechanism does not fit the relation",
     r"first_step: must be \d+": "an event begins where the one before it ended",

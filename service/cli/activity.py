@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 def audit(
     dataset: Annotated[
         str | None,
-        typer.Option(help="whose log; without it, the installation's: keys and such"),
+        typer.Option(help="the dataset of the log; default: the installation log, which has keys"),
     ] = None,
     by: Annotated[
         str | None,
-        typer.Option(help="only what this API key did; without --dataset, in every log"),
+        typer.Option(help="only acts of this API key; without --dataset, in all logs"),
     ] = None,
     entries: Annotated[
-        bool, typer.Option("--entries", help="the entries that the key of --by recorded")
+        bool, typer.Option("--entries", help="list the entries that the key of --by recorded")
     ] = False,
     database: DatabaseOption = None,
 ) -> None:
-    """List what was done, by whom and when, the oldest first."""
+    """List who did what and when, the oldest first."""
     from service.storage.engine import snapshot
 
     if entries and by is None:

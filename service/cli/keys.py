@@ -18,16 +18,16 @@ ExpiresOption = Annotated[
 @keys.command("create")
 def create_key(
     scope: Annotated[str, typer.Option(help="viewer, trainer or admin")],
-    name: Annotated[str, typer.Option(help="who will hold it")],
+    name: Annotated[str, typer.Option(help="name of its holder")],
     dataset: Annotated[
-        list[str] | None, typer.Option(help="the only one it reaches; may be given again")
+        list[str] | None, typer.Option(help="limit the key to this dataset; may be repeated")
     ] = None,
     expires: ExpiresOption = None,
     requests_per_second: Annotated[
-        float | None, typer.Option(help="to each process, instead of the settings'")
+        float | None, typer.Option(help="limit in each process; default: from the settings")
     ] = None,
     body_bytes_max: Annotated[
-        int | None, typer.Option(help="of a request, instead of the settings'")
+        int | None, typer.Option(help="largest request; default: from the settings")
     ] = None,
     database: DatabaseOption = None,
 ) -> None:
@@ -53,7 +53,7 @@ def create_key(
 
 @keys.command("list")
 def list_keys(database: DatabaseOption = None) -> None:
-    """List the keys: their names, scopes, first characters and what they are held to."""
+    """List the keys: names, scopes, first characters and limits."""
     from service.identity.keys import list_keys
     from service.storage.engine import snapshot
 
@@ -67,9 +67,7 @@ def list_keys(database: DatabaseOption = None) -> None:
 @keys.command("rotate")
 def rotate_key(
     name: Annotated[str, typer.Argument(help="the key's name")],
-    grace_seconds: Annotated[
-        int, typer.Option(help="how long the old secret works beside the new one")
-    ] = 3600,
+    grace_seconds: Annotated[int, typer.Option(help="how long the old secret still works")] = 3600,
     expires: ExpiresOption = None,
     database: DatabaseOption = None,
 ) -> None:
@@ -91,7 +89,7 @@ def rotate_key(
 def revoke_key(
     name: Annotated[str, typer.Argument(help="the key's name")], database: DatabaseOption = None
 ) -> None:
-    """Stop a key from working."""
+    """Revoke a key: it stops working."""
     from service.identity.keys import revoke_key
     from service.storage.engine import transaction
 

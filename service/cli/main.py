@@ -69,7 +69,7 @@ class Commands(TyperGroup):
 
 app = typer.Typer(
     name="dpledger",
-    help="A ledger and meter for the privacy that training spends.",
+    help="Record and limit the privacy loss of machine-learning training.",
     cls=Commands,
     no_args_is_help=True,
     **_PLAIN,
@@ -91,7 +91,7 @@ def options(
         typer.Option("--version", callback=_version, is_eager=True, help="print the version"),
     ] = False,
 ) -> None:
-    """A ledger and meter for the privacy that training spends."""
+    """Record and limit the privacy loss of machine-learning training."""
 
 
 def _stopped(_number: int, _frame: object) -> None:
@@ -105,7 +105,7 @@ def serve(
     port: Annotated[int | None, typer.Option(help="port to bind; or DPLEDGER_PORT")] = None,
     database: DatabaseOption = None,
 ) -> None:
-    """Migrate the database, then serve until interrupted; what was accepted is finished."""
+    """Migrate the database, then serve until interrupted; finish accepted requests."""
     from service.web.server import listening, share_arenas
 
     share_arenas()
@@ -158,10 +158,13 @@ def _serve(settings: Any, sockets: list[socket.socket]) -> None:
 def migrate(
     database: DatabaseOption = None,
     new: Annotated[
-        bool, typer.Option("--new", help="begin a new ledger where one was lost; nothing returns")
+        bool,
+        typer.Option(
+            "--new", help="start a new ledger in place of a lost one, which cannot be undone"
+        ),
     ] = False,
 ) -> bool:
-    """Bring the database's schema to this version."""
+    """Migrate the database's schema to this version."""
     return _migrated(database, new=new)
 
 

@@ -40,7 +40,7 @@ def epsilon(
     accountant: Annotated[str, typer.Option(help="best, pld, rdp, gdp or odometer")] = "best",
     as_json: Annotated[bool, typer.Option("--json", help="the guarantee as JSON")] = False,
 ) -> None:
-    """Recompute what a ledger document guarantees, offline."""
+    """Recompute the guarantee of a ledger document, offline."""
     from accounting.math_library import InaccurateLibraryError
     from service.cli.calculations import account
 
@@ -65,7 +65,7 @@ def epsilon(
 
 def calibrate(
     ledger: Annotated[Path, typer.Argument(help="a ledger document", metavar="LEDGER.json")],
-    epsilon: Annotated[float, typer.Option(help="not to be passed; in (0, 1e6]")],
+    epsilon: Annotated[float, typer.Option(help="target that must not be exceeded; in (0, 1e6]")],
     delta: Annotated[float, typer.Option(help="in (0, 1)")],
     parameter: Annotated[
         str, typer.Option("--for", help="noise_multiplier, steps or sampling_probability")
@@ -73,7 +73,7 @@ def calibrate(
     accountant: Annotated[str, typer.Option(help="best, pld, rdp, gdp or odometer")] = "best",
     as_json: Annotated[bool, typer.Option("--json", help="the answer as JSON")] = False,
 ) -> None:
-    """Find the least noise, the most steps or the highest rate that keep to an epsilon.
+    """Find the least noise, the most steps or the highest rate for a target epsilon.
 
     Noise is scaled by one factor in all events and the least is named; steps are those of the last
     event; the rate is one for all Poisson samplings, truncated ones among them.
@@ -144,11 +144,11 @@ def _show(answer: Any) -> None:
 def bounds(
     words: Annotated[
         list[str] | None,
-        typer.Argument(help="only theorems whose id, status or source has all of these"),
+        typer.Argument(help="only theorems whose id, status or source contains all of these words"),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="the registry as JSON")] = False,
 ) -> None:
-    """List every theorem the accountant may use, or those that some words are found in."""
+    """List every theorem the accountant may use, or those that contain some words."""
     from service.guarantees.theorem_catalog import bound_answers
 
     wanted = [word.lower() for word in words or ()]
@@ -178,7 +178,7 @@ def _cut(text: str, width: int) -> str:
 
 
 def bound(
-    identifier: Annotated[str, typer.Argument(help="as dpledger bounds lists it", metavar="ID")],
+    identifier: Annotated[str, typer.Argument(help="id from `dpledger bounds`", metavar="ID")],
     params: Annotated[str, typer.Option(help="its parameters, a JSON object")],
 ) -> None:
     """Evaluate a theorem of the registry and print its value as JSON."""

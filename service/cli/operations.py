@@ -21,10 +21,10 @@ BY_COMMAND: Final = "command-line"  # who restored, in the log
 
 
 def backup(
-    file: Annotated[Path, typer.Argument(help="to be made; never written over", metavar="FILE")],
+    file: Annotated[Path, typer.Argument(help="file to create; must not exist", metavar="FILE")],
     database: DatabaseOption = None,
 ) -> None:
-    """Write a backup while the service goes on; it is read back before it bears its name.
+    """Write a backup while the service runs; it is read back before it gets its name.
 
     It holds every row, so it is as confidential as the database. Signing keys and other secret
     files are not in it.
@@ -44,13 +44,13 @@ def backup(
 
 
 def restore(
-    file: Annotated[Path, typer.Argument(help="that backup made", metavar="FILE")],
+    file: Annotated[Path, typer.Argument(help="file made by `dpledger backup`", metavar="FILE")],
     database: DatabaseOption = None,
     check: Annotated[
         bool, typer.Option("--check", help="only read the whole file; no database is opened")
     ] = False,
 ) -> None:
-    """Bring a backup into an empty database, all of it or nothing; the log says that it was."""
+    """Restore a backup to an empty database, all of it or nothing, and log it."""
     from service.operations import backup as backup_module
     from service.operations import backup_format
 
@@ -81,11 +81,11 @@ def _show(summary: Any) -> None:
 def doctor(
     database: DatabaseOption = None,
     backups: Annotated[
-        Path | None, typer.Option("--backups", help="the folder whose newest backup is looked at")
+        Path | None, typer.Option("--backups", help="folder; check its newest backup")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="the findings as JSON")] = False,
 ) -> None:
-    """Look at everything an operator would, a line each; exit 1 if something must be done."""
+    """Check the installation, one line for each check; exit 1 if something must be done."""
     from service.operations.diagnostics.result import Level
     from service.operations.diagnostics.run import examine
 

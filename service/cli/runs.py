@@ -18,15 +18,15 @@ _COLUMNS: Final = ("run", "dataset", "state", "steps", "sampling", "spent", "lef
 
 
 def runs(
-    dataset: Annotated[str | None, typer.Option(help="whose runs alone")] = None,
+    dataset: Annotated[str | None, typer.Option(help="only runs on this dataset")] = None,
     state: Annotated[
-        str | None, typer.Option(help=f"one of {', '.join(STATES)}: those alone")
+        str | None, typer.Option(help=f"only runs in this state: {', '.join(STATES)}")
     ] = None,
     by: Annotated[str | None, typer.Option(help="only runs that this API key registered")] = None,
     url: UrlOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="every run as JSON")] = False,
 ) -> None:
-    """List the runs of a service, the oldest first, with what their own budgets say.
+    """List the runs of a service, the oldest first, with their own budgets.
 
     The key comes from DPLEDGER_API_KEY.
     """
@@ -73,17 +73,17 @@ def _table(found: list[dict[str, Any]]) -> None:
 def report(
     run: Annotated[str | None, typer.Argument(help="the run's name")] = None,
     dataset: Annotated[
-        str | None, typer.Option(help="of all runs of this dataset together, instead")
+        str | None, typer.Option(help="instead of a run: all runs of this dataset together")
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="a file to write; without it, standard output")
     ] = None,
     delta: Annotated[
-        list[float] | None, typer.Option(help="to state beside the usual; may be given again")
+        list[float] | None, typer.Option(help="an additional delta to state; may be repeated")
     ] = None,
     url: UrlOption = None,
 ) -> None:
-    """Write the privacy statement of a run or a dataset, as one HTML file that prints well.
+    """Write the privacy statement of a run or a dataset, as one printable HTML file.
 
     The key comes from DPLEDGER_API_KEY.
     """

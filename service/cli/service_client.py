@@ -20,7 +20,8 @@ PAGE_SIZE: Final = 1000
 # A dear question may wait in a line before it is worked out; a stream is silent for 15 seconds.
 TIMEOUT_SECONDS: Final = 60.0
 UrlOption = Annotated[
-    str | None, typer.Option("--url", help=f"of the service; or DPLEDGER_URL, else {DEFAULT_URL}")
+    str | None,
+    typer.Option("--url", help=f"address of the service; or DPLEDGER_URL; default {DEFAULT_URL}"),
 ]
 Json = dict[str, Any]
 

@@ -45,7 +45,7 @@ class Greeting:
             lines = [
                 # By numbers: at another address of the same name another user may listen.
                 f"Open {_url(address, port)}/sign-in?token={token.text}",
-                "The link signs a browser in as an admin. Its token is in",
+                "The link signs your browser in as an admin. Its token is in",
                 f"{token.path} and ends when the first API key is created.",
             ]
         with suppress(OSError):  # nobody reads it

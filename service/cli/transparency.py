@@ -11,8 +11,8 @@ import typer
 from service.cli.options import DatabaseOption, failed, ready_engine, settings_of
 from service.errors import LedgerError, StartupError
 
-ReasonOption = Annotated[str, typer.Option("--reason", help="why, for the log")]
-signing_key = typer.Typer(help="The key that signs: create, show.", no_args_is_help=True)
+ReasonOption = Annotated[str, typer.Option("--reason", help="reason, for the log")]
+signing_key = typer.Typer(help="The signing key: create, show.", no_args_is_help=True)
 
 
 def _signer(database: str | None) -> Any:
@@ -29,8 +29,10 @@ def _signer(database: str | None) -> Any:
 
 
 @signing_key.command("create")
-def create_signing_key(file: Annotated[Path, typer.Argument(help="which must not exist")]) -> None:
-    """Make a key that signs checkpoints and certificates; only its owner may read the file."""
+def create_signing_key(
+    file: Annotated[Path, typer.Argument(help="file to create; must not exist")],
+) -> None:
+    """Create a key that signs checkpoints and certificates; only its owner can read the file."""
     from service.transparency.signing import Signer
 
     try:
@@ -42,10 +44,10 @@ def create_signing_key(file: Annotated[Path, typer.Argument(help="which must not
 
 @signing_key.command("show")
 def show_signing_key(
-    file: Annotated[Path | None, typer.Argument(help="by default that of the settings")] = None,
+    file: Annotated[Path | None, typer.Argument(help="default: the file in the settings")] = None,
     database: DatabaseOption = None,
 ) -> None:
-    """Print the public key and its id: what those who verify need from you."""
+    """Print the public key, which verifiers need, and its id."""
     from service.transparency.signing import Signer
 
     try:
@@ -56,10 +58,12 @@ def show_signing_key(
 
 
 def checkpoint(
-    out: Annotated[Path | None, typer.Option(help="a file to write instead")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="file to write; default: standard output")
+    ] = None,
     database: DatabaseOption = None,
 ) -> None:
-    """Print a signed checkpoint of all logs: whoever keeps it can tell later what was changed."""
+    """Print a signed checkpoint of all logs; a kept checkpoint shows later changes."""
     from service.storage.engine import snapshot
     from service.transparency.checkpoints import LogHeads
 
@@ -92,10 +96,10 @@ def _replace(path: Path, text: str) -> None:
 
 
 def witness(
-    file: Annotated[Path, typer.Argument(help="on another disk; made where there is none")],
+    file: Annotated[Path, typer.Argument(help="witness file on another disk; created if missing")],
     database: DatabaseOption = None,
 ) -> None:
-    """Compare the logs with what a witness file has seen, and append what is new; for cron."""
+    """Compare the logs with a witness file, and append new heads to it; for cron."""
     from service.transparency.witness import WitnessError
     from service.transparency.witness_follower import Follower
 
@@ -116,7 +120,7 @@ def witness(
 
 
 def recover(reason: ReasonOption, database: DatabaseOption = None) -> None:
-    """Open a suspended ledger for what it has lost; charges and reservations stay refused."""
+    """Open a suspended ledger for lost entries; charges and reservations stay refused."""
     from service.transparency import recovery
 
     given = _message(recovery.Recovered, reason=reason)
@@ -127,11 +131,11 @@ def reconcile(
     reason: ReasonOption,
     not_taken: Annotated[
         list[str] | None,
-        typer.Option(metavar="DATASET=STEPS", help="signed steps that never ran, by attestation"),
+        typer.Option(metavar="DATASET=STEPS", help="attest that these signed steps never ran"),
     ] = None,
     database: DatabaseOption = None,
 ) -> None:
-    """Declare a ledger whole that has again what it had lost; everything is taken again."""
+    """End recovery mode: accept all writes again once the lost entries were sent again."""
     from service.transparency import recovery
 
     given = _message(recovery.Reconciled, reason=reason, not_taken=_counts(not_taken or []))
@@ -140,9 +144,9 @@ def reconcile(
 
 
 def as_new_ledger(reason: ReasonOption, database: DatabaseOption = None) -> None:
-    """Give a copy of a ledger an identity of its own, before a service runs on it.
+    """Give a copy of a ledger its own identity, before a service runs on it.
 
-    What was kept of the ledger that it was copied from is refused by it from then on.
+    From then on the copy refuses checkpoints and witness files of the original ledger.
     """
     from service.storage.engine import transaction
     from service.transparency.ledger_identity import rename

@@ -23,24 +23,24 @@ if TYPE_CHECKING:
     from service.transparency.verification.saved_heads import Kept
 
 SHOWN: Final = 10  # broken places, without --json
-# Whoever wrote what was read may have made all of it fit: said last, so that nobody overlooks it.
+# The author of the data may have forged all of it: printed last, so that it is not overlooked.
 _UNAUTHENTICATED: Final = "NOT AUTHENTICATED: {}"
 _NOTHING_KEPT: Final = (
-    "nothing that was kept elsewhere was given, so that this may be another history, made to fit; "
-    "give --witness or --checkpoint, and --public-key"
+    "nothing that was kept elsewhere was given, so this may be a forged history; pass --witness or "
+    "--checkpoint, and --public-key"
 )
 _NO_KEY: Final = (
-    "no key was named, so that anybody may have signed this; give --public-key, which you have "
-    "from elsewhere"
+    "no key was named, so anyone may have signed this; pass --public-key, which the operator gave "
+    "you by another way"
 )
 _SQLITE: Final = b"SQLite format 3\0"  # which each of its files begins with
 
 
 def restate(
     database: DatabaseOption = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="append nothing")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="only print; append nothing")] = False,
 ) -> None:
-    """Compute again what earlier versions certified; exit 1 if something was too low."""
+    """Recompute certificates of earlier versions; exit 1 if a certified epsilon was too low."""
     from service.transparency.certificates.recheck import restate_all
 
     low, count, engine = 0, 0, ready_engine(database)
@@ -78,26 +78,26 @@ def _epsilon(ends: dict[str, float | None]) -> str:
 
 def verify(
     target: Annotated[
-        str, typer.Argument(help="sqlite:///FILE, postgresql://... or a certificate's file")
+        str, typer.Argument(help="sqlite:///FILE, postgresql://... or a certificate file")
     ],
     witness: Annotated[
-        Path | None, typer.Option(help="a witness file: every leaf is held against it")
+        Path | None, typer.Option(help="witness file to compare every leaf with")
     ] = None,
     checkpoint: Annotated[
-        Path | None, typer.Option(help="a saved checkpoint: the logs must continue it")
+        Path | None, typer.Option(help="saved checkpoint that the logs must continue")
     ] = None,
     public_key: Annotated[
-        str | None, typer.Option("--public-key", help="that must have signed what was kept")
+        str | None, typer.Option("--public-key", help="key that must have signed them")
     ] = None,
     generation: Annotated[
-        int, typer.Option(min=0, help="reconciliations you know of: what they declared lost may be")
+        int, typer.Option(min=0, help="accept the declared losses of this many reconciliations")
     ] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="everything found, as JSON")] = False,
 ) -> None:
     """Check a ledger, row by row, or a certificate, and name the first thing that is broken.
 
     Nothing is written. Exit status 1 if something is broken, 2 if it cannot be read. The last line
-    says NOT AUTHENTICATED unless what was read is held against a key that you named.
+    says NOT AUTHENTICATED unless a signature was checked with --public-key.
     """
     from service.transparency.signing import is_public_key
 

@@ -44,12 +44,12 @@ class Seen:
 def watch(
     run: Annotated[str, typer.Argument(help="the run's name")],
     delta: Annotated[
-        float | None, typer.Option(help="instead of the run's or the budget's")
+        float | None, typer.Option(help="default: that of the run or its budget")
     ] = None,
-    seconds: Annotated[float, typer.Option(help="between two readings, at least")] = 2.0,
+    seconds: Annotated[float, typer.Option(help="least time between two readings")] = 2.0,
     url: UrlOption = None,
 ) -> None:
-    """Follow a run until it is finished: steps, both ends of its epsilon, and what is left.
+    """Follow a run until it is finished: steps, both ends of epsilon, and the budget left.
 
     Without a terminal, a line is printed for each change. The key comes from DPLEDGER_API_KEY.
     """
@@ -229,7 +229,7 @@ def picture(seen: Seen) -> Group:
         done = 1.0 if spent is None else min(1.0, spent / seen.budget["epsilon"])
         parts.append(ProgressBar(total=1.0, completed=done, width=40))
     if run["sampling_status"] == "contradicted":
-        parts.append(Text("The code samples otherwise than was declared.", "red"))
+        parts.append(Text("The code samples in another way than declared.", "red"))
     parts += [
         Text(f"{one['kind']} at sequence {one['sequence']}", "red")
         for one in seen.incidents[-INCIDENTS_SHOWN:]

@@ -211,12 +211,10 @@ def _dataset_remarks(
 ) -> list[Remark]:
     remarks = [_sampling_remark(connection, dataset)]
     if going := sum(count for state, count in states.items() if state not in CLOSED):
-        text = f"{going:,} of {sum(states.values()):,} runs are not closed: what they do adds."
+        text = f"{going:,} of {sum(states.values()):,} runs are not closed: further steps will add."
         remarks.append(Remark(text, "warn"))
     if isinstance(found, DatasetGuarantee) and found.epsilon != found.without_reservations.epsilon:
-        remarks.append(
-            Remark("Steps that are reserved and have not run are counted as if they ran.")
-        )
+        remarks.append(Remark("Reserved steps that have not run count as if they had."))
     budget = found.budget if isinstance(found, DatasetGuarantee) else None
     return remarks + budget_remarks(budget, "dataset")
 
@@ -224,6 +222,6 @@ def _dataset_remarks(
 def _sampling_remark(connection: Connection, dataset: Row[Any]) -> Remark:
     count = connection.scalar(_CONTRADICTED, {"dataset": dataset.id}) or 0
     if not count:
-        return Remark("Of no run was the code found to draw batches otherwise than was declared.")
+        return Remark("No run's code contradicted its declared sampling.")
     of = f"{count:,} run{'' if count == 1 else 's'}"
-    return Remark(f"Of {of} the code draws batches otherwise than was declared.", "bad")
+    return Remark(f"The code of {of} draws batches in another way than declared.", "bad")

@@ -27,44 +27,42 @@ _EVERYBODY: Final = 0.9995
 Tone = Literal["good", "plain", "warn", "bad"]
 # What happened, as it is told of so many times.
 _HAPPENED: Final[dict[Kind, tuple[Tone, str]]] = {
-    Kind.OVERDRAFT: ("bad", "Recorded steps went beyond a limit. They are in the numbers."),
+    Kind.OVERDRAFT: ("bad", "Recorded steps exceeded a limit. The numbers include them."),
     Kind.SAMPLING_CONTRADICTED: (
         "bad",
-        "The code that ran drew its batches otherwise than was declared. What was found counts "
-        "from there on; steps before it count as they were declared.",
+        "The code drew its batches in another way than declared. The detected sampling counts "
+        "from there on; earlier steps count as declared.",
     ),
     Kind.BATCH_SIZES_REFUTED: (
         "bad",
-        "The sizes of batches did not fit the sampling that was declared: the numbers may be too "
-        "low.",
+        "Batch sizes did not fit the declared sampling: the numbers may be too low.",
     ),
     Kind.CERTIFIED_TOO_LOW: (
         "bad",
-        "A certificate stated an epsilon that was later found too low. The numbers here are those "
-        "of the present version.",
+        "A certificate stated an epsilon that was later found too low. The numbers here are "
+        "computed by the present version.",
     ),
     Kind.LEDGER_SUSPENDED: ("bad", "The ledger contradicted what it had signed."),
     Kind.RANKS_DISAGREE: ("warn", "Processes of one training job were configured differently."),
-    Kind.REOPENED: ("warn", "Steps were recorded after a run had ended. They are in the numbers."),
+    Kind.REOPENED: ("warn", "Steps were recorded after a run had ended. The numbers include them."),
     Kind.RECORDED_AFTER_RELEASE: (
         "warn",
-        "Steps were recorded that had been given back. They are in the numbers.",
+        "Steps were recorded after their reservation ended. The numbers include them.",
     ),
     Kind.CORRECTION: (
         "plain",
-        "Facts were corrected. The numbers hold whether the record or its correction is right.",
+        "Entries were corrected. The numbers hold for the original and the corrected steps.",
     ),
 }
 _SAMPLING: Final[dict[str, tuple[Tone, str]]] = {
     "declared": (
         "plain",
-        "How batches were drawn is the trainer's word. Its code was not seen to do so, nor "
-        "otherwise.",
+        "The trainer declared how batches were drawn. The code was not checked.",
     ),
-    "detected": ("good", "How batches were drawn was read from the code that ran, and fits."),
+    "detected": ("good", "The client inspected the data loader; it samples as declared."),
     "contradicted": (
         "bad",
-        "The code that ran draws batches otherwise than was declared.",
+        "The code draws its batches in another way than declared.",
     ),
 }
 _RELATIONS: Final = {
@@ -111,29 +109,29 @@ def promised(found: GuaranteeAnswer, dataset: Row[Any], shown: str) -> list[str]
     if found.epsilon is None or found.delta is None:
         reason = found.reason or "No accepted theorem gives a finite bound."
         return [
-            f"Of {shown}: nothing. No finite bound could be proved, so that whatever is in the "
-            f"data may show. {reason}"
+            f"There is no guarantee for {shown}. No finite bound could be proved, so anything in "
+            f"the data may be revealed. {reason}"
         ]
     relation = _RELATIONS[NeighboringRelation(dataset.neighboring_relation)]
     differs = relation.format(unit=dataset.privacy_unit)
     return [
-        f"Whoever sees {shown}, learns nearly the same from it {differs}. How near is a number, "
-        f"epsilon: the smaller, the nearer. Here it is at most {upper(found.epsilon)}.",
+        f"A person who sees {shown} learns nearly the same from it {differs}. The number epsilon "
+        f"measures the difference; smaller is better. Here it is at most {upper(found.epsilon)}.",
         _factor(found.epsilon, found.delta),
         _membership(found.epsilon, found.delta),
-        "This holds whatever else they know or find out later, whatever they compute, and for "
-        "ever: nothing that is done with the result afterwards can weaken it.",
+        "This holds for any other knowledge and any computation, now and later: nothing that is "
+        "done with the result afterwards can weaken it.",
     ]
 
 
 def _factor(epsilon: float, delta: float) -> str:
-    begin = "Take any conclusion that somebody may draw. "
-    apart = f"apart from a chance of {one_in(delta)}"
+    begin = "Consider any conclusion drawn from it. "
+    apart = f"apart from a probability of {one_in(delta)}"
     factor = math.exp(min(epsilon, 700.0))
     if factor > FACTOR_MAX:
         return (
             f"{begin}One record can change how likely it is by a factor of more than "
-            f"{FACTOR_MAX:,.0f}. That is so much that this number alone protects nobody."
+            f"{FACTOR_MAX:,.0f}. This number alone gives no meaningful protection."
         )
     return (
         f"{begin}One record changes how likely it is by a factor of at most "
@@ -153,13 +151,13 @@ def found_at_most(epsilon: float, delta: float, false_alarms: float) -> float:
 
 def _membership(epsilon: float, delta: float) -> str:
     begin = (
-        "Say somebody tries to tell whose records were used, and wrongly accuses one in a hundred "
-        "of those who were not. Of those who were, they find "
+        "An attacker who tests whether records were used, and wrongly accuses one in a hundred of "
+        "those that were not, finds "
     )
     most = found_at_most(epsilon, delta, FALSE_ALARMS)
     if most >= _EVERYBODY:
-        return f"{begin}possibly everybody: nothing less is proved."
-    return f"{begin}at most {percent_up(most)}."
+        return f"{begin}possibly all of those that were: no smaller bound is proved."
+    return f"{begin}at most {percent_up(most)} of those that were."
 
 
 def addressed(dataset: Row[Any], unit: str) -> list[str]:
@@ -167,19 +165,19 @@ def addressed(dataset: Row[Any], unit: str) -> list[str]:
     return [
         f"To every {unit} that is one of the {dataset.dataset_size:,} records of the dataset "
         f"{dataset.name}, to each of them alone. What counts as one record was declared to be one "
-        f"{unit}: whoever is behind several records has this promise for each, not for all."
+        f"{unit}: for a person with several records it holds for each record, not for all together."
     ]
 
 
 def outside_run(run: RunAnswer, dataset: str) -> list[str]:
     """What a run's number leaves out."""
     others = (
-        f"Nothing is said of other runs on the same data. Whoever sees several models learns more: "
-        f"the statement of the dataset {dataset} is about all of them together."
+        f"Other runs on the same data. Several models together reveal more: the statement of the "
+        f"dataset {dataset} covers all of them."
     )
     told = [
         f"The trainer published a verdict on the batch sizes of the branch {one.branch}. No "
-        "epsilon covers what that tells."
+        "epsilon covers what that verdict reveals."
         for one in run.outside_guarantee
     ]
     return [others, *told]
@@ -188,29 +186,29 @@ def outside_run(run: RunAnswer, dataset: str) -> list[str]:
 def never_promised(dataset: Row[Any], unit: str) -> list[str]:
     """What no number of this kind promises."""
     found = [
-        f"Not that nothing is learnt about a {unit}. What is true of many like it may be learnt, "
-        "and would be without its record as well.",
-        "Not the same for several records at once: for k of them epsilon is up to k times as "
-        "large, and delta grows too.",
-        "Not what was done with the data elsewhere. The ledger adds up what it was told; of copies "
-        "and of training that was not recorded it knows nothing.",
-        "Not that the data are stored safely, or that whoever trains may not see them.",
+        f"That nothing is learnt about a {unit}. Facts about many similar records may be learnt, "
+        "and would be learnt without its record as well.",
+        "The same epsilon for several records at once: for k of them epsilon is up to k times as "
+        "large, and delta grows, too.",
+        "Use of the data elsewhere. The ledger adds up recorded steps only, and does not know of "
+        "copies or of training that was not recorded.",
+        "That the data are stored safely, or that the people who train cannot see them.",
     ]
     if dataset.neighboring_relation == NeighboringRelation.REPLACE_ONE:
-        found.append("Not that the number of records is secret: it is taken to be known.")
+        found.append("That the number of records is secret: it counts as known.")
     return found
 
 
 def assumed(found: GuaranteeAnswer) -> list[str]:
     """What must be so, beside what the theorem assumes."""
     lines = [
-        "That the steps which were recorded are those that ran, with the noise that was recorded. "
-        "The ledger does not see the training."
+        "That the recorded steps are those that ran, with the recorded noise. The ledger does not "
+        "see the training."
     ]
     if found.valid_for == "fixed_schedule":
         lines.append(
-            "That noise, batches and length were settled before any result was seen. Where they "
-            "were chosen on the way, what the budget's filter counts as spent is what holds."
+            "That noise, batches and length were fixed before any result was seen. If they were "
+            "chosen adaptively, the amount that the budget's filter counts as spent holds instead."
         )
     if found.release != "every_step":
         lines.append(
@@ -226,7 +224,7 @@ def run_remarks(run: RunAnswer, found: GuaranteeAnswer) -> list[Remark]:
     tone, text = _SAMPLING[run.sampling_status]
     remarks = [Remark(text, tone)]
     if run.state not in CLOSED:
-        remarks.append(Remark("The run is not closed: whatever it does from here on adds.", "warn"))
+        remarks.append(Remark("The run is not closed: further steps will add to epsilon.", "warn"))
     if found.planned_steps is not None:
         remarks.append(
             Remark(f"The numbers are those of the whole plan of {found.planned_steps:,} steps.")
@@ -234,7 +232,7 @@ def run_remarks(run: RunAnswer, found: GuaranteeAnswer) -> list[Remark]:
     if run.advisories:
         remarks.append(
             Remark(
-                "A library that was loaded has a known defect, by which the record may be wrong: "
+                "A library that was loaded has a known defect, so the entries may be wrong: "
                 f"{', '.join(one.id for one in run.advisories)}.",
                 "bad",
             )
@@ -245,10 +243,10 @@ def run_remarks(run: RunAnswer, found: GuaranteeAnswer) -> list[Remark]:
 def budget_remarks(budget: BudgetAnswer | None, whose: str) -> list[Remark]:
     """How the budget stands that limits what is spent: a run's own, or its dataset's."""
     if budget is None:
-        return [Remark("No budget is set: nothing limits what is spent.", "warn")]
+        return [Remark("No budget is set: spending has no limit.", "warn")]
     limit = f"the {whose}'s budget of epsilon {budget.epsilon:g} at delta {_small(budget.delta)}"
     if budget.overdrawn or budget.spent is None:
-        return [Remark(f"What was recorded is beyond {limit}. Nothing more is admitted.", "bad")]
+        return [Remark(f"The recorded steps exceed {limit}. Nothing more is admitted.", "bad")]
     return [
         Remark(f"Of {limit}, at most {upper(budget.spent)} is spent, as its filter counts.", "good")
     ]

@@ -71,7 +71,7 @@ class Reach:
         """
         if names and not (names.keys() & {"dataset", *_HOMES} or names.keys() <= OPEN_NOUNS):
             # A noun that nobody has said anything of yet may belong to any dataset.
-            raise NotFoundError("A key that is limited to datasets does not reach this.")
+            raise NotFoundError("A key that is limited to datasets may not use this.")
         if "dataset" in names:
             require_dataset(limit, names["dataset"])
         return [

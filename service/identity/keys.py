@@ -117,7 +117,7 @@ def create_key(
             insert(api_keys).values(row | stored | {"prefix": key[:SHOWN], "created_at": now()})
         )
     except IntegrityError as error:
-        raise ConflictError("A key of that name, or this key, was created before.") from error
+        raise ConflictError("A key of that name, or this key, already exists.") from error
     leaves.append(connection, None, [Act("key_created", row, by)])
     return key
 
@@ -145,7 +145,7 @@ def rotate_key(
     _require_future(expires_at)
     ends = utc(row.expires_at) if expires_at is None else expires_at
     if row.revoked_at is not None or (ends is not None and ends <= now()):
-        raise ConflictError("The key was revoked, or has expired; create one of another name.")
+        raise ConflictError("The key was revoked, or has expired; create one with another name.")
     key, until = _new_secret(), now() + timedelta(seconds=grace_seconds)
     digests = {"digest": digest_of(key), "previous_digest": row.digest}
     connection.execute(
@@ -198,7 +198,7 @@ def _require_name(name: str) -> None:
     if not valid_name(name):
         raise InvalidRequestError("name", "must match [a-z0-9][a-z0-9._-]{0,62}")
     if name in RESERVED:
-        raise InvalidRequestError("name", "is what the log says of those who have no key")
+        raise InvalidRequestError("name", "is reserved: the log uses it for actions without a key")
 
 
 def _require_future(expires_at: datetime | None) -> None:
@@ -210,7 +210,7 @@ def _require_terms(scope: Role, terms: Terms) -> None:
     _require_future(terms.expires_at)
     if terms.datasets is not None:
         if scope is Role.ADMIN:
-            raise InvalidRequestError("dataset", "an admin's key is limited to no datasets")
+            raise InvalidRequestError("dataset", "an admin's key cannot be limited to datasets")
         if not 1 <= len(terms.datasets) <= DATASETS_MAX:
             raise InvalidRequestError("dataset", f"from 1 to {DATASETS_MAX} of them")
         if not all(map(valid_name, terms.datasets)):

@@ -43,7 +43,7 @@ def read(path: Path, *, bytes_max: int) -> str:
     with open(descriptor, "rb") as file:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
-            raise SecretFileError(f"{path} is no regular file")
+            raise SecretFileError(f"{path} is not a regular file")
         if found.st_uid != os.geteuid():
             raise SecretFileError(f"{path} belongs to another user")
         if found.st_mode & OTHERS:

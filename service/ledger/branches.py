@@ -83,9 +83,9 @@ def create_branch(
         raise BranchExistsError("Another process opened this branch; choose another name.")
     answer = branch_answer(branch, run.name, found)
     if branch.from_step != new.from_step or new.from_branch not in (None, answer.from_branch):
-        raise ConflictError("This writer opened the branch from another step or branch.")
+        raise ConflictError("This writer opened the branch at another step or from another branch.")
     if branch.order != new.order:
-        raise ConflictError("This writer opened the branch and said something else of its order.")
+        raise ConflictError("This writer opened the branch with another order.")
     return answer, created
 
 
@@ -108,7 +108,7 @@ def _origin(found: Sequence[Row[Any]], new: NewBranch) -> Row[Any]:
     """
     named = [one for one in found if new.from_branch in (None, one.name)]
     if not named:
-        raise NotFoundError("There is no such branch to begin on.")
+        raise NotFoundError("The branch to begin on does not exist.")
     for one in named:  # in the order of creation, of which main is the first
         if one.from_step <= new.from_step <= one.next_step:
             return one

@@ -113,7 +113,9 @@ class Correct:
         first, new = known[0], self.new
         there = (first.first_step, first.steps, first.content, first.reason)
         if there != (new.first_step, new.steps, content_of(event), new.reason):
-            raise ConflictError("Some of these steps were corrected before; a step is only once.")
+            raise ConflictError(
+                "Some of these steps were already corrected; a step can be corrected once."
+            )
         return _answer(first)
 
     def _insert(

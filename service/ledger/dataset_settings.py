@@ -121,7 +121,7 @@ def change(
     if new.frozen is not None and new.frozen != dataset.frozen:
         values["frozen"] = new.frozen
     if not values and not new.void_reservations:
-        raise InvalidRequestError("body", "names nothing that would change")
+        raise InvalidRequestError("body", "contains no change")
     return _store(connection, dataset, values, reason=new.reason, by=by)
 
 
@@ -129,7 +129,7 @@ def _require_present(dataset: Row[Any], if_match: str | None) -> None:
     """Refuse a change that was decided on settings other than the present ones."""
     if if_match is None:
         raise PreconditionRequiredError(
-            "Send the settings' revision, as GET answers it in ETag, in If-Match."
+            "Send the revision of the settings, which GET returns in ETag, as If-Match."
         )
     if if_match not in (etag(dataset.revision), str(dataset.revision)):
         raise PreconditionFailedError(
@@ -144,10 +144,14 @@ def _require_runs(connection: Connection, dataset: Row[Any], accept: frozenset[S
     )
     for run in connection.execute(held):
         if run.on_plan and not accept >= accept_of(dataset):
-            raise InvalidRequestError("body.accept", "a run keeps to a plan that was certified so")
+            raise InvalidRequestError(
+                "body.accept", "a run follows a plan whose certificate needs this status"
+            )
         kind = json.loads(run.budget_filter)["kind"]
         if choose(kind, epsilon=1.0, delta=1e-5).status not in accept:
-            raise InvalidRequestError("body.accept", "the filter of a run's own budget rests on it")
+            raise InvalidRequestError(
+                "body.accept", "the filter of a run's own budget needs this status"
+            )
 
 
 def _budget(
@@ -163,7 +167,7 @@ def _budget(
         chosen = filter_record(before.model_copy(update=dict(limit)), accept)
         return {**values, "budget_filter": chosen, "totals": None}
     if dataset.budget_delta not in (None, limit.delta):
-        raise InvalidRequestError("body.budget.delta", "never changes once answers were seen")
+        raise InvalidRequestError("body.budget.delta", "cannot change once answers were seen")
     try:
         dataset_filter(dataset).at(epsilon=limit.epsilon, delta=limit.delta)
     except ValueError as error:

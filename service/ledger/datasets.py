@@ -81,7 +81,7 @@ def insert_lineage(connection: Connection, dataset: Row[Any], new: NewDataset) -
     if bool(new.parents) != (new.rows_per_parent_record is not None):
         raise InvalidRequestError(
             "body.rows_per_parent_record",
-            "must attest, where there are parents, that each of their records has at_most_one or "
+            "must attest, if there are parents, that each of their records has at_most_one or "
             "exactly_one row, made from that record alone",
         )
     exactly_one = new.rows_per_parent_record == "exactly_one"

@@ -151,7 +151,7 @@ def _normal(new: NewFinding, dataset_size: int) -> dict[str, Any]:
 def _require_once(connection: Connection, branch: Row[Any], new: NewFinding) -> None:
     """Refuse a second verdict on a branch: each would let out more of what is private."""
     if isinstance(new, BatchSizesFinding) and _first(connection, branch, new.kind) is not None:
-        raise ConflictError("The branch has a verdict on its batch sizes, which is given once.")
+        raise ConflictError("The branch already has a verdict on its batch sizes.")
 
 
 def _first(connection: Connection, branch: Row[Any], kind: str) -> str | None:

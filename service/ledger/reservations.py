@@ -152,7 +152,7 @@ class Reserve:
         known = desk.connection.execute(_NAMED, {"named": new.name}).one_or_none()
         if known is not None:
             if known.request != request:
-                raise ConflictError("A reservation of that name was made by another request.")
+                raise ConflictError("Another request made a reservation with this name.")
             desk.write()  # what this transaction has recorded of it counts, too
             return {**answer_of(find(desk.connection, new.name), moment), "created": False}
         book, run = desk.run(self.run_name)
@@ -194,9 +194,9 @@ class Reserve:
         part: PositionedSpan,
     ) -> None:
         if run.state in CLOSED:
-            raise RunFinishedError("The run was closed; it takes no more steps.")
+            raise RunFinishedError("The run was closed; it accepts no more steps.")
         if run.on_plan:  # what the plan holds and what a filter does must not be mixed
-            raise ConflictError("The run keeps to its plan, which is reserved as a whole.")
+            raise ConflictError("The run follows its plan, which is reserved as a whole.")
         require_unfrozen(book)
         scopes = scopes_of(book, run)
         book.require_prices(run, move_ahead(branch, part))
@@ -296,12 +296,12 @@ class GiveBack:
         if row.state == state and (state == VOIDED or row.end_step == self._end(row, end)):
             return answer_of(row, moment)
         if row.state == VOIDED:
-            raise ConflictError("The reservation was voided before.")
+            raise ConflictError("The reservation was already voided.")
         if state == RELEASED:
             if end < min(row.next_step, row.first_step + row.steps):
                 raise ConflictError("Steps beyond last_step were recorded.")
             if end > row.end_step and row.state == RELEASED:
-                raise ConflictError("The reservation was released to an earlier step before.")
+                raise ConflictError("The reservation was already released to an earlier step.")
             end = self._end(row, end)
         give_back(
             desk, row.run, row.branch, row.id, end=min(end, row.end_step), state=state,

@@ -54,9 +54,7 @@ from service.schemas.run_states import CLOSED
 from service.storage.engine import upsert
 from service.storage.tables import datasets, releases, runs
 
-_KEPT_NAME: Final = (
-    f"must not begin with {OPENINGS}, which is kept for the runs of opening balances"
-)
+_KEPT_NAME: Final = f"must not begin with {OPENINGS}, which is reserved for opening balances"
 _ON_A_BRANCH: Final = (
     'on a new branch (in the client start_run(..., resume="allow"), or state= of a checkpoint), or '
     "choose another name."
@@ -256,7 +254,7 @@ def finish_run(
     if _is_behind(connection, run, state, branch):
         return run_answer(connection, run)
     if run.state in CLOSED and run.state != state:
-        raise ConflictError(f"The run was closed before as {run.state}.")
+        raise ConflictError(f"The run was already closed as {run.state}.")
     if desk is not None:
         return_plan(desk, run_name, by=by)
     connection.execute(runs.update().where(runs.c.id == run.id).values(state=state))

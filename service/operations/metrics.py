@@ -277,7 +277,7 @@ def ledger_families(found: Figures, limit: frozenset[str] | None) -> Iterator[Me
     states = _totals(found.runs, seen, STATES)
     yield _labelled(GaugeMetricFamily("dpledger_runs", "Runs.", labels=("state",)), states)
     contradicted = sum(count for home, count in found.contradicted.items() if home in seen)
-    about = "Runs whose code samples otherwise than was declared."
+    about = "Runs whose code samples in another way than declared."
     yield _gauge("dpledger_runs_contradicted", about, contradicted)
     leases = GaugeMetricFamily(
         "dpledger_reservations", "Reservations with steps that have not run.", labels=("state",)

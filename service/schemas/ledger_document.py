@@ -138,7 +138,9 @@ class LedgerDocument(Wire):
             corrected = list(_corrected(spans, found, first_step))
             sequences.append((name, first_step, corrected))
         if over:
-            raise InvalidRequestError("corrections", "name a branch that is not here")
+            raise InvalidRequestError(
+                "corrections", "name a branch that the document does not have"
+            )
         return self._together(sequences)
 
     def _together(self, sequences: Iterable[tuple[str, int, list[Span]]]) -> EventCounts:
@@ -175,8 +177,8 @@ class LedgerDocument(Wire):
                 if one.order != CONTINUED or not begin <= one.from_step <= end or before:
                     raise InvalidRequestError(
                         f"branches[{index}].takes_pass",
-                        "must be of a branch whose order is continued, and which alone goes on at "
-                        "from_step of from_branch, an earlier one of this document",
+                        "must be of a branch whose order is continued, and which alone continues "
+                        "at from_step of from_branch, an earlier one of this document",
                     )
                 taken.append(Taken(by=one.name, of=one.from_branch, step=one.from_step))
             steps = sum(event.steps for event in one.events)

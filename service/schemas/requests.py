@@ -52,7 +52,7 @@ def printable(text: str) -> str:
     if not text.isprintable():
         raise PydanticCustomError("not_printable", "must be printable text")
     if text and (_UNSEEN.search(text) or not text.strip() or _stacked(text)):
-        message = "must be text that can be seen, with at most {most} combining marks in a row"
+        message = "must be visible text, with at most {most} combining marks in a row"
         raise PydanticCustomError("not_visible", message, {"most": MARKS_MAX})
     return text
 

@@ -48,15 +48,15 @@ def media_type(request: Request) -> str:
     """
     coding = request.headers.get("content-encoding", "identity")
     if coding.strip().lower() != "identity":  # a few bytes could be made to be many
-        raise UnsupportedMediaTypeError("The body is compressed; send it as it is.")
+        raise UnsupportedMediaTypeError("The body is compressed; send it uncompressed.")
     declared = request.headers.getlist("content-type")
     if len(declared) > 1:
-        raise UnsupportedMediaTypeError("Content-Type is there twice; send it once.")
+        raise UnsupportedMediaTypeError("Content-Type was sent twice; send it once.")
     kind, *parameters = "".join(declared).lower().split(";")
     for parameter in parameters:
         name, _, value = parameter.partition("=")
         if name.strip() == "charset" and value.strip().strip('"') not in ("utf-8", "utf8"):
-            raise UnsupportedMediaTypeError("Send the body in UTF-8; no other charset is read.")
+            raise UnsupportedMediaTypeError("Send the body in UTF-8; no other charset is accepted.")
     return kind.strip()
 
 
@@ -97,7 +97,7 @@ class StrictRoute(APIRoute):
             body = await _body(checked)  # whoever sends it slowly has no seat yet
             async with seat(request, caller) if costs else nullcontext():
                 if costs and await checked.is_disconnected():
-                    raise UnavailableError("Nobody waits for the answer any more.")
+                    raise UnavailableError("The client has disconnected.")
                 if reads:
                     checked.parsed = await _parsed(body)
                 return await handler(checked)
@@ -115,7 +115,7 @@ async def _body(request: Request) -> bytes:
     try:
         return await request.body()
     except ClientDisconnect:  # it is told to nobody, and no defect
-        raise UnavailableError("The body was not sent to its end.") from None
+        raise UnavailableError("The body is incomplete.") from None
 
 
 async def _parsed(body: bytes) -> Any:

@@ -193,7 +193,7 @@ def test_serious_incidents_are_named_and_the_others_counted(
 
 def test_the_page_tells_what_the_board_does(api: httpx.Client) -> None:
     empty = api.get("/").text
-    assert "Nothing is protected here yet" in empty
+    assert "No dataset yet" in empty
     assert f"curl {str(api.base_url).rstrip('/')}/v1/datasets" in empty
     setup(api, dataset_given={"budget": BUDGET})
     append(api, event(0, 1000))

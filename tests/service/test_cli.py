@@ -214,7 +214,7 @@ def test_keys_refuses_what_it_cannot_do(file_url: str) -> None:
     there = ("--database", file_url)
     create = ("keys", "create", "--scope", "viewer", "--name")
     assert command(*create, "one", *there).exit_code == 0
-    assert "created before" in cause(command(*create, "one", *there))
+    assert "already exists" in cause(command(*create, "one", *there))
     assert "--name" in cause(command(*create, "A B", *there))
     assert "--scope" in cause(command("keys", "create", "--scope", "root", "--name", "two", *there))
     assert "no such key" in cause(command("keys", "revoke", "two", *there))

@@ -100,7 +100,7 @@ def test_pages_count_against_the_rate_of_a_key(engine: Engine, serve: Serve) -> 
         answer = client.get("/")
         assert answer.status_code == 429
         assert int(answer.headers["retry-after"]) > 1
-        assert "shared by these pages" in answer.text
+        assert "share its rate" in answer.text
         assert sign_in(client, key).status_code == 429
 
 

@@ -60,7 +60,7 @@ def test_an_admin_freezes_a_dataset_and_ends_that(officer: httpx.Client, api: ht
     assert "Frozen. Charges, reservations and plans are refused" in words(page(officer))
     assert "Nothing, until the freeze ends." in words(page(officer))
     below = words(page(officer, "child"))
-    assert "Nothing is admitted here. data that it was made from is frozen." in below
+    assert "Nothing is admitted here. data from which it was made is frozen." in below
     assert "Frozen. Charges" not in below
     assert append(api, event(100, 1), mode="charge").status_code == 409
     assert stop(officer, fields(page(officer)), reason="It was right").status_code == 303
@@ -72,8 +72,12 @@ def test_what_is_wrong_with_a_freeze_is_said(officer: httpx.Client, api: httpx.C
     given = fields(page(officer))
     for more, status, said in (
         ({"frozen": "yes", "reason": ""}, 422, "at least 1 character"),
-        ({"reason": "why"}, 422, "nothing that would change"),
-        ({"frozen": "yes", "reason": "why", "revision": "9"}, 409, "Somebody changed the settings"),
+        ({"reason": "why"}, 422, "contains no change"),
+        (
+            {"frozen": "yes", "reason": "why", "revision": "9"},
+            409,
+            "The settings changed meanwhile",
+        ),
     ):
         answer = send(officer, {"csrf": given["csrf"], "revision": "1"} | more, form="admission")
         assert answer.status_code == status

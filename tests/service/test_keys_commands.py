@@ -120,7 +120,7 @@ def test_a_time_may_be_a_moment(url: str, command: Command, text: str, expected:
         (["--requests-per-second", "0"], "--requests-per-second: must lie in"),
         (["--requests-per-second", "nan"], "--requests-per-second: must lie in"),
         (["--body-bytes-max", "10"], "--body-bytes-max: must lie in"),
-        (["--name", "command-line"], "--name: is what the log says"),
+        (["--name", "command-line"], "--name: is reserved"),
         (["--scope", "admin", "--dataset", "letters"], "--dataset: an admin's key"),
     ],
 )

@@ -106,7 +106,7 @@ def test_names_are_found_by_their_parts(many: httpx.Client) -> None:
     assert listed(page(many, "/runs", {"name": "%"})) == []
     assert listed(page(many, "/runs", {"name": "_run"})) == []
     assert listed(page(many, "/runs", {"dataset": "c-data"})) == ["c-run"]
-    assert "No run is like that" in page(many, "/runs", {"dataset": "nothing"})
+    assert "No run matches" in page(many, "/runs", {"dataset": "nothing"})
 
 
 def test_runs_are_found_by_their_state(many: httpx.Client) -> None:

@@ -140,7 +140,7 @@ def test_without_a_delta_one_is_chosen_below_one_in_the_records(
     assert found.headline.delta == 1e-5
     assert not found.delta_was_set
     page = text_of(api.get("/runs/run/report").text)
-    assert "Nobody set a δ" in page
+    assert "No δ was set" in page
 
 
 def test_where_nothing_finite_is_proved_nothing_is_promised(
@@ -150,20 +150,20 @@ def test_where_nothing_finite_is_proved_nothing_is_promised(
     append(api, event(0, 5, mechanism={"kind": "none"}, sampling=FULL))
     for found in (of_run(engine), of_dataset(engine)):
         assert found.headline.epsilon is None
-        assert ": nothing. No finite bound" in found.promised[0]
+        assert "There is no guarantee for" in found.promised[0]
         assert not found.addressed
-        assert any("beyond" in text and tone == "bad" for text, tone in tones(found).items())
+        assert any("exceed" in text and tone == "bad" for text, tone in tones(found).items())
     page = text_of(api.get("/runs/run/report").text)
     assert "No finite ε" in page
-    assert "Nothing is promised." in page
+    assert "There is no guarantee." in page
 
 
 def test_a_large_epsilon_is_said_to_protect_nobody(api: httpx.Client, engine: Engine) -> None:
     setup(api, delta=1e-5)
     append(api, event(0, 1000, sampling=FULL))
     found = told(of_run(engine))
-    assert "protects nobody" in found
-    assert "possibly everybody" in found
+    assert "no meaningful protection" in found
+    assert "possibly all of those" in found
 
 
 def test_what_went_wrong_is_said(api: httpx.Client, engine: Engine) -> None:
@@ -177,7 +177,7 @@ def test_what_went_wrong_is_said(api: httpx.Client, engine: Engine) -> None:
     append(api, event(11, 10**6, sampling=FULL))
     for found in (of_run(engine), of_dataset(engine)):
         text = told(found)
-        for part in ("otherwise than was declared", "may be too low", "beyond a limit",
+        for part in ("in another way than declared", "may be too low", "exceeded a limit",
                      "after a run had ended", "not closed"):  # fmt: skip
             assert part in text
     assert "verdict on the batch sizes" in told(of_run(engine))
@@ -201,7 +201,7 @@ def test_reservations_are_counted_in_a_datasets_statement_and_said_to_be(
     assert api.post("/v1/runs/run/reservations", json=ahead).status_code == 201
     found = of_dataset(engine)
     assert (found.headline.epsilon or 0) > (of_run(engine).headline.epsilon or 0)
-    assert "counted as if they ran" in told(found)
+    assert "count as if they had" in told(found)
 
 
 def test_what_is_hidden_is_said_to_be_assumed_once_it_is(api: httpx.Client, engine: Engine) -> None:
@@ -228,7 +228,7 @@ def test_the_page_is_complete_and_the_file_needs_nothing_else(api: httpx.Client)
         assert "<style" not in page.text
         text = text_of(page.text)
         for heading in ("What is promised", "To whom", "What is not promised", "What was assumed",
-                        "How it went", "For experts", "How to check it"):  # fmt: skip
+                        "What happened", "For experts", "How to check it"):  # fmt: skip
             assert heading in text
         assert "dpledger verify certificate.json" in text
         file = api.get(path, params={"format": "file"})

@@ -204,11 +204,11 @@ def test_what_others_wrote_is_shown_as_text(api: httpx.Client) -> None:
 
 def test_a_contradiction_stands_at_the_top_with_what_to_do(api: httpx.Client) -> None:
     start(api)
-    assert "The code samples otherwise" not in api.get("/runs/run").text
+    assert "The code samples in another way" not in api.get("/runs/run").text
     api.post("/v1/runs/run/findings", json=CONTRADICTED)
     append(api, event(0, 10, sampling=SHUFFLE))
     text = api.get("/runs/run").text
-    assert text.index("The code samples otherwise") < text.index("What was spent")
+    assert text.index("The code samples in another way") < text.index(">Spent</h2>")
     assert "What to do" in text
     assert "Sampling contradicted" in text  # the incident
 

@@ -50,7 +50,7 @@ def test_filters_leave_what_they_say(api: httpx.Client) -> None:
 
 def test_a_search_without_a_hit_says_what_to_do(api: httpx.Client) -> None:
     answer = api.get("/theorems", params={"q": '"><script>alert(1)</script>'})
-    assert "No theorem is like that" in answer.text
+    assert "No theorem matches" in answer.text
     assert "<script>alert" not in answer.text
     assert api.get("/theorems", params={"q": "x" * 101}).status_code == 422
 
@@ -65,7 +65,7 @@ def test_every_theorem_has_a_page_with_all_it_rests_on(api: httpx.Client) -> Non
         for assumption in theorem.assumptions:
             assert ASSUMPTIONS[assumption].replace("'", "&#39;") in text
         assert f'href="/docs/theory/{page_of(theorem)}"' in text
-        assert ("What is known against it" in text) == bool(theorem.counterexample)
+        assert ("Evidence against it" in text) == bool(theorem.counterexample)
 
 
 def test_formulas_are_typeset_and_links_lead_somewhere(api: httpx.Client) -> None:

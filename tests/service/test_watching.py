@@ -272,7 +272,7 @@ def test_the_picture_shows_both_ends_and_what_is_left() -> None:
     assert "epsilon infinite: No noise." in drawn(seen(guarantee=infinite))
     assert "no budget" in drawn(seen(budget=None))
     contradicted = drawn(seen(run={"sampling_status": "contradicted"}))
-    assert "samples otherwise" in contradicted
+    assert "samples in another way" in contradicted
     assert "overdraft at sequence 3" in drawn(
         seen(incidents=[{"kind": "overdraft", "sequence": 3}])
     )

@@ -29,7 +29,7 @@ def test_another_writer_is_refused_and_records_nothing(api: httpx.Client, mode: 
             lines(api, first, writer=OTHER),
         ):
             assert (sent.status_code, sent.json()["type"]) == (409, "/problems/branch-exists")
-            assert "its writer is another" in sent.json()["detail"]
+            assert "has another writer" in sent.json()["detail"]
     assert api.get("/v1/runs/run").json()["next_step"] == 2
     assert lines(api, 2, writer=WRITER).status_code == 201
     assert append(api, event(3, 1), writer=WRITER).status_code == 201

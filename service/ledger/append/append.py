@@ -124,7 +124,7 @@ def append(desk: UnitOfWork, asked: Append, *, moment: datetime) -> dict[str, An
     branch = desk.branch(run, asked.branch_name)
     if asked.writer is not None and asked.writer != branch.writer:
         raise BranchExistsError(
-            "Another process opened this branch: its writer is another than the one that was sent. "
+            "Another process opened this branch: the request has another writer. "
             "Open a branch of your own."
         )
     placed = _placed(asked.events, book.dataset_size) if asked.placed is None else asked.placed
@@ -162,7 +162,7 @@ def _take(
     scopes = scopes_of(book, run, with_run=not on_plan)
     if mode == "charge":
         if run.state in CLOSED:
-            raise RunFinishedError("The run was closed; record what still happened in it.")
+            raise RunFinishedError("The run was closed; record steps that ran after its end.")
         require_unfrozen(book)
     gone = compute_append_effect(branch, fresh, run.shift)
     book.require_prices(run, gone.move)

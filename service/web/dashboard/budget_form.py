@@ -147,7 +147,7 @@ def admission_of(sent: Mapping[str, str]) -> DatasetChange:
 def faults_of(error: LedgerError) -> dict[str, str]:
     """What is wrong, by field."""
     if isinstance(error, PreconditionFailedError):
-        return {WHOLE: "Somebody changed the settings meanwhile. Look at them, then send it again."}
+        return {WHOLE: "The settings changed meanwhile. Check them, then send the form again."}
     listed = error.extra.get("errors")
     if not isinstance(listed, list):
         return {WHOLE: error.detail}

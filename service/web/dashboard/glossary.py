@@ -14,12 +14,12 @@ _QUIET: Final = "quiet"
 STATUSES: Final[dict[Status, tuple[str, str]]] = {
     Status.PUBLISHED: ("Stated in a peer-reviewed paper.", "good"),
     Status.DERIVED: ("Proved on our own pages, not reviewed by others.", "info"),
-    Status.DECLARED: ("Somebody else's word, taken as it is.", "quiet"),
-    Status.CONDITIONAL: ("Holds where declared facts do, which no record can check.", "warn"),
-    Status.CONJECTURE: ("Believed by its authors, not proved. Nothing rests on it.", "bad"),
-    Status.ESTIMATE: ("A guess at a size. Nothing rests on it.", "bad"),
-    Status.RETRACTED: ("Taken back by its own authors. Nothing rests on it.", "bad"),
-    Status.REFUTED: ("False as stated: a counterexample is known. Nothing rests on it.", "bad"),
+    Status.DECLARED: ("Claimed by the caller, not proved here.", "quiet"),
+    Status.CONDITIONAL: ("Holds if declared facts are true, which no record can check.", "warn"),
+    Status.CONJECTURE: ("Conjectured by its authors, not proved. Never used.", "bad"),
+    Status.ESTIMATE: ("A rough estimate. Never used.", "bad"),
+    Status.RETRACTED: ("Withdrawn by its own authors. Never used.", "bad"),
+    Status.REFUTED: ("False as stated: a counterexample is known. Never used.", "bad"),
 }
 RELATIONS: Final[dict[NeighboringRelation, tuple[str, str]]] = {
     NeighboringRelation.ADD_OR_REMOVE_ONE: (
@@ -39,56 +39,55 @@ RELATIONS: Final[dict[NeighboringRelation, tuple[str, str]]] = {
 }
 ASSUMPTIONS: Final[dict[Assumption, str]] = {
     Assumption.INDEPENDENT_GAUSSIAN_NOISE: (
-        "Each step's noise is Gaussian and fresh: drawn anew, and from a generator that nobody can "
-        "predict."
+        "Each step's noise is Gaussian and drawn anew, from a generator that cannot be predicted."
     ),
     Assumption.INDEPENDENT_LAPLACE_NOISE: (
         "Noise is Laplace, and fresh for each step and each coordinate."
     ),
     Assumption.INDEPENDENT_ANSWERS: (
-        "Each record's answer is randomized by itself, anew at each step."
+        "Each record's answer is randomized independently, anew at each step."
     ),
     Assumption.UNIFORM_NULL_ANSWER: (
-        "A record that is left out answers each category with the same chance."
+        "A record that is left out answers each category with the same probability."
     ),
     Assumption.DECLARED_GUARANTEE: (
-        "The declared guarantee holds under this relation at every step, whatever came before."
+        "The declared guarantee holds under this relation at every step, for any earlier answers."
     ),
     Assumption.ANSWERS_ABOVE_MIXTURES: (
         "Each answer of a record is at least about as likely as from any two others together."
     ),
     Assumption.POISSON_SAMPLING: (
-        "Every record tosses its own coin at each step to join the batch, so that batches differ "
-        "in size. A loader that shuffles does something else."
+        "Every record joins each batch independently with the same probability, so that batches "
+        "differ in size. A loader that shuffles does not sample like this."
     ),
     Assumption.FIXED_SIZE_SAMPLING: (
         "Each batch is a uniform subset of constant size, drawn afresh."
     ),
     Assumption.TRUNCATED_POISSON_SAMPLING: (
-        "Coins are tossed as in Poisson sampling; of a batch above its cap a uniform part is kept."
+        "Batches are drawn as in Poisson sampling; of one above its cap a uniform part is kept."
     ),
     Assumption.WITH_REPLACEMENT_SAMPLING: (
         "The places of a batch are drawn independently, so that a record may come up repeatedly."
     ),
     Assumption.DATA_INDEPENDENT_WEIGHTS: (
-        "One record is drawn at each step, with weights that say nothing of what is in the records."
+        "One record is drawn at each step, with weights that do not depend on the data."
     ),
     Assumption.FRESH_SECRET_ORDER: (
         "The order of all records is uniform, drawn anew for each pass, and never shown."
     ),
     Assumption.SECRET_ORDER: "The order of all records is uniform, drawn once, and never shown.",
     Assumption.BALLS_AND_BINS_SAMPLING: (
-        "In each pass every record lands in one step, uniformly and independently of the others."
+        "In each pass every record joins one step, uniformly and independently of the others."
     ),
     Assumption.RANDOM_ALLOCATION_SAMPLING: (
         "In each pass every record joins a uniform set of steps of its own."
     ),
     Assumption.ONE_STEP_PER_PASS: "A record takes part in one step of each pass, and in no other.",
     Assumption.OTHERS_UNAFFECTED: (
-        "A record joins a step at most once, and nobody else's place depends on it."
+        "A record joins a step at most once, and does not affect which others join."
     ),
     Assumption.BOUNDED_GRADIENTS: (
-        "The loss itself bounds every gradient, without clipping; the start is bounded, too."
+        "The loss bounds every gradient without clipping; the initial weights are bounded, too."
     ),
     Assumption.INDEPENDENT_NOISE: "Each step's noise is fresh, of the declared kind and scale.",
     Assumption.SECRET_UNIFORM_STOP: (
@@ -99,7 +98,7 @@ ASSUMPTIONS: Final[dict[Assumption, str]] = {
         "Noise, sampling and the number of steps were fixed before the first answer was seen."
     ),
     Assumption.OTHER_BRANCHES_UNUSED: (
-        "Other branches of the run were neither shown, nor looked at to choose this one."
+        "Other branches of the run were neither shown nor used to choose this one."
     ),
     Assumption.HIDDEN_ITERATES: (
         "Only the released models are ever shown: no earlier one, and no metric of one."
@@ -114,10 +113,10 @@ ASSUMPTIONS: Final[dict[Assumption, str]] = {
         "After each step weights are projected onto a convex set of the declared diameter."
     ),
     Assumption.FIXED_DIVISOR: (
-        "Sums of gradients are divided by a constant, never by the size of the batch that came."
+        "Sums of gradients are divided by a constant, never by the size of the drawn batch."
     ),
-    Assumption.DATA_INDEPENDENT_START: "The first weights say nothing of the data.",
-    Assumption.DATA_INDEPENDENT_ORDER: "Who is in which batch says nothing of the data.",
+    Assumption.DATA_INDEPENDENT_START: "The initial weights do not depend on the data.",
+    Assumption.DATA_INDEPENDENT_ORDER: "Who is in which batch does not depend on the data.",
     Assumption.CONSTANT_CURVATURE: "Gradients are affine in the weights, with public slopes.",
 }
 
@@ -134,19 +133,19 @@ class Advice:
 ADVICE: Final[dict[str, Advice]] = {
     Kind.OVERDRAFT: Advice(
         _BAD,
-        "Steps were recorded beyond the limit; what happened is never hidden.",
-        "Stop the runs, find out why they recorded rather than charged, then decide whether a "
-        "higher limit can be answered for. Until then nothing more is admitted.",
+        "Steps were recorded beyond the limit.",
+        "Stop the runs, find out why they recorded steps instead of charging them, then decide "
+        "whether to raise the limit. Until then nothing more is admitted.",
     ),
     Kind.REOPENED: Advice(
         _BAD,
         "Steps were recorded after a run was finished.",
-        "Ask its owner what still ran. Whatever was said of the run at its end no longer holds.",
+        "Ask its owner what still ran. Earlier statements about the run no longer hold.",
     ),
     Kind.RECORDED_AFTER_RELEASE: Advice(
         _BAD,
-        "Steps were recorded after their reservation was given back.",
-        "Look for a trainer that went on after it had said that it had stopped.",
+        "Steps were recorded after their reservation was released or voided.",
+        "Look for a trainer that continued after it had reported its end.",
     ),
     Kind.REFUSAL: Advice(
         _WARN,
@@ -156,12 +155,12 @@ ADVICE: Final[dict[str, Advice]] = {
     Kind.THRESHOLD: Advice(
         _WARN,
         "A share of the limit is used up.",
-        "See who spends, below, and whether what is planned still fits.",
+        "See which runs spend most, below, and whether planned runs still fit.",
     ),
     Kind.SAMPLING_CONTRADICTED: Advice(
         _BAD,
-        "The training code samples otherwise than the run declared.",
-        "Correct the code or the record: until then the run's epsilon rests on what is not so.",
+        "The training code samples in another way than the run declared.",
+        "Correct the code or the entries: until then the run's epsilon may be wrong.",
     ),
     Kind.RANKS_DISAGREE: Advice(
         _BAD,
@@ -170,23 +169,23 @@ ADVICE: Final[dict[str, Advice]] = {
     ),
     Kind.BATCH_SIZES_REFUTED: Advice(
         _BAD,
-        "The batch sizes that were seen do not fit the sampling that was declared.",
-        "Look at the data loader, then correct the record.",
+        "The batch sizes do not fit the declared sampling.",
+        "Check the data loader, then correct the entries.",
     ),
     Kind.CORRECTION: Advice(
         _QUIET,
-        "What was recorded was corrected; the record stands beside it.",
-        "Nothing, where it was expected. Corrections are only ever enforced upwards.",
+        "An admin corrected an entry; the original entry stays.",
+        "Nothing, if it was expected. A correction can only raise the enforced figure.",
     ),
     Kind.SETTINGS_CHANGED: Advice(
         _QUIET,
-        "The limit, or what is accepted, was changed.",
-        "Nothing, where it was agreed. The reason is in the list of limits.",
+        "The limit, or the accepted statuses, were changed.",
+        "Nothing, if it was agreed. The history of the limit has the reason.",
     ),
     Kind.CERTIFIED_TOO_LOW: Advice(
         _BAD,
         "A later version of the accounting cannot confirm a certified epsilon.",
-        "Withdraw the certificate, and issue it anew.",
+        "Withdraw the certificate, and issue a new one.",
     ),
     Kind.LEDGER_SUSPENDED: Advice(
         _BAD,

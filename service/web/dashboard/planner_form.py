@@ -31,19 +31,19 @@ class Scheme:
     extra: tuple[str, ...] = ()  # fields that it alone has
 
 
-LAST_BATCH: Final = ("last_batch",)  # what batches that are cut from an order need to be told
+LAST_BATCH: Final = ("last_batch",)  # needed if batches are cut from an order
 SCHEMES: Final = {
     scheme.slug: scheme
     for scheme in (
-        Scheme("poisson", "Poisson", "Every record tosses its own coin at each step."),
+        Scheme("poisson", "Poisson", "Every record joins each step independently."),
         Scheme(
             "truncated_poisson",
             "Poisson with a cap",
-            "Coins, too; of a batch above the cap a uniform part is kept.",
+            "As Poisson; of a batch above the cap a uniform part is kept.",
             ("max_batch_size",),
         ),
-        Scheme("fixed_size", "Fixed size", "A uniform subset, drawn afresh each step."),
-        Scheme("with_replacement", "With replacement", "Independent draws, afresh each step."),
+        Scheme("fixed_size", "Fixed size", "A uniform subset, drawn anew for each step."),
+        Scheme("with_replacement", "With replacement", "Independent draws, anew for each step."),
         Scheme("shuffle", "Shuffled", "A random order, drawn anew for each pass.", LAST_BATCH),
         Scheme(
             "shuffle_once",
@@ -55,7 +55,7 @@ SCHEMES: Final = {
         Scheme(
             "balls_and_bins",
             "Balls and bins",
-            "Each record lands in one uniform step of each pass.",
+            "Each record joins one uniformly drawn step of each pass.",
         ),
         Scheme(
             "random_allocation",
@@ -70,7 +70,7 @@ SCHEMES: Final = {
             ("max_weight",),
         ),
         Scheme("full", "All records", "Every record joins every step: no amplification."),
-        Scheme("unknown", "Not known", "Nobody knows; it counts as if all records joined."),
+        Scheme("unknown", "Not known", "Unknown sampling counts as if all records joined."),
     )
 }
 UNITS: Final = ("epochs", "steps")

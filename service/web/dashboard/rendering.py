@@ -76,7 +76,7 @@ class PageRoute(APIRoute):
             request.state.standing = await gate.current()
             async with seat(request, caller) if costs else nullcontext():
                 if costs and await request.is_disconnected():
-                    raise UnavailableError("Nobody waits for the answer any more.")
+                    raise UnavailableError("The client has disconnected.")
                 return await handler(request)
 
         async def paged(request: Request) -> Response:
@@ -99,7 +99,9 @@ def guarded(response: Response) -> Response:
 def _to_sign_in(request: Request) -> Response:
     where = sign_in_path(request)
     if _is_data(request) or "hx-request" in request.headers:
-        refusal = problems.answer(UnauthorizedError("Nobody is signed in, or no longer."))
+        refusal = problems.answer(
+            UnauthorizedError("You are not signed in, or your session has ended.")
+        )
         refusal.headers["HX-Redirect"] = "/sign-in"
         return refusal
     return RedirectResponse(where, HTTPStatus.SEE_OTHER)

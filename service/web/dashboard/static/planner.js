@@ -81,7 +81,7 @@
   function faulty(problem) {
     const told = new Map();
     for (const error of problem.errors || []) told.set(error.location.split(".").pop(), error.message);
-    let unnamed = told.size ? "" : problem.detail || problem.title || "It could not be worked out.";
+    let unnamed = told.size ? "" : problem.detail || problem.title || "It could not be computed.";
     for (const [name, message] of told) {
       const place = one(`[data-fault="${name}"]`);
       if (!place) { unnamed = message; continue; }
@@ -158,8 +158,8 @@
     out("unamplified_text").textContent = "…";
     out("snippet").textContent = answer.snippet;
     address(answer.query);
-    if (answer.reason) standing(field("find").value === "epsilon" ? "Looking for a certified bound…" : "Looking for it…");
-    else if (rough) standing(`Without sampling at most ${answer.epsilon_text}; the certified bracket is on its way…`);
+    if (answer.reason) standing(field("find").value === "epsilon" ? "Computing a certified bound…" : "Searching…");
+    else if (rough) standing(`Without sampling at most ${answer.epsilon_text}; computing the certified bracket…`);
     else standing(`Quick upper bound, by the ${answer.accountant_name} accountant; certifying…`);
   }
 
@@ -275,14 +275,14 @@
     const given = answer.solved ? new URLSearchParams(answer.query) : settings();
     given.set("dataset", name);
     const body = one("[data-fits-body]");
-    body.replaceChildren(line("Asking the dataset…", "muted"));
+    body.replaceChildren(line("Checking the dataset's budget…", "muted"));
     let found;
     try {
       found = await patiently("fits", given, signal);
     } catch (error) {
       if (!error.problem) throw error;
       const detail = (error.problem.errors || [{ message: error.problem.detail }])[0].message;
-      body.replaceChildren(line(`It cannot be asked of ${name}: ${detail}`, "muted"));
+      body.replaceChildren(line(`The budget of ${name} could not be checked: ${detail}`, "muted"));
       return;
     }
     const verdict = line("", "verdict verdict-" + (found.fits ? "good" : "bad"));
@@ -293,7 +293,7 @@
     const differs = found.differs.length ? ` Counted as the dataset has it: ${found.differs.join(", ")}.` : "";
     const remains = line(`Of its limit of ε = ${found.limit_text}, ${found.remaining_text} remains, as its filter counts.${differs}`, "muted");
     body.replaceChildren(verdict, remains);
-    if (found.remedies.length) body.append(line(`It would with ${found.remedies.join(", or ")}.`));
+    if (found.remedies.length) body.append(line(`It would fit with ${found.remedies.join(", or ")}.`));
   }
 
   // All schemes, side by side

@@ -33,7 +33,7 @@
     freshen(told.points[told.points.length - 1]);
     if (told.points.length && told.points.every((one) => one.epsilon === null)) {
       document.getElementById("growth").classList.add("chart-none");
-      put("growth", "No accepted bound is finite at any step, so there is no curve to draw. The reason stands above.");
+      put("growth", "No accepted bound is finite at any step, so there is no curve to draw. The reason is above.");
       return;
     }
     const points = [{ steps: 0, sequence: 0, epsilon: 0, epsilon_lower: 0 }, ...told.points];
@@ -232,7 +232,7 @@
     const words = (index) => "Wrong on " + charts.percent(rates[index]) + " of non-members: finds at most "
       + charts.percentUp(found[index]) + " of members.";
     chart("trade-off", {
-      label: "Members found by share of non-members accused wrongly",
+      label: "Share of members found, by share of non-members accused wrongly",
       x: { label: "non-members accused wrongly", values: rates, log: true, min: LEAST_RATE, max: 1, format: charts.percent },
       y: { label: "members found", min: 0, max: 1, format: (value) => charts.percent(value) },
       series: [
