@@ -100,9 +100,9 @@ def create_app(settings: Settings) -> FastAPI:
 
 
 def _signer(settings: Settings, engine: Engine) -> Signer | None:
-    """The key that signs; none where nobody named one and there is no file to go by.
+    """Return the signing key; None without a setting and without a SQLite file.
 
-    A ledger in use gets no new key by itself: whoever knows the old one would refuse it.
+    A ledger in use gets no new key by itself, because clients would refuse it.
     """
     if settings.signing_key_file is not None:
         return Signer.load(settings.signing_key_file)
@@ -125,7 +125,7 @@ def wire(
 ) -> FastAPI:
     """The application on a database that is ready."""
     build_messages()
-    # The other half is for whoever asks something and goes.
+    # The other half is for short requests.
     streams_max = max(1, settings.connections_max // 2)
     feed = Feed(engine, keys.refresh, streams_max=streams_max)
     wait, measures = settings.busy_timeout_seconds, Measures()
@@ -155,7 +155,7 @@ def wire(
         writer.stop()  # requests have been answered by now
         if witness is not None:
             witness.stop()
-        # A look at the database that nobody waits for any more has a connection until it ends.
+        # An abandoned query holds its connection until it ends.
         await asyncio.get_running_loop().shutdown_default_executor()
         engine.dispose()
 

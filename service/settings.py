@@ -59,8 +59,8 @@ class Settings(BaseSettings):
     body_bytes_max: int = Field(default=4 * 1024 * 1024, ge=1024, le=64 * 1024 * 1024)
     # Of keys that have no limits of their own; in each process.
     requests_per_second: float | None = Field(default=None, ge=0.001, le=1e6)
-    # Of a viewer's key without a limit of its own, where requests_per_second says nothing: whoever
-    # only reads is never in such a hurry that others have to wait.
+    # Of a viewer's key without a limit of its own, if requests_per_second is not set: reading must
+    # not delay others.
     viewer_requests_per_second: float = Field(default=20.0, ge=0.001, le=1e6)
     # Requests without a key that are taken in each process; others wait for their turn.
     keyless_requests_per_second: float = Field(default=50.0, ge=1.0, le=1e6)
@@ -75,7 +75,7 @@ class Settings(BaseSettings):
     write_seconds: float = Field(default=30.0, ge=0.1, le=600.0)
     connections_max: int = Field(default=800, ge=1, le=100_000)
     busy_timeout_seconds: float = Field(default=10.0, ge=0.1, le=60.0)
-    # How long to answer still when told to end, so that nobody is sent here in vain.
+    # How long to keep answering during shutdown, until balancers send requests elsewhere.
     drain_seconds: float = Field(default=0.0, ge=0.0, le=300.0)
     shutdown_seconds: int = Field(default=20, ge=1, le=600)
     # Fractions of a limit; what is spent raises an incident as it passes one of them.
@@ -142,7 +142,7 @@ class Settings(BaseSettings):
 
     @property
     def signing_key_path(self) -> Path | None:
-        """Where the signing key is; none where nobody said so and there is no file to go by."""
+        """Where the signing key is; None without a setting and without a SQLite file."""
         address = address_of(self.database_url)
         if self.signing_key_file is not None or not address.database:
             return self.signing_key_file

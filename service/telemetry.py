@@ -17,13 +17,13 @@ from prometheus_client.metrics_core import Metric
 
 PROBLEM: Final = "dpledger.problem"  # of a connection's scope: the slug of its refusal
 TEMPLATE: Final = "dpledger.template"  # the same: of its path, where no router found the route
-OTHER: Final = "other"  # a path or a method that nobody has
+OTHER: Final = "other"  # an unknown path or method
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PATCH", "PUT", "DELETE", "OPTIONS"})
 # Seconds: an append takes about a millisecond, a dear question up to some seconds.
 _LATENCIES: Final = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 _COMMITS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 2.0, 10.0)
 _BATCHES: Final = (1, 2, 4, 8, 16, 32, 64)
-_CREATED: Final = "_created"  # when a series began; nobody asks, and it doubles what is sent
+_CREATED: Final = "_created"  # when a series began; it is not used, and doubles the output
 request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
 # Attributes every record has; whatever else it carries was given by the caller.
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "color_message"}

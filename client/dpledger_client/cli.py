@@ -88,7 +88,7 @@ def _show(given: argparse.Namespace) -> int:
 
 def _paths(given: argparse.Namespace) -> list[Path]:
     usual = folder(None)
-    return list(given.spools) or ([usual] if usual.exists() else [])  # nobody has trained here
+    return list(given.spools) or ([usual] if usual.exists() else [])  # no run was trained here
 
 
 def _told(result: Synced) -> str:

@@ -43,7 +43,7 @@ def place(rank: int | None, world_size: int | None, broadcast: Broadcast | None)
 
 
 def agree(broadcast: Broadcast | None, rank: int, admit: Callable[[], int]) -> int:
-    """Ask once for all ranks; the step up to which, exclusive, nobody needs to ask again.
+    """Ask once for all ranks; return the step up to which, exclusive, no rank needs to ask.
 
     Args:
         broadcast: a collective that gives every rank the number of rank 0; without one, each asks.

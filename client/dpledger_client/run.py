@@ -258,7 +258,7 @@ class Run:
         return self._transport.guarantee(path, delta=delta, epsilon=epsilon, accountant=accountant)
 
     def release(self, step: int | None = None) -> None:
-        """Tell that an iterate was shown to somebody: a checkpoint, a metric computed from it.
+        """Report that an iterate was released: a checkpoint, a metric computed from it.
 
         In a run that hides its iterates, hiding ends up to there. After the end of the run it has
         no spool: repeat it if it could not be sent.
@@ -316,7 +316,7 @@ class Run:
         for `dpledger-client sync`, and a warning says so.
 
         Args:
-            state: finished, stopped_at_budget, aborted (given up, and nobody goes on), or
+            state: finished, stopped_at_budget, aborted (given up for good), or
                 interrupted (not over). By default finished, or stopped_at_budget where a budget
                 refused the last step.
 

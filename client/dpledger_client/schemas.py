@@ -55,7 +55,7 @@ def randomized_response(*, probability_of_truth: float, categories: int) -> dict
 
 
 def approximate_dp(*, epsilon: float, delta: float) -> dict[str, Any]:
-    """A black box that somebody else proved private, for one step without sampling.
+    """A black box that was proved private elsewhere, for one step without sampling.
 
     Args:
         epsilon: nats, >= 0.
@@ -72,7 +72,7 @@ def approximate_dp(*, epsilon: float, delta: float) -> dict[str, Any]:
 
 
 def zcdp(*, rho: float) -> dict[str, Any]:
-    """A black box that somebody else proved zero-concentrated, for one step without sampling.
+    """A black box that was proved zero-concentrated elsewhere, for one step without sampling.
 
     Args:
         rho: > 0.

@@ -41,8 +41,8 @@ def _exchanged(
 ) -> tuple[list[Words], list[Words]]:
     """A fresh mask for each other trainer, and one from each."""
     sent, received = [], []
-    # All take the pairs in one order, and of a pair the lower number speaks first: nobody waits
-    # for somebody who waits for him, however long the messages are.
+    # All process the pairs in one order, and of a pair the lower number sends first, so there is no
+    # deadlock, however long the messages are.
     for peer, link in sorted(links.items()):
         sent.append(ring.uniform(size))
         if me < peer:

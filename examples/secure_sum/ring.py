@@ -26,7 +26,7 @@ class Ring:
             raise ValueError("bits must lie in 1 to 64.")
 
     def uniform(self, size: int) -> Words:
-        """Elements that nobody can guess, each equally likely, from the operating system."""
+        """Return uniform elements that cannot be guessed, from the operating system."""
         return self._reduced(np.frombuffer(secrets.token_bytes(8 * size), dtype=np.uint64))
 
     def of(self, integers: Integers) -> Words:

@@ -31,7 +31,7 @@ STOP_SECONDS: Final = 5.0  # for a trainer to see that the coordinator has gone
 
 SUMMARY: Final = """{trainers} trainers with {records} records each
 {steps} steps, each in the ledger once
-accuracy {accuracy:.1%}, on records of nobody's
+accuracy {accuracy:.1%}, on records of no trainer
 epsilon  {inside:.4f} against any {colluders} of the trainers (upper, delta {delta:g})
          {outside:.4f} against everybody else, to whom no share of the noise is known"""
 

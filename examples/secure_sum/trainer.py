@@ -24,7 +24,7 @@ TRAINERS_MAX: Final = 1000  # so many such parts stay inside the ring
 RECORDS_MAX: Final = 2**20  # of one trainer: so many gradients stay below PART_MAX
 # Clipping rounds; a record's gradient must not come out longer than the norm for it.
 INSIDE: Final = 1 - 1e-12
-DATA_SEED: Final = 2  # of the synthetic records, which are nobody's
+DATA_SEED: Final = 2  # of the synthetic records
 ALIGNMENT: Final = 1.0  # of a record with the direction that tells the classes apart
 
 
@@ -131,7 +131,7 @@ def work(number: int, plan: Plan, links: Mapping[int, Connection], control: Conn
     """A trainer's process: takes a step whenever the coordinator says so, until it is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the coordinator
     rows, weights = shard(plan, number), np.zeros(plan.features)
-    # Seeded by the operating system: nobody else knows who joined, or what the noise was.
+    # Seeded by the operating system: batches and noise are unknown to all other parties.
     coins, noise = np.random.default_rng(), np.random.default_rng()
     try:
         while control.recv_bytes() == STEP:

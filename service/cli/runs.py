@@ -38,7 +38,7 @@ def runs(
         typer.echo(json.dumps(found, indent=2))
     elif sys.stdout.isatty():
         _table(found)
-    else:  # a table would cut long names to a width that nobody has
+    else:  # without a terminal, a table would cut long names
         typer.echo("\t".join(_COLUMNS))
         for run in found:
             typer.echo("\t".join(_cells(run)))

@@ -48,7 +48,7 @@ class Greeting:
                 "The link signs your browser in as an admin. Its token is in",
                 f"{token.path} and ends when the first API key is created.",
             ]
-        with suppress(OSError):  # nobody reads it
+        with suppress(OSError):  # standard output is closed
             typer.echo("\n".join(lines))
 
     def end(self) -> None:

@@ -73,7 +73,7 @@ def _changes(service: Service, name: str, *, delta: float | None, seconds: float
     service.get(path)  # says what is wrong, if anything is
     follower = _Follower(service, path, frames)
     follower.start()
-    # Whoever has had the first frame is told of every incident from then on.
+    # After the first frame the stream has every incident.
     early = _next(frames, 0.0, patience=JOIN_SECONDS)
     seen = _look(service, path, service.get(path), delta, early)
     yield seen

@@ -49,7 +49,7 @@ _NAMES: Final = select(runs.c.id, runs.c.name).where(
 
 
 class Spent(Answer):
-    """What somebody spent."""
+    """The steps and the cost of a run or of a group of runs."""
 
     steps: int
     # Of all that the budget's filter has added up; null where a step has no bound, or nothing is.

@@ -138,7 +138,7 @@ def _noise(event: Event) -> float | None:
 
 
 def sampling_rate(sampling: Sampling) -> float | None:
-    """Which share of the records a step takes; None where nobody knows. For display alone."""
+    """Return the share of records in a step; None if it is unknown. Only for display."""
     match sampling:
         case Full():
             return 1.0

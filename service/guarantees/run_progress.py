@@ -32,7 +32,7 @@ POINTS_MAX: Final = 400
 ROWS_MAX: Final = 50_000  # entries that one look reads: about a sixth of a second
 LOOK_SECONDS: Final = 0.2  # of processor time, after which a look begins no further point
 RUN_SECONDS: Final = 5.0  # the same for a run; then only the latest step is worked out
-_FLAT: Final = 1 / 500  # of the whole: a rise that nobody sees
+_FLAT: Final = 1 / 500  # of the whole: too small to see in the chart
 SHARED: Final = 20  # times as long as it took, a look may serve several who watch
 RUNS_MAX: Final = 100  # remembered; some hundred kilobytes each
 

@@ -183,7 +183,7 @@ def _report(
 def _deltas(
     asked: Sequence[float], dataset: Row[Any], run: Row[Any] | None
 ) -> tuple[list[float], float | None]:
-    """Which deltas to state, and the one of the headline if somebody chose it."""
+    """Return the deltas to state, and the headline's delta if one was chosen."""
     if len(asked) > DELTAS_MAX:
         raise InvalidRequestError("query.delta", f"at most {DELTAS_MAX} of them")
     own = asked[0] if asked else delta_of(dataset, run)

@@ -253,7 +253,7 @@ def budget_remarks(budget: BudgetAnswer | None, whose: str) -> list[Remark]:
 
 
 def happened(counts: dict[str, int]) -> Iterable[Remark]:
-    """What somebody should have looked at, the gravest first."""
+    """Yield a remark for each kind of incident, the most serious first."""
     for kind, (tone, text) in _HAPPENED.items():
         if count := counts.get(kind.value, 0):
             yield Remark(text if count == 1 else f"{text} ({count:,} times)", tone)

@@ -70,7 +70,7 @@ class Reach:
             NotFoundError: the path names a dataset that the key does not reach.
         """
         if names and not (names.keys() & {"dataset", *_HOMES} or names.keys() <= OPEN_NOUNS):
-            # A noun that nobody has said anything of yet may belong to any dataset.
+            # A noun without a rule may belong to any dataset.
             raise NotFoundError("A key that is limited to datasets may not use this.")
         if "dataset" in names:
             require_dataset(limit, names["dataset"])

@@ -198,8 +198,8 @@ class KeyRing:
 
     def holder(self, digest: str) -> Caller | None:
         """Whose secret has this digest, if it is in force; `refresh` first if keys are stale."""
-        # How long it takes to find some digits of a digest may tell of digests; nobody can make a
-        # key that has wanted ones. What lies beyond them is compared in the same time for all.
+        # The time of the lookup may reveal the first digits of digests, but a key with wanted
+        # digits cannot be made. The other digits are compared in constant time.
         held = self._held.get(digest[:_TAG])
         return held.caller if held is not None and held.answers(digest) else None
 
@@ -254,7 +254,7 @@ async def permitted(
 
 
 def caller_of(request: Request) -> Caller | None:
-    """Who was found to call; none where nobody has asked yet."""
+    """Return the authenticated caller; None before authentication."""
     caller: Caller | None = request.scope.get(_CALLER)
     return caller
 

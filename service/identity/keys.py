@@ -22,7 +22,7 @@ from service.schemas.requests import valid_name
 from service.storage.tables import api_keys
 
 KEY_PREFIX: Final = "dpl_"
-KEY_BYTES: Final = 32  # of randomness; a fast hash is enough for a key nobody can guess
+KEY_BYTES: Final = 32  # of randomness; a fast hash is enough for a key that cannot be guessed
 SHOWN: Final = 12  # characters of a key that are kept readable
 DATASETS_MAX: Final = 1000  # that a key may name
 BODY_BYTES_MIN: Final = 1024

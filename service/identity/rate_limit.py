@@ -14,7 +14,7 @@ HOUR: Final = 3600.0
 BURST_SECONDS: Final = 1.0  # what a key saved up: a second's worth, but one request at least
 
 PACE_SECONDS: Final = 2.0  # worth of turns that are had at once after a pause
-ROUNDING_SECONDS: Final = 1e-6  # moments are added up; nobody is refused for their last digits
+ROUNDING_SECONDS: Final = 1e-6  # rounding of added times must not refuse a request
 
 
 class Buckets:

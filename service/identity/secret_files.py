@@ -33,7 +33,7 @@ def create(path: Path, text: str) -> None:
 
 
 def read(path: Path, *, bytes_max: int) -> str:
-    """Return the line of a file that belongs to this user, and that nobody else can open.
+    """Return the line of a file that belongs to this user and that no other user can open.
 
     Raises:
         SecretFileError: it is another user's, others can open it, or it is too long or no file.

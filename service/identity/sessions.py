@@ -21,9 +21,9 @@ from service.schemas.base64url import to_text
 from service.storage.engine import snapshot
 from service.storage.tables import sessions
 
-SESSION_SECONDS: Final = 12 * 3600  # a working day; nobody is asked twice in one
+SESSION_SECONDS: Final = 12 * 3600  # a working day, so one sign-in a day is enough
 SESSIONS_MAX: Final = 50  # of one key; the oldest end first
-TOKEN_BYTES: Final = 32  # of randomness; a fast hash is enough for what nobody can guess
+TOKEN_BYTES: Final = 32  # of randomness; a fast hash is enough for a token that cannot be guessed
 _PART_LENGTH: Final = 43  # of so many bytes in base64
 TOKEN_LENGTH: Final = 2 * _PART_LENGTH + 1  # what is random, a dot and its seal
 _IN_FORCE: Final = select(sessions.c.key_digest, sessions.c.expires_at).where(

@@ -1,4 +1,4 @@
-"""Reservations that expired: they count as spent until somebody says what became of them."""
+"""Expired reservations: they count as spent until recorded, released or voided."""
 
 from datetime import datetime
 from typing import Any, Final

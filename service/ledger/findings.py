@@ -162,7 +162,7 @@ def _first(connection: Connection, branch: Row[Any], kind: str) -> str | None:
 def _happened(
     connection: Connection, branch: Row[Any], new: NewFinding
 ) -> tuple[Kind, dict[str, Value]] | None:
-    """What somebody should look at in a new finding."""
+    """Return the incident that a new finding raises, if any."""
     match new:
         case SamplingFinding(status="contradicted", declared=declared) if declared is not None:
             told = {"declared": declared.kind, "recorded": new.recorded.kind}

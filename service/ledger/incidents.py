@@ -1,4 +1,4 @@
-"""Incidents: what somebody should look at. Kept for good, streamed, and sent to webhooks.
+"""Incidents: events that need attention. Kept permanently, streamed, and sent to webhooks.
 
 An incident says names and numbers only: it leaves the house, and nothing private may.
 """

@@ -80,7 +80,7 @@ def _write(engine: Engine, file: IO[bytes]) -> Summary:
         with written(file, _header(connection, taken_at)) as writer:
             for table in metadata.sorted_tables:
                 query = select(table).order_by(*table.primary_key)
-                if table is sessions:  # nobody is signed in after a restore
+                if table is sessions:  # a restore ends all sessions
                     query = query.where(false())
                 rows = connection.execution_options(yield_per=ROWS_AT_ONCE).execute(query)
                 writer.table(table.name, list(table.columns), rows)

@@ -1,8 +1,8 @@
 """The file of a backup: every row of every table, one text for both databases, and its digest.
 
 Lines of JSON, compressed: what was backed up, then each table and its rows, last how many rows
-each table has and the SHA-256 of all lines before. A file that was cut or changed is refused, and
-so is one that somebody else made to look whole: nothing of it is believed unseen.
+each table has and the SHA-256 of all lines before. A file that was cut or changed is refused.
+Values are validated, because a forged file can have a correct digest.
 """
 
 import base64

@@ -1,8 +1,8 @@
-"""The feed: what the database says is new, told to everybody who watches.
+"""The feed: new entries of the database, sent to all watchers.
 
 The database is what is believed, for other processes write to it too. One task a process asks it
-ten times a second at most, while somebody watches, whatever the number of watchers; the writer of
-this process wakes the task at once. Nothing is held while nobody watches.
+ten times a second at most, while there are watchers, for any number of them; the writer of
+this process wakes the task at once. Without watchers it keeps nothing.
 """
 
 import asyncio
@@ -25,7 +25,8 @@ RETRY_SECONDS: Final = 5
 _OPEN: Final = "The key has as many streams open as it may; close one, or come again."
 BACKLOG_MAX: Final = 64  # writes a reader may be late; beyond, it is dropped and resumes
 GAP_SECONDS: Final = 0.1  # between two rounds: updates closer together share one write
-SPREAD_SECONDS: Final = 0.05  # of those, in which all are told: whoever appends waits for a few
+# Of those, to notify all watchers, so that an append waits for few of them.
+SPREAD_SECONDS: Final = 0.05
 AT_ONCE: Final = 16  # who are told, or looked at, before others have their turn
 IDLE_SECONDS: Final = 0.2  # before asking unasked, for what other processes wrote
 HEARTBEAT_SECONDS: Final = 15.0
@@ -65,7 +66,7 @@ class Subscriber:
 
 @dataclass(slots=True)
 class _Watch:
-    """A dataset that somebody watches."""
+    """A dataset with watchers."""
 
     position: Position
     subscribers: set[Subscriber] = field(default_factory=set)
@@ -117,7 +118,7 @@ class Feed:
         return self._task is not None and not self._task.done()
 
     def moved(self, datasets: Iterable[int]) -> None:
-        """Say, from any thread, that datasets changed; costs nothing while nobody watches."""
+        """Say, from any thread, that datasets changed; costs nothing without watchers."""
         if not self._watches or self._waking:
             return
         if any(one in self._watches for one in datasets):
@@ -128,7 +129,7 @@ class Feed:
         if not self._watches or self._waking:
             return
         self._waking = True
-        with suppress(RuntimeError):  # the loop was closed: nobody watches any more
+        with suppress(RuntimeError):  # the loop was closed: there are no watchers
             self._loop.call_soon_threadsafe(self._woken.set)
 
     def close(self) -> None:
@@ -203,7 +204,7 @@ class Feed:
         if task.cancelled() or (error := task.exception()) is None:
             return
         _LOGGER.error("the feed failed", exc_info=error)
-        # Streams that nobody feeds would be silent for ever; ended, they are asked for again.
+        # Streams without a feed would stay silent; if they end, clients open them again.
         self._refuse_joining(UnavailableError("The feed has stopped; ask again."))
         self._end_all()
 

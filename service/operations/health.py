@@ -80,8 +80,8 @@ class Readiness:
     async def _trouble(self) -> str | None:
         """Why nothing can be written; where it seems so, and at first, it is tried.
 
-        Somebody else's lock lets everything be read, and whom nobody sends anything would never
-        find out that it is gone; nor that a right is missing.
+        A foreign lock does not prevent reads. Without requests, a process would never notice that
+        the lock is gone, or that a permission is missing.
         """
         attempts, longest = attempts_of(self._engine), wait_of(self._engine)
         if not self._probed or attempts.trouble(longest):

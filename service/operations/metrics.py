@@ -1,7 +1,7 @@
-"""What a scrape is told: what the process counted, how it stands, and what the ledger says.
+"""The metrics of a scrape: counters and state of the process, and figures of the ledger.
 
-What the ledger says is read at most once in a while, whoever asks and how often. Budgets are told
-of a bounded number of datasets, and read again only where a dataset has changed.
+Figures of the ledger are read at most once per interval, however often they are scraped. Budgets of
+a bounded number of datasets are shown, and read again only if a dataset has changed.
 """
 
 import math

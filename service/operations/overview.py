@@ -1,4 +1,4 @@
-"""The whole ledger on one board: how every budget stands, what runs, what somebody should look at.
+"""The overview of the ledger: all budgets, active runs, and incidents.
 
 Budgets are read again only where something has changed: a dataset's version moves with whatever is
 written of it or of what was made from it, and nothing else moves but the clock, by which
@@ -80,7 +80,7 @@ class DatasetSummary:
     delta: float | None
     budget: BudgetAnswer | None  # none where there is none, or it was not read yet
     outlook: Outlook | None
-    forfeited: int  # leases that expired and nobody has said what became of them
+    forfeited: int  # expired reservations whose steps count as spent
 
     @property
     def spent_share(self) -> float:

@@ -78,7 +78,7 @@ class CorrectedSteps(StepMessage):
 
 
 class ReleasedIterate(Wire):
-    """An iterate that was shown to somebody: the one after a step."""
+    """A released iterate: the one after a step."""
 
     branch: Name
     step: Step

@@ -57,7 +57,7 @@ class RandomizedResponseMechanism(Wire):
 
 
 class ApproximateDpMechanism(Wire):
-    """A black box that somebody else proved to be (epsilon, delta)-DP."""
+    """A black box that was proved elsewhere to be (epsilon, delta)-DP."""
 
     kind: Literal["approximate_dp"]
     epsilon: DeclaredEpsilon
@@ -65,7 +65,7 @@ class ApproximateDpMechanism(Wire):
 
 
 class ZcdpMechanism(Wire):
-    """A black box that somebody else proved to be rho-zCDP."""
+    """A black box that was proved elsewhere to be rho-zCDP."""
 
     kind: Literal["zcdp"]
     rho: Rho

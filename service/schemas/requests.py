@@ -265,7 +265,7 @@ class NewBranch(Body):
 
 
 class NewRelease(Body):
-    """An iterate that was shown to somebody: the one after a step."""
+    """A released iterate: the one after a step."""
 
     branch: Name = "main"
     step: Step

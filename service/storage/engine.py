@@ -317,7 +317,7 @@ def _make_room(connection: Connection) -> None:
     SQLite does so after every thousandth page that is committed, which a full disk may never see.
     """
     driver: Any = connection.connection.driver_connection
-    with suppress(sqlite3.Error):  # there is no room at all, or somebody reads
+    with suppress(sqlite3.Error):  # the disk is full, or another connection reads
         driver.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
 

@@ -17,7 +17,7 @@ from service.storage.sqlite_file import is_blank, left_behind, require_unused
 MIGRATIONS = Path(__file__).parents[2] / "migrations"
 MIGRATING = 0x6470_6C65_6467  # the lock that a migration holds; a number of our own
 _VERSION_TABLE = "alembic_version"
-_NAMED = 3  # tables of somebody else that are named
+_NAMED = 3  # foreign tables that the error names
 
 
 def configuration() -> Config:
@@ -44,7 +44,7 @@ def current(engine: Engine) -> str | None:
     """The database's revision; None when it is absent or empty.
 
     Raises:
-        StartupError: it is no database, it is damaged, or it is somebody else's.
+        StartupError: it is no database, it is damaged, or it belongs to another program.
         UnavailableError: it does not answer.
     """
     path = sqlite_path(engine)
@@ -143,7 +143,8 @@ def upgrade(
         Whether there was nothing before, and a ledger was begun.
 
     Raises:
-        StartupError: the database is damaged, somebody else's, at a revision this version does not
+        StartupError: the database is damaged, of another program, at a revision this version does
+            not
             know, or gone while something beside it shows that it was there.
     """
     path = sqlite_path(engine)

@@ -14,7 +14,7 @@ LATER: Final = "The database takes too long; send the same request again."
 
 
 class SingleFlight(Generic[Found]):
-    """A database that stands still holds the thread that looks, but nobody who waits for it.
+    """A hanging database blocks the thread that queries it, but not those that wait for the result.
 
     Nor does it take a thread for each of them: who comes later waits for the same look.
     """

@@ -1,6 +1,6 @@
 """The file of a SQLite ledger: whether it may be begun, and whether it is still the one in use.
 
-A process that has a file open goes on reading and writing it after somebody removed or replaced
+A process that has a file open continues to read and write it after it was removed or replaced
 it, and SQLite does not say so: what it acknowledged then would be gone. So its place is looked at
 before each transaction, and once more before what was committed is acknowledged.
 """
@@ -112,7 +112,7 @@ class LedgerFile:
                 raise UnavailableError("The database's file cannot be looked at now.") from error
             if (found.st_dev, found.st_ino) != self._identity:
                 raise self.condemn("The database's file was replaced while it was in use.")
-            if found.st_size < self._size:  # it never shrinks, unless somebody else sees to that
+            if found.st_size < self._size:  # it never shrinks, unless another program cuts it
                 raise self.condemn("The database's file was cut short while it was in use.")
             self._size = found.st_size
 

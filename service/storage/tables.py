@@ -279,7 +279,7 @@ corrections = Table(
     Column("recorded_at", DateTime(timezone=True), nullable=False),
 )
 
-# What somebody should look at. Insert-only; sent to webhooks with the id as theirs.
+# Events that need attention. Insert-only; webhooks use the same id.
 incidents = Table(
     "incidents",
     metadata,
@@ -304,7 +304,7 @@ deliveries = Table(
     Column("delivered_at", DateTime(timezone=True)),
 )
 
-# Iterates that were shown to somebody; facts, like entries, and never deleted.
+# Released iterates; facts, like entries, and never deleted.
 releases = Table(
     "releases",
     metadata,
@@ -365,7 +365,7 @@ acts = Table(
     Column("after_sequence", BigInteger, nullable=False),  # the entry it stands behind
     Column("kind", String(32), nullable=False),
     Column("content", Text, nullable=False),  # canonical JSON
-    Column("by", Name),  # the key's name, where somebody decided it
+    Column("by", Name),  # the key that did it, if any
     Column("acted_at", DateTime(timezone=True), nullable=False),
     Column("leaf", LargeBinary, nullable=False),
     UniqueConstraint("dataset_id", "position"),

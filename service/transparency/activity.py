@@ -54,7 +54,7 @@ class ActAnswer(Answer):
     # Another version may have recorded a kind of its own, which is told all the same.
     kind: Annotated[str, Field(json_schema_extra={"enum": list(KINDS)})]
     content: dict[str, Any]
-    by: str | None  # the key's name, where somebody decided it
+    by: str | None  # the key that did it, if any
     dataset: str | None  # null in the installation's log
     acted_at: str
 

@@ -1,7 +1,7 @@
 """Signed checkpoints: the heads of all logs at one moment, as one hash with a signature.
 
 A head says how long a log is and what its root is. The checkpoint signs the Merkle root of all
-heads, so that somebody who may see one dataset can check its head and learns of no other.
+heads, so that a key for one dataset can check its head without learning of others.
 """
 
 from collections.abc import Iterable, Sequence
@@ -60,7 +60,7 @@ class SignedCheckpoint(Wire):
 
 
 class Part(SignedCheckpoint, defer_build=False):
-    """A checkpoint with one head in it: all that somebody who sees one dataset needs."""
+    """A checkpoint with one head: enough for a key that sees one dataset."""
 
     head: Head
     index: Count
@@ -74,7 +74,7 @@ class Part(SignedCheckpoint, defer_build=False):
 
 
 class Whole(SignedCheckpoint):
-    """A checkpoint with every head: for a file that somebody keeps."""
+    """A checkpoint with every head, to be kept in a file."""
 
     heads: list[Head]
 

@@ -1,7 +1,7 @@
 """A copy of a ledger that runs elsewhere is another ledger, and has an identity of its own.
 
 With the same identity and the same key each of the two would sign heads that contradict the other:
-whoever shows one's to the other suspends it.
+a head of one that is shown to the other suspends it.
 """
 
 import json

@@ -30,7 +30,7 @@ class Head(Wire):
 
 
 def place(dataset: str | None) -> str:
-    """Sorts logs: the installation's first, whose name is nobody's, then datasets by name.
+    """Sorts logs: the installation's first, which has no name, then datasets by name.
 
     Of a dataset's name nothing ever changes. The order in which datasets were created is not the
     order in which others see them: two may be created at once.

@@ -123,9 +123,9 @@ def compare(
     by: str,
     suspended: Callable[[], None] = lambda: None,
 ) -> ComparisonAnswer:
-    """What a checkpoint that somebody kept is to the ledger now; a contradiction suspends it.
+    """Compare a kept checkpoint with the ledger; a contradiction suspends the ledger.
 
-    Only what this service signed counts, so nobody can suspend it by a lie.
+    Only what this service signed counts, so a forged checkpoint cannot suspend it.
 
     Args:
         engine: of the database.

@@ -1,7 +1,7 @@
-"""Generations of the ledger: each begins when an admin reconciled it with what it had lost.
+"""Generations of the ledger: each begins when an admin reconciles it after a loss.
 
-What was lost is a branch of history that no log continues. Whoever still holds a head of it is told
-who abandoned it and why, and not that the ledger was changed behind everybody's back.
+What was lost is a branch of history that no log continues. A client that still has a head of it
+learns who abandoned it and why; the loss is not reported as an unnoticed change of the ledger.
 
 A reconciliation excuses something, so it is believed only where the key of the service signed it:
 who can write to the database can write an act, too. It says what each log was when it was signed.
@@ -113,7 +113,7 @@ def _read(row: Any) -> Reconciliation | None:
     try:
         return Reconciliation.read(row.content, by=row.by, position=row.position)
     except (ValueError, RecursionError):
-        return None  # somebody wrote it who has no key; it begins nothing and excuses nothing
+        return None  # forged without the key; it begins nothing and excuses nothing
 
 
 def followed(
@@ -150,7 +150,7 @@ class Suspension(Wire):
     state: Literal["suspended", "recovering"]
     reason: str
     lost: list[ReportedHead]
-    signature: str = ""  # of the list; none where nobody signed it
+    signature: str = ""  # of the list; empty if it was not signed
 
     @classmethod
     def read(cls, text: str) -> "Suspension":

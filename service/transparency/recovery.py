@@ -202,7 +202,7 @@ def _log(
 
 
 def _tell(connection: Connection, found: Iterable[Contradicted]) -> None:
-    """Say it to whoever hears of incidents."""
+    """Raise an incident for it."""
     for one in found:
         query = _DATASETS.where(datasets.c.name == one.head.dataset)
         for row in connection.execute(query):

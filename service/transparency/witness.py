@@ -6,8 +6,8 @@
                 "first": ..., "leaves": base64url}]}
 
 A line names the logs that moved since the line before, each with its new leaf hashes, from `first`
-on, which is its size before. All heads so far are what the checkpoint signs. So whoever has the
-file and the public key knows every leaf there was.
+on, which is its size before. The checkpoint signs all heads so far. So a reader with the file and
+the public key knows every leaf.
 
 The first line of a generation names all logs, and no other log counts any more; of a log that goes
 on without what it had lost `first` is 0. The heads at the end of each generation stay known: the
@@ -35,7 +35,7 @@ from service.transparency.signing import Signer
 from service.transparency.stored_tree import Tree
 
 FORMAT: Final = "dpledger-witness/1"
-PRIVATE: Final = 0o600  # the names of datasets are nobody else's business
+PRIVATE: Final = 0o600  # names of datasets are private
 
 
 class WitnessError(Exception):
@@ -96,7 +96,7 @@ class Witness:
     last: Seen | None = None  # none before the first line
     ended: list[Seen] = field(default_factory=list)  # the last of each generation before
     length: int = 0  # bytes of its whole lines
-    _leaves: dict[str | None, bytearray] | None = None  # none: nobody asks for them
+    _leaves: dict[str | None, bytearray] | None = None  # None: not needed
 
     @classmethod
     def with_leaves(cls) -> Self:
@@ -287,7 +287,7 @@ class WitnessFile:
         """Write a line, all of it or none, and wait for the disk.
 
         Raises:
-            WitnessError: nobody would believe the file any more; nothing was written.
+            WitnessError: the file would become invalid; nothing was written.
             OSError: it could not be written.
         """
         self.seen.after(line).require_signed(None)

@@ -1,9 +1,9 @@
-"""Arrivals: before anything else is done for a request, it is asked how many its sender sends.
+"""Arrivals: the first check of a request is the rate of its sender.
 
-To refuse, too, takes time: of those that ask again at once, thousands a second would take it from
-those who append. So a key beyond its rate is refused here, for next to nothing, and slowly; and who
-sends no key that is in force waits in a line that moves at a steady pace. Nobody is let in here:
-whether a key may do what it asks is looked at later, as if nothing had been asked before.
+Refusing also takes time: clients that retry at once, thousands of times a second, would take it
+from appends. So a key beyond its rate is refused here, cheaply and with a delay, and a request
+without a valid key waits in a queue with a fixed rate. This check grants no permission: the
+permissions of a key are checked later.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
-"""Seats: how many dear questions are worked out at once, and how many may wait for that.
+"""Seats: how many expensive requests run at once, and how many may wait.
 
-Python runs one thread at a time, so whoever works out a number takes turns with whoever appends a
-step. More seats would answer no sooner and make every append wait for more turns.
+Python runs one thread at a time, so computing a number takes turns with appending a step. More
+seats would not answer sooner, and every append would wait for more turns.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from service.errors import TooManyRequestsError, UnavailableError
 
 SEATS: Final = 2
 WAITING_MAX: Final = 62
-PATIENCE_SECONDS: Final = 10.0  # in the line; then somebody else may stand there
+PATIENCE_SECONDS: Final = 10.0  # in the queue; then the place is free for another request
 RETRY_SECONDS: Final = 1
 # How long a thread that works something out goes on when another wants the interpreter. An append
 # wants it some ten times, after each wait for the disk or another thread, and would wait as often.

@@ -31,7 +31,7 @@ SWEEP_AFTER: Final = (50_000, 10, 10)
 _M_ARENA_MAX: Final = -8  # of glibc's mallopt
 _ARENAS: Final = 2
 HEAD_BYTES_MAX: Final = 64 * 1024
-# Of requests that were sent before their answers were awaited; nobody needs as many.
+# Of pipelined requests; no known client sends as many.
 PIPELINED_MAX: Final = 32
 DISCARDED_BYTES_MAX: Final = 64 * 1024 * 1024  # of a body that was refused before it was read
 TAKEN_BYTES_MIN: Final = 16 * 1024  # of an answer, in the time that a reader is given
@@ -113,7 +113,7 @@ class Server(uvicorn.Server):
     """Uvicorn waits for open requests before it stops the application; a stream never ends.
 
     Told to end by SIGTERM, it drains: it is not ready any more and ends its streams, yet answers
-    for `drain_seconds`, in which whoever spreads the requests learns to send them elsewhere.
+    for `drain_seconds`, in which the load balancer learns to send requests elsewhere.
     """
 
     def __init__(
@@ -249,7 +249,7 @@ class Connection(HttpToolsProtocol):
             self._wait()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is no request; without memory to read it nobody can say what it is."""
+        """Refuse an invalid request; without memory to read it, its kind is not known."""
         if self.transport.is_closing():
             return
         error = sys.exc_info()[1]
@@ -290,7 +290,7 @@ def bounded(settings: Settings) -> dict[str, Any]:
         "write_seconds": settings.write_seconds,
         "connections_max": settings.connections_max,
     }
-    # The service speaks no WebSocket: nothing is to be upgraded. Nor does anything depend on whom
-    # a proxy says that it speaks for, so that nobody need be believed.
+    # The service does not use WebSocket, so nothing is upgraded. No decision depends on the client
+    # address in headers of a proxy, so these headers need no trust.
     http = type("Bounded", (Connection,), limits)
     return {"http": http, "ws": "none", "proxy_headers": False}

@@ -94,7 +94,7 @@ class StrictRoute(APIRoute):
             if not asks:
                 return await handler(request)
             checked = StrictRequest(request.scope, request.receive)
-            body = await _body(checked)  # whoever sends it slowly has no seat yet
+            body = await _body(checked)  # a slow sender does not take a seat yet
             async with seat(request, caller) if costs else nullcontext():
                 if costs and await checked.is_disconnected():
                     raise UnavailableError("The client has disconnected.")
@@ -106,7 +106,7 @@ class StrictRoute(APIRoute):
 
 
 def seat(request: Request, caller: Caller | None) -> AbstractAsyncContextManager[None]:
-    """The seat that whoever asks something dear takes, or waits for."""
+    """Take a seat for an expensive request, or wait for one."""
     seats: ConcurrencyLimiter = request.app.state.seats
     return seats.taken("" if caller is None else caller.name)
 
@@ -114,7 +114,7 @@ def seat(request: Request, caller: Caller | None) -> AbstractAsyncContextManager
 async def _body(request: Request) -> bytes:
     try:
         return await request.body()
-    except ClientDisconnect:  # it is told to nobody, and no defect
+    except ClientDisconnect:  # there is no client to answer, and it is no defect
         raise UnavailableError("The body is incomplete.") from None
 
 

@@ -31,7 +31,7 @@ class WritePolicy(Enum):
     """What the gate does with an endpoint, other than to let GET pass and nothing else."""
 
     PASSES = "it writes nothing though it is sent to, or opens the ledger again"
-    STATES = "it signs what the ledger says, which nobody does unless that is whole"
+    STATES = "it signs the state of the ledger, which requires a complete ledger"
 
 
 def passage(kind: WritePolicy) -> Callable[[Endpoint], Endpoint]:

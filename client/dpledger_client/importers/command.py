@@ -17,8 +17,8 @@ AS_POISSON: Final = (
     "Rates are read as those of Poisson sampling. A shuffled loader leaves the same numbers and "
     "costs more: for it say --sampling shuffle:BATCH_SIZE,steps_per_pass=STEPS."
 )
-AS_TOLD: Final = "The sampling is the word of whoever imported it, not the file's."
-AS_WRITTEN: Final = "The sampling is what the file says, which nobody checked."
+AS_TOLD: Final = "The sampling was declared by the person who imported it, not by the file."
+AS_WRITTEN: Final = "The sampling is that of the file, which was not checked."
 Sampling = dict[str, Any] | None
 
 

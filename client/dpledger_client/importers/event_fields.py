@@ -103,7 +103,7 @@ class Place:
         return value
 
     def probability(self, name: str = "sampling_probability") -> float:
-        """A field that is a probability; 0 is nobody."""
+        """A field that is a probability; 0 selects no record."""
         value = self.real(name, low=0.0, high=1.0)
         if 0 < value < PROBABILITY_MIN:
             self.refuse(f"has a {name} below {PROBABILITY_MIN:g}")

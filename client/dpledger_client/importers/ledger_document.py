@@ -86,7 +86,7 @@ def write(path: FilePath, made: Mapping[str, Any]) -> None:
             file.write(text_of(made))
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(name, 0o644)  # a document is no secret of whoever writes it
+        os.chmod(name, 0o644)  # a document is not secret
         os.replace(name, target)
     except BaseException:
         os.unlink(name)

@@ -36,7 +36,7 @@ def events_of(
 
 def _view(event: Any) -> Node | None:
     kind = type(event)
-    # A class of somebody else's, even one that is derived from these, may mean something else.
+    # A foreign class, even one that is derived from these, may have another meaning.
     if kind.__name__ not in CLASSES or getattr(library, kind.__name__, None) is not kind:
         return None
     return Node(kind.__name__, {one.name: getattr(event, one.name) for one in attr.fields(kind)})

@@ -53,7 +53,8 @@ class LedgerStrategy(Strategy):
         run: its dataset's records are the clients.
         delta: at which epsilon is reported, in (0, 1).
         every_client_answers: the trainer says that all `dataset_size` clients are connected and
-            would answer in any round, and that nobody learns who was sampled. Rounds then count at
+            would answer in any round, and that the sampled clients stay secret. Rounds then count
+            at
             the rate m / dataset_size. A round that shows otherwise raises and releases nothing.
 
     Raises:

@@ -99,7 +99,7 @@ class LedgerAccountant(IAccountant):
         never. Both are taken from its frame, so that steps are counted before any noise.
 
         Raises:
-            ValueError: the noise of the optimizer cannot be told, or somebody else asks.
+            ValueError: the noise of the optimizer is unknown, or another optimizer calls.
         """
         frame = sys._getframe(1)
         if frame.f_code is PrivacyEngine.make_private.__code__:

@@ -220,7 +220,7 @@ class Guard:
         said = None if foreign else said
         alone = loaders.inspect(loader, declared=said, dataset_size=size)
         joined = self.batches.draws if alone.sampling["kind"] in _BY_PASS else 1
-        if foreign:  # what another guard found of another loader is nobody's word for this one
+        if foreign:  # a finding about another loader does not apply to this one
             own = loaders.inspect(loader, declared=None, dataset_size=size, accumulation=joined)
             run.declare(sampling=own.sampling)
         finding = run.watch(loader, accumulation=joined)

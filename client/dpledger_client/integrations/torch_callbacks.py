@@ -141,7 +141,7 @@ class Steps:
                 # What the loop does counts: it may end a pass early, and it steps at its end.
                 self._sampling["steps_per_pass"] = math.ceil(batches / accumulation)
             elif batches < len(loader):
-                raise ValueError("A pass of parts of batches ends early: nobody knows after which.")
+                raise ValueError("A pass of parts of batches ends early, after an unknown part.")
         self.run.declare(sampling=self._sampling)
 
     def pass_begins(self, *, in_its_middle: bool = False) -> None:

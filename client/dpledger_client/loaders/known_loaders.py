@@ -120,9 +120,9 @@ def _distributed_poisson(sampler: object, seen: Seen, length: int) -> Read:
     _settings(sampler, seen, "num_replicas")
     read = _poisson(sampler, seen, length)
     share = int(_get(sampler, "total_size")) // int(_get(sampler, "num_replicas"))
-    if (1 - read.rate) ** share > _NOBODY:
+    if (1 - read.rate) ** share > _EMPTY:
         raise ValueError(
-            "A rank that draws nobody leaves the step out, which happens with so few expected "
+            "A rank that draws no record skips the step, which happens with so few expected "
             "records a rank: DistributedUniformWithReplacementSampler needs larger batches."
         )
     return read
@@ -222,7 +222,7 @@ _DRAWING: Final = {
 }  # fmt: skip
 _PASSES: Final = ("shuffle", "cyclic", "rest")
 _PADDED: Final = "The last batches are filled up with the first records: drop the last batch."
-_NOBODY: Final = 1e-12  # chance that a rank draws nobody in a step
+_EMPTY: Final = 1e-12  # probability that a rank draws no record in a step
 
 
 def _refuse_repeated(data: Any) -> None:

@@ -114,11 +114,11 @@ class Journal:
         atexit.register(self.leave)
 
     def admit(self, content: str, steps: int) -> int:
-        """Get the next steps admitted; the step up to which, exclusive, nobody needs to ask.
+        """Get the next steps admitted; return the exclusive end of steps without a request.
 
         Raises:
             BudgetExhausted, UnsupportedEvent: they are not admitted, and not counted.
-            Unavailable: nobody answered for as long as a step may wait.
+            Unavailable: the service did not answer for as long as a step may wait.
             DPLedgerError: any other refusal.
         """
         self._require_open()

@@ -144,7 +144,7 @@ class LogHead:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold a lock that other processes and threads wait for; its holder asks nobody anything."""
+    """Hold a lock that other processes and threads wait for; its holder makes no request."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, PRIVATE)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""Leases: steps that the service admitted ahead, so that taking them asks nobody.
+"""Leases: steps that the service admitted ahead, so that taking them needs no request.
 
 A lease is a reservation of the contract. It counts as held until its steps are recorded, and once
 expired as spent: whatever becomes of this process, its admitted steps are counted. So an expired
@@ -156,7 +156,9 @@ class Leases:
         what = json.loads(self.content or "{}")
         event: dict[str, Any] = {"first_step": self.end, "steps": steps, **what}
         if self._outbox.spool is not None:
-            self._outbox.spool.write({"lease": name})  # whoever syncs the spool can return the rest
+            self._outbox.spool.write(
+                {"lease": name}
+            )  # a later sync of the spool can return the rest
         self._asked = {  # kept until there is an answer: if that is lost, this may be granted
             "name": name,
             "branch": self._outbox.opening.branch_name,

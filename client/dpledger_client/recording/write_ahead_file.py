@@ -51,7 +51,7 @@ class Spool:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path: Final = path
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
-        # Only its owner reads it: the names of runs and datasets are nobody else's business.
+        # Only its owner can read it: names of runs and datasets are private.
         self._file = os.open(path, flags, 0o600)
         self._writing = Lock()
         try:

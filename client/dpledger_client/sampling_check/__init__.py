@@ -1,9 +1,9 @@
-"""Is the sampling really what was declared? A test by the sizes of the batches alone.
+"""Test the declared sampling by the sizes of the batches alone.
 
-It runs in the trainer's process and gives no false alarm but with the chance that `level` allows,
-however often it is asked. How many records a batch has is private, and so is everything computed
-from it: nothing in here sends, logs or stores a size, an e-value or a verdict, and nobody else
-should.
+It runs in the trainer's process. The probability of any false alarm is at most `level`, with any
+number of tests. The number of records in a batch is private, and so is everything computed from it:
+this module never sends, logs or stores a size, an e-value or a verdict, and other code should not
+either.
 """
 
 from dpledger_client.sampling_check.e_process import Evidence, log_e_values, observe, start, verdict

@@ -263,7 +263,7 @@ def _tail(tail: tuple[int, int, Event] | None, last: PositionedSpan) -> tuple[in
 def _mark_withdrawn(
     book: DatasetState, run: RunState, branch: Branch, fresh: Sequence[PositionedSpan]
 ) -> None:
-    """Note steps that somebody had attested would not run."""
+    """Note recorded steps that were attested not to run."""
     first, end = fresh[0].first_step, fresh[-1].end
     for lease in branch.leases:
         withdrawn = max(first, lease.end_step) < min(end, lease.granted_end)

@@ -1,4 +1,4 @@
-"""When a budget runs low or over, somebody is told: once for each threshold that was passed."""
+"""Alerts for a budget that runs low or is exceeded: one for each threshold passed."""
 
 import math
 

@@ -146,7 +146,7 @@ class DatasetState:
     ancestors: tuple[
         tuple["DatasetState", bool], ...
     ]  # with: exactly one row for each of its records
-    thresholds: tuple[float, ...]  # shares of a budget of which somebody is told
+    thresholds: tuple[float, ...]  # shares of a budget that raise an alert
     frozen: bool = False  # nothing is admitted, here and in all that was made from it
     # The budgets that every run of it is held against, once they are needed.
     scopes: "tuple[Any, ...] | None" = None

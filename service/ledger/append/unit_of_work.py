@@ -38,7 +38,7 @@ from service.storage.tables import (
     runs,
 )
 
-THRESHOLDS: Final = (0.5, 0.8, 0.95)  # shares of a budget of which somebody is told
+THRESHOLDS: Final = (0.5, 0.8, 0.95)  # shares of a budget that raise an alert
 BOOKS_MAX: Final = 1024  # kept between transactions; a few kilobytes each
 RUNS_MAX: Final = 16_384  # of one book; about two kilobytes each, more with many events
 EVENTS_MAX: Final = 4096  # of one book whose rows are remembered

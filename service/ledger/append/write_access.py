@@ -1,6 +1,6 @@
 """Whether the ledger takes what is written: asked in the transaction that writes.
 
-Whoever suspends the ledger waits for those who are writing, and who comes later sees it suspended:
+A suspension waits for writes in progress, and later writes see the ledger suspended:
 no write is committed after the suspension.
 """
 

@@ -59,7 +59,7 @@ class _Waiting:
 
 
 def _unheard(_datasets: Iterable[int]) -> None:
-    """Nobody listens."""
+    """Notify no listener."""
 
 
 class Writer:
@@ -124,7 +124,7 @@ class Writer:
         loop = asyncio.get_running_loop()
         waiting = _Waiting(request, known, loop, loop.create_future())
         self._queue.put(waiting)
-        if self._ended:  # looked at after it was put: what is put later is answered by nobody
+        if self._ended:  # checked after the put: later requests get no answer
             raise UnavailableError(_STOPPED)
         try:
             async with asyncio.timeout(self._patience_seconds):
@@ -141,7 +141,7 @@ class Writer:
             self._turn_away()
 
     def _turn_away(self) -> None:
-        """Answer what nobody will take any more."""
+        """Refuse the requests left in the queue."""
         left: list[_Waiting] = []
         while not self._queue.empty():
             if (one := self._queue.get()) is not None:
@@ -235,7 +235,7 @@ def _tell(group: Sequence[_Waiting], outcomes: Sequence[Outcome]) -> None:
     for waiting, outcome in zip(group, outcomes, strict=True):
         settled.setdefault(waiting.loop, []).append((waiting, outcome))
     for loop, each in settled.items():
-        with suppress(RuntimeError):  # the loop was closed: nobody waits any more
+        with suppress(RuntimeError):  # the loop was closed: no request waits
             loop.call_soon_threadsafe(_settle, each)
 
 

@@ -64,7 +64,7 @@ class Budget:
     delta_share: float  # of delta, that this revision of the limit may use
     planned: float | None = None  # nats, of a run's whole plan, while that holds the budget
     form: Form = field(init=False)
-    told: float = field(init=False)  # the share of epsilon that somebody was told is gone
+    told: float = field(init=False)  # the share of epsilon for which alerts were raised
 
     def __post_init__(self) -> None:
         """Begin with what is gone by now."""

@@ -180,7 +180,7 @@ def compute_costs(wanted: Iterable[Quote]) -> dict[Quote, Any]:
     with limited(math.inf) as meter:
         before = meter.spent
         for quote in wanted:
-            answer = _known.get(quote, _MISSING)  # somebody else may have wanted it meanwhile
+            answer = _known.get(quote, _MISSING)  # another thread may have computed it meanwhile
             if answer is _MISSING:
                 if meter.spent - before > POINTS_MAX:
                     raise UnavailableError(_FURTHER)

@@ -74,7 +74,7 @@ def _left_out(event: Event, relation: NeighboringRelation) -> Event:
 def _exchanged(sigma: float, sampling: FixedSize, relation: NeighboringRelation) -> Event:
     """A batch in which another record may stand in for the missing one: two norm bounds away."""
     if sampling.batch_size == sampling.dataset_size:
-        return UNBOUNDED  # nobody could stand in
+        return UNBOUNDED  # no other record can take its place
     if relation is NeighboringRelation.REPLACE_SPECIAL:
         sigma = sigma / 2  # for a release counts one norm bound under this relation
     if sigma < _NOISE_MIN:

@@ -48,7 +48,7 @@ class Act:
 
     kind: str  # one of KINDS
     content: Mapping[str, Any]
-    by: str | None = None  # the key's name, where somebody decided it
+    by: str | None = None  # the key that did it, if any
 
 
 @dataclass(frozen=True, slots=True)

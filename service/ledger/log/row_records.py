@@ -258,7 +258,7 @@ def content_of_row(row: Mapping[Any, Any]) -> dict[str, Any]:
 def _said(name: str, value: Any) -> Any:
     if isinstance(value, datetime):
         return exact(value)
-    if name == "writer":  # whoever knows it may write to the branch
+    if name == "writer":  # it gives the right to write to the branch
         return hashlib.sha256(str(value).encode()).hexdigest()
     if name in _JSON and value is not None:
         return json.loads(value)

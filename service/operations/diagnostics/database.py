@@ -30,7 +30,7 @@ _TRIGGERS: Final = text(
     "AND c.relnamespace = current_schema()::regnamespace"
 )
 _RESTORE_TRIGGERS: Final = (
-    "somebody with rights to the schema removed what holds facts: run `dpledger verify`, then "
+    "a role that owns the schema removed triggers that protect facts: run `dpledger verify`, then "
     "restore a backup"
 )
 

@@ -23,7 +23,7 @@ PYTHON_MIN: Final = (3, 11)
 SQLITE_MIN: Final = (3, 38)  # the first to have the operator ->> for JSON
 FREE_MIN: Final = 64 * 2**20  # bytes; below, appends will soon be refused
 FREE_LOW: Final = 2**30
-# Where the engine of a container puts secrets, in a file system that nobody else sees.
+# Where the engine of a container puts secrets, in a file system of that container only.
 MOUNTED_SECRETS: Final = Path("/run/secrets")
 SECRETS: Final = ("admin_key_file", "database_password_file", "webhook_secret_file")
 _PROGRAM: Final = "dpledger"

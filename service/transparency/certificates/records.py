@@ -213,7 +213,7 @@ def restate(
 
 
 def _shout(connection: Connection, dataset_id: int, happened: Sequence[Act]) -> None:
-    """Tell whoever hears of incidents what was certified too low."""
+    """Raise an incident for each epsilon that was certified too low."""
     changes = [
         (one.content, change)
         for one in happened

@@ -74,7 +74,7 @@ class Reserved(StepMessage):
 
 
 class Incidents(Wire):
-    """How often somebody should have looked, and at which entries."""
+    """The number of incidents of a kind, and their entries."""
 
     kind: Annotated[str, _one_of(Kind)]
     count: Whole

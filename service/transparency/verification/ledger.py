@@ -65,7 +65,7 @@ def verify(connection: Connection, kept: Kept | None = None, *, generation: int 
         connection: in a transaction that sees one state throughout; nothing is written.
         kept: what was kept of it elsewhere.
         generation: how many reconciliations the caller knows of. What a later one declared lost
-            is held against the ledger: whoever can write to the database can write that, too.
+            is compared with the ledger, because an attacker can write that to the database, too.
     """
     report, kept = Report(), kept or Kept()
     with distrusted(connection):

@@ -1,4 +1,4 @@
-"""Certificates: what was spent, signed, for who trusts nobody."""
+"""Certificates: signed statements of what was spent, which can be checked without trust."""
 
 from typing import Annotated, Any, Final
 

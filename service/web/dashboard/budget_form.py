@@ -35,7 +35,7 @@ class LimitForm:
     epsilon: str
     delta: str
     reason: str = ""
-    revision: int  # of the settings that whoever decides looks at
+    revision: int  # of the settings that the admin has seen
     faults: Mapping[str, str] = field(default_factory=dict)  # by field
 
     @classmethod

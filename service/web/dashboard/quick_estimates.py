@@ -1,7 +1,7 @@
-"""A quick upper bound on planned events: for whoever drags a slider, and waits for the certified.
+"""A quick upper bound on planned events, shown until the certified bracket is ready.
 
-It is a bound like any other, only looser: where a whole Renyi curve takes long, the same theorem is
-asked at a few orders. Nothing is enforced by it, and nothing that is kept rests on it.
+It is a valid but looser bound: if a whole Renyi curve takes long, the same theorem is evaluated at
+a few orders. It is never enforced or stored.
 """
 
 import math

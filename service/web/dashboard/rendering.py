@@ -135,7 +135,7 @@ def render(
     Args:
         request: that asked for it.
         name: of the template.
-        viewer: who looks; none where nobody is signed in.
+        viewer: the signed-in key; None if no key is signed in.
         status_code: of the answer.
         context: what the template is given beside what `base.html` needs.
     """
@@ -159,7 +159,7 @@ def _address(request: Request) -> str:
 
 
 def install_errors(app: FastAPI) -> None:
-    """Tell refusals as pages to whoever looks, and as problem documents to all others."""
+    """Answer refusals as pages to browsers, and as problem documents to all others."""
     for kind in (LedgerError, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, _told(cast("Handler", app.exception_handlers[kind])))
 

@@ -34,7 +34,7 @@ _READING: Final = frozenset({"GET", "HEAD"})
 
 
 class SignInNeededError(Exception):
-    """Nobody is signed in, or no longer; not a refusal of who is."""
+    """No key is signed in, or its session has ended."""
 
 
 def host_of(request: Request) -> str:
@@ -59,7 +59,7 @@ def token_of(request: Request) -> str | None:
 
 
 def csrf_of(request: Request) -> str:
-    """What a form that is sent here must carry; nothing where nobody is signed in."""
+    """The CSRF token that a form must carry; empty if no key is signed in."""
     token = token_of(request)
     return "" if token is None else sessions.csrf_of(token)
 
@@ -80,7 +80,7 @@ async def _caller(request: Request) -> Caller:
     """Whose session it is.
 
     Raises:
-        SignInNeededError: nobody's, or no key in force began it.
+        SignInNeededError: there is no such session, or its key is no longer valid.
         UnauthorizedError: a key was sent that is not in force.
     """
     ring = await fresh_keys(request)
@@ -102,7 +102,7 @@ async def admitted(request: Request, scope: Role) -> Caller:
     """Who looks, where that key may; asked once a request.
 
     Raises:
-        SignInNeededError: nobody is signed in.
+        SignInNeededError: no key is signed in.
         ForbiddenError: the key's scope is less, or another site sent the request.
         NotFoundError: the key is limited to datasets and the path is of none of them.
         TooManyRequestsError: the key's rate is used up.

@@ -34,14 +34,14 @@ from service.web.strict_requests import expensive
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
-DELTA: Final = 1e-5  # at which a dataset without a limit is told, unless somebody asks otherwise
+DELTA: Final = 1e-5  # for a dataset without a limit, unless the address gives another
 SPENDERS: Final = 12
 INCIDENTS: Final = 8
 RESERVATIONS: Final = 20
 SETTINGS: Final = 1000  # revisions that are read
 BATCH: Final = 256  # of a usual training
 NOISES: Final = (("little", 0.8), ("usual", 1.1), ("much", 2.0))
-MUCH: Final = 10_000  # passes: whoever could train so long asks for a plan
+MUCH: Final = 10_000  # passes: for longer trainings use the planner
 
 
 Delta = Annotated[float, Query(gt=0, lt=1)]
@@ -87,7 +87,7 @@ def certificate(
     """What all runs have spent, signed.
 
     Raises:
-        LedgerSuspendedError: nobody signs what the ledger says unless it is whole.
+        LedgerSuspendedError: an incomplete ledger is not signed.
     """
     standing = request.state.standing
     if standing.state != "open":

@@ -142,7 +142,7 @@ def _part(
 
 
 def _place(asked: _Listed, text: str | None) -> str | int | None:
-    """Where to go on; nothing where nobody could have been told to go on there."""
+    """Return the place to continue from; None if no page token can name it."""
     if text is None or asked.sort == "name":
         return text
     return int(text) if text.isascii() and text.isdigit() and int(text) <= _ID_MAX else None

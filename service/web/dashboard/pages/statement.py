@@ -117,7 +117,7 @@ def _answer(request: Request, found: Report, viewer: Caller, query: ReportQuery)
     if query.format == "page":
         return render(request, "report.html", viewer=viewer, **context)
     name = f"privacy-{found.kind}-{found.name}.html"
-    # Nothing of it runs or is loaded; whoever opens the file has no header that says so.
+    # The file runs and loads nothing; a saved file has no header that says so.
     return HTMLResponse(
         templates().get_template("report_file.html").render(**context, **_style()),
         headers={"Content-Disposition": f'attachment; filename="{name}"'},

@@ -89,7 +89,7 @@ FAMILIES: Final = (
     Family(
         "curves",
         "Trade-offs",
-        "What an epsilon means to whoever attacks.",
+        "What an epsilon means for an attacker.",
         (("accounting.privacy_profile", "curves"),),
     ),
     Family(

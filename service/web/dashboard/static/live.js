@@ -1,9 +1,9 @@
-// What a page is told as it happens: a stream that rests while nobody looks, and is patient.
+// Live updates of a page: a stream that pauses while the page is hidden, and reconnects.
 //
 //   const stream = dpledger.live.watch("/runs/x/stream", {
 //     state: (told) => {},     // how things stand; after every new beginning
 //     entry: (told) => {},     // something was recorded
-//     incident: (told) => {},  // somebody should look at it
+//     incident: (told) => {},  // a new incident
 //     late: (isLate) => {},    // whether the stream is interrupted
 //   });
 //   stream.stop();             // for good

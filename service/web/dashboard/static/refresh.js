@@ -17,7 +17,7 @@
     } catch (error) { // the service does not answer now; what is shown says when it was read
       return;
     }
-    if (answer.redirected) { // nobody is signed in any more
+    if (answer.redirected) { // the session has ended
       location.reload();
       return;
     }
