@@ -33,7 +33,7 @@ class Sizes:
             ValueError: the size is no count of records, or the dataset's size is not known.
         """
         if dataset_size is None:
-            raise ValueError("size can be tested only where dataset_size is known; give it.")
+            raise ValueError("Testing batch sizes needs dataset_size; give it.")
         if (count := whole(size)) is None or count < 0:
             raise ValueError("size must be an integer >= 0.")
         return dataset_size

@@ -28,29 +28,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="dpledger-client",
-        description="Send what training left behind, import what others kept.",
+        description="Send the spools of trainers, and import records of other tools.",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     sync = commands.add_parser(
         "sync",
-        help="send spools whose trainers are gone",
-        description="Send what spools hold. Sending a spool again, or a copy of it, is harmless.",
+        help="send spools whose trainers have ended",
+        description="Send the steps in spools. Sending a spool twice, or a copy, is harmless.",
     )
     sync.add_argument(
         "spools", nargs="*", type=Path, metavar="SPOOL",
-        help="files or folders; by default the folder where trainers spool",
+        help="files or folders; default: the folder of spools",
     )  # fmt: skip
-    sync.add_argument("--url", help="of the service; by default DPLEDGER_URL")
+    sync.add_argument("--url", help="address of the service; default: DPLEDGER_URL")
     sync.add_argument(
         "--ended", action="store_true",
-        help="the trainers are gone for certain: return what they leased (for copied spools)",
+        help="the trainers have certainly ended: return unused leases (for copied spools)",
     )  # fmt: skip
     sync.add_argument(
         "--again", action="store_true",
-        help="send also what the service had: its database was put back to an earlier state",
+        help="also send confirmed steps again: the database was restored to an earlier state",
     )  # fmt: skip
     sync.set_defaults(command=_sync)
-    show = commands.add_parser("show", help="tell what spools hold, without sending it")
+    show = commands.add_parser("show", help="show the contents of spools without sending them")
     show.add_argument("spools", nargs="*", type=Path, metavar="SPOOL")
     show.set_defaults(command=_show)
     from dpledger_client.importers import command  # its readers are many

@@ -158,7 +158,7 @@ class Run:
             ValueError: the dataset's size is not known; or no sampling covers what the loader does.
         """
         if self.dataset_size is None:
-            raise ValueError("A loader can be judged only where dataset_size is known; give it.")
+            raise ValueError("Checking a loader needs dataset_size; give it.")
         finding = loaders.inspect(
             loader,
             declared=self._declared.sampling,

@@ -65,7 +65,7 @@ def approximate_dp(*, epsilon: float, delta: float) -> dict[str, Any]:
         ValueError: one of the two is out of range.
     """
     if not 0 <= epsilon < math.inf:
-        raise ValueError("epsilon must not be negative, and finite.")
+        raise ValueError("epsilon must be finite and at least 0.")
     if not 0 <= delta < 1:
         raise ValueError("delta must be at least 0 and below 1.")
     return {"kind": "approximate_dp", "epsilon": float(epsilon), "delta": float(delta)}

@@ -111,7 +111,7 @@ def test_a_damaged_line_is_named(tmp_path: Path, damage: str) -> None:
 
 
 def test_a_step_of_which_nothing_is_said_is_damage(tmp_path: Path) -> None:
-    with pytest.raises(SpoolError, match="line 2: a step of which nothing is said"):
+    with pytest.raises(SpoolError, match="line 2: a step without an event"):
         read(write(tmp_path / "a.spool", 0))
 
 

@@ -281,7 +281,7 @@ def test_a_damaged_spool_is_named_and_sends_nothing(service: FakeService, client
     path = killed(run)
     path.write_text(path.read_text().replace("[0, 3]", "[0, 2]"))
     [(_, error)] = client.sync(path)  # type: ignore[misc]
-    with pytest.raises(SpoolError, match=r"line \d: step 2 was to come next"):
+    with pytest.raises(SpoolError, match=r"line \d: step 2 is missing"):
         raise error
     assert service.recorded == 0
 

@@ -194,7 +194,7 @@ def test_keys_are_looked_at(engine: Engine, database_url: str, tmp_path: Path) -
     first.chmod(0o600)
     assert look(database_url, host=OTHERS, admin_key_file=first)["keys"].level is Level.OK
     new_key(engine, "cluster", Role.TRAINER)
-    assert "no admin key" in look(database_url)["keys"].found
+    assert "no valid admin key" in look(database_url)["keys"].found
     new_key(engine)
     assert levels(look(database_url))["keys"] is Level.OK
     with transaction(engine) as connection:

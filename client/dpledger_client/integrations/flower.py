@@ -90,9 +90,11 @@ class LedgerStrategy(Strategy):
         """Clip, average and add noise; the round is in the ledger before the model is returned."""
         messages = list(replies)
         if self.every_client_answers and not self._all_answered(messages):
-            raise AggregationError("A client did not answer, though every_client_answers was said.")
+            raise AggregationError("A client did not answer, although every_client_answers is set.")
         if not all(map(_is_finite, messages)):
-            raise AggregationError("An update is not finite, and Flower does not clip such a one.")
+            raise AggregationError(
+                "An update is not finite, and Flower does not clip such updates."
+            )
         arrays, metrics = self.strategy.aggregate_train(server_round, messages)
         if arrays is not None:
             self.arrays = arrays
@@ -161,7 +163,7 @@ def _accounted(strategy: Any, accountant: LedgerAccountant) -> Any:
     ):
         raise ValueError(_why_not(kind))
     if strategy.accountant is not None:
-        raise ValueError("The strategy has an accountant already.")
+        raise ValueError("The strategy already has an accountant.")
     # Made anew, so that Flower's own checks of an accounted strategy are passed.
     return kind(
         strategy.strategy,

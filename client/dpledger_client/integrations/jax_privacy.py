@@ -70,8 +70,8 @@ class Ledger:
         self._drawn = False
         if self._length and self._into_pass():
             raise UnsupportedPlan(
-                "The last plan of this run stopped within a pass: go on with its batches, or with "
-                "a new branch."
+                "The last plan of this run stopped within a pass: continue with its batches, or "
+                "with a new branch."
             )
         run.declare(mechanism=event["mechanism"], sampling=event["sampling"])
 
@@ -113,9 +113,9 @@ class Ledger:
             BudgetExhausted, Unavailable, DPLedgerError: before a batch that must not be used.
         """
         if self._drawn:
-            raise ValueError("Batches were drawn before: make a Ledger for each iterator.")
+            raise ValueError("Batches were already drawn: make a Ledger for each iterator.")
         if self._sampling["kind"] in _OF_KNOWN_SIZE and num_examples != self.run.dataset_size:
-            raise ValueError("num_examples is not the dataset_size, which the sampling is told by.")
+            raise ValueError("num_examples differs from dataset_size, which the sampling needs.")
         self._drawn = True
         return self._counted(num_examples, rng)
 

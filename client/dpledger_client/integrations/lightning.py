@@ -108,7 +108,7 @@ class LedgerCallback(Callback):
         if id(optimizer) in self._stepped:
             raise ValueError(
                 f"{type(optimizer).__name__} steps again on the same batch: its records are in "
-                "several steps, which no sampling tells."
+                "several steps, and no kind of sampling describes that."
             )
         self._stepped.add(id(optimizer))
         self._steps.look_at(optimizer, batches=self._joined)
@@ -128,7 +128,7 @@ class LedgerCallback(Callback):
         if self._seen is not None and self._seen[0] is loader and self._seen[1] == accumulation:
             return
         if isinstance(loader, list | tuple | Mapping):
-            raise ValueError("A step takes batches of several loaders, which no sampling tells.")
+            raise ValueError("A step uses several loaders, and no kind of sampling describes that.")
         batches = trainer.num_training_batches
         self._steps.begin(
             loader,

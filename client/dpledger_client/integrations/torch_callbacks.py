@@ -42,9 +42,9 @@ def opacus_of(optimizer: Any) -> Any | None:
     if not bases:
         return None
     if type(optimizer) is not bases[0] or bases[0].__name__ not in ALONE + TOGETHER:
-        raise ValueError(f"What noise {type(optimizer).__name__} adds cannot be read from it.")
+        raise ValueError(f"The noise that {type(optimizer).__name__} adds cannot be read.")
     if "_check_skip_next_step" in vars(optimizer):
-        raise ValueError("A LedgerAccountant counts the steps of this optimizer already.")
+        raise ValueError("A LedgerAccountant already counts the steps of this optimizer.")
     return optimizer
 
 
@@ -195,7 +195,7 @@ class Steps:
         elif len(optimizers) > 1 or not self._splits:
             raise ValueError(
                 "A step is skipped on what is no part of a batch, or by one of several optimizers: "
-                "its records are in the next, which no sampling tells."
+                "its records join the next step, and no kind of sampling describes that."
             )
 
     def go_on(self, optimizers: Sequence[Any]) -> None:

@@ -54,7 +54,7 @@ def sync(transport: Transport, path: Path, *, ended: bool = False) -> Synced:
         DPLedgerError: the service refused something or is away; what it took, it keeps.
     """
     if path.exists() and is_locked(path):
-        raise SpoolError(f"{path}: its trainer still runs, and sends it by itself")
+        raise SpoolError(f"{path}: its trainer still runs and will send it")
     contents = read(path)
     ended = ended or has_ended(path, contents)
     outbox = _outbox(transport, contents)

@@ -147,7 +147,7 @@ class Contents:
             case dict() if len(line) == 1:
                 self._take_fact(*line.popitem())
             case _:
-                raise SpoolError("a line of no kind that is known")
+                raise SpoolError("a line of an unknown kind")
 
     def _take_fact(self, kind: str, fact: Any) -> None:
         match kind, fact:
@@ -164,15 +164,15 @@ class Contents:
             case "sent", int():
                 pass  # sending again is harmless, and the service is who knows
             case _:
-                raise SpoolError(f"{kind} of no kind that is known")
+                raise SpoolError(f"{kind} of an unknown kind")
 
     def _count(self, first: int, steps: int) -> None:
         if first == self._last_step:
             self._forget_from(first)
         if first != self.next_step or steps < 1:
-            raise SpoolError(f"step {self.next_step} was to come next")
+            raise SpoolError(f"step {self.next_step} is missing")
         if self._what is None:
-            raise SpoolError("a step of which nothing is said")
+            raise SpoolError("a step without an event")
         last = self.spans[-1] if self.spans else None
         if last is not None and last.takes(self._what, steps):
             self.spans[-1] = Span(last.first_step, last.steps + steps, self._what)

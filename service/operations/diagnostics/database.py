@@ -69,13 +69,13 @@ def _durability(connection: Connection) -> Iterator[Finding]:
     query = text("SELECT rolsuper FROM pg_roles WHERE rolname = current_user")
     if connection.scalar(query):
         remedy = "let the service be a role of its own: docs/guide/operate.md"
-        yield warn("role", "a superuser, who can take the triggers away", remedy)
+        yield warn("role", "a superuser, which can remove the triggers", remedy)
     elif connection.scalar(text(f"SELECT pg_has_role(relowner, 'MEMBER') FROM pg_class "  # noqa: S608
                                 f"WHERE oid = to_regclass('{entries.name}')")):  # fmt: skip
         remedy = "let another role own them: docs/guide/operate.md"
-        yield warn("role", "owns the tables and can take the triggers away", remedy)
+        yield warn("role", "owns the tables and can remove the triggers", remedy)
     else:
-        yield ok("role", "cannot take the triggers away")
+        yield ok("role", "cannot remove the triggers")
 
 
 def _postgres(show: Callable[[str], str]) -> Iterator[Finding]:
@@ -166,7 +166,7 @@ def _keys(connection: Connection, settings: Settings) -> Iterator[Finding]:
     admins = [row for row in held if row.scope == "admin"]
     if not admins:
         remedy = "run `dpledger keys create --scope admin --name NAME`"
-        yield fail("keys", "no admin key is in force", remedy)
+        yield fail("keys", "no valid admin key", remedy)
     else:
         yield ok("keys", f"{len(held)} in force, {len(admins)} of them admin")
     soon = sorted(row.name for row in held if not _lasts(row, present + EXPIRES_SOON))

@@ -115,7 +115,7 @@ def secret(name: str, path: Path) -> Finding:
     # Where another user owns it, its group is how the service may read it.
     mine = found.st_uid == os.geteuid()
     if found.st_mode & (stat.S_IRWXO | stat.S_IWGRP) or (mine and found.st_mode & stat.S_IRGRP):
-        return fail(name, shown, f"chmod 600 {path}; who could read it may have it")
+        return fail(name, shown, f"chmod 600 {path}; another user may have read it")
     return ok(name, shown)
 
 
@@ -125,7 +125,7 @@ def ledger_file(path: Path) -> Iterator[Finding]:
         remedy = "`dpledger serve` makes a new one; if there was one, restore a backup"
         if (left := left_behind(path)) is not None:  # then it makes none
             remedy = f"{left.name} shows that there was one: mount its folder, or restore a backup"
-        yield fail("database_file", f"{path} is not there", remedy)
+        yield fail("database_file", f"{path} does not exist", remedy)
         return
     mode = path.stat().st_mode
     shown = f"{path} has mode {stat.S_IMODE(mode):o}"

@@ -328,7 +328,7 @@ def test_strategies_whose_noise_is_not_known_are_refused(start: Callable[..., Ru
         (LegacyClipping(LegacyFedAvg(), 1.0, 0.5, CLIENTS), "is not one of"),
         (DifferentialPrivacyServerSideAdaptiveClipping(fedavg(), 0.5, CLIENTS), "next round"),
         (DifferentialPrivacyClientSideAdaptiveClipping(fedavg(), 0.5, CLIENTS), "next round"),
-        (clipping(accountant=rdp_accountant()), "has an accountant already"),
+        (clipping(accountant=rdp_accountant()), "already has an accountant"),
         (silent, "must be positive"),
         (adam, "FedAvg.aggregate_train"),
     ]

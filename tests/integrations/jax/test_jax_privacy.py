@@ -361,7 +361,7 @@ def test_where_sizes_count_they_must_be_the_dataset_s(
         plan_events(plan(strategy))
     with start("replace_one") as run:
         ledger = Ledger(run, plan(strategy))
-        with pytest.raises(ValueError, match="num_examples is not the dataset_size"):
+        with pytest.raises(ValueError, match="num_examples differs from dataset_size"):
             ledger.batches(RECORDS - 1)
         assert run.next_step == 0
 
@@ -370,7 +370,7 @@ def test_a_plan_is_not_run_twice_by_one_ledger(start: Callable[..., Run]) -> Non
     with start() as run:
         ledger = Ledger(run, plan())
         assert len(list(ledger.batches(RECORDS, COINS))) == STEPS
-        with pytest.raises(ValueError, match="Batches were drawn before"):
+        with pytest.raises(ValueError, match="Batches were already drawn"):
             ledger.batches(RECORDS, COINS)
         with pytest.raises(ValueError, match="no step left"):
             ledger.step()
