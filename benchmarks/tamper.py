@@ -43,7 +43,6 @@ from service.transparency.witness import Witness, next_line
 
 DATASETS: Final = 4  # of the ledger that is edited
 HAPPENINGS: Final = 30  # to each of them
-BEFORE_LOGS: Final = "0005"  # the last revision of the schema without them
 TRIES: Final = 40  # for a dataset that has what is to be edited
 
 
@@ -184,9 +183,6 @@ def honest(engines: Sequence[Engine], chance: random.Random, count: int) -> tupl
         names = [f"honest-{number}" for number in range(share)]
         make(engine, chance, names, chance.randint(6, 14))
         made += share
-        alarms += _alarms(engine)
-        migrations.downgrade(engine, BEFORE_LOGS)  # and once more, with logs made afterwards
-        migrations.upgrade(engine)
         alarms += _alarms(engine)
     return made, alarms
 

@@ -2,7 +2,6 @@
 
 from alembic import context
 
-from service.ledger.log.adoption import adopt
 from service.storage.tables import metadata
 
 connection = context.config.attributes["connection"]
@@ -14,6 +13,3 @@ context.configure(
 )
 with context.begin_transaction():
     context.run_migrations()
-    reached = context.get_context().get_current_heads()
-    if reached == (context.get_head_revision(),):
-        adopt(connection)

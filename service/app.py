@@ -19,6 +19,7 @@ from service.identity.keys import KEY_FILE, Role, any_key, create_key
 from service.identity.rate_limit import Buckets, Pace
 from service.identity.start_token import StartToken
 from service.ledger.append.writer import PATIENCE, Writer
+from service.operations.budgets import Budgets
 from service.operations.event_feed import Feed
 from service.operations.health import Readiness
 from service.operations.metrics import Ledger
@@ -191,7 +192,8 @@ def wire(
     app.state.measures = measures
     app.state.heads = HeadTree()
     app.state.expositions = metrics.Expositions()
-    app.state.ledger = Ledger(engine, dispatcher.waiting)
+    app.state.budgets = Budgets()
+    app.state.ledger = Ledger(engine, dispatcher.waiting, app.state.budgets)
     app.state.gate = gate = SuspensionState(engine)
     app.add_middleware(append_events.DirectAppends)
     facts = (append_events, corrections, findings, reservations, certificates)

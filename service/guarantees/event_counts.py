@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from sqlalchemy import Connection, Row, bindparam, select
@@ -9,7 +10,7 @@ from sqlalchemy import Connection, Row, bindparam, select
 from accounting.event_counts import EventCounts, pass_length, retold
 from accounting.events import Event, NeighboringRelation
 from service.ledger.append.counts import count_events, counts_of
-from service.ledger.budgets.accumulator import BudgetDelta, EventCountDelta, merged
+from service.ledger.budgets.accumulator import BudgetDelta
 from service.ledger.budgets.lineage import as_seen_by_ancestor
 from service.schemas.event_codec import event_of
 from service.storage.tables import (
@@ -53,8 +54,8 @@ _HELD: Final = (
     )
     .order_by(reservations.c.id)
 )
-_BELOW: Final = (
-    select(datasets.c.id, datasets.c.dataset_size, lineage.c.exactly_one)
+DESCENDANTS: Final = (
+    select(datasets.c.id, datasets.c.dataset_size, datasets.c.head_sequence, lineage.c.exactly_one)
     .join(lineage, lineage.c.dataset_id == datasets.c.id)
     .where(lineage.c.ancestor_id == bindparam("dataset"))
 )
@@ -86,17 +87,52 @@ def dataset_counts(
     """
     rows = connection.execute(_OF_DATASET, {"dataset": dataset.id})
     own = _counts(rows, dataset.dataset_size, reserved=reserved)
-    below = connection.execute(_BELOW, {"dataset": dataset.id}).all()
+    below = connection.execute(DESCENDANTS, {"dataset": dataset.id}).all()
     if not below:
         return own
     relation = NeighboringRelation(dataset.neighboring_relation)
-    changes: list[EventCountDelta] = [counts_of(own)]
+    views = [own]
     for one in below:
         rows = connection.execute(_OF_DATASET, {"dataset": one.id})
-        theirs = BudgetDelta(recorded=counts_of(_counts(rows, one.dataset_size, reserved=reserved)))
-        view = as_seen_by_ancestor(theirs, relation=relation, exactly_one=one.exactly_one)
-        changes.append(view.recorded)
-    return count_events(merged(changes))
+        theirs = _counts(rows, one.dataset_size, reserved=reserved)
+        views.append(seen_by_ancestor(theirs, relation=relation, exactly_one=one.exactly_one))
+    return without_starts(total(views))
+
+
+def seen_by_ancestor(
+    counts: EventCounts, *, relation: NeighboringRelation, exactly_one: bool
+) -> EventCounts:
+    """Return a descendant's counts as the records of its ancestor see it.
+
+    Args:
+        counts: what the descendant counts.
+        relation: of the ancestor.
+        exactly_one: whether each record of the ancestor is one row of the descendant.
+    """
+    recorded = BudgetDelta(recorded=counts_of(counts))
+    view = as_seen_by_ancestor(recorded, relation=relation, exactly_one=exactly_one)
+    return count_events(dict(view.recorded))
+
+
+def total(every_count: Iterable[EventCounts]) -> EventCounts:
+    """Return what several counts count together."""
+    found = EventCounts()
+    for one in every_count:
+        found = EventCounts(
+            steps=Counter(found.steps) + Counter(one.steps),
+            passes=Counter(found.passes) + Counter(one.passes),
+            begun=Counter(found.begun) + Counter(one.begun),
+            starts=Counter(found.starts) + Counter(one.starts),
+        )
+    return found
+
+
+def without_starts(counts: EventCounts) -> EventCounts:
+    """Return event counts that do not say how often loaders began anew.
+
+    Those that an ancestor sees do not say it, and a count of some of them would raise lower bounds.
+    """
+    return replace(counts, starts={})
 
 
 def held_anew(connection: Connection, dataset_id: int, dataset_size: int) -> EventCounts:

@@ -147,13 +147,7 @@ def _counts_at(
         left = row.steps
         while left and mark is not None:  # the last mark is the last step
             count = min(left, mark - done)
-            fold.add(
-                row.branch_id,
-                row.content,
-                count,
-                first_step=row.first_step,
-                unplaced=row.unplaced,
-            )
+            fold.add_entry(row, count)
             done, left = done + count, left - count
             if done == mark:
                 yield done, row.sequence, fold.counts()

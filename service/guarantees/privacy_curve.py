@@ -1,28 +1,30 @@
 """Say what a run's curve means for an attacker who tries to find out who was in the data."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from decimal import ROUND_CEILING, Context, Decimal
-from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Row
 
 import accounting
 from accounting import privacy_profile
 from accounting.event_counts import EventCounts
-from accounting.events import Event, NeighboringRelation
+from accounting.events import NeighboringRelation
 from accounting.guarantees import Assumption, Status
 from accounting.privacy_profile import Profile, rate_grid
 from service.guarantees.event_counts import run_counts
 from service.ledger.budgets.budget import accept_of
 from service.ledger.lookups import dataset_of, find_run
 from service.schemas.responses import EVERY_STEP, Answer
+from service.storage.versioned_cache import VersionedCache
 
 CURVE_POINTS: Final = 100_000_000  # of work for a curve (accounting/work_limit.py)
 POINTS: Final = 200  # as many as the API tells at most: a chart has no corner between them
+PROFILES_MAX: Final = 64  # of a process
 TOLD: Final = (1e-3, 1e-2, 1e-1)  # rates of false alarms that are put in words
 _UP: Final = Context(prec=3, rounding=ROUND_CEILING)
+_profiles: Final[VersionedCache[Profile]] = VersionedCache(PROFILES_MAX)
 _EVERYBODY: Final = 0.9995  # above, three digits up are all of them
 
 
@@ -112,29 +114,21 @@ def curve_answer(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Same:
-    """Event counts, compared by value."""
+def _profile(run: Row[Any], dataset: Row[Any], counts: EventCounts, points: int) -> Profile:
+    """The profile of a run; pages ask again and again for those of runs that have ended."""
+    relation = NeighboringRelation(dataset.neighboring_relation)
+    accept = accept_of(dataset)
 
-    counts: EventCounts = field(compare=False)
-    counted: tuple[frozenset[tuple[Event, int]], ...]
+    def work() -> Profile:
+        grid = privacy_profile.epsilon_grid(counts, relation=relation, points=points, accept=accept)
+        return privacy_profile.privacy_profile(
+            counts, relation=relation, epsilons=grid, accept=accept, points=CURVE_POINTS
+        )
 
-    @classmethod
-    def of(cls, counts: EventCounts) -> "_Same":
-        each = (counts.steps, counts.passes, counts.begun, counts.starts)
-        return cls(counts, tuple(frozenset(events.items()) for events in each))
-
-
-@lru_cache(maxsize=64)
-def _profile(
-    same: _Same, relation: NeighboringRelation, accept: frozenset[Status], points: int
-) -> Profile:
-    """The profile of a run; those that have ended are looked at again and again."""
-    counts = same.counts
-    grid = privacy_profile.epsilon_grid(counts, relation=relation, points=points, accept=accept)
-    return privacy_profile.privacy_profile(
-        counts, relation=relation, epsilons=grid, accept=accept, points=CURVE_POINTS
-    )
+    each = (counts.steps, counts.passes, counts.begun, counts.starts)
+    counted = tuple(frozenset(events.items()) for events in each)
+    key = (run.id, run.created_at, points)
+    return _profiles.compute(key, (relation, accept, counted), work)
 
 
 def curve(connection: Connection, run_name: str, *, points: int) -> Curve:
@@ -148,14 +142,13 @@ def curve(connection: Connection, run_name: str, *, points: int) -> Curve:
     run = find_run(connection, run_name)
     dataset = dataset_of(connection, run)
     counts = run_counts(connection, run.id, dataset.dataset_size)
-    relation = NeighboringRelation(dataset.neighboring_relation)
-    found = _profile(_Same.of(counts), relation, accept_of(dataset), points)
+    found = _profile(run, dataset, counts, points)
     if run.release != EVERY_STEP:  # what all iterates attain, those that are shown need not
         found = replace(found, lower=np.zeros_like(found.lower))
     return curve_answer(
         found,
         run=run.name,
-        relation=relation,
+        relation=NeighboringRelation(dataset.neighboring_relation),
         steps=sum(counts.steps.values()),
         sequence=dataset.head_sequence,
         points=points,

@@ -1,7 +1,7 @@
 """What a run or a dataset did: now, as of a sequence, on a branch's path, and as corrected."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -12,7 +12,15 @@ from sqlalchemy import Connection, Row, bindparam, func, select
 from accounting.event_counts import EventCounts, Taken
 from accounting.events import Event, NeighboringRelation
 from service.errors import InvalidRequestError, NotFoundError
-from service.guarantees.event_counts import dataset_counts, held_anew, run_counts
+from service.guarantees.event_counts import (
+    DESCENDANTS,
+    dataset_counts,
+    held_anew,
+    run_counts,
+    seen_by_ancestor,
+    total,
+    without_starts,
+)
 from service.guarantees.replay import (
     CORRECTIONS_OF_DATASET,
     CORRECTIONS_OF_RUN,
@@ -30,23 +38,14 @@ from service.guarantees.replay import (
     require_few,
     streamed,
 )
-from service.ledger.append.counts import count_events as counted
-from service.ledger.append.counts import counts_of
-from service.ledger.budgets.accumulator import BudgetDelta
-from service.ledger.budgets.lineage import as_seen_by_ancestor
 from service.ledger.budgets.pass_positions import taken_in_dataset, taken_in_run
-from service.storage.tables import branches, datasets, entries, lineage
+from service.storage.tables import branches, entries
 
 _NEXT_MOMENT: Final = select(entries.c.recorded_at).where(
     entries.c.dataset_id == bindparam("dataset"), entries.c.sequence == bindparam("after") + 1
 )
 _REACHED: Final = select(func.max(entries.c.sequence)).where(
     entries.c.dataset_id == bindparam("dataset"), entries.c.recorded_at <= bindparam("moment")
-)
-_BELOW: Final = (
-    select(datasets.c.id, datasets.c.dataset_size, datasets.c.head_sequence, lineage.c.exactly_one)
-    .join(lineage, lineage.c.dataset_id == datasets.c.id)
-    .where(lineage.c.ancestor_id == bindparam("dataset"))
 )
 REASON_NO_ORIGIN: Final = "was opened before the ledger kept where branches begin; ask without it"
 _BRANCHES: Final = select(
@@ -62,13 +61,7 @@ def refold(connection: Connection, run: Row[Any], dataset_size: int) -> EventCou
     """The run's counts from its entries alone; the stored one is a cache of this."""
     fold = Fold(dataset_size, taken_in_run(connection, run.id))
     for row in recorded(connection, run):
-        fold.add(
-            row.branch_id,
-            row.content,
-            row.steps,
-            first_step=row.first_step,
-            unplaced=row.unplaced,
-        )
+        fold.add_entry(row)
     return fold.counts()
 
 
@@ -155,7 +148,7 @@ def dataset_facts(
     elif changed:
         ran = _exchanged(dataset_counts(connection, dataset), changed)
         ahead = [home.view(held_anew(connection, home.id, home.dataset_size)) for home in homes]
-        corrected = replace(_sum([ran, *ahead]), starts={})  # nothing is known of those to come
+        corrected = without_starts(total([ran, *ahead]))
     count = sum(one.corrections for one in changed)
     inherited = len(homes) > 1
     return RecordedCounts(
@@ -201,25 +194,16 @@ def _homes(connection: Connection, dataset: Row[Any], until: int | None, known: 
     last = LATEST if until is None else until
     homes = [home(dataset, last, known, lambda counts: counts)]
     moment = connection.scalar(_NEXT_MOMENT, {"dataset": dataset.id, "after": last})
-    below: list[Any] = list(connection.execute(_BELOW, {"dataset": dataset.id}))
+    below: list[Any] = list(connection.execute(DESCENDANTS, {"dataset": dataset.id}))
     for row in below:
         theirs = LATEST
         if moment is not None:
             then = {"dataset": row.id, "moment": moment}
             theirs = connection.scalar(_REACHED, then) or 0
         exact = bool(row.exactly_one)
-        view = partial(_restated, relation=relation, exactly_one=exact)
+        view = partial(seen_by_ancestor, relation=relation, exactly_one=exact)
         homes.append(home(row, theirs, LATEST if known == LATEST else theirs, view))
     return homes
-
-
-def _restated(
-    counts: EventCounts, *, relation: NeighboringRelation, exactly_one: bool
-) -> EventCounts:
-    move = BudgetDelta(recorded=counts_of(counts))
-    return counted(
-        dict(as_seen_by_ancestor(move, relation=relation, exactly_one=exactly_one).recorded)
-    )
 
 
 def _home_facts(connection: Connection, home: _Home) -> RecordedCounts:
@@ -229,26 +213,17 @@ def _home_facts(connection: Connection, home: _Home) -> RecordedCounts:
 
 
 def _together(each: Sequence[RecordedCounts], homes: Sequence[_Home]) -> RecordedCounts:
-    corrections = sum(one.corrections for one in each)
-    really = _sum(one.accounts[-1] for one in each) if corrections else None
+    corrections, inherited = sum(one.corrections for one in each), len(homes) > 1
+    plain = total(one.recorded for one in each)
+    better = total(one.accounts[-1] for one in each)
+    if inherited:
+        plain, better = without_starts(plain), without_starts(better)
     return RecordedCounts(
-        recorded=_sum(one.recorded for one in each),
-        corrected=really,
+        recorded=plain,
+        corrected=better if corrections else None,
         corrections=corrections,
-        inherited=len(homes) > 1,
+        inherited=inherited,
     )
-
-
-def _sum(every_count: Iterable[EventCounts]) -> EventCounts:
-    total = EventCounts()
-    for one in every_count:
-        total = EventCounts(
-            steps=Counter(total.steps) + Counter(one.steps),
-            passes=Counter(total.passes) + Counter(one.passes),
-            begun=Counter(total.begun) + Counter(one.begun),
-            starts=Counter(total.starts) + Counter(one.starts),
-        )
-    return total
 
 
 def _parts_on(connection: Connection, path: Sequence[tuple[int, int]], last: int) -> Iterator[Part]:
@@ -309,7 +284,7 @@ def _exchanged(counts: EventCounts, changed: Sequence[RecordedCounts]) -> EventC
     Raises:
         ArithmeticError: the counts does not hold those parts.
     """
-    old, new = _sum(one.recorded for one in changed), _sum(one.accounts[-1] for one in changed)
+    old, new = total(one.recorded for one in changed), total(one.accounts[-1] for one in changed)
     known = counts.starts or not counts.passes
     return EventCounts(
         steps=_with(counts.steps, old.steps, new.steps),

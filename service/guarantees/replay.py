@@ -123,6 +123,13 @@ class Fold:
             more, self._open[line] = advance(before, span)
             self._passes.update(more)
 
+    def add_entry(self, row: Row[Any], steps: int | None = None) -> None:
+        """Count an entry, or so many of its steps after those that were counted."""
+        count = row.steps if steps is None else steps
+        self.add(
+            row.branch_id, row.content, count, first_step=row.first_step, unplaced=row.unplaced
+        )
+
     def _learn(self, content: str) -> tuple[Event, bool]:
         event = event_of(content, self._size)
         self._known[content] = event, pass_length(event) is not None

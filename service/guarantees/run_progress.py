@@ -1,4 +1,4 @@
-"""How a run's epsilon grew, for who looks again and again: only what is new is worked out.
+"""How a run's epsilon grew, for repeated looks: each works out only what is new.
 
 What was recorded never changes, and neither does epsilon after so many steps. Steps are marked at
 multiples of a stride that doubles with the run, so that marks stay where they are. The curve rises:
@@ -9,8 +9,7 @@ it rises most is looked at first, so that few marks show where it jumps.
 import math
 import threading
 import time
-from collections import OrderedDict
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
@@ -27,13 +26,13 @@ from service.ledger.budgets.pass_positions import taken_in_run
 from service.ledger.lookups import branches_of, dataset_of, find_run
 from service.schemas.responses import Answer
 from service.storage.tables import entries
+from service.storage.versioned_cache import VersionedCache
 
 POINTS_MAX: Final = 400
 ROWS_MAX: Final = 50_000  # entries that one look reads: about a sixth of a second
 LOOK_SECONDS: Final = 0.2  # of processor time, after which a look begins no further point
 RUN_SECONDS: Final = 5.0  # the same for a run; then only the latest step is worked out
 _FLAT: Final = 1 / 500  # of the whole: too small to see in the chart
-SHARED: Final = 20  # times as long as it took, a look may serve several who watch
 RUNS_MAX: Final = 100  # remembered; some hundred kilobytes each
 
 _NEWER: Final = OF_RUN.where(entries.c.sequence > bindparam("after")).limit(ROWS_MAX)
@@ -82,8 +81,6 @@ class _Run:
     def __init__(self, dataset_size: int) -> None:
         self.lock = threading.Lock()
         self.spans = Spans(dataset_size)
-        self.given: Growth | None = None
-        self.given_at = 0.0
         self.steps = 0
         self.sequence = 0
         self._fold = Fold(dataset_size)
@@ -91,11 +88,6 @@ class _Run:
         self._marks: dict[int, _Mark] = {}
         self._end: _Mark | None = None
         self._worked = 0.0  # seconds of processor time
-
-    def serves(self, age_max: float) -> bool:
-        """Whether what was given last may be given again."""
-        took = 0.0 if self.given is None else self.given.look_seconds
-        return time.monotonic() - self.given_at < min(age_max, SHARED * took)
 
     def read(self, connection: Connection, run_id: int, total: int) -> None:
         """Read entries that are new; total: steps that are recorded."""
@@ -115,13 +107,7 @@ class _Run:
         self.sequence, left = row.sequence, row.steps
         while left:
             count = min(left, self._stride - self.steps % self._stride)
-            self._fold.add(
-                row.branch_id,
-                row.content,
-                count,
-                first_step=row.first_step,
-                unplaced=row.unplaced,
-            )
+            self._fold.add_entry(row, count)
             self.steps, left = self.steps + count, left - count
             if self.steps % self._stride == 0:
                 mark = _Mark(self.steps, self.sequence, self._fold.counts())
@@ -172,19 +158,13 @@ def _rise(low: _Mark, high: _Mark) -> float:
 
 
 class Growths:
-    """What is remembered of the runs that were looked at last; for any thread."""
+    """The runs that were looked at last, as far as they were read; for any thread."""
 
     def __init__(self) -> None:
-        self._runs: OrderedDict[Hashable, _Run] = OrderedDict()
-        self._lock = threading.Lock()
+        self._runs: VersionedCache[_Run] = VersionedCache(RUNS_MAX)
 
-    def growth(self, connection: Connection, run_name: str, *, age_max: float = 0.0) -> Growth:
+    def growth(self, connection: Connection, run_name: str) -> Growth:
         """A run's epsilon by step, at its own delta or its dataset's.
-
-        Args:
-            connection: to the database.
-            run_name: which run.
-            age_max: seconds that an answer may be old which others were given.
 
         Raises:
             NotFoundError: there is no such run.
@@ -197,13 +177,9 @@ class Growths:
         )
         total, known = self._known(connection, run, dataset, reading)
         with known.lock:
-            given = known.given
-            if given is not None and given.state == run.state and known.serves(age_max):
-                return given
             known.read(connection, run.id, total)
             points, done, took = known.points(reading)
-            known.given, known.given_at = None, time.monotonic()
-            found = Growth(
+            return Growth(
                 run=run.name,
                 state=run.state,
                 delta=reading.delta,
@@ -214,9 +190,6 @@ class Growths:
                 look_seconds=took,
                 points=points,
             )
-            if found.complete:
-                known.given = found
-            return found
 
     def schedule(self, connection: Connection, run_name: str) -> Schedule:
         """A run's noise and rate by step.
@@ -248,11 +221,8 @@ class Growths:
         total = sum(branch.next_step - branch.from_step for branch in branches)
         # The time keeps apart the runs of two databases that have the same number.
         key = (run.id, run.created_at, reading)
-        with self._lock:
-            known = self._runs.get(key)
-            if known is None or known.sequence > dataset.head_sequence:  # of another past
-                known = self._runs[key] = _Run(dataset.dataset_size)
-            self._runs.move_to_end(key)
-            if len(self._runs) > RUNS_MAX:
-                self._runs.popitem(last=False)
+        known = self._runs.compute(key, None, lambda: _Run(dataset.dataset_size))
+        if known.sequence > dataset.head_sequence:  # of another past
+            known = _Run(dataset.dataset_size)
+            self._runs.put(key, None, known)
         return total, known

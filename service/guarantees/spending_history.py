@@ -4,9 +4,7 @@ What was gone at some time is what is gone now less what was recorded since, as 
 counts it: nothing but what is read is taken off, so no time is told less than it was.
 """
 
-import threading
-from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
@@ -20,11 +18,12 @@ from service.guarantees.attribution import AttributionInputs, names_of
 from service.guarantees.event_costs import Units
 from service.ledger.budgets.accumulator import BudgetDelta, EventCountDelta, StepsAndPasses, by_pass
 from service.storage.tables import datasets, entries
+from service.storage.versioned_cache import VersionedCache
 
 POINTS: Final = 60  # of a picture that is some hundred pixels wide
 RUNS_MAX: Final = 7  # told one by one: more colours are not told apart
 ENTRIES_MAX: Final = 6_000  # of the latest that are read: some ten milliseconds
-TOLD_MAX: Final = 200  # spendings that are remembered; some twenty kilobytes each
+SPENDINGS_MAX: Final = 200  # that are kept; some twenty kilobytes each
 HOMES_MAX: Final = 50  # datasets whose entries are read
 
 
@@ -100,30 +99,26 @@ def spending(
     )
 
 
-class Spendings:
-    """What was told last, for who looks again: the same until something is written; any thread."""
+def known_spending(
+    known: VersionedCache[Spending],
+    connection: Connection,
+    found: AttributionInputs,
+    *,
+    delta: float,
+) -> Spending:
+    """Return how the spending grew, as it was told last if nothing was written since.
 
-    def __init__(self) -> None:
-        self._told: OrderedDict[Hashable, Spending] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def spending(
-        self, connection: Connection, found: AttributionInputs, *, delta: float
-    ) -> Spending:
-        """How the spending grew; what expired is looked at each time, for it hangs on the clock."""
-        row = found.dataset
-        # The time keeps apart the datasets of two databases that have the same number.
-        key = (row.id, row.created_at, row.version, delta)
-        with self._lock:
-            told = self._told.get(key)
-        if told is not None:
-            return replace(told, expired=_expired(found))
-        told = spending(connection, found, delta=delta)
-        with self._lock:
-            self._told[key] = told
-            if len(self._told) > TOLD_MAX:
-                self._told.popitem(last=False)
-        return told
+    Args:
+        known: what was told of datasets.
+        connection: that the grounds were read from.
+        found: the dataset's grounds.
+        delta: at which epsilon is told where there is no budget.
+    """
+    row = found.dataset
+    # The time keeps apart the datasets of two databases that have the same number.
+    key = (row.id, row.created_at, delta)
+    told = known.compute(key, row.version, lambda: spending(connection, found, delta=delta))
+    return replace(told, expired=_expired(found))  # which hangs on the clock
 
 
 def _each_undone(rewind: "_Rewind", buckets: Sequence[_Bucket]) -> Iterator[_Bucket]:

@@ -19,7 +19,6 @@ import accounting
 from service.clock import now, stamp
 from service.errors import StartupError
 from service.ledger.log import leaves
-from service.ledger.log.adoption import adopt
 from service.ledger.log.leaves import Act
 from service.ledger.log.merkle import Frontier
 from service.operations.backup_format import (
@@ -159,7 +158,6 @@ def _go_on(connection: Connection, summary: Summary) -> None:
     """Make of the rows what this version writes further rows to."""
     if summary.header.schema_revision != migrations.head():
         _upgrade(connection, "head")
-        adopt(connection)
     _set_counters(connection)
     (own,) = connection.execute(select(installation)).all()
     for row in (own, *connection.execute(select(datasets))):

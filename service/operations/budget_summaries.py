@@ -4,7 +4,7 @@ What is usual is told from what is stored; whatever else counts, such as correct
 reservations or samplings that count by pass, is read as for one dataset or run alone.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -96,6 +96,13 @@ class Glance:
 
 def budgets_of(connection: Connection, rows: Sequence[Row[Any]]) -> dict[int, BudgetAnswer | None]:
     """How the budgets of some datasets stand, by their ids; none where there is no limit."""
+    return dict(each_budget(connection, rows))
+
+
+def each_budget(
+    connection: Connection, rows: Sequence[Row[Any]]
+) -> Iterator[tuple[int, BudgetAnswer | None]]:
+    """The same, one after another, for a reader that may stop before the last."""
     ids = [row.id for row in rows]
     family = [
         (row.ancestor_id, row.dataset_id) for row in connection.execute(_FAMILY, {"ids": ids})
@@ -103,12 +110,9 @@ def budgets_of(connection: Connection, rows: Sequence[Row[Any]]) -> dict[int, Bu
     asked = {"ids": sorted({*ids, *(below for _, below in family)}), "moment": now()}
     unusual = _with_ancestors(connection.scalars(_UNUSUAL, asked), family)
     stepped = _with_ancestors(connection.scalars(_STEPPED, asked), family)
-    return {
-        row.id: _budget(
-            connection, row, usual=row.id not in unusual, untouched=row.id not in stepped
-        )
-        for row in rows
-    }
+    for row in rows:
+        usual, untouched = row.id not in unusual, row.id not in stepped
+        yield row.id, _budget(connection, row, usual=usual, untouched=untouched)
 
 
 def _budget(

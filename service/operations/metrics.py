@@ -1,7 +1,7 @@
 """The metrics of a scrape: counters and state of the process, and figures of the ledger.
 
-Figures of the ledger are read at most once per interval, however often they are scraped. Budgets of
-a bounded number of datasets are shown, and read again only if a dataset has changed.
+Figures of the ledger are read at most once per interval, however often they are scraped. Budgets
+of a bounded number of datasets are shown.
 """
 
 import math
@@ -14,29 +14,23 @@ from datetime import datetime
 from typing import Any, Final
 
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
-from sqlalchemy import Connection, Engine, case, func, or_, select
+from sqlalchemy import Engine, case, func, or_, select
 
 import accounting
 from service.clock import now
-from service.ledger.append.state_rows import DATASETS
 from service.ledger.incidents import Kind
-from service.ledger.views import budget_of_dataset
+from service.operations.budgets import HEADS, LOOK_SECONDS, Budgets, expired_counts, versions_of
 from service.operations.health import OK, RECOVERING, Checks
+from service.schemas.responses import BudgetAnswer
 from service.schemas.run_states import STATES
 from service.storage.engine import snapshot
 from service.storage.single_flight import SingleFlight
-from service.storage.tables import branches, datasets, findings, incidents, reservations, runs
+from service.storage.tables import branches, findings, incidents, reservations, runs
 
 BUDGETS_MAX: Final = 50  # datasets that are told by name, the most spent first
 KEPT_SECONDS: Final = 5.0  # that what the ledger says is told again
-EXPIRY_SECONDS: Final = 60.0  # after which a budget is read again where reservations may expire
-BUDGET_SECONDS: Final = 0.25  # of processor time for budgets in one look; the rest in later ones
 _LEASES: Final = ("pending", "forfeited")
 
-_HEADS: Final = select(
-    datasets.c.id, datasets.c.name, datasets.c.head_sequence, datasets.c.version,
-    datasets.c.revision, datasets.c.budget_epsilon, datasets.c.frozen,
-)  # fmt: skip
 _RUNS: Final = select(runs.c.dataset_id, runs.c.state, func.count()).group_by(
     runs.c.dataset_id, runs.c.state
 )
@@ -59,7 +53,6 @@ def _leases(moment: datetime) -> Any:
             reservations.c.dataset_id,
             func.sum(case((waits, 1), else_=0)).label("pending"),
             func.sum(case((waits, 0), else_=1)).label("forfeited"),
-            func.count(reservations.c.expires_at).label("expiring"),
         )
         .join(branches, branches.c.id == reservations.c.branch_id)
         .where(reservations.c.state == "open", reservations.c.end_step > branches.c.next_step)
@@ -95,19 +88,12 @@ class Figures:
 
 
 @dataclass(slots=True)
-class _Kept:
-    key: tuple[Any, ...]
-    read_at: float
-    budget: Budget | None
-
-
-@dataclass(slots=True)
 class Ledger:
-    """Looks at the ledger for all who scrape, and remembers the budgets it has read."""
+    """Looks at the ledger for all who scrape."""
 
     engine: Engine
     deliveries: Callable[[], int]
-    _budgets: dict[int, _Kept] = field(default_factory=dict)
+    budgets: Budgets = field(default_factory=Budgets)
     _figures: Figures | None = None
     _read_at: float = -1e9
     _look: SingleFlight[Figures] = field(init=False)
@@ -130,10 +116,15 @@ class Ledger:
     def read(self) -> Figures:
         """Read it now."""
         with snapshot(self.engine) as connection:
-            heads = connection.execute(_HEADS).all()
-            leases = connection.execute(_leases(now())).all()
-            expiring = any(row.expiring for row in leases)
-            unread = self._read_budgets(connection, heads, expiring=expiring)
+            moment, deadline = now(), time.thread_time() + LOOK_SECONDS
+            heads = connection.execute(HEADS).all()
+            leases = connection.execute(_leases(moment)).all()
+            versions = versions_of(connection, heads, expired_counts(connection, moment))
+            # What there was no time to read again is told as it was, rather than not at all.
+            known = self.budgets.read(
+                connection, heads, versions, deadline=deadline, age_max=math.inf
+            )
+            limited = {row.id: row.name for row in heads if row.budget_epsilon is not None}
             return Figures(
                 names={row.id: row.name for row in heads},
                 entries={row.id: row.head_sequence for row in heads},
@@ -147,38 +138,17 @@ class Ledger:
                     for state in _LEASES
                 },
                 contradicted={row[0]: row[1] for row in connection.execute(_CONTRADICTED)},
-                budgets={home: kept.budget for home, kept in self._budgets.items() if kept.budget},
+                budgets={one: _budget(limited[one], budget) for one, budget in known.items()},
                 frozen=frozenset(row.id for row in heads if row.frozen),
-                unread=unread,
+                unread=frozenset(limited.keys() - known.keys()),
                 deliveries=self.deliveries(),
             )
 
-    def _read_budgets(
-        self, connection: Connection, heads: Iterable[Any], *, expiring: bool
-    ) -> frozenset[int]:
-        """Read those that may have changed, in bounded time; those that were never read."""
-        limited = {row.id: tuple(row) for row in heads if row.budget_epsilon is not None}
-        self._budgets = {home: one for home, one in self._budgets.items() if home in limited}
-        present, started = time.monotonic(), time.thread_time()
-        for home, key in limited.items():
-            kept = self._budgets.get(home)
-            aged = expiring and kept is not None and present - kept.read_at > EXPIRY_SECONDS
-            if kept is not None and kept.key == key and not aged:
-                continue
-            if time.thread_time() - started > BUDGET_SECONDS:
-                break
-            self._budgets[home] = _Kept(key, present, _budget(connection, home))
-        return frozenset(limited.keys() - self._budgets.keys())
 
-
-def _budget(connection: Connection, home: int) -> Budget | None:
-    row = connection.execute(DATASETS, {"ids": [home]}).one()
-    found = budget_of_dataset(connection, row)
-    if found is None:
-        return None
+def _budget(dataset: str, found: BudgetAnswer) -> Budget:
     spent = math.inf if found.spent is None else _share(found.spent, found.epsilon)
     return Budget(
-        dataset=row.name,
+        dataset=dataset,
         epsilon=found.epsilon,
         spent=max(spent, 1.0) if found.overdrawn else spent,
         reserved=math.inf if found.reserved is None else _share(found.reserved, found.epsilon),

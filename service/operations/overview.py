@@ -1,70 +1,41 @@
-"""The overview of the ledger: all budgets, active runs, and incidents.
-
-Budgets are read again only where something has changed: a dataset's version moves with whatever is
-written of it or of what was made from it, and nothing else moves but the clock, by which
-reservations expire.
-"""
+"""The overview of the ledger: all budgets, active runs, and incidents."""
 
 import math
-import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from sqlalchemy import Connection, Select, bindparam, func, select
+from sqlalchemy import Connection, Row, Select, func, select
 
 from service.clock import now, utc
 from service.identity.access import datasets_within, runs_within
 from service.ledger.append.state_rows import DATASETS
 from service.ledger.incidents import TOLD, IncidentAnswer, Kind, incident_answer
-from service.operations.budget_summaries import budgets_of, steps_of
+from service.operations.budget_summaries import steps_of
+from service.operations.budgets import HEADS, LOOK_SECONDS, Budgets, expired_counts, versions_of
 from service.operations.forecast import Outlook, outlook
 from service.schemas.responses import BudgetAnswer
-from service.storage.tables import (
-    branches,
-    datasets,
-    entries,
-    incidents,
-    lineage,
-    reservations,
-    runs,
-)
+from service.storage.tables import datasets, entries, incidents, runs
+from service.storage.versioned_cache import VersionedCache
 
 DATASETS_MAX: Final = 20  # that are told one by one; the others are in their list
 RUNS_MAX: Final = 8
 RECENT_MAX: Final = 200  # active runs, the last registered, whose last entries are looked up
 INCIDENTS_MAX: Final = 6
 INCIDENT_DAYS: Final = 30.0
-AT_ONCE: Final = 200  # datasets that are read together
-LOOK_SECONDS: Final = 0.25  # of processor time for what has changed; the rest is for the next look
 SEEN_SECONDS: Final = 1.0  # that a board is shown again
+BOARDS_MAX: Final = 100  # that are kept; some tens of kilobytes each
 OUTLOOK_SECONDS: Final = 60.0  # that one is told again though more was recorded since
 AGED_SECONDS: Final = 600.0  # after which it is worked out anew though nothing was
+OUTLOOKS_MAX: Final = 10_000  # that are kept; less than a kilobyte each
 # Of these an operator or an officer would want to know without asking.
 SERIOUS: Final = (
     Kind.OVERDRAFT, Kind.REOPENED, Kind.RECORDED_AFTER_RELEASE, Kind.SAMPLING_CONTRADICTED,
     Kind.RANKS_DISAGREE, Kind.BATCH_SIZES_REFUTED, Kind.CERTIFIED_TOO_LOW, Kind.LEDGER_SUSPENDED,
 )  # fmt: skip
 
-_HEADS: Final = select(
-    datasets.c.id, datasets.c.name, datasets.c.head_sequence, datasets.c.version,
-    datasets.c.revision, datasets.c.budget_epsilon, datasets.c.budget_delta, datasets.c.frozen,
-)  # fmt: skip
-_EXPIRED: Final = (
-    select(reservations.c.dataset_id, func.count())
-    .join(branches, branches.c.id == reservations.c.branch_id)
-    .where(
-        reservations.c.state == "open",
-        reservations.c.end_step > branches.c.next_step,
-        reservations.c.expires_at <= bindparam("moment"),
-    )
-    .group_by(reservations.c.dataset_id)
-)
-_LINES: Final = select(lineage.c.dataset_id, lineage.c.ancestor_id).where(
-    lineage.c.dataset_id.in_(bindparam("ids", expanding=True))
-)
 _last = entries.alias()
 
 
@@ -130,63 +101,36 @@ class Board:
     forfeited: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Budget:
-    """A budget, as it stands until the key is another."""
-
-    key: tuple[int, ...]
-    answer: BudgetAnswer | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Outlook:
-    """An outlook, and what it was worked out from."""
-
-    key: tuple[int, ...]
-    revision: int
-    found: Outlook
-    looked_at: float
-
-    def serves(self, key: tuple[int, ...], revision: int) -> bool:
-        """Whether it may still be told."""
-        age = time.monotonic() - self.looked_at
-        kept_for = AGED_SECONDS if self.key == key else OUTLOOK_SECONDS
-        return self.revision == revision and age <= kept_for
-
-
 @dataclass(slots=True)
 class Boards:
-    """Looks at the ledger, and remembers what it has read of budgets. From any thread."""
+    """Looks at the ledger, and keeps what each look found. From any thread."""
 
-    _budgets: dict[int, _Budget] = field(default_factory=dict)
-    _outlooks: dict[int, _Outlook] = field(default_factory=dict)
-    _seen: dict[frozenset[str] | None, tuple[float, Board]] = field(default_factory=dict)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    budgets: Budgets = field(default_factory=Budgets)
+    _outlooks: VersionedCache[Outlook] = field(default_factory=lambda: VersionedCache(OUTLOOKS_MAX))
+    _seen: VersionedCache[Board] = field(default_factory=lambda: VersionedCache(BOARDS_MAX))
 
     def seen(self, connection: Connection, limit: frozenset[str] | None) -> Board:
         """What keys that are limited to the same datasets saw within the last second, or a look."""
-        with self._lock:
-            present = time.monotonic()
-            self._seen = {one: kept for one, kept in self._seen.items() if kept[0] > present}
-            if limit not in self._seen:
-                board = self.look(connection, limit)
-                self._seen[limit] = (time.monotonic() + SEEN_SECONDS, board)
-            return self._seen[limit][1]
+        look = object()  # whose version no other look has
+        return self._seen.compute(
+            limit, look, lambda: self.look(connection, limit), age_max=SEEN_SECONDS
+        )
 
     def look(self, connection: Connection, limit: frozenset[str] | None) -> Board:
         """What a key sees that is limited to some datasets, or to none."""
-        moment, started = now(), time.thread_time()
-        heads = connection.execute(_HEADS.where(datasets_within(limit))).all()
+        moment, deadline = now(), time.thread_time() + LOOK_SECONDS
+        heads = connection.execute(HEADS.where(datasets_within(limit))).all()
         active = {row.dataset_id: row.number for row in connection.execute(_active(limit))}
-        counted, own = _expired(connection, moment)
-        keys = {row.id: (row.version, row.revision, counted.get(row.id, 0)) for row in heads}
-        self._read_budgets(connection, keys, started)
+        expired = expired_counts(connection, moment)
+        versions = versions_of(connection, heads, expired)
+        budgets = self.budgets.read(connection, heads, versions, deadline=deadline)
         found = [
-            (row, self._standing(row, active.get(row.id, 0), own.get(row.id, 0))) for row in heads
+            (row, _summary(row, budgets.get(row.id), active.get(row.id, 0), expired.get(row.id, 0)))
+            for row in heads
         ]
         found.sort(key=lambda one: _urgency(one[1]))
         shown = [
-            replace(one, outlook=self._outlook(connection, row, keys[row.id], started))
+            replace(one, outlook=self._outlook(connection, row, versions[row.id], deadline))
             for row, one in found[:DATASETS_MAX]
         ]
         everyone = [one for _, one in found]
@@ -202,52 +146,36 @@ class Boards:
             forfeited=sum(one.forfeited for one in everyone),
         )
 
-    def _standing(self, row: Any, active: int, lost: int) -> DatasetSummary:
-        kept = self._budgets.get(row.id)
-        return DatasetSummary(
-            name=row.name,
-            frozen=row.frozen,
-            entries=row.head_sequence,
-            active_runs=active,
-            epsilon=row.budget_epsilon,
-            delta=row.budget_delta,
-            budget=kept.answer if kept else None,
-            outlook=None,
-            forfeited=lost,
-        )
-
-    def _read_budgets(
-        self, connection: Connection, keys: Mapping[int, tuple[int, ...]], started: float
-    ) -> None:
-        """Read those that may have changed, in bounded time; what is out of date is not told."""
-        changed = []
-        for home, key in keys.items():
-            kept = self._budgets.get(home)
-            if kept is None or kept.key != key:
-                self._budgets.pop(home, None)
-                changed.append(home)
-        for first in range(0, len(changed), AT_ONCE):
-            if first and time.thread_time() - started > LOOK_SECONDS:
-                break
-            rows = connection.execute(DATASETS, {"ids": changed[first : first + AT_ONCE]}).all()
-            for home, answer in budgets_of(connection, rows).items():
-                self._budgets[home] = _Budget(keys[home], answer)
-
     def _outlook(
-        self, connection: Connection, row: Any, key: tuple[int, ...], started: float
+        self, connection: Connection, row: Row[Any], version: Hashable, deadline: float
     ) -> Outlook | None:
-        """How long a budget lasts; what was said before where there is no time to look again."""
+        """How long a budget lasts; none if there is no limit, or no time to find out."""
         if row.budget_epsilon is None:
             return None
-        kept = self._outlooks.get(row.id)
-        if kept is not None and kept.serves(key, row.revision):
-            return kept.found
-        if time.thread_time() - started > LOOK_SECONDS:
-            return None
-        dataset = connection.execute(DATASETS, {"ids": [row.id]}).one()
-        found = outlook(connection, dataset)
-        self._outlooks[row.id] = _Outlook(key, row.revision, found, time.monotonic())
+        key = (row.id, row.created_at, row.revision)
+        dated = (version, time.monotonic() // AGED_SECONDS)
+        found = self._outlooks.get(key, dated, age_max=OUTLOOK_SECONDS)
+        if found is None and time.thread_time() <= deadline:
+            dataset = connection.execute(DATASETS, {"ids": [row.id]}).one()
+            found = outlook(connection, dataset)
+            self._outlooks.put(key, dated, found)
         return found
+
+
+def _summary(
+    row: Row[Any], budget: BudgetAnswer | None, active: int, forfeited: int
+) -> DatasetSummary:
+    return DatasetSummary(
+        name=row.name,
+        frozen=row.frozen,
+        entries=row.head_sequence,
+        active_runs=active,
+        epsilon=row.budget_epsilon,
+        delta=row.budget_delta,
+        budget=budget,
+        outlook=None,
+        forfeited=forfeited,
+    )
 
 
 def _urgency(one: DatasetSummary) -> tuple[Any, ...]:
@@ -261,17 +189,6 @@ def _active(limit: frozenset[str] | None) -> Select[Any]:
         .where(runs.c.state == "active", runs_within(limit))
         .group_by(runs.c.dataset_id)
     )
-
-
-def _expired(connection: Connection, moment: datetime) -> tuple[dict[int, int], dict[int, int]]:
-    """How many leases have expired: what counts in each dataset, and what is its own."""
-    own: dict[int, int] = dict(map(tuple, connection.execute(_EXPIRED, {"moment": moment})))
-    counted = dict(own)
-    if own:
-        for line in connection.execute(_LINES, {"ids": list(own)}):
-            above, count = line.ancestor_id, own[line.dataset_id]
-            counted[above] = counted.get(above, 0) + count
-    return counted, own
 
 
 def _latest_runs(connection: Connection, limit: frozenset[str] | None) -> list[ActiveRun]:

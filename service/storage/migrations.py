@@ -1,4 +1,4 @@
-"""The schema's version: migrations are the only way a schema comes to be."""
+"""The schema's revision; only migrations make or change a schema."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -33,7 +33,7 @@ def head() -> str:
 
 
 def revision_of(connection: Connection) -> str | None:
-    """The revision of an open database; None where no migration was made."""
+    """The revision of an open database; None if no migration was made."""
     if not inspect(connection).has_table(_VERSION_TABLE):
         return None
     found = connection.scalar(text(f"SELECT version_num FROM {_VERSION_TABLE}"))  # noqa: S608
@@ -120,22 +120,18 @@ def _require_known(found: str | None) -> None:
     if not known:
         raise StartupError(
             f"The database cannot be migrated: it is at revision {found}, which this version does "
-            "not know. A newer version wrote it; use that one."
+            "not know. A newer version wrote it, or one before the first release. Nothing was "
+            "changed; use the version that wrote it."
         )
 
 
 def upgrade(
-    engine: Engine,
-    revision: str = "head",
-    *,
-    new: bool = False,
-    allowed: Callable[[], object] | None = None,
+    engine: Engine, *, new: bool = False, allowed: Callable[[], object] | None = None
 ) -> bool:
-    """Bring the database to a revision, in one transaction.
+    """Bring the database to this version's revision, in one transaction.
 
     Args:
         engine: the database.
-        revision: the one to come to.
         new: whether a SQLite ledger may be begun where there was one before.
         allowed: called before a ledger is begun, while nothing of it is there; raises to refuse.
 
@@ -144,8 +140,7 @@ def upgrade(
 
     Raises:
         StartupError: the database is damaged, of another program, at a revision this version does
-            not
-            know, or gone while something beside it shows that it was there.
+            not know, or gone while something beside it shows that it was there.
     """
     path = sqlite_path(engine)
     # Looked at first: another process that begins the ledger now leaves the same behind.
@@ -158,18 +153,9 @@ def upgrade(
         allowed()
     if found is not None and found != head():
         require_sound(engine)  # what is damaged is not made worse
-    _run(engine, command.upgrade, revision)
+    with transaction(engine) as connection:
+        upgrade_within(connection, "head")
     return found is None
-
-
-def downgrade(engine: Engine, revision: str) -> None:
-    """Bring the database back to an earlier revision, in one transaction.
-
-    Raises:
-        StartupError: the database is at a revision this version does not know.
-    """
-    _require_known(current(engine))
-    _run(engine, command.downgrade, revision)
 
 
 def upgrade_within(connection: Connection, revision: str) -> None:
@@ -186,17 +172,12 @@ def remove_within(connection: Connection) -> None:
     _within(connection, command.downgrade, "base")
 
 
-def _run(engine: Engine, action: object, revision: str) -> None:
-    with transaction(engine) as connection:
-        _within(connection, action, revision)
-
-
-def _within(connection: Connection, action: object, revision: str) -> None:
+def _within(connection: Connection, action: Callable[[Config, str], None], revision: str) -> None:
     if connection.dialect.name == "postgresql":  # of processes that start at once, one migrates
         connection.execute(text(f"SELECT pg_advisory_xact_lock({MIGRATING})"))
     config = configuration()
     config.attributes["connection"] = connection
     try:
-        action(config, revision)  # type: ignore[operator]
+        action(config, revision)
     except CommandError as error:
         raise StartupError(f"The database cannot be migrated: {error}") from error

@@ -137,7 +137,6 @@ runs = Table(
     Column("on_plan", Boolean),
     Column("request", Text, nullable=False),
     Column("by", Name),  # the key that registered it
-    # SQLite does not count letters, and cannot widen a column.
     Column("state", String(32).with_variant(String(16), "sqlite"), nullable=False),
     # Whether it ever went on after its end; for good.
     Column("reopened", Boolean, nullable=False, server_default=false()),
@@ -153,7 +152,6 @@ distinct_events = Table(
     Column("content", String(512), nullable=False),  # canonical JSON of mechanism and sampling
     Column("steps", BigInteger, nullable=False),
     Column("passes", BigInteger, nullable=False),
-    # SQLite cannot drop the default of the migration from a table that others refer to.
     Column("starts", BigInteger, nullable=False, server_default=text("0")),
     # Admitted ahead and not yet recorded.
     Column("reserved_steps", BigInteger, nullable=False, server_default=text("0")),

@@ -10,23 +10,23 @@ from typing import Any
 
 import httpx
 import pytest
-from sqlalchemy import Engine, MetaData, create_engine, func, inspect, make_url, select, text
+from sqlalchemy import Engine, create_engine, func, inspect, make_url, select, text
 from sqlalchemy.exc import DBAPIError
 from typer.testing import CliRunner, Result
 
 from service.cli.main import app
-from service.clock import now, stamp
 from service.identity.keys import Role, create_key
 from service.operations.backup import restore, take
-from service.operations.backup_format import FORMAT, BackupError, Header, check, written
+from service.operations.backup_format import BackupError, check
 from service.settings import Settings
 from service.storage import migrations
 from service.storage.engine import connect, snapshot, transaction
-from service.storage.tables import INSERT_ONLY, acts, api_keys, datasets, entries
+from service.storage.tables import INSERT_ONLY, acts, api_keys, entries
 from service.transparency.signing import Signer
 from tests.conftest import AS_ADMIN, running, without_triggers
-from tests.service.backup_lines import Change, forged, of_row, without_rows
+from tests.service.backup_lines import Change, forged, of_header, of_row, without_rows
 from tests.service.dumps import dump
+from tests.service.next_revision import NEXT, with_next_revision
 from tests.service.samples import FULL, SAMPLING, WRITER, append, dataset, event, run, setup
 
 BY = "somebody"
@@ -293,53 +293,33 @@ def test_what_fails_half_way_leaves_the_database_empty(
     other.dispose()
 
 
-OLDER = "0005"
-
-
-def write_older(file: Path, folder: Path) -> None:
-    """What an older version would have backed up: a key, and a dataset without a log."""
-    engine = connect(f"sqlite:///{folder / 'older.db'}")
-    migrations.upgrade(engine, OLDER)
-    with transaction(engine) as connection:
-        there = MetaData()
-        there.reflect(connection)
-        key = {"name": "k", "scope": "admin", "prefix": "dpl_", "digest": "d", "created_at": now()}
-        connection.execute(there.tables["api_keys"].insert().values(key))
-        old = {
-            "name": "old", "dataset_size": 10, "neighboring_relation": "add_or_remove_one",
-            "privacy_unit": "example", "accept": "[]", "request": "{}", "head_sequence": 0,
-            "created_at": now(),
-        }  # fmt: skip
-        connection.execute(there.tables["datasets"].insert().values(old))
-        header = Header(
-            format=FORMAT, core_version="0", schema_revision=OLDER, ledger_id="",
-            database="sqlite", taken_at=stamp(now()),
-        )  # fmt: skip
-        with file.open("wb") as stream, written(stream, header) as writer:
-            for table in there.sorted_tables:
-                if table.name != "alembic_version":
-                    rows = connection.execute(select(table))
-                    writer.table(table.name, list(table.columns), rows)
-            writer.finish()
+def test_a_backup_of_an_older_version_is_restored_and_brought_forward(
+    filled: Engine, file: Path, target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    older = migrations.head()
+    take(filled, file)
+    before = dump(filled)
+    monkeypatch.setattr(migrations, "MIGRATIONS", with_next_revision(tmp_path))
+    engine = connect(target())
+    assert restore(engine, file, by=BY).header.schema_revision == older
+    migrations.require_current(engine)
+    assert migrations.current(engine) == NEXT
+    assert comparable(dump(engine)) == comparable(before)
+    with snapshot(engine) as connection:
+        assert connection.scalar(text("SELECT count(*) FROM notes")) == len(before["entries"]) > 0
+        kinds = connection.scalars(select(acts.c.kind).order_by(acts.c.id)).all()
+    assert kinds[-1] == "restored"
     engine.dispose()
 
 
-def test_a_backup_of_an_older_version_is_restored_and_brought_forward(
-    file: Path, target: Target, tmp_path: Path
+def test_a_backup_of_an_unknown_revision_is_refused(
+    filled: Engine, file: Path, target: Target
 ) -> None:
-    write_older(file, tmp_path)
+    take(filled, file)
     engine = connect(target())
-    assert restore(engine, file, by=BY).header.schema_revision == OLDER
-    migrations.require_current(engine)
-    with snapshot(engine) as connection:
-        assert connection.execute(select(api_keys.c.name, api_keys.c.expires_at)).all() == [
-            ("k", None)
-        ]
-        kinds = connection.scalars(select(acts.c.kind).order_by(acts.c.id)).all()
-        logged = connection.scalar(select(func.count(acts.c.dataset_id)))
-        assert connection.scalar(select(datasets.c.log_size)) == logged
-    assert "adopted" in kinds
-    assert kinds[-1] == "restored"
+    with pytest.raises(BackupError, match=r"another version.*'0005'"):
+        restore(engine, forged(file, of_header(schema_revision="0005")), by=BY)
+    assert inspect(engine).get_table_names() == []
     engine.dispose()
 
 

@@ -10,7 +10,9 @@ from sqlalchemy import Engine, text
 from service.clock import now
 from service.ledger.incidents import Incident, Kind, record
 from service.ledger.lookups import find_dataset
+from service.operations import budgets
 from service.operations import overview as module
+from service.operations.metrics import Ledger
 from service.operations.overview import DATASETS_MAX, Board, Boards
 from service.storage.engine import snapshot, transaction
 from tests.service.samples import BUDGET, Json, append, dataset, event, run, setup
@@ -84,9 +86,39 @@ def test_what_has_not_changed_is_not_read_again(
     def fail(*_given: object) -> Any:
         raise AssertionError("read again")
 
-    monkeypatch.setattr(module, "budgets_of", fail)
+    monkeypatch.setattr(budgets, "each_budget", fail)
     monkeypatch.setattr(module, "outlook", fail)
     assert look(boards, engine) == first
+
+
+def test_metrics_and_overview_read_a_budget_once_for_both(
+    api: httpx.Client, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setup(api, dataset_given={"budget": BUDGET})
+    shared = budgets.Budgets()
+    boards, ledger = Boards(shared), Ledger(engine, lambda: 0, shared)
+    for first_step in (0, 100):
+        append(api, event(first_step, 100))
+        (one,) = look(boards, engine).datasets
+        with monkeypatch.context() as patched:
+            patched.setattr(budgets, "each_budget", None)
+            (told,) = ledger.read().budgets.values()
+        assert one.spent_share == told.spent > 0
+
+
+def test_what_there_was_no_time_for_is_not_told_by_the_overview_and_as_it_was_by_metrics(
+    api: httpx.Client, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setup(api, dataset_given={"budget": BUDGET})
+    shared = budgets.Budgets()
+    boards, ledger = Boards(shared), Ledger(engine, lambda: 0, shared)
+    before = ledger.read().budgets
+    append(api, event(0, 100))
+    with monkeypatch.context() as patched:
+        patched.setattr(budgets, "each_budget", lambda *_given: iter(()))
+        assert (look(boards, engine).unread, ledger.read().budgets) == (1, before)
+    assert look(boards, engine).unread == 0
+    assert ledger.read().budgets != before
 
 
 def test_an_outlook_is_told_anew_once_it_is_old(
@@ -112,7 +144,6 @@ def test_a_look_takes_no_longer_than_it_may(
     for name in ("a", "b", "c"):
         assert api.post("/v1/datasets", json=dataset(name, budget=BUDGET)).status_code == 201
     monkeypatch.setattr(module, "LOOK_SECONDS", -1.0)
-    monkeypatch.setattr(module, "AT_ONCE", 1)
     boards = Boards()
     assert [look(boards, engine).unread for _ in range(4)] == [2, 1, 0, 0]
 

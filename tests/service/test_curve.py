@@ -6,7 +6,6 @@ import httpx
 import pytest
 
 from accounting import privacy_profile
-from service.guarantees import privacy_curve
 from tests.service.samples import Json, append, event, setup
 
 
@@ -58,7 +57,6 @@ def test_a_curve_bounds_every_membership_test(api: httpx.Client) -> None:
 def test_a_run_that_stands_still_is_read_once(
     api: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    privacy_curve._profile.cache_clear()
     setup(api)
     append(api, event(0, 1234))
     before = curve(api)

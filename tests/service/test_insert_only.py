@@ -8,7 +8,7 @@ from sqlalchemy import Engine, Table, select, text
 from sqlalchemy.exc import DBAPIError
 
 from service.storage.engine import snapshot, transaction, upsert
-from service.storage.tables import INSERT_ONLY
+from service.storage.tables import INSERT_ONLY, entries
 from tests.service.samples import BUDGET, FULL, GAUSSIAN, SAMPLING, append, event, run, setup
 
 HELD = pytest.mark.parametrize("table", INSERT_ONLY, ids=lambda table: table.name)
@@ -89,3 +89,22 @@ def test_a_fact_is_not_written_over(full: Engine, table: Table) -> None:
     over = again.on_conflict_do_update(index_elements=keys, set_={keys[0]: first[0]})
     with pytest.raises(DBAPIError, match="insert-only"), transaction(full) as connection:
         connection.execute(over)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"steps": 0}, "ck_entries_steps_positive"),
+        ({"steps": -1}, "ck_entries_steps_positive"),
+        ({"first_step": 0}, "branch_id"),  # the span of that step is recorded
+    ],
+)
+def test_an_entry_counts_steps_and_no_step_of_a_branch_begins_two(
+    full: Engine, change: dict[str, int], said: str
+) -> None:
+    before = rows(full, entries)
+    last = max(before, key=lambda row: row.sequence)._mapping
+    added = {**last, "sequence": last["sequence"] + 1, "first_step": 1_000_000, **change}
+    with pytest.raises(DBAPIError, match=said), transaction(full) as connection:
+        connection.execute(entries.insert().values(added))
+    assert rows(full, entries) == before

@@ -5,11 +5,9 @@ import pytest
 from sqlalchemy import Engine, func, select
 from sqlalchemy.exc import DBAPIError
 
-from service.ledger.log.adoption import adopt
 from service.ledger.log.leaves import Act, append
 from service.storage.engine import snapshot, transaction
 from service.storage.tables import acts, datasets, entries, installation, log_tiles
-from tests.conftest import without_triggers
 from tests.service.logs import require_logged
 from tests.service.samples import (
     BUDGET,
@@ -109,33 +107,13 @@ def test_a_long_log_keeps_the_roots_of_its_tiles(api: httpx.Client, engine: Engi
         assert connection.scalar(select(func.count()).select_from(log_tiles)) == 3
 
 
-def test_a_ledger_from_before_there_were_logs_gets_them(api: httpx.Client, engine: Engine) -> None:
-    _everything(api)
-    with transaction(engine) as connection, without_triggers(connection):
-        for table in (acts, log_tiles):
-            connection.execute(table.delete())
-        connection.execute(entries.update().values(leaf=None))
-        connection.execute(datasets.update().values(log_size=0, log_frontier=None))
-    with transaction(engine) as connection:
-        adopt(connection)
-    with snapshot(engine) as connection:
-        require_logged(connection)
-        first = select(func.min(acts.c.id)).group_by(acts.c.dataset_id)
-        kinds = connection.scalars(select(acts.c.kind).where(acts.c.id.in_(first)))
-        assert set(kinds) == {"adopted"}
-    send(api, event(17, 1))
-    with transaction(engine) as connection:
-        adopt(connection)  # changes nothing where there is a log
-        require_logged(connection)
-    with pytest.raises(Exception, match="insert-only"), transaction(engine) as connection:
-        connection.execute(entries.update().values(leaf=None))
-
-
 def test_the_installation_has_a_log_of_its_own(engine: Engine) -> None:
     with transaction(engine) as connection:
-        append(connection, None, [Act("adopted", {}, "key"), Act("copied", {"said": '\u00e9"\\'})])
+        append(
+            connection, None, [Act("reconciled", {}, "key"), Act("copied", {"said": '\u00e9"\\'})]
+        )
         append(connection, None, [])
-        append(connection, None, [Act("adopted", {})])
+        append(connection, None, [Act("reconciled", {})])
     with snapshot(engine) as connection:
         assert list(connection.scalars(select(acts.c.position).order_by(acts.c.id))) == [0, 1, 2]
         assert connection.scalar(select(installation.c.log_size)) == 3

@@ -18,8 +18,9 @@ import accounting
 from service.app import create_app, openapi_document
 from service.clock import now
 from service.identity.keys import Role, Terms, create_key
-from service.operations import metrics
-from service.operations.metrics import Budget, Ledger
+from service.operations import budgets, metrics
+from service.operations.budget_summaries import each_budget
+from service.operations.metrics import Ledger
 from service.settings import Settings
 from service.storage.engine import transaction
 from service.storage.tables import reservations
@@ -156,9 +157,8 @@ def test_what_a_child_spends_is_told_of_its_parent(fresh: httpx.Client) -> None:
 
 
 def test_runs_reservations_and_contradictions_are_counted(
-    fresh: httpx.Client, engine: Engine, monkeypatch: pytest.MonkeyPatch
+    fresh: httpx.Client, engine: Engine
 ) -> None:
-    monkeypatch.setattr(metrics, "EXPIRY_SECONDS", 0.0)
     setup(fresh, dataset_given={"budget": {"epsilon": 50.0, "delta": 1e-5}})
     fresh.post("/v1/runs", json=run("done"))
     fresh.post("/v1/runs/done:finish", json={"state": "finished"})
@@ -205,15 +205,16 @@ def test_budgets_that_have_not_changed_are_not_read_again_and_a_look_is_bounded(
     fresh: httpx.Client, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[int] = []
-    before = metrics._budget
+    before = each_budget
 
-    def counted(connection: Any, home: int) -> Budget | None:
-        read.append(home)
-        return before(connection, home)
+    def counted(connection: Any, rows: Any) -> Iterator[Any]:
+        for one in before(connection, rows):
+            read.append(one[0])
+            yield one
 
     setup(fresh, dataset_given={"budget": BUDGET})
     fresh.post("/v1/datasets", json=dataset("other", budget=BUDGET))
-    monkeypatch.setattr(metrics, "_budget", counted)
+    monkeypatch.setattr(budgets, "each_budget", counted)
     ledger = Ledger(engine, lambda: 0)
     ledger.read()
     assert len(read) == 2
@@ -222,8 +223,9 @@ def test_budgets_that_have_not_changed_are_not_read_again_and_a_look_is_bounded(
     append(fresh, event(0, 100))
     ledger.read()
     assert len(read) == 3
-    monkeypatch.setattr(metrics, "BUDGET_SECONDS", -1.0)
-    assert len(Ledger(engine, lambda: 0).read().unread) == 2
+    monkeypatch.setattr(metrics, "LOOK_SECONDS", -1.0)
+    ledger = Ledger(engine, lambda: 0)
+    assert [len(ledger.read().unread) for _ in range(3)] == [1, 0, 0]
 
 
 def test_a_key_that_is_limited_is_told_of_its_datasets_alone(engine: Engine, serve: Serve) -> None:

@@ -15,9 +15,9 @@ from service.guarantees import run_progress
 from service.identity import authentication
 from service.identity.keys import Role, revoke_key
 from service.operations.event_feed import RECHECK_SECONDS
+from service.storage import versioned_cache
 from service.storage.engine import transaction
 from service.transparency.signing import Signer
-from service.web.dashboard import response_cache
 from service.web.dashboard.pages import run as page
 from tests.service.browsing import make_key, signed_in
 from tests.service.samples import (
@@ -331,8 +331,7 @@ def test_who_watches_is_asked_to_look_more_seldom_the_more_there_are(
 def test_many_who_watch_are_given_what_one_of_them_was_and_who_looks_alone_what_is_new(
     api: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (run_progress, response_cache):
-        monkeypatch.setattr(module, "SHARED", 1e6)
+    monkeypatch.setattr(versioned_cache, "SHARED", 1e6)
     monkeypatch.setattr(page, "ANSWERS_A_SECOND", 1e-3)
     start(api, event(0, 10))
     with watching(api, "/runs/run/stream") as stream:
@@ -340,6 +339,9 @@ def test_many_who_watch_are_given_what_one_of_them_was_and_who_looks_alone_what_
         assert (whole(api)["steps"], data(api, "meaning")["curve"]["steps"]) == (10, 10)
         append(api, event(10, 1))
         assert (data(api, "history")["steps"], data(api, "meaning")["curve"]["steps"]) == (10, 10)
+        assert api.post("/v1/runs/run:finish", json={"state": "finished"}).status_code == 200
+        found = data(api, "history")  # that it is at its end is told to all at once
+        assert (found["state"], found["steps"]) == ("finished", 11)
 
     def alone() -> bool:
         return bool(data(api, "history")["steps"] == 11)

@@ -13,6 +13,7 @@ from service.guarantees.spending_history import Moment, Spending
 from service.ledger import lookups
 from service.storage.engine import snapshot, transaction
 from service.storage.tables import reservations
+from service.storage.versioned_cache import VersionedCache
 from tests.service.samples import BUDGET, Json, append, dataset, event, run, setup
 
 QUIET: Json = {"kind": "gaussian", "noise_multiplier": 8.0}
@@ -229,11 +230,12 @@ def test_what_was_told_is_told_again_until_something_is_written(
     api: httpx.Client, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     setup(api, dataset_given={"budget": LARGE})
-    told = spending_history.Spendings()
+    known: VersionedCache[Spending] = VersionedCache(spending_history.SPENDINGS_MAX)
 
     def look() -> Spending:
         with snapshot(engine) as connection:
-            return told.spending(connection, grounds(engine), delta=1e-5)
+            found = grounds(engine)
+            return spending_history.known_spending(known, connection, found, delta=1e-5)
 
     append(api, event(0, 100))
     first = look()
@@ -246,10 +248,8 @@ def test_what_was_told_is_told_again_until_something_is_written(
         assert look() == grown(engine) != first
     change = {"reason": "why", "budget": {"epsilon": 60.0, "delta": 1e-5}}
     assert api.patch("/v1/datasets/data", json=change, headers={"if-match": '"1"'}).is_success
-    assert look() == grown(engine)
-    with monkeypatch.context() as patched:
-        patched.setattr(spending_history, "TOLD_MAX", 1)
-        assert len(told._told) == 4
-        append(api, event(110, 10))
-        look()
-    assert len(told._told) == 4
+    grown_before = look()
+    assert grown_before == grown(engine)
+    monkeypatch.setattr(spending_history, "spending", None)
+    assert look() == grown_before
+    assert len(known) == 1

@@ -21,6 +21,7 @@ from accounting.events import (
 )
 from service.guarantees.event_counts import dataset_counts, run_counts
 from service.guarantees.guarantee import refold
+from service.guarantees.recorded_facts import dataset_facts
 from service.ledger.append.admission import PositionedSpan, compute_append_effect
 from service.ledger.append.counts import count_events as counts_of_counts
 from service.ledger.append.state import Branch
@@ -28,7 +29,7 @@ from service.ledger.budgets.accumulator import StepsAndPasses, merged
 from service.ledger.lookups import find_dataset, find_run
 from service.schemas.ledger_document import LedgerDocument
 from service.storage.engine import snapshot
-from tests.service.samples import GAUSSIAN, WRITER, Json, append, event, setup
+from tests.service.samples import GAUSSIAN, WRITER, Json, append, dataset, event, run, setup
 
 SIZE = 60000  # of the samples' dataset
 CYCLIC: Json = {"kind": "cyclic", "batch_size": 600, "steps_per_pass": 100}  # 100 steps a pass
@@ -184,3 +185,23 @@ def test_passes_that_are_surely_complete_stand_in_the_lower_end(api: httpx.Clien
     assert guarantee(api)["epsilon_lower"] == complete  # the last is open, and may be left out
     record(api, event(1099, 1, sampling=ONCE, mechanism=GAUSSIAN))
     assert guarantee(api)["epsilon_lower"] > complete
+
+
+def test_of_a_dataset_with_descendants_no_number_of_starts_is_told_now_or_as_of_before(
+    api: httpx.Client, engine: Engine
+) -> None:
+    # A count of the dataset's own alone would be too low, and raise lower bounds.
+    start(api)
+    record(api, event(0, 100, sampling=ONCE))
+    made = {"parents": ["data"], "rows_per_parent_record": "exactly_one"}
+    given = dataset("child", neighboring_relation="replace_special", **made)
+    assert api.post("/v1/datasets", json=given).status_code == 201
+    assert api.post("/v1/runs", json=run("below", dataset="child")).status_code == 201
+    for step in (0, 3):
+        append(api, event(step, 1, sampling=ONCE), event(step + 1, 2), run="below")
+    with snapshot(engine) as connection:
+        home = find_dataset(connection, "data")
+        present = dataset_facts(connection, home)
+        same = dataset_facts(connection, home, until=home.head_sequence)
+    assert same == present
+    assert (same.recorded.starts, sum(same.recorded.begun.values())) == ({}, 3)

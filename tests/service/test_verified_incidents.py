@@ -7,7 +7,6 @@ import pytest
 from sqlalchemy import Connection, Engine, TextClause, text
 
 from benchmarks.rewriting import undone
-from service.ledger.log.adoption import adopt
 from service.storage.engine import snapshot
 from service.transparency.verification.ledger import verify
 from tests.service.samples import (
@@ -85,17 +84,6 @@ def test_an_incident_that_an_act_speaks_of_is_missed(told: None, engine: Engine,
             (found,) = verify(connection).broken
         what = f"dataset data, the incident {kind} of run run after entry {sequence}: is missing"
         assert found.text == f"{what}, though an act says that it was"
-
-
-def test_what_an_older_ledger_began_with_is_not_held_against_it(told: None, engine: Engine) -> None:
-    with undone(engine) as connection:
-        for edit in ("acts", "log_tiles", "incidents"):
-            connection.execute(text(f"DELETE FROM {edit}"))  # noqa: S608
-        for table in ("datasets", "installation"):
-            connection.execute(text(f"UPDATE {table} SET log_size = 0"))  # noqa: S608
-        connection.execute(text("UPDATE installation SET log_frontier = ''"))
-        adopt(connection)
-        assert verify(connection).broken == []
 
 
 TINY: Json = {"epsilon": 0.01, "delta": 1e-5}
@@ -186,19 +174,6 @@ def test_an_added_overdraft_is_found(engine: Engine, overdrawn: list[int]) -> No
             connection.execute(text(f"{added} WHERE id = :id"), {"id": number})
             (found,) = verify(connection).broken
             assert found.text.endswith("no act says what its row does"), found.text
-
-
-def test_overdrafts_of_an_older_ledger_become_acts(engine: Engine, overdrawn: list[int]) -> None:
-    with undone(engine) as connection:
-        for table in ("acts", "log_tiles"):
-            connection.execute(text(f"DELETE FROM {table}"))  # noqa: S608
-        for table in ("datasets", "installation"):
-            connection.execute(text(f"UPDATE {table} SET log_size = 0"))  # noqa: S608
-        connection.execute(text("UPDATE installation SET log_frontier = ''"))
-        adopt(connection)
-        assert verify(connection).broken == []
-        connection.execute(text("DELETE FROM incidents WHERE id = :id"), {"id": overdrawn[0]})
-        assert verify(connection).broken != []
 
 
 def _row(connection: Connection, number: int, edit: TextClause | None) -> Any:

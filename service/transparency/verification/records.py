@@ -11,7 +11,6 @@ from typing import Any, Final
 from sqlalchemy import Connection, Select, bindparam, or_, select
 
 from service.ledger.incidents import Kind
-from service.ledger.log.adoption import ADOPTED
 from service.ledger.log.leaves import exact
 from service.ledger.log.row_records import APPENDS, FACTS, STATES, content_of_row
 from service.ledger.reservations import OPEN
@@ -233,12 +232,7 @@ def require_incidents(connection: Connection, walk: Walk, dataset_id: int) -> No
 
 
 def _expected(walk: Walk) -> Iterator[Told]:
-    """The incidents that acts speak of.
-
-    Acts that an older ledger's log began with were made of its rows all at once: when each of them
-    happened, and whether there were incidents then, they do not say.
-    """
-    adopted = {act["acted_at"] for act in walk.acts if act["kind"] == ADOPTED}
+    """The incidents that acts speak of."""
     claims: dict[Any, set[Any]] = defaultdict(set)  # of ranks, by branch
     for act in walk.acts:
         if act["kind"] not in _SAID:
@@ -250,7 +244,7 @@ def _expected(walk: Walk) -> Iterator[Told]:
             hash(told)
         except UNREADABLE:  # which is said of the act itself
             continue
-        if kind is not None and act["acted_at"] not in adopted:
+        if kind is not None:
             yield told
 
 

@@ -2,8 +2,10 @@
 
 from fastapi import APIRouter, FastAPI
 
-from service.guarantees.spending_history import Spendings
+from service.guarantees.run_progress import Growths
+from service.guarantees.spending_history import SPENDINGS_MAX
 from service.operations.overview import Boards
+from service.storage.versioned_cache import VersionedCache
 from service.web.dashboard import assets, rendering, sign_in
 from service.web.dashboard.pages import (
     api_browser,
@@ -15,6 +17,7 @@ from service.web.dashboard.pages import (
     statement,
     theorems,
 )
+from service.web.dashboard.response_cache import ANSWERS_MAX
 
 
 def install(app: FastAPI) -> list[APIRouter]:
@@ -32,8 +35,10 @@ def install(app: FastAPI) -> list[APIRouter]:
         statement,
         theorems,
     )
-    app.state.boards = Boards()
-    app.state.spendings = Spendings()
+    app.state.boards = Boards(app.state.budgets)
+    app.state.spendings = VersionedCache(SPENDINGS_MAX)
+    app.state.growths = Growths()
+    app.state.answers = VersionedCache(ANSWERS_MAX, shared=True)
     rendering.install_errors(app)
     for module in modules:
         app.include_router(module.router)

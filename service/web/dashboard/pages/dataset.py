@@ -13,7 +13,7 @@ from service.clock import now
 from service.errors import InvalidRequestError, LedgerError, TooExpensiveError
 from service.guarantees import attribution, fit_suggestions
 from service.guarantees.guarantee import Question, dataset_guarantee
-from service.guarantees.spending_history import Spendings
+from service.guarantees.spending_history import Spending, known_spending
 from service.identity.authentication import Caller
 from service.identity.keys import Role
 from service.ledger import dataset_settings, incidents, lookups, open_reservations, views
@@ -24,6 +24,7 @@ from service.operations.forecast import outlook_of
 from service.schemas.requests import STEPS_MAX, DatasetChange
 from service.schemas.responses import DatasetAnswer, DatasetGuarantee
 from service.storage.engine import snapshot
+from service.storage.versioned_cache import VersionedCache
 from service.web.certificate_issue import CertificateQuery, issued
 from service.web.dashboard import budget_form, glossary, lineage_chart, spending_chart
 from service.web.dashboard.budget_form import AdmissionForm, LimitForm
@@ -179,7 +180,7 @@ def _found(
     connection: Connection, request: Request, name: str, viewer: Caller, delta: float
 ) -> dict[str, Any]:
     """All that the page shows."""
-    spendings: Spendings = request.app.state.spendings
+    spendings: VersionedCache[Spending] = request.app.state.spendings
     row = lookups.find_dataset(connection, name)
     answer = views.dataset_answer(connection, row)
     changes, _ = dataset_settings.history(connection, name, after=0, size=SETTINGS)
@@ -211,12 +212,12 @@ def _spent(
     answer: DatasetAnswer,
     changes: list[SettingsAnswer],
     delta: float,
-    told: Spendings,
+    known: VersionedCache[Spending],
 ) -> Mapping[str, Any]:
     """Who spent what, and when; nothing of it where that would take too long to tell."""
     try:
         grounds = attribution.grounds_of(connection, row)
-        spent = told.spending(connection, grounds, delta=delta)
+        spent = known_spending(known, connection, grounds, delta=delta)
         explanation = attribution.explained(connection, grounds, delta=delta, most=SPENDERS)
     except TooExpensiveError as error:
         none = {"explanation": None, "spent": None, "picture": None, "outlook": None}

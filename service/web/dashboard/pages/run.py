@@ -27,7 +27,7 @@ from service.storage.tables import entries, incidents
 from service.web.certificate_issue import CertificateQuery, issued
 from service.web.dashboard.glossary import ASSUMPTIONS, RELATIONS, STATUSES
 from service.web.dashboard.rendering import PageRoute, render
-from service.web.dashboard.response_cache import Kept, state_of
+from service.web.dashboard.response_cache import answers_of, dataset_version
 from service.web.dashboard.viewer import Viewer, session_key, token_of
 from service.web.event_streams import EventStream, StreamQuery, resumed, run_topic
 from service.web.parameters import Database, RunName
@@ -53,8 +53,6 @@ AGAIN_SECONDS: Final = 2.0  # between two looks at a run that goes on
 READERS_A_SECOND: Final = 10  # looks in all: the more who watch, the more seldom each looks
 ANSWERS_A_SECOND: Final = 5  # that are worked out for those who watch, of each kind and run
 SLICE_SECONDS: Final = 0.05  # before the next part of an answer that is not complete
-_KEPT: Final = "dashboard_kept"
-_GROWTHS: Final = "dashboard_growths"
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
 
@@ -89,21 +87,8 @@ class _Found(NamedTuple):
     dataset: Row[Any]
 
 
-def _state(request: Request, name: str, new: Callable[[], Any]) -> Any:
-    """What this process remembers for pages; made when it is first asked for."""
-    state = request.app.state
-    if not hasattr(state, name):
-        setattr(state, name, new())
-    return getattr(state, name)
-
-
-def _kept(request: Request) -> Kept:
-    found: Kept = _state(request, _KEPT, Kept)
-    return found
-
-
 def _growths(request: Request) -> Growths:
-    found: Growths = _state(request, _GROWTHS, Growths)
+    found: Growths = request.app.state.growths
     return found
 
 
@@ -130,7 +115,7 @@ def run_page(run: RunName, request: Request, database: Database, viewer: Viewer)
         delta=delta_of(found.dataset, found.run),
         happened=happened,
         closed=CLOSED,
-        **_told(_kept(request).known(*_question("guarantee", found))),
+        **_told(answers_of(request).get(*_question("guarantee", found))),
     )
 
 
@@ -143,7 +128,7 @@ def guarantee_part(run: RunName, request: Request, database: Database, viewer: V
         delta = delta_of(found.dataset, found.run)
         told = None
         if delta is not None:
-            told = _kept(request).answer(
+            told = answers_of(request).compute(
                 *_question("guarantee", found),
                 lambda: run_guarantee(connection, run, Question()),
                 age_max=_age_max(request),
@@ -152,8 +137,9 @@ def guarantee_part(run: RunName, request: Request, database: Database, viewer: V
 
 
 def _question(kind: str, found: _Found) -> tuple[Hashable, Hashable]:
-    """What is asked of a run, and the state it is in; the time keeps databases apart."""
-    return (kind, found.run.id, found.run.created_at), state_of(found.dataset)
+    """What is asked of a run, and its dataset's version; the time keeps databases apart."""
+    key = (kind, found.run.id, found.run.created_at, found.run.state)
+    return key, dataset_version(found.dataset)
 
 
 def _told(guarantee: RunGuarantee | None) -> dict[str, Any]:
@@ -180,7 +166,12 @@ class ScheduleData(Schedule, _Again):
 def history_data(run: RunName, request: Request, database: Database, _viewer: Viewer) -> Response:
     """Epsilon by step, as far as it is worked out."""
     with snapshot(database) as connection:
-        found = _growths(request).growth(connection, run, age_max=_age_max(request))
+        question = _question("history", _find(connection, run))
+        found = answers_of(request).get(*question, age_max=_age_max(request))
+        if found is None:
+            found = _growths(request).growth(connection, run)
+            if found.complete:
+                answers_of(request).put(*question, found, seconds=found.look_seconds)
     again = _again(request, complete=found.complete, took=found.look_seconds)
     return _data(GrowthData(**dict(found), again_seconds=again))
 
@@ -200,7 +191,7 @@ def schedule_data(run: RunName, request: Request, database: Database, _viewer: V
 def meaning_data(run: RunName, request: Request, database: Database, _viewer: Viewer) -> Response:
     """The privacy profile, the trade-off curve, and what they say in words."""
     with snapshot(database) as connection:
-        found = _kept(request).answer(
+        found = answers_of(request).compute(
             *_question("meaning", _find(connection, run)),
             lambda: privacy_curve.membership(connection, run),
             age_max=_age_max(request),

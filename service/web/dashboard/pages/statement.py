@@ -2,10 +2,8 @@
 
 import base64
 import hashlib
-import threading
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from functools import lru_cache
 from typing import Annotated, Any, Final, Literal
 
@@ -23,14 +21,13 @@ from service.storage.engine import snapshot
 from service.web.dashboard.assets import STATIC
 from service.web.dashboard.glossary import ASSUMPTIONS, RELATIONS, STATUSES
 from service.web.dashboard.rendering import PageRoute, render, templates
+from service.web.dashboard.response_cache import answers_of, dataset_version
 from service.web.dashboard.viewer import Viewer
 from service.web.parameters import Database, DatasetName, Parameters, RunName
 from service.web.strict_requests import expensive
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 STYLE: Final = "report.css"
-STATEMENTS_MAX: Final = 200  # some tens of kilobytes each
-_KEPT: Final = "dashboard_reports"
 
 
 class ReportQuery(Parameters):
@@ -51,8 +48,9 @@ def run_report(
     """The privacy statement of a run."""
     with snapshot(database) as connection:
         row = find_run(connection, run)
-        found = _kept(request).answer(
-            ("run", row.id, *_state(dataset_of(connection, row)), *query.delta),
+        found = answers_of(request).compute(
+            ("run report", row.id, row.created_at, *query.delta),
+            _version(dataset_of(connection, row)),
             lambda: statement.run_report(connection, run, deltas=query.delta),
         )
     return _answer(request, found, viewer, query)
@@ -65,45 +63,18 @@ def dataset_report(
 ) -> Response:
     """The privacy statement of a dataset."""
     with snapshot(database) as connection:
-        found = _kept(request).answer(
-            ("dataset", *_state(find_dataset(connection, dataset)), *query.delta),
+        row = find_dataset(connection, dataset)
+        found = answers_of(request).compute(
+            ("dataset report", row.id, row.created_at, *query.delta),
+            _version(row),
             lambda: statement.dataset_report(connection, dataset, deltas=query.delta),
         )
     return _answer(request, found, viewer, query)
 
 
-class Statements:
-    """The statements of a process that were asked for last; for any thread."""
-
-    def __init__(self) -> None:
-        self._found: OrderedDict[Hashable, Report] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def answer(self, key: Hashable, work: Callable[[], Report]) -> Report:
-        """What is known, else what the work finds."""
-        with self._lock:
-            known = self._found.get(key)
-        found = known or work()
-        with self._lock:
-            self._found[key] = found
-            self._found.move_to_end(key)
-            if len(self._found) > STATEMENTS_MAX:
-                self._found.popitem(last=False)
-        return found
-
-
-def _kept(request: Request) -> Statements:
-    state = request.app.state
-    if not hasattr(state, _KEPT):
-        setattr(state, _KEPT, Statements())
-    found: Statements = getattr(state, _KEPT)
-    return found
-
-
-def _state(dataset: Row[Any]) -> tuple[Any, ...]:
-    """What changes with whatever a statement rests on; the minute, because reservations expire."""
-    changing = (dataset.version, dataset.head_sequence, dataset.log_size)
-    return (dataset.id, dataset.created_at, *changing, int(time.time() // 60))
+def _version(dataset: Row[Any]) -> Hashable:
+    """What changes with each fact a statement rests on; the minute, because reservations expire."""
+    return (*dataset_version(dataset), int(time.time() // 60))
 
 
 def _answer(request: Request, found: Report, viewer: Caller, query: ReportQuery) -> Response:
