@@ -52,12 +52,16 @@ from service.web.api import (
     theorems,
     transparency_log,
 )
-from service.web.arrival_limits import Arrivals
 from service.web.concurrency_limit import ConcurrencyLimiter
 from service.web.dashboard import routes as dashboard
-from service.web.host_check import OneHost
-from service.web.middleware import BodyLimit, RequestLog
-from service.web.suspension_gate import SuspensionState, WritesWhileOpen
+from service.web.middleware import (
+    Arrivals,
+    BodyLimit,
+    OneHost,
+    RequestLog,
+    StateHeader,
+    SuspensionState,
+)
 
 _LOGGER = logging.getLogger("dpledger.app")
 _KEY_GONE: Final = (
@@ -161,6 +165,7 @@ def wire(
         engine.dispose()
 
     app = FastAPI(
+        routes=[append_events.ROUTE],  # first: most requests are of it
         title=openapi.TITLE,
         version=accounting.__version__,
         description=openapi.DESCRIPTION,
@@ -176,7 +181,7 @@ def wire(
         responses={"4XX": problems.DESCRIPTION, "503": problems.DESCRIPTION},
     )
     app.state.engine = engine
-    app.state.methods = {}
+    app.state.methods = {append_events.EVENTS_PATH: {"POST"}}
     app.state.keys = keys
     app.state.signer = signer
     app.state.session_secret = signing.secret_of(signer)
@@ -195,13 +200,14 @@ def wire(
     app.state.budgets = Budgets()
     app.state.ledger = Ledger(engine, dispatcher.waiting, app.state.budgets)
     app.state.gate = gate = SuspensionState(engine)
-    app.add_middleware(append_events.DirectAppends)
-    facts = (append_events, corrections, findings, reservations, certificates)
     modules = (
         datasets,
         attribution,
         runs,
-        *facts,
+        corrections,
+        findings,
+        reservations,
+        certificates,
         event_streams,
         plans,
         theorems,
@@ -210,8 +216,7 @@ def wire(
         health,
         metrics,
     )
-    routes = [route for module in modules for route in module.router.routes]
-    app.add_middleware(WritesWhileOpen, gate=gate, routes=routes)
+    app.add_middleware(StateHeader, gate=gate)
     app.add_middleware(
         BodyLimit, bytes_max=settings.body_bytes_max, seconds_max=settings.body_seconds
     )

@@ -16,7 +16,6 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessColl
 from prometheus_client.metrics_core import Metric
 
 PROBLEM: Final = "dpledger.problem"  # of a connection's scope: the slug of its refusal
-TEMPLATE: Final = "dpledger.template"  # the same: of its path, where no router found the route
 OTHER: Final = "other"  # an unknown path or method
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PATCH", "PUT", "DELETE", "OPTIONS"})
 # Seconds: an append takes about a millisecond, a dear question up to some seconds.

@@ -115,7 +115,8 @@ def remedies(connection: Connection, name: str, wanted: Wanted) -> Remedies:
     steps = 0
     with bounded("Whether the steps fit", points=POINTS_MAX):
         try:
-            require_budget(scopes, _placed(spans), partial(_moved, spans))
+            parts = _placed(spans)
+            require_budget(scopes, parts, _change_of(parts), _change_of)
         except BudgetExhaustedError as refusal:
             failing = refusal.failing_scopes
             steps = cast(int, refusal.extra["admissible_steps"])
@@ -146,9 +147,8 @@ def admissible(
     if not scopes:
         return None
     with bounded("What would fit"):
-        return [
-            admissible_steps(scopes, _placed([one]), partial(_moved, [one])) for one in trainings
-        ]
+        each = [_placed([one]) for one in trainings]
+        return [admissible_steps(scopes, parts, _change_of(parts), _change_of) for parts in each]
 
 
 def _scopes(connection: Connection, dataset: Row[Any]) -> list[BudgetCheck]:
@@ -173,17 +173,8 @@ def _placed(spans: Sequence[Span]) -> list[PositionedSpan]:
     return placed
 
 
-def _moved(spans: Sequence[Span], limit: int | None) -> BudgetDelta:
-    """What the first so many steps change; all of them for None."""
-    if limit is None:
-        return BudgetDelta(recorded=count_reserved(None, spans))
-    taken = []
-    for span in spans:
-        count = min(span.steps, limit)
-        if count:
-            taken.append(Span(event=span.event, steps=count))
-            limit -= count
-    return BudgetDelta(recorded=count_reserved(None, taken))
+def _change_of(parts: Sequence[PositionedSpan]) -> BudgetDelta:
+    return BudgetDelta(recorded=count_reserved(None, [part.span() for part in parts]))
 
 
 def _noise(scopes: Sequence[BudgetCheck], spans: Sequence[Span], known: str | None) -> Noise:

@@ -12,8 +12,7 @@ from sqlalchemy import Connection, Row, bindparam, insert, select
 from accounting.events import Event
 from service.clock import stamp
 from service.errors import ConflictError, OutOfSequenceError
-from service.ledger.append.budget_alerts import raise_budget_alerts
-from service.ledger.append.state import Branch, DatasetState, RunState
+from service.ledger.append.state import Branch, DatasetState, RunState, raise_budget_alerts
 from service.ledger.append.unit_of_work import Place, UnitOfWork
 from service.ledger.budgets import correction_costs
 from service.ledger.budgets.accumulator import BudgetDelta

@@ -171,18 +171,19 @@ def reserve_plan(
     scopes = scopes_of(book, run, with_run=False)
     parts = _parts(spans)
 
-    def moved(steps: int | None) -> BudgetDelta:
-        some = spans if steps is None else leading(spans, steps)
-        return BudgetDelta(reserved=count_reserved(branch.open_pass, some), own={})
+    def held(some: Sequence[PositionedSpan]) -> BudgetDelta:
+        ahead = count_reserved(branch.open_pass, [part.span() for part in some])
+        return BudgetDelta(reserved=ahead, own={})
 
-    book.require_prices(run, moved(None))  # all at once, not one event after another
+    move = held(parts)
+    book.require_prices(run, move)  # all at once, not one event after another
     for part in parts:
         if reason := uncounted(part.event, book, scopes):
             raise UnsupportedEventError(part.index, reason, where="plan")
 
-    require_budget(scopes, parts, moved)
+    require_budget(scopes, parts, move, held)
     _insert(desk, book, run.id, branch.id, parts, moment, by)
-    book.take(run, moved(None), {})
+    book.take(run, move, {})
     desk.write()
 
 
@@ -203,7 +204,7 @@ def _insert(
     by: str | None,
 ) -> None:  # fmt: skip
     ids = desk.event_ids(book, [part.event for part in parts])
-    common = (OPEN, "{}", desk.stored(moment), by)
+    common = (OPEN, "{}", bulk.stored(desk.connection, moment), by)
     rows = [
         (book.id, run_id, branch_id, ids[one.event], one.first_step, one.steps, one.end, *common)
         for one in parts

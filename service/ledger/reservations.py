@@ -6,6 +6,7 @@ never returns anything.
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal
@@ -199,19 +200,20 @@ class Reserve:
             raise ConflictError("The run follows its plan, which is reserved as a whole.")
         require_unfrozen(book)
         scopes = scopes_of(book, run)
-        book.require_prices(run, move_ahead(branch, part))
+        move = move_ahead(branch, [part])
+        book.require_prices(run, move)
         require_bounds([part], book, scopes)
         try:
-            require_budget(scopes, [part], lambda steps: move_ahead(branch, part, steps))
+            require_budget(scopes, [part], move, lambda parts: move_ahead(branch, parts))
         except BudgetExhaustedError as refusal:
             desk.refused(book, run, refusal)
             raise
 
 
-def move_ahead(branch: Branch, part: PositionedSpan, steps: int | None = None) -> BudgetDelta:
-    """What reserving the part, or its first steps, changes."""
+def move_ahead(branch: Branch, parts: Sequence[PositionedSpan]) -> BudgetDelta:
+    """What reserving the parts changes."""
     step, open_pass = branch.next_step, branch.open_pass
-    more = [part.span(steps)] if steps != 0 else []
+    more = [part.span() for part in parts]
     return held_since(holds(branch, step, open_pass), holds(branch, step, open_pass, more))
 
 
@@ -229,7 +231,7 @@ def insert_lease(
     by: str | None,
 ) -> None:
     """Hold steps ahead: from here on nothing is refused."""
-    move = move_ahead(branch, part)
+    move = move_ahead(branch, [part])
     ids = desk.event_ids(book, [part.event])
     values = {
         "name": name,

@@ -155,6 +155,7 @@ _MECHANISM: Final[TypeAdapter[MechanismMessage]] = TypeAdapter(MechanismMessage,
 _SAMPLING: Final[TypeAdapter[SamplingMessage]] = TypeAdapter(SamplingMessage, config=_LATER)
 
 
+@lru_cache(maxsize=4096)
 def content_of(event: Event) -> str:
     """The stored form of an event: canonical JSON of its normalised fields."""
     return f"{_START}{part_content(event.mechanism)}{_BETWEEN}{part_content(event.sampling)}}}"

@@ -1,59 +1,46 @@
-"""Limits of a request's body, and the log of requests."""
+"""What happens to each request before and after its endpoint, from the outside inwards.
+
+- `RequestLog` gives it an id, counts it and logs it.
+- `Arrivals` refuses a key beyond its rate, and lets senders without one take turns.
+- `OneHost` refuses a second Host.
+- `BodyLimit` refuses a body that is too large or too slow.
+- `StateHeader` says in an answer of the API if the ledger is not open.
+"""
 
 import asyncio
+import itertools
 import logging
+import secrets
+import threading
 import time
 from http import HTTPStatus
+from typing import Final
 
+from sqlalchemy import Engine
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service import telemetry
-from service.identity.authentication import BODY_BYTES_MAX
-from service.telemetry import OTHER, PROBLEM, TEMPLATE, Measures
-from service.web.strict_requests import _LOGGER, _PROCESS, _REQUESTS, CACHING
+from service.errors import LedgerError, TooManyRequestsError, UnavailableError
+from service.identity.authentication import BODY_BYTES_MAX, RATE_TAKEN, KeyRing
+from service.identity.rate_limit import Pace
+from service.storage.single_flight import SingleFlight
+from service.telemetry import OTHER, PROBLEM, Measures
+from service.transparency.recovery import LedgerStatus, standing
+from service.web import problems
+from service.web.strict_requests import CACHING
 
-
-class BodyLimit:
-    """ASGI middleware: refuses a body beyond a size, declared or not, and one that comes slowly."""
-
-    def __init__(self, app: ASGIApp, *, bytes_max: int, seconds_max: float) -> None:
-        self.app = app
-        self.bytes_max = bytes_max
-        self.seconds_max = seconds_max
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one connection."""
-        declared = dict(scope.get("headers", ())).get(b"content-length", b"0")
-        received = int(declared) if declared.isdigit() else 0
-        loop = asyncio.get_running_loop()
-        # Once the body is there, what is waited for is that the reader leaves.
-        ends: float | None = loop.time() + self.seconds_max
-
-        async def in_time() -> Message:
-            nonlocal ends
-            try:
-                async with asyncio.timeout_at(ends):
-                    message = await receive()
-            except TimeoutError:
-                raise HTTPException(408, headers={"Connection": "close"}) from None
-            if not message.get("more_body", False):
-                ends = None
-            return message
-
-        async def bounded() -> Message:
-            nonlocal received
-            # By now the key is known, and whether it may send less than others.
-            bytes_max = min(self.bytes_max, scope.get(BODY_BYTES_MAX, self.bytes_max))
-            if received <= bytes_max:
-                message = await in_time()
-                if not declared.isdigit() or declared == b"0":
-                    received += len(message.get("body", b""))
-                if received <= bytes_max:
-                    return message
-            raise HTTPException(413)  # FastAPI lets this one error pass while it reads a body
-
-        await self.app(scope, bounded, send)
+_LOGGER = logging.getLogger("dpledger.http")
+_PROCESS: Final = secrets.token_hex(10)  # begins the id of each request that this process answers
+_REQUESTS: Final = itertools.count()
+# A prober gives up after a second or so, and then ends the process.
+PROBES: Final = frozenset({"/healthz", "/readyz"})
+PROBE_SECONDS_MAX: Final = 0.5
+WAIT_SECONDS_MAX: Final = 10.0
+_LATER: Final = "Too many ask without a key; ask again later."
+REFRESH_SECONDS: Final = 0.5  # within this time all processes know that the ledger is suspended
+STATE_HEADER: Final = b"x-ledger-state"
+_API: Final = "/v1/"
 
 
 class RequestLog:
@@ -108,8 +95,198 @@ class RequestLog:
                 )
 
     def _count(self, scope: Scope, status: int, seconds: float) -> None:
-        found = scope.get("route")
-        template = getattr(found, "path_format", None) or scope.get(TEMPLATE, OTHER)
+        template = getattr(scope.get("route"), "path_format", OTHER)
         self.measures.answered(template, scope["method"], status, seconds)
         if slug := scope.get(PROBLEM):
             self.measures.refused(slug)
+
+
+class Arrivals:
+    """ASGI middleware: refuses a key that is beyond its rate, and lets strangers take turns.
+
+    To refuse, too, takes time: of those that ask again at once, thousands a second would take it
+    from those who append. So a key beyond its rate is refused here, for next to nothing, and
+    slowly; a sender without a key that is in force waits in a line that moves at a steady pace.
+    This lets no request in: whether a key may do what it asks is looked at later.
+    """
+
+    def __init__(self, app: ASGIApp, *, keys: KeyRing, per_second: float) -> None:
+        """Arrivals before an application.
+
+        Args:
+            app: what is behind.
+            keys: as they are known; they are not read anew for this.
+            per_second: requests without a key that are taken; of those with a cookie, which may be
+                that of a session, as many again, and of probes.
+        """
+        self.app = app
+        self._keys = keys
+        self._strangers, self._cookies, self._probes = (Pace(per_second) for _ in range(3))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one connection."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        refusal = await self._turn(scope)
+        if refusal is None:
+            await self.app(scope, receive, send)
+            return
+        answer = problems.answer(refusal)
+        await problems.hold_back(scope["app"].state, refusal)
+        await answer(scope, receive, send)
+
+    async def _turn(self, scope: Scope) -> TooManyRequestsError | UnavailableError | None:
+        """Wait until it is the request's turn; why it never is, where that is so."""
+        if scope["path"] in PROBES:
+            wait = self._probes.turn(PROBE_SECONDS_MAX)
+            if wait > 0:
+                await asyncio.sleep(min(wait, PROBE_SECONDS_MAX))
+            return None
+        headers = scope["headers"]
+        authorization = next((value for name, value in headers if name == b"authorization"), None)
+        caller = None if authorization is None else self._keys.sender(authorization)
+        if caller is not None:
+            if caller.bucket is not None:
+                try:
+                    caller.bucket.take()
+                except TooManyRequestsError as refusal:
+                    return refusal
+                scope[RATE_TAKEN] = True
+            return None
+        keeps = authorization is None and any(name == b"cookie" for name, _ in headers)
+        wait = (self._cookies if keeps else self._strangers).turn(WAIT_SECONDS_MAX)
+        if wait > 0:
+            await asyncio.sleep(min(wait, WAIT_SECONDS_MAX))
+        return UnavailableError(_LATER) if wait > WAIT_SECONDS_MAX else None
+
+
+class OneHost:
+    """ASGI middleware: answers 400 to a request with two Hosts, or with none (RFC 9112, 3.2).
+
+    So nothing in front reads another one than the service.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one connection."""
+        if scope["type"] == "http":
+            hosts = sum(name == b"host" for name, _ in scope["headers"])
+            if hosts != 1 and not (hosts == 0 and scope["http_version"] == "1.0"):
+                refusal = problems.problem(
+                    "malformed-request", "A request has exactly one Host header."
+                )
+                await refusal(scope, receive, send)
+                return
+        await self.app(scope, receive, send)
+
+
+class BodyLimit:
+    """ASGI middleware: refuses a body beyond a size, declared or not, and one that comes slowly."""
+
+    def __init__(self, app: ASGIApp, *, bytes_max: int, seconds_max: float) -> None:
+        self.app = app
+        self.bytes_max = bytes_max
+        self.seconds_max = seconds_max
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one connection."""
+        declared = dict(scope.get("headers", ())).get(b"content-length", b"0")
+        received = int(declared) if declared.isdigit() else 0
+        loop = asyncio.get_running_loop()
+        # Once the body is there, what is waited for is that the reader leaves.
+        ends: float | None = loop.time() + self.seconds_max
+
+        async def in_time() -> Message:
+            nonlocal ends
+            try:
+                async with asyncio.timeout_at(ends):
+                    message = await receive()
+            except TimeoutError:
+                raise HTTPException(408, headers={"Connection": "close"}) from None
+            if not message.get("more_body", False):
+                ends = None
+            return message
+
+        async def bounded() -> Message:
+            nonlocal received
+            # By now the key is known, and whether it may send less than others.
+            bytes_max = min(self.bytes_max, scope.get(BODY_BYTES_MAX, self.bytes_max))
+            if received <= bytes_max:
+                message = await in_time()
+                if not declared.isdigit() or declared == b"0":
+                    received += len(message.get("body", b""))
+                if received <= bytes_max:
+                    return message
+            raise HTTPException(413)  # FastAPI lets this one error pass while it reads a body
+
+        await self.app(scope, bounded, send)
+
+
+class SuspensionState:
+    """Whether the ledger is open, read anew when older than REFRESH_SECONDS."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._looks = SingleFlight(engine, self.refresh)
+        self._lock = threading.Lock()
+        self._read_at = -1e9
+        self._standing = LedgerStatus("open")
+
+    @property
+    def stale(self) -> bool:
+        """Whether what is known is too old to decide by."""
+        return time.monotonic() - self._read_at >= REFRESH_SECONDS
+
+    def refresh(self) -> None:
+        """Read it if what is known is too old."""
+        with self._lock:
+            if self.stale:
+                started = time.monotonic()
+                self._standing = standing(self._engine)
+                self._read_at = started
+
+    def forget(self) -> None:
+        """It was changed in this process."""
+        self._read_at = -1e9
+
+    async def current(self) -> LedgerStatus:
+        """Where the ledger stands."""
+        if self.stale:  # only then is a thread worth its price
+            await self._looks.take()
+        return self._standing
+
+
+class StateHeader:
+    """ASGI middleware: says in each answer of the API if the ledger is not open.
+
+    It refuses nothing for that: the transaction that would write does (`append.write_access`).
+    """
+
+    def __init__(self, app: ASGIApp, *, gate: SuspensionState) -> None:
+        self.app = app
+        self.gate = gate
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one connection."""
+        if scope["type"] != "http" or not scope["path"].startswith(_API):
+            await self.app(scope, receive, send)
+            return
+        try:
+            found = await self.gate.current()
+        except LedgerError as error:  # the database does not answer, and no header means open
+            await problems.answer(error)(scope, receive, send)
+            return
+        if found.state == "open":
+            await self.app(scope, receive, send)
+            return
+
+        async def marked(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                header = (STATE_HEADER, found.state.encode())
+                message["headers"] = [*message["headers"], header]
+            await send(message)
+
+        await self.app(scope, receive, marked)

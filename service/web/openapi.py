@@ -10,9 +10,13 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.routing import APIRoute
 from pydantic import TypeAdapter
 
-from service.schemas.requests import EventBatch
-from service.web.problems import Problem
-from service.web.strict_requests import JSON
+from service.identity.keys import Role
+from service.schemas.requests import NAME_PATTERN, EventBatch
+from service.schemas.responses import AppendAnswer
+from service.web import problems
+from service.web.api.append_events import EVENTS_PATH
+from service.web.parameters import AppendQuery
+from service.web.strict_requests import JSON, NDJSON
 
 TITLE: Final = "dpledger"
 DESCRIPTION: Final = (
@@ -39,9 +43,55 @@ TAGS: Final[list[dict[str, Any]]] = [
     {"name": "metrics", "description": "Numbers for Prometheus."},
 ]
 # Messages that endpoints read or send by hand, so that no route declares them.
-_BY_HAND: Final = {"EventBatch": EventBatch, "Problem": Problem}
+_BY_HAND: Final = {
+    "EventBatch": EventBatch,
+    "AppendAnswer": AppendAnswer,
+    "Problem": problems.Problem,
+}
 _UNSAID: Final = "Successful Response"  # what FastAPI says of an answer that nothing describes
 _REFERENCE: Final = "#/components/schemas/{model}"
+
+
+def _append_operation() -> dict[str, Any]:
+    """Describe the append, whose plain route describes nothing."""
+    answer = {"content": {JSON: {"schema": {"$ref": _REFERENCE.format(model="AppendAnswer")}}}}
+    batch = {"schema": {"$ref": _REFERENCE.format(model="EventBatch")}}
+    lines = {"type": "string", "description": "one event a line, 10,000 at most"}
+    run = {"type": "string", "pattern": NAME_PATTERN, "title": "Run"}
+    query = AppendQuery.model_json_schema()["properties"]
+    for schema in query.values():
+        del schema["default"]  # which a generated client would send
+    run_parameter = _parameter("run", "path", run | {"description": "Name of the run."})
+    return {
+        "tags": ["events"],
+        "summary": "Append Events",
+        "description": (
+            "Record or charge a batch of events, all or none; 200 when all were recorded before."
+        ),
+        "operationId": "appendEvents",
+        "security": [{"key": [Role.TRAINER.value]}],
+        "parameters": [
+            run_parameter,
+            *(_parameter(name, "query", schema) for name, schema in query.items()),
+        ],
+        "requestBody": {"required": True, "content": {JSON: batch, NDJSON: {"schema": lines}}},
+        "responses": {
+            "201": {**answer, "description": _UNSAID},
+            "200": {**answer, "description": "The same request did this before"},
+            "4XX": problems.DESCRIPTION,
+            "503": problems.DESCRIPTION,
+        },
+    }
+
+
+def _parameter(name: str, place: str, schema: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "name": name,
+        "in": place,
+        "required": place == "path",
+        "description": schema["description"],
+        "schema": schema,
+    }
 
 
 def operation_id(route: APIRoute) -> str:
@@ -57,6 +107,7 @@ def complete(app: FastAPI) -> None:
     @lru_cache(maxsize=1)
     def document() -> dict[str, Any]:
         found = original()
+        found["paths"][EVENTS_PATH] = {"post": _append_operation()}
         schemas = found["components"]["schemas"]
         for name, message in _BY_HAND.items():
             schema = TypeAdapter(message).json_schema(ref_template=_REFERENCE)

@@ -10,7 +10,7 @@ from sqlalchemy import Engine
 
 from service.errors import InvalidRequestError
 from service.ledger.open_reservations import State as ReservationState
-from service.schemas.requests import NAME_PATTERN, Mode, Writer, valid_name
+from service.schemas.requests import NAME_PATTERN, Mode, Writer
 from service.schemas.run_states import RunState
 
 DatasetName = Annotated[str, Path(pattern=NAME_PATTERN, description="Name of the dataset.")]
@@ -20,16 +20,6 @@ BoundName = Annotated[str, Path(pattern=NAME_PATTERN, description="Identifier of
 ProblemName = Annotated[
     str, Path(pattern=NAME_PATTERN, description="The last part of a problem's `type`.")
 ]
-
-
-def require_name(text: str, location: str) -> None:
-    """Refuse what cannot name anything, where no endpoint's signature reads it.
-
-    Raises:
-        InvalidRequestError: it names the location.
-    """
-    if not valid_name(text):
-        raise InvalidRequestError(location, f"must match {NAME_PATTERN}")
 
 
 async def _engine(request: Request) -> Engine:
@@ -195,4 +185,3 @@ Pages = Annotated[PageQuery, Query()]
 RunPages = Annotated[RunPageQuery, Query()]
 ReservationPages = Annotated[ReservationPageQuery, Query()]
 ActPages = Annotated[ActPageQuery, Query()]
-Appends = Annotated[AppendQuery, Query()]

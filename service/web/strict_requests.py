@@ -1,8 +1,5 @@
-"""HTTP at the edge: strict JSON bodies, and one middleware for ids, hosts and logs."""
+"""Read bodies strictly, and none before its sender may send it."""
 
-import itertools
-import logging
-import secrets
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, Final, TypeVar
@@ -21,9 +18,6 @@ from service.web.strict_json import parse_json
 JSON: Final = "application/json"
 NDJSON: Final = "application/x-ndjson"
 INLINE_BYTES: Final = 16 * 1024  # read without a thread: less than a millisecond
-_LOGGER = logging.getLogger("dpledger.http")
-_PROCESS: Final = secrets.token_hex(10)  # begins the id of each request that this process answers
-_REQUESTS: Final = itertools.count()
 CACHING: Final = "dpledger.caching"  # of a connection's scope: how its answer may be kept
 _DEAR: Final = "_dear"  # an endpoint's attribute
 Endpoint = TypeVar("Endpoint", bound=Callable[..., object])
@@ -94,7 +88,7 @@ class StrictRoute(APIRoute):
             if not asks:
                 return await handler(request)
             checked = StrictRequest(request.scope, request.receive)
-            body = await _body(checked)  # a slow sender does not take a seat yet
+            body = await read_body(checked)  # a slow sender does not take a seat yet
             async with seat(request, caller) if costs else nullcontext():
                 if costs and await checked.is_disconnected():
                     raise UnavailableError("The client has disconnected.")
@@ -111,7 +105,12 @@ def seat(request: Request, caller: Caller | None) -> AbstractAsyncContextManager
     return seats.taken("" if caller is None else caller.name)
 
 
-async def _body(request: Request) -> bytes:
+async def read_body(request: Request) -> bytes:
+    """Read a body to its end.
+
+    Raises:
+        UnavailableError: the sender left before that.
+    """
     try:
         return await request.body()
     except ClientDisconnect:  # there is no client to answer, and it is no defect

@@ -14,8 +14,8 @@ from service.identity.authentication import KeyRing
 from service.identity.keys import Role, Terms, create_key, revoke_key
 from service.identity.rate_limit import Pace
 from service.storage.engine import transaction
-from service.web import arrival_limits
-from service.web.arrival_limits import PROBE_SECONDS_MAX, Arrivals
+from service.web import middleware
+from service.web.middleware import PROBE_SECONDS_MAX, Arrivals
 from tests.service.samples import append, event, setup
 from tests.service.test_keys import bearer
 from tests.service.test_limits import Clock
@@ -118,7 +118,7 @@ async def _flood(address: str, count: int) -> None:
 def test_the_line_of_strangers_is_bounded_in_time_and_then_refuses(
     engine: Engine, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(arrival_limits, "WAIT_SECONDS_MAX", 0.5)
+    monkeypatch.setattr(middleware, "WAIT_SECONDS_MAX", 0.5)
     make(engine, "known")
 
     async def answers(address: str) -> tuple[list[int], float]:

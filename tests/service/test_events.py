@@ -243,3 +243,15 @@ def test_a_query_that_repeats_a_json_body_is_taken_and_one_that_contradicts_it_i
         assert refused.json()["errors"][0]["location"] == location
     agreed = {"branch": "main", "mode": "charge"}
     assert api.post("/v1/runs/run/events", json=body, params=agreed).status_code == 201
+
+
+@pytest.mark.parametrize("path", ["/v1/runs//events", "/v1/runs/run/events/"])
+def test_a_path_that_is_nearly_that_of_events_is_not_found(api: httpx.Client, path: str) -> None:
+    setup(api)
+    answer = api.post(path, json={"events": [event(0, 1)]})
+    assert (answer.status_code, answer.json()["type"]) == (404, "/problems/not-found")
+
+
+def test_events_are_not_read(api: httpx.Client) -> None:
+    answer = api.get("/v1/runs/run/events")
+    assert (answer.status_code, answer.headers["allow"]) == (405, "POST")

@@ -18,7 +18,7 @@ from service.storage.tables import acts, datasets, entries
 from service.transparency.recovery import Reconciled, reconcile, recover, standing
 from service.transparency.signing import Signer
 from service.transparency.stored_tree import Tree
-from service.web.suspension_gate import REFRESH_SECONDS, SuspensionState
+from service.web.middleware import REFRESH_SECONDS, SuspensionState
 from tests.conftest import AS_ADMIN, without_triggers
 from tests.service.restored import put_back, taken
 from tests.service.samples import WRITER, Json, append, dataset, event, run, setup
@@ -124,6 +124,9 @@ def test_a_dataset_that_is_gone_is_found_out(api: httpx.Client, engine: Engine) 
 def test_nothing_is_written_while_the_ledger_is_suspended_and_all_is_read(
     api: httpx.Client, kept: Json
 ) -> None:
+    # One that is there: what a refused request would write to.
+    lease = {"name": "lease", "event": event(2, 1), "ttl_seconds": 3600}
+    assert api.post("/v1/runs/run/reservations", json=lease).status_code == 201
     shown(api, kept)
     document = api.get("/v1/openapi.json").json()
     refused = 0
@@ -147,11 +150,14 @@ def test_nothing_is_written_while_the_ledger_is_suspended_and_all_is_read(
     assert api.get("/v1/runs/run").json()["steps"] == 2
 
 
-def test_an_unknown_method_of_a_known_path_is_refused_as_a_write(
+def test_an_unknown_method_of_a_known_path_is_refused_as_ever(
     api: httpx.Client, kept: Json
 ) -> None:
     shown(api, kept)
-    assert api.delete("/v1/runs/run").json()["type"] == "/problems/ledger-suspended"
+    answer = api.delete("/v1/runs/run")
+    assert (answer.status_code, answer.json()["type"]) == (405, "/problems/method-not-allowed")
+    assert answer.headers["x-ledger-state"] == "suspended"
+    assert api.get("/v1/runs/run").json()["steps"] == 2
     assert api.get("/healthz").status_code == 200
 
 
@@ -342,7 +348,7 @@ def test_another_process_refuses_within_half_a_second(
     api: httpx.Client, kept: Json, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [1000.0]
-    monkeypatch.setattr("service.web.suspension_gate.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("service.web.middleware.time.monotonic", lambda: clock[0])
     other = SuspensionState(engine)
     other.refresh()
     shown(api, kept)

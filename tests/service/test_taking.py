@@ -102,7 +102,7 @@ def test_what_a_gate_lets_in_that_has_not_looked_yet_is_not_written(
     setup(api)
     append(api, event(0, 2))
     with monkeypatch.context() as late:
-        late.setattr("service.web.suspension_gate.REFRESH_SECONDS", 1e9)
+        late.setattr("service.web.middleware.REFRESH_SECONDS", 1e9)
         told(engine, "suspended")
         answer = api.post(path, json=body)
     assert "x-ledger-state" not in answer.headers  # the gate does not know
@@ -179,3 +179,15 @@ def test_what_a_dataset_is_called_does_not_decide_what_is_let_through(
         json={"events": [{"steps": 1, "mechanism": GAUSSIAN, "sampling": FULL}]},
     )
     assert explained.status_code != 503
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_steps_of_a_run_that_was_lost_wait_while_the_ledger_is_suspended(
+    api: httpx.Client, engine: Engine, count: int
+) -> None:
+    """What is not there may have been lost: a trainer must not take it for a refusal."""
+    events = [event(step, 1) for step in range(count)]
+    assert append(api, *events, run="lost").json()["type"] == "/problems/not-found"
+    told(engine, "suspended")
+    answer = append(api, *events, run="lost")
+    assert (answer.status_code, answer.json()["type"]) == (503, "/problems/ledger-suspended")

@@ -26,7 +26,7 @@ from service.ledger.budgets.correction_costs import Shift
 from service.ledger.budgets.cost_cache import Reason
 from service.ledger.budgets.lineage import as_seen_by_ancestor
 
-Moved = Callable[[int | None], BudgetDelta]  # what the first so many steps change; all for None
+ChangeOf = Callable[[Sequence["PositionedSpan"]], BudgetDelta]  # what steps would change
 
 
 @dataclass(slots=True, kw_only=True)
@@ -43,9 +43,9 @@ class PositionedSpan:
         """The step after the last."""
         return self.first_step + self.steps
 
-    def span(self, steps: int | None = None) -> Span:
-        """The steps, or the first of them, without their place."""
-        return Span(event=self.event, steps=self.steps if steps is None else steps)
+    def span(self) -> Span:
+        """The steps without their place."""
+        return Span(event=self.event, steps=self.steps)
 
     def since(self, step: int) -> "PositionedSpan":
         """What of it runs from a step on, which it ends after."""
@@ -71,24 +71,17 @@ def compute_append_effect(
     branch: Branch,
     parts: Sequence[PositionedSpan],
     shift: Shift | None = None,
-    *,
-    limit: int | None = None,
 ) -> AppendEffect:
-    """What recording the parts, or their first `limit` steps, changes in a run.
+    """What recording the parts changes in a run.
 
     Steps that were reserved are no longer held ahead once they are recorded, as whatever event.
     """
     open_pass, end = branch.open_pass, branch.next_step
-    left = sum(part.steps for part in parts) if limit is None else limit
     counted = _Counted()
     starts: dict[Event, int] = {}
     for part in parts:
-        count = min(part.steps, left)
-        if count == 0:
-            break
-        left -= count
-        end += count
-        span = Span(event=part.event, steps=count)
+        end += part.steps
+        span = part.span()
         if by_pass(part.event) and (more := starts_anew(open_pass, span)):
             starts[part.event] = starts.get(part.event, 0) + more
         open_pass = counted.add(open_pass, span)
@@ -115,7 +108,7 @@ class _Counted:
         """Count a span after the pass that is open; the pass that is open then."""
         self._steps[span.event] += span.steps
         if not by_pass(span.event):
-            return after_steps(open_pass)
+            return None if open_pass is None else after_steps(open_pass)
         self._begun[span.event] += passes_begun(open_pass, span)
         passes, open_pass = advance(open_pass, span)
         for event, count in passes.items():
@@ -201,20 +194,22 @@ class BudgetCheck:
         return self.scope.tally.cost(event)
 
 
-def scopes_of(book: DatasetState, run: RunState, *, with_run: bool = True) -> Sequence[BudgetCheck]:
+def scopes_of(
+    state: DatasetState, run: RunState, *, with_run: bool = True
+) -> Sequence[BudgetCheck]:
     """The budgets an operation is held against: its dataset's, its own, and its ancestors'."""
-    if book.scopes is None:
-        book.scopes = tuple(_shared_scopes(book))
+    if state.scopes is None:
+        state.scopes = tuple(_shared_scopes(state))
     if run.scope is None or not with_run:
-        return book.scopes
-    return (*book.scopes, BudgetCheck(scope=run.scope, view=_of_run))
+        return state.scopes
+    return (*state.scopes, BudgetCheck(scope=run.scope, view=_of_run))
 
 
-def _shared_scopes(book: DatasetState) -> list[BudgetCheck]:
-    found = [BudgetCheck(scope=book.scope, view=None)] if book.scope else []
-    for ancestor, exactly_one in book.ancestors:
+def _shared_scopes(state: DatasetState) -> list[BudgetCheck]:
+    found = [BudgetCheck(scope=state.scope, view=None)] if state.scope else []
+    for ancestor, exactly_one in state.ancestors:
         if ancestor.scope:
-            found.append(BudgetCheck(scope=ancestor.scope, view=_view(book.relation, exactly_one)))
+            found.append(BudgetCheck(scope=ancestor.scope, view=_view(state.relation, exactly_one)))
     return found
 
 
@@ -234,35 +229,35 @@ def unbounded(
     return cost_cache.ask(Reason(relation, accept), event)
 
 
-def counted(event: Event, book: DatasetState, scopes: Sequence[BudgetCheck]) -> bool:
+def counted(event: Event, state: DatasetState, scopes: Sequence[BudgetCheck]) -> bool:
     """Whether the event counts as finite everywhere."""
-    return not book.tally.cost(event)[0] and not any(held.cost(event)[0] for held in scopes)
+    return not state.tally.cost(event)[0] and not any(held.cost(event)[0] for held in scopes)
 
 
-def uncounted(event: Event, book: DatasetState, scopes: Sequence[BudgetCheck]) -> str | None:
+def uncounted(event: Event, state: DatasetState, scopes: Sequence[BudgetCheck]) -> str | None:
     """Why the event counts as infinite somewhere, or None where it does not."""
-    if counted(event, book, scopes):
+    if counted(event, state, scopes):
         return None
-    if book.tally.cost(event)[0]:
-        reason = unbounded(event, relation=book.relation, accept=book.accept)
+    if state.tally.cost(event)[0]:
+        reason = unbounded(event, relation=state.relation, accept=state.accept)
         return reason or "The filter that holds the dataset has no bound for this event."
     lacking = next(held for held in scopes if held.cost(event)[0])
     return f"The filter that holds {lacking.scope.name} has no bound for this event."
 
 
-def require_unfrozen(book: DatasetState) -> None:
+def require_unfrozen(state: DatasetState) -> None:
     """Refuse to admit anything on a frozen dataset.
 
     Raises:
         DatasetFrozenError: it is, or one that it was made from.
     """
-    for one in (book, *(ancestor for ancestor, _ in book.ancestors)):
+    for one in (state, *(ancestor for ancestor, _ in state.ancestors)):
         if one.frozen:
             raise DatasetFrozenError(one.name)
 
 
 def require_bounds(
-    parts: Sequence[PositionedSpan], book: DatasetState, scopes: Sequence[BudgetCheck]
+    parts: Sequence[PositionedSpan], state: DatasetState, scopes: Sequence[BudgetCheck]
 ) -> None:
     """Refuse what cannot be accounted.
 
@@ -270,30 +265,44 @@ def require_bounds(
         UnsupportedEventError: names the first such event and the reason.
     """
     for part in parts:
-        if not counted(part.event, book, scopes):
-            why = cost_cache.missing(Reason(book.relation, book.accept), [part.event])
+        if not counted(part.event, state, scopes):
+            why = cost_cache.missing(Reason(state.relation, state.accept), [part.event])
             cost_cache.require(why, unchanged=True)
-            raise UnsupportedEventError(part.index, str(uncounted(part.event, book, scopes)))
+            raise UnsupportedEventError(part.index, str(uncounted(part.event, state, scopes)))
+
+
+def first_steps(parts: Sequence[PositionedSpan], steps: int) -> list[PositionedSpan]:
+    """The first so many steps of parts that follow one another."""
+    found = []
+    for part in parts:
+        if steps <= 0:
+            break
+        found.append(part if part.steps <= steps else replace(part, steps=steps))
+        steps -= part.steps
+    return found
 
 
 def require_budget(
-    scopes: Sequence[BudgetCheck], parts: Sequence[PositionedSpan], moved: Moved
+    scopes: Sequence[BudgetCheck],
+    parts: Sequence[PositionedSpan],
+    move: BudgetDelta,
+    change_of: ChangeOf,
 ) -> None:
     """Refuse what does not fit in every budget.
 
     Args:
         scopes: the budgets.
         parts: the steps that are asked for.
-        moved: what the first so many of them change; all of them for None.
+        move: what they change.
+        change_of: what fewer of them would change; asked for a refusal alone.
 
     Raises:
         BudgetExhaustedError: names each scope that fails, and how many leading steps would fit.
     """
-    move = moved(None)
     failing = [(held, sums) for held in scopes if not held.scope.admits(sums := held.sums(move))]
     if failing:
         details = [_failing(held.scope, sums) for held, sums in failing]
-        raise BudgetExhaustedError(details, admissible_steps(scopes, parts, moved))
+        raise BudgetExhaustedError(details, admissible_steps(scopes, parts, move, change_of))
 
 
 def _failing(scope: Budget, after: Totals) -> dict[str, object]:
@@ -311,12 +320,17 @@ def _failing(scope: Budget, after: Totals) -> dict[str, object]:
 
 
 def admissible_steps(
-    scopes: Sequence[BudgetCheck], parts: Sequence[PositionedSpan], moved: Moved
+    scopes: Sequence[BudgetCheck],
+    parts: Sequence[PositionedSpan],
+    move: BudgetDelta,
+    change_of: ChangeOf,
 ) -> int:
     """The most leading steps that every budget admits, in closed form where steps add up."""
-    if any(by_pass(part.event) for part in parts) or _holds_ahead(moved):
-        return _bisected(scopes, parts, moved)
-    start = moved(0)
+    # Recording uses up what was reserved, which then costs nothing more.
+    holds_ahead = bool(move.recorded and move.reserved)
+    if holds_ahead or any(by_pass(part.event) for part in parts):
+        return _bisected(scopes, parts, change_of)
+    start = change_of([])
     totals = [held.sums(start).held for held in scopes]
     done = 0
     for part in parts:
@@ -335,18 +349,14 @@ def admissible_steps(
     return done
 
 
-def _holds_ahead(moved: Moved) -> bool:
-    """Whether recording uses up what was reserved, which then costs nothing more."""
-    move = moved(None)
-    return bool(move.recorded and move.reserved)
-
-
-def _bisected(scopes: Sequence[BudgetCheck], parts: Sequence[PositionedSpan], moved: Moved) -> int:
+def _bisected(
+    scopes: Sequence[BudgetCheck], parts: Sequence[PositionedSpan], change_of: ChangeOf
+) -> int:
     """The same where passes count or reservations stand: spending only grows, so bisect."""
     low, high = 0, sum(part.steps for part in parts)
     while high - low > 1:
         middle = (low + high) // 2
-        move = moved(middle)
+        move = change_of(first_steps(parts, middle))
         if all(held.scope.admits(held.sums(move)) for held in scopes):
             low = middle
         else:

@@ -12,6 +12,7 @@ from service.errors import (
     BranchExistsError,
     BudgetExhaustedError,
     ConflictError,
+    NotFoundError,
     OutOfSequenceError,
     RunFinishedError,
 )
@@ -26,9 +27,14 @@ from service.ledger.append.admission import (
     require_unfrozen,
     scopes_of,
 )
-from service.ledger.append.budget_alerts import raise_budget_alerts
 from service.ledger.append.reply import budget, reading
-from service.ledger.append.state import Branch, DatasetState, RunState
+from service.ledger.append.state import (
+    Branch,
+    DatasetState,
+    PendingEntry,
+    RunState,
+    raise_budget_alerts,
+)
 from service.ledger.append.unit_of_work import Place, UnitOfWork
 from service.ledger.budgets.accumulator import BudgetDelta, StepsAndPasses
 from service.ledger.incidents import Incident, Kind, Value
@@ -89,23 +95,25 @@ class Append:
         """Whether it asks for steps to be admitted, rather than tells what happened."""
         return self.mode == "charge"
 
-    def apply(self, desk: UnitOfWork, moment: datetime) -> dict[str, Any]:
+    def apply(self, work: UnitOfWork, moment: datetime) -> dict[str, Any]:
         """Append."""
-        return append(desk, self, moment=moment)
+        return append(work, self, moment=moment)
 
 
 def prepare(connection: Connection, asked: Append) -> Append:
     """Read many events before the dataset is locked.
 
     Raises:
-        NotFoundError: there is no such run.
         InvalidRequestError: an event does not fit the dataset.
     """
-    dataset = dataset_of(connection, find_run(connection, asked.run_name))
+    try:
+        dataset = dataset_of(connection, find_run(connection, asked.run_name))
+    except NotFoundError:  # the writer says so, unless it says that the ledger is suspended
+        return asked
     return replace(asked, placed=_placed(asked.events, dataset.dataset_size))
 
 
-def append(desk: UnitOfWork, asked: Append, *, moment: datetime) -> dict[str, Any]:
+def append(work: UnitOfWork, asked: Append, *, moment: datetime) -> dict[str, Any]:
     """Record or charge events on a branch: all of them or none; an AppendAnswer.
 
     A charge is refused when it does not fit; a record never is, and marks the overdraft instead.
@@ -120,36 +128,36 @@ def append(desk: UnitOfWork, asked: Append, *, moment: datetime) -> dict[str, An
         RunFinishedError, DatasetFrozenError, UnsupportedEventError, BudgetExhaustedError: for
             charges only.
     """
-    book, run = desk.run(asked.run_name)
-    branch = desk.branch(run, asked.branch_name)
+    state, run = work.run(asked.run_name)
+    branch = work.branch(run, asked.branch_name)
     if asked.writer is not None and asked.writer != branch.writer:
         raise BranchExistsError(
             "Another process opened this branch: the request has another writer. "
             "Open a branch of your own."
         )
-    placed = _placed(asked.events, book.dataset_size) if asked.placed is None else asked.placed
+    placed = _placed(asked.events, state.dataset_size) if asked.placed is None else asked.placed
     if len(placed) > MANY:  # what is not known is asked for before they are counted in vain
         each = dict.fromkeys((part.event for part in placed), StepsAndPasses(steps=1))
-        book.require_prices(run, BudgetDelta(recorded=each))
-    fresh = _fresh(desk, book, branch, placed)
+        state.require_prices(run, BudgetDelta(recorded=each))
+    fresh = _fresh(work, state, branch, placed)
     verdict = WITHIN
     if fresh:
-        verdict = _take(desk, book, run, branch, fresh, asked, moment)
+        verdict = _take(work, state, run, branch, fresh, asked, moment)
     accepted = sum(part.steps for part in fresh)
     return {
         "accepted": accepted,
         "duplicates": sum(message.steps for message in asked.events) - accepted,
         "next_step": branch.next_step,
-        "sequence": book.head,
+        "sequence": state.head,
         "verdict": verdict,
-        "guarantee": reading(book, run),
-        "budget": budget(book, run),
+        "guarantee": reading(state, run),
+        "budget": budget(state, run),
     }
 
 
 def _take(
-    desk: UnitOfWork,
-    book: DatasetState,
+    work: UnitOfWork,
+    state: DatasetState,
     run: RunState,
     branch: Branch,
     fresh: Sequence[PositionedSpan],
@@ -159,38 +167,35 @@ def _take(
     """Hold fresh steps against the budgets and count them; the verdict."""
     mode = asked.mode
     on_plan = bool(run.on_plan) and follows(run, branch, fresh)
-    scopes = scopes_of(book, run, with_run=not on_plan)
+    scopes = scopes_of(state, run, with_run=not on_plan)
     if mode == "charge":
         if run.state in CLOSED:
             raise RunFinishedError("The run was closed; record steps that ran after its end.")
-        require_unfrozen(book)
+        require_unfrozen(state)
     gone = compute_append_effect(branch, fresh, run.shift)
-    book.require_prices(run, gone.move)
+    state.require_prices(run, gone.move)
     if mode == "charge":
-        require_bounds(fresh, book, scopes)
+        require_bounds(fresh, state, scopes)
         try:
             require_budget(
                 scopes,
                 fresh,
-                lambda n: (
-                    gone.move
-                    if n is None
-                    else compute_append_effect(branch, fresh, run.shift, limit=n).move
-                ),
+                gone.move,
+                lambda parts: compute_append_effect(branch, parts, run.shift).move,
             )
         except BudgetExhaustedError as refusal:
-            desk.refused(book, run, refusal)
+            work.refused(state, run, refusal)
             raise
-    verdict = _verdict(book, scopes, fresh, gone)
+    verdict = _verdict(state, scopes, fresh, gone)
     if run.on_plan and not on_plan:
         run.leave_plan()
-        book.notes.runs[run.id] = run
-    _count(book, run, branch, fresh, gone, asked, verdict, desk.stored(moment))
+        state.notes.runs[run.id] = run
+    _count(state, run, branch, fresh, gone, asked, verdict, moment)
     return verdict
 
 
 def _verdict(
-    book: DatasetState,
+    state: DatasetState,
     scopes: Sequence[BudgetCheck],
     fresh: Sequence[PositionedSpan],
     gone: AppendEffect,
@@ -202,36 +207,42 @@ def _verdict(
     """
     after = [(held.scope, held.sums(gone.move)) for held in scopes]
     admitted = all(scope.admits(sums) for scope, sums in after)
-    if not (admitted and all(counted(part.event, book, scopes) for part in fresh)):
+    if not (admitted and all(counted(part.event, state, scopes) for part in fresh)):
         return OVERDRAFT
     covered = bool(gone.move.reserved) and not all(scope.holds(sums) for scope, sums in after)
     return RESERVED if covered else WITHIN
 
 
 def _count(
-    book: DatasetState,
+    state: DatasetState,
     run: RunState,
     branch: Branch,
     fresh: Sequence[PositionedSpan],
     gone: AppendEffect,
     asked: Append,
     verdict: str,
-    moment: object,
+    moment: datetime,
 ) -> None:
     """Count fresh steps everywhere; from here on nothing is refused."""
-    notes = book.notes
-    _note_key(book, run, branch, asked.by)
+    notes = state.notes
+    _note_key(state, run, branch, asked.by)
     for part in fresh:
-        book.head += 1
+        state.head += 1
         notes.entries.append(
-            (
-                *(book.id, book.head, run.id, branch.id),
-                *(part.first_step, part.steps, part.event),
-                *(asked.mode, verdict, moment, run.name, branch.name),
+            PendingEntry(
+                sequence=state.head,
+                run=run,
+                branch=branch,
+                first_step=part.first_step,
+                steps=part.steps,
+                event=part.event,
+                mode=asked.mode,
+                verdict=verdict,
+                recorded_at=moment,
             )
         )
-    book.take(run, gone.move, gone.starts)
-    _mark_withdrawn(book, run, branch, fresh)
+    state.take(run, gone.move, gone.starts)
+    _mark_withdrawn(state, run, branch, fresh)
     branch.move_to(fresh[-1].end, gone.open_pass)
     branch.tail = _tail(branch.tail, fresh[-1])
     notes.branches[branch.id] = branch
@@ -240,17 +251,17 @@ def _count(
     if run.state in CLOSED:
         run.state, run.reopened = "reopened", True
         reopened = {"run": run.name, "state": run.state, "reopened": True}
-        book.note([Act("run_state", reopened, asked.by)])
+        state.note([Act("run_state", reopened, asked.by)])
         notes.runs[run.id] = run
-        notes.incidents.append(_incident(book, run, Kind.REOPENED, branch=branch.name))
-    raise_budget_alerts(book, run)
+        notes.incidents.append(_incident(state, run, Kind.REOPENED, branch=branch.name))
+    raise_budget_alerts(state, run)
 
 
-def _note_key(book: DatasetState, run: RunState, branch: Branch, by: str | None) -> None:
+def _note_key(state: DatasetState, run: RunState, branch: Branch, by: str | None) -> None:
     """Say in the log, before the entries, whose key appends where that was another's before."""
     if branch.appended_by != by:
         branch.appended_by = by
-        book.note([Act(APPENDS, {"run": run.name, "branch": branch.name, "key": by}, by)])
+        state.note([Act(APPENDS, {"run": run.name, "branch": branch.name, "key": by}, by)])
 
 
 def _tail(tail: tuple[int, int, Event] | None, last: PositionedSpan) -> tuple[int, int, Event]:
@@ -261,16 +272,16 @@ def _tail(tail: tuple[int, int, Event] | None, last: PositionedSpan) -> tuple[in
 
 
 def _mark_withdrawn(
-    book: DatasetState, run: RunState, branch: Branch, fresh: Sequence[PositionedSpan]
+    state: DatasetState, run: RunState, branch: Branch, fresh: Sequence[PositionedSpan]
 ) -> None:
     """Note recorded steps that were attested not to run."""
     first, end = fresh[0].first_step, fresh[-1].end
     for lease in branch.leases:
         withdrawn = max(first, lease.end_step) < min(end, lease.granted_end)
         if withdrawn and lease.name is not None:  # the end of a run returns what its plan holds
-            book.notes.incidents.append(
+            state.notes.incidents.append(
                 _incident(
-                    book,
+                    state,
                     run,
                     Kind.RECORDED_AFTER_RELEASE,
                     branch=branch.name,
@@ -280,13 +291,13 @@ def _mark_withdrawn(
             )
 
 
-def _incident(book: DatasetState, run: RunState, kind: Kind, **detail: Value) -> Incident:
+def _incident(state: DatasetState, run: RunState, kind: Kind, **detail: Value) -> Incident:
     return Incident(
-        dataset_id=book.id,
+        dataset_id=state.id,
         run_id=run.id,
         kind=kind,
-        sequence=book.head,
-        detail={"dataset": book.name, "run": run.name, **detail},
+        sequence=state.head,
+        detail={"dataset": state.name, "run": run.name, **detail},
     )
 
 
@@ -330,7 +341,7 @@ def _alike(first: EventMessage, second: EventMessage) -> bool:
 
 
 def _fresh(
-    desk: UnitOfWork, book: DatasetState, branch: Branch, placed: Sequence[PositionedSpan]
+    work: UnitOfWork, state: DatasetState, branch: Branch, placed: Sequence[PositionedSpan]
 ) -> list[PositionedSpan]:
     """The steps not recorded yet, in order; what was recorded must have been the same.
 
@@ -344,7 +355,7 @@ def _fresh(
     for part in placed:
         if not branch.from_step <= part.first_step <= next_step:
             raise OutOfSequenceError(next_step)
-        if part.first_step < branch.next_step and _differs(desk, book, branch, part, seen):
+        if part.first_step < branch.next_step and _differs(work, state, branch, part, seen):
             raise ConflictError(f"events[{part.index}]: these steps were recorded as another event")
         for other in reversed(fresh):  # which follow one another
             if other.end <= part.first_step:
@@ -358,8 +369,8 @@ def _fresh(
 
 
 def _differs(
-    desk: UnitOfWork,
-    book: DatasetState,
+    work: UnitOfWork,
+    state: DatasetState,
     branch: Branch,
     part: PositionedSpan,
     seen: dict[Event, tuple[int, int]],
@@ -371,11 +382,11 @@ def _differs(
     known = seen.get(part.event, (0, 0))
     if known[0] <= first and end <= known[1]:
         return False
-    desk.write()  # what this transaction has recorded is compared, too
+    work.write()  # what this transaction has recorded is compared, too
     found = {"branch": branch.id, "first_step": first, "end": end}
     differs = any(
-        event_of(row.content, book.dataset_size) != part.event
-        for row in desk.connection.execute(_RECORDED, found)
+        event_of(row.content, state.dataset_size) != part.event
+        for row in work.connection.execute(_RECORDED, found)
     )
     if not differs:
         seen[part.event] = (first, end)

@@ -1,12 +1,13 @@
 """Answer an append: a Renyi reading that is cheap, and the same for the same event counts."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+import orjson
 
 import accounting
 from accounting.accountants import best_bound
@@ -27,7 +28,6 @@ from service.ledger.append.counts import count_events
 from service.ledger.append.state import DatasetState, RunState
 from service.ledger.budgets import cost_cache
 from service.ledger.budgets.accumulator import BudgetAccumulator, StepsAndPasses, by_pass
-from service.schemas.encoded_text import Form, Told, form_of
 from service.schemas.responses import EVERY_STEP
 
 READING = "rdp"  # the cheapest accountant that serves every event
@@ -58,7 +58,6 @@ class RdpEvaluator:
     unamplified: list[float] | None  # of one step of each, RDP over order; if all are Gaussian
     costs: Array  # of the conversion at delta, shape (orders,)
     form: Mapping[str, Any]  # a GuaranteeAnswer of the counts that it was made for
-    told: Form  # the same without the numbers
 
 
 def meter_of(
@@ -70,15 +69,12 @@ def meter_of(
 ) -> RdpEvaluator:
     """The meter of the events of a run."""
     events = tuple(sorted(units, key=repr))
-    form = _form(units, relation, accept, delta)
-    numbers = ("epsilon", "unamplified_epsilon", "reason")
     return RdpEvaluator(
         events=events,
         curves=_curves(events, relation, accept),
         unamplified=_unamplified(events, relation),
         costs=conversion_costs(ORDERS, delta=delta),
-        form=form,
-        told=form_of({name: value for name, value in form.items() if name not in numbers}),
+        form=_form(units, relation, accept, delta),
     )
 
 
@@ -149,17 +145,15 @@ def read(
         return {**form, "steps": _steps(units), "sequence": sequence}
     slack = 1 + 2 * (len(meter.events) + 1) * UNIT_ROUNDOFF
     epsilon = _epsilon(meter, meter.curves, units, slack)
-    finite = math.isfinite(epsilon)  # JSON has no other numbers; nothing is said by infinity
-    return Told(
-        meter.told,
-        {
-            "epsilon": epsilon if finite else None,
-            "reason": None if finite else REASON_NONE,
-            "steps": _steps(units),
-            "unamplified_epsilon": _unamplified_epsilon(meter, units, delta, slack),
-            "sequence": sequence,
-        },
-    )
+    unbounded = epsilon == math.inf  # which JSON cannot say, so that null does
+    return {
+        **meter.form,
+        "epsilon": None if unbounded else epsilon,
+        "reason": REASON_NONE if unbounded else None,
+        "steps": _steps(units),
+        "unamplified_epsilon": _unamplified_epsilon(meter, units, delta, slack),
+        "sequence": sequence,
+    }
 
 
 def _epsilon(
@@ -174,7 +168,12 @@ def _epsilon(
         there = [index for index, count in enumerate(counts) if count]  # none of infinity is none
         taken = np.array([counts[i] for i in there], dtype=np.float64)
         rdp = taken @ np.array([curves[i] for i in there])
-    return max(0.0, rounded_up(float((rdp * slack + meter.costs).min()), ulps=2))
+    return _at_least_zero(rounded_up(float((rdp * slack + meter.costs).min()), ulps=2))
+
+
+def _at_least_zero(epsilon: float) -> float:
+    """The epsilon, or 0.0 where it is negative; NaN stays, so that no reply says 0.0 for it."""
+    return 0.0 if epsilon < 0.0 else epsilon
 
 
 def _unamplified_epsilon(
@@ -189,27 +188,27 @@ def _unamplified_epsilon(
     order = min(max(order, ORDER_MIN), ORDER_MAX)
     cost = math.log1p(-1 / order) - (math.log(delta) + math.log(order)) / (order - 1)
     epsilon = (scale * order + cost) * (1 + _CONVERSION_SLACK) + _CONVERSION_SLACK
-    return max(0.0, epsilon)
+    return _at_least_zero(epsilon)
 
 
-def read_filter(tally: BudgetAccumulator, delta: float) -> dict[str, Any]:
+def read_filter(accumulator: BudgetAccumulator, delta: float) -> dict[str, Any]:
     """A GuaranteeAnswer, but for its steps and sequence, from what a filter has added up. Upper."""
-    held_by = tally.filter
+    held_by = accumulator.filter
     with suppress(ValueError):  # some filters are read at their own delta alone
         held_by = held_by.at(epsilon=held_by.epsilon, delta=delta)
-    epsilon = held_by.spent(tally.sums().spent)
+    epsilon = held_by.spent(accumulator.sums().spent)
     return {
         **_NOTHING,
-        "epsilon": epsilon if math.isfinite(epsilon) else None,
+        "epsilon": None if epsilon == math.inf else epsilon,
         "delta": held_by.delta,
-        "neighboring_relation": tally.relation,
+        "neighboring_relation": accumulator.relation,
         "accountant": "filter",
         "bound": held_by.theorem,
         "theorems": [held_by.theorem],
         "status": held_by.status,
         "valid_for": "adaptive",
         "core_version": accounting.__version__,
-        "reason": None if math.isfinite(epsilon) else REASON_NONE,
+        "reason": REASON_NONE if epsilon == math.inf else None,
     }
 
 
@@ -242,39 +241,61 @@ def read_reply(answer: dict[str, Any]) -> dict[str, Any]:
     return answer | {"guarantee": answer["guarantee"].read()}
 
 
+def encode(answer: Mapping[str, Any]) -> bytes:
+    """Return an AppendAnswer as JSON.
+
+    Raises:
+        ValueError: a number in it is NaN or infinite, for which orjson would write null.
+    """
+    _require_finite(answer.values())
+    return orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def _require_finite(values: Iterable[Any]) -> None:
+    # It is looked at when everything is committed: before, it would refuse a fact.
+    for value in values:
+        if isinstance(value, float):
+            if not math.isfinite(value):
+                raise ValueError("A number of the reply is not finite.")
+        elif isinstance(value, dict):
+            _require_finite(value.values())
+        elif isinstance(value, list):
+            _require_finite(value)
+
+
 def is_unread(answer: dict[str, Any]) -> bool:
     """Whether the guarantee is still to be worked out."""
     return isinstance(answer["guarantee"], DeferredGuarantee)
 
 
-def reading(book: DatasetState, run: RunState) -> dict[str, Any] | DeferredGuarantee | None:
+def reading(state: DatasetState, run: RunState) -> dict[str, Any] | DeferredGuarantee | None:
     """The run's guarantee after the append, where a delta is known."""
-    delta = book.delta if run.delta is None else run.delta
+    delta = state.delta if run.delta is None else run.delta
     if delta is None:
         return None
     if run.units is None:
-        tally = run.scope.tally if run.scope else book.tally
-        return {**read_filter(tally, delta), "steps": run.steps, "sequence": book.head}
-    return _metered(book, run, run.units, delta)
+        accumulator = run.scope.tally if run.scope else state.tally
+        return {**read_filter(accumulator, delta), "steps": run.steps, "sequence": state.head}
+    return _metered(state, run, run.units, delta)
 
 
 def _metered(
-    book: DatasetState, run: RunState, units: dict[Event, StepsAndPasses], delta: float
+    state: DatasetState, run: RunState, units: dict[Event, StepsAndPasses], delta: float
 ) -> dict[str, Any] | DeferredGuarantee:
     known: RdpEvaluator | None = run.reading
     # Events of a run are never taken off, so as many as before are the same.
     if known and (known.form["delta"] != delta or len(known.events) != len(units)):
         known = None
-    given: dict[str, Any] = {"relation": book.relation, "accept": book.accept}
+    given: dict[str, Any] = {"relation": state.relation, "accept": state.accept}
     if known and known.curves is not None:
-        return read(known, units, sequence=book.head, **given)
+        return read(known, units, sequence=state.head, **given)
     unread = DeferredGuarantee(
-        run=run, known=known, units=dict(units), delta=delta, sequence=book.head, **given
+        run=run, known=known, units=dict(units), delta=delta, sequence=state.head, **given
     )
     return unread if cost_cache.is_locked() else unread.read()
 
 
-def budget(book: DatasetState, run: RunState) -> dict[str, Any] | None:
+def budget(state: DatasetState, run: RunState) -> dict[str, Any] | None:
     """The budget that holds the dataset, or else the run."""
-    scope = book.scope or run.scope
+    scope = state.scope or run.scope
     return scope.answer() if scope else None

@@ -1,15 +1,16 @@
 """Datasets as the writer knows them: read once, changed in memory, written once a transaction.
 
-A book holds what admitting steps needs of one dataset: its sums, and the runs and branches in use.
-It is true while the dataset's row is locked and its version is the one the book was read at, so a
+A state holds what admitting steps needs of one dataset: its sums, the runs and branches in use. It
+is true while the dataset's row is locked and its version is the one the state was read at, so a
 process that shares the database with others reads again only what others have changed.
 """
 
+import math
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from accounting.event_counts import Place
 from accounting.events import Event, NeighboringRelation, Span
@@ -25,8 +26,9 @@ from service.ledger.budgets.accumulator import (
 from service.ledger.budgets.budget import Budget
 from service.ledger.budgets.correction_costs import Shift
 from service.ledger.budgets.lineage import as_seen_by_ancestor
-from service.ledger.incidents import Incident
+from service.ledger.incidents import Incident, Kind
 from service.ledger.log.leaves import NO_LOG, Act, Log
+from service.ledger.log.row_records import overdraft_act
 
 UNITS_MAX: Final = 256  # different events whose Renyi curves an append still adds up
 
@@ -141,7 +143,7 @@ class DatasetState:
     head: int
     version: int
     tally: BudgetAccumulator
-    scope: Budget | None  # its budget, held against the tally
+    scope: Budget | None  # its budget, held against these sums
     delta: float | None  # of its budget
     ancestors: tuple[
         tuple["DatasetState", bool], ...
@@ -162,8 +164,8 @@ class DatasetState:
 
     def take(self, run: RunState, move: BudgetDelta, starts: Mapping[Event, int]) -> None:
         """Count a move in the dataset, in the run and in everything the dataset was made from."""
-        for tally, part in self._counts(run, move):
-            tally.apply(part)
+        for accumulator, part in self._counts(run, move):
+            accumulator.apply(part)
         run.take(move)
         self.notes.add(run.id, move, starts)
         self.notes.touched = True
@@ -177,7 +179,9 @@ class DatasetState:
             UnpricedBeforeError: some of it must be worked out first, and a lock is held.
         """
         wanted = [
-            quote for tally, part in self._counts(run, move) for quote in tally.missing(part.events)
+            quote
+            for accumulator, part in self._counts(run, move)
+            for quote in accumulator.missing(part.events)
         ]
         cost_cache.require(wanted, unchanged=True)
 
@@ -226,12 +230,26 @@ class CountDelta:
         )
 
 
+class PendingEntry(NamedTuple):
+    """Equal steps that were recorded and are not written yet."""
+
+    sequence: int
+    run: RunState
+    branch: Branch
+    first_step: int
+    steps: int
+    event: Event
+    mode: str
+    verdict: str
+    recorded_at: datetime
+
+
 @dataclass(slots=True)
 class PendingChanges:
-    """What has changed since the book was last written."""
+    """What has changed since the state was last written."""
 
     touched: bool = False
-    entries: list[tuple[Any, ...]] = field(default_factory=list)
+    entries: list[PendingEntry] = field(default_factory=list)
     added: dict[Event, CountDelta] = field(default_factory=dict)
     run_added: dict[tuple[int, Event], CountDelta] = field(default_factory=dict)
     runs: dict[int, RunState] = field(default_factory=dict)
@@ -262,3 +280,36 @@ class PendingChanges:
         if in_run is None:
             in_run = self.run_added[run_id, event] = CountDelta()
         return in_dataset, in_run
+
+
+def raise_budget_alerts(state: DatasetState, run: RunState) -> None:
+    """Note each budget that has passed a threshold or its limit since it was looked at last."""
+    scopes = [(state, state.scope), (state, run.scope)]
+    scopes += [(ancestor, ancestor.scope) for ancestor, _ in state.ancestors]
+    for home, scope in scopes:
+        if scope is not None:
+            _compare(home, run, scope)
+
+
+def _compare(home: DatasetState, run: RunState, scope: Budget) -> None:
+    share = scope.share
+    before, scope.told = scope.told, share
+    passed = [mark for mark in home.thresholds if before < mark <= share]
+    if share == math.inf and before < math.inf:
+        _note(home, run, scope, Kind.OVERDRAFT, share)
+    elif passed:
+        _note(home, run, scope, Kind.THRESHOLD, passed[-1])
+
+
+def _note(home: DatasetState, run: RunState, scope: Budget, kind: Kind, share: float) -> None:
+    answer = scope.answer()
+    detail = {name: answer[name] for name in ("spent", "reserved", "remaining")}
+    if kind is Kind.THRESHOLD:
+        detail["fraction"] = share
+    detail |= {"dataset": home.name, "run": run.name, "scope": scope.name, "limit": scope.epsilon}
+    happened = Incident(
+        dataset_id=home.id, run_id=run.id, kind=kind, sequence=home.head, detail=detail
+    )
+    home.notes.incidents.append(happened)
+    if kind is Kind.OVERDRAFT:
+        home.note([overdraft_act(happened, run=run.name)])

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from typing import Any, Final
 
@@ -91,21 +92,23 @@ class Leaves:
     log: Log
 
 
-def build_log_leaves(book: DatasetState, ids: Mapping[Event, int], moment: Any) -> Leaves:
-    """What a book has noted, hashed in order; ids are the rows of its events."""
-    entries = [*_entries(book, ids)]
+def build_log_leaves(
+    connection: Connection, state: DatasetState, ids: Mapping[Event, int], moment: Any
+) -> Leaves:
+    """What a state has noted, hashed in order; ids are the rows of its events."""
+    entries = [*_entries(connection, state, ids)]
     acts: list[LeafRow] = []
     hashes: list[bytes] = []
     begin, first = 0, entries[0][1] if entries else 0
-    for sequence, act in book.notes.acts:
+    for sequence, act in state.notes.acts:
         end = max(begin, sequence - first + 1) if entries else 0
         hashes += [row[-1] for row in entries[begin:end]]
         begin = end
-        position = book.log.size + len(hashes)
+        position = state.log.size + len(hashes)
         acts.append(
             act_row(
                 act,
-                dataset=(book.id, book.name),
+                dataset=(state.id, state.name),
                 position=position,
                 after_sequence=sequence,
                 acted_at=moment,
@@ -114,47 +117,43 @@ def build_log_leaves(book: DatasetState, ids: Mapping[Event, int], moment: Any) 
         hashes.append(acts[-1][-1])
     hashes += [row[-1] for row in entries[begin:]]
     if not hashes:
-        return Leaves(entries, acts, [], book.log)
-    log, tiles = book.log.extended(hashes)
-    return Leaves(entries, acts, [(book.id, *tile) for tile in tiles], log)
+        return Leaves(entries, acts, [], state.log)
+    log, tiles = state.log.extended(hashes)
+    return Leaves(entries, acts, [(state.id, *tile) for tile in tiles], log)
 
 
-def _entries(book: DatasetState, ids: Mapping[Event, int]) -> Iterator[LeafRow]:
+def _entries(
+    connection: Connection, state: DatasetState, ids: Mapping[Event, int]
+) -> Iterator[LeafRow]:
     """The rows of entries, each with its leaf at its end."""
-    known: dict[int, str] = {}
-    times: dict[Any, str] = {}
-    for noted in book.notes.entries:
-        (
-            home, sequence, run, branch, first_step, steps, event, mode, verdict, moment,
-            run_name, branch_name,
-        ) = noted  # fmt: skip
-        row = ids[event]
-        if (content := known.get(row)) is None:
-            content = known[row] = content_of(event)
-        if (time := times.get(moment)) is None:
-            time = times[moment] = exact(moment)
+    times: dict[datetime, tuple[Any, str]] = {}  # as the database takes it, and as a leaf has it
+    for entry in state.notes.entries:
+        row = ids[entry.event]
+        if (time := times.get(entry.recorded_at)) is None:
+            stored = bulk.stored(connection, entry.recorded_at)
+            time = times[entry.recorded_at] = (stored, exact(stored))
         data = entry_data(
-            dataset=book.name,
-            run=run_name,
-            branch=branch_name,
-            sequence=sequence,
-            first_step=first_step,
-            steps=steps,
-            content=content,
-            mode=mode,
-            verdict=verdict,
-            recorded_at=time,
+            dataset=state.name,
+            run=entry.run.name,
+            branch=entry.branch.name,
+            sequence=entry.sequence,
+            first_step=entry.first_step,
+            steps=entry.steps,
+            content=content_of(entry.event),
+            mode=entry.mode,
+            verdict=entry.verdict,
+            recorded_at=time[1],
         )
         yield (
-            home, sequence, run, branch, first_step, steps, row, mode, verdict, moment,
-            leaf_hash(data),
+            state.id, entry.sequence, entry.run.id, entry.branch.id, entry.first_step, entry.steps,
+            row, entry.mode, entry.verdict, time[0], leaf_hash(data),
         )  # fmt: skip
 
 
 def book_of(connection: Connection, row: Row[Any], thresholds: tuple[float, ...]) -> DatasetState:
-    """The book of a dataset's row; its ancestors are placed by the shelf."""
+    """The state of a dataset, from its row; the cache adds its ancestors."""
     relation, accept = NeighboringRelation(row.neighboring_relation), accept_of(row)
-    tally = tally_of(connection, row)
+    accumulator = tally_of(connection, row)
     return DatasetState(
         id=row.id,
         name=row.name,
@@ -163,8 +162,8 @@ def book_of(connection: Connection, row: Row[Any], thresholds: tuple[float, ...]
         accept=accept,
         head=row.head_sequence,
         version=row.version,
-        tally=tally,
-        scope=dataset_scope(row, tally),
+        tally=accumulator,
+        scope=dataset_scope(row, accumulator),
         delta=row.budget_delta,
         ancestors=(),
         thresholds=thresholds,
@@ -176,7 +175,7 @@ def tally_of(connection: Connection, row: Row[Any]) -> BudgetAccumulator:
     """A dataset's sums: as they were stored, or folded anew where another version stored them."""
     relation, accept = NeighboringRelation(row.neighboring_relation), accept_of(row)
     fresh = row.totals is not None and row.totals_version == VERSION
-    tally = read(row.totals if fresh else None, dataset_filter(row), relation, accept)
+    accumulator = read(row.totals if fresh else None, dataset_filter(row), relation, accept)
     below = {row.id: True}  # with exactly one row for each of its records, as itself has
     below |= {
         r.dataset_id: r.exactly_one for r in connection.execute(_DESCENDANTS, {"dataset": row.id})
@@ -188,15 +187,15 @@ def tally_of(connection: Connection, row: Row[Any]) -> BudgetAccumulator:
         move = _move(counts, event_of(counts.content, sizes[counts.dataset_id]))
         move = as_seen_by_ancestor(move, relation=relation, exactly_one=below[counts.dataset_id])
         moves.append(move.by_pass if fresh else move)
-    _fold(tally, moves)
-    _charge_corrections(connection, tally, below, sizes)
-    return tally
+    _fold(accumulator, moves)
+    _charge_corrections(connection, accumulator, below, sizes)
+    return accumulator
 
 
-def _fold(tally: BudgetAccumulator, moves: Sequence[BudgetDelta]) -> None:
-    """Count moves in a tally, once all their prices are known."""
-    cost_cache.require(tally.missing({event for move in moves for event in move.events}))
-    tally.apply(  # at once: passes are looked at as a whole each time
+def _fold(accumulator: BudgetAccumulator, moves: Sequence[BudgetDelta]) -> None:
+    """Add moves to an accumulator, once all their prices are known."""
+    cost_cache.require(accumulator.missing({event for move in moves for event in move.events}))
+    accumulator.apply(  # at once: passes are looked at as a whole each time
         BudgetDelta(
             recorded=merged(move.recorded for move in moves),
             reserved=merged(move.reserved for move in moves),
@@ -205,20 +204,25 @@ def _fold(tally: BudgetAccumulator, moves: Sequence[BudgetDelta]) -> None:
 
 
 def _charge_corrections(
-    connection: Connection, tally: BudgetAccumulator, below: dict[int, bool], sizes: dict[int, int]
+    connection: Connection,
+    accumulator: BudgetAccumulator,
+    below: dict[int, bool],
+    sizes: dict[int, int],
 ) -> None:
     """Count what corrections of a dataset, and of those that were made from it, change."""
     found = correction_costs.of_datasets(connection, sizes)
     told, moves = [], []
     for exactly_one in (True, False):
         part = [one for one in found if below[one.dataset_id] is exactly_one]
-        view = partial(seen_as, relation=tally.relation, exactly_one=exactly_one)
+        view = partial(seen_as, relation=accumulator.relation, exactly_one=exactly_one)
         told += correction_costs.seen(part, view)
         added = correction_costs.of_all(connection, part, sizes)
-        moves.append(as_seen_by_ancestor(added, relation=tally.relation, exactly_one=exactly_one))
+        moves.append(
+            as_seen_by_ancestor(added, relation=accumulator.relation, exactly_one=exactly_one)
+        )
     if told:
-        correction_costs.add_correction_costs(tally, told)  # at once: their order counts
-        tally.apply(BudgetDelta(shifted=merged(move.shifted for move in moves)))
+        correction_costs.add_correction_costs(accumulator, told)  # at once: their order counts
+        accumulator.apply(BudgetDelta(shifted=merged(move.shifted for move in moves)))
 
 
 def _move(row: Row[Any], event: Event) -> BudgetDelta:
@@ -234,7 +238,7 @@ def _move(row: Row[Any], event: Event) -> BudgetDelta:
 
 def run_book_of(
     connection: Connection,
-    book: DatasetState,
+    state: DatasetState,
     row: Row[Any],
     counted: Sequence[Row[Any]] | None,
     steps: int,
@@ -243,7 +247,7 @@ def run_book_of(
     units = None
     if counted is not None:
         units = {
-            event_of(unit.content, book.dataset_size): StepsAndPasses(
+            event_of(unit.content, state.dataset_size): StepsAndPasses(
                 steps=unit.steps, passes=unit.passes, begun=unit.begun
             )
             for unit in counted
@@ -256,9 +260,9 @@ def run_book_of(
         state=row.state,
         reopened=row.reopened,
         scope=run_scope(
-            row, _run_tally(connection, row, book.relation, book.accept, book.dataset_size)
+            row, _run_tally(connection, row, state.relation, state.accept, state.dataset_size)
         ),
-        plan=plan_of(row.plan, book.dataset_size) if row.on_plan else None,
+        plan=plan_of(row.plan, state.dataset_size) if row.on_plan else None,
         on_plan=row.on_plan,
         units=units,
         steps=steps,
@@ -282,17 +286,19 @@ def _run_tally(
     if own is None:
         return None
     fresh = row.totals is not None and row.totals_version == VERSION
-    tally = read(row.totals if fresh else None, own, relation, accept)
+    accumulator = read(row.totals if fresh else None, own, relation, accept)
     query = UNITS.where(distinct_events.c.by_pass) if fresh else UNITS
     counted = connection.execute(query, {"ids": [row.id]})
-    _fold(tally, [_move(unit, event_of(unit.content, dataset_size)) for unit in counted])
+    _fold(accumulator, [_move(unit, event_of(unit.content, dataset_size)) for unit in counted])
     corrected = correction_costs.of_run(
         connection, row.id, dataset_id=row.dataset_id, dataset_size=dataset_size
     )
     if corrected:
-        correction_costs.add_correction_costs(tally, corrected)
-        tally.apply(correction_costs.of_all(connection, corrected, {row.dataset_id: dataset_size}))
-    return tally
+        correction_costs.add_correction_costs(accumulator, corrected)
+        accumulator.apply(
+            correction_costs.of_all(connection, corrected, {row.dataset_id: dataset_size})
+        )
+    return accumulator
 
 
 def branch_of(row: Row[Any], leases: Sequence[Row[Any]], dataset_size: int) -> Branch:
@@ -324,12 +330,12 @@ def lease_of(row: Row[Any], dataset_size: int) -> Reservation:
 
 
 def write_books(
-    connection: Connection, books: Sequence[tuple[DatasetState, Mapping[Event, int]]]
+    connection: Connection, states: Sequence[tuple[DatasetState, Mapping[Event, int]]]
 ) -> None:
-    """Write what has changed in books, with the rows of their events: a statement a table."""
-    noted = [(book.notes, ids) for book, ids in books]
+    """Write what has changed in states, with the rows of their events: a statement a table."""
+    noted = [(state.notes, ids) for state, ids in states]
     moment = bulk.stored(connection, now())
-    hashed = [build_log_leaves(book, ids, moment) for book, ids in books]
+    hashed = [build_log_leaves(connection, state, ids, moment) for state, ids in states]
     bulk.insert(connection, entries, _ENTRY, [row for one in hashed for row in one.entries])
     bulk.insert(connection, acts, ACT, [row for one in hashed for row in one.acts])
     bulk.insert(connection, log_tiles, TILE, [row for one in hashed for row in one.tiles])
@@ -347,20 +353,22 @@ def write_books(
     bulk.update(connection, branches, "id", _BRANCH, rows)
     rows = [_run_row(run) for notes, _ in noted for run in notes.runs.values()]
     bulk.update(connection, runs, "id", _RUN, rows)
-    for (book, _), one in zip(books, hashed, strict=True):
-        book.log = one.log
-    bulk.update(connection, datasets, "id", _DATASET, [_dataset_row(book) for book, _ in books])
+    for (state, _), one in zip(states, hashed, strict=True):
+        state.log = one.log
+    bulk.update(connection, datasets, "id", _DATASET, [_dataset_row(state) for state, _ in states])
 
 
-def _dataset_row(book: DatasetState) -> tuple[Any, ...]:
-    totals, log = book.tally.stored(), book.log
-    return book.head, book.version, totals, VERSION, log.size, log.frontier, book.id
+def _dataset_row(state: DatasetState) -> tuple[Any, ...]:
+    totals, log = state.tally.stored(), state.log
+    return state.head, state.version, totals, VERSION, log.size, log.frontier, state.id
 
 
 def _branch_row(branch: Branch, ids: Mapping[Event, int]) -> tuple[Any, ...]:
-    place = branch.open_pass
-    event = ids[place.event] if isinstance(place, OpenPass) else None
-    return branch.next_step, event, position_of(place), branch.appended_by, branch.id
+    place, event, position = branch.open_pass, None, None
+    if place is not None:
+        event = ids[place.event] if isinstance(place, OpenPass) else None
+        position = position_of(place)
+    return branch.next_step, event, position, branch.appended_by, branch.id
 
 
 def _run_row(run: RunState) -> tuple[Any, ...]:

@@ -1,9 +1,8 @@
-"""The books of a process: locked and read at the start of a transaction, written at its end."""
+"""The states of datasets: locked and read as a transaction starts, written at its end."""
 
 import secrets
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Sequence
-from datetime import datetime
 from typing import Any, Final
 
 from sqlalchemy import Connection, bindparam, func, select
@@ -40,8 +39,8 @@ from service.storage.tables import (
 
 THRESHOLDS: Final = (0.5, 0.8, 0.95)  # shares of a budget that raise an alert
 BOOKS_MAX: Final = 1024  # kept between transactions; a few kilobytes each
-RUNS_MAX: Final = 16_384  # of one book; about two kilobytes each, more with many events
-EVENTS_MAX: Final = 4096  # of one book whose rows are remembered
+RUNS_MAX: Final = 16_384  # of one dataset; about two kilobytes each, more with many events
+EVENTS_MAX: Final = 4096  # of one dataset whose rows are remembered
 _LOCKED: Final = ("id", "version", "log_size", "log_frontier")
 # Statements are built once: building one costs as much as running it.
 DATASET_OF_RUNS: Final = select(runs.c.name, runs.c.dataset_id).where(
@@ -80,12 +79,12 @@ Place = tuple[str, str]  # a run and one of its branches
 
 
 class DatasetCache:
-    """The books a process keeps between transactions. One thread at a time uses it."""
+    """The states that a process keeps between transactions. One thread at a time uses it."""
 
     def __init__(self, thresholds: tuple[float, ...] = THRESHOLDS) -> None:
         self.thresholds = thresholds
         self.sparing = Sparing()
-        self._books: OrderedDict[int, DatasetState] = OrderedDict()
+        self._states: OrderedDict[int, DatasetState] = OrderedDict()
         self._homes: OrderedDict[str, int] = OrderedDict()  # dataset of each run; never changes
 
     def open(self, connection: Connection, places: Iterable[Place]) -> "UnitOfWork":
@@ -95,12 +94,12 @@ class DatasetCache:
         """
         wanted = list(dict.fromkeys(places))
         names = {run for run, _ in wanted}
-        desk = UnitOfWork(connection, self)
-        if not self.lock(connection, self._homes_of(connection, names)) or not desk.at_home(names):
+        work = UnitOfWork(connection, self)
+        if not self.lock(connection, self._homes_of(connection, names)) or not work.at_home(names):
             self.forget()  # the database was put back to what it was before
             self.lock(connection, self._homes_of(connection, names))
-        desk.fetch([(run, branch) for run, branch in wanted if run in self._homes])
-        return desk
+        work.fetch([(run, branch) for run, branch in wanted if run in self._homes])
+        return work
 
     def homes(self, names: Iterable[str]) -> dict[str, int]:
         """The datasets of the runs that there are."""
@@ -118,8 +117,8 @@ class DatasetCache:
         Returns:
             Whether all of them are there.
         """
-        unknown = [one for one in ids if one not in self._books]
-        above = {a.id for one in ids if one in self._books for a, _ in self._books[one].ancestors}
+        unknown = [one for one in ids if one not in self._states]
+        above = {a.id for one in ids if one in self._states for a, _ in self._states[one].ancestors}
         if unknown:
             found = connection.execute(_ANCESTORS, {"ids": unknown})
             above |= {row.ancestor_id for row in found}
@@ -128,76 +127,69 @@ class DatasetCache:
         if stale:
             self._read(connection, stale)
         for one, _, size, frontier in locked:  # others append to it and change nothing else
-            self._books[one].log = Log(size, frontier)
+            self._states[one].log = Log(size, frontier)
         return len(locked) == len(ids | above)
 
     def _holds(self, dataset_id: int, version: int) -> bool:
-        book = self._books.get(dataset_id)
-        return book is not None and book.version == version
+        state = self._states.get(dataset_id)
+        return state is not None and state.version == version
 
     def _read(self, connection: Connection, ids: Sequence[int]) -> None:
         for row in connection.execute(DATASETS, {"ids": ids}).all():
-            self._books[row.id] = book_of(connection, row, self.thresholds)
-        for book in self._books.values():  # a book that was read anew takes its old one's place
-            if book.id in ids or any(ancestor.id in ids for ancestor, _ in book.ancestors):
-                self._place(connection, book)
+            self._states[row.id] = book_of(connection, row, self.thresholds)
+        for state in self._states.values():  # one that was read anew takes the old one's place
+            if state.id in ids or any(ancestor.id in ids for ancestor, _ in state.ancestors):
+                self._place(connection, state)
 
-    def _place(self, connection: Connection, book: DatasetState) -> None:
-        found = connection.execute(_ANCESTORS, {"ids": [book.id]})
-        book.ancestors = tuple((self._books[r.ancestor_id], r.exactly_one) for r in found)
-        book.scopes = None  # they belong to the old ones
+    def _place(self, connection: Connection, state: DatasetState) -> None:
+        found = connection.execute(_ANCESTORS, {"ids": [state.id]})
+        state.ancestors = tuple((self._states[r.ancestor_id], r.exactly_one) for r in found)
+        state.scopes = None  # they belong to the old ones
 
     def book(self, dataset_id: int) -> DatasetState:
         """A dataset that `lock` has locked."""
-        return self._books[dataset_id]
+        return self._states[dataset_id]
 
     def home(self, run_name: str) -> DatasetState:
-        """The book that holds a run.
+        """The state of the dataset that a run belongs to.
 
         Raises:
             NotFoundError: there is no such run.
         """
         if run_name not in self._homes:
             raise NotFoundError("There is no such run.")
-        return self._books[self._homes[run_name]]
+        return self._states[self._homes[run_name]]
 
     def written(self) -> list[DatasetState]:
-        """The books that a transaction has changed."""
-        return [book for book in self._books.values() if book.notes.touched]
+        """The states that a transaction has changed."""
+        return [state for state in self._states.values() if state.notes.touched]
 
     def settle(self, names: Iterable[str]) -> None:
         """Let go of what was read first in the datasets of runs, whose transaction is committed."""
         used = set(self.homes(names).values())
         while len(self._homes) > BOOKS_MAX * 16:
             self._homes.popitem(last=False)
-        if len(self._books) > BOOKS_MAX:
+        if len(self._states) > BOOKS_MAX:
             self.forget()
-        for book in [self._books[one] for one in used & self._books.keys()]:
-            while len(book.runs) > RUNS_MAX:
-                book.runs.popitem(last=False)
-            while len(book.event_ids) > EVENTS_MAX:
-                book.event_ids.popitem(last=False)
+        for state in [self._states[one] for one in used & self._states.keys()]:
+            while len(state.runs) > RUNS_MAX:
+                state.runs.popitem(last=False)
+            while len(state.event_ids) > EVENTS_MAX:
+                state.event_ids.popitem(last=False)
 
     def forget(self) -> None:
         """Drop everything: the transaction was not committed, or may not have been."""
-        self._books.clear()
+        self._states.clear()
         self._homes.clear()
 
 
 class UnitOfWork:
-    """The books that one transaction works on."""
+    """The states that one transaction works on."""
 
-    def __init__(self, connection: Connection, shelf: DatasetCache) -> None:
+    def __init__(self, connection: Connection, cache: DatasetCache) -> None:
         self.connection = connection
-        self.shelf = shelf
+        self.cache = cache
         self.changed: set[int] = set()
-        self._moment: tuple[datetime, object] | None = None
-
-    def stored(self, moment: datetime) -> object:
-        """A time as the database takes it; the same for a whole transaction."""
-        if self._moment is None or self._moment[0] != moment:
-            self._moment = (moment, bulk.stored(self.connection, moment))
-        return self._moment[1]
 
     def run(self, name: str) -> tuple[DatasetState, RunState]:
         """A run and its dataset.
@@ -205,10 +197,10 @@ class UnitOfWork:
         Raises:
             NotFoundError: there is no such run.
         """
-        book = self.shelf.home(name)
-        if name not in book.runs:
+        state = self.cache.home(name)
+        if name not in state.runs:
             self.fetch([(name, MAIN)])
-        return book, book.runs[name]
+        return state, state.runs[name]
 
     def branch(self, run: RunState, name: str) -> Branch:
         """A branch of a run.
@@ -224,8 +216,8 @@ class UnitOfWork:
 
     def at_home(self, names: Iterable[str]) -> bool:
         """Whether the runs that are not known yet are where they were before."""
-        homes = self.shelf.homes(names)
-        strange = [name for name in homes if name not in self.shelf.home(name).runs]
+        homes = self.cache.homes(names)
+        strange = [name for name in homes if name not in self.cache.home(name).runs]
         if not strange:
             return True
         found = self.connection.execute(DATASET_OF_RUNS, {"names": strange})
@@ -233,13 +225,13 @@ class UnitOfWork:
 
     def fetch(self, places: Sequence[Place]) -> None:
         """Read the runs and branches that are not known yet, all at once."""
-        missing = [run for run, _ in places if run not in self.shelf.home(run).runs]
+        missing = [run for run, _ in places if run not in self.cache.home(run).runs]
         if missing:
             self._fetch_runs(missing)
         lacking = [
-            (self.shelf.home(run).runs[run], branch)
+            (self.cache.home(run).runs[run], branch)
             for run, branch in places
-            if branch not in self.shelf.home(run).runs[run].branches
+            if branch not in self.cache.home(run).runs[run].branches
         ]
         if lacking:
             self._fetch_branches([run for run, _ in lacking], [name for _, name in lacking])
@@ -257,13 +249,13 @@ class UnitOfWork:
         for unit in self.connection.execute(UNITS, {"ids": few}):
             units[unit.run_id].append(unit)
         for row in rows:
-            book = self.shelf.home(row.name)
+            state = self.cache.home(row.name)
             counted = units[row.id] if row.id in few else None
             steps = int(sizes.get(row.id, (0, 0))[1])
-            run = book.runs[row.name] = run_book_of(self.connection, book, row, counted, steps)
+            run = state.runs[row.name] = run_book_of(self.connection, state, row, counted, steps)
             if row.id in corrected:
                 run.shift = correction_costs.shift_of_run(
-                    self.connection, row.id, dataset_id=book.id, dataset_size=book.dataset_size
+                    self.connection, row.id, dataset_id=state.id, dataset_size=state.dataset_size
                 )
 
     def _fetch_branches(self, owners: Sequence[RunState], names: Sequence[str]) -> None:
@@ -276,66 +268,67 @@ class UnitOfWork:
         for row in rows:
             run = owner_of[row.run_id]
             if row.name not in run.branches:
-                size = self.shelf.home(run.name).dataset_size
+                size = self.cache.home(run.name).dataset_size
                 run.branches[row.name] = branch_of(row, leases[row.id], size)
 
-    def refused(self, book: DatasetState, run: RunState, refusal: BudgetExhaustedError) -> None:
+    def refused(self, state: DatasetState, run: RunState, refusal: BudgetExhaustedError) -> None:
         """Record that a limit refused steps: at most once a minute for a run and a limit."""
         (first, *_) = refusal.failing_scopes
-        if self.shelf.sparing.lets((book.name, run.name, first["scope"], first["limit"])):
-            detail: dict[str, Any] = {"dataset": book.name, "run": run.name, **first}
-            book.notes.incidents.append(
+        if self.cache.sparing.lets((state.name, run.name, first["scope"], first["limit"])):
+            detail: dict[str, Any] = {"dataset": state.name, "run": run.name, **first}
+            state.notes.incidents.append(
                 Incident(
-                    dataset_id=book.id,
+                    dataset_id=state.id,
                     run_id=run.id,
                     kind=Kind.REFUSAL,
-                    sequence=book.head,
+                    sequence=state.head,
                     detail=detail,
                 )
             )
-            book.notes.touched = True
+            state.notes.touched = True
 
-    def event_ids(self, book: DatasetState, events: Iterable[Event]) -> dict[Event, int]:
+    def event_ids(self, state: DatasetState, events: Iterable[Event]) -> dict[Event, int]:
         """The rows of events in a dataset, made where there are none."""
         wanted = list(dict.fromkeys(events))
-        known = {event: book.event_ids[event] for event in wanted if event in book.event_ids}
+        known = {event: state.event_ids[event] for event in wanted if event in state.event_ids}
         missing = {content_of(event): event for event in wanted if event not in known}
         if missing:
-            known |= {missing[text]: one for text, one in self._rows_of(book, missing)}
-            book.event_ids |= known
+            known |= {missing[text]: one for text, one in self._rows_of(state, missing)}
+            state.event_ids |= known
         return known
 
-    def _rows_of(self, book: DatasetState, contents: dict[str, Event]) -> list[tuple[str, int]]:
-        found = bulk.distinct_ids(self.connection, book.id, list(contents))
+    def _rows_of(self, state: DatasetState, contents: dict[str, Event]) -> list[tuple[str, int]]:
+        found = bulk.distinct_ids(self.connection, state.id, list(contents))
         there = {text for text, _ in found}
         absent = [(text, by_pass(event)) for text, event in contents.items() if text not in there]
         if absent:
-            found += bulk.insert_distinct(self.connection, book.id, absent)
+            found += bulk.insert_distinct(self.connection, state.id, absent)
         return found
 
     def write(self) -> list[int]:
-        """Write what has changed, after which the books hold what the database does.
+        """Write what has changed, after which the states hold what the database does.
 
         Returns:
             The datasets that changed.
         """
-        books = self.shelf.written()
-        if not books:
+        states = self.cache.written()
+        if not states:
             return sorted(self.changed)
-        changes = [(book, self._ids_of(book)) for book in books]
-        happened = [one for book in books for one in book.notes.incidents]
-        for book in books:
-            book.version = secrets.randbits(VERSION_BITS)
+        changes = [(state, self._ids_of(state)) for state in states]
+        happened = [one for state in states for one in state.notes.incidents]
+        for state in states:
+            state.version = secrets.randbits(VERSION_BITS)
         with bulk.together(self.connection):
             write_books(self.connection, changes)
-        for book in books:
-            book.notes = PendingChanges()
-        incidents.record(self.connection, happened)
-        self.changed |= {book.id for book in books}
+        for state in states:
+            state.notes = PendingChanges()
+        if happened:
+            incidents.record(self.connection, happened)
+        self.changed |= {state.id for state in states}
         return sorted(self.changed)
 
-    def _ids_of(self, book: DatasetState) -> dict[Event, int]:
-        """The rows of the events that a book's changes name."""
-        places = [branch.open_pass for branch in book.notes.branches.values()]
+    def _ids_of(self, state: DatasetState) -> dict[Event, int]:
+        """The rows of the events that a state's changes name."""
+        places = [branch.open_pass for branch in state.notes.branches.values()]
         opened = [place.event for place in places if isinstance(place, OpenPass)]
-        return self.event_ids(book, [*book.notes.added, *opened])
+        return self.event_ids(state, [*state.notes.added, *opened])

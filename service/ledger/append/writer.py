@@ -36,7 +36,7 @@ Outcome = dict[str, Any] | Exception
 
 
 class Request(Protocol):
-    """Something to write; a refusal leaves the books as they were, so that others go on."""
+    """Something to write; a refusal leaves the states as they were, so that others go on."""
 
     @property
     def place(self) -> Place:
@@ -46,8 +46,8 @@ class Request(Protocol):
     def admits(self) -> bool:
         """Whether it asks for steps to be admitted, which a ledger that is not whole does not."""
 
-    def apply(self, desk: UnitOfWork, moment: datetime) -> dict[str, Any]:
-        """Do it in the books; the answer."""
+    def apply(self, work: UnitOfWork, moment: datetime) -> dict[str, Any]:
+        """Do it in the states; the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class Writer:
         self._line = DedicatedConnection(engine)
         self._patience_seconds = patience_seconds
         self._ended = False
-        self._shelf = DatasetCache(thresholds)
+        self._cache = DatasetCache(thresholds)
         self._moved = moved  # called with the datasets that a transaction has changed
         self._queue: SimpleQueue[_Waiting | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="dpledger-writer", daemon=True)
@@ -193,14 +193,14 @@ class Writer:
         try:
             with self._line.transaction() as connection, cost_cache.cached_costs_only(known):
                 state = state_of(connection)
-                desk = self._shelf.open(connection, [request.place for request in requests])
-                outcomes = [_one(desk, request, moment, state) for request in requests]
-                changed = desk.write()
+                work = self._cache.open(connection, [request.place for request in requests])
+                outcomes = [_one(work, request, moment, state) for request in requests]
+                changed = work.write()
         except BaseException:
-            self._shelf.forget()  # what the books say may not be what the database does
+            self._cache.forget()  # the states may differ from the database
             raise
         self._measure(outcomes, time.perf_counter() - started)
-        self._shelf.settle({request.place[0] for request in requests})
+        self._cache.settle({request.place[0] for request in requests})
         if changed:
             self._moved(changed)
         return outcomes
@@ -220,11 +220,11 @@ class Writer:
             return error
 
 
-def _one(desk: UnitOfWork, request: Request, moment: datetime, state: State) -> Outcome:
+def _one(work: UnitOfWork, request: Request, moment: datetime, state: State) -> Outcome:
     """The answer to one request; a refusal comes before anything is changed, so others go on."""
     try:
         require_writable(state, admits=request.admits)
-        return request.apply(desk, moment)
+        return request.apply(work, moment)
     except (LedgerError, cost_cache.UnpricedBeforeError) as refusal:
         return refusal
 

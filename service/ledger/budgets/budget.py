@@ -12,7 +12,6 @@ from accounting.filters import Filter, Total, filter_of, revision_share
 from accounting.guarantees import Status
 from accounting.rounding import rounded_down
 from service.ledger.budgets.accumulator import BudgetAccumulator, Reading, Totals
-from service.schemas.encoded_text import Form, Told, form_of
 from service.schemas.requests import accepted_statuses
 
 # A dataset without a budget adds up what this one's filter does, so that one may be set later.
@@ -63,32 +62,30 @@ class Budget:
     tally: BudgetAccumulator
     delta_share: float  # of delta, that this revision of the limit may use
     planned: float | None = None  # nats, of a run's whole plan, while that holds the budget
-    form: Form = field(init=False)
+    constant: dict[str, Any] = field(init=False)  # of its answers
     told: float = field(init=False)  # the share of epsilon for which alerts were raised
 
     def __post_init__(self) -> None:
         """Begin with what is gone by now."""
-        self.form = self._formed()
+        self.constant = self._constant_part()
         self.told = self.share
 
-    def _formed(self) -> Form:
+    def _constant_part(self) -> dict[str, Any]:
         kept = self.planned is not None
-        return form_of(
-            {
-                "epsilon": self.epsilon,
-                "delta": self.delta,
-                "valid_for": "fixed_schedule" if kept else "adaptive",
-                "revision": self.revision,
-                "delta_share": 1.0 if kept else self.delta_share,
-                # Of a plan: the filter that holds the budget once the plan is left.
-                "filter": _told(self.tally.filter, self.revision),
-            }
-        )
+        return {
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "valid_for": "fixed_schedule" if kept else "adaptive",
+            "revision": self.revision,
+            "delta_share": 1.0 if kept else self.delta_share,
+            # Of a plan: the filter that holds the budget once the plan is left.
+            "filter": _filter_answer(self.tally.filter, self.revision),
+        }
 
     def leave_plan(self) -> None:
         """Let the filter hold what the plan held."""
         self.planned = None
-        self.form = self._formed()
+        self.constant = self._constant_part()
 
     @property
     def share(self) -> float:
@@ -106,22 +103,20 @@ class Budget:
         """Whether the sums are within the budget."""
         return self.tally.reading(sums.held).admitted
 
-    def answer(self, sums: Totals | None = None) -> Told:
+    def answer(self, sums: Totals | None = None) -> dict[str, Any]:
         """The budget's state at these sums, a BudgetAnswer."""
         if self.planned is not None:  # the whole plan is spent from the beginning
-            return Told(self.form, self._planned(self.planned))
+            return {**self.constant, **self._planned(self.planned)}
         held_by, sums = self.tally.filter, sums or self.tally.sums()
         spent, held = self.tally.reading(sums.spent), self.tally.reading(sums.held)
-        return Told(
-            self.form,
-            {
-                "order": held_by.binding_order(sums.held),
-                "spent": spent.epsilon if math.isfinite(spent.epsilon) else None,
-                "reserved": held.epsilon - spent.epsilon if math.isfinite(held.epsilon) else None,
-                "remaining": self._remaining(sums.held, held),
-                "overdrawn": any(sums.spent) and not spent.admitted,
-            },
-        )
+        return {
+            **self.constant,
+            "order": held_by.binding_order(sums.held),
+            "spent": spent.epsilon if math.isfinite(spent.epsilon) else None,
+            "reserved": held.epsilon - spent.epsilon if math.isfinite(held.epsilon) else None,
+            "remaining": self._remaining(sums.held, held),
+            "overdrawn": any(sums.spent) and not spent.admitted,
+        }
 
     def _planned(self, epsilon: float) -> dict[str, Any]:
         """What varies, while a plan holds the budget."""
@@ -144,7 +139,7 @@ def _more(after: Total, before: Total) -> bool:
     return any(a > b for a, b in zip(after, before, strict=True))
 
 
-def _told(held_by: Filter, revision: int) -> dict[str, Any]:
+def _filter_answer(held_by: Filter, revision: int) -> dict[str, Any]:
     record: Mapping[str, Any] = held_by.record()
     # A limit that was set after answers were seen rests on our own proof.
     return {
@@ -156,7 +151,7 @@ def _told(held_by: Filter, revision: int) -> dict[str, Any]:
     }
 
 
-def dataset_scope(row: Any, tally: BudgetAccumulator) -> Budget | None:
+def dataset_scope(row: Any, accumulator: BudgetAccumulator) -> Budget | None:
     """A dataset's budget, from its row, if it has one."""
     if row.budget_epsilon is None:
         return None
@@ -166,13 +161,13 @@ def dataset_scope(row: Any, tally: BudgetAccumulator) -> Budget | None:
         delta=row.budget_delta,
         revision=row.budget_revision,
         delta_share=revision_share(row.budget_revision),
-        tally=tally,
+        tally=accumulator,
     )
 
 
-def run_scope(row: Any, tally: BudgetAccumulator | None) -> Budget | None:
+def run_scope(row: Any, accumulator: BudgetAccumulator | None) -> Budget | None:
     """A run's own budget, if it has one."""
-    if tally is None:
+    if accumulator is None:
         return None
     plan = json.loads(row.budget_filter).get(PLAN)
     return Budget(
@@ -182,5 +177,5 @@ def run_scope(row: Any, tally: BudgetAccumulator | None) -> Budget | None:
         revision=0,
         delta_share=max(0.0, delta_left(row.budget_delta, plan) / row.budget_delta),
         planned=plan["epsilon"] if row.on_plan else None,
-        tally=tally,
+        tally=accumulator,
     )

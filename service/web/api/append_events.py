@@ -2,37 +2,39 @@
 
 import re
 from collections import OrderedDict
-from typing import Any, Final
+from typing import Final
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.exceptions import RequestValidationError
 from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import Engine
-from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.routing import Match, Route
+from starlette.types import Scope
 
-from service.errors import InvalidRequestError, LedgerError, UnsupportedMediaTypeError
-from service.identity.authentication import Trainer, authenticate
-from service.identity.keys import Role as Role
+from service.errors import InvalidRequestError, UnsupportedMediaTypeError
+from service.identity.authentication import authenticate
+from service.identity.keys import Role
 from service.ledger.append.append import Append, prepare
-from service.ledger.append.reply import is_unread, read_reply
-from service.schemas.encoded_text import text_of
+from service.ledger.append.reply import encode, is_unread, read_reply
 from service.schemas.event_codec import MAIN
-from service.schemas.requests import LINES_MAX, STEP_MAX, STEPS_MAX, EventBatch, EventMessage
-from service.schemas.responses import AppendAnswer
+from service.schemas.requests import (
+    LINES_MAX,
+    NAME_PATTERN,
+    STEP_MAX,
+    STEPS_MAX,
+    EventBatch,
+    EventMessage,
+    valid_name,
+)
 from service.storage.engine import snapshot
-from service.telemetry import TEMPLATE
-from service.web import problems
-from service.web.parameters import AppendQuery, Appends, Database, RunName, repeated, require_name
+from service.web.parameters import AppendQuery
 from service.web.query_strings import QueryRules
 from service.web.strict_json import parse_json
-from service.web.strict_requests import JSON, NDJSON, media_type
+from service.web.strict_requests import JSON, NDJSON, media_type, read_body
 
 INLINE_BYTES: Final = 16 * 1024  # read without a thread: less than a millisecond
 EVENTS_PATH: Final = "/v1/runs/{run}/events"
-PARTS: Final = 4  # of it
 # How a line begins that most writers send; what follows is the step, and often that of the last.
 _SPACE: Final = rb"[ \t\r]*"  # of JSON; \s is more than that
 _PLACE: Final = re.compile(
@@ -42,79 +44,19 @@ _FIRST_STEP: Final = re.compile(rb'"first_step"\s*:\s*(0|[1-9]\d{0,12})\s*[,}]')
 KNOWN_BYTES: Final = 1024  # of a body that is remembered
 KNOWN_MAX: Final = 1024  # bodies
 _LINE: Final = TypeAdapter(EventMessage)
-_BODY: Final[dict[str, Any]] = {
-    "required": True,
-    "content": {
-        JSON: {"schema": {"$ref": "#/components/schemas/EventBatch"}},
-        NDJSON: {"schema": {"type": "string", "description": "one event a line, 10,000 at most"}},
-    },
-}
 _DEFAULTS: Final = AppendQuery()
 _RULES: Final = QueryRules.of_model(AppendQuery)
 
 
-router = APIRouter(prefix="/v1/runs", tags=["events"])
-
-
-@router.post(
-    "/{run}/events",
-    status_code=201,
-    response_model=AppendAnswer,
-    responses=repeated(AppendAnswer),
-    openapi_extra={"requestBody": _BODY},
-)
-async def append_events(
-    run: RunName, query: Appends, database: Database, _caller: Trainer, request: Request
-) -> Response:
+async def append_events(request: Request) -> Response:
     """Record or charge a batch of events, all or none; 200 when all were recorded before."""
-    raise NotImplementedError  # DirectAppends answers, this describes it
-
-
-class DirectAppends:
-    """ASGI middleware: answers the route of every step itself.
-
-    What the framework would do to find it, and to resolve and check what it takes, costs more than
-    to record the step.
-    """
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one connection."""
-        run = _run_of(scope)
-        if run is None:
-            await self.app(scope, receive, send)
-            return
-        scope[TEMPLATE] = EVENTS_PATH
-        scope["routine"] = True  # the ledger itself is the log of what is recorded
-        request = Request(scope, receive)
-        try:
-            response = await _append(request, run)
-        except (LedgerError, RequestValidationError, HTTPException) as error:
-            response = problems.answer(error)
-            await problems.hold_back(request.app.state, error)
-        except ClientDisconnect:  # it left before it had said what to record
-            return
-        await response(scope, receive, send)
-
-
-def _run_of(scope: Scope) -> str | None:
-    """The run that steps are sent to, where the request is that one."""
-    if scope["type"] != "http" or scope["method"] != "POST":
-        return None
-    empty, *parts = scope["path"].split("/")
-    if len(parts) != PARTS or (empty, parts[0], parts[1], parts[3]) != ("", "v1", "runs", "events"):
-        return None
-    return str(parts[2])
-
-
-async def _append(request: Request, run: str) -> Response:
-    state = request.app.state
+    request.scope["routine"] = True  # the ledger itself is the log of what is recorded
+    state, run = request.app.state, request.path_params["run"]
     caller = await authenticate(request, Role.TRAINER, {"run": run})
-    require_name(run, "path.run")
+    if not valid_name(run):
+        raise InvalidRequestError("path.run", f"must match {NAME_PATTERN}")
     query = _query(request)
-    body = await request.body()
+    body = await read_body(request)
     kind = media_type(request)
     if len(body) <= INLINE_BYTES:
         append = _read(run, query, kind, body, caller.name)
@@ -125,8 +67,19 @@ async def _append(request: Request, run: str) -> Response:
     answer = await state.writer.write(append)
     if is_unread(answer):
         answer = await run_in_threadpool(read_reply, answer)
-    status = 201 if answer["accepted"] else 200
-    return Response(text_of(answer), status, media_type=JSON)
+    return Response(encode(answer), 201 if answer["accepted"] else 200, media_type=JSON)
+
+
+class _AppendRoute(Route):
+    """A plain route, for what the framework would do costs more than to record a step."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Match as any route, and note which it is for the log of requests."""
+        match, found = super().matches(scope)
+        return match, {**found, "route": self}
+
+
+ROUTE: Final = _AppendRoute(EVENTS_PATH, append_events, methods=["POST"])
 
 
 def _query(request: Request) -> AppendQuery:

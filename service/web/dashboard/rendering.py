@@ -29,9 +29,9 @@ from service.web.dashboard.viewer import (
     scope_seen_by,
     sign_in_path,
 )
+from service.web.middleware import SuspensionState
 from service.web.query_strings import QueryRules
 from service.web.strict_requests import is_expensive, seat
-from service.web.suspension_gate import SuspensionState
 
 TEMPLATES: Final = Path(__file__).parent / "templates"
 POLICY: Final = "; ".join(

@@ -1,0 +1,86 @@
+"""The answer to an append as bytes: the same values as JSON has, and no number that is not one."""
+
+import json
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from accounting.events import Event, Full, Gaussian, NeighboringRelation
+from accounting.guarantees import Status
+from service.ledger.append import reply
+from service.ledger.append.reply import encode, meter_of, read
+from service.ledger.budgets.accumulator import StepsAndPasses
+from tests.service.samples import BUDGET, Json, append, event, setup
+
+NOT_NUMBERS = [math.nan, math.inf, -math.inf]
+ANSWER: Json = {
+    "accepted": 1,
+    "guarantee": {"epsilon": 0.5, "delta": 1e-5, "reason": None, "theorems": ["gaussian-renyi"]},
+    "budget": {"spent": 0.25, "filter": {"orders": [2.0, 8.0], "weights": [0.5, 0.5]}},
+}
+
+
+def places(value: Any, *path: str | int) -> Iterator[tuple[str | int, ...]]:
+    """Where a value has a number that may have a fraction."""
+    if isinstance(value, float):
+        yield path
+    named = value.items() if isinstance(value, dict) else ()
+    for name, part in [*named, *(enumerate(value) if isinstance(value, list) else ())]:
+        yield from places(part, *path, name)
+
+
+PLACES = list(places(ANSWER))
+
+
+@pytest.mark.parametrize("place", PLACES, ids=str)
+@pytest.mark.parametrize("bad", [*NOT_NUMBERS, np.float64("nan")])
+def test_a_number_that_is_not_finite_is_never_written_as_null(
+    place: tuple[str | int, ...], bad: float
+) -> None:
+    assert len(PLACES) == 7
+    answer = json.loads(json.dumps(ANSWER))
+    part = answer
+    for name in place[:-1]:
+        part = part[name]
+    part[place[-1]] = bad
+    with pytest.raises(ValueError, match="not finite"):
+        encode(answer)
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False), st.integers(0, 2**63 - 1))
+def test_the_values_are_those_of_json_to_the_last_bit(number: float, count: int) -> None:
+    answer = {"epsilon": number, "orders": [number, np.float64(number)], "sequence": count}
+    assert json.loads(encode(answer)) == json.loads(json.dumps(answer))
+
+
+def test_nan_where_an_epsilon_is_read_fails_and_the_fact_is_kept(
+    api: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setup(api, dataset_given={"budget": BUDGET}, delta=1e-5)
+    append(api, event(0, 1))
+    with monkeypatch.context() as broken:
+        broken.setattr(reply, "rounded_up", lambda *_given, **_named: math.nan)
+        answer = append(api, event(1, 1))
+    assert (answer.status_code, answer.json()["type"]) == (500, "/problems/internal-error")
+    with httpx.Client(base_url=api.base_url, headers=api.headers) as fresh:  # that one was closed
+        again = append(fresh, event(1, 1))
+        assert (again.status_code, again.json()["duplicates"]) == (200, 1)
+        assert fresh.get("/v1/runs/run").json()["steps"] == 2
+
+
+def test_nan_stays_in_a_reading_for_the_encoder_to_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
+    relation, accept = NeighboringRelation.ADD_OR_REMOVE_ONE, frozenset({Status.PUBLISHED})
+    units = {
+        Event(mechanism=Gaussian(noise_multiplier=2.0), sampling=Full()): StepsAndPasses(steps=9)
+    }
+    meter = meter_of(units, relation=relation, accept=accept, delta=1e-5)
+    monkeypatch.setattr(reply, "UNIT_ROUNDOFF", math.nan)
+    found = read(meter, units, relation=relation, accept=accept, sequence=1)
+    for name in ("epsilon", "unamplified_epsilon"):
+        assert math.isnan(found[name])
