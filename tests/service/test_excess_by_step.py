@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import reduce
 
-import pytest
-
 from accounting.event_counts import count_events
 from accounting.events import (
     Event,
@@ -70,18 +68,22 @@ def told(
     return found, enforced
 
 
-@pytest.mark.parametrize("seed", range(200))
-def test_of_steps_the_largest_account_is_enforced_and_no_more(seed: int) -> None:
+def test_of_steps_the_largest_account_is_enforced_and_no_more() -> None:
+    for seed in range(200):
+        enforces_the_largest_account(seed)
+
+
+def enforces_the_largest_account(seed: int) -> None:
     chance, steps, over = by_step(seed)
     found, enforced = told(steps, over)
     accounts = [account(steps, over[:count]) for count in range(len(over) + 1)]
     for count, one in enumerate(enforced, start=1):
-        assert one == reduce(larger, accounts[:count])
+        assert one == reduce(larger, accounts[:count]), seed
     # It stays so whatever follows; and the same corrections at once give the same.
     later = some(chance, BY_STEP, 12)
     found.apply(BudgetDelta(recorded=counted(count_events([spans(later)]))))
     more = [account([*steps, *later], over[:count]) for count in range(len(over) + 1)]
-    assert found.sums().spent == found.sums().held == reduce(larger, more)
+    assert found.sums().spent == found.sums().held == reduce(larger, more), seed
     again = tally(count_events([spans([*steps, *later])]))
     numbered = [
         replace(part, correction=number)
@@ -89,16 +91,16 @@ def test_of_steps_the_largest_account_is_enforced_and_no_more(seed: int) -> None
         for part in parts(steps, [one])
     ]
     add_correction_costs(again, chance.sample(numbered, len(numbered)))
-    assert again.sums() == found.sums()
+    assert again.sums() == found.sums(), seed
 
 
-@pytest.mark.parametrize("seed", range(200))
-def test_one_correction_of_steps_charges_the_larger_account(seed: int) -> None:
-    chance, steps, _ = by_step(seed)
-    low = chance.randrange(len(steps))
-    over = [(low, chance.randrange(low, len(steps)) + 1, chance.choice(BY_STEP))]
-    enforced = told(steps, over)[1][-1]
-    assert enforced == larger(account(steps, []), account(steps, over))
+def test_one_correction_of_steps_charges_the_larger_account() -> None:
+    for seed in range(200):
+        chance, steps, _ = by_step(seed)
+        low = chance.randrange(len(steps))
+        over = [(low, chance.randrange(low, len(steps)) + 1, chance.choice(BY_STEP))]
+        enforced = told(steps, over)[1][-1]
+        assert enforced == larger(account(steps, []), account(steps, over)), seed
 
 
 def test_less_noise_is_made_up_for_by_more_that_was_told_before() -> None:
@@ -111,8 +113,12 @@ def test_less_noise_is_made_up_for_by_more_that_was_told_before() -> None:
     assert enforced == [account(steps, []), *[times(tally_.cost(loud), 10)] * 2]
 
 
-@pytest.mark.parametrize("seed", range(100))
-def test_no_correction_lowers_what_is_enforced(seed: int) -> None:
+def test_no_correction_lowers_what_is_enforced() -> None:
+    for seed in range(100):
+        only_grows(seed)
+
+
+def only_grows(seed: int) -> None:
     chance = random.Random(seed)
     steps = some(chance, [*BY_STEP, *RECORDED, *CHANGING], 6)
     over, at = [], 0
@@ -123,8 +129,8 @@ def test_no_correction_lowers_what_is_enforced(seed: int) -> None:
     before = total(count_events([spans(steps)]), DEFAULT_ACCEPT)
     for count in range(1, len(over) + 1):
         enforced, _, corrected = both(steps, over[:count])
-        assert covers(enforced, before)
-        assert covers(enforced, corrected)
+        assert covers(enforced, before), seed
+        assert covers(enforced, corrected), seed
         before = enforced
 
 
