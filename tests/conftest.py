@@ -2,13 +2,15 @@
 
 import os
 import socket
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import httpx
+import psycopg
 import pytest
 import uvicorn
 from hypothesis import settings as trials
@@ -18,7 +20,7 @@ from benchmarks.servers import START_TOKEN, start_token_file
 from service.app import create_app
 from service.settings import Settings
 from service.storage import migrations
-from service.storage.engine import connect, transaction
+from service.storage.engine import connect
 from service.storage.tables import installation, metadata
 from service.web.server import Server, bounded
 
@@ -106,16 +108,53 @@ def backend_urls(postgres_url: str, tmp_path_factory: pytest.TempPathFactory) ->
     return urls
 
 
+CLEARED = [one.name for one in reversed(metadata.sorted_tables) if one is not installation]
+FORGET = "UPDATE installation SET log_size = 0, suspended = NULL, suspended_at = NULL"
+LOCK_SECONDS = 10
+CLEAR_POSTGRES = ";".join(
+    [
+        "BEGIN",
+        f"SET LOCAL lock_timeout = '{LOCK_SECONDS}s'",
+        "SET LOCAL synchronous_commit = off",
+        "SET LOCAL session_replication_role = replica",
+        *(f"DELETE FROM {name}" for name in CLEARED),  # noqa: S608
+        f"{FORGET}, log_frontier = ''",
+        "COMMIT",
+    ]
+).encode()
+
+
 def clear(url: str) -> None:
+    """Delete every row, also where a trigger refuses that; the installation keeps its identity."""
     refuse_other_databases(url)
-    engine = connect(url)
-    with transaction(engine) as connection, without_triggers(connection):
-        for table in reversed(metadata.sorted_tables):
-            if table is not installation:
-                connection.execute(table.delete())
-        empty = {"log_size": 0, "log_frontier": b"", "suspended": None, "suspended_at": None}
-        connection.execute(installation.update().values(empty))
-    engine.dispose()
+    if url.startswith("sqlite"):
+        file = make_url(url).database or ""
+        with closing(sqlite3.connect(file, LOCK_SECONDS, isolation_level=None)) as connection:
+            _clear_sqlite(connection)
+    else:
+        with psycopg.connect(url, autocommit=True) as server:
+            server.execute(CLEAR_POSTGRES)
+
+
+def _clear_sqlite(connection: sqlite3.Connection) -> None:
+    for pragma in ("synchronous = OFF", "foreign_keys = OFF"):
+        connection.execute(f"PRAGMA {pragma}")
+    connection.execute("BEGIN IMMEDIATE")
+    full = [
+        name
+        for name in CLEARED
+        if connection.execute(f"SELECT EXISTS (SELECT 1 FROM {name})").fetchone()[0]  # noqa: S608
+    ]
+    query = "SELECT name, tbl_name, sql FROM sqlite_master WHERE type = 'trigger'"
+    triggers = [one for one in connection.execute(query).fetchall() if one[1] in full]
+    for name, _, _ in triggers:
+        connection.execute(f"DROP TRIGGER {name}")
+    for name in full:
+        connection.execute(f"DELETE FROM {name}")  # noqa: S608
+    for _, _, statement in triggers:
+        connection.execute(statement)
+    connection.execute(f"{FORGET}, log_frontier = x''")
+    connection.execute("COMMIT")
 
 
 @contextmanager
@@ -153,18 +192,15 @@ def engine(database_url: str) -> Iterator[Engine]:
 @contextmanager
 def running(settings: Settings) -> Iterator[str]:
     """A real server on a free port; its address."""
-    port = free_port()
     application = create_app(settings)
-    config = uvicorn.Config(
-        application, host="127.0.0.1", port=port, log_config=None, **bounded(settings)
-    )
-    server = Server(config)
-    thread = threading.Thread(target=server.run)
+    listener = socket.create_server(("127.0.0.1", 0))  # held, so that nothing else takes the port
+    server = Server(uvicorn.Config(application, log_config=None, **bounded(settings)))
+    thread = threading.Thread(target=server.run, args=([listener],))
     thread.start()
     while not server.started:
         time.sleep(0.002)
     try:
-        yield f"http://127.0.0.1:{port}"
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:  # a failing test must not leave its server, for which the process would wait
         server.should_exit = True
         thread.join()
