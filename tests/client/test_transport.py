@@ -151,6 +151,7 @@ def test_waits_leave_the_trainers_random_numbers_alone(
         ("soon", 0, 0.5),
         ("-3", 0, 0.5),
     ],
+    ids=["seconds", "too long", "tomorrow", "yesterday", "long ago", "a word", "negative"],
 )
 def test_retry_after_is_waited_for(
     service: FakeService, client: Client, waits: list[float], text: str, low: float, high: float
