@@ -4,15 +4,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 SOURCES := pyproject.toml client/pyproject.toml constraints.txt
-CORE := tests/accounting tests/rows
-CLIENT := tests/client tests/examples
+# Processes that run tests.
+WORKERS ?= 2
 # Each training framework has an environment and a folder of tests of its own.
 FRAMEWORKS := $(notdir $(patsubst %/requirements.txt,%,$(wildcard tests/integrations/*/requirements.txt)))
 
 OFFLINE := HF_HUB_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1 DO_NOT_TRACK=1 FLWR_TELEMETRY_ENABLED=0
 
-.PHONY: run demo test test-core test-service test-client test-browser test-generated test-integrations check licences audit \
-  benchmarks figures screenshots clean
+.PHONY: run demo test test-all test-both test-numerics test-system test-browser test-generated test-integrations check \
+  licences audit benchmarks figures screenshots clean
 
 run: $(INSTALLED)  ## serve on SQLite at 127.0.0.1:8000
 	$(BIN)/dpledger serve
@@ -22,18 +22,23 @@ demo: $(INSTALLED)  ## train a classifier twice against a temporary service
 
 # Several may go on at once (make -j2 test test-browser), so each has a folder for its files.
 PYTEST = $(BIN)/python -m pytest --basetemp $(or $(TMPDIR),/tmp)/dpledger-$@
+# A file's tests run in one process and in their order. tests/lanes.py says which test is in which lane.
+PARALLEL = $(PYTEST) --numprocesses $(WORKERS) --dist loadfile
 
-test: test-core test-service test-client  ## every test, on SQLite and on a real PostgreSQL server
+test: $(INSTALLED)  ## what each change must pass, on SQLite and on a real PostgreSQL server
+	$(PARALLEL) -m "unit or service"
+
+test-all: test-both test-numerics test-system test-browser test-generated test-integrations  ## every test
+
+test-both: $(INSTALLED)  ## what `test` runs, and all of it on both databases
+	DPLEDGER_TEST_ALL=1 $(PARALLEL) -m "unit or service"
 
 # Arithmetic gives way to tests that wait for one another.
-test-core: $(INSTALLED)  ## the accounting core, every branch of it
-	nice $(PYTEST) $(CORE) --cov
+test-numerics: $(INSTALLED)  ## the accounting core against its definitions, every branch of it
+	nice $(PARALLEL) tests/accounting tests/rows --cov
 
-test-service: $(INSTALLED)  ## the service and all else; needs Debian's nginx
-	$(PYTEST) $(patsubst %,--ignore=%,$(CORE) $(CLIENT))
-
-test-client: $(INSTALLED)  ## the client and the examples
-	$(PYTEST) $(CLIENT)
+test-system: $(INSTALLED)  ## whole processes that are broken, killed or loaded; needs Debian's nginx
+	DPLEDGER_TEST_ALL=1 $(PARALLEL) -m system
 
 test-browser: $(INSTALLED)  ## the pages in a real browser; needs Debian's chromium
 	$(PYTEST) -o addopts="--strict-markers --strict-config -q" tests/browser

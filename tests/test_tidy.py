@@ -5,6 +5,7 @@ from pathlib import Path
 
 import accounting
 from accounting import THEOREMS, Status
+from tests import lanes
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("accounting", "service", "client", "migrations", "tests", "benchmarks", "examples")
@@ -12,6 +13,11 @@ FILES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.p
 TEXTS = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in FILES}
 LONGEST = 400
 VAGUE = {"utils", "helpers", "common", "base", "managers", "factory"}
+
+
+def test_every_file_and_folder_that_has_a_lane_of_its_own_exists() -> None:
+    named = (lanes.NUMERICS, *lanes.READ_SERVICE, *lanes.SYSTEM, *lanes.SQLITE_ALONE)
+    assert [one for one in named if not (lanes.TESTS / one).exists()] == []
 
 
 def missing_pages(text: str) -> list[str]:

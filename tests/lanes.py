@@ -1,0 +1,68 @@
+"""Which tests a change must pass at once, and which run when what they cover has changed.
+
+A lane is a marker: `unit` needs no database, `service` does; `make test` runs these two. `numerics`
+compares the accounting with definitions, `system` breaks or kills whole processes; `make test-all`
+runs all four, and `.ci/run` runs a lane whenever a file that it covers differs.
+"""
+
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+TESTS: Final = Path(__file__).parent
+NUMERICS: Final = "accounting"  # a folder
+# They also read the service, and so belong to each change.
+READ_SERVICE: Final = ("accounting/test_quarantine.py", "accounting/test_quarantine_values.py")
+SYSTEM: Final = (  # folders and modules
+    "browser",
+    "client/failures",
+    "fuzz",
+    "generated",
+    "service/faults",
+    "service/test_concurrency.py",
+    "service/test_demo.py",
+    "service/test_drain.py",
+    "service/test_memory.py",
+    "service/test_nginx.py",
+    "service/test_race.py",
+    "service/test_refused_bodies.py",
+    "service/test_schemathesis.py",
+    "service/test_slow_bodies.py",
+)
+DATABASES: Final = {"addresses", "backend_urls", "database_url", "own_server", "postgres_url"}
+# Modules of pages, of the planner and of questions over HTTP: what differs by database is tested in
+# other modules. `make test` runs these on SQLite, `make test-all` on both.
+SQLITE_ALONE: Final = tuple(
+    f"service/test_{name}.py"
+    for name in (
+        "advisories", "api_browser", "certificate_page", "curve", "dashboard",
+        "dataset_admission", "dataset_page", "effort", "entrance", "explain",
+        "falling_noise_over_http", "filters_over_http", "hidden_runs", "hidden_runs_refused",
+        "history", "hostile", "lower_ends", "mechanisms", "one_meaning", "outlook", "plan",
+        "planner_page", "poisson_would_say", "problems", "reports", "run_page", "samplings",
+        "scopes", "smaller_bounds", "spending", "theorems_page", "watching",
+    )
+)  # fmt: skip
+
+
+def lane_of(item: pytest.Item) -> str:
+    """The one lane of a test."""
+    place = _place(item)
+    if place.startswith(f"{NUMERICS}/") and place not in READ_SERVICE:
+        return "numerics"
+    if any(place == one or place.startswith(f"{one}/") for one in SYSTEM):
+        return "system"
+    return "service" if DATABASES.intersection(getattr(item, "fixturenames", ())) else "unit"
+
+
+def is_repeated(item: pytest.Item) -> bool:
+    """Whether a test of SQLITE_ALONE is the case on PostgreSQL."""
+    case = getattr(item, "callspec", None)
+    if case is None or _place(item) not in SQLITE_ALONE:
+        return False
+    return any(isinstance(one, str) and one == "postgres" for one in case.params.values())
+
+
+def _place(item: pytest.Item) -> str:
+    return item.path.relative_to(TESTS).as_posix()
