@@ -36,7 +36,7 @@ from service.settings import Settings
 from service.storage import migrations
 from service.storage.engine import connect
 from service.transparency.signing import Signer
-from service.web.server import Server, bounded, settle, share_arenas
+from service.web.server import Server, connection_limits, settle, share_arenas
 
 SECONDS_MAX: Final = 2.0  # of processor time
 LONG: Final = 1.5  # seconds, from which on one measurement is not trusted
@@ -142,7 +142,9 @@ def _serve(url: str, port: int) -> None:
     key = settings.signing_key_path
     if key is not None and not key.exists():
         Signer.create(key)
-    config = uvicorn.Config(create_app(settings), port=port, log_config=None, **bounded(settings))
+    config = uvicorn.Config(
+        create_app(settings), port=port, log_config=None, **connection_limits(settings)
+    )
     settle()
     Server(config).run()
 

@@ -30,8 +30,12 @@ from service.guarantees.guarantee import Question, dataset_guarantee, run_guaran
 from service.schemas.event_codec import canonical
 from service.storage import migrations
 from service.storage.engine import connect, snapshot
-from service.transparency.certificates.envelope import InvalidCertificateError, opened, sealed
-from service.transparency.certificates.issue import Asked, issue
+from service.transparency.certificates.envelope import (
+    InvalidCertificateError,
+    open_certificate,
+    sealed,
+)
+from service.transparency.certificates.issue import CertificateInputs, issue
 from service.transparency.certificates.verify import verify_bytes
 from service.transparency.signing import Signer
 
@@ -49,7 +53,7 @@ def made(engine: Engine, signer: Signer, count: int, chance: random.Random) -> I
         maker.dataset(f"data-{index}", HAPPENINGS, parent=parent)
         subjects = [("run", name) for name in maker.runs] + [("dataset", f"data-{index}")]
         for kind, name in subjects:
-            asked = Asked(kind=kind, name=name, deltas=(DELTA,))
+            asked = CertificateInputs(kind=kind, name=name, deltas=(DELTA,))
             raw = issue(engine, signer, asked, by="benchmark")
             require_equal(engine, kind, name, raw)
             yield raw
@@ -179,7 +183,7 @@ def every_bit(raw: bytes) -> int:
         for bit in range(8):
             changed = raw[:place] + bytes([raw[place] ^ 1 << bit]) + raw[place + 1 :]
             try:
-                opened(changed)
+                open_certificate(changed)
             except InvalidCertificateError:
                 continue
             missed += 1

@@ -36,7 +36,7 @@ from service.settings import Settings
 from service.storage import migrations
 from service.storage.engine import connect, transaction
 from service.transparency.signing import Signer
-from service.web.server import Server, bounded
+from service.web.server import Server, connection_limits
 
 # Names that there are, so that a generated request meets something; two names in three are these.
 KNOWN: Final = {
@@ -257,7 +257,7 @@ def serving(url: str) -> Iterator[tuple[str, str]]:
     settings = Settings(database_url=url, signing_key_file=file)
     application = Leaving(create_app(settings))
     server = Server(
-        uvicorn.Config(application, port=port, log_config=None, **bounded(settings))
+        uvicorn.Config(application, port=port, log_config=None, **connection_limits(settings))
     )  # fmt: skip
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()

@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from benchmarks.servers import START_TOKEN, ServerError, ask, create, mark
-from service.cli.calculations import account
+from service.cli.calculations import account_document
 from service.schemas.ledger_document import LedgerDocument
 
 RELATION: Final = "add_or_remove_one"
@@ -47,7 +47,7 @@ def epsilon(steps: int) -> float:
             "events": [step(0, steps)] if steps else [],
         }
     )  # fmt: skip
-    found = account(document, delta=DELTA, accountant="rdp").epsilon
+    found = account_document(document, delta=DELTA, accountant="rdp").epsilon
     if found is None:
         raise ServerError("The steps of the trainers have no bound.")
     return found

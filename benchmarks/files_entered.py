@@ -32,7 +32,7 @@ from benchmarks.bars import at_most, print_bars
 from benchmarks.servers import ROOT, ask, free_port, migrated, new_dataset, new_run
 from service.app import create_app
 from service.settings import Settings
-from service.web.server import Server, bounded
+from service.web.server import Server, connection_limits
 
 OURS: Final = tuple(f"{ROOT / name}/" for name in ("service", "accounting"))
 REPETITIONS: Final = 3
@@ -74,7 +74,11 @@ def serving(folder: Path) -> Iterator[tuple[int, str]]:
     key, port = migrated(url), free_port()
     settings = Settings(database_url=url)
     config = uvicorn.Config(
-        create_app(settings), host="127.0.0.1", port=port, log_config=None, **bounded(settings)
+        create_app(settings),
+        host="127.0.0.1",
+        port=port,
+        log_config=None,
+        **connection_limits(settings),
     )
     started = threading.Event()
     server = Server(config, on_start=started.set)

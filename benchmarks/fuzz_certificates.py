@@ -18,7 +18,7 @@ from service.settings import Settings
 from service.storage import migrations
 from service.storage.engine import connect
 from service.transparency.certificates.envelope import InvalidCertificateError, sealed
-from service.transparency.certificates.issue import Asked, issue
+from service.transparency.certificates.issue import CertificateInputs, issue
 from service.transparency.certificates.records import AGREEMENT
 from service.transparency.certificates.verify import verify_bytes
 from service.transparency.signing import Signer
@@ -36,7 +36,7 @@ def _issued() -> tuple[bytes, Signer]:
         migrations.upgrade(engine)
         signer = Signer.create(Path(name) / "key")
         asyncio.run(_record(url))
-        asked = Asked(kind="run", name="run", deltas=(DELTA,), model_sha256=None)
+        asked = CertificateInputs(kind="run", name="run", deltas=(DELTA,), model_sha256=None)
         raw = issue(engine, signer, asked, by="fuzz")
         engine.dispose()
     return raw, signer

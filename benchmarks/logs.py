@@ -141,7 +141,9 @@ def main() -> None:
         measure("a signed checkpoint with a head", checkpoint)
         measure(
             "comparison with one that was kept",
-            lambda _repeat: proofs.compare(engine, signer, kept, heads=tree, by="benchmark"),
+            lambda _repeat: proofs.compare_checkpoint(
+                engine, signer, kept, heads=tree, by="benchmark"
+            ),
         )
         engine.dispose()
 

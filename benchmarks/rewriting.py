@@ -28,7 +28,7 @@ from service.ledger.append.admission import count_reserved
 from service.ledger.budgets.accumulator import by_pass
 from service.ledger.budgets.pass_positions import beginning, opening_place, position_of
 from service.ledger.log.merkle import Frontier
-from service.ledger.log.row_records import FACTS, STATES, content_of_row, statement
+from service.ledger.log.row_records import FACTS, STATE_CODES, content_of_row, statement
 from service.schemas.event_codec import canonical, content_of, event_of
 from service.storage.tables import (
     acts,
@@ -158,7 +158,7 @@ def _leaf(data: Row) -> bytes:
 def told(connection: Connection, log: Log) -> list[tuple[int, str, Any]]:
     """(act, kind, row) for each act that tells of a row: of a state, the latest."""
     found = []
-    for kind in (*FACTS, *STATES):
+    for kind in (*FACTS, *STATE_CODES):
         rows: dict[str, list[Any]] = defaultdict(list)
         for row in _of_home(connection, kind, log.home["id"]):
             rows[canonical(content_of_row(row))].append(row["row"])
@@ -176,7 +176,7 @@ def _retell(log: Log, pairs: list[tuple[int, str, Any]]) -> None:
     """Let acts say what rows do now; those of rows that are gone go, too."""
     rows = {
         (kind, row["row"]): canonical(content_of_row(row))
-        for kind in (*FACTS, *STATES)
+        for kind in (*FACTS, *STATE_CODES)
         for row in _of_home(log.connection, kind, log.home["id"])
     }
     told_of = {act: (kind, row) for act, kind, row in pairs}

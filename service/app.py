@@ -178,7 +178,7 @@ def wire(
         openapi_url="/v1/openapi.json",
         redirect_slashes=False,  # a path that is not one is 404, not somewhere else
         lifespan=lifespan,
-        responses={"4XX": problems.DESCRIPTION, "503": problems.DESCRIPTION},
+        responses={"4XX": problems.PROBLEM_DESCRIPTION, "503": problems.PROBLEM_DESCRIPTION},
     )
     app.state.engine = engine
     app.state.methods = {append_events.EVENTS_PATH: {"POST"}}
@@ -223,11 +223,11 @@ def wire(
     app.add_middleware(OneHost)
     app.add_middleware(Arrivals, keys=keys, per_second=settings.keyless_requests_per_second)
     app.add_middleware(RequestLog, measures=measures)  # outermost: every answer has an id
-    problems.install(app)
+    problems.install_problems(app)
     for module in modules:
         app.include_router(module.router)
         _note_methods(app, module.router)
-    for router in dashboard.install(app):
+    for router in dashboard.install_pages(app):
         _note_methods(app, router)
     openapi.complete(app)
     return app

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 
-DIGITS: Final = 10_000  # epsilons in texts have four decimals
+_DIGITS: Final = 10_000  # epsilons in texts have four decimals
 
 
 def release(error: BaseException) -> None:
@@ -136,7 +136,7 @@ def _standing(scope: Mapping[str, Any]) -> str:
 def _up(epsilon: float | None) -> str:
     if epsilon is None or not math.isfinite(epsilon):
         return "infinity"
-    return f"{math.ceil(epsilon * DIGITS) / DIGITS:.10g}"
+    return f"{math.ceil(epsilon * _DIGITS) / _DIGITS:.10g}"
 
 
 class DatasetFrozenError(LedgerError):

@@ -9,11 +9,11 @@ from typing import Any, Final
 
 from service.clock import now, utc
 
-DIGITS: Final = 4  # significant, of an epsilon
+_DIGITS: Final = 4  # significant, of an epsilon
 PLACES: Final = 3  # after the point, of what is 1 or more
 SMALL: Final = Decimal("1e-4")  # below, and from this on: powers of ten
 LARGE: Final = Decimal("1e15")
-NOTHING: Final = "—"
+NO_NUMBER: Final = "—"
 NARROW: Final = "\u202f"  # a space at which no line is broken
 _MINUTE: Final = 60
 _HOUR: Final = 3600
@@ -24,24 +24,24 @@ _UP: Final = Context(prec=6, rounding=ROUND_CEILING)
 _DOWN: Final = Context(prec=6, rounding=ROUND_FLOOR)
 
 
-def up(value: float | None, digits: int = DIGITS) -> str:
+def up(value: float | None, digits: int = _DIGITS) -> str:
     """An upper bound: never less than the value. Infinity and nothing known are said so."""
     return _rounded(value, digits, ROUND_CEILING)
 
 
-def down(value: float | None, digits: int = DIGITS) -> str:
+def down(value: float | None, digits: int = _DIGITS) -> str:
     """A lower bound: never more than the value."""
     return _rounded(value, digits, ROUND_FLOOR)
 
 
-def plain(value: float | None, digits: int = DIGITS) -> str:
+def plain(value: float | None, digits: int = _DIGITS) -> str:
     """What is no bound: a setting, to the nearest digit."""
     return _rounded(value, digits, ROUND_HALF_EVEN)
 
 
 def _rounded(value: float | None, digits: int, rounding: str) -> str:
     if value is None or math.isnan(value):
-        return NOTHING
+        return NO_NUMBER
     if math.isinf(value):
         return "∞" if value > 0 else "-∞"
     if value == 0:
@@ -74,27 +74,27 @@ def _told(text: str, *, whole: bool) -> str:
 
 def count(value: int | None) -> str:
     """A whole number, in groups of three."""
-    return NOTHING if value is None else f"{value:,}"
+    return NO_NUMBER if value is None else f"{value:,}"
 
 
 def percent_up(share: float | None) -> str:
     """A share of something that is used up: never less."""
-    return NOTHING if share is None else f"{up(100 * share, 3)}{NARROW}%"
+    return NO_NUMBER if share is None else f"{up(100 * share, 3)}{NARROW}%"
 
 
 def percent_down(share: float | None) -> str:
     """A share of something that is left: never more."""
-    return NOTHING if share is None else f"{down(100 * share, 3)}{NARROW}%"
+    return NO_NUMBER if share is None else f"{down(100 * share, 3)}{NARROW}%"
 
 
 def moment(value: datetime | str | None) -> str:
     """A time, to the minute, in UTC."""
-    return NOTHING if value is None else f"{_time(value):%Y-%m-%d %H:%M} UTC"
+    return NO_NUMBER if value is None else f"{_time(value):%Y-%m-%d %H:%M} UTC"
 
 
 def day(value: datetime | str | None) -> str:
     """The day of a time, in UTC."""
-    return NOTHING if value is None else f"{_time(value):%Y-%m-%d}"
+    return NO_NUMBER if value is None else f"{_time(value):%Y-%m-%d}"
 
 
 def iso(value: datetime | str) -> str:
@@ -105,7 +105,7 @@ def iso(value: datetime | str) -> str:
 def ago(value: datetime | str | None) -> str:
     """How long ago a time was."""
     if value is None:
-        return NOTHING
+        return NO_NUMBER
     seconds = (now() - _time(value)).total_seconds()
     if seconds < _MINUTE:
         return "just now"
@@ -118,7 +118,7 @@ def ago(value: datetime | str | None) -> str:
 def days(value: float | None) -> str:
     """How long something lasts: never more than it does."""
     if value is None:
-        return NOTHING
+        return NO_NUMBER
     if value < 1:
         hours = int(value * 24)
         return _many(hours, "hour") if hours else "under an hour"

@@ -27,7 +27,7 @@ from service.settings import Settings
 from service.storage import migrations
 from service.storage.engine import connect
 from service.storage.tables import installation, metadata
-from service.web.server import Server, bounded
+from service.web.server import Server, connection_limits
 from tests.lanes import is_repeated, lane_of
 
 # A shared machine stands still now and then: no test is about how long something takes.
@@ -240,7 +240,7 @@ def running(settings: Settings) -> Iterator[str]:
     """A real server on a free port; its address."""
     application = create_app(settings)
     listener = socket.create_server(("127.0.0.1", 0))  # held, so that nothing else takes the port
-    server = Server(uvicorn.Config(application, log_config=None, **bounded(settings)))
+    server = Server(uvicorn.Config(application, log_config=None, **connection_limits(settings)))
     thread = threading.Thread(target=server.run, args=([listener],))
     thread.start()
     while not server.started:

@@ -8,7 +8,7 @@ from fastapi import FastAPI
 
 from service.web import problems
 from service.web.dashboard.rendering import PageRoute
-from service.web.dashboard.routes import install
+from service.web.dashboard.routes import install_pages
 from tests.browser.screenshots import BYTES_MAX, FOLDER, PICTURES, TOTAL_MAX, files
 
 ROOT = FOLDER.parents[1]
@@ -30,10 +30,10 @@ GUIDES = sorted((*ROOT.glob("*.md"), *ROOT.glob("docs/guide/*.md")))
 def pages() -> set[str]:
     """The path of every page."""
     app = FastAPI()
-    problems.install(app)
+    problems.install_problems(app)
     return {
         route.path
-        for router in install(app)
+        for router in install_pages(app)
         for route in router.routes
         if isinstance(route, PageRoute) and "GET" in (route.methods or ())
         if not route.path.endswith(".json")

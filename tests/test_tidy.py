@@ -1,6 +1,8 @@
 """The code about the code."""
 
+import ast
 import re
+from collections import Counter, defaultdict
 from pathlib import Path
 
 import accounting
@@ -12,6 +14,7 @@ FOLDERS = ("accounting", "service", "client", "migrations", "tests", "benchmarks
 FILES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
 TEXTS = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in FILES}
 LONGEST = 400
+MODULES = 17  # of a package, at most
 VAGUE = {"utils", "helpers", "common", "base", "managers", "factory"}
 
 
@@ -34,6 +37,46 @@ def test_every_folder_has_files() -> None:
 def test_no_file_is_too_long() -> None:
     lengths = {name: len(text.splitlines()) for name, text in TEXTS.items()}
     assert {name: length for name, length in lengths.items() if length > LONGEST} == {}
+
+
+def test_no_package_has_too_many_modules() -> None:
+    packages = Counter(
+        str(Path(name).parent)
+        for name in TEXTS
+        if name.startswith(("accounting/", "service/", "client/dpledger_client/"))
+        and not name.endswith("__init__.py")
+    )
+    assert {name: count for name, count in packages.items() if count > MODULES} == {}
+
+
+def public_names(text: str) -> set[str]:
+    """The names that a module defines for others.
+
+    An endpoint has the name of the function of the domain that it calls: decorated functions do not
+    count. Nor does the `router` of each module of endpoints.
+    """
+    names = {"router"}
+    found: set[str] = set()
+    for one in ast.parse(text).body:
+        match one:
+            case ast.ClassDef(name=name):
+                found.add(name)
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                (names if one.decorator_list else found).add(name)
+            case ast.Assign(targets=targets):
+                found |= {target.id for target in targets if isinstance(target, ast.Name)}
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                found.add(name)
+    return {name for name in found - names if not name.startswith("_")}
+
+
+def test_a_public_name_of_the_service_means_one_thing() -> None:
+    places: defaultdict[str, list[str]] = defaultdict(list)
+    for file, text in TEXTS.items():
+        if file.startswith("service/") and not file.startswith("service/cli/"):  # of commands
+            for name in public_names(text):
+                places[name].append(file)
+    assert {name: files for name, files in places.items() if len(files) > 1} == {}
 
 
 def test_nothing_is_left_to_do_in_a_comment() -> None:

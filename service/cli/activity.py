@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from service.cli.options import DatabaseOption, failed, opened
+from service.cli.options import DatabaseOption, failed, open_ledger
 from service.errors import LedgerError
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def audit(
         raise typer.BadParameter("needs --by", param_hint="--entries")
     # Plain lines, as of keys.
     try:
-        with opened(database) as engine, snapshot(engine) as connection:
+        with open_ledger(database) as engine, snapshot(engine) as connection:
             lines = (
                 _entries(connection, by, dataset)
                 if entries and by is not None

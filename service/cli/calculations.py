@@ -31,7 +31,7 @@ from service.schemas.responses import OutsideGuarantee, RunGuarantee, guarantee_
 TARGET_MAX: Final = 1e6  # nats
 
 
-def account(document: LedgerDocument, *, delta: float, accountant: str) -> RunGuarantee:
+def account_document(document: LedgerDocument, *, delta: float, accountant: str) -> RunGuarantee:
     """What a document guarantees, as recorded and as corrected.
 
     Raises:

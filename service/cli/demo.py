@@ -42,21 +42,21 @@ TRAIN_SIZE: Final = 1440  # images; the other 357 measure accuracy and are not p
 CLASSES: Final = 10
 PIXEL_MAX: Final = 16.0  # of the data's format, so that scaling by it reveals nothing
 BATCH_SIZE: Final = 96  # expected, for Poisson
-PASSES: Final = 40
+_PASSES: Final = 40
 STEPS_PER_PASS: Final = TRAIN_SIZE // BATCH_SIZE
-STEPS: Final = PASSES * STEPS_PER_PASS
-NOISE_MULTIPLIER: Final = 2.0
+_STEPS: Final = _PASSES * STEPS_PER_PASS
+_NOISE_MULTIPLIER: Final = 2.0
 MAX_GRAD_NORM: Final = 1.0
-LEARNING_RATE: Final = 2.0
-DELTA: Final = 1e-5
+_LEARNING_RATE: Final = 2.0
+_DELTA: Final = 1e-5
 SEED: Final = 20  # the demo shows the same numbers every time; a real training must not fix it
 
 READY_SECONDS: Final = 30.0  # to migrate and answer, on a slow machine
-STOP_SECONDS: Final = 10.0
+_STOP_SECONDS: Final = 10.0
 DATABASE_FILE: Final = "demo.db"
 TOKEN_FILE: Final = DATABASE_FILE + START_TOKEN_SUFFIX  # which signs in at the service
 LOG_LINES: Final = 20  # shown of a service that failed
-AGREEMENT: Final = 1e-9  # relative; same code and ledger, but two processes may sum differently
+_AGREEMENT: Final = 1e-9  # relative; same code and ledger, but two processes may sum differently
 
 EXIT_FAILED: Final = 1
 EXIT_MISSING: Final = 2
@@ -88,7 +88,7 @@ class Digits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scheme:
+class DemoScheme:
     """A way to choose the records of each step, and how the ledger is told about it."""
 
     run: str
@@ -101,20 +101,20 @@ class Scheme:
 class Outcome:
     """What a training reached and spent."""
 
-    scheme: Scheme
+    scheme: DemoScheme
     accuracy: float  # on the test images
     epsilon: float  # nats, upper, at DELTA
 
 
 def poisson_batches(rng: np.random.Generator) -> Iterator[Indices]:
     """Each record joins each step independently."""
-    for _ in range(STEPS):
+    for _ in range(_STEPS):
         yield np.flatnonzero(rng.random(TRAIN_SIZE) < BATCH_SIZE / TRAIN_SIZE)
 
 
 def shuffled_batches(rng: np.random.Generator) -> Iterator[Indices]:
     """A fresh order each pass, cut into batches: what a data loader's shuffle=True does."""
-    for _ in range(PASSES):
+    for _ in range(_PASSES):
         yield from rng.permutation(TRAIN_SIZE).reshape(STEPS_PER_PASS, BATCH_SIZE)
 
 
@@ -151,39 +151,39 @@ def noisy_gradient(
     norms = np.linalg.norm(images, axis=1) * np.linalg.norm(residuals, axis=1)
     factors = np.minimum(1.0, MAX_GRAD_NORM / np.maximum(norms, 1e-12))
     total = images.T @ (residuals * factors[:, None])
-    noise = rng.normal(0.0, NOISE_MULTIPLIER * MAX_GRAD_NORM, size=weights.shape)
+    noise = rng.normal(0.0, _NOISE_MULTIPLIER * MAX_GRAD_NORM, size=weights.shape)
     # The realised batch size is private under Poisson sampling; the expected one is a constant.
     return np.asarray((total + noise) / BATCH_SIZE)
 
 
 def train(
-    client: "Client", scheme: Scheme, digits: Digits, progress: Progress, folder: Path
+    client: "Client", scheme: DemoScheme, digits: Digits, progress: Progress, folder: Path
 ) -> Outcome:
     """DP-SGD on softmax regression; every optimizer step goes into the ledger."""
     from dpledger_client import gaussian
 
     rng = np.random.default_rng(SEED)
     weights = np.zeros((digits.train_images.shape[1], CLASSES))
-    task = progress.add_task(scheme.title, total=STEPS, epsilon=0.0)
+    task = progress.add_task(scheme.title, total=_STEPS, epsilon=0.0)
     with client.start_run(
         scheme.run,
         DATASET,
         mode="observe",  # the dataset has no budget, so nothing needs to be asked for
-        mechanism=gaussian(noise_multiplier=NOISE_MULTIPLIER),
+        mechanism=gaussian(noise_multiplier=_NOISE_MULTIPLIER),
         sampling=scheme.sampling,
-        delta=DELTA,
+        delta=_DELTA,
         spool=folder,
         flush_steps=STEPS_PER_PASS,
     ) as run:
         for batch in scheme.batches(rng):
             run.step()  # counted before it is taken
             images, labels = digits.train_images[batch], digits.train_labels[batch]
-            weights -= LEARNING_RATE * noisy_gradient(weights, images, labels, rng)
+            weights -= _LEARNING_RATE * noisy_gradient(weights, images, labels, rng)
             progress.update(task, advance=1, epsilon=run.epsilon or 0.0)
         guarantee = run.guarantee()
         progress.update(task, epsilon=guarantee["epsilon"])
-    if guarantee["steps"] != STEPS:
-        raise DemoError(f"{scheme.run}: {STEPS} steps ran and {guarantee['steps']} were recorded.")
+    if guarantee["steps"] != _STEPS:
+        raise DemoError(f"{scheme.run}: {_STEPS} steps ran and {guarantee['steps']} were recorded.")
     guesses = (digits.test_images @ weights).argmax(axis=1)
     accuracy = float(np.mean(guesses == digits.test_labels))
     return Outcome(scheme=scheme, accuracy=accuracy, epsilon=guarantee["epsilon"])
@@ -248,7 +248,7 @@ def _wait_until_ready(process: subprocess.Popen[bytes], port: int) -> None:
 def _stop(process: subprocess.Popen[bytes]) -> None:
     process.terminate()
     try:
-        process.wait(STOP_SECONDS)
+        process.wait(_STOP_SECONDS)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
@@ -266,22 +266,22 @@ def recomputed(document: dict[str, Any]) -> float | None:
     return accounting.guarantee(
         ledger.counts(),
         relation=relation_of(ledger.neighboring_relation),
-        delta=DELTA,
+        delta=_DELTA,
         accept=accepted_statuses(ledger.accept),
     ).epsilon
 
 
 def show(outcomes: list[Outcome], composed: float) -> None:
     """The table, and why its rows differ."""
-    table = Table("sampling", title=f"{STEPS} steps, noise multiplier {NOISE_MULTIPLIER:g}")
+    table = Table("sampling", title=f"{_STEPS} steps, noise multiplier {_NOISE_MULTIPLIER:g}")
     table.add_column("test accuracy", justify="right")
-    table.add_column(f"epsilon (upper, delta {DELTA:g})", justify="right")
+    table.add_column(f"epsilon (upper, delta {_DELTA:g})", justify="right")
     for outcome in outcomes:
         table.add_row(outcome.scheme.title, f"{outcome.accuracy:.1%}", f"{outcome.epsilon:.4f}")
     _out.print()
     _out.print(table)
     _out.print(
-        WHY.format(steps=STEPS, rate=STEPS_PER_PASS, passes=PASSES), highlight=False, end="\n\n"
+        WHY.format(steps=_STEPS, rate=STEPS_PER_PASS, passes=_PASSES), highlight=False, end="\n\n"
     )
     _out.print(
         f"Both runs used the same records: the dataset has spent epsilon {composed:.4f}.",
@@ -295,13 +295,13 @@ def _demonstrate(url: str, digits: Digits, folder: Path) -> None:
 
     rate = BATCH_SIZE / TRAIN_SIZE
     schemes = [
-        Scheme(
+        DemoScheme(
             run="poisson",
             title="Poisson",
             sampling=poisson(sampling_probability=rate),
             batches=poisson_batches,
         ),
-        Scheme(
+        DemoScheme(
             run="shuffled",
             title="shuffled",
             sampling=shuffle(batch_size=BATCH_SIZE, steps_per_pass=STEPS_PER_PASS),
@@ -319,11 +319,11 @@ def _demonstrate(url: str, digits: Digits, folder: Path) -> None:
             privacy_unit="one image",
         )
         outcomes = [train(client, scheme, digits, progress, folder) for scheme in schemes]
-        composed = client.dataset_guarantee(DATASET, delta=DELTA)["epsilon"]
+        composed = client.dataset_guarantee(DATASET, delta=_DELTA)["epsilon"]
         ledger = client.ledger(schemes[0].run)
     show(outcomes, composed)
     told, found = outcomes[0].epsilon, recomputed(ledger)
-    if found is None or not math.isclose(told, found, rel_tol=AGREEMENT):
+    if found is None or not math.isclose(told, found, rel_tol=_AGREEMENT):
         raise DemoError(f"The service said epsilon {told!r} and the ledger gives {found!r}.")
     _out.print(
         f"Recomputed offline from the Poisson run's ledger document: {found:.4f}. Both agree.",

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from service.cli.options import DatabaseOption, failed, opened
+from service.cli.options import DatabaseOption, failed, open_ledger
 from service.errors import InvalidRequestError, LedgerError
 
 keys = typer.Typer(help="API keys: create, list, rotate, revoke.", no_args_is_help=True)
@@ -44,7 +44,7 @@ def create_key(
             requests_per_second=requests_per_second,
             body_bytes_max=body_bytes_max,
         )
-        with opened(database, begin=True) as engine, transaction(engine) as connection:
+        with open_ledger(database, begin=True) as engine, transaction(engine) as connection:
             key = create_key(connection, name=name, scope=Role(scope), terms=terms)
     except LedgerError as error:
         raise _refused(error) from None
@@ -58,7 +58,7 @@ def list_keys(database: DatabaseOption = None) -> None:
     from service.storage.engine import snapshot
 
     # Plain lines: a table cuts long names to the width of the terminal.
-    with opened(database) as engine, snapshot(engine) as connection:
+    with open_ledger(database) as engine, snapshot(engine) as connection:
         typer.echo("\t".join(_COLUMNS))
         for row in list_keys(connection):
             typer.echo("\t".join(_shown(row)))
@@ -76,7 +76,7 @@ def rotate_key(
     from service.storage.engine import transaction
 
     try:
-        with opened(database) as engine, transaction(engine) as connection:
+        with open_ledger(database) as engine, transaction(engine) as connection:
             key = rotate_key(
                 connection, name, grace_seconds=grace_seconds, expires_at=_moment(expires)
             )
@@ -94,7 +94,7 @@ def revoke_key(
     from service.storage.engine import transaction
 
     try:
-        with opened(database) as engine, transaction(engine) as connection:
+        with open_ledger(database) as engine, transaction(engine) as connection:
             revoke_key(connection, name)
     except LedgerError as error:
         raise failed(error.detail) from None

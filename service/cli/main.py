@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from service.cli.options import DatabaseOption, engine_of, failed_to_start, settings_of
+from service.cli.options import DatabaseOption, failed_to_start, open_engine, settings_of
 from service.errors import LedgerError, StartupError
 
 # Commands, or groups of them, by name: where each is found.
@@ -123,7 +123,7 @@ def _serve(settings: Any, sockets: list[socket.socket]) -> None:
     from service import telemetry
     from service.app import create_app, first_key
     from service.cli.start_message import Greeting
-    from service.web.server import Server, bounded, settle
+    from service.web.server import Server, connection_limits, settle
 
     begun = _migrated(settings.database_url, allowed=lambda: first_key(settings))
     application = create_app(settings)
@@ -135,7 +135,7 @@ def _serve(settings: Any, sockets: list[socket.socket]) -> None:
         log_config=None,
         timeout_graceful_shutdown=settings.shutdown_seconds,
         server_header=False,
-        **bounded(settings),
+        **connection_limits(settings),
     )
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _stopped)
@@ -173,7 +173,7 @@ def _migrated(
 ) -> bool:
     from service.storage import migrations
 
-    engine = engine_of(database, new=new)
+    engine = open_engine(database, new=new)
     try:
         return migrations.upgrade(engine, new=new, allowed=allowed)
     except (StartupError, LedgerError) as error:

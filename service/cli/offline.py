@@ -42,13 +42,13 @@ def epsilon(
 ) -> None:
     """Recompute the guarantee of a ledger document, offline."""
     from accounting.math_library import InaccurateLibraryError
-    from service.cli.calculations import account
+    from service.cli.calculations import account_document
 
     if not 0 < delta < 1:
         raise failed("--delta: must lie in (0, 1)")
     document = _document(ledger)
     try:
-        answer = account(document, delta=delta, accountant=accountant)
+        answer = account_document(document, delta=delta, accountant=accountant)
     except InvalidRequestError as error:
         raise failed(f"{ledger}: {error.detail}") from None
     except ValueError as error:

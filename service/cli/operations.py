@@ -9,9 +9,9 @@ import typer
 
 from service.cli.options import (
     DatabaseOption,
-    engine_of,
     failed,
     failed_to_start,
+    open_engine,
     present_engine,
     settings_of,
 )
@@ -29,12 +29,12 @@ def backup(
     It holds every row, so it is as confidential as the database. Signing keys and other secret
     files are not in it.
     """
-    from service.operations.backup import take
+    from service.operations.backup import take_backup
     from service.operations.backup_format import BackupError
 
     engine = present_engine(database)
     try:
-        _show(take(engine, file))
+        _show(take_backup(engine, file))
     except BackupError as error:
         raise failed(str(error)) from None
     except (StartupError, LedgerError) as error:
@@ -59,7 +59,7 @@ def restore(
             return _show(backup_format.check(file))
         except backup_format.BackupError as error:
             raise failed(str(error)) from None
-    engine = engine_of(database, new=True)  # where a ledger was lost, one may come back
+    engine = open_engine(database, new=True)  # where a ledger was lost, one may come back
     try:
         _show(backup_module.restore(engine, file, by=BY_COMMAND))
     except backup_format.BackupError as error:

@@ -42,7 +42,7 @@ def settings_of(**given: Any) -> Any:
         ) from None
 
 
-def engine_of(database: str | None, *, new: bool = False) -> Any:
+def open_engine(database: str | None, *, new: bool = False) -> Any:
     """An engine for the database that was named, or that the environment names."""
     from service.storage.engine import connect
 
@@ -59,7 +59,7 @@ def present_engine(database: str | None) -> Any:
     """An engine for a database that is there: SQLite would begin one."""
     from service.storage.engine import sqlite_path
 
-    engine = engine_of(database)
+    engine = open_engine(database)
     path = sqlite_path(engine)
     if path is not None and not path.is_file():
         raise failed(f"{path}: there is no such file.")
@@ -75,7 +75,7 @@ def ready_engine(database: str | None, *, begin: bool = False) -> Any:
     """
     from service.storage import migrations
 
-    engine = engine_of(database) if begin else present_engine(database)
+    engine = open_engine(database) if begin else present_engine(database)
     try:
         if begin and migrations.current(engine) is None:
             migrations.upgrade(engine)
@@ -87,7 +87,7 @@ def ready_engine(database: str | None, *, begin: bool = False) -> Any:
 
 
 @contextmanager
-def opened(database: str | None, *, begin: bool = False) -> Iterator[Any]:
+def open_ledger(database: str | None, *, begin: bool = False) -> Iterator[Any]:
     """Yield what `ready_engine` returns, and close its connections at the end."""
     engine = ready_engine(database, begin=begin)
     try:

@@ -18,7 +18,7 @@ from service.settings import is_loopback
 DEFAULT_URL: Final = "http://127.0.0.1:8000"
 PAGE_SIZE: Final = 1000
 # A dear question may wait in a line before it is worked out; a stream is silent for 15 seconds.
-TIMEOUT_SECONDS: Final = 60.0
+_TIMEOUT_SECONDS: Final = 60.0
 UrlOption = Annotated[
     str | None,
     typer.Option("--url", help=f"address of the service; or DPLEDGER_URL; default {DEFAULT_URL}"),
@@ -88,7 +88,7 @@ class Service:
             address, headers=authorization | (headers or {})
         )
         try:
-            found: IO[bytes] = self._opener.open(request, timeout=TIMEOUT_SECONDS)
+            found: IO[bytes] = self._opener.open(request, timeout=_TIMEOUT_SECONDS)
         except urllib.error.HTTPError as error:
             with error:
                 raise Refused(error.code, _detail(error)) from None

@@ -187,7 +187,7 @@ def _message(kind: Any, **fields: Any) -> Any:
 def _decide(database: str | None, decide: Callable[[Any], Any]) -> None:
     """Do what an admin decided, and show what is still lost."""
     from service.storage.engine import transaction
-    from service.transparency.recovery import answer_of
+    from service.transparency.recovery import standing_answer
 
     engine = ready_engine(database)
     try:
@@ -198,7 +198,7 @@ def _decide(database: str | None, decide: Callable[[Any], Any]) -> None:
     finally:
         engine.dispose()
     typer.echo(f"the ledger is {found.state}")
-    for lost in answer_of(found).lost:
+    for lost in standing_answer(found).lost:
         name = "installation" if lost.dataset is None else f"dataset {lost.dataset}"
         typer.echo(
             f"{name}: {lost.steps} steps were signed, {lost.recorded_steps} are recorded, "

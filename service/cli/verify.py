@@ -19,10 +19,10 @@ from service.errors import LedgerError, StartupError
 if TYPE_CHECKING:
     from sqlalchemy import Engine
 
-    from service.transparency.verification.report import Report
+    from service.transparency.verification.report import VerificationReport
     from service.transparency.verification.saved_heads import Kept
 
-SHOWN: Final = 10  # broken places, without --json
+_SHOWN: Final = 10  # broken places, without --json
 # The author of the data may have forged all of it: printed last, so that it is not overlooked.
 _UNAUTHENTICATED: Final = "NOT AUTHENTICATED: {}"
 _NOTHING_KEPT: Final = (
@@ -118,14 +118,14 @@ def _kept(witness: Path | None, checkpoint: Path | None, public_key: str | None)
     from service.transparency.verification.saved_heads import (
         Kept,
         KeptError,
+        join_heads,
         of_checkpoints,
         of_witness,
-        together,
     )
 
     try:
         seen = of_witness(witness, public_key) if witness else Kept()
-        return together(seen, of_checkpoints(checkpoint, public_key) if checkpoint else Kept())
+        return join_heads(seen, of_checkpoints(checkpoint, public_key) if checkpoint else Kept())
     except KeptError as error:
         raise failed(str(error)) from None
 
@@ -176,7 +176,7 @@ def _engine(url: str) -> "Engine":
     return engine
 
 
-def _record(report: "Report", kept: "Kept") -> dict[str, Any]:
+def _record(report: "VerificationReport", kept: "Kept") -> dict[str, Any]:
     return {
         "sound": report.first is None,
         "checked": dict(report.checked),
@@ -192,7 +192,7 @@ def _sources(kept: "Kept") -> set[str]:
     return named | {log.source for log in kept.logs.values() if log.size}
 
 
-def _show(report: "Report", kept: "Kept") -> None:
+def _show(report: "VerificationReport", kept: "Kept") -> None:
     counts = ", ".join(f"{count:,} {what}" for what, count in report.checked.items() if count)
     typer.echo(f"checked: {counts or 'an empty ledger'}")
     against = ", ".join(sorted(_sources(kept)))
@@ -200,10 +200,10 @@ def _show(report: "Report", kept: "Kept") -> None:
     for note in report.notes:
         typer.echo(f"note: {note}")
     found = report.broken
-    for one in found[:SHOWN]:
+    for one in found[:_SHOWN]:
         typer.echo(f"broken: {one.text}")
-    if report.total > len(found[:SHOWN]):
-        typer.echo(f"and {report.total - len(found[:SHOWN]):,} more; --json lists them")
+    if report.total > len(found[:_SHOWN]):
+        typer.echo(f"and {report.total - len(found[:_SHOWN]):,} more; --json lists them")
 
 
 def _certificate(path: Path, public_key: str | None, *, as_json: bool) -> None:

@@ -30,7 +30,7 @@ Frame = tuple[str, Any]
 
 
 @dataclass(slots=True)
-class Seen:
+class WatchedRun:
     """What is known of a run."""
 
     run: Json
@@ -66,7 +66,9 @@ def watch(
         raise typer.Exit(0) from None
 
 
-def _changes(service: Service, name: str, *, delta: float | None, seconds: float) -> Iterator[Seen]:
+def _changes(
+    service: Service, name: str, *, delta: float | None, seconds: float
+) -> Iterator[WatchedRun]:
     """The run each time that something has changed; the last time it is closed."""
     frames: SimpleQueue[Frame] = SimpleQueue()
     path = f"/v1/runs/{named(name)}"
@@ -92,9 +94,9 @@ def _changes(service: Service, name: str, *, delta: float | None, seconds: float
 
 def _look(
     service: Service, path: str, run: Json, delta: float | None, incidents: Sequence[Json] = ()
-) -> Seen:
+) -> WatchedRun:
     """What a run has spent and what is left; every number is the service's."""
-    seen = Seen(run, incidents=incidents)
+    seen = WatchedRun(run, incidents=incidents)
     try:
         seen.guarantee = service.get(f"{path}/guarantee", delta=delta)
     except Refused as refusal:
@@ -169,7 +171,7 @@ def frames_of(lines: IO[bytes]) -> Iterator[tuple[str, str | None, Json]]:
 # ---- what is shown
 
 
-def epsilon_text(seen: Seen) -> str:
+def epsilon_text(seen: WatchedRun) -> str:
     """Both ends of the epsilon, the upper one first."""
     found = seen.guarantee
     if found is None:
@@ -180,7 +182,7 @@ def epsilon_text(seen: Seen) -> str:
     return f"epsilon at most {upper(found['epsilon'])}{least} at delta {found['delta']:g}"
 
 
-def budget_text(seen: Seen) -> str:
+def budget_text(seen: WatchedRun) -> str:
     """What is left of the budget that holds the run."""
     budget = seen.budget
     if budget is None:
@@ -190,13 +192,13 @@ def budget_text(seen: Seen) -> str:
     return f"{lower(budget['remaining'])} left of the {seen.whose}'s {budget['epsilon']:g}"
 
 
-def line_of(seen: Seen) -> str:
+def line_of(seen: WatchedRun) -> str:
     """All of it on one line."""
     steps = f"{seen.run['steps']} steps"
     return "; ".join((steps, epsilon_text(seen), budget_text(seen), seen.run["state"]))
 
 
-def _print(changes: Iterator[Seen]) -> None:
+def _print(changes: Iterator[WatchedRun]) -> None:
     told = 0
     for seen in changes:
         for one in seen.incidents[told:]:
@@ -206,14 +208,14 @@ def _print(changes: Iterator[Seen]) -> None:
         sys.stdout.flush()
 
 
-def _draw(changes: Iterator[Seen]) -> None:
+def _draw(changes: Iterator[WatchedRun]) -> None:
     console = Console()
     with Live(console=console, auto_refresh=False) as live:
         for seen in changes:
-            live.update(picture(seen), refresh=True)
+            live.update(draw_run(seen), refresh=True)
 
 
-def picture(seen: Seen) -> Group:
+def draw_run(seen: WatchedRun) -> Group:
     """A run as it stands, some lines high."""
     run, facts = seen.run, Table.grid(padding=(0, 2))
     facts.add_row(Text("run", "dim"), Text(run["name"], "bold"))

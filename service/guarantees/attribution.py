@@ -11,7 +11,7 @@ from accounting.events import NeighboringRelation
 from accounting.guarantees import ValidFor
 from service.clock import now
 from service.errors import TooExpensiveError
-from service.guarantees.event_costs import EventCosts, Home, Units, homes_of
+from service.guarantees.event_costs import EventCosts, PricedDataset, Units, priced_datasets
 from service.guarantees.guarantee import Question, resolve_query
 from service.ledger.append.state_rows import tally_of
 from service.ledger.budgets.accumulator import BudgetAccumulator, BudgetDelta, Totals
@@ -21,8 +21,8 @@ from service.ledger.lookups import find_dataset
 from service.schemas.responses import AccountantName, Answer, BudgetAnswer
 from service.storage.tables import run_balances, runs
 
-RUNS_MAX: Final = 100  # told one by one; the others are told together
-ROWS_MAX: Final = 1_000_000  # of how often each event counts in each run: about two seconds
+ATTRIBUTED_RUNS_MAX: Final = 100  # told one by one; the others are told together
+_ROWS_MAX: Final = 1_000_000  # of how often each event counts in each run: about two seconds
 _FETCHED: Final = 5000  # rows at a time
 
 _COUNTS: Final = (
@@ -35,7 +35,7 @@ _COUNTS: Final = (
     )
     .join(runs, runs.c.id == run_balances.c.run_id)
     .where(runs.c.dataset_id.in_(bindparam("homes", expanding=True)))
-    .limit(ROWS_MAX + 1)
+    .limit(_ROWS_MAX + 1)
 )
 _COUNTS_OF_RUNS: Final = select(
     run_balances.c.run_id,
@@ -107,7 +107,7 @@ class Explanation(Answer):
 
 
 @dataclass(slots=True)
-class Part:
+class AttributedPart:
     """What some steps add to the filter's totals."""
 
     home: int
@@ -115,7 +115,7 @@ class Part:
     uncovered: int = 0
     loss: int = 0
 
-    def __iadd__(self, other: "Part") -> "Part":
+    def __iadd__(self, other: "AttributedPart") -> "AttributedPart":
         self.steps += other.steps
         self.uncovered += other.uncovered
         self.loss += other.loss
@@ -141,7 +141,7 @@ def explain(connection: Connection, name: str, *, delta: float | None) -> Explan
     """
     dataset = find_dataset(connection, name)
     at = resolve_query(Question(delta=delta), dataset).delta or 0.0
-    return explained(connection, grounds_of(connection, dataset), delta=at)
+    return explain_spending(connection, grounds_of(connection, dataset), delta=at)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,11 +149,11 @@ class AttributionInputs:
     """What is read once of a dataset, and told in several ways."""
 
     dataset: Row[Any]
-    homes: Mapping[int, Home]
+    homes: Mapping[int, PricedDataset]
     tally: BudgetAccumulator
     prices: EventCosts
     lost: BudgetDelta  # what expired
-    parts: Mapping[int, Part]  # what each run adds to the filter's totals
+    parts: Mapping[int, AttributedPart]  # what each run adds to the filter's totals
 
     def largest(self, most: int) -> list[int]:
         """The runs that spent most, first."""
@@ -167,7 +167,7 @@ def grounds_of(connection: Connection, dataset: Row[Any]) -> AttributionInputs:
     Raises:
         TooExpensiveError: it has too many different events, or its runs have.
     """
-    homes, tally = homes_of(connection, dataset), tally_of(connection, dataset)
+    homes, tally = priced_datasets(connection, dataset), tally_of(connection, dataset)
     prices = EventCosts(connection, homes, tally)
     return AttributionInputs(
         dataset=dataset,
@@ -184,7 +184,7 @@ def names_of(connection: Connection, run_ids: Sequence[int]) -> dict[int, str]:
     return {row.id: row.name for row in connection.execute(_NAMES, {"runs": run_ids})}
 
 
-def explained(
+def explain_spending(
     connection: Connection, found: AttributionInputs, *, delta: float, most: int | None = None
 ) -> Explanation:
     """Who spent what, at a delta; so many runs are told one by one, else RUNS_MAX."""
@@ -192,7 +192,7 @@ def explained(
     at, lost, parts = delta, found.lost, found.parts
     sums = tally.sums(lost)
     whole = sums.held[prices.column]
-    largest = found.largest(RUNS_MAX if most is None else most)
+    largest = found.largest(ATTRIBUTED_RUNS_MAX if most is None else most)
     units = _units_of(connection, prices, largest)
     names = names_of(connection, largest)
     scope = dataset_scope(dataset, tally)
@@ -225,20 +225,20 @@ def explained(
 
 
 def _parts(
-    connection: Connection, homes: Mapping[int, Home], prices: EventCosts
-) -> dict[int, Part]:
+    connection: Connection, homes: Mapping[int, PricedDataset], prices: EventCosts
+) -> dict[int, AttributedPart]:
     """What each run adds to the filter's totals."""
-    found: dict[int, Part] = {}
+    found: dict[int, AttributedPart] = {}
     rows = connection.execute(
         _COUNTS, {"homes": list(homes)}, execution_options={"yield_per": _FETCHED}
     )
     with rows:
         for number, (run, event, steps, passes, home) in enumerate(rows):
-            if number == ROWS_MAX:
-                raise TooExpensiveError(f"Its runs have more than {ROWS_MAX} different events.")
+            if number == _ROWS_MAX:
+                raise TooExpensiveError(f"Its runs have more than {_ROWS_MAX} different events.")
             part = found.get(run)
             if part is None:
-                part = found[run] = Part(home)
+                part = found[run] = AttributedPart(home)
             place = prices.place[event]
             units, (uncovered, loss) = prices.count(place, steps, passes), prices.costs[place]
             part.steps += steps
@@ -256,7 +256,7 @@ def _units_of(connection: Connection, prices: EventCosts, largest: list[int]) ->
 
 
 def _spent(
-    part: Part, units: Units, prices: EventCosts, whole: int, delta: float
+    part: AttributedPart, units: Units, prices: EventCosts, whole: int, delta: float
 ) -> dict[str, Any]:
     return {
         "steps": part.steps,
@@ -267,7 +267,7 @@ def _spent(
 
 
 def _others(
-    parts: Mapping[int, Part],
+    parts: Mapping[int, AttributedPart],
     told: Mapping[int, Units],
     prices: EventCosts,
     whole: int,
@@ -283,15 +283,15 @@ def _others(
     return RestSpent(runs=len(rest), **_spent(_sum(rest, 0), units, prices, whole, delta))
 
 
-def _sum(parts: Iterable[Part], home: int) -> Part:
-    total = Part(home)
+def _sum(parts: Iterable[AttributedPart], home: int) -> AttributedPart:
+    total = AttributedPart(home)
     for part in parts:
         total += part
     return total
 
 
 def _by_dataset(
-    homes: Mapping[int, Home], parts: Mapping[int, Part], whole: int
+    homes: Mapping[int, PricedDataset], parts: Mapping[int, AttributedPart], whole: int
 ) -> list[DatasetSpent]:
     found = []
     for number, home in homes.items():
@@ -307,7 +307,7 @@ def _by_dataset(
 
 def _reserved(steps: int, sums: Totals, column: int, whole: int) -> ReservedPart:
     """What lies between two totals."""
-    part = Part(0)
+    part = AttributedPart(0)
     part.uncovered = sums.held[0] - sums.spent[0]
     part.loss = sums.held[column] - sums.spent[column]
     return ReservedPart(steps=steps, share=part.share(whole))

@@ -7,7 +7,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, Row, bindparam, select
 
 from service.guarantees.replay import corrections_of, recorded
-from service.schemas.event_codec import FORMAT, MAIN, merged
+from service.schemas.event_codec import LEDGER_FORMAT, MAIN, merge_spans
 from service.storage.tables import branches, findings, releases
 
 _BRANCHES: Final = (
@@ -21,7 +21,7 @@ _RELEASES: Final = (
 _FINDINGS: Final = (
     select(findings.c.content).where(findings.c.run_id == bindparam("run")).order_by(findings.c.id)
 )
-Spans = dict[int, list[tuple[int, int, str]]]  # (first step, steps, content) by branch
+_Spans = dict[int, list[tuple[int, int, str]]]  # (first step, steps, content) by branch
 
 
 def document_of(
@@ -33,12 +33,12 @@ def document_of(
     names = {branch.id: branch.name for branch in found}
     main = next(branch for branch in found if branch.name == MAIN)
     document: dict[str, Any] = {
-        "format": FORMAT,
+        "format": LEDGER_FORMAT,
         "neighboring_relation": dataset.neighboring_relation,
         "dataset_size": dataset.dataset_size,
         "release": run.release,
         "assumptions": json.loads(run.assumptions),
-        "events": merged(spans.get(main.id, [])),
+        "events": merge_spans(spans.get(main.id, [])),
         "run": run.name,
         "state": run.state,
         "dataset": dataset.name,
@@ -66,19 +66,19 @@ def document_of(
     return document | {key: value for key, value in optional.items() if value}
 
 
-def _of_branches(names: dict[int, str], spans: Spans) -> list[dict[str, Any]]:
+def _of_branches(names: dict[int, str], spans: _Spans) -> list[dict[str, Any]]:
     """Steps of a verdict, by branch."""
     return [
         {"branch": name, **part}
         for branch_id, name in names.items()
-        for part in merged(spans.get(branch_id, []))
+        for part in merge_spans(spans.get(branch_id, []))
     ]
 
 
-def _spans(rows: Iterable[Row[Any]]) -> tuple[Spans, Spans, Spans]:
+def _spans(rows: Iterable[Row[Any]]) -> tuple[_Spans, _Spans, _Spans]:
     """What was recorded, and what of it beyond a limit: as an overdraft, and as reserved."""
-    spans: Spans = {}
-    marked: dict[str, Spans] = {"overdraft": {}, "reserved": {}}
+    spans: _Spans = {}
+    marked: dict[str, _Spans] = {"overdraft": {}, "reserved": {}}
     for row in rows:
         part = (row.first_step, row.steps, row.content)
         spans.setdefault(row.branch_id, []).append(part)
@@ -89,14 +89,14 @@ def _spans(rows: Iterable[Row[Any]]) -> tuple[Spans, Spans, Spans]:
 
 
 def _branches(
-    found: Sequence[Row[Any]], names: dict[int, str], spans: Spans
+    found: Sequence[Row[Any]], names: dict[int, str], spans: _Spans
 ) -> list[dict[str, Any]]:
     """The branches beside main, and where each of them began."""
     return [
         {
             "name": branch.name,
             "from_step": branch.from_step,
-            "events": merged(spans.get(branch.id, [])),
+            "events": merge_spans(spans.get(branch.id, [])),
         }
         | ({"from_branch": names[branch.from_branch_id]} if branch.from_branch_id else {})
         | ({"order": branch.order} if branch.order else {})

@@ -24,7 +24,7 @@ from service.schemas.event_codec import event_of
 from service.storage.tables import datasets, distinct_events, lineage
 from service.work_limit import bounded
 
-EVENTS_MAX: Final = 10_000  # different ones of a dataset: each takes some 0.15 milliseconds
+PRICED_EVENTS_MAX: Final = 10_000  # different ones of a dataset: each takes some 0.15 milliseconds
 _FEW: Final = 32  # events whose whole Renyi curve is worked out, some milliseconds each
 _SOME: Final = 1000  # whose larger orders are, half a millisecond each
 _SMALL: Final = (2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 12.0, 16.0, 24.0, 32.0)
@@ -46,14 +46,14 @@ _HOMES: Final = (
 _EVENTS: Final = (
     select(distinct_events)
     .where(distinct_events.c.dataset_id.in_(bindparam("homes", expanding=True)))
-    .limit(EVENTS_MAX + 1)
+    .limit(PRICED_EVENTS_MAX + 1)
 )
 
 Units = npt.NDArray[np.int64]  # how often each event counts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Home:
+class PricedDataset:
     """A dataset whose steps count: the one that is asked about, or one that was made from it."""
 
     name: str
@@ -62,10 +62,10 @@ class Home:
     own: bool
 
 
-def homes_of(connection: Connection, dataset: Row[Any]) -> dict[int, Home]:
+def priced_datasets(connection: Connection, dataset: Row[Any]) -> dict[int, PricedDataset]:
     """The dataset first, then all that were made from it."""
     found = {
-        row.id: Home(
+        row.id: PricedDataset(
             name=row.name,
             dataset_size=row.dataset_size,
             exactly_one=bool(row.exactly_one),
@@ -80,7 +80,7 @@ class EventCosts:
     """The prices of all events of a dataset, as its own records see them."""
 
     def __init__(
-        self, connection: Connection, homes: Mapping[int, Home], tally: BudgetAccumulator
+        self, connection: Connection, homes: Mapping[int, PricedDataset], tally: BudgetAccumulator
     ) -> None:
         """Read the events.
 
@@ -88,8 +88,10 @@ class EventCosts:
             TooExpensiveError: there are too many, or they take too much work.
         """
         rows = connection.execute(_EVENTS, {"homes": list(homes)}).all()
-        if len(rows) > EVENTS_MAX:
-            raise TooExpensiveError(f"The dataset has more than {EVENTS_MAX} different events.")
+        if len(rows) > PRICED_EVENTS_MAX:
+            raise TooExpensiveError(
+                f"The dataset has more than {PRICED_EVENTS_MAX} different events."
+            )
         self.tally = tally
         self.place = {row.id: place for place, row in enumerate(rows)}
         self.events = [self._seen(row.content, homes[row.dataset_id]) for row in rows]
@@ -103,7 +105,7 @@ class EventCosts:
             self.curves, self.failures = self._curves()
         self.costs = [(total[0], total[self.column]) for total in totals]
 
-    def _seen(self, content: str, home: Home) -> Event:
+    def _seen(self, content: str, home: PricedDataset) -> Event:
         event = event_of(content, home.dataset_size)
         if home.own:
             return event

@@ -42,9 +42,9 @@ from service.storage.tables import datasets, lineage
 from service.work_limit import bounded
 
 TOLERANCE: Final = 1e-6  # relative, of a value from one that does not fit
-POINTS_MAX: Final = 150_000_000  # of work for an answer; beside it, many events are read
+SUGGESTION_POINTS_MAX: Final = 150_000_000  # of work for an answer; beside it, many events are read
 SEARCH_POINTS: Final = 50_000_000  # of it, that looking for one remedy may take
-FACTOR_MAX: Final = 1e6  # by which noise is ever raised, or a rate lowered
+_FACTOR_MAX: Final = 1e6  # by which noise is ever raised, or a rate lowered
 REASON_FITS: Final = "It fits as it is."
 REASON_NO_STEP: Final = "Not even its first step fits."
 REASON_NO_NOISE: Final = "None of its steps has a noise multiplier."
@@ -113,7 +113,7 @@ def remedies(connection: Connection, name: str, wanted: Wanted) -> Remedies:
     scopes = _scopes(connection, dataset)
     failing: list[dict[str, Any]] = []
     steps = 0
-    with bounded("Whether the steps fit", points=POINTS_MAX):
+    with bounded("Whether the steps fit", points=SUGGESTION_POINTS_MAX):
         try:
             parts = _placed(spans)
             require_budget(scopes, parts, _change_of(parts), _change_of)
@@ -246,9 +246,9 @@ def _bisected(fits: Callable[[float], bool]) -> float:
     """
     low, high = 1.0, 2.0
     while not fits(high):
-        if high >= FACTOR_MAX:
+        if high >= _FACTOR_MAX:
             raise calibration.UnreachableError
-        low, high = high, min(high * high, FACTOR_MAX)
+        low, high = high, min(high * high, _FACTOR_MAX)
     while high / low > 1 + TOLERANCE:
         middle = math.sqrt(low * high)
         low, high = (low, middle) if fits(middle) else (middle, high)

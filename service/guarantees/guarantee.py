@@ -26,7 +26,7 @@ from service.ledger.hidden_iterates import (
     with_hidden_state_bound,
 )
 from service.ledger.lookups import dataset_of, find_dataset, find_run
-from service.ledger.views import budget_of_dataset, run_answer, standing_of
+from service.ledger.views import budget_of_dataset, run_answer, sampling_summary
 from service.schemas.ledger_document import LedgerDocument
 from service.schemas.long_documents import long_canonical
 from service.schemas.responses import (
@@ -212,7 +212,7 @@ def run_guarantee(connection: Connection, run_name: str, asked: Question) -> Run
                 "whole_run_epsilon": _epsilon(tree.accounts, dataset, asked, found.delta),
             }
         )
-    outside = standing_of(connection, run.id).outside_guarantee
+    outside = sampling_summary(connection, run.id).outside_guarantee
     return RunGuarantee(**dict(found), outside_guarantee=outside)
 
 
@@ -338,7 +338,7 @@ def _dataset_as_of(
 
 def refold(connection: Connection, run: Row[Any], dataset_size: int) -> EventCounts:
     """The run's counts from its entries alone; the stored one is a cache of this."""
-    return recorded_facts.refold(connection, run, dataset_size)
+    return recorded_facts.refold_run(connection, run, dataset_size)
 
 
 def ledger_document(connection: Connection, run_name: str) -> str:

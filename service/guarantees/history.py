@@ -26,7 +26,7 @@ GATHERED_POINTS: Final = 80_000_000  # and one of many different events, which h
 READING_POINTS: Final = 60_000_000  # where nothing better is reached,
 READING_SHARE: Final = 0.3  # with which the accountant that then answers needs less for a point
 BALANCES_MAX: Final = 1_000_000  # numbers in all event counts of a history together
-NOISES: Final = 8  # of one sampling that are left where a history is of many different events
+_NOISES: Final = 8  # of one sampling that are left where a history is of many different events
 
 
 class HistoryPoint(Answer):
@@ -47,7 +47,7 @@ class History(Answer):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class HistoryReading:
     """How the points of a run's history are read."""
 
     relation: NeighboringRelation
@@ -58,7 +58,7 @@ class Reading:
     share: float = 1.0  # of the work that the accountant may take
 
     @classmethod
-    def of(cls, run: Row[Any], dataset: Row[Any], *, delta: float) -> "Reading":
+    def of(cls, run: Row[Any], dataset: Row[Any], *, delta: float) -> "HistoryReading":
         """As a run's guarantee is read, had it stopped there."""
         return cls(
             relation=NeighboringRelation(dataset.neighboring_relation),
@@ -88,7 +88,9 @@ class Reading:
         )
 
 
-def history(connection: Connection, run_name: str, *, delta: float | None, points: int) -> History:
+def run_history(
+    connection: Connection, run_name: str, *, delta: float | None, points: int
+) -> History:
     """Epsilon after evenly spaced numbers of steps, the last included; fewer if they take long.
 
     Raises:
@@ -104,8 +106,8 @@ def history(connection: Connection, run_name: str, *, delta: float | None, point
     marks = sorted({-(-total * i // points) for i in range(1, points + 1)} - {0})
     fold = Fold(dataset.dataset_size, taken_in_run(connection, run.id))
     every_count = list(_counts_at(rows, marks, fold))
-    read = Reading.of(run, dataset, delta=at or 0.0)
-    found = _told(read, every_count, NOISES, HISTORY_POINTS, GATHERED_POINTS)
+    read = HistoryReading.of(run, dataset, delta=at or 0.0)
+    found = _told(read, every_count, _NOISES, HISTORY_POINTS, GATHERED_POINTS)
     for accountant in (best_bound.BEST, READING):
         if not found:  # the last step alone takes more
             quick = replace(read, accountant=accountant, share=READING_SHARE)
@@ -118,7 +120,7 @@ def history(connection: Connection, run_name: str, *, delta: float | None, point
 
 
 def _told(
-    read: Reading,
+    read: HistoryReading,
     every_count: Sequence[tuple[int, int, EventCounts]],
     noises: int,
     points: int,

@@ -38,7 +38,7 @@ from service.schemas.requests import (
     Relation,
     Release,
     Step,
-    Steps,
+    StepCount,
     accepted_statuses,
     relation_of,
 )
@@ -51,7 +51,7 @@ _PLACEHOLDERS: Final[dict[Parameter, float]] = {
     Parameter.STEPS: 1,
     Parameter.SAMPLING_PROBABILITY: 0.5,
 }
-Accountant = Literal["best", "pld", "rdp", "gdp"]
+_Accountant = Literal["best", "pld", "rdp", "gdp"]
 
 
 class _Plan(Wire):
@@ -59,7 +59,7 @@ class _Plan(Wire):
     dataset_size: Count | None = None
     delta: Delta
     accept: list[Acceptable] | None = Field(default=None, min_length=1, max_length=len(Status))
-    accountant: Accountant = "best"
+    accountant: _Accountant = "best"
 
 
 class Plan(_Plan):
@@ -126,7 +126,7 @@ class OpenEvent(Wire):
     """Equal steps in a row; what is left out is to be found."""
 
     first_step: Step | None = None
-    steps: Steps | None = None
+    steps: StepCount | None = None
     mechanism: OpenMechanism
     sampling: OpenSampling
 
@@ -168,7 +168,7 @@ def _tag(value: Any) -> str:
     return OPEN_TAG if "solve_for" in given or "epsilon" in given else CLOSED_TAG
 
 
-Asked = Annotated[
+PlanQuery = Annotated[
     Annotated[Plan, Tag(CLOSED_TAG)] | Annotated[Target, Tag(OPEN_TAG)], Discriminator(_tag)
 ]
 
@@ -192,7 +192,7 @@ class _Terms:
         )
 
 
-def account(asked: Plan) -> PlanAnswer:
+def account_plan(asked: Plan) -> PlanAnswer:
     """What planned events would cost.
 
     Raises:

@@ -20,9 +20,9 @@ from service.schemas.responses import EVERY_STEP, Answer
 from service.storage.versioned_cache import VersionedCache
 
 CURVE_POINTS: Final = 100_000_000  # of work for a curve (accounting/work_limit.py)
-POINTS: Final = 200  # as many as the API tells at most: a chart has no corner between them
+_POINTS: Final = 200  # as many as the API tells at most: a chart has no corner between them
 PROFILES_MAX: Final = 64  # of a process
-TOLD: Final = (1e-3, 1e-2, 1e-1)  # rates of false alarms that are put in words
+_TOLD: Final = (1e-3, 1e-2, 1e-1)  # rates of false alarms that are put in words
 _UP: Final = Context(prec=3, rounding=ROUND_CEILING)
 _profiles: Final[VersionedCache[Profile]] = VersionedCache(PROFILES_MAX)
 _EVERYBODY: Final = 0.9995  # above, three digits up are all of them
@@ -177,7 +177,7 @@ def membership(connection: Connection, run_name: str) -> Membership:
     Raises:
         NotFoundError: there is no such run.
     """
-    return membership_of(curve(connection, run_name, points=POINTS))
+    return membership_of(curve(connection, run_name, points=_POINTS))
 
 
 def membership_of(curve: Curve) -> Membership:
@@ -189,12 +189,12 @@ def membership_of(curve: Curve) -> Membership:
             text=_sentence(one.false_positive_rate, one.true_positive_rate),
         )
         for one in curve.true_positive_rates
-        if one.false_positive_rate in TOLD
+        if one.false_positive_rate in _TOLD
     ]
     return Membership(curve=curve, sentences=sentences, advantage=_advantage(curve))
 
 
-def percent_up(share: float) -> str:
+def percent_rounded_up(share: float) -> str:
     """A share in percent with three digits, never less than it is."""
     return f"{_trimmed(_UP.multiply(Decimal(share), Decimal(100)))} %"
 
@@ -209,7 +209,7 @@ def _sentence(wrong: float, found: float) -> str:
     said = f"An attacker who is wrong {rate} % of the time on non-members finds"
     if found >= _EVERYBODY:
         return f"{said} possibly every member: nothing less is proved."
-    return f"{said} at most {percent_up(found)} of members."
+    return f"{said} at most {percent_rounded_up(found)} of members."
 
 
 def _advantage(curve: Curve) -> str:
@@ -219,5 +219,5 @@ def _advantage(curve: Curve) -> str:
         return "Nothing was recorded, so there is nothing to learn from."
     return (
         "Whatever the attacker does, the share of members found exceeds the share of false alarms "
-        f"by at most {percent_up(curve.membership_advantage)[:-2]} percentage points."
+        f"by at most {percent_rounded_up(curve.membership_advantage)[:-2]} percentage points."
     )

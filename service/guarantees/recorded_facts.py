@@ -29,8 +29,8 @@ from service.guarantees.replay import (
     OF_DATASET,
     Corrections,
     Fold,
-    Part,
     RecordedCounts,
+    RecordedPart,
     by_branch,
     folded,
     parts_of,
@@ -57,7 +57,7 @@ _BRANCHES: Final = select(
 ).where(branches.c.run_id == bindparam("run"))
 
 
-def refold(connection: Connection, run: Row[Any], dataset_size: int) -> EventCounts:
+def refold_run(connection: Connection, run: Row[Any], dataset_size: int) -> EventCounts:
     """The run's counts from its entries alone; the stored one is a cache of this."""
     fold = Fold(dataset_size, taken_in_run(connection, run.id))
     for row in recorded(connection, run):
@@ -226,7 +226,9 @@ def _together(each: Sequence[RecordedCounts], homes: Sequence[_Home]) -> Recorde
     )
 
 
-def _parts_on(connection: Connection, path: Sequence[tuple[int, int]], last: int) -> Iterator[Part]:
+def _parts_on(
+    connection: Connection, path: Sequence[tuple[int, int]], last: int
+) -> Iterator[RecordedPart]:
     """What was recorded on a path, each branch up to the step where the next one left it."""
     for branch, end in path:
         rows = streamed(connection, OF_BRANCH, branch=branch, end=end, until=last)

@@ -69,7 +69,7 @@ _CORRECTIONS: Final = (
 CORRECTIONS_OF_RUN: Final = _CORRECTIONS.where(corrections.c.run_id == bindparam("run"))
 CORRECTIONS_OF_DATASET: Final = _CORRECTIONS.where(corrections.c.dataset_id == bindparam("dataset"))
 
-Part = tuple[int, int, int, str, bool]  # branch, first step, steps, content, unplaced
+RecordedPart = tuple[int, int, int, str, bool]  # branch, first step, steps, content, unplaced
 Corrections = Mapping[int, Sequence[tuple[int, int, str]]]  # (first step, end, content) by branch
 
 
@@ -193,14 +193,17 @@ def require_few(count: int) -> None:
         )
 
 
-def parts_of(rows: Iterable[Row[Any]]) -> Iterator[Part]:
+def parts_of(rows: Iterable[Row[Any]]) -> Iterator[RecordedPart]:
     """Entries as they are folded."""
     for row in rows:
         yield row.branch_id, row.first_step, row.steps, row.content, bool(row.unplaced)
 
 
 def folded(
-    parts: Iterable[Part], found: Corrections, dataset_size: int, taken: Sequence[Taken] = ()
+    parts: Iterable[RecordedPart],
+    found: Corrections,
+    dataset_size: int,
+    taken: Sequence[Taken] = (),
 ) -> RecordedCounts:
     """Fold entries as they were recorded and, where there are corrections, as corrected."""
     plain, better = Fold(dataset_size, taken), Fold(dataset_size, taken)

@@ -19,7 +19,7 @@ from sqlalchemy import Connection, Row, bindparam
 
 from accounting.event_counts import EventCounts, Lines
 from service.guarantees.guarantee import Question, delta_of, resolve_query
-from service.guarantees.history import HistoryPoint, Reading
+from service.guarantees.history import HistoryPoint, HistoryReading
 from service.guarantees.noise_schedule import Schedule, Spans
 from service.guarantees.replay import LATEST, OF_RUN, Fold, streamed
 from service.ledger.budgets.pass_positions import taken_in_run
@@ -28,14 +28,14 @@ from service.schemas.responses import Answer
 from service.storage.tables import entries
 from service.storage.versioned_cache import VersionedCache
 
-POINTS_MAX: Final = 400
-ROWS_MAX: Final = 50_000  # entries that one look reads: about a sixth of a second
-LOOK_SECONDS: Final = 0.2  # of processor time, after which a look begins no further point
+PROGRESS_POINTS_MAX: Final = 400
+_ROWS_MAX: Final = 50_000  # entries that one look reads: about a sixth of a second
+PROGRESS_SECONDS: Final = 0.2  # of processor time, after which a look begins no further point
 RUN_SECONDS: Final = 5.0  # the same for a run; then only the latest step is worked out
 _FLAT: Final = 1 / 500  # of the whole: too small to see in the chart
-RUNS_MAX: Final = 100  # remembered; some hundred kilobytes each
+_RUNS_MAX: Final = 100  # remembered; some hundred kilobytes each
 
-_NEWER: Final = OF_RUN.where(entries.c.sequence > bindparam("after")).limit(ROWS_MAX)
+_NEWER: Final = OF_RUN.where(entries.c.sequence > bindparam("after")).limit(_ROWS_MAX)
 
 
 class Growth(Answer):
@@ -68,7 +68,7 @@ class _Mark:
             return 0.0
         return math.inf if self.point.epsilon is None else self.point.epsilon
 
-    def read(self, reading: Reading) -> None:
+    def read(self, reading: HistoryReading) -> None:
         """Work out what was spent by then, unless that is known."""
         if self.counts is not None:  # it is given up for what is read from it
             self.point = reading.point(self.steps, self.sequence, self.counts)
@@ -91,7 +91,7 @@ class _Run:
 
     def read(self, connection: Connection, run_id: int, total: int) -> None:
         """Read entries that are new; total: steps that are recorded."""
-        while -(-total // self._stride) > POINTS_MAX:
+        while -(-total // self._stride) > PROGRESS_POINTS_MAX:
             self._stride *= 2
         self._marks = {n: mark for n, mark in self._marks.items() if n % self._stride == 0}
         self._fold.lines = Lines(taken_in_run(connection, run_id))
@@ -113,7 +113,7 @@ class _Run:
                 mark = _Mark(self.steps, self.sequence, self._fold.counts())
                 self._marks[self.steps] = mark
 
-    def points(self, reading: Reading) -> tuple[list[HistoryPoint], bool, float]:
+    def points(self, reading: HistoryReading) -> tuple[list[HistoryPoint], bool, float]:
         """What is worked out, the last step at least; whether that is enough; what it took."""
         marks = list(self._marks.values())
         if self._end is not None and self._end.steps and self._end.steps not in self._marks:
@@ -123,7 +123,7 @@ class _Run:
         done = True
         for mark in _by_need(marks):
             spent = self._worked + took > RUN_SECONDS
-            if mark is not marks[-1] and (spent or took > LOOK_SECONDS):
+            if mark is not marks[-1] and (spent or took > PROGRESS_SECONDS):
                 done = spent
                 break
             mark.read(reading)
@@ -161,7 +161,7 @@ class Growths:
     """The runs that were looked at last, as far as they were read; for any thread."""
 
     def __init__(self) -> None:
-        self._runs: VersionedCache[_Run] = VersionedCache(RUNS_MAX)
+        self._runs: VersionedCache[_Run] = VersionedCache(_RUNS_MAX)
 
     def growth(self, connection: Connection, run_name: str) -> Growth:
         """A run's epsilon by step, at its own delta or its dataset's.
@@ -172,7 +172,7 @@ class Growths:
         """
         run = find_run(connection, run_name)
         dataset = dataset_of(connection, run)
-        reading = Reading.of(
+        reading = HistoryReading.of(
             run, dataset, delta=resolve_query(Question(), dataset, run).delta or 0.0
         )
         total, known = self._known(connection, run, dataset, reading)
@@ -200,7 +200,7 @@ class Growths:
         run = find_run(connection, run_name)
         dataset = dataset_of(connection, run)
         at = delta_of(dataset, run)
-        reading = None if at is None else Reading.of(run, dataset, delta=at)
+        reading = None if at is None else HistoryReading.of(run, dataset, delta=at)
         total, known = self._known(connection, run, dataset, reading)
         with known.lock:
             known.read(connection, run.id, total)
@@ -214,7 +214,11 @@ class Growths:
             )
 
     def _known(
-        self, connection: Connection, run: Row[Any], dataset: Row[Any], reading: Reading | None
+        self,
+        connection: Connection,
+        run: Row[Any],
+        dataset: Row[Any],
+        reading: HistoryReading | None,
     ) -> tuple[int, _Run]:
         """How many steps a run has recorded, and what is remembered of it."""
         branches = branches_of(connection, run)

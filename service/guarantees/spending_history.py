@@ -20,15 +20,15 @@ from service.ledger.budgets.accumulator import BudgetDelta, EventCountDelta, Ste
 from service.storage.tables import datasets, entries
 from service.storage.versioned_cache import VersionedCache
 
-POINTS: Final = 60  # of a picture that is some hundred pixels wide
-RUNS_MAX: Final = 7  # told one by one: more colours are not told apart
-ENTRIES_MAX: Final = 6_000  # of the latest that are read: some ten milliseconds
+_POINTS: Final = 60  # of a picture that is some hundred pixels wide
+SPENDING_RUNS_MAX: Final = 7  # told one by one: more colours are not told apart
+SPENDING_ENTRIES_MAX: Final = 6_000  # of the latest that are read: some ten milliseconds
 SPENDINGS_MAX: Final = 200  # that are kept; some twenty kilobytes each
-HOMES_MAX: Final = 50  # datasets whose entries are read
+_HOMES_MAX: Final = 50  # datasets whose entries are read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class SpendingPart:
     """Whose spending a layer of the picture is."""
 
     run: str | None  # none for all other runs together
@@ -52,7 +52,7 @@ class Spending:
     delta: float
     adaptive: bool  # as the budget's filter counts it, which holds whatever is chosen next
     moments: tuple[Moment, ...]
-    parts: tuple[Part, ...]
+    parts: tuple[SpendingPart, ...]
     earlier: int  # entries before the first that was read: they are told as one rise
     expired: float | None  # nats, that reservations which expired add at the end; none: infinite
 
@@ -67,7 +67,7 @@ class _Bucket:
 
 
 def spending(
-    connection: Connection, found: AttributionInputs, *, delta: float, points: int = POINTS
+    connection: Connection, found: AttributionInputs, *, delta: float, points: int = _POINTS
 ) -> Spending:
     """How the spending grew.
 
@@ -80,7 +80,7 @@ def spending(
     heads = _heads(connection, found)
     after = _first_read(heads)
     buckets = _buckets(connection, heads, after, points)
-    largest = found.largest(RUNS_MAX)
+    largest = found.largest(SPENDING_RUNS_MAX)
     rewind = _Rewind(found, delta, largest)
     moments = [rewind.moment(bucket.at) for bucket in _each_undone(rewind, buckets)]
     created = utc(found.dataset.created_at)
@@ -141,8 +141,8 @@ def _heads(connection: Connection, found: AttributionInputs) -> dict[int, int]:
 def _first_read(heads: Mapping[int, int]) -> dict[int, int]:
     """The entry of each dataset after which all are read: as great a part of each."""
     total = sum(heads.values())
-    read = list(heads)[:HOMES_MAX]
-    left = max(0, total - ENTRIES_MAX)
+    read = list(heads)[:_HOMES_MAX]
+    left = max(0, total - SPENDING_ENTRIES_MAX)
     return {one: -(-heads[one] * left // total) if total else 0 for one in read if heads[one]}
 
 
@@ -280,12 +280,13 @@ def _without_nothing(change: EventCountDelta) -> EventCountDelta:
 
 def _parts(
     connection: Connection, found: AttributionInputs, largest: list[int]
-) -> tuple[Part, ...]:
+) -> tuple[SpendingPart, ...]:
     names = names_of(connection, largest)
     told = [
-        Part(run=names[run], dataset=found.homes[found.parts[run].home].name) for run in largest
+        SpendingPart(run=names[run], dataset=found.homes[found.parts[run].home].name)
+        for run in largest
     ]
-    return (*told, Part(run=None, dataset=None, runs=len(found.parts) - len(largest)))
+    return (*told, SpendingPart(run=None, dataset=None, runs=len(found.parts) - len(largest)))
 
 
 def _expired(found: AttributionInputs) -> float | None:

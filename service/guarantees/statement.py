@@ -33,7 +33,7 @@ from service.schemas.responses import BudgetAnswer, DatasetGuarantee, GuaranteeA
 from service.schemas.run_states import CLOSED
 from service.storage.tables import findings, incidents, runs
 
-DELTAS_MAX: Final = 4  # that may be asked for
+STATEMENT_DELTAS_MAX: Final = 4  # that may be asked for
 _COUNTS: Final = (
     select(incidents.c.kind, func.count())
     .where(incidents.c.dataset_id == bindparam("dataset"))
@@ -57,7 +57,7 @@ _CONTRADICTED: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class StatementReport:
     """A privacy statement."""
 
     kind: Literal["run", "dataset"]
@@ -81,7 +81,9 @@ class Report:
     issued_at: datetime
 
 
-def run_report(connection: Connection, name: str, *, deltas: Sequence[float] = ()) -> Report:
+def run_report(
+    connection: Connection, name: str, *, deltas: Sequence[float] = ()
+) -> StatementReport:
     """The privacy statement of a run.
 
     Raises:
@@ -116,7 +118,9 @@ def run_report(connection: Connection, name: str, *, deltas: Sequence[float] = (
     )
 
 
-def dataset_report(connection: Connection, name: str, *, deltas: Sequence[float] = ()) -> Report:
+def dataset_report(
+    connection: Connection, name: str, *, deltas: Sequence[float] = ()
+) -> StatementReport:
     """The privacy statement of a dataset: of all its runs together.
 
     Raises:
@@ -157,10 +161,10 @@ def _report(
     outside: Sequence[str],
     remarks: Sequence[Remark],
     **given: Any,
-) -> Report:
+) -> StatementReport:
     unit, known = dataset.privacy_unit, bound_answers()
     named = dict.fromkeys(theorem for one in found for theorem in one.theorems)
-    return Report(
+    return StatementReport(
         dataset=dataset.name,
         privacy_unit=unit,
         dataset_size=dataset.dataset_size,
@@ -184,8 +188,8 @@ def _deltas(
     asked: Sequence[float], dataset: Row[Any], run: Row[Any] | None
 ) -> tuple[list[float], float | None]:
     """Return the deltas to state, and the headline's delta if one was chosen."""
-    if len(asked) > DELTAS_MAX:
-        raise InvalidRequestError("query.delta", f"at most {DELTAS_MAX} of them")
+    if len(asked) > STATEMENT_DELTAS_MAX:
+        raise InvalidRequestError("query.delta", f"at most {STATEMENT_DELTAS_MAX} of them")
     own = asked[0] if asked else delta_of(dataset, run)
     wanted = (*asked, *([] if own is None else [own]), *DELTAS)
     return list(dict.fromkeys(wanted)), own

@@ -12,13 +12,13 @@ from typing import Any, Final, Literal
 from sqlalchemy import Row
 
 from accounting.events import NeighboringRelation
-from service.guarantees.privacy_curve import percent_up
+from service.guarantees.privacy_curve import percent_rounded_up
 from service.ledger.incidents import Kind
 from service.schemas.responses import BudgetAnswer, GuaranteeAnswer, RunAnswer
 from service.schemas.run_states import CLOSED
 
 FALSE_ALARMS: Final = 0.01  # at which it is said who is found
-FACTOR_MAX: Final = 10_000.0  # beyond, a factor says nothing to anybody
+_FACTOR_MAX: Final = 10_000.0  # beyond, a factor says nothing to anybody
 PLAIN_DIGITS: Final = 6  # before or after the point; beyond, powers of ten
 _UP: Final = Context(prec=4, rounding=ROUND_CEILING)
 _EVERYBODY: Final = 0.9995
@@ -80,7 +80,7 @@ class Remark:
     tone: Tone = "plain"
 
 
-def upper(value: float) -> str:
+def four_digits_up(value: float) -> str:
     """Four digits, rounded up."""
     found = _UP.create_decimal_from_float(value)
     return f"{found:,f}" if abs(found.adjusted()) < PLAIN_DIGITS else f"{found:g}"
@@ -116,7 +116,8 @@ def promised(found: GuaranteeAnswer, dataset: Row[Any], shown: str) -> list[str]
     differs = relation.format(unit=dataset.privacy_unit)
     return [
         f"A person who sees {shown} learns nearly the same from it {differs}. The number epsilon "
-        f"measures the difference; smaller is better. Here it is at most {upper(found.epsilon)}.",
+        f"measures the difference; smaller is better. Here it is at most "
+        f"{four_digits_up(found.epsilon)}.",
         _factor(found.epsilon, found.delta),
         _membership(found.epsilon, found.delta),
         "This holds for any other knowledge and any computation, now and later: nothing that is "
@@ -128,14 +129,14 @@ def _factor(epsilon: float, delta: float) -> str:
     begin = "Consider any conclusion drawn from it. "
     apart = f"apart from a probability of {one_in(delta)}"
     factor = math.exp(min(epsilon, 700.0))
-    if factor > FACTOR_MAX:
+    if factor > _FACTOR_MAX:
         return (
             f"{begin}One record can change how likely it is by a factor of more than "
-            f"{FACTOR_MAX:,.0f}. This number alone gives no meaningful protection."
+            f"{_FACTOR_MAX:,.0f}. This number alone gives no meaningful protection."
         )
     return (
         f"{begin}One record changes how likely it is by a factor of at most "
-        f"{upper(math.nextafter(factor, math.inf))}, {apart}."
+        f"{four_digits_up(math.nextafter(factor, math.inf))}, {apart}."
     )
 
 
@@ -157,7 +158,7 @@ def _membership(epsilon: float, delta: float) -> str:
     most = found_at_most(epsilon, delta, FALSE_ALARMS)
     if most >= _EVERYBODY:
         return f"{begin}possibly all of those that were: no smaller bound is proved."
-    return f"{begin}at most {percent_up(most)} of those that were."
+    return f"{begin}at most {percent_rounded_up(most)} of those that were."
 
 
 def addressed(dataset: Row[Any], unit: str) -> list[str]:
@@ -248,7 +249,10 @@ def budget_remarks(budget: BudgetAnswer | None, whose: str) -> list[Remark]:
     if budget.overdrawn or budget.spent is None:
         return [Remark(f"The recorded steps exceed {limit}. Nothing more is admitted.", "bad")]
     return [
-        Remark(f"Of {limit}, at most {upper(budget.spent)} is spent, as its filter counts.", "good")
+        Remark(
+            f"Of {limit}, at most {four_digits_up(budget.spent)} is spent, as its filter counts.",
+            "good",
+        )
     ]
 
 

@@ -30,7 +30,7 @@ from service.identity.start_token import StartToken
 from service.storage.engine import snapshot
 from service.storage.single_flight import SingleFlight
 
-REFRESH_SECONDS: Final = 0.5  # a revoked key stops working about this time later
+KEY_REFRESH_SECONDS: Final = 0.5  # a revoked key stops working about this time later
 BODY_BYTES_MAX: Final = "dpledger.body_bytes_max"  # of a connection's scope; BodyLimit reads it
 _CALLER: Final = "dpledger.caller"
 RATE_TAKEN: Final = "dpledger.rate_taken"  # of a scope: the key's rate had room for the request
@@ -123,7 +123,7 @@ class KeyRing:
     @property
     def stale(self) -> bool:
         """Whether what is known is too old to answer from."""
-        return time.monotonic() - self._read_at >= REFRESH_SECONDS
+        return time.monotonic() - self._read_at >= KEY_REFRESH_SECONDS
 
     def refresh(self) -> None:
         """Read the keys if what is known is too old."""

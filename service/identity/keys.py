@@ -23,8 +23,8 @@ from service.storage.tables import api_keys
 
 KEY_PREFIX: Final = "dpl_"
 KEY_BYTES: Final = 32  # of randomness; a fast hash is enough for a key that cannot be guessed
-SHOWN: Final = 12  # characters of a key that are kept readable
-DATASETS_MAX: Final = 1000  # that a key may name
+SHOWN_CHARACTERS: Final = 12  # characters of a key that are kept readable
+KEY_DATASETS_MAX: Final = 1000  # that a key may name
 BODY_BYTES_MIN: Final = 1024
 GRACE_SECONDS: Final = 3600  # that an old secret works beside the new one
 GRACE_SECONDS_MAX: Final = 30 * 24 * 3600
@@ -114,11 +114,13 @@ def create_key(
     stored = {"datasets": datasets, "expires_at": terms.expires_at}
     try:
         connection.execute(
-            insert(api_keys).values(row | stored | {"prefix": key[:SHOWN], "created_at": now()})
+            insert(api_keys).values(
+                row | stored | {"prefix": key[:SHOWN_CHARACTERS], "created_at": now()}
+            )
         )
     except IntegrityError as error:
         raise ConflictError("A key of that name, or this key, already exists.") from error
-    leaves.append(connection, None, [Act("key_created", row, by)])
+    leaves.append_leaves(connection, None, [Act("key_created", row, by)])
     return key
 
 
@@ -151,11 +153,14 @@ def rotate_key(
     connection.execute(
         update(api_keys)
         .where(api_keys.c.id == row.id)
-        .values(digests | {"prefix": key[:SHOWN], "previous_until": until, "expires_at": ends})
+        .values(
+            digests
+            | {"prefix": key[:SHOWN_CHARACTERS], "previous_until": until, "expires_at": ends}
+        )
     )
     content = digests | {"name": name, "previous_until": stamp(until)}
     content["expires_at"] = None if ends is None else stamp(ends)
-    leaves.append(connection, None, [Act("key_rotated", content, by)])
+    leaves.append_leaves(connection, None, [Act("key_rotated", content, by)])
     return key
 
 
@@ -174,7 +179,7 @@ def revoke_key(connection: Connection, name: str, *, by: str = COMMAND_LINE) -> 
     if row.revoked_at is not None:
         return
     connection.execute(update(api_keys).where(api_keys.c.id == row.id).values(revoked_at=now()))
-    leaves.append(connection, None, [Act("key_revoked", {"name": name}, by)])
+    leaves.append_leaves(connection, None, [Act("key_revoked", {"name": name}, by)])
 
 
 def any_key(connection: Connection) -> bool:
@@ -211,8 +216,8 @@ def _require_terms(scope: Role, terms: Terms) -> None:
     if terms.datasets is not None:
         if scope is Role.ADMIN:
             raise InvalidRequestError("dataset", "an admin's key cannot be limited to datasets")
-        if not 1 <= len(terms.datasets) <= DATASETS_MAX:
-            raise InvalidRequestError("dataset", f"from 1 to {DATASETS_MAX} of them")
+        if not 1 <= len(terms.datasets) <= KEY_DATASETS_MAX:
+            raise InvalidRequestError("dataset", f"from 1 to {KEY_DATASETS_MAX} of them")
         if not all(map(valid_name, terms.datasets)):
             raise InvalidRequestError("dataset", "must match [a-z0-9][a-z0-9._-]{0,62}")
     rate, size = terms.requests_per_second, terms.body_bytes_max

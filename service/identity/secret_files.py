@@ -5,7 +5,7 @@ import stat
 from pathlib import Path
 from typing import Final
 
-PRIVATE: Final = 0o600
+_PRIVATE: Final = 0o600
 OTHERS: Final = 0o077  # bits of group and others
 
 
@@ -22,7 +22,7 @@ def create(path: Path, text: str) -> None:
     """
     written = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        descriptor = os.open(written, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, PRIVATE)
+        descriptor = os.open(written, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _PRIVATE)
         with open(descriptor, "w", encoding="ascii") as file:
             file.write(text + "\n")
             file.flush()
@@ -32,7 +32,7 @@ def create(path: Path, text: str) -> None:
         written.unlink(missing_ok=True)
 
 
-def read(path: Path, *, bytes_max: int) -> str:
+def read_secret(path: Path, *, bytes_max: int) -> str:
     """Return the line of a file that belongs to this user and that no other user can open.
 
     Raises:

@@ -31,7 +31,7 @@ _IN_FORCE: Final = select(sessions.c.key_digest, sessions.c.expires_at).where(
 )
 
 
-def begin(connection: Connection, secret: bytes, key_digest: str) -> str:
+def begin_session(connection: Connection, secret: bytes, key_digest: str) -> str:
     """Begin a session of a key; the token is never readable again.
 
     Args:
@@ -81,6 +81,6 @@ def end(connection: Connection, token: str) -> None:
     connection.execute(delete(sessions).where(sessions.c.digest == digest_of(token)))
 
 
-def csrf_of(token: str) -> str:
+def csrf_token(token: str) -> str:
     """What a form of this session carries: only who was sent the page can know it."""
     return hmac.digest(token.encode(), b"dpledger form", "sha256").hex()

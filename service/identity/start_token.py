@@ -51,7 +51,7 @@ class StartToken:
             if not path.exists():
                 with suppress(FileExistsError):  # another process has just made it
                     secret_files.create(path, f"dpl_{secrets.token_urlsafe(BYTES)}")
-            text = secret_files.read(path, bytes_max=FILE_BYTES_MAX)
+            text = secret_files.read_secret(path, bytes_max=FILE_BYTES_MAX)
         except SecretFileError as error:
             raise StartupError(f"start_token_file: {error}.") from None
         except OSError as error:
@@ -65,7 +65,7 @@ class StartToken:
         return cls(text, path.absolute())
 
 
-class Found(NamedTuple):
+class FoundToken(NamedTuple):
     """A token, and the only address that it may be sent to."""
 
     url: str
@@ -91,7 +91,7 @@ def publish(token: StartToken, address: str, port: int) -> Path:
     return path
 
 
-def found(url: str) -> Found | None:
+def found(url: str) -> FoundToken | None:
     """The start token of the service at an address, where it is one of this user and machine."""
     given = urlsplit(url)
     host = given.hostname or ""
@@ -103,17 +103,17 @@ def found(url: str) -> Found | None:
         token = _pointed_to(_pointer(address, port))
         if token is not None:
             at = f"[{address}]" if ":" in address else address
-            return Found(given._replace(netloc=f"{at}:{port}").geturl(), token)
+            return FoundToken(given._replace(netloc=f"{at}:{port}").geturl(), token)
     return None
 
 
 def _pointed_to(path: Path) -> str | None:
     try:
-        pointer: Any = json.loads(secret_files.read(path, bytes_max=POINTER_BYTES_MAX))
+        pointer: Any = json.loads(secret_files.read_secret(path, bytes_max=POINTER_BYTES_MAX))
         if pointer["machine"] != _machine():
             return None
         os.kill(pointer["process"], 0)  # it lives, and is this user's
-        return secret_files.read(Path(pointer["token"]), bytes_max=FILE_BYTES_MAX)
+        return secret_files.read_secret(Path(pointer["token"]), bytes_max=FILE_BYTES_MAX)
     except (OSError, SecretFileError, ValueError, KeyError, TypeError, OverflowError):
         return None
 

@@ -9,7 +9,7 @@ from accounting.event_counts import UNPLACED
 from service.clock import now
 from service.errors import BranchExistsError, ConflictError, NotFoundError, OutOfSequenceError
 from service.ledger.budgets.pass_positions import opening_place, position_of
-from service.ledger.log.leaves import Act, append
+from service.ledger.log.leaves import Act, append_leaves
 from service.ledger.log.row_records import build_log_records
 from service.ledger.lookups import branches_of, changed, lock_run
 from service.ledger.views import branch_answer
@@ -77,7 +77,9 @@ def create_branch(
         happened = build_log_records(
             connection, "branch", dataset_id=dataset.id, row=found[-1].id, by=by
         )
-        append(connection, dataset.id, happened + _continued(connection, run, dataset.id, by))
+        append_leaves(
+            connection, dataset.id, happened + _continued(connection, run, dataset.id, by)
+        )
     (branch,) = [one for one in found if one.name == new.name]
     if branch.writer != new.writer:
         raise BranchExistsError("Another process opened this branch; choose another name.")

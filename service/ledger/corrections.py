@@ -13,7 +13,7 @@ from accounting.events import Event
 from service.clock import stamp
 from service.errors import ConflictError, OutOfSequenceError
 from service.ledger.append.state import Branch, DatasetState, RunState, raise_budget_alerts
-from service.ledger.append.unit_of_work import Place, UnitOfWork
+from service.ledger.append.unit_of_work import BranchPlace, UnitOfWork
 from service.ledger.budgets import correction_costs
 from service.ledger.budgets.accumulator import BudgetDelta
 from service.ledger.budgets.lineage import seen_as
@@ -79,7 +79,7 @@ class Correct:
     admits: bool = False
 
     @property
-    def place(self) -> Place:
+    def place(self) -> BranchPlace:
         """The run and the branch it is about."""
         return self.run_name, self.new.branch
 

@@ -18,7 +18,7 @@ from service.ledger import incidents
 from service.ledger.budgets.budget import accept_of, dataset_filter
 from service.ledger.datasets import filter_record, note_settings
 from service.ledger.incidents import Incident, Kind
-from service.ledger.log.leaves import append
+from service.ledger.log.leaves import append_leaves
 from service.ledger.log.row_records import build_log_records, overdraft_act
 from service.ledger.lookups import VERSION_BITS, find_dataset, lock_dataset
 from service.ledger.open_reservations import void_open
@@ -189,7 +189,7 @@ def _store(
     changed = build_log_records(
         connection, "settings", dataset_id=dataset.id, row=dataset.revision, by=by
     )
-    append(connection, dataset.id, changed)
+    append_leaves(connection, dataset.id, changed)
     answer = dataset_answer(connection, dataset)
     _tell(connection, dataset, answer, reason=reason, by=by)
     return answer
@@ -224,12 +224,14 @@ def _tell(
         Incident(dataset_id=dataset.id, kind=kind, sequence=dataset.head_sequence, detail=changed)
         for kind in kinds
     ]
-    incidents.record(connection, happened)
+    incidents.record_incidents(connection, happened)
     overdrafts = [one for one in happened if one.kind is Kind.OVERDRAFT]
-    append(connection, dataset.id, [overdraft_act(one, run=None, by=by) for one in overdrafts])
+    append_leaves(
+        connection, dataset.id, [overdraft_act(one, run=None, by=by) for one in overdrafts]
+    )
 
 
-def history(
+def settings_history(
     connection: Connection, name: str, *, after: int, size: int
 ) -> tuple[list[SettingsAnswer], int | None]:
     """A dataset's settings after a revision, and the revision to continue from.

@@ -19,7 +19,7 @@ from service.ledger.append.append import Append
 from service.ledger.append.unit_of_work import DatasetCache
 from service.ledger.branches import insert_branch
 from service.ledger.budgets.budget import UNSET
-from service.ledger.log.leaves import append
+from service.ledger.log.leaves import append_leaves
 from service.ledger.log.row_records import build_log_records
 from service.ledger.lookups import (
     VERSION_BITS,
@@ -158,7 +158,7 @@ def open_counts(
     desk.write()
     connection.execute(runs.update().where(runs.c.id == run_id).values(state="finished"))
     ended = build_log_records(connection, "run_state", dataset_id=dataset.id, row=run_id, by=by)
-    append(connection, dataset.id, ended)
+    append_leaves(connection, dataset.id, ended)
 
 
 def _insert_run(connection: Connection, dataset: Row[Any], name: str, by: str) -> int:
@@ -188,7 +188,7 @@ def note_run(connection: Connection, run: Row[Any]) -> None:
         registered = build_log_records(
             connection, kind, dataset_id=run.dataset_id, run_id=run.id, by=run.by
         )
-        append(connection, run.dataset_id, registered)
+        append_leaves(connection, run.dataset_id, registered)
 
 
 def _request(message: BaseModel) -> str:
@@ -266,7 +266,7 @@ def create_dataset(
         insert_lineage(connection, dataset, new)
         note_settings(connection, dataset, reason="creation", by=by)
         for kind in ("dataset", "lineage", "settings"):
-            append(
+            append_leaves(
                 connection,
                 dataset.id,
                 build_log_records(connection, kind, dataset_id=dataset.id, by=by),

@@ -7,7 +7,7 @@ from sqlalchemy import Connection, Row, bindparam, or_, select
 
 from accounting.events import NeighboringRelation, Span
 from service.ledger.append.admission import count_reserved
-from service.ledger.budgets.accumulator import BudgetDelta, EventCountDelta, merged, negative
+from service.ledger.budgets.accumulator import BudgetDelta, EventCountDelta, merge_changes, negative
 from service.ledger.budgets.lineage import as_seen_by_ancestor
 from service.ledger.budgets.pass_positions import place_of
 from service.schemas.event_codec import event_of
@@ -60,7 +60,7 @@ def expired_reservations(
             continue
         by_branch.setdefault(row.branch_id, []).append(row)
     relation = NeighboringRelation(dataset.neighboring_relation)
-    lost = merged(_lost(dataset.id, relation, rows) for rows in by_branch.values())
+    lost = merge_changes(_lost(dataset.id, relation, rows) for rows in by_branch.values())
     return BudgetDelta(recorded=lost, reserved=negative(lost))
 
 

@@ -10,8 +10,8 @@ from sqlalchemy import Connection, Row, bindparam, exists, insert, select
 from service.clock import now, stamp
 from service.errors import ConflictError
 from service.ledger import incidents
-from service.ledger.incidents import Incident, Kind, Value
-from service.ledger.log.leaves import append
+from service.ledger.incidents import DetailValue, Incident, Kind
+from service.ledger.log.leaves import append_leaves
 from service.ledger.log.row_records import build_log_records
 from service.ledger.lookups import find_branch, lock_run
 from service.schemas.event_codec import canonical, part_content
@@ -132,10 +132,10 @@ def record_finding(
     inserted = insert(findings).values(values).returning(findings.c.id)
     number = connection.execute(inserted).scalar_one()
     found = build_log_records(connection, "finding", dataset_id=dataset.id, row=number, by=by)
-    append(connection, dataset.id, found)
+    append_leaves(connection, dataset.id, found)
     if happened is not None:
         kind, detail = happened
-        incidents.record(connection, [_incident(dataset, run, kind, new.branch, detail)])
+        incidents.record_incidents(connection, [_incident(dataset, run, kind, new.branch, detail)])
     return _answer(connection.execute(_SAME, here).one()), True
 
 
@@ -161,7 +161,7 @@ def _first(connection: Connection, branch: Row[Any], kind: str) -> str | None:
 
 def _happened(
     connection: Connection, branch: Row[Any], new: NewFinding
-) -> tuple[Kind, dict[str, Value]] | None:
+) -> tuple[Kind, dict[str, DetailValue]] | None:
     """Return the incident that a new finding raises, if any."""
     match new:
         case SamplingFinding(status="contradicted", declared=declared) if declared is not None:
@@ -177,7 +177,7 @@ def _happened(
 
 def _disagreement(
     connection: Connection, branch: Row[Any], new: RankFinding
-) -> tuple[Kind, dict[str, Value]] | None:
+) -> tuple[Kind, dict[str, DetailValue]] | None:
     """A rank that says what none of its branch said before, while another was there.
 
     Of a thousand ranks that differ from the first alike, the first one is told.
@@ -196,7 +196,7 @@ def _disagreement(
 
 
 def _incident(
-    dataset: Row[Any], run: Row[Any], kind: Kind, branch: str, detail: dict[str, Value]
+    dataset: Row[Any], run: Row[Any], kind: Kind, branch: str, detail: dict[str, DetailValue]
 ) -> Incident:
     return Incident(
         dataset_id=dataset.id,

@@ -40,7 +40,7 @@ from service.storage.tables import reservations, runs
 from service.work_limit import bounded
 
 BISECTIONS_MAX: Final = 30  # of a refused plan: finds its last step among 1e9
-DISTINCT_MAX: Final = 32  # beyond so many different events each look takes too long but at orders
+_DISTINCT_MAX: Final = 32  # beyond so many different events each look takes too long but at orders
 _TAKEN: Final = select(runs.c.id).where(runs.c.name == bindparam("named"))
 _COLUMNS: Final = (
     "dataset_id", "run_id", "branch_id", "event_id", "first_step", "steps", "end_step", "state",
@@ -49,7 +49,7 @@ _COLUMNS: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Certificate:
+class PlanCertificate:
     """What is certified of a whole plan."""
 
     epsilon: float  # nats at its budget's delta, upper; infinite where no bound is accepted
@@ -67,7 +67,7 @@ def holds_budget(new: NewRun) -> bool:
     return new.plan is not None and new.budget is not None
 
 
-def certified(connection: Connection, new: NewRun) -> Certificate | None:
+def certified(connection: Connection, new: NewRun) -> PlanCertificate | None:
     """What is certified of the plan that is to hold a run's own budget; this may take seconds.
 
     Returns:
@@ -98,16 +98,18 @@ def _certified(
     *,
     relation: NeighboringRelation,
     accept: frozenset[Status],
-) -> Certificate:
+) -> PlanCertificate:
     given: dict[str, Any] = {"relation": relation, "accept": accept, "floor": False}
     limit, delta = budget.epsilon, budget.delta
     whole = best_bound.best_bound(count_events([spans]), delta=delta, **given)
     epsilon = whole.epsilon if whole else float("inf")
     if not epsilon <= limit:
         admissible = _leading(spans, limit=limit, delta=delta, **given)
-        return Certificate(epsilon=epsilon, delta=1.0, accept=accept, admissible_steps=admissible)
+        return PlanCertificate(
+            epsilon=epsilon, delta=1.0, accept=accept, admissible_steps=admissible
+        )
     found = best_bound.best_bound(count_events([spans]), epsilon=limit, **given)
-    return Certificate(
+    return PlanCertificate(
         epsilon=epsilon,
         delta=min(delta, found.delta) if found else delta,  # epsilon at delta certifies delta, too
         accept=accept,
@@ -117,7 +119,7 @@ def _certified(
 
 def _leading(spans: Sequence[Span], *, limit: float, delta: float, **given: Any) -> int:
     """How many leading steps were evaluated to be within the limit; hardly more would be."""
-    accountant = BEST if len({span.event for span in spans}) <= DISTINCT_MAX else "rdp"
+    accountant = BEST if len({span.event for span in spans}) <= _DISTINCT_MAX else "rdp"
     low, high = 0, sum(span.steps for span in spans)
     for _ in range(BISECTIONS_MAX):
         if high - low <= 1:

@@ -41,7 +41,7 @@ class Kind(StrEnum):
     LEDGER_SUSPENDED = "ledger_suspended"  # the log is not the one that was signed
 
 
-Value = str | int | float | None
+DetailValue = str | int | float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,12 +51,12 @@ class Incident:
     dataset_id: int
     kind: Kind
     sequence: int  # the dataset's head after it
-    detail: Mapping[str, Value]  # dataset, run, branch, scope, limit, spent, fraction, reason
+    detail: Mapping[str, DetailValue]  # dataset, run, branch, scope, limit, spent, fraction, reason
     run_id: int | None = None
     occurred_at: datetime = field(default_factory=lambda: now())  # by the clock of then
 
     @property
-    def said(self) -> dict[str, Value]:
+    def said(self) -> dict[str, DetailValue]:
         """The detail as it is stored."""
         return {name: _finite(value) for name, value in self.detail.items()}
 
@@ -81,20 +81,22 @@ class IncidentPage(Answer):
 
 
 # Every column with the names that belong to it; readers narrow it further.
-TOLD: Final = (
+INCIDENT_ROWS: Final = (
     select(incidents, datasets.c.name.label("dataset"), runs.c.name.label("run"))
     .join(datasets, datasets.c.id == incidents.c.dataset_id)
     .outerjoin(runs, runs.c.id == incidents.c.run_id)
 )
 # Those of one dataset become visible in the order of their ids, for its lock is held.
 AFTER: Final = (
-    TOLD.where(incidents.c.dataset_id == bindparam("dataset"), incidents.c.id > bindparam("after"))
+    INCIDENT_ROWS.where(
+        incidents.c.dataset_id == bindparam("dataset"), incidents.c.id > bindparam("after")
+    )
     .order_by(incidents.c.id)
     .limit(bindparam("size"))
 )
 
 _LATEST: Final = (
-    TOLD.where(incidents.c.dataset_id == bindparam("dataset"))
+    INCIDENT_ROWS.where(incidents.c.dataset_id == bindparam("dataset"))
     .order_by(incidents.c.id.desc())
     .limit(bindparam("size"))
 )
@@ -105,7 +107,7 @@ _COUNT: Final = (
 )
 
 
-def record(connection: Connection, happened: Sequence[Incident]) -> None:
+def record_incidents(connection: Connection, happened: Sequence[Incident]) -> None:
     """Insert incidents; the locks of their datasets are held."""
     if not happened:
         return
@@ -123,7 +125,7 @@ def record(connection: Connection, happened: Sequence[Incident]) -> None:
     connection.execute(insert(incidents), rows)
 
 
-def _finite(value: Value) -> Value:
+def _finite(value: DetailValue) -> DetailValue:
     # JSON has no infinity; as in every answer, null stands for what is not finite.
     return value if not isinstance(value, float) or math.isfinite(value) else None
 

@@ -110,7 +110,7 @@ def branches_of(connection: Connection, run: Row[Any]) -> list[Row[Any]]:
     return list(connection.execute(_BRANCHES, {"run": run.id}))
 
 
-def page(
+def page_of_rows(
     connection: Connection, query: Select[Any], table: Table, *, after: int, size: int
 ) -> tuple[list[Row[Any]], int | None]:
     """Rows in creation order after an id, and the id to continue from."""

@@ -11,7 +11,7 @@ from service.ledger.append.admission import count_reserved
 from service.ledger.append.state_rows import tally_of
 from service.ledger.append.unit_of_work import DatasetCache
 from service.ledger.budgets.accumulator import BudgetDelta, by_pass, negative
-from service.ledger.budgets.budget import Budget, dataset_scope
+from service.ledger.budgets.budget import EnforcedBudget, dataset_scope
 from service.ledger.lookups import find_dataset
 from service.ledger.reservations import (
     FOUND,
@@ -19,14 +19,14 @@ from service.ledger.reservations import (
     RELEASED,
     VOIDED,
     ReservationAnswer,
-    answer_of,
     give_back,
+    reservation_answer,
 )
 from service.schemas.event_codec import event_of
 from service.schemas.responses import Page
 from service.storage.tables import branches, reservations
 
-State = Literal["open", "pending", "forfeited", "recorded", "released", "voided", "all"]
+ReservationState = Literal["open", "pending", "forfeited", "recorded", "released", "voided", "all"]
 _SOME_LEFT: Final = (reservations.c.end_step > branches.c.next_step) & (
     reservations.c.end_step > reservations.c.first_step
 )
@@ -58,7 +58,7 @@ class ReservationPage(Page):
 
 
 def list_reservations(
-    connection: Connection, dataset_name: str, *, state: State, after: int, size: int
+    connection: Connection, dataset_name: str, *, state: ReservationState, after: int, size: int
 ) -> tuple[list[HeldReservation], int | None]:
     """Return the reservations of a dataset behind a row, and the row to continue after.
 
@@ -79,7 +79,7 @@ def list_reservations(
     rows = connection.execute(query, {"dataset": dataset.id}).all()
     scope = dataset_scope(dataset, tally_of(connection, dataset)) if rows else None
     found = [
-        HeldReservation(**answer_of(row, moment), epsilon_held=_held(scope, row))
+        HeldReservation(**reservation_answer(row, moment), epsilon_held=_held(scope, row))
         for row in rows[:size]
     ]
     return found, rows[size - 1].id if len(rows) > size else None
@@ -92,10 +92,10 @@ def first_open(
     asked, moment = {"dataset": dataset_id}, now()
     rows = connection.execute(_OPEN.limit(size), asked).all()
     total = connection.scalar(_COUNT, asked)
-    return [ReservationAnswer(**answer_of(row, moment)) for row in rows], total or 0
+    return [ReservationAnswer(**reservation_answer(row, moment)) for row in rows], total or 0
 
 
-def _wanted(state: State, moment: datetime) -> ColumnElement[bool] | None:
+def _wanted(state: ReservationState, moment: datetime) -> ColumnElement[bool] | None:
     """The rows that `answer_of` calls so."""
     expires_at = reservations.c.expires_at
     lapsed = expires_at.is_not(None) & (expires_at <= moment)
@@ -111,7 +111,7 @@ def _wanted(state: State, moment: datetime) -> ColumnElement[bool] | None:
     }[state]
 
 
-def _held(scope: Budget | None, row: Row[Any]) -> float | None:
+def _held(scope: EnforcedBudget | None, row: Row[Any]) -> float | None:
     """Nats of its dataset's budget that a reservation holds beside everything else. Rounded."""
     if scope is None:
         return None

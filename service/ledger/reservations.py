@@ -31,7 +31,7 @@ from service.ledger.append.admission import (
     scopes_of,
 )
 from service.ledger.append.state import Branch, DatasetState, Reservation, RunState
-from service.ledger.append.unit_of_work import Place, UnitOfWork
+from service.ledger.append.unit_of_work import BranchPlace, UnitOfWork
 from service.ledger.budgets.accumulator import BudgetDelta
 from service.ledger.log.row_records import build_log_records
 from service.schemas.event_codec import canonical
@@ -81,7 +81,7 @@ class ReservationAnswer(Answer):
     created_at: str
 
 
-def answer_of(row: Row[Any], moment: datetime) -> dict[str, Any]:
+def reservation_answer(row: Row[Any], moment: datetime) -> dict[str, Any]:
     """The answer to a row of _NAMED."""
     remaining = max(0, row.end_step - max(row.first_step, row.next_step))
     recorded = max(0, min(row.next_step, row.first_step + row.steps) - row.first_step)
@@ -108,7 +108,7 @@ def answer_of(row: Row[Any], moment: datetime) -> dict[str, Any]:
     }
 
 
-def find(connection: Connection, name: str) -> Row[Any]:
+def find_reservation(connection: Connection, name: str) -> Row[Any]:
     """A reservation's row with its place.
 
     Raises:
@@ -129,7 +129,7 @@ class Reserve:
     by: str | None = None  # the key's name
 
     @property
-    def place(self) -> Place:
+    def place(self) -> BranchPlace:
         """The run and the branch it is about."""
         return self.run_name, self.new.branch
 
@@ -155,7 +155,10 @@ class Reserve:
             if known.request != request:
                 raise ConflictError("Another request made a reservation with this name.")
             desk.write()  # what this transaction has recorded of it counts, too
-            return {**answer_of(find(desk.connection, new.name), moment), "created": False}
+            return {
+                **reservation_answer(find_reservation(desk.connection, new.name), moment),
+                "created": False,
+            }
         book, run = desk.run(self.run_name)
         branch = desk.branch(run, new.branch)
         part = self._part(book, branch)
@@ -172,7 +175,10 @@ class Reserve:
             moment=moment,
             by=self.by,
         )
-        return {**answer_of(find(desk.connection, new.name), moment), "created": True}
+        return {
+            **reservation_answer(find_reservation(desk.connection, new.name), moment),
+            "created": True,
+        }
 
     def _part(self, book: DatasetState, branch: Branch) -> PositionedSpan:
         if sum(lease.name is not None for lease in branch.leases) >= LEASES_MAX:
@@ -276,7 +282,7 @@ class GiveBack:
     """What one request returns of a reservation: what a trainer attests, or an admin decides."""
 
     name: str
-    place: Place
+    place: BranchPlace
     last_step: int | None = None  # no later step ran; none for a void
     reason: str | None = None  # of a void
     by: str | None = None  # the key's name
@@ -290,13 +296,13 @@ class GiveBack:
             ConflictError: steps beyond `last_step` were recorded, or it was ended otherwise.
         """
         desk.write()
-        row = find(desk.connection, self.name)
+        row = find_reservation(desk.connection, self.name)
         if self.last_step is None:
             state, end = VOIDED, max(row.first_step, row.next_step)
         else:
             state, end = RELEASED, self.last_step + 1
         if row.state == state and (state == VOIDED or row.end_step == self._end(row, end)):
-            return answer_of(row, moment)
+            return reservation_answer(row, moment)
         if row.state == VOIDED:
             raise ConflictError("The reservation was already voided.")
         if state == RELEASED:
@@ -309,7 +315,7 @@ class GiveBack:
             desk, row.run, row.branch, row.id, end=min(end, row.end_step), state=state,
             reason=self.reason, by=self.by,
         )  # fmt: skip
-        return answer_of(find(desk.connection, self.name), moment)
+        return reservation_answer(find_reservation(desk.connection, self.name), moment)
 
     @staticmethod
     def _end(row: Row[Any], end: int) -> int:

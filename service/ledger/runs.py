@@ -27,10 +27,10 @@ from service.ledger.datasets import (
     insert_named,
     note_run,
 )
-from service.ledger.fixed_plans import Certificate, holds_budget, reserve_plan, return_plan
+from service.ledger.fixed_plans import PlanCertificate, holds_budget, reserve_plan, return_plan
 from service.ledger.hidden_iterates import planned_run
 from service.ledger.incidents import latest_refusal
-from service.ledger.log.leaves import append
+from service.ledger.log.leaves import append_leaves
 from service.ledger.log.row_records import build_log_records
 from service.ledger.lookups import (
     branches_of,
@@ -66,7 +66,7 @@ def create_run(
     connection: Connection,
     new: NewRun,
     *,
-    certificate: Certificate | None = None,
+    certificate: PlanCertificate | None = None,
     by: str | None = None,
 ) -> tuple[RunAnswer, bool]:
     """Register a run with its branch main, or find the one the same request registered.
@@ -163,7 +163,7 @@ def _require_plan(dataset: Row[Any], new: NewRun) -> None:
 
 
 def _own_filter(
-    budget: Budget | None, accept: frozenset[Any], certificate: Certificate | None
+    budget: Budget | None, accept: frozenset[Any], certificate: PlanCertificate | None
 ) -> str | None:
     """The record of the filter that holds a run's own budget, with what its plan takes of it."""
     if budget is None:
@@ -174,7 +174,7 @@ def _own_filter(
     return canonical(json.loads(record) | {PLAN: certificate.taken()})
 
 
-def _require_certified(new: NewRun, accept: frozenset[Any], certificate: Certificate) -> None:
+def _require_certified(new: NewRun, accept: frozenset[Any], certificate: PlanCertificate) -> None:
     """Refuse a plan that does not fit in its run's own budget.
 
     Raises:
@@ -261,7 +261,7 @@ def finish_run(
     changed(connection, dataset.id)
     if run.state != state:
         ended = build_log_records(connection, "run_state", dataset_id=dataset.id, row=run.id, by=by)
-        append(connection, dataset.id, ended)
+        append_leaves(connection, dataset.id, ended)
     return run_answer(connection, find_run(connection, run_name))
 
 
@@ -303,7 +303,7 @@ def record_release(
     added = connection.execute(inserted.on_conflict_do_nothing().returning(releases.c.id)).first()
     if added is not None:
         shown = build_log_records(connection, "release", dataset_id=dataset.id, row=added.id, by=by)
-        append(connection, dataset.id, shown)
+        append_leaves(connection, dataset.id, shown)
     recorded_at = connection.execute(
         select(releases.c.recorded_at).where(
             releases.c.branch_id == branch.id, releases.c.step == new.step

@@ -62,7 +62,7 @@ class SamplingSummary:
     outside_guarantee: list[OutsideGuarantee]
 
 
-def standing_of(connection: Connection, run_id: int) -> SamplingSummary:
+def sampling_summary(connection: Connection, run_id: int) -> SamplingSummary:
     """Where a run stands by its findings; without any it is as declared."""
     rows = connection.execute(_LATEST, {"run": run_id}).all()
     outside = [
@@ -128,7 +128,7 @@ def run_answer(connection: Connection, run: Row[Any]) -> RunAnswer:
         expired_reservations(connection, dataset, now(), run_id=run.id) if scope else BudgetDelta()
     )
     budget = BudgetAnswer(**scope.answer(scope.tally.sums(lost.of_run))) if scope else None
-    standing = standing_of(connection, run.id)
+    standing = sampling_summary(connection, run.id)
     return RunAnswer(
         name=run.name,
         dataset=dataset.name,

@@ -27,8 +27,8 @@ from service.operations.backup_format import (
     Header,
     Summary,
     check,
-    opened,
-    written,
+    open_backup,
+    write_backup,
 )
 from service.storage import migrations
 from service.storage.engine import snapshot, transaction
@@ -40,7 +40,7 @@ _VERSION_TABLE: Final = "alembic_version"
 _MISFITS: Final = (DataError, IntegrityError, InterfaceError, ProgrammingError)
 
 
-def take(engine: Engine, path: Path) -> Summary:
+def take_backup(engine: Engine, path: Path) -> Summary:
     """Write a backup of what the database holds now; its writers are not held up.
 
     Raises:
@@ -76,7 +76,7 @@ def _write(engine: Engine, file: IO[bytes]) -> Summary:
     taken_at = stamp(now())  # all that was committed before is in it
     with snapshot(engine) as connection:
         _require_sound(connection)
-        with written(file, _header(connection, taken_at)) as writer:
+        with write_backup(file, _header(connection, taken_at)) as writer:
             for table in metadata.sorted_tables:
                 query = select(table).order_by(*table.primary_key)
                 if table is sessions:  # a restore ends all sessions
@@ -141,7 +141,7 @@ def restore(engine: Engine, path: Path, *, by: str) -> Summary:
     with transaction(engine) as connection:
         _make_room(connection)
         _upgrade(connection, summary.header.schema_revision)
-        with opened(path) as reader:
+        with open_backup(path) as reader:
             _fill(connection, reader)
             if reader.finish() != summary:
                 raise BackupError("The backup changed while it was read.")
@@ -150,7 +150,7 @@ def restore(engine: Engine, path: Path, *, by: str) -> Summary:
         except (ValueError, LookupError, *_MISFITS) as error:
             said = " ".join(str(error).split())
             raise BackupError(f"The backup {path} holds no ledger to go on with: {said}") from error
-        leaves.append(connection, None, [Act("restored", _content(summary), by)])
+        leaves.append_leaves(connection, None, [Act("restored", _content(summary), by)])
     return summary
 
 

@@ -28,23 +28,23 @@ from service.schemas.message import Wire
 from service.storage import migrations
 from service.storage.tables import metadata
 
-WHOLE: Final = 2**63  # what no whole number of a database reaches
+_WHOLE: Final = 2**63  # what no whole number of a database reaches
 Codec = Callable[[Any], Any]
-FORMAT: Final = "dpledger-backup/1"
+_FORMAT: Final = "dpledger-backup/1"
 SUFFIX: Final = ".backup"  # of a file that is meant to be one, whatever it holds
 _BEGINNING: Final = b'{"format":"dpledger-backup/'  # of any version
 COMPRESSION: Final = 3  # rows repeat themselves; more takes thrice the time for a tenth less
 LINE_MAX: Final = 128 * 2**20  # bytes; the longest rows hold what was certified, and are far less
 _ALWAYS: Final = frozenset({"datasets", "runs", "entries"})  # tables of every version
 _encode: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
-Line = Annotated[str, Field(max_length=100)]
+_Line = Annotated[str, Field(max_length=100)]
 Row = list[Any]
 Tables = Mapping[str, Table]
 M = TypeVar("M", bound=Wire)
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class BackupReading:
     """How the values of a column are read; what belongs not in it raises ValueError."""
 
     column: str
@@ -75,7 +75,7 @@ def _truth(value: Any) -> bool:
 
 
 def _whole(value: Any) -> int:
-    if type(value) is not int or not -WHOLE <= value < WHOLE:
+    if type(value) is not int or not -_WHOLE <= value < _WHOLE:
         raise ValueError
     return value
 
@@ -115,15 +115,15 @@ def written_as(column: Column[Any]) -> Codec | None:
     return next((codec for kind, codec in _WRITTEN if isinstance(column.type, kind)), None)
 
 
-def reading_of(column: Column[Any] | str) -> Reading:
+def reading_of(column: Column[Any] | str) -> BackupReading:
     """How a column's values are read; of one that this version does not know its name is given."""
     if isinstance(column, str):
-        return Reading(column, _plain, "no list and no object")
+        return BackupReading(column, _plain, "no list and no object")
     for kind, codec, words in _READ:
         if isinstance(column.type, kind):
             if column.nullable:
-                return Reading(column.name, _nullable(codec), f"{words}, or null")
-            return Reading(column.name, codec, words)
+                return BackupReading(column.name, _nullable(codec), f"{words}, or null")
+            return BackupReading(column.name, codec, words)
     raise TypeError(f"{column} is of no kind that backups have.")
 
 
@@ -155,18 +155,18 @@ class Header(Wire):
     """What was backed up."""
 
     format: Literal["dpledger-backup/1"]
-    core_version: Line
+    core_version: _Line
     schema_revision: Annotated[str, Field(pattern=r"^[0-9]{4}$")]
     ledger_id: Annotated[str, Field(pattern=r"^([0-9a-f]{32})?$")]  # before logs there was none
     database: Literal["sqlite", "postgresql"]
-    taken_at: Annotated[Line, AfterValidator(_moment)]
+    taken_at: Annotated[_Line, AfterValidator(_moment)]
 
 
 class _Heading(Wire):
     """The line before a table's rows."""
 
-    table: Line
-    columns: Annotated[list[Line], Field(min_length=1), AfterValidator(_distinct)]
+    table: _Line
+    columns: Annotated[list[_Line], Field(min_length=1), AfterValidator(_distinct)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,7 +232,7 @@ def is_meant_as_backup(path: Path) -> bool:
 
 
 @contextmanager
-def written(file: IO[bytes], header: Header) -> Iterator[BackupWriter]:
+def write_backup(file: IO[bytes], header: Header) -> Iterator[BackupWriter]:
     """A writer to an open file; `finish` it within the block."""
     with gzip.GzipFile(filename="", fileobj=file, mode="wb", compresslevel=COMPRESSION) as stream:
         yield BackupWriter(stream, header)
@@ -254,8 +254,8 @@ class BackupReader:
         first = self._read()
         if not isinstance(first, dict) or "format" not in first:
             raise self.fault("this is no backup of dpledger")
-        if first["format"] != FORMAT:
-            raise self.fault(f"its format is not {FORMAT}; use the version that made it")
+        if first["format"] != _FORMAT:
+            raise self.fault(f"its format is not {_FORMAT}; use the version that made it")
         self.header = self._validated(Header, first)
         self._next = self._read()
 
@@ -307,14 +307,14 @@ class BackupReader:
         if missing := needed - self._counts.keys():
             raise self.fault(f"the table {min(missing)} is missing before it")
 
-    def _readings(self, known: Tables | None, name: str, columns: list[str]) -> list[Reading]:
+    def _readings(self, known: Tables | None, name: str, columns: list[str]) -> list[BackupReading]:
         if known is None:
             return [reading_of(column) for column in columns]
         if name not in known or set(columns) != set(known[name].columns.keys()):
             raise self.fault(f"the table {name} is not that of its version")
         return [reading_of(known[name].columns[column]) for column in columns]
 
-    def _rows(self, name: str, readings: list[Reading]) -> Iterator[Row]:
+    def _rows(self, name: str, readings: list[BackupReading]) -> Iterator[Row]:
         self._counts[name] = 0
         while isinstance(row := self._read(), list):
             if len(row) != len(readings):
@@ -342,7 +342,7 @@ class BackupReader:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[BackupReader]:
+def open_backup(path: Path) -> Iterator[BackupReader]:
     """A reader of a file.
 
     Raises:
@@ -370,7 +370,7 @@ def check(path: Path) -> Summary:
     Raises:
         BackupError: it is no backup, or not as it was written.
     """
-    with opened(path) as reader:
+    with open_backup(path) as reader:
         for _, _, rows in reader.tables(tables_of(reader.header)):
             deque(rows, maxlen=0)
         return reader.finish()

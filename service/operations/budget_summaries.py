@@ -17,7 +17,7 @@ from service.clock import now
 from service.guarantees.event_counts import counts_of_runs
 from service.guarantees.guarantee import READING, Question, delta_of, run_guarantee
 from service.ledger.append.state_rows import VERSION
-from service.ledger.budgets.accumulator import read
+from service.ledger.budgets.accumulator import read_accumulator
 from service.ledger.budgets.budget import accept_of, dataset_filter, dataset_scope
 from service.ledger.views import budget_of_dataset, dataset_answer_of
 from service.schemas.responses import BudgetAnswer, DatasetAnswer
@@ -125,7 +125,7 @@ def _budget(
     if not usual or not stored:
         return budget_of_dataset(connection, row)
     relation = NeighboringRelation(row.neighboring_relation)
-    tally = read(row.totals, dataset_filter(row), relation, accept_of(row))
+    tally = read_accumulator(row.totals, dataset_filter(row), relation, accept_of(row))
     scope = dataset_scope(row, tally)
     return None if scope is None else BudgetAnswer(**scope.answer())
 
@@ -136,7 +136,7 @@ def _with_ancestors(ids: Iterable[int], family: Sequence[tuple[int, int]]) -> se
     return found | {above for above, below in family if below in found}
 
 
-def run_counts(connection: Connection, ids: Sequence[int]) -> dict[int, int]:
+def count_runs(connection: Connection, ids: Sequence[int]) -> dict[int, int]:
     """How many runs some datasets have, by their ids."""
     found = {row.dataset_id: row.runs for row in connection.execute(_RUN_COUNTS, {"ids": ids})}
     return {one: found.get(one, 0) for one in ids}
@@ -148,7 +148,7 @@ def dataset_answers(connection: Connection, rows: Sequence[Row[Any]]) -> list[Da
     parents: dict[int, list[str]] = {}
     for row in connection.execute(_PARENTS, {"ids": ids}):
         parents.setdefault(row.dataset_id, []).append(row.name)
-    budgets, counts = budgets_of(connection, rows), run_counts(connection, ids)
+    budgets, counts = budgets_of(connection, rows), count_runs(connection, ids)
     return [
         dataset_answer_of(
             row, budget=budgets[row.id], parents=parents.get(row.id, []), runs=counts[row.id]

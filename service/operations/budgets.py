@@ -18,9 +18,11 @@ from service.schemas.responses import BudgetAnswer
 from service.storage.tables import branches, datasets, lineage, reservations
 from service.storage.versioned_cache import VersionedCache
 
-KNOWN_MAX: Final = 50_000  # budgets; about a kilobyte each
-AT_ONCE: Final = 200  # datasets that are read together
-LOOK_SECONDS: Final = 0.25  # of processor time for what has changed; the rest is for the next look
+_KNOWN_MAX: Final = 50_000  # budgets; about a kilobyte each
+_AT_ONCE: Final = 200  # datasets that are read together
+BUDGETS_SECONDS: Final = (
+    0.25  # of processor time for what has changed; the rest is for the next look
+)
 
 HEADS: Final[Select[Any]] = select(
     datasets.c.id, datasets.c.name, datasets.c.created_at, datasets.c.head_sequence,
@@ -67,7 +69,7 @@ class Budgets:
     """The budgets that were read, for all that tell them; for any thread."""
 
     def __init__(self) -> None:
-        self._known: VersionedCache[BudgetAnswer] = VersionedCache(KNOWN_MAX)
+        self._known: VersionedCache[BudgetAnswer] = VersionedCache(_KNOWN_MAX)
 
     def read(
         self,
@@ -90,10 +92,10 @@ class Budgets:
         # The time keeps apart the datasets of two databases that have the same number.
         keys = {row.id: (row.id, row.created_at) for row in heads if row.budget_epsilon is not None}
         changed = [one for one in keys if self._known.get(keys[one], versions[one]) is None]
-        for first in range(0, len(changed), AT_ONCE):
+        for first in range(0, len(changed), _AT_ONCE):
             if first and time.thread_time() > deadline:
                 break
-            rows = connection.execute(DATASETS, {"ids": changed[first : first + AT_ONCE]}).all()
+            rows = connection.execute(DATASETS, {"ids": changed[first : first + _AT_ONCE]}).all()
             for one, budget in each_budget(connection, rows):
                 if budget is not None:
                     self._known.put(keys[one], versions[one], budget)

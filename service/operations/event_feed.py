@@ -21,13 +21,13 @@ from service.operations.feed_messages import Position, Told, Topic
 from service.storage.engine import snapshot
 
 STREAMS_MAX: Final = 400  # of one process; each holds a connection and some buffers
-RETRY_SECONDS: Final = 5
+_RETRY_SECONDS: Final = 5
 _OPEN: Final = "The key has as many streams open as it may; close one, or come again."
 BACKLOG_MAX: Final = 64  # writes a reader may be late; beyond, it is dropped and resumes
 GAP_SECONDS: Final = 0.1  # between two rounds: updates closer together share one write
 # Of those, to notify all watchers, so that an append waits for few of them.
 SPREAD_SECONDS: Final = 0.05
-AT_ONCE: Final = 16  # who are told, or looked at, before others have their turn
+_AT_ONCE: Final = 16  # who are told, or looked at, before others have their turn
 IDLE_SECONDS: Final = 0.2  # before asking unasked, for what other processes wrote
 HEARTBEAT_SECONDS: Final = 15.0
 RECHECK_SECONDS: Final = 0.2  # with the ring's half second, a revoked key's streams end in one
@@ -157,7 +157,7 @@ class Feed:
             raise UnavailableError("No more streams are taken now; ask again later.")
         # After two keys that take all they may a quarter is free for others, after three an eighth.
         if self._of_key[subscriber.key] >= free:
-            raise TooManyRequestsError(RETRY_SECONDS, _OPEN)
+            raise TooManyRequestsError(_RETRY_SECONDS, _OPEN)
         self._of_key[subscriber.key] += 1
         self._seated.add(subscriber)
         self._work()
@@ -265,10 +265,10 @@ class Feed:
             watch.position = news.position
             found = ((one, news.writes[one.topic.run_id]) for one in watch.subscribers)
             writes.extend((one, write) for one, write in found if write)
-        rest = SPREAD_SECONDS * AT_ONCE / max(AT_ONCE, len(writes))
+        rest = SPREAD_SECONDS * _AT_ONCE / max(_AT_ONCE, len(writes))
         for place, (subscriber, write) in enumerate(writes, start=1):
             subscriber.put(write)  # to one who has left it is nothing
-            if place % AT_ONCE == 0 and place < len(writes):
+            if place % _AT_ONCE == 0 and place < len(writes):
                 await asyncio.sleep(rest)
 
     def _let_in(self, heads: dict[int, Position]) -> None:
@@ -308,5 +308,5 @@ class Feed:
         for place, subscriber in enumerate(tuple(self._seated), start=1):
             if not subscriber.allowed():
                 subscriber.end()
-            if place % AT_ONCE == 0:
+            if place % _AT_ONCE == 0:
                 await asyncio.sleep(0)

@@ -20,7 +20,7 @@ from service.storage.tables import (
     runs,
 )
 
-PAGE_SIZE: Final = 200  # entries in one write: about 70 kilobytes
+FEED_PAGE_SIZE: Final = 200  # entries in one write: about 70 kilobytes
 RETRY: Final = b"retry: 2000\n\n"  # milliseconds, of a browser whose stream ended
 HEARTBEAT: Final = b":\n\n"
 _Frame = tuple[int | None, bytes]  # the run it is about
@@ -40,7 +40,7 @@ _ENTRIES: Final = (
     .join(distinct_events, distinct_events.c.id == entries.c.event_id)
     .where(entries.c.sequence > bindparam("after"), entries.c.sequence <= bindparam("until"))
     .order_by(entries.c.sequence)
-    .limit(PAGE_SIZE)
+    .limit(FEED_PAGE_SIZE)
 )
 _OF_DATASET: Final = _ENTRIES.where(entries.c.dataset_id == bindparam("dataset"))
 _OF_RUN: Final = _ENTRIES.where(entries.c.run_id == bindparam("run"))
@@ -114,9 +114,9 @@ def tell(
         asked = {"dataset": dataset_id, "after": sequence, "until": until.sequence}
         rows = connection.execute(_OF_DATASET, asked).all()
         new = [(row.run_id, entry_frame(row)) for row in rows]
-        sequence = rows[-1].sequence if len(rows) == PAGE_SIZE else until.sequence
+        sequence = rows[-1].sequence if len(rows) == FEED_PAGE_SIZE else until.sequence
     if until.incident > incident:
-        asked = {"dataset": dataset_id, "after": incident, "size": PAGE_SIZE}
+        asked = {"dataset": dataset_id, "after": incident, "size": FEED_PAGE_SIZE}
         found = connection.execute(AFTER, asked).all()
         alarms = [(row.run_id, incident_frame(row)) for row in found]
         incident = found[-1].id
@@ -166,7 +166,7 @@ def missed(connection: Connection, topic: Topic, after: int, until: int) -> tupl
     else:
         rows = connection.execute(_OF_RUN, asked | {"run": topic.run_id}).all()
     last = rows[-1].sequence if rows else after
-    return b"".join(entry_frame(row) for row in rows), last, len(rows) == PAGE_SIZE
+    return b"".join(entry_frame(row) for row in rows), last, len(rows) == FEED_PAGE_SIZE
 
 
 def state_frame(connection: Connection, topic: Topic) -> tuple[bytes, int]:

@@ -22,9 +22,9 @@ from service.ledger.budgets.accumulator import (
     BudgetAccumulator,
     BudgetDelta,
     StepsAndPasses,
-    merged,
+    merge_changes,
 )
-from service.ledger.budgets.budget import Budget, dataset_scope
+from service.ledger.budgets.budget import EnforcedBudget, dataset_scope
 from service.ledger.budgets.lineage import as_seen_by_ancestor
 from service.ledger.expired_reservations import expired_reservations
 from service.schemas.event_codec import event_of
@@ -32,8 +32,10 @@ from service.storage.tables import datasets, distinct_events, entries, lineage
 
 WINDOW_DAYS: Final = 7.0  # a week has its working days and its others
 HISTORY_DAYS: Final = 2.0  # less is no rate
-ENTRIES_MAX: Final = 20_000  # of one dataset that are looked at; the window is shorter then
-HOMES_MAX: Final = 50  # datasets that are looked at beside one that they were made from
+FORECAST_ENTRIES_MAX: Final = (
+    20_000  # of one dataset that are looked at; the window is shorter then
+)
+_HOMES_MAX: Final = 50  # datasets that are looked at beside one that they were made from
 _SECONDS: Final = 86_400.0
 _TICK: Final = 1000  # parts of a second, so that a window's cost divides finely
 
@@ -100,7 +102,7 @@ def outlook(connection: Connection, dataset: Row[Any], moment: datetime | None =
 def outlook_of(
     connection: Connection,
     dataset: Row[Any],
-    scope: Budget | None,
+    scope: EnforcedBudget | None,
     lost: BudgetDelta,
     moment: datetime,
 ) -> Outlook:
@@ -142,7 +144,7 @@ def _homes(connection: Connection, dataset: Row[Any]) -> list[_Home]:
     below = connection.execute(_BELOW, {"dataset": dataset.id}).all()
     own = _Home(dataset.id, dataset.head_sequence, dataset.dataset_size, None)
     made = (_Home(one.id, one.head_sequence, one.dataset_size, one.exactly_one) for one in below)
-    return [own, *made][: HOMES_MAX + 1]
+    return [own, *made][: _HOMES_MAX + 1]
 
 
 def _first(connection: Connection, homes: Iterable[_Home]) -> datetime | None:
@@ -153,8 +155,10 @@ def _first(connection: Connection, homes: Iterable[_Home]) -> datetime | None:
 
 def _since(connection: Connection, homes: Iterable[_Home], since: datetime) -> datetime:
     """From when on entries are counted: later, where there are too many of them."""
-    many = [home for home in homes if home.head > ENTRIES_MAX]
-    return max([since, *(_time(connection, one.id, one.head - ENTRIES_MAX) for one in many)])
+    many = [home for home in homes if home.head > FORECAST_ENTRIES_MAX]
+    return max(
+        [since, *(_time(connection, one.id, one.head - FORECAST_ENTRIES_MAX) for one in many)]
+    )
 
 
 def _time(connection: Connection, dataset_id: int, sequence: int) -> datetime:
@@ -168,7 +172,7 @@ def _cost(
 ) -> Total:
     """What was recorded since then adds to the filter's sums. Upper, but for a pass's beginning."""
     changes = [_recorded(connection, tally, home, since) for home in homes if home.head]
-    recorded = {event: counts for event, counts in merged(changes).items() if counts.steps}
+    recorded = {event: counts for event, counts in merge_changes(changes).items() if counts.steps}
     after, before = tally.sums(BudgetDelta(recorded=recorded)).held, tally.sums().held
     return tuple(max(0, a - b) for a, b in zip(after, before, strict=True))
 
@@ -195,7 +199,7 @@ def _recorded(
 
 def _last_before(connection: Connection, home: _Home, since: datetime) -> int:
     """The last sequence before a time, in a few reads: times follow the sequence."""
-    low, high = max(0, home.head - ENTRIES_MAX), home.head + 1
+    low, high = max(0, home.head - FORECAST_ENTRIES_MAX), home.head + 1
     while high - low > 1:
         middle = (low + high) // 2
         if _time(connection, home.id, middle) < since:

@@ -21,15 +21,15 @@ OK: Final = "ok"
 DAMAGED: Final = "damaged"
 SILENT: Final = "unavailable"
 UNKNOWN: Final = "unknown"  # until the database answers
-OTHER: Final = "another revision"
-RECOVERING: Final = "recovering"  # facts are recorded again: requests can be answered
+_OTHER: Final = "another revision"
+RECOVERING_DETAIL: Final = "recovering"  # facts are recorded again: requests can be answered
 STOPPED: Final = "stopped"
 PROBE_GAP_SECONDS: Final = 1.0  # between two attempts
 PROBE_SECONDS: Final = 1.0  # that an answer waits for an attempt to write
-_WELL: Final = frozenset({OK, RECOVERING})
+_WELL: Final = frozenset({OK, RECOVERING_DETAIL})
 
 
-class Part(StrEnum):
+class HealthCheck(StrEnum):
     """What must be well."""
 
     DATABASE = "database"  # it answers, and is to be trusted
@@ -60,22 +60,26 @@ class Readiness:
             found = await self._looks.take()
         except UnavailableError:
             found = _unanswered(SILENT)
-        if found[Part.MIGRATIONS] == OK and (wrong := await self._trouble()):
-            found |= {Part.DATABASE: wrong}
-        return found | {Part.WRITER: OK if self._writing() else STOPPED}
+        if found[HealthCheck.MIGRATIONS] == OK and (wrong := await self._trouble()):
+            found |= {HealthCheck.DATABASE: wrong}
+        return found | {HealthCheck.WRITER: OK if self._writing() else STOPPED}
 
     def _look(self) -> Checks:
         try:
             with snapshot(self._engine) as connection:
                 if migrations.revision_of(connection) != _head():
-                    return {Part.DATABASE: OK, Part.MIGRATIONS: OTHER, Part.LOG: UNKNOWN}
+                    return {
+                        HealthCheck.DATABASE: OK,
+                        HealthCheck.MIGRATIONS: _OTHER,
+                        HealthCheck.LOG: UNKNOWN,
+                    }
                 suspended = connection.scalar(select(installation.c.suspended))
         except DamagedError:
             return _unanswered(DAMAGED)
         except UnavailableError:
             return _unanswered(SILENT)
         log = OK if suspended is None else str(json.loads(suspended)["state"])
-        return {Part.DATABASE: OK, Part.MIGRATIONS: OK, Part.LOG: log}
+        return {HealthCheck.DATABASE: OK, HealthCheck.MIGRATIONS: OK, HealthCheck.LOG: log}
 
     async def _trouble(self) -> str | None:
         """Why nothing can be written; where it seems so, and at first, it is tried.
@@ -108,9 +112,13 @@ class Readiness:
 
 
 def _unanswered(database: str) -> Checks:
-    return {Part.DATABASE: database, Part.MIGRATIONS: UNKNOWN, Part.LOG: UNKNOWN}
+    return {
+        HealthCheck.DATABASE: database,
+        HealthCheck.MIGRATIONS: UNKNOWN,
+        HealthCheck.LOG: UNKNOWN,
+    }
 
 
-def explained(checks: Checks) -> str:
+def explain_checks(checks: Checks) -> str:
     """What is not well, for people; nothing where all is."""
     return "; ".join(f"{part}: {found}" for part, found in checks.items() if found not in _WELL)

@@ -19,8 +19,8 @@ from sqlalchemy import Engine, case, func, or_, select
 import accounting
 from service.clock import now
 from service.ledger.incidents import Kind
-from service.operations.budgets import HEADS, LOOK_SECONDS, Budgets, expired_counts, versions_of
-from service.operations.health import OK, RECOVERING, Checks
+from service.operations.budgets import BUDGETS_SECONDS, HEADS, Budgets, expired_counts, versions_of
+from service.operations.health import OK, RECOVERING_DETAIL, Checks
 from service.schemas.responses import BudgetAnswer
 from service.schemas.run_states import STATES
 from service.storage.engine import snapshot
@@ -61,7 +61,7 @@ def _leases(moment: datetime) -> Any:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Budget:
+class _Budget:
     """A dataset's budget, as shares of its epsilon."""
 
     dataset: str
@@ -81,7 +81,7 @@ class Figures:
     incidents: Mapping[tuple[int, str], int]
     leases: Mapping[tuple[int, str], int]
     contradicted: Mapping[int, int]
-    budgets: Mapping[int, Budget]
+    budgets: Mapping[int, _Budget]
     frozen: frozenset[int]  # datasets that admit nothing
     unread: frozenset[int]  # datasets whose budget could not be read yet
     deliveries: int  # that webhooks have not taken
@@ -116,7 +116,7 @@ class Ledger:
     def read(self) -> Figures:
         """Read it now."""
         with snapshot(self.engine) as connection:
-            moment, deadline = now(), time.thread_time() + LOOK_SECONDS
+            moment, deadline = now(), time.thread_time() + BUDGETS_SECONDS
             heads = connection.execute(HEADS).all()
             leases = connection.execute(_leases(moment)).all()
             versions = versions_of(connection, heads, expired_counts(connection, moment))
@@ -145,9 +145,9 @@ class Ledger:
             )
 
 
-def _budget(dataset: str, found: BudgetAnswer) -> Budget:
+def _budget(dataset: str, found: BudgetAnswer) -> _Budget:
     spent = math.inf if found.spent is None else _share(found.spent, found.epsilon)
-    return Budget(
+    return _Budget(
         dataset=dataset,
         epsilon=found.epsilon,
         spent=max(spent, 1.0) if found.overdrawn else spent,
@@ -201,7 +201,7 @@ def process_families(found: Process) -> Iterator[Metric]:
     )
     build.add_metric([accounting.__version__, platform.python_version(), found.database], 1)
     yield build
-    well = {OK, RECOVERING}
+    well = {OK, RECOVERING_DETAIL}
     ready = not found.draining and all(one in well for one in found.checks.values())
     yield _gauge("dpledger_ready", "Whether requests are answered, as /readyz says.", ready)
     parts = GaugeMetricFamily(
@@ -277,7 +277,7 @@ def _budget_families(found: Figures, seen: set[int]) -> Iterator[Metric]:
     mine = [one for home, one in found.budgets.items() if home in seen]
     mine.sort(key=lambda one: (-one.overdrawn, -one.spent, one.dataset))
     told = mine[:BUDGETS_MAX]
-    kinds: tuple[tuple[str, str, Callable[[Budget], float]], ...] = (
+    kinds: tuple[tuple[str, str, Callable[[_Budget], float]], ...] = (
         ("epsilon_nats", "The limit of a dataset's budget.", lambda one: one.epsilon),
         ("spent_ratio", "Of a budget, spent at most; forfeited included.", lambda one: one.spent),
         ("reserved_ratio", "Of a budget, reserved and not run.", lambda one: one.reserved),

@@ -12,16 +12,16 @@ from sqlalchemy import Connection, Row, Select, func, select
 from service.clock import now, utc
 from service.identity.access import datasets_within, runs_within
 from service.ledger.append.state_rows import DATASETS
-from service.ledger.incidents import TOLD, IncidentAnswer, Kind, incident_answer
+from service.ledger.incidents import INCIDENT_ROWS, IncidentAnswer, Kind, incident_answer
 from service.operations.budget_summaries import steps_of
-from service.operations.budgets import HEADS, LOOK_SECONDS, Budgets, expired_counts, versions_of
+from service.operations.budgets import BUDGETS_SECONDS, HEADS, Budgets, expired_counts, versions_of
 from service.operations.forecast import Outlook, outlook
 from service.schemas.responses import BudgetAnswer
 from service.storage.tables import datasets, entries, incidents, runs
 from service.storage.versioned_cache import VersionedCache
 
-DATASETS_MAX: Final = 20  # that are told one by one; the others are in their list
-RUNS_MAX: Final = 8
+OVERVIEW_DATASETS_MAX: Final = 20  # that are told one by one; the others are in their list
+_RUNS_MAX: Final = 8
 RECENT_MAX: Final = 200  # active runs, the last registered, whose last entries are looked up
 INCIDENTS_MAX: Final = 6
 INCIDENT_DAYS: Final = 30.0
@@ -118,7 +118,7 @@ class Boards:
 
     def look(self, connection: Connection, limit: frozenset[str] | None) -> Board:
         """What a key sees that is limited to some datasets, or to none."""
-        moment, deadline = now(), time.thread_time() + LOOK_SECONDS
+        moment, deadline = now(), time.thread_time() + BUDGETS_SECONDS
         heads = connection.execute(HEADS.where(datasets_within(limit))).all()
         active = {row.dataset_id: row.number for row in connection.execute(_active(limit))}
         expired = expired_counts(connection, moment)
@@ -131,7 +131,7 @@ class Boards:
         found.sort(key=lambda one: _urgency(one[1]))
         shown = [
             replace(one, outlook=self._outlook(connection, row, versions[row.id], deadline))
-            for row, one in found[:DATASETS_MAX]
+            for row, one in found[:OVERVIEW_DATASETS_MAX]
         ]
         everyone = [one for _, one in found]
         return Board(
@@ -212,7 +212,7 @@ def _latest_runs(connection: Connection, limit: frozenset[str] | None) -> list[A
         select(seen, datasets.c.name.label("dataset"))
         .join(datasets, datasets.c.id == seen.c.dataset_id)
         .order_by(func.coalesce(seen.c.last_at, seen.c.created_at).desc(), seen.c.id.desc())
-        .limit(RUNS_MAX)
+        .limit(_RUNS_MAX)
     )
     rows = connection.execute(query).all()
     steps = steps_of(connection, [row.id for row in rows])
@@ -233,7 +233,7 @@ def _serious(
     connection: Connection, limit: frozenset[str] | None, moment: datetime
 ) -> list[IncidentAnswer]:
     query = (
-        TOLD.where(
+        INCIDENT_ROWS.where(
             datasets_within(limit),
             incidents.c.kind.in_([kind.value for kind in SERIOUS]),
             incidents.c.occurred_at >= moment - timedelta(days=INCIDENT_DAYS),

@@ -8,7 +8,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, Row, and_, bindparam, func, insert, or_, select, update
 
 from service.clock import utc
-from service.ledger.incidents import TOLD
+from service.ledger.incidents import INCIDENT_ROWS
 from service.storage.engine import upsert
 from service.storage.tables import deliveries, incidents
 
@@ -34,7 +34,7 @@ _NEVER_TRIED: Final = deliveries.c.incident_id.is_(None)
 
 # Statements are built once: building one costs as much as running it.
 _DUE: Final = (
-    TOLD.outerjoin(deliveries, _OF_TARGET)
+    INCIDENT_ROWS.outerjoin(deliveries, _OF_TARGET)
     .where(
         _WANTED,
         or_(
@@ -87,7 +87,7 @@ class Wants:
     after: int
 
 
-def begin(connection: Connection, target: str, moment: datetime) -> int:
+def begin_target(connection: Connection, target: str, moment: datetime) -> int:
     """The row after which a target is told of incidents.
 
     At its first start what is past is marked as no concern of it, by a row without an attempt.
@@ -133,7 +133,9 @@ def claim(connection: Connection, incident_id: int, target: str, moment: datetim
     return attempts
 
 
-def take(connection: Connection, incident_id: int, target: str, moment: datetime) -> None:
+def record_delivery(
+    connection: Connection, incident_id: int, target: str, moment: datetime
+) -> None:
     """Note that a target has taken an incident."""
     _settle(connection, incident_id, target, next_at=None, taken_at=moment)
 

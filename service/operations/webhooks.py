@@ -36,7 +36,7 @@ POLL_SECONDS: Final = 1.0
 TIMEOUT_SECONDS: Final = 5.0  # to connect, and again for each part of an answer
 PAUSE_SECONDS_MAX: Final = 60.0  # between attempts at an address that takes nothing
 SETTLE_SECONDS: Final = 60.0  # between two looks for how far all is over
-STOP_SECONDS: Final = 2 * TIMEOUT_SECONDS
+_STOP_SECONDS: Final = 2 * TIMEOUT_SECONDS
 _LOGGER = logging.getLogger("dpledger.webhooks")
 
 
@@ -179,7 +179,7 @@ class WebhookSender:
 
     def join(self) -> None:
         """Wait for the attempt that is being made; it is made again if that takes too long."""
-        self._thread.join(STOP_SECONDS)
+        self._thread.join(_STOP_SECONDS)
 
     def waiting(self) -> int:
         """How many incidents the address has not taken yet."""
@@ -210,7 +210,7 @@ class WebhookSender:
 
     def _begin(self) -> None:
         with transaction(self._engine) as connection:
-            after = webhook_queue.begin(connection, self._wants.target, now())
+            after = webhook_queue.begin_target(connection, self._wants.target, now())
         self._wants = replace(self._wants, after=after)
         self._begun = True
 
@@ -228,7 +228,7 @@ class WebhookSender:
         again = True
         with transaction(self._engine) as connection:
             if not fault:
-                webhook_queue.take(connection, incident.id, self._wants.target, now())
+                webhook_queue.record_delivery(connection, incident.id, self._wants.target, now())
             else:
                 again = webhook_queue.postpone(
                     connection, incident, self._wants.target, attempts, now()

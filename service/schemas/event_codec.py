@@ -40,7 +40,7 @@ from service.schemas.requests import (
 )
 from service.schemas.samplings import SamplingMessage, to_sampling
 
-FORMAT: Final = "dpledger/1"
+LEDGER_FORMAT: Final = "dpledger/1"
 MAIN: Final = "main"  # the branch every run begins with
 T = TypeVar("T")
 
@@ -183,7 +183,7 @@ def _sampling_of(content: str, dataset_size: int) -> Sampling:
     return to_sampling(message, dataset_size=dataset_size, location="event.sampling")
 
 
-def merged(spans: Iterable[tuple[int, int, str]]) -> list[dict[str, Any]]:
+def merge_spans(spans: Iterable[tuple[int, int, str]]) -> list[dict[str, Any]]:
     """Events of a document from (first_step, steps, content), adjacent equal ones as one."""
     runs: list[tuple[int, int, str]] = []
     for first_step, steps, content in spans:

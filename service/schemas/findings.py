@@ -27,18 +27,18 @@ WORLD_SIZE_MAX: Final = 100_000  # processes of one job
 WorldSize = Annotated[
     int, AfterValidator(within(1, WORLD_SIZE_MAX)), Field(json_schema_extra=bounds(1, 10**5))
 ]
-Rank = Annotated[
+_Rank = Annotated[
     int,
     AfterValidator(within(0, WORLD_SIZE_MAX - 1)),
     Field(json_schema_extra=bounds(0, WORLD_SIZE_MAX - 1)),
 ]
 Fingerprint = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]  # SHA-256
-Level = Annotated[
+_Level = Annotated[
     float,
     AfterValidator(within(0.0, 1.0, ends="()")),
     Field(json_schema_extra=bounds(0, 1, ends="()")),
 ]
-Reason = Annotated[str, Field(max_length=500), AfterValidator(printable)]
+_Reason = Annotated[str, Field(max_length=500), AfterValidator(printable)]
 
 
 def _seen(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
@@ -74,7 +74,7 @@ class SamplingFinding(Wire):
     recorded: CompleteSampling  # what steps from there on are recorded as
     # Class names and settings; never a size that was drawn, a seed or a record.
     seen: Annotated[dict[SeenName, SeenValue], Field(max_length=SEEN_MAX)]
-    reason: Reason
+    reason: _Reason
 
     @model_validator(mode="after")
     def _contradicts_something(self) -> "SamplingFinding":
@@ -96,7 +96,7 @@ class RankFinding(Wire):
     kind: Literal["rank"]
     branch: Name = "main"
     world_size: WorldSize
-    rank: Rank  # in [0, world_size)
+    rank: _Rank  # in [0, world_size)
     fingerprint: Fingerprint  # of configuration only: nothing in it depends on the data
 
     @field_validator("rank")
@@ -119,7 +119,7 @@ class BatchSizesFinding(Wire):
     kind: Literal["batch_sizes"]
     branch: Name = "main"
     verdict: BatchSizesVerdict
-    level: Level  # the chance that a loader which is as declared is refuted all the same
+    level: _Level  # the chance that a loader which is as declared is refuted all the same
 
     @property
     def claim(self) -> str:
@@ -128,19 +128,19 @@ class BatchSizesFinding(Wire):
 
 
 # Names that no field has, so that no location can be mistaken for them.
-TAGS: Final = ("(sampling)", "(rank)", "(batch_sizes)")
+FINDING_TAGS: Final = ("(sampling)", "(rank)", "(batch_sizes)")
 
 
 def _tag(value: Any) -> str | None:
     kind = value.get("kind") if isinstance(value, dict) else getattr(value, "kind", None)
     tag = f"({kind})" if isinstance(kind, str) else ""
-    return tag if tag in TAGS else None
+    return tag if tag in FINDING_TAGS else None
 
 
 NewFinding = Annotated[
-    Annotated[SamplingFinding, Tag(TAGS[0])]
-    | Annotated[RankFinding, Tag(TAGS[1])]
-    | Annotated[BatchSizesFinding, Tag(TAGS[2])],
+    Annotated[SamplingFinding, Tag(FINDING_TAGS[0])]
+    | Annotated[RankFinding, Tag(FINDING_TAGS[1])]
+    | Annotated[BatchSizesFinding, Tag(FINDING_TAGS[2])],
     Discriminator(
         _tag,
         custom_error_type="no_such_kind",

@@ -31,7 +31,7 @@ from service.schemas.requests import (
     Text,
     to_event,
 )
-from service.schemas.run_states import RunState
+from service.schemas.run_states import RunStateName
 from service.schemas.samplings import Count
 
 FRESH: Final = "fresh"  # the order of a branch that begins with a new pass
@@ -99,7 +99,7 @@ class LedgerDocument(Wire):
     delta: Delta | None = None
     accept: list[Acceptable] | None = None
     plan: list[PlannedEvent] | None = None
-    state: RunState | None = None
+    state: RunStateName | None = None
     reopened: bool = False  # whether steps were ever recorded after the run's end
     releases: list[ReleasedIterate] = Field(default_factory=list)
     overdrafts: list[Overdraft] | None = None

@@ -88,14 +88,14 @@ def _named(text: str) -> str:
 
 
 Name = Annotated[str, AfterValidator(_named), Field(json_schema_extra={"pattern": NAME_PATTERN})]
-Writer = Annotated[
+WriterName = Annotated[
     str, Field(min_length=16, max_length=128, pattern=r"^[A-Za-z0-9_-]+$"),
 ]  # fmt: skip
 Text = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(printable)]
 BudgetEpsilon = Annotated[
     float, AfterValidator(within(1e-6, 1e6)), Field(json_schema_extra=bounds(1e-6, 1e6))
 ]
-Steps = Annotated[
+StepCount = Annotated[
     int, AfterValidator(within(1, STEPS_MAX)), Field(json_schema_extra=bounds(1, STEPS_MAX))
 ]
 MergedSteps = Annotated[
@@ -142,21 +142,21 @@ class EventMessage(StepMessage):
     """Equal steps in a row, at their place in a branch."""
 
     first_step: Step
-    steps: Steps
+    steps: StepCount
 
 
 class PlannedEvent(StepMessage):
     """Equal steps in a row; without `first_step` they follow the event before."""
 
     first_step: Step | None = None
-    steps: Steps
+    steps: StepCount
 
 
 class EventBatch(Wire):
     """Events of one branch, in order, recorded together or not at all."""
 
     branch: Name = "main"
-    writer: Writer | None = None
+    writer: WriterName | None = None
     mode: Mode = "record"
     events: list[EventMessage] = Field(min_length=1, max_length=EVENTS_MAX)
 
@@ -234,7 +234,7 @@ class NewRun(Body):
     """A training job that is about to start."""
 
     name: Name
-    writer: Writer
+    writer: WriterName
     dataset: Name
     delta: Delta | None = None
     release: Release = "every_step"
@@ -251,7 +251,7 @@ class NewBranch(Body):
     """A resume, rewind or fork of a run."""
 
     name: Name
-    writer: Writer
+    writer: WriterName
     from_step: Step
     from_branch: Name | None = None  # whose steps before from_step it shares
     order: Order | None = Field(
@@ -285,7 +285,7 @@ class NewCorrection(StepMessage, defer_build=False):
 
     branch: Name = "main"
     first_step: Step
-    steps: Steps
+    steps: StepCount
     reason: Text
 
 

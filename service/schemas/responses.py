@@ -21,7 +21,7 @@ from service.schemas.requests import (
     RowsPerRecord,
     SamplingStatus,
 )
-from service.schemas.run_states import RunState
+from service.schemas.run_states import RunStateName
 
 EVERY_STEP: Final[Release] = "every_step"
 
@@ -321,7 +321,7 @@ class RunAnswer(Answer):
 
     name: str
     dataset: str
-    state: RunState
+    state: RunStateName
     delta: float | None
     release: Release
     assumptions: dict[str, Any]

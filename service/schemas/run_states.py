@@ -2,7 +2,7 @@
 
 from typing import Final, Literal, get_args
 
-RunState = Literal[
+RunStateName = Literal[
     "active",  # registered, or continued on a new branch
     "interrupted",  # its process ended before the run did: it may go on, as if it were active
     "finished",
@@ -12,6 +12,6 @@ RunState = Literal[
 ]
 End = Literal["finished", "stopped_at_budget", "aborted", "interrupted"]
 
-STATES: Final[tuple[str, ...]] = get_args(RunState)
+STATES: Final[tuple[str, ...]] = get_args(RunStateName)
 # No step follows: one that is recorded is an incident, and none is admitted.
 CLOSED: Final = ("finished", "stopped_at_budget", "aborted")

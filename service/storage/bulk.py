@@ -53,7 +53,7 @@ def stored(connection: Connection, moment: datetime) -> datetime | str:
 
 
 @contextmanager
-def together(connection: Connection) -> Iterator[None]:
+def pipelined(connection: Connection) -> Iterator[None]:
     """Statements on tables of their own, sent as one where the database can: one wait for all."""
     if connection.dialect.name != "postgresql":
         yield

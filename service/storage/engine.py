@@ -19,7 +19,7 @@ from service.settings import ADDRESS_FORMS, address_of
 from service.storage.sqlite_file import LedgerFile, OpenFile
 from service.storage.write_health import Attempts
 
-IDLE_SECONDS = 5.0  # after which a connection is looked at before it is used
+_IDLE_SECONDS = 5.0  # after which a connection is looked at before it is used
 POOL_SIZE = 16  # connections kept; requests beyond wait for one
 _READ_ONLY = "dpledger_read_only"
 _FILE = "dpledger_file"  # what a connection to SQLite has opened
@@ -241,7 +241,7 @@ class DedicatedConnection:
     def transaction(self) -> Iterator[Connection]:
         """A unit of work, as `transaction`."""
         # A server that was restarted meanwhile is found out by the pool, not by a request.
-        if time.monotonic() - self._used_at > IDLE_SECONDS:
+        if time.monotonic() - self._used_at > _IDLE_SECONDS:
             self.close()
         with attempts_of(self._engine).one(), _turn(self._engine):
             try:

@@ -35,13 +35,13 @@ metadata = MetaData(
 
 # SQLite numbers rows by itself only in a column that is exactly INTEGER.
 Id = BigInteger().with_variant(Integer, "sqlite")
-Name = String(63)
+_Name = String(63)
 
 api_keys = Table(
     "api_keys",
     metadata,
     Column("id", Id, primary_key=True),
-    Column("name", Name, nullable=False, unique=True),
+    Column("name", _Name, nullable=False, unique=True),
     Column("scope", String(16), nullable=False),
     Column("prefix", String(16), nullable=False),  # enough to recognise a key, not to use it
     Column("digest", String(64), nullable=False, unique=True),  # SHA-256 of the whole key
@@ -84,7 +84,7 @@ datasets = Table(
     "datasets",
     metadata,
     Column("id", Id, primary_key=True),
-    Column("name", Name, nullable=False, unique=True),
+    Column("name", _Name, nullable=False, unique=True),
     Column("dataset_size", BigInteger, nullable=False),
     Column("neighboring_relation", String(32), nullable=False),
     Column("privacy_unit", Text, nullable=False),
@@ -119,7 +119,7 @@ runs = Table(
     "runs",
     metadata,
     Column("id", Id, primary_key=True),
-    Column("name", Name, nullable=False, unique=True),
+    Column("name", _Name, nullable=False, unique=True),
     Column("dataset_id", ForeignKey("datasets.id"), nullable=False, index=True),
     Column("writer", String(128), nullable=False),
     Column("delta", Double),
@@ -136,7 +136,7 @@ runs = Table(
     # Of a run whose own budget is held by its plan: whether it has kept to it so far.
     Column("on_plan", Boolean),
     Column("request", Text, nullable=False),
-    Column("by", Name),  # the key that registered it
+    Column("by", _Name),  # the key that registered it
     Column("state", String(32).with_variant(String(16), "sqlite"), nullable=False),
     # Whether it ever went on after its end; for good.
     Column("reopened", Boolean, nullable=False, server_default=false()),
@@ -189,7 +189,7 @@ branches = Table(
     metadata,
     Column("id", Id, primary_key=True),
     Column("run_id", ForeignKey("runs.id"), nullable=False),
-    Column("name", Name, nullable=False),
+    Column("name", _Name, nullable=False),
     Column("writer", String(128), nullable=False),
     # Whose steps before from_step it shares. No foreign key: SQLite could not drop it again.
     Column("from_branch_id", Id),
@@ -203,8 +203,8 @@ branches = Table(
     # may begin elsewhere than they are counted from; 0 without an event before any step of such.
     Column("pass_event_id", ForeignKey("distinct_events.id")),
     Column("pass_position", BigInteger),
-    Column("by", Name),  # the key that opened it
-    Column("appended_by", Name),  # the key that appended last; each change is an act
+    Column("by", _Name),  # the key that opened it
+    Column("appended_by", _Name),  # the key that appended last; each change is an act
     Column("created_at", DateTime(timezone=True), nullable=False),
     UniqueConstraint("run_id", "name"),
 )
@@ -231,7 +231,7 @@ settings_changes = Table(
     Column("accept", Text, nullable=False),
     Column("frozen", Boolean, nullable=False, server_default=false()),
     Column("reason", Text, nullable=False),
-    Column("changed_by", Name, nullable=False),  # the key's name
+    Column("changed_by", _Name, nullable=False),  # the key's name
     Column("sequence", BigInteger, nullable=False),  # the dataset's head at that time
     Column("changed_at", DateTime(timezone=True), nullable=False),
 )
@@ -241,7 +241,7 @@ reservations = Table(
     "reservations",
     metadata,
     Column("id", Id, primary_key=True),
-    Column("name", Name, unique=True),  # none where a run's plan reserves itself
+    Column("name", _Name, unique=True),  # none where a run's plan reserves itself
     Column("dataset_id", ForeignKey("datasets.id"), nullable=False),
     Column("run_id", ForeignKey("runs.id"), nullable=False, index=True),
     Column("branch_id", ForeignKey("branches.id"), nullable=False),
@@ -254,7 +254,7 @@ reservations = Table(
     Column("expires_at", DateTime(timezone=True)),
     Column("request", Text, nullable=False),
     Column("reason", Text),  # of an admin who voided it
-    Column("by", Name),  # the key that reserved
+    Column("by", _Name),  # the key that reserved
     Column("created_at", DateTime(timezone=True), nullable=False),
     Index("ix_reservations_branch_id_end_step", "branch_id", "end_step"),
     Index("ix_reservations_dataset_id_state", "dataset_id", "state"),
@@ -272,7 +272,7 @@ corrections = Table(
     Column("steps", BigInteger, nullable=False),
     Column("event_id", ForeignKey("distinct_events.id"), nullable=False),
     Column("reason", Text, nullable=False),
-    Column("corrected_by", Name, nullable=False),
+    Column("corrected_by", _Name, nullable=False),
     Column("sequence", BigInteger, nullable=False),  # the dataset's head at that time
     Column("recorded_at", DateTime(timezone=True), nullable=False),
 )
@@ -363,7 +363,7 @@ acts = Table(
     Column("after_sequence", BigInteger, nullable=False),  # the entry it stands behind
     Column("kind", String(32), nullable=False),
     Column("content", Text, nullable=False),  # canonical JSON
-    Column("by", Name),  # the key that did it, if any
+    Column("by", _Name),  # the key that did it, if any
     Column("acted_at", DateTime(timezone=True), nullable=False),
     Column("leaf", LargeBinary, nullable=False),
     UniqueConstraint("dataset_id", "position"),

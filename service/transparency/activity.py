@@ -10,11 +10,11 @@ from sqlalchemy import Connection, Row, bindparam, func, select
 
 from service.ledger.log.leaves import KINDS, exact
 from service.ledger.log.row_records import APPENDS
-from service.ledger.lookups import find_dataset, page
+from service.ledger.lookups import find_dataset, page_of_rows
 from service.schemas.responses import Answer
 from service.storage.tables import acts, branches, datasets, entries, runs
 
-PAGE_SIZE: Final = 1000
+_PAGE_SIZE: Final = 1000
 # Of what the acts of a page say. A certificate's may be half a megabyte long, and Python turns an
 # answer into JSON without letting another thread in: appends would wait.
 PAGE_CHARACTERS: Final = 500_000
@@ -96,9 +96,9 @@ def list_acts(
     if kind is not None:
         wanted = wanted.where(acts.c.kind == kind)
     lengths = wanted.with_only_columns(acts.c.id, func.length(acts.c.content).label("length"))
-    found, _ = page(connection, lengths, acts, after=after, size=size)
+    found, _ = page_of_rows(connection, lengths, acts, after=after, size=size)
     size = max(1, sum(total <= PAGE_CHARACTERS for total in accumulate(r.length for r in found)))
-    rows, further = page(connection, wanted, acts, after=after, size=size)
+    rows, further = page_of_rows(connection, wanted, acts, after=after, size=size)
     return [_answer(row, dataset) for row in rows], further
 
 
@@ -112,7 +112,7 @@ def all_acts(
     """
     after: int | None = 0
     while after is not None:
-        found, after = list_acts(connection, dataset, after=after, size=PAGE_SIZE, by=by)
+        found, after = list_acts(connection, dataset, after=after, size=_PAGE_SIZE, by=by)
         yield from found
 
 

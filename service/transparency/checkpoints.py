@@ -16,12 +16,14 @@ from service.ledger.log.merkle import Frontier, inclusion_path, tree_root, verif
 from service.schemas.event_codec import canonical
 from service.schemas.message import Wire
 from service.storage.tables import datasets, distinct_events, installation
-from service.transparency.log_heads import Count, Hash, Head, LedgerId, place
+from service.transparency.log_heads import Hash, Head, LeafCount, LedgerId, place
 from service.transparency.reconciliation import Reconciliation, followed, reconciliations
 from service.transparency.signing import Signer, verified
 
-FORMAT: Final = "dpledger-checkpoint/1"
-PREFIX: Final = b"dpledger checkpoint 1\n"  # a signature of a checkpoint is one of nothing else
+_FORMAT: Final = "dpledger-checkpoint/1"
+CHECKPOINT_PREFIX: Final = (
+    b"dpledger checkpoint 1\n"  # a signature of a checkpoint is one of nothing else
+)
 PATH_MAX: Final = 64  # hashes: of more logs than there will ever be
 
 Path = Annotated[list[Hash], Field(max_length=PATH_MAX)]
@@ -36,14 +38,14 @@ class Checkpoint(Wire):
 
     format: Literal["dpledger-checkpoint/1"]
     ledger_id: LedgerId
-    generation: Count  # how often the ledger was reconciled with what it had lost
-    logs: Count
+    generation: LeafCount  # how often the ledger was reconciled with what it had lost
+    logs: LeafCount
     root: Hash
     issued_at: Annotated[str, Field(max_length=40)]
 
     def message(self) -> bytes:
         """The bytes that are signed."""
-        return PREFIX + canonical(self.model_dump()).encode()
+        return CHECKPOINT_PREFIX + canonical(self.model_dump()).encode()
 
 
 class SignedCheckpoint(Wire):
@@ -63,7 +65,7 @@ class Part(SignedCheckpoint, defer_build=False):
     """A checkpoint with one head: enough for a key that sees one dataset."""
 
     head: Head
-    index: Count
+    index: LeafCount
     path: Path  # from the head to the checkpoint's root
 
     def holds(self, public_key: str) -> bool:
@@ -159,7 +161,7 @@ class LogHeads:
 
     def _signed(self, signer: Signer) -> dict[str, Any]:
         checkpoint = Checkpoint(
-            format=FORMAT,
+            format=_FORMAT,
             ledger_id=self.ledger_id,
             generation=self.generation(signer.public_key),
             logs=self.count,

@@ -27,7 +27,7 @@ from service.transparency.reconciliation import Reconciliation, reconciliations
 from service.transparency.signing import Signer
 
 AGE_SECONDS: Final = 1.0  # that the heads of other datasets may be old
-AT_ONCE: Final = 500  # heads that are read with one statement
+_AT_ONCE: Final = 500  # heads that are read with one statement
 _STATES: Final = select(datasets.c.id, datasets.c.version, datasets.c.log_size)
 _COLUMNS: Final = (
     datasets.c.id, datasets.c.name, datasets.c.version, datasets.c.log_size,
@@ -42,7 +42,7 @@ _STEPS: Final = (
 )
 _INSTALLATION: Final = select(installation)
 
-State = tuple[int, int]  # of a log: its dataset's version, which is drawn anew, and its size
+_State = tuple[int, int]  # of a log: its dataset's version, which is drawn anew, and its size
 
 
 class Levels:
@@ -144,7 +144,7 @@ class HeadTree:
         self._age_seconds = age_seconds
         self._lock = threading.Lock()
         self._read_at = -1e9
-        self._states: dict[int, State] = {}
+        self._states: dict[int, _State] = {}
         self._names: list[str] = []  # in the order of the leaves: the installation's is first
         self._levels = Levels([])
 
@@ -206,8 +206,8 @@ class HeadTree:
         states = {row[0]: (row[1], row[2]) for row in connection.execute(_STATES).all()}
         moved = [one for one, state in states.items() if self._states.get(one) != state]
         heads: list[tuple[Row[Any], Head]] = []
-        for first in range(0, len(moved), AT_ONCE):
-            ids = {"ids": moved[first : first + AT_ONCE]}
+        for first in range(0, len(moved), _AT_ONCE):
+            ids = {"ids": moved[first : first + _AT_ONCE]}
             heads += _heads(connection, list(connection.execute(_ROWS, ids)))
         leaves = {place(None): own.leaf()} | {row.name: head.leaf() for row, head in heads}
         same = len(self._names) == len(states) + 1
@@ -220,7 +220,7 @@ class HeadTree:
         self._read_at = started
 
     def _rebuild(
-        self, connection: Connection, leaves: dict[str, bytes], states: dict[int, State]
+        self, connection: Connection, leaves: dict[str, bytes], states: dict[int, _State]
     ) -> None:
         """Build the tree anew: datasets were created, or the database is another."""
         known = dict(zip(self._names, self._levels.leaves, strict=True)) | leaves

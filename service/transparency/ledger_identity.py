@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, select, update
 
-from service.ledger.log.leaves import Act, append
+from service.ledger.log.leaves import Act, append_leaves
 from service.storage.tables import installation
 
 COPIED: Final = "copied"  # the act
@@ -22,7 +22,7 @@ def rename(connection: Connection, *, reason: str) -> str:
     """Give a ledger another identity, and say so in its log; the new one."""
     before = connection.execute(_INSTALLATION).scalar_one()
     drawn = secrets.token_hex(16)
-    append(connection, None, [Act(COPIED, {"from": before, "to": drawn, "reason": reason})])
+    append_leaves(connection, None, [Act(COPIED, {"from": before, "to": drawn, "reason": reason})])
     connection.execute(update(installation).values(ledger_id=drawn))
     return drawn
 

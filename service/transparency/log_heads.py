@@ -12,7 +12,7 @@ from service.schemas.requests import Name
 COUNT_MAX: Final = 2**62
 
 Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-Count = Annotated[int, Field(ge=0, le=COUNT_MAX)]
+LeafCount = Annotated[int, Field(ge=0, le=COUNT_MAX)]
 LedgerId = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 
 
@@ -20,9 +20,9 @@ class Head(Wire):
     """A log as it stands: what its leaves are, and how many steps are recorded in it."""
 
     dataset: Name | None  # none: the installation's log
-    size: Count
+    size: LeafCount
     root: Hash
-    steps: Count
+    steps: LeafCount
 
     def leaf(self) -> bytes:
         """Its leaf hash in the tree of a checkpoint."""

@@ -18,7 +18,7 @@ from service.transparency.recovery import suspend
 from service.transparency.signing import Signer, required
 from service.transparency.stored_tree import Tree
 
-Verdict = Literal["extends", "abandoned"]
+_Verdict = Literal["extends", "abandoned"]
 ANOTHER_LEDGER: Final = "The checkpoint is of another ledger than this one."
 
 
@@ -48,7 +48,7 @@ class ConsistencyAnswer(Answer):
 class ComparisonAnswer(Part):
     """What a checkpoint that was kept is to the ledger now, with the present checkpoint."""
 
-    verdict: Verdict
+    verdict: _Verdict
     reason: str | None = None  # why what it was of was abandoned
     consistency: list[str]  # from the head that was kept to the present one; none if abandoned
 
@@ -114,7 +114,7 @@ def consistency(
     )
 
 
-def compare(
+def compare_checkpoint(
     engine: Engine,
     signer: Signer | None,
     kept: Part,

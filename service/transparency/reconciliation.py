@@ -20,11 +20,11 @@ from service.schemas.event_codec import canonical
 from service.schemas.message import Wire
 from service.schemas.requests import Name, Text
 from service.storage.tables import acts
-from service.transparency.log_heads import COUNT_MAX, Count, Head, LedgerId
+from service.transparency.log_heads import COUNT_MAX, Head, LeafCount, LedgerId
 from service.transparency.signing import Signer, key_id_of, verified
 
-FORMAT: Final = "dpledger-reconciliation/1"
-PREFIX: Final = b"dpledger reconciliation 1\n"  # a signature of one is one of nothing else
+RECONCILIATION_FORMAT: Final = "dpledger-reconciliation/1"
+_PREFIX: Final = b"dpledger reconciliation 1\n"  # a signature of one is one of nothing else
 RECONCILED: Final = "reconciled"
 _RECONCILED: Final = (
     select(acts.c.content, acts.c.by, acts.c.position)
@@ -35,7 +35,7 @@ LOSS_PREFIX: Final = b"dpledger suspension 1\n"  # a signature of a list is one 
 _UNREADABLE: Final = "What is stored of the suspension cannot be read."
 
 
-class Statement(Wire):
+class ReconciliationStatement(Wire):
     """What is signed."""
 
     format: Literal["dpledger-reconciliation/1"]
@@ -45,10 +45,10 @@ class Statement(Wire):
     by: str | None  # the key's name
     abandoned: list[Head]  # the longest of each log that had lost leaves
     continued: list[Head]  # as these logs are, and the installation's, just before the act
-    not_taken: dict[Name, Count]
+    not_taken: dict[Name, LeafCount]
 
 
-class Reconciliation(Statement):
+class Reconciliation(ReconciliationStatement):
     """The content of the act: the statement, and who vouches for it."""
 
     key_id: Annotated[str, Field(max_length=16)]
@@ -56,7 +56,7 @@ class Reconciliation(Statement):
     signature: Annotated[str, Field(max_length=86)]
 
     @classmethod
-    def signed(cls, statement: Statement, signer: Signer) -> Self:
+    def signed(cls, statement: ReconciliationStatement, signer: Signer) -> Self:
         """A statement with its signature."""
         return cls(
             **dict(statement),
@@ -99,8 +99,13 @@ class Reconciliation(Statement):
         return f"Generation {self.generation} was begun by {by}: {self.reason}"
 
 
-def _message(statement: Statement) -> bytes:
-    return PREFIX + canonical(statement.model_dump(include=set(Statement.model_fields))).encode()
+def _message(statement: ReconciliationStatement) -> bytes:
+    return (
+        _PREFIX
+        + canonical(
+            statement.model_dump(include=set(ReconciliationStatement.model_fields))
+        ).encode()
+    )
 
 
 def reconciliations(connection: Connection) -> list[Reconciliation]:
@@ -132,7 +137,7 @@ def followed(
 class ReportedHead(Head):
     """A head that was signed and that no log continues."""
 
-    generation: Count  # in which it was signed
+    generation: LeafCount  # in which it was signed
 
     @classmethod
     def of(cls, head: Head, generation: int) -> "ReportedHead":

@@ -17,9 +17,9 @@ from sqlalchemy import Connection, Engine, func, select, update
 
 from service.clock import now, stamp, utc
 from service.errors import ConflictError, LedgerSuspendedError
-from service.ledger.append.write_access import State, suspended_error
-from service.ledger.incidents import Incident, Kind, record
-from service.ledger.log.leaves import Act, append
+from service.ledger.append.write_access import LedgerState, suspended_error
+from service.ledger.incidents import Incident, Kind, record_incidents
+from service.ledger.log.leaves import Act, append_leaves
 from service.schemas.event_codec import canonical
 from service.schemas.message import Body
 from service.schemas.requests import Name, Text
@@ -28,13 +28,13 @@ from service.storage.engine import hold, snapshot, transaction
 from service.storage.tables import datasets, distinct_events, installation
 from service.transparency.checkpoint_comparison import Contradicted, contradicted, judged
 from service.transparency.checkpoints import LogHeads
-from service.transparency.log_heads import Count, Head
+from service.transparency.log_heads import Head, LeafCount
 from service.transparency.reconciliation import (
-    FORMAT,
     RECONCILED,
+    RECONCILIATION_FORMAT,
     Reconciliation,
+    ReconciliationStatement,
     ReportedHead,
-    Statement,
     Suspension,
     joined,
 )
@@ -64,7 +64,7 @@ class Reconciled(Body):
 
     reason: Text
     # Of datasets, how many of the steps that were signed never ran, by attestation.
-    not_taken: dict[Name, Count] = Field(default_factory=dict, max_length=LOGS_MAX)
+    not_taken: dict[Name, LeafCount] = Field(default_factory=dict, max_length=LOGS_MAX)
 
 
 class LostAnswer(Answer):
@@ -81,7 +81,7 @@ class LostAnswer(Answer):
 class StandingAnswer(Answer):
     """Whether the ledger takes what is written to it; if not, what it has lost."""
 
-    state: State
+    state: LedgerState
     reason: str | None
     since: str | None
     lost: list[LostAnswer]
@@ -104,7 +104,7 @@ class Lost:
 class LedgerStatus:
     """Whether the ledger takes what is written to it."""
 
-    state: State
+    state: LedgerState
     reason: str | None = None
     since: datetime | None = None
     lost: tuple[Lost, ...] = ()
@@ -117,10 +117,10 @@ class LedgerStatus:
 def standing(engine: Engine) -> LedgerStatus:
     """Where the ledger stands."""
     with snapshot(engine) as connection:
-        return standing_of(connection)
+        return ledger_status(connection)
 
 
-def standing_of(connection: Connection) -> LedgerStatus:
+def ledger_status(connection: Connection) -> LedgerStatus:
     """Where the ledger stands, in a transaction."""
     row = connection.execute(select(installation)).one()
     if row.suspended is None:
@@ -150,7 +150,7 @@ def suspend(
         found = contradicted(connection, present, heads, generation=generation, public_key=key)
         if found:
             _suspend(connection, found, generation=generation, by=by, signer=signer)
-        return standing_of(connection)
+        return ledger_status(connection)
 
 
 def _lock(connection: Connection, names: set[str | None]) -> None:
@@ -197,7 +197,7 @@ def _log(
 ) -> None:
     """Say it in the installation's log, and in the service's."""
     lost = [ReportedHead.of(one.head, generation).model_dump() for one in found]
-    append(connection, None, [Act(SUSPENDED, {"reason": found[0].reason, "lost": lost}, by)])
+    append_leaves(connection, None, [Act(SUSPENDED, {"reason": found[0].reason, "lost": lost}, by)])
     _LOGGER.error("ledger suspended", extra={"reason": found[0].reason, "shown_by": by})
 
 
@@ -207,7 +207,7 @@ def _tell(connection: Connection, found: Iterable[Contradicted]) -> None:
         query = _DATASETS.where(datasets.c.name == one.head.dataset)
         for row in connection.execute(query):
             detail = {"dataset": row.name, "reason": one.reason}
-            record(
+            record_incidents(
                 connection,
                 [
                     Incident(
@@ -231,8 +231,8 @@ def recover(connection: Connection, *, reason: str, by: str | None) -> LedgerSta
         opened = told.model_copy(update={"state": RECOVERING})
         stored = canonical(opened.model_dump())
         connection.execute(update(installation).values(suspended=stored))
-        append(connection, None, [Act(RECOVERING, {"reason": reason}, by)])
-    return standing_of(connection)
+        append_leaves(connection, None, [Act(RECOVERING, {"reason": reason}, by)])
+    return ledger_status(connection)
 
 
 def reconcile(
@@ -245,10 +245,10 @@ def reconcile(
         UnavailableError: there is no key to sign it with.
     """
     told = _told(connection)
-    _require_recorded(standing_of(connection).lost, given)
+    _require_recorded(ledger_status(connection).lost, given)
     statement = _stated(connection, told, given, by=by, public_key=required(signer).public_key)
     signed = Reconciliation.signed(statement, required(signer))
-    append(connection, None, [Act(RECONCILED, signed.model_dump(), by)])
+    append_leaves(connection, None, [Act(RECONCILED, signed.model_dump(), by)])
     connection.execute(update(installation).values(suspended=None, suspended_at=None))
     _LOGGER.warning("ledger reconciled", extra={"reason": given.reason, "key": by})
     return LedgerStatus("open")
@@ -270,7 +270,7 @@ def _require_recorded(lost: Iterable[Lost], given: Reconciled) -> None:
 
 def _stated(
     connection: Connection, told: Suspension, given: Reconciled, *, by: str | None, public_key: str
-) -> Statement:
+) -> ReconciliationStatement:
     """What is abandoned: what was shown and signed, and does not fit the logs as they are now."""
     present = LogHeads.of(connection)
     shown = told.proven(ledger_id=present.ledger_id, public_key=public_key)
@@ -285,8 +285,8 @@ def _stated(
         )
     ]
     concerned = {None, *(head.dataset for head in abandoned)}
-    return Statement(
-        format=FORMAT,
+    return ReconciliationStatement(
+        format=RECONCILIATION_FORMAT,
         ledger_id=present.ledger_id,
         generation=max(present.generation(public_key), *(one.generation for one in shown), 0) + 1,
         reason=given.reason,
@@ -304,7 +304,7 @@ def _told(connection: Connection) -> Suspension:
     return Suspension.read(row.suspended)
 
 
-def answer_of(found: LedgerStatus, *, within: frozenset[str] | None = None) -> StandingAnswer:
+def standing_answer(found: LedgerStatus, *, within: frozenset[str] | None = None) -> StandingAnswer:
     """A standing as it is told to a key that reaches these datasets, or all."""
     return StandingAnswer(
         state=found.state,

@@ -22,7 +22,7 @@ from service.storage.tables import (
     runs,
 )
 
-WIDTH: Final = 1 << TILE_HEIGHT  # nodes of a level that are read at once
+_WIDTH: Final = 1 << TILE_HEIGHT  # nodes of a level that are read at once
 _OF_DATASET: Final = acts.c.dataset_id == bindparam("dataset")
 _OF_NONE: Final = acts.c.dataset_id.is_(None)
 _RANGE: Final = acts.c.position.between(bindparam("begin"), bindparam("end") - 1)
@@ -171,15 +171,15 @@ class Tree:
         """The root of the 2**height leaves from a multiple of as many on."""
         level = height // TILE_HEIGHT
         node = at >> level * TILE_HEIGHT
-        nodes = self._nodes(level, node // WIDTH)
-        first, count = node % WIDTH, 1 << height - level * TILE_HEIGHT
+        nodes = self._nodes(level, node // _WIDTH)
+        first, count = node % _WIDTH, 1 << height - level * TILE_HEIGHT
         return tree_root(nodes[first : first + count])
 
     def _nodes(self, level: int, part: int) -> list[bytes]:
         """Nodes of a level, as many of WIDTH as there are."""
         if (level, part) not in self._read:
-            first = part * WIDTH
-            last = min(first + WIDTH, self.size >> level * TILE_HEIGHT)
+            first = part * _WIDTH
+            last = min(first + _WIDTH, self.size >> level * TILE_HEIGHT)
             self._read[level, part] = self._fetched(level, first, last)
         return self._read[level, part]
 

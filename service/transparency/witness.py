@@ -30,12 +30,12 @@ from service.schemas.base64url import to_bytes, to_text
 from service.schemas.event_codec import canonical
 from service.schemas.message import Wire
 from service.transparency.checkpoints import LogHeads, SignedCheckpoint, root_of
-from service.transparency.log_heads import Count, Head
+from service.transparency.log_heads import Head, LeafCount
 from service.transparency.signing import Signer
 from service.transparency.stored_tree import Tree
 
-FORMAT: Final = "dpledger-witness/1"
-PRIVATE: Final = 0o600  # names of datasets are private
+_FORMAT: Final = "dpledger-witness/1"
+_PRIVATE: Final = 0o600  # names of datasets are private
 
 
 class WitnessError(Exception):
@@ -45,7 +45,7 @@ class WitnessError(Exception):
 class Moved(Head):
     """A log that moved, with its new leaves."""
 
-    first: Count
+    first: LeafCount
     leaves: str
 
     def head(self) -> Head:
@@ -53,7 +53,7 @@ class Moved(Head):
         return Head(dataset=self.dataset, size=self.size, root=self.root, steps=self.steps)
 
 
-class Line(Wire):
+class WitnessLine(Wire):
     """A line of the file."""
 
     format: Literal["dpledger-witness/1"]
@@ -62,7 +62,7 @@ class Line(Wire):
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class WitnessedHead:
     """All heads at one line."""
 
     signed: SignedCheckpoint
@@ -93,8 +93,8 @@ class Witness:
     Who only follows the logs needs no leaf again: its memory does not grow with them.
     """
 
-    last: Seen | None = None  # none before the first line
-    ended: list[Seen] = field(default_factory=list)  # the last of each generation before
+    last: WitnessedHead | None = None  # none before the first line
+    ended: list[WitnessedHead] = field(default_factory=list)  # the last of each generation before
     length: int = 0  # bytes of its whole lines
     _leaves: dict[str | None, bytearray] | None = None  # None: not needed
 
@@ -125,13 +125,13 @@ class Witness:
             raise WitnessError(f"The leaves of {dataset} are not those that were signed.")
         return found
 
-    def after(self, line: Line) -> Seen:
+    def after(self, line: WitnessLine) -> WitnessedHead:
         """All heads once a line is taken in.
 
         Raises:
             WitnessError: it does not follow.
         """
-        given, before = line.checkpoint.checkpoint, self.last or Seen(line.checkpoint, {})
+        given, before = line.checkpoint.checkpoint, self.last or WitnessedHead(line.checkpoint, {})
         if given.ledger_id != before.signed.checkpoint.ledger_id:
             raise WitnessError("it is of another ledger than the line before")
         if (generation := given.generation) < self.generation:
@@ -148,9 +148,9 @@ class Witness:
             if not follows or whole != moved.size * DIGEST_SIZE:
                 raise WitnessError(f"the leaves of {moved.dataset} do not follow")
             heads[moved.dataset] = moved.head()
-        return Seen(line.checkpoint, heads)
+        return WitnessedHead(line.checkpoint, heads)
 
-    def take(self, line: Line) -> None:
+    def take(self, line: WitnessLine) -> None:
         """Take in the next line.
 
         Raises:
@@ -166,7 +166,7 @@ class Witness:
         self.last = seen
 
     def _extended(
-        self, before: dict[str | None, bytearray], line: Line, *, begins: bool
+        self, before: dict[str | None, bytearray], line: WitnessLine, *, begins: bool
     ) -> dict[str | None, bytearray]:
         found = {} if begins else before
         for moved in line.heads:
@@ -202,7 +202,7 @@ def read_witness(path: Path, public_key: str | None = None, *, leaves: bool = Fa
     found = Witness.with_leaves() if leaves else Witness()
     for number, text in enumerate(_whole_lines(path), start=1):
         try:
-            found.take(Line.model_validate(json.loads(text)))
+            found.take(WitnessLine.model_validate(json.loads(text)))
             found.length += len(text)
         except (ValueError, RecursionError, WitnessError) as error:
             reason = "it is no line of a witness" if _is_form(error) else str(error)
@@ -227,7 +227,7 @@ def _whole_lines(path: Path) -> Iterator[bytes]:
 
 def next_line(
     connection: Connection, present: LogHeads, signer: Signer, seen: Witness
-) -> Line | None:
+) -> WitnessLine | None:
     """What a witness has not seen yet; None where nothing moved.
 
     The heads it has seen are not contradicted: they are continued, or were abandoned.
@@ -240,7 +240,7 @@ def next_line(
     ]
     if not moved:
         return None
-    return Line(format=FORMAT, checkpoint=present.signed(signer), heads=moved)
+    return WitnessLine(format=_FORMAT, checkpoint=present.signed(signer), heads=moved)
 
 
 def _moved(connection: Connection, present: LogHeads, head: Head, known: Head | None) -> Moved:
@@ -269,7 +269,7 @@ class WitnessFile:
             WitnessError: it cannot be believed.
             OSError: it cannot be written.
         """
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, PRIVATE)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, _PRIVATE)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             seen = read_witness(path, public_key)
@@ -283,7 +283,7 @@ class WitnessFile:
             raise
         return cls(descriptor, path, seen)
 
-    def append(self, line: Line) -> None:
+    def append(self, line: WitnessLine) -> None:
         """Write a line, all of it or none, and wait for the disk.
 
         Raises:

@@ -13,7 +13,7 @@ from service.settings import Settings
 from service.storage.engine import snapshot
 from service.transparency.checkpoint_comparison import contradicted
 from service.transparency.checkpoints import LogHeads
-from service.transparency.recovery import LedgerStatus, standing_of, suspend
+from service.transparency.recovery import LedgerStatus, ledger_status, suspend
 from service.transparency.signing import Signer
 from service.transparency.witness import WitnessError, WitnessFile, next_line
 
@@ -76,7 +76,7 @@ class Follower:
             self._file = WitnessFile.open(self._path, self._signer.public_key)
         file = self._file
         with snapshot(self._engine) as connection:
-            found = standing_of(connection)
+            found = ledger_status(connection)
             if file is None:
                 return found
             present, seen = LogHeads.of(connection), file.seen

@@ -9,8 +9,8 @@ from service.identity.authentication import Caller
 from service.identity.keys import Role
 from service.identity.rate_limit import Buckets
 from service.schemas.message import Delta
-from service.transparency.certificates.html import POLICY, page_of
-from service.transparency.certificates.issue import Asked, issue
+from service.transparency.certificates.html import CERTIFICATE_POLICY, certificate_page
+from service.transparency.certificates.issue import CertificateInputs, issue
 from service.transparency.certificates.schema import DELTAS_MAX, Digest
 from service.web.parameters import Database, Parameters
 from service.web.strict_requests import JSON
@@ -47,7 +47,9 @@ def issued(
     Raises:
         TooManyRequestsError: a viewer has had as many as it may in an hour.
     """
-    asked = Asked(kind=kind, name=name, deltas=tuple(query.delta), model_sha256=query.model_sha256)
+    asked = CertificateInputs(
+        kind=kind, name=name, deltas=tuple(query.delta), model_sha256=query.model_sha256
+    )
     raw = issue(
         database,
         request.app.state.signer,
@@ -57,7 +59,11 @@ def issued(
         telling=lambda: _require_rate(request, caller),
     )
     if query.format == "html" or (query.format is None and _prefers_html(request)):
-        return Response(page_of(raw), media_type=HTML, headers={"Content-Security-Policy": POLICY})
+        return Response(
+            certificate_page(raw),
+            media_type=HTML,
+            headers={"Content-Security-Policy": CERTIFICATE_POLICY},
+        )
     return Response(raw, media_type=JSON)
 
 

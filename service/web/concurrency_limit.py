@@ -16,8 +16,8 @@ from service.errors import TooManyRequestsError, UnavailableError
 
 SEATS: Final = 2
 WAITING_MAX: Final = 62
-PATIENCE_SECONDS: Final = 10.0  # in the queue; then the place is free for another request
-RETRY_SECONDS: Final = 1
+_PATIENCE_SECONDS: Final = 10.0  # in the queue; then the place is free for another request
+_RETRY_SECONDS: Final = 1
 # How long a thread that works something out goes on when another wants the interpreter. An append
 # wants it some ten times, after each wait for the disk or another thread, and would wait as often.
 TURN_SECONDS: Final = 0.0005
@@ -43,7 +43,7 @@ class ConcurrencyLimiter:
         self,
         seats: int = SEATS,
         waiting_max: int = WAITING_MAX,
-        patience_seconds: float = PATIENCE_SECONDS,
+        patience_seconds: float = _PATIENCE_SECONDS,
     ) -> None:
         self._free = self._seats = seats
         self._patience_seconds = patience_seconds
@@ -68,7 +68,7 @@ class ConcurrencyLimiter:
             UnavailableError: too many wait already, or one has waited too long.
         """
         if self._places[key] >= self._places_of_key:
-            raise TooManyRequestsError(RETRY_SECONDS, _OPEN)
+            raise TooManyRequestsError(_RETRY_SECONDS, _OPEN)
         self._places[key] += 1
         try:
             await self._sit(key)

@@ -38,7 +38,9 @@ PROBES: Final = frozenset({"/healthz", "/readyz"})
 PROBE_SECONDS_MAX: Final = 0.5
 WAIT_SECONDS_MAX: Final = 10.0
 _LATER: Final = "Too many ask without a key; ask again later."
-REFRESH_SECONDS: Final = 0.5  # within this time all processes know that the ledger is suspended
+STATUS_REFRESH_SECONDS: Final = (
+    0.5  # within this time all processes know that the ledger is suspended
+)
 STATE_HEADER: Final = b"x-ledger-state"
 _API: Final = "/v1/"
 
@@ -132,7 +134,7 @@ class Arrivals:
         if refusal is None:
             await self.app(scope, receive, send)
             return
-        answer = problems.answer(refusal)
+        answer = problems.problem_answer(refusal)
         await problems.hold_back(scope["app"].state, refusal)
         await answer(scope, receive, send)
 
@@ -238,7 +240,7 @@ class SuspensionState:
     @property
     def stale(self) -> bool:
         """Whether what is known is too old to decide by."""
-        return time.monotonic() - self._read_at >= REFRESH_SECONDS
+        return time.monotonic() - self._read_at >= STATUS_REFRESH_SECONDS
 
     def refresh(self) -> None:
         """Read it if what is known is too old."""
@@ -277,7 +279,7 @@ class StateHeader:
         try:
             found = await self.gate.current()
         except LedgerError as error:  # the database does not answer, and no header means open
-            await problems.answer(error)(scope, receive, send)
+            await problems.problem_answer(error)(scope, receive, send)
             return
         if found.state == "open":
             await self.app(scope, receive, send)

@@ -78,8 +78,8 @@ def _append_operation() -> dict[str, Any]:
         "responses": {
             "201": {**answer, "description": _UNSAID},
             "200": {**answer, "description": "The same request did this before"},
-            "4XX": problems.DESCRIPTION,
-            "503": problems.DESCRIPTION,
+            "4XX": problems.PROBLEM_DESCRIPTION,
+            "503": problems.PROBLEM_DESCRIPTION,
         },
     }
 

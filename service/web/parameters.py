@@ -9,9 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import Engine
 
 from service.errors import InvalidRequestError
-from service.ledger.open_reservations import State as ReservationState
-from service.schemas.requests import NAME_PATTERN, Mode, Writer
-from service.schemas.run_states import RunState
+from service.ledger.open_reservations import ReservationState as ReservationState
+from service.schemas.requests import NAME_PATTERN, Mode, WriterName
+from service.schemas.run_states import RunStateName
 
 DatasetName = Annotated[str, Path(pattern=NAME_PATTERN, description="Name of the dataset.")]
 RunName = Annotated[str, Path(pattern=NAME_PATTERN, description="Name of the run.")]
@@ -115,7 +115,7 @@ class PageQuery(Parameters):
             after = int(base64.urlsafe_b64decode(self.page_token.encode()).decode("ascii"))
         except (binascii.Error, ValueError):
             after = -1
-        if token_of(after) != self.page_token or not 0 <= after < 2**63:
+        if continuation_token(after) != self.page_token or not 0 <= after < 2**63:
             raise InvalidRequestError("query.page_token", "must be a next_page_token")
         return after
 
@@ -129,7 +129,7 @@ class RunPageQuery(PageQuery):
     dataset: str | None = Field(
         default=None, pattern=NAME_PATTERN, description="Only runs of this dataset."
     )
-    state: RunState | None = Field(default=None, description="Only runs in this state.")
+    state: RunStateName | None = Field(default=None, description="Only runs in this state.")
     by: Label | None = Field(default=None, description="Only runs that this key registered.")
 
 
@@ -156,7 +156,7 @@ class AppendQuery(Parameters):
         pattern=NAME_PATTERN,
         description="Branch of an NDJSON body; `main` if absent. A JSON body names it itself.",
     )
-    writer: Writer | None = Field(
+    writer: WriterName | None = Field(
         default=None,
         description="Writer of an NDJSON body. A JSON body names it itself.",
     )
@@ -166,7 +166,7 @@ class AppendQuery(Parameters):
     )
 
 
-def token_of(after: int | None) -> str | None:
+def continuation_token(after: int | None) -> str | None:
     """The opaque token that continues a list after a row."""
     return None if after is None else base64.urlsafe_b64encode(str(after).encode()).decode()
 

@@ -20,11 +20,11 @@ from typing_extensions import TypedDict
 
 from service import telemetry
 from service.errors import LedgerError, TooManyRequestsError, release
-from service.ledger.append.write_access import State
+from service.ledger.append.write_access import LedgerState
 from service.schemas.descriptions import describe
 from service.schemas.field_errors import fault_list
 from service.schemas.responses import FailingScope
-from service.schemas.run_states import RunState
+from service.schemas.run_states import RunStateName
 from service.telemetry import PROBLEM
 
 _PARAMETER = re.compile(r"\\{[^{}]+\\}")
@@ -63,7 +63,7 @@ PROBLEMS: Final[dict[str, tuple[int, str]]] = {
     "unavailable": (503, "The service cannot answer this now"),
 }
 # What the OpenAPI document says of every refusal.
-DESCRIPTION: Final[dict[str, Any]] = {
+PROBLEM_DESCRIPTION: Final[dict[str, Any]] = {
     "description": "A problem document (RFC 9457)",
     "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
 }
@@ -116,10 +116,10 @@ class Problem(TypedDict):
     location: NotRequired[str]
     retry_after_seconds: NotRequired[int]
     checks: NotRequired[dict[str, str]]
-    state: NotRequired[State]
+    state: NotRequired[LedgerState]
     revision: NotRequired[int]
     missing_steps: NotRequired[int]
-    run_state: NotRequired[RunState]
+    run_state: NotRequired[RunStateName]
     run_steps: NotRequired[int]
 
 
@@ -153,7 +153,7 @@ def problem(
     return ProblemResponse(slug, content, status, dict(headers or {}))
 
 
-def page(slug: str) -> str | None:
+def problem_page(slug: str) -> str | None:
     """The page that explains a problem, in Markdown."""
     if slug not in PROBLEMS:
         return None
@@ -171,7 +171,7 @@ def invalid(errors: list[Any]) -> JSONResponse:
     return problem("invalid-request", detail, errors=faults)
 
 
-def answer(error: LedgerError | RequestValidationError | HTTPException) -> JSONResponse:
+def problem_answer(error: LedgerError | RequestValidationError | HTTPException) -> JSONResponse:
     """The problem document of a refusal, which then holds nothing of the request any more."""
     document = _document(error)
     release(error)
@@ -207,7 +207,7 @@ async def hold_back(state: AppState, error: Exception) -> None:
         await asyncio.sleep(max(least, min(turn, HELD_BACK_SECONDS_MAX)))
 
 
-def install(app: FastAPI) -> None:
+def install_problems(app: FastAPI) -> None:
     """Answer every error with a problem document."""
 
     @app.exception_handler(LedgerError)
@@ -217,14 +217,14 @@ def install(app: FastAPI) -> None:
         request: Request, error: LedgerError | RequestValidationError | HTTPException
     ) -> JSONResponse:
         if isinstance(error, LedgerError):
-            refusal = answer(error)
+            refusal = problem_answer(error)
             await hold_back(app.state, error)
             return refusal
         # The router knows one endpoint of a path at a time, and takes a verb for part of a name.
         allowed = methods_of(app.state.methods, request.url.path)
         if allowed and request.method not in allowed:
-            return answer(HTTPException(405, headers={"Allow": ", ".join(allowed)}))
-        return answer(error)
+            return problem_answer(HTTPException(405, headers={"Allow": ", ".join(allowed)}))
+        return problem_answer(error)
 
     @app.exception_handler(Exception)
     async def _failed(_request: Request, error: Exception) -> JSONResponse:

@@ -283,7 +283,7 @@ class Connection(HttpToolsProtocol):
             self._waiting = None
 
 
-def bounded(settings: Settings) -> dict[str, Any]:
+def connection_limits(settings: Settings) -> dict[str, Any]:
     """What uvicorn is told of connections."""
     limits = {
         "header_seconds": settings.header_seconds,

@@ -35,7 +35,7 @@ from service.cli.figures.document_001 import (
     online_constant,
     shuffled,
 )
-from service.cli.figures.figure import Figure, Kind
+from service.cli.figures.figure import Figure, FigureKind
 from tests.accounting.quarantined import said
 from tests.rows.runs import projected
 
@@ -227,7 +227,7 @@ def test_row_001_g__appendix_g_can_be_declared() -> None:
     assert run_kernels(scheduled, 1.0)[1].log_lost == pytest.approx(math.log(math.exp(0.5) / 12))
 
 
-def curves(figure: Figure, panel: int, kind: Kind) -> list[list[float]]:
+def curves(figure: Figure, panel: int, kind: FigureKind) -> list[list[float]]:
     """The values of a panel's curves of a kind, each from left to right."""
     return [
         [y for _, y in curve.points] for curve in figure.panels[panel].curves if curve.kind is kind
@@ -236,22 +236,28 @@ def curves(figure: Figure, panel: int, kind: Kind) -> list[list[float]]:
 
 def test_row_001_f1__the_laplace_schedule_falls_towards_its_limit() -> None:
     figure = figure_1()
-    (deltas,), (limit,) = (curves(figure, 0, kind) for kind in (Kind.BOUND, Kind.LIMIT))
+    (deltas,), (limit,) = (curves(figure, 0, kind) for kind in (FigureKind.BOUND, FigureKind.LIMIT))
     assert all(delta > limit[0] for delta in deltas)
     assert shuffled(Noise.LAPLACE, 0.1, [10**4, 10**7]) == pytest.approx(
         [7.97524e-5, 6.18563e-6], rel=1e-5
     )
-    (scaled,), (constant,) = (curves(figure, 1, kind) for kind in (Kind.DIFFERENCE, Kind.LIMIT))
+    (scaled,), (constant,) = (
+        curves(figure, 1, kind) for kind in (FigureKind.DIFFERENCE, FigureKind.LIMIT)
+    )
     assert scaled[-1] == pytest.approx(constant[0], rel=1e-3)
     assert constant[0] == pytest.approx(1.21306, rel=1e-5)
-    (online,), (star,) = (curves(figure, 2, kind) for kind in (Kind.BOUND, Kind.DOCUMENT))
+    (online,), (star,) = (
+        curves(figure, 2, kind) for kind in (FigureKind.BOUND, FigureKind.DOCUMENT)
+    )
     assert online[8] > star[0] > online[-1]  # a bound of the limit, and of no run before it
 
 
 def test_row_001_f2__the_gaussian_schedule_falls_towards_its_limit() -> None:
     found = shuffled(Noise.GAUSSIAN, 0.1, [10**4, 10**6, 10**9])
     assert found == pytest.approx([9.46773e-4, 1.01405e-5, 3.25233e-6], rel=1e-5)
-    (deltas,), (limit,) = (curves(figure_2(), 0, kind) for kind in (Kind.BOUND, Kind.LIMIT))
+    (deltas,), (limit,) = (
+        curves(figure_2(), 0, kind) for kind in (FigureKind.BOUND, FigureKind.LIMIT)
+    )
     assert min(deltas) > limit[0]
 
 
@@ -262,8 +268,8 @@ def test_row_001_f3__small_steps_meet_the_limit_from_below() -> None:
     ):
         found = shuffled(Noise.GAUSSIAN, rate, [10**4, 10**6, 10**9])
         assert found == pytest.approx(expected, rel=1e-5)
-    one, other = curves(figure_3(), 0, Kind.BOUND)
-    (limit,) = curves(figure_3(), 0, Kind.LIMIT)
+    one, other = curves(figure_3(), 0, FigureKind.BOUND)
+    (limit,) = curves(figure_3(), 0, FigureKind.LIMIT)
     assert min(one) < limit[0] < max(one)
     assert min(other) < limit[0] < max(other)
 
@@ -271,7 +277,7 @@ def test_row_001_f3__small_steps_meet_the_limit_from_below() -> None:
 def test_row_001_f4__the_rate_is_a_power_and_the_logarithm_is_labelled_as_the_documents() -> None:
     figure, last = figure_4(), lengths(2, 12)[-1]
     for panel, noise in enumerate((Noise.LAPLACE, Noise.GAUSSIAN)):
-        distance = curves(figure, panel, Kind.DIFFERENCE)[0]
+        distance = curves(figure, panel, FigureKind.DIFFERENCE)[0]
         assert distance[-1] * last**0.5 == pytest.approx(online_constant(noise), rel=0.05)
-        (claimed,) = curves(figure, panel, Kind.DOCUMENT)
+        (claimed,) = curves(figure, panel, FigureKind.DOCUMENT)
         assert claimed[-1] > 100 * distance[-1]

@@ -18,7 +18,7 @@ from service.storage import migrations
 from service.storage.engine import connect
 from service.storage.tables import acts
 from service.transparency.certificates.envelope import sealed
-from service.transparency.certificates.issue import Asked, issue
+from service.transparency.certificates.issue import CertificateInputs, issue
 from service.transparency.signing import Signer
 from service.web.server import Server
 from tests.conftest import AS_ADMIN, free_port
@@ -73,7 +73,7 @@ def certified(
     deltas: tuple[float, ...] = (1e-5,),
     model_sha256: str | None = None,
 ) -> bytes:
-    asked = Asked(kind=kind, name=name, deltas=deltas, model_sha256=model_sha256)
+    asked = CertificateInputs(kind=kind, name=name, deltas=deltas, model_sha256=model_sha256)
     return issue(engine, signer, asked, by="tests")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, select
 
 from service.ledger.log.merkle import Frontier
-from service.ledger.log.row_records import FACTS, STATES, build_log_records
+from service.ledger.log.row_records import FACTS, STATE_CODES, build_log_records
 from service.storage.tables import (
     acts,
     branches,
@@ -118,7 +118,7 @@ def _require_facts(connection: Connection, dataset_id: int, changed: tuple[str, 
         ]
         kept = [_settled(kind, content, changed) for content in said.get(kind, [])]
         assert _counted(kept) == _counted([_settled(kind, one, changed) for one in there])
-    for kind in STATES:
+    for kind in STATE_CODES:
         for state in build_log_records(connection, kind, dataset_id=dataset_id):
             latest = [one for one in said.get(kind, []) if _same(one, state.content)]
             if latest:

@@ -14,7 +14,7 @@ import uvicorn
 from service.app import create_app
 from service.settings import Settings
 from service.web import problems
-from service.web.server import PIPELINED_MAX, TAKEN_BYTES_MIN, Connection, Server, bounded
+from service.web.server import PIPELINED_MAX, TAKEN_BYTES_MIN, Connection, Server, connection_limits
 from tests.conftest import AS_ADMIN, clear, free_port, running
 from tests.service.samples import append, event, setup
 from tests.service.sockets import Talk, request, steps
@@ -29,7 +29,7 @@ PATIENCE = 60.0
 @pytest.fixture
 def url(backend_urls: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> str:
     """An empty ledger; on which database says nothing about connections."""
-    monkeypatch.setattr(problems, "page", lambda _slug: "x" * SIZE)
+    monkeypatch.setattr(problems, "problem_page", lambda _slug: "x" * SIZE)
     clear(backend_urls["sqlite"])
     return backend_urls["sqlite"]
 
@@ -88,7 +88,9 @@ def watched(url: str) -> Iterator[tuple[str, Server]]:
     settings = Settings(database_url=url, write_seconds=600)
     port = free_port()
     server = Server(
-        uvicorn.Config(create_app(settings), port=port, log_config=None, **bounded(settings))
+        uvicorn.Config(
+            create_app(settings), port=port, log_config=None, **connection_limits(settings)
+        )
     )
     thread = threading.Thread(target=server.run)
     thread.start()

@@ -11,7 +11,7 @@ from service.identity.authentication import KeyRing
 from service.settings import Settings
 from service.storage.engine import connect
 from service.web.dashboard.pages.api_browser import _told_calls
-from service.web.dashboard.rendering import POLICY
+from service.web.dashboard.rendering import PAGE_POLICY
 from tests.conftest import AS_ADMIN
 
 
@@ -62,7 +62,7 @@ def test_the_pages_load_nothing_from_elsewhere_and_no_inline_script(
 ) -> None:
     for path in ("/docs", "/docs/messages/NewDataset"):
         answer = stranger.get(path, headers=AS_ADMIN)
-        assert answer.headers["content-security-policy"] == POLICY
+        assert answer.headers["content-security-policy"] == PAGE_POLICY
         assert not re.search(r'(src|href)="(https?:)?//', answer.text)
         assert not re.search(r"<script(?![^>]* src=)|<style|style=", answer.text)
 

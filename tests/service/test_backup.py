@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 
 from service.cli.main import app
 from service.identity.keys import Role, create_key
-from service.operations.backup import restore, take
+from service.operations.backup import restore, take_backup
 from service.operations.backup_format import BackupError, check
 from service.settings import Settings
 from service.storage import migrations
@@ -101,7 +101,7 @@ def comparable(rows: dict[str, list[tuple[Any, ...]]]) -> dict[str, list[list[An
 def test_every_row_comes_back_in_either_database(
     filled: Engine, file: Path, target: Target
 ) -> None:
-    taken = take(filled, file)
+    taken = take_backup(filled, file)
     before = dump(filled)
     assert {name: len(rows) for name, rows in before.items()} == taken.rows
     engine = connect(target())
@@ -113,7 +113,7 @@ def test_every_row_comes_back_in_either_database(
         == (comparable({"a": before["acts"]})["a"])
     )
     again = file.with_suffix(".again")
-    assert take(engine, again).rows == taken.rows | {"acts": taken.rows["acts"] + 1}
+    assert take_backup(engine, again).rows == taken.rows | {"acts": taken.rows["acts"] + 1}
     engine.dispose()
 
 
@@ -122,7 +122,7 @@ def test_a_restored_ledger_answers_and_goes_on_as_before(
 ) -> None:
     asked = ("/v1/datasets/data", "/v1/runs/run", "/v1/runs/run/guarantee", "/v1/runs/run/ledger")
     before = [api.get(path).json() for path in asked]
-    taken = take(filled, file)
+    taken = take_backup(filled, file)
     url = target()
     engine = connect(url)
     restore(engine, file, by=BY)
@@ -146,7 +146,7 @@ def test_a_restored_ledger_answers_and_goes_on_as_before(
 def test_facts_are_held_insert_only_in_what_was_restored(
     filled: Engine, file: Path, target: Target
 ) -> None:
-    take(filled, file)
+    take_backup(filled, file)
     engine = connect(target())
     restore(engine, file, by=BY)
     for table in INSERT_ONLY:
@@ -162,7 +162,7 @@ def test_facts_are_held_insert_only_in_what_was_restored(
 def test_that_it_was_restored_is_the_last_act_of_the_installations_log(
     filled: Engine, file: Path, target: Target
 ) -> None:
-    taken = take(filled, file)
+    taken = take_backup(filled, file)
     engine = connect(target())
     restore(engine, file, by=BY)
     with snapshot(engine) as connection:
@@ -219,7 +219,7 @@ def test_a_backup_taken_under_load_holds_a_moment_of_every_run(
     with Trainers(address) as trainers:
         trainers.wait(5)
         least = list(trainers.counts)
-        take(engine, file)
+        take_backup(engine, file)
         most = [count + 1 for count in trainers.counts]  # one may be recorded, not yet answered
         trainers.wait(1)  # nobody was held up for good
     other = connect(target())
@@ -234,7 +234,7 @@ def test_a_backup_taken_under_load_holds_a_moment_of_every_run(
 def test_a_database_with_a_table_in_it_is_not_restored_into(
     filled: Engine, file: Path, target: Target
 ) -> None:
-    take(filled, file)
+    take_backup(filled, file)
     before = dump(filled)
     with pytest.raises(BackupError, match="not empty"):
         restore(filled, file, by=BY)
@@ -252,7 +252,7 @@ def test_a_database_with_a_table_in_it_is_not_restored_into(
 def test_a_ledger_that_was_begun_and_never_used_makes_room(
     filled: Engine, file: Path, target: Target
 ) -> None:
-    taken = take(filled, file)
+    taken = take_backup(filled, file)
     other = connect(target())
     migrations.upgrade(other)
     assert restore(other, file, by=BY) == taken
@@ -284,7 +284,7 @@ def test_a_ledger_that_was_begun_and_never_used_makes_room(
 def test_what_fails_half_way_leaves_the_database_empty(
     filled: Engine, file: Path, target: Target, change: Change, said: str
 ) -> None:
-    take(filled, file)
+    take_backup(filled, file)
     other = connect(target())
     with pytest.raises(BackupError, match=said):
         restore(other, forged(file, change), by=BY)
@@ -297,7 +297,7 @@ def test_a_backup_of_an_older_version_is_restored_and_brought_forward(
     filled: Engine, file: Path, target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     older = migrations.head()
-    take(filled, file)
+    take_backup(filled, file)
     before = dump(filled)
     monkeypatch.setattr(migrations, "MIGRATIONS", with_next_revision(tmp_path))
     engine = connect(target())
@@ -315,7 +315,7 @@ def test_a_backup_of_an_older_version_is_restored_and_brought_forward(
 def test_a_backup_of_an_unknown_revision_is_refused(
     filled: Engine, file: Path, target: Target
 ) -> None:
-    take(filled, file)
+    take_backup(filled, file)
     engine = connect(target())
     with pytest.raises(BackupError, match=r"another version.*'0005'"):
         restore(engine, forged(file, of_header(schema_revision="0005")), by=BY)
@@ -327,17 +327,17 @@ def test_a_ledger_with_an_entry_missing_is_not_backed_up(filled: Engine, file: P
     with transaction(filled) as connection, without_triggers(connection):
         connection.execute(entries.delete().where(entries.c.sequence == 1))
     with pytest.raises(BackupError, match="data has 1 entries and its head says 2"):
-        take(filled, file)
+        take_backup(filled, file)
     assert list(file.parent.glob("*backup*")) == []
 
 
 def test_a_backup_is_its_owners_alone_and_never_written_over(filled: Engine, file: Path) -> None:
-    take(filled, file)
+    take_backup(filled, file)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert [one.name for one in file.parent.iterdir() if "ledger.backup" in one.name] == [file.name]
     before = file.read_bytes()
     with pytest.raises(BackupError, match="never written over"):
-        take(filled, file)
+        take_backup(filled, file)
     assert file.read_bytes() == before
 
 
@@ -372,7 +372,7 @@ def test_no_key_and_no_signing_key_is_in_a_backup(
 ) -> None:
     with transaction(filled) as connection:
         key = create_key(connection, name="officer", scope=Role.ADMIN)
-    take(filled, file)
+    take_backup(filled, file)
     content = gzip.decompress(file.read_bytes())
     assert b"officer" in content
     assert key.encode() not in content

@@ -15,7 +15,7 @@ from sqlalchemy import Engine, inspect
 from service.errors import StartupError
 from service.identity.keys import Role, create_key
 from service.operations import backup_format
-from service.operations.backup import restore, take
+from service.operations.backup import restore, take_backup
 from service.operations.backup_format import BackupError, BackupReader, check
 from service.storage import migrations
 from service.storage.engine import connect, transaction
@@ -41,7 +41,7 @@ def file(tmp_path: Path) -> Path:
         for number in range(5):
             create_key(connection, name=f"key-{number}", scope=Role.VIEWER)
     path = tmp_path / "ledger.backup"
-    take(engine, path)
+    take_backup(engine, path)
     engine.dispose()
     return path
 
@@ -220,7 +220,7 @@ def test_a_damaged_page_is_not_backed_up(file: Path, tmp_path: Path) -> None:
     path.write_bytes(bytes(whole))
     engine = connect(f"sqlite:///{path}")
     with pytest.raises(StartupError, match="damaged"):
-        take(engine, other)
+        take_backup(engine, other)
     engine.dispose()
     assert not other.exists()
     assert check(file).rows["api_keys"] == 5

@@ -8,12 +8,12 @@ import pytest
 from sqlalchemy import Engine, text
 
 from service.clock import now
-from service.ledger.incidents import Incident, Kind, record
+from service.ledger.incidents import Incident, Kind, record_incidents
 from service.ledger.lookups import find_dataset
 from service.operations import budgets
 from service.operations import overview as module
 from service.operations.metrics import Ledger
-from service.operations.overview import DATASETS_MAX, Board, Boards
+from service.operations.overview import OVERVIEW_DATASETS_MAX, Board, Boards
 from service.storage.engine import snapshot, transaction
 from tests.service.samples import BUDGET, Json, append, dataset, event, run, setup
 
@@ -150,7 +150,7 @@ def test_a_look_takes_no_longer_than_it_may(
 
 def test_the_most_spent_come_first_and_are_not_too_many(api: httpx.Client, engine: Engine) -> None:
     setup(api, dataset_given={"budget": BUDGET})
-    for number in range(DATASETS_MAX + 2):
+    for number in range(OVERVIEW_DATASETS_MAX + 2):
         limit = {"budget": BUDGET} if number % 2 else {}
         assert api.post("/v1/datasets", json=dataset(f"n{number}", **limit)).status_code == 201
     assert api.post("/v1/runs", json=run("wild", dataset="n1")).status_code == 201
@@ -158,7 +158,10 @@ def test_the_most_spent_come_first_and_are_not_too_many(api: httpx.Client, engin
     append(api, event(0, 10**6), run="wild")  # far beyond
     found = look(Boards(), engine)
     assert [one.name for one in found.datasets[:2]] == ["n1", "data"]
-    assert (len(found.datasets), found.dataset_count) == (DATASETS_MAX, DATASETS_MAX + 3)
+    assert (len(found.datasets), found.dataset_count) == (
+        OVERVIEW_DATASETS_MAX,
+        OVERVIEW_DATASETS_MAX + 3,
+    )
     worst = found.datasets[0]
     assert (found.overdrawn, worst.overdrawn) == (1, True)
     assert worst.spent_share > 1
@@ -206,7 +209,7 @@ def happen(engine: Engine, kind: Kind, days: float) -> None:
     with transaction(engine) as connection:
         home = find_dataset(connection, "data").id
         told = Incident(dataset_id=home, kind=kind, sequence=0, detail={}, occurred_at=moment)
-        record(connection, [told])
+        record_incidents(connection, [told])
 
 
 def test_serious_incidents_are_named_and_the_others_counted(

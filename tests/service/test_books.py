@@ -16,7 +16,7 @@ from service.errors import LedgerError
 from service.ledger.append.append import Append
 from service.ledger.append.state import UNITS_MAX
 from service.ledger.append.state_rows import run_tally, tally_of
-from service.ledger.append.unit_of_work import DatasetCache, Place, UnitOfWork
+from service.ledger.append.unit_of_work import BranchPlace, DatasetCache, UnitOfWork
 from service.ledger.runs import create_run
 from service.schemas.requests import EventMessage, NewRun
 from service.storage import migrations
@@ -105,7 +105,7 @@ def test_no_charge_and_no_reservation_passes_a_limit_in_any_process(
 # ---- two processes, step by step
 
 
-def _places(*names: str) -> list[Place]:
+def _places(*names: str) -> list[BranchPlace]:
     return [(name, "main") for name in names]
 
 
@@ -168,7 +168,7 @@ def test_what_was_not_committed_is_forgotten(world: World) -> None:
     world.together([_charge("first", 0, 1)])
 
     class Defect:
-        place: Place = ("first", "main")
+        place: BranchPlace = ("first", "main")
 
         def apply(self, desk: UnitOfWork, moment: datetime) -> Any:
             _charge("first", 1, 3).apply(desk, moment)
@@ -184,8 +184,8 @@ def test_what_was_not_committed_is_forgotten(world: World) -> None:
 
 
 def test_books_that_are_not_used_are_let_go(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.ledger.append.unit_of_work.RUNS_MAX", 1)
-    monkeypatch.setattr("service.ledger.append.unit_of_work.EVENTS_MAX", 0)
+    monkeypatch.setattr("service.ledger.append.unit_of_work.CACHED_RUNS_MAX", 1)
+    monkeypatch.setattr("service.ledger.append.unit_of_work.CACHED_EVENTS_MAX", 0)
     world.turn = 0
     world.together([_charge("first", 0, 1), _charge("second", 0, 1)])
     shelf = world.shelves[0]

@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import Engine
 
 from service.guarantees.event_counts import run_counts
-from service.guarantees.recorded_facts import refold
+from service.guarantees.recorded_facts import refold_run
 from service.ledger.lookups import dataset_of, find_run
 from service.storage.engine import snapshot
 from tests.service.samples import WRITER, Json, append, event, setup
@@ -51,7 +51,9 @@ def test_a_branch_inside_a_pass_counts_the_rest_of_an_order_that_was_used(
     with snapshot(engine) as connection:
         run = find_run(connection, "run")
         size = dataset_of(connection, run).dataset_size
-        assert refold(connection, run, size).passes == run_counts(connection, run.id, size).passes
+        assert (
+            refold_run(connection, run, size).passes == run_counts(connection, run.id, size).passes
+        )
     document = api.get("/v1/runs/run/ledger").json()
     assert document["branches"][0].get("order") == order
     offline = api.post(

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 
 from service.schemas.event_codec import canonical
 from service.transparency.certificates.envelope import (
-    PREFIX,
+    CERTIFICATE_PREFIX,
     InvalidCertificateError,
-    opened,
+    open_certificate,
     sealed,
 )
 from service.transparency.certificates.schema import Statement
 from service.transparency.certificates.verify import Verified, compared, verify_bytes, verify_file
-from service.transparency.checkpoints import PREFIX as CHECKPOINT_PREFIX
+from service.transparency.checkpoints import CHECKPOINT_PREFIX as CHECKPOINT_PREFIX
 from service.transparency.signing import Signer
 from tests.service.certifying import certificate_of, resealed, said, signer_of
 from tests.service.samples import Json, append, event, setup
@@ -74,7 +74,7 @@ def test_any_byte_that_is_changed_is_found_out(signer: Signer, tmp_path: Path) -
         changed = bytearray(raw)
         changed[place] ^= 1 << chance.randrange(8)
         with pytest.raises(InvalidCertificateError):
-            opened(bytes(changed))
+            open_certificate(bytes(changed))
 
 
 def test_every_bit_of_the_signature_and_the_key_counts(raw: bytes) -> None:
@@ -84,7 +84,7 @@ def test_every_bit_of_the_signature_and_the_key_counts(raw: bytes) -> None:
             changed = bytearray(raw)
             changed[place] ^= 1 << bit
             with pytest.raises(InvalidCertificateError):
-                opened(bytes(changed))
+                open_certificate(bytes(changed))
 
 
 def test_bytes_that_come_or_go_are_found_out(raw: bytes) -> None:
@@ -93,12 +93,12 @@ def test_bytes_that_come_or_go_are_found_out(raw: bytes) -> None:
         place = chance.randrange(len(raw) + 1)
         more = bytes([chance.choice(b' \n\t{}[]",:0123456789.eE-+\\atrue\x00\xff')])
         with pytest.raises(InvalidCertificateError):
-            opened(raw[:place] + more + raw[place:])
+            open_certificate(raw[:place] + more + raw[place:])
         gone = chance.randrange(len(raw))
         with pytest.raises(InvalidCertificateError):
-            opened(raw[:gone] + raw[gone + 1 + chance.randrange(3) :])
+            open_certificate(raw[:gone] + raw[gone + 1 + chance.randrange(3) :])
     with pytest.raises(InvalidCertificateError):
-        opened(raw + raw)
+        open_certificate(raw + raw)
 
 
 REWRITTEN: dict[str, Callable[[bytes], bytes]] = {
@@ -142,7 +142,7 @@ def test_a_line_end_is_named(raw: bytes) -> None:
 def test_a_signature_of_something_else_is_none_of_a_certificate(raw: bytes, signer: Signer) -> None:
     envelope = json.loads(raw)
     message = canonical(envelope["certificate"]).encode()
-    for prefix in (b"", CHECKPOINT_PREFIX, PREFIX.upper()):
+    for prefix in (b"", CHECKPOINT_PREFIX, CERTIFICATE_PREFIX.upper()):
         envelope["signature"] = signer.sign(prefix + message)
         assert "signature" in refused(canonical(envelope).encode())
 
@@ -304,7 +304,7 @@ def test_no_signed_json_does_more_than_be_refused(signer: Signer, value: Any) ->
         "certificate": value,
         "key_id": signer.key_id,
         "public_key": signer.public_key,
-        "signature": signer.sign(PREFIX + _encoded(value)),
+        "signature": signer.sign(CERTIFICATE_PREFIX + _encoded(value)),
     }
     refused(_encoded(envelope))
 

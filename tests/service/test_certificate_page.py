@@ -7,7 +7,7 @@ import pytest
 
 import accounting
 from service.transparency.certificates.envelope import sealed
-from service.transparency.certificates.html import page_of
+from service.transparency.certificates.html import certificate_page
 from service.transparency.signing import Signer
 from tests.service.certifying import certificate_of, said, signer_of, signing
 from tests.service.samples import append, event, setup
@@ -35,7 +35,7 @@ class Page:
 
 
 def test_the_page_holds_the_file_and_names_its_digest(raw: bytes) -> None:
-    page = Page(page_of(raw))
+    page = Page(certificate_page(raw))
     assert page.file() == raw
     assert hashlib.sha256(raw).hexdigest() in page.text
     assert said(raw)["statements"][0]["bound"] in page.text
@@ -73,6 +73,6 @@ def test_what_others_wrote_is_text_on_the_page_and_nothing_else(
 def test_a_page_never_shows_an_upper_bound_below_itself(raw: bytes, signer: Signer) -> None:
     certificate = said(raw)
     certificate["statements"][0] |= {"epsilon": 1.2345601, "epsilon_lower": 1.2345699}
-    page = page_of(sealed(certificate, signer))
+    page = certificate_page(sealed(certificate, signer))
     assert "1.23457" in page
     assert "1.23456<" in page

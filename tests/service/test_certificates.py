@@ -325,7 +325,7 @@ def test_further_deltas_are_stated_while_they_take_little_work(
     monkeypatch.setattr(statements, "ISSUE_POINTS", 0)
     own = json.loads(certified(engine, signer))["certificate"]["statements"]
     assert len({one["delta"] for one in own}) == 1
-    asked = issue.Asked(kind="run", name="run", deltas=(1e-5, 1e-6))
+    asked = issue.CertificateInputs(kind="run", name="run", deltas=(1e-5, 1e-6))
     with pytest.raises(TooExpensiveError, match="ask for fewer"):
         issue.issue(engine, signer, asked, by="test")
 

@@ -9,14 +9,14 @@ from typer.testing import CliRunner
 from service.cli.main import app
 from service.errors import ConflictError, LedgerSuspendedError
 from service.ledger.datasets import create_dataset
-from service.ledger.log.leaves import Act, append
-from service.operations.backup import restore, take
+from service.ledger.log.leaves import Act, append_leaves
+from service.operations.backup import restore, take_backup
 from service.schemas.requests import NewDataset
 from service.storage import migrations
 from service.storage.engine import connect, snapshot, transaction
 from service.storage.tables import installation
 from service.transparency.checkpoints import LogHeads, Part
-from service.transparency.proofs import compare
+from service.transparency.proofs import compare_checkpoint
 from service.transparency.recovery import standing
 from service.transparency.signing import Signer
 from service.transparency.verification.ledger import verify
@@ -41,7 +41,7 @@ def test_only_a_copy_with_an_identity_of_its_own_leaves_the_first_alone(
     first, url = connect(f"sqlite:///{tmp_path / 'first.db'}"), f"sqlite:///{tmp_path / 'copy.db'}"
     migrations.upgrade(first)
     begun(first, "data")
-    take(first, tmp_path / "backup")
+    take_backup(first, tmp_path / "backup")
     copy = connect(url)
     restore(copy, tmp_path / "backup", by="me")
     if renamed:
@@ -51,7 +51,7 @@ def test_only_a_copy_with_an_identity_of_its_own_leaves_the_first_alone(
             assert verify(connection).broken == []
     signed = part_of(copy, signer)
     with pytest.raises(ConflictError if renamed else LedgerSuspendedError):
-        compare(first, signer, signed, by="viewer")
+        compare_checkpoint(first, signer, signed, by="viewer")
     assert standing(first).state == ("open" if renamed else "suspended")
     first.dispose()
     copy.dispose()
@@ -73,7 +73,7 @@ def test_an_identity_that_the_log_does_not_tell_of_is_broken(
             (found,) = verify(connection).broken
         assert "differs from what the log says of the copy" in found.text
         with transaction(engine) as connection:
-            append(connection, None, [Act("copied", {})])
+            append_leaves(connection, None, [Act("copied", {})])
             assert verify(connection).broken
     finally:  # the identity is the one thing that tests do not clear
         with transaction(engine) as connection:

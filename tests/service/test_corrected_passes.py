@@ -7,7 +7,7 @@ import httpx
 import pytest
 from sqlalchemy import Engine
 
-from service.transparency.certificates.issue import Asked, issue
+from service.transparency.certificates.issue import CertificateInputs, issue
 from service.transparency.certificates.verify import verify_bytes
 from tests.service.certifying import signer_of
 from tests.service.samples import FULL, POISSON, Json, append, event, setup
@@ -78,7 +78,9 @@ def test_a_certificate_says_of_them_what_the_service_answers(
         assert append(api, begun).status_code == 201
         lease = {"name": "lease", "event": ahead, "ttl_seconds": 600}
         assert api.post("/v1/runs/run/reservations", json=lease).status_code == 201
-    raw = issue(engine, signer_of(tmp_path), Asked(kind="dataset", name="data"), by="test")
+    raw = issue(
+        engine, signer_of(tmp_path), CertificateInputs(kind="dataset", name="data"), by="test"
+    )
     (said,) = (
         one
         for one in json.loads(raw)["certificate"]["statements"]

@@ -173,7 +173,7 @@ def test_what_cannot_be_explained_leaves_the_rest(
 ) -> None:
     setup(api, dataset_given={"budget": BUDGET})
     append(api, event(0, 10), event(10, 10, mechanism=QUIET))
-    monkeypatch.setattr(event_costs, "EVENTS_MAX", 1)
+    monkeypatch.setattr(event_costs, "PRICED_EVENTS_MAX", 1)
     text = page(api)
     assert "more than 1 different events" in text
     assert "ε spent of 3" in words(text)

@@ -73,7 +73,7 @@ def test_a_claim_is_won_once_and_again_only_after_its_lease(
         assert webhook_queue.due(connection, wants, moment) is None
         assert webhook_queue.due(connection, wants, later) is not None
         assert webhook_queue.claim(connection, incident.id, "t", later) == 2
-        webhook_queue.take(connection, incident.id, "t", later)
+        webhook_queue.record_delivery(connection, incident.id, "t", later)
         # A slower process that failed, or that comes later, does not undo that.
         webhook_queue.postpone(connection, incident, "t", 1, later)
         assert webhook_queue.claim(connection, incident.id, "t", later + timedelta(days=1)) is None
@@ -93,14 +93,14 @@ def test_what_is_long_over_is_not_searched_again_and_nothing_waiting_is_passed_o
         wants, moment = Wants(target="t", kinds=tuple(Kind), after=0), now()
         assert webhook_queue.settled(connection, wants, moment) == first  # too old to be sent
         webhook_queue.claim(connection, third, "t", moment)
-        webhook_queue.take(connection, third, "t", moment)
+        webhook_queue.record_delivery(connection, third, "t", moment)
         assert webhook_queue.settled(connection, wants, moment) == first
         webhook_queue.claim(connection, second, "t", moment)
         assert webhook_queue.settled(connection, wants, moment) == first  # leased, not taken
-        webhook_queue.take(connection, second, "t", moment)
+        webhook_queue.record_delivery(connection, second, "t", moment)
         assert webhook_queue.settled(connection, wants, moment) == third  # the last is recent
         webhook_queue.claim(connection, newest, "t", moment)
-        webhook_queue.take(connection, newest, "t", moment)
+        webhook_queue.record_delivery(connection, newest, "t", moment)
         assert (
             webhook_queue.settled(connection, wants, moment) == third
         )  # lower ids may still appear

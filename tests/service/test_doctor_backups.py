@@ -13,7 +13,7 @@ from sqlalchemy import Engine
 
 from service.clock import now, stamp
 from service.identity.keys import Role, create_key
-from service.operations.backup import restore, take
+from service.operations.backup import restore, take_backup
 from service.operations.diagnostics import backup
 from service.operations.diagnostics.backup import newest_backup
 from service.operations.diagnostics.result import Finding, Level
@@ -72,7 +72,7 @@ def swapped(folder: Path, change: Change) -> None:
 
 
 def test_files_beside_the_backups_are_no_backups(ledger: Engine, folder: Path) -> None:
-    take(ledger, folder / "whole")
+    take_backup(ledger, folder / "whole")
     for name, content in (
         ("dpledger.db", b"SQLite format 3\0"),
         ("dpledger.db-shm", bytes(32768)),
@@ -96,7 +96,7 @@ def test_a_folder_without_a_backup_has_none(ledger: Engine, folder: Path) -> Non
 def test_a_damaged_file_with_the_name_of_a_backup_is_no_stranger(
     content: bytes, ledger: Engine, folder: Path
 ) -> None:
-    take(ledger, folder / "before.backup")
+    take_backup(ledger, folder / "before.backup")
     os.utime(folder / "before.backup", (0, 0))
     (folder / "after.backup").write_bytes(content)
     assert "after.backup is damaged" in refused(folder, ledger)
@@ -105,7 +105,7 @@ def test_a_damaged_file_with_the_name_of_a_backup_is_no_stranger(
 def test_the_newest_backup_must_be_there_and_whole(ledger: Engine, folder: Path) -> None:
     assert "none in" in refused(folder, ledger)
     assert "No such file" in refused(folder / "nowhere", ledger)
-    take(ledger, folder / "one")
+    take_backup(ledger, folder / "one")
     assert found(folder, ledger)[0] is Level.OK
     whole = (folder / "one").read_bytes()
     (folder / "one").write_bytes(whole[:-20])
@@ -115,7 +115,7 @@ def test_the_newest_backup_must_be_there_and_whole(ledger: Engine, folder: Path)
 def test_a_ledger_that_went_on_is_still_that_of_its_backup(
     api: httpx.Client, ledger: Engine, folder: Path
 ) -> None:
-    take(ledger, folder / "one")
+    take_backup(ledger, folder / "one")
     append(api, *(event(3 + n, 1) for n in range(300)))  # beyond a tile of its log
     assert api.post("/v1/runs", json=run("later")).status_code == 201
     with transaction(ledger) as connection:
@@ -126,7 +126,7 @@ def test_a_ledger_that_went_on_is_still_that_of_its_backup(
 def test_a_backup_that_is_old_is_seen(
     ledger: Engine, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    take(ledger, folder / "one")
+    take_backup(ledger, folder / "one")
     monkeypatch.setattr(backup, "now", lambda: now() + timedelta(hours=27))
     assert found(folder, ledger)[0] is Level.WARN
 
@@ -139,16 +139,16 @@ def test_the_backup_of_another_ledger_is_none_of_this_one(
     if filled:
         with transaction(other) as connection:
             create_key(connection, name="officer", scope=Role.ADMIN)
-    take(other, folder / "one")
+    take_backup(other, folder / "one")
     assert "of another ledger" in refused(folder, ledger)
 
 
 def test_the_backup_of_a_drill_that_was_written_to_is_none_of_the_ledger(
     ledger: Engine, other: Engine, folder: Path, tmp_path: Path
 ) -> None:
-    take(ledger, tmp_path / "true.backup")
+    take_backup(ledger, tmp_path / "true.backup")
     restore(other, tmp_path / "true.backup", by="drill")
-    take(other, folder / "one")
+    take_backup(other, folder / "one")
     assert "leaves of the installation's log" in refused(folder, ledger)
 
 
@@ -179,7 +179,7 @@ FORGED: dict[str, tuple[Change, str]] = {
 def test_a_backup_whose_logs_are_not_the_beginning_of_this_ledger_s_is_refused(
     ledger: Engine, folder: Path, change: str
 ) -> None:
-    take(ledger, folder / "one")
+    take_backup(ledger, folder / "one")
     made, said = FORGED[change]
     swapped(folder, made)
     assert re.search(said, refused(folder, ledger))
@@ -188,7 +188,7 @@ def test_a_backup_whose_logs_are_not_the_beginning_of_this_ledger_s_is_refused(
 def test_a_copy_that_fell_behind_is_found_by_the_entry_it_lacks(
     api: httpx.Client, ledger: Engine, folder: Path
 ) -> None:
-    take(ledger, folder / "one")
+    take_backup(ledger, folder / "one")
     append(api, event(3, 1))
     swapped(folder, of_header(taken_at=stamp(now() + timedelta(days=1))))
     assert "it lacks what was recorded at" in refused(folder, ledger)
@@ -197,7 +197,7 @@ def test_a_copy_that_fell_behind_is_found_by_the_entry_it_lacks(
 def test_a_backup_that_cannot_be_compared_is_no_finding_to_rely_on(
     ledger: Engine, other: Engine, folder: Path
 ) -> None:
-    take(ledger, folder / "one")
+    take_backup(ledger, folder / "one")
     for engine in (None, other):  # no database, and one without a schema
         level, words = found(folder, engine)
         assert (level, "not compared" in words) == (Level.WARN, True)
@@ -209,7 +209,7 @@ def test_a_backup_that_cannot_be_compared_is_no_finding_to_rely_on(
 def test_the_doctor_compares_with_the_ledger_of_its_settings(
     ledger: Engine, database_url: str, folder: Path
 ) -> None:
-    take(ledger, folder / "one")
+    take_backup(ledger, folder / "one")
 
     def looked(url: str) -> Level:
         last = examine(Settings(database_url=url), backups=folder)[-1]

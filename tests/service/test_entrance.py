@@ -122,7 +122,7 @@ OWN: Final = {
     "host": "localhost:1",
     "origin": "http://localhost:1",
     "cookie": f"dpledger={TOKEN}",
-    "x_csrf_token": sessions.csrf_of(TOKEN),
+    "x_csrf_token": sessions.csrf_token(TOKEN),
 }
 
 
@@ -133,7 +133,7 @@ def test_an_own_form_is_taken() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"x_csrf_token": sessions.csrf_of("u" * sessions.TOKEN_LENGTH)},
+        {"x_csrf_token": sessions.csrf_token("u" * sessions.TOKEN_LENGTH)},
         {"x_csrf_token": ""},
         {"x_csrf_token": "é"},
         {"cookie": f"dpledger={'u' * 43}"},

@@ -29,8 +29,8 @@ from service.ledger.budgets.accumulator import (
     EventCountDelta,
     StepsAndPasses,
     by_pass,
-    merged,
-    read,
+    merge_changes,
+    read_accumulator,
 )
 from service.ledger.budgets.correction_costs import Corrected, add_correction_costs, shift
 from service.schemas.event_codec import laid_over
@@ -230,7 +230,7 @@ def test_of_passes_that_were_shifted_it_is_not_known_where_they_began() -> None:
     steps = [gaussian(4.0, BALLS)] * 3 + [gaussian(2.0, BALLS)] * 3
     recorded = count_events([spans(steps)])
     corrected = parts(steps, [(0, 1, gaussian(1000.0, Full()))])
-    after = merged([counted(recorded), shift(corrected, counted(recorded)).added()])
+    after = merge_changes([counted(recorded), shift(corrected, counted(recorded)).added()])
     assert {event: counts.begun for event, counts in after.items()} == dict.fromkeys(after, 0)
 
 
@@ -250,7 +250,7 @@ def same_step_by_step(seed: int) -> None:
     for span in spans(later):
         begun = passes_begun(open_pass, span)
         passes, open_pass = advance(open_pass, span)
-        recorded = merged(
+        recorded = merge_changes(
             [
                 {span.event: StepsAndPasses(steps=1, begun=begun)},
                 {event: StepsAndPasses(passes=count) for event, count in passes.items()},
@@ -259,7 +259,7 @@ def same_step_by_step(seed: int) -> None:
         added.append(found.more(recorded))
         found = found.after(recorded)
     whole = shift(corrected, counted(count_events([spans([*first, *later])])))
-    assert merged(added) == merged([whole.added()]), seed
+    assert merge_changes(added) == merge_changes([whole.added()]), seed
 
 
 def test_a_step_over_a_pass_is_counted_in_full() -> None:
@@ -278,7 +278,7 @@ def test_sums_are_stored_as_recorded_and_corrections_are_charged_again() -> None
     stored = first.stored()
     add_correction_costs(first, parts(steps, over))
     assert first.stored() == stored
-    again = read(stored, FILTER, RELATION, DEFAULT_ACCEPT)
+    again = read_accumulator(stored, FILTER, RELATION, DEFAULT_ACCEPT)
     assert again.sums().spent != first.sums().spent
     add_correction_costs(again, parts(steps, over))
     assert again.sums() == first.sums()

@@ -95,7 +95,7 @@ def test_runs_beyond_a_number_are_told_together(
     start(api, *names)
     for number, name in enumerate(names, start=1):
         append(api, event(0, 10 * number), run=name)
-    monkeypatch.setattr(attribution, "RUNS_MAX", 1)
+    monkeypatch.setattr(attribution, "ATTRIBUTED_RUNS_MAX", 1)
     found = explain(api)
     assert [one["run"] for one in found["runs"]] == ["four"]
     rest = found["others"]

@@ -20,7 +20,7 @@ from accounting.events import Full, Sampling
 from accounting.gaussian import gaussian_epsilon
 from service.cli.figures import contents, hiding
 from service.cli.figures.drawing import COLOURS, draw
-from service.cli.figures.figure import NOT_A_GUARANTEE, Curve, Figure, Kind, Panel, table
+from service.cli.figures.figure import NOT_A_GUARANTEE, DrawnCurve, Figure, FigureKind, Panel, table
 from service.cli.main import app
 
 ROOT: Final = Path(__file__).parents[2]
@@ -240,12 +240,12 @@ def test_hiding_never_costs_more_and_curvature_helps(written: Path, panel: str) 
 @EACH_NAME
 def test_only_what_is_proved_is_called_a_bound(written: Path, name: str) -> None:
     for row in rows(written, name):
-        kind, label = Kind(row["kind"]), row["curve"]
-        assert (kind is Kind.CONJECTURE) == ("conjecture" in label)
-        if kind is Kind.CONJECTURE:
+        kind, label = FigureKind(row["kind"]), row["curve"]
+        assert (kind is FigureKind.CONJECTURE) == ("conjecture" in label)
+        if kind is FigureKind.CONJECTURE:
             assert label == NOT_A_GUARANTEE
         if "document's" in label or "limit;" in label:
-            assert kind in (Kind.DOCUMENT, Kind.LIMIT, Kind.DIFFERENCE)
+            assert kind in (FigureKind.DOCUMENT, FigureKind.LIMIT, FigureKind.DIFFERENCE)
 
 
 def test_the_picture_says_that_a_conjecture_is_no_guarantee(written: Path) -> None:
@@ -258,8 +258,8 @@ def test_the_picture_says_that_a_conjecture_is_no_guarantee(written: Path) -> No
 
 def small(name: str = "small") -> Figure:
     curves = tuple(
-        Curve(label=kind, kind=kind, points=[(x, x * place - 20.0) for x in range(1, 31)])
-        for place, kind in enumerate(Kind, start=1)
+        DrawnCurve(label=kind, kind=kind, points=[(x, x * place - 20.0) for x in range(1, 31)])
+        for place, kind in enumerate(FigureKind, start=1)
     )[: len(COLOURS)]
     panel = Panel(title="a", x_name="b", y_name="c", curves=curves)
     return Figure(name=name, title="d", panels=(panel,))
@@ -279,7 +279,7 @@ def test_points_that_a_logarithm_lacks_are_in_the_table_and_not_in_the_picture()
 
 
 def test_numbers_of_a_table_read_back_as_they_were() -> None:
-    curve = Curve(label="a", kind=Kind.EXACT, points=[(0.1 + 0.2, 1 / 3)])
+    curve = DrawnCurve(label="a", kind=FigureKind.EXACT, points=[(0.1 + 0.2, 1 / 3)])
     panel = Panel(title='1, "2"', x_name="x", y_name="y", curves=(curve,))
     text = table(Figure(name="n", title="t", panels=(panel,)))
     (row,) = csv.DictReader(text.splitlines())

@@ -14,18 +14,18 @@ from benchmarks.rewriting import Log, refit, told
 from service.cli.main import app
 from service.errors import LedgerSuspendedError
 from service.ledger.log.leaves import Act
-from service.ledger.log.leaves import append as append_acts
+from service.ledger.log.leaves import append_leaves as append_acts
 from service.schemas.event_codec import canonical
 from service.storage.engine import snapshot, transaction
 from service.storage.tables import installation
 from service.transparency.checkpoints import LogHeads, Part
 from service.transparency.log_heads import Head
-from service.transparency.proofs import compare
+from service.transparency.proofs import compare_checkpoint
 from service.transparency.reconciliation import (
-    FORMAT,
+    RECONCILIATION_FORMAT,
     Reconciliation,
+    ReconciliationStatement,
     ReportedHead,
-    Statement,
     Suspension,
     followed,
     joined,
@@ -33,7 +33,7 @@ from service.transparency.reconciliation import (
 from service.transparency.recovery import Reconciled, reconcile, recover, standing
 from service.transparency.signing import Signer
 from service.transparency.verification.ledger import verify
-from service.transparency.verification.report import Report
+from service.transparency.verification.report import VerificationReport
 from service.transparency.verification.saved_heads import of_checkpoints, of_witness
 from service.transparency.witness import read_witness
 from service.transparency.witness_follower import Follower
@@ -74,7 +74,7 @@ def part_of(engine: Engine, signer: Signer) -> Part:
 
 def require_suspended(engine: Engine, signer: Signer, kept: Part) -> None:
     with pytest.raises(LedgerSuspendedError):
-        compare(engine, signer, kept, by="viewer")
+        compare_checkpoint(engine, signer, kept, by="viewer")
     assert standing(engine).state == "suspended"
 
 
@@ -88,16 +88,17 @@ def rewrite(engine: Engine) -> None:
         refit(connection, "data", pairs)
 
 
-def stated(engine: Engine, **given: Any) -> Statement:
+def stated(engine: Engine, **given: Any) -> ReconciliationStatement:
     """What an admin would state who abandons everything, as the ledger is now."""
     with snapshot(engine) as connection:
         present = LogHeads.of(connection)
     lost = [Head(dataset="data", size=10**6, root="0" * 64, steps=0)]
     fields = {
-        "format": FORMAT, "ledger_id": present.ledger_id, "generation": 1, "reason": "the disk",
+        "format": RECONCILIATION_FORMAT, "ledger_id": present.ledger_id, "generation": 1,
+        "reason": "the disk",
         "by": "officer", "abandoned": lost, "continued": list(present.in_order), "not_taken": {},
     }  # fmt: skip
-    return Statement.model_validate(fields | given)
+    return ReconciliationStatement.model_validate(fields | given)
 
 
 def written(engine: Engine, content: Json, *, by: str = "officer") -> None:
@@ -217,7 +218,9 @@ def test_what_is_changed_after_a_reconciliation_is_not_what_it_abandoned(
     short, long = lost(api, engine, signer)
     require_suspended(engine, signer, long)
     made_whole(api, engine, signer)
-    verdicts = [compare(engine, signer, one, by="viewer").verdict for one in (short, long)]
+    verdicts = [
+        compare_checkpoint(engine, signer, one, by="viewer").verdict for one in (short, long)
+    ]
     assert verdicts == ["extends", "abandoned"]
     rewrite(engine)
     require_suspended(engine, signer, short)
@@ -301,7 +304,7 @@ def test_a_generation_that_had_begun_before_is_broken(engine: Engine, signer: Si
 # ---- verify, which must be told of it
 
 
-def verified(engine: Engine, kept: Any, *, generation: int) -> Report:
+def verified(engine: Engine, kept: Any, *, generation: int) -> VerificationReport:
     with snapshot(engine) as connection:
         return verify(connection, kept, generation=generation)
 

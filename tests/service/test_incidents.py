@@ -10,12 +10,12 @@ from sqlalchemy.exc import DBAPIError
 from service.errors import NotFoundError
 from service.ledger.incidents import (
     SPARING_MAX,
+    DetailValue,
     Incident,
     Kind,
     Sparing,
-    Value,
     list_incidents,
-    record,
+    record_incidents,
 )
 from service.ledger.lookups import find_dataset, find_run
 from service.storage.engine import snapshot, transaction
@@ -26,13 +26,13 @@ URL = "/v1/datasets/data/incidents"
 
 
 def happen_in(
-    connection: Connection, *sequences: int, run: str | None = "run", **detail: Value
+    connection: Connection, *sequences: int, run: str | None = "run", **detail: DetailValue
 ) -> None:
     """Record incidents of the dataset of the tests, one a sequence."""
     home = find_dataset(connection, "data").id
     run_id = None if run is None else find_run(connection, run).id
     kind = Kind.REFUSAL
-    record(
+    record_incidents(
         connection,
         [
             Incident(dataset_id=home, run_id=run_id, kind=kind, sequence=number, detail=detail)
@@ -41,7 +41,7 @@ def happen_in(
     )
 
 
-def happen(engine: Engine, *sequences: int, run: str | None = "run", **detail: Value) -> None:
+def happen(engine: Engine, *sequences: int, run: str | None = "run", **detail: DetailValue) -> None:
     with transaction(engine) as connection:
         happen_in(connection, *sequences, run=run, **detail)
 

@@ -13,11 +13,11 @@ from sqlalchemy import Engine, select
 
 from service.clock import now
 from service.errors import ConflictError, InvalidRequestError, NotFoundError
-from service.identity.authentication import REFRESH_SECONDS
+from service.identity.authentication import KEY_REFRESH_SECONDS
 from service.identity.keys import (
-    DATASETS_MAX,
     FREE,
     GRACE_SECONDS_MAX,
+    KEY_DATASETS_MAX,
     RESERVED,
     Role,
     Terms,
@@ -67,7 +67,7 @@ def test_a_key_stops_at_its_time_though_nobody_reads_the_keys_anew(
         key = make(engine, expires_at=expires_at)
         until(lambda: status(address, key) == 200)
         # From here on the ring is never too old; the clock alone says that it is over.
-        monkeypatch.setattr("service.identity.authentication.REFRESH_SECONDS", 1e9)
+        monkeypatch.setattr("service.identity.authentication.KEY_REFRESH_SECONDS", 1e9)
         while now() < expires_at:
             assert status(address, key) == 200 or now() >= expires_at
         assert status(address, key) == 401
@@ -78,7 +78,7 @@ def test_terms_that_cannot_be_are_refused_and_leave_nothing(engine: Engine) -> N
         (Role.ADMIN, {"datasets": frozenset({"letters"})}, "dataset"),
         (Role.VIEWER, {"datasets": frozenset[str]()}, "dataset"),
         (Role.VIEWER, {"datasets": frozenset({"Letters"})}, "dataset"),
-        (Role.TRAINER, {"datasets": frozenset(map(str, range(DATASETS_MAX + 1)))}, "dataset"),
+        (Role.TRAINER, {"datasets": frozenset(map(str, range(KEY_DATASETS_MAX + 1)))}, "dataset"),
         (Role.TRAINER, {"expires_at": now()}, "expires"),
         *[
             (Role.TRAINER, {"requests_per_second": rate}, "requests_per_second")
@@ -111,7 +111,7 @@ def test_both_secrets_work_until_the_grace_is_over(engine: Engine, serve: Serve)
         with transaction(engine) as connection:
             new = rotate_key(connection, "one", grace_seconds=3600)
         assert new != old
-        time.sleep(REFRESH_SECONDS)
+        time.sleep(KEY_REFRESH_SECONDS)
         assert [status(address, key) for key in (old, new)] == [200, 200]
         # The new one is the same key: it reaches no more than the old one did.
         hidden = httpx.get(f"{address}/v1/datasets/digits", headers=bearer(new))
@@ -131,7 +131,7 @@ def test_without_a_grace_the_old_secret_stops_and_the_one_before_it_always_does(
         for grace_seconds, working in rotations:
             with transaction(engine) as connection:
                 secrets.append(rotate_key(connection, "one", grace_seconds=grace_seconds))
-            time.sleep(REFRESH_SECONDS)
+            time.sleep(KEY_REFRESH_SECONDS)
             assert [status(address, key) for key in secrets] == working
 
 

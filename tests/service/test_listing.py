@@ -190,7 +190,7 @@ def test_a_glance_at_budgets_tells_what_each_alone_tells(
         found = budget_summaries.budgets_of(connection, rows)
         for row in rows:
             assert found[row.id] == views.budget_of_dataset(connection, row), row.name
-        counts = budget_summaries.run_counts(connection, [row.id for row in rows])
+        counts = budget_summaries.count_runs(connection, [row.id for row in rows])
     assert sorted(counts.values()) == [0, 1, 1, 1, 1, 1, 1]
     assert [row.name for row in rows if found[row.id] is None] == ["unlimited", "below"]
 
@@ -198,7 +198,7 @@ def test_a_glance_at_budgets_tells_what_each_alone_tells(
 def test_a_glance_at_runs_tells_their_guarantees(varied: httpx.Client, engine: Engine) -> None:
     with snapshot(engine) as connection:
         rows = list(connection.execute(select(runs)))
-        homes = lists.homes_of(connection, rows)
+        homes = lists.datasets_of_runs(connection, rows)
         found = budget_summaries.epsilons_of(connection, rows, homes)
         lengths = budget_summaries.steps_of(connection, [row.id for row in rows])
     for row in rows:
@@ -236,7 +236,9 @@ def test_a_list_asks_the_database_few_things_however_long_it_is(
             rows = list(connection.execute(select(datasets).limit(count)))
             budget_summaries.budgets_of(connection, rows)
             of_runs = list(connection.execute(select(runs).limit(count)))
-            budget_summaries.epsilons_of(connection, of_runs, lists.homes_of(connection, of_runs))
+            budget_summaries.epsilons_of(
+                connection, of_runs, lists.datasets_of_runs(connection, of_runs)
+            )
         engine.dispose()
         return len(statements)
 
@@ -309,7 +311,7 @@ def test_ticked_runs_are_asked_for_one_by_one_or_together(pair: httpx.Client) ->
 def test_a_few_runs_are_compared_at_once(
     pair: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compare, "RUNS_MAX", 1)
+    monkeypatch.setattr(compare, "COMPARED_RUNS_MAX", 1)
     text = page(pair, "/compare", {"runs": "loud,quiet"})
     assert "1 are left out" in words(text)
     assert compared(text)["State"] == (False, ["active"])

@@ -5,7 +5,7 @@ import pytest
 from sqlalchemy import Engine, func, select
 from sqlalchemy.exc import DBAPIError
 
-from service.ledger.log.leaves import Act, append
+from service.ledger.log.leaves import Act, append_leaves
 from service.storage.engine import snapshot, transaction
 from service.storage.tables import acts, datasets, entries, installation, log_tiles
 from tests.service.logs import require_logged
@@ -109,11 +109,11 @@ def test_a_long_log_keeps_the_roots_of_its_tiles(api: httpx.Client, engine: Engi
 
 def test_the_installation_has_a_log_of_its_own(engine: Engine) -> None:
     with transaction(engine) as connection:
-        append(
+        append_leaves(
             connection, None, [Act("reconciled", {}, "key"), Act("copied", {"said": '\u00e9"\\'})]
         )
-        append(connection, None, [])
-        append(connection, None, [Act("reconciled", {})])
+        append_leaves(connection, None, [])
+        append_leaves(connection, None, [Act("reconciled", {})])
     with snapshot(engine) as connection:
         assert list(connection.scalars(select(acts.c.position).order_by(acts.c.id))) == [0, 1, 2]
         assert connection.scalar(select(installation.c.log_size)) == 3

@@ -26,11 +26,11 @@ from service import errors
 from service.app import openapi_document
 from service.guarantees import fit_suggestions, plan
 from service.ledger.log.leaves import KINDS, Act, act_row
-from service.ledger.log.row_records import FACTS, STATES
+from service.ledger.log.row_records import FACTS, STATE_CODES
 from service.schemas import requests
 from service.schemas.descriptions import examples
 from service.schemas.responses import AccountantName
-from service.schemas.run_states import RunState
+from service.schemas.run_states import RunStateName
 from service.web.openapi import TAGS
 from service.web.problems import MEDIA_TYPE, Problem
 
@@ -174,7 +174,7 @@ def test_the_accountants_of_answers_are_those_of_the_core() -> None:
 
 def test_the_kinds_of_an_act_are_all_that_can_be_recorded() -> None:
     assert SCHEMAS["ActAnswer"]["properties"]["kind"]["enum"] == sorted(KINDS)
-    assert {*FACTS, *STATES} <= set(KINDS)
+    assert {*FACTS, *STATE_CODES} <= set(KINDS)
     with pytest.raises(ValueError, match="one of the kinds"):
         act_row(Act("other", {}), dataset=None, position=0, after_sequence=0, acted_at="")
 
@@ -265,7 +265,7 @@ def test_what_needs_no_key_says_so(path: str) -> None:
 
 
 def test_states_of_a_run_are_told_alike_everywhere() -> None:
-    states = set(get_args(RunState))
+    states = set(get_args(RunStateName))
     told = [
         one for message, name, one in properties() if name == "state" and message == "RunAnswer"
     ]

@@ -120,5 +120,5 @@ def test_of_too_many_entries_the_last_are_counted(
         noise = {"kind": "gaussian", "noise_multiplier": 1.1 + 0.01 * step}
         append(api, event(100 * step, 100, mechanism=noise))
     whole = lasting(in_days(engine, 3))
-    monkeypatch.setattr(module, "ENTRIES_MAX", 1)
+    monkeypatch.setattr(module, "FORECAST_ENTRIES_MAX", 1)
     assert lasting(in_days(engine, 3)) > 3 * whole

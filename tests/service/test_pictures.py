@@ -6,7 +6,7 @@ from typing import Final
 
 import pytest
 
-from service.guarantees.spending_history import Moment, Part, Spending
+from service.guarantees.spending_history import Moment, Spending, SpendingPart
 from service.ledger.dataset_settings import SettingsAnswer
 from service.web.dashboard import lineage_chart, spending_chart
 from service.web.dashboard.lineage_chart import LineageNode
@@ -23,7 +23,7 @@ def spent(*epsilons: float | None) -> Spending:
         )
         for day, epsilon in enumerate(epsilons)
     )
-    parts = (Part(run="run", dataset="data"), Part(run=None, dataset=None, runs=3))
+    parts = (SpendingPart(run="run", dataset="data"), SpendingPart(run=None, dataset=None, runs=3))
     return Spending(delta=1e-5, adaptive=True, moments=moments, parts=parts, earlier=0, expired=0.0)
 
 
@@ -48,7 +48,9 @@ def heights(path: str) -> list[float]:
 
 
 def test_layers_stand_on_one_another_and_end_at_the_outline() -> None:
-    drawn = spending_chart.picture(spent(0.0, 1.0, 2.0), [limit(4.0, 0)], START + timedelta(days=4))
+    drawn = spending_chart.draw_spending(
+        spent(0.0, 1.0, 2.0), [limit(4.0, 0)], START + timedelta(days=4)
+    )
     (_, first), (_, second) = drawn.layers
     assert heights(second)[:4] == heights(drawn.outline)
     assert heights(first)[:4] == list(reversed(heights(second)[4:]))
@@ -57,7 +59,7 @@ def test_layers_stand_on_one_another_and_end_at_the_outline() -> None:
 
 def test_the_limit_is_level_until_it_changes() -> None:
     changes = [limit(2.0, 0), limit(2.0, 1, 2), limit(4.0, 2, 3)]
-    drawn = spending_chart.picture(spent(0.0, 1.0, 2.0), changes, START + timedelta(days=4))
+    drawn = spending_chart.draw_spending(spent(0.0, 1.0, 2.0), changes, START + timedelta(days=4))
     assert re.fullmatch(r"M0 [\d.]+H250V[\d.]+H500V[\d.]+H1000", drawn.limit)
     assert [(mark.number, mark.x) for mark in drawn.marks] == [(1, 500.0)]
     assert not drawn.limit_is_far
@@ -65,30 +67,30 @@ def test_the_limit_is_level_until_it_changes() -> None:
 
 def test_a_limit_far_above_is_not_drawn_but_marked() -> None:
     changes = [limit(1e5, 0), limit(2e5, 2, 2)]
-    drawn = spending_chart.picture(spent(0.0, 1.0, 2.0), changes, START + timedelta(days=4))
+    drawn = spending_chart.draw_spending(spent(0.0, 1.0, 2.0), changes, START + timedelta(days=4))
     assert (drawn.limit, drawn.limit_is_far, len(drawn.marks)) == ("", True, 1)
 
 
 def test_from_where_nothing_is_proved_it_is_said_so() -> None:
-    drawn = spending_chart.picture(
+    drawn = spending_chart.draw_spending(
         spent(0.0, 1.0, None), [limit(None, 0)], START + timedelta(days=4)
     )
     assert (drawn.endless, drawn.limit) == (500.0, "")
-    never = spending_chart.picture(spent(None), [], START)
+    never = spending_chart.draw_spending(spent(None), [], START)
     assert (never.layers, never.outline, never.endless) == ((), "", 0.0)
 
 
 @pytest.mark.parametrize("most", [1e-9, 0.003, 0.7, 1.0, 3.3, 42.0, 1e5, 3e12])
 def test_lines_across_are_few_and_round(most: float) -> None:
-    drawn = spending_chart.picture(spent(0.0, most), [], START + timedelta(days=2))
+    drawn = spending_chart.draw_spending(spent(0.0, most), [], START + timedelta(days=2))
     assert 1 <= len(drawn.ticks) <= spending_chart.TICKS + 1
     assert all(0 <= tick.place <= spending_chart.HEIGHT for tick in drawn.ticks)
 
 
 def test_the_table_is_short_and_ends_with_the_last() -> None:
     found = spent(*(float(day) for day in range(61)))
-    drawn = spending_chart.picture(found, [], START + timedelta(days=90))
-    assert len(drawn.rows) <= spending_chart.TOLD
+    drawn = spending_chart.draw_spending(found, [], START + timedelta(days=90))
+    assert len(drawn.rows) <= spending_chart.TABLE_ROWS
     assert drawn.rows[-1] == found.moments[-1]
 
 

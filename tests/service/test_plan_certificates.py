@@ -89,7 +89,7 @@ def test_what_a_certificate_does_not_bound_is_not_registered(
     with snapshot(engine) as connection:
         certificate = fixed_plans.certified(connection, new_run())
     assert certificate is not None
-    broken = fixed_plans.Certificate(
+    broken = fixed_plans.PlanCertificate(
         epsilon=float("nan"), delta=0.5, accept=certificate.accept, admissible_steps=3
     )
     with pytest.raises(BudgetExhaustedError) as refusal, transaction(engine) as connection:

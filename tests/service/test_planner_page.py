@@ -13,7 +13,7 @@ from accounting.guarantees import DEFAULT_ACCEPT, Status
 from service.formatting import up
 from service.identity.keys import Role
 from service.web.dashboard.pages.planner_answers import certified_answer, quick_answer
-from service.web.dashboard.planner_form import SCHEMES, Form, form_of
+from service.web.dashboard.planner_form import SCHEMES, PlannerForm, planner_form
 from service.web.dashboard.quick_estimates import quick_bound
 from service.web.dashboard.snippets import client_snippet
 from tests.service.browsing import make_key, signed_in
@@ -36,7 +36,7 @@ def ask(api: httpx.Client, path: str, **given: str) -> Json:
 def test_the_quick_answer_is_an_upper_bound_and_says_by_whom(scheme: str) -> None:
     for relation in NeighboringRelation:
         given = SMALL | {"sampling": scheme, "neighboring_relation": relation, "derived": "1"}
-        quick, certified = quick_answer(form_of(given)), certified_answer(form_of(given))
+        quick, certified = quick_answer(planner_form(given)), certified_answer(planner_form(given))
         assert (quick["quick"], certified["quick"]) == (True, False)
         assert (quick["epsilon"] is None) == (certified["epsilon"] is None)
         if certified["epsilon"] is None:
@@ -51,7 +51,9 @@ def test_the_quick_answer_is_an_upper_bound_and_says_by_whom(scheme: str) -> Non
 def test_the_quick_answer_keeps_to_what_is_accepted() -> None:
     relation = NeighboringRelation.ADD_OR_REMOVE_ONE
     for scheme in SCHEMES:
-        form = Form(sampling=scheme, dataset_size=1000, batch_size=50, length=40, unit="steps")
+        form = PlannerForm(
+            sampling=scheme, dataset_size=1000, batch_size=50, length=40, unit="steps"
+        )
         for accept in (DEFAULT_ACCEPT, DEFAULT_ACCEPT | {Status.DERIVED}):
             found = quick_bound(form.counts(), relation=relation, delta=1e-5, accept=accept)
             assert found is None or found.status in accept
@@ -126,14 +128,14 @@ def test_without_scripts_the_page_has_the_certified_answer(api: httpx.Client) ->
 
 
 def test_an_address_keeps_every_setting() -> None:
-    form = Form(
+    form = PlannerForm(
         noise_multiplier=0.1 + 0.2, batch_size=7, dataset_size=99, length=3.5, unit="steps",
         sampling="random_allocation", mechanism="laplace", neighboring_relation="replace_one",
         delta=1e-300, derived=True, find="steps", epsilon=0.7, max_batch_size=9, participations=3,
         max_weight=0.125, dataset="data",
     )  # fmt: skip
-    assert form_of(dict(httpx.QueryParams(form.query()))) == form
-    assert Form().query() == ""
+    assert planner_form(dict(httpx.QueryParams(form.query()))) == form
+    assert PlannerForm().query() == ""
 
 
 def test_schemes_stand_side_by_side_the_best_first(api: httpx.Client) -> None:
@@ -182,7 +184,7 @@ def test_nobody_plans_without_signing_in(engine: Engine, serve: Serve) -> None:
 def test_the_code_to_copy_runs_as_it_stands(
     api: httpx.Client, scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    form = Form(sampling=scheme, dataset="data", dataset_size=1000, batch_size=50, length=3,
+    form = PlannerForm(sampling=scheme, dataset="data", dataset_size=1000, batch_size=50, length=3,
                 unit="steps", neighboring_relation="replace_special", derived=True)  # fmt: skip
     accept: Json = {"accept": form.accept(), "neighboring_relation": "replace_special"}
     budget = {"epsilon": 1e6, "delta": 1e-5}

@@ -300,7 +300,7 @@ def test_what_takes_too_much_work_for_one_request_is_worked_out_by_several(
 ) -> None:
     made(api, "/v1/datasets", dataset(budget=LOOSE))
     made(api, "/v1/runs", run())
-    monkeypatch.setattr(cost_cache, "POINTS_MAX", 0)
+    monkeypatch.setattr(cost_cache, "COST_POINTS_MAX", 0)
     several = [noise | {"noise_multiplier": noise["noise_multiplier"] + n} for n in range(4)]
     steps = [event(step, 1, mechanism=one, sampling=FULL) for step, one in enumerate(several)]
     for _ in range(20):

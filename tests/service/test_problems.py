@@ -40,7 +40,7 @@ def test_every_problem_has_a_page_and_every_page_a_problem() -> None:
 
 @pytest.mark.parametrize("slug", sorted(PROBLEMS))
 def test_a_page_has_the_title_of_its_problem_and_says_what_to_do(slug: str) -> None:
-    lines = (problems.page(slug) or "").splitlines()
+    lines = (problems.problem_page(slug) or "").splitlines()
     assert lines[0] == f"# {PROBLEMS[slug][1]}"
     assert [line for line in lines if line.startswith("## ")] == [
         "## Why it happens",
@@ -72,7 +72,7 @@ def test_pages_are_served_without_a_key(
             answer = api.get(f"/problems/{slug}")
             assert answer.status_code == 200
             assert answer.headers["content-type"] == "text/markdown; charset=utf-8"
-            assert answer.text == problems.page(slug)
+            assert answer.text == problems.problem_page(slug)
         assert api.get("/problems/unknown").json()["type"] == "/problems/not-found"
 
 

@@ -19,7 +19,7 @@ from service.errors import ConflictError, MalformedBodyError, release
 from service.ledger.append.unit_of_work import UnitOfWork
 from service.ledger.append.writer import Writer
 from service.ledger.budgets import cost_cache
-from service.web.problems import answer
+from service.web.problems import problem_answer
 
 COUNT = 300
 BYTES = 256 * 1024  # so 300 that are kept are 75 MiB at least
@@ -75,7 +75,7 @@ def refusal_that_holds(held: Held) -> Any:
     return refusal
 
 
-@pytest.mark.parametrize("done", [answer, release])
+@pytest.mark.parametrize("done", [problem_answer, release])
 def test_a_refusal_that_was_answered_holds_nothing(done: Any) -> None:
     with without_collector():
         held = Held()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from accounting.events import Event, Full, Gaussian, NeighboringRelation
 from accounting.guarantees import Status
 from service.ledger.append import reply
-from service.ledger.append.reply import encode, meter_of, read
+from service.ledger.append.reply import encode, meter_of, read_guarantee
 from service.ledger.budgets.accumulator import StepsAndPasses
 from tests.service.samples import BUDGET, Json, append, event, setup
 
@@ -81,6 +81,6 @@ def test_nan_stays_in_a_reading_for_the_encoder_to_refuse(monkeypatch: pytest.Mo
     }
     meter = meter_of(units, relation=relation, accept=accept, delta=1e-5)
     monkeypatch.setattr(reply, "UNIT_ROUNDOFF", math.nan)
-    found = read(meter, units, relation=relation, accept=accept, sequence=1)
+    found = read_guarantee(meter, units, relation=relation, accept=accept, sequence=1)
     for name in ("epsilon", "unamplified_epsilon"):
         assert math.isnan(found[name])

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from sqlalchemy import Engine
 
 from service.guarantees import statement, statement_text
-from service.guarantees.statement import Report
+from service.guarantees.statement import StatementReport
 from service.identity.keys import Role, Terms, create_key
 from service.storage.engine import snapshot, transaction
 from tests.conftest import AS_ADMIN
@@ -38,23 +38,23 @@ EPSILON = st.floats(0, 50)
 DELTA = st.floats(1e-12, 1e-2)
 
 
-def of_run(engine: Engine, name: str = "run", **given_: list[float]) -> Report:
+def of_run(engine: Engine, name: str = "run", **given_: list[float]) -> StatementReport:
     with snapshot(engine) as connection:
         return statement.run_report(connection, name, **given_)
 
 
-def of_dataset(engine: Engine, name: str = "data") -> Report:
+def of_dataset(engine: Engine, name: str = "data") -> StatementReport:
     with snapshot(engine) as connection:
         return statement.dataset_report(connection, name)
 
 
-def told(report: Report) -> str:
+def told(report: StatementReport) -> str:
     parts = (report.promised, report.addressed, report.outside, report.assumed)
     remarks = [one.text for one in report.remarks]
     return " ".join([*(text for part in parts for text in part), *remarks])
 
 
-def tones(report: Report) -> dict[str, str]:
+def tones(report: StatementReport) -> dict[str, str]:
     return {one.text: one.tone for one in report.remarks}
 
 
@@ -64,7 +64,7 @@ def text_of(page: str) -> str:
 
 @given(epsilon=EPSILON)
 def test_an_epsilon_is_never_written_below_itself(epsilon: float) -> None:
-    written = Decimal(statement_text.upper(epsilon).replace(",", ""))
+    written = Decimal(statement_text.four_digits_up(epsilon).replace(",", ""))
     assert written >= Decimal(epsilon)
     assert written <= Decimal(epsilon) * Decimal("1.001") + Decimal("1e-300")
 
@@ -106,7 +106,7 @@ def test_the_numbers_are_those_of_the_guarantee(api: httpx.Client, engine: Engin
     assert found.delta_was_set
     deltas = [one.delta for one in found.at_deltas]
     assert deltas == sorted(deltas, key=lambda delta: -(delta or 0))
-    assert statement_text.upper(found.headline.epsilon or 0) in found.promised[0]
+    assert statement_text.four_digits_up(found.headline.epsilon or 0) in found.promised[0]
     assert "patient" in told(found)
     assert "60,000" in told(found)
     whole = of_dataset(engine)

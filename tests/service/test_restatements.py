@@ -20,7 +20,7 @@ from service.cli.main import app
 from service.errors import LedgerError
 from service.storage.engine import snapshot
 from service.transparency.certificates.envelope import InvalidCertificateError
-from service.transparency.certificates.html import page_of
+from service.transparency.certificates.html import certificate_page
 from service.transparency.certificates.recheck import restate_all
 from service.transparency.certificates.records import differences, direction_of, is_later
 from service.transparency.certificates.verify import verify_bytes
@@ -159,8 +159,8 @@ def test_asking_again_restates_and_the_new_certificate_says_so(
     assert restated["position"] == said(old)["log"]["position"]
     found = verify_bytes(new, public_key=signer.public_key)
     assert "restated by version 0.2.0: what was certified at sequence 1 was TOO LOW" in found.notes
-    assert "TOO LOW" in page_of(new)
-    assert "TOO LOW" not in page_of(old)
+    assert "TOO LOW" in certificate_page(new)
+    assert "TOO LOW" not in certificate_page(old)
     certified(engine, signer)
     assert len(told(engine, "restatement")) == 1
     assert command(engine).stdout.startswith("0 restated")

@@ -6,7 +6,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from service.operations.backup import restore, take
+from service.operations.backup import restore, take_backup
 from service.settings import Settings
 from service.storage import migrations
 from service.storage.engine import connect
@@ -31,7 +31,7 @@ class Lost:
 
     def backed_up(self, name: str) -> None:
         engine = connect(self.settings("ledger").database_url)
-        take(engine, self.folder / name)
+        take_backup(engine, self.folder / name)
         engine.dispose()
 
     def restored(self, name: str) -> Settings:

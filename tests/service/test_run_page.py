@@ -80,14 +80,14 @@ def test_the_history_is_the_one_of_the_api_to_the_bits(api: httpx.Client) -> Non
 def test_what_is_recorded_later_is_added_and_what_stood_there_stays(
     api: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_progress, "POINTS_MAX", 20)
+    monkeypatch.setattr(run_progress, "PROGRESS_POINTS_MAX", 20)
     start(api, event(0, 20))
     before = {one["steps"]: one for one in whole(api)["points"]}
     append(api, event(20, 61, mechanism=LESS))
     after = {one["steps"]: one for one in whole(api)["points"]}
     assert max(after) == 81
     assert before.keys() & after.keys()
-    assert len(after) <= run_progress.POINTS_MAX + 1
+    assert len(after) <= run_progress.PROGRESS_POINTS_MAX + 1
     assert all(before[steps] == after[steps] for steps in before.keys() & after.keys())
     same = api.get("/v1/runs/run/history", params={"points": 81}).json()["points"]
     assert [one for one in same if one["steps"] in after] == [after[one] for one in sorted(after)]
@@ -116,7 +116,7 @@ def test_dear_points_are_few_and_the_latest_is_always_there(
 def test_a_look_at_a_long_run_takes_little_and_says_that_there_is_more(
     api: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_progress, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(run_progress, "PROGRESS_SECONDS", 0.0)
     start(api, event(0, 1_000_000))
     found = data(api, "history")
     assert not found["complete"]
@@ -268,7 +268,7 @@ def test_the_stream_tells_what_is_recorded(api: httpx.Client) -> None:
 def test_the_stream_ends_with_the_key_of_the_session(
     api: httpx.Client, engine: Engine, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(authentication, "REFRESH_SECONDS", 0.1)
+    monkeypatch.setattr(authentication, "KEY_REFRESH_SECONDS", 0.1)
     start(api)
     key = make_key(engine, "viewer")
     with (
@@ -285,7 +285,7 @@ def test_the_stream_ends_with_the_key_of_the_session(
 def test_the_stream_of_a_command_goes_on_while_its_key_is_in_force(
     api: httpx.Client, engine: Engine, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(authentication, "REFRESH_SECONDS", 0.1)
+    monkeypatch.setattr(authentication, "KEY_REFRESH_SECONDS", 0.1)
     start(api)
     key = make_key(engine, "command", scope=Role.ADMIN)
     bearer = {"authorization": f"Bearer {key}"}

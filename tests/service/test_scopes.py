@@ -260,7 +260,7 @@ def properties(schema: Json) -> set[str]:
 def test_of_two_scopes_that_an_endpoint_depends_on_the_larger_is_needed(engine: Engine) -> None:
     app, keys = FastAPI(), make(engine)
     app.state.keys = KeyRing(engine)
-    problems.install(app)
+    problems.install_problems(app)
 
     @app.post("/both")
     async def both(_first: Viewer, _second: Admin) -> str:

@@ -23,7 +23,7 @@ SECRET = b"s" * 32
 
 def begin(engine: Engine, key: str = KEY) -> str:
     with transaction(engine) as connection:
-        return sessions.begin(connection, SECRET, key)
+        return sessions.begin_session(connection, SECRET, key)
 
 
 def count(engine: Engine) -> int:
@@ -116,15 +116,15 @@ def test_old_sessions_make_room(engine: Engine, monkeypatch: pytest.MonkeyPatch)
 
 def test_forms_of_two_sessions_differ_and_tell_no_token() -> None:
     token = "a" * sessions.TOKEN_LENGTH
-    form = sessions.csrf_of(token)
-    assert form == sessions.csrf_of(token)
-    assert form != sessions.csrf_of("b" * sessions.TOKEN_LENGTH)
+    form = sessions.csrf_token(token)
+    assert form == sessions.csrf_token(token)
+    assert form != sessions.csrf_token("b" * sessions.TOKEN_LENGTH)
     assert form != digest_of(token)
 
 
 def test_nobody_is_signed_in_after_a_restore(engine: Engine, tmp_path: Path) -> None:
     begin(engine)
-    summary = backup.take(engine, tmp_path / "backup")
+    summary = backup.take_backup(engine, tmp_path / "backup")
     assert summary.rows["sessions"] == 0
     assert count(engine) == 1  # who is signed in here still is
     other = connect(f"sqlite:///{tmp_path / 'other.db'}")

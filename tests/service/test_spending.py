@@ -78,7 +78,7 @@ def test_each_time_tells_what_the_dataset_told_then(api: httpx.Client, engine: E
 
 def test_parts_add_up_and_end_as_the_explanation_has_it(api: httpx.Client, engine: Engine) -> None:
     setup(api, dataset_given={"budget": LARGE})
-    names = [f"run-{number}" for number in range(spending_history.RUNS_MAX + 3)]
+    names = [f"run-{number}" for number in range(spending_history.SPENDING_RUNS_MAX + 3)]
     add(api, *names)
     for number, name in enumerate(names):
         append(api, event(0, 50 * (number + 1)), run=name)
@@ -114,7 +114,7 @@ def test_entries_that_are_not_read_are_one_rise(
     noises = [{"kind": "gaussian", "noise_multiplier": noise} for noise in (1.0, 1.1)]
     append(api, *(event(step, 1, mechanism=noises[step % 2]) for step in range(40)))
     whole = grown(engine, points=40)
-    monkeypatch.setattr(spending_history, "ENTRIES_MAX", 10)
+    monkeypatch.setattr(spending_history, "SPENDING_ENTRIES_MAX", 10)
     part = grown(engine, points=40)
     assert (whole.earlier, part.earlier) == (0, 30)
     assert part.moments[0].epsilon == 0.0

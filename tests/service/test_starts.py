@@ -25,7 +25,7 @@ from service.guarantees.recorded_facts import dataset_facts
 from service.ledger.append.admission import PositionedSpan, compute_append_effect
 from service.ledger.append.counts import count_events as counts_of_counts
 from service.ledger.append.state import Branch
-from service.ledger.budgets.accumulator import StepsAndPasses, merged
+from service.ledger.budgets.accumulator import StepsAndPasses, merge_changes
 from service.ledger.lookups import find_dataset, find_run
 from service.schemas.ledger_document import LedgerDocument
 from service.storage.engine import snapshot
@@ -149,7 +149,7 @@ def test_a_balance_after_moves_is_the_fold_of_all_their_steps() -> None:
         part = PositionedSpan(first_step=branch.next_step, event=one, steps=steps, index=0)
         gone = compute_append_effect(branch, [part])
         branch.move_to(part.end, gone.open_pass)
-        counts = merged([counts, gone.move.recorded])
+        counts = merge_changes([counts, gone.move.recorded])
         starts.update(gone.starts)
         found = replace(counts_of_counts(counts), starts=dict(starts))
         assert found == count_events([spans])

@@ -56,13 +56,13 @@ def test_a_reader_that_comes_back_gets_what_it_missed_and_then_what_is_new(
 ) -> None:
     setup(api)
     api.post("/v1/runs", json=run("other"))
-    count = 2 * feed_messages.PAGE_SIZE + 10
+    count = 2 * feed_messages.FEED_PAGE_SIZE + 10
     record(api, 0, count)
     record(api, 0, 5, "other")
     for path, after, expected in (
         (DATA, 0, range(1, count + 6)),
         (DATA, count + 3, range(count + 4, count + 6)),
-        (RUN, feed_messages.PAGE_SIZE, range(feed_messages.PAGE_SIZE + 1, count + 1)),
+        (RUN, feed_messages.FEED_PAGE_SIZE, range(feed_messages.FEED_PAGE_SIZE + 1, count + 1)),
         (RUN, 0, range(1, count + 1)),
         ("/v1/runs/other/stream", 0, range(count + 1, count + 6)),
     ):
@@ -162,7 +162,7 @@ def test_more_incidents_than_a_page_are_all_told(api: httpx.Client, engine: Engi
     setup(api)
     with watching(api, DATA) as stream:
         take(stream, 1)
-        count = feed_messages.PAGE_SIZE + 5
+        count = feed_messages.FEED_PAGE_SIZE + 5
         happen(engine, *range(count))
         assert [frame.data["sequence"] for frame in take(stream, count)] == list(range(count))
 
@@ -200,7 +200,7 @@ def test_unknown_names_are_refused(api: httpx.Client) -> None:
 def test_a_stream_ends_when_its_key_is_revoked(
     engine: Engine, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(authentication, "REFRESH_SECONDS", 0.1)
+    monkeypatch.setattr(authentication, "KEY_REFRESH_SECONDS", 0.1)
     keys = {}
     with transaction(engine) as connection:
         for name, scope in (("admin", Role.ADMIN), ("one", Role.VIEWER), ("two", Role.VIEWER)):

@@ -18,7 +18,7 @@ from service.storage.tables import acts, datasets, entries
 from service.transparency.recovery import Reconciled, reconcile, recover, standing
 from service.transparency.signing import Signer
 from service.transparency.stored_tree import Tree
-from service.web.middleware import REFRESH_SECONDS, SuspensionState
+from service.web.middleware import STATUS_REFRESH_SECONDS, SuspensionState
 from tests.conftest import AS_ADMIN, without_triggers
 from tests.service.restored import put_back, taken
 from tests.service.samples import WRITER, Json, append, dataset, event, run, setup
@@ -353,7 +353,7 @@ def test_another_process_refuses_within_half_a_second(
     other.refresh()
     shown(api, kept)
     assert asyncio.run(other.current()).state == "open"  # it does not know yet
-    clock[0] += REFRESH_SECONDS
+    clock[0] += STATUS_REFRESH_SECONDS
     assert other.stale
     other.refresh()
     assert asyncio.run(other.current()).state == "suspended"

@@ -10,7 +10,7 @@ from sqlalchemy import Engine
 from accounting.event_counts import EventCounts
 from service.errors import InvalidRequestError
 from service.guarantees.event_counts import held_anew, run_counts
-from service.guarantees.recorded_facts import dataset_facts, refold, run_facts
+from service.guarantees.recorded_facts import dataset_facts, refold_run, run_facts
 from service.ledger.append.state_rows import tally_of
 from service.ledger.lookups import dataset_of, find_run
 from service.schemas.ledger_document import LedgerDocument
@@ -56,7 +56,7 @@ def require_one_meaning(api: httpx.Client, engine: Engine) -> EventCounts:
         run = find_run(connection, "run")
         dataset = dataset_of(connection, run)
         stored = run_counts(connection, run.id, dataset.dataset_size)
-        assert refold(connection, run, dataset.dataset_size) == stored
+        assert refold_run(connection, run, dataset.dataset_size) == stored
         head = run_facts(connection, run, dataset, until=dataset.head_sequence)
         assert head.recorded == stored
     document = LedgerDocument.model_validate(api.get("/v1/runs/run/ledger").json())

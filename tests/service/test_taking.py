@@ -102,7 +102,7 @@ def test_what_a_gate_lets_in_that_has_not_looked_yet_is_not_written(
     setup(api)
     append(api, event(0, 2))
     with monkeypatch.context() as late:
-        late.setattr("service.web.middleware.REFRESH_SECONDS", 1e9)
+        late.setattr("service.web.middleware.STATUS_REFRESH_SECONDS", 1e9)
         told(engine, "suspended")
         answer = api.post(path, json=body)
     assert "x-ledger-state" not in answer.headers  # the gate does not know

@@ -14,8 +14,8 @@ from service.ledger.budgets.accumulator import (
     EventCountDelta,
     StepsAndPasses,
     add_to,
-    merged,
-    read,
+    merge_changes,
+    read_accumulator,
 )
 
 RELATION = NeighboringRelation.REPLACE_SPECIAL
@@ -37,7 +37,7 @@ CHANGES = st.dictionaries(st.sampled_from(EVENTS), COUNTS, max_size=4)
 
 
 def a_tally(kind: str = "fixed_order_renyi") -> BudgetAccumulator:
-    return read(None, choose(kind, epsilon=3.0, delta=1e-5), RELATION, ACCEPT)
+    return read_accumulator(None, choose(kind, epsilon=3.0, delta=1e-5), RELATION, ACCEPT)
 
 
 def count_events(change: EventCountDelta) -> EventCounts:
@@ -57,7 +57,7 @@ def test_sums_are_the_filters_total_of_the_whole_balance(
         tally.apply(BudgetDelta(recorded={event: counts}))
     for event, counts in reversed([*reserved.items()]):
         tally.apply(BudgetDelta(reserved={event: counts}))
-    held = merged([recorded, reserved])
+    held = merge_changes([recorded, reserved])
     for total, change in ((tally.sums().spent, recorded), (tally.sums().held, held)):
         passes = {event: one for event, one in change.items() if event.sampling is PASS}
         steps = {event: one for event, one in change.items() if event.sampling is not PASS}
@@ -117,7 +117,7 @@ def test_what_counts_by_step_is_stored_and_read_to_the_last_digit(
 ) -> None:
     tally = a_tally("union_of_orders")
     tally.apply(BudgetDelta(recorded=recorded, reserved=reserved))
-    again = read(tally.stored(), tally.filter, RELATION, ACCEPT)
+    again = read_accumulator(tally.stored(), tally.filter, RELATION, ACCEPT)
     assert (again.recorded, again.reserved) == (tally.recorded, tally.reserved)
 
 

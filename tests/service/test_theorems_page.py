@@ -9,7 +9,7 @@ import accounting
 from accounting.events import NeighboringRelation
 from accounting.guarantees import Assumption, Status
 from service.web.dashboard.glossary import ASSUMPTIONS, RELATIONS, STATUSES
-from service.web.dashboard.pages.theorems import FAMILIES, family_of, page_of, theory_pages
+from service.web.dashboard.pages.theorems import FAMILIES, family_of, theory_page_of, theory_pages
 from service.web.dashboard.theory_markdown import title_of
 
 PAGE_BYTES_MAX = 150_000
@@ -64,7 +64,7 @@ def test_every_theorem_has_a_page_with_all_it_rests_on(api: httpx.Client) -> Non
         assert STATUSES[theorem.status][0].replace("'", "&#39;") in text
         for assumption in theorem.assumptions:
             assert ASSUMPTIONS[assumption].replace("'", "&#39;") in text
-        assert f'href="/docs/theory/{page_of(theorem)}"' in text
+        assert f'href="/docs/theory/{theory_page_of(theorem)}"' in text
         assert ("Evidence against it" in text) == bool(theorem.counterexample)
 
 

@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 import accounting
-from service.web.dashboard.pages.theorems import page_of, renderer, theory_pages
+from service.web.dashboard.pages.theorems import renderer, theory_page_of, theory_pages
 from service.web.dashboard.theory_markdown import TheoryRenderer, mathml
 
 ALPHA, SIGMA, MINUS = "\u03b1", "\u03c3", "\u2212"
@@ -158,4 +158,4 @@ def test_theory_pages_are_well_formed_small_and_typeset() -> None:
 def test_every_theorem_has_a_page_in_docs() -> None:
     pages = theory_pages()
     assert len(pages) > 20
-    assert {page_of(theorem) for theorem in accounting.THEOREMS} <= set(pages)
+    assert {theory_page_of(theorem) for theorem in accounting.THEOREMS} <= set(pages)

@@ -4,8 +4,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.ledger.log.merkle import Frontier, leaf_hash
-from service.transparency.verification.log import Tree
-from service.transparency.verification.report import KEPT_MAX, Broken, Rank, Report, shown
+from service.transparency.verification.log import CheckedTree
+from service.transparency.verification.report import (
+    KEPT_MAX,
+    Broken,
+    Rank,
+    VerificationReport,
+    shown,
+)
 from service.transparency.verification.saved_heads import first_difference
 from tests.service.samples import Json
 
@@ -15,7 +21,7 @@ CYCLIC: Json = {"kind": "cyclic", "batch_size": 20000, "steps_per_pass": 3}  # t
 @settings(max_examples=30, deadline=None)
 @given(sizes=st.lists(st.integers(0, 700), max_size=6))
 def test_a_tree_that_is_only_read_is_the_frontier_that_was_appended_to(sizes: list[int]) -> None:
-    tree, frontier, number = Tree(), Frontier(), 0
+    tree, frontier, number = CheckedTree(), Frontier(), 0
     tiles: dict[tuple[int, int], bytes] = {}
     for size in sizes:
         leaves = [leaf_hash(b"%d" % (number + index)) for index in range(size)]
@@ -29,7 +35,7 @@ def test_a_tree_that_is_only_read_is_the_frontier_that_was_appended_to(sizes: li
 
 def test_a_tree_of_many_tiles_has_those_of_the_second_level() -> None:
     leaves = [leaf_hash(b"%d" % number) for number in range(256 * 257)]
-    tree = Tree()
+    tree = CheckedTree()
     tree.extend(leaves)
     frontier, tiles = Frontier().extended(leaves)
     assert (2, 0) in tree.tiles
@@ -47,7 +53,7 @@ def test_the_first_leaf_that_differs_is_found(count: int, data: st.DataObject) -
 
 
 def test_of_very_many_broken_places_the_first_are_kept_and_all_are_counted() -> None:
-    report = Report()
+    report = VerificationReport()
     for position in reversed(range(10 * KEPT_MAX)):
         report.add(
             Broken(dataset="d", rank=Rank.LEAF, position=position, what="x", why="is broken")

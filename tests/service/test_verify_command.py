@@ -14,13 +14,13 @@ from service.cli.main import app
 from service.storage import migrations
 from service.storage.engine import transaction
 from service.transparency.verification.saved_heads import (
-    Head,
     Kept,
     KeptError,
     KeptLog,
+    SavedHead,
+    join_heads,
     of_checkpoints,
     of_witness,
-    together,
 )
 from tests.conftest import without_triggers
 from tests.service.keeping import Files, keep
@@ -281,7 +281,7 @@ def test_files_that_hold_nothing_that_was_kept_are_refused(tmp_path: Path, conte
 
 
 def test_a_file_of_checkpoints_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.transparency.verification.saved_heads.BYTES_MAX", 10)
+    monkeypatch.setattr("service.transparency.verification.saved_heads.HEADS_BYTES_MAX", 10)
     (tmp_path / "kept").write_bytes(b" " * 11)
     with pytest.raises(KeptError, match="larger"):
         of_checkpoints(tmp_path / "kept", None)
@@ -290,8 +290,8 @@ def test_a_file_of_checkpoints_has_an_end(tmp_path: Path, monkeypatch: pytest.Mo
 def test_what_was_kept_of_two_ledgers_is_not_mixed() -> None:
     one, other = Kept(ledger_id="a" * 32), Kept(ledger_id="b" * 32)
     with pytest.raises(KeptError, match="different ledgers"):
-        together(one, other)
-    heads = (Head(3, b"r", "the checkpoint"),)
-    both = together(Kept({"d": KeptLog(b"x" * 64)}, "a" * 32), Kept({"d": KeptLog(heads=heads)}))
+        join_heads(one, other)
+    heads = (SavedHead(3, b"r", "the checkpoint"),)
+    both = join_heads(Kept({"d": KeptLog(b"x" * 64)}, "a" * 32), Kept({"d": KeptLog(heads=heads)}))
     assert both.ledger_id == "a" * 32
     assert (both.of("d").size, both.of("d").longest, both.of("e").longest) == (2, 3, 0)

@@ -18,7 +18,7 @@ from typer.testing import CliRunner, Result
 
 from service.cli import service_client, watch
 from service.cli.main import app
-from service.cli.watch import Seen, frames_of, line_of, picture
+from service.cli.watch import WatchedRun, draw_run, frames_of, line_of
 from service.formatting import lower, upper
 from service.identity.keys import Role, Terms, create_key
 from service.storage.engine import transaction
@@ -163,7 +163,7 @@ def test_a_run_is_followed_until_it_is_finished(
     looks: list[str] = []
     before = watch._look
 
-    def counted(*given: Any) -> Seen:
+    def counted(*given: Any) -> WatchedRun:
         seen = before(*given)
         looks.append(line_of(seen))
         return seen
@@ -242,7 +242,7 @@ def test_frames_are_read_as_browsers_do() -> None:
     assert list(frames_of(body)) == [("entry", "7", {"a": 1}), ("incident", None, {})]
 
 
-def seen(**given: Any) -> Seen:
+def seen(**given: Any) -> WatchedRun:
     told: Json = {"name": "run", "dataset": "data", "state": "active", "steps": 7,
                   "sampling_status": "declared", "budget": None}  # fmt: skip
     guarantee: Json = {
@@ -253,12 +253,12 @@ def seen(**given: Any) -> Seen:
     }
     budget: Json = {"epsilon": 4.0, "spent": 3.0, "remaining": 1.5000019, "overdrawn": False}
     base: dict[str, Any] = {"guarantee": guarantee, "budget": budget, "whose": "run"}
-    return Seen(told | given.pop("run", {}), **(base | given))
+    return WatchedRun(told | given.pop("run", {}), **(base | given))
 
 
-def drawn(given: Seen) -> str:
+def drawn(given: WatchedRun) -> str:
     console = Console(file=io.StringIO(), width=80)
-    console.print(picture(given))
+    console.print(draw_run(given))
     text = console.file.getvalue()  # type: ignore[attr-defined]
     return str(text)
 

@@ -23,7 +23,7 @@ from service.ledger.branches import create_branch
 from service.ledger.budgets.pass_positions import place_of
 from service.ledger.datasets import create_dataset
 from service.ledger.fixed_plans import certified
-from service.ledger.reservations import GiveBack, Reserve, find
+from service.ledger.reservations import GiveBack, Reserve, find_reservation
 from service.ledger.runs import create_run, finish_run
 from service.schemas.event_codec import event_of
 from service.schemas.requests import EventMessage, NewBranch, NewDataset, NewReservation, NewRun
@@ -187,7 +187,7 @@ def _give_back(world: World, op: Operation) -> GiveBack | None:
     kind, _, a, b, _ = op
     with world.engine.connect() as connection:
         try:
-            row = find(connection, world.leases[a % len(world.leases)])
+            row = find_reservation(connection, world.leases[a % len(world.leases)])
         except (LedgerError, ZeroDivisionError):
             return None
         place = (row.run, row.branch)

@@ -21,9 +21,9 @@ from accounting.literature.contraction.schedules import (
     loss_rate,
     scheduled_delta,
 )
-from service.cli.figures.figure import Curve, Figure, Kind, Panel, level
+from service.cli.figures.figure import DrawnCurve, Figure, FigureKind, Panel, level
 
-EPSILON: Final = 1.0
+_EPSILON: Final = 1.0
 RECORD: Final = 100  # the one that the online bounds are for
 SHUFFLED: Final = {
     Noise.LAPLACE: Schedule(c1=1e5, c2=2.0),
@@ -60,26 +60,28 @@ def lengths(first: int, last: int) -> list[int]:
     return [round(10 ** (exponent / _PER_DECADE)) for exponent in exponents]
 
 
-def _curve(label: str, kind: Kind, at: Callable[[int], float], places: Sequence[int]) -> Curve:
-    return Curve(label=label, kind=kind, points=[(n, at(n)) for n in places])
+def _curve(
+    label: str, kind: FigureKind, at: Callable[[int], float], places: Sequence[int]
+) -> DrawnCurve:
+    return DrawnCurve(label=label, kind=kind, points=[(n, at(n)) for n in places])
 
 
 def shuffled(noise: Noise, learning_rate: float, places: Sequence[int]) -> list[float]:
     """Delta of a shuffled pass of each length, under the schedule of its noise."""
     run = projected_run(noise, learning_rate)
     return [
-        scheduled_delta(run, SHUFFLED[noise], epsilon=EPSILON, steps=steps).delta
+        scheduled_delta(run, SHUFFLED[noise], epsilon=_EPSILON, steps=steps).delta
         for steps in places
     ]
 
 
 def _shuffled_panel(noise: Noise, learning_rates: Sequence[float], last: int) -> Panel:
     places = lengths(3, last)
-    limit = limit_delta(noise, SHUFFLED[noise], epsilon=EPSILON)
+    limit = limit_delta(noise, SHUFFLED[noise], epsilon=_EPSILON)
     curves = [
-        Curve(
+        DrawnCurve(
             label=f"delta, learning rate {rate:g}",
-            kind=Kind.BOUND,
+            kind=FigureKind.BOUND,
             points=list(zip(places, shuffled(noise, rate, places), strict=True)),
         )
         for rate in learning_rates
@@ -88,7 +90,7 @@ def _shuffled_panel(noise: Noise, learning_rates: Sequence[float], last: int) ->
         title=f"Shuffled pass, {noise.capitalize()} noise",
         x_name=_LENGTH,
         y_name="delta at epsilon 1",
-        curves=(*curves, level("its limit; bounds no run", Kind.LIMIT, limit, among=places)),
+        curves=(*curves, level("its limit; bounds no run", FigureKind.LIMIT, limit, among=places)),
     )
 
 
@@ -96,8 +98,8 @@ def laplace_rate() -> Panel:
     """N times the distance of delta from its limit, which tends to a constant."""
     run, schedule = projected_run(Noise.LAPLACE, 0.1), SHUFFLED[Noise.LAPLACE]
     places = lengths(3, 9)
-    limit = limit_delta(Noise.LAPLACE, schedule, epsilon=EPSILON)
-    power, constant = laplace_gap(run, schedule, epsilon=EPSILON)
+    limit = limit_delta(Noise.LAPLACE, schedule, epsilon=_EPSILON)
+    power, constant = laplace_gap(run, schedule, epsilon=_EPSILON)
     deltas = shuffled(Noise.LAPLACE, 0.1, places)
     gaps = [(n, n**power * (delta - limit)) for n, delta in zip(places, deltas, strict=True)]
     return Panel(
@@ -105,8 +107,8 @@ def laplace_rate() -> Panel:
         x_name=_LENGTH,
         y_name="n (delta - limit)",
         curves=(
-            Curve(label="n (delta - limit)", kind=Kind.DIFFERENCE, points=gaps),
-            level("what it tends to", Kind.LIMIT, constant, among=places),
+            DrawnCurve(label="n (delta - limit)", kind=FigureKind.DIFFERENCE, points=gaps),
+            level("what it tends to", FigureKind.LIMIT, constant, among=places),
         ),
         log_y=False,
     )
@@ -116,7 +118,7 @@ def gaussian_rate() -> Panel:
     """W times the relative distance of delta from its limit; W grows like 2 log n."""
     schedule = SHUFFLED[Noise.GAUSSIAN]
     places = lengths(7, 15)
-    limit = limit_delta(Noise.GAUSSIAN, schedule, epsilon=EPSILON)
+    limit = limit_delta(Noise.GAUSSIAN, schedule, epsilon=_EPSILON)
     deltas = np.array(shuffled(Noise.GAUSSIAN, 0.1, places))
     lambert = half_shift(Noise.GAUSSIAN, schedule, np.log(places)) ** 2
     gaps = lambert * (deltas / limit - 1)
@@ -125,12 +127,12 @@ def gaussian_rate() -> Panel:
         x_name=_LENGTH,
         y_name="W (delta / limit - 1)",
         curves=(
-            Curve(
+            DrawnCurve(
                 label="W (delta / limit - 1)",
-                kind=Kind.DIFFERENCE,
+                kind=FigureKind.DIFFERENCE,
                 points=list(zip(places, gaps.tolist(), strict=True)),
             ),
-            level("what it tends to", Kind.LIMIT, 1 + EPSILON**2 / 8, among=places),
+            level("what it tends to", FigureKind.LIMIT, 1 + _EPSILON**2 / 8, among=places),
         ),
         log_y=False,
     )
@@ -140,14 +142,14 @@ def gaussian_rate() -> Panel:
 def online(noise: Noise, steps: int) -> float:
     """Delta of the hundredth record once `steps` have arrived."""
     run = projected_run(noise, ONLINE_LEARNING_RATE)
-    return online_delta(run, ONLINE, epsilon=EPSILON, steps=steps, record=RECORD).delta
+    return online_delta(run, ONLINE, epsilon=_EPSILON, steps=steps, record=RECORD).delta
 
 
 @cache
 def limits(noise: Noise) -> OnlineLimit:
     """What that delta tends to, and the document's figure for it."""
     run = projected_run(noise, ONLINE_LEARNING_RATE)
-    return online_limit(run, ONLINE, epsilon=EPSILON, record=RECORD)
+    return online_limit(run, ONLINE, epsilon=_EPSILON, record=RECORD)
 
 
 def _online_panel(noise: Noise) -> Panel:
@@ -158,21 +160,21 @@ def _online_panel(noise: Noise) -> Panel:
         x_name=_ARRIVED,
         y_name="delta at epsilon 1",
         curves=(
-            _curve("delta so far", Kind.BOUND, lambda n: online(noise, n), places),
+            _curve("delta so far", FigureKind.BOUND, lambda n: online(noise, n), places),
             level(
                 f"document's delta*, {above:.2g} % high",
-                Kind.DOCUMENT,
+                FigureKind.DOCUMENT,
                 found.integral,
                 among=places,
             ),
-            level("true limit; bounds no run", Kind.LIMIT, found.upper.delta, among=places),
+            level("true limit; bounds no run", FigureKind.LIMIT, found.upper.delta, among=places),
         ),
     )
 
 
 def online_constant(noise: Noise) -> float:
     """K such that n^(alpha - 1) (delta - limit) tends to K: limit c / (alpha - 1)."""
-    rate = loss_rate(noise, ONLINE.schedule, epsilon=EPSILON)
+    rate = loss_rate(noise, ONLINE.schedule, epsilon=_EPSILON)
     return limits(noise).upper.delta * rate / (ONLINE.alpha - 1)
 
 
@@ -186,22 +188,22 @@ def _online_rate_panel(noise: Noise) -> Panel:
         x_name=_ARRIVED,
         y_name="distance of delta at epsilon 1",
         curves=(
-            _curve("from its limit", Kind.DIFFERENCE, lambda n: deltas[n] - limit, places),
+            _curve("from its limit", FigureKind.DIFFERENCE, lambda n: deltas[n] - limit, places),
             _curve(
                 "from the document's delta*, until delta is below it",
-                Kind.DIFFERENCE,
+                FigureKind.DIFFERENCE,
                 lambda n: deltas[n] - found.integral,
                 places,
             ),
             _curve(
                 "K / sqrt(n), what the first tends to",
-                Kind.LIMIT,
+                FigureKind.LIMIT,
                 lambda n: constant / n**0.5,
                 places[4:],
             ),
             _curve(
                 "1 / log n, the document's rate, scaled",
-                Kind.DOCUMENT,
+                FigureKind.DOCUMENT,
                 lambda n: meeting / math.log(n),
                 places,
             ),

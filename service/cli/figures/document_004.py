@@ -4,12 +4,12 @@ from typing import Final
 
 from accounting.literature.refuted.compared import EarlyStop, early_stop_epsilons
 from accounting.literature.toy_shuffle import toy_epsilon
-from service.cli.figures.figure import NOT_A_GUARANTEE, Curve, Figure, Kind, Panel
+from service.cli.figures.figure import NOT_A_GUARANTEE, DrawnCurve, Figure, FigureKind, Panel
 
-DATASET_SIZE: Final = 1000
-NOISE_MULTIPLIER: Final = 2.0
-DELTA: Final = 1e-4
-ONE_RECORD: Final = 1 / DATASET_SIZE  # a pass of one step: drawing with replacement
+_DATASET_SIZE: Final = 1000
+_NOISE_MULTIPLIER: Final = 2.0
+_DELTA: Final = 1e-4
+ONE_RECORD: Final = 1 / _DATASET_SIZE  # a pass of one step: drawing with replacement
 FRACTIONS: Final = (ONE_RECORD, 0.5, 0.9)  # the document names none but the first
 EPOCHS: Final = (1, 5, 10, 20, 40, 50)
 _KEEPS: Final = 40  # probabilities that the end is told
@@ -18,11 +18,11 @@ _KEEPS: Final = 40  # probabilities that the end is told
 def early_stop(fraction: float, epochs: int) -> EarlyStop:
     """The epsilons of passes that stop after a fraction of the records."""
     return early_stop_epsilons(
-        noise_multiplier=NOISE_MULTIPLIER,
-        dataset_size=DATASET_SIZE,
+        noise_multiplier=_NOISE_MULTIPLIER,
+        dataset_size=_DATASET_SIZE,
         fraction=fraction,
         epochs=epochs,
-        delta=DELTA,
+        delta=_DELTA,
     )
 
 
@@ -33,19 +33,19 @@ def _early_stop_panel(fraction: float) -> Panel:
         x_name="epochs",
         y_name="epsilon at delta 1e-4",
         curves=(
-            Curve(
+            DrawnCurve(
                 label="proved, by loss distributions",
-                kind=Kind.BOUND,
+                kind=FigureKind.BOUND,
                 points=[(epochs, one.profiles) for epochs, one in found.items()],
             ),
-            Curve(
+            DrawnCurve(
                 label="proved, by Renyi moments",
-                kind=Kind.BOUND,
+                kind=FigureKind.BOUND,
                 points=[(epochs, one.moments) for epochs, one in found.items()],
             ),
-            Curve(
+            DrawnCurve(
                 label=NOT_A_GUARANTEE,
-                kind=Kind.CONJECTURE,
+                kind=FigureKind.CONJECTURE,
                 points=[(epochs, one.conjectured) for epochs, one in found.items()],
             ),
         ),
@@ -67,9 +67,9 @@ def toy() -> Figure:
     """Pure epsilon of two steps on two records, drawn with replacement and shuffled."""
     keeps = [keep / _KEEPS for keep in range(_KEEPS)]
     curves = tuple(
-        Curve(
+        DrawnCurve(
             label=label,
-            kind=Kind.EXACT,
+            kind=FigureKind.EXACT,
             points=[
                 (keep, toy_epsilon(keep_probability=keep, replacement=replacement))
                 for keep in keeps

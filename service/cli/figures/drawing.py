@@ -10,12 +10,12 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure as Sheet
 from matplotlib.ticker import LogLocator
 
-from service.cli.figures.figure import Curve, Figure, Kind, Panel
+from service.cli.figures.figure import DrawnCurve, Figure, FigureKind, Panel
 
 # Okabe and Ito's colours, told apart by all common kinds of colour blindness.
 COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00")
 _MARKS: Final = ("o", "s", "^", "D", "v")
-_DASHES: Final = {Kind.LIMIT: "--", Kind.DOCUMENT: "-.", Kind.CONJECTURE: ":"}
+_DASHES: Final = {FigureKind.LIMIT: "--", FigureKind.DOCUMENT: "-.", FigureKind.CONJECTURE: ":"}
 _GREY: Final = "#444444"
 _MARKED: Final = 8  # points of a curve, about
 _FEW: Final = 3  # curves whose marks need not make room for each other
@@ -75,15 +75,15 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17), frameon=False)
 
 
-def _draw_curve(axes: Axes, curve: Curve, place: int, count: int) -> None:
+def _draw_curve(axes: Axes, curve: DrawnCurve, place: int, count: int) -> None:
     """One of `count` curves; where some coincide, lines and marks of each are still seen."""
     apart = max(1, len(curve.points) // _MARKED, count if count > _FEW else 1)
-    marked = len(curve.points) > 2 and curve.kind is not Kind.LIMIT
+    marked = len(curve.points) > 2 and curve.kind is not FigureKind.LIMIT
     axes.plot(
         [x for x, _ in curve.points],
         [y for _, y in curve.points],
         label=curve.label,
-        color=_GREY if curve.kind is Kind.LIMIT else COLOURS[place % len(COLOURS)],
+        color=_GREY if curve.kind is FigureKind.LIMIT else COLOURS[place % len(COLOURS)],
         linestyle=_DASHES.get(curve.kind, "-"),
         linewidth=1.3 + 0.7 * (count - 1 - place),
         marker=_MARKS[place % len(_MARKS)] if marked else "",

@@ -11,7 +11,7 @@ HEADER: Final = ("panel", "curve", "kind", "x_name", "x", "y_name", "y")
 NOT_A_GUARANTEE: Final = "conjecture, not a guarantee"
 
 
-class Kind(StrEnum):
+class FigureKind(StrEnum):
     """What a curve is worth. Only the first two say anything about a run."""
 
     BOUND = "bound"  # proved: upper, of a run of this length
@@ -23,11 +23,11 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Curve:
+class DrawnCurve:
     """Points, and what they are."""
 
     label: str
-    kind: Kind
+    kind: FigureKind
     points: Sequence[tuple[float, float]]
 
 
@@ -38,7 +38,7 @@ class Panel:
     title: str
     x_name: str
     y_name: str
-    curves: tuple[Curve, ...]
+    curves: tuple[DrawnCurve, ...]
     log_x: bool = True
     log_y: bool = True
 
@@ -52,9 +52,9 @@ class Figure:
     panels: tuple[Panel, ...]
 
 
-def level(label: str, kind: Kind, value: float, *, among: Sequence[float]) -> Curve:
+def level(label: str, kind: FigureKind, value: float, *, among: Sequence[float]) -> DrawnCurve:
     """A curve that is the same from the first to the last place."""
-    return Curve(label=label, kind=kind, points=((among[0], value), (among[-1], value)))
+    return DrawnCurve(label=label, kind=kind, points=((among[0], value), (among[-1], value)))
 
 
 def table(figure: Figure) -> str:

@@ -13,19 +13,19 @@ from accounting.hidden_state import hidden_bound
 from accounting.hidden_state_runs import HiddenRun
 from accounting.last_iterate.declared import DataOrder, Declared, Stage
 from accounting.rounding import rounded_up
-from service.cli.figures.figure import Curve, Figure, Kind, Panel
+from service.cli.figures.figure import DrawnCurve, Figure, FigureKind, Panel
 
-DATASET_SIZE: Final = 5000
+_DATASET_SIZE: Final = 5000
 CYCLIC: Final = Cyclic(batch_size=50, steps_per_pass=100)
 DELTA: Final = 1e-5
 CURVATURE: Final = 0.02  # with the learning rate, a step's constant is 1 - 0.01, 1 or 1 + 0.01
-LEARNING_RATE: Final = 0.5
+_LEARNING_RATE: Final = 0.5
 DIAMETER: Final = 1.0
 CYCLIC_NOISE: Final = 4.0
 FULL_NOISE: Final = 100.0
 RELATION: Final = NeighboringRelation.REPLACE_ONE
 PASSES: Final = (1, 2, 3, 5, 8, 12, 20, 30, 50, 80, 120, 200, 300, 500, 800, 1000)
-STEPS: Final = (1, 3, 10, 30, 100, 300, 1000, 3000, 10_000, 20_000, 50_000, 100_000)
+_STEPS: Final = (1, 3, 10, 30, 100, 300, 1000, 3000, 10_000, 20_000, 50_000, 100_000)
 # A loss's least curvature, and the diameter of the set onto which each step projects.
 CASES: Final = (
     ("last shown, weakly convex (L = 1.01)", -CURVATURE, None),
@@ -62,28 +62,28 @@ def last_iterate(span: Span, *, convexity: float, diameter: float | None) -> flo
         data_order=DataOrder.CYCLIC if cyclic else DataOrder.FULL,
         loss_smoothness=1.0,
         loss_convexity=convexity,
-        learning_rate=(Stage(first_step=0, learning_rate=LEARNING_RATE),),
+        learning_rate=(Stage(first_step=0, learning_rate=_LEARNING_RATE),),
         max_grad_norm=1.0,
-        gradient_divisor=CYCLIC.batch_size if cyclic else DATASET_SIZE,
+        gradient_divisor=CYCLIC.batch_size if cyclic else _DATASET_SIZE,
         projection_diameter=diameter,
         clipping_can_be_active=False,
         generalized_linear_model=False,
     )
-    run = HiddenRun(spans=(span,), declared=declared, dataset_size=DATASET_SIZE)
+    run = HiddenRun(spans=(span,), declared=declared, dataset_size=_DATASET_SIZE)
     question = Query(relation=RELATION, accept=ACCEPTABLE, delta=DELTA, epsilon=None)
     return hidden_bound(run, question).epsilon
 
 
 def _panel(title: str, x_name: str, spans: Sequence[tuple[int, Span]]) -> Panel:
-    shown = Curve(
+    shown = DrawnCurve(
         label="every step shown",
-        kind=Kind.BOUND,
+        kind=FigureKind.BOUND,
         points=[(x, every_step(span)) for x, span in spans],
     )
     hidden = (
-        Curve(
+        DrawnCurve(
             label=label,
-            kind=Kind.BOUND,
+            kind=FigureKind.BOUND,
             points=[
                 (x, last_iterate(span, convexity=convexity, diameter=diameter)) for x, span in spans
             ],
@@ -98,7 +98,7 @@ def _panel(title: str, x_name: str, spans: Sequence[tuple[int, Span]]) -> Panel:
 def last_iterate_figure() -> Figure:
     """Epsilon by training time, every step shown against the last iterate alone."""
     turns = [(e, plan(CYCLIC, CYCLIC_NOISE, e * CYCLIC.steps_per_pass)) for e in PASSES]
-    whole = [(steps, plan(Full(), FULL_NOISE, steps)) for steps in STEPS]
+    whole = [(steps, plan(Full(), FULL_NOISE, steps)) for steps in _STEPS]
     return Figure(
         name="last_iterate",
         title="What hiding all iterates but the last is worth, for the record that is worst off",

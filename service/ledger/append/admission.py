@@ -18,10 +18,10 @@ from service.ledger.budgets.accumulator import (
     StepsAndPasses,
     Totals,
     by_pass,
-    merged,
+    merge_changes,
     negative,
 )
-from service.ledger.budgets.budget import Budget
+from service.ledger.budgets.budget import EnforcedBudget
 from service.ledger.budgets.correction_costs import Shift
 from service.ledger.budgets.cost_cache import Reason
 from service.ledger.budgets.lineage import as_seen_by_ancestor
@@ -169,10 +169,10 @@ def held_since(
     before: ReservedSpans, after: ReservedSpans, *, recorded: EventCountDelta = NOTHING
 ) -> BudgetDelta:
     """What recording, and holding other steps ahead than before, changes."""
-    reserved = merged([after.every, negative(before.every)])
+    reserved = merge_changes([after.every, negative(before.every)])
     if before.own is None or after.own is None:
         return BudgetDelta(recorded=recorded, reserved=reserved)
-    own = merged([after.own, negative(before.own)])
+    own = merge_changes([after.own, negative(before.own)])
     return BudgetDelta(recorded=recorded, reserved=reserved, own=own)
 
 
@@ -180,7 +180,7 @@ def held_since(
 class BudgetCheck:
     """A budget that a move is held against, and what the move is in it."""
 
-    scope: Budget
+    scope: EnforcedBudget
     view: Callable[[BudgetDelta], BudgetDelta] | None  # for a dataset that this one was made from
 
     def sums(self, move: BudgetDelta) -> Totals:
@@ -305,7 +305,7 @@ def require_budget(
         raise BudgetExhaustedError(details, admissible_steps(scopes, parts, move, change_of))
 
 
-def _failing(scope: Budget, after: Totals) -> dict[str, object]:
+def _failing(scope: EnforcedBudget, after: Totals) -> dict[str, object]:
     before = scope.answer()
     held = scope.tally.reading(scope.tally.sums().held).epsilon
     requested = scope.tally.reading(after.held).epsilon - held

@@ -35,9 +35,9 @@ from service.ledger.append.state import (
     RunState,
     raise_budget_alerts,
 )
-from service.ledger.append.unit_of_work import Place, UnitOfWork
+from service.ledger.append.unit_of_work import BranchPlace, UnitOfWork
 from service.ledger.budgets.accumulator import BudgetDelta, StepsAndPasses
-from service.ledger.incidents import Incident, Kind, Value
+from service.ledger.incidents import DetailValue, Incident, Kind
 from service.ledger.log.leaves import Act
 from service.ledger.log.row_records import APPENDS
 from service.ledger.lookups import dataset_of, find_run
@@ -47,8 +47,8 @@ from service.schemas.run_states import CLOSED
 from service.storage.tables import distinct_events, entries
 
 WITHIN: Final = "within"
-RESERVED: Final = "reserved"  # beyond a limit that the steps were within when they were admitted
-OVERDRAFT: Final = "overdraft"
+_RESERVED: Final = "reserved"  # beyond a limit that the steps were within when they were admitted
+_OVERDRAFT: Final = "overdraft"
 MANY: Final = 256  # events of one request whose prices are looked up first
 
 # Entries of a branch are contiguous, so the one that holds a step is the last to begin by it.
@@ -86,7 +86,7 @@ class Append:
     )
 
     @property
-    def place(self) -> Place:
+    def place(self) -> BranchPlace:
         """The run and the branch it is about."""
         return self.run_name, self.branch_name
 
@@ -208,9 +208,9 @@ def _verdict(
     after = [(held.scope, held.sums(gone.move)) for held in scopes]
     admitted = all(scope.admits(sums) for scope, sums in after)
     if not (admitted and all(counted(part.event, state, scopes) for part in fresh)):
-        return OVERDRAFT
+        return _OVERDRAFT
     covered = bool(gone.move.reserved) and not all(scope.holds(sums) for scope, sums in after)
-    return RESERVED if covered else WITHIN
+    return _RESERVED if covered else WITHIN
 
 
 def _count(
@@ -291,7 +291,7 @@ def _mark_withdrawn(
             )
 
 
-def _incident(state: DatasetState, run: RunState, kind: Kind, **detail: Value) -> Incident:
+def _incident(state: DatasetState, run: RunState, kind: Kind, **detail: DetailValue) -> Incident:
     return Incident(
         dataset_id=state.id,
         run_id=run.id,

@@ -30,7 +30,7 @@ from service.ledger.budgets import cost_cache
 from service.ledger.budgets.accumulator import BudgetAccumulator, StepsAndPasses, by_pass
 from service.schemas.responses import EVERY_STEP
 
-READING = "rdp"  # the cheapest accountant that serves every event
+_READING = "rdp"  # the cheapest accountant that serves every event
 ORDER_MIN: Final = 1 + 1e-6
 ORDER_MAX: Final = 1e6
 _CONVERSION_SLACK: Final = 1e-9  # far more than the roundings of a conversion at these orders
@@ -111,7 +111,7 @@ def _form(
         relation=relation,
         delta=delta,
         accept=accept,
-        accountant=READING,
+        accountant=_READING,
         floor=False,
     )
     return {
@@ -130,7 +130,7 @@ def _form(
     }
 
 
-def read(
+def read_guarantee(
     meter: RdpEvaluator,
     units: Mapping[Event, StepsAndPasses],
     *,
@@ -233,7 +233,7 @@ class DeferredGuarantee:
         given: dict[str, Any] = {"relation": self.relation, "accept": self.accept}
         known = self.known or meter_of(self.units, delta=self.delta, **given)
         self.run.reading = known  # a reader sees whether it is of the present events
-        return read(known, self.units, sequence=self.sequence, **given)
+        return read_guarantee(known, self.units, sequence=self.sequence, **given)
 
 
 def read_reply(answer: dict[str, Any]) -> dict[str, Any]:
@@ -288,7 +288,7 @@ def _metered(
         known = None
     given: dict[str, Any] = {"relation": state.relation, "accept": state.accept}
     if known and known.curves is not None:
-        return read(known, units, sequence=state.head, **given)
+        return read_guarantee(known, units, sequence=state.head, **given)
     unread = DeferredGuarantee(
         run=run, known=known, units=dict(units), delta=delta, sequence=state.head, **given
     )

@@ -23,11 +23,11 @@ from service.ledger.budgets.accumulator import (
     add_to,
     by_pass,
 )
-from service.ledger.budgets.budget import Budget
+from service.ledger.budgets.budget import EnforcedBudget
 from service.ledger.budgets.correction_costs import Shift
 from service.ledger.budgets.lineage import as_seen_by_ancestor
 from service.ledger.incidents import Incident, Kind
-from service.ledger.log.leaves import NO_LOG, Act, Log
+from service.ledger.log.leaves import NO_LOG, Act, DatasetLog
 from service.ledger.log.row_records import overdraft_act
 
 UNITS_MAX: Final = 256  # different events whose Renyi curves an append still adds up
@@ -102,7 +102,7 @@ class RunState:
     delta: float | None
     state: str
     reopened: bool
-    scope: Budget | None  # its own budget
+    scope: EnforcedBudget | None  # its own budget
     plan: tuple[Span, ...] | None  # that holds its own budget while it is kept to
     on_plan: bool | None  # none of a run whose own budget no plan ever held
     units: dict[Event, StepsAndPasses] | None  # none where there are more than UNITS_MAX
@@ -143,7 +143,7 @@ class DatasetState:
     head: int
     version: int
     tally: BudgetAccumulator
-    scope: Budget | None  # its budget, held against these sums
+    scope: EnforcedBudget | None  # its budget, held against these sums
     delta: float | None  # of its budget
     ancestors: tuple[
         tuple["DatasetState", bool], ...
@@ -155,7 +155,7 @@ class DatasetState:
     runs: "OrderedDict[str, RunState]" = field(default_factory=OrderedDict)
     event_ids: "OrderedDict[Event, int]" = field(default_factory=OrderedDict)
     notes: "PendingChanges" = field(default_factory=lambda: PendingChanges())
-    log: Log = NO_LOG  # as it was when the dataset was locked last
+    log: DatasetLog = NO_LOG  # as it was when the dataset was locked last
 
     def note(self, acts: Iterable[Act]) -> None:
         """Append acts to the log, behind the latest entry."""
@@ -291,7 +291,7 @@ def raise_budget_alerts(state: DatasetState, run: RunState) -> None:
             _compare(home, run, scope)
 
 
-def _compare(home: DatasetState, run: RunState, scope: Budget) -> None:
+def _compare(home: DatasetState, run: RunState, scope: EnforcedBudget) -> None:
     share = scope.share
     before, scope.told = scope.told, share
     passed = [mark for mark in home.thresholds if before < mark <= share]
@@ -301,7 +301,9 @@ def _compare(home: DatasetState, run: RunState, scope: Budget) -> None:
         _note(home, run, scope, Kind.THRESHOLD, passed[-1])
 
 
-def _note(home: DatasetState, run: RunState, scope: Budget, kind: Kind, share: float) -> None:
+def _note(
+    home: DatasetState, run: RunState, scope: EnforcedBudget, kind: Kind, share: float
+) -> None:
     answer = scope.answer()
     detail = {name: answer[name] for name in ("spent", "reserved", "remaining")}
     if kind is Kind.THRESHOLD:

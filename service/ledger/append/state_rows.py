@@ -19,8 +19,8 @@ from service.ledger.budgets.accumulator import (
     BudgetAccumulator,
     BudgetDelta,
     StepsAndPasses,
-    merged,
-    read,
+    merge_changes,
+    read_accumulator,
 )
 from service.ledger.budgets.budget import (
     accept_of,
@@ -31,7 +31,7 @@ from service.ledger.budgets.budget import (
 )
 from service.ledger.budgets.lineage import as_seen_by_ancestor, seen_as
 from service.ledger.budgets.pass_positions import place_of_row, position_of
-from service.ledger.log.leaves import ACT, TILE, Log, act_row, entry_data, exact
+from service.ledger.log.leaves import ACT, TILE, DatasetLog, act_row, entry_data, exact
 from service.ledger.log.merkle import leaf_hash
 from service.schemas.event_codec import content_of, event_of, plan_of
 from service.storage import bulk
@@ -89,7 +89,7 @@ class Leaves:
     entries: list[LeafRow]
     acts: list[LeafRow]
     tiles: list[LeafRow]
-    log: Log
+    log: DatasetLog
 
 
 def build_log_leaves(
@@ -175,7 +175,9 @@ def tally_of(connection: Connection, row: Row[Any]) -> BudgetAccumulator:
     """A dataset's sums: as they were stored, or folded anew where another version stored them."""
     relation, accept = NeighboringRelation(row.neighboring_relation), accept_of(row)
     fresh = row.totals is not None and row.totals_version == VERSION
-    accumulator = read(row.totals if fresh else None, dataset_filter(row), relation, accept)
+    accumulator = read_accumulator(
+        row.totals if fresh else None, dataset_filter(row), relation, accept
+    )
     below = {row.id: True}  # with exactly one row for each of its records, as itself has
     below |= {
         r.dataset_id: r.exactly_one for r in connection.execute(_DESCENDANTS, {"dataset": row.id})
@@ -197,8 +199,8 @@ def _fold(accumulator: BudgetAccumulator, moves: Sequence[BudgetDelta]) -> None:
     cost_cache.require(accumulator.missing({event for move in moves for event in move.events}))
     accumulator.apply(  # at once: passes are looked at as a whole each time
         BudgetDelta(
-            recorded=merged(move.recorded for move in moves),
-            reserved=merged(move.reserved for move in moves),
+            recorded=merge_changes(move.recorded for move in moves),
+            reserved=merge_changes(move.reserved for move in moves),
         )
     )
 
@@ -222,7 +224,7 @@ def _charge_corrections(
         )
     if told:
         correction_costs.add_correction_costs(accumulator, told)  # at once: their order counts
-        accumulator.apply(BudgetDelta(shifted=merged(move.shifted for move in moves)))
+        accumulator.apply(BudgetDelta(shifted=merge_changes(move.shifted for move in moves)))
 
 
 def _move(row: Row[Any], event: Event) -> BudgetDelta:
@@ -286,7 +288,7 @@ def _run_tally(
     if own is None:
         return None
     fresh = row.totals is not None and row.totals_version == VERSION
-    accumulator = read(row.totals if fresh else None, own, relation, accept)
+    accumulator = read_accumulator(row.totals if fresh else None, own, relation, accept)
     query = UNITS.where(distinct_events.c.by_pass) if fresh else UNITS
     counted = connection.execute(query, {"ids": [row.id]})
     _fold(accumulator, [_move(unit, event_of(unit.content, dataset_size)) for unit in counted])

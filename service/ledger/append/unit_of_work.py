@@ -23,7 +23,7 @@ from service.ledger.append.state_rows import (
 from service.ledger.budgets import correction_costs
 from service.ledger.budgets.accumulator import by_pass
 from service.ledger.incidents import Incident, Kind, Sparing
-from service.ledger.log.leaves import Log
+from service.ledger.log.leaves import DatasetLog
 from service.ledger.lookups import VERSION_BITS
 from service.schemas.event_codec import MAIN, content_of
 from service.storage import bulk
@@ -39,8 +39,8 @@ from service.storage.tables import (
 
 THRESHOLDS: Final = (0.5, 0.8, 0.95)  # shares of a budget that raise an alert
 BOOKS_MAX: Final = 1024  # kept between transactions; a few kilobytes each
-RUNS_MAX: Final = 16_384  # of one dataset; about two kilobytes each, more with many events
-EVENTS_MAX: Final = 4096  # of one dataset whose rows are remembered
+CACHED_RUNS_MAX: Final = 16_384  # of one dataset; about two kilobytes each, more with many events
+CACHED_EVENTS_MAX: Final = 4096  # of one dataset whose rows are remembered
 _LOCKED: Final = ("id", "version", "log_size", "log_frontier")
 # Statements are built once: building one costs as much as running it.
 DATASET_OF_RUNS: Final = select(runs.c.name, runs.c.dataset_id).where(
@@ -75,7 +75,7 @@ _LEASES: Final = (
     )
     .order_by(reservations.c.first_step)
 )
-Place = tuple[str, str]  # a run and one of its branches
+BranchPlace = tuple[str, str]  # a run and one of its branches
 
 
 class DatasetCache:
@@ -87,7 +87,7 @@ class DatasetCache:
         self._states: OrderedDict[int, DatasetState] = OrderedDict()
         self._homes: OrderedDict[str, int] = OrderedDict()  # dataset of each run; never changes
 
-    def open(self, connection: Connection, places: Iterable[Place]) -> "UnitOfWork":
+    def open(self, connection: Connection, places: Iterable[BranchPlace]) -> "UnitOfWork":
         """Lock the datasets of some (run, branch), and everything those were made from.
 
         Always in the order of their ids, so that two processes never wait for each other.
@@ -127,7 +127,7 @@ class DatasetCache:
         if stale:
             self._read(connection, stale)
         for one, _, size, frontier in locked:  # others append to it and change nothing else
-            self._states[one].log = Log(size, frontier)
+            self._states[one].log = DatasetLog(size, frontier)
         return len(locked) == len(ids | above)
 
     def _holds(self, dataset_id: int, version: int) -> bool:
@@ -172,9 +172,9 @@ class DatasetCache:
         if len(self._states) > BOOKS_MAX:
             self.forget()
         for state in [self._states[one] for one in used & self._states.keys()]:
-            while len(state.runs) > RUNS_MAX:
+            while len(state.runs) > CACHED_RUNS_MAX:
                 state.runs.popitem(last=False)
-            while len(state.event_ids) > EVENTS_MAX:
+            while len(state.event_ids) > CACHED_EVENTS_MAX:
                 state.event_ids.popitem(last=False)
 
     def forget(self) -> None:
@@ -223,7 +223,7 @@ class UnitOfWork:
         found = self.connection.execute(DATASET_OF_RUNS, {"names": strange})
         return {row.name: row.dataset_id for row in found} == {n: homes[n] for n in strange}
 
-    def fetch(self, places: Sequence[Place]) -> None:
+    def fetch(self, places: Sequence[BranchPlace]) -> None:
         """Read the runs and branches that are not known yet, all at once."""
         missing = [run for run, _ in places if run not in self.cache.home(run).runs]
         if missing:
@@ -318,12 +318,12 @@ class UnitOfWork:
         happened = [one for state in states for one in state.notes.incidents]
         for state in states:
             state.version = secrets.randbits(VERSION_BITS)
-        with bulk.together(self.connection):
+        with bulk.pipelined(self.connection):
             write_books(self.connection, changes)
         for state in states:
             state.notes = PendingChanges()
         if happened:
-            incidents.record(self.connection, happened)
+            incidents.record_incidents(self.connection, happened)
         self.changed |= {state.id for state in states}
         return sorted(self.changed)
 

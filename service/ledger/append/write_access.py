@@ -15,12 +15,12 @@ from service.ledger.budgets import cost_cache
 from service.storage.engine import hold, transaction
 from service.storage.tables import installation
 
-State = Literal["open", "suspended", "recovering"]
+LedgerState = Literal["open", "suspended", "recovering"]
 Result = TypeVar("Result")
 _SUSPENDED = select(installation.c.suspended)
 
 
-def suspended_error(state: State, reason: str = "") -> LedgerSuspendedError:
+def suspended_error(state: LedgerState, reason: str = "") -> LedgerSuspendedError:
     """What a writer is told; the reason may name a dataset that the key does not reach."""
     does = (
         "is being reconciled, and records what it had lost, but admits nothing yet"
@@ -30,15 +30,15 @@ def suspended_error(state: State, reason: str = "") -> LedgerSuspendedError:
     return LedgerSuspendedError(f"The ledger {does}. {reason}".rstrip(), state=state)
 
 
-def state_of(connection: Connection) -> State:
+def state_of(connection: Connection) -> LedgerState:
     """Where the ledger stands, which does not change until the transaction ends."""
     hold(connection)
     told = connection.scalar(_SUSPENDED)
-    state: State = "open" if told is None else json.loads(told)["state"]
+    state: LedgerState = "open" if told is None else json.loads(told)["state"]
     return state
 
 
-def require_writable(state: State, *, admits: bool = False) -> None:
+def require_writable(state: LedgerState, *, admits: bool = False) -> None:
     """Refuse to write to a ledger that does not take it.
 
     Args:

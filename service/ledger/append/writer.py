@@ -19,27 +19,27 @@ from sqlalchemy import Engine
 
 from service.clock import now
 from service.errors import LedgerError, UnavailableError, release
-from service.ledger.append.unit_of_work import THRESHOLDS, DatasetCache, Place, UnitOfWork
-from service.ledger.append.write_access import State, require_writable, state_of
+from service.ledger.append.unit_of_work import THRESHOLDS, BranchPlace, DatasetCache, UnitOfWork
+from service.ledger.append.write_access import LedgerState, require_writable, state_of
 from service.ledger.budgets import cost_cache
 from service.storage.engine import DedicatedConnection
 from service.telemetry import Measures
 
 GROUP_MAX: Final = 64  # requests in one transaction; more would make the first wait for the last
 PATIENCE: Final = 3  # times that a lock is waited for, until a request is told to come again
-PATIENCE_SECONDS: Final = 30.0
+_PATIENCE_SECONDS: Final = 30.0
 _LATER: Final = "The database takes too long; send the same request again."
 _STOPPED: Final = "The thread that appends to the ledger has stopped; restart the service."
 _LOGGER = logging.getLogger("dpledger.writer")
 
-Outcome = dict[str, Any] | Exception
+_Outcome = dict[str, Any] | Exception
 
 
 class Request(Protocol):
     """Something to write; a refusal leaves the states as they were, so that others go on."""
 
     @property
-    def place(self) -> Place:
+    def place(self) -> BranchPlace:
         """The run and the branch it is about."""
 
     @property
@@ -71,7 +71,7 @@ class Writer:
         *,
         thresholds: tuple[float, ...] = THRESHOLDS,
         moved: Callable[[Iterable[int]], None] = _unheard,
-        patience_seconds: float = PATIENCE_SECONDS,
+        patience_seconds: float = _PATIENCE_SECONDS,
         measures: Measures | None = None,
     ) -> None:
         self._measures = measures or Measures()
@@ -186,7 +186,7 @@ class Writer:
             outcomes = [self._alone(waiting) for waiting in group]
         _tell(group, outcomes)
 
-    def _commit(self, group: Sequence[_Waiting]) -> list[Outcome]:
+    def _commit(self, group: Sequence[_Waiting]) -> list[_Outcome]:
         moment, requests = now(), [waiting.request for waiting in group]
         started = time.perf_counter()
         known = {quote: price for waiting in group for quote, price in waiting.known.items()}
@@ -205,7 +205,7 @@ class Writer:
             self._moved(changed)
         return outcomes
 
-    def _measure(self, outcomes: Sequence[Outcome], seconds: float) -> None:
+    def _measure(self, outcomes: Sequence[_Outcome], seconds: float) -> None:
         committed = [one for one in outcomes if not isinstance(one, Exception)]
         refused = len(outcomes) - len(committed)
         self._measures.wrote(committed=len(committed), refused=refused, seconds=seconds)
@@ -213,14 +213,14 @@ class Writer:
             if "accepted" in one:  # an append
                 self._measures.recorded(accepted=one["accepted"], duplicates=one["duplicates"])
 
-    def _alone(self, waiting: _Waiting) -> Outcome:
+    def _alone(self, waiting: _Waiting) -> _Outcome:
         try:
             return self._commit([waiting])[0]
         except Exception as error:
             return error
 
 
-def _one(work: UnitOfWork, request: Request, moment: datetime, state: State) -> Outcome:
+def _one(work: UnitOfWork, request: Request, moment: datetime, state: LedgerState) -> _Outcome:
     """The answer to one request; a refusal comes before anything is changed, so others go on."""
     try:
         require_writable(state, admits=request.admits)
@@ -229,9 +229,9 @@ def _one(work: UnitOfWork, request: Request, moment: datetime, state: State) -> 
         return refusal
 
 
-def _tell(group: Sequence[_Waiting], outcomes: Sequence[Outcome]) -> None:
+def _tell(group: Sequence[_Waiting], outcomes: Sequence[_Outcome]) -> None:
     """Hand over the answers, in the event loops that wait for them."""
-    settled: dict[asyncio.AbstractEventLoop, list[tuple[_Waiting, Outcome]]] = {}
+    settled: dict[asyncio.AbstractEventLoop, list[tuple[_Waiting, _Outcome]]] = {}
     for waiting, outcome in zip(group, outcomes, strict=True):
         settled.setdefault(waiting.loop, []).append((waiting, outcome))
     for loop, each in settled.items():
@@ -239,7 +239,7 @@ def _tell(group: Sequence[_Waiting], outcomes: Sequence[Outcome]) -> None:
             loop.call_soon_threadsafe(_settle, each)
 
 
-def _settle(settled: Sequence[tuple[_Waiting, Outcome]]) -> None:
+def _settle(settled: Sequence[tuple[_Waiting, _Outcome]]) -> None:
     for waiting, outcome in settled:
         if waiting.answer.done():  # the client has gone; what it sent is recorded all the same
             continue

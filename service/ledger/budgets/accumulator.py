@@ -94,7 +94,7 @@ class Totals:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class AccumulatedEpsilon:
     """What a filter says of a total."""
 
     admitted: bool
@@ -136,7 +136,7 @@ class BudgetAccumulator:
     _next: _Next | None = None  # what was worked out for a move that may be taken
     _costs: dict[Event, Total] = field(default_factory=dict)
     _question: Cost = field(init=False)
-    _readings: dict[Total, Reading] = field(default_factory=dict)
+    _readings: dict[Total, AccumulatedEpsilon] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Ask for the costs of this filter."""
@@ -193,13 +193,13 @@ class BudgetAccumulator:
         add_to(self.corrected_passes, passes)
         self._sums = self._next = None
 
-    def reading(self, total: Total) -> Reading:
+    def reading(self, total: Total) -> AccumulatedEpsilon:
         """Whether the filter admits a total, and the epsilon that it stands for."""
         found = self._readings.get(total)
         if found is None:
             if len(self._readings) >= READINGS_MAX:
                 self._readings.clear()
-            found = Reading(self.filter.admits(total), self.filter.spent(total))
+            found = AccumulatedEpsilon(self.filter.admits(total), self.filter.spent(total))
             self._readings[total] = found
         return found
 
@@ -239,7 +239,7 @@ class BudgetAccumulator:
         recorded = plus(steps, self._whole(passes)) if passes else steps
         if self.most_changed is None:
             return recorded
-        really = plus(steps, self._whole(merged([passes, besides]))) if besides else recorded
+        really = plus(steps, self._whole(merge_changes([passes, besides]))) if besides else recorded
         return larger(recorded, plus(really, self.most_changed))
 
     def _whole(self, by_event: Mapping[Event, StepsAndPasses]) -> Total:
@@ -284,7 +284,7 @@ def add_to(into: dict[Event, StepsAndPasses], more: EventCountDelta) -> dict[Eve
     return into
 
 
-def read(
+def read_accumulator(
     text: str | None, tally_filter: Filter, relation: NeighboringRelation, accept: frozenset[Status]
 ) -> BudgetAccumulator:
     """A tally from its text, without what counts by pass; empty from none."""
@@ -299,7 +299,7 @@ def read(
     )
 
 
-def merged(changes: Iterable[EventCountDelta]) -> dict[Event, StepsAndPasses]:
+def merge_changes(changes: Iterable[EventCountDelta]) -> dict[Event, StepsAndPasses]:
     """Several changes as one."""
     total: dict[Event, StepsAndPasses] = {}
     for change in changes:

@@ -11,7 +11,7 @@ from sqlalchemy import Row
 from accounting.filters import Filter, Total, filter_of, revision_share
 from accounting.guarantees import Status
 from accounting.rounding import rounded_down
-from service.ledger.budgets.accumulator import BudgetAccumulator, Reading, Totals
+from service.ledger.budgets.accumulator import AccumulatedEpsilon, BudgetAccumulator, Totals
 from service.schemas.requests import accepted_statuses
 
 # A dataset without a budget adds up what this one's filter does, so that one may be set later.
@@ -52,7 +52,7 @@ def delta_left(delta: float, plan: Mapping[str, float] | None) -> float:
 
 
 @dataclass(slots=True, kw_only=True)
-class Budget:
+class EnforcedBudget:
     """A budget that a charge must fit in, and the sums it is held against."""
 
     name: str  # "dataset:NAME" or "run:NAME"
@@ -128,7 +128,7 @@ class Budget:
             "overdrawn": False,
         }
 
-    def _remaining(self, total: Total, held: Reading) -> float:
+    def _remaining(self, total: Total, held: AccumulatedEpsilon) -> float:
         """What is left of epsilon, in nats. Lower."""
         if not any(total):
             return self.epsilon if held.admitted else 0.0
@@ -151,11 +151,11 @@ def _filter_answer(held_by: Filter, revision: int) -> dict[str, Any]:
     }
 
 
-def dataset_scope(row: Any, accumulator: BudgetAccumulator) -> Budget | None:
+def dataset_scope(row: Any, accumulator: BudgetAccumulator) -> EnforcedBudget | None:
     """A dataset's budget, from its row, if it has one."""
     if row.budget_epsilon is None:
         return None
-    return Budget(
+    return EnforcedBudget(
         name=f"dataset:{row.name}",
         epsilon=row.budget_epsilon,
         delta=row.budget_delta,
@@ -165,12 +165,12 @@ def dataset_scope(row: Any, accumulator: BudgetAccumulator) -> Budget | None:
     )
 
 
-def run_scope(row: Any, accumulator: BudgetAccumulator | None) -> Budget | None:
+def run_scope(row: Any, accumulator: BudgetAccumulator | None) -> EnforcedBudget | None:
     """A run's own budget, if it has one."""
     if accumulator is None:
         return None
     plan = json.loads(row.budget_filter).get(PLAN)
-    return Budget(
+    return EnforcedBudget(
         name=f"run:{row.name}",
         epsilon=row.budget_epsilon,
         delta=row.budget_delta,

@@ -26,7 +26,7 @@ from service.ledger.budgets.accumulator import (
     EventCountDelta,
     StepsAndPasses,
     by_pass,
-    merged,
+    merge_changes,
     negative,
 )
 from service.ledger.budgets.pass_positions import IS_UNPLACED
@@ -194,7 +194,7 @@ def add_correction_costs(tally: BudgetAccumulator, corrected: Iterable[Corrected
     changes = [
         (
             [times(_dearer(tally, one), one.steps) for one in parts],
-            merged(_passes(tally, one) for one in parts),
+            merge_changes(_passes(tally, one) for one in parts),
         )
         for parts in (list(group) for _, group in groupby(told, key=order))
     ]
@@ -217,7 +217,7 @@ def _passes(tally: BudgetAccumulator, one: Corrected) -> EventCountDelta:
     both = (one.recorded, one.really) if one.unplaced else ()
     # Where the noise falls, another pass of an old order is counted.
     old = [{retold(event): StepsAndPasses(passes=1)} for event in both if by_pass(event)]
-    return merged([_touched(tally, one), *old])
+    return merge_changes([_touched(tally, one), *old])
 
 
 def _touched(tally: BudgetAccumulator, one: Corrected) -> EventCountDelta:
@@ -250,7 +250,7 @@ class Shift:
         if not self.corrections:
             return self
         more = {event: counts for event, counts in recorded.items() if by_pass(event)}
-        return replace(self, counted=merged([self.counted, more])) if more else self
+        return replace(self, counted=merge_changes([self.counted, more])) if more else self
 
     def added(self) -> EventCountDelta:
         """What is counted besides the recorded passes.
@@ -275,7 +275,7 @@ class Shift:
 
     def since(self, before: "Shift") -> EventCountDelta:
         """What is added more than before."""
-        return merged([self.added(), negative(before.added())])
+        return merge_changes([self.added(), negative(before.added())])
 
     def more(self, recorded: EventCountDelta) -> EventCountDelta:
         """What is added more once something is recorded."""
@@ -315,7 +315,7 @@ def of_all(
     found = [
         _read_shifts(connection, run, part, sizes[home]) for (run, home), part in by_run.items()
     ]
-    return BudgetDelta(shifted=merged(one.added() for one in found))
+    return BudgetDelta(shifted=merge_changes(one.added() for one in found))
 
 
 def _read_shifts(

@@ -24,7 +24,7 @@ from service.errors import UnavailableError
 
 KNOWN_MAX: Final = 40_960  # prices that are remembered for all; each takes about 1 kB
 TRIES: Final = 8  # two suffice, unless settings change or much is forgotten meanwhile
-POINTS_MAX: Final = 40_000_000  # of work for one request, whose reading takes time, too
+COST_POINTS_MAX: Final = 40_000_000  # of work for one request, whose reading takes time, too
 _FURTHER: Final = (
     "What so many different events cost takes long to work out; send the same request again, which "
     "goes on where this one stopped, or fewer events at once."
@@ -73,7 +73,7 @@ class Reason:
 
 Quote = tuple[Cost | Reason, Event]
 Known = Mapping[Quote, Any]
-Answer = TypeVar("Answer")
+_Answer = TypeVar("_Answer")
 
 _given: ContextVar[Known | None] = ContextVar("dpledger_prices", default=None)
 _known: OrderedDict[Quote, Any] = OrderedDict()  # of this process, the oldest first
@@ -154,7 +154,7 @@ def require(wanted: Collection[Quote], *, unchanged: bool = False) -> None:
         raise UnpricedBeforeError(wanted) if unchanged else UnpricedError(wanted)
 
 
-def retry_with_costs(attempt: Callable[[], Answer]) -> Answer:
+def retry_with_costs(attempt: Callable[[], _Answer]) -> _Answer:
     """What an attempt answers that holds locks, and is tried until it knows what it asks.
 
     Raises:
@@ -182,7 +182,7 @@ def compute_costs(wanted: Iterable[Quote]) -> dict[Quote, Any]:
         for quote in wanted:
             answer = _known.get(quote, _MISSING)  # another thread may have computed it meanwhile
             if answer is _MISSING:
-                if meter.spent - before > POINTS_MAX:
+                if meter.spent - before > COST_POINTS_MAX:
                     raise UnavailableError(_FURTHER)
                 question, event = quote
                 answer = question.of(event)

@@ -17,7 +17,12 @@ from accounting.events import (
     NoNoise,
     Poisson,
 )
-from service.ledger.budgets.accumulator import BudgetDelta, EventCountDelta, StepsAndPasses, merged
+from service.ledger.budgets.accumulator import (
+    BudgetDelta,
+    EventCountDelta,
+    StepsAndPasses,
+    merge_changes,
+)
 
 UNBOUNDED: Final = Event(mechanism=NoNoise(), sampling=Full())
 _NOISE_MIN: Final = 1e-100  # that an event may have
@@ -49,7 +54,7 @@ def seen_as(event: Event, *, relation: NeighboringRelation, exactly_one: bool) -
 
 
 def _restated(change: EventCountDelta, relation: NeighboringRelation) -> EventCountDelta:
-    return merged(
+    return merge_changes(
         {(seen := _left_out(event, relation)): _counts(counts, same=seen == event)}
         for event, counts in change.items()
     )

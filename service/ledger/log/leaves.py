@@ -52,20 +52,20 @@ class Act:
 
 
 @dataclass(frozen=True, slots=True)
-class Log:
+class DatasetLog:
     """A log under its lock, as it must be known to append to it."""
 
     size: int
     frontier: bytes | None  # a Frontier's bytes; none before the first leaf
 
-    def extended(self, leaves: Sequence[bytes]) -> tuple["Log", list[Tile]]:
+    def extended(self, leaves: Sequence[bytes]) -> tuple["DatasetLog", list[Tile]]:
         """The log with more leaves, and the tiles that they complete."""
         known = Frontier.from_bytes(self.size, self.frontier or b"")
         longer, tiles = known.extended(leaves)
-        return Log(longer.size, longer.to_bytes()), tiles
+        return DatasetLog(longer.size, longer.to_bytes()), tiles
 
 
-NO_LOG: Final = Log(0, None)
+NO_LOG: Final = DatasetLog(0, None)
 
 
 def exact(moment: datetime | str) -> str:
@@ -161,7 +161,7 @@ def act_row(
     return home, position, after_sequence, act.kind, content, act.by, acted_at, leaf
 
 
-def append(connection: Connection, dataset_id: int | None, happened: Sequence[Act]) -> None:
+def append_leaves(connection: Connection, dataset_id: int | None, happened: Sequence[Act]) -> None:
     """Append acts to a dataset's log, or to the installation's; its row is locked from here on.
 
     Not between a desk's lock of the same dataset and its writing: the desk appends by itself.
@@ -187,11 +187,13 @@ def append(connection: Connection, dataset_id: int | None, happened: Sequence[Ac
         for index, act in enumerate(happened)
     ]
     bulk.insert(connection, acts, ACT, rows)
-    log, tiles = Log(row.log_size, row.log_frontier).extended([one[-1] for one in rows])
+    log, tiles = DatasetLog(row.log_size, row.log_frontier).extended([one[-1] for one in rows])
     _store(connection, dataset_id, log, tiles)
 
 
-def _store(connection: Connection, dataset_id: int | None, log: Log, tiles: Sequence[Tile]) -> None:
+def _store(
+    connection: Connection, dataset_id: int | None, log: DatasetLog, tiles: Sequence[Tile]
+) -> None:
     values = {"log_size": log.size, "log_frontier": log.frontier}
     if dataset_id is None:  # whose few leaves need no tiles
         connection.execute(update(installation).values(values))

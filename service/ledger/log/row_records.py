@@ -30,7 +30,7 @@ from service.storage.tables import (
 )
 
 APPENDS: Final = "appends"  # the act of a key that begins to append to a branch
-OVERDRAFT: Final = "overdraft"  # the act of the incident of that kind
+_OVERDRAFT: Final = "overdraft"  # the act of the incident of that kind
 _ancestors = datasets.alias()
 _origins = branches.alias()
 _JSON: Final = frozenset(
@@ -166,7 +166,7 @@ FACTS: Final[Mapping[str, Select[Any]]] = {
     .join(branches, _BRANCH & (branches.c.id == reservations.c.branch_id))
     .join(distinct_events, distinct_events.c.id == reservations.c.event_id),
     # Of a run of any dataset that was made from this one; of no run where the limit was lowered.
-    OVERDRAFT: select(
+    _OVERDRAFT: select(
         incidents.c.dataset_id.label("home"),
         incidents.c.id.label("row"),
         runs.c.name.label("run"),
@@ -179,7 +179,7 @@ FACTS: Final[Mapping[str, Select[Any]]] = {
 }
 
 # What of a row may change: each change is an act, and the latest equals the row.
-STATES: Final[Mapping[str, Select[Any]]] = {
+STATE_CODES: Final[Mapping[str, Select[Any]]] = {
     "run_state": select(
         runs.c.dataset_id.label("home"),
         runs.c.id.label("row"),
@@ -217,7 +217,7 @@ _KEYS: Final = {
     "release": releases.c.id,
     "finding": findings.c.id,
     "reservation": reservations.c.id,
-    OVERDRAFT: incidents.c.id,
+    _OVERDRAFT: incidents.c.id,
     "run_state": runs.c.id,
     APPENDS: branches.c.id,
     "reservation_end": reservations.c.id,
@@ -229,13 +229,13 @@ _HOMES: Final = {
     "correction": corrections.c.dataset_id,
     "reservation": reservations.c.dataset_id,
     "reservation_end": reservations.c.dataset_id,
-    OVERDRAFT: incidents.c.dataset_id,
+    _OVERDRAFT: incidents.c.dataset_id,
 }
 
 
 def statement(kind: str) -> Select[Any]:
     """All rows of a kind, a dataset after the other, in the order in which they came."""
-    query = FACTS[kind] if kind in FACTS else STATES[kind]
+    query = FACTS[kind] if kind in FACTS else STATE_CODES[kind]
     return query.order_by(_HOMES.get(kind, runs.c.dataset_id), _KEYS[kind])
 
 
@@ -291,4 +291,4 @@ def overdraft_act(incident: Incident, *, run: str | None, by: str | None = None)
         "detail": incident.said,
         "occurred_at": exact(incident.occurred_at),
     }
-    return Act(OVERDRAFT, content, by)
+    return Act(_OVERDRAFT, content, by)

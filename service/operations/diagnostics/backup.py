@@ -16,7 +16,7 @@ from service.operations.backup_format import (
     BackupReader,
     Header,
     is_meant_as_backup,
-    opened,
+    open_backup,
     tables_of,
 )
 from service.operations.diagnostics.result import Finding, fail, ok, warn
@@ -68,7 +68,7 @@ def newest_backup(folder: Path, engine: Engine | None) -> Finding:
         return fail(_NAME, f"none in {folder}", _DAILY)
     newest = max(files, key=lambda one: one.stat().st_mtime)
     try:
-        with opened(newest) as reader:
+        with open_backup(newest) as reader:
             held = _read(reader)
     except BackupError as error:
         return fail(_NAME, str(error), "take another now, and look at the disk")

@@ -29,7 +29,7 @@ SECRETS: Final = ("admin_key_file", "database_password_file", "webhook_secret_fi
 _PROGRAM: Final = "dpledger"
 
 
-def versions() -> Iterator[Finding]:
+def check_versions() -> Iterator[Finding]:
     """Of Python, SQLite and the driver of PostgreSQL."""
     yield _at_least("python", platform.python_version(), sys.version_info[:2], PYTHON_MIN)
     found = sqlite3.sqlite_version_info

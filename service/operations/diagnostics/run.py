@@ -11,11 +11,11 @@ from service.errors import LedgerError, StartupError
 from service.operations.diagnostics.backup import newest_backup
 from service.operations.diagnostics.database import ledger
 from service.operations.diagnostics.host import (
+    check_versions,
     dependencies,
     ledger_file,
     mathematics,
     secrets,
-    versions,
 )
 from service.operations.diagnostics.result import Finding, fail, ok
 from service.settings import Settings
@@ -27,7 +27,7 @@ _REMEDY: Final = "start it, or correct DPLEDGER_DATABASE_URL"
 
 def examine(settings: Settings, *, backups: Path | None = None) -> list[Finding]:
     """Look at everything; what cannot be looked at is a finding, too."""
-    found = [ok("settings", "readable"), *versions(), *dependencies(), mathematics()]
+    found = [ok("settings", "readable"), *check_versions(), *dependencies(), mathematics()]
     found += secrets(settings)
     engine = None
     try:

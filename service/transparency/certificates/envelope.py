@@ -14,22 +14,24 @@ from service.schemas.long_documents import long_canonical
 from service.transparency.certificates.schema import Envelope
 from service.transparency.signing import Signer, key_id_of, verified
 
-PREFIX: Final = b"dpledger certificate 1\n"  # a signature of a certificate is one of nothing else
-BYTES_MAX: Final = 64 * 2**20
+CERTIFICATE_PREFIX: Final = (
+    b"dpledger certificate 1\n"  # a signature of a certificate is one of nothing else
+)
+CERTIFICATE_BYTES_MAX: Final = 64 * 2**20
 
 
 class InvalidCertificateError(Exception):
     """What is wrong with a certificate, in words."""
 
 
-def digest_of(value: Any) -> str:
+def canonical_digest(value: Any) -> str:
     """The SHA-256 of a value's canonical JSON."""
     return hashlib.sha256(canonical(value).encode()).hexdigest()
 
 
 def sealed(certificate: dict[str, Any], signer: Signer) -> bytes:
     """The file of a certificate."""
-    signature = signer.sign(PREFIX + long_canonical(certificate).encode())
+    signature = signer.sign(CERTIFICATE_PREFIX + long_canonical(certificate).encode())
     envelope = {
         "certificate": certificate,
         "key_id": signer.key_id,
@@ -45,7 +47,7 @@ def require_canonical(raw: bytes) -> Any:
     Raises:
         InvalidCertificateError: it holds anything else.
     """
-    if len(raw) > BYTES_MAX:
+    if len(raw) > CERTIFICATE_BYTES_MAX:
         raise InvalidCertificateError("the file is too large to be a certificate")
     try:
         value = json.loads(raw.decode())
@@ -71,7 +73,7 @@ def require_signed(value: Any) -> str:
     key, signature = parts.get("public_key"), parts.get("signature")
     if not (isinstance(key, str) and isinstance(signature, str) and "certificate" in parts):
         raise InvalidCertificateError("the file is not a signed certificate")
-    message = PREFIX + canonical(parts["certificate"]).encode()
+    message = CERTIFICATE_PREFIX + canonical(parts["certificate"]).encode()
     if not verified(key, message, signature):
         raise InvalidCertificateError("the signature is not that of the named key")
     if parts.get("key_id") != key_id_of(key):  # which the signature does not cover
@@ -79,7 +81,7 @@ def require_signed(value: Any) -> str:
     return key
 
 
-def opened(raw: bytes) -> Envelope:
+def open_certificate(raw: bytes) -> Envelope:
     """The certificate in a file, whose bytes and signature are right.
 
     Raises:
@@ -92,6 +94,6 @@ def opened(raw: bytes) -> Envelope:
     except ValidationError as error:
         place = ".".join(str(part) for part in error.errors()[0]["loc"])[:200]
         raise InvalidCertificateError(f"{place}: is not as certificates have it") from None
-    if envelope.certificate.facts_sha256 != digest_of(value["certificate"]["facts"]):
+    if envelope.certificate.facts_sha256 != canonical_digest(value["certificate"]["facts"]):
         raise InvalidCertificateError("facts_sha256: is of other facts")
     return envelope

@@ -10,7 +10,7 @@ from service.errors import TooExpensiveError
 from service.guarantees.document_export import document_of
 from service.guarantees.event_counts import held_anew
 from service.guarantees.guarantee import delta_of
-from service.ledger.dataset_settings import history
+from service.ledger.dataset_settings import settings_history
 from service.ledger.incidents import Kind
 from service.ledger.lookups import dataset_of, find_dataset, find_run
 from service.ledger.views import dataset_answer
@@ -28,10 +28,10 @@ from service.storage.tables import (
 )
 from service.transparency.certificates.schema import DISTINCT_MAX, RUNS_MAX
 
-ROWS_MAX: Final = 80_000  # of entries and what lies beside them
-EVENTS_MAX: Final = 5000  # that are left of entries once equal neighbours are one
+_ROWS_MAX: Final = 80_000  # of entries and what lies beside them
+_EVENTS_MAX: Final = 5000  # that are left of entries once equal neighbours are one
 LIMITS_MAX: Final = 200
-HOMES_MAX: Final = 100
+_HOMES_MAX: Final = 100
 # What an auditor should know beside the ledger document, which has corrections and overdrafts.
 _MATTER: Final = (
     Kind.OVERDRAFT, Kind.REOPENED, Kind.RECORDED_AFTER_RELEASE, Kind.SAMPLING_CONTRADICTED,
@@ -67,7 +67,7 @@ _BELOW: Final = (
     .join(lineage, lineage.c.dataset_id == datasets.c.id)
     .where(lineage.c.ancestor_id == bindparam("dataset"))
     .order_by(datasets.c.id)
-    .limit(HOMES_MAX)
+    .limit(_HOMES_MAX)
 )
 _RESERVED: Final = (
     select(distinct_events)
@@ -84,15 +84,15 @@ class _Allowance:
     """What may still be read."""
 
     def __init__(self) -> None:
-        self._left = ROWS_MAX
-        self._events = EVENTS_MAX
+        self._left = _ROWS_MAX
+        self._events = _EVENTS_MAX
 
     def take(self, connection: Connection, run: Row[Any]) -> None:
         for query in _ROWS:
             self._left -= connection.scalar(query, {"run": run.id}) or 0
         if self._left < 0:
             raise TooExpensiveError(
-                f"A certificate is of at most {ROWS_MAX} entries, corrections and findings."
+                f"A certificate is of at most {_ROWS_MAX} entries, corrections and findings."
             )
 
     def count(self, document: dict[str, Any]) -> dict[str, Any]:
@@ -100,7 +100,7 @@ class _Allowance:
         self._events -= sum(len(part["events"]) for part in parts)
         if self._events < 0:
             raise TooExpensiveError(
-                f"A certificate is of at most {EVENTS_MAX} changes from one event to another."
+                f"A certificate is of at most {_EVENTS_MAX} changes from one event to another."
             )
         return document
 
@@ -128,8 +128,8 @@ def facts_of_dataset(connection: Connection, name: str) -> tuple[dict[str, Any],
     """
     dataset, allowance = find_dataset(connection, name), _Allowance()
     below = connection.execute(_BELOW, {"dataset": dataset.id}).all()
-    if len(below) >= HOMES_MAX:
-        raise TooExpensiveError(f"A certificate is of fewer than {HOMES_MAX} datasets.")
+    if len(below) >= _HOMES_MAX:
+        raise TooExpensiveError(f"A certificate is of fewer than {_HOMES_MAX} datasets.")
     homes = []
     for row, exactly_one in ((dataset, True), *((row, bool(row.exactly_one)) for row in below)):
         found = connection.execute(_RUNS, {"dataset": row.id}).all()
@@ -159,7 +159,7 @@ def _facts(
 
 def _limits(connection: Connection, dataset: Row[Any]) -> list[dict[str, Any]]:
     """Every limit the dataset had, the oldest first."""
-    found, further = history(connection, dataset.name, after=0, size=LIMITS_MAX)
+    found, further = settings_history(connection, dataset.name, after=0, size=LIMITS_MAX)
     if further is not None:
         raise TooExpensiveError(f"A certificate is of at most {LIMITS_MAX} changes of settings.")
     wanted = {"revision", "epsilon", "delta", "accept", "reason", "sequence", "changed_at"}

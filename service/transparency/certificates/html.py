@@ -19,7 +19,7 @@ _STYLE: Final = (
 )
 _STYLE_HASH: Final = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
 # Nothing may be loaded, run, framed or sent; the style is the one of this file.
-POLICY: Final = (
+CERTIFICATE_POLICY: Final = (
     f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'; sandbox allow-downloads"
 )
@@ -27,7 +27,7 @@ _UPPER: Final = Context(prec=6, rounding=ROUND_CEILING)
 _LOWER: Final = Context(prec=6, rounding=ROUND_FLOOR)
 
 
-def page_of(raw: bytes) -> str:
+def certificate_page(raw: bytes) -> str:
     """The page of a certificate's file, with the file in it."""
     envelope: dict[str, Any] = json.loads(raw)
     said = envelope["certificate"]

@@ -16,18 +16,18 @@ from service.ledger.lookups import find_dataset, lock_dataset
 from service.schemas.provenance import DELTAS, versions
 from service.storage.engine import snapshot, transaction
 from service.transparency.certificates import records
-from service.transparency.certificates.envelope import digest_of, sealed
+from service.transparency.certificates.envelope import canonical_digest, sealed
 from service.transparency.certificates.facts import facts_of_dataset, facts_of_run
-from service.transparency.certificates.schema import FORMAT, Facts
+from service.transparency.certificates.schema import CERTIFICATE_FORMAT, Facts
 from service.transparency.certificates.statements import (
     account_of,
     advisories_stated,
     affordable_statements,
-    standing_of,
+    run_standings,
     theorems_of,
 )
 from service.transparency.checkpoints import LogHeads
-from service.transparency.recovery import standing_of as ledger_standing
+from service.transparency.recovery import ledger_status as ledger_standing
 from service.transparency.signing import Signer, required
 from service.transparency.stored_tree import Tree
 
@@ -35,7 +35,7 @@ _READERS: Final = {"run": facts_of_run, "dataset": facts_of_dataset}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class CertificateInputs:
     """Which certificate is wanted."""
 
     kind: str  # run or dataset
@@ -47,7 +47,7 @@ class Asked:
 def issue(
     engine: Engine,
     signer: Signer | None,
-    asked: Asked,
+    asked: CertificateInputs,
     *,
     by: str,
     allowed: Callable[[str], None] = lambda _dataset: None,
@@ -78,7 +78,7 @@ def issue(
     for home in facts["homes"]:
         allowed(home["dataset"])
     certificate = _stated(facts, asked, own) | {"model_sha256": asked.model_sha256}
-    _tell(engine, facts, records.content_of(certificate), by=by, telling=telling)
+    _tell(engine, facts, records.logged_content(certificate), by=by, telling=telling)
     with snapshot(engine) as connection:
         certificate |= _proved(connection, signer, certificate)
     return sealed(certificate, signer)
@@ -90,13 +90,13 @@ def _require_open(connection: Connection) -> None:
         raise found.refusal()
 
 
-def _deltas(asked: Asked, own: float | None) -> list[float]:
+def _deltas(asked: CertificateInputs, own: float | None) -> list[float]:
     """The deltas to state, the one that matters most first."""
     chosen = asked.deltas or (*([] if own is None else [own]), *DELTAS)
     return list(dict.fromkeys(chosen))
 
 
-def _stated(facts: dict[str, Any], asked: Asked, own: float | None) -> dict[str, Any]:
+def _stated(facts: dict[str, Any], asked: CertificateInputs, own: float | None) -> dict[str, Any]:
     """All that follows from facts."""
     parsed = Facts.model_validate(facts)
     deltas = _deltas(asked, own)
@@ -104,12 +104,12 @@ def _stated(facts: dict[str, Any], asked: Asked, own: float | None) -> dict[str,
     if asked.deltas and len({one.delta for one in statements}) < len(deltas):
         raise TooExpensiveError("So many deltas would take too much work: ask for fewer at once.")
     return {
-        "format": FORMAT,
+        "format": CERTIFICATE_FORMAT,
         "facts": facts,
-        "facts_sha256": digest_of(facts),
+        "facts_sha256": canonical_digest(facts),
         "statements": [one.model_dump() for one in statements],
         "theorems": theorems_of(statements),
-        "standing": standing_of(parsed),
+        "standing": run_standings(parsed),
         "advisories": advisories_stated(parsed),
         "versions": versions(),
     }
@@ -127,21 +127,21 @@ def _tell(
     name = facts["dataset"]["name"]
     with snapshot(engine) as connection:
         row = find_dataset(connection, name)
-        if records.find(connection, row.id, content) is not None:
+        if records.find_logged(connection, row.id, content) is not None:
             return
     telling()
     with transaction(engine) as connection:
         row = lock_dataset(connection, name)
         _require_open(connection)
-        if records.find(connection, row.id, content) is None:
-            records.record(connection, row.id, content, facts, by)
+        if records.find_logged(connection, row.id, content) is None:
+            records.record_certificate(connection, row.id, content, facts, by)
 
 
 def _proved(connection: Connection, signer: Signer, certificate: dict[str, Any]) -> dict[str, Any]:
     """Where the log tells of the certificate, and what was restated since."""
     facts = certificate["facts"]
     row = find_dataset(connection, facts["dataset"]["name"])
-    told = records.find(connection, row.id, records.content_of(certificate))
+    told = records.find_logged(connection, row.id, records.logged_content(certificate))
     if told is None:
         raise UnavailableError("The log was put back just now; send the same request again.")
     part = LogHeads.of(connection).part(signer, row.name)

@@ -15,7 +15,7 @@ from service.transparency.certificates import records
 from service.transparency.certificates.records import TOO_LOW, differences, is_later
 from service.transparency.certificates.schema import Facts
 from service.transparency.certificates.statements import account_of, statements_of
-from service.transparency.recovery import standing_of
+from service.transparency.recovery import ledger_status
 
 _CERTIFIED: Final = (
     select(datasets.c.id, datasets.c.name)
@@ -25,7 +25,7 @@ _CERTIFIED: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class RecheckedNumber:
     """A certificate that today's accounting says otherwise than."""
 
     dataset: str
@@ -37,7 +37,9 @@ class Found:
         return any(one["direction"] == TOO_LOW for one in self.content["changes"])
 
 
-def restate_all(engine: Engine, *, dry_run: bool, by: str | None = None) -> Iterator[Found]:
+def restate_all(
+    engine: Engine, *, dry_run: bool, by: str | None = None
+) -> Iterator[RecheckedNumber]:
     """Compute again what earlier versions certified, and append where the answer is another.
 
     Args:
@@ -59,7 +61,7 @@ def restate_all(engine: Engine, *, dry_run: bool, by: str | None = None) -> Iter
                 yield one
 
 
-def _otherwise(connection: Connection, row: Any) -> list[Found]:
+def _otherwise(connection: Connection, row: Any) -> list[RecheckedNumber]:
     """What is to be restated in a dataset's log."""
     found = []
     for position, before in records.latest_statements(connection, row.id).items():
@@ -68,7 +70,7 @@ def _otherwise(connection: Connection, row: Any) -> list[Found]:
             if changes:
                 version = accounting.__version__
                 content = records.restatement_of(position, before, version, changes)
-                found.append(Found(row.name, content))
+                found.append(RecheckedNumber(row.name, content))
     return found
 
 
@@ -81,11 +83,11 @@ def _today(connection: Connection, row: Any, before: dict[str, Any]) -> list[dic
     return [one.model_dump() for one in statements_of(account, deltas)]
 
 
-def _append(engine: Engine, row: Any, found: Found, by: str | None) -> bool:
+def _append(engine: Engine, row: Any, found: RecheckedNumber, by: str | None) -> bool:
     """Append a restatement unless another process has just done so."""
     with transaction(engine) as connection:
         lock_dataset(connection, row.name)
-        if (standing := standing_of(connection)).state != "open":
+        if (standing := ledger_status(connection)).state != "open":
             raise standing.refusal()
         sha256 = found.content["facts_sha256"]
         latest = records.latest_statements(connection, row.id, sha256=sha256)

@@ -15,20 +15,20 @@ from sqlalchemy import Connection, bindparam, select
 from service.clock import utc
 from service.ledger import incidents
 from service.ledger.incidents import Incident, Kind
-from service.ledger.log.leaves import Act, append, exact
+from service.ledger.log.leaves import Act, append_leaves, exact
 from service.schemas.event_codec import canonical
 from service.storage.tables import acts, datasets
-from service.transparency.certificates.envelope import digest_of
+from service.transparency.certificates.envelope import canonical_digest
 
 AGREEMENT: Final = 1e-6  # relative: more than what rounding differs by between machines
 TOO_LOW: Final = "too_low"  # less was certified than the later version can prove: shouted
 TOO_HIGH: Final = "too_high"
 _KEY: Final = ("delta", "accountant", "reservations")
 Bracket = Mapping[str, Any]
-FACTS: Final = "certificate_facts"
+_FACTS: Final = "certificate_facts"
 CERTIFICATE: Final = "certificate"
 RESTATEMENT: Final = "restatement"
-TOLD_MAX: Final = 100  # restatements that a certificate lists, the latest
+_TOLD_MAX: Final = 100  # restatements that a certificate lists, the latest
 _OF_KIND: Final = select(acts).where(
     acts.c.dataset_id == bindparam("dataset"), acts.c.kind == bindparam("of_kind")
 )
@@ -110,7 +110,7 @@ def logged(row: Any) -> Logged:
     )
 
 
-def content_of(certificate: dict[str, Any]) -> dict[str, Any]:
+def logged_content(certificate: dict[str, Any]) -> dict[str, Any]:
     """What an act keeps of a certificate; who verifies the certificate makes the same of it."""
     facts = certificate["facts"]
     return {
@@ -123,24 +123,24 @@ def content_of(certificate: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def find(connection: Connection, dataset_id: int, content: dict[str, Any]) -> Logged | None:
+def find_logged(connection: Connection, dataset_id: int, content: dict[str, Any]) -> Logged | None:
     """The act of a certificate that said the same."""
     given = {"dataset": dataset_id, "of_kind": CERTIFICATE, "content": canonical(content)}
     row = connection.execute(_SAME, given).one_or_none()
     return None if row is None else logged(row)
 
 
-def record(
+def record_certificate(
     connection: Connection, dataset_id: int, content: dict[str, Any], facts: dict[str, Any], by: str
 ) -> None:
     """Append what a certificate says, its facts if they are new, and what it restates."""
     happened = []
     if facts_of(connection, dataset_id, content["facts_sha256"]) is None:
         kept = {"facts": facts, "sha256": content["facts_sha256"]}
-        happened.append(Act(FACTS, kept, by))
+        happened.append(Act(_FACTS, kept, by))
     happened += [Act(RESTATEMENT, one, by) for one in _restated_by(connection, dataset_id, content)]
     happened.append(Act(CERTIFICATE, content, by))
-    append(connection, dataset_id, happened)
+    append_leaves(connection, dataset_id, happened)
     _shout(connection, dataset_id, happened)
 
 
@@ -208,7 +208,7 @@ def restate(
 ) -> None:
     """Append a restatement."""
     happened = [Act(RESTATEMENT, content, by)]
-    append(connection, dataset_id, happened)
+    append_leaves(connection, dataset_id, happened)
     _shout(connection, dataset_id, happened)
 
 
@@ -238,15 +238,15 @@ def _shout(connection: Connection, dataset_id: int, happened: Sequence[Act]) -> 
         )
         for content, change in changes
     ]
-    incidents.record(connection, told)
+    incidents.record_incidents(connection, told)
 
 
 def facts_of(connection: Connection, dataset_id: int, sha256: str) -> dict[str, Any] | None:
     """The facts of a digest, which were certified before."""
-    given = {"dataset": dataset_id, "of_kind": FACTS, "ending": f'"sha256":"{sha256}"}}'}
+    given = {"dataset": dataset_id, "of_kind": _FACTS, "ending": f'"sha256":"{sha256}"}}'}
     for row in connection.execute(_ENDING, given):
         content: dict[str, Any] = json.loads(row.content)
-        if content["sha256"] == sha256 == digest_of(content["facts"]):
+        if content["sha256"] == sha256 == canonical_digest(content["facts"]):
             return dict(content["facts"])
     return None
 
@@ -261,4 +261,4 @@ def restatements_of(
     found = [logged(row) for row in connection.execute(_LATEST, given)]
     # The pattern takes an underscore of a name for any character.
     own = [one for one in found if one.content["about"] == subject]
-    return own[:TOLD_MAX]
+    return own[:_TOLD_MAX]

@@ -17,18 +17,18 @@ from service.schemas.requests import (
     SamplingStatus,
     StepMessage,
 )
-from service.schemas.run_states import RunState
+from service.schemas.run_states import RunStateName
 from service.schemas.samplings import Count
 from service.transparency.checkpoints import Part
 
-FORMAT: Final = "dpledger-certificate/1"
+CERTIFICATE_FORMAT: Final = "dpledger-certificate/1"
 DELTAS_MAX: Final = 8
 DISTINCT_MAX: Final = 400  # events of one certificate that differ
 RUNS_MAX: Final = 1000
 VERSIONED: Final = frozenset({"dpledger", "numpy", "python", "scipy"})  # what computed it
 
-Whole = Annotated[int, Field(ge=0, lt=2**63)]
-Line = Annotated[str, Field(max_length=200)]
+_Whole = Annotated[int, Field(ge=0, lt=2**63)]
+_Line = Annotated[str, Field(max_length=200)]
 
 
 def _one_of(words: Iterable[str]) -> Any:
@@ -43,8 +43,8 @@ Nats = Annotated[float, Field(ge=0)]
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]  # SHA-256
 Base64 = Annotated[str, Field(max_length=100, pattern=r"^[A-Za-z0-9_-]*$")]
 RELEASES: Final = ("every_step", "every_pass", "last_iterate")
-Accountant = Literal["best", "pld", "rdp"]
-ACCOUNTANTS: Final[tuple[Accountant, ...]] = ("best", "pld", "rdp")
+_Accountant = Literal["best", "pld", "rdp"]
+ACCOUNTANTS: Final[tuple[_Accountant, ...]] = ("best", "pld", "rdp")
 
 
 def _complete(versions: dict[str, str]) -> dict[str, str]:
@@ -53,7 +53,7 @@ def _complete(versions: dict[str, str]) -> dict[str, str]:
     return versions
 
 
-Versions = Annotated[dict[Line, Line], AfterValidator(_complete)]
+Versions = Annotated[dict[_Line, _Line], AfterValidator(_complete)]
 
 
 class Subject(Wire):
@@ -66,20 +66,20 @@ class Subject(Wire):
 class Reserved(StepMessage):
     """Steps that were admitted ahead and have not run."""
 
-    steps: Whole
+    steps: _Whole
     # Less noise within a pass that has begun moves it to another event: one less here, one more.
     passes: Annotated[int, Field(gt=-(2**63), lt=2**63)]
-    begun: Whole  # passes that begin among them
-    passes_anew: Whole  # upper, whatever the passes before them turn out to have been
+    begun: _Whole  # passes that begin among them
+    passes_anew: _Whole  # upper, whatever the passes before them turn out to have been
 
 
 class Incidents(Wire):
     """The number of incidents of a kind, and their entries."""
 
     kind: Annotated[str, _one_of(Kind)]
-    count: Whole
-    first_sequence: Whole
-    last_sequence: Whole
+    count: _Whole
+    first_sequence: _Whole
+    last_sequence: _Whole
 
 
 class RunFacts(Wire):
@@ -103,13 +103,13 @@ class Home(Wire):
 class BudgetLimit(Wire):
     """A limit that was in force."""
 
-    revision: Whole
+    revision: _Whole
     epsilon: Nats | None
     delta: Delta | None
     accept: list[Acceptable]
     reason: Prose
-    sequence: Whole
-    changed_at: Line
+    sequence: _Whole
+    changed_at: _Line
 
 
 class Protected(Wire):
@@ -129,7 +129,7 @@ class Facts(Wire):
     """Everything that the numbers of a certificate follow from."""
 
     subject: Subject
-    sequence: Whole  # of the dataset's latest entry
+    sequence: _Whole  # of the dataset's latest entry
     dataset: Protected
     homes: list[Home] = Field(min_length=1, max_length=100)
 
@@ -138,13 +138,13 @@ class Statement(Wire):
     """What follows from the facts at one delta, by one accountant, by accepted theorems."""
 
     delta: Delta
-    accountant: Accountant
+    accountant: _Accountant
     reservations: bool  # whether what is reserved counts as spent
     epsilon: Nats | None  # upper; null where no accepted bound is finite, for the reason
     epsilon_lower: Nats | None
     reason: Prose | None
-    bound: Line | None
-    theorems: list[Line]
+    bound: _Line | None
+    theorems: list[_Line]
     status: StatusLine | None
     assumptions: list[AssumptionLine]
     valid_for: Annotated[str, _one_of(ValidFor)]
@@ -153,14 +153,14 @@ class Statement(Wire):
     unamplified_epsilon: Nats | None
     corrected_epsilon: Nats | None
     so_far_epsilon: Nats | None  # of a run that keeps to its plan; epsilon is the whole plan's
-    planned_steps: Whole | None
-    steps: Whole
+    planned_steps: _Whole | None
+    steps: _Whole
 
 
 class TheoremStated(Wire):
     """A theorem that a statement rests on."""
 
-    id: Line
+    id: _Line
     statement: Prose
     source: Prose
     status: StatusLine
@@ -171,26 +171,26 @@ class RunSummary(Wire):
     """How far a run's samplings are borne out, and what no epsilon covers."""
 
     run: Name
-    state: Annotated[str, _one_of(get_args(RunState))] | None
+    state: Annotated[str, _one_of(get_args(RunStateName))] | None
     sampling_status: Annotated[str, _one_of(get_args(SamplingStatus))]
     outside_guarantee: list[dict[str, str]]
-    steps_beyond_a_limit: Whole
-    steps_reserved_beyond_a_limit: Whole  # admitted before the limit was lowered
+    steps_beyond_a_limit: _Whole
+    steps_reserved_beyond_a_limit: _Whole  # admitted before the limit was lowered
     by: Name | None  # the key that registered it
     appended_by: list[Name]  # the keys that appended last
-    corrections: Whole
-    branches: Whole
-    releases: Whole
+    corrections: _Whole
+    branches: _Whole
+    releases: _Whole
 
 
 class AdvisoryStated(Wire):
     """A known defect of a library that a run says it used."""
 
     run: Name
-    id: Line
-    library: Line
-    library_version: Line | None
-    affected: Line
+    id: _Line
+    library: _Line
+    library_version: _Line | None
+    affected: _Line
     defect: Prose
     consequence: Prose
     source: Prose
@@ -199,10 +199,10 @@ class AdvisoryStated(Wire):
 class Place(Wire):
     """Where the dataset's log tells of something, and the proof that it does."""
 
-    acted_at: Line
-    after_sequence: Whole
+    acted_at: _Line
+    after_sequence: _Whole
     by: Name | None
-    position: Whole
+    position: _Whole
     path: list[Digest] = Field(max_length=64)  # from the act's leaf to the root of the head
 
 
@@ -223,7 +223,7 @@ class Change(Wire):
     """A statement of which a later version of the accounting says otherwise."""
 
     delta: Delta
-    accountant: Accountant
+    accountant: _Accountant
     reservations: bool
     direction: Literal["too_low", "too_high"]
     old: Ends
@@ -234,11 +234,11 @@ class Restated(Wire):
     """What was restated about the subject."""
 
     about: Subject
-    sequence: Whole
+    sequence: _Whole
     facts_sha256: Digest
-    position: Whole  # of the certificate in the log
-    old_core_version: Line
-    core_version: Line
+    position: _Whole  # of the certificate in the log
+    old_core_version: _Line
+    core_version: _Line
     changes: list[Change]
     log: Place
 
@@ -262,7 +262,7 @@ class Certificate(Wire):
     restatements: list[Restated]
     versions: Versions
     log: Log
-    issued_at: Line
+    issued_at: _Line
 
 
 class Envelope(Wire):

@@ -19,7 +19,7 @@ from service.guarantees.theorem_catalog import bound_answers
 from service.ledger.advisories import advisories_of
 from service.ledger.append.counts import count_events as counted
 from service.ledger.append.counts import counts_of
-from service.ledger.budgets.accumulator import BudgetDelta, StepsAndPasses, merged
+from service.ledger.budgets.accumulator import BudgetDelta, StepsAndPasses, merge_changes
 from service.ledger.budgets.lineage import as_seen_by_ancestor
 from service.ledger.hidden_iterates import (
     NOTHING_HIDDEN,
@@ -114,7 +114,7 @@ def _of_dataset(facts: Facts, relation: NeighboringRelation, accept: frozenset[S
         if len(each) == 1:
             return each[0]
         views = [_seen(one, home, relation) for one, home in zip(each, facts.homes, strict=True)]
-        return counted(merged(views))
+        return counted(merge_changes(views))
 
     return Account(
         relation=relation,
@@ -263,7 +263,7 @@ def _documents(facts: Facts) -> Iterator[tuple[str, LedgerDocument]]:
             yield run.ledger.run or "", run.ledger
 
 
-def standing_of(facts: Facts) -> list[dict[str, Any]]:
+def run_standings(facts: Facts) -> list[dict[str, Any]]:
     """Where each run stands by its own document."""
     return [
         {

@@ -14,13 +14,17 @@ from service.ledger.log.leaves import act_data
 from service.ledger.log.merkle import leaf_hash, verify_inclusion
 from service.schemas.event_codec import canonical
 from service.transparency.certificates import records
-from service.transparency.certificates.envelope import BYTES_MAX, InvalidCertificateError, opened
+from service.transparency.certificates.envelope import (
+    CERTIFICATE_BYTES_MAX,
+    InvalidCertificateError,
+    open_certificate,
+)
 from service.transparency.certificates.records import AGREEMENT, is_later
 from service.transparency.certificates.schema import Certificate, Place, Statement
 from service.transparency.certificates.statements import (
     account_of,
     advisories_stated,
-    standing_of,
+    run_standings,
     statements_of,
     theorems_of,
 )
@@ -59,13 +63,13 @@ def verify_file(path: Path, *, public_key: str | None = None) -> Verified:
         OSError: the file cannot be read.
     """
     with path.open("rb") as file:
-        raw = file.read(BYTES_MAX + 1)
+        raw = file.read(CERTIFICATE_BYTES_MAX + 1)
     return verify_bytes(raw, public_key=public_key)
 
 
 def verify_bytes(raw: bytes, *, public_key: str | None = None) -> Verified:
     """Check everything that the bytes of a certificate say; see `verify_file`."""
-    envelope = opened(raw)
+    envelope = open_certificate(raw)
     if public_key is not None and envelope.public_key != public_key:
         raise InvalidCertificateError(
             f"the key that signed is {envelope.key_id}, not the named one"
@@ -101,7 +105,7 @@ def _require_logged(certificate: Certificate, public_key: str) -> None:
     named = (log.part.public_key, log.part.key_id, log.part.head.dataset)
     if named != (public_key, key_id_of(public_key), dataset):
         raise InvalidCertificateError("log.part: the checkpoint is of another key or dataset")
-    content = records.content_of(certificate.model_dump(include=_TOLD))
+    content = records.logged_content(certificate.model_dump(include=_TOLD))
     if not _tells(certificate, log, records.CERTIFICATE, content):
         raise InvalidCertificateError("log.path: the log does not tell of this certificate")
 
@@ -191,7 +195,7 @@ def _require_numbers(certificate: Certificate, found: Verified) -> None:
 
 def _require_derived(certificate: Certificate, *, same: bool) -> None:
     """What the facts say beside numbers; texts may be put better in another version."""
-    if certificate.model_dump(include={"standing"})["standing"] != standing_of(certificate.facts):
+    if certificate.model_dump(include={"standing"})["standing"] != run_standings(certificate.facts):
         raise InvalidCertificateError("standing: does not follow from the facts")
     used = sorted({name for one in certificate.statements for name in one.theorems})
     if [one.id for one in certificate.theorems] != used:

@@ -20,11 +20,11 @@ from service.transparency.ledger_identity import named_by
 from service.transparency.verification.keys import require_keys
 from service.transparency.verification.log import Walk
 from service.transparency.verification.reconciliations import Generations, require_suspension
-from service.transparency.verification.records import Facts, require_incidents
-from service.transparency.verification.report import Broken, Rank, Report, shown
+from service.transparency.verification.records import CheckedRecords, require_incidents
+from service.transparency.verification.report import Broken, Rank, VerificationReport, shown
 from service.transparency.verification.rows import UNREADABLE, Names, distrusted, every
 from service.transparency.verification.saved_heads import Kept
-from service.transparency.verification.totals import Sums, Totals
+from service.transparency.verification.totals import Sums, TotalsCheck
 
 _INSTALLATION: Final = select(installation)
 _DATASETS: Final = select(
@@ -58,7 +58,9 @@ def _strays() -> Iterator[tuple[str, Select[Any]]]:
 _STRAYS: Final = tuple(_strays())
 
 
-def verify(connection: Connection, kept: Kept | None = None, *, generation: int = 0) -> Report:
+def verify(
+    connection: Connection, kept: Kept | None = None, *, generation: int = 0
+) -> VerificationReport:
     """Check everything that a database holds of its ledger.
 
     Args:
@@ -67,7 +69,7 @@ def verify(connection: Connection, kept: Kept | None = None, *, generation: int 
         generation: how many reconciliations the caller knows of. What a later one declared lost
             is compared with the ledger, because an attacker can write that to the database, too.
     """
-    report, kept = Report(), kept or Kept()
+    report, kept = VerificationReport(), kept or Kept()
     with distrusted(connection):
         kept = Generations.read(connection, report).excused(kept, report, known=generation)
         _installation(connection, report, kept)
@@ -78,7 +80,7 @@ def verify(connection: Connection, kept: Kept | None = None, *, generation: int 
             except UNREADABLE as error:  # what is stored may be anything
                 why = f"cannot be compared: {type(error).__name__}"
                 _broken(report, home["name"], "its rows", why)
-        Totals(connection, report).require()
+        TotalsCheck(connection, report).require()
         _absent(report, kept, {home["name"] for home in found})
         for what, query in _STRAYS:
             (row,) = every(connection, query)
@@ -87,7 +89,7 @@ def verify(connection: Connection, kept: Kept | None = None, *, generation: int 
     return report
 
 
-def _installation(connection: Connection, report: Report, kept: Kept) -> None:
+def _installation(connection: Connection, report: VerificationReport, kept: Kept) -> None:
     rows = list(every(connection, _INSTALLATION))
     if len(rows) != 1:
         _broken(report, None, "its row", "is missing or is not the only one")
@@ -104,7 +106,7 @@ def _installation(connection: Connection, report: Report, kept: Kept) -> None:
     _identity(report, row["ledger_id"], own)
 
 
-def _identity(report: Report, ledger_id: Any, own: list[dict[str, Any]]) -> None:
+def _identity(report: VerificationReport, ledger_id: Any, own: list[dict[str, Any]]) -> None:
     """The ledger is the one that the latest act which named it says."""
     try:
         right = named_by(own) in (None, ledger_id)
@@ -115,7 +117,9 @@ def _identity(report: Report, ledger_id: Any, own: list[dict[str, Any]]) -> None
         _broken(report, None, f"ledger {shown(ledger_id)}", why)
 
 
-def _dataset(connection: Connection, report: Report, kept: Kept, home: Mapping[str, Any]) -> None:
+def _dataset(
+    connection: Connection, report: VerificationReport, kept: Kept, home: Mapping[str, Any]
+) -> None:
     report.checked["datasets"] += 1
     names = Names.read(connection, dict(home))
     own = list(every(connection, _ACTS, dataset=home["id"]))
@@ -127,7 +131,7 @@ def _dataset(connection: Connection, report: Report, kept: Kept, home: Mapping[s
         for one in every(connection, _TILES, dataset=home["id"])
     }
     _log(walk, home, tiles, tiled=True)
-    Facts(connection, walk, home).require()
+    CheckedRecords(connection, walk, home).require()
     Sums(connection, walk, home).require()
     require_incidents(connection, walk, home["id"])
 
@@ -164,7 +168,7 @@ def _begin(level: Any, index: Any) -> int:
     return index * 256**level if known else 0
 
 
-def _absent(report: Report, kept: Kept, there: Iterable[Any]) -> None:
+def _absent(report: VerificationReport, kept: Kept, there: Iterable[Any]) -> None:
     """Datasets that were kept and are gone."""
     for name, log in kept.logs.items():
         if name is not None and name not in there and log.longest:
@@ -180,6 +184,10 @@ def _absent(report: Report, kept: Kept, there: Iterable[Any]) -> None:
 
 
 def _broken(
-    report: Report, dataset: str | None, what: str, why: str, position: int | None = None
+    report: VerificationReport,
+    dataset: str | None,
+    what: str,
+    why: str,
+    position: int | None = None,
 ) -> None:
     report.add(Broken(dataset=dataset, rank=Rank.DERIVED, position=position, what=what, why=why))

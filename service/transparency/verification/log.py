@@ -12,10 +12,10 @@ from accounting.event_counts import advance, after_steps, passes_begun, starts_a
 from accounting.events import Event, Span
 from service.ledger.log.leaves import act_data, exact
 from service.ledger.log.merkle import DIGEST_SIZE, TILE_HEIGHT, Frontier, leaf_hash
-from service.transparency.verification.report import Broken, Rank, Report, shown
+from service.transparency.verification.report import Broken, Rank, VerificationReport, shown
 from service.transparency.verification.rows import (
     UNREADABLE,
-    Entry,
+    EntryRow,
     Names,
     Slot,
     Words,
@@ -34,11 +34,11 @@ PLAUSIBLE: Final = frozenset(
 _STEPS: Final = ',"steps":'
 _NO_LEAF: Final = bytes(DIGEST_SIZE)
 _REWRITTEN: Final = "is not what was hashed when it was written"
-Told = Callable[[int], tuple[str, int | None]]  # the words of a leaf, and the sequence of an entry
+_Told = Callable[[int], tuple[str, int | None]]  # the words of a leaf, and the sequence of an entry
 
 
 @dataclass(slots=True)
-class Tree:
+class CheckedTree:
     """The leaves so far."""
 
     tiles: dict[tuple[Any, Any], bytes] = field(default_factory=dict)  # by level and index
@@ -74,13 +74,13 @@ def _root(nodes: list[bytes]) -> bytes:
 class Walk:
     """One log, leaf by leaf."""
 
-    report: Report
+    report: VerificationReport
     names: Names | None  # none of the installation's log, which has no entries
     acts: Sequence[dict[str, Any]]  # in the order of their positions
     kept: KeptLog
     position: int = 0  # of the next leaf
     sequence: int = 0  # of the latest entry
-    tree: Tree = field(default_factory=Tree)
+    tree: CheckedTree = field(default_factory=CheckedTree)
     whole: bool = True  # no leaf is known to be missing, so that roots mean something
     passes: Counter[tuple[Any, Event]] = field(default_factory=Counter)  # by run
     begun: Counter[tuple[Any, Event]] = field(default_factory=Counter)
@@ -112,7 +112,7 @@ class Walk:
 
     # ---- leaves
 
-    def _extend(self, leaves: list[bytes], told: Told) -> None:
+    def _extend(self, leaves: list[bytes], told: _Told) -> None:
         """Take leaves that follow one another."""
         begin, end = self.position, self.position + len(leaves)
         known = self.kept.between(begin, end)
@@ -199,7 +199,7 @@ class Walk:
         for rows in entries_of(connection, dataset_id):
             self._take(rows)
 
-    def _take(self, rows: Sequence[Entry]) -> None:
+    def _take(self, rows: Sequence[EntryRow]) -> None:
         self.report.checked["entries"] += len(rows)
         begin = 0
         while begin < len(rows):
@@ -212,7 +212,7 @@ class Walk:
             self._take_entries(rows[begin:end])
             begin = end
 
-    def _together(self, rows: Sequence[Entry], begin: int) -> int:
+    def _together(self, rows: Sequence[EntryRow], begin: int) -> int:
         """How many entries follow one another before the next act; none if the first does not."""
         count = len(rows) - begin
         if self._act < len(self.acts):
@@ -223,7 +223,7 @@ class Walk:
             return count
         return int(rows[begin][0] == self.sequence + 1)
 
-    def _out_of_place(self, row: Entry) -> None:
+    def _out_of_place(self, row: EntryRow) -> None:
         """An entry that does not follow the one before."""
         sequence, expected = row[0], self.sequence + 1
         if isinstance(sequence, int) and sequence > expected:
@@ -233,7 +233,7 @@ class Walk:
         else:
             self.broken(Rank.LEAF, self._told(row), "has no place in the log", self.position)
 
-    def _take_entries(self, rows: Sequence[Entry]) -> None:
+    def _take_entries(self, rows: Sequence[EntryRow]) -> None:
         """Entries that follow one another. Fast: nearly all of verification happens here."""
         names = self.names
         assert names is not None  # noqa: S101, the installation's log has no entries
@@ -284,11 +284,11 @@ class Walk:
         for one, count in more.items():
             self.passes[slot.run_id, one] += count
 
-    def _broken_entry(self, row: Entry, sequence: int, why: str) -> None:
+    def _broken_entry(self, row: EntryRow, sequence: int, why: str) -> None:
         position = self.position + sequence - self.sequence - 1
         self.broken(Rank.LEAF, (self._told(row)[0], sequence), why, position)
 
-    def _told(self, row: Entry) -> tuple[str, int | None]:
+    def _told(self, row: EntryRow) -> tuple[str, int | None]:
         """An entry in words."""
         assert self.names is not None  # noqa: S101
         sequence, run, branch, first, steps = row[:5]

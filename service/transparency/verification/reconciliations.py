@@ -23,9 +23,9 @@ from service.transparency.reconciliation import (
 )
 from service.transparency.recovery import RECOVERING, SUSPENDED
 from service.transparency.verification.log import said_of
-from service.transparency.verification.report import Broken, Rank, Report, shown
+from service.transparency.verification.report import Broken, Rank, VerificationReport, shown
 from service.transparency.verification.rows import UNREADABLE, every
-from service.transparency.verification.saved_heads import Head, Kept
+from service.transparency.verification.saved_heads import Kept, SavedHead
 
 _INSTALLATION: Final = select(installation.c.ledger_id)
 _RECONCILED: Final = (
@@ -46,7 +46,7 @@ class Generations:
     told: Sequence[Reconciliation]  # that some key signed, oldest first
 
     @classmethod
-    def read(cls, connection: Connection, report: Report) -> "Generations":
+    def read(cls, connection: Connection, report: VerificationReport) -> "Generations":
         """Read them; what is none that counts for anybody is told."""
         ids = [str(row["ledger_id"]) for row in every(connection, _INSTALLATION)]
         ledger_id, told = ids[0] if ids else "", []
@@ -66,7 +66,7 @@ class Generations:
                 told.append(one)
         return cls(ledger_id, told)
 
-    def excused(self, kept: Kept, report: Report, *, known: int) -> Kept:
+    def excused(self, kept: Kept, report: VerificationReport, *, known: int) -> Kept:
         """What was kept, with what admins declared lost marked as such.
 
         Logs are also held against what they were when they were reconciled: so what is excused had
@@ -94,7 +94,7 @@ class Generations:
     def _believed(self, key: str) -> list[Reconciliation]:
         return followed(self.told, ledger_id=self.ledger_id, public_key=key)
 
-    def _judged(self, name: str | None, head: Head, known: int, notes: list[str]) -> Head:
+    def _judged(self, name: str | None, head: SavedHead, known: int, notes: list[str]) -> SavedHead:
         log = "the installation" if name is None else f"dataset {shown(name)}"
         for one in self._believed(head.key):
             if not one.abandons(name, size=head.size, generation=head.generation):
@@ -109,12 +109,12 @@ class Generations:
             return replace(head, excused=True)
         return head
 
-    def _then(self, name: str | None, keys: Iterable[str]) -> list[Head]:
+    def _then(self, name: str | None, keys: Iterable[str]) -> list[SavedHead]:
         """The log as it was at each reconciliation."""
         believed = [one for key in sorted(keys) for one in self._believed(key)]
         then = [(one, one.continues(name)) for one in believed]
         return [
-            Head(
+            SavedHead(
                 size=head.size,
                 root=bytes.fromhex(head.root),
                 source=f"the reconciliation that bega generation {one.generation}",
@@ -127,7 +127,7 @@ class Generations:
 
 
 def require_suspension(
-    report: Report, row: Mapping[str, Any], told: Iterable[Mapping[str, Any]]
+    report: VerificationReport, row: Mapping[str, Any], told: Iterable[Mapping[str, Any]]
 ) -> None:
     """Hold whether writing is refused against what the installation's acts say of it."""
     state, lost = None, []

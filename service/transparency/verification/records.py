@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Select, bindparam, or_, select
 
 from service.ledger.incidents import Kind
 from service.ledger.log.leaves import exact
-from service.ledger.log.row_records import APPENDS, FACTS, STATES, content_of_row
+from service.ledger.log.row_records import APPENDS, FACTS, STATE_CODES, content_of_row
 from service.ledger.reservations import OPEN
 from service.schemas.event_codec import canonical
 from service.storage.tables import incidents, runs
@@ -38,13 +38,13 @@ _OF_DATASET: Final = (
     )
 )
 _SAID: Final = frozenset({"correction", "run_state", "finding"})
-Told = tuple[Any, Any, Any]  # its kind, its run, and the latest entry
+_Told = tuple[Any, Any, Any]  # its kind, its run, and the latest entry
 
 
 @cache
 def _of_dataset(kind: str) -> Select[Any]:
     """The rows of a kind in one dataset."""
-    found = {**FACTS, **STATES}[kind].subquery()
+    found = {**FACTS, **STATE_CODES}[kind].subquery()
     return select(found).where(found.c.home == bindparam("dataset")).order_by(found.c.row)
 
 
@@ -57,7 +57,7 @@ class _Said:
 
 
 @dataclass(slots=True)
-class Facts:
+class CheckedRecords:
     """The rows of one dataset, whose log has been walked."""
 
     connection: Connection
@@ -231,7 +231,7 @@ def require_incidents(connection: Connection, walk: Walk, dataset_id: int) -> No
         walk.broken(Rank.DERIVED, (what, None), "is missing, though an act says that it was", None)
 
 
-def _expected(walk: Walk) -> Iterator[Told]:
+def _expected(walk: Walk) -> Iterator[_Told]:
     """The incidents that acts speak of."""
     claims: dict[Any, set[Any]] = defaultdict(set)  # of ranks, by branch
     for act in walk.acts:

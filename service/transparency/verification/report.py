@@ -52,7 +52,7 @@ def shown(value: object, *, most: int = 100) -> str:
 
 
 @dataclass(slots=True)
-class Report:
+class VerificationReport:
     """What verification did."""
 
     checked: Counter[str] = field(default_factory=Counter)

@@ -24,7 +24,7 @@ from service.storage.tables import branches, distinct_events, runs
 ROWS: Final = 5000  # at a time
 Words = Callable[[bytes], list[str]]
 # (sequence, run, branch, first step, steps, event, what Words reads, leaf)
-Entry = tuple[Any, Any, Any, Any, Any, Any, Any, Any]
+EntryRow = tuple[Any, Any, Any, Any, Any, Any, Any, Any]
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6}")
 _ENTRIES: Final = (
     "SELECT sequence, run_id, branch_id, first_step, steps, event_id, {said}, leaf "
@@ -125,7 +125,7 @@ def _compiled(query: Select[Any], dialect: Dialect) -> Any:
     return query.compile(dialect=dialect)
 
 
-def entries_of(connection: Connection, dataset_id: int) -> Iterator[Sequence[Entry]]:
+def entries_of(connection: Connection, dataset_id: int) -> Iterator[Sequence[EntryRow]]:
     """A dataset's entries in the order of their sequence, many at a time."""
     driver: Any = connection.connection
     if connection.dialect.name == "postgresql":
@@ -141,12 +141,12 @@ def entries_of(connection: Connection, dataset_id: int) -> Iterator[Sequence[Ent
         cursor.close()
 
 
-def _fetched(cursor: Any) -> Iterator[Sequence[Entry]]:
+def _fetched(cursor: Any) -> Iterator[Sequence[EntryRow]]:
     while found := cursor.fetchmany(ROWS):
         yield found
 
 
-def _ahead(cursor: Any) -> Iterator[Sequence[Entry]]:
+def _ahead(cursor: Any) -> Iterator[Sequence[EntryRow]]:
     """The same, while the server is asked for what comes next."""
     with ThreadPoolExecutor(1) as reader:
         coming = reader.submit(cursor.fetchmany, ROWS)

@@ -12,14 +12,14 @@ from pydantic import TypeAdapter, ValidationError
 from service.ledger.log.merkle import DIGEST_SIZE
 from service.transparency.checkpoints import Part, Whole
 from service.transparency.log_heads import Head as LogHead
-from service.transparency.witness import Seen, WitnessError, read_witness
+from service.transparency.witness import WitnessedHead, WitnessError, read_witness
 
-BYTES_MAX: Final = 64 * 1024 * 1024  # of a file of checkpoints
+HEADS_BYTES_MAX: Final = 64 * 1024 * 1024  # of a file of checkpoints
 _KEPT: Final[TypeAdapter[Part | Whole]] = TypeAdapter(Part | Whole)
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Head:
+class SavedHead:
     """A log as it was: its first leaves add up to a root."""
 
     size: int
@@ -36,7 +36,7 @@ class KeptLog:
 
     leaves: bytes = b""  # the hashes of its first leaves, one after the other
     source: str = "the witness"  # of the leaves
-    heads: Sequence[Head] = ()
+    heads: Sequence[SavedHead] = ()
 
     @property
     def size(self) -> int:
@@ -89,7 +89,7 @@ def of_witness(path: Path, public_key: str | None) -> Kept:
         found = read_witness(path, public_key, leaves=True)
         if found.last is None:
             raise KeptError(f"{path}: it has seen nothing yet.")
-        heads: dict[str | None, list[Head]] = defaultdict(list)
+        heads: dict[str | None, list[SavedHead]] = defaultdict(list)
         for seen in (*found.ended, found.last):
             for name, head in seen.heads.items():
                 heads[name].append(_of(seen, head, public_key))
@@ -104,8 +104,8 @@ def of_witness(path: Path, public_key: str | None) -> Kept:
     return Kept(logs, found.last.signed.checkpoint.ledger_id)
 
 
-def _of(seen: Seen, head: LogHead, public_key: str | None) -> Head:
-    return Head(
+def _of(seen: WitnessedHead, head: LogHead, public_key: str | None) -> SavedHead:
+    return SavedHead(
         size=head.size,
         root=bytes.fromhex(head.root),
         source="the witness"
@@ -122,7 +122,7 @@ def of_checkpoints(path: Path, public_key: str | None) -> Kept:
     Raises:
         KeptError: one cannot be read or believed, or they are of different ledgers.
     """
-    heads: dict[str | None, list[Head]] = defaultdict(list)
+    heads: dict[str | None, list[SavedHead]] = defaultdict(list)
     ledgers: set[str] = set()
     for part in _checkpoints(path):
         signed = part.checkpoint
@@ -132,7 +132,7 @@ def of_checkpoints(path: Path, public_key: str | None) -> Kept:
         source = f"the checkpoint of {signed.issued_at}"
         for head in part.heads if isinstance(part, Whole) else [part.head]:
             root = bytes.fromhex(head.root)
-            heads[head.dataset].append(Head(head.size, root, source, signed.generation, key))
+            heads[head.dataset].append(SavedHead(head.size, root, source, signed.generation, key))
         ledgers.add(signed.ledger_id)
     if len(ledgers) != 1:
         raise KeptError(f"{path}: it is of no ledger, or of several.")
@@ -143,11 +143,11 @@ def of_checkpoints(path: Path, public_key: str | None) -> Kept:
 def _checkpoints(path: Path) -> Iterator[Part | Whole]:
     try:
         with path.open("rb") as file:
-            data = file.read(BYTES_MAX + 1)
+            data = file.read(HEADS_BYTES_MAX + 1)
     except OSError as error:
         raise KeptError(f"{path}: {error.strerror}") from None
-    if len(data) > BYTES_MAX:
-        raise KeptError(f"{path}: it is larger than {BYTES_MAX} bytes.")
+    if len(data) > HEADS_BYTES_MAX:
+        raise KeptError(f"{path}: it is larger than {HEADS_BYTES_MAX} bytes.")
     try:
         for one in _objects(data):
             yield _KEPT.validate_python(one)
@@ -166,7 +166,7 @@ def _objects(data: bytes) -> list[Any]:
         return [json.loads(line) for line in data.splitlines() if line.strip()]
 
 
-def together(one: Kept, other: Kept) -> Kept:
+def join_heads(one: Kept, other: Kept) -> Kept:
     """What both say.
 
     Raises:

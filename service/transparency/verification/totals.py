@@ -29,7 +29,7 @@ from service.storage.tables import (
     runs,
 )
 from service.transparency.verification.log import Walk
-from service.transparency.verification.report import Broken, Rank, Report, shown
+from service.transparency.verification.report import Broken, Rank, VerificationReport, shown
 from service.transparency.verification.rows import UNREADABLE, BranchState, Names, every
 
 _AHEAD: Final = ("steps", "passes", "begun")  # are kept of what is reserved, too
@@ -66,7 +66,7 @@ _ENTRIES: Final = (
     .order_by(entries.c.sequence)
 )
 _REFOLDED: Final = "differs from what the entries add up to"
-Count = tuple[int, ...]  # as _KEPT
+_Count = tuple[int, ...]  # as _KEPT
 Held = dict[Any, Counter[tuple[Event, str]]]  # by run: (event, one of _AHEAD)
 _DATASETS: Final = select(datasets).order_by(datasets.c.id)
 _LINEAGE: Final = select(lineage)
@@ -128,7 +128,7 @@ class Sums:
 
     # ---- counts
 
-    def _expected(self) -> tuple[dict[tuple[Any, str], Count], dict[str, Count]]:
+    def _expected(self) -> tuple[dict[tuple[Any, str], _Count], dict[str, _Count]]:
         """The counts by run and content, and those of the dataset by content."""
         walk, names = self.walk, self.names
         every_lease, named = self._held(named=False), self._held(named=True)
@@ -168,7 +168,7 @@ class Sums:
                     found[state.row["run_id"]][event, what] += getattr(count, what)
         return found
 
-    def _counts(self, expected: tuple[dict[tuple[Any, str], Count], dict[str, Count]]) -> None:
+    def _counts(self, expected: tuple[dict[tuple[Any, str], _Count], dict[str, _Count]]) -> None:
         of_runs, total = expected
         names, seen = self.names, set()
         for row in every(self.connection, _OF_DATASET, dataset=self.home["id"]):
@@ -255,11 +255,11 @@ def _held_by_plan(run: Mapping[str, Any]) -> bool:
 
 
 @dataclass(slots=True)
-class Totals:
+class TotalsCheck:
     """The sums of every budget; once the counts that they rest on were found to be right."""
 
     connection: Connection
-    report: Report
+    report: VerificationReport
 
     def require(self) -> None:
         """Compare all of them, but those that rest on what is broken."""

@@ -7,7 +7,7 @@ from service.identity.authentication import Admin, Viewer
 from service.storage.engine import snapshot
 from service.transparency import activity
 from service.transparency.activity import ActAnswer, ActPage
-from service.web.parameters import ActPageQuery, ActPages, Database, DatasetName, token_of
+from service.web.parameters import ActPageQuery, ActPages, Database, DatasetName, continuation_token
 from service.web.strict_requests import StrictRoute, expensive
 
 router = APIRouter(prefix="/v1", route_class=StrictRoute, tags=["acts"])
@@ -19,7 +19,7 @@ def list_acts(query: ActPages, database: Database, _caller: Admin) -> ActPage:
     """Acts that belong to no dataset, those of keys among them, the oldest first."""
     with snapshot(database) as connection:
         found, after = _listed(connection, None, query)
-    return ActPage(acts=found, next_page_token=token_of(after))
+    return ActPage(acts=found, next_page_token=continuation_token(after))
 
 
 @router.get("/datasets/{dataset}/acts")
@@ -30,7 +30,7 @@ def list_dataset_acts(
     """Acts of a dataset and of its runs, the oldest first; of a key or a kind alone if asked."""
     with snapshot(database) as connection:
         found, after = _listed(connection, dataset, query)
-    return ActPage(acts=found, next_page_token=token_of(after))
+    return ActPage(acts=found, next_page_token=continuation_token(after))
 
 
 def _listed(

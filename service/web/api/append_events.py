@@ -33,7 +33,7 @@ from service.web.query_strings import QueryRules
 from service.web.strict_json import parse_json
 from service.web.strict_requests import JSON, NDJSON, media_type, read_body
 
-INLINE_BYTES: Final = 16 * 1024  # read without a thread: less than a millisecond
+_INLINE_BYTES: Final = 16 * 1024  # read without a thread: less than a millisecond
 EVENTS_PATH: Final = "/v1/runs/{run}/events"
 # How a line begins that most writers send; what follows is the step, and often that of the last.
 _SPACE: Final = rb"[ \t\r]*"  # of JSON; \s is more than that
@@ -42,7 +42,7 @@ _PLACE: Final = re.compile(
 )
 _FIRST_STEP: Final = re.compile(rb'"first_step"\s*:\s*(0|[1-9]\d{0,12})\s*[,}]')
 KNOWN_BYTES: Final = 1024  # of a body that is remembered
-KNOWN_MAX: Final = 1024  # bodies
+_KNOWN_MAX: Final = 1024  # bodies
 _LINE: Final = TypeAdapter(EventMessage)
 _DEFAULTS: Final = AppendQuery()
 _RULES: Final = QueryRules.of_model(AppendQuery)
@@ -58,7 +58,7 @@ async def append_events(request: Request) -> Response:
     query = _query(request)
     body = await read_body(request)
     kind = media_type(request)
-    if len(body) <= INLINE_BYTES:
+    if len(body) <= _INLINE_BYTES:
         append = _read(run, query, kind, body, caller.name)
     else:
         append = await run_in_threadpool(_read, run, query, kind, body, caller.name)
@@ -155,7 +155,7 @@ def _batch(body: bytes) -> EventBatch:
     # A batch that was read has names for its only texts, so what was found is that field.
     if len(batch.events) == 1 and batch.events[0].first_step == first_step:
         _known[key] = batch
-        if len(_known) > KNOWN_MAX:
+        if len(_known) > _KNOWN_MAX:
             _known.popitem(last=False)
     return batch
 

@@ -7,7 +7,7 @@ from service.ledger import corrections, lookups
 from service.ledger.corrections import Correct, CorrectionAnswer, CorrectionPage
 from service.schemas.requests import NewCorrection
 from service.storage.engine import snapshot
-from service.web.parameters import Database, Pages, RunName, repeated, token_of
+from service.web.parameters import Database, Pages, RunName, continuation_token, repeated
 from service.web.strict_requests import StrictRoute, expensive
 
 router = APIRouter(prefix="/v1/runs/{run}/corrections", route_class=StrictRoute, tags=["runs"])
@@ -37,4 +37,4 @@ def list_corrections(
             after=query.after,
             size=query.page_size,
         )
-    return CorrectionPage(corrections=found, next_page_token=token_of(after))
+    return CorrectionPage(corrections=found, next_page_token=continuation_token(after))

@@ -18,7 +18,14 @@ from service.schemas.requests import DatasetChange, NewDataset
 from service.schemas.responses import DatasetAnswer, DatasetGuarantee, DatasetPage
 from service.storage.engine import snapshot
 from service.storage.tables import datasets
-from service.web.parameters import Database, DatasetName, Guarantees, Pages, repeated, token_of
+from service.web.parameters import (
+    Database,
+    DatasetName,
+    Guarantees,
+    Pages,
+    continuation_token,
+    repeated,
+)
 from service.web.strict_requests import StrictRoute, expensive
 
 router = APIRouter(prefix="/v1/datasets", route_class=StrictRoute, tags=["datasets"])
@@ -42,11 +49,11 @@ def list_datasets(query: Pages, database: Database, caller: Viewer) -> DatasetPa
     """Datasets in creation order."""
     with snapshot(database) as connection:
         seen = select(datasets).where(datasets_within(caller.datasets))
-        rows, after = lookups.page(
+        rows, after = lookups.page_of_rows(
             connection, seen, datasets, after=query.after, size=query.page_size
         )
         found = budget_summaries.dataset_answers(connection, rows)
-    return DatasetPage(datasets=found, next_page_token=token_of(after))
+    return DatasetPage(datasets=found, next_page_token=continuation_token(after))
 
 
 @router.get("/{dataset}")
@@ -91,10 +98,10 @@ def list_settings(
 ) -> SettingsPage:
     """Every revision of a dataset's settings, the oldest first."""
     with snapshot(database) as connection:
-        found, after = dataset_settings.history(
+        found, after = dataset_settings.settings_history(
             connection, dataset, after=query.after, size=query.page_size
         )
-    return SettingsPage(settings=found, next_page_token=token_of(after))
+    return SettingsPage(settings=found, next_page_token=continuation_token(after))
 
 
 @router.get("/{dataset}/guarantee")

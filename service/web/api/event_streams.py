@@ -20,7 +20,7 @@ from service.web.event_streams import (
     resumed,
     run_topic,
 )
-from service.web.parameters import Database, DatasetName, Pages, RunName, token_of
+from service.web.parameters import Database, DatasetName, Pages, RunName, continuation_token
 from service.web.strict_requests import StrictRoute, expensive
 
 router = APIRouter(prefix="/v1", route_class=StrictRoute, tags=["streams"])
@@ -72,7 +72,7 @@ def list_incidents(
             after=query.after,
             size=query.page_size,
         )
-    return IncidentPage(incidents=found, next_page_token=token_of(after))
+    return IncidentPage(incidents=found, next_page_token=continuation_token(after))
 
 
 def _dataset_topic(engine: Engine, name: str) -> tuple[Topic, int]:

@@ -8,7 +8,7 @@ from service.ledger.append.write_access import run_in_write_transaction
 from service.ledger.findings import FindingAnswer, FindingPage
 from service.schemas.findings import NewFinding
 from service.storage.engine import snapshot
-from service.web.parameters import Database, Pages, RunName, repeated, token_of
+from service.web.parameters import Database, Pages, RunName, continuation_token, repeated
 from service.web.strict_requests import StrictRoute, expensive
 
 router = APIRouter(prefix="/v1/runs/{run}/findings", route_class=StrictRoute, tags=["runs"])
@@ -43,4 +43,4 @@ def list_findings(run: RunName, query: Pages, database: Database, _caller: Viewe
             after=query.after,
             size=query.page_size,
         )
-    return FindingPage(findings=found, next_page_token=token_of(after))
+    return FindingPage(findings=found, next_page_token=continuation_token(after))

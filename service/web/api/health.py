@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import PlainTextResponse
 
 from service.errors import NotFoundError, UnavailableError
-from service.operations.health import Readiness, explained
+from service.operations.health import Readiness, explain_checks
 from service.schemas.responses import Answer
 from service.web import problems
 from service.web.parameters import ProblemName
@@ -27,7 +27,7 @@ class Ready(Health):
     checks: dict[str, str]
 
 
-class Page(PlainTextResponse):
+class HealthPage(PlainTextResponse):
     """A page in Markdown."""
 
     media_type = "text/markdown"
@@ -46,15 +46,17 @@ async def get_readiness(request: Request) -> Ready:
         raise UnavailableError("draining: the service was told to end; ask another one.")
     readiness: Readiness = request.app.state.readiness
     checks = await readiness.checks()
-    if wrong := explained(checks):
+    if wrong := explain_checks(checks):
         raise UnavailableError(f"Not ready: {wrong}.", checks=checks)
     return Ready(status="ready", checks=checks)
 
 
-@router.get("/problems/{slug}", response_class=Page, response_description="The page, in Markdown.")
-def get_problem_page(slug: ProblemName) -> Page:
+@router.get(
+    "/problems/{slug}", response_class=HealthPage, response_description="The page, in Markdown."
+)
+def get_problem_page(slug: ProblemName) -> HealthPage:
     """What a problem means and what to do about it."""
-    text = problems.page(slug)
+    text = problems.problem_page(slug)
     if text is None:
         raise NotFoundError("There is no such problem.")
-    return Page(text)
+    return HealthPage(text)

@@ -20,8 +20,8 @@ from service.web.parameters import (
     ReservationName,
     ReservationPages,
     RunName,
+    continuation_token,
     repeated,
-    token_of,
 )
 from service.web.strict_requests import StrictRoute, expensive
 
@@ -48,7 +48,7 @@ def list_dataset_reservations(
         found, after = list_reservations(
             connection, dataset, state=query.state, after=query.after, size=query.page_size
         )
-    return ReservationPage(reservations=found, next_page_token=token_of(after))
+    return ReservationPage(reservations=found, next_page_token=continuation_token(after))
 
 
 @router.get("/reservations/{reservation}")
@@ -87,4 +87,6 @@ async def void_reservation(
 
 def _found(database: Engine, name: str, moment: datetime) -> dict[str, Any]:
     with snapshot(database) as connection:
-        return reservations.answer_of(reservations.find(connection, name), moment)
+        return reservations.reservation_answer(
+            reservations.find_reservation(connection, name), moment
+        )

@@ -32,8 +32,8 @@ from service.web.parameters import (
     RunGuarantees,
     RunName,
     RunPages,
+    continuation_token,
     repeated,
-    token_of,
 )
 from service.web.strict_requests import JSON, StrictRoute, expensive
 
@@ -70,11 +70,11 @@ def list_runs(query: RunPages, database: Database, caller: Viewer) -> RunPage:
             caller.require_dataset(query.dataset)
             dataset = lookups.find_dataset(connection, query.dataset)
             wanted = wanted.where(runs.c.dataset_id == dataset.id)
-        rows, after = lookups.page(
+        rows, after = lookups.page_of_rows(
             connection, wanted, runs, after=query.after, size=query.page_size
         )
         found = [views.run_answer(connection, row) for row in rows]
-    return RunPage(runs=found, next_page_token=token_of(after))
+    return RunPage(runs=found, next_page_token=continuation_token(after))
 
 
 @router.get("/{run}")
@@ -139,7 +139,7 @@ def get_run_guarantee(
 def get_run_history(run: RunName, query: Histories, database: Database, _caller: Viewer) -> History:
     """Epsilon by step."""
     with snapshot(database) as connection:
-        return history.history(connection, run, delta=query.delta, points=query.points)
+        return history.run_history(connection, run, delta=query.delta, points=query.points)
 
 
 @router.get("/{run}/curve")

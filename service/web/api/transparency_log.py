@@ -75,7 +75,7 @@ def compare_checkpoint(
     """Whether the log continues a checkpoint that was kept; if not, the ledger is suspended."""
     proofs.require_of(kept, dataset)
     state = request.app.state
-    return proofs.compare(
+    return proofs.compare_checkpoint(
         database,
         state.signer,
         kept,
@@ -119,7 +119,7 @@ def prove_consistency(
 @router.get("/log")
 def get_ledger_state(database: Database, caller: Viewer) -> StandingAnswer:
     """Whether the ledger takes what is written to it; if not, what it has lost."""
-    return recovery.answer_of(recovery.standing(database), within=caller.datasets)
+    return recovery.standing_answer(recovery.standing(database), within=caller.datasets)
 
 
 @router.post("/log:recover")
@@ -130,7 +130,7 @@ def recover_ledger(
     with transaction(database) as connection:
         found = recovery.recover(connection, reason=given.reason, by=caller.name)
     request.app.state.gate.forget()
-    return recovery.answer_of(found)
+    return recovery.standing_answer(found)
 
 
 @router.post("/log:reconcile")
@@ -143,4 +143,4 @@ def reconcile_ledger(
             connection, given, by=caller.name, signer=request.app.state.signer
         )
     request.app.state.gate.forget()
-    return recovery.answer_of(found)
+    return recovery.standing_answer(found)

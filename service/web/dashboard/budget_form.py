@@ -24,8 +24,8 @@ _FIELDS: Final = {
 }
 _NUMBERS: Final = ("epsilon", "delta")
 NOT_A_NUMBER: Final = "must be a number, such as 3 or 1e-5"
-WHOLE: Final = "form"  # what is wrong with no single field
-SHOWN: Final = (InvalidRequestError, PreconditionFailedError, PreconditionRequiredError)
+_WHOLE: Final = "form"  # what is wrong with no single field
+FORM_ERRORS: Final = (InvalidRequestError, PreconditionFailedError, PreconditionRequiredError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,13 +147,13 @@ def admission_of(sent: Mapping[str, str]) -> DatasetChange:
 def faults_of(error: LedgerError) -> dict[str, str]:
     """What is wrong, by field."""
     if isinstance(error, PreconditionFailedError):
-        return {WHOLE: "The settings changed meanwhile. Check them, then send the form again."}
+        return {_WHOLE: "The settings changed meanwhile. Check them, then send the form again."}
     listed = error.extra.get("errors")
     if not isinstance(listed, list):
-        return {WHOLE: error.detail}
+        return {_WHOLE: error.detail}
     found: dict[str, str] = {}
     for one in listed:
         name = _FIELDS.get(one["location"])
         message = str(one["message"])
-        found.setdefault(name or WHOLE, message if name else f"{one['location']}: {message}")
+        found.setdefault(name or _WHOLE, message if name else f"{one['location']}: {message}")
     return found

@@ -193,12 +193,12 @@ ADVICE: Final[dict[str, Advice]] = {
         "Follow the page on suspended ledgers; trust no number until it is reconciled.",
     ),
 }
-OTHER: Final = Advice(_WARN, "", "Look at its details.")
+_OTHER: Final = Advice(_WARN, "", "Look at its details.")
 
 
 def advice_of(incident: IncidentAnswer) -> Advice:
     """What to do about an incident."""
-    return ADVICE.get(incident.kind, OTHER)
+    return ADVICE.get(incident.kind, _OTHER)
 
 
 def detail_of(incident: IncidentAnswer) -> list[tuple[str, Any]]:

@@ -37,8 +37,8 @@ _PARENTS: Final = select(lineage.c.ancestor_id, lineage.c.dataset_id).where(
     lineage.c.dataset_id.in_(bindparam("ids", expanding=True)),
     lineage.c.ancestor_id.in_(bindparam("ids", expanding=True)),
 )
-WIDTH: Final = 184  # of a box
-HEIGHT: Final = 36
+_WIDTH: Final = 184  # of a box
+_HEIGHT: Final = 36
 ACROSS: Final = 48  # between columns
 DOWN: Final = 12  # between boxes
 LETTERS: Final = 22  # of a name that fit in a box
@@ -128,8 +128,8 @@ def pedigree(
         if parent in boxes and kin.name in boxes
     ]
     return Pedigree(
-        width=max(box.x for box in boxes.values()) + WIDTH,
-        height=max(box.y for box in boxes.values()) + HEIGHT,
+        width=max(box.x for box in boxes.values()) + _WIDTH,
+        height=max(box.y for box in boxes.values()) + _HEIGHT,
         boxes=tuple(boxes.values()),
         lines=tuple(lines),
         left_out=left_out,
@@ -142,13 +142,13 @@ def _box(name: str, own: str, column: int, row: int, *, known: bool) -> Box:
         name=name if known else None,
         label=label if known else "another dataset",
         own=name == own,
-        x=column * (WIDTH + ACROSS),
-        y=row * (HEIGHT + DOWN),
+        x=column * (_WIDTH + ACROSS),
+        y=row * (_HEIGHT + DOWN),
     )
 
 
 def _line(parent: Box, child: Box) -> str:
-    begin, end = parent.x + WIDTH, child.x
-    top, bottom = parent.y + HEIGHT // 2, child.y + HEIGHT // 2
+    begin, end = parent.x + _WIDTH, child.x
+    top, bottom = parent.y + _HEIGHT // 2, child.y + _HEIGHT // 2
     middle = (begin + end) // 2
     return f"M{begin} {top}C{middle} {top} {middle} {bottom} {end} {bottom}"

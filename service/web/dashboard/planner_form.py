@@ -17,12 +17,12 @@ from service.schemas.requests import valid_name
 from service.schemas.samplings import fitting_lengths
 
 FIELD_MAX: Final = 64  # characters
-COUNT_MAX: Final = 10**15
+_COUNT_MAX: Final = 10**15
 EPSILON: Final = "epsilon"
 
 
 @dataclass(frozen=True, slots=True)
-class Scheme:
+class SchemeChoice:
     """A way to choose who joins a step."""
 
     slug: str
@@ -35,45 +35,49 @@ LAST_BATCH: Final = ("last_batch",)  # needed if batches are cut from an order
 SCHEMES: Final = {
     scheme.slug: scheme
     for scheme in (
-        Scheme("poisson", "Poisson", "Every record joins each step independently."),
-        Scheme(
+        SchemeChoice("poisson", "Poisson", "Every record joins each step independently."),
+        SchemeChoice(
             "truncated_poisson",
             "Poisson with a cap",
             "As Poisson; of a batch above the cap a uniform part is kept.",
             ("max_batch_size",),
         ),
-        Scheme("fixed_size", "Fixed size", "A uniform subset, drawn anew for each step."),
-        Scheme("with_replacement", "With replacement", "Independent draws, anew for each step."),
-        Scheme("shuffle", "Shuffled", "A random order, drawn anew for each pass.", LAST_BATCH),
-        Scheme(
+        SchemeChoice("fixed_size", "Fixed size", "A uniform subset, drawn anew for each step."),
+        SchemeChoice(
+            "with_replacement", "With replacement", "Independent draws, anew for each step."
+        ),
+        SchemeChoice(
+            "shuffle", "Shuffled", "A random order, drawn anew for each pass.", LAST_BATCH
+        ),
+        SchemeChoice(
             "shuffle_once",
             "Shuffled once",
             "A random order, drawn once for all passes.",
             LAST_BATCH,
         ),
-        Scheme("cyclic", "Fixed order", "The same order, pass after pass.", LAST_BATCH),
-        Scheme(
+        SchemeChoice("cyclic", "Fixed order", "The same order, pass after pass.", LAST_BATCH),
+        SchemeChoice(
             "balls_and_bins",
             "Balls and bins",
             "Each record joins one uniformly drawn step of each pass.",
         ),
-        Scheme(
+        SchemeChoice(
             "random_allocation",
             "Random allocation",
             "Each record joins a uniform set of steps of each pass.",
             ("participations",),
         ),
-        Scheme(
+        SchemeChoice(
             "non_uniform",
             "By weight",
             "One record a step, drawn by weights that do not depend on the data.",
             ("max_weight",),
         ),
-        Scheme("full", "All records", "Every record joins every step: no amplification."),
-        Scheme("unknown", "Not known", "Unknown sampling counts as if all records joined."),
+        SchemeChoice("full", "All records", "Every record joins every step: no amplification."),
+        SchemeChoice("unknown", "Not known", "Unknown sampling counts as if all records joined."),
     )
 }
-UNITS: Final = ("epochs", "steps")
+_UNITS: Final = ("epochs", "steps")
 MECHANISMS: Final = ("gaussian", "laplace")
 FINDS: Final = {
     EPSILON: "What it costs",
@@ -91,7 +95,7 @@ _FIELD_OF: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Form:
+class PlannerForm:
     """The planner's fields; what is not given has the value of an ordinary training."""
 
     noise_multiplier: float = 1.1
@@ -238,7 +242,7 @@ class Form:
         assert isinstance(asked, Plan)  # noqa: S101 (nothing is to be found)
         return count_events([spans_of(asked.events, dataset_size=self.dataset_size, first_step=0)])
 
-    def solved(self, parameter: str, value: float) -> "Form":
+    def solved(self, parameter: str, value: float) -> "PlannerForm":
         """The form with a value that was found."""
         if parameter == Parameter.NOISE_MULTIPLIER:
             return replace(self, find=EPSILON, noise_multiplier=value)
@@ -246,28 +250,28 @@ class Form:
 
     def texts(self) -> dict[str, str]:
         """Each field as it is written."""
-        return {one.name: written(getattr(self, one.name)) for one in fields(Form)[:-1]}
+        return {one.name: field_text(getattr(self, one.name)) for one in fields(PlannerForm)[:-1]}
 
     def query(self, **changed: Any) -> str:
         """The address's query: what is not as it is without one."""
         form = replace(self, **changed)
-        plain = Form()
+        plain = PlannerForm()
         given = {
-            one.name: written(getattr(form, one.name))
-            for one in fields(Form)
+            one.name: field_text(getattr(form, one.name))
+            for one in fields(PlannerForm)
             if one.name != "faults" and getattr(form, one.name) != getattr(plain, one.name)
         }
         return urlencode(given)
 
 
-def written(value: Any) -> str:
+def field_text(value: Any) -> str:
     """A value as a field has it: nothing is lost when it is read again."""
     if value is None:
         return ""
     if isinstance(value, bool):
         return "1" if value else ""
     if isinstance(value, float):
-        if value.is_integer() and abs(value) < COUNT_MAX:
+        if value.is_integer() and abs(value) < _COUNT_MAX:
             return str(int(value))
         return repr(value).replace("e-0", "e-").replace("e+", "e")
     return str(value)
@@ -285,7 +289,7 @@ def field_of(location: str) -> str:
 
 
 _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
-    "unit": UNITS,
+    "unit": _UNITS,
     "sampling": tuple(SCHEMES),
     "mechanism": MECHANISMS,
     "neighboring_relation": ("add_or_remove_one", "replace_one", "replace_special"),
@@ -309,7 +313,7 @@ _COUNTS: Final[Mapping[str, tuple[int, int]]] = {
 _OPTIONAL: Final = frozenset({"last_batch", "max_batch_size", "max_weight"})
 
 
-def form_of(query: Mapping[str, str]) -> Form:
+def planner_form(query: Mapping[str, str]) -> PlannerForm:
     """The form that an address has; a field that cannot be read keeps its plain value, at fault."""
     given: dict[str, Any] = {}
     faults: dict[str, str] = {}
@@ -321,7 +325,7 @@ def form_of(query: Mapping[str, str]) -> Form:
             given[name] = _READERS[name](name, text)
         except ValueError as fault:
             faults[name] = str(fault)
-    return Form(**given, faults=faults)
+    return PlannerForm(**given, faults=faults)
 
 
 def _choice(name: str, text: str) -> str:

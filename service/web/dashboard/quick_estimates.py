@@ -47,7 +47,7 @@ from accounting.theorem import Theorem
 from accounting.work_limit import attempted
 from service.work_limit import bounded
 
-POINTS: Final = 1_500_000  # of work: some 50 milliseconds
+_POINTS: Final = 1_500_000  # of work: some 50 milliseconds
 # The orders that most plans are read best at; between them little is lost.
 ORDERS: Final[Array] = np.array(
     [1.1, 1.2, 1.35, 1.5, 1.75, 2, 2.5, 3, 3.5, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 32, 48, 64],
@@ -55,7 +55,7 @@ ORDERS: Final[Array] = np.array(
 )
 FEW: Final[Array] = np.array([1.2, 1.5, 2, 3, 4, 6, 8, 12, 20, 40], dtype=np.float64)
 _SLOW: Final = (WithReplacement, BallsAndBins, RandomAllocation)  # at each order
-DIGITS: Final = 64  # roundings that a product and a sum may have taken
+_DIGITS: Final = 64  # roundings that a product and a sum may have taken
 _THEOREMS: Final[dict[type[Sampling], tuple[Theorem[..., Array], ...]]] = {
     Poisson: (poisson_gaussian_rdp, poisson_gaussian_replace_rdp),
     FixedSize: (fixed_size_gaussian_add_remove_rdp, fixed_size_gaussian_rdp),
@@ -120,7 +120,7 @@ def _whole(
             counts, relation=relation, delta=delta, accept=accept, accountant=name, floor=False
         )
 
-    bound = attempted(POINTS, ask)
+    bound = attempted(_POINTS, ask)
     if bound is None:
         return None
     return Quick(
@@ -141,14 +141,14 @@ def _few_orders(
         return None
     orders = FEW if isinstance(event.sampling, _SLOW) else ORDERS
     try:
-        curve = attempted(POINTS, lambda: _curve(theorem, event, relation, orders))
+        curve = attempted(_POINTS, lambda: _curve(theorem, event, relation, orders))
         failed = rounded_up(count * _failure(event))
     except (NoBoundError, TooManyCopiesError):
         return None
     left = rounded_down(delta - failed) if failed else delta
     if curve is None or not left > 0:
         return None
-    total = curve * count * (1 + DIGITS * UNIT_ROUNDOFF)
+    total = curve * count * (1 + _DIGITS * UNIT_ROUNDOFF)
     epsilon, _ = rdp_epsilon(rdp=total, orders=orders, delta=left)
     return Quick(epsilon=epsilon, accountant="rdp", bound=theorem.id, status=theorem.status)
 

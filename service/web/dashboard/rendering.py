@@ -34,7 +34,7 @@ from service.web.query_strings import QueryRules
 from service.web.strict_requests import is_expensive, seat
 
 TEMPLATES: Final = Path(__file__).parent / "templates"
-POLICY: Final = "; ".join(
+PAGE_POLICY: Final = "; ".join(
     (
         "default-src 'none'",
         "script-src 'self'",
@@ -47,7 +47,7 @@ POLICY: Final = "; ".join(
     )
 )
 GUARDS: Final = {
-    "Content-Security-Policy": POLICY,
+    "Content-Security-Policy": PAGE_POLICY,
     "Referrer-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -99,7 +99,7 @@ def guarded(response: Response) -> Response:
 def _to_sign_in(request: Request) -> Response:
     where = sign_in_path(request)
     if _is_data(request) or "hx-request" in request.headers:
-        refusal = problems.answer(
+        refusal = problems.problem_answer(
             UnauthorizedError("You are not signed in, or your session has ended.")
         )
         refusal.headers["HX-Redirect"] = "/sign-in"

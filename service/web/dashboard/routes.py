@@ -20,7 +20,7 @@ from service.web.dashboard.pages import (
 from service.web.dashboard.response_cache import ANSWERS_MAX
 
 
-def install(app: FastAPI) -> list[APIRouter]:
+def install_pages(app: FastAPI) -> list[APIRouter]:
     """Add the pages, and tell errors as pages to those who look; the routers that were added."""
     modules = (
         api_browser,

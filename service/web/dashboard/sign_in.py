@@ -16,7 +16,7 @@ from service.identity.keys import KEY_PREFIX, digest_of
 from service.storage.engine import transaction
 from service.web.dashboard import viewer
 from service.web.dashboard.rendering import PageRoute, render
-from service.web.dashboard.viewer import Form
+from service.web.dashboard.viewer import PostedForm
 
 KEY_FIELD: Final = "key"
 NEXT_FIELD: Final = "next"
@@ -41,7 +41,7 @@ async def sign_in_page(request: Request) -> Response:
 
 
 @router.post("/sign-in")
-async def sign_in(request: Request, form: Form) -> Response:
+async def sign_in(request: Request, form: PostedForm) -> Response:
     """Begin a session, and go to where the form says."""
     viewer.require_own_origin(request)
     _require_tls(request)
@@ -58,7 +58,7 @@ async def sign_in(request: Request, form: Form) -> Response:
 
 async def _begun(request: Request, digest: str, where: str) -> Response:
     """A session of the key of this digest, instead of the one before, and on to a page."""
-    token = await run_in_threadpool(_session, request, digest, viewer.token_of(request))
+    token = await run_in_threadpool(_session, request, digest, viewer.session_token(request))
     answer = RedirectResponse(where, HTTPStatus.SEE_OTHER)
     answer.set_cookie(
         viewer.cookie_name(request),
@@ -75,7 +75,7 @@ async def _begun(request: Request, digest: str, where: str) -> Response:
 async def sign_out(request: Request) -> Response:
     """End the session; who has none is signed out already."""
     viewer.require_own_origin(request)
-    token = viewer.token_of(request)
+    token = viewer.session_token(request)
     if token is not None:
         await viewer.require_own_form(request)
         await run_in_threadpool(_ended, viewer.engine_of(request), token)
@@ -115,7 +115,7 @@ def _session(request: Request, digest: str, before: str | None) -> str:
     with transaction(viewer.engine_of(request)) as connection:
         if before is not None:
             sessions.end(connection, before)
-        return sessions.begin(connection, request.app.state.session_secret, digest)
+        return sessions.begin_session(connection, request.app.state.session_secret, digest)
 
 
 def _ended(engine: Engine, token: str) -> None:

@@ -3,12 +3,12 @@
 import json
 from typing import Any, Final
 
-from service.web.dashboard.planner_form import Form, written
+from service.web.dashboard.planner_form import PlannerForm, field_text
 
 _DATASET: Final = "my-data"
 
 
-def client_snippet(form: Form) -> str:
+def client_snippet(form: PlannerForm) -> str:
     """Python that runs as it stands where the dataset exists."""
     mechanism = _call(form.mechanism, {"noise_multiplier": form.noise_multiplier})
     return "\n".join(
@@ -20,7 +20,7 @@ def client_snippet(form: Form) -> str:
             f'    "{form.dataset or _DATASET}",',
             f"    mechanism={mechanism},",
             f"    sampling={_sampling(form)},",
-            f"    delta={written(form.delta)},",
+            f"    delta={field_text(form.delta)},",
             ")",
             f"for step in range({form.steps}):",
             "    run.step()  # before the step is taken: from here on it is counted",
@@ -30,7 +30,7 @@ def client_snippet(form: Form) -> str:
     )
 
 
-def dataset_snippet(form: Form) -> str:
+def dataset_snippet(form: PlannerForm) -> str:
     """Python that registers a dataset which takes this plan."""
     accept = f"    accept={_literal(form.accept())},\n" if form.derived else ""
     return (
@@ -40,12 +40,13 @@ def dataset_snippet(form: Form) -> str:
         f"    dataset_size={form.dataset_size},\n"
         f'    neighboring_relation="{form.neighboring_relation}",\n'
         '    privacy_unit="one person",\n'
-        f'    budget={{"epsilon": {written(form.epsilon)}, "delta": {written(form.delta)}}},\n'
+        f'    budget={{"epsilon": {field_text(form.epsilon)}, '
+        f'"delta": {field_text(form.delta)}}},\n'
         f"{accept})"
     )
 
 
-def _sampling(form: Form) -> str:
+def _sampling(form: PlannerForm) -> str:
     message = form.sampling_message()
     return _call(message.pop("kind"), message)
 
@@ -59,4 +60,4 @@ def _literal(value: Any) -> str:
     """A value as Python and people write it; it is read back as the same one."""
     if value is None:  # the form does not say it yet
         return "..."
-    return json.dumps(value) if isinstance(value, str | list) else written(value)
+    return json.dumps(value) if isinstance(value, str | list) else field_text(value)

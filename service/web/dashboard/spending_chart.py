@@ -14,11 +14,11 @@ from service.clock import utc
 from service.guarantees.spending_history import Moment, Spending
 from service.ledger.dataset_settings import SettingsAnswer
 
-WIDTH: Final = 1000
+_WIDTH: Final = 1000
 HEIGHT: Final = 220
 TICKS: Final = 4  # upwards, about
 DATES: Final = 4
-TOLD: Final = 12  # rows of the table beside it
+TABLE_ROWS: Final = 12  # rows of the table beside it
 _FAR: Final = 20  # times what is spent: a limit that is further away is not drawn
 _HEADROOM: Final = 1.06
 _NICE: Final = (1.0, 2.0, 2.5, 5.0, 10.0)
@@ -68,13 +68,13 @@ class _Frame:
     def x(self, at: datetime) -> float:
         whole = (self.ends - self.begins) / timedelta(seconds=1)
         part = (at - self.begins) / timedelta(seconds=1)
-        return round(WIDTH * min(1.0, max(0.0, part / whole)), 1) if whole > 0 else 0.0
+        return round(_WIDTH * min(1.0, max(0.0, part / whole)), 1) if whole > 0 else 0.0
 
     def y(self, epsilon: float) -> float:
         return round(HEIGHT * (1 - min(1.0, epsilon / self.top)), 1)
 
 
-def picture(spent: Spending, changes: Sequence[SettingsAnswer], present: datetime) -> Picture:
+def draw_spending(spent: Spending, changes: Sequence[SettingsAnswer], present: datetime) -> Picture:
     """The picture of a spending up to the present, with the settings of the dataset over time."""
     moments = [one for one in spent.moments if one.epsilon is not None]
     most = max((one.epsilon or 0.0 for one in moments), default=0.0)
@@ -127,7 +127,7 @@ def _limit(changes: Sequence[SettingsAnswer], frame: _Frame) -> str:
             y = frame.y(one.epsilon)
             path += f"M{x:g} {y:g}" if before is None else f"H{x:g}V{y:g}"
         before = one.epsilon
-    return path + f"H{WIDTH}" if path else ""
+    return path + f"H{_WIDTH}" if path else ""
 
 
 def _marks(changes: Sequence[SettingsAnswer], frame: _Frame, *, drawn: bool) -> tuple[Mark, ...]:
@@ -173,7 +173,7 @@ def _dates(frame: _Frame) -> tuple[Tick, ...]:
 
 def _told(moments: Sequence[Moment]) -> tuple[Moment, ...]:
     """A few of the moments, evenly, and the last."""
-    stride = max(1, -(-len(moments) // TOLD))
+    stride = max(1, -(-len(moments) // TABLE_ROWS))
     return tuple(reversed(moments[::-1][::stride]))
 
 

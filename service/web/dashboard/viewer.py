@@ -53,15 +53,15 @@ def cookie_name(request: Request) -> str:
     return COOKIE if is_local(request) else SECURE_COOKIE
 
 
-def token_of(request: Request) -> str | None:
+def session_token(request: Request) -> str | None:
     """The session's token, as it was sent."""
     return request.cookies.get(cookie_name(request))
 
 
 def csrf_of(request: Request) -> str:
     """The CSRF token that a form must carry; empty if no key is signed in."""
-    token = token_of(request)
-    return "" if token is None else sessions.csrf_of(token)
+    token = session_token(request)
+    return "" if token is None else sessions.csrf_token(token)
 
 
 def engine_of(request: Request) -> Engine:
@@ -88,7 +88,7 @@ async def _caller(request: Request) -> Caller:
     kind = request.headers.get("authorization", "").partition(" ")[0].lower()
     if kind == "bearer" and request.method in _READING:
         return ring.caller(request)
-    token = token_of(request)
+    token = session_token(request)
     if token is None:
         raise SignInNeededError
     digest = await run_in_threadpool(session_key, request, token)
@@ -139,12 +139,12 @@ async def require_own_form(request: Request) -> None:
     expected = csrf_of(request)
     sent = request.headers.get(CSRF_HEADER)
     if sent is None:
-        sent = (await form_of(request)).get(CSRF_FIELD, "")
+        sent = (await posted_form(request)).get(CSRF_FIELD, "")
     if not compare_digest(sent.encode(), expected.encode()):
         raise ForbiddenError("The form is of another session; load the page again.")
 
 
-async def form_of(request: Request) -> dict[str, str]:
+async def posted_form(request: Request) -> dict[str, str]:
     """The fields of a form, each of them once.
 
     Raises:
@@ -204,7 +204,7 @@ def scope_seen_by(dependant: Dependant) -> Role | None:
     return found[0] if found else None
 
 
-Viewer = Annotated[Caller, Depends(SeenBy(Role.VIEWER))]
-Trainer = Annotated[Caller, Depends(SeenBy(Role.TRAINER))]
-Admin = Annotated[Caller, Depends(SeenBy(Role.ADMIN))]
-Form = Annotated[Mapping[str, str], Depends(form_of)]
+PageViewer = Annotated[Caller, Depends(SeenBy(Role.VIEWER))]
+_Trainer = Annotated[Caller, Depends(SeenBy(Role.TRAINER))]
+PageAdmin = Annotated[Caller, Depends(SeenBy(Role.ADMIN))]
+PostedForm = Annotated[Mapping[str, str], Depends(posted_form)]

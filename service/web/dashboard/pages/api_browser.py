@@ -12,7 +12,7 @@ from service.errors import NotFoundError
 from service.web.dashboard.rendering import PageRoute, render, templates
 
 _REFERENCE: Final = "#/components/schemas/"
-Json = dict[str, Any]
+_Json = dict[str, Any]
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
@@ -89,7 +89,7 @@ def message_page(request: Request, name: str) -> Response:
 
 
 @lru_cache(maxsize=1)
-def _groups(app: FastAPI) -> tuple[tuple[Json, list[Call]], ...]:
+def _groups(app: FastAPI) -> tuple[tuple[_Json, list[Call]], ...]:
     """The calls of each tag; what an application has never changes."""
     document = app.openapi()
     schemas = document["components"]["schemas"]
@@ -103,7 +103,7 @@ def _groups(app: FastAPI) -> tuple[tuple[Json, list[Call]], ...]:
     )
 
 
-def _call(method: str, path: str, operation: Json, schemas: Json) -> Call:
+def _call(method: str, path: str, operation: _Json, schemas: _Json) -> Call:
     scopes = [scope for one in operation["security"] for scope in one.get("key", [])]
     content = operation.get("requestBody", {}).get("content", {})
     body = content.get("application/json", {}).get("schema", {})
@@ -124,7 +124,7 @@ def _call(method: str, path: str, operation: Json, schemas: Json) -> Call:
     )
 
 
-def _example(method: str, path: str, body: tuple[str, ...], schemas: Json, *, keyed: bool) -> str:
+def _example(method: str, path: str, body: tuple[str, ...], schemas: _Json, *, keyed: bool) -> str:
     lines = [f'curl "$DPLEDGER_URL{path}"' if method == "get" else
              f'curl -X {method.upper()} "$DPLEDGER_URL{path}"']  # fmt: skip
     if keyed:
@@ -136,19 +136,19 @@ def _example(method: str, path: str, body: tuple[str, ...], schemas: Json, *, ke
     return " \\\n".join(lines)
 
 
-def _parameter(given: Json) -> Field:
+def _parameter(given: _Json) -> Field:
     schema = given["schema"] | {"description": given["description"]}
     return _field(given["name"], schema, given.get("required", False), given["in"])
 
 
-def _fields(schema: Json) -> list[Field]:
+def _fields(schema: _Json) -> list[Field]:
     required = schema.get("required", [])
     return [
         _field(name, one, name in required) for name, one in schema.get("properties", {}).items()
     ]
 
 
-def _field(name: str, schema: Json, required: bool, where: str = "") -> Field:
+def _field(name: str, schema: _Json, required: bool, where: str = "") -> Field:
     return Field(
         name=name,
         where=where,
@@ -160,7 +160,7 @@ def _field(name: str, schema: Json, required: bool, where: str = "") -> Field:
     )
 
 
-def _type(schema: Json) -> str:
+def _type(schema: _Json) -> str:
     """The type in words: messages are named, closed lists are spelt out."""
     if "$ref" in schema:
         return str(schema["$ref"]).removeprefix(_REFERENCE)
@@ -186,7 +186,7 @@ _LIMITS: Final = {
 }  # fmt: skip
 
 
-def _limits(schema: Json) -> str:
+def _limits(schema: _Json) -> str:
     """The range that is allowed, of whichever alternative has one."""
     parts = [schema, *schema.get("anyOf", ())]
     return ", ".join(

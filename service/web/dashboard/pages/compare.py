@@ -20,19 +20,19 @@ from service.schemas.responses import RunAnswer, RunGuarantee
 from service.storage.engine import snapshot
 from service.storage.tables import runs
 from service.web.dashboard.rendering import PageRoute, render
-from service.web.dashboard.viewer import Viewer
+from service.web.dashboard.viewer import PageViewer
 from service.web.parameters import Database
 from service.web.strict_json import parse_json
 from service.web.strict_requests import expensive
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
-RUNS_MAX: Final = 6  # beside one another; each takes some ten milliseconds
-EVENTS_MAX: Final = 4  # of a run that are told
+COMPARED_RUNS_MAX: Final = 6  # beside one another; each takes some ten milliseconds
+_EVENTS_MAX: Final = 4  # of a run that are told
 LISTED: Final = 12  # runs that are offered where none were chosen
-DELTA: Final = 1e-5  # where no run and no dataset has one
+_DELTA: Final = 1e-5  # where no run and no dataset has one
 
-Delta = Annotated[float | None, Query(gt=0, lt=1)]
+_Delta = Annotated[float | None, Query(gt=0, lt=1)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class Compared:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class ComparedRun:
     """One thing of every run."""
 
     name: str
@@ -64,24 +64,24 @@ class Line:
 def compare(
     request: Request,
     database: Database,
-    viewer: Viewer,
+    viewer: PageViewer,
     asked: Annotated[list[str], Query(alias="runs", max_length=50)] = [],  # noqa: B006
-    delta: Delta = None,
+    delta: _Delta = None,
 ) -> Response:
     """Some runs side by side, at one delta."""
     names = [name for text in asked for name in text.split(",") if name]
     names = list(dict.fromkeys(names))
     with snapshot(database) as connection:
-        rows = [_row(connection, viewer, name) for name in names[:RUNS_MAX]]
+        rows = [_row(connection, viewer, name) for name in names[:COMPARED_RUNS_MAX]]
         at = delta if delta is not None else _common_delta(connection, rows)
         found = [_compared(connection, row, at) for row in rows]
         offered = [] if names else _offered(connection, viewer)
     given: dict[str, Any] = {
         "compared": found,
-        "lines": [Line(name=name, values=tuple(map(told, found))) for name, told in _LINES],
+        "lines": [ComparedRun(name=name, values=tuple(map(told, found))) for name, told in _LINES],
         "delta": at,
         "names": [one.run.name for one in found],
-        "left_out": max(0, len(names) - RUNS_MAX),
+        "left_out": max(0, len(names) - COMPARED_RUNS_MAX),
         "offered": offered,
     }
     return render(request, "compare.html", viewer=viewer, **given)
@@ -103,7 +103,7 @@ def _row(connection: Connection, viewer: Caller, name: str) -> Row[Any]:
 def _common_delta(connection: Connection, rows: Sequence[Row[Any]]) -> float:
     """The least delta of all runs: what holds there holds at the others' too."""
     found = [delta_of(lookups.dataset_of(connection, row), row) for row in rows]
-    return min((delta for delta in found if delta is not None), default=DELTA)
+    return min((delta for delta in found if delta is not None), default=_DELTA)
 
 
 def _offered(connection: Connection, viewer: Caller) -> list[str]:
@@ -159,7 +159,7 @@ def _outside(one: Compared) -> str:
 
 
 def _steps(one: Compared) -> str:
-    shown = one.settings[:EVENTS_MAX]
+    shown = one.settings[:_EVENTS_MAX]
     more = len(one.settings) - len(shown)
     return "\n".join([*shown, *([f"and {more} more"] if more else [])]) or "—"
 

@@ -29,23 +29,23 @@ from service.web.certificate_issue import CertificateQuery, issued
 from service.web.dashboard import budget_form, glossary, lineage_chart, spending_chart
 from service.web.dashboard.budget_form import AdmissionForm, LimitForm
 from service.web.dashboard.rendering import PageRoute, render
-from service.web.dashboard.viewer import Admin, Form, Viewer
+from service.web.dashboard.viewer import PageAdmin, PageViewer, PostedForm
 from service.web.parameters import Database, DatasetName
 from service.web.strict_requests import expensive
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
-DELTA: Final = 1e-5  # for a dataset without a limit, unless the address gives another
+_DELTA: Final = 1e-5  # for a dataset without a limit, unless the address gives another
 SPENDERS: Final = 12
 INCIDENTS: Final = 8
 RESERVATIONS: Final = 20
 SETTINGS: Final = 1000  # revisions that are read
 BATCH: Final = 256  # of a usual training
-NOISES: Final = (("little", 0.8), ("usual", 1.1), ("much", 2.0))
+_NOISES: Final = (("little", 0.8), ("usual", 1.1), ("much", 2.0))
 MUCH: Final = 10_000  # passes: for longer trainings use the planner
 
 
-Delta = Annotated[float, Query(gt=0, lt=1)]
+_Delta = Annotated[float, Query(gt=0, lt=1)]
 
 
 @router.get("/datasets/{dataset}")
@@ -54,8 +54,8 @@ def dataset_page(
     dataset: DatasetName,
     request: Request,
     database: Database,
-    viewer: Viewer,
-    delta: Delta = DELTA,
+    viewer: PageViewer,
+    delta: _Delta = _DELTA,
     proved: Annotated[bool, Query()] = False,
 ) -> Response:
     """A dataset."""
@@ -68,7 +68,11 @@ def dataset_page(
 @router.get("/datasets/{dataset}/proved")
 @expensive
 def proved(
-    dataset: DatasetName, request: Request, database: Database, viewer: Viewer, delta: Delta = DELTA
+    dataset: DatasetName,
+    request: Request,
+    database: Database,
+    viewer: PageViewer,
+    delta: _Delta = _DELTA,
 ) -> Response:
     """What is proved of everything together, from above and from below: a part of the page."""
     with snapshot(database) as connection:
@@ -83,7 +87,7 @@ def certificate(
     query: Annotated[CertificateQuery, Query()],
     request: Request,
     database: Database,
-    viewer: Viewer,
+    viewer: PageViewer,
 ) -> Response:
     """What all runs have spent, signed.
 
@@ -97,7 +101,7 @@ def certificate(
 
 
 @router.get("/datasets/{dataset}/limit")
-def limit_form(dataset: DatasetName, _viewer: Viewer) -> Response:
+def limit_form(dataset: DatasetName, _viewer: PageViewer) -> Response:
     """Where the form is, for who loads the answer to one again."""
     return RedirectResponse(f"/datasets/{dataset}#limits", HTTPStatus.SEE_OTHER)
 
@@ -105,12 +109,12 @@ def limit_form(dataset: DatasetName, _viewer: Viewer) -> Response:
 @router.post("/datasets/{dataset}/limit")
 @expensive
 def change_limit(
-    dataset: DatasetName, request: Request, database: Database, viewer: Admin, form: Form
+    dataset: DatasetName, request: Request, database: Database, viewer: PageAdmin, form: PostedForm
 ) -> Response:
     """Set another limit; what is wrong with it is said beside the field."""
     try:
         _change(dataset, request, database, viewer, form, budget_form.change_of(form))
-    except budget_form.SHOWN as error:
+    except budget_form.FORM_ERRORS as error:
         found = _shown_again(dataset, request, database, viewer)
         found["form"] = LimitForm.refused(form, found["dataset"], error)
         return _refused(request, viewer, found, error)
@@ -118,7 +122,7 @@ def change_limit(
 
 
 @router.get("/datasets/{dataset}/admission")
-def admission_form(dataset: DatasetName, _viewer: Viewer) -> Response:
+def admission_form(dataset: DatasetName, _viewer: PageViewer) -> Response:
     """Where the form is, for who loads the answer to one again."""
     return RedirectResponse(f"/datasets/{dataset}#limits", HTTPStatus.SEE_OTHER)
 
@@ -126,12 +130,12 @@ def admission_form(dataset: DatasetName, _viewer: Viewer) -> Response:
 @router.post("/datasets/{dataset}/admission")
 @expensive
 def change_admission(
-    dataset: DatasetName, request: Request, database: Database, viewer: Admin, form: Form
+    dataset: DatasetName, request: Request, database: Database, viewer: PageAdmin, form: PostedForm
 ) -> Response:
     """Freeze a dataset or end that, and void its open reservations."""
     try:
         _change(dataset, request, database, viewer, form, budget_form.admission_of(form))
-    except budget_form.SHOWN as error:
+    except budget_form.FORM_ERRORS as error:
         found = _shown_again(dataset, request, database, viewer)
         found["admission"] = AdmissionForm.refused(form, error)
         return _refused(request, viewer, found, error)
@@ -155,7 +159,7 @@ def _change(
 
 def _shown_again(name: str, request: Request, database: Engine, viewer: Caller) -> dict[str, Any]:
     with snapshot(database) as connection:
-        return _found(connection, request, name, viewer, DELTA) | {"guarantee": None}
+        return _found(connection, request, name, viewer, _DELTA) | {"guarantee": None}
 
 
 def _refused(
@@ -183,7 +187,7 @@ def _found(
     spendings: VersionedCache[Spending] = request.app.state.spendings
     row = lookups.find_dataset(connection, name)
     answer = views.dataset_answer(connection, row)
-    changes, _ = dataset_settings.history(connection, name, after=0, size=SETTINGS)
+    changes, _ = dataset_settings.settings_history(connection, name, after=0, size=SETTINGS)
     happened, total = incidents.latest_incidents(connection, row.id, size=INCIDENTS)
     held, held_total = open_reservations.first_open(connection, row.id, size=RESERVATIONS)
     at = row.budget_delta or delta
@@ -218,7 +222,7 @@ def _spent(
     try:
         grounds = attribution.grounds_of(connection, row)
         spent = known_spending(known, connection, grounds, delta=delta)
-        explanation = attribution.explained(connection, grounds, delta=delta, most=SPENDERS)
+        explanation = attribution.explain_spending(connection, grounds, delta=delta, most=SPENDERS)
     except TooExpensiveError as error:
         none = {"explanation": None, "spent": None, "picture": None, "outlook": None}
         return none | {"too_expensive": error.detail}
@@ -227,7 +231,7 @@ def _spent(
     return {
         "explanation": explanation,
         "spent": spent,
-        "picture": spending_chart.picture(spent, changes, present),
+        "picture": spending_chart.draw_spending(spent, changes, present),
         "outlook": outlook_of(connection, row, scope, grounds.lost, present),
         "too_expensive": "",
     }
@@ -251,7 +255,7 @@ def _fits(connection: Connection, row: Row[Any]) -> list[dict[str, Any]] | None:
             event=Event(mechanism=Gaussian(noise_multiplier=noise), sampling=sampling),
             steps=STEPS_MAX,
         )
-        for _, noise in NOISES
+        for _, noise in _NOISES
     ]
     try:
         steps = fit_suggestions.admissible(connection, row, trainings)
@@ -261,5 +265,5 @@ def _fits(connection: Connection, row: Row[Any]) -> list[dict[str, Any]] | None:
         return None
     return [
         {"how": how, "noise": noise, "steps": count, "passes": count * rate, "rate": rate}
-        for (how, noise), count in zip(NOISES, steps, strict=True)
+        for (how, noise), count in zip(_NOISES, steps, strict=True)
     ]

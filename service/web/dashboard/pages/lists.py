@@ -12,18 +12,18 @@ from service.identity.access import datasets_within, runs_within
 from service.identity.authentication import Caller
 from service.operations import budget_summaries
 from service.operations.overview import INCIDENT_DAYS, SERIOUS, Boards
-from service.schemas.run_states import STATES, RunState
+from service.schemas.run_states import STATES, RunStateName
 from service.storage.engine import snapshot
 from service.storage.tables import datasets, runs
 from service.web.dashboard.rendering import PageRoute, render
-from service.web.dashboard.viewer import Viewer
+from service.web.dashboard.viewer import PageViewer
 from service.web.parameters import Database
 from service.web.strict_requests import expensive
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 SIZE: Final = 25  # of a part of a list
 _ID_MAX: Final = 2**63 - 1
-REFRESH_SECONDS: Final = 20  # that an open page is looked at again
+_REFRESH_SECONDS: Final = 20  # that an open page is looked at again
 
 
 class _Listed(BaseModel):
@@ -48,14 +48,14 @@ class _Datasets(_Listed):
 
 class _Runs(_Listed):
     dataset: str | None = Field(default=None, max_length=63)
-    state: RunState | None = None
+    state: RunStateName | None = None
     by: str | None = Field(default=None, max_length=63)  # the key that registered them
 
 
 @router.get("/datasets")
 @expensive
 def dataset_list(
-    request: Request, database: Database, viewer: Viewer, asked: Annotated[_Datasets, Query()]
+    request: Request, database: Database, viewer: PageViewer, asked: Annotated[_Datasets, Query()]
 ) -> Response:
     """Datasets, and how much of each limit is gone."""
     query = select(datasets).where(datasets_within(viewer.datasets))
@@ -66,7 +66,7 @@ def dataset_list(
         rows, pages = _part(connection, query, datasets, asked, "/datasets")
         ids = [row.id for row in rows]
         budgets = budget_summaries.budgets_of(connection, rows)
-        counts = budget_summaries.run_counts(connection, ids)
+        counts = budget_summaries.count_runs(connection, ids)
     listed = [(row, budgets[row.id], counts[row.id]) for row in rows]
     return render(request, "datasets.html", viewer=viewer, rows=listed, asked=asked, pages=pages)
 
@@ -74,12 +74,12 @@ def dataset_list(
 @router.get("/runs")
 @expensive
 def run_list(
-    request: Request, database: Database, viewer: Viewer, asked: Annotated[_Runs, Query()]
+    request: Request, database: Database, viewer: PageViewer, asked: Annotated[_Runs, Query()]
 ) -> Response:
     """Runs, and what each has spent alone."""
     with snapshot(database) as connection:
         rows, pages = _part(connection, _runs(viewer, asked), runs, asked, "/runs")
-        homes = homes_of(connection, rows)
+        homes = datasets_of_runs(connection, rows)
         steps = budget_summaries.steps_of(connection, [row.id for row in rows])
         epsilons = budget_summaries.epsilons_of(connection, rows, homes)
     listed = [
@@ -109,7 +109,7 @@ def _runs(viewer: Caller, asked: _Runs) -> Select[Any]:
     return query
 
 
-def homes_of(connection: Connection, rows: list[Row[Any]]) -> Mapping[int, Row[Any]]:
+def datasets_of_runs(connection: Connection, rows: list[Row[Any]]) -> Mapping[int, Row[Any]]:
     """The datasets of some runs, by id."""
     ids = {row.dataset_id for row in rows}
     found = connection.execute(select(datasets).where(datasets.c.id.in_(sorted(ids))))
@@ -156,7 +156,7 @@ def _address(path: str, asked: _Listed, way: str, row: Row[Any], column: str) ->
 
 @router.get("/")
 @expensive
-def overview(request: Request, viewer: Viewer, database: Database) -> Response:
+def overview(request: Request, viewer: PageViewer, database: Database) -> Response:
     """Every dataset at a glance."""
     boards: Boards = request.app.state.boards
     with snapshot(database) as connection:
@@ -168,5 +168,5 @@ def overview(request: Request, viewer: Viewer, database: Database) -> Response:
         board=board,
         serious=SERIOUS,
         incident_days=round(INCIDENT_DAYS),
-        refresh_seconds=REFRESH_SECONDS,
+        refresh_seconds=_REFRESH_SECONDS,
     )

@@ -10,49 +10,49 @@ from service.identity.authentication import Caller
 from service.storage.engine import snapshot
 from service.web.dashboard.glossary import RELATIONS
 from service.web.dashboard.pages import planner_answers
-from service.web.dashboard.planner_form import FINDS, SCHEMES, Form, field_of, form_of
+from service.web.dashboard.planner_form import FINDS, SCHEMES, PlannerForm, field_of, planner_form
 from service.web.dashboard.rendering import PageRoute, render
 from service.web.dashboard.snippets import dataset_snippet
-from service.web.dashboard.viewer import Viewer, engine_of
+from service.web.dashboard.viewer import PageViewer, engine_of
 from service.web.strict_requests import expensive
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
 
-def _form(request: Request) -> Form:
-    return form_of(request.query_params)
+def _form(request: Request) -> PlannerForm:
+    return planner_form(request.query_params)
 
 
 @router.get("/planner")
 @expensive
-def planner(request: Request, viewer: Viewer) -> Response:
+def planner(request: Request, viewer: PageViewer) -> Response:
     """The planner, with a quick answer."""
     return _page(request, viewer, certify=False)
 
 
 @router.get("/planner/answer")
 @expensive
-def answered(request: Request, viewer: Viewer) -> Response:
+def answered(request: Request, viewer: PageViewer) -> Response:
     """The planner, with the certified answer, all schemes, and what fits: without scripts."""
     return _page(request, viewer, certify=True)
 
 
 @router.get("/planner/quick.json")
-def quick(request: Request, _viewer: Viewer) -> Response:
+def quick(request: Request, _viewer: PageViewer) -> Response:
     """An upper bound at once."""
     return JSONResponse(planner_answers.quick_answer(_form(request)))
 
 
 @router.get("/planner/answer.json")
 @expensive
-def answer(request: Request, _viewer: Viewer) -> Response:
+def answer(request: Request, _viewer: PageViewer) -> Response:
     """The certified bracket."""
     return JSONResponse(planner_answers.certified_answer(_form(request)))
 
 
 @router.get("/planner/schemes.json")
 @expensive
-def schemes(request: Request, _viewer: Viewer) -> Response:
+def schemes(request: Request, _viewer: PageViewer) -> Response:
     """Every scheme at the same settings, quickly."""
     form = _form(request)
     form.asked()
@@ -61,7 +61,7 @@ def schemes(request: Request, _viewer: Viewer) -> Response:
 
 @router.get("/planner/fits.json")
 @expensive
-def fits(request: Request, viewer: Viewer) -> Response:
+def fits(request: Request, viewer: PageViewer) -> Response:
     """Whether the plan fits in a dataset's budget."""
     with snapshot(engine_of(request)) as connection:
         return JSONResponse(planner_answers.fits_answer(connection, _form(request), viewer))
@@ -98,7 +98,7 @@ def _page(request: Request, viewer: Caller, *, certify: bool) -> Response:
         all_schemes=SCHEMES,
         relations=RELATIONS,
         dataset_snippet=dataset_snippet(form),
-        settings=planner_answers.settings_of(form),
+        settings=planner_answers.planner_settings(form),
         **given,
     )
 

@@ -23,16 +23,16 @@ from service.schemas.plan_response import PlanAnswer
 from service.schemas.requests import accepted_statuses
 from service.storage.tables import datasets
 from service.web.dashboard.glossary import ASSUMPTIONS, RELATIONS, STATUSES
-from service.web.dashboard.planner_form import EPSILON, SCHEMES, Form
+from service.web.dashboard.planner_form import EPSILON, SCHEMES, PlannerForm
 from service.web.dashboard.quick_estimates import Quick, quick_bound
 from service.web.dashboard.snippets import client_snippet
 
-ACCOUNTANTS: Final[Mapping[str, str]] = {
+_ACCOUNTANTS: Final[Mapping[str, str]] = {
     "rdp": "Rényi",
     "gdp": "Gaussian DP",
     "pld": "privacy loss distribution",
 }
-DATASETS_MAX: Final = 500  # offered by name
+_DATASETS_MAX: Final = 500  # offered by name
 _SHORT: Final[Mapping[str, str]] = {"rdp": "Rényi", "gdp": "Gaussian DP", "pld": "PLD"}
 _UNAMPLIFIED: Final = frozenset({"gaussian-dp", "gaussian-renyi"})
 _WIDEST: Final = (0.01, 1000.0)  # epsilons at the ends of a bar
@@ -48,7 +48,7 @@ _OF_A_SCHEME: Final = (
 # What every answer has, whether it is known or not.
 _NOTHING: Final[Mapping[str, Any]] = {
     "epsilon": None,
-    "epsilon_text": formatting.NOTHING,
+    "epsilon_text": formatting.NO_NUMBER,
     "epsilon_lower": None,
     "epsilon_lower_text": None,
     "smaller_text": None,
@@ -61,7 +61,7 @@ _NOTHING: Final[Mapping[str, Any]] = {
     "status_about": "",
     "amplified": True,
     "assumptions": [],
-    "unamplified_text": formatting.NOTHING,
+    "unamplified_text": formatting.NO_NUMBER,
     "poisson_would_say_text": None,
     "reason": None,
     "share": 0.0,
@@ -72,18 +72,18 @@ _OFFERED: Final = (
     select(datasets.c.name)
     .where(datasets.c.budget_epsilon.is_not(None))
     .order_by(datasets.c.name)
-    .limit(DATASETS_MAX)
+    .limit(_DATASETS_MAX)
 )
 
 
-def quick_answer(form: Form) -> dict[str, Any]:
+def quick_answer(form: PlannerForm) -> dict[str, Any]:
     """An upper bound at once, and what goes with the settings.
 
     Raises:
         InvalidRequestError: a field is at fault.
     """
     counts = form.counts()
-    told = {**_NOTHING, "quick": True, **settings_of(form)}
+    told = {**_NOTHING, "quick": True, **planner_settings(form)}
     if form.find != EPSILON:
         form.asked()  # a target at fault is told at once
         return told | {"reason": _SOLVED}
@@ -98,7 +98,7 @@ def quick_answer(form: Form) -> dict[str, Any]:
 
 def _quick(found: Quick) -> dict[str, Any]:
     return _epsilon(found.epsilon, None) | {
-        "accountant_name": ACCOUNTANTS[found.accountant],
+        "accountant_name": _ACCOUNTANTS[found.accountant],
         "accountant_short": _SHORT[found.accountant],
         "bound": found.bound,
         **_status(found.status),
@@ -106,19 +106,19 @@ def _quick(found: Quick) -> dict[str, Any]:
     }
 
 
-def _why(form: Form) -> str:
+def _why(form: PlannerForm) -> str:
     relation = NeighboringRelation(form.neighboring_relation)
     (event,) = form.counts().steps
     reason = unbounded(event, relation=relation, accept=accepted_statuses(form.accept()))
     return _hinted(reason, form) if reason else _SLOW
 
 
-def _hinted(reason: str, form: Form) -> str:
+def _hinted(reason: str, form: PlannerForm) -> str:
     """The reason, and where to accept what it says is not accepted."""
     return f"{reason} {_ACCEPTABLE}" if "not accepted" in reason and not form.derived else reason
 
 
-def certified_answer(form: Form) -> dict[str, Any]:
+def certified_answer(form: PlannerForm) -> dict[str, Any]:
     """The certified bracket, and the value that was found where one is sought.
 
     Raises:
@@ -127,20 +127,20 @@ def certified_answer(form: Form) -> dict[str, Any]:
     """
     asked = form.asked()
     try:
-        found = plan.account(asked) if isinstance(asked, Plan) else plan.solve(asked)
+        found = plan.account_plan(asked) if isinstance(asked, Plan) else plan.solve(asked)
     except UnsupportedEventError as refusal:
         reason = _hinted(_said(refusal), form)
-        return {**_NOTHING, "quick": False, **settings_of(form), "reason": reason}
+        return {**_NOTHING, "quick": False, **planner_settings(form), "reason": reason}
     solved = form
     if found.solved is not None:
         solved = form.solved(found.solved.parameter, found.solved.value)
-    return {**_NOTHING, "quick": False, **settings_of(solved), **_certified(found)}
+    return {**_NOTHING, "quick": False, **planner_settings(solved), **_certified(found)}
 
 
 def _certified(found: PlanAnswer) -> dict[str, Any]:
     poisson = found.poisson_would_say
     return _epsilon(found.epsilon, found.epsilon_lower) | {
-        "accountant_name": ACCOUNTANTS.get(found.accountant or "", found.accountant),
+        "accountant_name": _ACCOUNTANTS.get(found.accountant or "", found.accountant),
         "accountant_short": _SHORT.get(found.accountant or "", found.accountant),
         "bound": found.bound,
         "share": share_of(found.epsilon),
@@ -199,7 +199,7 @@ def _status(status: Status) -> dict[str, Any]:
     }
 
 
-def settings_of(form: Form) -> dict[str, Any]:
+def planner_settings(form: PlannerForm) -> dict[str, Any]:
     """What the fields come to."""
     return {
         "steps": form.steps,
@@ -215,7 +215,7 @@ def settings_of(form: Form) -> dict[str, Any]:
     }
 
 
-def schemes_answer(form: Form) -> list[dict[str, Any]]:
+def schemes_answer(form: PlannerForm) -> list[dict[str, Any]]:
     """Every scheme at the same settings, by its quick bound; the best first."""
     rows = []
     for scheme in SCHEMES.values():
@@ -229,12 +229,12 @@ def schemes_answer(form: Form) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: (row["epsilon"] is None, row["epsilon"] or 0.0))
 
 
-def _of_scheme(form: Form, slug: str) -> dict[str, Any]:
+def _of_scheme(form: PlannerForm, slug: str) -> dict[str, Any]:
     changed = replace(form, sampling=slug, find=EPSILON)
     try:
         found = quick_answer(changed)
     except LedgerError as refusal:
-        found = {**_NOTHING, "quick": True, **settings_of(changed), "reason": _said(refusal)}
+        found = {**_NOTHING, "quick": True, **planner_settings(changed), "reason": _said(refusal)}
     return {name: found[name] for name in _OF_A_SCHEME} | {"query": changed.query()}
 
 
@@ -250,7 +250,7 @@ def share_of(epsilon: float | None) -> float:
     return round(min(1.0, max(0.01, (math.log(epsilon) - low) / (high - low))), 4)
 
 
-def fits_answer(connection: Connection, form: Form, viewer: Caller) -> dict[str, Any]:
+def fits_answer(connection: Connection, form: PlannerForm, viewer: Caller) -> dict[str, Any]:
     """Whether the plan fits in a dataset's budget, what remains, and what would make it fit.
 
     The dataset's own relation, size and accepted statuses count, whatever the form says.
@@ -295,7 +295,7 @@ def _remedies(found: Remedies) -> list[str]:
     return told
 
 
-def _differences(form: Form, row: Row[Any]) -> list[str]:
+def _differences(form: PlannerForm, row: Row[Any]) -> list[str]:
     """Where the dataset is not as the form has it."""
     told = []
     if row.dataset_size != form.dataset_size:

@@ -18,7 +18,7 @@ from service.guarantees.run_progress import Growth, Growths
 from service.identity.authentication import Caller, KeyRing
 from service.ledger import lookups, views
 from service.ledger.findings import FindingAnswer, SamplingFound, list_findings
-from service.ledger.incidents import TOLD, IncidentAnswer, incident_answer
+from service.ledger.incidents import INCIDENT_ROWS, IncidentAnswer, incident_answer
 from service.operations.event_feed import Feed
 from service.schemas.responses import RunGuarantee
 from service.schemas.run_states import CLOSED
@@ -28,19 +28,19 @@ from service.web.certificate_issue import CertificateQuery, issued
 from service.web.dashboard.glossary import ASSUMPTIONS, RELATIONS, STATUSES
 from service.web.dashboard.rendering import PageRoute, render
 from service.web.dashboard.response_cache import answers_of, dataset_version
-from service.web.dashboard.viewer import Viewer, session_key, token_of
+from service.web.dashboard.viewer import PageViewer, session_key, session_token
 from service.web.event_streams import EventStream, StreamQuery, resumed, run_topic
 from service.web.parameters import Database, RunName
 from service.web.strict_requests import JSON, expensive
 
-TOLD_MAX: Final = 20
+_TOLD_MAX: Final = 20
 _FINDINGS_MAX: Final = 200  # most are ranks, which are not told
 _INCIDENTS: Final = (
-    TOLD.where(
+    INCIDENT_ROWS.where(
         incidents.c.dataset_id == bindparam("dataset"), incidents.c.run_id == bindparam("run")
     )
     .order_by(desc(incidents.c.id))
-    .limit(TOLD_MAX)
+    .limit(_TOLD_MAX)
 )
 _LAST_ENTRY: Final = (
     select(entries.c.recorded_at)
@@ -49,7 +49,7 @@ _LAST_ENTRY: Final = (
     .limit(1)
 )
 STREAM_SECONDS: Final = 300.0  # then a browser comes again, and its session is looked at again
-AGAIN_SECONDS: Final = 2.0  # between two looks at a run that goes on
+_AGAIN_SECONDS: Final = 2.0  # between two looks at a run that goes on
 READERS_A_SECOND: Final = 10  # looks in all: the more who watch, the more seldom each looks
 ANSWERS_A_SECOND: Final = 5  # that are worked out for those who watch, of each kind and run
 SLICE_SECONDS: Final = 0.05  # before the next part of an answer that is not complete
@@ -79,7 +79,7 @@ def chronicle(connection: Connection, run: Row[Any]) -> RunActivity:
 
 def _newest(found: list[FindingAnswer]) -> list[SamplingFound]:
     samplings = [one for one in found if isinstance(one, SamplingFound)]
-    return samplings[::-1][:TOLD_MAX]
+    return samplings[::-1][:_TOLD_MAX]
 
 
 class _Found(NamedTuple):
@@ -99,7 +99,7 @@ def _find(connection: Connection, name: str) -> _Found:
 
 @router.get("/runs/{run}")
 @expensive
-def run_page(run: RunName, request: Request, database: Database, viewer: Viewer) -> Response:
+def run_page(run: RunName, request: Request, database: Database, viewer: PageViewer) -> Response:
     """A run; what costs more than a look at the books is asked for by the page."""
     with snapshot(database) as connection:
         found = _find(connection, run)
@@ -121,7 +121,9 @@ def run_page(run: RunName, request: Request, database: Database, viewer: Viewer)
 
 @router.get("/runs/{run}/guarantee")
 @expensive
-def guarantee_part(run: RunName, request: Request, database: Database, viewer: Viewer) -> Response:
+def guarantee_part(
+    run: RunName, request: Request, database: Database, viewer: PageViewer
+) -> Response:
     """The part of the page that says what was spent."""
     with snapshot(database) as connection:
         found = _find(connection, run)
@@ -163,7 +165,9 @@ class ScheduleData(Schedule, _Again):
 
 @router.get("/runs/{run}/history.json")
 @expensive
-def history_data(run: RunName, request: Request, database: Database, _viewer: Viewer) -> Response:
+def history_data(
+    run: RunName, request: Request, database: Database, _viewer: PageViewer
+) -> Response:
     """Epsilon by step, as far as it is worked out."""
     with snapshot(database) as connection:
         question = _question("history", _find(connection, run))
@@ -178,7 +182,9 @@ def history_data(run: RunName, request: Request, database: Database, _viewer: Vi
 
 @router.get("/runs/{run}/schedule.json")
 @expensive
-def schedule_data(run: RunName, request: Request, database: Database, _viewer: Viewer) -> Response:
+def schedule_data(
+    run: RunName, request: Request, database: Database, _viewer: PageViewer
+) -> Response:
     """Noise and rate by step."""
     with snapshot(database) as connection:
         found = _growths(request).schedule(connection, run)
@@ -188,7 +194,9 @@ def schedule_data(run: RunName, request: Request, database: Database, _viewer: V
 
 @router.get("/runs/{run}/meaning.json")
 @expensive
-def meaning_data(run: RunName, request: Request, database: Database, _viewer: Viewer) -> Response:
+def meaning_data(
+    run: RunName, request: Request, database: Database, _viewer: PageViewer
+) -> Response:
     """The privacy profile, the trade-off curve, and what they say in words."""
     with snapshot(database) as connection:
         found = answers_of(request).compute(
@@ -213,12 +221,12 @@ def _again(request: Request, *, complete: bool, took: float = 0.0) -> float:
     """Seconds until one should look again, so that many who watch ask no more than a few do."""
     feed: Feed = request.app.state.feed
     shared = feed.subscribers / READERS_A_SECOND
-    return max(AGAIN_SECONDS if complete else SLICE_SECONDS, shared, took)
+    return max(_AGAIN_SECONDS if complete else SLICE_SECONDS, shared, took)
 
 
 @router.get("/runs/{run}/stream", response_class=EventStream)
 async def stream(
-    run: RunName, query: Annotated[StreamQuery, Query()], viewer: Viewer, request: Request
+    run: RunName, query: Annotated[StreamQuery, Query()], viewer: PageViewer, request: Request
 ) -> Response:
     """The run's entries as they are recorded, for as long as the session's key is in force."""
     feed: Feed = request.app.state.feed
@@ -234,7 +242,7 @@ def _leave_of(request: Request, viewer: Caller) -> Callable[[], bool] | None:
         return None
     keys: KeyRing = request.app.state.keys
     ends = time.monotonic() + STREAM_SECONDS
-    token = token_of(request)
+    token = session_token(request)
     digest = None
     if token is not None:
         digest = session_key(request, token)
@@ -255,7 +263,7 @@ def certificate(
     kind: Annotated[Literal["json", "html"], Query(alias="format")],
     request: Request,
     database: Database,
-    viewer: Viewer,
+    viewer: PageViewer,
 ) -> Response:
     """The run's certificate as a file, by the API's own function and at its rate."""
     answer = issued("run", run, CertificateQuery(format=kind), request, database, viewer)

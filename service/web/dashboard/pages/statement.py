@@ -13,7 +13,7 @@ from pydantic import Field
 from sqlalchemy import Row
 
 from service.guarantees import statement
-from service.guarantees.statement import DELTAS_MAX, Report
+from service.guarantees.statement import STATEMENT_DELTAS_MAX, StatementReport
 from service.identity.authentication import Caller
 from service.ledger.lookups import dataset_of, find_dataset, find_run
 from service.schemas.message import Delta
@@ -22,7 +22,7 @@ from service.web.dashboard.assets import STATIC
 from service.web.dashboard.glossary import ASSUMPTIONS, RELATIONS, STATUSES
 from service.web.dashboard.rendering import PageRoute, render, templates
 from service.web.dashboard.response_cache import answers_of, dataset_version
-from service.web.dashboard.viewer import Viewer
+from service.web.dashboard.viewer import PageViewer
 from service.web.parameters import Database, DatasetName, Parameters, RunName
 from service.web.strict_requests import expensive
 
@@ -33,7 +33,7 @@ STYLE: Final = "report.css"
 class ReportQuery(Parameters):
     """At which deltas beside the usual ones, and whether as a file that needs nothing else."""
 
-    delta: list[Delta] = Field(default=[], max_length=DELTAS_MAX)
+    delta: list[Delta] = Field(default=[], max_length=STATEMENT_DELTAS_MAX)
     format: Literal["page", "file"] = "page"
 
 
@@ -43,7 +43,7 @@ Reports = Annotated[ReportQuery, Query()]
 @router.get("/runs/{run}/report")
 @expensive
 def run_report(
-    run: RunName, query: Reports, request: Request, database: Database, viewer: Viewer
+    run: RunName, query: Reports, request: Request, database: Database, viewer: PageViewer
 ) -> Response:
     """The privacy statement of a run."""
     with snapshot(database) as connection:
@@ -59,7 +59,7 @@ def run_report(
 @router.get("/datasets/{dataset}/report")
 @expensive
 def dataset_report(
-    dataset: DatasetName, query: Reports, request: Request, database: Database, viewer: Viewer
+    dataset: DatasetName, query: Reports, request: Request, database: Database, viewer: PageViewer
 ) -> Response:
     """The privacy statement of a dataset."""
     with snapshot(database) as connection:
@@ -77,7 +77,9 @@ def _version(dataset: Row[Any]) -> Hashable:
     return (*dataset_version(dataset), int(time.time() // 60))
 
 
-def _answer(request: Request, found: Report, viewer: Caller, query: ReportQuery) -> Response:
+def _answer(
+    request: Request, found: StatementReport, viewer: Caller, query: ReportQuery
+) -> Response:
     context: dict[str, Any] = {
         "report": found,
         "meanings": ASSUMPTIONS,

@@ -18,7 +18,7 @@ from service.errors import NotFoundError
 from service.web.dashboard.glossary import ASSUMPTIONS, RELATIONS, STATUSES
 from service.web.dashboard.rendering import PageRoute, render
 from service.web.dashboard.theory_markdown import PAGES, TheoryRenderer, title_of
-from service.web.dashboard.viewer import Viewer
+from service.web.dashboard.viewer import PageViewer
 
 _NAMED: Final = re.compile(r"docs/theory/([a-z_]+)\.md")
 HOME: Final = "README"  # the theory page that lists the others
@@ -138,7 +138,7 @@ def family_of(theorem: Theorem[..., Any]) -> Family:
     return next(family for family in FAMILIES if _page_in(family, theorem))
 
 
-def page_of(theorem: Theorem[..., Any]) -> str:
+def theory_page_of(theorem: Theorem[..., Any]) -> str:
     """The theory page of a theorem: the one that its source names, else its family's."""
     named = _NAMED.search(theorem.source) or _NAMED.search(theorem.counterexample)
     page = named[1] if named else _page_in(family_of(theorem), theorem)
@@ -161,7 +161,7 @@ def theory_pages() -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class TheoremEntry:
     """A theorem as pages tell it."""
 
     id: str
@@ -180,7 +180,7 @@ class Entry:
 
 
 @lru_cache(maxsize=1)
-def entries() -> dict[str, Entry]:
+def entries() -> dict[str, TheoremEntry]:
     """Every theorem by its id, in the registry's order."""
     return {theorem.id: _entry(theorem) for theorem in accounting.THEOREMS}
 
@@ -201,13 +201,13 @@ def renderer() -> TheoryRenderer:
     return TheoryRenderer(links, frozenset(theory_pages()))
 
 
-def _entry(theorem: Theorem[..., Any]) -> Entry:
+def _entry(theorem: Theorem[..., Any]) -> TheoremEntry:
     summary, _, behind = theorem.statement.partition("\n\n")
     rest, _, arguments = behind.partition("Args:\n")
-    return Entry(
+    return TheoremEntry(
         id=theorem.id,
         family=family_of(theorem),
-        page=page_of(theorem),
+        page=theory_page_of(theorem),
         source=theorem.source,
         status=theorem.status,
         relations=theorem.relations,
@@ -222,7 +222,7 @@ def _entry(theorem: Theorem[..., Any]) -> Entry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class TheoremFilter:
     """Which theorems are asked for; what is empty asks for all."""
 
     q: str = ""
@@ -230,7 +230,7 @@ class Wanted:
     status: str = ""
     relation: str = ""
 
-    def admits(self, entry: Entry) -> bool:
+    def admits(self, entry: TheoremEntry) -> bool:
         """Whether a theorem is one of them."""
         return (
             self.family in ("", entry.family.slug)
@@ -243,14 +243,14 @@ class Wanted:
 @router.get("/theorems")
 def theorems(
     request: Request,
-    viewer: Viewer,
+    viewer: PageViewer,
     q: Annotated[str, Query(max_length=SEARCH_MAX)] = "",
     family: Annotated[str, Query(max_length=SEARCH_MAX)] = "",
     status: Annotated[str, Query(max_length=SEARCH_MAX)] = "",
     relation: Annotated[str, Query(max_length=SEARCH_MAX)] = "",
 ) -> Response:
     """Every theorem, or those that a filter leaves."""
-    wanted = Wanted(q=q, family=family, status=status, relation=relation)
+    wanted = TheoremFilter(q=q, family=family, status=status, relation=relation)
     found = [entry for entry in entries().values() if wanted.admits(entry)]
     return render(
         request,
@@ -266,7 +266,7 @@ def theorems(
     )
 
 
-def _grouped(found: list[Entry]) -> Iterator[tuple[Family, list[Entry]]]:
+def _grouped(found: list[TheoremEntry]) -> Iterator[tuple[Family, list[TheoremEntry]]]:
     for family in FAMILIES:
         of_it = [entry for entry in found if entry.family is family]
         if of_it:
@@ -274,7 +274,7 @@ def _grouped(found: list[Entry]) -> Iterator[tuple[Family, list[Entry]]]:
 
 
 @router.get("/theorems/{bound}")
-def theorem(request: Request, viewer: Viewer, bound: str) -> Response:
+def theorem(request: Request, viewer: PageViewer, bound: str) -> Response:
     """One theorem."""
     entry = entries().get(bound)
     if entry is None:
@@ -301,13 +301,13 @@ def _rendered(page: str) -> Markup:
 
 
 @router.get("/docs/theory")
-def theory_home(request: Request, viewer: Viewer) -> Response:
+def theory_home(request: Request, viewer: PageViewer) -> Response:
     """What theory pages there are."""
     return theory_page(request, viewer, HOME)
 
 
 @router.get(PAGES + "{page}")
-def theory_page(request: Request, viewer: Viewer, page: str) -> Response:
+def theory_page(request: Request, viewer: PageViewer, page: str) -> Response:
     """A page of proofs."""
     if page not in theory_pages():
         raise NotFoundError("There is no such page.")
