@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from accounting import work_budgets
 from accounting.accountants.best_bound import BEST, best_bound
 from accounting.accountants.composed_bounds import pairs_above
 from accounting.accountants.event_grouping import DISTINCT_MAX, dominating, group_events
@@ -42,7 +43,6 @@ _NOISES: Final = 4  # of each sampling, where the Renyi curve stands in
 _LOOK: Final = 3000  # points that looking up what is known of an event is taken for
 _SLACK: Final = 4 * LIBRARY_ULPS * UNIT_ROUNDOFF  # of an exponential and three operations
 _CLOSED_FORM_SLACK: Final = 1e-9  # the closed form is good to 1e-12
-CURVE_POINTS: Final = 40_000_000  # that the Renyi curve may take where nothing better is reached
 RATE_MIN: Final = 1e-6  # the least false-positive rate of a curve, but for zero
 
 
@@ -169,7 +169,9 @@ def privacy_profile(
     given = counts, relation, accept
     source, found = _read(partial(_source, *given), epsilons, points)
     if not found:
-        source, found = _read(partial(_source_of_curve, *given), epsilons, CURVE_POINTS)
+        source, found = _read(
+            partial(_source_of_curve, *given), epsilons, work_budgets.RENYI_CURVE_OF_PROFILE
+        )
     reached = sorted(found)
     lower = np.array([found[i][0] for i in reached], dtype=np.float64)
     upper = np.array([found[i][1] for i in reached], dtype=np.float64)

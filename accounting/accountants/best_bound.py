@@ -5,9 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
+from accounting import work_budgets
 from accounting.accountants.best_first import (
     ACCOUNTANTS,
-    FEW_EVENTS,
     ODOMETER,
     answered,
     best_first,
@@ -19,7 +19,6 @@ from accounting.accountants.comparisons import as_if_poisson, as_if_unsampled
 from accounting.accountants.composed_bounds import Query
 from accounting.accountants.event_grouping import DISTINCT_MAX, GroupedEvents, group_events
 from accounting.accountants.lower_end import lower_end, rough_lower_end
-from accounting.bounds.lower_bounds import LOWER_BOUND_POINTS
 from accounting.event_counts import EventCounts
 from accounting.events import Gaussian, NeighboringRelation
 from accounting.guarantees import ACCEPTABLE, DEFAULT_ACCEPT, Bound, Guarantee, Status
@@ -29,17 +28,9 @@ from accounting.work_limit import WorkCounter, attempted, left, limited
 R = TypeVar("R")
 
 BEST: Final = "best"
-WHOLE_POINTS: Final = 190_000_000  # what a guarantee may take with all that stands beside it
-LOWER_POINTS: Final = 40_000_000  # that its lower end may take in any case,
-ONE_LOWER_POINTS: Final = 100_000_000  # of a single event, which cannot be gathered,
-ROUGH_POINTS: Final = 25_000_000  # and a rougher one of very many events
-BESIDE_POINTS: Final = 15_000_000  # what each number may take that stands beside a headline,
-FEW_BESIDE: Final = 30_000_000  # where the events are few
-# Where everything that is known is so many times the lower end, more is looked for: of every status
-# that may be accepted, in what is left of this, and that in any case. And a better lower end.
+# Where everything that is known is so many times the lower end, more is looked for: bounds of every
+# status that may be accepted, and a better lower end.
 WIDE: Final = 2.0
-WIDE_POINTS: Final = 400_000_000
-ANY_STATUS_POINTS: Final = 60_000_000
 
 
 def guarantee(
@@ -86,8 +77,8 @@ def guarantee(
             others = purse.pays(points, lambda: best_first(counts, every, names)) or []
         lower = _lower(purse, [*found, *others], headline, counts, question)
         if question != every and not is_settled(others) and _is_wide([*found, *others], lower):
-            rest = purse.start + share * WIDE_POINTS - meter.spent
-            most = max(rest, share * ANY_STATUS_POINTS)
+            rest = purse.start + share * work_budgets.WIDE_GUARANTEE - meter.spent
+            most = max(rest, share * work_budgets.EVERY_STATUS)
             others = [*others, *of_any_status(counts, every, names, most)]
         unamplified = purse.pays(points, lambda: _unamplified_epsilon(counts, relation, reached))
         as_poisson = purse.pays(
@@ -171,7 +162,7 @@ def with_lower_bound(bound: Bound, counts: EventCounts, *, relation: Neighboring
     """A headline of a ledger with a lower end beside it alone, where that takes little work."""
     few, rounded = _few(counts)
     floor = few if rounded is None else rounded.rough_lower
-    lower = attempted(LOWER_POINTS, lambda: lower_end([bound], bound, floor, relation))
+    lower = attempted(work_budgets.LOWER_END, lambda: lower_end([bound], bound, floor, relation))
     return replace(bound, epsilon_lower=lower)
 
 
@@ -211,7 +202,8 @@ def _names(accountant: str) -> tuple[str, ...]:
 
 def _beside(counts: EventCounts) -> int:
     """What work each number may take that stands beside a headline."""
-    return FEW_BESIDE if len(counts.steps) <= FEW_EVENTS else BESIDE_POINTS
+    few = len(counts.steps) <= work_budgets.FEW_EVENTS
+    return work_budgets.BESIDE_OF_FEW_EVENTS if few else work_budgets.BESIDE
 
 
 @dataclass(slots=True)
@@ -225,7 +217,7 @@ class _Purse:
 
     def __post_init__(self) -> None:
         """No more than what is allowed to one guarantee."""
-        self.end = self.start + self.share * WHOLE_POINTS
+        self.end = self.start + self.share * work_budgets.GUARANTEE
 
     def pays(self, points: int, compute: Callable[[], R], least: int = 0) -> R | None:
         """What a function computes within its points and what is left, or within so many."""
@@ -239,10 +231,10 @@ def _lower(
     """The best proved lower end beside a headline; a rougher one, too, where that is far below."""
     relation, rounded = question.relation, question.rounded
     floor = counts if rounded is None else rounded.lower
-    least = LOWER_POINTS if len(counts.steps) > 1 else ONE_LOWER_POINTS
+    least = work_budgets.LOWER_END if len(counts.steps) > 1 else work_budgets.LOWER_END_OF_ONE_EVENT
     found = [
         purse.pays(
-            LOWER_BOUND_POINTS,
+            work_budgets.LOWER_BOUND,
             lambda: lower_end(known, headline, floor, relation),
             0 if rounded else least,
         )
@@ -251,15 +243,17 @@ def _lower(
         floor = rounded.rough_lower
         found.append(
             purse.pays(
-                LOWER_BOUND_POINTS,
+                work_budgets.LOWER_BOUND,
                 lambda: lower_end(known, headline, floor, relation),
-                ROUGH_POINTS,
+                work_budgets.ROUGH_LOWER_END,
             )
         )
     lower = max((one for one in found if one is not None), default=None)
     if len(counts.steps) > 1 and (lower is None or _is_wide(known, lower)):
         rougher = purse.pays(
-            LOWER_POINTS, lambda: rough_lower_end(headline, floor, relation), LOWER_POINTS
+            work_budgets.LOWER_END,
+            lambda: rough_lower_end(headline, floor, relation),
+            work_budgets.LOWER_END,
         )
         lower = max((one for one in (lower, rougher) if one is not None), default=None)
     return lower

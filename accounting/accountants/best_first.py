@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
+from accounting import work_budgets
 from accounting.accountants.composed_bounds import Query, gdp_bound, pld_bound, rdp_bound
 from accounting.accountants.event_grouping import dominating, group_events
 from accounting.accountants.grouped_bounds import ROUGH_WIDTH, bound_of_fewer
@@ -20,21 +21,9 @@ from accounting.event_counts import EventCounts
 from accounting.guarantees import DEFAULT_ACCEPT, Bound, Status
 from accounting.work_limit import attempted, by_itself, left
 
-# What an accountant may take, as work.py counts it; Renyi curves of as many events take less.
-POINTS: Final = {"gdp": 40_000_000, "pld": 145_000_000, "rdp": 30_000_000, "odometer": 100_000_000}
-# Of events that were gathered the pld accountant may take more: it goes on with fewer by itself.
-ROUNDED_POINTS: Final = 176_000_000
-GATHERED_MAX: Final = 160  # events that are left of them then
-# A single event, and a few, may take more: none of them is replaced by another.
-FEW_EVENTS: Final = 12
-FEW_POINTS: Final = {1: 185_000_000, FEW_EVENTS: 120_000_000}
-FEW_CURVES: Final = 70_000_000  # what the Renyi curves of a few events take at most
-# Where that is not enough: how many noises of one sampling are left, and what they may take.
-FEWER: Final = ((8, 30_000_000), (1, 20_000_000))
-FEWER_ADAPTIVE: Final = ((16, 100_000_000), *FEWER)  # the odometer costs more a noise
-# What the kinds of steps may take one by one; with what they took together, if that was little.
-SPLIT_POINTS: Final = 90_000_000
-ALL_POINTS: Final = 350_000_000
+GATHERED_MAX: Final = (
+    160  # grouped events, of which the pld accountant goes on with fewer by itself
+)
 ROUGH_SHARE: Final = 1.8  # of what gathered events may take, where little else is known
 REASON_WORK: Final = "The events are too many and too different for this accountant."
 
@@ -65,7 +54,10 @@ def answered(
         spent = meter.spent
         if names != tuple(ACCOUNTANTS):  # one that is asked by name answers by itself
             return found, reason, 0.0
-        points = max(question.share * SPLIT_POINTS, question.share * ALL_POINTS - spent)
+        points = max(
+            question.share * work_budgets.KINDS_APART,
+            question.share * work_budgets.KINDS_TOGETHER - spent,
+        )
         found = _or_split(counts, question, found, points)
         fewer = replace(question, accept=question.accept & DEFAULT_ACCEPT)
         if not is_settled(found) and _says_less(counts, fewer, question.accept):
@@ -104,7 +96,7 @@ def of_any_status(
     )
     found: list[Bound] = []
     with by_itself() as meter:
-        for name in sorted(names, key=POINTS.__getitem__):
+        for name in sorted(names, key=work_budgets.ACCOUNTANT.__getitem__):
             rest = min(points - meter.spent, left())
             asked = partial(bounds_of, counts, rough, (name,))
             bounds, _ = attempted(rest, asked) or ([], None)
@@ -186,7 +178,9 @@ def _evaluated(name: str, counts: EventCounts, question: Query) -> tuple[Bound, 
         return found
     bound = attempted(allowed, lambda: accountant(counts, question))
     less = replace(question, rounded=None, gathered=True, floor=False)
-    for noises, points in FEWER_ADAPTIVE if name == ODOMETER else FEWER:
+    for noises, points in (
+        work_budgets.FEWER_NOISES_ODOMETER if name == ODOMETER else work_budgets.FEWER_NOISES
+    ):
         fewer = dominating(counts, noises) if bound is None else counts
         if len(fewer.steps) < len(counts.steps):
             bound = attempted(question.share * points, partial(accountant, fewer, less))
@@ -198,15 +192,21 @@ def _evaluated(name: str, counts: EventCounts, question: Query) -> tuple[Bound, 
 def _allowed(name: str, counts: EventCounts, question: Query) -> float:
     """What work an accountant may take to answer about a ledger as it is."""
     rounded = question.rounded
-    points = POINTS[name]
+    points = work_budgets.ACCOUNTANT[name]
     if name == "pld" and rounded and len(rounded.rough_upper.steps) <= GATHERED_MAX:
-        points = ROUNDED_POINTS
+        points = work_budgets.PLD_OF_GROUPED_EVENTS
     else:
-        few = [more for events, more in FEW_POINTS.items() if len(counts.steps) <= events]
+        few = [
+            more
+            for events, more in work_budgets.ACCOUNTANT_OF_FEW_EVENTS.items()
+            if len(counts.steps) <= events
+        ]
         points = few[0] if few else points
     allowed = question.share * points
-    if name == "rdp" and len(counts.steps) <= FEW_EVENTS:  # parts of an answer share them
-        allowed = max(allowed, FEW_CURVES)
+    if (
+        name == "rdp" and len(counts.steps) <= work_budgets.FEW_EVENTS
+    ):  # parts of an answer share them
+        allowed = max(allowed, work_budgets.RENYI_CURVES_OF_FEW_EVENTS)
     return allowed
 
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from accounting import work_budgets
 from accounting.accountants.event_grouping import ROUNDED_WIDTH, GroupedEvents, group_events
 from accounting.bounds.dominating_pairs import pld_bounds
 from accounting.bounds.event_bounds import (
@@ -22,7 +23,7 @@ from accounting.bounds.event_bounds import (
     total_failure,
 )
 from accounting.bounds.gdp_bounds import gdp_bounds
-from accounting.bounds.lower_bounds import LOWER_BOUND_POINTS, lower_bound_units
+from accounting.bounds.lower_bounds import lower_bound_units
 from accounting.bounds.pair_choice import chosen
 from accounting.bounds.renyi_bounds import renyi_bounds
 from accounting.bounds.sampled_pairs import Pairs
@@ -323,7 +324,8 @@ def _epsilon(above: Units, below: Units, delta: float, width: float) -> tuple[fl
 def _floor(below: Units, *, delta: float, width: float = WIDTH) -> float | None:
     """What is attained; None where that takes too much work, which loses no upper bound."""
     return attempted(
-        min(LOWER_BOUND_POINTS, left()), lambda: epsilon_floor(below, delta=delta, width=width)
+        min(work_budgets.LOWER_BOUND, left()),
+        lambda: epsilon_floor(below, delta=delta, width=width),
     )
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import Final, TypeVar
 
+from accounting import work_budgets
 from accounting.accountants.composed_bounds import Query
 from accounting.accountants.event_grouping import dominating
 from accounting.accountants.mixed_kinds import parts_of
@@ -19,10 +20,6 @@ from accounting.work_limit import TooMuchWorkError, attempted, by_itself, left
 
 R = TypeVar("R")
 
-# What gathered events may take. However small a share of the work an answer may take, one class of
-# what is accepted by default is always paid for.
-GATHERED_POINTS: Final = 100_000_000
-ONE_CLASS_POINTS: Final = 60_000_000
 CLASSES: Final = (32, 16, 8, 4, 2)  # of each sampling and mechanism, finest first
 ROUGH_WIDTH: Final = 1e-2  # relative, of gathered events, which move an answer by more
 # A finer answer has at least so many times the events of the last. And no more than so many: from
@@ -129,9 +126,9 @@ def bound_of_fewer(
         return accountant(events, asked), few
 
     one_kind = len(parts_of(counts)) == 1  # or more is better spent kind by kind
-    points: float = ONE_CLASS_POINTS
+    points: float = work_budgets.ONE_GROUP
     if one_kind:
-        points = max(question.share * GATHERED_POINTS, points)
+        points = max(question.share * work_budgets.GROUPED_EVENTS, points)
     if question.width == WIDTH:
         if _is_hopeless(counts, compute, whole):
             points += whole if one_kind else 0

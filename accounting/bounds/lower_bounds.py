@@ -9,6 +9,7 @@ from collections import Counter
 from functools import partial
 from typing import Final, assert_never
 
+from accounting import work_budgets
 from accounting.bounds.dominating_pairs import answer_pair, approximate_dp_pair
 from accounting.bounds.event_bounds import (
     ADD_OR_REMOVE_ONE,
@@ -52,14 +53,13 @@ from accounting.subsampling.truncated import branches
 from accounting.work_limit import attempted
 
 _EPSILON_MAX: Final = 600.0  # beyond, e^-epsilon may vanish, which would overstate a lower bound
-LOWER_BOUND_POINTS: Final = 135_000_000  # what a lower bound may take
 FEW: Final = 16  # distinct events, up to which the costlier instances are looked at
 
 
 def lower_bound_units(counts: EventCounts, relation: NeighboringRelation) -> Units:
     """Pairs that the steps of a ledger attain together, and how often each. Lower.
 
-    What takes more than its part of LOWER_BOUND_POINTS is left out.
+    What takes more than its part of work_budgets.LOWER_BOUND is left out.
     """
     units: Counter[Pair] = Counter()
     fine = len(counts.steps) <= FEW
@@ -76,7 +76,7 @@ def lower_bound_units(counts: EventCounts, relation: NeighboringRelation) -> Uni
         elif sharing[event.sampling] == 1:
             # With several noises in a pass it is not known which passes had which.
             passes = partial(_in_passes, event, counts, relation)
-            units.update(attempted(LOWER_BOUND_POINTS // len(counts.steps), passes) or {})
+            units.update(attempted(work_budgets.LOWER_BOUND // len(counts.steps), passes) or {})
     return list(units.items())
 
 

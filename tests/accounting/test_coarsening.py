@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from accounting.accountants import best_first
+from accounting import work_budgets
 from accounting.accountants.best_bound import best_bound, guarantee
 from accounting.accountants.composed_bounds import pairs_above
 from accounting.accountants.event_grouping import (
@@ -252,8 +252,8 @@ def test_where_all_groups_are_too_much_work_fewer_of_them_answer(
 ) -> None:
     counts = EventCounts(steps=dict.fromkeys(curve(1000), 1))
     exact = guarantee(counts, relation=ADD_OR_REMOVE_ONE, delta=DELTA)
-    monkeypatch.setattr(best_first, "ROUNDED_POINTS", 40_000_000)
-    monkeypatch.setattr(best_first, "FEWER", ())
+    monkeypatch.setattr(work_budgets, "PLD_OF_GROUPED_EVENTS", 40_000_000)
+    monkeypatch.setattr(work_budgets, "FEWER_NOISES", ())
     found = guarantee(counts, relation=ADD_OR_REMOVE_ONE, delta=DELTA)
     assert found.headline is not None
     assert found.headline.accountant == "pld"

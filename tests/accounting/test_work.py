@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accounting.accountants import best_bound as best_bound_module
-from accounting.accountants import best_first, grouped_bounds
+from accounting import work_budgets
+from accounting.accountants import best_first
 from accounting.accountants.best_bound import best_bound, guarantee
 from accounting.accountants.event_grouping import CLOUD_GROUPS, dominating
 from accounting.bounds.renyi_bounds import renyi_bounds
@@ -106,7 +106,7 @@ def test_a_whole_guarantee_keeps_to_its_limit(monkeypatch: pytest.MonkeyPatch) -
     counts = noises(TRUNCATED, 2)
     given: dict[str, Any] = {"relation": REPLACE_ONE, "delta": DELTA}
     whole = guarantee(counts, **given)
-    monkeypatch.setattr(best_bound_module, "WHOLE_POINTS", 0)
+    monkeypatch.setattr(work_budgets, "GUARANTEE", 0)
     headline = guarantee(counts, **given)
     assert headline.epsilon == whole.epsilon  # what stands beside it is left out, never it
     assert whole.unamplified_epsilon is not None
@@ -285,9 +285,9 @@ def test_what_an_accountant_cannot_work_out_is_bounded_by_fewer_events(
     counts = noises(FIXED, 24)
     given: dict[str, Any] = {"relation": NeighboringRelation.ADD_OR_REMOVE_ONE, "delta": DELTA}
     exact = best_bound(counts, **given)
-    monkeypatch.setitem(best_first.POINTS, "pld", 200_000)
-    monkeypatch.setattr(grouped_bounds, "GATHERED_POINTS", 2_500_000)
-    monkeypatch.setattr(grouped_bounds, "ONE_CLASS_POINTS", 0)
+    monkeypatch.setitem(work_budgets.ACCOUNTANT, "pld", 200_000)
+    monkeypatch.setattr(work_budgets, "GROUPED_EVENTS", 2_500_000)
+    monkeypatch.setattr(work_budgets, "ONE_GROUP", 0)
     found = guarantee(counts, **given)
     assert exact is not None
     assert found.epsilon is not None
@@ -303,15 +303,14 @@ def test_what_an_accountant_cannot_work_out_is_bounded_by_fewer_events(
 def test_where_nothing_else_is_little_work_a_closed_form_stands(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    real = dict(best_first.POINTS)
-    monkeypatch.setattr(best_first, "FEW_EVENTS", 0)
-    monkeypatch.setattr(best_bound_module, "FEW_EVENTS", 0)
-    monkeypatch.setattr(best_first, "FEW_POINTS", {})
-    monkeypatch.setattr(best_first, "FEWER", ((1, 0),))
-    monkeypatch.setattr(grouped_bounds, "GATHERED_POINTS", 0)
-    monkeypatch.setattr(grouped_bounds, "ONE_CLASS_POINTS", 0)
-    monkeypatch.setattr(best_bound_module, "BESIDE_POINTS", 0)
-    monkeypatch.setattr(best_first, "POINTS", dict.fromkeys(real, 50_000))
+    real = dict(work_budgets.ACCOUNTANT)
+    monkeypatch.setattr(work_budgets, "FEW_EVENTS", 0)
+    monkeypatch.setattr(work_budgets, "ACCOUNTANT_OF_FEW_EVENTS", {})
+    monkeypatch.setattr(work_budgets, "FEWER_NOISES", ((1, 0),))
+    monkeypatch.setattr(work_budgets, "GROUPED_EVENTS", 0)
+    monkeypatch.setattr(work_budgets, "ONE_GROUP", 0)
+    monkeypatch.setattr(work_budgets, "BESIDE", 0)
+    monkeypatch.setattr(work_budgets, "ACCOUNTANT", dict.fromkeys(real, 50_000))
     found = guarantee(noises(TRUNCATED, 5), relation=REPLACE_ONE, delta=DELTA)
     assert found.headline is not None
     assert found.headline.accountant == "gdp"
@@ -320,10 +319,10 @@ def test_where_nothing_else_is_little_work_a_closed_form_stands(
         mechanism=Laplace(noise_multiplier=3.0), sampling=Poisson(sampling_probability=0.1)
     )
     box = EventCounts(steps={laplace: 10})
-    monkeypatch.setattr(best_first, "POINTS", dict.fromkeys(real, 100))
+    monkeypatch.setattr(work_budgets, "ACCOUNTANT", dict.fromkeys(real, 100))
     none = guarantee(box, relation=REPLACE_ONE, delta=DELTA)
     assert (none.epsilon, none.reason) == (None, best_first.REASON_WORK)
-    monkeypatch.setattr(best_first, "POINTS", real)
+    monkeypatch.setattr(work_budgets, "ACCOUNTANT", real)
     assert guarantee(box, relation=REPLACE_ONE, delta=DELTA).epsilon is not None
 
 
@@ -390,6 +389,6 @@ def test_a_lower_bound_that_takes_too_much_work_loses_no_upper_bound(
 ) -> None:
     counts = noises(TRUNCATED, 2)
     exact = guarantee(counts, relation=REPLACE_ONE, delta=DELTA)
-    monkeypatch.setattr("accounting.accountants.composed_bounds.LOWER_BOUND_POINTS", 0)
+    monkeypatch.setattr("accounting.work_budgets.LOWER_BOUND", 0)
     found = guarantee(counts, relation=REPLACE_ONE, delta=DELTA)
     assert (found.epsilon, found.epsilon_lower) == (exact.epsilon, None)
