@@ -15,7 +15,7 @@ from fastapi.openapi.models import HTTPBearer
 from fastapi.security.base import SecurityBase
 from sqlalchemy import Engine, Row
 
-from service.errors import ForbiddenError, UnauthorizedError
+from service.errors import ForbiddenError, NotFoundError, UnauthorizedError
 from service.identity.access import Reach, require_dataset
 from service.identity.keys import (
     START_TOKEN,
@@ -27,6 +27,7 @@ from service.identity.keys import (
 )
 from service.identity.rate_limit import BURST_SECONDS, Bucket
 from service.identity.start_token import StartToken
+from service.ledger.append.write_access import suspended_error
 from service.storage.engine import snapshot
 from service.storage.single_flight import SingleFlight
 
@@ -239,6 +240,7 @@ async def permitted(
         TooManyRequestsError: the key's rate is used up.
         ForbiddenError: its scope is less.
         NotFoundError: it is limited to datasets and the path is of none of them.
+        LedgerSuspendedError: the same of a write, while the ledger is suspended.
     """
     ring: KeyRing = request.app.state.keys
     if caller.bucket is not None and RATE_TAKEN not in request.scope:
@@ -246,11 +248,29 @@ async def permitted(
     caller.require(scope)
     if caller.datasets is not None:
         for noun, name in ring.reach.unknown(caller.name, caller.datasets, names):
-            await run_in_threadpool(ring.reach.require, caller.name, caller.datasets, noun, name)
+            try:
+                await run_in_threadpool(
+                    ring.reach.require, caller.name, caller.datasets, noun, name
+                )
+            except NotFoundError:
+                await _require_kept(request)
+                raise
     if caller.body_bytes_max is not None:
         request.scope[BODY_BYTES_MAX] = caller.body_bytes_max
     request.scope[_CALLER] = caller
     return caller
+
+
+async def _require_kept(request: Request) -> None:
+    """Refuse a write to a name that a restored database may have lost, so that it is sent again.
+
+    Raises:
+        LedgerSuspendedError: the ledger is suspended.
+    """
+    if request.method != "GET":
+        found = await request.app.state.gate.current()
+        if found.state == "suspended":
+            raise suspended_error(found.state)
 
 
 def caller_of(request: Request) -> Caller | None:

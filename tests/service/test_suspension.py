@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from sqlalchemy import Engine, select, update
 
 from service.errors import ConflictError
-from service.identity.keys import Role, create_key
+from service.identity.keys import Role, Terms, create_key
 from service.ledger.log.merkle import Frontier
 from service.storage.engine import transaction
 from service.storage.tables import acts, datasets, entries
@@ -148,6 +149,22 @@ def test_nothing_is_written_while_the_ledger_is_suspended_and_all_is_read(
                 assert answer.headers["x-ledger-state"] == "suspended"
     assert refused >= 12
     assert api.get("/v1/runs/run").json()["steps"] == 2
+
+
+def test_a_run_that_was_lost_is_not_said_to_be_unknown_to_who_writes_to_it(
+    api: httpx.Client, kept: Json, engine: Engine
+) -> None:
+    shown(api, kept)
+    with transaction(engine) as connection:
+        terms = Terms(datasets=frozenset({"data"}))
+        key = create_key(connection, name="one", scope=Role.TRAINER, terms=terms)
+    api.headers["authorization"] = f"Bearer {key}"
+    while api.get("/v1/runs").status_code == 401:  # the service has not read it yet
+        time.sleep(0.05)
+    for path, body in (("events", {"events": [event(0, 1)]}), ("releases", {"step": 1})):
+        answer = api.post(f"/v1/runs/lost/{path}", json=body)
+        assert (answer.status_code, answer.json()["type"]) == (503, "/problems/ledger-suspended")
+    assert api.get("/v1/runs/lost").status_code == 404
 
 
 def test_an_unknown_method_of_a_known_path_is_refused_as_ever(
