@@ -23,6 +23,7 @@ from service.operations.budgets import Budgets
 from service.operations.event_feed import Feed
 from service.operations.health import Readiness
 from service.operations.metrics import Ledger
+from service.operations.overview import Boards
 from service.operations.webhooks import NO_WEBHOOKS, Dispatcher, Webhooks, webhooks_of
 from service.schemas.responses import build_messages
 from service.settings import Settings
@@ -198,6 +199,7 @@ def wire(
     app.state.heads = HeadTree()
     app.state.expositions = metrics.Expositions()
     app.state.budgets = Budgets()
+    app.state.boards = Boards(app.state.budgets)
     app.state.ledger = Ledger(engine, dispatcher.waiting, app.state.budgets)
     app.state.gate = gate = SuspensionState(engine)
     modules = (

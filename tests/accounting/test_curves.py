@@ -177,7 +177,7 @@ def test_where_a_profile_takes_too_much_work_a_renyi_curve_stands_in(
     upper = privacy_profile(many, relation=RELATION, epsilons=grid[:2], points=0).upper
     assert np.all(upper >= privacy_profile(many, relation=RELATION, epsilons=grid[:2]).lower)
     assert np.all(upper < 1)
-    monkeypatch.setattr("accounting.privacy_profile.CURVE_POINTS", 0)
+    monkeypatch.setattr("accounting.work_budgets.RENYI_CURVE_OF_PROFILE", 0)
     nothing = privacy_profile(spent, relation=RELATION, epsilons=grid, points=0)
     assert (len(nothing.epsilons), nothing.status, nothing.advantage()) == (0, None, 1.0)
 

@@ -143,7 +143,7 @@ def test_a_look_takes_no_longer_than_it_may(
 ) -> None:
     for name in ("a", "b", "c"):
         assert api.post("/v1/datasets", json=dataset(name, budget=BUDGET)).status_code == 201
-    monkeypatch.setattr(module, "LOOK_SECONDS", -1.0)
+    monkeypatch.setattr(module, "BUDGETS_SECONDS", -1.0)
     boards = Boards()
     assert [look(boards, engine).unread for _ in range(4)] == [2, 1, 0, 0]
 

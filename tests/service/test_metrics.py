@@ -223,7 +223,7 @@ def test_budgets_that_have_not_changed_are_not_read_again_and_a_look_is_bounded(
     append(fresh, event(0, 100))
     ledger.read()
     assert len(read) == 3
-    monkeypatch.setattr(metrics, "LOOK_SECONDS", -1.0)
+    monkeypatch.setattr(metrics, "BUDGETS_SECONDS", -1.0)
     ledger = Ledger(engine, lambda: 0)
     assert [len(ledger.read().unread) for _ in range(3)] == [1, 0, 0]
 

@@ -4,7 +4,6 @@ from fastapi import APIRouter, FastAPI
 
 from service.guarantees.run_progress import Growths
 from service.guarantees.spending_history import SPENDINGS_MAX
-from service.operations.overview import Boards
 from service.storage.versioned_cache import VersionedCache
 from service.web.dashboard import assets, rendering, sign_in
 from service.web.dashboard.pages import (
@@ -35,7 +34,6 @@ def install_pages(app: FastAPI) -> list[APIRouter]:
         statement,
         theorems,
     )
-    app.state.boards = Boards(app.state.budgets)
     app.state.spendings = VersionedCache(SPENDINGS_MAX)
     app.state.growths = Growths()
     app.state.answers = VersionedCache(ANSWERS_MAX, shared=True)
