@@ -123,17 +123,17 @@ class Maker:
     def _together(self, requests: Sequence[Any]) -> None:
         """As one group, by the next process."""
         self._turn += 1
-        shelf = self.shelves[self._turn % len(self.shelves)]
+        cache = self.shelves[self._turn % len(self.shelves)]
         with transaction(self.engine) as connection:
-            desk = shelf.open(connection, [one.place for one in requests])
+            work = cache.open(connection, [one.place for one in requests])
             for one in requests:
                 past = now() - timedelta(days=self.random.choice((0, 0, 0, 1)))
                 try:
-                    one.apply(desk, past)
+                    one.apply(work, past)
                 except LedgerError:
                     self.refused += 1
-            desk.write()
-        shelf.settle(one.place[0] for one in requests)
+            work.write()
+        cache.settle(one.place[0] for one in requests)
 
     # ---- what happens
 

@@ -59,9 +59,9 @@ def begin(engine: Engine, count: int) -> None:
         create_run(connection, NewRun.model_validate(run))
         message = EventMessage.model_validate({"first_step": 0, "steps": 1, **STEP})
         append = Append(run_name="run", branch_name="main", mode="record", events=[message])
-        desk = DatasetCache().open(connection, [append.place])
-        append.apply(desk, now())
-        desk.write()
+        work = DatasetCache().open(connection, [append.place])
+        append.apply(work, now())
+        work.write()
 
 
 def grow(connection: Connection, leaves: int) -> None:

@@ -133,7 +133,7 @@ class Filler:
     engine: Engine
     ends: datetime
     random: Random = field(default_factory=lambda: Random(20))
-    shelf: DatasetCache = field(default_factory=DatasetCache)
+    cache: DatasetCache = field(default_factory=DatasetCache)
     known: dict[Quote, Any] = field(default_factory=dict)  # prices
 
     def moment(self, day: int) -> datetime:
@@ -190,18 +190,18 @@ class Filler:
         if not asked:
             return
         with at(moment), transaction(self.engine) as connection:
-            desk = self.shelf.open(connection, [one.place for one in asked])
+            work = self.cache.open(connection, [one.place for one in asked])
             for one in asked:
-                self._apply(desk, one, moment)
-            desk.write()
-        self.shelf.settle({one.run_name for one in asked})
+                self._apply(work, one, moment)
+            work.write()
+        self.cache.settle({one.run_name for one in asked})
 
-    def _apply(self, desk: UnitOfWork, asked: Append, moment: datetime) -> None:
+    def _apply(self, work: UnitOfWork, asked: Append, moment: datetime) -> None:
         """Record a request; what it costs is worked out in between, for nobody else waits."""
         while True:
             try:
                 with cached_costs_only(self.known):
-                    asked.apply(desk, moment)
+                    asked.apply(work, moment)
                 return
             except UnpricedBeforeError as lacking:  # nothing of it was recorded
                 self.known |= compute_costs(lacking.wanted)

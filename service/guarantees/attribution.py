@@ -150,7 +150,7 @@ class AttributionInputs:
 
     dataset: Row[Any]
     homes: Mapping[int, PricedDataset]
-    tally: BudgetAccumulator
+    accumulator: BudgetAccumulator
     prices: EventCosts
     lost: BudgetDelta  # what expired
     parts: Mapping[int, AttributedPart]  # what each run adds to the filter's totals
@@ -167,12 +167,12 @@ def grounds_of(connection: Connection, dataset: Row[Any]) -> AttributionInputs:
     Raises:
         TooExpensiveError: it has too many different events, or its runs have.
     """
-    homes, tally = priced_datasets(connection, dataset), tally_of(connection, dataset)
-    prices = EventCosts(connection, homes, tally)
+    homes, accumulator = priced_datasets(connection, dataset), tally_of(connection, dataset)
+    prices = EventCosts(connection, homes, accumulator)
     return AttributionInputs(
         dataset=dataset,
         homes=homes,
-        tally=tally,
+        accumulator=accumulator,
         prices=prices,
         lost=expired_reservations(connection, dataset, now()),
         parts=_parts(connection, homes, prices),
@@ -188,17 +188,22 @@ def explain_spending(
     connection: Connection, found: AttributionInputs, *, delta: float, most: int | None = None
 ) -> Explanation:
     """Who spent what, at a delta; so many runs are told one by one, else RUNS_MAX."""
-    dataset, homes, tally, prices = found.dataset, found.homes, found.tally, found.prices
+    dataset, homes, accumulator, prices = (
+        found.dataset,
+        found.homes,
+        found.accumulator,
+        found.prices,
+    )
     at, lost, parts = delta, found.lost, found.parts
-    sums = tally.sums(lost)
+    sums = accumulator.sums(lost)
     whole = sums.held[prices.column]
     largest = found.largest(ATTRIBUTED_RUNS_MAX if most is None else most)
     units = _units_of(connection, prices, largest)
     names = names_of(connection, largest)
-    scope = dataset_scope(dataset, tally)
+    scope = dataset_scope(dataset, accumulator)
     epsilon, order = prices.epsilon(prices.everything, at)
     lost_steps = sum(counts.steps for counts in lost.recorded.values())
-    before, column = tally.sums(), prices.column
+    before, column = accumulator.sums(), prices.column
     return Explanation(
         dataset=dataset.name,
         neighboring_relation=dataset.neighboring_relation,

@@ -80,7 +80,10 @@ class EventCosts:
     """The prices of all events of a dataset, as its own records see them."""
 
     def __init__(
-        self, connection: Connection, homes: Mapping[int, PricedDataset], tally: BudgetAccumulator
+        self,
+        connection: Connection,
+        homes: Mapping[int, PricedDataset],
+        accumulator: BudgetAccumulator,
     ) -> None:
         """Read the events.
 
@@ -92,7 +95,7 @@ class EventCosts:
             raise TooExpensiveError(
                 f"The dataset has more than {PRICED_EVENTS_MAX} different events."
             )
-        self.tally = tally
+        self.accumulator = accumulator
         self.place = {row.id: place for place, row in enumerate(rows)}
         self.events = [self._seen(row.content, homes[row.dataset_id]) for row in rows]
         self.by_pass = [by_pass(event) for event in self.events]
@@ -100,8 +103,8 @@ class EventCosts:
         self.reserved_steps = sum(row.reserved_steps for row in rows)
         self.orders = _orders(len(rows))
         with bounded("The explanation"):
-            self.column = _column(tally)
-            totals = [tally.cost(event) for event in self.events]
+            self.column = _column(accumulator)
+            totals = [accumulator.cost(event) for event in self.events]
             self.curves, self.failures = self._curves()
         self.costs = [(total[0], total[self.column]) for total in totals]
 
@@ -109,12 +112,17 @@ class EventCosts:
         event = event_of(content, home.dataset_size)
         if home.own:
             return event
-        relation = self.tally.relation
+        relation = self.accumulator.relation
         return seen_as(event, relation=relation, exactly_one=home.exactly_one)
 
     def _curves(self) -> tuple[Array, Array]:
         found = [
-            _losses(event, self.tally.relation, self.tally.accept, tuple(self.orders.tolist()))
+            _losses(
+                event,
+                self.accumulator.relation,
+                self.accumulator.accept,
+                tuple(self.orders.tolist()),
+            )
             for event in self.events
         ]
         curves = np.array([curve for curve, _ in found], dtype=np.float64)
@@ -149,11 +157,11 @@ class EventCosts:
         return rdp_epsilon(rdp=rdp, orders=self.orders, delta=left)
 
 
-def _column(tally: BudgetAccumulator) -> int:
+def _column(accumulator: BudgetAccumulator) -> int:
     """Which number of a total is told as what was spent: that of the order that binds."""
-    order = tally.filter.binding_order(tally.sums().held)
-    orders: list[float] = tally.filter.record()["orders"]
-    return len(tally.filter.zero()) - 1 if order is None else 2 + orders.index(order)
+    order = accumulator.filter.binding_order(accumulator.sums().held)
+    orders: list[float] = accumulator.filter.record()["orders"]
+    return len(accumulator.filter.zero()) - 1 if order is None else 2 + orders.index(order)
 
 
 def _orders(count: int) -> Array:

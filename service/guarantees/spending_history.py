@@ -200,7 +200,7 @@ class _Rewind:
 
     def __init__(self, found: AttributionInputs, delta: float, largest: Sequence[int]) -> None:
         self._prices = prices = found.prices
-        self._tally = found.tally.copy()
+        self._tally = found.accumulator.copy()
         self._units: Units = prices.everything.copy()
         self._delta = delta
         self._adaptive = found.dataset.budget_epsilon is not None
@@ -291,9 +291,11 @@ def _parts(
 
 def _expired(found: AttributionInputs) -> float | None:
     """What expired reservations add to what was recorded. Upper, in nats; none where infinite."""
-    tally = found.tally
-    before, after = tally.sums().spent, tally.sums(found.lost).spent
+    accumulator = found.accumulator
+    before, after = accumulator.sums().spent, accumulator.sums(found.lost).spent
     if before == after:
         return 0.0
-    added = tally.reading(after).epsilon - (tally.reading(before).epsilon if any(before) else 0.0)
+    added = accumulator.reading(after).epsilon - (
+        accumulator.reading(before).epsilon if any(before) else 0.0
+    )
     return added if 0 <= added < float("inf") else None

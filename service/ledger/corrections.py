@@ -83,7 +83,7 @@ class Correct:
         """The run and the branch it is about."""
         return self.run_name, self.new.branch
 
-    def apply(self, desk: UnitOfWork, moment: datetime) -> dict[str, Any]:
+    def apply(self, work: UnitOfWork, moment: datetime) -> dict[str, Any]:
         """Correct steps, or find that the same was done: a CorrectionAnswer, and whether new.
 
         Raises:
@@ -92,19 +92,19 @@ class Correct:
             OutOfSequenceError: some of the steps are not recorded.
             ConflictError: some of them were corrected before, otherwise.
         """
-        book, run = desk.run(self.run_name)
-        branch = desk.branch(run, self.new.branch)
-        event = to_event(self.new, dataset_size=book.dataset_size, location="body")
+        state, run = work.run(self.run_name)
+        branch = work.branch(run, self.new.branch)
+        event = to_event(self.new, dataset_size=state.dataset_size, location="body")
         end = self.new.first_step + self.new.steps
         if not branch.from_step <= self.new.first_step < end <= branch.next_step:
             raise OutOfSequenceError(branch.next_step)
         span = {"branch": branch.id, "first_step": self.new.first_step, "end": end}
-        if known := desk.connection.execute(_OVERLAPPING, span).all():
+        if known := work.connection.execute(_OVERLAPPING, span).all():
             return {**self._same(known, event), "created": False}
-        desk.write()  # what this transaction has recorded is corrected, too
-        row = self._insert(desk, book, run, branch, event, moment)
-        _enforce(desk, book, run, row)
-        desk.write()
+        work.write()  # what this transaction has recorded is corrected, too
+        row = self._insert(work, state, run, branch, event, moment)
+        _enforce(work, state, run, row)
+        work.write()
         return {**_answer(row), "created": True}
 
     def _same(self, known: Sequence[Row[Any]], event: Event) -> dict[str, Any]:
@@ -119,64 +119,66 @@ class Correct:
 
     def _insert(
         self,
-        desk: UnitOfWork,
-        book: DatasetState,
+        work: UnitOfWork,
+        state: DatasetState,
         run: RunState,
         branch: Branch,
         event: Event,
         moment: datetime,
     ) -> Row[Any]:
         values = {
-            "dataset_id": book.id,
+            "dataset_id": state.id,
             "run_id": run.id,
             "branch_id": branch.id,
             "first_step": self.new.first_step,
             "steps": self.new.steps,
-            "event_id": desk.event_ids(book, [event])[event],
+            "event_id": work.event_ids(state, [event])[event],
             "reason": self.new.reason,
             "corrected_by": self.by,
-            "sequence": book.head,
+            "sequence": state.head,
             "recorded_at": moment,
         }
         inserted = insert(corrections).values(values).returning(corrections.c.id)
-        number = desk.connection.execute(inserted).scalar_one()
+        number = work.connection.execute(inserted).scalar_one()
         corrected = build_log_records(
-            desk.connection, "correction", dataset_id=book.id, row=number, by=self.by
+            work.connection, "correction", dataset_id=state.id, row=number, by=self.by
         )
-        book.note(corrected)
-        return desk.connection.execute(_ONE, {"correction": number}).one()
+        state.note(corrected)
+        return work.connection.execute(_ONE, {"correction": number}).one()
 
 
-def _enforce(desk: UnitOfWork, book: DatasetState, run: RunState, row: Row[Any]) -> None:
+def _enforce(work: UnitOfWork, state: DatasetState, run: RunState, row: Row[Any]) -> None:
     """Count what the correction changes in every scope; from here on nothing is refused."""
     more = correction_costs.of_one(
-        desk.connection, row.id, dataset_id=book.id, dataset_size=book.dataset_size
+        work.connection, row.id, dataset_id=state.id, dataset_size=state.dataset_size
     )
-    correction_costs.add_correction_costs(book.tally, more)
+    correction_costs.add_correction_costs(state.accumulator, more)
     if run.scope is not None:
-        correction_costs.add_correction_costs(run.scope.tally, more)
-    for ancestor, exactly_one in book.ancestors:
-        view = partial(seen_as, relation=book.relation, exactly_one=exactly_one)
-        correction_costs.add_correction_costs(ancestor.tally, correction_costs.seen(more, view))
+        correction_costs.add_correction_costs(run.scope.accumulator, more)
+    for ancestor, exactly_one in state.ancestors:
+        view = partial(seen_as, relation=state.relation, exactly_one=exactly_one)
+        correction_costs.add_correction_costs(
+            ancestor.accumulator, correction_costs.seen(more, view)
+        )
         ancestor.notes.touched = True
     before = run.shift or correction_costs.NO_SHIFT
     run.shift = correction_costs.shift_of_run(
-        desk.connection, run.id, dataset_id=book.id, dataset_size=book.dataset_size
+        work.connection, run.id, dataset_id=state.id, dataset_size=state.dataset_size
     )
-    book.take(run, BudgetDelta(shifted=run.shift.since(before)), {})
+    state.take(run, BudgetDelta(shifted=run.shift.since(before)), {})
     run.units = None  # what it spent is read from the sums, where the correction counts
     if run.on_plan:
         run.leave_plan()  # whatever the correction says, the plan is not what ran
-    book.notes.runs[run.id] = run
-    book.notes.touched = True
-    book.notes.incidents.append(
+    state.notes.runs[run.id] = run
+    state.notes.touched = True
+    state.notes.incidents.append(
         Incident(
-            dataset_id=book.id,
+            dataset_id=state.id,
             run_id=run.id,
             kind=Kind.CORRECTION,
-            sequence=book.head,
+            sequence=state.head,
             detail={
-                "dataset": book.name,
+                "dataset": state.name,
                 "run": run.name,
                 "branch": row.branch,
                 "first_step": row.first_step,
@@ -185,7 +187,7 @@ def _enforce(desk: UnitOfWork, book: DatasetState, run: RunState, row: Row[Any])
             },
         )
     )
-    raise_budget_alerts(book, run)
+    raise_budget_alerts(state, run)
 
 
 def _answer(row: Row[Any]) -> dict[str, Any]:

@@ -153,9 +153,9 @@ def open_counts(
     opening = Append(
         run_name=opening_name(dataset.name), branch_name=MAIN, mode="record", events=messages, by=by
     )
-    desk = DatasetCache().open(connection, [opening.place])
-    opening.apply(desk, now())
-    desk.write()
+    work = DatasetCache().open(connection, [opening.place])
+    opening.apply(work, now())
+    work.write()
     connection.execute(runs.update().where(runs.c.id == run_id).values(state="finished"))
     ended = build_log_records(connection, "run_state", dataset_id=dataset.id, row=run_id, by=by)
     append_leaves(connection, dataset.id, ended)

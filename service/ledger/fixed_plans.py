@@ -153,7 +153,7 @@ def declared_end(run: Row[Any], dataset_size: int) -> EventCounts | None:
 
 
 def reserve_plan(
-    desk: UnitOfWork,
+    work: UnitOfWork,
     run_name: str,
     spans: Sequence[Span],
     moment: datetime,
@@ -167,10 +167,10 @@ def reserve_plan(
         UnsupportedEventError: some budget's filter cannot count an event of it.
         BudgetExhaustedError: it does not fit; the transaction is to be undone.
     """
-    book, run = desk.run(run_name)
-    branch = desk.branch(run, MAIN)
-    require_unfrozen(book)
-    scopes = scopes_of(book, run, with_run=False)
+    state, run = work.run(run_name)
+    branch = work.branch(run, MAIN)
+    require_unfrozen(state)
+    scopes = scopes_of(state, run, with_run=False)
     parts = _parts(spans)
 
     def held(some: Sequence[PositionedSpan]) -> BudgetDelta:
@@ -178,15 +178,15 @@ def reserve_plan(
         return BudgetDelta(reserved=ahead, own={})
 
     move = held(parts)
-    book.require_prices(run, move)  # all at once, not one event after another
+    state.require_prices(run, move)  # all at once, not one event after another
     for part in parts:
-        if reason := uncounted(part.event, book, scopes):
+        if reason := uncounted(part.event, state, scopes):
             raise UnsupportedEventError(part.index, reason, where="plan")
 
     require_budget(scopes, parts, move, held)
-    _insert(desk, book, run.id, branch.id, parts, moment, by)
-    book.take(run, move, {})
-    desk.write()
+    _insert(work, state, run.id, branch.id, parts, moment, by)
+    state.take(run, move, {})
+    work.write()
 
 
 def _parts(spans: Sequence[Span]) -> list[PositionedSpan]:
@@ -201,26 +201,26 @@ def _parts(spans: Sequence[Span]) -> list[PositionedSpan]:
 
 
 def _insert(
-    desk: UnitOfWork, book: DatasetState, run_id: int, branch_id: int,
+    work: UnitOfWork, state: DatasetState, run_id: int, branch_id: int,
     parts: Sequence[PositionedSpan], moment: datetime,
     by: str | None,
 ) -> None:  # fmt: skip
-    ids = desk.event_ids(book, [part.event for part in parts])
-    common = (OPEN, "{}", bulk.stored(desk.connection, moment), by)
+    ids = work.event_ids(state, [part.event for part in parts])
+    common = (OPEN, "{}", bulk.stored(work.connection, moment), by)
     rows = [
-        (book.id, run_id, branch_id, ids[one.event], one.first_step, one.steps, one.end, *common)
+        (state.id, run_id, branch_id, ids[one.event], one.first_step, one.steps, one.end, *common)
         for one in parts
     ]
-    bulk.insert(desk.connection, reservations, _COLUMNS, rows)
-    book.note(
-        build_log_records(desk.connection, "reservation", dataset_id=book.id, run_id=run_id, by=by)
+    bulk.insert(work.connection, reservations, _COLUMNS, rows)
+    state.note(
+        build_log_records(work.connection, "reservation", dataset_id=state.id, run_id=run_id, by=by)
     )
 
 
-def return_plan(desk: UnitOfWork, run_name: str, *, by: str | None = None) -> None:
+def return_plan(work: UnitOfWork, run_name: str, *, by: str | None = None) -> None:
     """Hold no step of a run's plan any longer; by is the key's name."""
-    book, run = desk.run(run_name)
-    branch = desk.branch(run, MAIN)
+    state, run = work.run(run_name)
+    branch = work.branch(run, MAIN)
     before = holds(branch, branch.next_step, branch.open_pass)
     held = [one for one in branch.leases if one.name is None and one.state == OPEN]
     for lease in held:
@@ -228,11 +228,11 @@ def return_plan(desk: UnitOfWork, run_name: str, *, by: str | None = None) -> No
         lease.state = RELEASED
     after = holds(branch, branch.next_step, branch.open_pass)
     rows = [(lease.end_step, lease.state, lease.id) for lease in held]
-    bulk.update(desk.connection, reservations, "id", ("end_step", "state"), rows)
+    bulk.update(work.connection, reservations, "id", ("end_step", "state"), rows)
     ended = build_log_records(
-        desk.connection, "reservation_end", dataset_id=book.id, run_id=run.id, by=by
+        work.connection, "reservation_end", dataset_id=state.id, run_id=run.id, by=by
     )
     returned = {(None, lease.first_step) for lease in held}
-    book.note(act for act in ended if (act.content["name"], act.content["first_step"]) in returned)
-    book.take(run, held_since(before, after), {})
-    desk.write()
+    state.note(act for act in ended if (act.content["name"], act.content["first_step"]) in returned)
+    state.take(run, held_since(before, after), {})
+    work.write()

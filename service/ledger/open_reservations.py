@@ -122,8 +122,10 @@ def _held(scope: EnforcedBudget | None, row: Row[Any]) -> float | None:
     if by_pass(event):
         return None
     back = BudgetDelta(reserved=negative(count_reserved(None, [Span(event=event, steps=steps)])))
-    tally = scope.tally
-    with_it, without = (tally.reading(sums.held) for sums in (tally.sums(), tally.sums(back)))
+    accumulator = scope.accumulator
+    with_it, without = (
+        accumulator.reading(sums.held) for sums in (accumulator.sums(), accumulator.sums(back))
+    )
     if not with_it.epsilon < float("inf"):
         return None
     return max(0.0, with_it.epsilon - without.epsilon)
@@ -134,10 +136,10 @@ def void_open(connection: Connection, dataset: Row[Any], *, reason: str, by: str
 
     It locks the dataset and its ancestors, in the order in which every writer does.
     """
-    shelf = DatasetCache()
-    shelf.lock(connection, {dataset.id})
+    cache = DatasetCache()
+    cache.lock(connection, {dataset.id})
     rows = connection.execute(_OPEN, {"dataset": dataset.id}).all()
-    desk = shelf.open(connection, dict.fromkeys((row.run, row.branch) for row in rows))
+    work = cache.open(connection, dict.fromkeys((row.run, row.branch) for row in rows))
     for row in rows:
         end = max(row.first_step, row.next_step)
-        give_back(desk, row.run, row.branch, row.id, end=end, state=VOIDED, reason=reason, by=by)
+        give_back(work, row.run, row.branch, row.id, end=end, state=VOIDED, reason=reason, by=by)

@@ -138,7 +138,7 @@ class Reserve:
         """Whether it asks for steps to be admitted."""
         return True
 
-    def apply(self, desk: UnitOfWork, moment: datetime) -> dict[str, Any]:
+    def apply(self, work: UnitOfWork, moment: datetime) -> dict[str, Any]:
         """Reserve, or find what the same request reserved: a ReservationAnswer, and whether new.
 
         Raises:
@@ -150,22 +150,22 @@ class Reserve:
         """
         new = self.new
         request = canonical({"run": self.run_name, **new.model_dump(mode="json")})
-        known = desk.connection.execute(_NAMED, {"named": new.name}).one_or_none()
+        known = work.connection.execute(_NAMED, {"named": new.name}).one_or_none()
         if known is not None:
             if known.request != request:
                 raise ConflictError("Another request made a reservation with this name.")
-            desk.write()  # what this transaction has recorded of it counts, too
+            work.write()  # what this transaction has recorded of it counts, too
             return {
-                **reservation_answer(find_reservation(desk.connection, new.name), moment),
+                **reservation_answer(find_reservation(work.connection, new.name), moment),
                 "created": False,
             }
-        book, run = desk.run(self.run_name)
-        branch = desk.branch(run, new.branch)
-        part = self._part(book, branch)
-        self._admit(desk, book, run, branch, part)
+        state, run = work.run(self.run_name)
+        branch = work.branch(run, new.branch)
+        part = self._part(state, branch)
+        self._admit(work, state, run, branch, part)
         insert_lease(
-            desk,
-            book,
+            work,
+            state,
             run,
             branch,
             part,
@@ -176,17 +176,17 @@ class Reserve:
             by=self.by,
         )
         return {
-            **reservation_answer(find_reservation(desk.connection, new.name), moment),
+            **reservation_answer(find_reservation(work.connection, new.name), moment),
             "created": True,
         }
 
-    def _part(self, book: DatasetState, branch: Branch) -> PositionedSpan:
+    def _part(self, state: DatasetState, branch: Branch) -> PositionedSpan:
         if sum(lease.name is not None for lease in branch.leases) >= LEASES_MAX:
             raise ConflictError(
                 f"The branch has {LEASES_MAX} open reservations; record or release some first."
             )
         asked = self.new.event
-        event = to_event(asked, dataset_size=book.dataset_size, location="event")
+        event = to_event(asked, dataset_size=state.dataset_size, location="event")
         first = branch.reserved_to
         if asked.first_step not in (None, first):
             raise OutOfSequenceError(first)
@@ -194,8 +194,8 @@ class Reserve:
 
     def _admit(
         self,
-        desk: UnitOfWork,
-        book: DatasetState,
+        work: UnitOfWork,
+        state: DatasetState,
         run: RunState,
         branch: Branch,
         part: PositionedSpan,
@@ -204,15 +204,15 @@ class Reserve:
             raise RunFinishedError("The run was closed; it accepts no more steps.")
         if run.on_plan:  # what the plan holds and what a filter does must not be mixed
             raise ConflictError("The run follows its plan, which is reserved as a whole.")
-        require_unfrozen(book)
-        scopes = scopes_of(book, run)
+        require_unfrozen(state)
+        scopes = scopes_of(state, run)
         move = move_ahead(branch, [part])
-        book.require_prices(run, move)
-        require_bounds([part], book, scopes)
+        state.require_prices(run, move)
+        require_bounds([part], state, scopes)
         try:
             require_budget(scopes, [part], move, lambda parts: move_ahead(branch, parts))
         except BudgetExhaustedError as refusal:
-            desk.refused(book, run, refusal)
+            work.refused(state, run, refusal)
             raise
 
 
@@ -224,8 +224,8 @@ def move_ahead(branch: Branch, parts: Sequence[PositionedSpan]) -> BudgetDelta:
 
 
 def insert_lease(
-    desk: UnitOfWork,
-    book: DatasetState,
+    work: UnitOfWork,
+    state: DatasetState,
     run: RunState,
     branch: Branch,
     part: PositionedSpan,
@@ -238,10 +238,10 @@ def insert_lease(
 ) -> None:
     """Hold steps ahead: from here on nothing is refused."""
     move = move_ahead(branch, [part])
-    ids = desk.event_ids(book, [part.event])
+    ids = work.event_ids(state, [part.event])
     values = {
         "name": name,
-        "dataset_id": book.id,
+        "dataset_id": state.id,
         "run_id": run.id,
         "branch_id": branch.id,
         "event_id": ids[part.event],
@@ -255,9 +255,9 @@ def insert_lease(
         "created_at": moment,
     }
     inserted = insert(reservations).values(values).returning(reservations.c.id)
-    number = desk.connection.execute(inserted).scalar_one()
-    book.note(
-        build_log_records(desk.connection, "reservation", dataset_id=book.id, row=number, by=by)
+    number = work.connection.execute(inserted).scalar_one()
+    state.note(
+        build_log_records(work.connection, "reservation", dataset_id=state.id, row=number, by=by)
     )
     branch.leases.append(
         Reservation(
@@ -271,10 +271,10 @@ def insert_lease(
             expires_at=expires_at,
         )
     )
-    book.take(run, move, {})
+    state.take(run, move, {})
     if run.scope is not None:
-        book.notes.runs[run.id] = run
-    desk.write()
+        state.notes.runs[run.id] = run
+    work.write()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -288,15 +288,15 @@ class GiveBack:
     by: str | None = None  # the key's name
     admits: bool = False
 
-    def apply(self, desk: UnitOfWork, moment: datetime) -> dict[str, Any]:
+    def apply(self, work: UnitOfWork, moment: datetime) -> dict[str, Any]:
         """Return the rest; a ReservationAnswer. The same request again changes nothing.
 
         Raises:
             NotFoundError: there is no such reservation.
             ConflictError: steps beyond `last_step` were recorded, or it was ended otherwise.
         """
-        desk.write()
-        row = find_reservation(desk.connection, self.name)
+        work.write()
+        row = find_reservation(work.connection, self.name)
         if self.last_step is None:
             state, end = VOIDED, max(row.first_step, row.next_step)
         else:
@@ -312,10 +312,10 @@ class GiveBack:
                 raise ConflictError("The reservation was already released to an earlier step.")
             end = self._end(row, end)
         give_back(
-            desk, row.run, row.branch, row.id, end=min(end, row.end_step), state=state,
+            work, row.run, row.branch, row.id, end=min(end, row.end_step), state=state,
             reason=self.reason, by=self.by,
         )  # fmt: skip
-        return reservation_answer(find_reservation(desk.connection, self.name), moment)
+        return reservation_answer(find_reservation(work.connection, self.name), moment)
 
     @staticmethod
     def _end(row: Row[Any], end: int) -> int:
@@ -323,7 +323,7 @@ class GiveBack:
 
 
 def give_back(
-    desk: UnitOfWork,
+    work: UnitOfWork,
     run_name: str,
     branch_name: str,
     reservation: int,
@@ -334,23 +334,23 @@ def give_back(
     by: str | None = None,
 ) -> None:
     """Hold no step of a reservation from `end` on: from here on nothing is refused."""
-    book, run = desk.run(run_name)
-    branch = desk.branch(run, branch_name)
+    dataset, run = work.run(run_name)
+    branch = work.branch(run, branch_name)
     before = holds(branch, branch.next_step, branch.open_pass)
     for lease in branch.leases:
         if lease.id == reservation:
             lease.end_step, lease.state = end, state
     after = holds(branch, branch.next_step, branch.open_pass)
-    book.take(run, held_since(before, after), {})
+    dataset.take(run, held_since(before, after), {})
     if run.scope is not None:
-        book.notes.runs[run.id] = run
-    desk.connection.execute(
+        dataset.notes.runs[run.id] = run
+    work.connection.execute(
         reservations.update()
         .where(reservations.c.id == reservation)
         .values(end_step=end, state=state, reason=reason)
     )
     ended = build_log_records(
-        desk.connection, "reservation_end", dataset_id=book.id, row=reservation, by=by
+        work.connection, "reservation_end", dataset_id=dataset.id, row=reservation, by=by
     )
-    book.note(ended)
-    desk.write()
+    dataset.note(ended)
+    work.write()

@@ -88,9 +88,9 @@ def create_run(
         LedgerSuspendedError: the plan is to be admitted, and the ledger is not whole.
     """
     dataset = find_dataset(connection, new.dataset)
-    shelf = DatasetCache()
+    cache = DatasetCache()
     # Before anything is written, so that two who register never deadlock.
-    shelf.lock(connection, {dataset.id} if holds_budget(new) else set())
+    cache.lock(connection, {dataset.id} if holds_budget(new) else set())
     dataset = lock_dataset(connection, new.dataset)
     _require_plan(dataset, new)
     budget = new.budget
@@ -133,9 +133,9 @@ def create_run(
             require_writable(state_of(connection), admits=True)  # one that is there is no new one
             if certificate is None:
                 raise UnavailableError(SETTINGS_CHANGED)
-            desk = shelf.open(connection, [(run.name, MAIN)])
+            work = cache.open(connection, [(run.name, MAIN)])
             spans = plan_of(run.plan, dataset.dataset_size)
-            reserve_plan(desk, run.name, spans, now(), by=by)
+            reserve_plan(work, run.name, spans, now(), by=by)
     return run_answer(connection, find_run(connection, new.name)), created
 
 
@@ -247,16 +247,16 @@ def finish_run(
         NotFoundError: there is no such run or branch.
         ConflictError: it was closed in another state.
     """
-    desk = None
+    work = None
     if find_run(connection, run_name).on_plan is not None:  # the ancestors are locked first
-        desk = DatasetCache().open(connection, [(run_name, MAIN)])
+        work = DatasetCache().open(connection, [(run_name, MAIN)])
     run, dataset = lock_run(connection, run_name)
     if _is_behind(connection, run, state, branch):
         return run_answer(connection, run)
     if run.state in CLOSED and run.state != state:
         raise ConflictError(f"The run was already closed as {run.state}.")
-    if desk is not None:
-        return_plan(desk, run_name, by=by)
+    if work is not None:
+        return_plan(work, run_name, by=by)
     connection.execute(runs.update().where(runs.c.id == run.id).values(state=state))
     changed(connection, dataset.id)
     if run.state != state:

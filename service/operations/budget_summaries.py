@@ -125,8 +125,8 @@ def _budget(
     if not usual or not stored:
         return budget_of_dataset(connection, row)
     relation = NeighboringRelation(row.neighboring_relation)
-    tally = read_accumulator(row.totals, dataset_filter(row), relation, accept_of(row))
-    scope = dataset_scope(row, tally)
+    accumulator = read_accumulator(row.totals, dataset_filter(row), relation, accept_of(row))
+    scope = dataset_scope(row, accumulator)
     return None if scope is None else BudgetAnswer(**scope.answer())
 
 

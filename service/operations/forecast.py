@@ -117,8 +117,8 @@ def outlook_of(
     """
     if scope is None:
         return Outlook(verdict=Verdict.NO_LIMIT)
-    held = scope.tally.sums(lost).held
-    if not scope.tally.filter.admits(held):
+    held = scope.accumulator.sums(lost).held
+    if not scope.accumulator.filter.admits(held):
         return Outlook(verdict=Verdict.SPENT)
     homes = _homes(connection, dataset)
     first = _first(connection, homes)
@@ -126,16 +126,16 @@ def outlook_of(
     if age < HISTORY_DAYS:
         return Outlook(verdict=Verdict.NEW)
     since = _since(connection, homes, moment - timedelta(days=min(WINDOW_DAYS, age)))
-    cost = _cost(connection, scope.tally, homes, since)
-    return _lasting(scope.tally, held, cost, (moment - since).total_seconds() / _SECONDS)
+    cost = _cost(connection, scope.accumulator, homes, since)
+    return _lasting(scope.accumulator, held, cost, (moment - since).total_seconds() / _SECONDS)
 
 
-def _lasting(tally: BudgetAccumulator, held: Total, cost: Total, window: float) -> Outlook:
+def _lasting(accumulator: BudgetAccumulator, held: Total, cost: Total, window: float) -> Outlook:
     if not any(cost):
         return Outlook(verdict=Verdict.IDLE, window_days=window)
     ticks = round(window * _SECONDS * _TICK)
     each = tuple(-(-part // ticks) for part in cost)  # rounded up: it lasts no longer
-    fits = tally.filter.admissible(held, each)
+    fits = accumulator.filter.admissible(held, each)
     days = min(fits, COUNT_MAX) / (_SECONDS * _TICK)
     return Outlook(verdict=Verdict.LASTS, days=days, window_days=window)
 
@@ -168,17 +168,17 @@ def _time(connection: Connection, dataset_id: int, sequence: int) -> datetime:
 
 
 def _cost(
-    connection: Connection, tally: BudgetAccumulator, homes: Iterable[_Home], since: datetime
+    connection: Connection, accumulator: BudgetAccumulator, homes: Iterable[_Home], since: datetime
 ) -> Total:
     """What was recorded since then adds to the filter's sums. Upper, but for a pass's beginning."""
-    changes = [_recorded(connection, tally, home, since) for home in homes if home.head]
+    changes = [_recorded(connection, accumulator, home, since) for home in homes if home.head]
     recorded = {event: counts for event, counts in merge_changes(changes).items() if counts.steps}
-    after, before = tally.sums(BudgetDelta(recorded=recorded)).held, tally.sums().held
+    after, before = accumulator.sums(BudgetDelta(recorded=recorded)).held, accumulator.sums().held
     return tuple(max(0, a - b) for a, b in zip(after, before, strict=True))
 
 
 def _recorded(
-    connection: Connection, tally: BudgetAccumulator, home: _Home, since: datetime
+    connection: Connection, accumulator: BudgetAccumulator, home: _Home, since: datetime
 ) -> Mapping[Any, StepsAndPasses]:
     after = _last_before(connection, home, since)
     if after >= home.head:
@@ -193,7 +193,7 @@ def _recorded(
     if home.exactly_one is None:
         return found
     move = BudgetDelta(recorded=found)
-    relation = NeighboringRelation(tally.relation)
+    relation = NeighboringRelation(accumulator.relation)
     return as_seen_by_ancestor(move, relation=relation, exactly_one=home.exactly_one).recorded
 
 

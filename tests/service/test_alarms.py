@@ -32,19 +32,19 @@ def ledger(engine: Engine) -> Engine:
 
 
 def append(
-    engine: Engine, shelf: DatasetCache, first: int, steps: int, *, mode: str = "record"
+    engine: Engine, cache: DatasetCache, first: int, steps: int, *, mode: str = "record"
 ) -> dict[str, Any]:
     message = EventMessage.model_validate(event(first, steps, mechanism=QUIET, sampling=FULL))
     asked = Append(run_name="run", branch_name="main", mode=mode, events=[message])
     moment: datetime = now()
     with transaction(engine) as connection:
-        desk = shelf.open(connection, [asked.place])
+        work = cache.open(connection, [asked.place])
         try:
-            return asked.apply(desk, moment)
+            return asked.apply(work, moment)
         except BudgetExhaustedError as refusal:
             return {"admissible": refusal.extra["admissible_steps"]}
         finally:
-            desk.write()
+            work.write()
 
 
 def told(engine: Engine) -> list[tuple[str, Any]]:
@@ -54,10 +54,10 @@ def told(engine: Engine) -> list[tuple[str, Any]]:
 
 
 def test_each_threshold_is_told_once_and_the_overdraft_once(ledger: Engine) -> None:
-    shelf = DatasetCache((0.5, 0.8, 0.95))
+    cache = DatasetCache((0.5, 0.8, 0.95))
     first = 0
     for _ in range(200):
-        append(ledger, shelf, first, 10)
+        append(ledger, cache, first, 10)
         first += 10
     assert told(ledger) == [
         ("threshold", 0.5), ("threshold", 0.8), ("threshold", 0.95), ("overdraft", None),
@@ -65,8 +65,8 @@ def test_each_threshold_is_told_once_and_the_overdraft_once(ledger: Engine) -> N
 
 
 def test_several_thresholds_passed_at_once_are_told_as_the_highest(ledger: Engine) -> None:
-    shelf = DatasetCache((0.5, 0.8, 0.95))
-    append(ledger, shelf, 0, 600)
+    cache = DatasetCache((0.5, 0.8, 0.95))
+    append(ledger, cache, 0, 600)
     assert told(ledger) == [("threshold", 0.8)]
 
 
@@ -87,11 +87,11 @@ def test_refusals_are_told_sparingly_and_change_nothing(
     ledger: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("service.ledger.incidents.SPARING_SECONDS", 60.0)
-    shelf = DatasetCache(())
+    cache = DatasetCache(())
     for _ in range(3):
-        assert append(ledger, shelf, 0, 10**6, mode="charge")["admissible"] > 0
+        assert append(ledger, cache, 0, 10**6, mode="charge")["admissible"] > 0
     assert told(ledger) == [("refusal", None)]
-    assert append(ledger, shelf, 0, 1, mode="charge")["sequence"] == 1
+    assert append(ledger, cache, 0, 1, mode="charge")["sequence"] == 1
 
 
 def test_the_same_thing_may_be_told_again_after_a_while() -> None:

@@ -95,8 +95,8 @@ def test_no_charge_and_no_reservation_passes_a_limit_in_any_process(
     with world.engine.connect() as connection:
         homes = {one.id: one for one in connection.execute(select(datasets)).all()}
         for home in homes.values():
-            tally = tally_of(connection, home)
-            assert tally.filter.admits(tally.sums().held)
+            accumulator = tally_of(connection, home)
+            assert accumulator.filter.admits(accumulator.sums().held)
         for one in connection.execute(select(runs)).all():
             own = run_tally(connection, homes[one.dataset_id], one)
             assert own is None or one.on_plan or own.filter.admits(own.sums().held)
@@ -140,16 +140,16 @@ def test_what_another_process_spent_of_a_parent_is_held_against_a_child(world: W
 
 
 def test_a_book_is_read_again_only_where_another_process_wrote(world: World) -> None:
-    shelf = world.shelves[0]
+    cache = world.shelves[0]
     world.turn = 0
     world.together([_charge("first", 0, 1)])
-    mine = shelf.home("first")
+    mine = cache.home("first")
     with transaction(world.engine) as connection:
-        assert shelf.open(connection, _places("first")).run("first")[0] is mine
+        assert cache.open(connection, _places("first")).run("first")[0] is mine
     world.turn = 1
     world.together([_charge("second", 0, 1)])
     with transaction(world.engine) as connection:
-        theirs, _ = shelf.open(connection, _places("first")).run("first")
+        theirs, _ = cache.open(connection, _places("first")).run("first")
     assert theirs is not mine
     assert theirs.head == mine.head + 1
 
@@ -170,8 +170,8 @@ def test_what_was_not_committed_is_forgotten(world: World) -> None:
     class Defect:
         place: BranchPlace = ("first", "main")
 
-        def apply(self, desk: UnitOfWork, moment: datetime) -> Any:
-            _charge("first", 1, 3).apply(desk, moment)
+        def apply(self, work: UnitOfWork, moment: datetime) -> Any:
+            _charge("first", 1, 3).apply(work, moment)
             raise ZeroDivisionError
 
     world.turn = 0
@@ -188,14 +188,14 @@ def test_books_that_are_not_used_are_let_go(world: World, monkeypatch: pytest.Mo
     monkeypatch.setattr("service.ledger.append.unit_of_work.CACHED_EVENTS_MAX", 0)
     world.turn = 0
     world.together([_charge("first", 0, 1), _charge("second", 0, 1)])
-    shelf = world.shelves[0]
-    assert len(shelf.home("first").runs) == 1
-    assert not shelf.home("first").event_ids
+    cache = world.shelves[0]
+    assert len(cache.home("first").runs) == 1
+    assert not cache.home("first").event_ids
     monkeypatch.setattr("service.ledger.append.unit_of_work.BOOKS_MAX", 0)
     for _ in range(4):
         assert world.together([_charge("first", 1, 1)])
     with pytest.raises(LedgerError):
-        shelf.home("first")
+        cache.home("first")
 
 
 def test_a_run_of_too_many_events_is_read_by_its_filter_and_never_below_the_truth(

@@ -309,9 +309,9 @@ def _require_both(engine: Engine) -> None:
         held_by, accept = dataset_filter(row), accept_of(row)
     assert len(accounts) == 2
     totals = [held_by.total(one, relation=RELATION, accept=accept) for one in accounts]
-    for tally in enforced:
-        assert tally is not None
-        spent = tally.sums().spent
+    for accumulator in enforced:
+        assert accumulator is not None
+        spent = accumulator.sums().spent
         for total in totals:
             assert all(part <= whole for part, whole in zip(total, spent, strict=True))
 

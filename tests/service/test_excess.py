@@ -74,7 +74,9 @@ CHANGING = [
 ]
 
 
-def tally(counts: EventCounts, accept: frozenset[Status] = DEFAULT_ACCEPT) -> BudgetAccumulator:
+def accumulator(
+    counts: EventCounts, accept: frozenset[Status] = DEFAULT_ACCEPT
+) -> BudgetAccumulator:
     zero = FILTER.zero()
     found = BudgetAccumulator(
         filter=FILTER, relation=RELATION, accept=accept, recorded=zero, reserved=zero
@@ -139,7 +141,7 @@ def both(
 ) -> tuple[Total, Total, Total]:
     """Enforced, as recorded, as corrected."""
     recorded = count_events([spans(steps)])
-    found = tally(recorded, accept)
+    found = accumulator(recorded, accept)
     corrected = parts(steps, over)
     add_correction_costs(found, corrected)
     found.apply(BudgetDelta(shifted=shift(corrected, counted(recorded)).added()))
@@ -188,7 +190,7 @@ def test_a_loader_that_was_interrupted_begins_anew() -> None:
     steps = [gaussian(4.0, CYCLIC)] * 10
     quiet = gaussian(100.0, Full())
     enforced, recorded, corrected = both(steps, [(1, 2, quiet)])
-    pass_cost = tally(EventCounts()).cost(steps[0])
+    pass_cost = accumulator(EventCounts()).cost(steps[0])
     two, three = (times(pass_cost, passes) for passes in (2, 3))
     assert recorded == two
     assert covers(corrected, three)
@@ -264,7 +266,7 @@ def same_step_by_step(seed: int) -> None:
 
 def test_a_step_over_a_pass_is_counted_in_full() -> None:
     steps = [gaussian(1.0, CYCLIC)] * 5
-    plain = tally(count_events([spans(steps)]))
+    plain = accumulator(count_events([spans(steps)]))
     loud = gaussian(3.0, Full())  # cheaper than a pass, which is counted elsewhere
     before = plain.sums().spent
     add_correction_costs(plain, parts(steps, [(0, 2, loud)]))
@@ -274,7 +276,7 @@ def test_a_step_over_a_pass_is_counted_in_full() -> None:
 def test_sums_are_stored_as_recorded_and_corrections_are_charged_again() -> None:
     steps = [gaussian(8.0, Full())] * 5
     over = [(0, 1, gaussian(3.0, Full())), (1, 3, gaussian(4.0, CYCLIC))]
-    first = tally(count_events([spans(steps)]))
+    first = accumulator(count_events([spans(steps)]))
     stored = first.stored()
     add_correction_costs(first, parts(steps, over))
     assert first.stored() == stored
@@ -287,7 +289,7 @@ def test_sums_are_stored_as_recorded_and_corrections_are_charged_again() -> None
 
 
 def test_on_a_branch_of_an_old_order_a_told_pass_of_both_events_is_counted() -> None:
-    found, both_events = tally(EventCounts()), (gaussian(4.0, CYCLIC), gaussian(1.0, BALLS))
+    found, both_events = accumulator(EventCounts()), (gaussian(4.0, CYCLIC), gaussian(1.0, BALLS))
     (one,) = parts(both_events[:1], [(0, 1, both_events[1])])
     add_correction_costs(found, [replace(one, unplaced=True)])
     counts = zip(

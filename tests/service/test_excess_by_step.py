@@ -23,6 +23,7 @@ from tests.service.test_excess import (
     POISSON,
     REALLY,
     RECORDED,
+    accumulator,
     both,
     counted,
     covers,
@@ -30,7 +31,6 @@ from tests.service.test_excess import (
     parts,
     some,
     spans,
-    tally,
     total,
 )
 
@@ -58,7 +58,7 @@ def told(
     steps: Sequence[Event], over: Sequence[tuple[int, int, Event]]
 ) -> tuple[BudgetAccumulator, list[Total]]:
     """The tally, and what was enforced before and after each correction."""
-    found = tally(count_events([spans(steps)]))
+    found = accumulator(count_events([spans(steps)]))
     enforced = [found.sums().spent]
     for number, one in enumerate(over):
         add_correction_costs(
@@ -84,7 +84,7 @@ def enforces_the_largest_account(seed: int) -> None:
     found.apply(BudgetDelta(recorded=counted(count_events([spans(later)]))))
     more = [account([*steps, *later], over[:count]) for count in range(len(over) + 1)]
     assert found.sums().spent == found.sums().held == reduce(larger, more), seed
-    again = tally(count_events([spans([*steps, *later])]))
+    again = accumulator(count_events([spans([*steps, *later])]))
     numbered = [
         replace(part, correction=number)
         for number, one in enumerate(over)

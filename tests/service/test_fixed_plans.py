@@ -219,11 +219,11 @@ def test_what_was_left_stays_left_for_every_other_process(
 ) -> None:
     append(on_plan, step(0, 5, QUIET))
     with transaction(engine) as connection:  # another process, which then writes the run's row
-        desk = DatasetCache().open(connection, [("run", "main")])
-        book, held = desk.run("run")
+        work = DatasetCache().open(connection, [("run", "main")])
+        state, held = work.run("run")
         assert held.on_plan is False
-        book.notes.runs[held.id], book.notes.touched = held, True
-        desk.write()
+        state.notes.runs[held.id], state.notes.touched = held, True
+        work.write()
     assert of_run(on_plan)["on_plan"] is False
     before = of_dataset(on_plan)
     assert before["reserved"] > 0  # late steps have their place until the end of the run

@@ -52,17 +52,17 @@ def count_events(change: EventCountDelta) -> EventCounts:
 def test_sums_are_the_filters_total_of_the_whole_balance(
     kind: str, recorded: EventCountDelta, reserved: EventCountDelta
 ) -> None:
-    tally = a_tally(kind)
+    accumulator = a_tally(kind)
     for event, counts in recorded.items():
-        tally.apply(BudgetDelta(recorded={event: counts}))
+        accumulator.apply(BudgetDelta(recorded={event: counts}))
     for event, counts in reversed([*reserved.items()]):
-        tally.apply(BudgetDelta(reserved={event: counts}))
+        accumulator.apply(BudgetDelta(reserved={event: counts}))
     held = merge_changes([recorded, reserved])
-    for total, change in ((tally.sums().spent, recorded), (tally.sums().held, held)):
+    for total, change in ((accumulator.sums().spent, recorded), (accumulator.sums().held, held)):
         passes = {event: one for event, one in change.items() if event.sampling is PASS}
         steps = {event: one for event, one in change.items() if event.sampling is not PASS}
         parts = [
-            tally.filter.total(count_events(part), relation=RELATION, accept=ACCEPT)
+            accumulator.filter.total(count_events(part), relation=RELATION, accept=ACCEPT)
             for part in (passes, steps)
         ]
         assert total == tuple(x + y for x, y in zip(*parts, strict=True))
@@ -73,16 +73,16 @@ def test_sums_are_the_filters_total_of_the_whole_balance(
 def test_what_a_move_would_make_is_what_it_makes(
     first: EventCountDelta, second: EventCountDelta
 ) -> None:
-    tally = a_tally()
-    tally.apply(BudgetDelta(recorded=first))
-    before = tally.sums()
+    accumulator = a_tally()
+    accumulator.apply(BudgetDelta(recorded=first))
+    before = accumulator.sums()
     move = BudgetDelta(recorded=second, reserved=first)
-    foreseen = tally.sums(move)
-    assert tally.sums() == before  # nothing has changed yet
+    foreseen = accumulator.sums(move)
+    assert accumulator.sums() == before  # nothing has changed yet
     other = BudgetDelta(recorded=first)
-    tally.sums(other)  # another was looked at in between
-    tally.apply(move)
-    assert tally.sums() == foreseen
+    accumulator.sums(other)  # another was looked at in between
+    accumulator.apply(move)
+    assert accumulator.sums() == foreseen
 
 
 @settings(deadline=None, max_examples=60)
@@ -90,24 +90,24 @@ def test_what_a_move_would_make_is_what_it_makes(
 def test_what_was_foreseen_before_another_move_is_not_used_after_it(
     first: EventCountDelta, second: EventCountDelta
 ) -> None:
-    tally, fresh = a_tally(), a_tally()
+    accumulator, fresh = a_tally(), a_tally()
     move, other = BudgetDelta(recorded=second), BudgetDelta(reserved=first)
-    tally.sums(move)
-    tally.apply(other)
-    tally.apply(move)
+    accumulator.sums(move)
+    accumulator.apply(other)
+    accumulator.apply(move)
     fresh.apply(BudgetDelta(recorded=second, reserved=first))
-    assert tally.sums() == fresh.sums()
+    assert accumulator.sums() == fresh.sums()
 
 
 @settings(deadline=None, max_examples=60)
 @given(change=CHANGES)
 def test_what_is_reserved_and_taken_back_leaves_nothing(change: EventCountDelta) -> None:
-    tally = a_tally()
+    accumulator = a_tally()
     back = {e: StepsAndPasses(steps=-one.steps, passes=-one.passes) for e, one in change.items()}
-    tally.apply(BudgetDelta(reserved=change))
-    tally.apply(BudgetDelta(reserved=back))
-    assert tally.sums().held == tally.filter.zero()
-    assert tally.reserved_passes == {}
+    accumulator.apply(BudgetDelta(reserved=change))
+    accumulator.apply(BudgetDelta(reserved=back))
+    assert accumulator.sums().held == accumulator.filter.zero()
+    assert accumulator.reserved_passes == {}
 
 
 @settings(deadline=None, max_examples=30)
@@ -115,10 +115,10 @@ def test_what_is_reserved_and_taken_back_leaves_nothing(change: EventCountDelta)
 def test_what_counts_by_step_is_stored_and_read_to_the_last_digit(
     recorded: EventCountDelta, reserved: EventCountDelta
 ) -> None:
-    tally = a_tally("union_of_orders")
-    tally.apply(BudgetDelta(recorded=recorded, reserved=reserved))
-    again = read_accumulator(tally.stored(), tally.filter, RELATION, ACCEPT)
-    assert (again.recorded, again.reserved) == (tally.recorded, tally.reserved)
+    accumulator = a_tally("union_of_orders")
+    accumulator.apply(BudgetDelta(recorded=recorded, reserved=reserved))
+    again = read_accumulator(accumulator.stored(), accumulator.filter, RELATION, ACCEPT)
+    assert (again.recorded, again.reserved) == (accumulator.recorded, accumulator.reserved)
 
 
 def test_a_plans_part_of_a_move_is_not_the_runs_own() -> None:
@@ -131,22 +131,24 @@ def test_a_plans_part_of_a_move_is_not_the_runs_own() -> None:
 
 
 def test_costs_beyond_what_is_remembered_are_worked_out_again() -> None:
-    tally = a_tally()
+    accumulator = a_tally()
     for one in range(COSTS_MAX + 2):
         mechanism = Gaussian(noise_multiplier=10 + one / 100)
-        tally.cost(Event(mechanism=mechanism, sampling=Full()))
-    assert tally.cost(EVENTS[0]) == tally.filter.cost(EVENTS[0], relation=RELATION, accept=ACCEPT)
+        accumulator.cost(Event(mechanism=mechanism, sampling=Full()))
+    assert accumulator.cost(EVENTS[0]) == accumulator.filter.cost(
+        EVENTS[0], relation=RELATION, accept=ACCEPT
+    )
 
 
 def test_readings_of_many_totals_stay_those_of_the_filter() -> None:
-    tally = a_tally()
-    cost = tally.cost(EVENTS[0])
+    accumulator = a_tally()
+    cost = accumulator.cost(EVENTS[0])
     for count in (0, 1, 5, 10, 20, 100, 1, 0):
         total = tuple(x * count for x in cost)
-        found = tally.reading(total)
+        found = accumulator.reading(total)
         assert (found.admitted, found.epsilon) == (
-            tally.filter.admits(total),
-            tally.filter.spent(total),
+            accumulator.filter.admits(total),
+            accumulator.filter.spent(total),
         )
 
 
@@ -157,11 +159,11 @@ def test_counts_that_cancel_are_dropped() -> None:
 
 
 def test_a_copy_is_corrected_apart() -> None:
-    tally = a_tally()
+    accumulator = a_tally()
     counted = {EVENTS[2]: StepsAndPasses(passes=1)}
-    tally.correct(tally.filter.zero(), counted)
-    before, other = tally.sums(), tally.copy()
-    other.correct(tally.cost(EVENTS[0]), {EVENTS[3]: StepsAndPasses(passes=2)})
+    accumulator.correct(accumulator.filter.zero(), counted)
+    before, other = accumulator.sums(), accumulator.copy()
+    other.correct(accumulator.cost(EVENTS[0]), {EVENTS[3]: StepsAndPasses(passes=2)})
     other.apply(BudgetDelta(shifted={EVENTS[2]: StepsAndPasses(passes=1)}))
     assert other.sums() != before
-    assert (tally.sums(BudgetDelta()), tally.corrected_passes) == (before, counted)
+    assert (accumulator.sums(BudgetDelta()), accumulator.corrected_passes) == (before, counted)

@@ -112,7 +112,7 @@ def test_two_processes_agree_on_whose_key_appended_last(engine: Engine, api: htt
     api.post("/v1/datasets", json=dataset()).raise_for_status()
     api.post("/v1/runs", json=run()).raise_for_status()
     shelves = [DatasetCache(), DatasetCache()]
-    for first, (shelf, by) in enumerate(
+    for first, (cache, by) in enumerate(
         ((0, "ann"), (1, "ann"), (0, "ann"), (1, "bob"), (0, "ann"), (0, "ann"), (1, "ann"))
     ):
         asked = Append(
@@ -123,9 +123,9 @@ def test_two_processes_agree_on_whose_key_appended_last(engine: Engine, api: htt
             by=by,
         )
         with transaction(engine) as connection:
-            desk = shelves[shelf].open(connection, [asked.place])
-            asked.apply(desk, now())
-            desk.write()
+            work = shelves[cache].open(connection, [asked.place])
+            asked.apply(work, now())
+            work.write()
     found = [(by, content["key"]) for kind, by, content in acts(engine) if kind == "appends"]
     assert found == [("ann", "ann"), ("bob", "bob"), ("ann", "ann")]
 

@@ -67,10 +67,10 @@ def test_a_defect_in_one_append_fails_that_one_alone(
     api.post("/v1/runs", json=run("other"))
     whole = Append.apply
 
-    def broken(append: Append, desk: UnitOfWork, moment: datetime) -> dict[str, Any]:
-        answer = whole(append, desk, moment)
+    def broken(append: Append, work: UnitOfWork, moment: datetime) -> dict[str, Any]:
+        answer = whole(append, work, moment)
         if append.run_name == "other":  # after it has counted, and written
-            desk.write()
+            work.write()
             raise ZeroDivisionError
         return answer
 

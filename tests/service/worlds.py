@@ -74,17 +74,17 @@ class World:
 
     def together(self, requests: Sequence[Any]) -> list[Any]:
         """Several requests in one transaction, in the next process."""
-        shelf = self.shelves[self.turn % len(self.shelves)]
+        cache = self.shelves[self.turn % len(self.shelves)]
         self.turn += 1
         try:
             with transaction(self.engine) as connection:
-                desk = shelf.open(connection, [one.place for one in requests])
-                outcomes = [_outcome(desk, one) for one in requests]
-                desk.write()
+                work = cache.open(connection, [one.place for one in requests])
+                outcomes = [_outcome(work, one) for one in requests]
+                work.write()
         except BaseException:
-            shelf.forget()
+            cache.forget()
             raise
-        shelf.settle(one.place[0] for one in requests)
+        cache.settle(one.place[0] for one in requests)
         return outcomes
 
     def plainly(self, work: Any) -> Any:
@@ -105,9 +105,9 @@ class World:
             return int(connection.scalar(query) or 0)
 
 
-def _outcome(desk: UnitOfWork, request: Any) -> Any:
+def _outcome(work: UnitOfWork, request: Any) -> Any:
     try:
-        answer = dict(request.apply(desk, now()))
+        answer = dict(request.apply(work, now()))
     except LedgerError as refusal:
         return refusal.slug, str(refusal)
     return {k: v for k, v in answer.items() if k not in ("created_at", "expires_at")}
@@ -353,8 +353,8 @@ def _totals(connection: Connection) -> list[tuple[Total, Total] | None]:
         sums = tally_of(connection, home).sums()
         found.append((sums.spent, sums.held))
     for one in connection.execute(select(runs).order_by("id")).all():
-        tally = run_tally(connection, homes[one.dataset_id], one)
-        found.append((tally.sums().spent, tally.sums().held) if tally else None)
+        accumulator = run_tally(connection, homes[one.dataset_id], one)
+        found.append((accumulator.sums().spent, accumulator.sums().held) if accumulator else None)
     return found
 
 
@@ -362,10 +362,10 @@ def require_totals(world: World) -> None:
     """What is stored is what is folded anew, and what the books hold in memory."""
     with transaction(world.engine) as connection:
         stored = _totals(connection)
-        for shelf in world.shelves:
+        for cache in world.shelves:
             for home in connection.execute(select(datasets).order_by("id")).all():
-                shelf.lock(connection, {home.id})
-                sums = shelf.book(home.id).tally.sums()
+                cache.lock(connection, {home.id})
+                sums = cache.state(home.id).accumulator.sums()
                 assert (sums.spent, sums.held) == stored[home.id - _first(connection)]
         connection.execute(text("UPDATE datasets SET totals = NULL"))
         connection.execute(text("UPDATE runs SET totals = NULL"))

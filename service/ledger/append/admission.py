@@ -185,13 +185,13 @@ class BudgetCheck:
 
     def sums(self, move: BudgetDelta) -> Totals:
         """The scope's sums after the move."""
-        return self.scope.tally.sums(self.view(move) if self.view else move)
+        return self.scope.accumulator.sums(self.view(move) if self.view else move)
 
     def cost(self, event: Event) -> tuple[int, ...]:
         """What a step of the event adds."""
         if self.view:
             (event,) = self.view(BudgetDelta(recorded={event: StepsAndPasses(steps=1)})).recorded
-        return self.scope.tally.cost(event)
+        return self.scope.accumulator.cost(event)
 
 
 def scopes_of(
@@ -231,14 +231,14 @@ def unbounded(
 
 def counted(event: Event, state: DatasetState, scopes: Sequence[BudgetCheck]) -> bool:
     """Whether the event counts as finite everywhere."""
-    return not state.tally.cost(event)[0] and not any(held.cost(event)[0] for held in scopes)
+    return not state.accumulator.cost(event)[0] and not any(held.cost(event)[0] for held in scopes)
 
 
 def uncounted(event: Event, state: DatasetState, scopes: Sequence[BudgetCheck]) -> str | None:
     """Why the event counts as infinite somewhere, or None where it does not."""
     if counted(event, state, scopes):
         return None
-    if state.tally.cost(event)[0]:
+    if state.accumulator.cost(event)[0]:
         reason = unbounded(event, relation=state.relation, accept=state.accept)
         return reason or "The filter that holds the dataset has no bound for this event."
     lacking = next(held for held in scopes if held.cost(event)[0])
@@ -307,8 +307,8 @@ def require_budget(
 
 def _failing(scope: EnforcedBudget, after: Totals) -> dict[str, object]:
     before = scope.answer()
-    held = scope.tally.reading(scope.tally.sums().held).epsilon
-    requested = scope.tally.reading(after.held).epsilon - held
+    held = scope.accumulator.reading(scope.accumulator.sums().held).epsilon
+    requested = scope.accumulator.reading(after.held).epsilon - held
     return {
         "scope": scope.name,
         "limit": before["epsilon"],
@@ -336,7 +336,7 @@ def admissible_steps(
     for part in parts:
         costs = [held.cost(part.event) for held in scopes]
         room = min(
-            held.scope.tally.filter.admissible(total, cost)
+            held.scope.accumulator.filter.admissible(total, cost)
             for held, total, cost in zip(scopes, totals, costs, strict=True)
         )
         steps = min(part.steps, room)

@@ -274,7 +274,7 @@ def reading(state: DatasetState, run: RunState) -> dict[str, Any] | DeferredGuar
     if delta is None:
         return None
     if run.units is None:
-        accumulator = run.scope.tally if run.scope else state.tally
+        accumulator = run.scope.accumulator if run.scope else state.accumulator
         return {**read_filter(accumulator, delta), "steps": run.steps, "sequence": state.head}
     return _metered(state, run, run.units, delta)
 

@@ -142,7 +142,7 @@ class DatasetState:
     accept: frozenset[Status]
     head: int
     version: int
-    tally: BudgetAccumulator
+    accumulator: BudgetAccumulator
     scope: EnforcedBudget | None  # its budget, held against these sums
     delta: float | None  # of its budget
     ancestors: tuple[
@@ -189,12 +189,12 @@ class DatasetState:
         self, run: RunState, move: BudgetDelta
     ) -> Iterator[tuple[BudgetAccumulator, BudgetDelta]]:
         """Where a move counts, and as what."""
-        yield self.tally, move
+        yield self.accumulator, move
         if run.scope is not None:
-            yield run.scope.tally, move.of_run
+            yield run.scope.accumulator, move.of_run
         for ancestor, exactly_one in self.ancestors:
             yield (
-                ancestor.tally,
+                ancestor.accumulator,
                 as_seen_by_ancestor(move, relation=self.relation, exactly_one=exactly_one),
             )
 

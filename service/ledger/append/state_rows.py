@@ -162,7 +162,7 @@ def book_of(connection: Connection, row: Row[Any], thresholds: tuple[float, ...]
         accept=accept,
         head=row.head_sequence,
         version=row.version,
-        tally=accumulator,
+        accumulator=accumulator,
         scope=dataset_scope(row, accumulator),
         delta=row.budget_delta,
         ancestors=(),
@@ -361,7 +361,7 @@ def write_books(
 
 
 def _dataset_row(state: DatasetState) -> tuple[Any, ...]:
-    totals, log = state.tally.stored(), state.log
+    totals, log = state.accumulator.stored(), state.log
     return state.head, state.version, totals, VERSION, log.size, log.frontier, state.id
 
 
@@ -374,5 +374,5 @@ def _branch_row(branch: Branch, ids: Mapping[Event, int]) -> tuple[Any, ...]:
 
 
 def _run_row(run: RunState) -> tuple[Any, ...]:
-    totals = run.scope.tally.stored() if run.scope else None
+    totals = run.scope.accumulator.stored() if run.scope else None
     return run.state, run.reopened, run.on_plan, totals, VERSION, run.id

@@ -146,7 +146,7 @@ class DatasetCache:
         state.ancestors = tuple((self._states[r.ancestor_id], r.exactly_one) for r in found)
         state.scopes = None  # they belong to the old ones
 
-    def book(self, dataset_id: int) -> DatasetState:
+    def state(self, dataset_id: int) -> DatasetState:
         """A dataset that `lock` has locked."""
         return self._states[dataset_id]
 

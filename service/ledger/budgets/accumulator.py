@@ -21,7 +21,7 @@ from service.ledger.budgets import cost_cache
 from service.ledger.budgets.cost_cache import Cost, Quote
 
 READINGS_MAX: Final = 4  # before and after a move, spent and held
-COSTS_MAX: Final = 1024  # remembered by one tally; beyond, they are asked for again
+COSTS_MAX: Final = 1024  # kept by one accumulator; further ones are computed again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +103,7 @@ class AccumulatedEpsilon:
 
 @dataclass(frozen=True, slots=True)
 class _Next:
-    """A tally after a move."""
+    """An accumulator after a move."""
 
     move: BudgetDelta
     recorded: Total
@@ -287,7 +287,7 @@ def add_to(into: dict[Event, StepsAndPasses], more: EventCountDelta) -> dict[Eve
 def read_accumulator(
     text: str | None, tally_filter: Filter, relation: NeighboringRelation, accept: frozenset[Status]
 ) -> BudgetAccumulator:
-    """A tally from its text, without what counts by pass; empty from none."""
+    """Return an accumulator from its text, without what counts by pass; empty from none."""
     zero = tally_filter.zero()
     recorded, reserved = (zero, zero) if text is None else map(tuple, json.loads(text))
     return BudgetAccumulator(

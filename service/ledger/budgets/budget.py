@@ -59,7 +59,7 @@ class EnforcedBudget:
     epsilon: float
     delta: float  # as it was set
     revision: int
-    tally: BudgetAccumulator
+    accumulator: BudgetAccumulator
     delta_share: float  # of delta, that this revision of the limit may use
     planned: float | None = None  # nats, of a run's whole plan, while that holds the budget
     constant: dict[str, Any] = field(init=False)  # of its answers
@@ -79,7 +79,7 @@ class EnforcedBudget:
             "revision": self.revision,
             "delta_share": 1.0 if kept else self.delta_share,
             # Of a plan: the filter that holds the budget once the plan is left.
-            "filter": _filter_answer(self.tally.filter, self.revision),
+            "filter": _filter_answer(self.accumulator.filter, self.revision),
         }
 
     def leave_plan(self) -> None:
@@ -92,23 +92,23 @@ class EnforcedBudget:
         """The share of epsilon that is gone; infinite once recorded facts are beyond the limit."""
         if self.planned is not None:
             return self.planned / self.epsilon
-        found = self.tally.reading(self.tally.sums().spent)
+        found = self.accumulator.reading(self.accumulator.sums().spent)
         return found.epsilon / self.epsilon if found.admitted else math.inf
 
     def admits(self, sums: Totals) -> bool:
         """Whether the sums are within the budget, or no more than they were: admitted before."""
-        return self.holds(sums) or not _more(sums.held, self.tally.sums().held)
+        return self.holds(sums) or not _more(sums.held, self.accumulator.sums().held)
 
     def holds(self, sums: Totals) -> bool:
         """Whether the sums are within the budget."""
-        return self.tally.reading(sums.held).admitted
+        return self.accumulator.reading(sums.held).admitted
 
     def answer(self, sums: Totals | None = None) -> dict[str, Any]:
         """The budget's state at these sums, a BudgetAnswer."""
         if self.planned is not None:  # the whole plan is spent from the beginning
             return {**self.constant, **self._planned(self.planned)}
-        held_by, sums = self.tally.filter, sums or self.tally.sums()
-        spent, held = self.tally.reading(sums.spent), self.tally.reading(sums.held)
+        held_by, sums = self.accumulator.filter, sums or self.accumulator.sums()
+        spent, held = self.accumulator.reading(sums.spent), self.accumulator.reading(sums.held)
         return {
             **self.constant,
             "order": held_by.binding_order(sums.held),
@@ -161,7 +161,7 @@ def dataset_scope(row: Any, accumulator: BudgetAccumulator) -> EnforcedBudget | 
         delta=row.budget_delta,
         revision=row.budget_revision,
         delta_share=revision_share(row.budget_revision),
-        tally=accumulator,
+        accumulator=accumulator,
     )
 
 
@@ -177,5 +177,5 @@ def run_scope(row: Any, accumulator: BudgetAccumulator | None) -> EnforcedBudget
         revision=0,
         delta_share=max(0.0, delta_left(row.budget_delta, plan) / row.budget_delta),
         planned=plan["epsilon"] if row.on_plan else None,
-        tally=accumulator,
+        accumulator=accumulator,
     )

@@ -179,50 +179,52 @@ def seen(corrected: Iterable[Corrected], view: View) -> list[Corrected]:
     return [replace(one, recorded=view(one.recorded), really=view(one.really)) for one in corrected]
 
 
-def add_correction_costs(tally: BudgetAccumulator, corrected: Iterable[Corrected]) -> None:
-    """Count in a tally what corrections change, one after another as they were told.
+def add_correction_costs(accumulator: BudgetAccumulator, corrected: Iterable[Corrected]) -> None:
+    """Count in an accumulator what corrections change, in the order they were recorded.
 
     Args:
-        tally: the sums of a scope, which hold all corrections that were told before.
+        accumulator: the sums of a scope, which hold all earlier corrections.
         corrected: the steps, as the scope's records see them; all of each correction.
     """
     order = attrgetter("correction")
     told = sorted(corrected, key=order)
     cost_cache.require(
-        tally.missing({event for one in told for event in (one.recorded, one.really)})
+        accumulator.missing({event for one in told for event in (one.recorded, one.really)})
     )
     changes = [
         (
-            [times(_dearer(tally, one), one.steps) for one in parts],
-            merge_changes(_passes(tally, one) for one in parts),
+            [times(_dearer(accumulator, one), one.steps) for one in parts],
+            merge_changes(_passes(accumulator, one) for one in parts),
         )
         for parts in (list(group) for _, group in groupby(told, key=order))
     ]
-    cost_cache.require(tally.missing({event for _, passes in changes for event in passes}))
+    cost_cache.require(accumulator.missing({event for _, passes in changes for event in passes}))
     for steps, passes in changes:
-        tally.correct(reduce(plus, steps), passes)
+        accumulator.correct(reduce(plus, steps), passes)
 
 
-def _dearer(tally: BudgetAccumulator, one: Corrected) -> Total:
+def _dearer(accumulator: BudgetAccumulator, one: Corrected) -> Total:
     """What a step costs more, as far as steps are what counts; negative where it costs less."""
-    return plus(_step_cost(tally, one.really), times(_step_cost(tally, one.recorded), -1))
+    return plus(
+        _step_cost(accumulator, one.really), times(_step_cost(accumulator, one.recorded), -1)
+    )
 
 
-def _step_cost(tally: BudgetAccumulator, event: Event) -> Total:
-    return tally.filter.zero() if by_pass(event) else tally.cost(event)
+def _step_cost(accumulator: BudgetAccumulator, event: Event) -> Total:
+    return accumulator.filter.zero() if by_pass(event) else accumulator.cost(event)
 
 
-def _passes(tally: BudgetAccumulator, one: Corrected) -> EventCountDelta:
+def _passes(accumulator: BudgetAccumulator, one: Corrected) -> EventCountDelta:
     """The passes of the corrected steps, which count besides those that were recorded."""
     both = (one.recorded, one.really) if one.unplaced else ()
     # Where the noise falls, another pass of an old order is counted.
     old = [{retold(event): StepsAndPasses(passes=1)} for event in both if by_pass(event)]
-    return merge_changes([_touched(tally, one), *old])
+    return merge_changes([_touched(accumulator, one), *old])
 
 
-def _touched(tally: BudgetAccumulator, one: Corrected) -> EventCountDelta:
+def _touched(accumulator: BudgetAccumulator, one: Corrected) -> EventCountDelta:
     """The passes that corrected steps may have touched, wherever they began."""
-    if one.recorded.sampling == one.really.sampling and _no_dearer(tally, one):
+    if one.recorded.sampling == one.really.sampling and _no_dearer(accumulator, one):
         return {}
     length = pass_length(one.really)
     if length is None:
@@ -232,9 +234,9 @@ def _touched(tally: BudgetAccumulator, one: Corrected) -> EventCountDelta:
     return {counted: StepsAndPasses(steps=one.steps, passes=min(one.steps, touched))}
 
 
-def _no_dearer(tally: BudgetAccumulator, one: Corrected) -> bool:
+def _no_dearer(accumulator: BudgetAccumulator, one: Corrected) -> bool:
     """Whether what was recorded covers what really was, in every component."""
-    before, after = tally.cost(one.recorded), tally.cost(one.really)
+    before, after = accumulator.cost(one.recorded), accumulator.cost(one.really)
     return all(b <= a for a, b in zip(before, after, strict=True))
 
 

@@ -164,7 +164,7 @@ def act_row(
 def append_leaves(connection: Connection, dataset_id: int | None, happened: Sequence[Act]) -> None:
     """Append acts to a dataset's log, or to the installation's; its row is locked from here on.
 
-    Not between a desk's lock of the same dataset and its writing: the desk appends by itself.
+    Not between a unit of work's lock of the same dataset and its writing: it appends by itself.
     """
     if not happened:
         return

@@ -290,13 +290,13 @@ class TotalsCheck:
         dataset: str,
         row: Mapping[str, Any],
         what: str,
-        tally: Callable[[], BudgetAccumulator | None],
+        accumulator: Callable[[], BudgetAccumulator | None],
     ) -> None:
         if row["totals"] is None or row["totals_version"] != VERSION:
             return  # they are added up anew before they are used
         self.report.checked["sums"] += 1
         try:
-            found = tally()
+            found = accumulator()
         except UNREADABLE as error:
             why = f"cannot be added up: {type(error).__name__}"
         else:

@@ -202,11 +202,11 @@ def test_who_was_told_to_come_again_is_not_recorded_behind_its_back(
 ) -> None:
     whole, slow = UnitOfWork.write, threading.Event()
 
-    def late(desk: UnitOfWork) -> list[int]:
+    def late(work: UnitOfWork) -> list[int]:
         if not slow.is_set():
             slow.set()
             time.sleep((PATIENCE + 3) * WAIT_SECONDS)
-        return whole(desk)
+        return whole(work)
 
     with serving(f"sqlite:///{file}") as api:
         begin(api, STEPS)

@@ -133,8 +133,8 @@ def test_a_file_that_is_removed_during_a_transaction_is_not_acknowledged(
 
     whole = UnitOfWork.write
 
-    def then_gone(desk: UnitOfWork) -> list[int]:
-        changed = whole(desk)
+    def then_gone(work: UnitOfWork) -> list[int]:
+        changed = whole(work)
         file.unlink()
         return changed
 

@@ -227,7 +227,7 @@ def _spent(
         none = {"explanation": None, "spent": None, "picture": None, "outlook": None}
         return none | {"too_expensive": error.detail}
     present = now()
-    scope = None if answer.budget is None else dataset_scope(row, grounds.tally)
+    scope = None if answer.budget is None else dataset_scope(row, grounds.accumulator)
     return {
         "explanation": explanation,
         "spent": spent,

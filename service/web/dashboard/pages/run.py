@@ -100,7 +100,7 @@ def _find(connection: Connection, name: str) -> _Found:
 @router.get("/runs/{run}")
 @expensive
 def run_page(run: RunName, request: Request, database: Database, viewer: PageViewer) -> Response:
-    """A run; what costs more than a look at the books is asked for by the page."""
+    """A run; the page asks later for what costs more than a read of stored sums."""
     with snapshot(database) as connection:
         found = _find(connection, run)
         answer = views.run_answer(connection, found.run)
