@@ -102,7 +102,7 @@ def begin_target(connection: Connection, target: str, moment: datetime) -> int:
 
 
 def due(connection: Connection, wants: Wants, moment: datetime) -> Row[Any] | None:
-    """The first incident to be sent now, as a row of incidents.TOLD."""
+    """The first incident to be sent now, as a row of incidents.INCIDENT_ROWS."""
     return connection.execute(_DUE, _asked(wants, moment) | _times(moment)).first()
 
 

@@ -301,7 +301,7 @@ def test_too_many_different_events_are_refused_by_name(
 
 @pytest.mark.parametrize(
     ("limit", "said_of_it"),
-    [("ROWS_MAX", "at most 3 entries"), ("EVENTS_MAX", "at most 3 changes")],
+    [("_ROWS_MAX", "at most 3 entries"), ("_EVENTS_MAX", "at most 3 changes")],
 )
 def test_too_many_entries_are_refused_by_name(
     api: httpx.Client,

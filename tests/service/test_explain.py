@@ -263,13 +263,13 @@ def test_a_look_back_at_a_dataset_takes_in_what_its_descendants_had_done_by_then
     assert api.get("/v1/datasets/data/guarantee", params={"as_of": 1}).status_code == 200
 
 
-@pytest.mark.parametrize("limit", ["EVENTS_MAX", "ROWS_MAX"])
+@pytest.mark.parametrize("limit", ["PRICED_EVENTS_MAX", "_ROWS_MAX"])
 def test_what_would_take_long_to_explain_is_refused(
     api: httpx.Client, limit: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start(api)
     append(api, event(0, 100), event(100, 5, sampling=FULL))
-    owner = event_costs if limit == "EVENTS_MAX" else attribution
+    owner = event_costs if limit == "PRICED_EVENTS_MAX" else attribution
     monkeypatch.setattr(owner, limit, 1)
     answer = api.get("/v1/datasets/data/explain")
     assert answer.status_code == 422

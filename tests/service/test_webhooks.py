@@ -120,7 +120,7 @@ def test_a_process_killed_before_it_could_say_that_it_sent_leaves_the_rest_to_ot
         from service.operations import webhook_queue, webhooks
         from service.storage.engine import connect
         from service.settings import Settings
-        webhook_queue.take = lambda *given: os._exit(9)
+        webhook_queue.record_delivery = lambda *given: os._exit(9)
         given = Settings(webhooks=(sys.argv[2],), webhook_secret_file=Path(sys.argv[3]))
         webhooks.Dispatcher(connect(sys.argv[1]), webhooks.webhooks_of(given)).start()
         time.sleep(60)
