@@ -21,9 +21,7 @@ from accounting.event_counts import EventCounts
 from accounting.guarantees import DEFAULT_ACCEPT, Bound, Status
 from accounting.work_limit import attempted, by_itself, left
 
-GATHERED_MAX: Final = (
-    160  # grouped events, of which the pld accountant goes on with fewer by itself
-)
+GATHERED_MAX: Final = 160  # grouped events; the pld accountant may go on with fewer by itself
 ROUGH_SHARE: Final = 1.8  # of what gathered events may take, where little else is known
 REASON_WORK: Final = "The events are too many and too different for this accountant."
 

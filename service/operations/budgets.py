@@ -20,9 +20,7 @@ from service.storage.versioned_cache import VersionedCache
 
 _KNOWN_MAX: Final = 50_000  # budgets; about a kilobyte each
 _AT_ONCE: Final = 200  # datasets that are read together
-BUDGETS_SECONDS: Final = (
-    0.25  # of processor time for what has changed; the rest is for the next look
-)
+BUDGETS_SECONDS: Final = 0.25  # of processor time for what has changed; the rest comes later
 
 HEADS: Final[Select[Any]] = select(
     datasets.c.id, datasets.c.name, datasets.c.created_at, datasets.c.head_sequence,
