@@ -106,7 +106,7 @@ def dominating(counts: EventCounts, noises: int) -> EventCounts:
 
 
 def stronger(counts: EventCounts, noises: int) -> dict[Event, Event]:
-    """For each event of a ledger one that tells no less, of which there are far fewer.
+    """Return an event that tells no less for each event of a ledger; these are far fewer.
 
     As `group_events`, and steps of any one sampling are gathered, too. Whoever is in a batch,
     more Gaussian noise is post-processing; so is more Laplace noise, whose law is that of less and
