@@ -1,7 +1,7 @@
 """Budgets held without orders: of Gaussian releases, and of black boxes."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -12,6 +12,7 @@ from accounting.bounds.gdp_bounds import gdp_bounds
 from accounting.event_counts import EventCounts
 from accounting.events import Event, NeighboringRelation
 from accounting.filters.approximate_dp import epsilon_delta
+from accounting.filters.capacity import binding_component, capacity_parts, capacity_share
 from accounting.filters.integer_totals import (
     Total,
     copies,
@@ -22,6 +23,7 @@ from accounting.filters.integer_totals import (
     loss_of,
     loss_units,
     plus,
+    sum_of,
     times,
     within,
 )
@@ -98,6 +100,18 @@ class GaussianFilter:
             return math.inf
         reading = _gaussian_reading(loss_of(squares), self.delta)
         return min(reading, self.epsilon) if self.admits(total) else reading
+
+    def share(self, total: Total) -> float:
+        """The share of the budget's capacity that a total uses. Upper; at most 1 if admitted."""
+        return capacity_share(total, self.limits)
+
+    def parts(self, totals: Sequence[Total], *, whole: Total | None = None) -> tuple[float, ...]:
+        """The shares that several totals use of what binds the whole, their sum if none is given.
+
+        Upper. They add up to the share of the sum, and each is at least its own share of the whole.
+        """
+        at = binding_component(sum_of(totals, self.zero()) if whole is None else whole, self.limits)
+        return capacity_parts(totals, self.limits, component=at)
 
     def remaining(self, total: Total) -> float:
         """What is left of epsilon, in nats. Lower, >= 0."""
@@ -221,6 +235,18 @@ class ApproximateDpFilter:
             return 0.0
         reading = approximate_dp_filter_epsilon(squares=squares, delta_slack=self.delta_slack)
         return min(reading, self.epsilon) if self.admits(total) else reading
+
+    def share(self, total: Total) -> float:
+        """The share of the budget's capacity that a total uses. Upper; at most 1 if admitted."""
+        return capacity_share(total, self.limits)
+
+    def parts(self, totals: Sequence[Total], *, whole: Total | None = None) -> tuple[float, ...]:
+        """The shares that several totals use of what binds the whole, their sum if none is given.
+
+        Upper. They add up to the share of the sum, and each is at least its own share of the whole.
+        """
+        at = binding_component(sum_of(totals, self.zero()) if whole is None else whole, self.limits)
+        return capacity_parts(totals, self.limits, component=at)
 
     def remaining(self, total: Total) -> float:
         """What is left of epsilon, in nats. Lower, >= 0."""

@@ -5,6 +5,7 @@ again. Costs are rounded up to units, limits down.
 """
 
 import math
+from collections.abc import Iterable
 from typing import Final, Protocol
 
 from accounting.rounding import rounded_down
@@ -29,6 +30,13 @@ def plus(a: Total, b: Total) -> Total:
 def times(cost: Total, count: int) -> Total:
     """What so many units cost; a negative count takes them off again."""
     return tuple(x * count for x in cost)
+
+
+def sum_of(totals: Iterable[Total], zero: Total) -> Total:
+    """All of them together, component by component."""
+    for total in totals:
+        zero = plus(zero, total)
+    return zero
 
 
 def loss_units(loss: float) -> int:

@@ -1,7 +1,7 @@
 """Budgets held by Renyi filters: at one order, or at any of several that share delta."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Final, Self
 from accounting.bounds.event_bounds import NoBoundError
 from accounting.event_counts import EventCounts, pass_length, passes_by_sampling
 from accounting.events import Event, NeighboringRelation
+from accounting.filters.capacity import binding_component, capacity_parts, capacity_share
 from accounting.filters.event_costs import losses_at
 from accounting.filters.falling_noise import passes_total
 from accounting.filters.integer_totals import (
@@ -22,6 +23,7 @@ from accounting.filters.integer_totals import (
     loss_of,
     loss_units,
     plus,
+    sum_of,
     times,
     within,
 )
@@ -146,6 +148,18 @@ class RenyiFilter:
         # What is admitted is within the budget; the last digit of a reading may not say so.
         return min(reading, self.epsilon) if self.admits(total) else reading
 
+    def share(self, total: Total) -> float:
+        """The share of the budget's capacity that a total uses. Upper; at most 1 if admitted."""
+        return capacity_share(total, self.limits)
+
+    def parts(self, totals: Sequence[Total], *, whole: Total | None = None) -> tuple[float, ...]:
+        """The shares that several totals use of what binds the whole, their sum if none is given.
+
+        Upper. They add up to the share of the sum, and each is at least its own share of the whole.
+        """
+        at = binding_component(sum_of(totals, self.zero()) if whole is None else whole, self.limits)
+        return capacity_parts(totals, self.limits, component=at)
+
     def remaining(self, total: Total) -> float:
         """What is left of epsilon, in nats. Lower, >= 0."""
         return left(self, total)
@@ -242,6 +256,25 @@ class UnionFilter:
     def spent(self, total: Total) -> float:
         """The epsilon at the budget's delta that a total stands for, in nats. Upper."""
         return min(part.spent(own) for part, own in self._each(total))
+
+    def share(self, total: Total) -> float:
+        """The share of capacity that a total uses, at the order where it is least. Upper.
+
+        It is at most 1 exactly where some order admits the total.
+        """
+        return min(part.share(own) for part, own in self._each(total))
+
+    def parts(self, totals: Sequence[Total], *, whole: Total | None = None) -> tuple[float, ...]:
+        """The shares that several totals use of what binds the whole, their sum if none is given.
+
+        Upper. All are read at the order at which the whole uses the least, so that they add up.
+        """
+        sums = sum_of(totals, self.zero()) if whole is None else whole
+        covered = (0, *sums[1:])  # units without a bound count alike at every order
+        shares = [part.share(own) for part, own in self._each(covered)]
+        place = shares.index(min(shares))
+        held_by, own = list(self._each(sums))[place]
+        return held_by.parts([(t[0], t[1], t[2 + place]) for t in totals], whole=own)
 
     def remaining(self, total: Total) -> float:
         """What is left of epsilon, in nats. Lower, >= 0."""
