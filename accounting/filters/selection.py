@@ -9,6 +9,7 @@ import numpy as np
 from accounting.event_counts import EventCounts
 from accounting.events import NeighboringRelation
 from accounting.filters.closed_form import ApproximateDpFilter, GaussianFilter
+from accounting.filters.default_order import default_order
 from accounting.filters.renyi import ORDERS_MAX, RenyiFilter, UnionFilter
 from accounting.filters.theorems import renyi_filter_limit
 from accounting.guarantees import DEFAULT_ACCEPT, Status
@@ -46,7 +47,7 @@ def choose(
     if kind == ApproximateDpFilter.kind:
         return ApproximateDpFilter(epsilon=epsilon, delta=delta)
     if kind == RenyiFilter.kind:
-        (order,) = _checked(orders or (best_order(epsilon=epsilon, delta=delta),), most=1)
+        (order,) = _checked(orders or (default_order(epsilon=epsilon, delta=delta),), most=1)
         return RenyiFilter(order=order, epsilon=epsilon, delta=delta)
     if kind == UnionFilter.kind:
         several = _checked(UNION_ORDERS if orders is None else orders, most=ORDERS_MAX)
@@ -84,11 +85,11 @@ def filter_of(record: Mapping[str, Any], *, epsilon: float, delta: float) -> Fil
 
 
 def best_order(*, epsilon: float, delta: float) -> float:
-    """The order at which a budget holds the most Gaussian steps, or nearly so.
+    """The order at which a budget holds the most full-batch Gaussian steps, or nearly so.
 
-    A Gaussian step costs in proportion to the order, so limit / order over ORDERS is what counts.
-    The best integer is taken unless another order holds noticeably more. It is chosen once, from
-    the budget alone, and never moves afterwards.
+    A budget of which nothing else is known counts at default_order. A Gaussian step costs in
+    proportion to the order, so limit / order over ORDERS is what counts. The best integer is taken
+    unless another order holds noticeably more.
     """
     steps = np.array(
         [
