@@ -162,7 +162,10 @@ def _budget(
         return {}
     values = {"budget_epsilon": limit.epsilon, "budget_delta": limit.delta}
     if not connection.scalar(_SEEN, {"dataset": dataset.id}):
-        wished = NewDataset.model_validate(json.loads(dataset.request)).budget
+        created = NewDataset.model_validate(json.loads(dataset.request))
+        if created.for_ is not None:  # the order of a plan stays: to price it takes too long here
+            return {**values, "totals": None}
+        wished = created.budget
         before = wished or Budget(epsilon=limit.epsilon, delta=limit.delta)
         chosen = filter_record(before.model_copy(update=dict(limit)), accept)
         return {**values, "budget_filter": chosen, "totals": None}

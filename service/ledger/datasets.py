@@ -192,7 +192,7 @@ def note_run(connection: Connection, run: Row[Any]) -> None:
 
 
 def _request(message: BaseModel) -> str:
-    return canonical(message.model_dump(mode="json", exclude={"writer"}))
+    return canonical(message.model_dump(mode="json", by_alias=True, exclude={"writer"}))
 
 
 def _same(stored: str, message: BaseModel) -> bool:
@@ -228,9 +228,15 @@ def filter_record(budget: Budget | None, accept: frozenset[Any]) -> str:
 
 
 def create_dataset(
-    connection: Connection, new: NewDataset, *, by: str
+    connection: Connection, new: NewDataset, *, by: str, planned: str | None = None
 ) -> tuple[DatasetAnswer, bool]:
     """Create a dataset, or find the one that the same request created; whether it is new.
+
+    Args:
+        connection: in a transaction.
+        new: the dataset.
+        by: the key's name.
+        planned: the record of the filter that was chosen for the plan of `new`.
 
     Raises:
         ConflictError: another request created a dataset of that name.
@@ -250,7 +256,7 @@ def create_dataset(
             "privacy_unit": new.privacy_unit,
             "budget_epsilon": new.budget.epsilon if new.budget else None,
             "budget_delta": new.budget.delta if new.budget else None,
-            "budget_filter": filter_record(new.budget, accept),
+            "budget_filter": planned or filter_record(new.budget, accept),
             "accept": canonical(sorted(accept)),
             "rows_per_parent_record": new.rows_per_parent_record,
             "request": _request(new),

@@ -181,6 +181,12 @@ class ChangedBudget(Wire):
 Accept = Annotated[list[Acceptable], Field(min_length=1, max_length=len(Status))]
 
 
+class BudgetPlan(Wire):
+    """The steps that a budget is for."""
+
+    events: list[PlannedEvent] = Field(min_length=1, max_length=EVENTS_MAX)
+
+
 class NewDataset(Body):
     """A dataset to protect."""
 
@@ -193,6 +199,8 @@ class NewDataset(Body):
     neighboring_relation: Relation
     privacy_unit: Text
     budget: Budget | None = None
+    # Chooses the order of the budget's filter; the events are neither recorded nor required.
+    for_: BudgetPlan | None = Field(default=None, alias="for")
     parents: list[Name] = Field(default_factory=list, max_length=PARENTS_MAX)
     # Attested, where there are parents: how many rows a record of theirs has in this dataset.
     rows_per_parent_record: RowsPerRecord | None = None

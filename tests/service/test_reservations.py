@@ -32,7 +32,7 @@ def budget(api: httpx.Client) -> Any:
 
 @pytest.fixture
 def limited(api: httpx.Client) -> httpx.Client:
-    setup(api, dataset_given={"budget": BUDGET})
+    setup(api, dataset_given={"budget": BUDGET | {"orders": [8.0]}})
     return api
 
 

@@ -48,7 +48,7 @@ def same_filter(one: Json, other: Json) -> bool:
 
 @pytest.fixture
 def limited(api: httpx.Client) -> httpx.Client:
-    setup(api, dataset_given={"budget": BUDGET})
+    setup(api, dataset_given={"budget": BUDGET | {"orders": [8.0]}})
     return api
 
 
@@ -58,8 +58,8 @@ def used(limited: httpx.Client) -> httpx.Client:
     return limited
 
 
-def test_before_any_answer_another_limit_takes_the_first_ones_place(limited: httpx.Client) -> None:
-    api = limited
+def test_before_any_answer_another_limit_takes_the_first_ones_place(api: httpx.Client) -> None:
+    setup(api, dataset_given={"budget": BUDGET})
     assert api.get(URL).headers["etag"] == '"1"'
     answer = change(api, budget={"epsilon": 0.5, "delta": 1e-6})
     assert (answer.status_code, answer.headers["etag"]) == (200, '"2"'), answer.text

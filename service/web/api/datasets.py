@@ -13,7 +13,9 @@ from service.ledger import dataset_settings, lookups, views
 from service.ledger import datasets as datasets_module
 from service.ledger.append.write_access import run_in_write_transaction
 from service.ledger.dataset_settings import SettingsPage, etag
+from service.ledger.planned_filter import planned_filter
 from service.operations import budget_summaries
+from service.operations.ordinary_trainings import CreatedDataset, creation_answer
 from service.schemas.requests import DatasetChange, NewDataset
 from service.schemas.responses import DatasetAnswer, DatasetGuarantee, DatasetPage
 from service.storage.engine import snapshot
@@ -31,16 +33,20 @@ from service.web.strict_requests import StrictRoute, expensive
 router = APIRouter(prefix="/v1/datasets", route_class=StrictRoute, tags=["datasets"])
 
 
-@router.post("", status_code=201, responses=repeated(DatasetAnswer))
+@router.post("", status_code=201, responses=repeated(CreatedDataset))
 def create_dataset(
     new: NewDataset, database: Database, caller: Admin, response: Response
-) -> DatasetAnswer:
+) -> CreatedDataset:
     """Create a dataset; 200 when the same request created it before."""
+    planned = planned_filter(new)
     answer, created = run_in_write_transaction(
-        database, lambda connection: datasets_module.create_dataset(connection, new, by=caller.name)
+        database,
+        lambda connection: datasets_module.create_dataset(
+            connection, new, by=caller.name, planned=planned
+        ),
     )
     response.status_code = 201 if created else 200
-    return answer
+    return creation_answer(answer)
 
 
 @router.get("")

@@ -1,0 +1,94 @@
+"""What a new budget would admit of ordinary trainings, so that a zero is seen at creation."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from accounting.events import Event, Gaussian, NeighboringRelation, Poisson
+from accounting.filters import filter_of
+from accounting.guarantees import Status
+from service.schemas.responses import Answer, DatasetAnswer
+
+
+class AdmittedTraining(Answer):
+    """How much of an ordinary training a budget admits."""
+
+    name: str
+    sampling_probability: float
+    noise_multiplier: float
+    steps: int  # lower; of this budget alone, with nothing spent
+
+
+class CreatedDataset(DatasetAnswer):
+    """A new dataset, and what its budget would admit."""
+
+    would_admit: list[AdmittedTraining]  # empty without a budget
+    warnings: list[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrdinaryTraining:
+    """Equal Poisson-sampled Gaussian steps that are often asked for."""
+
+    name: str
+    rate: float
+    noise: float
+
+    @property
+    def event(self) -> Event:
+        """One step."""
+        return Event(
+            mechanism=Gaussian(noise_multiplier=self.noise),
+            sampling=Poisson(sampling_probability=self.rate),
+        )
+
+
+ORDINARY_TRAININGS: Final = (
+    OrdinaryTraining(name="small batches", rate=0.001, noise=0.8),
+    OrdinaryTraining(name="batches of usual size", rate=0.004, noise=1.1),
+    OrdinaryTraining(name="large batches", rate=0.05, noise=2.0),
+)
+
+
+def creation_answer(created: DatasetAnswer) -> CreatedDataset:
+    """Return a dataset with the steps that its budget, with nothing spent, admits of each training.
+
+    It prices events: call it after the transaction, so that no lock waits for it.
+    """
+    found = _admitted(created)
+    warnings = [
+        f"The budget admits no step of {one.name} (Poisson sampling, q {one.sampling_probability:g}"
+        f", noise multiplier {one.noise_multiplier:g}){_cause(created)}. If the dataset is for "
+        "such steps, create one whose `for` names them or whose budget names other `orders`."
+        for one in found
+        if one.steps == 0
+    ]
+    return CreatedDataset(**dict(created), would_admit=found, warnings=warnings)
+
+
+def _admitted(created: DatasetAnswer) -> list[AdmittedTraining]:
+    budget = created.budget
+    if budget is None:
+        return []
+    held = filter_of(
+        budget.filter.model_dump(), epsilon=budget.epsilon, delta=budget.delta * budget.delta_share
+    )
+    relation = NeighboringRelation(created.neighboring_relation)
+    accept = frozenset(Status(status) for status in created.accept)
+    found = []
+    for one in ORDINARY_TRAININGS:
+        cost = held.cost(one.event, relation=relation, accept=accept)
+        steps = 0 if cost[0] else held.admissible(held.zero(), cost)
+        found.append(
+            AdmittedTraining(
+                name=one.name,
+                sampling_probability=one.rate,
+                noise_multiplier=one.noise,
+                steps=steps,
+            )
+        )
+    return found
+
+
+def _cause(created: DatasetAnswer) -> str:
+    orders = created.budget.filter.orders if created.budget else []
+    return f": it counts at order {orders[0]:g}" if len(orders) == 1 else ""

@@ -1,0 +1,105 @@
+"""What a new budget counts at, what it would admit, and the order of the plan that it is for."""
+
+from typing import Any
+
+import httpx
+import pytest
+
+from accounting.filters import default_order
+
+EVENT = {
+    "steps": 1000,
+    "mechanism": {"kind": "gaussian", "noise_multiplier": 0.8},
+    "sampling": {"kind": "poisson", "sampling_probability": 0.001},
+}
+FULL = {
+    "steps": 10,
+    "mechanism": {"kind": "gaussian", "noise_multiplier": 20.0},
+    "sampling": {"kind": "full"},
+}
+
+
+def asked(epsilon: float | None, **more: Any) -> dict[str, Any]:
+    budget = None if epsilon is None else {"epsilon": epsilon, "delta": 1e-5}
+    return {
+        "name": "scans",
+        "dataset_size": 60_000,
+        "neighboring_relation": "add_or_remove_one",
+        "privacy_unit": "one patient",
+        "budget": budget,
+        **more,
+    }
+
+
+def created(api: httpx.Client, epsilon: float | None, **more: Any) -> dict[str, Any]:
+    response = api.post("/v1/datasets", json=asked(epsilon, **more))
+    assert response.status_code == 201, response.text
+    found: dict[str, Any] = response.json()
+    return found
+
+
+def test_a_budget_counts_at_the_default_order(api: httpx.Client) -> None:
+    answer = created(api, 1.0)
+    assert answer["budget"]["order"] == default_order(epsilon=1.0, delta=1e-5) == 12
+
+
+def test_creation_answers_what_three_ordinary_trainings_would_get(api: httpx.Client) -> None:
+    answer = created(api, 4.0)
+    steps = {one["name"]: one["steps"] for one in answer["would_admit"]}
+    assert len(steps) == 3
+    assert min(steps.values()) > 0
+    assert answer["warnings"] == []
+    again = api.post("/v1/datasets", json=asked(4.0))
+    assert again.status_code == 200
+    assert again.json() == answer
+
+
+def test_creation_warns_where_an_ordinary_training_gets_no_step(api: httpx.Client) -> None:
+    answer = created(api, 1.0)
+    none = [one["name"] for one in answer["would_admit"] if one["steps"] == 0]
+    assert none == ["small batches"]
+    (warning,) = answer["warnings"]
+    assert "no step of small batches" in warning
+    assert "order 12" in warning
+    assert "`for`" in warning
+
+
+def test_without_a_budget_nothing_is_answered(api: httpx.Client) -> None:
+    answer = created(api, None)
+    assert answer["would_admit"] == answer["warnings"] == []
+
+
+def test_a_budget_for_a_plan_counts_at_the_order_that_holds_most_of_it(api: httpx.Client) -> None:
+    answer = created(api, 1.0, **{"for": {"events": [FULL]}})
+    assert answer["budget"]["filter"]["orders"] == [18]
+    again = api.post("/v1/datasets", json=asked(1.0, **{"for": {"events": [FULL]}}))
+    assert again.status_code == 200
+    assert api.post("/v1/datasets", json=asked(1.0)).status_code == 409
+    assert api.get("/v1/datasets/scans").json()["budget"]["order"] == 18
+
+
+def test_the_order_of_a_plan_stays_when_the_limit_changes(api: httpx.Client) -> None:
+    created(api, 1.0, **{"for": {"events": [FULL]}})
+    change = {"reason": "a second study", "budget": {"epsilon": 2.0, "delta": 1e-5}}
+    response = api.patch("/v1/datasets/scans", json=change, headers={"If-Match": '"1"'})
+    assert response.status_code == 200, response.text
+    assert response.json()["budget"]["order"] == 18
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        asked(None, **{"for": {"events": [EVENT]}}),
+        asked(1.0, **{"for": {"events": []}}),
+        asked(0.01, **{"for": {"events": [EVENT]}}) | {"budget": {"epsilon": 1e-9, "delta": 1e-9}},
+        asked(1.0, **{"for": {"events": [EVENT]}})
+        | {"budget": {"epsilon": 1.0, "delta": 1e-5, "orders": [8.0]}},
+        asked(1.0, **{"for": {"events": [EVENT]}})
+        | {"budget": {"epsilon": 1.0, "delta": 1e-5, "filter": "gaussian_dp"}},
+    ],
+    ids=["no budget", "no events", "no order", "orders", "another filter"],
+)
+def test_a_plan_that_chooses_no_order_is_refused(api: httpx.Client, body: dict[str, Any]) -> None:
+    response = api.post("/v1/datasets", json=body)
+    assert response.status_code == 422, response.text
+    assert api.get("/v1/datasets/scans").status_code == 404
