@@ -116,7 +116,12 @@ class BudgetExhaustedError(LedgerError):
 
     slug = "budget-exhausted"
 
-    def __init__(self, failing_scopes: Sequence[dict[str, object]], admissible_steps: int) -> None:
+    def __init__(
+        self,
+        failing_scopes: Sequence[dict[str, object]],
+        admissible_steps: int,
+        order_uses: Sequence[object] = (),
+    ) -> None:
         fit = f"The first {admissible_steps:,} of them" if admissible_steps else "None of them"
         super().__init__(
             f"{'; '.join(map(_standing, failing_scopes))}. {fit} would fit.",
@@ -124,6 +129,7 @@ class BudgetExhaustedError(LedgerError):
             admissible_steps=admissible_steps,
         )
         self.failing_scopes = list(failing_scopes)
+        self.order_uses = order_uses  # what an answer may say of the budgets' orders
 
 
 def _standing(scope: Mapping[str, Any]) -> str:

@@ -6,7 +6,7 @@ any budget, at every time at once.
 
 from accounting.filters import falling_noise, odometers, theorems
 from accounting.filters.closed_form import ApproximateDpFilter, GaussianFilter
-from accounting.filters.default_order import default_order, order_for
+from accounting.filters.default_order import default_order, order_for, share_held
 from accounting.filters.integer_totals import COUNT_MAX, Total, plus, times
 from accounting.filters.odometers import ODOMETER_ORDERS, odometer_epsilon
 from accounting.filters.renyi import FAILURE_SHARE, RenyiFilter, UnionFilter
@@ -27,5 +27,5 @@ __all__ = [
     "COUNT_MAX", "FAILURE_SHARE", "KINDS", "ODOMETER_ORDERS", "THEOREMS", "UNION_ORDERS",
     "ApproximateDpFilter", "Filter", "GaussianFilter", "RenyiFilter", "Total", "UnionFilter",
     "best_order", "choose", "default_order", "filter_of", "odometer_epsilon", "order_for", "plus",
-    "renyi_filter_limit", "revision_share", "times", "union_price",
+    "renyi_filter_limit", "revision_share", "share_held", "times", "union_price",
 ]  # fmt: skip

@@ -11,6 +11,7 @@ from accounting.filters.renyi import RenyiFilter, renyi_total
 from accounting.filters.theorems import renyi_filter_limit
 from accounting.guarantees import DEFAULT_ACCEPT, Status
 from accounting.renyi.orders import ORDERS
+from accounting.rounding import rounded_down
 
 # Of the order that holds the most full-batch steps. A sampled step with little noise costs little
 # up to some order and beyond it soon as much as a full batch, so an order that is too high admits
@@ -76,3 +77,32 @@ def order_for(
         if times > most:
             best, most = order, times
     return best
+
+
+def share_held(
+    counts: EventCounts,
+    *,
+    relation: NeighboringRelation,
+    epsilon: float,
+    delta: float,
+    order: float,
+    accept: frozenset[Status] = DEFAULT_ACCEPT,
+) -> float:
+    """Return the share of a plan's cost that a budget holds at an order. Lower, in [0, 1].
+
+    Args:
+        counts: the plan's events.
+        relation: the neighbouring relation.
+        epsilon: nats, > 0.
+        delta: in (0, 1).
+        order: of ORDERS.
+        accept: statuses that may be used.
+    """
+    held = RenyiFilter(order=order, epsilon=epsilon, delta=delta)
+    total = held.total(counts, relation=relation, accept=accept)
+    if held.admits(total):
+        return 1.0
+    limit, spent = held.limits[2], total[2]
+    if total[0] or total[1] > held.limits[1] or not 0 < limit < spent:
+        return 0.0
+    return rounded_down(limit / spent, ulps=2)

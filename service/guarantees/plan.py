@@ -17,6 +17,7 @@ from accounting.events import Event, NeighboringRelation, Span
 from accounting.guarantees import Status
 from service.errors import InvalidRequestError, UnsupportedEventError
 from service.ledger.append.admission import unbounded
+from service.ledger.budgets.plan_orders import plan_orders
 from service.ledger.hidden_iterates import Hidden, planned_run, with_hidden_state_bound
 from service.schemas.event_codec import spans_of
 from service.schemas.field_errors import CLOSED_TAG, OPEN_TAG
@@ -28,7 +29,7 @@ from service.schemas.mechanisms import (
     ZcdpMechanism,
 )
 from service.schemas.message import Delta, Probability, Wire
-from service.schemas.plan_response import PlanAnswer, plan_answer
+from service.schemas.plan_response import PlanAnswer, PlanOrders, plan_answer
 from service.schemas.requests import (
     EVENTS_MAX,
     Acceptable,
@@ -191,6 +192,16 @@ class _Terms:
             accountant=asked.accountant,
         )
 
+    def orders(self, counts: EventCounts, epsilon: float | None) -> PlanOrders | None:
+        """What a budget of this epsilon, in nats, would hold of the plan."""
+        return plan_orders(
+            counts,
+            relation=self.relation,
+            epsilon=epsilon,
+            delta=self.delta,
+            accept=self.accept,
+        )
+
 
 def account_plan(asked: Plan) -> PlanAnswer:
     """What planned events would cost.
@@ -227,7 +238,8 @@ def _account(asked: Plan) -> PlanAnswer:
             accept=terms.accept,
             accountant=terms.accountant,
         )
-    return plan_answer(found, counts=counts, release=asked.release)
+        return plan_answer(found, counts=counts, release=asked.release)
+    return plan_answer(found, counts=counts, orders=terms.orders(counts, found.epsilon))
 
 
 def solve(asked: Target) -> PlanAnswer:
@@ -267,7 +279,9 @@ def _solve(asked: Target) -> PlanAnswer:
         )
     except UnreachableError as reason:
         raise InvalidRequestError("body.epsilon", f"cannot be kept to. {reason}") from None
-    return plan_answer(found.guarantee, counts=counts_at(found.value), solved=found)
+    counts = counts_at(found.value)
+    orders = terms.orders(counts, found.guarantee.epsilon)
+    return plan_answer(found.guarantee, counts=counts, solved=found, orders=orders)
 
 
 def _places(events: Sequence[OpenEvent], parameter: Parameter) -> frozenset[int]:

@@ -14,10 +14,22 @@ class Solved(Answer):
     value: int | float  # a count for steps
 
 
+class PlanOrders(Answer):
+    """How much of a plan a budget would hold that is enforced step by step."""
+
+    epsilon: float  # nats, of that budget; its delta is the plan's
+    default_order: float
+    default_share: float  # lower, of the plan's cost
+    best_order: float
+    best_share: float  # lower
+    remedy: str | None  # where the default order holds noticeably less
+
+
 class PlanAnswer(GuaranteeAnswer):
     """The guarantee of a plan; with the value that was solved for, at that value."""
 
     solved: Solved | None
+    orders: PlanOrders | None  # null where no order holds a step, or it would take too much work
 
 
 def plan_answer(
@@ -26,8 +38,9 @@ def plan_answer(
     counts: EventCounts,
     solved: Calibrated | None = None,
     release: Release = EVERY_STEP,
+    orders: PlanOrders | None = None,
 ) -> PlanAnswer:
     """The wire form of a plan's guarantee, and of the value that was solved for."""
     value = Solved(parameter=solved.parameter, value=solved.value) if solved else None
     answer = guarantee_answer(guarantee, counts=counts, sequence=0, release=release)
-    return PlanAnswer(**dict(answer), solved=value)
+    return PlanAnswer(**dict(answer), solved=value, orders=orders)

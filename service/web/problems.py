@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final, NotRequired
 
 from fastapi import FastAPI, Request
+from fastapi.concurrency import run_in_threadpool
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import ConfigDict
@@ -19,7 +20,8 @@ from starlette.types import Receive, Scope, Send
 from typing_extensions import TypedDict
 
 from service import telemetry
-from service.errors import LedgerError, TooManyRequestsError, release
+from service.errors import BudgetExhaustedError, LedgerError, TooManyRequestsError, release
+from service.ledger.append.order_advice import advise
 from service.ledger.append.write_access import LedgerState
 from service.schemas.descriptions import describe
 from service.schemas.field_errors import fault_list
@@ -216,6 +218,8 @@ def install_problems(app: FastAPI) -> None:
     async def _refused(
         request: Request, error: LedgerError | RequestValidationError | HTTPException
     ) -> JSONResponse:
+        if isinstance(error, BudgetExhaustedError):
+            await run_in_threadpool(advise, error)
         if isinstance(error, LedgerError):
             refusal = problem_answer(error)
             await hold_back(app.state, error)

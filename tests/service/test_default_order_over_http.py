@@ -6,13 +6,14 @@ import httpx
 import pytest
 
 from accounting.filters import default_order
+from tests.service.samples import append, event, run
 
-EVENT = {
+EVENT: dict[str, Any] = {
     "steps": 1000,
     "mechanism": {"kind": "gaussian", "noise_multiplier": 0.8},
     "sampling": {"kind": "poisson", "sampling_probability": 0.001},
 }
-FULL = {
+FULL: dict[str, Any] = {
     "steps": 10,
     "mechanism": {"kind": "gaussian", "noise_multiplier": 20.0},
     "sampling": {"kind": "full"},
@@ -103,3 +104,40 @@ def test_a_plan_that_chooses_no_order_is_refused(api: httpx.Client, body: dict[s
     response = api.post("/v1/datasets", json=body)
     assert response.status_code == 422, response.text
     assert api.get("/v1/datasets/scans").status_code == 404
+
+
+def test_a_refusal_names_the_order_that_does_not_suit_and_one_that_does(api: httpx.Client) -> None:
+    body = asked(1.0)
+    created(api, None, budget=body["budget"] | {"orders": [18.0]})
+    api.post("/v1/runs", json=run(dataset="scans"))
+    step = event(0, 1, mechanism={"kind": "gaussian", "noise_multiplier": 1.1})
+    step["sampling"] = {"kind": "poisson", "sampling_probability": 0.004}
+    refusal = append(api, step, mode="charge")
+    assert refusal.status_code == 409
+    detail = refusal.json()["detail"]
+    assert "counts at order 18, which suits full batches: of such steps it holds 0" in detail
+    assert "at order 12 it would hold 1,971" in detail
+    assert "`orders`" in detail
+
+
+def test_a_refusal_says_nothing_of_an_order_that_suits(api: httpx.Client) -> None:
+    created(api, 1.0, **{"for": {"events": [FULL]}})
+    api.post("/v1/runs", json=run(dataset="scans"))
+    steps = event(0, 10_000, mechanism=FULL["mechanism"], sampling=FULL["sampling"])
+    refusal = append(api, steps, mode="charge")
+    assert refusal.status_code == 409
+    assert "order" not in refusal.json()["detail"]
+
+
+def test_a_plan_is_told_what_a_budget_holds_of_it_and_at_which_order(api: httpx.Client) -> None:
+    plan = {
+        "neighboring_relation": "add_or_remove_one",
+        "delta": 1e-5,
+        "events": [FULL | {"steps": 100}],
+    }
+    orders = api.post("/v1/plan", json=plan).json()["orders"]
+    assert orders["default_order"] < orders["best_order"]
+    assert 0 < orders["default_share"] < orders["best_share"] <= 1
+    assert f"orders: [{orders['best_order']:g}]" in orders["remedy"]
+    sampled = api.post("/v1/plan", json=plan | {"events": [EVENT]}).json()["orders"]
+    assert sampled is None or sampled["default_share"] <= sampled["best_share"]

@@ -9,6 +9,7 @@ from accounting.events import Event, NeighboringRelation, Span
 from accounting.filters import plus, times
 from accounting.guarantees import Status
 from service.errors import BudgetExhaustedError, DatasetFrozenError, UnsupportedEventError
+from service.ledger.append.order_advice import order_uses
 from service.ledger.append.state import Branch, DatasetState, RunState
 from service.ledger.budgets import cost_cache
 from service.ledger.budgets.accumulator import (
@@ -302,7 +303,17 @@ def require_budget(
     failing = [(held, sums) for held in scopes if not held.scope.admits(sums := held.sums(move))]
     if failing:
         details = [_failing(held.scope, sums) for held, sums in failing]
-        raise BudgetExhaustedError(details, admissible_steps(scopes, parts, move, change_of))
+        uses = order_uses(
+            [
+                (held.scope.name, own.filter, own.relation, own.accept)
+                for held, _ in failing
+                if held.view is None and held.scope.planned is None
+                for own in [held.scope.accumulator]
+            ],
+            parts[0].event,
+        )
+        fits = admissible_steps(scopes, parts, move, change_of)
+        raise BudgetExhaustedError(details, fits, uses)
 
 
 def _failing(scope: EnforcedBudget, after: Totals) -> dict[str, object]:

@@ -1,0 +1,86 @@
+"""What a refusal says where a budget's order does not suit the steps: the cause and the remedy."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from accounting.event_counts import EventCounts
+from accounting.events import Event, NeighboringRelation
+from accounting.filters import RenyiFilter, default_order, order_for
+from accounting.guarantees import Status
+from accounting.work_limit import attempted
+from service.errors import BudgetExhaustedError
+
+ADVICE_POINTS: Final = 5_000_000  # of work: some 60 ms; beyond it a refusal says nothing of orders
+_GAIN: Final = 1.2  # an order is named if it holds so many times as many steps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrderUse:
+    """A budget that counts at one order, and the step that did not fit."""
+
+    scope: str  # "dataset:NAME" or "run:NAME"
+    filter: RenyiFilter
+    relation: NeighboringRelation
+    accept: frozenset[Status]
+    event: Event
+
+    def steps_at(self, order: float) -> int:
+        """How many such steps the budget holds at an order while nothing is spent. Lower."""
+        held = RenyiFilter(order=order, epsilon=self.filter.epsilon, delta=self.filter.delta)
+        cost = held.cost(self.event, relation=self.relation, accept=self.accept)
+        return held.admissible(held.zero(), cost)
+
+
+def advise(refusal: BudgetExhaustedError) -> None:
+    """Add to a refusal which order would hold more of the steps that were refused.
+
+    It prices a step at every order: call it outside any transaction, and not in the event loop.
+    """
+    sentences = [
+        attempted(ADVICE_POINTS, partial(order_advice, use))
+        for use in refusal.order_uses
+        if isinstance(use, OrderUse)
+    ]
+    refusal.order_uses = ()
+    refusal.detail = " ".join([refusal.detail, *filter(None, sentences)])
+
+
+def order_advice(use: OrderUse) -> str | None:
+    """Return in words which order would hold more of a step; None where none holds much more."""
+    budget = use.filter
+    better = order_for(
+        EventCounts(steps={use.event: 1}),
+        relation=use.relation,
+        epsilon=budget.epsilon,
+        delta=budget.delta,
+        accept=use.accept,
+    )
+    if better is None or better == budget.order:
+        return None
+    now, then = use.steps_at(budget.order), use.steps_at(better)
+    if then < max(1, _GAIN * now):
+        return None
+    return (
+        f"{use.scope} counts at order {budget.order:g}{_suits(budget)}: of such steps it holds "
+        f"{now:,} in all, and at order {better:g} it would hold {then:,}. An order never changes: "
+        "create the budget of the next dataset or run with that order in `orders`, or a dataset "
+        "with the plan in `for`."
+    )
+
+
+def _suits(budget: RenyiFilter) -> str:
+    full = default_order(epsilon=budget.epsilon, delta=budget.delta, share=1.0)
+    return ", which suits full batches" if budget.order >= 0.9 * full else ""
+
+
+def order_uses(
+    failing: Sequence[tuple[str, object, NeighboringRelation, frozenset[Status]]], event: Event
+) -> tuple[OrderUse, ...]:
+    """Return the budgets among those that failed which count at one order."""
+    return tuple(
+        OrderUse(scope=scope, filter=held_by, relation=relation, accept=accept, event=event)
+        for scope, held_by, relation, accept in failing
+        if isinstance(held_by, RenyiFilter)
+    )
