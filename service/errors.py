@@ -135,6 +135,11 @@ class BudgetExhaustedError(LedgerError):
 def _standing(scope: Mapping[str, Any]) -> str:
     """What a budget has left, in words; epsilons are rounded up."""
     reserved = scope["reserved"]
+    if scope.get("would_fit") is not None:
+        return (
+            f"{scope['scope']} is an envelope that does not cover the steps; item "
+            f"{scope['nearest_item']} comes nearest and needs: {scope['would_fit']}"
+        )
     held = "" if reserved == 0 else f" and holds {_up(reserved)} in reserve"
     return f"{scope['scope']} has spent {_up(scope['spent'])} of {scope['limit']:g}{held}"
 

@@ -20,8 +20,8 @@ from accounting.events import (
     Laplace,
     Mechanism,
     NeighboringRelation,
-    NonUniform,
     NoNoise,
+    NonUniform,
     Poisson,
     Sampling,
     Zcdp,
@@ -128,9 +128,7 @@ class EnvelopeFilter:
         order = sorted(range(len(self.items)), key=lambda item: (-len(above[item]), item))
         place = {item: at for at, item in enumerate(order)}
         # Of the items that cover another, that with most above it covers no other of them.
-        parents = [
-            min((place[other] for other in above[item]), default=None) for item in order
-        ]
+        parents = [min((place[other] for other in above[item]), default=None) for item in order]
         exact: dict[Event, int] = {}
         for at, item in enumerate(order):
             exact.setdefault(self.items[item].event, at)
@@ -158,8 +156,8 @@ class EnvelopeFilter:
         self,
         event: Event,
         *,
-        relation: NeighboringRelation,  # noqa: ARG002 (the items were certified under it)
-        accept: frozenset[Status] = DEFAULT_ACCEPT,  # noqa: ARG002
+        relation: NeighboringRelation,
+        accept: frozenset[Status] = DEFAULT_ACCEPT,
     ) -> Total:
         """What one unit of the event adds: a step, or a pass."""
         return self._units({self._item_of(event): 1})
@@ -220,7 +218,7 @@ class EnvelopeFilter:
         self,
         totals: Sequence[Total],
         *,
-        whole: Total | None = None,  # noqa: ARG002 (all items are read together)
+        whole: Total | None = None,
     ) -> tuple[float, ...]:
         """The shares of the steps that several totals use; they add up. Upper."""
         return tuple(math.inf if total[1] else self._fraction(total) for total in totals)
@@ -250,6 +248,10 @@ class EnvelopeFilter:
             else:
                 high = middle
         return low
+
+    def is_outside(self, cost: Total) -> bool:
+        """Whether no item covers a unit of that cost."""
+        return bool(cost[1])
 
     def binding_order(self, total: Total) -> None:
         """None: there are no orders."""
@@ -286,9 +288,7 @@ class EnvelopeFilter:
     def _charged(self, total: Total) -> tuple[int, ...] | None:
         if total[0] or total[1]:
             return None
-        return charged_items(
-            used=total[_COUNTS:], allowed=self._allowed, parents=self._parents
-        )
+        return charged_items(used=total[_COUNTS:], allowed=self._allowed, parents=self._parents)
 
     def _fraction(self, total: Total) -> float:
         units = [self.items[item].unit for item in self._order]
@@ -310,8 +310,10 @@ def covers(item: Event, event: Event) -> bool:
 
 def _mechanism_covers(item: Mechanism, other: Mechanism) -> bool:
     match item, other:
-        case (Gaussian(), Gaussian()) | (Laplace(), Laplace()):
-            return item.noise_multiplier <= other.noise_multiplier
+        case Gaussian(noise_multiplier=least), Gaussian(noise_multiplier=noise):
+            return least <= noise
+        case Laplace(noise_multiplier=least), Laplace(noise_multiplier=noise):
+            return least <= noise
         case ApproximateDp(), ApproximateDp():
             return other.epsilon <= item.epsilon and other.delta <= item.delta
         case _:
@@ -337,3 +339,6 @@ def _sampling_covers(mechanism: Mechanism, item: Sampling, other: Sampling) -> b
             return other.max_weight <= item.max_weight < 1
         case _:
             return False
+
+
+THEOREMS = (charged_items,)

@@ -10,13 +10,14 @@ from accounting.event_counts import EventCounts
 from accounting.events import NeighboringRelation
 from accounting.filters.closed_form import ApproximateDpFilter, GaussianFilter
 from accounting.filters.default_order import default_order
+from accounting.filters.envelope import EnvelopeFilter
 from accounting.filters.renyi import ORDERS_MAX, RenyiFilter, UnionFilter
 from accounting.filters.theorems import renyi_filter_limit
 from accounting.guarantees import DEFAULT_ACCEPT, Status
 from accounting.renyi.orders import ORDERS
 from accounting.rounding import rounded_down
 
-Filter = RenyiFilter | UnionFilter | GaussianFilter | ApproximateDpFilter
+Filter = RenyiFilter | UnionFilter | GaussianFilter | ApproximateDpFilter | EnvelopeFilter
 
 KINDS: Final = (RenyiFilter.kind, UnionFilter.kind, GaussianFilter.kind, ApproximateDpFilter.kind)
 # A few orders serve nearly as well as many, and each takes its share of delta.

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row, bindparam, exists, or_, select
 
+from accounting.events import NeighboringRelation
 from accounting.filters import choose, revision_share
 from accounting.guarantees import Status
 from service.clock import stamp
@@ -15,6 +16,7 @@ from service.errors import (
     PreconditionRequiredError,
 )
 from service.ledger import incidents
+from service.ledger.budgets import envelopes
 from service.ledger.budgets.budget import accept_of, dataset_filter
 from service.ledger.datasets import filter_record, note_settings
 from service.ledger.incidents import Incident, Kind
@@ -114,6 +116,7 @@ def change(
     values: dict[str, Any] = {}
     if accept != accept_of(dataset):
         _require_runs(connection, dataset, accept)
+        _require_certified(dataset, accept, new.budget)
         values |= {"accept": canonical(sorted(accept)), "totals": None}
         connection.execute(runs.update().where(runs.c.dataset_id == dataset.id).values(totals=None))
     if new.budget is not None:
@@ -148,27 +151,51 @@ def _require_runs(connection: Connection, dataset: Row[Any], accept: frozenset[S
                 "body.accept", "a run follows a plan whose certificate needs this status"
             )
         kind = json.loads(run.budget_filter)["kind"]
+        if kind == envelopes.KIND:
+            if not accept >= accept_of(dataset):
+                raise InvalidRequestError(
+                    "body.accept", "a run's envelope was certified with this status"
+                )
+            continue
         if choose(kind, epsilon=1.0, delta=1e-5).status not in accept:
             raise InvalidRequestError(
                 "body.accept", "the filter of a run's own budget needs this status"
             )
 
 
+def _require_certified(
+    dataset: Row[Any], accept: frozenset[Status], budget: ChangedBudget | None
+) -> None:
+    """Refuse to drop a status that the certificate of an envelope may rest on."""
+    present = json.loads(dataset.budget_filter)["kind"]
+    replaced = budget is not None and budget.filter is not None
+    if present == envelopes.KIND and not replaced and not accept >= accept_of(dataset):
+        raise InvalidRequestError("body.accept", "the envelope was certified with this status")
+
+
 def _budget(
     connection: Connection, dataset: Row[Any], limit: ChangedBudget, accept: frozenset[Status]
 ) -> dict[str, Any]:
     """The columns of another limit; none if it is the present one."""
-    if (limit.epsilon, limit.delta) == (dataset.budget_epsilon, dataset.budget_delta):
+    same = (limit.epsilon, limit.delta) == (dataset.budget_epsilon, dataset.budget_delta)
+    if same and limit.filter is None and limit.orders is None and limit.envelope is None:
         return {}
     values = {"budget_epsilon": limit.epsilon, "budget_delta": limit.delta}
     if not connection.scalar(_SEEN, {"dataset": dataset.id}):
-        created = NewDataset.model_validate(json.loads(dataset.request))
-        if created.for_ is not None:  # the order of a plan stays: to price it takes too long here
+        wished = _wished(dataset, limit)
+        if wished is None:
             return {**values, "totals": None}
-        wished = created.budget
-        before = wished or Budget(epsilon=limit.epsilon, delta=limit.delta)
-        chosen = filter_record(before.model_copy(update=dict(limit)), accept)
+        chosen = filter_record(
+            wished,
+            accept,
+            scope=f"dataset:{dataset.name}",
+            relation=NeighboringRelation(dataset.neighboring_relation),
+            dataset_size=dataset.dataset_size,
+        )
         return {**values, "budget_filter": chosen, "totals": None}
+    for name in ("filter", "orders", "envelope"):
+        if getattr(limit, name) is not None:
+            raise InvalidRequestError(f"body.budget.{name}", "cannot change once answers were seen")
     if dataset.budget_delta not in (None, limit.delta):
         raise InvalidRequestError("body.budget.delta", "cannot change once answers were seen")
     try:
@@ -176,6 +203,28 @@ def _budget(
     except ValueError as error:
         raise InvalidRequestError("body.budget", str(error)) from None
     return {**values, "budget_revision": dataset.budget_revision + 1}
+
+
+def _wished(dataset: Row[Any], limit: ChangedBudget) -> Budget | None:
+    """The budget before any answer: as it is named now, else as it was; None if a plan chose it."""
+    if limit.filter is not None:
+        return Budget(**dict(limit))
+    named: dict[str, Any] = {"epsilon": limit.epsilon, "delta": limit.delta}
+    if limit.orders is not None:
+        named["orders"] = limit.orders
+    if limit.envelope is not None:
+        named["envelope"] = limit.envelope
+    present = json.loads(dataset.budget_filter)
+    if present["kind"] == envelopes.KIND:
+        named = {"envelope": envelopes.item_messages(present), **named}
+        return Budget(**named, filter="envelope")
+    created = NewDataset.model_validate(json.loads(dataset.request))
+    if created.for_ is not None:  # the order of a plan stays: to price it takes too long here
+        return None
+    before = created.budget or Budget(epsilon=limit.epsilon, delta=limit.delta)
+    if before.filter == envelopes.KIND:  # which another filter has replaced since
+        before = Budget(epsilon=limit.epsilon, delta=limit.delta, filter=present["kind"])
+    return before.model_copy(update=named)
 
 
 def _store(
@@ -201,6 +250,8 @@ def _store(
 def _require_accepted(dataset: Row[Any]) -> None:
     """Refuse a list of statuses without that of the filter's own theorem."""
     held_by = dataset_filter(dataset)
+    if held_by.kind == envelopes.KIND:  # its theorem is accepted with the budget
+        return
     if dataset.budget_epsilon is not None and held_by.status not in accept_of(dataset):
         raise InvalidRequestError(
             "body.accept", f"must list {held_by.status}, as the budget's filter is"

@@ -9,6 +9,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 from sqlalchemy import Connection, Row, Table, insert, select
 
+from accounting.events import NeighboringRelation
 from accounting.filters import choose
 from service.clock import now
 from service.errors import (
@@ -18,6 +19,7 @@ from service.errors import (
 from service.ledger.append.append import Append
 from service.ledger.append.unit_of_work import DatasetCache
 from service.ledger.branches import insert_branch
+from service.ledger.budgets import envelopes
 from service.ledger.budgets.budget import UNSET
 from service.ledger.log.leaves import append_leaves
 from service.ledger.log.row_records import build_log_records
@@ -207,12 +209,26 @@ def _same(stored: str, message: BaseModel) -> bool:
     return known == message or composed(known.model_dump()) == composed(message.model_dump())
 
 
-def filter_record(budget: Budget | None, accept: frozenset[Any]) -> str:
+def filter_record(
+    budget: Budget | None,
+    accept: frozenset[Any],
+    *,
+    scope: str,
+    relation: NeighboringRelation,
+    dataset_size: int,
+) -> str:
     """The record of the filter that holds a budget; without one, that of a usual budget's.
 
     Raises:
-        InvalidRequestError: the filter is not one that the statuses accept, or has other orders.
+        InvalidRequestError: the filter is not one that the statuses accept, or has other orders or
+            items.
+        BudgetExhaustedError: the items of an envelope are more than the budget holds.
     """
+    if budget is not None and budget.filter == envelopes.KIND:
+        return envelopes.envelope_record(
+            budget, scope=scope, relation=relation, accept=accept, dataset_size=dataset_size
+        )
+    envelopes.require_no_items(budget)
     kind = budget.filter if budget else "fixed_order_renyi"
     epsilon, delta = (budget.epsilon, budget.delta) if budget else UNSET
     orders = budget.orders if budget else None
@@ -256,7 +272,14 @@ def create_dataset(
             "privacy_unit": new.privacy_unit,
             "budget_epsilon": new.budget.epsilon if new.budget else None,
             "budget_delta": new.budget.delta if new.budget else None,
-            "budget_filter": planned or filter_record(new.budget, accept),
+            "budget_filter": planned
+            or filter_record(
+                new.budget,
+                accept,
+                scope=f"dataset:{new.name}",
+                relation=NeighboringRelation(new.neighboring_relation),
+                dataset_size=new.dataset_size,
+            ),
             "accept": canonical(sorted(accept)),
             "rows_per_parent_record": new.rows_per_parent_record,
             "request": _request(new),

@@ -18,6 +18,7 @@ from service.errors import (
 from service.ledger.append.unit_of_work import DatasetCache
 from service.ledger.append.write_access import require_writable, state_of
 from service.ledger.branches import insert_branch
+from service.ledger.budgets import envelopes
 from service.ledger.budgets.budget import PLAN, accept_of
 from service.ledger.datasets import (
     OPENINGS,
@@ -58,6 +59,9 @@ _KEPT_NAME: Final = f"must not begin with {OPENINGS}, which is reserved for open
 _ON_A_BRANCH: Final = (
     'on a new branch (in the client start_run(..., resume="allow"), or state= of a checkpoint), or '
     "choose another name."
+)
+_ONE_OF_TWO: Final = (
+    "the plan holds the budget already: leave out the plan, or let another filter stand behind it"
 )
 SETTINGS_CHANGED: Final = "The dataset's settings changed meanwhile; send the request again."
 
@@ -111,7 +115,7 @@ def create_run(
             "labels": canonical(new.labels),
             "budget_epsilon": budget.epsilon if budget else None,
             "budget_delta": budget.delta if budget else None,
-            "budget_filter": _own_filter(budget, accept, certificate),
+            "budget_filter": _own_filter(new, dataset, accept, certificate),
             "on_plan": True if holds_budget(new) else None,
             "request": _request(new),
             "by": by,
@@ -163,12 +167,23 @@ def _require_plan(dataset: Row[Any], new: NewRun) -> None:
 
 
 def _own_filter(
-    budget: Budget | None, accept: frozenset[Any], certificate: PlanCertificate | None
+    new: NewRun,
+    dataset: Row[Any],
+    accept: frozenset[Any],
+    certificate: PlanCertificate | None,
 ) -> str | None:
     """The record of the filter that holds a run's own budget, with what its plan takes of it."""
-    if budget is None:
+    if new.budget is None:
         return None
-    record = filter_record(budget, accept)
+    if new.plan is not None and new.budget.filter == envelopes.KIND:
+        raise InvalidRequestError("body.budget.filter", _ONE_OF_TWO)
+    record = filter_record(
+        new.budget,
+        accept,
+        scope=f"run:{new.name}",
+        relation=NeighboringRelation(dataset.neighboring_relation),
+        dataset_size=dataset.dataset_size,
+    )
     if certificate is None:
         return record
     return canonical(json.loads(record) | {PLAN: certificate.taken()})

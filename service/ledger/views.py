@@ -127,7 +127,11 @@ def run_answer(connection: Connection, run: Row[Any]) -> RunAnswer:
     lost = (
         expired_reservations(connection, dataset, now(), run_id=run.id) if scope else BudgetDelta()
     )
-    budget = BudgetAnswer(**scope.answer(scope.accumulator.sums(lost.of_run))) if scope else None
+    budget = (
+        BudgetAnswer(**scope.answer(scope.accumulator.sums(lost.of_run), items=True))
+        if scope
+        else None
+    )
     standing = sampling_summary(connection, run.id)
     return RunAnswer(
         name=run.name,
@@ -175,7 +179,7 @@ def budget_of_dataset(connection: Connection, dataset: Row[Any]) -> BudgetAnswer
     if scope is None:
         return None
     lost = expired_reservations(connection, dataset, now())
-    return BudgetAnswer(**scope.answer(scope.accumulator.sums(lost)))
+    return BudgetAnswer(**scope.answer(scope.accumulator.sums(lost), items=True))
 
 
 class LogAnswer(Answer):

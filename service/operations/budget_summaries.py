@@ -127,7 +127,7 @@ def _budget(
     relation = NeighboringRelation(row.neighboring_relation)
     accumulator = read_accumulator(row.totals, dataset_filter(row), relation, accept_of(row))
     scope = dataset_scope(row, accumulator)
-    return None if scope is None else BudgetAnswer(**scope.answer())
+    return None if scope is None else BudgetAnswer(**scope.answer(items=True))
 
 
 def _with_ancestors(ids: Iterable[int], family: Sequence[tuple[int, int]]) -> set[int]:

@@ -31,6 +31,7 @@ LINES_MAX: Final = 10_000  # of an NDJSON body
 LABELS_MAX: Final = 64
 PARENTS_MAX: Final = 16
 ORDERS_MAX: Final = 64  # of a filter
+ITEMS_MAX: Final = 256  # of an envelope
 TTL_MAX: Final = 90 * 24 * 3600  # seconds; a lease that outlives its trainer is forfeited
 NAME_PATTERN: Final = r"^[a-z0-9][a-z0-9._-]{0,62}$"
 
@@ -118,7 +119,9 @@ Release = Annotated[
     Literal["every_step", "every_pass", "last_iterate"], BeforeValidator(_each_pass)
 ]
 Mode = Literal["record", "charge"]
-FilterKind = Literal["fixed_order_renyi", "union_of_orders", "gaussian_dp", "approximate_dp"]
+FilterKind = Literal[
+    "fixed_order_renyi", "union_of_orders", "gaussian_dp", "approximate_dp", "envelope"
+]
 RowsPerRecord = Literal["at_most_one", "exactly_one"]
 SamplingStatus = Literal["declared", "detected", "contradicted"]
 BatchSizesVerdict = Literal["refuted", "not_refuted"]
@@ -161,6 +164,16 @@ class EventBatch(Wire):
     events: list[EventMessage] = Field(min_length=1, max_length=EVENTS_MAX)
 
 
+class EnvelopeItemMessage(StepMessage):
+    """Steps of one kind that an envelope holds, or any that tell no more."""
+
+    steps: StepCount
+    name: Text | None = None
+
+
+Envelope = Annotated[list[EnvelopeItemMessage], Field(min_length=1, max_length=ITEMS_MAX)]
+
+
 class Budget(Wire):
     """What may never be passed, and the filter that holds it."""
 
@@ -169,6 +182,7 @@ class Budget(Wire):
     filter: FilterKind = "fixed_order_renyi"
     # Of a Renyi filter: one fixed order, or the set of a union. Chosen from the budget if missing.
     orders: list[float] | None = Field(default=None, min_length=1, max_length=ORDERS_MAX)
+    envelope: Envelope | None = None  # of an envelope: all that may ever be done
 
 
 class ChangedBudget(Wire):
@@ -176,6 +190,9 @@ class ChangedBudget(Wire):
 
     epsilon: BudgetEpsilon
     delta: Delta
+    filter: FilterKind | None = None  # another one; only before the first answer
+    orders: list[float] | None = Field(default=None, min_length=1, max_length=ORDERS_MAX)
+    envelope: Envelope | None = None
 
 
 Accept = Annotated[list[Acceptable], Field(min_length=1, max_length=len(Status))]

@@ -238,6 +238,21 @@ class FailingScope(Answer):
     spent: float | None
     reserved: float | None
     requested: float | None
+    reason: Literal["outside_envelope"] | None = None  # why no fewer steps would fit, either
+    nearest_item: int | None = None  # of the envelope: the index of the item that comes nearest
+    would_fit: str | None = None  # what the first step that no item covers would have to be
+
+
+class EnvelopeItemAnswer(Answer):
+    """An item of an envelope, in steps; what another item holds for it counts there."""
+
+    name: str | None
+    mechanism: dict[str, Any]
+    sampling: dict[str, Any]
+    allowed: int
+    used: int
+    reserved: int
+    remaining: int
 
 
 class FilterAnswer(Answer):
@@ -264,6 +279,9 @@ class BudgetAnswer(Answer):
     revision: int  # how often the limit was set after answers were seen
     delta_share: float  # of delta, which this revision's figures use
     filter: FilterAnswer
+    # Of an envelope; null of other filters.
+    remaining_steps: int | None = None  # that all items hold beside what is used and reserved
+    items: list[EnvelopeItemAnswer] | None = None  # null in the answer to an append
 
 
 class DatasetAnswer(Answer):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from accounting.event_counts import Place, advance, after_steps, passes_begun, starts_anew
 from accounting.events import Event, NeighboringRelation, Span
-from accounting.filters import plus, times
+from accounting.filters import EnvelopeFilter, plus, times
 from accounting.guarantees import Status
 from service.errors import BudgetExhaustedError, DatasetFrozenError, UnsupportedEventError
 from service.ledger.append.order_advice import order_uses
@@ -25,6 +25,7 @@ from service.ledger.budgets.accumulator import (
 from service.ledger.budgets.budget import EnforcedBudget
 from service.ledger.budgets.correction_costs import Shift
 from service.ledger.budgets.cost_cache import Reason
+from service.ledger.budgets.envelopes import OUTSIDE, nearest_item
 from service.ledger.budgets.lineage import as_seen_by_ancestor
 
 ChangeOf = Callable[[Sequence["PositionedSpan"]], BudgetDelta]  # what steps would change
@@ -188,11 +189,15 @@ class BudgetCheck:
         """The scope's sums after the move."""
         return self.scope.accumulator.sums(self.view(move) if self.view else move)
 
-    def cost(self, event: Event) -> tuple[int, ...]:
-        """What a step of the event adds."""
+    def seen(self, event: Event) -> Event:
+        """The event that a step is here."""
         if self.view:
             (event,) = self.view(BudgetDelta(recorded={event: StepsAndPasses(steps=1)})).recorded
-        return self.scope.accumulator.cost(event)
+        return event
+
+    def cost(self, event: Event) -> tuple[int, ...]:
+        """What a step of the event adds."""
+        return self.scope.accumulator.cost(self.seen(event))
 
 
 def scopes_of(
@@ -302,7 +307,7 @@ def require_budget(
     """
     failing = [(held, sums) for held in scopes if not held.scope.admits(sums := held.sums(move))]
     if failing:
-        details = [_failing(held.scope, sums) for held, sums in failing]
+        details = [_failing(held.scope, sums) | _outside(held, parts) for held, sums in failing]
         uses = order_uses(
             [
                 (held.scope.name, own.filter, own.relation, own.accept)
@@ -328,6 +333,18 @@ def _failing(scope: EnforcedBudget, after: Totals) -> dict[str, object]:
         "reserved": before["reserved"],
         "requested": requested if requested < float("inf") else None,  # NaN is none, too
     }
+
+
+def _outside(held: BudgetCheck, parts: Sequence[PositionedSpan]) -> dict[str, object]:
+    """Of an envelope: the item nearest to the first step that no item covers, if there is one."""
+    held_by = held.scope.accumulator.filter
+    if not isinstance(held_by, EnvelopeFilter):
+        return {}
+    for part in parts:
+        if held_by.is_outside(held.cost(part.event)):
+            index, would_fit = nearest_item(held_by, held.seen(part.event))
+            return {"reason": OUTSIDE, "nearest_item": index, "would_fit": would_fit}
+    return {}
 
 
 def admissible_steps(

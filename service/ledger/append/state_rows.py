@@ -284,7 +284,7 @@ def _run_tally(
     accept: frozenset[Status],
     dataset_size: int,
 ) -> BudgetAccumulator | None:
-    own = run_filter(row)
+    own = run_filter(row, dataset_size)
     if own is None:
         return None
     fresh = row.totals is not None and row.totals_version == VERSION

@@ -15,7 +15,7 @@ from typing import Final
 
 from accounting.event_counts import EventCounts, pass_length
 from accounting.events import Event, NeighboringRelation
-from accounting.filters import Filter, Total, plus
+from accounting.filters import EnvelopeFilter, Filter, Total, plus
 from accounting.guarantees import Status
 from service.ledger.budgets import cost_cache
 from service.ledger.budgets.cost_cache import Cost, Quote
@@ -148,14 +148,17 @@ class BudgetAccumulator:
         if cost is None:
             if len(self._costs) >= COSTS_MAX:
                 self._costs.clear()
-            cost = cost_cache.ask(self._question, event)
+            if isinstance(self.filter, EnvelopeFilter):  # it counts, and works nothing out
+                cost = self._question.of(event)
+            else:
+                cost = cost_cache.ask(self._question, event)
             self._costs[event] = cost
         return cost
 
     def missing(self, events: Iterable[Event]) -> list[Quote]:
         """What must be worked out before a move of these events can be counted here."""
         unknown = [event for event in events if event not in self._costs]
-        if not unknown:
+        if not unknown or isinstance(self.filter, EnvelopeFilter):
             return []
         if len(self._costs) + len(unknown) > COSTS_MAX:  # none of them will be there to the end
             unknown, self._costs = list(events), {}

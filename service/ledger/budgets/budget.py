@@ -8,9 +8,10 @@ from typing import Any, Final
 
 from sqlalchemy import Row
 
-from accounting.filters import Filter, Total, filter_of, revision_share
+from accounting.filters import EnvelopeFilter, Filter, Total, filter_of, revision_share
 from accounting.guarantees import Status
 from accounting.rounding import rounded_down
+from service.ledger.budgets import envelopes
 from service.ledger.budgets.accumulator import AccumulatedEpsilon, BudgetAccumulator, Totals
 from service.schemas.requests import accepted_statuses
 
@@ -32,10 +33,19 @@ def dataset_filter(row: Row[Any]) -> Filter:
     if epsilon is None:
         epsilon, delta = UNSET
     share = revision_share(row.budget_revision)
-    return filter_of(json.loads(row.budget_filter), epsilon=epsilon, delta=delta * share)
+    return _read_filter(row.budget_filter, epsilon, delta * share, row.dataset_size)
 
 
-def run_filter(row: Row[Any]) -> Filter | None:
+def _read_filter(text: str, epsilon: float, delta: float, dataset_size: int) -> Filter:
+    record = json.loads(text)
+    if record["kind"] == envelopes.KIND:
+        return envelopes.read_envelope(
+            text, epsilon=epsilon, delta=delta, dataset_size=dataset_size
+        )
+    return filter_of(record, epsilon=epsilon, delta=delta)
+
+
+def run_filter(row: Row[Any], dataset_size: int) -> Filter | None:
     """The filter of a run's own budget, if it has one; it is never revised."""
     if row.budget_epsilon is None:
         return None
@@ -43,7 +53,7 @@ def run_filter(row: Row[Any]) -> Filter | None:
     share = delta_left(row.budget_delta, record.get(PLAN))
     if share <= 0:  # the plan takes all of it: where it is left, nothing more is admitted
         return filter_of(record, epsilon=0.0, delta=LEAST_DELTA)
-    return filter_of(record, epsilon=row.budget_epsilon, delta=share)
+    return _read_filter(row.budget_filter, row.budget_epsilon, share, dataset_size)
 
 
 def delta_left(delta: float, plan: Mapping[str, float] | None) -> float:
@@ -103,8 +113,8 @@ class EnforcedBudget:
         """Whether the sums are within the budget."""
         return self.accumulator.reading(sums.held).admitted
 
-    def answer(self, sums: Totals | None = None) -> dict[str, Any]:
-        """The budget's state at these sums, a BudgetAnswer."""
+    def answer(self, sums: Totals | None = None, *, items: bool = False) -> dict[str, Any]:
+        """The budget's state at these sums, a BudgetAnswer; of an envelope with its items."""
         if self.planned is not None:  # the whole plan is spent from the beginning
             return {**self.constant, **self._planned(self.planned)}
         held_by, sums = self.accumulator.filter, sums or self.accumulator.sums()
@@ -116,7 +126,18 @@ class EnforcedBudget:
             "reserved": held.epsilon - spent.epsilon if math.isfinite(held.epsilon) else None,
             "remaining": self._remaining(sums.held, held),
             "overdrawn": any(sums.spent) and not spent.admitted,
+            **self._envelope(sums, items=items),
         }
+
+    def _envelope(self, sums: Totals, *, items: bool) -> dict[str, Any]:
+        """What an envelope has left."""
+        held_by = self.accumulator.filter
+        if not isinstance(held_by, EnvelopeFilter):
+            return {}
+        left = {"remaining_steps": envelopes.remaining_steps(held_by, sums.held)}
+        if not items:
+            return left
+        return left | {"items": envelopes.item_answers(held_by, spent=sums.spent, held=sums.held)}
 
     def _planned(self, epsilon: float) -> dict[str, Any]:
         """What varies, while a plan holds the budget."""

@@ -14,13 +14,15 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar, overload
 
+from accounting.accountants.envelope_bound import admissible_of_last, epsilon_of
 from accounting.bounds.event_bounds import NoBoundError, accepted
 from accounting.bounds.renyi_bounds import renyi_bounds
 from accounting.events import Event, NeighboringRelation
-from accounting.filters import Filter, Total
+from accounting.filters import EnvelopeItem, Filter, Total
 from accounting.guarantees import Status
 from accounting.work_limit import limited
 from service.errors import UnavailableError
+from service.work_limit import bounded
 
 KNOWN_MAX: Final = 40_960  # prices that are remembered for all; each takes about 1 kB
 TRIES: Final = 8  # two suffice, unless settings change or much is forgotten meanwhile
@@ -71,7 +73,27 @@ class Reason:
         return None
 
 
-Quote = tuple[Cost | Reason, Event]
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """The epsilon of all items of an envelope together; infinite where no bound is accepted."""
+
+    relation: NeighboringRelation
+    accept: frozenset[Status]
+    delta: float
+    limit: float  # nats; beyond it, how many steps of the last item fit is worked out, too
+
+    def of(self, items: tuple[EnvelopeItem, ...]) -> tuple[float, int]:
+        """Work out (epsilon in nats, the steps of the last item that fit)."""
+        given: dict[str, Any] = {"relation": self.relation, "accept": self.accept}
+        with bounded("The envelope"):
+            epsilon = epsilon_of(items, delta=self.delta, **given)
+            if epsilon <= self.limit:
+                return epsilon, items[-1].steps
+            fit = admissible_of_last(items, epsilon=self.limit, delta=self.delta, **given)
+            return epsilon, fit
+
+
+Quote = tuple[Cost | Reason, Event] | tuple[Certificate, tuple[EnvelopeItem, ...]]
 Known = Mapping[Quote, Any]
 _Answer = TypeVar("_Answer")
 
@@ -111,7 +133,9 @@ def is_locked() -> bool:
 def ask(question: Cost, event: Event) -> Total: ...
 @overload
 def ask(question: Reason, event: Event) -> str | None: ...
-def ask(question: Cost | Reason, event: Event) -> Total | str | None:
+@overload
+def ask(question: Certificate, event: tuple[EnvelopeItem, ...]) -> tuple[float, int]: ...
+def ask(question: Any, event: Any) -> Any:
     """The answer: looked up while a lock is held, else worked out.
 
     Raises:
@@ -122,7 +146,7 @@ def ask(question: Cost | Reason, event: Event) -> Total | str | None:
         return question.of(event)
     quote = question, event
     for known in (given, _known):
-        found: Total | str | None = known.get(quote, _MISSING)
+        found = known.get(quote, _MISSING)
         if found is not _MISSING:
             return found
     raise UnpricedError([quote])
@@ -184,8 +208,9 @@ def compute_costs(wanted: Iterable[Quote]) -> dict[Quote, Any]:
             if answer is _MISSING:
                 if meter.spent - before > COST_POINTS_MAX:
                     raise UnavailableError(_FURTHER)
-                question, event = quote
-                answer = question.of(event)
+                question: Any
+                question, asked = quote
+                answer = question.of(asked)
                 _remember(quote, answer)
             found[quote] = answer
     return found
