@@ -26,7 +26,8 @@ THEOREMS = (*theorems.THEOREMS, *envelope.THEOREMS, *falling_noise.THEOREMS, *od
 
 __all__ = [
     "COUNT_MAX", "FAILURE_SHARE", "KINDS", "ODOMETER_ORDERS", "THEOREMS", "UNION_ORDERS",
-    "ApproximateDpFilter", "EnvelopeFilter", "EnvelopeItem", "Filter", "GaussianFilter", "RenyiFilter", "Total", "UnionFilter",
+    "ApproximateDpFilter", "EnvelopeFilter", "EnvelopeItem", "Filter", "GaussianFilter",
+    "RenyiFilter", "Total", "UnionFilter",
     "best_order", "choose", "default_order", "filter_of", "odometer_epsilon", "order_for", "plus",
     "renyi_filter_limit", "revision_share", "share_held", "times", "union_price",
 ]  # fmt: skip
