@@ -8,14 +8,16 @@ from typing import Any, Final
 from sqlalchemy import Connection, Row, bindparam, select
 
 from accounting.events import NeighboringRelation
+from accounting.filters import RenyiFilter
 from accounting.guarantees import ValidFor
 from service.clock import now
 from service.errors import TooExpensiveError
 from service.guarantees.event_costs import EventCosts, PricedDataset, Units, priced_datasets
 from service.guarantees.guarantee import Question, resolve_query
+from service.ledger.append.order_advice import recorded_advice
 from service.ledger.append.state_rows import tally_of
 from service.ledger.budgets.accumulator import BudgetAccumulator, BudgetDelta, Totals
-from service.ledger.budgets.budget import dataset_scope
+from service.ledger.budgets.budget import EnforcedBudget, dataset_scope
 from service.ledger.expired_reservations import expired_reservations
 from service.ledger.lookups import find_dataset
 from service.schemas.responses import AccountantName, Answer, BudgetAnswer
@@ -99,6 +101,7 @@ class Explanation(Answer):
     accountant: AccountantName
     valid_for: ValidFor
     budget: BudgetAnswer | None  # its order is the one that binds
+    order_advice: str | None  # where another order would hold noticeably more of what is recorded
     runs: list[RunSpent]  # that spent most first
     others: RestSpent | None
     datasets: list[DatasetSpent]  # this one first
@@ -214,6 +217,7 @@ def explain_spending(
         accountant=AccountantName.RDP,
         valid_for=ValidFor.FIXED_SCHEDULE,
         budget=BudgetAnswer(**scope.answer(sums)) if scope else None,
+        order_advice=_order_advice(scope, prices),
         runs=[
             RunSpent(
                 run=names[run],
@@ -227,6 +231,15 @@ def explain_spending(
         pending=_reserved(prices.reserved_steps - lost_steps, sums, column, whole),
         forfeited=_reserved(lost_steps, Totals(before.spent, sums.spent), column, whole),
     )
+
+
+def _order_advice(scope: EnforcedBudget | None, prices: EventCosts) -> str | None:
+    """In words, whether another order would hold noticeably more of everything recorded."""
+    held_by = scope.accumulator.filter if scope else None
+    if scope is None or not isinstance(held_by, RenyiFilter) or not prices.everything.any():
+        return None
+    losses = prices.losses(prices.everything)
+    return recorded_advice(scope.name, held_by, prices.orders.tolist(), losses.tolist())
 
 
 def _parts(

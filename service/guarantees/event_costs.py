@@ -140,6 +140,12 @@ class EventCosts:
             found[place] += self.count(place, steps, passes)
         return found
 
+    def losses(self, units: Units) -> Array:
+        """RDP of units of the events at each of `orders`, in nats. Upper."""
+        there = units > 0
+        slack = 1 + 4 * (len(units) + 2) * UNIT_ROUNDOFF
+        return np.asarray((units[there] @ self.curves[there]) * slack)
+
     def epsilon(self, units: Units, delta: float) -> tuple[float | None, float | None]:
         """(epsilon at delta, the order that attains it), for a schedule fixed in advance. Upper.
 
@@ -151,7 +157,7 @@ class EventCosts:
         slack = 1 + 4 * (len(units) + 2) * UNIT_ROUNDOFF
         failed = rounded_up(float(units @ self.failures) * slack)
         left = rounded_down(delta - failed) if failed else delta
-        rdp = (units[there] @ self.curves[there]) * slack
+        rdp = self.losses(units)
         if not left > 0 or not np.isfinite(rdp).any():
             return None, None
         return rdp_epsilon(rdp=rdp, orders=self.orders, delta=left)

@@ -141,3 +141,24 @@ def test_a_plan_is_told_what_a_budget_holds_of_it_and_at_which_order(api: httpx.
     assert f"orders: [{orders['best_order']:g}]" in orders["remedy"]
     sampled = api.post("/v1/plan", json=plan | {"events": [EVENT]}).json()["orders"]
     assert sampled is None or sampled["default_share"] <= sampled["best_share"]
+
+
+def test_an_explanation_names_an_order_that_would_hold_more(api: httpx.Client) -> None:
+    created(api, None, budget={"epsilon": 1.0, "delta": 1e-5, "orders": [12.0]})
+    api.post("/v1/runs", json=run(dataset="scans"))
+    steps = event(0, 1000, mechanism=EVENT["mechanism"], sampling=EVENT["sampling"])
+    assert append(api, steps, mode="record").status_code == 201
+    url = "/v1/datasets/scans/explain"
+    advice = api.get(url).json()["order_advice"]
+    assert "dataset:scans counts at order 12" in advice
+    better = float(advice.split("at order ")[2].split(" ")[0])
+    assert better < 12
+    assert "counts at order 12" in api.get("/datasets/scans").text
+
+
+def test_an_explanation_says_nothing_of_an_order_that_suits(api: httpx.Client) -> None:
+    created(api, 1.0, **{"for": {"events": [FULL]}})
+    api.post("/v1/runs", json=run(dataset="scans"))
+    steps = event(0, 3, mechanism=FULL["mechanism"], sampling=FULL["sampling"])
+    assert append(api, steps, mode="charge").status_code == 201
+    assert api.get("/v1/datasets/scans/explain").json()["order_advice"] is None

@@ -1,5 +1,6 @@
 """What a refusal says where a budget's order does not suit the steps: the cause and the remedy."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -8,6 +9,7 @@ from typing import Final
 from accounting.event_counts import EventCounts
 from accounting.events import Event, NeighboringRelation
 from accounting.filters import RenyiFilter, default_order, order_for
+from accounting.filters.integer_totals import LOSS_BITS
 from accounting.guarantees import Status
 from accounting.work_limit import attempted
 from service.errors import BudgetExhaustedError
@@ -84,3 +86,33 @@ def order_uses(
         for scope, held_by, relation, accept in failing
         if isinstance(held_by, RenyiFilter)
     )
+
+
+def recorded_advice(
+    scope: str, budget: RenyiFilter, orders: Sequence[float], losses: Sequence[float]
+) -> str | None:
+    """Return in words which order would hold more of what is recorded; None where none does.
+
+    Args:
+        scope: the budget's name.
+        budget: its filter.
+        orders: Renyi orders.
+        losses: RDP of everything recorded at each order, in nats; upper.
+    """
+    held = {order: _times(budget, order, loss) for order, loss in zip(orders, losses, strict=True)}
+    better = max(held, key=lambda order: held[order])
+    now = held.get(budget.order)
+    if now is None or held[better] < _GAIN * now or not 0 < held[better] < math.inf:
+        return None
+    return (
+        f"{scope} counts at order {budget.order:g}{_suits(budget)}: it holds {now:.3g} times what "
+        f"is recorded, and at order {better:g} it would hold {held[better]:.3g} times as much. An "
+        "order never changes: name that order in `orders` when you create the next budget."
+    )
+
+
+def _times(budget: RenyiFilter, order: float, loss: float) -> float:
+    limit = RenyiFilter(order=order, epsilon=budget.epsilon, delta=budget.delta).limits[2]
+    if limit <= 0 or not 0 < loss < math.inf:
+        return 0.0
+    return math.ldexp(limit, -LOSS_BITS) / loss
