@@ -261,7 +261,7 @@ def test_a_run_on_its_plan_takes_no_other_reservation(on_plan: httpx.Client) -> 
 
 
 def test_passes_are_planned_and_followed_in_any_pieces(api: httpx.Client) -> None:
-    given = {"budget": {"epsilon": 20.0, "delta": DELTA}, "neighboring_relation": "replace_special"}
+    given = {"budget": {"epsilon": 21.0, "delta": DELTA}, "neighboring_relation": "replace_special"}
     _setup_dataset(api, **given)
     cyclic = {"kind": "cyclic", "batch_size": 6000, "steps_per_pass": 10}  # ten steps a pass
     plan = [

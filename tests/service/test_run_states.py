@@ -41,7 +41,7 @@ def said(api: httpx.Client) -> list[Json]:
 def test_a_branch_of_a_run_that_had_ended_makes_it_active_and_is_no_incident(
     api: httpx.Client, engine: Engine, ended: str
 ) -> None:
-    setup(api, dataset_given={"budget": BUDGET})
+    setup(api, dataset_given={"budget": BUDGET | {"orders": [8.0]}})
     append(api, event(0, 2))
     assert end(api, ended).json()["state"] == ended
     assert append(api, event(2, 1), mode="charge").json()["type"] == "/problems/run-finished"
@@ -71,7 +71,7 @@ def test_a_branch_that_is_opened_again_does_not_reopen_the_run_again(api: httpx.
 
 
 def test_an_interrupted_run_takes_steps_and_any_end(api: httpx.Client) -> None:
-    setup(api, dataset_given={"budget": BUDGET})
+    setup(api, dataset_given={"budget": BUDGET | {"orders": [8.0]}})
     append(api, event(0, 2))
     assert end(api, "interrupted").json()["state"] == "interrupted"
     assert append(api, event(2, 1), mode="charge").status_code == 201
@@ -140,7 +140,7 @@ def told_of_the_name(api: httpx.Client) -> str:
 def test_a_run_that_stopped_at_a_budget_names_the_limit_until_it_is_raised(
     api: httpx.Client,
 ) -> None:
-    setup(api, dataset_given={"budget": BUDGET})
+    setup(api, dataset_given={"budget": BUDGET | {"orders": [8.0]}})
     assert append(api, event(0, 10**6), mode="charge").status_code == 409
     end(api, "stopped_at_budget")
     assert told_of_the_name(api) == (
@@ -161,7 +161,7 @@ def test_each_of_two_runs_that_were_refused_at_once_names_the_limit(
 ) -> None:
     monkeypatch.setattr("service.ledger.incidents.SPARING_SECONDS", 60.0)
     with serve() as address, httpx.Client(base_url=address, headers=AS_ADMIN) as api:
-        setup(api, dataset_given={"budget": BUDGET})
+        setup(api, dataset_given={"budget": BUDGET | {"orders": [8.0]}})
         assert (
             api.post("/v1/runs", json=run(name="second", writer="writer-of-second-1")).status_code
             == 201
@@ -188,7 +188,7 @@ def test_a_run_that_stopped_at_its_own_budget_does_not_go_on(api: httpx.Client) 
 
 
 def test_a_refusal_says_what_the_budget_has_left(api: httpx.Client) -> None:
-    setup(api, dataset_given={"budget": BUDGET})
+    setup(api, dataset_given={"budget": BUDGET | {"orders": [8.0]}})
     append(api, event(0, 10), mode="charge")
     problem = append(api, event(10, 10**6), mode="charge").json()
     spent = api.get("/v1/datasets/data").json()["spent"]
