@@ -78,7 +78,7 @@ class Settings(BaseSettings):
     # How long to keep answering during shutdown, until balancers send requests elsewhere.
     drain_seconds: float = Field(default=0.0, ge=0.0, le=300.0)
     shutdown_seconds: int = Field(default=20, ge=1, le=600)
-    # Fractions of a limit; what is spent raises an incident as it passes one of them.
+    # Shares of capacity; what is charged raises an incident as it passes one of them.
     budget_thresholds: Annotated[tuple[Fraction, ...], NoDecode] = (0.5, 0.8, 0.95)
     # Where incidents are sent, which kinds of them (all, if none is named), and the file of the
     # secret that signs them.

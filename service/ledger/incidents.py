@@ -31,7 +31,7 @@ class Kind(StrEnum):
     REOPENED = "reopened"  # steps were recorded after the end of a run
     RECORDED_AFTER_RELEASE = "recorded_after_release"  # or after a void
     REFUSAL = "refusal"  # a charge or a reservation did not fit
-    THRESHOLD = "threshold"  # what is spent passed a fraction of a limit
+    THRESHOLD = "threshold"  # what is charged passed a share of capacity
     SAMPLING_CONTRADICTED = "sampling_contradicted"  # the code samples otherwise than declared
     RANKS_DISAGREE = "ranks_disagree"  # processes of one job are configured differently
     BATCH_SIZES_REFUTED = "batch_sizes_refuted"  # sizes do not fit the declared sampling

@@ -19,7 +19,7 @@ from service.storage.engine import transaction
 from tests.service.samples import FULL, dataset, event, run
 
 QUIET = {"kind": "gaussian", "noise_multiplier": 40.0}
-# 704 such steps fit: the first one costs most, for what converts the order is due at once.
+# 827 such steps fit, and each is charged alike.
 LIMIT = {"epsilon": 3.0, "delta": 1e-5, "filter": "gaussian_dp"}
 
 
@@ -66,20 +66,29 @@ def test_each_threshold_is_told_once_and_the_overdraft_once(ledger: Engine) -> N
 
 def test_several_thresholds_passed_at_once_are_told_as_the_highest(ledger: Engine) -> None:
     cache = DatasetCache((0.5, 0.8, 0.95))
-    append(ledger, cache, 0, 600)
-    assert told(ledger) == [("threshold", 0.8)]
+    append(ledger, cache, 0, 661)
+    assert told(ledger) == [("threshold", 0.5)]  # 661 / 827 is less than 0.8
+    append(ledger, cache, 661, 166)
+    assert told(ledger)[1:] == [("threshold", 0.95)]
+    append(ledger, cache, 827, 1)
+    assert told(ledger)[2:] == [("overdraft", None)]
+
+
+def test_the_first_step_passes_no_threshold(ledger: Engine) -> None:
+    append(ledger, DatasetCache((0.002, 0.5)), 0, 1)  # its epsilon is 0.1 of 3
+    assert told(ledger) == []
 
 
 def test_a_restart_tells_nothing_again_and_another_process_goes_on(ledger: Engine) -> None:
-    append(ledger, DatasetCache((0.5, 0.8)), 0, 400)
+    append(ledger, DatasetCache((0.5, 0.8)), 0, 420)
     assert told(ledger) == [("threshold", 0.5)]
-    append(ledger, DatasetCache((0.5, 0.8)), 400, 1)
+    append(ledger, DatasetCache((0.5, 0.8)), 420, 1)
     assert told(ledger) == [("threshold", 0.5)]
     for one in range(6):
-        append(ledger, DatasetCache((0.5, 0.8)), 401 + 100 * one, 100)
+        append(ledger, DatasetCache((0.5, 0.8)), 421 + 100 * one, 100)
     kinds = told(ledger)
     assert kinds == [("threshold", 0.5), ("threshold", 0.8), ("overdraft", None)]
-    append(ledger, DatasetCache((0.5, 0.8)), 1001, 1)
+    append(ledger, DatasetCache((0.5, 0.8)), 1021, 1)
     assert told(ledger) == kinds
 
 

@@ -5,7 +5,6 @@ is true while the dataset's row is locked and its version is the one the state w
 process that shares the database with others reads again only what others have changed.
 """
 
-import math
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -283,7 +282,7 @@ class PendingChanges:
 
 
 def raise_budget_alerts(state: DatasetState, run: RunState) -> None:
-    """Note each budget that has passed a threshold or its limit since it was looked at last."""
+    """Note each budget whose share of capacity passed a threshold, or 1, since the last look."""
     scopes = [(state, state.scope), (state, run.scope)]
     scopes += [(ancestor, ancestor.scope) for ancestor, _ in state.ancestors]
     for home, scope in scopes:
@@ -295,7 +294,7 @@ def _compare(home: DatasetState, run: RunState, scope: EnforcedBudget) -> None:
     share = scope.share
     before, scope.told = scope.told, share
     passed = [mark for mark in home.thresholds if before < mark <= share]
-    if share == math.inf and before < math.inf:
+    if share > 1 >= before:
         _note(home, run, scope, Kind.OVERDRAFT, share)
     elif passed:
         _note(home, run, scope, Kind.THRESHOLD, passed[-1])

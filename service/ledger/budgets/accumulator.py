@@ -99,6 +99,7 @@ class AccumulatedEpsilon:
 
     admitted: bool
     epsilon: float  # nats at the filter's delta, upper
+    share: float  # of the filter's capacity, upper; at most 1 if admitted
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +203,9 @@ class BudgetAccumulator:
         if found is None:
             if len(self._readings) >= READINGS_MAX:
                 self._readings.clear()
-            found = AccumulatedEpsilon(self.filter.admits(total), self.filter.spent(total))
+            found = AccumulatedEpsilon(
+                self.filter.admits(total), self.filter.spent(total), self.filter.share(total)
+            )
             self._readings[total] = found
         return found
 

@@ -10,8 +10,7 @@ from sqlalchemy import Row
 
 from accounting.filters import EnvelopeFilter, Filter, Total, filter_of, revision_share
 from accounting.guarantees import Status
-from accounting.rounding import rounded_down
-from service.ledger.budgets import envelopes
+from accounting.rounding import rounded_down, rounded_up
 from service.ledger.budgets.accumulator import AccumulatedEpsilon, BudgetAccumulator, Totals
 from service.schemas.requests import accepted_statuses
 
@@ -73,7 +72,7 @@ class EnforcedBudget:
     delta_share: float  # of delta, that this revision of the limit may use
     planned: float | None = None  # nats, of a run's whole plan, while that holds the budget
     constant: dict[str, Any] = field(init=False)  # of its answers
-    told: float = field(init=False)  # the share of epsilon for which alerts were raised
+    told: float = field(init=False)  # the share of capacity for which alerts were raised
 
     def __post_init__(self) -> None:
         """Begin with what is gone by now."""
@@ -99,11 +98,10 @@ class EnforcedBudget:
 
     @property
     def share(self) -> float:
-        """The share of epsilon that is gone; infinite once recorded facts are beyond the limit."""
+        """The share of capacity that is charged. Upper; above 1 once facts exceed the limit."""
         if self.planned is not None:
-            return self.planned / self.epsilon
-        found = self.accumulator.reading(self.accumulator.sums().spent)
-        return found.epsilon / self.epsilon if found.admitted else math.inf
+            return self._planned_share(self.planned)
+        return self.accumulator.reading(self.accumulator.sums().spent).share
 
     def admits(self, sums: Totals) -> bool:
         """Whether the sums are within the budget, or no more than they were: admitted before."""
@@ -126,7 +124,7 @@ class EnforcedBudget:
             "reserved": held.epsilon - spent.epsilon if math.isfinite(held.epsilon) else None,
             "remaining": self._remaining(sums.held, held),
             "overdrawn": any(sums.spent) and not spent.admitted,
-            **self._envelope(sums, items=items),
+            **_shares(spent.share, held.share),
         }
 
     def _envelope(self, sums: Totals, *, items: bool) -> dict[str, Any]:
@@ -147,13 +145,25 @@ class EnforcedBudget:
             "reserved": 0.0,
             "remaining": max(0.0, rounded_down(self.epsilon - epsilon)),
             "overdrawn": False,
+            **_shares(share := self._planned_share(epsilon), share),
         }
+
+    def _planned_share(self, epsilon: float) -> float:
+        """The share of the limit that a plan takes, whether it has run or not. Upper."""
+        return rounded_up(epsilon / self.epsilon) if epsilon else 0.0
 
     def _remaining(self, total: Total, held: AccumulatedEpsilon) -> float:
         """What is left of epsilon, in nats. Lower."""
         if not any(total):
             return self.epsilon if held.admitted else 0.0
         return max(0.0, rounded_down(self.epsilon - held.epsilon)) if held.admitted else 0.0
+
+
+def _shares(spent: float, held: float) -> dict[str, float | None]:
+    """The share of capacity that is charged, and the share that reservations add. Upper."""
+    if not math.isfinite(held):
+        return {"share": spent if math.isfinite(spent) else None, "share_reserved": None}
+    return {"share": spent, "share_reserved": rounded_up(held - spent) if held > spent else 0.0}
 
 
 def _more(after: Total, before: Total) -> bool:
