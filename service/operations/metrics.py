@@ -62,7 +62,7 @@ def _leases(moment: datetime) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Budget:
-    """A dataset's budget, as shares of its epsilon."""
+    """A dataset's budget, as shares of its capacity."""
 
     dataset: str
     epsilon: float  # nats, the limit
@@ -146,21 +146,13 @@ class Ledger:
 
 
 def _budget(dataset: str, found: BudgetAnswer) -> _Budget:
-    spent = math.inf if found.spent is None else _share(found.spent, found.epsilon)
     return _Budget(
         dataset=dataset,
         epsilon=found.epsilon,
-        spent=max(spent, 1.0) if found.overdrawn else spent,
-        reserved=math.inf if found.reserved is None else _share(found.reserved, found.epsilon),
+        spent=math.inf if found.share is None else found.share,
+        reserved=math.inf if found.share_reserved is None else found.share_reserved,
         overdrawn=found.overdrawn,
     )
-
-
-def _share(nats: float, limit: float) -> float:
-    """Of a limit. Upper."""
-    if nats <= 0:
-        return 0.0
-    return math.nextafter(nats / limit, math.inf) if limit > 0 else math.inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,8 +271,12 @@ def _budget_families(found: Figures, seen: set[int]) -> Iterator[Metric]:
     told = mine[:BUDGETS_MAX]
     kinds: tuple[tuple[str, str, Callable[[_Budget], float]], ...] = (
         ("epsilon_nats", "The limit of a dataset's budget.", lambda one: one.epsilon),
-        ("spent_ratio", "Of a budget, spent at most; forfeited included.", lambda one: one.spent),
-        ("reserved_ratio", "Of a budget, reserved and not run.", lambda one: one.reserved),
+        ("spent_ratio", "Share of capacity that is charged, at most.", lambda one: one.spent),
+        (
+            "reserved_ratio",
+            "Share of capacity that is reserved and not run.",
+            lambda one: one.reserved,
+        ),
         ("overdrawn", "Whether facts are beyond a budget.", lambda one: one.overdrawn),
     )
     for name, about, value in kinds:

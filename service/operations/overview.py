@@ -55,23 +55,22 @@ class DatasetSummary:
 
     @property
     def spent_share(self) -> float:
-        """Of the limit. Upper; infinite where what is spent is not finite."""
-        return self._share(self.budget.spent) if self.budget else 0.0
+        """Of capacity. Upper; infinite where no bound covers a step."""
+        return self._share(self.budget.share) if self.budget else 0.0
 
     @property
     def reserved_share(self) -> float:
-        """Of the limit, beside what is spent. Upper."""
-        return self._share(self.budget.reserved) if self.budget else 0.0
+        """Of capacity, beside what is charged. Upper."""
+        return self._share(self.budget.share_reserved) if self.budget else 0.0
 
     @property
     def overdrawn(self) -> bool:
         """Whether recorded facts are beyond the limit."""
         return self.budget is not None and self.budget.overdrawn
 
-    def _share(self, nats: float | None) -> float:
-        if nats is None or not self.epsilon:
-            return math.inf
-        return math.nextafter(nats / self.epsilon, math.inf) if nats else 0.0
+    @staticmethod
+    def _share(known: float | None) -> float:
+        return math.inf if known is None else known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -273,6 +273,8 @@ class BudgetAnswer(Answer):
     order: float | None  # that binds now; of a fixed-order filter the only one
     spent: float | None  # nats, upper; null when infinite; forfeited reservations included
     reserved: float | None  # nats that pending reservations add; null when infinite
+    share: float | None  # of capacity, upper: what is charged; null when infinite
+    share_reserved: float | None  # of capacity, upper: what reservations add; null when infinite
     remaining: float  # nats, lower
     overdrawn: bool  # recorded facts are beyond the limit: nothing more is admitted
     valid_for: ValidFor  # adaptive: steps may be chosen after seeing the answers to earlier ones

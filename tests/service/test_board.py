@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import Engine, text
 
 from service.clock import now
+from service.formatting import percent_up
 from service.ledger.incidents import Incident, Kind, record_incidents
 from service.ledger.lookups import find_dataset
 from service.operations import budgets
@@ -231,10 +232,10 @@ def test_the_page_tells_what_the_board_does(api: httpx.Client) -> None:
     assert f"curl {str(api.base_url).rstrip('/')}/v1/datasets" in empty
     setup(api, dataset_given={"budget": BUDGET})
     append(api, event(0, 1000))
-    spent = api.get("/v1/datasets/data").json()["spent"]
+    share = api.get("/v1/datasets/data").json()["budget"]["share"]
     page = api.get("/").text
     assert "of ε 3 at δ 1e-5" in page
-    assert f"<strong>{spent:.3f}"[:-1] in page
+    assert f"<strong>{percent_up(share)}</strong>" in page
     assert "too new to say" in page
     assert "overdrawn" not in page
     append(api, event(1000, 10**6))

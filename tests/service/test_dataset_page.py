@@ -13,7 +13,7 @@ from sqlalchemy import Engine, update
 
 from benchmarks.servers import START_TOKEN
 from service.errors import InvalidRequestError
-from service.formatting import down, up
+from service.formatting import down, percent_up, up
 from service.guarantees import event_costs
 from service.identity.keys import Role
 from service.ledger.incidents import Kind
@@ -63,11 +63,11 @@ def test_the_headline_is_what_the_api_tells_rounded_up(api: httpx.Client) -> Non
     append(api, event(0, 1000))
     told = api.get("/v1/datasets/data").json()
     text = words(page(api))
-    assert f"ε spent of 3 {up(told['spent'])} Had" not in text  # the lower end comes later
-    assert f"ε spent of 3 {up(told['spent'])}" in text
-    assert f"Left {down(told['remaining'])}" in text
+    share = told["budget"]["share"]
+    assert f"Charged, of the capacity at ε 3 {' '.join(percent_up(share).split())}" in text
+    assert "It holds however the steps were chosen." in text
+    assert f"ε left {down(told['remaining'])}" in text
     assert "Reserved 0" in text
-    assert float(up(told["spent"])) >= told["spent"]
     assert float(down(told["remaining"])) <= told["remaining"]
 
 
@@ -176,7 +176,7 @@ def test_what_cannot_be_explained_leaves_the_rest(
     monkeypatch.setattr(event_costs, "PRICED_EVENTS_MAX", 1)
     text = page(api)
     assert "more than 1 different events" in text
-    assert "ε spent of 3" in words(text)
+    assert "of the capacity at ε 3" in words(text)
 
 
 def test_what_has_no_bound_is_said_to_have_none(api: httpx.Client) -> None:
@@ -278,7 +278,7 @@ def test_an_admin_changes_the_limit_for_a_reason(admin: httpx.Client) -> None:
     answer = send(admin, given | {"epsilon": "4.5", "reason": "More was collected"})
     assert (answer.status_code, answer.headers["location"]) == (303, "/datasets/data#limits")
     text = page(admin)
-    assert "ε spent of 4.5" in words(text)
+    assert "of the capacity at ε 4.5" in words(text)
     assert "ε 4.5 at δ 1e-5 just now by officer More was collected" in words(text)
     assert fields(text)["revision"] == "2"
     assert "layers-mark" in text
@@ -290,11 +290,11 @@ def test_a_stale_form_is_refused_and_shows_what_is_there_now(admin: httpx.Client
     late = send(admin, given | {"epsilon": "9", "reason": "second"})
     assert late.status_code == 409
     assert "The settings changed meanwhile" in late.text
-    assert "ε spent of 4.5" in words(late.text)
+    assert "of the capacity at ε 4.5" in words(late.text)
     again = fields(late.text)
     assert (again["epsilon"], again["reason"], again["revision"]) == ("9", "second", "2")
     assert send(admin, again).status_code == 303
-    assert "ε spent of 9" in words(page(admin))
+    assert "of the capacity at ε 9" in words(page(admin))
 
 
 WRONG: Final = (

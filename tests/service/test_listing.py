@@ -11,7 +11,7 @@ import httpx
 import pytest
 from sqlalchemy import Engine, event, select, update
 
-from service.formatting import down, up
+from service.formatting import down, percent_up, up
 from service.identity.keys import Role
 from service.ledger import views
 from service.operations import budget_summaries
@@ -214,7 +214,8 @@ def test_lists_tell_what_the_api_tells_rounded_to_the_safe_side(varied: httpx.Cl
     text = words(page(varied, "/datasets"))
     for one in varied.get("/v1/datasets").json()["datasets"]:
         if one["budget"]:
-            assert f"{one['name']} {up(one['spent'])} of 50" in text
+            share = " ".join(percent_up(one["budget"]["share"]).split())
+            assert f"{one['name']} {share} of ε 50" in text
             assert down(one["remaining"]) in text
     text = words(page(varied, "/runs"))
     told = varied.get("/v1/runs/plain-run/guarantee", params={"accountant": "rdp"}).json()
