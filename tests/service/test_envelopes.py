@@ -129,14 +129,23 @@ def test_each_item_says_what_is_used_reserved_and_left(limited: httpx.Client) ->
     assert state(limited)["remaining_steps"] == 145
 
 
-def test_a_step_that_tells_less_is_charged_to_an_item_that_covers_it(limited: httpx.Client) -> None:
-    assert charge(limited, 0, 60, 2.5, poisson(0.01)).status_code == 201
-    assert charge(limited, 60, 40, 40.0, RATE).status_code == 201  # its own item is the first, too
-    assert [one["used"] for one in state(limited)["items"]] == [100, 0]
-    # Poisson steps of much noise go to the full releases once the sampled ones are used up.
-    assert charge(limited, 100, 100, 40.0, RATE).status_code == 201
-    assert [one["used"] for one in state(limited)["items"]] == [100, 100]
-    assert charge(limited, 200, 1, 400.0, poisson(0.001)).status_code == 409
+def test_a_step_that_tells_less_is_charged_to_an_item_that_covers_it(api: httpx.Client) -> None:
+    items = (item(2.0, FULL, 10), item(2.0, RATE, 50), item(3.0, RATE, 50))
+    assert create(api, envelope(*items, epsilon=20.0)).status_code == 201
+    assert api.post("/v1/runs", json=run()).status_code == 201
+
+    def used() -> list[int]:
+        return [one["used"] for one in state(api)["items"]]
+
+    assert charge(api, 0, 40, 3.0, RATE).status_code == 201
+    assert charge(api, 40, 10, 9.0, poisson(0.001)).status_code == 201
+    assert used() == [0, 0, 50]
+    assert charge(api, 50, 55, 3.0, RATE).status_code == 201
+    assert used() == [5, 50, 50]
+    assert charge(api, 105, 5, 2.0, FULL).status_code == 201
+    assert charge(api, 110, 1, 400.0, poisson(0.001)).status_code == 409
+    found = state(api)
+    assert (found["overdrawn"], found["remaining_steps"]) == (False, 0)
 
 
 @pytest.mark.parametrize(
@@ -216,7 +225,7 @@ def test_a_run_may_have_an_envelope_of_its_own(api: httpx.Client) -> None:
 def test_a_parent_is_charged_item_by_item(api: httpx.Client) -> None:
     limit = envelope(item(2.0, RATE, 50), item(3.0, RATE, 50))
     assert create(api, limit, "parent").status_code == 201
-    made = {"parents": ["parent"], "rows_per_parent_record": "at_most_one"}
+    made: Json = {"parents": ["parent"], "rows_per_parent_record": "at_most_one"}
     assert create(api, None, **made).status_code == 201
     assert api.post("/v1/runs", json=run()).status_code == 201
     assert charge(api, 0, 70, 3.0, RATE).status_code == 201
