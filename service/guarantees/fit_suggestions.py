@@ -36,8 +36,9 @@ from service.ledger.budgets.lineage import as_seen_by_ancestor
 from service.ledger.lookups import find_dataset
 from service.schemas.event_codec import spans_of
 from service.schemas.message import PROBABILITY_MIN, Body
+from service.schemas.refusals import FailingScope
 from service.schemas.requests import EVENTS_MAX, PlannedEvent
-from service.schemas.responses import Answer, FailingScope
+from service.schemas.responses import Answer
 from service.storage.tables import datasets, lineage
 from service.work_limit import bounded
 

@@ -18,6 +18,7 @@ from accounting.guarantees import Status
 from service.errors import InvalidRequestError, UnsupportedEventError
 from service.ledger.append.admission import unbounded
 from service.ledger.budgets.plan_orders import plan_orders
+from service.ledger.budgets.planned_envelopes import plan_envelope
 from service.ledger.hidden_iterates import Hidden, planned_run, with_hidden_state_bound
 from service.schemas.event_codec import spans_of
 from service.schemas.field_errors import CLOSED_TAG, OPEN_TAG
@@ -29,7 +30,7 @@ from service.schemas.mechanisms import (
     ZcdpMechanism,
 )
 from service.schemas.message import Delta, Probability, Wire
-from service.schemas.plan_response import PlanAnswer, PlanOrders, plan_answer
+from service.schemas.plan_response import PlanAnswer, PlanEnvelope, PlanOrders, plan_answer
 from service.schemas.requests import (
     EVENTS_MAX,
     Acceptable,
@@ -61,6 +62,7 @@ class _Plan(Wire):
     delta: Delta
     accept: list[Acceptable] | None = Field(default=None, min_length=1, max_length=len(Status))
     accountant: _Accountant = "best"
+    as_envelope: bool = False  # answer the budget that the plan makes, too
 
 
 class Plan(_Plan):
@@ -182,6 +184,7 @@ class _Terms:
     accept: frozenset[Status]
     delta: float
     accountant: str
+    as_envelope: bool
 
     @classmethod
     def of(cls, asked: _Plan) -> "_Terms":
@@ -190,6 +193,15 @@ class _Terms:
             accept=accepted_statuses(asked.accept),
             delta=asked.delta,
             accountant=asked.accountant,
+            as_envelope=asked.as_envelope,
+        )
+
+    def envelope(self, counts: EventCounts, epsilon: float | None) -> PlanEnvelope | None:
+        """The plan as a budget of this epsilon, in nats, or of what is certified of it."""
+        if not self.as_envelope:
+            return None
+        return plan_envelope(
+            counts, relation=self.relation, accept=self.accept, delta=self.delta, epsilon=epsilon
         )
 
     def orders(self, counts: EventCounts, epsilon: float | None) -> PlanOrders | None:
@@ -238,8 +250,18 @@ def _account(asked: Plan) -> PlanAnswer:
             accept=terms.accept,
             accountant=terms.accountant,
         )
-        return plan_answer(found, counts=counts, release=asked.release)
-    return plan_answer(found, counts=counts, orders=terms.orders(counts, found.epsilon))
+        return plan_answer(
+            found,
+            counts=counts,
+            release=asked.release,
+            envelope=terms.envelope(counts, None),
+        )
+    return plan_answer(
+        found,
+        counts=counts,
+        orders=terms.orders(counts, found.epsilon),
+        envelope=terms.envelope(counts, None),
+    )
 
 
 def solve(asked: Target) -> PlanAnswer:
@@ -281,7 +303,10 @@ def _solve(asked: Target) -> PlanAnswer:
         raise InvalidRequestError("body.epsilon", f"cannot be kept to. {reason}") from None
     counts = counts_at(found.value)
     orders = terms.orders(counts, found.guarantee.epsilon)
-    return plan_answer(found.guarantee, counts=counts, solved=found, orders=orders)
+    envelope = terms.envelope(counts, asked.epsilon)
+    return plan_answer(
+        found.guarantee, counts=counts, solved=found, orders=orders, envelope=envelope
+    )
 
 
 def _places(events: Sequence[OpenEvent], parameter: Parameter) -> frozenset[int]:

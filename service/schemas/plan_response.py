@@ -3,7 +3,7 @@
 from accounting.calibration import Calibrated, Parameter
 from accounting.event_counts import EventCounts
 from accounting.guarantees import Guarantee
-from service.schemas.requests import Release
+from service.schemas.requests import EnvelopeItemMessage, FilterKind, Release
 from service.schemas.responses import EVERY_STEP, Answer, GuaranteeAnswer, guarantee_answer
 
 
@@ -25,11 +25,21 @@ class PlanOrders(Answer):
     remedy: str | None  # where the default order holds noticeably less
 
 
+class PlanEnvelope(Answer):
+    """The plan as a budget that its steps fit exactly: the `budget` of a dataset or of a run."""
+
+    epsilon: float  # nats, upper: that of all steps together, or of the target if one was named
+    delta: float
+    filter: FilterKind
+    envelope: list[EnvelopeItemMessage]
+
+
 class PlanAnswer(GuaranteeAnswer):
     """The guarantee of a plan; with the value that was solved for, at that value."""
 
     solved: Solved | None
     orders: PlanOrders | None  # null where no order holds a step, or it would take too much work
+    envelope: PlanEnvelope | None  # null unless `as_envelope` asked for it
 
 
 def plan_answer(
@@ -39,8 +49,9 @@ def plan_answer(
     solved: Calibrated | None = None,
     release: Release = EVERY_STEP,
     orders: PlanOrders | None = None,
+    envelope: PlanEnvelope | None = None,
 ) -> PlanAnswer:
     """The wire form of a plan's guarantee, and of the value that was solved for."""
     value = Solved(parameter=solved.parameter, value=solved.value) if solved else None
     answer = guarantee_answer(guarantee, counts=counts, sequence=0, release=release)
-    return PlanAnswer(**dict(answer), solved=value, orders=orders)
+    return PlanAnswer(**dict(answer), solved=value, orders=orders, envelope=envelope)

@@ -171,7 +171,7 @@ class EnvelopeItemMessage(StepMessage):
     name: Text | None = None
 
 
-Envelope = Annotated[list[EnvelopeItemMessage], Field(min_length=1, max_length=ITEMS_MAX)]
+EnvelopeItems = Annotated[list[EnvelopeItemMessage], Field(min_length=1, max_length=ITEMS_MAX)]
 
 
 class Budget(Wire):
@@ -182,7 +182,7 @@ class Budget(Wire):
     filter: FilterKind = "fixed_order_renyi"
     # Of a Renyi filter: one fixed order, or the set of a union. Chosen from the budget if missing.
     orders: list[float] | None = Field(default=None, min_length=1, max_length=ORDERS_MAX)
-    envelope: Envelope | None = None  # of an envelope: all that may ever be done
+    envelope: EnvelopeItems | None = None  # of an envelope: all that may ever be done
 
 
 class ChangedBudget(Wire):
@@ -192,7 +192,7 @@ class ChangedBudget(Wire):
     delta: Delta
     filter: FilterKind | None = None  # another one; only before the first answer
     orders: list[float] | None = Field(default=None, min_length=1, max_length=ORDERS_MAX)
-    envelope: Envelope | None = None
+    envelope: EnvelopeItems | None = None
 
 
 Accept = Annotated[list[Acceptable], Field(min_length=1, max_length=len(Status))]

@@ -25,7 +25,7 @@ from service.ledger.append.order_advice import advise
 from service.ledger.append.write_access import LedgerState
 from service.schemas.descriptions import describe
 from service.schemas.field_errors import fault_list
-from service.schemas.responses import FailingScope
+from service.schemas.refusals import FailingScope
 from service.schemas.run_states import RunStateName
 from service.telemetry import PROBLEM
 

@@ -74,7 +74,7 @@ class Reason:
 
 
 @dataclass(frozen=True, slots=True)
-class Certificate:
+class EnvelopeCost:
     """The epsilon of all items of an envelope together; infinite where no bound is accepted."""
 
     relation: NeighboringRelation
@@ -93,7 +93,7 @@ class Certificate:
             return epsilon, fit
 
 
-Quote = tuple[Cost | Reason, Event] | tuple[Certificate, tuple[EnvelopeItem, ...]]
+Quote = tuple[Cost | Reason, Event] | tuple[EnvelopeCost, tuple[EnvelopeItem, ...]]
 Known = Mapping[Quote, Any]
 _Answer = TypeVar("_Answer")
 
@@ -134,7 +134,7 @@ def ask(question: Cost, event: Event) -> Total: ...
 @overload
 def ask(question: Reason, event: Event) -> str | None: ...
 @overload
-def ask(question: Certificate, event: tuple[EnvelopeItem, ...]) -> tuple[float, int]: ...
+def ask(question: EnvelopeCost, event: tuple[EnvelopeItem, ...]) -> tuple[float, int]: ...
 def ask(question: Any, event: Any) -> Any:
     """The answer: looked up while a lock is held, else worked out.
 

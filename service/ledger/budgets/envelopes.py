@@ -11,7 +11,7 @@ from accounting.filters import EnvelopeFilter, EnvelopeItem, Total
 from accounting.guarantees import Status
 from service.errors import BudgetExhaustedError, InvalidRequestError
 from service.ledger.budgets import cost_cache
-from service.ledger.budgets.cost_cache import Certificate
+from service.ledger.budgets.cost_cache import EnvelopeCost
 from service.schemas.event_codec import canonical, content_of, event_of
 from service.schemas.requests import Budget, EnvelopeItemMessage, to_event
 
@@ -61,7 +61,7 @@ def envelope_record(
         )
         for index, item in enumerate(budget.envelope)
     )
-    asked = Certificate(relation, accept, budget.delta, budget.epsilon)
+    asked = EnvelopeCost(relation, accept, budget.delta, budget.epsilon)
     epsilon, fit = cost_cache.ask(asked, items)
     if not epsilon <= budget.epsilon:
         raise BudgetExhaustedError([_too_much(scope, budget, epsilon)], fit)
