@@ -74,7 +74,7 @@ class Client:
         dataset_size: int,
         neighboring_relation: str,
         privacy_unit: str,
-        budget: Mapping[str, float] | None = None,
+        budget: Mapping[str, Any] | None = None,
         parents: Sequence[str] | None = None,
         accept: Sequence[str] | None = None,
     ) -> dict[str, Any]:
@@ -85,7 +85,8 @@ class Client:
             dataset_size: records; a public, declared constant.
             neighboring_relation: add_or_remove_one, replace_one or replace_special.
             privacy_unit: what one record is, in words.
-            budget: {"epsilon": nats, "delta": in (0, 1)}, which may never be passed.
+            budget: {"epsilon": nats, "delta": in (0, 1)}, which may never be passed; with
+                "filter" and "envelope", the steps that it holds.
             parents: datasets that this one is drawn from.
             accept: statuses of theorems that may count; by default published and declared.
 
