@@ -249,6 +249,11 @@ class EnvelopeFilter:
                 high = middle
         return low
 
+    def steps_of(self, total: Total) -> int:
+        """How many steps the units of all items are; passes count as whole ones."""
+        units = (self.items[item].unit for item in self._order)
+        return sum(n * unit for n, unit in zip(total[_COUNTS:], units, strict=True))
+
     def is_outside(self, cost: Total) -> bool:
         """Whether no item covers a unit of that cost."""
         return bool(cost[1])
@@ -291,9 +296,8 @@ class EnvelopeFilter:
         return charged_items(used=total[_COUNTS:], allowed=self._allowed, parents=self._parents)
 
     def _fraction(self, total: Total) -> float:
-        units = [self.items[item].unit for item in self._order]
-        used = sum(n * unit for n, unit in zip(total[_COUNTS:], units, strict=True))
-        return fraction_of(used, sum(map(math.prod, zip(self._allowed, units, strict=True))))
+        capacity = sum(item.allowed * item.unit for item in self.items)
+        return fraction_of(self.steps_of(total), capacity)
 
 
 def covers(item: Event, event: Event) -> bool:

@@ -199,14 +199,14 @@ def explain_spending(
     )
     at, lost, parts = delta, found.lost, found.parts
     sums = accumulator.sums(lost)
-    whole = sums.held[prices.column]
+    _, whole = prices.told(sums.held)
     largest = found.largest(ATTRIBUTED_RUNS_MAX if most is None else most)
     units = _units_of(connection, prices, largest)
     names = names_of(connection, largest)
     scope = dataset_scope(dataset, accumulator)
     epsilon, order = prices.epsilon(prices.everything, at)
     lost_steps = sum(counts.steps for counts in lost.recorded.values())
-    before, column = accumulator.sums(), prices.column
+    before = accumulator.sums()
     return Explanation(
         dataset=dataset.name,
         neighboring_relation=dataset.neighboring_relation,
@@ -228,8 +228,8 @@ def explain_spending(
         ],
         others=_others(parts, units, prices, whole, at),
         datasets=_by_dataset(homes, parts, whole),
-        pending=_reserved(prices.reserved_steps - lost_steps, sums, column, whole),
-        forfeited=_reserved(lost_steps, Totals(before.spent, sums.spent), column, whole),
+        pending=_reserved(prices.reserved_steps - lost_steps, sums, prices, whole),
+        forfeited=_reserved(lost_steps, Totals(before.spent, sums.spent), prices, whole),
     )
 
 
@@ -323,9 +323,9 @@ def _by_dataset(
     return found
 
 
-def _reserved(steps: int, sums: Totals, column: int, whole: int) -> ReservedPart:
+def _reserved(steps: int, sums: Totals, prices: EventCosts, whole: int) -> ReservedPart:
     """What lies between two totals."""
     part = AttributedPart(0)
-    part.uncovered = sums.held[0] - sums.spent[0]
-    part.loss = sums.held[column] - sums.spent[column]
+    held, spent = prices.told(sums.held), prices.told(sums.spent)
+    part.uncovered, part.loss = held[0] - spent[0], held[1] - spent[1]
     return ReservedPart(steps=steps, share=part.share(whole))

@@ -11,6 +11,7 @@ from sqlalchemy import Connection, Row, bindparam, select
 from accounting.bounds.event_bounds import NoBoundError, accepted, failure, least_curve
 from accounting.bounds.renyi_bounds import renyi_bounds
 from accounting.events import Event, NeighboringRelation
+from accounting.filters import EnvelopeFilter, Total
 from accounting.filters.event_costs import losses_at
 from accounting.guarantees import Status
 from accounting.renyi.conversion import rdp_epsilon
@@ -103,10 +104,17 @@ class EventCosts:
         self.reserved_steps = sum(row.reserved_steps for row in rows)
         self.orders = _orders(len(rows))
         with bounded("The explanation"):
-            self.column = _column(accumulator)
+            self._column = _column(accumulator)
             totals = [accumulator.cost(event) for event in self.events]
             self.curves, self.failures = self._curves()
-        self.costs = [(total[0], total[self.column]) for total in totals]
+        self.costs = [self.told(total) for total in totals]
+
+    def told(self, total: Total) -> tuple[int, int]:
+        """(units without a bound, what is told as spent) of a total: of an envelope its steps."""
+        held_by = self.accumulator.filter
+        if isinstance(held_by, EnvelopeFilter):
+            return int(held_by.is_outside(total)), held_by.steps_of(total)
+        return total[0], total[self._column]
 
     def _seen(self, content: str, home: PricedDataset) -> Event:
         event = event_of(content, home.dataset_size)

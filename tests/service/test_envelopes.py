@@ -297,3 +297,33 @@ def test_a_status_that_a_certificate_rests_on_stays_accepted(api: httpx.Client) 
     assert create(api, envelope(item(2.0, RATE, 10)), accept=["published", "derived"]).is_success
     assert change(api, 1, accept=["published"]).status_code == 422
     assert change(api, 1, accept=["published", "derived", "declared"]).status_code == 200
+
+
+def test_who_spent_what_and_the_history_of_spending_add_up_in_steps(limited: httpx.Client) -> None:
+    assert limited.post("/v1/runs", json=run("other")).status_code == 201
+    assert charge(limited, 0, 30, 2.0, RATE).status_code == 201
+    assert charge(limited, 0, 10, 40.0, FULL, run="other").status_code == 201
+    found = limited.get("/v1/datasets/data/explain").json()
+    assert [(one["run"], one["share"]) for one in found["runs"]] == [("run", 0.75), ("other", 0.25)]
+    assert found["budget"]["share"] == pytest.approx(0.2)
+    assert limited.get("/datasets/data").status_code == 200
+
+
+def test_a_plan_is_answered_as_the_budget_that_its_steps_fit(api: httpx.Client) -> None:
+    plan = {
+        "neighboring_relation": "add_or_remove_one", "dataset_size": 60000, "delta": 1e-5,
+        "events": [item(1.6260, RATE, 200), item(40.0, FULL, 3), item(1.6260, RATE, 200)],
+    }  # fmt: skip
+    assert api.post("/v1/plan", json=plan).json()["envelope"] is None
+    answer = api.post("/v1/plan", json=plan | {"as_envelope": True})
+    assert answer.status_code == 200, answer.text
+    budget = answer.json()["envelope"]
+    assert [one["steps"] for one in budget["envelope"]] == [400, 3]
+    assert budget["epsilon"] == pytest.approx(answer.json()["epsilon"], rel=1e-6)
+    assert create(api, budget).status_code == 201
+    open_steps = {"mechanism": gaussian(1.6260), "sampling": RATE}
+    target = plan | {"events": [open_steps], "epsilon": 3.0, "solve_for": "steps"}
+    found = api.post("/v1/plan", json=target | {"as_envelope": True}).json()
+    assert found["envelope"]["epsilon"] == 3.0
+    assert found["envelope"]["envelope"][0]["steps"] == found["solved"]["value"]
+    assert create(api, found["envelope"], "solved").status_code == 201
