@@ -38,7 +38,8 @@ FROM_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 @pytest.fixture
 def filled(api: httpx.Client, engine: Engine) -> Engine:
     """A ledger with a row in nearly every table."""
-    budget = {"epsilon": 30.0, "delta": 1e-5}  # of which more than half is spent: an incident
+    # More than half of it is spent: an incident.
+    budget = {"epsilon": 30.0, "delta": 1e-5, "orders": [2.0]}
     setup(api, dataset_given={"budget": budget}, delta=1e-5, labels={"cluster": "wért"})
     append(api, event(0, 50), event(50, 5, sampling=FULL))
     branch = {"name": "other", "writer": WRITER, "from_step": 10}

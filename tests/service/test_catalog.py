@@ -30,6 +30,8 @@ def test_a_dataset_is_answered_as_it_was_asked_for(api: httpx.Client) -> None:
     assert (body["budget"]["epsilon"], body["budget"]["delta"]) == (3.0, 1e-5)
     assert (body["spent"], body["reserved"], body["remaining"]) == (0, 0, 3.0)
     assert (body["runs"], body["sequence"]) == (0, 0)
+    told = {name: body.pop(name) for name in ("would_admit", "warnings")}
+    assert (len(told["would_admit"]), told["warnings"]) == (3, [])
     assert api.get("/v1/datasets/data").json() == body
 
 

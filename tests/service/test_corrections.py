@@ -346,8 +346,11 @@ def test_the_writer_and_the_database_agree_about_passes(api: httpx.Client, engin
 def test_a_budget_counts_passes_that_a_correction_shifted(
     api: httpx.Client, engine: Engine
 ) -> None:
-    given = {"neighboring_relation": RELATION, "budget": {"epsilon": 26.0, "delta": 1e-5}}
-    setup(api, dataset_given=given, budget={"epsilon": 26.0, "delta": 1e-5})
+    given = {
+        "neighboring_relation": RELATION,
+        "budget": {"epsilon": 26.0, "delta": 1e-5, "orders": [2.0]},
+    }
+    setup(api, dataset_given=given, budget={"epsilon": 26.0, "delta": 1e-5, "orders": [2.0]})
     loud, quiet = ({"kind": "gaussian", "noise_multiplier": sigma} for sigma in (2.0, 1000.0))
     loader = {"kind": "cyclic", "batch_size": 6_000, "steps_per_pass": 10}
     parts = [

@@ -237,7 +237,7 @@ def test_of_many_who_decide_at_the_same_moment_one_changes_the_settings(
         ({"budget": None}, "body"),
         ({"accept": ["declared"]}, "body.accept"),
         ({"budget": {"epsilon": 4.0}}, "body.budget.delta"),
-        ({"budget": HIGHER | {"filter": "gaussian_dp"}}, "body.budget.filter"),
+        ({"budget": HIGHER | {"kind": "gaussian_dp"}}, "body.budget.kind"),
         ({"budget": HIGHER, "reason": ""}, "body.reason"),
     ],
 )

@@ -89,6 +89,8 @@ class EnforcedBudget:
             "delta_share": 1.0 if kept else self.delta_share,
             # Of a plan: the filter that holds the budget once the plan is left.
             "filter": _filter_answer(self.accumulator.filter, self.revision),
+            "remaining_steps": None,
+            "items": None,
         }
 
     def leave_plan(self) -> None:
