@@ -115,7 +115,7 @@ def test_a_dearer_step_on_a_cheaper_item_exceeds_the_envelope() -> None:
 def test_items_that_are_added_after_an_answer_exceed_each_envelope_that_results() -> None:
     # Whichever is added, all items together have a delta of at most .01 at epsilon 1.
     small = laws((1 / (1 + math.exp(-0.475)), 1 / (1 + math.exp(0.475))), (0.5, 0.5))
-    coin = laws(small[0], small[0][::-1])
+    coin = (small[0], small[0][::-1])
     tell = laws((0.01, 0.99, 0.0), (0.0, 0.99, 0.01))
     held = max(delta_of(product([RARE, one]), 1.0) for one in (coin, tell))
     after = attained(((RARE,),), 1.0)
