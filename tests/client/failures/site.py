@@ -19,7 +19,7 @@ from tests.conftest import AS_ADMIN, free_port
 
 # Where the client is alone, it cannot matter which database the service is on.
 ON_SQLITE: Final = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-BUDGET: Final = {"epsilon": 3.0, "delta": 1e-5}
+BUDGET: Final = {"epsilon": 3.0, "delta": 1e-5, "orders": [8.0]}
 WHAT: Final[dict[str, Any]] = {
     "mechanism": dp.gaussian(noise_multiplier=12.0),
     "sampling": dp.full(),
