@@ -1,7 +1,7 @@
 """Games against an envelope, exactly: each outcome, order and stop is looked at, backwards.
 
-A step is a pair of laws over few outcomes. What is worth knowing of a past is which steps may still
-be taken and the ratio of its two chances. So the best trainer is found by recursion, whatever it
+A step is a pair of laws over few outcomes. Of a past it matters which steps may still be taken,
+and the ratio of its two chances. So the best trainer is found by recursion, whatever it
 does with the answers.
 """
 
@@ -78,7 +78,7 @@ def _after(pair: Laws, a: Array, rest: Callable[[Array], Array]) -> Array:
 
 
 def best_value(left: Left, a: Array, stop: Stop | None = None) -> Array:
-    """The delta that the best trainer attains with what is left, by its ratio times e^epsilon."""
+    """The delta that the best trainer attains with the items left, by its ratio times e^epsilon."""
     value = stop(a) if stop else np.maximum(1 - a, 0.0)
     seen = set()
     for at, steps in enumerate(left):
