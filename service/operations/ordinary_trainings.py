@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from accounting.events import Event, Gaussian, NeighboringRelation, Poisson
-from accounting.filters import filter_of
+from accounting.filters import EnvelopeFilter, filter_of
 from accounting.guarantees import Status
 from service.schemas.responses import Answer, DatasetAnswer
 
@@ -67,7 +67,7 @@ def creation_answer(created: DatasetAnswer) -> CreatedDataset:
 
 def _admitted(created: DatasetAnswer) -> list[AdmittedTraining]:
     budget = created.budget
-    if budget is None:
+    if budget is None or budget.filter.kind == EnvelopeFilter.kind:  # which says what it admits
         return []
     held = filter_of(
         budget.filter.model_dump(), epsilon=budget.epsilon, delta=budget.delta * budget.delta_share

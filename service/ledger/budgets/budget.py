@@ -11,6 +11,7 @@ from sqlalchemy import Row
 from accounting.filters import EnvelopeFilter, Filter, Total, filter_of, revision_share
 from accounting.guarantees import Status
 from accounting.rounding import rounded_down, rounded_up
+from service.ledger.budgets import envelopes
 from service.ledger.budgets.accumulator import AccumulatedEpsilon, BudgetAccumulator, Totals
 from service.schemas.requests import accepted_statuses
 
@@ -127,6 +128,7 @@ class EnforcedBudget:
             "remaining": self._remaining(sums.held, held),
             "overdrawn": any(sums.spent) and not spent.admitted,
             **_shares(spent.share, held.share),
+            **self._envelope(sums, items=items),
         }
 
     def _envelope(self, sums: Totals, *, items: bool) -> dict[str, Any]:

@@ -26,7 +26,8 @@ from service.work_limit import bounded
 
 KNOWN_MAX: Final = 40_960  # prices that are remembered for all; each takes about 1 kB
 TRIES: Final = 8  # two suffice, unless settings change or much is forgotten meanwhile
-COST_POINTS_MAX: Final = 40_000_000  # of work for one request, whose reading takes time, too
+# Of work for one request, whose reading takes time, too: it prices 1,000 events at any one order.
+COST_POINTS_MAX: Final = 64_000_000
 _FURTHER: Final = (
     "What so many different events cost takes long to work out; send the same request again, which "
     "goes on where this one stopped, or fewer events at once."
