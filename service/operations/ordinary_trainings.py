@@ -58,7 +58,7 @@ def creation_answer(created: DatasetAnswer) -> CreatedDataset:
     warnings = [
         f"The budget admits no step of {one.name} (Poisson sampling, q {one.sampling_probability:g}"
         f", noise multiplier {one.noise_multiplier:g}){_cause(created)}. If the dataset is for "
-        "such steps, create one whose `for` names them or whose budget names other `orders`."
+        "such steps, create one whose `for` names them, or whose budget is an `envelope` of them."
         for one in found
         if one.steps == 0
     ]

@@ -162,3 +162,21 @@ def test_an_explanation_says_nothing_of_an_order_that_suits(api: httpx.Client) -
     steps = event(0, 3, mechanism=FULL["mechanism"], sampling=FULL["sampling"])
     assert append(api, steps, mode="charge").status_code == 201
     assert api.get("/v1/datasets/scans/explain").json()["order_advice"] is None
+
+
+def test_a_budget_for_a_plan_that_no_order_holds_is_its_envelope(api: httpx.Client) -> None:
+    """A training that was calibrated to the budget, and fits at no order."""
+    step = {
+        "steps": 10_000,
+        "mechanism": {"kind": "gaussian", "noise_multiplier": 0.6299},
+        "sampling": {"kind": "poisson", "sampling_probability": 0.001},
+    }
+    answer = created(api, 2.0, **{"for": {"events": [step]}})
+    assert answer["budget"]["filter"]["kind"] == "envelope"
+    assert answer["budget"]["remaining_steps"] == 10_000
+    assert api.post("/v1/runs", json=run(dataset="scans")).status_code == 201
+    sent = {"first_step": 0, **step}
+    assert append(api, sent, mode="charge").status_code == 201
+    longer = asked(2.0, **{"for": {"events": [step | {"steps": 20_000}]}}) | {"name": "longer"}
+    held = api.post("/v1/datasets", json=longer).json()["budget"]["filter"]
+    assert held["kind"] == "fixed_order_renyi"
