@@ -50,6 +50,9 @@ _TOO_FEW: Final = (
     "must be at least {0}: with exactly_one each of the {0} records of the parents has a row of "
     "its own; if some have none, attest at_most_one"
 )
+_SEEN_BEFORE: Final = (
+    "cannot stand beside an envelope, which must be set before the first answer is seen"
+)
 _SAME: Final = ("neighboring_relation", "privacy_unit")  # in a dataset and its parents
 
 
@@ -259,6 +262,8 @@ def create_dataset(
         NotFoundError: there is no such parent.
         InvalidRequestError: the parents do not fit, or the filter or the opening balance.
     """
+    if new.opening_balance and new.budget and new.budget.filter == envelopes.KIND:
+        raise InvalidRequestError("body.opening_balance", _SEEN_BEFORE)
     accept = accepted_statuses(new.accept)
     moment = now()
     lock_parents(connection, new.parents)

@@ -51,7 +51,9 @@ def planned_filter(new: NewDataset) -> str | None:
     with bounded("The plan of the budget"):
         order = order_for(counts, **limit, **given)
         whole = order is not None and share_held(counts, order=order, **limit, **given) == 1
-        record = None if whole else _envelope(new.name, new.dataset_size, counts, limit, given)
+        record = None
+        if not (whole or new.opening_balance):  # an envelope is set before the first answer
+            record = _envelope(new.name, new.dataset_size, counts, limit, given)
     if record is not None:
         return record
     if order is None:

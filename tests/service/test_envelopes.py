@@ -327,3 +327,21 @@ def test_a_plan_is_answered_as_the_budget_that_its_steps_fit(api: httpx.Client) 
     assert found["envelope"]["epsilon"] == 3.0
     assert found["envelope"]["envelope"][0]["steps"] == found["solved"]["value"]
     assert create(api, found["envelope"], "solved").status_code == 201
+
+
+def test_an_envelope_is_not_chosen_after_what_an_opening_balance_showed(api: httpx.Client) -> None:
+    spent = [item(2.0, RATE, 10)]
+    refused = create(api, envelope(item(2.0, RATE, 100)), opening_balance=spent)
+    assert refused.status_code == 422
+    assert refused.json()["errors"][0]["location"] == "body.opening_balance"
+    step = item(0.6299, poisson(0.001), 10_000)
+    limit = BUDGET | {"epsilon": 2.0}
+    plan: Json = {"for": {"events": [step]}}
+    fits = create(api, limit, **plan)
+    assert fits.json()["budget"]["filter"]["kind"] == "envelope"
+    other = create(api, limit, "other", opening_balance=spent, **plan)
+    assert other.json()["budget"]["filter"]["kind"] == "fixed_order_renyi"
+    assert create(api, BUDGET, "third", opening_balance=spent).status_code == 201
+    changed = {"reason": "second study", "budget": envelope(item(2.0, RATE, 100))}
+    answer = api.patch("/v1/datasets/third", json=changed, headers={"If-Match": '"1"'})
+    assert answer.status_code == 422
