@@ -51,7 +51,8 @@ _TOO_FEW: Final = (
     "its own; if some have none, attest at_most_one"
 )
 _SEEN_BEFORE: Final = (
-    "cannot stand beside an envelope, which must be set before the first answer is seen"
+    "cannot count in an envelope, of the dataset or of one that it was made from, which must be "
+    "set before the first answer is seen"
 )
 _SAME: Final = ("neighboring_relation", "privacy_unit")  # in a dataset and its parents
 
@@ -298,6 +299,8 @@ def create_dataset(
         raise ConflictError("A dataset of that name was created by another request.")
     if created:
         insert_lineage(connection, dataset, new)
+        if new.opening_balance:
+            _require_no_envelope_above(connection, dataset)
         note_settings(connection, dataset, reason="creation", by=by)
         for kind in ("dataset", "lineage", "settings"):
             append_leaves(
@@ -308,6 +311,18 @@ def create_dataset(
         if new.opening_balance:
             open_counts(connection, dataset, new.opening_balance, by=by)
     return dataset_answer(connection, find_dataset(connection, new.name)), created
+
+
+def _require_no_envelope_above(connection: Connection, dataset: Row[Any]) -> None:
+    """Refuse what was spent before where it counts in an envelope that was set meanwhile.
+
+    Raises:
+        InvalidRequestError: a dataset that this one was made from has an envelope.
+    """
+    above = select(datasets.c.budget_filter).join(lineage, lineage.c.ancestor_id == datasets.c.id)
+    for record in connection.scalars(above.where(lineage.c.dataset_id == dataset.id)):
+        if json.loads(record)["kind"] == envelopes.KIND:
+            raise InvalidRequestError("body.opening_balance", _SEEN_BEFORE)
 
 
 def note_settings(connection: Connection, dataset: Row[Any], *, reason: str, by: str) -> None:

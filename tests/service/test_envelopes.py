@@ -345,3 +345,24 @@ def test_an_envelope_is_not_chosen_after_what_an_opening_balance_showed(api: htt
     changed = {"reason": "second study", "budget": envelope(item(2.0, RATE, 100))}
     answer = api.patch("/v1/datasets/third", json=changed, headers={"If-Match": '"1"'})
     assert answer.status_code == 422
+
+    assert create(api, envelope(item(2.0, RATE, 100)), "parent").status_code == 201
+    made: Json = {"parents": ["parent"], "rows_per_parent_record": "exactly_one"}
+    child = create(api, None, "child", opening_balance=spent, **made)
+    assert child.status_code == 422
+    assert child.json()["errors"][0]["location"] == "body.opening_balance"
+    assert api.get("/v1/datasets/child").status_code == 404
+
+
+def test_a_pass_that_a_correction_lets_begin_at_another_item_is_outside(api: httpx.Client) -> None:
+    balls = {"kind": "balls_and_bins", "steps_per_pass": 4}
+    limit = envelope(item(8.0, balls, 4), item(16.0, balls, 4))
+    assert create(api, limit, neighboring_relation="replace_special").status_code == 201
+    assert api.post("/v1/runs", json=run()).status_code == 201
+    assert charge(api, 0, 4, 8.0, balls, mode="record").json()["verdict"] == "within"
+    within = correct(api, event(1, 1, mechanism=gaussian(9.0), sampling=balls))
+    assert within.status_code == 201
+    assert state(api)["overdrawn"] is False  # the same item covers it
+    fell = correct(api, event(0, 1, mechanism=gaussian(16.0), sampling=balls))
+    assert fell.status_code == 201
+    assert state(api)["overdrawn"] is True

@@ -18,7 +18,7 @@ from sqlalchemy import Connection, Select, bindparam, case, func, or_, select
 
 from accounting.event_counts import noise_in_pass, pass_length, retold
 from accounting.events import Event, Sampling
-from accounting.filters import Total, plus, times
+from accounting.filters import EnvelopeFilter, Total, plus, times
 from service.ledger.budgets import cost_cache
 from service.ledger.budgets.accumulator import (
     BudgetAccumulator,
@@ -231,7 +231,12 @@ def _touched(accumulator: BudgetAccumulator, one: Corrected) -> EventCountDelta:
         return {}
     touched = 1 + -(-(one.length - 1) // length)  # wherever in a pass they began
     counted = retold(one.really) if one.unplaced else one.really
-    return {counted: StepsAndPasses(steps=one.steps, passes=min(one.steps, touched))}
+    passes = min(one.steps, touched)
+    found: EventCountDelta = {counted: StepsAndPasses(steps=one.steps, passes=passes)}
+    if isinstance(accumulator.filter, EnvelopeFilter) and by_pass(one.recorded):
+        # What the pass began as is not known: one that may have fallen leaves its item.
+        found = merge_changes([found, {one.recorded: StepsAndPasses(begun=-passes)}])
+    return found
 
 
 def _no_dearer(accumulator: BudgetAccumulator, one: Corrected) -> bool:
