@@ -4,7 +4,6 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
 
 from accounting.accountants.composed_bounds import Query, pld_bound
 from accounting.bounds.event_bounds import NoBoundError
@@ -12,8 +11,6 @@ from accounting.event_counts import EventCounts, pass_length
 from accounting.events import Cyclic, Event, NeighboringRelation, Shuffle
 from accounting.filters.envelope import EnvelopeItem
 from accounting.guarantees import Bound, Status
-
-_BISECTIONS_MAX: Final = 32  # find a number of steps among 1e9
 
 
 def envelope_bound(
@@ -80,9 +77,7 @@ def admissible_of_last(
     """
     *others, last = items
     low, high = 0, last.allowed
-    for _ in range(_BISECTIONS_MAX):
-        if high - low <= 1:
-            break
+    while high - low > 1:
         middle = (low + high) // 2
         fewer = [*others, replace(last, steps=middle * last.unit)]
         if epsilon_of(fewer, relation=relation, accept=accept, delta=delta) <= epsilon:

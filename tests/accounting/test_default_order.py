@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from accounting.event_counts import EventCounts
 from accounting.events import Event, Full, Gaussian, NeighboringRelation, NoNoise, Poisson
-from accounting.filters import RenyiFilter, best_order, choose, default_order, order_for
+from accounting.filters import RenyiFilter, best_order, choose, default_order, order_for, share_held
 from accounting.renyi.orders import ORDERS
 from benchmarks.default_filter import BAR, TWELVE, Training, measure
 
@@ -74,3 +74,19 @@ def test_full_batches_have_the_full_batch_order() -> None:
 def test_a_plan_without_a_bound_has_no_order() -> None:
     counts = EventCounts(steps={Event(mechanism=NoNoise(), sampling=Full()): 1})
     assert order_for(counts, relation=RELATION, epsilon=1.0, delta=1e-5) is None
+
+
+@pytest.mark.parametrize(
+    ("event", "steps", "share"),
+    [
+        (Event(mechanism=Gaussian(noise_multiplier=40.0), sampling=Full()), 10, 1.0),
+        (Event(mechanism=NoNoise(), sampling=Full()), 1, 0.0),
+        (Event(mechanism=Gaussian(noise_multiplier=0.01), sampling=Full()), 10**9, None),
+    ],
+)
+def test_a_budget_holds_all_a_share_or_nothing_of_a_plan(
+    event: Event, steps: int, share: float | None
+) -> None:
+    limit = {"relation": RELATION, "epsilon": 3.0, "delta": 1e-5, "order": 8.0}
+    found = share_held(EventCounts(steps={event: steps}), **limit)  # type: ignore[arg-type]
+    assert 0 < found < 1 if share is None else found == share
