@@ -74,7 +74,7 @@ def run_experiment(client: Client, *, epsilon: float = EPSILON) -> Outcome:
         dataset_size=CLIENTS,
         neighboring_relation="replace_special",
         privacy_unit="one client",
-        budget={"epsilon": epsilon, "delta": DELTA},
+        budget={"epsilon": epsilon, "delta": DELTA, "orders": [2.0]},  # each round is a full batch
     )
     with client.start_run(f"{name}-digits", name, delta=DELTA) as run:
         arrays = federated(run)

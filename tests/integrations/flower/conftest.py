@@ -25,7 +25,8 @@ def start(client: Client, dataset: Callable[..., str], spool: Path) -> Iterator[
     def start(
         *, relation: str = "replace_special", clients: int = CLIENTS, epsilon: float | None = None
     ) -> Run:
-        budget = None if epsilon is None else {"epsilon": epsilon, "delta": DELTA}
+        # Each round is a full batch, which this order suits.
+        budget = epsilon and {"epsilon": epsilon, "delta": DELTA, "orders": [4.0]}
         name = dataset(dataset_size=clients, relation=relation, budget=budget)
         runs.append(client.start_run(f"run-{secrets.token_hex(6)}", name, delta=DELTA))
         return runs[-1]
