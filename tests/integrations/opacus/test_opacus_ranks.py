@@ -19,7 +19,7 @@ Happened = tuple[dict[str, tuple[str, str]], list[dict[str, Any]]]
 def happened(service_url: str, tmp_path_factory: pytest.TempPathFactory) -> Happened:
     """Names of run and dataset of each scenario, and what each rank saw of it."""
     options: dict[str, dict[str, Any]] = {what: {} for what in SCENARIOS}
-    options["refused"]["budget"] = {"epsilon": EPSILON, "delta": 1e-5}
+    options["refused"]["budget"] = {"epsilon": EPSILON, "delta": 1e-5, "orders": [8.0]}
     options["shuffled"]["neighboring_relation"] = "replace_special"
     return spawned(service_url, tmp_path_factory.mktemp("ranks"), work, options)
 
