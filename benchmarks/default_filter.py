@@ -2,8 +2,8 @@
 
     PYTHONPATH=. python benchmarks/default_filter.py [--search]
 
-from the root of the repository. One line for each of twelve ordinary trainings: a budget of which
-only epsilon and delta are given, the order that it counts at, and the best order for that training
+from the root of the repository. One line for each of twelve ordinary trainings: a budget that
+names only epsilon and delta, the order that it counts at, and the best order for that training
 alone. "not reached": no order admits BAR of the PLD's steps. --search measures every share of the
 full-batch order over the table of TABLE_* and prints on how many of its trainings the budget admits
 BAR of the PLD's steps, or no step. A training counts if the PLD admits from 10 to a million steps.

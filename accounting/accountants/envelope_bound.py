@@ -69,7 +69,7 @@ def admissible_of_last(
     """How many steps of the last item fit beside the others; 0 where not even one unit does.
 
     Args:
-        items: of which all together exceed the budget.
+        items: together they exceed the budget.
         relation: the neighbouring relation.
         accept: statuses of the bounds that may be used.
         epsilon: the budget's, nats.

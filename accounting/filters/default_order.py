@@ -23,7 +23,7 @@ _ALL: Final[tuple[float, ...]] = tuple(ORDERS.tolist())
 
 
 def default_order(*, epsilon: float, delta: float, share: float = SHARE) -> float:
-    """Return the order of a budget of which only epsilon and delta are known.
+    """Return the order of a budget that names only epsilon and delta.
 
     Args:
         epsilon: nats, > 0.

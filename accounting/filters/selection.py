@@ -88,7 +88,7 @@ def filter_of(record: Mapping[str, Any], *, epsilon: float, delta: float) -> Fil
 def best_order(*, epsilon: float, delta: float) -> float:
     """The order at which a budget holds the most full-batch Gaussian steps, or nearly so.
 
-    A budget of which nothing else is known counts at default_order. A Gaussian step costs in
+    A budget that names nothing else counts at default_order. A Gaussian step costs in
     proportion to the order, so limit / order over ORDERS is what counts. The best integer is taken
     unless another order holds noticeably more.
     """

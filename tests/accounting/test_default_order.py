@@ -1,4 +1,4 @@
-"""The order of a budget of which only epsilon and delta are known, and that of a plan."""
+"""The order of a budget that names only epsilon and delta, and that of a plan."""
 
 import pytest
 from hypothesis import given, settings
