@@ -58,7 +58,7 @@ def mapped(pair: Laws, kernel: Array) -> Laws:
 
 
 def sampled_cells(*, rate: float, noise: float, cells: int) -> Laws:
-    """A sampled Gaussian pair of which only a cell of the line is told."""
+    """A sampled Gaussian pair that tells only a cell of the line."""
     edges = np.linspace(-4 * noise, 1 + 4 * noise, cells - 1)
 
     def masses(mean: float) -> Array:

@@ -168,7 +168,7 @@ def test_a_sign_that_changes_exceeds_pairs_that_are_not_their_own_mirror_image()
 
 
 class Pass:
-    """Two steps, one of which holds the record; the place is told to no one."""
+    """Two steps; one holds the record, and its place stays secret."""
 
     def __init__(self, step: Laws) -> None:
         with_record, without = step
