@@ -1,7 +1,8 @@
 """How the spending of a dataset grew, and which runs it is made of.
 
-What was gone at some time is what is gone now less what was recorded since, as the present filter
-counts it: nothing but what is read is taken off, so no time is told less than it was.
+What was spent at some time is the present total less what was recorded since, as the present filter
+counts it: nothing but what is read is taken off, so no time is told less than it was. All times are
+read at the component of the total that binds now, so that shares of capacity never fall and add up.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,10 +14,17 @@ from sqlalchemy import Connection, Row, Select, and_, func, or_, select
 
 from accounting.event_counts import pass_length
 from accounting.events import Event
+from accounting.filters import Total
 from service.clock import utc
 from service.guarantees.attribution import AttributionInputs, names_of
 from service.guarantees.event_costs import Units
-from service.ledger.budgets.accumulator import BudgetDelta, EventCountDelta, StepsAndPasses, by_pass
+from service.ledger.budgets.accumulator import (
+    BudgetAccumulator,
+    BudgetDelta,
+    EventCountDelta,
+    StepsAndPasses,
+    by_pass,
+)
 from service.storage.tables import datasets, entries
 from service.storage.versioned_cache import VersionedCache
 
@@ -38,10 +46,11 @@ class SpendingPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """What was gone at a time, and of which part how much of it; parts add up to the whole."""
+    """What was spent at a time, and by which part how much of it; parts add up to the whole."""
 
     at: datetime
-    epsilon: float | None  # nats, upper; none where infinite
+    # The share of the budget's capacity, or an epsilon in nats; upper, none where infinite.
+    spent: float | None
     parts: tuple[float, ...]
 
 
@@ -50,11 +59,12 @@ class Spending:
     """The spending of a dataset over time, the earliest first."""
 
     delta: float
-    adaptive: bool  # as the budget's filter counts it, which holds whatever is chosen next
+    in_shares: bool  # of the budget's capacity; without a budget, an epsilon at delta
     moments: tuple[Moment, ...]
     parts: tuple[SpendingPart, ...]
     earlier: int  # entries before the first that was read: they are told as one rise
-    expired: float | None  # nats, that reservations which expired add at the end; none: infinite
+    # What expired reservations add at the end, in the same unit as the rest; none: infinite.
+    expired: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +101,7 @@ def spending(
     moments.reverse()
     return Spending(
         delta=delta if found.dataset.budget_delta is None else found.dataset.budget_delta,
-        adaptive=found.dataset.budget_epsilon is not None,
+        in_shares=found.dataset.budget_epsilon is not None,
         moments=tuple(moments),
         parts=_parts(connection, found, largest),
         earlier=earlier,
@@ -203,7 +213,8 @@ class _Rewind:
         self._tally = found.accumulator.copy()
         self._units: Units = prices.everything.copy()
         self._delta = delta
-        self._adaptive = found.dataset.budget_epsilon is not None
+        self._in_shares = found.dataset.budget_epsilon is not None
+        self._whole = self._tally.sums().spent
         self._place = {run: place for place, run in enumerate(largest)}
         self._losses = {run: part.loss for run, part in found.parts.items()}
         self._lone = _lone(prices.events)
@@ -240,31 +251,27 @@ class _Rewind:
 
     def moment(self, at: datetime) -> Moment:
         """What is left."""
-        epsilon = self._epsilon()
-        return Moment(at=at, epsilon=epsilon, parts=self._shared(epsilon))
+        spent = self._spent()
+        return Moment(at=at, spent=spent, parts=self._divided(spent))
 
     def nothing(self, at: datetime) -> Moment:
         """The beginning."""
-        return Moment(at=at, epsilon=0.0, parts=self._shared(0.0))
+        return Moment(at=at, spent=0.0, parts=self._divided(0.0))
 
-    def _epsilon(self) -> float | None:
-        if not self._adaptive:
+    def _spent(self) -> float | None:
+        if not self._in_shares:
             return self._prices.epsilon(self._units, self._delta)[0]
-        spent = self._tally.sums().spent
-        if not any(spent):
-            return 0.0
-        epsilon = self._tally.reading(spent).epsilon
-        return epsilon if epsilon < float("inf") else None
+        return _share(self._tally, self._tally.sums().spent, self._whole)
 
-    def _shared(self, epsilon: float | None) -> tuple[float, ...]:
-        """An epsilon in parts, by what each run adds to the sums; the last is all other runs'."""
+    def _divided(self, spent: float | None) -> tuple[float, ...]:
+        """What is spent in parts, by what each run adds to the sums; the last is all others'."""
         parts = [0] * (len(self._place) + 1)
         for run, loss in self._losses.items():
             parts[self._place.get(run, -1)] += loss
         whole = sum(parts)
-        if not whole or epsilon is None:
+        if not whole or spent is None:
             return (0.0,) * len(parts)
-        return tuple(epsilon * (loss / whole) for loss in parts)
+        return tuple(spent * (loss / whole) for loss in parts)
 
 
 def _lone(events: Sequence[Event]) -> frozenset[Event]:
@@ -290,12 +297,16 @@ def _parts(
 
 
 def _expired(found: AttributionInputs) -> float | None:
-    """What expired reservations add to what was recorded. Upper, in nats; none where infinite."""
+    """The share that expired reservations add to what was recorded. Upper; none where infinite."""
     accumulator = found.accumulator
     before, after = accumulator.sums().spent, accumulator.sums(found.lost).spent
     if before == after:
         return 0.0
-    added = accumulator.reading(after).epsilon - (
-        accumulator.reading(before).epsilon if any(before) else 0.0
-    )
-    return added if 0 <= added < float("inf") else None
+    whole, recorded = (_share(accumulator, total, after) for total in (after, before))
+    return None if whole is None or recorded is None else whole - recorded
+
+
+def _share(accumulator: BudgetAccumulator, total: Total, whole: Total) -> float | None:
+    """The share of capacity that a total uses of what binds a whole. Upper; none where infinite."""
+    (share,) = accumulator.filter.parts([total], whole=whole)
+    return share if share < float("inf") else None

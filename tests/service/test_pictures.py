@@ -14,17 +14,19 @@ from service.web.dashboard.lineage_chart import LineageNode
 START: Final = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def spent(*epsilons: float | None) -> Spending:
+def spent(*shares: float | None, in_shares: bool = True) -> Spending:
     moments = tuple(
         Moment(
             at=START + timedelta(days=day),
-            epsilon=epsilon,
-            parts=((epsilon or 0) / 2, (epsilon or 0) / 2),
+            spent=share,
+            parts=((share or 0) / 2, (share or 0) / 2),
         )
-        for day, epsilon in enumerate(epsilons)
+        for day, share in enumerate(shares)
     )
     parts = (SpendingPart(run="run", dataset="data"), SpendingPart(run=None, dataset=None, runs=3))
-    return Spending(delta=1e-5, adaptive=True, moments=moments, parts=parts, earlier=0, expired=0.0)
+    return Spending(
+        delta=1e-5, in_shares=in_shares, moments=moments, parts=parts, earlier=0, expired=0.0
+    )
 
 
 def limit(epsilon: float | None, day: int, revision: int = 1) -> SettingsAnswer:
@@ -57,18 +59,29 @@ def test_layers_stand_on_one_another_and_end_at_the_outline() -> None:
     assert drawn.outline.endswith(f"L1000 {heights(drawn.outline)[-1]:g}")  # up to the present
 
 
-def test_the_limit_is_level_until_it_changes() -> None:
-    changes = [limit(2.0, 0), limit(2.0, 1, 2), limit(4.0, 2, 3)]
-    drawn = spending_chart.draw_spending(spent(0.0, 1.0, 2.0), changes, START + timedelta(days=4))
-    assert re.fullmatch(r"M0 [\d.]+H250V[\d.]+H500V[\d.]+H1000", drawn.limit)
-    assert [(mark.number, mark.x) for mark in drawn.marks] == [(1, 500.0)]
+def test_the_present_limit_is_level_and_its_changes_are_marked() -> None:
+    changes = [limit(None, 0), limit(2.0, 1, 2), limit(2.0, 1, 3), limit(4.0, 2, 4)]
+    drawn = spending_chart.draw_spending(spent(0.0, 0.2, 0.5), changes, START + timedelta(days=4))
+    (height,) = set(re.findall(r"M250 ([\d.]+)H1000", drawn.limit))
+    assert float(height) == pytest.approx(spending_chart.HEIGHT * (1 - 1 / 1.06), abs=0.1)
+    assert [(mark.number, mark.x) for mark in drawn.marks] == [(1, 250.0), (2, 500.0)]
+    assert [tick.label for tick in drawn.ticks] == ["50 %", "100 %"]
     assert not drawn.limit_is_far
 
 
 def test_a_limit_far_above_is_not_drawn_but_marked() -> None:
     changes = [limit(1e5, 0), limit(2e5, 2, 2)]
-    drawn = spending_chart.draw_spending(spent(0.0, 1.0, 2.0), changes, START + timedelta(days=4))
+    small = spent(0.0, 1e-5, 2e-5)
+    drawn = spending_chart.draw_spending(small, changes, START + timedelta(days=4))
     assert (drawn.limit, drawn.limit_is_far, len(drawn.marks)) == ("", True, 1)
+    assert drawn.ticks[-1].label == "0.002 %"
+
+
+def test_without_a_limit_an_epsilon_is_drawn() -> None:
+    found = spent(0.0, 3.0, in_shares=False)
+    drawn = spending_chart.draw_spending(found, [limit(None, 0)], START + timedelta(days=4))
+    assert (drawn.limit, drawn.limit_is_far) == ("", False)
+    assert [tick.label for tick in drawn.ticks] == ["1", "2", "3"]
 
 
 def test_from_where_nothing_is_proved_it_is_said_so() -> None:

@@ -35,12 +35,12 @@ def grounds(engine: Engine, name: str = "data") -> AttributionInputs:
 
 def spent(api: httpx.Client, name: str = "data") -> float:
     found: Json = api.get(f"/v1/datasets/{name}").json()
-    value: float = found["spent"]
+    value: float = found["budget"]["share"]
     return value
 
 
-def epsilons(found: Spending) -> list[float | None]:
-    return [moment.epsilon for moment in found.moments]
+def shares(found: Spending) -> list[float | None]:
+    return [moment.spent for moment in found.moments]
 
 
 def add(api: httpx.Client, *names: str) -> None:
@@ -54,8 +54,8 @@ def test_nothing_recorded_is_nothing_spent(
 ) -> None:
     setup(api, dataset_given={"budget": budget})
     found = grown(engine)
-    assert epsilons(found) == [0.0]
-    assert (found.earlier, found.expired, found.adaptive) == (0, 0.0, budget is not None)
+    assert shares(found) == [0.0]
+    assert (found.earlier, found.expired, found.in_shares) == (0, 0.0, budget is not None)
 
 
 def test_each_time_tells_what_the_dataset_told_then(api: httpx.Client, engine: Engine) -> None:
@@ -70,7 +70,7 @@ def test_each_time_tells_what_the_dataset_told_then(api: httpx.Client, engine: E
         told.append(spent(api))
     found = grown(engine)
     # Created, just before the first entry, then after each entry.
-    assert epsilons(found) == [0.0, 0.0, *told]
+    assert shares(found) == [0.0, 0.0, *told]
     moments = [moment.at for moment in found.moments]
     assert moments == sorted(moments)
     assert {part.run for part in found.parts} == {"run", "other", None}
@@ -84,7 +84,7 @@ def test_parts_add_up_and_end_as_the_explanation_has_it(api: httpx.Client, engin
         append(api, event(0, 50 * (number + 1)), run=name)
     found = grown(engine)
     for moment in found.moments:
-        assert sum(moment.parts) == pytest.approx(moment.epsilon, rel=1e-12)
+        assert sum(moment.parts) == pytest.approx(moment.spent, rel=1e-12)
     assert [part.run for part in found.parts] == [*reversed(names[3:]), None]
     assert found.parts[-1].runs == 3
     explained = api.get("/v1/datasets/data/explain").json()
@@ -92,7 +92,7 @@ def test_parts_add_up_and_end_as_the_explanation_has_it(api: httpx.Client, engin
     for part, share in zip(found.parts, last.parts, strict=True):
         if part.run:
             (one,) = [told for told in explained["runs"] if told["run"] == part.run]
-            assert share / (last.epsilon or 1) == pytest.approx(one["share"], rel=1e-12)
+            assert share / (last.spent or 1) == pytest.approx(one["share"], rel=1e-12)
 
 
 def test_many_entries_are_told_at_few_times_and_end_alike(
@@ -103,8 +103,8 @@ def test_many_entries_are_told_at_few_times_and_end_alike(
     append(api, *(event(step, 1, mechanism=noises[step % 2]) for step in range(40)))
     few = grown(engine, points=4)
     assert len(few.moments) <= 8
-    assert few.moments[-1].epsilon == spent(api)
-    assert set(epsilons(few)) <= set(epsilons(grown(engine, points=40)))
+    assert few.moments[-1].spent == spent(api)
+    assert set(shares(few)) <= set(shares(grown(engine, points=40)))
 
 
 def test_entries_that_are_not_read_are_one_rise(
@@ -117,8 +117,8 @@ def test_entries_that_are_not_read_are_one_rise(
     monkeypatch.setattr(spending_history, "SPENDING_ENTRIES_MAX", 10)
     part = grown(engine, points=40)
     assert (whole.earlier, part.earlier) == (0, 30)
-    assert part.moments[0].epsilon == 0.0
-    assert epsilons(part)[1:] == epsilons(whole)[-11:]
+    assert part.moments[0].spent == 0.0
+    assert shares(part)[1:] == shares(whole)[-11:]
 
 
 @pytest.mark.parametrize("steps", [1, 9, 10, 11, 25])
@@ -134,7 +134,7 @@ def test_passes_are_never_told_before_they_were_paid_for_nor_too_late(
             add(api, "other")
             append(api, event(0, 1), run="other")
             told.append(spent(api))
-    found = epsilons(grown(engine))
+    found = shares(grown(engine))
     assert found[-1] == told[-1]
     for value, then in zip(found[-len(told) :], told, strict=False):
         assert value is not None
@@ -148,7 +148,7 @@ def test_a_pass_that_two_noises_share_is_told_in_full(api: httpx.Client, engine:
         noise = {"kind": "gaussian", "noise_multiplier": 8.0 if number % 2 else 6.0}
         append(api, event(number * 4, 4, mechanism=noise, sampling=CYCLIC))
         told.append(spent(api))
-    found = epsilons(grown(engine))
+    found = shares(grown(engine))
     assert found[-1] == told[-1]
     for value, then in zip(found[-8:], told, strict=True):
         assert value is not None
@@ -166,9 +166,9 @@ def test_what_a_child_spends_is_its_parent_s(api: httpx.Client, engine: Engine) 
     assert {(part.run, part.dataset) for part in found.parts} == {
         ("run", "data"), ("heir", "child"), (None, None),
     }  # fmt: skip
-    assert found.moments[-1].epsilon == spent(api)
-    assert found.moments[-2].epsilon is not None
-    assert 0 < found.moments[-2].epsilon < spent(api)
+    assert found.moments[-1].spent == spent(api)
+    assert found.moments[-2].spent is not None
+    assert 0 < found.moments[-2].spent < spent(api)
 
 
 def test_what_has_no_bound_is_infinite_from_then_on(api: httpx.Client, engine: Engine) -> None:
@@ -177,7 +177,7 @@ def test_what_has_no_bound_is_infinite_from_then_on(api: httpx.Client, engine: E
     before = spent(api)
     append(api, event(10, 1, mechanism=NONE, sampling={"kind": "full"}))
     found = grown(engine)
-    assert epsilons(found)[-2:] == [before, None]
+    assert shares(found)[-2:] == [before, None]
     assert set(found.moments[-1].parts) == {0.0}
 
 
@@ -186,8 +186,8 @@ def test_without_a_budget_epsilon_is_the_explanation_s(api: httpx.Client, engine
     append(api, event(0, 500))
     explained = api.get("/v1/datasets/data/explain", params={"delta": 1e-5}).json()
     found = grown(engine)
-    assert found.moments[-1].epsilon == explained["epsilon"]
-    assert not found.adaptive
+    assert found.moments[-1].spent == explained["epsilon"]
+    assert not found.in_shares
 
 
 def test_what_expired_is_told_beside(api: httpx.Client, engine: Engine) -> None:
@@ -200,7 +200,7 @@ def test_what_expired_is_told_beside(api: httpx.Client, engine: Engine) -> None:
         past = datetime.now(UTC) - timedelta(hours=1)
         connection.execute(update(reservations).values(expires_at=past))
     found = grown(engine)
-    assert found.moments[-1].epsilon == before
+    assert found.moments[-1].spent == before
     assert found.expired is not None
     assert before + found.expired == pytest.approx(spent(api), rel=1e-12)
 
@@ -212,7 +212,7 @@ def test_a_correction_never_lowers_what_is_told(api: httpx.Client, engine: Engin
     correction = event(0, 50) | {"reason": "mistaken"}
     assert api.post("/v1/runs/run/corrections", json=correction).status_code == 201
     found = grown(engine)
-    assert found.moments[-1].epsilon == spent(api) > before
+    assert found.moments[-1].spent == spent(api) > before
 
 
 def test_telling_it_changes_nothing(api: httpx.Client, engine: Engine) -> None:

@@ -1,5 +1,7 @@
 """The picture of a dataset's spending: layers by run under the limit. Geometry alone, no colours.
 
+Upwards is the share of the budget's capacity, so that the limit is at 1; without a budget, epsilon.
+
 Across, a thousand units are stretched to whatever is there; upwards a unit is a pixel. Words stand
 outside of what is stretched.
 """
@@ -21,6 +23,7 @@ DATES: Final = 4
 TABLE_ROWS: Final = 12  # rows of the table beside it
 _FAR: Final = 20  # times what is spent: a limit that is further away is not drawn
 _HEADROOM: Final = 1.06
+_LIMIT: Final = 1.0  # the whole capacity
 _NICE: Final = (1.0, 2.0, 2.5, 5.0, 10.0)
 
 
@@ -37,7 +40,6 @@ class Mark:
     """A change of the limit."""
 
     x: float
-    y: float | None  # of the new limit, where it is drawn
     number: int
     change: SettingsAnswer
 
@@ -59,7 +61,7 @@ class Picture:
 
 @dataclass(frozen=True, slots=True)
 class _Frame:
-    """Where times and epsilons lie."""
+    """Where times and shares, or epsilons, lie."""
 
     begins: datetime
     ends: datetime
@@ -70,30 +72,29 @@ class _Frame:
         part = (at - self.begins) / timedelta(seconds=1)
         return round(_WIDTH * min(1.0, max(0.0, part / whole)), 1) if whole > 0 else 0.0
 
-    def y(self, epsilon: float) -> float:
-        return round(HEIGHT * (1 - min(1.0, epsilon / self.top)), 1)
+    def y(self, spent: float) -> float:
+        return round(HEIGHT * (1 - min(1.0, spent / self.top)), 1)
 
 
 def draw_spending(spent: Spending, changes: Sequence[SettingsAnswer], present: datetime) -> Picture:
     """The picture of a spending up to the present, with the settings of the dataset over time."""
-    moments = [one for one in spent.moments if one.epsilon is not None]
-    most = max((one.epsilon or 0.0 for one in moments), default=0.0)
-    limits = [one.epsilon for one in changes if one.epsilon is not None]
-    far = bool(limits) and most > 0 and min(limits) > _FAR * most
-    drawn = [] if far else limits
-    top = _HEADROOM * max([most, *(limit for limit in drawn if limit <= _FAR * (most or limit))])
+    moments = [one for one in spent.moments if one.spent is not None]
+    most = max((one.spent or 0.0 for one in moments), default=0.0)
+    far = spent.in_shares and 0 < _FAR * most < _LIMIT
+    drawn = spent.in_shares and not far
+    top = _HEADROOM * max(most, _LIMIT if drawn else 0.0)
     frame = _Frame(spent.moments[0].at, max(present, spent.moments[-1].at), top or 1.0)
-    endless = next((one.at for one in spent.moments if one.epsilon is None), None)
+    endless = next((one.at for one in spent.moments if one.spent is None), None)
     last = moments[-1:] if endless is None else []
-    shown = [*moments, *(Moment(at=frame.ends, epsilon=o.epsilon, parts=o.parts) for o in last)]
+    shown = [*moments, *(Moment(at=frame.ends, spent=o.spent, parts=o.parts) for o in last)]
     return Picture(
         layers=_layers(shown, frame) if moments else (),
-        outline=_line([(frame.x(one.at), frame.y(one.epsilon or 0.0)) for one in shown]),
-        limit="" if far else _limit(changes, frame),
+        outline=_line([(frame.x(one.at), frame.y(one.spent or 0.0)) for one in shown]),
+        limit=_limit(changes, frame) if drawn else "",
         limit_is_far=far,
-        marks=_marks(changes, frame, drawn=not far),
+        marks=_marks(changes, frame),
         endless=None if endless is None else frame.x(endless),
-        ticks=_ticks(frame),
+        ticks=_ticks(frame, in_percent=spent.in_shares),
         dates=_dates(frame),
         rows=_told(spent.moments),
     )
@@ -119,40 +120,32 @@ def _line(points: Sequence[tuple[float, float]]) -> str:
 
 
 def _limit(changes: Sequence[SettingsAnswer], frame: _Frame) -> str:
-    """The limit over time: level until it is changed."""
-    path, before = "", None
-    for one in changes:
-        x = frame.x(_time(one.changed_at))
-        if one.epsilon is not None:
-            y = frame.y(one.epsilon)
-            path += f"M{x:g} {y:g}" if before is None else f"H{x:g}V{y:g}"
-        before = one.epsilon
-    return path + f"H{_WIDTH}" if path else ""
+    """The present limit, from when the dataset first had one."""
+    first = next((one for one in changes if one.epsilon is not None), None)
+    if first is None:
+        return ""
+    return f"M{frame.x(_time(first.changed_at)):g} {frame.y(_LIMIT):g}H{_WIDTH}"
 
 
-def _marks(changes: Sequence[SettingsAnswer], frame: _Frame, *, drawn: bool) -> tuple[Mark, ...]:
+def _marks(changes: Sequence[SettingsAnswer], frame: _Frame) -> tuple[Mark, ...]:
     moved = [after for before, after in pairwise(changes) if after.epsilon != before.epsilon]
     return tuple(
-        Mark(
-            x=frame.x(_time(one.changed_at)),
-            y=frame.y(one.epsilon) if drawn and one.epsilon is not None else None,
-            number=number,
-            change=one,
-        )
+        Mark(x=frame.x(_time(one.changed_at)), number=number, change=one)
         for number, one in enumerate(moved, start=1)
     )
 
 
-def _ticks(frame: _Frame) -> tuple[Tick, ...]:
+def _ticks(frame: _Frame, *, in_percent: bool) -> tuple[Tick, ...]:
     """Lines at round numbers."""
-    rough = frame.top / TICKS
+    unit, sign = (100, " %") if in_percent else (1, "")
+    rough = unit * frame.top / TICKS
     power = 10.0 ** (len(f"{int(rough)}") - 1) if rough >= 1 else 1.0
     while power > rough:
         power /= 10
     step = next(nice * power for nice in _NICE if nice * power >= rough)
-    count = int(frame.top / step)
+    count = int(unit * frame.top / step)
     return tuple(
-        Tick(place=frame.y(number * step), label=f"{number * step:.6g}")
+        Tick(place=frame.y(number * step / unit), label=f"{number * step:.6g}{sign}")
         for number in range(1, count + 1)
     )
 
