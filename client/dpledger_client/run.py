@@ -1,6 +1,5 @@
 """A run as its training script sees it: two lines, and every step is counted."""
 
-import math
 import warnings
 from collections.abc import Callable, Mapping
 from operator import index
@@ -10,6 +9,7 @@ from typing import Any, Final, Self
 
 from dpledger_client import checkpoints, distributed, findings, loaders
 from dpledger_client.batch_size_check import LEVEL, SamplingContradicted, Sizes
+from dpledger_client.certified_epsilon import certified_epsilon
 from dpledger_client.declaration import Declaration, count_of
 from dpledger_client.distributed import Broadcast, Follower
 from dpledger_client.errors import BudgetExhausted, OutOfSequence
@@ -104,17 +104,17 @@ class Run:
 
     @property
     def last_guarantee(self) -> dict[str, Any] | None:
-        """The guarantee in the service's last reply, if there is one."""
+        """The quick reading in the service's last reply, if it has one: no smaller than epsilon."""
         return self._writer.reply.get("guarantee")
 
     @property
     def epsilon(self) -> float | None:
-        """Epsilon of `last_guarantee`: nats, upper, infinite if unbounded; None if it has none."""
-        guarantee = self.last_guarantee
-        if guarantee is None:
-            return None
-        epsilon = guarantee.get("epsilon")
-        return math.inf if epsilon is None else float(epsilon)
+        """Certified epsilon of all steps so far, which the service is asked for: nats, upper.
+
+        Infinite if unbounded; None without a delta, and on the ranks that do not report. While the
+        service is away it is that of its last reply, which may be larger and counts no unsent step.
+        """
+        return certified_epsilon(self)
 
     @property
     def budget(self) -> dict[str, Any] | None:

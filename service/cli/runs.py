@@ -11,10 +11,13 @@ from rich.table import Column, Table
 
 from service.cli.options import failed
 from service.cli.service_client import AwayError, Refused, Service, UrlOption, named, stopped
-from service.formatting import lower, upper
+from service.formatting import lower, percent_up, upper
 from service.schemas.run_states import STATES
 
-_COLUMNS: Final = ("run", "dataset", "state", "steps", "sampling", "spent", "left", "by", "created")
+_COLUMNS: Final = (
+    "run", "dataset", "state", "steps", "sampling", "at_least", "certified", "charged", "by",
+    "created",
+)  # fmt: skip
 
 
 def runs(
@@ -26,12 +29,14 @@ def runs(
     url: UrlOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="every run as JSON")] = False,
 ) -> None:
-    """List the runs of a service, the oldest first, with their own budgets.
+    """List the runs of a service, the oldest first.
 
-    The key comes from DPLEDGER_API_KEY.
+    "certified" is the proved epsilon of each run alone, and "at_least" its lower end; both hold if
+    no step depended on earlier answers. "charged" is the share of the run's own budget. The key
+    comes from DPLEDGER_API_KEY.
     """
     try:
-        found = list(Service(url).pages("/v1/runs", "runs", dataset=dataset, state=state, by=by))
+        found = _with_certified(Service(url), dataset=dataset, state=state, by=by)
     except (Refused, AwayError) as error:
         raise stopped(error) from None
     if as_json:
@@ -44,20 +49,35 @@ def runs(
             typer.echo("\t".join(_cells(run)))
 
 
+def _with_certified(service: Service, **asked: str | None) -> list[dict[str, Any]]:
+    """The runs, each with what is certified of it: none where there is no delta."""
+    found: dict[str, dict[str, Any]] = {}
+    before, known = -1, 0
+    while before < known and known < max(1, len(found)):  # each request gets further
+        for page in service.whole_pages("/v1/runs", certified="true", **asked):
+            for run in page["runs"]:
+                found[run["name"]] = run | {"certified": page["certified"].get(run["name"])}
+        before, known = known, sum(run["certified"] is not None for run in found.values())
+    return list(found.values())
+
+
 def _cells(run: dict[str, Any]) -> tuple[str, ...]:
-    budget = run["budget"]
-    spent = left = ""
+    certified, budget = run["certified"], run["budget"]
+    at_least = at_most = charged = ""
+    if certified is not None:
+        lower_end, upper_end = certified["epsilon_lower"], certified["epsilon"]
+        at_least = "" if lower_end is None else lower(lower_end)
+        at_most = "infinite" if upper_end is None else upper(upper_end)
     if budget is not None:
-        spent = "infinite" if budget["spent"] is None else upper(budget["spent"])
-        left = lower(budget["remaining"])
+        charged = percent_up(budget["share"]) if budget["share"] is not None else "infinite"
     return (
         run["name"], run["dataset"], run["state"], str(run["steps"]), run["sampling_status"],
-        spent, left, run["by"] or "", run["created_at"],
+        at_least, at_most, charged, run["by"] or "", run["created_at"],
     )  # fmt: skip
 
 
 def _table(found: list[dict[str, Any]]) -> None:
-    right = ("steps", "spent", "left")
+    right = ("steps", "at_least", "certified", "charged")
     columns = (
         Column(name, justify="right" if name in right else "left", overflow="fold")
         for name in _COLUMNS

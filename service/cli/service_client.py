@@ -112,10 +112,15 @@ class Service:
 
     def pages(self, path: str, items: str, **query: Any) -> Iterator[Json]:
         """Everything in a list, page by page."""
+        for page in self.whole_pages(path, **query):
+            yield from page[items]
+
+    def whole_pages(self, path: str, **query: Any) -> Iterator[Json]:
+        """The pages of a list."""
         token: str | None = None
         while True:
             page = self.get(path, page_size=PAGE_SIZE, page_token=token, **query)
-            yield from page[items]
+            yield page
             token = page["next_page_token"]
             if token is None:
                 return

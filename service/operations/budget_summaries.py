@@ -1,21 +1,16 @@
-"""Many datasets and runs at a glance: read together where nothing about them is unusual.
+"""Budgets of many datasets, and steps of many runs, read together where nothing is unusual.
 
 What is usual is told from what is stored; whatever else counts, such as corrections, expired
 reservations or samplings that count by pass, is read as for one dataset or run alone.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from sqlalchemy import Connection, Row, bindparam, func, or_, select
 
-from accounting.accountants import best_bound
-from accounting.event_counts import EventCounts
 from accounting.events import NeighboringRelation
 from service.clock import now
-from service.guarantees.event_counts import counts_of_runs
-from service.guarantees.guarantee import READING, Question, delta_of, run_guarantee
 from service.ledger.append.state_rows import VERSION
 from service.ledger.budgets.accumulator import read_accumulator
 from service.ledger.budgets.budget import accept_of, dataset_filter, dataset_scope
@@ -79,19 +74,6 @@ _STEPS: Final = (
     .where(branches.c.run_id.in_(bindparam("ids", expanding=True)))
     .group_by(branches.c.run_id)
 )
-_CORRECTED: Final = (
-    select(corrections.c.run_id)
-    .distinct()
-    .where(corrections.c.run_id.in_(bindparam("ids", expanding=True)))
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Glance:
-    """What a run has spent, by the cheapest accountant that serves every event."""
-
-    epsilon: float | None  # nats, upper; none where infinite
-    delta: float | None  # none where neither the run nor its dataset has one
 
 
 def budgets_of(connection: Connection, rows: Sequence[Row[Any]]) -> dict[int, BudgetAnswer | None]:
@@ -161,43 +143,3 @@ def steps_of(connection: Connection, ids: Sequence[int]) -> dict[int, tuple[int,
     """(Steps, branches) of some runs, by their ids."""
     rows = connection.execute(_STEPS, {"ids": ids})
     return {row.run_id: (int(row.steps), row.branches) for row in rows}
-
-
-def epsilons_of(
-    connection: Connection, rows: Sequence[Row[Any]], homes: Mapping[int, Row[Any]]
-) -> dict[int, Glance]:
-    """What some runs have spent, by their ids.
-
-    Args:
-        connection: to the database.
-        rows: of the runs.
-        homes: the rows of their datasets, by id.
-    """
-    ids = [row.id for row in rows]
-    corrected = set(connection.scalars(_CORRECTED, {"ids": ids}))
-    sizes = {row.id: homes[row.dataset_id].dataset_size for row in rows}
-    every_count = counts_of_runs(connection, sizes)
-    found = {}
-    for row in rows:
-        delta = delta_of(homes[row.dataset_id], row)
-        if delta is None:
-            found[row.id] = Glance(None, None)
-        elif row.on_plan is not None or row.id in corrected:
-            whole = run_guarantee(connection, row.name, Question(delta=delta, accountant=READING))
-            found[row.id] = Glance(whole.epsilon, delta)
-        else:
-            epsilon = _epsilon(every_count[row.id], homes[row.dataset_id], delta)
-            found[row.id] = Glance(epsilon, delta)
-    return found
-
-
-def _epsilon(counts: EventCounts, dataset: Row[Any], delta: float) -> float | None:
-    bound = best_bound.best_bound(
-        counts,
-        relation=NeighboringRelation(dataset.neighboring_relation),
-        delta=delta,
-        accept=accept_of(dataset),
-        accountant=READING,
-        floor=False,
-    )
-    return None if bound is None else bound.epsilon

@@ -131,6 +131,9 @@ class RunPageQuery(PageQuery):
     )
     state: RunStateName | None = Field(default=None, description="Only runs in this state.")
     by: Label | None = Field(default=None, description="Only runs that this key registered.")
+    certified: bool = Field(
+        default=False, description="Also the certified epsilon of each run, as far as time allows."
+    )
 
 
 class ActPageQuery(PageQuery):

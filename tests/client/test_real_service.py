@@ -62,8 +62,7 @@ def test_a_training_loop_is_in_the_ledger(client: Client, mode: Any) -> None:
             run.step()
         guarantee = run.guarantee()
         assert guarantee["steps"] == 50
-        assert run.epsilon is not None
-        assert run.epsilon >= guarantee["epsilon"] > 0
+        assert run.epsilon == guarantee["epsilon"] > guarantee["epsilon_lower"] > 0
         state = client.run("run")
         assert (state["steps"], state["state"]) == (50, "active")
     assert client.run("run")["state"] == "finished"

@@ -157,7 +157,20 @@ def test_replies_are_shown(service: FakeService, client: Client) -> None:
     step(run, steps=2)
     run.flush()
     assert run.last_guarantee == {"epsilon": 1.5, "delta": 1e-5}
-    assert (run.epsilon, run.budget, run.verdict) == (1.5, {"remaining": 0.5}, "overdraft")
+    assert (run.budget, run.verdict) == ({"remaining": 0.5}, "overdraft")
+
+
+def test_epsilon_is_the_certified_one_of_all_steps(service: FakeService, client: Client) -> None:
+    run = observe(client)
+    before = list(service.paths)
+    assert [run.epsilon] == [None]
+    assert service.paths == before
+    step(run)
+    assert run.epsilon == 2.0  # as the guarantee has it; the reply's own reading is 1.5
+    assert service.paths[-2:] == ["/v1/runs/run/events", "/v1/runs/run/guarantee"]
+    service.away = True
+    step(run)
+    assert (run.epsilon, run.unsent_steps) == (1.5, 1)
 
 
 def test_an_epsilon_that_no_bound_limits_is_infinite(service: FakeService, client: Client) -> None:
@@ -165,11 +178,16 @@ def test_an_epsilon_that_no_bound_limits_is_infinite(service: FakeService, clien
     service.guarantee = {"epsilon": None, "reason": "no noise"}
     step(run)
     run.flush()
+    service.away = True
     assert run.epsilon == math.inf
+
+
+def test_without_a_delta_a_run_has_no_epsilon(service: FakeService, client: Client) -> None:
+    run = observe(client)
     service.guarantee = None
     step(run)
-    run.flush()
     assert run.epsilon is None
+    assert service.paths[-1] == "/v1/runs/run/events"
 
 
 def test_a_guarantee_includes_the_steps_that_waited(service: FakeService, client: Client) -> None:

@@ -13,6 +13,7 @@ from service.ledger import branches, fixed_plans, lookups, views
 from service.ledger import runs as runs_module
 from service.ledger import runs as shown
 from service.ledger.append.write_access import run_in_write_transaction
+from service.operations.certified_runs import CERTIFIED_SECONDS, CertifiedRuns, RunList
 from service.schemas.ledger_document import LedgerDocument
 from service.schemas.requests import Finish, NewBranch, NewRelease, NewRun
 from service.schemas.responses import (
@@ -21,7 +22,6 @@ from service.schemas.responses import (
     ReleaseAnswer,
     RunAnswer,
     RunGuarantee,
-    RunPage,
 )
 from service.storage.engine import snapshot
 from service.storage.tables import runs
@@ -58,7 +58,7 @@ def create_run(new: NewRun, database: Database, caller: Trainer, response: Respo
 
 @router.get("")
 @expensive
-def list_runs(query: RunPages, database: Database, caller: Viewer) -> RunPage:
+def list_runs(query: RunPages, database: Database, caller: Viewer, request: Request) -> RunList:
     """Runs in creation order; if asked those of a dataset, in a state, or of a key alone."""
     wanted = select(runs).where(runs_within(caller.datasets))
     if query.state is not None:
@@ -74,7 +74,11 @@ def list_runs(query: RunPages, database: Database, caller: Viewer) -> RunPage:
             connection, wanted, runs, after=query.after, size=query.page_size
         )
         found = [views.run_answer(connection, row) for row in rows]
-    return RunPage(runs=found, next_page_token=continuation_token(after))
+        certified = None
+        if query.certified:
+            known: CertifiedRuns = request.app.state.certified_runs
+            certified = known.read(connection, rows, seconds=CERTIFIED_SECONDS)
+    return RunList(runs=found, certified=certified, next_page_token=continuation_token(after))
 
 
 @router.get("/{run}")

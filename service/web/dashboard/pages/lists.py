@@ -8,9 +8,11 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from sqlalchemy import Connection, Row, Select, Table, select
 
+from service.guarantees.guarantee import delta_of
 from service.identity.access import datasets_within, runs_within
 from service.identity.authentication import Caller
 from service.operations import budget_summaries
+from service.operations.certified_runs import CERTIFIED_SECONDS, CertifiedRuns
 from service.operations.overview import INCIDENT_DAYS, SERIOUS, Boards
 from service.schemas.run_states import STATES, RunStateName
 from service.storage.engine import snapshot
@@ -76,14 +78,21 @@ def dataset_list(
 def run_list(
     request: Request, database: Database, viewer: PageViewer, asked: Annotated[_Runs, Query()]
 ) -> Response:
-    """Runs, and what each has spent alone."""
+    """Runs, and what is certified of each alone."""
+    certified_runs: CertifiedRuns = request.app.state.certified_runs
     with snapshot(database) as connection:
         rows, pages = _part(connection, _runs(viewer, asked), runs, asked, "/runs")
         homes = datasets_of_runs(connection, rows)
         steps = budget_summaries.steps_of(connection, [row.id for row in rows])
-        epsilons = budget_summaries.epsilons_of(connection, rows, homes)
+        certified = certified_runs.read(connection, rows, seconds=CERTIFIED_SECONDS)
     listed = [
-        (row, homes[row.dataset_id].name, *steps.get(row.id, (0, 0)), epsilons[row.id])
+        (
+            row,
+            homes[row.dataset_id].name,
+            *steps.get(row.id, (0, 0)),
+            certified.get(row.name),
+            delta_of(homes[row.dataset_id], row),
+        )
         for row in rows
     ]
     return render(

@@ -1,0 +1,49 @@
+"""The certified epsilon of a run, as a single number for a script that reports it."""
+
+import math
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from dpledger_client.errors import Unavailable
+
+
+class Readable(Protocol):
+    """A run that can be asked for its guarantee."""
+
+    @property
+    def rank(self) -> int:
+        """Which process of the job it is in."""
+
+    @property
+    def last_guarantee(self) -> dict[str, Any] | None:
+        """The guarantee in the last reply."""
+
+    def flush(self) -> None:
+        """Send everything so far."""
+
+    def guarantee(self) -> dict[str, Any]:
+        """Ask for the guarantee."""
+
+
+def certified_epsilon(run: Readable) -> float | None:
+    """Return epsilon of all steps of a run: nats, upper, infinite if unbounded.
+
+    Steps that wait are sent first. While the service is away, this is the epsilon of its last
+    reply. None without a delta, before the first step, and on the ranks that do not report.
+
+    Raises:
+        DPLedgerError: steps or the question were refused.
+    """
+    if run.rank:
+        return None
+    found: Mapping[str, Any] | None
+    try:
+        run.flush()
+        found = run.last_guarantee
+        if found is not None:  # else there is no delta to ask at
+            found = run.guarantee()
+    except Unavailable:
+        found = run.last_guarantee
+    if found is None:
+        return None
+    return math.inf if found["epsilon"] is None else float(found["epsilon"])
