@@ -20,7 +20,7 @@ from service.identity.rate_limit import Buckets, Pace
 from service.identity.start_token import StartToken
 from service.ledger.append.writer import PATIENCE, Writer
 from service.operations.budgets import Budgets
-from service.operations.certified_runs import CertifiedRuns
+from service.operations.certified_epsilons import CertifiedEpsilons
 from service.operations.event_feed import Feed
 from service.operations.health import Readiness
 from service.operations.metrics import Ledger
@@ -200,8 +200,8 @@ def wire(
     app.state.heads = HeadTree()
     app.state.expositions = metrics.Expositions()
     app.state.budgets = Budgets()
-    app.state.boards = Boards(app.state.budgets)
-    app.state.certified_runs = CertifiedRuns()
+    app.state.certified = CertifiedEpsilons()
+    app.state.boards = Boards(app.state.budgets, app.state.certified)
     app.state.ledger = Ledger(engine, dispatcher.waiting, app.state.budgets)
     app.state.gate = gate = SuspensionState(engine)
     modules = (

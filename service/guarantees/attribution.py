@@ -8,11 +8,12 @@ from typing import Any, Final
 from sqlalchemy import Connection, Row, bindparam, select
 
 from accounting.events import NeighboringRelation
-from accounting.filters import RenyiFilter
+from accounting.filters import EnvelopeFilter, RenyiFilter
 from accounting.guarantees import ValidFor
 from service.clock import now
 from service.errors import TooExpensiveError
 from service.guarantees.event_costs import EventCosts, PricedDataset, Units, priced_datasets
+from service.guarantees.event_counts import run_counts
 from service.guarantees.guarantee import Question, resolve_query
 from service.ledger.append.order_advice import recorded_advice
 from service.ledger.append.state_rows import tally_of
@@ -22,6 +23,7 @@ from service.ledger.expired_reservations import expired_reservations
 from service.ledger.lookups import find_dataset
 from service.schemas.responses import AccountantName, Answer, BudgetAnswer
 from service.storage.tables import run_balances, runs
+from service.work_limit import bounded
 
 ATTRIBUTED_RUNS_MAX: Final = 100  # told one by one; the others are told together
 _ROWS_MAX: Final = 1_000_000  # of how often each event counts in each run: about two seconds
@@ -179,6 +181,49 @@ def grounds_of(connection: Connection, dataset: Row[Any]) -> AttributionInputs:
         prices=prices,
         lost=expired_reservations(connection, dataset, now()),
         parts=_parts(connection, homes, prices),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunCharge:
+    """What the steps of one run use of its dataset's budget."""
+
+    share: float | None  # of capacity, of what binds the whole; upper, none where infinite
+    epsilon: float  # nats, the limit
+    delta: float
+    items: tuple[tuple[str, int], ...]  # of an envelope: name or number, and steps of this run
+
+
+def charge_of_run(connection: Connection, run: Row[Any], dataset: Row[Any]) -> RunCharge | None:
+    """What a run uses of its dataset's budget, as it was recorded; none where there is no limit.
+
+    Raises:
+        TooExpensiveError: its events take too much work.
+    """
+    if dataset.budget_epsilon is None:
+        return None
+    accumulator = tally_of(connection, dataset)
+    counts = run_counts(connection, run.id, dataset.dataset_size)
+    with bounded("The charge"):
+        known = {event: accumulator.cost(event) for event in {*counts.steps, *counts.passes}}
+        total = accumulator.filter.total(
+            counts, relation=accumulator.relation, accept=accumulator.accept, known=known
+        )
+    held_by = accumulator.filter
+    (share,) = held_by.parts([total], whole=accumulator.sums().spent)
+    items: tuple[tuple[str, int], ...] = ()
+    if isinstance(held_by, EnvelopeFilter):
+        used = zip(held_by.items, held_by.charged(total), strict=True)
+        items = tuple(
+            (item.name or str(number), units * item.unit)
+            for number, (item, units) in enumerate(used, start=1)
+            if units
+        )
+    return RunCharge(
+        share=share if share < float("inf") else None,
+        epsilon=dataset.budget_epsilon,
+        delta=dataset.budget_delta,
+        items=items,
     )
 
 

@@ -15,6 +15,7 @@ from service.ledger.append.state_rows import DATASETS
 from service.ledger.incidents import INCIDENT_ROWS, IncidentAnswer, Kind, incident_answer
 from service.operations.budget_summaries import steps_of
 from service.operations.budgets import BUDGETS_SECONDS, HEADS, Budgets, expired_counts, versions_of
+from service.operations.certified_epsilons import CertifiedEpsilon, CertifiedEpsilons
 from service.operations.forecast import Outlook, outlook
 from service.schemas.responses import BudgetAnswer
 from service.storage.tables import datasets, entries, incidents, runs
@@ -51,6 +52,7 @@ class DatasetSummary:
     delta: float | None
     budget: BudgetAnswer | None  # none where there is none, or it was not read yet
     outlook: Outlook | None
+    certified: CertifiedEpsilon | None  # none without a limit, or if there was no time yet
     forfeited: int  # expired reservations whose steps count as spent
 
     @property
@@ -105,6 +107,7 @@ class Boards:
     """Looks at the ledger, and keeps what each look found. From any thread."""
 
     budgets: Budgets = field(default_factory=Budgets)
+    certified: CertifiedEpsilons = field(default_factory=CertifiedEpsilons)
     _outlooks: VersionedCache[Outlook] = field(default_factory=lambda: VersionedCache(OUTLOOKS_MAX))
     _seen: VersionedCache[Board] = field(default_factory=lambda: VersionedCache(BOARDS_MAX))
 
@@ -128,9 +131,17 @@ class Boards:
             for row in heads
         ]
         found.sort(key=lambda one: _urgency(one[1]))
+        first = found[:OVERVIEW_DATASETS_MAX]
+        certified = self.certified.of_datasets(
+            connection, [row for row, _ in first], seconds=BUDGETS_SECONDS
+        )
         shown = [
-            replace(one, outlook=self._outlook(connection, row, versions[row.id], deadline))
-            for row, one in found[:OVERVIEW_DATASETS_MAX]
+            replace(
+                one,
+                outlook=self._outlook(connection, row, versions[row.id], deadline),
+                certified=certified.get(one.name),
+            )
+            for row, one in first
         ]
         everyone = [one for _, one in found]
         return Board(
@@ -173,6 +184,7 @@ def _summary(
         delta=row.budget_delta,
         budget=budget,
         outlook=None,
+        certified=None,
         forfeited=forfeited,
     )
 

@@ -15,7 +15,7 @@ from service.formatting import down, percent_up, up
 from service.identity.keys import Role
 from service.ledger import views
 from service.operations import budget_summaries
-from service.operations.certified_runs import CertifiedRuns
+from service.operations.certified_epsilons import CertifiedEpsilons
 from service.schemas.event_codec import canonical
 from service.storage.engine import connect, snapshot, transaction
 from service.storage.tables import datasets, reservations, runs
@@ -53,6 +53,11 @@ def link(text: str, way: str) -> str | None:
 
 def words(text: str) -> str:
     return " ".join(unescape(re.sub(r"<[^>]+>", " ", text)).split())
+
+
+def bracket_of(lower: float | None, upper: float) -> str:
+    at_least = "" if lower is None else f" and at least ≥ {down(lower)}"
+    return f"ε at most {up(upper)}{at_least}"
 
 
 @pytest.fixture
@@ -199,7 +204,7 @@ def test_a_glance_at_budgets_tells_what_each_alone_tells(
 def test_a_glance_at_runs_tells_their_guarantees(varied: httpx.Client, engine: Engine) -> None:
     with snapshot(engine) as connection:
         rows = list(connection.execute(select(runs)))
-        found = CertifiedRuns().read(connection, rows, seconds=10)
+        found = CertifiedEpsilons().of_runs(connection, rows, seconds=10)
         lengths = budget_summaries.steps_of(connection, [row.id for row in rows])
     for row in rows:
         if row.name not in found:
@@ -216,22 +221,25 @@ def test_lists_tell_what_the_api_tells_rounded_to_the_safe_side(varied: httpx.Cl
     for one in varied.get("/v1/datasets").json()["datasets"]:
         if one["budget"]:
             share = " ".join(percent_up(one["budget"]["share"]).split())
-            assert f"{one['name']} {share} of ε 50" in text
-            assert down(one["remaining"]) in text
+            told = varied.get(f"/v1/datasets/{one['name']}/guarantee").json()
+            certified = told["without_reservations"]
+            bracket = bracket_of(certified["epsilon_lower"], certified["epsilon"])
+            over = " overdrawn" if one["budget"]["overdrawn"] else ""
+            assert f"{one['name']} {share} of ε 50{over} {bracket}" in text
     text = words(page(varied, "/runs"))
     told = varied.get("/v1/runs/plain-run/guarantee").json()
-    bracket = f"ε at most {up(told['epsilon'])} and at least ≥ {down(told['epsilon_lower'])}"
+    bracket = bracket_of(told["epsilon_lower"], told["epsilon"])
     assert f"plain-run {bracket} 1e-5 100 active plain" in text
 
 
 def test_what_a_list_has_no_time_for_is_there_when_it_is_asked_again(
     varied: httpx.Client, engine: Engine
 ) -> None:
-    certified_runs, found = CertifiedRuns(), [0]
+    certified, found = CertifiedEpsilons(), [0]
     with snapshot(engine) as connection:
         rows = list(connection.execute(select(runs)))
         while len(found) <= len(rows):
-            found.append(len(certified_runs.read(connection, rows, seconds=0)))
+            found.append(len(certified.of_runs(connection, rows, seconds=0)))
     with_delta = len(rows) - 1  # of unlimited-run
     assert found == [*range(with_delta + 1), *[with_delta] * (len(rows) - with_delta)]
 
@@ -270,7 +278,7 @@ def test_a_list_asks_the_database_few_things_however_long_it_is(
             rows = list(connection.execute(select(datasets).limit(count)))
             budget_summaries.budgets_of(connection, rows)
             of_runs = list(connection.execute(select(runs).limit(count)))
-            CertifiedRuns().read(connection, of_runs, seconds=10)
+            CertifiedEpsilons().of_runs(connection, of_runs, seconds=10)
         engine.dispose()
         return len(statements)
 

@@ -19,7 +19,7 @@ from typer.testing import CliRunner, Result
 from service.cli import service_client, watch
 from service.cli.main import app
 from service.cli.watch import WatchedRun, draw_run, frames_of, line_of
-from service.formatting import lower, upper
+from service.formatting import lower, percent_up, upper
 from service.identity.keys import Role, Terms, create_key
 from service.storage.engine import transaction
 from tests.conftest import free_port
@@ -51,7 +51,7 @@ def refused(result: Result) -> str:
 
 
 def test_runs_are_listed_with_what_their_budgets_say(api: httpx.Client, address: str) -> None:
-    setup(api, budget=BUDGET)
+    setup(api, budget=BUDGET, delta=BUDGET["delta"])
     api.post("/v1/datasets", json=dataset("other"))
     api.post("/v1/runs", json=run("second", dataset="other"))
     append(api, event(0, 100))
@@ -63,13 +63,15 @@ def test_runs_are_listed_with_what_their_budgets_say(api: httpx.Client, address:
     assert [one["run"] for one in found] == ["run", "second"]
     assert [one["state"] for one in found] == ["active", "finished"]
     budget = api.get("/v1/runs/run").json()["budget"]
-    assert (found[0]["spent"], found[0]["left"]) == (
-        upper(budget["spent"]), lower(budget["remaining"]),
+    certified = api.get("/v1/runs/run/guarantee").json()
+    assert (found[0]["at_least"], found[0]["certified"], found[0]["charged"]) == (
+        lower(certified["epsilon_lower"]), upper(certified["epsilon"]), percent_up(budget["share"]),
     )  # fmt: skip
-    assert (found[0]["steps"], found[1]["spent"]) == ("100", "")
+    assert (found[0]["steps"], found[1]["certified"], found[1]["charged"]) == ("100", "", "")
     by_dataset = command("runs", "--dataset", "other", "--json", url=address)
     assert [one["name"] for one in json.loads(by_dataset.stdout)] == ["second"]
-    assert json.loads(by_dataset.stdout) == [api.get("/v1/runs/second").json()]
+    second = api.get("/v1/runs/second").json() | {"certified": None}
+    assert json.loads(by_dataset.stdout) == [second]
     by_state = command("runs", "--state", "active", "--json", url=address)
     assert [one["name"] for one in json.loads(by_state.stdout)] == ["run"]
 

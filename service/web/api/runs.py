@@ -13,7 +13,7 @@ from service.ledger import branches, fixed_plans, lookups, views
 from service.ledger import runs as runs_module
 from service.ledger import runs as shown
 from service.ledger.append.write_access import run_in_write_transaction
-from service.operations.certified_runs import CERTIFIED_SECONDS, CertifiedRuns, RunList
+from service.operations.certified_epsilons import CERTIFIED_SECONDS, CertifiedEpsilons, RunList
 from service.schemas.ledger_document import LedgerDocument
 from service.schemas.requests import Finish, NewBranch, NewRelease, NewRun
 from service.schemas.responses import (
@@ -76,8 +76,8 @@ def list_runs(query: RunPages, database: Database, caller: Viewer, request: Requ
         found = [views.run_answer(connection, row) for row in rows]
         certified = None
         if query.certified:
-            known: CertifiedRuns = request.app.state.certified_runs
-            certified = known.read(connection, rows, seconds=CERTIFIED_SECONDS)
+            known: CertifiedEpsilons = request.app.state.certified
+            certified = known.of_runs(connection, rows, seconds=CERTIFIED_SECONDS)
     return RunList(runs=found, certified=certified, next_page_token=continuation_token(after))
 
 

@@ -12,7 +12,7 @@ from service.guarantees.guarantee import delta_of
 from service.identity.access import datasets_within, runs_within
 from service.identity.authentication import Caller
 from service.operations import budget_summaries
-from service.operations.certified_runs import CERTIFIED_SECONDS, CertifiedRuns
+from service.operations.certified_epsilons import CERTIFIED_SECONDS, CertifiedEpsilons
 from service.operations.overview import INCIDENT_DAYS, SERIOUS, Boards
 from service.schemas.run_states import STATES, RunStateName
 from service.storage.engine import snapshot
@@ -59,7 +59,8 @@ class _Runs(_Listed):
 def dataset_list(
     request: Request, database: Database, viewer: PageViewer, asked: Annotated[_Datasets, Query()]
 ) -> Response:
-    """Datasets, and how much of each limit is gone."""
+    """Datasets, how much of each limit is charged, and what is certified."""
+    known: CertifiedEpsilons = request.app.state.certified
     query = select(datasets).where(datasets_within(viewer.datasets))
     if asked.limit is not None:
         unlimited = datasets.c.budget_epsilon.is_(None)
@@ -69,7 +70,8 @@ def dataset_list(
         ids = [row.id for row in rows]
         budgets = budget_summaries.budgets_of(connection, rows)
         counts = budget_summaries.count_runs(connection, ids)
-    listed = [(row, budgets[row.id], counts[row.id]) for row in rows]
+        certified = known.of_datasets(connection, rows, seconds=CERTIFIED_SECONDS)
+    listed = [(row, budgets[row.id], certified.get(row.name), counts[row.id]) for row in rows]
     return render(request, "datasets.html", viewer=viewer, rows=listed, asked=asked, pages=pages)
 
 
@@ -79,12 +81,12 @@ def run_list(
     request: Request, database: Database, viewer: PageViewer, asked: Annotated[_Runs, Query()]
 ) -> Response:
     """Runs, and what is certified of each alone."""
-    certified_runs: CertifiedRuns = request.app.state.certified_runs
+    known: CertifiedEpsilons = request.app.state.certified
     with snapshot(database) as connection:
         rows, pages = _part(connection, _runs(viewer, asked), runs, asked, "/runs")
         homes = datasets_of_runs(connection, rows)
         steps = budget_summaries.steps_of(connection, [row.id for row in rows])
-        certified = certified_runs.read(connection, rows, seconds=CERTIFIED_SECONDS)
+        certified = known.of_runs(connection, rows, seconds=CERTIFIED_SECONDS)
     listed = [
         (
             row,

@@ -11,7 +11,9 @@ from fastapi.concurrency import run_in_threadpool
 from pydantic import BaseModel
 from sqlalchemy import Connection, Row, bindparam, desc, select
 
+from service.errors import TooExpensiveError
 from service.guarantees import privacy_curve
+from service.guarantees.attribution import RunCharge, charge_of_run
 from service.guarantees.guarantee import Question, delta_of, run_guarantee
 from service.guarantees.noise_schedule import Schedule
 from service.guarantees.run_progress import Growth, Growths
@@ -87,6 +89,11 @@ class _Found(NamedTuple):
     dataset: Row[Any]
 
 
+class _Spent(NamedTuple):
+    guarantee: RunGuarantee
+    charge: RunCharge | None  # none without a limit of the dataset
+
+
 def _growths(request: Request) -> Growths:
     found: Growths = request.app.state.growths
     return found
@@ -128,14 +135,26 @@ def guarantee_part(
     with snapshot(database) as connection:
         found = _find(connection, run)
         delta = delta_of(found.dataset, found.run)
-        told = None
+        spent = None
         if delta is not None:
-            told = answers_of(request).compute(
+            spent = answers_of(request).compute(
                 *_question("guarantee", found),
-                lambda: run_guarantee(connection, run, Question()),
+                lambda: _spent(connection, found),
                 age_max=_age_max(request),
             )
-    return render(request, "run_guarantee.html", viewer=viewer, delta=delta, **_told(told))
+        answer = views.run_answer(connection, found.run)
+    return render(
+        request, "run_guarantee.html", viewer=viewer, delta=delta, run=answer, **_told(spent)
+    )
+
+
+def _spent(connection: Connection, found: _Found) -> _Spent:
+    guarantee = run_guarantee(connection, found.run.name, Question())
+    try:
+        charge = charge_of_run(connection, found.run, found.dataset)
+    except TooExpensiveError:
+        charge = None
+    return _Spent(guarantee, charge)
 
 
 def _question(kind: str, found: _Found) -> tuple[Hashable, Hashable]:
@@ -144,9 +163,11 @@ def _question(kind: str, found: _Found) -> tuple[Hashable, Hashable]:
     return key, dataset_version(found.dataset)
 
 
-def _told(guarantee: RunGuarantee | None) -> dict[str, Any]:
-    """A guarantee, and what its words mean."""
-    return {"guarantee": guarantee, "statuses": STATUSES, "assumptions": ASSUMPTIONS}
+def _told(spent: _Spent | None) -> dict[str, Any]:
+    """What is certified and charged, and what its words mean."""
+    guarantee, charge = spent or (None, None)
+    words = {"statuses": STATUSES, "assumptions": ASSUMPTIONS}
+    return {"guarantee": guarantee, "charge": charge, **words}
 
 
 class _Again(BaseModel):
