@@ -2,6 +2,7 @@
 
 from dpledger_client import loaders, sampling_check
 from dpledger_client.batch_size_check import SamplingContradicted
+from dpledger_client.budget_fit import BudgetFit, check_budget
 from dpledger_client.checkpoints import state_at
 from dpledger_client.client import Client, start_run
 from dpledger_client.errors import (
@@ -45,11 +46,12 @@ from dpledger_client.schemas import (
 )
 
 __all__ = [
-    "BranchExists", "BudgetExhausted", "Client", "Conflict", "DPLedgerError", "Forbidden",
-    "InvalidRequest", "LedgerRewritten", "LedgerSuspended", "NotFound", "OutOfSequence", "Run",
-    "RunExists", "RunFinished", "SamplingContradicted", "SpoolError", "Unauthorized", "Unavailable",
-    "UnsupportedEvent", "approximate_dp", "balls_and_bins", "cyclic", "event", "fixed_size", "full",
-    "gaussian", "laplace", "loaders", "no_noise", "non_uniform", "poisson", "random_allocation",
-    "randomized_response", "sampling_check", "shuffle", "start_run", "state_at",
-    "truncated_poisson", "unknown", "with_replacement", "zcdp",
+    "BranchExists", "BudgetExhausted", "BudgetFit", "Client", "Conflict", "DPLedgerError",
+    "Forbidden", "InvalidRequest", "LedgerRewritten", "LedgerSuspended", "NotFound",
+    "OutOfSequence", "Run", "RunExists", "RunFinished", "SamplingContradicted", "SpoolError",
+    "Unauthorized", "Unavailable", "UnsupportedEvent", "approximate_dp", "balls_and_bins",
+    "check_budget", "cyclic", "event", "fixed_size", "full", "gaussian", "laplace", "loaders",
+    "no_noise", "non_uniform", "poisson", "random_allocation", "randomized_response",
+    "sampling_check", "shuffle", "start_run", "state_at", "truncated_poisson", "unknown",
+    "with_replacement", "zcdp",
 ]  # fmt: skip

@@ -341,6 +341,7 @@ class Client:
         accept: Sequence[str] | None = None,
         release: str | None = None,
         assumptions: Mapping[str, Any] | None = None,
+        as_envelope: bool | None = None,
     ) -> dict[str, Any]:
         """The guarantee of events that have not happened; nothing is recorded.
 
@@ -352,6 +353,7 @@ class Client:
             accept: as for `create_dataset`.
             release: as for `start_run`; by default every_step.
             assumptions: as for `start_run`.
+            as_envelope: answer under "envelope" the budget that holds exactly these steps.
 
         Raises:
             UnsupportedEvent: no accepted theorem bounds an event.
@@ -364,6 +366,7 @@ class Client:
             "accept": accept,
             "release": release,
             "assumptions": assumptions,
+            "as_envelope": as_envelope,
         }
         return self._transport.post("/v1/plan", body)
 

@@ -96,6 +96,13 @@ class Transport:
         """Send an object; members that are None are left out. Retries by default as constructed."""
         return self._request("POST", path, body=_given(body), retries=retries)
 
+    def patch(
+        self, path: str, body: Mapping[str, Any], *, revision: int, retries: int | None = None
+    ) -> dict[str, Any]:
+        """Change an object whose revision was read before; If-Match names it."""
+        headers = {"If-Match": f'"{revision}"'}
+        return self._request("PATCH", path, body=_given(body), retries=retries, headers=headers)
+
     def listed(self, path: str, noun: str, **query: Any) -> Iterator[dict[str, Any]]:
         """Read a list, page after page."""
         page: dict[str, Any] = {"next_page_token": None}
@@ -117,6 +124,7 @@ class Transport:
         query: Mapping[str, Any] | None = None,
         body: Mapping[str, Any] | None = None,
         retries: int | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
         last, attempt = self._retries if retries is None else retries, 0
         while True:
@@ -124,7 +132,7 @@ class Transport:
             cause: httpx.RequestError | None = None
             wait_seconds = 0.0
             try:
-                response = self._sent(method, path, query, body)
+                response = self._sent(method, path, query, body, headers or {})
             except self._transient as error:
                 failure, cause = self._unanswered(error), error
             else:
@@ -142,9 +150,11 @@ class Transport:
         path: str,
         query: Mapping[str, Any] | None,
         body: Mapping[str, Any] | None,
+        given: Mapping[str, str],
     ) -> "httpx.Response":
         try:
             url, headers = self._addressed(path)
+            headers = {**headers, **given}
             return self._http.request(method, url, params=query, json=body, headers=headers)
         except RuntimeError:  # another thread may have closed it at any moment
             if not self._http.is_closed:

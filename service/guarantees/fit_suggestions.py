@@ -21,7 +21,7 @@ from accounting.events import (
     WithReplacement,
 )
 from accounting.work_limit import attempted, left
-from service.errors import BudgetExhaustedError
+from service.errors import BudgetExhaustedError, NotFoundError
 from service.ledger.append.admission import (
     BudgetCheck,
     PositionedSpan,
@@ -29,15 +29,15 @@ from service.ledger.append.admission import (
     count_reserved,
     require_budget,
 )
-from service.ledger.append.state_rows import tally_of
+from service.ledger.append.state_rows import run_tally, tally_of
 from service.ledger.budgets.accumulator import BudgetDelta
-from service.ledger.budgets.budget import dataset_scope
+from service.ledger.budgets.budget import dataset_scope, run_scope
 from service.ledger.budgets.lineage import as_seen_by_ancestor
-from service.ledger.lookups import find_dataset
+from service.ledger.lookups import find_dataset, find_run
 from service.schemas.event_codec import spans_of
 from service.schemas.message import PROBABILITY_MIN, Body
 from service.schemas.refusals import FailingScope
-from service.schemas.requests import EVENTS_MAX, PlannedEvent
+from service.schemas.requests import EVENTS_MAX, Name, PlannedEvent
 from service.schemas.responses import Answer
 from service.storage.tables import datasets, lineage
 from service.work_limit import bounded
@@ -52,6 +52,7 @@ REASON_NO_NOISE: Final = "None of its steps has a noise multiplier."
 REASON_NO_RATE: Final = "None of its steps has a sampling probability or a batch drawn afresh."
 REASON_FAR: Final = "No change of this kind makes it fit."
 REASON_LONG: Final = "It would take too much work to find."
+REASON_UNASKED: Final = "The request did not ask for it."
 
 _ANCESTORS: Final = (
     select(datasets, lineage.c.exactly_one)
@@ -65,6 +66,8 @@ class Wanted(Body):
     """Steps that may be asked for, beginning a pass of their own."""
 
     events: list[PlannedEvent] = Field(min_length=1, max_length=EVENTS_MAX)
+    run: Name | None = None  # of the dataset; its own budget has to hold them, too
+    remedies: bool = True  # whether more noise and a lower rate are looked for
 
 
 class Steps(Answer):
@@ -104,14 +107,16 @@ class Remedies(Answer):
 def remedies(connection: Connection, name: str, wanted: Wanted) -> Remedies:
     """What would make steps fit in a dataset's budget, and in those of all it was made from.
 
+    A run that is named has its own budget looked at, too, unless its plan holds that.
+
     Raises:
-        NotFoundError: there is no such dataset.
+        NotFoundError: there is no such dataset, or it has no such run.
         InvalidRequestError: the events do not follow one another, or do not fit the dataset.
         TooExpensiveError: to tell whether they fit would take too much work.
     """
     dataset = find_dataset(connection, name)
     spans = spans_of(wanted.events, dataset_size=dataset.dataset_size, first_step=0)
-    scopes = _scopes(connection, dataset)
+    scopes = _scopes(connection, dataset) + _own_scope(connection, dataset, wanted.run)
     failing: list[dict[str, Any]] = []
     steps = 0
     with bounded("Whether the steps fit", points=SUGGESTION_POINTS_MAX):
@@ -121,17 +126,23 @@ def remedies(connection: Connection, name: str, wanted: Wanted) -> Remedies:
         except BudgetExhaustedError as refusal:
             failing = refusal.failing_scopes
             steps = cast(int, refusal.extra["admissible_steps"])
-        known = None if failing else REASON_FITS
+        known = REASON_FITS if not failing else None if wanted.remedies else REASON_UNASKED
         noise, rate = _noise(scopes, spans, known), _rate(scopes, spans, known)
     return Remedies(
         dataset=dataset.name,
         sequence=dataset.head_sequence,
         fits=not failing,
         failing_scopes=[FailingScope(**one) for one in failing],
-        fewer_steps=Steps(value=steps or None, reason=known or (None if steps else REASON_NO_STEP)),
+        fewer_steps=_fewer(steps, fits=not failing),
         more_noise=noise,
         lower_rate=rate,
     )
+
+
+def _fewer(steps: int, *, fits: bool) -> Steps:
+    if fits:
+        return Steps(value=None, reason=REASON_FITS)
+    return Steps(value=steps or None, reason=None if steps else REASON_NO_STEP)
 
 
 def admissible(
@@ -162,6 +173,17 @@ def _scopes(connection: Connection, dataset: Row[Any]) -> list[BudgetCheck]:
     ]
     scopes = [(dataset_scope(row, tally_of(connection, row)), view) for row, view in found]
     return [BudgetCheck(scope=scope, view=view) for scope, view in scopes if scope is not None]
+
+
+def _own_scope(connection: Connection, dataset: Row[Any], name: str | None) -> list[BudgetCheck]:
+    """A run's own budget, as its filter holds it; none without one, or while its plan holds it."""
+    if name is None:
+        return []
+    run = find_run(connection, name)
+    if run.dataset_id != dataset.id:
+        raise NotFoundError("There is no such run.")
+    scope = None if run.on_plan else run_scope(run, run_tally(connection, dataset, run))
+    return [] if scope is None else [BudgetCheck(scope=scope, view=None)]
 
 
 def _placed(spans: Sequence[Span]) -> list[PositionedSpan]:
