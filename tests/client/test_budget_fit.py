@@ -194,7 +194,7 @@ def test_the_length_may_be_unknown(client: Client, capsys: pytest.CaptureFixture
         with pytest.raises(ValueError, match="length of the training"):
             checked(run, training(1), length_known=False, dataset_budget="this plan")
         with pytest.raises(ValueError, match="dataset_budget must be"):
-            checked(run, dataset_budget="that plan")  # type: ignore[arg-type]
+            checked(run, dataset_budget="that plan")
 
 
 def test_without_a_budget_all_is_admitted(client: Client) -> None:

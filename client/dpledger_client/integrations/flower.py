@@ -32,8 +32,10 @@ from flwr.serverapp.strategy import (
 )
 from flwr.serverapp.strategy.strategy import Strategy
 
+from dpledger_client.budget_fit import DatasetBudget, check_budget
 from dpledger_client.integrations.flower_accountant import LedgerAccountant
 from dpledger_client.run import Run
+from dpledger_client.schemas import event, fixed_size, gaussian
 
 __all__ = ["LedgerAccountant", "LedgerStrategy"]
 
@@ -54,16 +56,26 @@ class LedgerStrategy(Strategy):
         delta: at which epsilon is reported, in (0, 1).
         every_client_answers: the trainer says that all `dataset_size` clients are connected and
             would answer in any round, and that the sampled clients stay secret. Rounds then count
-            at
-            the rate m / dataset_size. A round that shows otherwise raises and releases nothing.
+            at the rate m / dataset_size. A round that shows otherwise raises and releases nothing.
+        rounds: that training has; with it, it is printed how many of them the budgets admit.
+        dataset_budget: "this plan" makes the dataset's budget an envelope of these rounds if it
+            does not admit all of them as it is, as `dpledger_client.check_budget` does.
 
     Raises:
         ValueError: the strategy is of another kind, has no noise, has another accountant, does not
             aggregate as FedAvg does, or does not sample uniformly though a rate was asked for.
+        BudgetExhausted, DPLedgerError: the rounds cannot be made the budget.
     """
 
     def __init__(
-        self, strategy: Strategy, run: Run, *, delta: float, every_client_answers: bool = False
+        self,
+        strategy: Strategy,
+        run: Run,
+        *,
+        delta: float,
+        every_client_answers: bool = False,
+        rounds: int | None = None,
+        dataset_budget: DatasetBudget | None = None,
     ) -> None:
         self.strategy: Final = _accounted(strategy, LedgerAccountant(run, delta=delta))
         self.accountant: Final[LedgerAccountant] = self.strategy.accountant
@@ -72,6 +84,15 @@ class LedgerStrategy(Strategy):
         if every_client_answers and type(self.strategy.strategy).configure_train not in _UNIFORM:
             name = type(self.strategy.strategy).__name__
             raise ValueError(f"{name} is not known to sample clients uniformly.")
+        clients = self.accountant.config.population_size
+        size = self.strategy.num_sampled_clients if every_client_answers else clients
+        round_of = event(
+            mechanism=gaussian(noise_multiplier=self.strategy.noise_multiplier),
+            sampling=fixed_size(batch_size=size),
+            steps=rounds or 1,
+        )
+        known = rounds is not None
+        check_budget(run, [round_of], length_known=known, dataset_budget=dataset_budget)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

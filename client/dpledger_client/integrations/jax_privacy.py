@@ -19,6 +19,7 @@ from jax_privacy import batch_selection
 from jax_privacy.batch_selection import PartitionType
 
 from dpledger_client import schemas
+from dpledger_client.budget_fit import DatasetBudget, check_budget
 from dpledger_client.integrations.dp_event_checks import UntranslatableEvent, events_of
 from dpledger_client.run import Run
 
@@ -53,12 +54,23 @@ class Ledger:
         run: from `start_run`.
         plan: what the training loop runs.
         relation: the dataset's neighbouring relation; needed by cycles.
+        dataset_budget: "this plan" makes the dataset's budget an envelope of the plan if it does
+            not admit all of it as it is, as `dpledger_client.check_budget` does. By default it is
+            only printed how many steps fit.
 
     Raises:
         UnsupportedPlan: the plan has no equal in the ledger.
+        BudgetExhausted, DPLedgerError: the plan cannot be made the budget.
     """
 
-    def __init__(self, run: Run, plan: DPExecutionPlan, *, relation: str | None = None) -> None:
+    def __init__(
+        self,
+        run: Run,
+        plan: DPExecutionPlan,
+        *,
+        relation: str | None = None,
+        dataset_budget: DatasetBudget | None = None,
+    ) -> None:
         [event] = plan_events(plan, dataset_size=run.dataset_size, relation=relation)
         self.run: Final = run
         self.plan: Final = plan
@@ -74,6 +86,7 @@ class Ledger:
                 "with a new branch."
             )
         run.declare(mechanism=event["mechanism"], sampling=event["sampling"])
+        check_budget(run, [event], dataset_budget=dataset_budget)
 
     def step(self, *, size: int | None = None) -> None:
         """Count the next step. When it raises, do not take it.

@@ -1,5 +1,6 @@
 """A callback of Lightning's Trainer: each optimizer step is counted before it is taken."""
 
+import math
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from dpledger_client.budget_fit import DatasetBudget
 from dpledger_client.integrations.torch_callbacks import Steps, Stop
 from dpledger_client.integrations.torch_distributed import broadcast
 from dpledger_client.run import Run
@@ -35,6 +37,9 @@ class LedgerCallback(Callback):
             and the weights are those of the step before. "quietly": the step before is the last,
             and `fit` returns; it still raises if there is none before, if `min_steps` or
             `min_epochs` go on, or in a strict run, where asking ahead would charge.
+        dataset_budget: "this plan" makes the dataset's budget an envelope of this training if it
+            does not admit all of it as it is, as `dpledger_client.check_budget` does. By default
+            it is only printed how many steps fit.
 
     Raises:
         ValueError: an argument is out of range.
@@ -47,10 +52,13 @@ class LedgerCallback(Callback):
         noise_multiplier: float | None = None,
         accumulation: int | None = None,
         stop: Stop = "raise",
+        dataset_budget: DatasetBudget | None = None,
     ) -> None:
         if accumulation is not None and not accumulation >= 1:
             raise ValueError("accumulation must be at least 1.")
-        self._steps = Steps(run, noise_multiplier=noise_multiplier, stop=stop)
+        self._steps = Steps(
+            run, noise_multiplier=noise_multiplier, stop=stop, dataset_budget=dataset_budget
+        )
         self._accumulation = accumulation
         self._loaded: dict[str, Any] | None = None  # of a checkpoint that training goes on from
         self._seen: tuple[Any, int] | None = None  # loader and accumulation, as last looked at
@@ -72,12 +80,14 @@ class LedgerCallback(Callback):
 
         Raises:
             ValueError: noise or sampling cannot be told with certainty.
+            BudgetExhausted, DPLedgerError: the training cannot be made the budget.
         """
         loaded, self._loaded = self._loaded, None
         if loaded is not None:
             self._steps.go_on_from(loaded)
         self._first, self._seen, self._batches = True, None, 0
         self._look(trainer)
+        self._steps.check_budget(trainer.optimizers, steps=_steps_left(trainer, self._accumulation))
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
@@ -147,6 +157,13 @@ class LedgerCallback(Callback):
                 f"The module steps after {self._batches} batches, and {wanted} make a step: give "
                 "accumulation."
             )
+
+
+def _steps_left(trainer: Trainer, accumulation: int | None) -> float:
+    """How many steps this fit still takes; infinite where that is not known."""
+    if accumulation is not None or len(trainer.optimizers) > 1:
+        return math.inf  # the module steps by itself
+    return float(trainer.estimated_stepping_batches) - trainer.global_step
 
 
 def saved_state(checkpoint: str | os.PathLike[str]) -> dict[str, Any]:

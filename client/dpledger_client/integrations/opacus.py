@@ -6,6 +6,10 @@ or, in a script that has called make_private already,
 
     attach(privacy_engine, run, optimizer=optimizer, data_loader=data_loader)
 
+Before the first step it prints how many steps the budgets admit. The number of epochs is read from
+make_private_with_epsilon, or given as `epochs`. With `dataset_budget="this plan"` the dataset's
+budget becomes an envelope of exactly this training, if it does not admit all of it as it is.
+
 In a distributed job `start_run(broadcast=broadcast)`, with the function of this module, stops all
 ranks at the same step. Nothing is drawn from a generator of torch, and nothing of a batch leaves
 the process.
@@ -20,9 +24,10 @@ from opacus.accountants.accountant import IAccountant
 from opacus.optimizers import DPOptimizer
 from opacus.privacy_engine import PrivacyEngine
 
+from dpledger_client.budget_fit import BudgetFit, DatasetBudget, check_budget
 from dpledger_client.errors import Unavailable
 from dpledger_client.integrations import opacus_histories
-from dpledger_client.integrations.opacus_hooks import Guard, mechanism_of
+from dpledger_client.integrations.opacus_hooks import Guard, mechanism_of, training_events
 from dpledger_client.integrations.torch_distributed import broadcast
 from dpledger_client.recording.outbox import LOG
 from dpledger_client.run import Run
@@ -41,11 +46,27 @@ class LedgerAccountant(IAccountant):
 
     Args:
         run: open; from `start_run`.
+        epochs: of the training, > 0; by default as make_private_with_epsilon is told.
+        dataset_budget: "this plan" makes the dataset's budget an envelope of this training, as
+            `check_budget` does; by default what fits is only printed.
+
+    Raises:
+        ValueError: epochs is not positive.
     """
 
-    def __init__(self, run: Run) -> None:
+    def __init__(
+        self,
+        run: Run,
+        *,
+        epochs: float | None = None,
+        dataset_budget: DatasetBudget | None = None,
+    ) -> None:
         super().__init__()
+        if epochs is not None and not epochs > 0:
+            raise ValueError("epochs must be positive.")
         self.run: Final = run
+        self._epochs = epochs
+        self._dataset_budget: DatasetBudget | None = dataset_budget
         self._guards: list[Guard] = []
 
     def step(self, *, noise_multiplier: float, sample_rate: float) -> None:
@@ -96,10 +117,12 @@ class LedgerAccountant(IAccountant):
         """What Opacus calls once noise was added; here only to see that the step was counted.
 
         `make_private` hands the optimizer to the hook after its first noise, and the loader
-        never. Both are taken from its frame, so that steps are counted before any noise.
+        never. Both are taken from its frame, so that steps are counted before any noise; so is the
+        number of epochs, from that of `make_private_with_epsilon`.
 
         Raises:
             ValueError: the noise of the optimizer is unknown, or another optimizer calls.
+            DPLedgerError: as `envelope`.
         """
         frame = sys._getframe(1)
         if frame.f_code is PrivacyEngine.make_private.__code__:
@@ -107,7 +130,12 @@ class LedgerAccountant(IAccountant):
             optimizer, loader, module = (
                 known[name] for name in ("optimizer", "data_loader", "module")
             )
-            return self._guard(optimizer, loader, module, sample_rate).settle
+            guard = self._guard(optimizer, loader, module, sample_rate)
+            caller = frame.f_back
+            if caller and caller.f_code is PrivacyEngine.make_private_with_epsilon.__code__:
+                self._epochs = self._epochs or caller.f_locals["epochs"]
+            self.envelope(optimizer, loader, self._epochs, dataset_budget=self._dataset_budget)
+            return guard.settle
         raise ValueError("Only make_private may ask for the hook: call attach() instead.")
 
     def state_dict(self, destination: Any = None) -> Any:
@@ -137,6 +165,37 @@ class LedgerAccountant(IAccountant):
             self.run.load_state_dict(state)
         for guard in self._guards:
             guard.batches.branched()
+
+    def envelope(
+        self,
+        optimizer: DPOptimizer,
+        loader: Any,
+        epochs: float | None,
+        *,
+        dataset_budget: DatasetBudget | None = None,
+    ) -> BudgetFit | None:
+        """Print how many steps of a training the budgets admit, and make it the budget if asked.
+
+        Args:
+            optimizer: from `make_private`; its noise is that of all steps.
+            loader: from `make_private`.
+            epochs: how often the loop goes through the loader; None if that is not known.
+            dataset_budget: as `check_budget` takes it.
+
+        Returns:
+            What `check_budget` returns; None also where noise or sampling cannot be told yet.
+
+        Raises:
+            ValueError: as `check_budget`; or "this plan" was asked for, and cannot be told.
+            BudgetExhausted, DPLedgerError: as `check_budget`.
+        """
+        events = training_events(self.run, optimizer, loader, epochs)
+        if not events:
+            if dataset_budget is not None:
+                raise ValueError("Noise or sampling cannot be told before the first step.")
+            return None
+        known = epochs is not None
+        return check_budget(self.run, events, length_known=known, dataset_budget=dataset_budget)
 
     def _guard(self, optimizer: Any, loader: Any, module: Any, sample_rate: float) -> Guard:
         guard = Guard(
@@ -171,6 +230,8 @@ def attach(
     optimizer: DPOptimizer,
     data_loader: Any,
     module: Any = None,
+    epochs: float | None = None,
+    dataset_budget: DatasetBudget | None = None,
 ) -> LedgerAccountant:
     """Count the steps of an optimizer that `make_private` has made already.
 
@@ -182,17 +243,21 @@ def attach(
         optimizer: from `make_private`.
         data_loader: the one that `make_private` returned.
         module: the same; needed for ghost clipping, which clips there.
+        epochs: as for `LedgerAccountant`.
+        dataset_budget: as for `LedgerAccountant`.
 
     Returns:
         The accountant; `privacy_engine.get_epsilon` asks it.
 
     Raises:
         ValueError: steps were taken before; or the optimizer's noise cannot be told.
+        BudgetExhausted, DPLedgerError: the training cannot be made the budget.
     """
     if privacy_engine is not None and privacy_engine.accountant.history:
         raise ValueError("Steps were taken before the ledger was attached: it cannot see them.")
-    accountant = LedgerAccountant(run)
+    accountant = LedgerAccountant(run, epochs=epochs, dataset_budget=dataset_budget)
     guard = accountant._guard(optimizer, data_loader, module, 1 / len(data_loader))
+    accountant.envelope(optimizer, data_loader, epochs, dataset_budget=dataset_budget)
     optimizer.attach_step_hook(guard.settle)
     if privacy_engine is not None:
         privacy_engine.accountant = accountant

@@ -25,7 +25,7 @@ from dpledger_client.integrations.opacus_batches import Batches, is_splitter
 from dpledger_client.integrations.torch_distributed import refuse_shared_coins, together
 from dpledger_client.integrations.torch_shards import refuse_other_shards
 from dpledger_client.run import Run
-from dpledger_client.schemas import full, gaussian, no_noise, unknown
+from dpledger_client.schemas import event, full, gaussian, no_noise, unknown
 
 _GHOST: Final = (
     DPOptimizerFastGradientClipping,
@@ -248,6 +248,27 @@ def mechanism_of(noise_multiplier: float) -> dict[str, Any]:
     if noise_multiplier == 0:
         return no_noise()
     return gaussian(noise_multiplier=float(noise_multiplier))
+
+
+def training_events(
+    run: Run, optimizer: Any, loader: Any, epochs: float | None
+) -> list[dict[str, Any]]:
+    """What a training will do if each step takes one batch: one event, or none if it is not known.
+
+    Args:
+        run: open.
+        optimizer: from `make_private`; its noise is that of all steps.
+        loader: of the batches.
+        epochs: how often the loop goes through the loader; by default the event is one step.
+    """
+    said = None if run.sampling == _OURS.get(run) else run.sampling
+    try:
+        finding = loaders.inspect(loader, declared=said, dataset_size=run.dataset_size)
+        steps = 1 if epochs is None else math.ceil(epochs * len(loader) * (1 - 1e-12))
+        mechanism = mechanism_of(float(optimizer.noise_multiplier))
+        return [event(mechanism=mechanism, sampling=finding.sampling, steps=steps)]
+    except (TypeError, ValueError):  # as it will be told at the first step
+        return []
 
 
 def _records(grad_sample: Any) -> int:

@@ -7,11 +7,12 @@ from weakref import WeakKeyDictionary
 
 import torch
 
+from dpledger_client.budget_fit import DatasetBudget, check_budget
 from dpledger_client.errors import BudgetExhausted
 from dpledger_client.integrations.torch_distributed import refuse_shared_coins
 from dpledger_client.loaders import Finding
 from dpledger_client.run import Run
-from dpledger_client.schemas import full, gaussian, no_noise
+from dpledger_client.schemas import event, full, gaussian, no_noise
 
 Stop = Literal["raise", "quietly"]
 
@@ -57,16 +58,25 @@ class Steps:
             asks the optimizer, else the run's declared mechanism.
         stop: whether a refused step raises only, or is looked for after the step before, where
             asking for it does not charge it.
+        dataset_budget: "this plan" makes the dataset's budget an envelope of the training.
 
     Raises:
         ValueError: noise_multiplier or stop is out of range.
     """
 
-    def __init__(self, run: Run, *, noise_multiplier: float | None, stop: Stop) -> None:
+    def __init__(
+        self,
+        run: Run,
+        *,
+        noise_multiplier: float | None,
+        stop: Stop,
+        dataset_budget: DatasetBudget | None = None,
+    ) -> None:
         if stop not in ("raise", "quietly"):
             raise ValueError("stop must be raise or quietly.")
         self.run: Final = run
         self.stop: Final = stop
+        self._dataset_budget: DatasetBudget | None = dataset_budget
         self._given = None if noise_multiplier is None else _checked(noise_multiplier)
         self._sampling: dict[str, Any] | None = None  # that of whole passes
         self._broken = False  # whether the ledger counts this pass from elsewhere than it began
@@ -143,6 +153,25 @@ class Steps:
             elif batches < len(loader):
                 raise ValueError("A pass of parts of batches ends early, after an unknown part.")
         self.run.declare(sampling=self._sampling)
+
+    def check_budget(self, optimizers: Sequence[Any], *, steps: float) -> None:
+        """Print how many of the steps to come the budgets admit, before the first is taken.
+
+        Args:
+            optimizers: that each take one step on a batch.
+            steps: to come; infinite if that is not known.
+
+        Raises:
+            ValueError: noise cannot be told; or the plan is to be the budget and has no end.
+            BudgetExhausted, DPLedgerError: as `budget_fit.check_budget`.
+        """
+        self._tell(optimizers)
+        run, known = self.run, math.isfinite(steps)
+        if steps < 1 or run.mechanism is None or run.sampling is None:
+            return
+        count = int(steps) if known else 1
+        events = [event(mechanism=run.mechanism, sampling=run.sampling, steps=count)]
+        check_budget(run, events, length_known=known, dataset_budget=self._dataset_budget)
 
     def pass_begins(self, *, in_its_middle: bool = False) -> None:
         """The loader begins anew, or goes on in the middle of a pass that it began before.

@@ -15,6 +15,7 @@ from transformers.trainer_callback import (
 )
 from transformers.training_args import TrainingArguments
 
+from dpledger_client.budget_fit import DatasetBudget
 from dpledger_client.integrations.torch_callbacks import BY_PASS, Steps, Stop, own_coins
 from dpledger_client.integrations.torch_distributed import broadcast
 from dpledger_client.run import Run
@@ -41,6 +42,9 @@ class LedgerCallback(TrainerCallback, ExportableState):
             BudgetExhausted, and the weights are those of the step before. "quietly": the step
             before is the last, and `train` returns; it still raises if there is none before, or
             in a strict run, where asking ahead would charge.
+        dataset_budget: "this plan" makes the dataset's budget an envelope of this training if it
+            does not admit all of it as it is, as `dpledger_client.check_budget` does. By default
+            it is only printed how many steps fit.
 
     Raises:
         ValueError: noise_multiplier or stop is out of range.
@@ -49,7 +53,12 @@ class LedgerCallback(TrainerCallback, ExportableState):
     _open: ClassVar[WeakValueDictionary[str, Run]] = WeakValueDictionary()
 
     def __init__(
-        self, run: Run | str, *, noise_multiplier: float | None = None, stop: Stop = "raise"
+        self,
+        run: Run | str,
+        *,
+        noise_multiplier: float | None = None,
+        stop: Stop = "raise",
+        dataset_budget: DatasetBudget | None = None,
     ) -> None:
         if isinstance(run, str):
             # restore_callback_states_from_checkpoint makes callbacks anew, from what JSON can say.
@@ -58,7 +67,9 @@ class LedgerCallback(TrainerCallback, ExportableState):
             run = self._open[run]
         self._open[run.name] = run
         self._arguments = {"run": run.name, "noise_multiplier": noise_multiplier, "stop": stop}
-        self._steps = Steps(run, noise_multiplier=noise_multiplier, stop=stop)
+        self._steps = Steps(
+            run, noise_multiplier=noise_multiplier, stop=stop, dataset_budget=dataset_budget
+        )
         self._in_the_middle = False
         self._batches = 1  # of the next step
 
@@ -74,6 +85,7 @@ class LedgerCallback(TrainerCallback, ExportableState):
 
         Raises:
             ValueError: noise or sampling cannot be told with certainty.
+            BudgetExhausted, DPLedgerError: the training cannot be made the budget.
         """
         if args.train_sampling_strategy in BY_LENGTH:
             raise ValueError(
@@ -97,6 +109,7 @@ class LedgerCallback(TrainerCallback, ExportableState):
             length = math.inf if batches is None else math.ceil(batches / accumulation)
             # If the batches that were taken are not skipped, they are taken again.
             self._in_the_middle = state.global_step % length != 0
+        self._steps.check_budget([given["optimizer"]], steps=state.max_steps - state.global_step)
 
     def on_epoch_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any
