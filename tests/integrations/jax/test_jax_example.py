@@ -12,5 +12,6 @@ def test_the_example_prints_what_it_cost(
 ) -> None:
     main(["--url", service_url, "--quick"])
     said = capsys.readouterr().out
-    assert said.startswith(f"{QUICK_STEPS} steps, each in the ledger before its noise was drawn\n")
+    assert said.splitlines()[0].endswith(f"admits all {QUICK_STEPS} steps of this training.")
+    assert f"\n{QUICK_STEPS} steps, each in the ledger before its noise was drawn\n" in said
     assert "epsilon" in said

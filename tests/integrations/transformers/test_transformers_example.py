@@ -75,5 +75,5 @@ def test_the_example_runs_and_every_step_is_in_the_ledger(
     assert (run["steps"], run["state"]) == (3, "finished")
     (event,) = client.ledger(run["name"])["events"]
     assert event["sampling"] == {"kind": "poisson", "sampling_probability": 0.1}
-    epsilon = float(re.findall(r"epsilon +([0-9.]+)", done.stdout)[0])
+    epsilon = float(re.findall(r"^epsilon +([0-9.]+)", done.stdout, re.M)[0])
     assert 0 <= epsilon - client.guarantee(run["name"])["epsilon"] <= 1e-4
