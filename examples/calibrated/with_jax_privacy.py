@@ -2,8 +2,7 @@
 
     python -m examples.calibrated.with_jax_privacy
 
-The loop is that of examples/jax_logistic; the plan calibrates its noise by itself. Its accountant
-rounds another way than the ledger, which certifies up to 1e-4 more: so the target is a little less.
+The loop is that of examples/jax_logistic; the plan calibrates its noise by itself.
 """
 
 import dpledger_client
@@ -22,7 +21,7 @@ client.create_dataset(
     privacy_unit="one digit", budget={"epsilon": EPSILON, "delta": DELTA},
 )  # fmt: skip
 plan = BandMFExecutionPlanConfig(
-    iterations=STEPS, strategy=np.ones(1), epsilon=EPSILON - 1e-3, delta=DELTA,
+    iterations=STEPS, strategy=np.ones(1), epsilon=EPSILON, delta=DELTA,
     noise_multiplier=None, normalize_by=RECORDS * SAMPLING_PROBABILITY,
     sampling_prob=SAMPLING_PROBABILITY, partition_type=PartitionType.INDEPENDENT,
     accountant=accountant(),

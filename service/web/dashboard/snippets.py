@@ -1,6 +1,7 @@
 """A training loop's part of a plan, ready to copy: what dpledger_client needs to be told."""
 
 import json
+from collections.abc import Mapping
 from typing import Any, Final
 
 from service.web.dashboard.planner_form import PlannerForm, field_text
@@ -30,8 +31,12 @@ def client_snippet(form: PlannerForm) -> str:
     )
 
 
-def dataset_snippet(form: PlannerForm) -> str:
-    """Python that registers a dataset which takes this plan."""
+def dataset_snippet(form: PlannerForm, budget: Mapping[str, Any] | None = None) -> str:
+    """Python that registers a dataset which takes this plan, by default with the default filter."""
+    if budget is None:
+        limit = f'{{"epsilon": {field_text(form.epsilon)}, "delta": {field_text(form.delta)}}}'
+    else:
+        limit = json.dumps(budget, indent=4).replace("null", "None").replace("\n", "\n    ")
     accept = f"    accept={_literal(form.accept())},\n" if form.derived else ""
     return (
         "import dpledger_client as dp\n\n"
@@ -40,8 +45,7 @@ def dataset_snippet(form: PlannerForm) -> str:
         f"    dataset_size={form.dataset_size},\n"
         f'    neighboring_relation="{form.neighboring_relation}",\n'
         '    privacy_unit="one person",\n'
-        f'    budget={{"epsilon": {field_text(form.epsilon)}, '
-        f'"delta": {field_text(form.delta)}}},\n'
+        f"    budget={limit},\n"
         f"{accept})"
     )
 

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -52,7 +53,7 @@ def test_the_script_of_the_guide_takes_all_its_steps(client: Client, spool: Path
     )
 
 
-def calibrated(accountant: LedgerAccountant, epochs: int = EPOCHS) -> tuple[object, object, object]:
+def calibrated(accountant: LedgerAccountant, epochs: int = EPOCHS) -> tuple[Any, Any, Any]:
     torch.manual_seed(0)
     model, engine = network(), PrivacyEngine()
     engine.accountant = accountant
@@ -68,7 +69,7 @@ def calibrated(accountant: LedgerAccountant, epochs: int = EPOCHS) -> tuple[obje
     return made[0], made[1], made[2]
 
 
-def steps_of(model: object, optimizer: object, loader: object, epochs: int) -> int:
+def steps_of(model: Any, optimizer: Any, loader: Any, epochs: int) -> int:
     taken = 0
     for _ in range(epochs):
         for images, labels in loader:

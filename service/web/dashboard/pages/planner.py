@@ -1,22 +1,37 @@
 """The planner: what a training would cost, as one drags; nothing is recorded."""
 
-from typing import Any, cast
+from http import HTTPStatus
+from typing import Any, Final, cast
 
 from fastapi import APIRouter, Request, Response
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, RedirectResponse
 
-from service.errors import InvalidRequestError, LedgerError
+from service.errors import (
+    BudgetExhaustedError,
+    InvalidRequestError,
+    LedgerError,
+    TooExpensiveError,
+    UnsupportedEventError,
+)
 from service.identity.authentication import Caller
+from service.identity.keys import Role
+from service.ledger import dataset_settings
+from service.ledger.append.write_access import run_in_write_transaction
 from service.storage.engine import snapshot
+from service.web.dashboard.budget_form import FORM_ERRORS, if_match
 from service.web.dashboard.glossary import RELATIONS
-from service.web.dashboard.pages import planner_answers
+from service.web.dashboard.pages import planner_answers, planner_budget
 from service.web.dashboard.planner_form import FINDS, SCHEMES, PlannerForm, field_of, planner_form
 from service.web.dashboard.rendering import PageRoute, render
 from service.web.dashboard.snippets import dataset_snippet
-from service.web.dashboard.viewer import PageViewer, engine_of
+from service.web.dashboard.viewer import PageAdmin, PageViewer, PostedForm, engine_of
+from service.web.parameters import Database
 from service.web.strict_requests import expensive
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
+_FAULTS: Final = (
+    *FORM_ERRORS, BudgetExhaustedError, TooExpensiveError, UnsupportedEventError
+)  # fmt: skip
 
 
 def _form(request: Request) -> PlannerForm:
@@ -27,14 +42,14 @@ def _form(request: Request) -> PlannerForm:
 @expensive
 def planner(request: Request, viewer: PageViewer) -> Response:
     """The planner, with a quick answer."""
-    return _page(request, viewer, certify=False)
+    return _page(request, viewer, _form(request), certify=False)
 
 
 @router.get("/planner/answer")
 @expensive
 def answered(request: Request, viewer: PageViewer) -> Response:
     """The planner, with the certified answer, all schemes, and what fits: without scripts."""
-    return _page(request, viewer, certify=True)
+    return _page(request, viewer, _form(request), certify=True)
 
 
 @router.get("/planner/quick.json")
@@ -59,6 +74,42 @@ def schemes(request: Request, _viewer: PageViewer) -> Response:
     return JSONResponse({"schemes": planner_answers.schemes_answer(form)})
 
 
+@router.get("/planner/budget.json")
+@expensive
+def budget(request: Request, _viewer: PageViewer) -> Response:
+    """The plan as the budget of a new dataset."""
+    return JSONResponse(planner_budget.budget_answer(_form(request)))
+
+
+@router.get("/planner/budget")
+def budget_form(_viewer: PageViewer) -> Response:
+    """Where the form is, for who loads the answer to one again."""
+    return RedirectResponse("/planner", HTTPStatus.SEE_OTHER)
+
+
+@router.post("/planner/budget")
+@expensive
+def set_budget(
+    request: Request, database: Database, viewer: PageAdmin, sent: PostedForm
+) -> Response:
+    """Make the plan the budget of a dataset without answers; a fault is told on the page."""
+    try:
+        with snapshot(database) as connection:
+            name, change = planner_budget.budget_change(connection, sent, viewer)
+        revision = if_match(sent)
+        run_in_write_transaction(
+            database,
+            lambda connection: dataset_settings.change(
+                connection, name, change, if_match=revision, by=viewer.name
+            ),
+        )
+    except _FAULTS as refusal:
+        form = planner_budget.settings_of(sent)
+        return _page(request, viewer, form, certify=True, budget_fault=refusal)
+    request.app.state.feed.wake()
+    return RedirectResponse(f"/datasets/{name}#envelope", HTTPStatus.SEE_OTHER)
+
+
 @router.get("/planner/fits.json")
 @expensive
 def fits(request: Request, viewer: PageViewer) -> Response:
@@ -67,10 +118,16 @@ def fits(request: Request, viewer: PageViewer) -> Response:
         return JSONResponse(planner_answers.fits_answer(connection, _form(request), viewer))
 
 
-def _page(request: Request, viewer: Caller, *, certify: bool) -> Response:
-    form = _form(request)
+def _page(
+    request: Request,
+    viewer: Caller,
+    form: PlannerForm,
+    *,
+    certify: bool,
+    budget_fault: LedgerError | None = None,
+) -> Response:
     faults = dict(form.faults)
-    given: dict[str, Any] = {"answer": None, "schemes": None, "fits": None, "refusal": None}
+    given: dict[str, Any] = dict.fromkeys(("answer", "schemes", "fits", "refusal", "budget"))
     engine = engine_of(request)
     with snapshot(engine) as connection:
         names = planner_answers.offered(connection, viewer)
@@ -79,6 +136,7 @@ def _page(request: Request, viewer: Caller, *, certify: bool) -> Response:
         if certify:
             given["answer"] = planner_answers.certified_answer(form)
             given["schemes"] = planner_answers.schemes_answer(form)
+            given["budget"] = planner_budget.budget_answer(form)
             if form.dataset:
                 with snapshot(engine) as connection:
                     given["fits"] = planner_answers.fits_answer(connection, form, viewer)
@@ -92,7 +150,10 @@ def _page(request: Request, viewer: Caller, *, certify: bool) -> Response:
         viewer=viewer,
         form=form,
         faults=faults,
-        texts=form.texts() | {name: request.query_params[name] for name in form.faults},
+        status_code=HTTPStatus.OK if budget_fault is None else HTTPStatus.CONFLICT,
+        budget_fault=None if budget_fault is None else budget_fault.detail,
+        may_set_budget=viewer.scope is Role.ADMIN,
+        texts=form.texts() | {name: request.query_params.get(name, "") for name in form.faults},
         names=names,
         finds=FINDS,
         all_schemes=SCHEMES,

@@ -23,6 +23,7 @@ from service.schemas.plan_response import PlanAnswer
 from service.schemas.requests import accepted_statuses
 from service.storage.tables import datasets
 from service.web.dashboard.glossary import ASSUMPTIONS, RELATIONS, STATUSES
+from service.web.dashboard.pages.planner_budget import can_become_budget, for_dataset
 from service.web.dashboard.planner_form import EPSILON, SCHEMES, PlannerForm
 from service.web.dashboard.quick_estimates import Quick, quick_bound
 from service.web.dashboard.snippets import client_snippet
@@ -262,9 +263,7 @@ def fits_answer(connection: Connection, form: PlannerForm, viewer: Caller) -> di
     """
     viewer.require_dataset(form.dataset)
     row = find_dataset(connection, form.dataset)
-    own = replace(form, dataset_size=row.dataset_size, find=EPSILON)
-    if form.unit == "epochs":
-        own = replace(own, unit="steps", length=float(form.steps))
+    own = for_dataset(form, row)
     asked = own.asked()
     wanted = Wanted.model_validate({"events": [event.model_dump() for event in asked.events]})
     found = fit_suggestions.remedies(connection, form.dataset, wanted)
@@ -278,6 +277,9 @@ def fits_answer(connection: Connection, form: PlannerForm, viewer: Caller) -> di
         "remedies": [] if found.fits else _remedies(found),
         "differs": _differences(form, row),
         "steps_text": formatting.count(own.steps),
+        "can_become_budget": can_become_budget(stands, viewer),
+        "revision": stands.revision,
+        "settings": form.query(),
     }
 
 

@@ -240,6 +240,7 @@
       const answer = await patiently("answer", settings(), signal);
       certified(answer);
       await fit(answer, signal);
+      await envelop(signal);
       await compare(signal);
     } catch (error) {
       if (error.name === "AbortError") return;
@@ -271,6 +272,7 @@
   async function fit(answer, signal) {
     const name = field("dataset").value;
     one("[data-fits]").hidden = !name;
+    offer(null);
     if (!name) return;
     const given = answer.solved ? new URLSearchParams(answer.query) : settings();
     given.set("dataset", name);
@@ -294,6 +296,24 @@
     const remains = line(`Of its limit of ε = ${found.limit_text}, ${found.remaining_text} remains, as its filter counts.${differs}`, "muted");
     body.replaceChildren(verdict, remains);
     if (found.remedies.length) body.append(line(`It would fit with ${found.remedies.join(", or ")}.`));
+    offer(found);
+  }
+
+  // The plan as a budget
+
+  function offer(found) { // the form that makes it the budget of the dataset, for an admin
+    const place = one("[data-budget-form]");
+    if (!place) return;
+    place.hidden = !(found && found.can_become_budget);
+    if (!found) return;
+    one("[data-budget-settings]").value = found.settings;
+    one("[data-budget-revision]").value = found.revision;
+  }
+
+  async function envelop(signal) { // the code that creates a dataset with this budget
+    const found = await patiently("budget", settings(), signal);
+    one("[data-budget]").hidden = !found.budget_snippet;
+    write(found, ["budget_snippet"]);
   }
 
   // All schemes, side by side
