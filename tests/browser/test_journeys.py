@@ -147,3 +147,24 @@ def test_a_theorem_leads_to_its_proof(story: str, page: Page) -> None:
     expect(page.locator("math").first).to_be_visible()
     page.locator("a[href^='/docs/theory/']").first.click()
     expect(page.locator("h1")).not_to_be_empty()
+
+
+def test_an_admin_makes_the_plan_the_budget(guarded: str, page: Page) -> None:
+    fresh = {
+        "name": "fresh", "dataset_size": 60_000, "neighboring_relation": "add_or_remove_one",
+        "privacy_unit": "one image", "budget": {"epsilon": 3.0, "delta": 1e-5},
+    }  # fmt: skip
+    with api_of(guarded) as api:
+        assert api.post("/v1/datasets", json=fresh).is_success
+        plan = "noise_multiplier=1.626&batch_size=3000&dataset_size=60000&dataset=fresh"
+        sign_in(page, guarded, f"/planner?{plan}")
+        expect(page.locator("[data-fits-body]")).to_contain_text("It does not fit in fresh")
+        code = page.get_by_text("Code to create the dataset with exactly this plan as its budget")
+        code.click()
+        expect(page.locator("[data-out=budget_snippet]")).to_contain_text('"filter": "envelope"')
+        page.get_by_role("button", name="Make this the budget").click()
+        page.wait_for_url(f"{guarded}/datasets/fresh#envelope")
+        expect(page.locator("#envelope + .scroll")).to_contain_text("400")
+        assert api.get("/v1/datasets/fresh").json()["budget"]["remaining_steps"] == 400
+    page.goto(f"{guarded}/planner?{plan}")
+    expect(page.locator("[data-fits-body]")).to_contain_text("It fits in fresh")
