@@ -36,7 +36,7 @@ def dataset_snippet(form: PlannerForm, budget: Mapping[str, Any] | None = None) 
     if budget is None:
         limit = f'{{"epsilon": {field_text(form.epsilon)}, "delta": {field_text(form.delta)}}}'
     else:
-        limit = json.dumps(budget, indent=4).replace("null", "None").replace("\n", "\n    ")
+        limit = json.dumps(budget, indent=4).replace("\n", "\n    ")
     accept = f"    accept={_literal(form.accept())},\n" if form.derived else ""
     return (
         "import dpledger_client as dp\n\n"

@@ -40,7 +40,7 @@ def budget_answer(form: PlannerForm) -> dict[str, Any]:
     except InvalidRequestError as refusal:
         return {"budget_snippet": None, "budget_reason": refusal.detail}
     epsilon = math.ceil(found.epsilon * _ROUNDING) / _ROUNDING
-    budget = found.model_dump(mode="json") | {"epsilon": epsilon}
+    budget = found.model_dump(mode="json", exclude_none=True) | {"epsilon": epsilon}
     return {"budget_snippet": dataset_snippet(form, budget), "budget_reason": None}
 
 
@@ -85,7 +85,7 @@ def budget_change(
         own = replace(own, delta=row.budget_delta)
     found = _envelope(own)
     epsilon = math.ceil(found.epsilon * _ROUNDING) / _ROUNDING
-    items = found.model_dump(mode="json")
+    items = found.model_dump(mode="json", exclude_none=True)
     limit = {"epsilon": row.budget_epsilon or epsilon, "delta": found.delta}
     whole = {"reason": sent.get("reason", "").strip(), "budget": items | limit}
     try:
