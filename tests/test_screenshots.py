@@ -22,6 +22,7 @@ PARTS = {
     "/runs/{run}/certificate",
     "/runs/{run}/guarantee",  # a part of the run's page
     "/runs/{run}/stream",
+    "/planner/budget",  # leads back to the planner
     "/planner",  # asks for what /planner/answer shows
 }
 GUIDES = sorted((*ROOT.glob("*.md"), *ROOT.glob("docs/guide/*.md")))

@@ -39,6 +39,7 @@ OTHER: Final = {"bound": "gaussian-renyi", "slug": "conflict"}
 NAMED_ELSEWHERE: Final = {
     ("post /v1/runs", "dataset"),
     ("get /v1/runs", "dataset"),
+    ("post /v1/datasets/{dataset}/explain", "run"),  # of that dataset, or not found
     ("post /v1/datasets", "parents"),  # an admin's, whose keys have no such limits
 }
 REFUSED: Final = {401, 403, 404, 429, 500}  # says what a caller that may call is never told

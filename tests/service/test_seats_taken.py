@@ -16,7 +16,7 @@ from service.web.strict_requests import is_expensive
 
 CHEAP: Final = {
     # They send the reader to another page and read nothing.
-    "GET /datasets/{dataset}/limit", "GET /datasets/{dataset}/admission",
+    "GET /datasets/{dataset}/limit", "GET /datasets/{dataset}/admission", "GET /planner/budget",
     # Theorems and theory are the same for every ledger.
     "GET /theorems", "GET /theorems/{bound}", "GET /docs/theory", "GET /docs/theory/{page}",
     # Closed forms, asked for while a slider moves.
