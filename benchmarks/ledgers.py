@@ -20,7 +20,8 @@ from service.ledger.branches import create_branch
 from service.ledger.corrections import Correct
 from service.ledger.datasets import create_dataset
 from service.ledger.fixed_plans import certified
-from service.ledger.reservations import GiveBack, Reserve, find_reservation
+from service.ledger.reservation_ends import GiveBack
+from service.ledger.reservations import Reserve, find_reservation
 from service.ledger.runs import create_run, finish_run, record_release
 from service.schemas.findings import BatchSizesFinding, RankFinding, SamplingFinding
 from service.schemas.requests import (
@@ -209,7 +210,7 @@ class Maker:
             name = self.random.choice([*connection.scalars(there.order_by("id")), None])
             if name is None:
                 return
-            row = find_reservation(connection, name)
+            row, *_ = find_reservation(connection, name)
         place, last = (row.run, row.branch), row.first_step + row.steps // 2
         if self.random.random() < 0.5:
             asked = GiveBack(name=name, place=place, reason="lost", by="officer")

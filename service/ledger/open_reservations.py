@@ -13,13 +13,14 @@ from service.ledger.append.unit_of_work import DatasetCache
 from service.ledger.budgets.accumulator import BudgetDelta, by_pass, negative
 from service.ledger.budgets.budget import EnforcedBudget, dataset_scope
 from service.ledger.lookups import find_dataset
+from service.ledger.reservation_ends import give_back
 from service.ledger.reservations import (
     FOUND,
     OPEN,
     RELEASED,
     VOIDED,
     ReservationAnswer,
-    give_back,
+    remaining_steps_of,
     reservation_answer,
 )
 from service.schemas.event_codec import event_of
@@ -62,6 +63,8 @@ def list_reservations(
 ) -> tuple[list[HeldReservation], int | None]:
     """Return the reservations of a dataset behind a row, and the row to continue after.
 
+    One of several events is listed event by event.
+
     Args:
         connection: for reading.
         dataset_name: whose runs' reservations; those of datasets made from it are not listed.
@@ -79,7 +82,7 @@ def list_reservations(
     rows = connection.execute(query, {"dataset": dataset.id}).all()
     scope = dataset_scope(dataset, tally_of(connection, dataset)) if rows else None
     found = [
-        HeldReservation(**reservation_answer(row, moment), epsilon_held=_held(scope, row))
+        HeldReservation(**reservation_answer([row], moment), epsilon_held=_held(scope, row))
         for row in rows[:size]
     ]
     return found, rows[size - 1].id if len(rows) > size else None
@@ -92,7 +95,7 @@ def first_open(
     asked, moment = {"dataset": dataset_id}, now()
     rows = connection.execute(_OPEN.limit(size), asked).all()
     total = connection.scalar(_COUNT, asked)
-    return [ReservationAnswer(**reservation_answer(row, moment)) for row in rows], total or 0
+    return [ReservationAnswer(**reservation_answer([row], moment)) for row in rows], total or 0
 
 
 def _wanted(state: ReservationState, moment: datetime) -> ColumnElement[bool] | None:
@@ -115,8 +118,8 @@ def _held(scope: EnforcedBudget | None, row: Row[Any]) -> float | None:
     """Nats of its dataset's budget that a reservation holds beside everything else. Rounded."""
     if scope is None:
         return None
-    steps = row.end_step - max(row.first_step, row.next_step)
-    if row.state == VOIDED or steps <= 0:
+    steps = remaining_steps_of(row)
+    if row.state == VOIDED or not steps:
         return 0.0
     event = event_of(row.content, row.dataset_size)
     if by_pass(event):
@@ -140,6 +143,9 @@ def void_open(connection: Connection, dataset: Row[Any], *, reason: str, by: str
     cache.lock(connection, {dataset.id})
     rows = connection.execute(_OPEN, {"dataset": dataset.id}).all()
     work = cache.open(connection, dict.fromkeys((row.run, row.branch) for row in rows))
+    ends: dict[tuple[str, str], dict[int, int]] = {}
     for row in rows:
-        end = max(row.first_step, row.next_step)
-        give_back(work, row.run, row.branch, row.id, end=end, state=VOIDED, reason=reason, by=by)
+        place = ends.setdefault((row.run, row.branch), {})
+        place[row.id] = max(row.first_step, row.next_step)
+    for (run, branch), rest in ends.items():
+        give_back(work, run, branch, rest, state=VOIDED, reason=reason, by=by)

@@ -1,8 +1,12 @@
-"""Reservations: steps admitted ahead, one row each, counted as held until they are recorded.
+"""Reservations: steps admitted ahead, counted as held until they are recorded.
 
 An open reservation is pending; recorded, once the branch has passed its last step; or forfeited,
 once it has expired: then it counts as spent until its steps are recorded, released or voided. Time
 never returns anything.
+
+A reservation of several events has a row for each, at the steps after those of the row before. The
+first row bears its name, and the others the name, a slash and their number, which is no name that a
+request can have. They are admitted together, and end together.
 """
 
 import json
@@ -33,7 +37,8 @@ from service.ledger.append.admission import (
 from service.ledger.append.state import Branch, DatasetState, Reservation, RunState
 from service.ledger.append.unit_of_work import BranchPlace, UnitOfWork
 from service.ledger.budgets.accumulator import BudgetDelta
-from service.ledger.log.row_records import build_log_records
+from service.ledger.log.leaves import Act
+from service.ledger.log.row_records import build_reservation_records
 from service.schemas.event_codec import canonical
 from service.schemas.requests import NewReservation, to_event
 from service.schemas.responses import Answer
@@ -61,6 +66,19 @@ FOUND: Final = (
     .join(distinct_events, distinct_events.c.id == reservations.c.event_id)
 )
 _NAMED: Final = FOUND.where(reservations.c.name == bindparam("named"))
+_PARTS: Final = FOUND.where(reservations.c.name.in_(bindparam("names", expanding=True))).order_by(
+    reservations.c.first_step, reservations.c.id
+)
+_PART: Final = "/"  # between a name and the number of an event
+
+
+class ReservedEvent(Answer):
+    """Equal steps of a reservation, as they were admitted."""
+
+    first_step: int
+    steps: int
+    mechanism: dict[str, Any]
+    sampling: dict[str, Any]
 
 
 class ReservationAnswer(Answer):
@@ -69,7 +87,8 @@ class ReservationAnswer(Answer):
     name: str | None  # null where a run's plan reserves itself
     run: str
     branch: str
-    event: dict[str, Any]  # mechanism and sampling
+    event: dict[str, Any]  # mechanism and sampling of its first steps
+    events: list[ReservedEvent]
     first_step: int
     steps: int  # that were admitted
     recorded: int
@@ -81,35 +100,56 @@ class ReservationAnswer(Answer):
     created_at: str
 
 
-def reservation_answer(row: Row[Any], moment: datetime) -> dict[str, Any]:
-    """The answer to a row of _NAMED."""
-    remaining = max(0, row.end_step - max(row.first_step, row.next_step))
-    recorded = max(0, min(row.next_step, row.first_step + row.steps) - row.first_step)
-    state = row.state
-    if state == OPEN:
-        state = "pending" if remaining else "recorded"
-    expires_at = utc(row.expires_at)
-    if remaining and row.state != VOIDED and expires_at is not None and expires_at <= moment:
-        state = "forfeited"
+def reservation_answer(rows: Sequence[Row[Any]], moment: datetime) -> dict[str, Any]:
+    """The answer to rows of one reservation, in the order of their steps: all, or some of them."""
+    first = rows[0]
+    remaining = sum(remaining_steps_of(row) for row in rows)
+    expires_at = utc(first.expires_at)
+    lapsed = expires_at is not None and expires_at <= moment
     return {
-        "name": row.name,
-        "run": row.run,
-        "branch": row.branch,
-        "event": json.loads(row.content),
-        "first_step": row.first_step,
-        "steps": row.steps,
-        "recorded": recorded,
+        "name": None if first.name is None else first.name.partition(_PART)[0],
+        "run": first.run,
+        "branch": first.branch,
+        "event": json.loads(first.content),
+        "events": [
+            {"first_step": row.first_step, "steps": row.steps, **json.loads(row.content)}
+            for row in rows
+        ],
+        "first_step": first.first_step,
+        "steps": sum(row.steps for row in rows),
+        "recorded": sum(_recorded(row) for row in rows),
         "remaining": remaining,
-        "state": state,
-        "expires_at": None if row.expires_at is None else stamp(row.expires_at),
-        "reason": row.reason,
-        "by": row.by,
-        "created_at": stamp(row.created_at),
+        "state": _state(rows, remaining, lapsed=lapsed),
+        "expires_at": None if first.expires_at is None else stamp(first.expires_at),
+        "reason": next((row.reason for row in rows if row.reason is not None), None),
+        "by": first.by,
+        "created_at": stamp(first.created_at),
     }
 
 
-def find_reservation(connection: Connection, name: str) -> Row[Any]:
-    """A reservation's row with its place.
+def remaining_steps_of(row: Row[Any]) -> int:
+    """How many steps a row still holds."""
+    return int(max(0, row.end_step - max(row.first_step, row.next_step)))
+
+
+def _recorded(row: Row[Any]) -> int:
+    return int(max(0, min(row.next_step, row.first_step + row.steps) - row.first_step))
+
+
+def _state(rows: Sequence[Row[Any]], remaining: int, *, lapsed: bool) -> str:
+    """An open reservation is told by its steps and the clock; one end of a part ends all."""
+    states = {row.state for row in rows}
+    if VOIDED in states:
+        return VOIDED
+    if remaining and lapsed:
+        return "forfeited"
+    if RELEASED in states:
+        return RELEASED
+    return "pending" if remaining else "recorded"
+
+
+def find_reservation(connection: Connection, name: str) -> list[Row[Any]]:
+    """The rows of a reservation with their place, in the order of their steps.
 
     Raises:
         NotFoundError: there is none of that name.
@@ -117,7 +157,15 @@ def find_reservation(connection: Connection, name: str) -> Row[Any]:
     row = connection.execute(_NAMED, {"named": name}).one_or_none()
     if row is None:
         raise NotFoundError("There is no such reservation.")
-    return row
+    names = _names(name, len(json.loads(row.request).get("events") or [row]))
+    if len(names) == 1:
+        return [row]
+    return list(connection.execute(_PARTS, {"names": names}))
+
+
+def _names(name: str, parts: int) -> list[str]:
+    """The names of the rows of a reservation of so many events."""
+    return [name, *(f"{name}{_PART}{number}" for number in range(1, parts))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,48 +197,62 @@ class Reserve:
                 nothing is reserved.
         """
         new = self.new
-        request = canonical({"run": self.run_name, **new.model_dump(mode="json")})
+        request = canonical({"run": self.run_name, **new.asked()})
         known = work.connection.execute(_NAMED, {"named": new.name}).one_or_none()
         if known is not None:
             if known.request != request:
                 raise ConflictError("Another request made a reservation with this name.")
             work.write()  # what this transaction has recorded of it counts, too
-            return {
-                **reservation_answer(find_reservation(work.connection, new.name), moment),
-                "created": False,
-            }
+            return self._answer(work, moment, created=False)
         state, run = work.run(self.run_name)
         branch = work.branch(run, new.branch)
-        part = self._part(state, branch)
-        self._admit(work, state, run, branch, part)
-        insert_lease(
+        parts = self._parts(state, branch)
+        self._admit(work, state, run, branch, parts)
+        rows = insert_reservation(
             work,
             state,
             run,
             branch,
-            part,
+            parts,
             name=new.name,
             request=request,
             expires_at=moment + timedelta(seconds=new.ttl_seconds),
             moment=moment,
             by=self.by,
         )
-        return {
-            **reservation_answer(find_reservation(work.connection, new.name), moment),
-            "created": True,
-        }
+        state.note(rows)
+        work.write()
+        return self._answer(work, moment, created=True)
 
-    def _part(self, state: DatasetState, branch: Branch) -> PositionedSpan:
-        if sum(lease.name is not None for lease in branch.leases) >= LEASES_MAX:
+    def _answer(self, work: UnitOfWork, moment: datetime, *, created: bool) -> dict[str, Any]:
+        found = find_reservation(work.connection, self.new.name)
+        return {**reservation_answer(found, moment), "created": created}
+
+    def _parts(self, state: DatasetState, branch: Branch) -> list[PositionedSpan]:
+        """The events at the steps that they get.
+
+        Raises:
+            ConflictError: the branch would hold too many.
+            OutOfSequenceError: an event names another first step.
+        """
+        asked = self.new.parts
+        held = sum(lease.name is not None for lease in branch.leases)
+        if held + len(asked) > LEASES_MAX:
             raise ConflictError(
-                f"The branch has {LEASES_MAX} open reservations; record or release some first."
+                f"The branch would have more than {LEASES_MAX} reserved events that are open; "
+                "record or release some first."
             )
-        asked = self.new.event
-        event = to_event(asked, dataset_size=state.dataset_size, location="event")
-        first = branch.reserved_to
-        if asked.first_step not in (None, first):
-            raise OutOfSequenceError(first)
-        return PositionedSpan(first_step=first, event=event, steps=asked.steps, index=0)
+        parts, first = [], branch.reserved_to
+        for index, one in enumerate(asked):
+            if one.first_step not in (None, first):
+                raise OutOfSequenceError(first)
+            location = "event" if self.new.event is not None else f"events[{index}]"
+            event = to_event(one, dataset_size=state.dataset_size, location=location)
+            parts.append(
+                PositionedSpan(first_step=first, event=event, steps=one.steps, index=index)
+            )
+            first += one.steps
+        return parts
 
     def _admit(
         self,
@@ -198,7 +260,7 @@ class Reserve:
         state: DatasetState,
         run: RunState,
         branch: Branch,
-        part: PositionedSpan,
+        parts: Sequence[PositionedSpan],
     ) -> None:
         if run.state in CLOSED:
             raise RunFinishedError("The run was closed; it accepts no more steps.")
@@ -206,11 +268,11 @@ class Reserve:
             raise ConflictError("The run follows its plan, which is reserved as a whole.")
         require_unfrozen(state)
         scopes = scopes_of(state, run)
-        move = move_ahead(branch, [part])
+        move = move_ahead(branch, parts)
         state.require_prices(run, move)
-        require_bounds([part], state, scopes)
+        require_bounds(parts, state, scopes)
         try:
-            require_budget(scopes, [part], move, lambda parts: move_ahead(branch, parts))
+            require_budget(scopes, parts, move, lambda some: move_ahead(branch, some))
         except BudgetExhaustedError as refusal:
             work.refused(state, run, refusal)
             raise
@@ -223,134 +285,57 @@ def move_ahead(branch: Branch, parts: Sequence[PositionedSpan]) -> BudgetDelta:
     return held_since(holds(branch, step, open_pass), holds(branch, step, open_pass, more))
 
 
-def insert_lease(
+def insert_reservation(
     work: UnitOfWork,
     state: DatasetState,
     run: RunState,
     branch: Branch,
-    part: PositionedSpan,
+    parts: Sequence[PositionedSpan],
     *,
-    name: str | None,
+    name: str,
     request: str,
-    expires_at: datetime | None,
+    expires_at: datetime,
     moment: datetime,
     by: str | None,
-) -> None:
-    """Hold steps ahead: from here on nothing is refused."""
-    move = move_ahead(branch, [part])
-    ids = work.event_ids(state, [part.event])
-    values = {
-        "name": name,
-        "dataset_id": state.id,
-        "run_id": run.id,
-        "branch_id": branch.id,
-        "event_id": ids[part.event],
-        "first_step": part.first_step,
-        "steps": part.steps,
-        "end_step": part.end,
-        "state": OPEN,
-        "expires_at": expires_at,
-        "request": request,
-        "by": by,
-        "created_at": moment,
-    }
-    inserted = insert(reservations).values(values).returning(reservations.c.id)
-    number = work.connection.execute(inserted).scalar_one()
-    state.note(
-        build_log_records(work.connection, "reservation", dataset_id=state.id, row=number, by=by)
-    )
-    branch.leases.append(
-        Reservation(
-            id=number,
-            name=name,
-            event=part.event,
-            first_step=part.first_step,
-            granted_end=part.end,
-            end_step=part.end,
-            state=OPEN,
-            expires_at=expires_at,
+) -> list[Act]:
+    """Hold steps ahead, all of them at once: from here on nothing is refused. The acts of it."""
+    move = move_ahead(branch, parts)
+    ids = work.event_ids(state, [part.event for part in parts])
+    common = {
+        "dataset_id": state.id, "run_id": run.id, "branch_id": branch.id, "state": OPEN,
+        "expires_at": expires_at, "by": by, "created_at": moment,
+    }  # fmt: skip
+    names = _names(name, len(parts))
+    values = [
+        {
+            **common,
+            "name": named,
+            "event_id": ids[part.event],
+            "first_step": part.first_step,
+            "steps": part.steps,
+            "end_step": part.end,
+            "request": "{}" if part.index else request,
+        }
+        for named, part in zip(names, parts, strict=True)
+    ]
+    inserted = insert(reservations).returning(reservations.c.name, reservations.c.id)
+    rows = {row.name: int(row.id) for row in work.connection.execute(inserted, values)}
+    for named, part in zip(names, parts, strict=True):
+        branch.leases.append(
+            Reservation(
+                id=rows[named],
+                name=named,
+                event=part.event,
+                first_step=part.first_step,
+                granted_end=part.end,
+                end_step=part.end,
+                state=OPEN,
+                expires_at=expires_at,
+            )
         )
-    )
     state.take(run, move, {})
     if run.scope is not None:
         state.notes.runs[run.id] = run
-    work.write()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GiveBack:
-    """What one request returns of a reservation: what a trainer attests, or an admin decides."""
-
-    name: str
-    place: BranchPlace
-    last_step: int | None = None  # no later step ran; none for a void
-    reason: str | None = None  # of a void
-    by: str | None = None  # the key's name
-    admits: bool = False
-
-    def apply(self, work: UnitOfWork, moment: datetime) -> dict[str, Any]:
-        """Return the rest; a ReservationAnswer. The same request again changes nothing.
-
-        Raises:
-            NotFoundError: there is no such reservation.
-            ConflictError: steps beyond `last_step` were recorded, or it was ended otherwise.
-        """
-        work.write()
-        row = find_reservation(work.connection, self.name)
-        if self.last_step is None:
-            state, end = VOIDED, max(row.first_step, row.next_step)
-        else:
-            state, end = RELEASED, self.last_step + 1
-        if row.state == state and (state == VOIDED or row.end_step == self._end(row, end)):
-            return reservation_answer(row, moment)
-        if row.state == VOIDED:
-            raise ConflictError("The reservation was already voided.")
-        if state == RELEASED:
-            if end < min(row.next_step, row.first_step + row.steps):
-                raise ConflictError("Steps beyond last_step were recorded.")
-            if end > row.end_step and row.state == RELEASED:
-                raise ConflictError("The reservation was already released to an earlier step.")
-            end = self._end(row, end)
-        give_back(
-            work, row.run, row.branch, row.id, end=min(end, row.end_step), state=state,
-            reason=self.reason, by=self.by,
-        )  # fmt: skip
-        return reservation_answer(find_reservation(work.connection, self.name), moment)
-
-    @staticmethod
-    def _end(row: Row[Any], end: int) -> int:
-        return int(max(row.first_step, min(end, row.first_step + row.steps)))
-
-
-def give_back(
-    work: UnitOfWork,
-    run_name: str,
-    branch_name: str,
-    reservation: int,
-    *,
-    end: int,
-    state: str = RELEASED,
-    reason: str | None = None,
-    by: str | None = None,
-) -> None:
-    """Hold no step of a reservation from `end` on: from here on nothing is refused."""
-    dataset, run = work.run(run_name)
-    branch = work.branch(run, branch_name)
-    before = holds(branch, branch.next_step, branch.open_pass)
-    for lease in branch.leases:
-        if lease.id == reservation:
-            lease.end_step, lease.state = end, state
-    after = holds(branch, branch.next_step, branch.open_pass)
-    dataset.take(run, held_since(before, after), {})
-    if run.scope is not None:
-        dataset.notes.runs[run.id] = run
-    work.connection.execute(
-        reservations.update()
-        .where(reservations.c.id == reservation)
-        .values(end_step=end, state=state, reason=reason)
+    return build_reservation_records(
+        work.connection, "reservation", dataset_id=state.id, rows=list(rows.values()), by=by
     )
-    ended = build_log_records(
-        work.connection, "reservation_end", dataset_id=dataset.id, row=reservation, by=by
-    )
-    dataset.note(ended)
-    work.write()

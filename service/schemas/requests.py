@@ -12,6 +12,7 @@ from pydantic import (
     ValidationError,
     ValidatorFunctionWrapHandler,
     WrapValidator,
+    model_validator,
 )
 from pydantic_core import PydanticCustomError
 
@@ -32,6 +33,8 @@ LABELS_MAX: Final = 64
 PARENTS_MAX: Final = 16
 ORDERS_MAX: Final = 64  # of a filter
 ITEMS_MAX: Final = 256  # of an envelope
+RESERVED_EVENTS_MAX: Final = 256  # of a reservation
+PARTED_NAME_MAX: Final = 59  # characters; the number of an event follows in its rows
 TTL_MAX: Final = 90 * 24 * 3600  # seconds; a lease that outlives its trainer is forfeited
 NAME_PATTERN: Final = r"^[a-z0-9][a-z0-9._-]{0,62}$"
 
@@ -297,12 +300,35 @@ class NewRelease(Body):
 
 
 class NewReservation(Body):
-    """Steps to admit ahead."""
+    """Steps to admit ahead: of one event, or of several that follow one another."""
 
     name: Name
     branch: Name = "main"
-    event: PlannedEvent
+    event: PlannedEvent | None = None
+    events: list[PlannedEvent] | None = Field(
+        default=None, min_length=1, max_length=RESERVED_EVENTS_MAX
+    )
     ttl_seconds: Ttl
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> "NewReservation":
+        if (self.event is None) == (self.events is None):
+            raise PydanticCustomError("one_of_both", "give event or events, not both")
+        if len(self.parts) > 1 and len(self.name) > PARTED_NAME_MAX:
+            raise PydanticCustomError(
+                "long_name", f"of several events has a name of at most {PARTED_NAME_MAX} characters"
+            )
+        return self
+
+    @property
+    def parts(self) -> list[PlannedEvent]:
+        """The events, in the order of their steps."""
+        return [self.event] if self.event is not None else self.events or []
+
+    def asked(self) -> dict[str, Any]:
+        """What was asked for, as it is stored: the same request again has the same text."""
+        missing = "events" if self.events is None else "event"
+        return {k: v for k, v in self.model_dump(mode="json").items() if k != missing}
 
 
 class NewCorrection(StepMessage, defer_build=False):

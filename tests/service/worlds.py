@@ -23,7 +23,8 @@ from service.ledger.branches import create_branch
 from service.ledger.budgets.pass_positions import place_of
 from service.ledger.datasets import create_dataset
 from service.ledger.fixed_plans import certified
-from service.ledger.reservations import GiveBack, Reserve, find_reservation
+from service.ledger.reservation_ends import GiveBack
+from service.ledger.reservations import Reserve, find_reservation
 from service.ledger.runs import create_run, finish_run
 from service.schemas.event_codec import event_of
 from service.schemas.requests import EventMessage, NewBranch, NewDataset, NewReservation, NewRun
@@ -179,15 +180,19 @@ def _reserve(world: World, op: Operation) -> Reserve:
     _, name, a, b, steps = op
     world.leases.append(f"lease-{len(world.leases)}")
     body = {"name": world.leases[-1], "branch": world.names[name][a % len(world.names[name])]}
-    ahead = {"event": {"steps": steps, **POOL[b % (len(POOL) - 1)]}, "ttl_seconds": 9999}
-    return Reserve(run_name=name, new=NewReservation.model_validate(body | ahead))
+    first, *more = [
+        {"steps": steps, **POOL[(b + number) % (len(POOL) - 1)]} for number in range(1 + a % 3)
+    ]
+    ahead = {"events": [first, *more]} if more or steps % 2 else {"event": first}
+    asked = body | ahead | {"ttl_seconds": 9999}
+    return Reserve(run_name=name, new=NewReservation.model_validate(asked))
 
 
 def _give_back(world: World, op: Operation) -> GiveBack | None:
     kind, _, a, b, _ = op
     with world.engine.connect() as connection:
         try:
-            row = find_reservation(connection, world.leases[a % len(world.leases)])
+            row, *_ = find_reservation(connection, world.leases[a % len(world.leases)])
         except (LedgerError, ZeroDivisionError):
             return None
         place = (row.run, row.branch)
@@ -200,8 +205,10 @@ def _give_back(world: World, op: Operation) -> GiveBack | None:
 def _expire(world: World, op: Operation) -> Any:
     with transaction(world.engine) as connection:
         name = f"lease-{op[2] % max(1, len(world.leases))}"
-        change = text("UPDATE reservations SET expires_at = :past WHERE name = :name")
-        connection.execute(change, {"past": PAST, "name": name})
+        change = text(
+            "UPDATE reservations SET expires_at = :past WHERE name = :name OR name LIKE :part"
+        )
+        connection.execute(change, {"past": PAST, "name": name, "part": f"{name}/%"})
 
 
 def _branch(world: World, op: Operation) -> Any:

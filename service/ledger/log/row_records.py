@@ -6,7 +6,7 @@ What a row says of a row of another table, it says by name.
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final
@@ -244,6 +244,23 @@ def _of_one(kind: str, column: Column[Any]) -> Select[Any]:
     """Statements are built once: building one costs more than running it."""
     home = _HOMES.get(kind, runs.c.dataset_id)
     return statement(kind).where(home == bindparam("dataset"), column == bindparam("wanted"))
+
+
+def build_reservation_records(
+    connection: Connection, kind: str, *, dataset_id: int, rows: Sequence[int], by: str | None
+) -> list[Act]:
+    """The acts of some rows of reservations, or of their ends, in the order of the rows."""
+    asked = {"dataset": dataset_id, "rows": list(rows)}
+    found = connection.execute(_of_reservations(kind), asked)
+    return [Act(kind, content_of_row(one._mapping), by) for one in found]
+
+
+@lru_cache
+def _of_reservations(kind: str) -> Select[Any]:
+    return statement(kind).where(
+        reservations.c.dataset_id == bindparam("dataset"),
+        reservations.c.id.in_(bindparam("rows", expanding=True)),
+    )
 
 
 def content_of_row(row: Mapping[Any, Any]) -> dict[str, Any]:

@@ -11,7 +11,8 @@ from service.clock import now
 from service.identity.authentication import Admin, Trainer, Viewer
 from service.ledger import reservations
 from service.ledger.open_reservations import ReservationPage, list_reservations
-from service.ledger.reservations import GiveBack, ReservationAnswer, Reserve
+from service.ledger.reservation_ends import GiveBack
+from service.ledger.reservations import ReservationAnswer, Reserve
 from service.schemas.requests import NewReservation, ReservationRelease, Void
 from service.storage.engine import snapshot
 from service.web.parameters import (
