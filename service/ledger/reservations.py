@@ -34,7 +34,13 @@ from service.ledger.append.admission import (
     require_unfrozen,
     scopes_of,
 )
-from service.ledger.append.state import Branch, DatasetState, Reservation, RunState
+from service.ledger.append.state import (
+    PART_MARK,
+    Branch,
+    DatasetState,
+    Reservation,
+    RunState,
+)
 from service.ledger.append.unit_of_work import BranchPlace, UnitOfWork
 from service.ledger.budgets.accumulator import BudgetDelta
 from service.ledger.log.leaves import Act
@@ -69,7 +75,6 @@ _NAMED: Final = FOUND.where(reservations.c.name == bindparam("named"))
 _PARTS: Final = FOUND.where(reservations.c.name.in_(bindparam("names", expanding=True))).order_by(
     reservations.c.first_step, reservations.c.id
 )
-_PART: Final = "/"  # between a name and the number of an event
 
 
 class ReservedEvent(Answer):
@@ -107,7 +112,7 @@ def reservation_answer(rows: Sequence[Row[Any]], moment: datetime) -> dict[str, 
     expires_at = utc(first.expires_at)
     lapsed = expires_at is not None and expires_at <= moment
     return {
-        "name": None if first.name is None else first.name.partition(_PART)[0],
+        "name": None if first.name is None else first.name.partition(PART_MARK)[0],
         "run": first.run,
         "branch": first.branch,
         "event": json.loads(first.content),
@@ -165,7 +170,7 @@ def find_reservation(connection: Connection, name: str) -> list[Row[Any]]:
 
 def _names(name: str, parts: int) -> list[str]:
     """The names of the rows of a reservation of so many events."""
-    return [name, *(f"{name}{_PART}{number}" for number in range(1, parts))]
+    return [name, *(f"{name}{PART_MARK}{number}" for number in range(1, parts))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

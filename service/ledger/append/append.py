@@ -276,19 +276,23 @@ def _mark_withdrawn(
 ) -> None:
     """Note recorded steps that were attested not to run."""
     first, end = fresh[0].first_step, fresh[-1].end
+    found: dict[str, int] = {}
     for lease in branch.leases:
-        withdrawn = max(first, lease.end_step) < min(end, lease.granted_end)
-        if withdrawn and lease.name is not None:  # the end of a run returns what its plan holds
-            state.notes.incidents.append(
-                _incident(
-                    state,
-                    run,
-                    Kind.RECORDED_AFTER_RELEASE,
-                    branch=branch.name,
-                    reservation=lease.name,
-                    first_step=max(first, lease.end_step),
-                )
-            )
+        withdrawn = max(first, lease.end_step)
+        name = lease.whole_name  # the end of a run returns what its plan holds
+        if name is not None and withdrawn < min(end, lease.granted_end):
+            found[name] = min(found.get(name, withdrawn), withdrawn)
+    state.notes.incidents += [
+        _incident(
+            state,
+            run,
+            Kind.RECORDED_AFTER_RELEASE,
+            branch=branch.name,
+            reservation=name,
+            first_step=step,
+        )
+        for name, step in found.items()
+    ]
 
 
 def _incident(state: DatasetState, run: RunState, kind: Kind, **detail: DetailValue) -> Incident:

@@ -29,21 +29,27 @@ from service.ledger.incidents import Incident, Kind
 from service.ledger.log.leaves import NO_LOG, Act, DatasetLog
 from service.ledger.log.row_records import overdraft_act
 
+PART_MARK: Final = "/"  # between the name of a reservation and the number of one of its events
 UNITS_MAX: Final = 256  # different events whose Renyi curves an append still adds up
 
 
 @dataclass(slots=True, kw_only=True)
 class Reservation:
-    """A reservation: steps of a branch that were admitted ahead."""
+    """A reservation, or an event of one: steps of a branch that were admitted ahead."""
 
     id: int
-    name: str | None  # none where a plan reserves itself
+    name: str | None  # of its row; none where a plan reserves itself
     event: Event
     first_step: int
     granted_end: int
     end_step: int  # lower than granted once released or voided
     state: str
     expires_at: datetime | None
+
+    @property
+    def whole_name(self) -> str | None:
+        """The name of the reservation that it belongs to."""
+        return None if self.name is None else self.name.partition(PART_MARK)[0]
 
 
 @dataclass(slots=True, kw_only=True)
