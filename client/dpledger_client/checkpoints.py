@@ -6,7 +6,7 @@ goes on from it writes to a branch of its own.
 
 import re
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -129,8 +129,10 @@ def resumed(
     return opening_of(state)
 
 
-def opening_of(state: Mapping[str, Any]) -> Opening:
-    """A new branch that goes on from a checkpoint."""
+def opening_of(
+    state: Mapping[str, Any], schedule: Sequence[Mapping[str, Any]] | None = None
+) -> Opening:
+    """A new branch that goes on from a checkpoint; by default leases are taken kind by kind."""
     step, order = state["next_step"], state.get("order")
     branch = {
         "name": f"from-{step}-{secrets.token_hex(4)}",
@@ -144,6 +146,7 @@ def opening_of(state: Mapping[str, Any]) -> Opening:
         branch=branch,
         first_step=step,
         before={"branch": state["branch"], "events": state["unsent"]},
+        schedule=schedule,
     )
 
 

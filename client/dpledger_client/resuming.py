@@ -1,6 +1,7 @@
 """How a script that is started again goes on with its run, where it has no checkpoint of it."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -46,6 +47,32 @@ def opening(
         ValueError: an argument is out of range, or belongs to another run or dataset.
         DPLedgerError: as `resumed`, and `checkpoints.resumed`.
     """
+    found = _opening(
+        transport,
+        registered,
+        state=state,
+        resume=resume,
+        folder=folder,
+        observed=observed,
+        rank=rank,
+        world_size=world_size,
+        broadcast=broadcast,
+    )
+    return replace(found, schedule=registered.get("plan"))
+
+
+def _opening(
+    transport: Transport,
+    registered: Mapping[str, Any],
+    *,
+    state: Mapping[str, Any] | None,
+    resume: Resume,
+    folder: Path,
+    observed: bool,
+    rank: int,
+    world_size: int,
+    broadcast: Broadcast | None,
+) -> Opening:
     if resume not in RESUMES:
         raise ValueError(f"resume must be one of {', '.join(RESUMES)}.")
     run, dataset = registered["name"], registered["dataset"]

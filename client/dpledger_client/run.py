@@ -301,8 +301,8 @@ class Run:
             if here and self._writer.ended is None:
                 return
             self.flush()
-            opening, left = checkpoints.opening_of(state), self._writer
-            self._writer = self._opened(opening)
+            left, schedule = self._writer, self._writer.opening.schedule
+            self._writer = self._opened(checkpoints.opening_of(state, schedule))
             self._same_branch = self._closed = self._refused = False
             self._sizes.restart()
             left.leave("rewound")

@@ -132,6 +132,10 @@ class FakeService:
     def _open(self) -> list[Reservation]:
         return [one for one in self.reservations.values() if one.state != "voided"]
 
+    def _open_of(self, place: Place) -> list[Reservation]:
+        next_step = self._next_step(place)
+        return [one for one in self._open() if one.place == place and one.end > next_step]
+
     def _from(self, one: Reservation) -> int:
         return max(one.first_step, self._next_step(one.place))
 
@@ -198,16 +202,19 @@ class FakeService:
         if known is not None:
             same = known.request == body
             return httpx.Response(200, json={}) if same else problem("conflict", 409)
-        event = body["event"]
-        if event["first_step"] != self._reserved_to(place):
+        events = _events(body)
+        first, ends = events[0]["first_step"], [one["first_step"] + one["steps"] for one in events]
+        follow = all(one["first_step"] == end for one, end in zip(events[1:], ends, strict=False))
+        if first != self._reserved_to(place) or not follow:
             return problem("out-of-sequence", 409, expected_step=self._reserved_to(place))
-        fits = self.steps_max - self.spent
-        if event["steps"] > fits:
+        if sum(len(_events(one.request)) for one in self._open_of(place)) + len(events) > 256:
+            return problem("conflict", 409)
+        fits, steps = self.steps_max - self.spent, ends[-1] - first
+        if steps > fits:
             return problem(
                 "budget-exhausted", 409, failing_scopes=[], admissible_steps=max(0, fits)
             )
-        first, steps = event["first_step"], event["steps"]
-        content = _content(event)
+        content = json.dumps([_content(one) for one in events])
         self.reservations[body["name"]] = Reservation(
             place, body, content, first, steps, first + steps
         )
@@ -263,6 +270,10 @@ class FakeService:
             "budget": {"remaining": 0.5},
         }
         return httpx.Response(201 if new else 200, json=reply)
+
+
+def _events(request: dict[str, Any]) -> list[dict[str, Any]]:
+    return [request["event"]] if "event" in request else list(request["events"])
 
 
 def _content(event: dict[str, Any]) -> str:

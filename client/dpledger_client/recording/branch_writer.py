@@ -133,9 +133,10 @@ class Journal:
             if first + steps > self._charged:
                 self._patiently(lambda: self._charge(Span(first, steps, content)))
             return self._charged
-        if not (content == self._leases.content and first + steps <= self._leases.end):
-            self._patiently(lambda: self._leases.obtain(content, first, steps, retries=None))
-        return self._leases.end
+        leases = self._leases
+        if leases.admitted_to(content, first) < first + steps:
+            self._patiently(lambda: leases.obtain(content, first, steps, retries=None))
+        return leases.admitted_to(content, first)
 
     def take(self, content: str, steps: int) -> None:
         """Write steps to the spool and count them; they were admitted, and are taken after this.

@@ -6,7 +6,7 @@ Every request may be repeated without effect, so that nothing here needs to know
 import logging
 import secrets
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock, RLock
 from typing import Any, Final
@@ -35,6 +35,7 @@ class Opening:
     branch: Mapping[str, Any] | None = None  # a resume, rewind or fork
     first_step: int = 0
     before: Mapping[str, Any] | None = None  # what the checkpoint knew of the branch before
+    schedule: Sequence[Mapping[str, Any]] | None = None  # what leases are taken for; not stored
 
     @property
     def run_name(self) -> str:

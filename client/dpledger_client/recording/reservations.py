@@ -3,10 +3,14 @@
 A lease is a reservation of the contract. It counts as held until its steps are recorded, and once
 expired as spent: whatever becomes of this process, its admitted steps are counted. So an expired
 lease is as good as another, and no clock of this machine decides anything.
+
+A run with a plan leases what the plan has next, also steps of different kinds: a noise that changes
+at each step then needs no request at each step. A step that is not the planned one ends that, and
+is leased by itself.
 """
 
-import json
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Final
@@ -21,14 +25,17 @@ from dpledger_client.errors import (
     RunFinished,
     UnsupportedEvent,
 )
+from dpledger_client.recording.event_buffer import Span
 from dpledger_client.recording.outbox import LOG, Outbox
+from dpledger_client.recording.schedule import EVENTS_MAX, Schedule
 
 STEPS_FIRST: Final = 64
 STEPS_MAX: Final = 1_000_000
 LEASE_SECONDS: Final = 600.0  # of training that one lease should last, at the speed seen
 GROWTH: Final = 8  # of a lease over the one before, at most
 TTL_SECONDS: Final = 86_400  # until what a trainer left behind is told as forfeited
-LEASES_MAX: Final = 64  # open at once; the service takes 256 of a branch
+LEASES_MAX: Final = 64  # open at once
+SPANS_MAX: Final = 256  # reserved and not recorded, as the service takes them of a branch
 TRIES: Final = 4  # to get what still fits, while others take of the same budget
 
 
@@ -59,16 +66,34 @@ class Leases:
         self._fixed = steps
         self._open: list[Lease] = []
         self._asked: dict[str, Any] | None = None  # a request that has no answer yet
+        self._asked_spans: list[Span] = []  # of that request
         self._size = 0  # of the last one
         self._since = (monotonic(), outbox.opening.first_step)
         self._narrow = False  # the budget had not room for a whole one
-        self.content: str | None = None  # what the leases are for
+        self._schedule: Final = Schedule(outbox.opening.schedule)
+        self._planned = False  # whether the leases hold what the schedule says
+        # Replaced as a whole, for the trainer reads it while the background adds to it.
+        self._spans: tuple[Span, ...] = ()  # what is admitted, as which kinds
+        self.content: str | None = None  # what the last of the leased steps is
         self.end = outbox.opening.first_step  # steps below it are admitted
 
     def ahead(self, content: str, next_step: int) -> bool:
         """Whether it is time to ask for more, before it is needed."""
-        short = 2 * (self.end - next_step) < self._size
-        return short and content == self.content and not self._narrow
+        short = 2 * (self.end - next_step) < self._size and not self._narrow
+        if self._planned:
+            return short and self.content is not None
+        return short and content == self.content
+
+    def admitted_to(self, content: str, first_step: int) -> int:
+        """The step up to which, exclusive, steps of a kind are admitted from a step on."""
+        if self.content is None:
+            return first_step
+        for span in self._spans:
+            if span.first_step <= first_step < span.end:
+                if span.content != content:
+                    break
+                first_step = span.end
+        return first_step
 
     def obtain(self, content: str, first_step: int, steps: int, *, retries: int | None) -> None:
         """Get at least so many steps admitted from `first_step` on, and rather more.
@@ -78,8 +103,8 @@ class Leases:
             UnsupportedEvent: no accepted theorem bounds them.
             DPLedgerError: any other refusal, or the service is away.
         """
-        if content != self.content:
-            self._begin(content, first_step, retries)
+        if not self._goes_on(content, first_step, steps):
+            self._begin(content, first_step, steps, retries)
         self._settle(retries)
         wanted = first_step + steps - self.end
         if wanted > 0:
@@ -88,12 +113,15 @@ class Leases:
             except OutOfSequence as error:  # an admin voided a lease: nothing holds what follows
                 LOG.warning("dpledger: leases are taken anew from step %d: %s", first_step, error)
                 self._outbox.send_held(retries=retries)
-                self._begin(content, first_step, retries)
+                self._begin(content, first_step, steps, retries)
                 self._reserve(steps, self._more(first_step, steps), retries)
 
     def extend(self, next_step: int, *, retries: int | None) -> None:
-        """Get more admitted before it is needed; less if no more fits."""
+        """Get more admitted before it is needed; less if no more fits, none where the plan ends."""
         self._settle(retries)
+        if self._planned and not self._schedule.after(self.end, 1):
+            self._narrow = True
+            return
         try:
             self._reserve(1, self._more(next_step, 1), retries)
         except BudgetExhausted:
@@ -107,7 +135,7 @@ class Leases:
         while self._open:
             self.release(self._open[-1].name, next_step - 1, retries=retries)
             self._open.pop()
-        self.end, self._narrow = next_step, False
+        self.end, self._narrow, self._spans = next_step, False, ()
 
     def release(self, name: str, last_step: int, *, retries: int | None) -> None:
         """Return what a lease holds beyond a step, if it was ever granted."""
@@ -119,10 +147,25 @@ class Leases:
         except Conflict as error:  # it was returned before, or an admin voided it
             LOG.info("dpledger: lease %s could not be released: %s", name, error)
 
-    def _begin(self, content: str, first_step: int, retries: int | None) -> None:
-        """Take leases for something else, or anew."""
+    def _goes_on(self, content: str, first_step: int, steps: int) -> bool:
+        """Whether the leases hold these steps as far as they reach, and the next ones are alike."""
+        if self.content is None:
+            return False
+        at = self.admitted_to(content, first_step)
+        if at < min(self.end, first_step + steps):
+            return False
+        left = first_step + steps - self.end
+        if left <= 0:
+            return True
+        if self._planned:
+            return self._schedule.says(content, self.end, left)
+        return content == self.content
+
+    def _begin(self, content: str, first_step: int, steps: int, retries: int | None) -> None:
+        """Take leases for something else, or anew: as planned, or of steps that are all alike."""
         self.give_back(first_step, retries=retries)
         self.content = content
+        self._planned = self._schedule.says(content, first_step, steps)
 
     def _more(self, next_step: int, wanted: int) -> int:
         """How many steps to ask for: enough for a while at the present speed."""
@@ -135,9 +178,11 @@ class Leases:
         return max(wanted, STEPS_FIRST, min(lasting, GROWTH * self._size))
 
     def _reserve(self, least: int, steps: int, retries: int | None) -> None:
-        if len(self._open) >= LEASES_MAX:
+        if len(self._open) >= LEASES_MAX or len(self._spans) + EVENTS_MAX > SPANS_MAX:
             self._outbox.send_held(retries=retries)
-            self._open = [one for one in self._open if one.end > self._outbox.buffer.first_step]
+            sent = self._outbox.buffer.first_step
+            self._open = [one for one in self._open if one.end > sent]
+            self._spans = tuple(span for span in self._spans if span.end > sent)
         self._narrow = False
         for _ in range(TRIES):
             try:
@@ -153,8 +198,9 @@ class Leases:
 
     def _ask(self, steps: int, retries: int | None) -> None:
         name = f"lease-{secrets.token_hex(12)}"
-        what = json.loads(self.content or "{}")
-        event: dict[str, Any] = {"first_step": self.end, "steps": steps, **what}
+        spans = [Span(self.end, steps, self.content or "{}")]
+        if self._planned:
+            spans = self._schedule.after(self.end, steps)
         if self._outbox.spool is not None:
             self._outbox.spool.write(
                 {"lease": name}
@@ -162,9 +208,10 @@ class Leases:
         self._asked = {  # kept until there is an answer: if that is lost, this may be granted
             "name": name,
             "branch": self._outbox.opening.branch_name,
-            "event": event,
+            **_asked_for(spans),
             "ttl_seconds": TTL_SECONDS,
         }
+        self._asked_spans = spans
         self._answered(retries)
 
     def _settle(self, retries: int | None) -> None:
@@ -184,8 +231,19 @@ class Leases:
         except _REFUSED:
             self._asked = None
             raise
-        event = self._asked["event"]
-        granted = Lease(self._asked["name"], event["first_step"] + event["steps"])
+        spans, sent = self._asked_spans, self._outbox.buffer.first_step
+        granted = Lease(self._asked["name"], spans[-1].end)
         self._open.append(granted)
-        self._size, self.end = event["steps"], granted.end
+        held = [span for span in self._spans if span.end > sent]
+        self._spans = (*held, *spans)
+        self._size, self.end = granted.end - spans[0].first_step, granted.end
+        if self.content is not None:  # else they were given back, and admit nothing
+            self.content = spans[-1].content
         self._asked = None
+
+
+def _asked_for(spans: Sequence[Span]) -> dict[str, Any]:
+    """Of a request: what it is to hold."""
+    if len(spans) == 1:
+        return {"event": spans[0].event()}
+    return {"events": [span.event() for span in spans]}
