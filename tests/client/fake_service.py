@@ -134,7 +134,11 @@ class FakeService:
 
     def _open_of(self, place: Place) -> list[Reservation]:
         next_step = self._next_step(place)
-        return [one for one in self._open() if one.place == place and one.end > next_step]
+        return [
+            one
+            for one in self._open()
+            if one.place == place and one.first_step + one.steps > next_step
+        ]
 
     def _from(self, one: Reservation) -> int:
         return max(one.first_step, self._next_step(one.place))

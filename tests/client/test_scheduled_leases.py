@@ -191,6 +191,19 @@ def test_usual_steps_of_a_plan_take_the_short_way(service: FakeService, client: 
     assert service.recorded == 100
 
 
+def test_kinds_that_change_at_each_step_do_not_pile_up_leases(
+    service: FakeService, client: Client
+) -> None:
+    run = start(client)  # without a plan
+    for number in range(400):
+        step(run, noise(number))
+    bodies = service.bodies("/reservations")
+    assert bodies[0]["event"]["steps"] == 64
+    assert {body["event"]["steps"] for body in bodies[1:]} == {8}
+    run.finish()
+    assert (service.recorded, service.held) == (400, 0)
+
+
 def test_a_schedule_ends_at_a_gap() -> None:
     gap = [*plan(2), {**plan(1)[0], "first_step": 5}]
     found = Schedule(gap)

@@ -35,7 +35,7 @@ LEASE_SECONDS: Final = 600.0  # of training that one lease should last, at the s
 GROWTH: Final = 8  # of a lease over the one before, at most
 TTL_SECONDS: Final = 86_400  # until what a trainer left behind is told as forfeited
 LEASES_MAX: Final = 64  # open at once
-SPANS_MAX: Final = 256  # reserved and not recorded, as the service takes them of a branch
+SPANS_MAX: Final = 256  # granted and not passed, as the service takes them of a branch
 TRIES: Final = 4  # to get what still fits, while others take of the same budget
 
 
@@ -70,6 +70,10 @@ class Leases:
         self._size = 0  # of the last one
         self._since = (monotonic(), outbox.opening.first_step)
         self._narrow = False  # the budget had not room for a whole one
+        # Ends of all events that were granted and may still be open, those of returned leases, too.
+        self._granted: list[int] = []
+        self._began = outbox.opening.first_step  # the first step of this kind
+        self._used: int | None = None  # steps of the kind before; none after a lease of this one
         self._schedule: Final = Schedule(outbox.opening.schedule)
         self._planned = False  # whether the leases hold what the schedule says
         # Replaced as a whole, for the trainer reads it while the background adds to it.
@@ -163,26 +167,31 @@ class Leases:
 
     def _begin(self, content: str, first_step: int, steps: int, retries: int | None) -> None:
         """Take leases for something else, or anew: as planned, or of steps that are all alike."""
+        changed = self.content is not None and content != self.content
         self.give_back(first_step, retries=retries)
-        self.content = content
+        self._used = (first_step - self._began or None) if changed else None
+        self.content, self._began = content, first_step
         self._planned = self._schedule.says(content, first_step, steps)
 
     def _more(self, next_step: int, wanted: int) -> int:
         """How many steps to ask for: enough for a while at the present speed."""
-        if self._fixed is not None:
-            return max(wanted, self._fixed)
         before, step = self._since
         self._since = (monotonic(), next_step)
         speed = (next_step - step) / max(monotonic() - before, 1e-3)
         lasting = int(min(speed * LEASE_SECONDS, STEPS_MAX))
-        return max(wanted, STEPS_FIRST, min(lasting, GROWTH * self._size))
+        most = max(STEPS_FIRST, min(lasting, GROWTH * self._size))
+        most = most if self._fixed is None else self._fixed
+        if self._used is not None and not self._planned:
+            # Kinds that change often: the service looks at a returned lease until it is passed.
+            most = min(most, GROWTH * self._used)
+        return max(wanted, most)
 
     def _reserve(self, least: int, steps: int, retries: int | None) -> None:
-        if len(self._open) >= LEASES_MAX or len(self._spans) + EVENTS_MAX > SPANS_MAX:
+        if len(self._open) >= LEASES_MAX or len(self._granted) + EVENTS_MAX > SPANS_MAX:
             self._outbox.send_held(retries=retries)
             sent = self._outbox.buffer.first_step
             self._open = [one for one in self._open if one.end > sent]
-            self._spans = tuple(span for span in self._spans if span.end > sent)
+            self._granted = [end for end in self._granted if end > sent]
         self._narrow = False
         for _ in range(TRIES):
             try:
@@ -234,8 +243,9 @@ class Leases:
         spans, sent = self._asked_spans, self._outbox.buffer.first_step
         granted = Lease(self._asked["name"], spans[-1].end)
         self._open.append(granted)
-        held = [span for span in self._spans if span.end > sent]
-        self._spans = (*held, *spans)
+        self._spans = (*(span for span in self._spans if span.end > sent), *spans)
+        self._granted += [span.end for span in spans]
+        self._used = None
         self._size, self.end = granted.end - spans[0].first_step, granted.end
         if self.content is not None:  # else they were given back, and admit nothing
             self.content = spans[-1].content
