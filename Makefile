@@ -105,6 +105,7 @@ benchmarks: $(INSTALLED)  ## print the benchmark tables; peers are compared if i
 	$(BIN)/python benchmarks/last_iterate.py
 	$(BIN)/python benchmarks/commands.py
 	$(BIN)/python benchmarks/service.py
+	$(BIN)/python benchmarks/changing_noise.py
 	$(BIN)/python benchmarks/bulk.py
 	$(BIN)/python benchmarks/streams.py
 	$(BIN)/python benchmarks/watchers.py

@@ -172,8 +172,8 @@ class Client:
             release: which iterates are ever shown: every_step, every_pass or last_iterate.
             assumptions: what the trainer declares about itself; unless every step is shown, all
                 that the service's guide on hidden iterates lists.
-            plan: events that are meant to happen, each made by `event(...)`. Only a run that
-                followed its plan has hidden anything.
+            plan: events that are meant to happen, each made by `event(...)`; leases are taken for
+                them. Only a run that followed its plan has hidden anything.
             budget: of this run alone: {"epsilon": nats, "delta": in (0, 1)}.
             labels: free text by name; with those of the private libraries that are loaded.
             dataset_size: records; by default the service is asked.
