@@ -1,5 +1,6 @@
 """Several events reserved at once: held together, used one by one, returned once, never twice."""
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -295,3 +296,30 @@ def test_passes_are_reserved_in_any_order_of_events(api: httpx.Client) -> None:
         first += one["steps"]
     after = budget(api)
     assert (after["reserved"], after["spent"]) == (0, held["reserved"])
+
+
+def test_runs_that_race_for_items_get_each_of_them_once(enveloped: httpx.Client) -> None:
+    names = [f"racer-{number}" for number in range(6)]
+    for name in names:
+        assert enveloped.post("/v1/runs", json=run(name)).is_success
+
+    def race(name: str) -> int:
+        """Reserve each item once, and again until nothing is left; so many were granted."""
+        granted = 0
+        for attempt in range(4):
+            answer = reserve(enveloped, f"{name}-{attempt}", ahead(*NOISES), run_name=name)
+            assert answer.status_code in (201, 409), answer.text
+            granted += answer.status_code == 201
+        return granted
+
+    with ThreadPoolExecutor(len(names)) as pool:
+        granted = dict(zip(names, pool.map(race, names), strict=True))
+    assert sum(granted.values()) == 3
+    items = budget(enveloped)["items"]
+    assert [(one["reserved"], one["remaining"]) for one in items] == [(3, 0)] * 4
+    for name, count in granted.items():
+        for at in range(count):
+            told = take(enveloped, 4 * at, *NOISES, run=name, mode="charge").json()
+            assert told["verdict"] == "within"
+    items = budget(enveloped)["items"]
+    assert [(one["used"], one["reserved"]) for one in items] == [(3, 0)] * 4
