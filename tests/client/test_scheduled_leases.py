@@ -191,15 +191,17 @@ def test_usual_steps_of_a_plan_take_the_short_way(service: FakeService, client: 
     assert service.recorded == 100
 
 
+@pytest.mark.parametrize("size", [None, 1000])
 def test_kinds_that_change_at_each_step_do_not_pile_up_leases(
-    service: FakeService, client: Client
+    service: FakeService, client: Client, size: int | None
 ) -> None:
-    run = start(client)  # without a plan
+    run = start(client, lease_steps=size)  # without a plan
     for number in range(400):
         step(run, noise(number))
-    bodies = service.bodies("/reservations")
-    assert bodies[0]["event"]["steps"] == 64
-    assert {body["event"]["steps"] for body in bodies[1:]} == {8}
+    sizes = [body["event"]["steps"] for body in service.bodies("/reservations")]
+    usual = 1 if size is None else 65
+    assert sizes[:usual] == [size or 64] * usual
+    assert set(sizes[usual:]) == {8}
     run.finish()
     assert (service.recorded, service.held) == (400, 0)
 

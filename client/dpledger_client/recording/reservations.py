@@ -181,7 +181,8 @@ class Leases:
         lasting = int(min(speed * LEASE_SECONDS, STEPS_MAX))
         most = max(STEPS_FIRST, min(lasting, GROWTH * self._size))
         most = most if self._fixed is None else self._fixed
-        if self._used is not None and not self._planned:
+        many = self._fixed is None or len(self._granted) > LEASES_MAX
+        if self._used is not None and many and not self._planned:
             # Kinds that change often: the service looks at a returned lease until it is passed.
             most = min(most, GROWTH * self._used)
         return max(wanted, most)
