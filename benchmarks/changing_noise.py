@@ -9,6 +9,7 @@ time inside `run.step`, the first left out, and "in all" is that of the run with
 """
 
 import argparse
+import os
 import sys
 import time
 from collections import Counter
@@ -107,6 +108,7 @@ def main() -> int:
     print(ROW.format(*heads))
     told: dict[tuple[str, str], float] = {}
     with TemporaryDirectory() as folder, serving(Path(folder)) as url:
+        os.environ["DPLEDGER_SPOOL"] = folder
         common: dict[str, Any] = {"work": given.work}
         measured(url, "warm", 64, changing=True, planned=False, kind="filter", **common)
         for kind in ("filter", "envelope"):
