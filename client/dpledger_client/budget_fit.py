@@ -11,7 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from dpledger_client.errors import BudgetExhausted, DPLedgerError, Forbidden, Unavailable
+from dpledger_client.errors import (
+    BudgetExhausted,
+    DPLedgerError,
+    Forbidden,
+    InvalidRequest,
+    Unavailable,
+)
 from dpledger_client.recording.event_buffer import STEPS_MAX
 from dpledger_client.recording.outbox import LOG
 from dpledger_client.run import Run
@@ -187,7 +193,12 @@ class _Question:
             if found.fits or found.envelope is None:
                 break
             revision = self._transport.get(self._path)["revision"]
-            changed |= self._changed(found, revision)
+            try:
+                changed |= self._changed(found, revision)
+            except InvalidRequest as error:  # steps were reserved before, and returned
+                LOG.info("dpledger: the budget stays as it is: %s", error)
+                found.envelope, found.lines[1:] = None, [_used(found)]
+                break
             again = self.answer()
             if again is None:
                 break
@@ -342,9 +353,13 @@ def _advice(found: BudgetFit, dataset: Mapping[str, Any]) -> list[str]:
             lines.append(f"An envelope of {' or of '.join(found.remedies)} would fit.")
         return lines
     if not _untouched(dataset):
-        return [
-            "The dataset's budget was used before, so that it cannot become an envelope of this "
-            "training: take fewer steps or more noise. `POST /v1/datasets/"
-            f"{found.dataset}/explain` tells how much."
-        ]
+        return [_used(found)]
     return ["Take fewer steps or more noise: no envelope can list the steps of this training."]
+
+
+def _used(found: BudgetFit) -> str:
+    return (
+        "The dataset's budget was used before, so that it cannot become an envelope of this "
+        "training: take fewer steps or more noise. `POST /v1/datasets/"
+        f"{found.dataset}/explain` tells how much."
+    )

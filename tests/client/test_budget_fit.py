@@ -171,6 +171,20 @@ def test_after_an_answer_the_budget_cannot_become_this_plan(client: Client) -> N
     assert client.dataset("data")["revision"] == 1
 
 
+def test_after_a_reservation_that_was_returned_the_budget_stays(
+    client: Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    create(client)
+    with start(client, "first") as run:
+        run.admit()  # and takes no step
+    assert client.dataset("data")["reserved"] == 0
+    with start(client) as run:
+        with pytest.raises(BudgetExhausted, match="No step was taken"):
+            checked(run, dataset_budget="this plan")
+        assert "was used before" in capsys.readouterr().out
+    assert client.dataset("data")["revision"] == 1
+
+
 def test_the_budget_of_the_run_counts_too(client: Client) -> None:
     create(client)
     with start(client, budget={"epsilon": 1.0, "delta": 1e-5}) as run:
