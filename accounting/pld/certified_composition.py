@@ -31,6 +31,7 @@ from accounting.pld.pairs import (
     GaussianPair,
     LaplacePair,
     Pair,
+    ReplacedGaussianPair,
     SymmetricPair,
 )
 from accounting.pld.tails import profile
@@ -69,7 +70,7 @@ def _symmetric(units: Units) -> bool:
 
     def same(pair: object) -> bool:
         match pair:
-            case GaussianPair() | SymmetricPair():
+            case GaussianPair() | ReplacedGaussianPair() | SymmetricPair():
                 return True
             case LaplacePair():
                 return pair.sampling_probability == 1

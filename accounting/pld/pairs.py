@@ -24,6 +24,17 @@ class SampledGaussianPair:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReplacedGaussianPair:
+    """P = (1-q) N(0, sigma^2) + q N(1, sigma^2) and Q = (1-q) N(0, sigma^2) + q N(-1, sigma^2).
+
+    A reflection exchanges them: it is the same in both orders.
+    """
+
+    noise_multiplier: float  # sigma, noise std over the norm bound; > 0
+    sampling_probability: float  # q, in (0, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LaplacePair:
     """P = (1-q) Lap(0, b) + q Lap(1, b) and Q = Lap(0, b), densities e^(-|x|/b) / (2b)."""
 
@@ -78,4 +89,12 @@ class SymmetricPair:
     sampling_probability: float  # q, in (0, 1)
 
 
-Pair = GaussianPair | SampledGaussianPair | LaplacePair | DiscretePair | DensePair | SymmetricPair
+Pair = (
+    GaussianPair
+    | SampledGaussianPair
+    | ReplacedGaussianPair
+    | LaplacePair
+    | DiscretePair
+    | DensePair
+    | SymmetricPair
+)

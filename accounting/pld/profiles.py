@@ -22,6 +22,7 @@ from accounting.pld.pairs import (
     GaussianPair,
     LaplacePair,
     Pair,
+    ReplacedGaussianPair,
     SampledGaussianPair,
     SymmetricPair,
 )
@@ -46,9 +47,18 @@ NORMAL_SQUARED: Final = 8.0
 WRITTEN: Final = 8 * _U
 KEPT: Final = 64  # outcomes of pairs that are kept in order
 TINY: Final = 1e-290  # absolute error of everything here: underflow has no relative error
+_FAR_ASINH: Final = 300.0  # beyond, in logarithms of its argument, asinh is a logarithm
+NORMAL_FAR: Final = 40.0  # standard deviations, beyond which tails are below TINY
 LOSS_MAX: Final = 350.0  # beyond, e^l times a tail could leave the range of doubles
 Base = GaussianPair | LaplacePair  # without sampling
-Smooth = GaussianPair | SampledGaussianPair | LaplacePair | DensePair | SymmetricPair
+Smooth = (
+    GaussianPair
+    | SampledGaussianPair
+    | ReplacedGaussianPair
+    | LaplacePair
+    | DensePair
+    | SymmetricPair
+)
 
 
 def profiles(pair: Pair, *, direction: Direction, losses: Array) -> tuple[Array, Array]:
@@ -215,6 +225,56 @@ def _symmetric_above(pair: SymmetricPair, losses: Array) -> tuple[Array, Array]:
     return value, q * error + (6 * LIBRARY + 2 * dr) * value
 
 
+def replaced_loss(pair: ReplacedGaussianPair, losses: Array) -> tuple[Array, Array]:
+    """R = x/sigma^2 at the x where the loss of a replaced record is l, and its absolute error.
+
+    With c = q e^(-1/(2 sigma^2)), (1-q) + c e^r = e^l ((1-q) + c e^-r), which is solved by
+    r = l/2 + asinh(B), B = (1-q) sinh(l/2) / c.
+    """
+    q, half = pair.sampling_probability, 0.5 / pair.noise_multiplier**2
+    sizes = np.abs(losses)
+    log_odds = math.log1p(-q) - math.log(q)
+    with np.errstate(divide="ignore"):
+        log_sinh = np.log(np.expm1(np.minimum(sizes, LOSS_MAX))) - 0.5 * np.minimum(sizes, LOSS_MAX)
+    log_sinh = np.where(sizes > LOSS_MAX, 0.5 * sizes, log_sinh) - math.log(2)
+    log_b = log_sinh + log_odds + half
+    b = np.exp(np.minimum(log_b, _FAR_ASINH))
+    near = np.log1p(b + b * b / (1 + np.sqrt(1 + b * b)))
+    r = 0.5 * sizes + np.where(log_b < _FAR_ASINH, near, log_b + math.log(2))
+    of_logs = np.abs(np.where(b > 0, log_sinh, 0.0)) + abs(log_odds) + half + sizes + 8
+    error = 4 * LIBRARY * (of_logs * np.minimum(b, 1.0) + r)
+    return np.copysign(r, losses), error
+
+
+def _replaced_above(pair: ReplacedGaussianPair, losses: Array) -> tuple[Array, Array]:
+    """H = q P(z_1) - (1-q) (e^l - 1) P(z_0) - q e^l P(z_-1), P the tail of a normal law.
+
+    z_m = (x - m)/sigma at the x of the loss l. H is the greatest over x: that x is off costs it
+    at most the density there times 4 dr sigma^2 dr, as the loss rises by 2/sigma^2 at most.
+    """
+    spend(9000 + 70 * len(losses))
+    sigma, q = pair.noise_multiplier, pair.sampling_probability
+    r, dr = replaced_loss(pair, losses)
+    z, far, near = sigma * r, sigma * r + 1 / sigma, sigma * r - 1 / sigma
+    first = q * special.ndtr(-near)
+    # e^l P(z) = e^(l - z^2/2) times Mills' ratio at z >= 0, over sqrt(2 pi).
+    with np.errstate(under="ignore"):
+        middle, last = (
+            0.5 * np.exp(losses - 0.5 * each * each) * special.erfcx(each / math.sqrt(2))
+            for each in (z, far)
+        )
+        middle, last = (1 - q) * -np.expm1(-losses) * middle, q * last
+        heights = (1 - q) * np.exp(-0.5 * z * z) + q * np.exp(-0.5 * near * near)
+    most = np.maximum(far, np.abs(near))
+    relative = _U * (NORMAL + ERFCX_UNITS + NORMAL_SQUARED * most * most + 8 * losses)
+    relative += 8 * _U * (most + 1) * (most + 1 / sigma) + 4 * LIBRARY
+    error = relative * (first + middle + last) + 8 * sigma * dr * dr * heights
+    sure = (dr < 0.01) & (sigma * dr * (most + 1) < 0.1)
+    vanished = near - sigma * dr > NORMAL_FAR  # so is P(L > l), which is more
+    error = np.where(sure, error, np.where(vanished, 0.0, 1.0))
+    return np.maximum(first - middle - last, 0.0), error
+
+
 def _profile_above(pair: Smooth, direction: Direction, losses: Array) -> tuple[Array, Array]:
     """The profile at losses >= 0 and its absolute error."""
     match pair:
@@ -227,6 +287,8 @@ def _profile_above(pair: Smooth, direction: Direction, losses: Array) -> tuple[A
             return _sampled_above(pair, pair.sampling_probability, direction, losses)
         case SymmetricPair():
             return _symmetric_above(pair, losses)
+        case ReplacedGaussianPair():
+            return _replaced_above(pair, losses)
         case DensePair():
             return _discrete_profile(pair, direction, losses)
         case _:
@@ -273,7 +335,7 @@ def profile(pair: Pair, *, direction: Direction, epsilon: float) -> tuple[float,
             bounds = _sampled_bounds(base, pair.sampling_probability, direction, epsilon)
         case LaplacePair():
             bounds = _sampled_bounds(pair, pair.sampling_probability, direction, epsilon)
-        case SymmetricPair() | DiscretePair() | DensePair():
+        case ReplacedGaussianPair() | SymmetricPair() | DiscretePair() | DensePair():
             if epsilon > LOSS_MAX:
                 return 0.0, profile(pair, direction=direction, epsilon=LOSS_MAX)[1]
             low, high = profiles(pair, direction=direction, losses=np.array([epsilon]))

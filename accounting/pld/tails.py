@@ -18,6 +18,7 @@ from accounting.pld.pairs import (
     GaussianPair,
     LaplacePair,
     Pair,
+    ReplacedGaussianPair,
     SampledGaussianPair,
     SymmetricPair,
 )
@@ -25,6 +26,7 @@ from accounting.pld.profiles import (
     LIBRARY,
     LOSS_MAX,
     NORMAL,
+    NORMAL_FAR,
     NORMAL_SQUARED,
     TINY,
     WRITTEN,
@@ -34,6 +36,7 @@ from accounting.pld.profiles import (
     near_atoms,
     profile,
     profiles,
+    replaced_loss,
     unsampled_loss,
 )
 from accounting.rounding import UNIT_ROUNDOFF, Array
@@ -85,6 +88,8 @@ def tails(pair: Pair, *, direction: Direction, losses: Array) -> Tails:
             return _discrete_tails(pair, direction, losses)
         case SymmetricPair():
             return _symmetric_tails(pair, losses)
+        case ReplacedGaussianPair():
+            return _replaced_tails(pair, losses)
         case _:
             assert_never(pair)
 
@@ -147,6 +152,25 @@ def _sampled_tails(base: Base, q: float, direction: Direction, losses: Array) ->
     above = (1 - q) * inner.p_above + q * inner.q_above
     below = (1 - q) * inner.p_below + q * inner.q_below
     return Tails(inner.p_above, above, inner.p_below, below, error)
+
+
+def _replaced_tails(pair: ReplacedGaussianPair, losses: Array) -> Tails:
+    """Tails of both mixtures at the x of each loss, which rises in x."""
+    spend(9000 + 60 * len(losses))
+    sigma, q = pair.noise_multiplier, pair.sampling_probability
+    r, dr = replaced_loss(pair, losses)
+    z = sigma * r
+    most = np.abs(z) + 1 / sigma
+    dz = sigma * dr + 4 * _U * (most + 1 / sigma)
+    error = _U * (NORMAL + NORMAL_SQUARED * most * most) + 2 * (most + 1) * dz + 8 * _U
+    unsure = (dz * (most + 1) > 0.1) & (np.abs(z) - 1 / sigma - dz < NORMAL_FAR)
+    error = np.where(unsure, np.inf, error)
+
+    def mixed(sign: float, mean: float) -> Array:
+        each = special.ndtr(sign * z), special.ndtr(sign * (z - mean / sigma))
+        return np.asarray((1 - q) * each[0] + q * each[1])
+
+    return Tails(mixed(-1.0, 1.0), mixed(-1.0, -1.0), mixed(1.0, 1.0), mixed(1.0, -1.0), error)
 
 
 def _discrete_tails(pair: Atomic, direction: Direction, losses: Array) -> Tails:

@@ -198,7 +198,7 @@ def test_the_ladder_is_above_the_moments_even_from_a_coarse_or_short_sum(
     if what == "coarse":
         monkeypatch.setattr(real_moments, "TARGET", 0.2)
     if what == "short":
-        monkeypatch.setattr(quadrature, "_CUT", 2.0)
+        monkeypatch.setattr(quadrature, "CUT", 2.0)
     pair = pair_of(sigma, q)
     found = log_moments(pair, direction)
     reach = int(np.sum(np.isfinite(log_moments(pair, REMOVE))))

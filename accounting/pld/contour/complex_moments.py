@@ -15,13 +15,14 @@ from accounting.events import Direction
 from accounting.pld.byte_cache import ByteCache
 from accounting.pld.contour import tilted_grids
 from accounting.pld.contour.real_moments import LADDER, NoMomentsError, finite_losses, log_moments
-from accounting.pld.contour.tilted_grids import Grid, grid_of, scan_of
+from accounting.pld.contour.tilted_grids import Grid, Mixed, grid_of, scan_of
 from accounting.pld.pairs import (
     DensePair,
     DiscretePair,
     GaussianPair,
     LaplacePair,
     Pair,
+    ReplacedGaussianPair,
     SampledGaussianPair,
     SymmetricPair,
 )
@@ -98,7 +99,7 @@ def log_modulus(
         case GaussianPair():
             scaled = thetas / pair.noise_multiplier
             return np.asarray(-0.5 * scaled * scaled * (1 - 8 * UNIT_ROUNDOFF))
-        case SampledGaussianPair():
+        case SampledGaussianPair() | ReplacedGaussianPair():
             return scan_of(pair, direction, order, fine).layers.log_modulus(thetas, offset)
         case LaplacePair():
             return _laplace_modulus(pair, direction, order, thetas)
@@ -132,7 +133,7 @@ def _line(pair: Pair, direction: Direction, order: float, theta: Array) -> Line:
     match pair:
         case GaussianPair():
             return _gaussian(pair.noise_multiplier, order, theta)
-        case SampledGaussianPair():
+        case SampledGaussianPair() | ReplacedGaussianPair():
             return _sampled_gaussian(pair, direction, order, theta)
         case LaplacePair():
             if pair.sampling_probability < 1:
@@ -212,9 +213,7 @@ def _logarithms(beyond_one: ComplexArray, error: Array) -> tuple[ComplexArray, A
     return np.asarray(log_values, dtype=np.complex128), slack
 
 
-def _sampled_gaussian(
-    pair: SampledGaussianPair, direction: Direction, order: float, theta: Array
-) -> Line:
+def _sampled_gaussian(pair: Mixed, direction: Direction, order: float, theta: Array) -> Line:
     grid = grid_of(pair, direction, order, float(theta[-1]))
     spend(10_000 + 9 * len(grid.losses) * math.isqrt(len(theta)))
     beyond_one = _transform(grid.losses, grid.weights, theta)  # phi - 1

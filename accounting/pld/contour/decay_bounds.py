@@ -70,7 +70,14 @@ def theta_grid(low: float, high: float) -> tuple[int, Array]:
 
 
 def layers_of(
-    *, densities: Array, weight: Array, power: float, sigma: float, h: float, drop: float
+    *,
+    densities: Array,
+    weight: Array,
+    power: float,
+    sigma: float,
+    h: float,
+    drop: float,
+    falling: Array | None = None,
 ) -> Layers:
     """Layers below the tilted law of the loss of a sampled Gaussian pair.
 
@@ -86,13 +93,16 @@ def layers_of(
         sigma: noise multiplier.
         h: spacing of the points.
         drop: nats between levels; what it rounds away is lost.
+        falling: a second weight, which is added and falls in x, (m,); if any.
     """
     variance = sigma * sigma
     bend = max(0.0, power / (4 * variance * variance) - 1 / variance)
     least = np.minimum(densities[:-1], densities[1:]) * math.exp(-0.125 * bend * h * h) * (1 - 1e-5)
-    slopes = weight / variance
-    lengths = h * slopes[:-1]
-    heights = least / np.maximum(slopes[1:], 1e-300)
+    flattest, steepest = weight[:-1], weight[1:]
+    if falling is not None:
+        flattest, steepest = flattest + falling[1:], steepest + falling[:-1]
+    lengths = h * (flattest / variance)
+    heights = least / np.maximum(steepest / variance, 1e-300)
     top = float(np.max(heights))
     if not (top > 0 and math.isfinite(top)):
         return Layers.none()

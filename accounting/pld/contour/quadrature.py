@@ -19,7 +19,7 @@ from accounting.work_limit import spend
 # Half-widths of the strip that are tried, as phases; the ratio has its first zero at pi.
 _PHASES: Final[Array] = np.array([0.02, 0.05, 0.1, 0.2, 0.4, 0.7, 1.0, 1.4, 1.8, 2.2, 2.5])
 # Where integrands are cut, in standard deviations beyond their last peak: the tails are added.
-_CUT: Final = 9.8
+CUT: Final = 9.8
 _FAR: Final = 600.0  # exponents from here on are handled in logarithms
 _LOSS_ROUNDOFF: Final = 32 * UNIT_ROUNDOFF
 
@@ -104,10 +104,10 @@ def widest_range(pair: SampledGaussianPair, *, power: float) -> tuple[float, flo
     """
     q, sigma = pair.sampling_probability, pair.noise_multiplier
     if power > 0:
-        return -_CUT * sigma, power + _CUT * sigma
+        return -CUT * sigma, power + CUT * sigma
     log_odds = math.log(q) - math.log1p(-q)
     shift = min(-power, max(0.0, sigma * sigma * log_odds) + 1)
-    return -_CUT * sigma - shift, _CUT * sigma
+    return -CUT * sigma - shift, CUT * sigma
 
 
 def log_left_tail(
@@ -129,7 +129,7 @@ def log_left_tail(
     shift = np.maximum(0.0, -powers) * weight * (1 + 1e-9)
     grown = shift * left / sigma**2 + 0.5 * (shift / sigma) ** 2
     found = powers * loss + grown + special.log_ndtr((left + shift) / sigma)
-    return np.asarray(found + _tail_slack(powers, loss, left, sigma), dtype=np.float64)
+    return np.asarray(found + tail_slack(powers, loss, left, sigma), dtype=np.float64)
 
 
 def log_right_tail(pair: SampledGaussianPair, powers: Array, *, right: float, loss: float) -> Array:
@@ -148,7 +148,7 @@ def log_right_tail(pair: SampledGaussianPair, powers: Array, *, right: float, lo
     shift = np.maximum(0.0, powers)
     grown = -shift * right / sigma**2 + 0.5 * (shift / sigma) ** 2
     found = powers * loss + grown + special.log_ndtr((shift - right) / sigma)
-    return np.asarray(found + _tail_slack(powers, loss, right, sigma), dtype=np.float64)
+    return np.asarray(found + tail_slack(powers, loss, right, sigma), dtype=np.float64)
 
 
 def log_tails(pair: SampledGaussianPair, powers: Array, x: Array, losses: Losses) -> Array:
@@ -161,6 +161,7 @@ def log_tails(pair: SampledGaussianPair, powers: Array, x: Array, losses: Losses
     )
 
 
-def _tail_slack(powers: Array, loss: float, end: float, sigma: float) -> Array:
+def tail_slack(powers: Array, loss: float, end: float, sigma: float) -> Array:
+    """Rounding of the logarithm of a tail, and of counting nodes for an integral, shape (k,)."""
     sizes = np.abs(powers) * (abs(loss) + (abs(end) + np.abs(powers) + 1) / sigma**2)
     return np.asarray(64 * UNIT_ROUNDOFF * (sizes + (end / sigma) ** 2 + 4) + 1e-9) + math.log(2)

@@ -19,6 +19,14 @@ from accounting.pld.contour.quadrature import (
     strip_share,
     widest_range,
 )
+from accounting.pld.contour.replaced_quadrature import (
+    log_replaced_tails,
+    one_sided,
+    replaced_range,
+    replaced_share,
+    replaced_spacing,
+    sides_at,
+)
 from accounting.pld.pairs import (
     Atomic,
     DensePair,
@@ -26,6 +34,7 @@ from accounting.pld.pairs import (
     GaussianPair,
     LaplacePair,
     Pair,
+    ReplacedGaussianPair,
     SampledGaussianPair,
     SymmetricPair,
 )
@@ -81,6 +90,8 @@ def log_moments(pair: Pair, direction: Direction) -> Array:
             found = _gaussian(pair.noise_multiplier)
         case SampledGaussianPair():
             found = _sampled_gaussian(pair, direction)
+        case ReplacedGaussianPair():
+            found = _replaced_gaussian(pair)
         case LaplacePair():
             if pair.sampling_probability < 1:
                 raise NoMomentsError("A sampled Laplace pair is known by its tails.")
@@ -195,5 +206,37 @@ def _sampled_gaussian(pair: SampledGaussianPair, direction: Direction) -> Array:
         )  # S is at least 1 - q
         found = np.minimum(certain, log_moments(pair, Direction.REMOVE))
     # E[S^e] is at most what was found plus `share` of itself.
+    found[:reach] = total - np.log1p(-share) + 8 * UNIT_ROUNDOFF
+    return found
+
+
+def _replaced_gaussian(pair: ReplacedGaussianPair) -> Array:
+    """The same of the pair of a replaced record, whose orders are alike."""
+    sigma = pair.noise_multiplier
+    reach = _reach(one_sided(pair), Direction.REMOVE)
+    orders = LADDER[:reach]
+    top = float(orders[-1])
+    phase, h = replaced_spacing(pair, order=top, theta=0.0, share=TARGET)
+    left, right = replaced_range(pair, order=top)
+    if not right - left < GRID_POINTS_MAX * h:
+        raise NoMomentsError("There is too little noise for the moments to be summed.")
+    x = grid_points(left, right, h)
+    spend(2 * reach * len(x))
+    sides = sides_at(x, pair)
+    exponents = np.multiply.outer(1 + orders, sides.here.loss)
+    exponents -= np.multiply.outer(orders, sides.there.loss)
+    exponents -= 0.5 * (x / sigma) ** 2
+    tops = np.max(exponents, axis=1)
+    exponents -= tops[:, None]
+    np.exp(exponents, out=exponents)
+    logs = tops + np.log(exponents.sum(axis=1)) + math.log(h / (sigma * math.sqrt(2 * math.pi)))
+    size = 0.5 * (x[0] ** 2 + x[-1] ** 2) / sigma**2 + (1 + 2 * orders) * (
+        np.max(np.abs(sides.here.loss)) + np.max(np.abs(sides.there.loss))
+    )
+    slack = UNIT_ROUNDOFF * (32 * LIBRARY_ULPS * (size + 2) + 2 * len(x))
+    slack = slack + (1 + 2 * orders) * float(np.max(sides.here.error + sides.there.error))
+    total = np.logaddexp(logs + slack, log_replaced_tails(pair, orders, x, sides))
+    share = replaced_share(pair, order=top, theta=0.0, phase=phase, h=h)
+    found = np.full_like(LADDER, np.inf)
     found[:reach] = total - np.log1p(-share) + 8 * UNIT_ROUNDOFF
     return found
