@@ -51,6 +51,7 @@ from accounting.renyi.randomized_response import (
     randomized_response_rdp,
 )
 from accounting.renyi.revealed import revealed_sampling_rdp
+from accounting.subsampling.replaced_records import poisson_replace_tight_pair
 from accounting.theorem import Theorem, theorem
 
 REASON_ZCDP = (
@@ -199,8 +200,8 @@ def _sampled_gaussian(
     if relation is not REPLACE_ONE:
         pair = SampledGaussianPair(noise_multiplier=sigma, sampling_probability=q)
         return (bound_of(poisson_gaussian_rdp, pair),)
-    near, far = GaussianPair(noise_multiplier=sigma), GaussianPair(noise_multiplier=sigma / 2)
-    return _replaced(near, far, q, full)
+    tight = poisson_replace_tight_pair(noise_multiplier=sigma, sampling_probability=q)
+    return bound_of(poisson_replace_tight_pair, tight), full
 
 
 def _sampled_laplace(

@@ -42,8 +42,13 @@ from accounting.events import (
     Zcdp,
 )
 from accounting.pld.contour.parameters import Units
-from accounting.pld.dense_pairs import cell_pair
-from accounting.pld.pairs import GaussianPair, LaplacePair, Pair, SampledGaussianPair
+from accounting.pld.pairs import (
+    GaussianPair,
+    LaplacePair,
+    Pair,
+    ReplacedGaussianPair,
+    SampledGaussianPair,
+)
 from accounting.rounding import rounded_down, rounded_up
 from accounting.shuffling.allocation import allocation_floor
 from accounting.shuffling.full import largest_pair, noise_of_average
@@ -143,10 +148,7 @@ def _gaussian(
         case Full() | Poisson(sampling_probability=1):
             return GaussianPair(noise_multiplier=sigma / sensitivity_of(relation))
         case Poisson(sampling_probability=q):
-            if relation is REPLACE_ONE and fine:
-                ends = ([(1 - q, 0.0), (q, end)] for end in (1.0, -1.0))
-                return cell_pair(*ends, noise_multiplier=sigma)
-            return SampledGaussianPair(noise_multiplier=sigma, sampling_probability=q)
+            return _sampled(sigma, q, relation)
         case TruncatedPoisson() | FixedSize() | WithReplacement() | NonUniform():
             return _drawn_together(sigma, sampling, relation, fine=fine)
         case Unknown() | Cyclic() | Shuffle() | BallsAndBins() | RandomAllocation():
@@ -166,7 +168,7 @@ def _drawn_together(
         case TruncatedPoisson():
             # Others contribute nothing, so that only the record's own place in the batch shows.
             rate = branches(sampling, dataset_size=sampling.dataset_size).taken_rate
-            return _sampled(sigma, rate)
+            return _sampled(sigma, rate, relation)
         case FixedSize():
             rate = sampling.batch_size / sampling.dataset_size
             return _swapped(sigma, rate, relation, fine=fine)
@@ -180,11 +182,14 @@ def _drawn_together(
             assert_never(sampling)
 
 
-def _sampled(sigma: float, rate: float) -> Pair | None:
+def _sampled(sigma: float, rate: float, relation: NeighboringRelation) -> Pair | None:
+    """The record contributes 1, its replacement -1; a null record, or its absence, nothing."""
     if rate >= 1:
-        return GaussianPair(noise_multiplier=sigma)
+        return GaussianPair(noise_multiplier=sigma / sensitivity_of(relation))
     if rate <= 0:
         return None
+    if relation is REPLACE_ONE:
+        return ReplacedGaussianPair(noise_multiplier=sigma, sampling_probability=rate)
     return SampledGaussianPair(noise_multiplier=sigma, sampling_probability=rate)
 
 
@@ -238,11 +243,16 @@ def _in_passes(event: Event, counts: EventCounts, relation: NeighboringRelation)
             return _shuffled(sigma, sampling, relation, (passes, steps, starts))
         case _:
             assert isinstance(sampling, BallsAndBins | RandomAllocation)  # noqa: S101 (has passes)
-            pair = _allocated(sigma, sampling, steps)
+            pair = _allocated(sigma, sampling, steps, relation)
             return {} if pair is None else {pair: passes}
 
 
-def _allocated(sigma: float, sampling: BallsAndBins | RandomAllocation, steps: int) -> Pair | None:
+def _allocated(
+    sigma: float,
+    sampling: BallsAndBins | RandomAllocation,
+    steps: int,
+    relation: NeighboringRelation,
+) -> Pair | None:
     length = sampling.steps_per_pass
     many = sampling.participations if isinstance(sampling, RandomAllocation) else 1
     if many == 1:

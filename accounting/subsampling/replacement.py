@@ -12,6 +12,7 @@ from accounting.pld.dense_pairs import cell_pair, profile_pair
 from accounting.pld.pairs import DensePair, GaussianPair, SymmetricPair
 from accounting.pld.profiles import NORMAL, NORMAL_SQUARED
 from accounting.rounding import LIBRARY_ULPS, UNIT_ROUNDOFF, Array, rounded_up
+from accounting.subsampling.replaced_records import exchanged_for_null
 from accounting.subsampling.special import TAIL, grid_for, upper_profile
 from accounting.theorem import theorem
 from accounting.work_limit import spend
@@ -61,47 +62,54 @@ def chance_of_any(batch_size: int, dataset_size: int) -> float:
 
 
 def _symmetric_profile(
-    *, near: float, far: float, noise_multiplier: float, chances: Array, rate: float, losses: Array
+    distance: float, *, noise_multiplier: float, chances: Array, rate: float, losses: Array
 ) -> Array:
-    """sum_k p_k ((1-c) h_(near k)(a') + c h_(far k)(a')), k >= 1. Upper, shape (k,)."""
+    """sum_k p_k h_(k distance)(a'), k >= 1. Upper, shape (m,)."""
     total = np.zeros_like(losses)
     for k in range(1, len(chances)):
-        pair = SymmetricPair(
-            near=GaussianPair(noise_multiplier=noise_multiplier / (near * k)),
-            far=GaussianPair(noise_multiplier=noise_multiplier / (far * k)),
-            sampling_probability=rate,
-        )
+        shifted = GaussianPair(noise_multiplier=noise_multiplier / (distance * k))
+        pair = SymmetricPair(near=shifted, far=shifted, sampling_probability=rate)
         total += float(chances[k]) / rate * upper_profile(pair, losses)
     return total
 
 
+def _exchanged_profile(
+    *, noise_multiplier: float, chances: Array, rate: float, losses: Array
+) -> Array:
+    """sum_k p_k H_a'(N(0) || (1-c) N(2k) + c N(k)), k >= 1. Upper, shape (m,)."""
+    total = np.zeros_like(losses)
+    for k in range(1, len(chances)):
+        each = exchanged_for_null(
+            noise_multiplier=noise_multiplier, rate=rate, copies=k, losses=losses
+        )
+        total += float(chances[k]) * each
+    return total
+
+
 def _pair_from(
-    removed: tuple[float, float],
-    added: tuple[float, float],
-    *,
-    noise_multiplier: float,
-    batch_size: int,
-    dataset_size: int,
+    *, noise_multiplier: float, batch_size: int, dataset_size: int, null: bool
 ) -> DensePair:
-    """The pair of the profiles with these (near, far) distances, in norm bounds a copy."""
+    """The pair of a record that is replaced by any other, or by a null record."""
     chances, rest = copies(batch_size=batch_size, dataset_size=dataset_size)
     # A larger chance dominates; what it takes from the weights p_k / g is below CHANCE_ERROR.
     rate = rounded_up(chance_of_any(batch_size, dataset_size), ulps=LIBRARY_ULPS)
     losses = _grid(noise_multiplier, chances)
-
-    def profile(distances: tuple[float, float]) -> Array:
-        found = _symmetric_profile(
-            near=distances[0],
-            far=distances[1],
-            noise_multiplier=noise_multiplier,
-            chances=chances,
-            rate=rate,
-            losses=losses,
+    added = _symmetric_profile(
+        1.0 if null else 2.0,
+        noise_multiplier=noise_multiplier,
+        chances=chances,
+        rate=rate,
+        losses=losses,
+    )
+    removed = added
+    if null:
+        removed = _exchanged_profile(
+            noise_multiplier=noise_multiplier, chances=chances, rate=rate, losses=losses
         )
-        return np.asarray(np.minimum(found * (1 + CHANCE_ERROR) + rest, 1.0))
-
-    first = profile(removed)
-    return profile_pair(losses, removed=first, added=first if added == removed else profile(added))
+    first, second = (
+        np.asarray(np.minimum(found * (1 + CHANCE_ERROR) + rest, 1.0)) for found in (removed, added)
+    )
+    return profile_pair(losses, removed=first, added=second)
 
 
 def _grid(noise_multiplier: float, chances: Array) -> Array:
@@ -146,17 +154,16 @@ def with_replacement_pair(
         TooManyCopiesError: a record is in a batch too often.
     """
     return _pair_from(
-        (2.0, 2.0),
-        (2.0, 2.0),
         noise_multiplier=noise_multiplier,
         batch_size=batch_size,
         dataset_size=dataset_size,
+        null=False,
     )
 
 
 @theorem(
     id="with-replacement-gaussian-special",
-    source="docs/theory/subsampling.md, Proposition 6; after Balle, Barthe and Gaboardi 2018, "
+    source="docs/theory/replaced_records.md, Proposition 4; after Balle, Barthe and Gaboardi 2018, "
     "NeurIPS, arXiv:1807.01647v2, Theorem 10",
     status=Status.DERIVED,
     relations=(NeighboringRelation.REPLACE_SPECIAL,),
@@ -168,8 +175,8 @@ def with_replacement_special_pair(
     """A pair that dominates a step on independent draws, against a null record.
 
     With a' = 1 + (a-1)/g and c = a/a', the profile at a >= 1 is at most
-    sum_k p_k ((1-c) h_2k(a') + c h_k(a')) where the record comes first, and sum_k p_k h_k(a')
-    where the null record does.
+    sum_k p_k H_a'(N(0) || (1-c) N(2k) + c N(k)) where the record comes first, and
+    sum_k p_k h_k(a') where the null record does.
 
     Args:
         noise_multiplier: sigma, > 0; noise std / max_grad_norm.
@@ -183,11 +190,10 @@ def with_replacement_special_pair(
         TooManyCopiesError: a record is in a batch too often.
     """
     return _pair_from(
-        (2.0, 1.0),
-        (1.0, 1.0),
         noise_multiplier=noise_multiplier,
         batch_size=batch_size,
         dataset_size=dataset_size,
+        null=True,
     )
 
 

@@ -16,6 +16,7 @@ from accounting.pld.pairs import (
 )
 from accounting.pld.profiles import LOSS_MAX, profiles
 from accounting.rounding import Array
+from accounting.subsampling.replaced_records import exchanged_for_null
 from accounting.theorem import theorem
 
 TAIL: Final = 1e-60  # of a profile: what it has left where its grid ends is put at infinity
@@ -43,8 +44,8 @@ def swapped_with_null(
     """Profiles of a step whose batch holds a record, or a null record in its place.
 
     For a >= 1, with g the chance of being in the batch, a' = 1 + (a-1)/g and c = a/a', they are at
-    most g ((1-c) h_2(a') + c h_1(a')) where the record comes first, and g h_1(a') where the null
-    record does; h_s is the profile of N(s, sigma^2) and N(0, sigma^2).
+    most g H_a'(N(0) || (1-c) N(2) + c N(1)) where the record comes first, and g h_1(a') where the
+    null record does; h_s is the profile of N(s, sigma^2) and N(0, sigma^2).
 
     Returns:
         Upper bounds where the record is removed and where it is added, shape (k,) each.
@@ -53,15 +54,16 @@ def swapped_with_null(
     if rate >= 1:
         alone = upper_profile(near, losses)
         return alone, alone
-    far = GaussianPair(noise_multiplier=noise_multiplier / 2)
-    first = SymmetricPair(near=far, far=near, sampling_probability=rate)
+    first = exchanged_for_null(
+        noise_multiplier=noise_multiplier, rate=rate, copies=1, losses=losses
+    )
     second = SymmetricPair(near=near, far=near, sampling_probability=rate)
-    return upper_profile(first, losses), upper_profile(second, losses)
+    return np.asarray(first * (rate * (1 + 1e-15))), upper_profile(second, losses)
 
 
 @theorem(
     id="fixed-size-gaussian-special",
-    source="docs/theory/subsampling.md, Proposition 1; after Balle, Barthe and Gaboardi 2018, "
+    source="docs/theory/replaced_records.md, Proposition 2; after Balle, Barthe and Gaboardi 2018, "
     "NeurIPS, arXiv:1807.01647v2, Theorem 2",
     status=Status.DERIVED,
     relations=(NeighboringRelation.REPLACE_SPECIAL,),
@@ -70,8 +72,8 @@ def swapped_with_null(
 def fixed_size_special_pair(*, noise_multiplier: float, rate: float) -> DensePair:
     """A pair that dominates a step on a uniform batch of fixed size, against a null record.
 
-    Two batches that both hold the record or the null record are one norm bound apart, and only
-    a batch that holds neither may be two away: less than when any record may replace it.
+    Two batches that hold the record and the null record are one norm bound apart, and a batch that
+    holds neither may be two away. All others at -1 and the record at 1 attain the first order.
 
     Args:
         noise_multiplier: sigma, > 0; noise std / max_grad_norm.

@@ -12,6 +12,7 @@ from accounting.guarantees import Assumption, Status
 from accounting.pld.dense_pairs import profile_pair
 from accounting.pld.pairs import DensePair, GaussianPair, Pair, SampledGaussianPair, SymmetricPair
 from accounting.rounding import LIBRARY_ULPS, Array, rounded_down, rounded_up, sum_up
+from accounting.subsampling.replaced_records import poisson_replace_tight_pair
 from accounting.subsampling.special import grid_for, swapped_with_null, upper_profile
 from accounting.theorem import theorem
 
@@ -109,7 +110,7 @@ def _mixed(parts: tuple[tuple[float, Pair], ...], losses: Array, direction: Dire
 
 @theorem(
     id="truncated-poisson-gaussian-special",
-    source="docs/theory/subsampling.md, Proposition 4; after Balle, Barthe and Gaboardi 2018, "
+    source="docs/theory/replaced_records.md, Proposition 3; after Balle, Barthe and Gaboardi 2018, "
     "NeurIPS, arXiv:1807.01647v2, Theorem 2",
     status=Status.DERIVED,
     relations=(NeighboringRelation.REPLACE_SPECIAL,),
@@ -151,7 +152,7 @@ def truncated_poisson_special_pair(
 
 @theorem(
     id="truncated-poisson-gaussian-replace",
-    source="docs/theory/subsampling.md, Proposition 4; after Balle, Barthe and Gaboardi 2018, "
+    source="docs/theory/replaced_records.md, Proposition 3; after Balle, Barthe and Gaboardi 2018, "
     "NeurIPS, arXiv:1807.01647v2, Theorem 2",
     status=Status.DERIVED,
     relations=(NeighboringRelation.REPLACE_ONE,),
@@ -162,8 +163,8 @@ def truncated_poisson_replace_pair(
 ) -> DensePair:
     """A pair that dominates a step of truncated Poisson sampling, when a record is replaced.
 
-    While the batch is open, the record's replacement is two norm bounds away and its absence one;
-    in a full batch both are two away.
+    While the batch is open the step is a Poisson step; in a full batch another record is two norm
+    bounds away, whether it stands for the record or is its replacement.
 
     Args:
         noise_multiplier: sigma, > 0; noise std / max_grad_norm.
@@ -173,20 +174,16 @@ def truncated_poisson_replace_pair(
         The pair. Upper; the same in both orders.
     """
     q, found = sampling.sampling_probability, branches(sampling, dataset_size=sampling.dataset_size)
-    near = GaussianPair(noise_multiplier=noise_multiplier)
     far = GaussianPair(noise_multiplier=noise_multiplier / 2)
     losses = grid_for(_poisson(noise_multiplier / 2, q))
-    total = np.zeros_like(losses)
-    for chance, rate, close in (
-        (found.open_chance, q, near),
-        (found.full_chance, found.kept_rate, far),
-    ):
-        if chance > 0:
-            step: Pair = far
-            if rate < 1:
-                step = SymmetricPair(near=close, far=far, sampling_probability=rate)
-            total += chance * upper_profile(step, losses)
-    profile = np.minimum(total * (1 + 1e-15), 1.0)
+    step: Pair = far
+    if q < 1:
+        step = poisson_replace_tight_pair(noise_multiplier=noise_multiplier, sampling_probability=q)
+    swap: Pair = far
+    if found.kept_rate < 1:
+        swap = SymmetricPair(near=far, far=far, sampling_probability=found.kept_rate)
+    parts = ((found.open_chance, step), (found.full_chance, swap))
+    profile = _mixed(parts, losses, Direction.REMOVE)
     return profile_pair(losses, removed=profile, added=profile)
 
 

@@ -160,7 +160,7 @@ def test_replacing_under_poisson_sampling_uses_what_is_accepted() -> None:
     once = counts(Poisson(sampling_probability=0.3), steps=1)
     direct = guarantee(once, relation=REPLACE_ONE, delta=0.2, accept=DERIVED)
     assert direct.headline is not None
-    assert direct.headline.bound == "poisson-replace"
+    assert direct.headline.bound == "poisson-replace-tight"
     assert direct.headline.status is Status.DERIVED
     default = guarantee(once, relation=REPLACE_ONE, delta=0.2)
     assert epsilon_of(default) >= direct.headline.epsilon

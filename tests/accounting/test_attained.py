@@ -33,7 +33,7 @@ from accounting.gaussian import gaussian_delta
 from accounting.guarantees import ACCEPTABLE
 from accounting.pld.certified_composition import delta_floor, epsilon_bracket, epsilon_floor
 from accounting.pld.convex_hull import _leave_in_turn, take_hull
-from accounting.pld.pairs import DensePair, GaussianPair, SampledGaussianPair
+from accounting.pld.pairs import DensePair, GaussianPair, ReplacedGaussianPair, SampledGaussianPair
 from accounting.pld.replace_one import replaced_delta, replaced_epsilon
 from accounting.shuffling.partial import partial_shuffle_rdp
 from accounting.subsampling.special import fixed_size_special_pair
@@ -66,7 +66,7 @@ def test_what_is_not_known_to_be_attained_is_left_out(
 ) -> None:
     found = lower_bound_pair(event(sampling), relation)
     if isinstance(sampling, TruncatedPoisson):
-        assert isinstance(found, SampledGaussianPair)
+        assert isinstance(found, ReplacedGaussianPair)
         assert found.sampling_probability <= 1e-12
     else:
         assert found is None
@@ -208,7 +208,7 @@ def test_every_bound_names_its_sampler_even_where_the_sampling_is_told(
 
 
 def test_a_chance_that_underflows_attains_nothing() -> None:
-    assert _sampled(1.0, 0.0) is None
+    assert _sampled(1.0, 0.0, REPLACE_ONE) is None
 
 
 def test_one_secret_order_for_all_passes_is_another_assumption_than_fresh_ones() -> None:

@@ -48,6 +48,7 @@ from accounting.pld.pairs import (
     GaussianPair,
     LaplacePair,
     Pair,
+    ReplacedGaussianPair,
     SampledGaussianPair,
     SymmetricPair,
 )
@@ -86,9 +87,8 @@ TABLE: list[tuple[Mechanism, Sampling, NeighboringRelation, list[Pair], Pair | N
     (GAUSSIAN, POISSON, REPLACE_SPECIAL, [sampled(3.0, 0.25)], sampled(3.0, 0.25)),
     (
         GAUSSIAN, POISSON, REPLACE_ONE,
-        [SymmetricPair(near=gaussian(3.0), far=gaussian(1.5), sampling_probability=0.25),
-         gaussian(1.5)],
-        sampled(3.0, 0.25),
+        [ReplacedGaussianPair(noise_multiplier=3.0, sampling_probability=0.25), gaussian(1.5)],
+        ReplacedGaussianPair(noise_multiplier=3.0, sampling_probability=0.25),
     ),
     (GAUSSIAN, CYCLIC, REPLACE_ONE, [gaussian(1.5)], None),
     (GAUSSIAN, SHUFFLE, REPLACE_SPECIAL, [gaussian(3.0)], None),
@@ -326,10 +326,13 @@ def test_replacing_under_poisson_sampling_has_its_known_epsilon() -> None:
     poisson = Poisson(sampling_probability=0.01)
     lower, upper = _ends(poisson, REPLACE_ONE)
     assert lower is not None
-    # Directly 5.3801, through a null record less; +1 against -1 attains 2.8434.
-    assert lower == pytest.approx(2.84344, rel=1e-4)
-    assert 2 * 1.7 < upper < 3.54
+    # +1 against -1 attains what is proved; directly it was 5.3801, through a null record 3.5295.
+    assert 2.84332 <= lower <= upper <= 2.84389
+    assert upper - lower <= 1e-8 * upper
     event = Event(mechanism=Gaussian(noise_multiplier=1.0), sampling=poisson)
     ((pair, _),) = pld_bounds(event, REPLACE_ONE)[0].loss
-    direct = epsilon_bracket([(pair, 1000)], delta=1e-5)
+    near, far = gaussian(1.0), gaussian(0.5)
+    loose = poisson_replace_pair(near=near, far=far, sampling_probability=0.01)
+    direct = epsilon_bracket([(loose, 1000)], delta=1e-5)
     assert 5.3801259595 <= direct.upper <= 5.3801259596 * (1 + 5e-4)
+    assert upper == epsilon_bracket([(pair, 1000)], delta=1e-5).upper

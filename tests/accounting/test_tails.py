@@ -8,6 +8,7 @@ from accounting.pld.pairs import (
     GaussianPair,
     LaplacePair,
     Pair,
+    ReplacedGaussianPair,
     SampledGaussianPair,
     SymmetricPair,
 )
@@ -83,6 +84,7 @@ def test_profiles_lose_no_digits_to_little_sampling(direction: Direction) -> Non
 
 PAIRS: list[Pair] = [
     GaussianPair(noise_multiplier=2.0),
+    ReplacedGaussianPair(noise_multiplier=0.8, sampling_probability=0.2),
     SampledGaussianPair(noise_multiplier=0.8, sampling_probability=0.2),
     LaplacePair(scale=2.0, sampling_probability=1.0),
     LaplacePair(scale=0.7, sampling_probability=0.3),

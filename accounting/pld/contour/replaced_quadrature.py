@@ -123,4 +123,5 @@ def log_replaced_tails(pair: ReplacedGaussianPair, orders: Array, x: Array, side
         )
         for end in (0, -1)
     )
-    return np.logaddexp(*(log + slack for log, slack in zip(logs, slacks, strict=True)))
+    both = np.logaddexp(*(log + slack for log, slack in zip(logs, slacks, strict=True)))
+    return np.asarray(both, dtype=np.float64)
