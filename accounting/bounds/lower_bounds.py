@@ -9,6 +9,8 @@ from collections import Counter
 from functools import partial
 from typing import Final, assert_never
 
+import numpy as np
+
 from accounting import work_budgets
 from accounting.bounds.dominating_pairs import answer_pair, approximate_dp_pair
 from accounting.bounds.event_bounds import (
@@ -23,6 +25,7 @@ from accounting.events import (
     ApproximateDp,
     BallsAndBins,
     Cyclic,
+    Direction,
     Event,
     FixedSize,
     Full,
@@ -42,6 +45,7 @@ from accounting.events import (
     Zcdp,
 )
 from accounting.pld.contour.parameters import Units
+from accounting.pld.contour.real_moments import LADDER, LOG_BEST_SHARE, log_moments
 from accounting.pld.pairs import (
     GaussianPair,
     LaplacePair,
@@ -50,14 +54,17 @@ from accounting.pld.pairs import (
     SampledGaussianPair,
 )
 from accounting.rounding import rounded_down, rounded_up
-from accounting.shuffling.allocation import allocation_floor
+from accounting.shuffling.allocation import NOISE_MAX, allocation_floor
 from accounting.shuffling.full import largest_pair, noise_of_average
+from accounting.shuffling.mirrored_sums import STEPS_MAX, mirrored_floor
 from accounting.subsampling.replacement import TooManyCopiesError, with_replacement_floor
 from accounting.subsampling.special import fixed_size_special_floor
 from accounting.subsampling.truncated import branches
 from accounting.work_limit import attempted
 
 _EPSILON_MAX: Final = 600.0  # beyond, e^-epsilon may vanish, which would overstate a lower bound
+_MIRRORED_NOISE: Final = 1.0  # from which a replaced record's own pair is always the larger
+_LOG_ODDS: Final = LOG_BEST_SHARE - math.log(1e-5)  # for a usual delta
 FEW: Final = 16  # distinct events, up to which the costlier instances are looked at
 
 
@@ -243,24 +250,46 @@ def _in_passes(event: Event, counts: EventCounts, relation: NeighboringRelation)
             return _shuffled(sigma, sampling, relation, (passes, steps, starts))
         case _:
             assert isinstance(sampling, BallsAndBins | RandomAllocation)  # noqa: S101 (has passes)
-            pair = _allocated(sigma, sampling, steps, relation)
+            pair = _allocated(sigma, sampling, (passes, steps), relation)
             return {} if pair is None else {pair: passes}
 
 
 def _allocated(
     sigma: float,
     sampling: BallsAndBins | RandomAllocation,
-    steps: int,
+    taken: tuple[int, int],
     relation: NeighboringRelation,
 ) -> Pair | None:
+    passes, steps = taken
     length = sampling.steps_per_pass
     many = sampling.participations if isinstance(sampling, RandomAllocation) else 1
+    replaced = relation is REPLACE_ONE
     if many == 1:
-        return allocation_floor(noise_multiplier=sigma, steps_per_pass=length, steps=steps)
+        of_null = partial(
+            allocation_floor, noise_multiplier=sigma, steps_per_pass=length, steps=steps
+        )
+        if not (replaced and steps and sigma <= NOISE_MAX and steps <= STEPS_MAX):
+            return of_null()
+        mirrored = mirrored_floor(noise_multiplier=sigma, steps_per_pass=length, steps=steps)
+        # With little noise a pass is told by its largest answer, and a null record tells as much.
+        if sigma >= _MIRRORED_NOISE or length == 1:
+            return mirrored
+        return _larger(mirrored, of_null(), passes)
     if steps < length:
         return None
-    # Others contribute nothing, the record 1: the sum of a whole pass is N(k, t sigma^2) or N(0).
-    return GaussianPair(noise_multiplier=rounded_up(sigma * math.sqrt(length) / many, ulps=2))
+    # Others contribute nothing, the record 1: the sum of a whole pass is N(k, t sigma^2) or N(0),
+    # or N(-k, t sigma^2) if it is replaced.
+    noise = sigma * math.sqrt(length) / many / sensitivity_of(relation)
+    return GaussianPair(noise_multiplier=rounded_up(noise, ulps=2))
+
+
+def _larger(one: Pair, other: Pair, count: int) -> Pair:
+    """The one of two pairs that says more of so many passes, by moments. Either is attained."""
+    costs = [
+        float(np.min((count * log_moments(pair, Direction.REMOVE) + _LOG_ODDS) / LADDER))
+        for pair in (one, other)
+    ]
+    return one if costs[0] >= costs[1] else other
 
 
 def _surely_taken(event: Event, counts: EventCounts) -> tuple[int, int]:

@@ -135,7 +135,7 @@ def cell_pair(
     reach = SPREAD * noise_multiplier
     edges = np.linspace(min(means) - reach, max(means) + reach, CELLS - 1)
     (p, p_error), (q, q_error) = (
-        _cell_masses(mixture, edges, noise_multiplier) for mixture in (first, second)
+        cell_masses(mixture, edges, noise_multiplier) for mixture in (first, second)
     )
     return DensePair(
         first=tuple(np.maximum(p - p_error, 0.0).tolist()),
@@ -143,7 +143,7 @@ def cell_pair(
     )
 
 
-def _cell_masses(
+def cell_masses(
     mixture: Sequence[tuple[float, float]], edges: Array, sigma: float
 ) -> tuple[Array, Array]:
     """Masses of the cells between the edges and beyond them, and their absolute errors."""

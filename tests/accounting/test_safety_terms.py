@@ -28,7 +28,7 @@ def excess(beta: float, q: float, sigma: float, exact_moment: Any) -> float:
 def test_the_tails_cover_what_a_near_cut_leaves_out(
     beta: float, q: float, sigma: float, exact_moment: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(moments, "CUT", 1.5)
+    monkeypatch.setattr(moments, "_CUT", 1.5)
     assert excess(beta, q, sigma, exact_moment) > 0
     monkeypatch.setattr(moments, "_log_tails", nothing)
     assert excess(beta, q, sigma, exact_moment) < -0.01
@@ -59,7 +59,7 @@ def test_bounds_hold_however_coarse_and_near_the_grid(
     exact_moment: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(moments, "CUT", cut)
+    monkeypatch.setattr(moments, "_CUT", cut)
     monkeypatch.setattr(moments, "_TARGET", target)
     assert excess(beta, q, sigma, exact_moment) > 0
 
