@@ -30,6 +30,9 @@ from accounting.bounds.sampled_pairs import Pairs
 from accounting.event_counts import EventCounts
 from accounting.events import (
     BallsAndBins,
+    Event,
+    Full,
+    Gaussian,
     NeighboringRelation,
     Poisson,
     RandomAllocation,
@@ -296,10 +299,17 @@ def may_go_through_null(counts: EventCounts, question: Query) -> bool:
     )
 
 
+def _attained(event: Event) -> bool:
+    """Whether a dataset attains the pair under replace_one, beside those of all such events."""
+    return isinstance(event.mechanism, Gaussian) and isinstance(event.sampling, Full | Poisson)
+
+
 def _through_null(counts: EventCounts, question: Query) -> Bound | None:
     """The answer through a null record, where a record is replaced and that may say more."""
     if question.rounded is not None or not may_go_through_null(counts, question):
         return None
+    if Status.DERIVED in question.accept and all(_attained(event) for event in counts.steps):
+        return None  # no bound of the ledger is below what its own pairs say
     try:
         used, units = pairs_above(counts, NeighboringRelation.REPLACE_SPECIAL, question.accept)
     except NoBoundError:

@@ -339,3 +339,26 @@ def test_a_batch_of_nearly_all_records_is_tighter_than_a_release() -> None:
     sampling = FixedSize(batch_size=99, dataset_size=100)
     lower, upper = ends(sampling, 1.0, 1, REPLACE_SPECIAL, 1e-5)
     assert 4.3747 <= lower <= upper <= 4.37489
+
+
+def test_a_cap_on_batches_of_all_records_exchanges_at_distance_two() -> None:
+    sampling = TruncatedPoisson(sampling_probability=1.0, max_batch_size=2, dataset_size=3)
+    lower, upper = ends(sampling, 1.0, 1, REPLACE_ONE, 1e-5)
+    release = ends(FixedSize(batch_size=2, dataset_size=3), 1.0, 1, REPLACE_ONE, 1e-5)
+    assert upper == pytest.approx(release[1], rel=1e-3)
+    assert lower <= release[1]
+
+
+def test_many_noises_cost_no_more_than_what_they_attain() -> None:
+    events = [
+        Event(
+            mechanism=Gaussian(noise_multiplier=1.1 + 0.01 * i),
+            sampling=Poisson(sampling_probability=RATE),
+        )
+        for i in range(200)
+    ]
+    counts = count_events([[Span(event=event, steps=70) for event in events]])
+    found = guarantee(counts, relation=REPLACE_ONE, delta=1e-5, accept=ACCEPTABLE)
+    assert found.epsilon is not None
+    assert found.epsilon_lower is not None
+    assert found.epsilon - found.epsilon_lower <= 1e-6 * found.epsilon
