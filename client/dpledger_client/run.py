@@ -9,12 +9,12 @@ from typing import Any, Final, Self
 
 from dpledger_client import checkpoints, distributed, findings, loaders
 from dpledger_client.batch_size_check import LEVEL, SamplingContradicted, Sizes
-from dpledger_client.certified_epsilon import certified_epsilon
 from dpledger_client.declaration import Declaration, count_of
 from dpledger_client.distributed import Broadcast, Follower
 from dpledger_client.errors import BudgetExhausted, OutOfSequence
 from dpledger_client.recording import run_ends
 from dpledger_client.recording.branch_writer import Journal, Mode, read_content
+from dpledger_client.recording.certified_epsilon import certified_epsilon
 from dpledger_client.recording.outbox import FINDINGS, LOG, RELEASES, Opening
 from dpledger_client.transport import Transport
 
