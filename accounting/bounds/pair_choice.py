@@ -39,10 +39,7 @@ def chosen(
     if all(len(bounds) == 1 for bounds, _ in offered):
         return [bounds[0] for bounds, _ in offered]
     moments = [_moments(bounds) for bounds, _ in offered]
-    total = np.zeros_like(LADDER)
-    for each, (_, count) in zip(moments, offered, strict=True):
-        total = total + count * np.min(each, axis=0)
-    exponents = total + LOG_BEST_SHARE
+    exponents = _exponents(moments, offered)
     if epsilon is None:
         reached = np.maximum(exponents - math.log(delta or _USUAL_DELTA), 0.0) / LADDER
     else:
@@ -52,6 +49,25 @@ def chosen(
         bounds[int(np.argmin(each[:, best]))]
         for each, (bounds, _) in zip(moments, offered, strict=True)
     ]
+
+
+def log_delta_of_moments(offered: Sequence[Offered], *, epsilon: float) -> float:
+    """Return the logarithm of delta at an epsilon, by moments alone: a guess, and no bound.
+
+    Args:
+        offered: accepted bounds of each event and how often it counts.
+        epsilon: nats, >= 0.
+    """
+    exponents = _exponents([_moments(bounds) for bounds, _ in offered], offered)
+    return float(np.min(exponents - LADDER * epsilon))
+
+
+def _exponents(moments: Sequence[Array], offered: Sequence[Offered]) -> Array:
+    """Logarithms of the least moments of all events together, as they bound delta at epsilon 0."""
+    total = np.zeros_like(LADDER)
+    for each, (_, count) in zip(moments, offered, strict=True):
+        total = total + count * np.min(each, axis=0)
+    return np.asarray(total + LOG_BEST_SHARE, dtype=np.float64)
 
 
 def _moments(bounds: tuple[EventBound[Pairs], ...]) -> Array:

@@ -1,0 +1,138 @@
+"""Shuffled passes that leave records out, bounded together with a part of delta set aside.
+
+The pairs depend on how many passes there are and on the part of delta that they may fail with, so
+they belong to a question and not to an event.
+"""
+
+import math
+from collections import Counter
+from typing import Final
+
+from accounting.bounds.dominating_pairs import pld_bounds
+from accounting.bounds.event_bounds import (
+    ADD_OR_REMOVE_ONE,
+    EventBound,
+    accepted,
+)
+from accounting.bounds.pair_choice import Offered, log_delta_of_moments
+from accounting.bounds.sampled_pairs import Pairs
+from accounting.event_counts import EventCounts, passes_by_sampling
+from accounting.events import Event, Gaussian, NeighboringRelation, Shuffle
+from accounting.guarantees import Status
+from accounting.pld.pairs import Pair
+from accounting.rounding import rounded_down
+from accounting.shuffling.partial import DATASET_SIZE_MAX
+from accounting.shuffling.shuffled_batches import PASSES_MAX, shuffled_batches_pairs
+
+SHARE: Final = 0.01  # of delta, set aside for all passes; it hardly matters
+_LEAST: Final = 1e-280  # set aside; less is not worked with
+_GUESSES: Final = 4  # of delta, by moments alone, where epsilon is given
+
+
+def kept_passes(counts: EventCounts, relation: NeighboringRelation) -> dict[Event, int]:
+    """Return the passes that the theorem serves, in an order of the events.
+
+    Each leaves a record out, k b < n, in a fresh secret order, and kept at least the noise that it
+    began with: of a pass whose noise fell, or whose beginning is not known, the likelihood ratios
+    are not bounded.
+    """
+    if relation is ADD_OR_REMOVE_ONE:
+        return {}
+    known: set[Event] = set()
+    for sampling, each in passes_by_sampling(counts).items():
+        if not (isinstance(sampling, Shuffle) and sampling.stops_early):
+            continue
+        if (sampling.dataset_size or math.inf) > DATASET_SIZE_MAX:
+            continue
+        if all(one.known and one.begun == one.passes <= PASSES_MAX for one in each):
+            known.update(one.event for one in each if isinstance(one.event.mechanism, Gaussian))
+    return {event: n for event, n in counts.units() if event in known and n > 0}
+
+
+def bounds_offered(
+    counts: EventCounts,
+    relation: NeighboringRelation,
+    accept: frozenset[Status],
+    *,
+    aside: float = 0.0,
+) -> list[Offered]:
+    """Return the accepted bounds of each event and how often they count, in an order of the events.
+
+    Args:
+        counts: units of each distinct event.
+        relation: the neighbouring relation.
+        accept: statuses of theorems that may be used.
+        aside: the part of delta that shuffled passes may fail with, all together; 0 for none.
+
+    Raises:
+        NoBoundError: some event is dominated by no accepted pair; the text says why.
+    """
+    passes = kept_passes(counts, relation) if aside >= _LEAST else {}
+    if shuffled_batches_pairs.status not in accept:
+        passes = {}
+    every = sum(passes.values())
+    offered: list[Offered] = []
+    for event, count in counts.units():
+        bounds = accepted(pld_bounds(event, relation), accept=accept)
+        if event in passes:
+            share = rounded_down(aside * (count / every), ulps=4)
+            together = (*(_times(bound, count) for bound in bounds), _bound(event, count, share))
+            offered.append((together, 1))
+        else:
+            offered.append((bounds, count))
+    return offered
+
+
+def _times(bound: EventBound[Pairs], count: int) -> EventBound[Pairs]:
+    loss = tuple((pair, times * count) for pair, times in bound.loss)
+    return EventBound(
+        theorem=bound.theorem, assumptions=bound.assumptions, loss=loss, premises=bound.premises
+    )
+
+
+def _bound(event: Event, count: int, delta: float) -> EventBound[Pairs]:
+    """What the theorem says of all passes of an event together."""
+    mechanism, sampling = event.mechanism, event.sampling
+    assert isinstance(mechanism, Gaussian)  # noqa: S101 (kept_passes chose it)
+    assert isinstance(sampling, Shuffle)  # noqa: S101
+    units: Counter[Pair] = Counter()
+    for pair, times in shuffled_batches_pairs(
+        noise_multiplier=mechanism.noise_multiplier,
+        batch_size=sampling.batch_size,
+        dataset_size=sampling.dataset_size or 0,
+        steps_per_pass=sampling.steps_per_pass,
+        passes=count,
+        delta=delta,
+    ):
+        units[pair] += times
+    theorem = shuffled_batches_pairs
+    return EventBound(
+        theorem=theorem, assumptions=theorem.assumptions, loss=tuple(units.items()), delta=delta
+    )
+
+
+def set_aside(
+    counts: EventCounts,
+    relation: NeighboringRelation,
+    accept: frozenset[Status],
+    *,
+    delta: float | None,
+    epsilon: float | None,
+) -> float:
+    """Return the part of delta that shuffled passes may fail with: any is valid, this is near best.
+
+    Where epsilon is given, delta is guessed by moments. It depends on nothing that was answered.
+
+    Raises:
+        NoBoundError: some event is dominated by no accepted pair; the text says why.
+    """
+    if shuffled_batches_pairs.status not in accept or not kept_passes(counts, relation):
+        return 0.0
+    if delta is not None:
+        return SHARE * delta
+    guess = 1e-5
+    for _ in range(_GUESSES):
+        offered = bounds_offered(counts, relation, accept, aside=SHARE * guess)
+        log_delta = log_delta_of_moments(offered, epsilon=epsilon or 0.0)
+        guess = max(math.exp(min(0.0, log_delta)), _LEAST)
+    return SHARE * guess
