@@ -6,7 +6,7 @@ delta. All here serve schedules that are fixed in advance; filters.py serves oth
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -14,7 +14,12 @@ import numpy as np
 
 from accounting import work_budgets
 from accounting.accountants.event_grouping import ROUNDED_WIDTH, GroupedEvents, group_events
-from accounting.accountants.shuffled_passes import bounds_offered, set_aside
+from accounting.accountants.shuffled_passes import (
+    bounds_offered,
+    delta_of_passes,
+    epsilon_of_passes,
+    set_aside,
+)
 from accounting.bounds.event_bounds import (
     EventBound,
     NoBoundError,
@@ -42,7 +47,6 @@ from accounting.gaussian import gaussian_delta, gaussian_epsilon
 from accounting.guarantees import Assumption, Bound, Status, weakest
 from accounting.pld.certified_composition import (
     WIDTH,
-    Bracket,
     delta_bracket,
     epsilon_bracket,
     epsilon_floor,
@@ -108,11 +112,6 @@ _DELTA_MIN: Final = 1e-290  # below, products of probabilities underflow
 _REASON_DELTA: Final = f"A delta below {_DELTA_MIN:g} is left to the other accountants."
 # Of what is left, what the direct pairs of gathered events may take that have an answer by now.
 _ROUGH_REST: Final = 0.5
-# Relative, of shuffled passes with a delta set aside, whose rates were rounded by about as much;
-# and where that takes more than this part of what is left.
-_PASSES_WIDTH: Final = 1e-2
-_PASSES_ROUGH_WIDTH: Final = 5e-2
-_PASSES_PART: Final = 0.7
 _TOO_WIDE: Final = 0.01  # relative: fewer groups, composed to the end, may then say more
 
 
@@ -268,36 +267,31 @@ def pld_bound(counts: EventCounts, question: Query) -> Bound:
 
 def _direct(counts: EventCounts, question: Query) -> Bound:
     rounded = question.rounded
-    relation, accept, delta = question.relation, question.accept, question.delta
-    asked = {"delta": delta, "epsilon": question.epsilon}
+    relation, accept = question.relation, question.accept
+    asked = {"delta": question.delta, "epsilon": question.epsilon}
     aside = 0.0 if rounded else set_aside(counts, relation, accept, **asked)
     used, above = pairs_above(counts, relation, accept, **asked, aside=aside)
     failed = sum_up([bound.delta for bound in used if bound.delta])
     below: Units = []
     if question.floor:
         below = lower_bound_units(rounded.lower if rounded else counts, question.relation)
+    read: Theorem[..., Any] = epsilon_bracket
     if question.delta is None:
-        read: Theorem[..., Any] = delta_bracket
-        epsilon = question.epsilon or 0.0
+        read = delta_bracket
+        epsilon, width = question.epsilon or 0.0, question.width
         if failed:
-            found = _rougher(lambda width: delta_bracket(above, epsilon=epsilon, width=width))
-            value = min(1.0, rounded_up(found.upper + failed))
+            value = delta_of_passes(above, epsilon=epsilon, failed=failed)
         else:
-            width = question.width
             value = delta_bracket(above, epsilon=epsilon, width=width).upper if above else 0.0
         known = _DELTA_MIN < value < 1 and below
         lower = _floor(below, delta=value) if known else None
+    elif failed:
+        value = epsilon_of_passes(above, delta=question.delta, failed=failed)
+        lower = _floor(below, delta=question.delta) if below else None
+    elif rounded is None:
+        value, lower = _epsilon(above, below, question.delta, question.width)
     else:
-        read = epsilon_bracket
-        if failed:
-            rest = rounded_down(question.delta - failed)
-            found = _rougher(lambda width: epsilon_bracket(above, delta=rest, width=width))
-            value = found.upper
-            lower = _floor(below, delta=question.delta) if below else None
-        elif rounded is None:
-            value, lower = _epsilon(above, below, question.delta, question.width)
-        else:
-            value, lower = _rounded_epsilon(rounded, question, question.delta)
+        value, lower = _rounded_epsilon(rounded, question, question.delta)
     return question.answer(value, accountant="pld", used=used, composed=(read,), lower=lower)
 
 
@@ -332,13 +326,6 @@ def _through_null(counts: EventCounts, question: Query) -> Bound | None:
     else:
         value = replaced_epsilon(units, delta=question.delta, width=question.width)
     return question.answer(value, accountant="pld", used=used, composed=(replaced_epsilon,))
-
-
-def _rougher(compose: Callable[[float], Bracket]) -> Bracket:
-    """What passes with a delta set aside cost together, by the width that the work allows."""
-    part = _PASSES_PART * left()
-    found = attempted(part, lambda: compose(_PASSES_WIDTH)) if part < math.inf else None
-    return found or compose(_PASSES_ROUGH_WIDTH if part < math.inf else _PASSES_WIDTH)
 
 
 def _epsilon(above: Units, below: Units, delta: float, width: float) -> tuple[float, float | None]:

@@ -6,6 +6,8 @@ they belong to a question and not to an event.
 
 import math
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from accounting.bounds.dominating_pairs import pld_bounds
@@ -17,14 +19,24 @@ from accounting.bounds.event_bounds import (
 from accounting.bounds.pair_choice import Offered, log_delta_of_moments
 from accounting.bounds.sampled_pairs import Pairs
 from accounting.event_counts import EventCounts, passes_by_sampling
-from accounting.events import Event, Gaussian, NeighboringRelation, Shuffle
+from accounting.events import Direction, Event, Gaussian, NeighboringRelation, Shuffle
 from accounting.guarantees import Status
+from accounting.pld.certified_composition import (
+    chernoff_epsilon,
+    delta_bracket,
+    epsilon_bracket,
+)
+from accounting.pld.contour.parameters import Units
 from accounting.pld.pairs import Pair
-from accounting.rounding import rounded_down
+from accounting.rounding import rounded_down, rounded_up
 from accounting.shuffling.partial import DATASET_SIZE_MAX
 from accounting.shuffling.shuffled_batches import PASSES_MAX, shuffled_batches_pairs
+from accounting.work_limit import attempted, left
 
 SHARE: Final = 0.01  # of delta, set aside for all passes; it hardly matters
+# Relative, of shuffled passes with a delta set aside, whose rates were rounded by about as much;
+# and the part of the work that is left which each may take, before moments alone must do.
+_PASSES_WIDTHS: Final = {1e-2: 0.75, 5e-2: 0.9}
 _LEAST: Final = 1e-280  # set aside; less is not worked with
 _GUESSES: Final = 4  # of delta, by moments alone, where epsilon is given
 
@@ -136,3 +148,33 @@ def set_aside(
         log_delta = log_delta_of_moments(offered, epsilon=epsilon or 0.0)
         guess = max(math.exp(min(0.0, log_delta)), _LEAST)
     return SHARE * guess
+
+
+def epsilon_of_passes(above: Units, *, delta: float, failed: float) -> float:
+    """Return epsilon at a delta of pairs that hold but for a part of it. Upper, nats.
+
+    Args:
+        above: the pairs and how often each counts.
+        delta: in (0, 1).
+        failed: what the bounds of the pairs may fail with together, below delta.
+    """
+    rest = rounded_down(delta - failed)
+    found = _rougher(lambda width: epsilon_bracket(above, delta=rest, width=width).upper)
+    if found is not None:
+        return found
+    return max(chernoff_epsilon(above, direction, rest) for direction in Direction)
+
+
+def delta_of_passes(above: Units, *, epsilon: float, failed: float) -> float:
+    """Return delta at an epsilon, the part that pairs fail with included. Upper, at most 1."""
+    found = _rougher(lambda width: delta_bracket(above, epsilon=epsilon, width=width).upper)
+    return 1.0 if found is None else min(1.0, rounded_up(found + failed))
+
+
+def _rougher(compose: Callable[[float], float]) -> float | None:
+    """What shuffled passes cost, by the width that the work allows; None where none does."""
+    for width, part in _PASSES_WIDTHS.items():
+        found = attempted(part * left(), partial(compose, width))
+        if found is not None:
+            return found
+    return None

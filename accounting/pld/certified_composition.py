@@ -278,7 +278,7 @@ def _epsilon(
     wide = max(width, lattice)
     if upper < math.inf and upper - lower <= wide * upper:
         return lower, upper, Engine.CONTOUR
-    lower, upper = _both((lower, upper), (0.0, _chernoff_epsilon(units, direction, delta)))
+    lower, upper = _both((lower, upper), (0.0, chernoff_epsilon(units, direction, delta)))
     if _too_many(units, upper):
         return lower, upper, Engine.CONTOUR
     found = 0.0, math.inf
@@ -304,8 +304,8 @@ def _both(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, 
     return lower, upper
 
 
-def _chernoff_epsilon(units: Units, direction: Direction, delta: float) -> float:
-    """Epsilon from real moments alone: delta <= failure + c M e^(-lam epsilon). Upper."""
+def chernoff_epsilon(units: Units, direction: Direction, delta: float) -> float:
+    """Return epsilon from real moments alone: delta <= failure + c M e^(-lam epsilon). Upper."""
     try:
         failed = failure_of(units, direction)[1]
         if not failed < delta:

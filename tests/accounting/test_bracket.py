@@ -249,18 +249,18 @@ def test_a_wide_contour_is_narrowed_by_the_lattice(monkeypatch: pytest.MonkeyPat
 
 def test_moments_alone_give_a_finite_upper_end() -> None:
     for direction in Direction:
-        upper = certified_composition._chernoff_epsilon([(SAMPLED, 300)], direction, DELTA)
+        upper = certified_composition.chernoff_epsilon([(SAMPLED, 300)], direction, DELTA)
         low, high, _ = certified_composition._epsilon(
             [(SAMPLED, 300)], direction, delta=DELTA, width=1e-8
         )
         assert low <= high < upper < 2 * high
     failing: Units = [(SAMPLED, 300), (TELLTALE, 1)]
-    assert certified_composition._chernoff_epsilon(failing, REMOVE, 0.0011) < 50
-    assert certified_composition._chernoff_epsilon(failing, REMOVE, 0.00099) == math.inf
+    assert certified_composition.chernoff_epsilon(failing, REMOVE, 0.0011) < 50
+    assert certified_composition.chernoff_epsilon(failing, REMOVE, 0.00099) == math.inf
     assert (
-        certified_composition._chernoff_epsilon([(UNKNOWN_MOMENTS, 2)], REMOVE, DELTA) == math.inf
+        certified_composition.chernoff_epsilon([(UNKNOWN_MOMENTS, 2)], REMOVE, DELTA) == math.inf
     )
-    assert 0 < certified_composition._chernoff_epsilon([(SYMMETRIC, 2)], REMOVE, DELTA) < 1
+    assert 0 < certified_composition.chernoff_epsilon([(SYMMETRIC, 2)], REMOVE, DELTA) < 1
 
 
 def test_very_many_pairs_that_do_not_decay_are_left_to_their_moments(
