@@ -257,9 +257,7 @@ def test_moments_alone_give_a_finite_upper_end() -> None:
     failing: Units = [(SAMPLED, 300), (TELLTALE, 1)]
     assert certified_composition.chernoff_epsilon(failing, REMOVE, 0.0011) < 50
     assert certified_composition.chernoff_epsilon(failing, REMOVE, 0.00099) == math.inf
-    assert (
-        certified_composition.chernoff_epsilon([(UNKNOWN_MOMENTS, 2)], REMOVE, DELTA) == math.inf
-    )
+    assert certified_composition.chernoff_epsilon([(UNKNOWN_MOMENTS, 2)], REMOVE, DELTA) == math.inf
     assert 0 < certified_composition.chernoff_epsilon([(SYMMETRIC, 2)], REMOVE, DELTA) < 1
 
 
