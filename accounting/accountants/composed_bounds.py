@@ -5,7 +5,6 @@ delta. All here serve schedules that are fixed in advance; filters.py serves oth
 """
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -19,6 +18,7 @@ from accounting.accountants.shuffled_passes import (
     delta_of_passes,
     epsilon_of_passes,
     set_aside,
+    units_of,
 )
 from accounting.bounds.event_bounds import (
     EventBound,
@@ -52,7 +52,6 @@ from accounting.pld.certified_composition import (
     epsilon_floor,
 )
 from accounting.pld.contour.parameters import Units
-from accounting.pld.pairs import Pair
 from accounting.pld.replace_one import replaced_delta, replaced_epsilon
 from accounting.renyi.conversion import rdp_delta, rdp_epsilon
 from accounting.renyi.orders import ORDERS
@@ -235,11 +234,7 @@ def pairs_above(
     """
     offered = bounds_offered(counts, relation, accept, aside=aside)
     used = chosen(offered, delta=delta, epsilon=epsilon)
-    units: Counter[Pair] = Counter()
-    for bound, (_, count) in zip(used, offered, strict=True):
-        for pair, times in bound.loss:
-            units[pair] += count * times
-    return used, list(units.items())
+    return used, units_of(offered, used)
 
 
 def pld_bound(counts: EventCounts, question: Query) -> Bound:

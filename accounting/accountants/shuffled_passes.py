@@ -6,7 +6,7 @@ they belong to a question and not to an event.
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
@@ -16,7 +16,7 @@ from accounting.bounds.event_bounds import (
     EventBound,
     accepted,
 )
-from accounting.bounds.pair_choice import Offered, log_delta_of_moments
+from accounting.bounds.pair_choice import Offered, chosen, log_delta_of_moments
 from accounting.bounds.sampled_pairs import Pairs
 from accounting.event_counts import EventCounts, passes_by_sampling
 from accounting.events import Direction, Event, Gaussian, NeighboringRelation, Shuffle
@@ -38,7 +38,11 @@ SHARE: Final = 0.01  # of delta, set aside for all passes; it hardly matters
 # and the part of the work that is left which each may take, before moments alone must do.
 _PASSES_WIDTHS: Final = {1e-2: 0.75, 5e-2: 0.9}
 _LEAST: Final = 1e-280  # set aside; less is not worked with
-_GUESSES: Final = 4  # of delta, by moments alone, where epsilon is given
+# Of delta, where epsilon is given: by moments alone, then by a rough composition.
+_FIRST_GUESS: Final = 1e-5
+_GUESSES: Final = 3
+_GUESS_WIDTH: Final = 5e-2
+_GUESS_PART: Final = 0.3  # of the work that is left
 
 
 def kept_passes(counts: EventCounts, relation: NeighboringRelation) -> dict[Event, int]:
@@ -133,7 +137,7 @@ def set_aside(
 ) -> float:
     """Return the part of delta that shuffled passes may fail with: any is valid, this is near best.
 
-    Where epsilon is given, delta is guessed by moments. It depends on nothing that was answered.
+    Where epsilon is given, delta is guessed. It depends on nothing that was answered.
 
     Raises:
         NoBoundError: some event is dominated by no accepted pair; the text says why.
@@ -142,12 +146,26 @@ def set_aside(
         return 0.0
     if delta is not None:
         return SHARE * delta
-    guess = 1e-5
+    asked, aside = epsilon or 0.0, SHARE * _FIRST_GUESS
     for _ in range(_GUESSES):
-        offered = bounds_offered(counts, relation, accept, aside=SHARE * guess)
-        log_delta = log_delta_of_moments(offered, epsilon=epsilon or 0.0)
-        guess = max(math.exp(min(0.0, log_delta)), _LEAST)
-    return SHARE * guess
+        offered = bounds_offered(counts, relation, accept, aside=aside)
+        log_delta = log_delta_of_moments(offered, epsilon=asked)
+        aside = SHARE * max(math.exp(min(0.0, log_delta)), _LEAST)
+    # Moments are rough: what is set aside by them would be most of delta.
+    offered = bounds_offered(counts, relation, accept, aside=aside)
+    above = units_of(offered, chosen(offered, epsilon=asked))
+    read = partial(delta_bracket, above, epsilon=asked, width=_GUESS_WIDTH)
+    found = attempted(_GUESS_PART * left(), read)
+    return aside if found is None else SHARE * max(found.upper, _LEAST)
+
+
+def units_of(offered: Sequence[Offered], used: Sequence[EventBound[Pairs]]) -> Units:
+    """Return the pairs of the bounds that were chosen, and how often each counts."""
+    units: Counter[Pair] = Counter()
+    for bound, (_, count) in zip(used, offered, strict=True):
+        for pair, times in bound.loss:
+            units[pair] += count * times
+    return list(units.items())
 
 
 def epsilon_of_passes(above: Units, *, delta: float, failed: float) -> float:
