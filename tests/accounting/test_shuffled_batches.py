@@ -247,3 +247,14 @@ def test_more_noise_and_fewer_passes_never_cost_more(sigma: float, passes: int) 
     known = epsilon(sigma, passes)
     assert epsilon(1.2 * sigma, passes) <= known * 1.02
     assert epsilon(sigma, passes + 1) >= known * 0.98
+
+
+def test_epsilon_and_delta_are_charged_with_what_may_fail() -> None:
+    _, above = pairs_above(
+        counts_of((step(8.0), 14 * 60)), REPLACE_ONE, ACCEPT, delta=1e-5, aside=1e-7
+    )
+    half = epsilon_of_passes(above, delta=1e-5, failed=5e-6)
+    assert half == pytest.approx(epsilon_of_passes(above, delta=5e-6, failed=0.0), rel=1e-3)
+    assert half > 1.01 * epsilon_of_passes(above, delta=1e-5, failed=1e-9)
+    without, more = (delta_of_passes(above, epsilon=3.0, failed=one) for one in (0.0, 1e-3))
+    assert more == pytest.approx(without + 1e-3, rel=1e-9)
