@@ -45,7 +45,7 @@ class BudgetFit:
         envelope: the training as a budget of this epsilon and delta; None if it does not fit, if
             it is not needed, or if the dataset's budget was used before.
         epsilon_required: nats, upper: what the training needs as an envelope; None if not asked.
-        remedies: trainings of which an envelope fits, where one of this does not.
+        remedies: trainings that fit an envelope, if this one does not.
         changed: whether the dataset's budget was set to the envelope just now.
         lines: all this in sentences.
     """
