@@ -278,7 +278,7 @@ class _Question:
         return self._transport.post("/v1/plan", {**asked, "events": events}, retries=1)
 
     def _remedies(self, asked: dict[str, Any]) -> list[str]:
-        """The most steps, and the least noise, of which the budget holds an envelope."""
+        """The most steps, and the least noise, that fit an envelope of the budget."""
         [event] = self._events
         fewer = {key: value for key, value in event.items() if key != "steps"}
         found = self._planned(asked | {"solve_for": "steps"}, [fewer])
