@@ -1,7 +1,6 @@
 """Reading the ledger: guarantees and documents. Nothing here writes."""
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -12,7 +11,7 @@ from accounting.accountants.best_first import ODOMETER
 from accounting.event_counts import EventCounts
 from accounting.events import NeighboringRelation
 from accounting.guarantees import Assumption, Guarantee, covering
-from service.errors import InvalidRequestError, TooExpensiveError
+from service.errors import InvalidRequestError
 from service.guarantees import recorded_facts
 from service.guarantees.document_export import document_of
 from service.guarantees.recorded_facts import dataset_facts, run_facts
@@ -270,7 +269,7 @@ def _hidden(connection: Connection, run: Row[Any], dataset: Row[Any], *, part: b
 
 
 def finished_run(connection: Connection, run_name: str) -> FinishedRun:
-    """A run at its end; with its guarantee where a delta is known and it can be worked out.
+    """A run at its end; with its guarantee where it declared what it hides and a delta is known.
 
     Raises:
         NotFoundError: there is no such run.
@@ -278,9 +277,8 @@ def finished_run(connection: Connection, run_name: str) -> FinishedRun:
     run = find_run(connection, run_name)
     delta = delta_of(dataset_of(connection, run), run)
     guarantee = None
-    if delta is not None:
-        with suppress(TooExpensiveError):
-            guarantee = run_guarantee(connection, run_name, Question(delta=delta))
+    if run.release != EVERY_STEP and delta is not None:
+        guarantee = run_guarantee(connection, run_name, Question(delta=delta))
     return FinishedRun(**dict(run_answer(connection, run)), guarantee=guarantee)
 
 

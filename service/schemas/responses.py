@@ -349,7 +349,7 @@ class RunAnswer(Answer):
 class FinishedRun(RunAnswer):
     """A run at its end."""
 
-    guarantee: RunGuarantee | None  # null without a delta, or if it takes too much work
+    guarantee: RunGuarantee | None  # of a run that declared which iterates it shows
 
 
 class ReleaseAnswer(Answer):

@@ -359,3 +359,10 @@ def test_the_kernel_is_never_above_its_peak(order: float) -> None:
     kernel = np.exp(-order * x) * -np.expm1(-x)
     peak = fft_convolution.kernel_peak(order)
     assert peak * (1 - 1e-5) <= np.max(kernel) <= peak
+
+
+def test_a_step_without_mass_on_the_sketch_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parameters, "joined_dots", lambda losses, _tails: np.zeros(len(losses)))
+    pair = DiscretePair(first=(0.25, 0.75), second=(0.75, 0.25))
+    with pytest.raises(ArithmeticError, match="beyond what a lattice holds"):
+        parameters.sketch(pair, direction=REMOVE, log10_above=-21, log10_below=-21)

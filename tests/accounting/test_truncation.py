@@ -248,3 +248,14 @@ def test_whole_batches_beside_what_an_accountant_does_not_serve_say_nothing() ->
     assert found is not None
     assert found.accountant == "rdp"
     assert truncated_delta.id in found.theorems
+
+
+def test_a_cap_that_fails_too_often_for_so_large_an_epsilon_is_not_left_out() -> None:
+    """At noise .2 one step costs 20.4: e^20 times the chance of the cap is beyond delta."""
+    one = counts((truncated_event(330, noise=0.2), 1))
+    found = best_bound(
+        one, relation=ADD_OR_REMOVE_ONE, delta=1e-5, accept=DEFAULT_ACCEPT | {Status.DERIVED}
+    )
+    assert found is not None
+    assert found.bound == "truncated-poisson-gaussian"
+    assert found.epsilon > 20

@@ -308,7 +308,8 @@ def test_a_run_may_plan_any_sampling_and_a_charge_is_held_against_its_budget(
     start(api)
     planned = run("other", plan=[event(0, 5, sampling=sampling)])
     planned["budget"] = {"epsilon": 1e5, "delta": 1e-5}
-    assert api.post("/v1/runs", json=planned).status_code == 201
+    registered = api.post("/v1/runs", json=planned)
+    assert registered.status_code == 201, registered.text
     quiet, loud = (GAUSSIAN | {"noise_multiplier": noise} for noise in (100.0, 1e-9))
     charged = event(0, 5, mechanism=quiet, sampling=sampling)
     answer = append(api, charged, run="other", mode="charge")

@@ -121,7 +121,7 @@ class Leases:
                 self._reserve(steps, self._more(first_step, steps), retries)
 
     def extend(self, next_step: int, *, retries: int | None) -> None:
-        """Get more steps admitted before they are needed; fewer if no more fit, none at the plan's end."""
+        """Get more steps admitted early; fewer if no more fit, none at the plan's end."""
         self._settle(retries)
         if self._planned and not self._schedule.after(self.end, 1):
             self._narrow = True
