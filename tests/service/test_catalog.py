@@ -214,7 +214,7 @@ def test_lists_have_pages_in_creation_order(api: httpx.Client) -> None:
 
 def test_a_list_may_be_empty(api: httpx.Client) -> None:
     assert api.get("/v1/datasets").json() == {"datasets": [], "next_page_token": None}
-    empty = {"runs": [], "next_page_token": None, "certified": None}
+    empty: Json = {"runs": [], "next_page_token": None, "certified": None}
     assert api.get("/v1/runs").json() == empty
 
 

@@ -149,8 +149,12 @@ def test_replacing_a_record_moves_a_sum_by_twice_the_norm_bound(client: Client) 
     assert found == pytest.approx(reported(Gaussian(1.0), "replace_one"), abs=WIDTH)
     # The library's Renyi accountant leaves the doubling out.
     assert reported(Gaussian(1.0), "replace_one", RdpAccountant) < found / 2
-    # For sampled Gaussians the ledger's published bound goes through a null record: dearer.
-    assert reported(DPSGD, "replace_one") < guarantee(client, DPSGD, "replace_one")["epsilon"]
+    # Of sampled Gaussians both compose the pair that is attained; the library rounds it up more.
+    ours, theirs = (
+        guarantee(client, DPSGD, "replace_one")["epsilon"],
+        reported(DPSGD, "replace_one"),
+    )
+    assert theirs - 1e-3 < ours <= theirs
 
 
 def test_repeated_answers_add_up(client: Client) -> None:
