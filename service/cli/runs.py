@@ -50,7 +50,7 @@ def runs(
 
 
 def _with_certified(service: Service, **asked: str | None) -> list[dict[str, Any]]:
-    """The runs, each with what is certified of it: none where there is no delta."""
+    """Return the runs, each with its certified epsilon; a run without a delta has none."""
     found: dict[str, dict[str, Any]] = {}
     before, known = -1, 0
     while before < known and known < max(1, len(found)):  # each request gets further
