@@ -188,7 +188,7 @@ def grounds_of(connection: Connection, dataset: Row[Any]) -> AttributionInputs:
 class RunCharge:
     """What the steps of one run use of its dataset's budget."""
 
-    share: float | None  # of capacity, of what binds the whole; upper, none where infinite
+    share: float | None  # of capacity, at the component that binds; upper, None if infinite
     epsilon: float  # nats, the limit
     delta: float
     items: tuple[tuple[str, int], ...]  # of an envelope: name or number, and steps of this run
