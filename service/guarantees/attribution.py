@@ -195,7 +195,7 @@ class RunCharge:
 
 
 def charge_of_run(connection: Connection, run: Row[Any], dataset: Row[Any]) -> RunCharge | None:
-    """What a run uses of its dataset's budget, as it was recorded; none where there is no limit.
+    """Return what a run uses of its dataset's budget, as it was recorded; None without a limit.
 
     Raises:
         TooExpensiveError: its events take too much work.

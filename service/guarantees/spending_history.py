@@ -49,7 +49,7 @@ class Moment:
     """What was spent at a time, and by which part how much of it; parts add up to the whole."""
 
     at: datetime
-    # The share of the budget's capacity, or an epsilon in nats; upper, none where infinite.
+    # The share of the budget's capacity, or an epsilon in nats; upper, None if infinite.
     spent: float | None
     parts: tuple[float, ...]
 
@@ -297,7 +297,7 @@ def _parts(
 
 
 def _expired(found: AttributionInputs) -> float | None:
-    """The share that expired reservations add to what was recorded. Upper; none where infinite."""
+    """The share that expired reservations add to the recorded one. Upper; None if infinite."""
     accumulator = found.accumulator
     before, after = accumulator.sums().spent, accumulator.sums(found.lost).spent
     if before == after:
@@ -307,6 +307,6 @@ def _expired(found: AttributionInputs) -> float | None:
 
 
 def _share(accumulator: BudgetAccumulator, total: Total, whole: Total) -> float | None:
-    """The share of capacity that a total uses of what binds a whole. Upper; none where infinite."""
+    """A total's share of capacity, at the component that binds a whole. Upper; None if infinite."""
     (share,) = accumulator.filter.parts([total], whole=whole)
     return share if share < float("inf") else None

@@ -148,7 +148,7 @@ def _homes_of(connection: Connection, rows: Sequence[Row[Any]]) -> dict[int, Row
 def _versions(
     connection: Connection, rows: Sequence[Row[Any]], homes: Mapping[int, Row[Any]]
 ) -> dict[int, tuple[Hashable, ...]]:
-    """What the guarantee of each run hangs on; the last part is none where its steps say it all."""
+    """What the guarantee of each run depends on; the last part is None if its steps decide it."""
     ids = [row.id for row in rows]
     corrected = set(connection.scalars(_CORRECTED, {"ids": ids}))
     steps = steps_of(connection, ids)

@@ -38,7 +38,7 @@ class Reservation:
     """A reservation, or an event of one: steps of a branch that were admitted ahead."""
 
     id: int
-    name: str | None  # of its row; none where a plan reserves itself
+    name: str | None  # of its row; a plan that reserves itself has none
     event: Event
     first_step: int
     granted_end: int
