@@ -1,6 +1,7 @@
 """One process of a job: trains, and writes down what it saw. Run by torchrun from the tests."""
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -25,6 +26,9 @@ def main(run: str, dataset: str, folder: Path) -> None:
         (folder / f"{made.global_rank}.json").write_text(json.dumps(numbers))
         torch.save(lightning_loops.weights(module), folder / f"{made.global_rank}.pt")
     torch.distributed.destroy_process_group()
+    # Gloo joins its thread while it holds the interpreter's lock, which that thread may wait for:
+    # a process that frees the model's process group here hangs at times.
+    os._exit(0)
 
 
 if __name__ == "__main__":

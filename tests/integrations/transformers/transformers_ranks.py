@@ -25,6 +25,9 @@ def main(run: str, dataset: str, folder: Path) -> None:
         (folder / f"{rank}.json").write_text(json.dumps(numbers))
         torch.save(transformers_loops.weights(made), folder / f"{rank}.pt")
     torch.distributed.destroy_process_group()
+    # Gloo joins its thread while it holds the interpreter's lock, which that thread may wait for:
+    # a process that frees the model's process group here hangs at times.
+    os._exit(0)
 
 
 if __name__ == "__main__":
