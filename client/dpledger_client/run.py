@@ -14,7 +14,7 @@ from dpledger_client.distributed import Broadcast, Follower
 from dpledger_client.errors import BudgetExhausted, OutOfSequence
 from dpledger_client.recording import run_ends
 from dpledger_client.recording.branch_writer import Journal, Mode, read_content
-from dpledger_client.recording.certified_epsilon import certified_epsilon
+from dpledger_client.recording.certified_epsilon import certified_epsilon, with_guarantee
 from dpledger_client.recording.outbox import FINDINGS, LOG, RELEASES, Opening
 from dpledger_client.transport import Transport
 
@@ -311,26 +311,27 @@ class Run:
         """Send what is left, return what was leased, and close the run.
 
         A run that ended can go on later, on a new branch: `start_run(resume=)` or `state=`.
-
-        Training is over, so a service that is away is no error here: the spool keeps what is left
+        A service that is away is no error here, as training is over: the spool keeps what is left
         for `dpledger-client sync`, and a warning says so.
 
         Args:
-            state: finished, stopped_at_budget, aborted (given up for good), or
-                interrupted (not over). By default finished, or stopped_at_budget where a budget
-                refused the last step.
+            state: finished, stopped_at_budget, aborted (given up for good), or interrupted (not
+                over). Default: stopped_at_budget if a budget refused the last step, else finished.
 
         Returns:
-            The run at its end; under "guarantee" what it spent, if it declared what it hides. None
-            if the service is away, and on the ranks that do not report.
+            The run at its end; under "guarantee" its certified epsilon with both ends, None without
+            a delta. None if the service is away, and on the ranks that do not report.
 
         Raises:
             DPLedgerError: something was refused; the spool keeps it.
         """
+        state = state or run_ends.end_of(None, refused=self._refused)
+        return with_guarantee(self, self._close(state))
+
+    def _close(self, state: run_ends.End) -> dict[str, Any] | None:
         with self._stepping:
             self._closed = True
             self._tell_verdict()
-            state = run_ends.end_of(None, refused=self._refused) if state is None else state
             return run_ends.close(self._writer, state)
 
     def __enter__(self) -> Self:
@@ -345,7 +346,7 @@ class Run:
         if self._closed:
             return
         try:
-            self.finish(run_ends.end_of(error, refused=self._refused))
+            self._close(run_ends.end_of(error, refused=self._refused))
         except Exception as failure:  # whatever it is, the block's own error is the one to raise
             if error is None:
                 raise

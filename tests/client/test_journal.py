@@ -272,7 +272,9 @@ def test_an_observed_run_starts_without_the_service_and_registers_later(
     assert spooled(run) == 4
     service.away = False
     eventually(lambda: service.steps.get(MAIN) and not run.unsent_steps)
-    assert run.finish() == {"name": "run", "state": "finished"}
+    ended = run.finish()
+    assert ended is not None
+    assert (ended["name"], ended["state"]) == ("run", "finished")
 
 
 def test_an_observed_run_whose_name_was_taken_meanwhile_keeps_its_steps(

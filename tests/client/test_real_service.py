@@ -238,6 +238,22 @@ def test_a_spool_is_closed_once_the_service_has_it_all(client: Client, spool: Pa
     assert list(client.sync(spool)) == []
 
 
+def test_a_run_at_its_end_has_its_certified_epsilon_where_a_delta_is_known(client: Client) -> None:
+    create(client)
+    sampling = poisson(expected_batch_size=256)
+    run = client.start_run("run", "data", mechanism=NOISE, sampling=sampling, delta=1e-5)
+    run.step(steps=40)
+    ended = run.finish()
+    assert ended is not None
+    assert ended["guarantee"] == run.guarantee()
+    assert ended["guarantee"]["epsilon"] > ended["guarantee"]["epsilon_lower"] > 0
+    run = client.start_run("other", "data", mechanism=NOISE, sampling=sampling)
+    run.step(steps=40)
+    ended = run.finish()
+    assert ended is not None
+    assert (ended["state"], ended["guarantee"]) == ("finished", None)
+
+
 def test_a_run_that_hides_its_iterates_is_told_what_that_was_worth(client: Client) -> None:
     create(
         client,

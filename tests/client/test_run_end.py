@@ -111,8 +111,23 @@ def test_an_end_that_was_refused_is_tried_again(service: FakeService, client: Cl
     with pytest.raises(dp.RunFinished, match="was finished here"):
         step(run)
     assert run.next_step == 1
-    assert run.finish() == {"name": "run", "state": "finished"}
+    ended = run.finish()
+    assert ended is not None
+    assert (ended["name"], ended["state"]) == ("run", "finished")
+    assert ended["guarantee"] == run.guarantee()
     assert (len(service.steps[MAIN]), service.held) == (1, 0)
+
+
+def test_a_guarantee_that_is_refused_at_the_end_is_left_out(
+    service: FakeService, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = start(client)
+    step(run)
+    run.flush()
+    service.faults.extend([answered, answered, answering(problem("too-expensive", 422))])
+    assert run.finish() == {"name": "run", "state": "finished"}
+    assert "its guarantee is not known now" in caplog.text
+    assert service.states == {"run": "finished"}
 
 
 def test_a_refused_end_does_not_hide_why_the_block_raised(

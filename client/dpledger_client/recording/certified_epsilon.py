@@ -1,10 +1,11 @@
-"""The certified epsilon of a run, as a single number for a script that reports it."""
+"""The certified epsilon of a run: a number for a script, and the guarantee at the run's end."""
 
 import math
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from dpledger_client.errors import Unavailable
+from dpledger_client.errors import DPLedgerError, Unavailable
+from dpledger_client.recording.outbox import LOG
 
 
 class Readable(Protocol):
@@ -47,3 +48,17 @@ def certified_epsilon(run: Readable) -> float | None:
     if found is None:
         return None
     return math.inf if found["epsilon"] is None else float(found["epsilon"])
+
+
+def with_guarantee(run: Readable, ended: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return a run at its end with its certified guarantee.
+
+    The run has ended whether or not the service can work it out now: then it is as it was answered.
+    """
+    if ended is None or ended.get("guarantee") is not None or run.last_guarantee is None:
+        return ended
+    try:
+        return {**ended, "guarantee": run.guarantee()}
+    except DPLedgerError as error:
+        LOG.warning("dpledger: the run ended; its guarantee is not known now: %s", error)
+        return ended
