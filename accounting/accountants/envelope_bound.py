@@ -11,6 +11,7 @@ from accounting.event_counts import EventCounts, pass_length
 from accounting.events import Cyclic, Event, NeighboringRelation, Shuffle
 from accounting.filters.envelope import EnvelopeItem
 from accounting.guarantees import Bound, Status
+from accounting.rounding import rounded_down
 
 
 def envelope_bound(
@@ -33,6 +34,32 @@ def envelope_bound(
     """
     question = Query(relation=relation, accept=accept, delta=delta, epsilon=None, floor=False)
     return pld_bound(_counts(items), question)
+
+
+def unused_delta(
+    items: Sequence[EnvelopeItem],
+    *,
+    relation: NeighboringRelation,
+    accept: frozenset[Status],
+    epsilon: float,
+    delta: float,
+    certified: float,
+) -> float:
+    """The delta of a budget that its items do not need at its epsilon. Lower, >= 0.
+
+    Args:
+        items: certified to be within the budget.
+        relation: the neighbouring relation.
+        accept: statuses of the bounds that may be used.
+        epsilon: the budget's, nats.
+        delta: the budget's.
+        certified: nats at delta, of all items together.
+    """
+    # Far above what is certified hardly any delta is needed, and a limit there takes more work.
+    asked = min(epsilon, 4 * certified + 40)
+    question = Query(relation=relation, accept=accept, delta=None, epsilon=asked, floor=False)
+    needed = pld_bound(_counts(items), question).delta
+    return max(0.0, rounded_down(delta - needed))
 
 
 def _counts(items: Sequence[EnvelopeItem]) -> EventCounts:

@@ -11,25 +11,13 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Never
 
 from accounting.event_counts import EventCounts, pass_length, passes_by_sampling
-from accounting.events import (
-    ApproximateDp,
-    Event,
-    FixedSize,
-    Full,
-    Gaussian,
-    Laplace,
-    Mechanism,
-    NeighboringRelation,
-    NoNoise,
-    NonUniform,
-    Poisson,
-    Sampling,
-    Zcdp,
-)
+from accounting.events import Event, NeighboringRelation
 from accounting.filters.capacity import fraction_of
-from accounting.filters.integer_totals import COUNT_MAX, Total, left, plus, times
+from accounting.filters.covers import covers
+from accounting.filters.integer_totals import COUNT_MAX, Total, left, plus, sum_of, times
+from accounting.filters.renyi import RenyiFilter
 from accounting.guarantees import DEFAULT_ACCEPT, Status
-from accounting.rounding import require
+from accounting.rounding import require, rounded_down
 from accounting.theorem import theorem
 
 ITEMS_MAX: Final = 256  # of one envelope
@@ -39,7 +27,7 @@ _COUNTS: Final = 2  # numbers of a total before the items: units without a bound
 
 @theorem(
     id="envelope-filter",
-    source="docs/theory/envelopes.md, Theorem 1 and Proposition 3",
+    source="docs/theory/envelopes.md, Theorem 1 and Propositions 3 and 5",
     status=Status.DERIVED,
     relations=tuple(NeighboringRelation),
 )
@@ -101,6 +89,10 @@ class EnvelopeFilter:
     Totals are (0, units that no item covers, units of each item). An item's own units are those of
     steps that are equal to it or that it covers most closely; what it does not hold goes to items
     that cover it. Which those are follows from the items alone.
+
+    With an order, a Renyi filter on the delta that the items leave holds whatever the items do not:
+    then totals go on with that filter's own, which counts all steps, inside and outside
+    (docs/theory/envelopes.md, Proposition 5).
     """
 
     kind: ClassVar[str] = "envelope"
@@ -111,6 +103,9 @@ class EnvelopeFilter:
     epsilon: float  # nats
     delta: float
     certified: float  # nats at delta, of all items together. Upper
+    order: float | None = None  # of the Renyi filter for what the items do not hold
+    weight: float = 0.0  # of delta, that the items leave to that filter. Lower
+    beside: RenyiFilter | None = field(init=False, repr=False, compare=False)
     _order: tuple[int, ...] = field(init=False, repr=False, compare=False)
     _allowed: tuple[int, ...] = field(init=False, repr=False, compare=False)
     _parents: tuple[int | None, ...] = field(init=False, repr=False, compare=False)
@@ -121,6 +116,8 @@ class EnvelopeFilter:
         """Refuse items that were not certified to fit, and order them, the covered ones first."""
         require(1 <= len(self.items) <= ITEMS_MAX, f"from 1 to {ITEMS_MAX} items")
         require(self.certified <= self.epsilon, "items that are certified within epsilon")
+        require(0 <= self.weight < 1, "0 <= weight < 1")
+        object.__setattr__(self, "beside", self._filter_beside())
         above = [
             frozenset(other for other in range(len(self.items)) if self._goes_to(item, other))
             for item in range(len(self.items))
@@ -136,11 +133,19 @@ class EnvelopeFilter:
         object.__setattr__(self, "_allowed", tuple(self.items[item].allowed for item in order))
         object.__setattr__(self, "_parents", tuple(parents))
         object.__setattr__(self, "_exact", exact)
-        object.__setattr__(self, "_hash", hash((self.items, self.epsilon, self.delta)))
+        limit = (self.epsilon, self.delta, self.order, self.weight)
+        object.__setattr__(self, "_hash", hash((self.items, *limit)))
 
     def __hash__(self) -> int:
         """Of the items and the limit, worked out once."""
         return self._hash
+
+    def _filter_beside(self) -> RenyiFilter | None:
+        if self.order is None:
+            return None
+        left_over = rounded_down(self.weight * self.delta)
+        require(left_over > 0, "a share of delta for the order")
+        return RenyiFilter(order=self.order, epsilon=self.epsilon, delta=left_over)
 
     def _goes_to(self, item: int, other: int) -> bool:
         """Whether what an item does not hold may be charged to another."""
@@ -150,7 +155,7 @@ class EnvelopeFilter:
 
     def zero(self) -> Total:
         """Nothing spent."""
-        return (0,) * (_COUNTS + len(self.items))
+        return (0,) * (_COUNTS + len(self.items)) + (self.beside.zero() if self.beside else ())
 
     def cost(
         self,
@@ -160,7 +165,10 @@ class EnvelopeFilter:
         accept: frozenset[Status] = DEFAULT_ACCEPT,
     ) -> Total:
         """What one unit of the event adds: a step, or a pass."""
-        return self._units({self._item_of(event): 1})
+        units = self._units({self._item_of(event): 1})
+        if self.beside is None:
+            return units
+        return (*units, *self.beside.cost(event, relation=relation, accept=accept))
 
     def total(
         self,
@@ -175,11 +183,11 @@ class EnvelopeFilter:
         A pass is charged when it begins. One whose noise falls below what covers its first step
         leaves the envelope.
         """
-        total = self.zero()
+        total = self._units({})
         for event, count in counts.steps.items():
             if pass_length(event) is None:
-                unit = known[event] if known else self.cost(event, relation=relation, accept=accept)
-                total = plus(total, times(unit, count))
+                cost = known[event] if known else self._units({self._item_of(event): 1})
+                total = plus(total, times(cost[: len(total)], count))
         for passes in passes_by_sampling(counts).values():
             begun: Counter[int | None] = Counter()
             ended: Counter[int | None] = Counter()
@@ -190,9 +198,17 @@ class EnvelopeFilter:
             moved = sum(abs(begun[item] - ended[item]) for item in {*begun, *ended})
             total = plus(total, self._units(ended))
             total = (total[0], total[1] + moved, *total[_COUNTS:])
-        return total
+        if self.beside is None:
+            return total
+        costs = {event: cost[len(total) :] for event, cost in known.items()} if known else None
+        own = self.beside.total(counts, relation=relation, accept=accept, known=costs)
+        return (*total, *own)
 
     def admits(self, total: Total) -> bool:
+        """Whether each unit finds an item, or the filter beside the items holds all units."""
+        return self.holds_items(total) or self._admitted_beside(total)
+
+    def holds_items(self, total: Total) -> bool:
         """Whether each unit finds an item."""
         return self._charged(total) is not None
 
@@ -200,19 +216,29 @@ class EnvelopeFilter:
         """The epsilon at the budget's delta that a total stands for, in nats. Upper.
 
         That of the whole envelope as soon as anything is used: what was left out may have been a
-        choice that the answers led to.
+        choice that the answers led to. With a filter beside the items it is the budget's, since
+        whether the items are left may be such a choice, too.
         """
         if not any(total):
             return 0.0
-        return self.certified if self.admits(total) else math.inf
+        if not self.admits(total):
+            return math.inf
+        return self.certified if self.beside is None else self.epsilon
 
     def remaining(self, total: Total) -> float:
         """What is left of epsilon, in nats. Lower, >= 0."""
         return left(self, total)
 
     def share(self, total: Total) -> float:
-        """The share of the steps that a total uses. Upper; at most 1 if admitted, else infinite."""
-        return self._fraction(total) if self.admits(total) else math.inf
+        """The share of capacity that a total uses. Upper; at most 1 if admitted, else above 1.
+
+        Of the steps of the items, or of the filter beside them: the lesser of the two. Infinite
+        where there is no such filter and some unit finds no item.
+        """
+        items = self._fraction(total) if self.holds_items(total) else math.inf
+        if self.beside is None:
+            return items
+        return min(items, self.beside.share(self.beside_part(total)))
 
     def parts(
         self,
@@ -220,15 +246,26 @@ class EnvelopeFilter:
         *,
         whole: Total | None = None,
     ) -> tuple[float, ...]:
-        """The shares of the steps that several totals use; they add up. Upper."""
+        """The shares that several totals use of what the whole is read by; they add up. Upper."""
+        sums = sum_of(totals, self.zero()) if whole is None else whole
+        if self.beside is not None and self.is_read_beside(sums):
+            own = self.beside_part(sums)
+            return self.beside.parts([self.beside_part(one) for one in totals], whole=own)
         return tuple(math.inf if total[1] else self._fraction(total) for total in totals)
+
+    def is_read_beside(self, total: Total) -> bool:
+        """Whether the share of a total is that of the filter beside the items."""
+        if self.beside is None:
+            return False
+        own = self.beside.share(self.beside_part(total))
+        return not self.holds_items(total) or own < self._fraction(total)
 
     def charged(self, total: Total) -> tuple[int, ...]:
         """The units that are charged to each item, in the order of the items.
 
         Of a total that is not admitted: the units that are each item's own.
         """
-        found = self._charged(total) or total[_COUNTS:]
+        found = self._charged(total) or self._used(total)
         by_item = dict(zip(self._order, found, strict=True))
         return tuple(by_item[item] for item in range(len(self.items)))
 
@@ -252,14 +289,17 @@ class EnvelopeFilter:
     def steps_of(self, total: Total) -> int:
         """How many steps the units of all items are; passes count as whole ones."""
         units = (self.items[item].unit for item in self._order)
-        return sum(n * unit for n, unit in zip(total[_COUNTS:], units, strict=True))
+        return sum(n * unit for n, unit in zip(self._used(total), units, strict=True))
 
     def is_outside(self, cost: Total) -> bool:
         """Whether no item covers a unit of that cost."""
         return bool(cost[1])
 
-    def binding_order(self, total: Total) -> None:
-        """None: there are no orders."""
+    def binding_order(self, total: Total) -> float | None:
+        """The order of the filter beside the items, once the items do not hold the total."""
+        if self.beside is None or self.holds_items(total):
+            return None
+        return self.beside.binding_order(self.beside_part(total))
 
     def at(self, *, epsilon: float, delta: float) -> Never:
         """Refused: an envelope that is extended after an answer holds no more.
@@ -271,7 +311,10 @@ class EnvelopeFilter:
 
     def record(self) -> dict[str, Any]:
         """What is stored with the budget, but for the items."""
-        return {"kind": self.kind, "orders": [], "weights": [], "certified": self.certified}
+        orders, weights = ([], []) if self.order is None else ([self.order], [self.weight])
+        return {
+            "kind": self.kind, "orders": orders, "weights": weights, "certified": self.certified,
+        }  # fmt: skip
 
     def _item_of(self, event: Event) -> int | None:
         """The place of the item that a unit of an event is charged to first; None outside."""
@@ -293,56 +336,22 @@ class EnvelopeFilter:
     def _charged(self, total: Total) -> tuple[int, ...] | None:
         if total[0] or total[1]:
             return None
-        return charged_items(used=total[_COUNTS:], allowed=self._allowed, parents=self._parents)
+        return charged_items(used=self._used(total), allowed=self._allowed, parents=self._parents)
+
+    def _used(self, total: Total) -> Total:
+        """Units whose own item each is."""
+        return total[_COUNTS : _COUNTS + len(self.items)]
+
+    def beside_part(self, total: Total) -> Total:
+        """What the filter beside the items counts."""
+        return total[_COUNTS + len(self.items) :]
+
+    def _admitted_beside(self, total: Total) -> bool:
+        return self.beside is not None and self.beside.admits(self.beside_part(total))
 
     def _fraction(self, total: Total) -> float:
         capacity = sum(item.allowed * item.unit for item in self.items)
         return fraction_of(self.steps_of(total), capacity)
-
-
-def covers(item: Event, event: Event) -> bool:
-    """Whether a unit of an event may be charged to an item: whether it never tells more.
-
-    Proposition 2 of docs/theory/envelopes.md.
-    """
-    if item == event:
-        return True
-    if not _mechanism_covers(item.mechanism, event.mechanism):
-        return False
-    return _sampling_covers(item.mechanism, item.sampling, event.sampling)
-
-
-def _mechanism_covers(item: Mechanism, other: Mechanism) -> bool:
-    match item, other:
-        case Gaussian(noise_multiplier=least), Gaussian(noise_multiplier=noise):
-            return least <= noise
-        case Laplace(noise_multiplier=least), Laplace(noise_multiplier=noise):
-            return least <= noise
-        case ApproximateDp(), ApproximateDp():
-            return other.epsilon <= item.epsilon and other.delta <= item.delta
-        case _:
-            return item == other and not isinstance(item, NoNoise | Zcdp)
-
-
-def _sampling_covers(mechanism: Mechanism, item: Sampling, other: Sampling) -> bool:
-    if item == other:
-        return True
-    match item, other:
-        case Full(), Poisson():
-            return True
-        case Poisson(), Poisson():
-            thinned = isinstance(mechanism, Gaussian | Laplace | ApproximateDp)
-            return thinned and other.sampling_probability <= item.sampling_probability
-        case FixedSize(), FixedSize():
-            # A batch of all records is another mechanism: no record can stand in for one.
-            of_item = item.batch_size * other.dataset_size
-            return item.batch_size < item.dataset_size and (
-                other.batch_size * item.dataset_size <= of_item
-            )
-        case NonUniform(), NonUniform():
-            return other.max_weight <= item.max_weight < 1
-        case _:
-            return False
 
 
 THEOREMS = (charged_items,)

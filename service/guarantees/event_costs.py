@@ -97,6 +97,8 @@ class EventCosts:
                 f"The dataset has more than {PRICED_EVENTS_MAX} different events."
             )
         self.accumulator = accumulator
+        held_by, sums = accumulator.filter, accumulator.sums()
+        self._beside = isinstance(held_by, EnvelopeFilter) and held_by.is_read_beside(sums.held)
         self.place = {row.id: place for place, row in enumerate(rows)}
         self.events = [self._seen(row.content, homes[row.dataset_id]) for row in rows]
         self.by_pass = [by_pass(event) for event in self.events]
@@ -110,9 +112,15 @@ class EventCosts:
         self.costs = [self.told(total) for total in totals]
 
     def told(self, total: Total) -> tuple[int, int]:
-        """(units without a bound, what is told as spent) of a total: of an envelope its steps."""
+        """(units without a bound, what is told as spent) of a total: of an envelope its steps.
+
+        Where the filter beside the items is read, of that filter.
+        """
         held_by = self.accumulator.filter
         if isinstance(held_by, EnvelopeFilter):
+            if self._beside:
+                uncovered, _, loss = held_by.beside_part(total)
+                return uncovered, loss
             return int(held_by.is_outside(total)), held_by.steps_of(total)
         return total[0], total[self._column]
 

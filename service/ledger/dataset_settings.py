@@ -216,7 +216,8 @@ def _wished(dataset: Row[Any], limit: ChangedBudget) -> Budget | None:
         named["envelope"] = limit.envelope
     present = json.loads(dataset.budget_filter)
     if present["kind"] == envelopes.KIND:
-        named = {"envelope": envelopes.item_messages(present), **named}
+        given = {"envelope": envelopes.item_messages(present), "orders": present["orders"] or None}
+        named = given | named
         return Budget(**named, filter="envelope")
     created = NewDataset.model_validate(json.loads(dataset.request))
     if created.for_ is not None:  # the order of a plan stays: to price it takes too long here

@@ -1,6 +1,7 @@
 """What all items of an envelope certify together, and how many steps of the last one fit."""
 
 import math
+from typing import Any
 
 import pytest
 
@@ -9,6 +10,7 @@ from accounting.accountants.envelope_bound import (
     admissible_of_last,
     envelope_bound,
     epsilon_of,
+    unused_delta,
 )
 from accounting.event_counts import EventCounts
 from accounting.events import (
@@ -24,6 +26,8 @@ from accounting.events import (
 )
 from accounting.filters import EnvelopeItem
 from accounting.guarantees import DEFAULT_ACCEPT
+from accounting.pld.certified_composition import delta_bracket
+from accounting.pld.pairs import SampledGaussianPair
 
 ADD, ONE, NULL = NeighboringRelation
 DELTA = 1e-5
@@ -109,3 +113,16 @@ def test_of_passes_whole_ones_fit_and_of_a_unit_that_is_too_much_none() -> None:
     assert fit > 0
     assert fit % 5 == 0
     assert admissible_of_last([item], epsilon=0.1, **given) == 0  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("limit", [2.99, 3.0, 4.0, 1e5])
+def test_what_items_leave_of_delta_is_what_they_do_not_need_at_the_budget(limit: float) -> None:
+    items = [EnvelopeItem(event=step(1.6260, 0.05), steps=400)]
+    given: dict[str, Any] = {"relation": ADD, "accept": DEFAULT_ACCEPT, "delta": DELTA}
+    given["certified"] = epsilon_of(items, relation=ADD, accept=DEFAULT_ACCEPT, delta=DELTA)
+    unused = unused_delta(items, epsilon=limit, **given)
+    asked = min(limit, 4 * given["certified"] + 40)
+    units = [(SampledGaussianPair(noise_multiplier=1.6260, sampling_probability=0.05), 400)]
+    needed = delta_bracket(units, epsilon=asked)
+    assert (DELTA - needed.upper * (1 + 1e-6)) * (1 - 1e-15) <= unused <= DELTA - needed.lower
+    assert unused_delta(items, epsilon=1.0, **given) == 0

@@ -12,7 +12,7 @@ from accounting.bounds.dominating_pairs import pld_bounds
 from accounting.bounds.event_bounds import NoBoundError
 from accounting.bounds.sampled_pairs import Pairs
 from accounting.events import Direction, Event, FixedSize, Gaussian, NeighboringRelation
-from accounting.filters.envelope import covers
+from accounting.filters.covers import covers
 from accounting.pld.certified_composition import delta_in_order
 from tests.accounting.envelope_events import EVENTS, gaussian
 from tests.accounting.envelope_games import Array, delta_of

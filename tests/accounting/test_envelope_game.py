@@ -5,7 +5,7 @@ are exceeded, and the same search finds it.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -114,9 +114,7 @@ def test_a_dearer_step_on_a_cheaper_item_exceeds_the_envelope() -> None:
 
 def test_items_that_are_added_after_an_answer_exceed_each_envelope_that_results() -> None:
     # Whichever is added, all items together have a delta of at most .01 at epsilon 1.
-    small = laws((1 / (1 + math.exp(-0.475)), 1 / (1 + math.exp(0.475))), (0.5, 0.5))
-    coin = (small[0], small[0][::-1])
-    tell = laws((0.01, 0.99, 0.0), (0.0, 0.99, 0.01))
+    coin, tell = EVEN, ALL
     held = max(delta_of(product([RARE, one]), 1.0) for one in (coin, tell))
     after = attained(((RARE,),), 1.0)
     chosen = float(
@@ -128,6 +126,78 @@ def test_items_that_are_added_after_an_answer_exceed_each_envelope_that_results(
     print(f"{held:.6f} {chosen:.6f} {chosen / held:.3f}")  # noqa: T201
     assert after <= held <= 0.01 * (1 + 1e-12)
     assert chosen > 1.8 * held
+
+
+Steps = tuple[int, ...]  # how often each kind was taken
+
+
+def best_within(
+    kinds: Sequence[Laws], admits: Callable[[Steps], bool], used: Steps, a: Array
+) -> Array:
+    """The best value of a trainer whose steps are admitted as long as their counts are."""
+    value = np.maximum(1 - a, 0.0)
+    for at, (p, q) in enumerate(kinds):
+        after = (*used[:at], used[at] + 1, *used[at + 1 :])
+        if admits(after):
+            seen = p > 0
+            following = np.outer(a, q[seen] / p[seen]).ravel()
+            rest = best_within(kinds, admits, after, following).reshape(len(a), -1) @ p[seen]
+            value = np.maximum(value, rest)
+    return value
+
+
+def either_of(*held: Steps) -> Callable[[Steps], bool]:
+    """Counts that some list holds."""
+    return lambda used: any(
+        all(n <= most for n, most in zip(used, one, strict=True)) for one in held
+    )
+
+
+def delta_of_counts(kinds: Sequence[Laws], counts: Steps, epsilon: float) -> float:
+    """The divergence of steps that are all taken."""
+    pairs = [kind for kind, n in zip(kinds, counts, strict=True) for _ in range(n)]
+    return delta_of(product(pairs), epsilon)
+
+
+# Two steps of which each is the dearer one after another answer of the first.
+FAIR = laws((1 / (1 + math.exp(-0.475)), 1 / (1 + math.exp(0.475))), (0.5, 0.5))
+EVEN = (FAIR[0], FAIR[0][::-1])
+ALL = laws((0.01, 0.99, 0.0), (0.0, 0.99, 0.01))
+KINDS = [RARE, EVEN, ALL, COIN]
+LISTS = [((1, 1, 0, 0), (1, 0, 1, 0)), ((1, 1, 0, 1), (1, 0, 2, 1)), ((2, 1, 0, 0), (1, 0, 2, 0))]
+
+
+def most_of_either(held: tuple[Steps, Steps], epsilon: float) -> float:
+    """What the best trainer attains that either of two lists holds."""
+    start = np.array([math.exp(epsilon)])
+    return float(best_within(KINDS, either_of(*held), (0,) * len(KINDS), start)[0])
+
+
+@pytest.mark.parametrize("held", LISTS)
+def test_two_rules_of_which_either_may_hold_attain_at_most_the_sum_of_their_deltas(
+    held: tuple[Steps, Steps],
+) -> None:
+    for epsilon in (*EPSILONS, 1.0):
+        deltas = [delta_of_counts(KINDS, one, epsilon) for one in held]
+        found = most_of_either(held, epsilon)
+        print(f"{epsilon}: {found / max(deltas):.4f} of the larger")  # noqa: T201
+        assert max(deltas) * (1 - 1e-9) <= found <= sum(deltas) * (1 + 1e-12)
+
+
+def test_the_whole_delta_for_each_of_two_rules_is_exceeded() -> None:
+    deltas = [delta_of_counts(KINDS, one, 1.0) for one in LISTS[0]]
+    assert max(deltas) <= 0.01 * (1 + 1e-12)
+    assert most_of_either(LISTS[0], 1.0) > 1.8 * 0.01
+
+
+def test_a_rule_that_counts_outside_steps_alone_exceeds_the_sum() -> None:
+    def admits(used: Steps) -> bool:
+        return used[0] <= 2 and used[3] <= 3 and used[1] <= 0 and used[2] <= 0
+
+    deltas = [delta_of_counts(KINDS, one, 1.0) for one in ((2, 0, 0, 0), (0, 0, 0, 3))]
+    found = best_within(KINDS, admits, (0,) * len(KINDS), np.array([math.e]))
+    print(f"{float(found[0]) / sum(deltas):.3f}")  # noqa: T201
+    assert float(found[0]) > 1.04 * sum(deltas)
 
 
 def test_the_items_used_when_a_run_stops_are_no_guarantee() -> None:

@@ -24,13 +24,13 @@ from accounting.events import (
     Poisson,
     Span,
 )
-from accounting.filters import plus, times
+from accounting.filters import RenyiFilter, plus, times
+from accounting.filters.covers import covers
 from accounting.filters.envelope import (
     ITEMS_MAX,
     EnvelopeFilter,
     EnvelopeItem,
     charged_items,
-    covers,
 )
 from accounting.filters.integer_totals import COUNT_MAX
 from tests.accounting.envelope_events import EVENTS, gaussian
@@ -295,3 +295,85 @@ def test_nothing_covers_what_may_tell_more() -> None:
     exact = Event(mechanism=NoNoise(), sampling=Full())
     assert covers(exact, exact)
     assert not covers(exact, replace(exact, sampling=Poisson(sampling_probability=0.5)))
+
+
+BESIDE = EnvelopeFilter(
+    items=(item(LADDER[3], 3), item(LADDER[1], 2)),
+    epsilon=3.0,
+    delta=1e-5,
+    certified=2.5,
+    order=8.0,
+    weight=0.25,
+)
+
+
+def beside_of(budget: EnvelopeFilter) -> RenyiFilter:
+    assert budget.beside is not None
+    return budget.beside
+
+
+@given(steps=STEPS)
+def test_a_filter_beside_the_items_admits_what_they_do_not_hold(steps: list[Event]) -> None:
+    alone = held(*BESIDE.items)
+    other = beside_of(BESIDE)
+    total, known = total_of(BESIDE, steps), {}
+    for event in steps:
+        known[event] = BESIDE.cost(event, relation=ADD)
+    counts = count_events([[Span(event=event, steps=1) for event in steps]])
+    assert total == BESIDE.total(counts, relation=ADD, known=known or None)
+    inside, beside = total_of(alone, steps), other.total(counts, relation=ADD)
+    assert total == (*inside, *beside)
+    assert BESIDE.holds_items(total) == alone.admits(inside)
+    assert BESIDE.admits(total) == (alone.admits(inside) or other.admits(beside))
+    assert BESIDE.spent(total) == (0.0 if not steps else 3.0 if BESIDE.admits(total) else math.inf)
+    assert BESIDE.share(total) == min(alone.share(inside), other.share(beside))
+    assert BESIDE.admits(total) == (BESIDE.share(total) <= 1)
+    assert BESIDE.charged(total) == alone.charged(inside)
+    assert BESIDE.steps_of(total) == alone.steps_of(inside)
+    parts = [BESIDE.cost(event, relation=ADD) for event in steps]
+    assert sum(BESIDE.parts(parts)) >= BESIDE.share(total) * (1 - 1e-12)
+    assert BESIDE.binding_order(total) == (
+        None if alone.admits(inside) else other.binding_order(beside)
+    )
+
+
+def test_a_filter_beside_the_items_counts_all_steps_since_the_beginning() -> None:
+    cost = BESIDE.cost(LADDER[5], relation=ADD)  # which no item covers
+    assert BESIDE.is_outside(cost)
+    own = beside_of(BESIDE)
+    before = total_of(BESIDE, [LADDER[3]] * 3)
+    rest = own.admissible(before[-3:], cost[-3:])
+    assert 0 < rest == BESIDE.admissible(before, cost)
+    assert rest < BESIDE.admissible(BESIDE.zero(), cost)
+    assert not BESIDE.admits(plus(before, times(cost, rest + 1)))
+    assert BESIDE.parts([before], whole=plus(before, cost)) == own.parts(
+        [before[-3:]], whole=plus(before, cost)[-3:]
+    )
+
+
+def test_a_filter_beside_the_items_is_stored_with_them_and_needs_a_share_of_delta() -> None:
+    found = BESIDE.record()
+    assert (found["orders"], found["weights"]) == ([8.0], [0.25])
+    own = beside_of(BESIDE)
+    assert (own.order, own.epsilon) == (8.0, 3.0)
+    assert 2.5e-6 * (1 - 1e-15) <= own.delta <= 2.5e-6
+    assert hash(BESIDE) != hash(replace(BESIDE, weight=0.5))
+    assert replace(BESIDE, weight=0.5) != BESIDE
+    for weight in (0.0, 1.0, -0.1, math.nan):
+        with pytest.raises(ValueError, match=r"weight|a share of delta"):
+            replace(BESIDE, weight=weight)
+
+
+def test_a_pass_whose_noise_falls_is_left_to_the_filter_beside_the_items() -> None:
+    cyclic = Cyclic(batch_size=10, steps_per_pass=4)
+    budget = EnvelopeFilter(
+        items=(item(gaussian(8.0, cyclic), 8),),
+        epsilon=3.0, delta=1e-5, certified=2.5, order=8.0, weight=0.25,
+    )  # fmt: skip
+    special = NeighboringRelation.REPLACE_SPECIAL
+    spans = [Span(event=gaussian(noise, cyclic), steps=2) for noise in (8.0, 7.0)]
+    counts = count_events([spans])
+    total = budget.total(counts, relation=special)
+    assert total[1] > 0
+    assert budget.admits(total)
+    assert total[-3:] == beside_of(budget).total(counts, relation=special)

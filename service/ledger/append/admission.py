@@ -337,8 +337,10 @@ def _failing(scope: EnforcedBudget, after: Totals) -> dict[str, object]:
 
 def _outside(held: BudgetCheck, parts: Sequence[PositionedSpan]) -> dict[str, object]:
     """Of an envelope: the item nearest to the first step that no item covers, if there is one."""
-    held_by = held.scope.accumulator.filter
+    held_by, now = held.scope.accumulator.filter, held.scope.accumulator.sums().held
     if not isinstance(held_by, EnvelopeFilter):
+        return {}
+    if held_by.beside is not None and not held_by.holds_items(now):  # no item would help
         return {}
     for part in parts:
         if held_by.is_outside(held.cost(part.event)):

@@ -149,7 +149,7 @@ class BudgetAccumulator:
         if cost is None:
             if len(self._costs) >= COSTS_MAX:
                 self._costs.clear()
-            if isinstance(self.filter, EnvelopeFilter):  # it counts, and works nothing out
+            if _counts_only(self.filter):
                 cost = self._question.of(event)
             else:
                 cost = cost_cache.ask(self._question, event)
@@ -159,7 +159,7 @@ class BudgetAccumulator:
     def missing(self, events: Iterable[Event]) -> list[Quote]:
         """What must be worked out before a move of these events can be counted here."""
         unknown = [event for event in events if event not in self._costs]
-        if not unknown or isinstance(self.filter, EnvelopeFilter):
+        if not unknown or _counts_only(self.filter):
             return []
         if len(self._costs) + len(unknown) > COSTS_MAX:  # none of them will be there to the end
             unknown, self._costs = list(events), {}
@@ -272,6 +272,11 @@ class BudgetAccumulator:
     def stored(self) -> str:
         """What counts by step, as it was recorded and reserved, as text."""
         return json.dumps([self.recorded, self.reserved], separators=(",", ":"))
+
+
+def _counts_only(held_by: Filter) -> bool:
+    """Whether a filter counts units, and works no price out."""
+    return isinstance(held_by, EnvelopeFilter) and held_by.beside is None
 
 
 def larger(a: Total, b: Total) -> Total:

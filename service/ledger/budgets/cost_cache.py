@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar, overload
 
-from accounting.accountants.envelope_bound import admissible_of_last, epsilon_of
+from accounting.accountants.envelope_bound import admissible_of_last, epsilon_of, unused_delta
 from accounting.bounds.event_bounds import NoBoundError, accepted
 from accounting.bounds.renyi_bounds import renyi_bounds
 from accounting.events import Event, NeighboringRelation
@@ -82,16 +82,31 @@ class EnvelopeCost:
     accept: frozenset[Status]
     delta: float
     limit: float  # nats; beyond it, how many steps of the last item fit is worked out, too
+    beside: bool  # whether a filter is to use the delta that the items leave
 
-    def of(self, items: tuple[EnvelopeItem, ...]) -> tuple[float, int]:
-        """Work out (epsilon in nats, the steps of the last item that fit)."""
-        given: dict[str, Any] = {"relation": self.relation, "accept": self.accept}
+    def of(self, items: tuple[EnvelopeItem, ...]) -> "CertifiedItems":
+        """Work it out."""
+        given: dict[str, Any] = {
+            "relation": self.relation, "accept": self.accept, "delta": self.delta,
+        }  # fmt: skip
         with bounded("The envelope"):
-            epsilon = epsilon_of(items, delta=self.delta, **given)
-            if epsilon <= self.limit:
-                return epsilon, items[-1].steps
-            fit = admissible_of_last(items, epsilon=self.limit, delta=self.delta, **given)
-            return epsilon, fit
+            epsilon = epsilon_of(items, **given)
+            if not epsilon <= self.limit:
+                fit = admissible_of_last(items, epsilon=self.limit, **given)
+                return CertifiedItems(epsilon=epsilon, fit=fit)
+            unused = 0.0
+            if self.beside:
+                unused = unused_delta(items, epsilon=self.limit, certified=epsilon, **given)
+            return CertifiedItems(epsilon=epsilon, fit=items[-1].steps, unused_delta=unused)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CertifiedItems:
+    """What is certified of all items of an envelope together."""
+
+    epsilon: float  # nats at the budget's delta, upper; infinite where no bound is accepted
+    fit: int  # steps of the last item that fit
+    unused_delta: float = 0.0  # of the budget's, at its epsilon; lower, where it was asked for
 
 
 Quote = tuple[Cost | Reason, Event] | tuple[EnvelopeCost, tuple[EnvelopeItem, ...]]
@@ -135,7 +150,7 @@ def ask(question: Cost, event: Event) -> Total: ...
 @overload
 def ask(question: Reason, event: Event) -> str | None: ...
 @overload
-def ask(question: EnvelopeCost, event: tuple[EnvelopeItem, ...]) -> tuple[float, int]: ...
+def ask(question: EnvelopeCost, event: tuple[EnvelopeItem, ...]) -> CertifiedItems: ...
 def ask(question: Any, event: Any) -> Any:
     """The answer: looked up while a lock is held, else worked out.
 

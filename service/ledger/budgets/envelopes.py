@@ -7,8 +7,9 @@ from functools import lru_cache
 from typing import Any, Final
 
 from accounting.events import Event, NeighboringRelation
-from accounting.filters import EnvelopeFilter, EnvelopeItem, Total
+from accounting.filters import EnvelopeFilter, EnvelopeItem, RenyiFilter, Total, choose
 from accounting.guarantees import Status
+from accounting.rounding import rounded_down
 from service.errors import BudgetExhaustedError, InvalidRequestError
 from service.ledger.budgets import cost_cache
 from service.ledger.budgets.cost_cache import EnvelopeCost
@@ -20,7 +21,8 @@ KIND: Final = EnvelopeFilter.kind
 OUTSIDE: Final = "outside_envelope"
 _ITEMS_MISSING: Final = "must list what the envelope holds"
 _ITEMS_UNUSED: Final = "belongs to a budget whose filter is envelope"
-_NO_ORDERS: Final = "an envelope has none"
+_ONE_ORDER: Final = "an envelope has at most one, of the filter beside its items"
+_NOTHING_LEFT: Final = "the items leave no delta to a filter beside them"
 _PARAMETERS: Final = {  # what a step may have less or more of, and still be covered
     "noise_multiplier": "at least",
     "sampling_probability": "at most",
@@ -49,8 +51,7 @@ def envelope_record(
     """
     if not budget.envelope:
         raise InvalidRequestError(f"{location}.envelope", _ITEMS_MISSING)
-    if budget.orders is not None:
-        raise InvalidRequestError(f"{location}.orders", _NO_ORDERS)
+    order = _order_beside(budget, f"{location}.orders")
     items = tuple(
         EnvelopeItem(
             event=to_event(
@@ -61,18 +62,40 @@ def envelope_record(
         )
         for index, item in enumerate(budget.envelope)
     )
-    asked = EnvelopeCost(relation, accept, budget.delta, budget.epsilon)
-    epsilon, fit = cost_cache.ask(asked, items)
-    if not epsilon <= budget.epsilon:
-        raise BudgetExhaustedError([_too_much(scope, budget, epsilon)], fit)
+    asked = EnvelopeCost(relation, accept, budget.delta, budget.epsilon, order is not None)
+    found = cost_cache.ask(asked, items)
+    if not found.epsilon <= budget.epsilon:
+        raise BudgetExhaustedError([_too_much(scope, budget, found.epsilon)], found.fit)
+    weight = rounded_down(found.unused_delta / budget.delta)
+    if order is not None and not rounded_down(weight * budget.delta) > 0:
+        raise InvalidRequestError(f"{location}.orders", _NOTHING_LEFT)
     stored = [
         {"event": json.loads(content_of(one.event)), "name": one.name, "steps": one.steps}
         for one in items
     ]
     certified = EnvelopeFilter(
-        items=items, epsilon=budget.epsilon, delta=budget.delta, certified=epsilon
+        items=items,
+        epsilon=budget.epsilon,
+        delta=budget.delta,
+        certified=found.epsilon,
+        order=order,
+        weight=weight if order is not None else 0.0,
     )
     return canonical(certified.record() | {"items": stored})
+
+
+def _order_beside(budget: Budget, location: str) -> float | None:
+    """The order of the filter beside the items; None without one."""
+    if budget.orders is None:
+        return None
+    if len(budget.orders) != 1:
+        raise InvalidRequestError(location, _ONE_ORDER)
+    try:
+        given: dict[str, Any] = {"epsilon": budget.epsilon, "delta": budget.delta}
+        choose(RenyiFilter.kind, orders=budget.orders, **given)
+    except ValueError as error:
+        raise InvalidRequestError(location, str(error)) from None
+    return budget.orders[0]
 
 
 def require_no_items(budget: Budget | None) -> None:
@@ -124,18 +147,21 @@ def read_envelope(
         epsilon=epsilon,
         delta=delta,
         certified=stored["certified"],
+        order=next(iter(stored["orders"]), None),
+        weight=next(iter(stored["weights"]), 0.0),
     )
 
 
 def item_answers(held_by: EnvelopeFilter, *, spent: Total, held: Total) -> list[dict[str, Any]]:
     """What each item allows, and how much of it is used and reserved, in steps."""
     used, ahead = held_by.charged(spent), held_by.charged(held)
+    open_ = held_by.holds_items(held)
     return [
         {
             **one,
             "used": min(count * item.unit, item.steps),
             "reserved": min(more * item.unit, item.steps) - min(count * item.unit, item.steps),
-            "remaining": max(0, item.steps - more * item.unit),
+            "remaining": max(0, item.steps - more * item.unit) if open_ else 0,
         }
         for item, one, count, more in zip(
             held_by.items, _constant_answers(held_by), used, ahead, strict=True
@@ -152,8 +178,8 @@ def _constant_answers(held_by: EnvelopeFilter) -> tuple[Mapping[str, Any], ...]:
 
 
 def remaining_steps(held_by: EnvelopeFilter, held: Total) -> int:
-    """How many steps all items hold beside what is used and reserved; 0 of an envelope left."""
-    if not held_by.admits(held):
+    """How many steps all items hold beside what is used and reserved; 0 once they were left."""
+    if not held_by.holds_items(held):
         return 0
     charged = zip(held_by.items, held_by.charged(held), strict=True)
     return sum(max(0, item.steps - count * item.unit) for item, count in charged)
