@@ -13,7 +13,7 @@ from sqlalchemy import Engine, update
 
 from benchmarks.servers import START_TOKEN
 from service.errors import InvalidRequestError
-from service.formatting import down, percent_up, up
+from service.formatting import down, percent_down, percent_up, up
 from service.guarantees import event_costs
 from service.identity.keys import Role
 from service.ledger.incidents import Kind
@@ -66,9 +66,17 @@ def test_the_headline_is_what_the_api_tells_rounded_up(api: httpx.Client) -> Non
     share = told["budget"]["share"]
     assert f"Charged, of the capacity at ε 3 {' '.join(percent_up(share).split())}" in text
     assert "It holds however the steps were chosen." in text
-    assert f"ε left {down(told['remaining'])}" in text
+    left = percent_down(1 - share)
+    assert f"Left {' '.join(left.split())}" in text
+    assert 0 < float(left.split()[0]) / 100 <= 1 - share
     assert "Reserved 0" in text
-    assert float(down(told["remaining"])) <= told["remaining"]
+
+
+def test_nothing_is_left_of_what_is_overdrawn(api: httpx.Client) -> None:
+    setup(api, dataset_given={"budget": BUDGET})
+    append(api, event(0, 10**7))
+    assert api.get("/v1/datasets/data").json()["budget"]["share"] > 1
+    assert "Left 0 %" in words(page(api))
 
 
 def test_what_is_proved_stands_beside_with_its_lower_end(api: httpx.Client) -> None:
