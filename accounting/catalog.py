@@ -4,6 +4,7 @@ from typing import Any, Final
 
 from accounting import (
     composition,
+    correlated_noise,
     filters,
     gaussian,
     last_iterate,
@@ -24,6 +25,7 @@ THEOREMS: Final[tuple[Theorem[..., Any], ...]] = (
     *dominating_pairs.THEOREMS,
     *subsampling.THEOREMS,
     *shuffling.THEOREMS,
+    *correlated_noise.THEOREMS,
     *replace_one.THEOREMS,
     *event_grouping.THEOREMS,
     *certified_composition.THEOREMS,

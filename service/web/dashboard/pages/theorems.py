@@ -75,6 +75,12 @@ FAMILIES: Final = (
         ),
     ),
     Family(
+        "correlated-noise",
+        "Correlated noise",
+        "Passes whose steps share noise: strategies and their sensitivity. Used by name only.",
+        (("accounting.correlated_noise", "correlated_noise"),),
+    ),
+    Family(
         "pld",
         "Privacy loss distributions",
         "How pairs of distributions are composed, with every numerical error inside.",
