@@ -187,6 +187,7 @@ def shuffle(
     batch_size: int,
     reshuffle: Literal["each_pass", "once"] = "each_pass",
     steps_per_pass: int | None = None,
+    left_out: int | None = None,
 ) -> dict[str, Any]:
     """A random order, drawn for each pass or once.
 
@@ -197,17 +198,24 @@ def shuffle(
             used, floor(dataset_size / batch_size) if it is dropped (drop_last), fewer if each pass
             stops early. Of a PyTorch DataLoader it is len(loader). It must be given: neither number
             is safe for the other loader.
+        left_out: records that each pass leaves out, >= 0. The service refuses the step if it is not
+            what the other numbers say; without it they are believed.
 
     Raises:
-        ValueError: steps_per_pass is missing, or a count is below 1.
+        ValueError: steps_per_pass is missing, or a count is below 1; left_out is below 0.
     """
     steps = _steps_per_pass("shuffle", batch_size, steps_per_pass)
-    return {
+    made = {
         "kind": "shuffle",
         "batch_size": _count("batch_size", batch_size),
         "reshuffle": reshuffle,
         "steps_per_pass": steps,
     }
+    if left_out is None:
+        return made
+    if not left_out >= 0:
+        raise ValueError("left_out must be at least 0.")
+    return made | {"left_out": int(index(left_out))}
 
 
 def balls_and_bins(*, steps_per_pass: int) -> dict[str, Any]:

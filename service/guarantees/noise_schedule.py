@@ -49,6 +49,7 @@ class ScheduleSpan(Answer):
     sampling: str
     noise_multiplier: Range | None  # null where some step's noise has no multiplier
     sampling_rate: Range | None  # share of the records that a step takes; most where it varies
+    left_out: int | None  # records that each pass leaves out; null if not shuffled, or not the same
 
 
 class Schedule(Answer):
@@ -115,6 +116,7 @@ class Spans:
             sampling=_kind({kind["sampling"]["kind"] for kind in kinds}),
             noise_multiplier=_range([_noise(event) for event in events]),
             sampling_rate=_range([sampling_rate(event.sampling) for event in events]),
+            left_out=_same([_left_out(event.sampling) for event in events]),
         )
 
 
@@ -135,6 +137,16 @@ def _noise(event: Event) -> float | None:
             return noisy.noise_multiplier
         case _:
             return None
+
+
+def _same(values: list[int | None]) -> int | None:
+    return values[0] if len(set(values)) == 1 else None
+
+
+def _left_out(sampling: Sampling) -> int | None:
+    if not isinstance(sampling, Shuffle) or sampling.dataset_size is None:
+        return None
+    return max(0, sampling.dataset_size - sampling.steps_per_pass * sampling.batch_size)
 
 
 def sampling_rate(sampling: Sampling) -> float | None:

@@ -50,6 +50,19 @@ PassLength = Annotated[
         "fewer where each pass stops early.",
     ),
 ]
+# What the length of a pass tells already: it is compared, and stored as that length alone, so that
+# steps have one form.
+LeftOut = Annotated[
+    Annotated[
+        int, AfterValidator(within(0, RECORDS_MAX)), Field(json_schema_extra=bounds(0, RECORDS_MAX))
+    ]
+    | None,
+    Field(
+        exclude_if=lambda value: value is None,
+        description="Records that each pass leaves out, for a comparison with the other fields: "
+        "max(0, dataset_size - steps_per_pass * batch_size). Not needed.",
+    ),
+]
 ExpectedBatchSize = Annotated[
     float, AfterValidator(within(1e-6, 1e12)), Field(json_schema_extra=bounds(1e-6, 1e12))
 ]
@@ -146,6 +159,7 @@ class ShuffleSampling(Wire):
     batch_size: Count
     reshuffle: Literal["each_pass", "once"]
     steps_per_pass: PassLength = None
+    left_out: LeftOut = None
 
 
 class BallsAndBinsSampling(Wire):
@@ -276,12 +290,26 @@ def _in_order(
         _fits(length, -(-dataset_size // message.batch_size), f"{location}.steps_per_pass")
     if isinstance(message, CyclicSampling):
         return core.Cyclic(batch_size=message.batch_size, steps_per_pass=length)
+    if message.left_out is not None and dataset_size is not None:
+        _require_left_out(message.left_out, dataset_size, length, message.batch_size, location)
     return core.Shuffle(
         batch_size=message.batch_size,
         steps_per_pass=length,
         reshuffle=Reshuffle(message.reshuffle),
         dataset_size=dataset_size,
     )
+
+
+def _require_left_out(
+    said: int, dataset_size: int, steps_per_pass: int, batch_size: int, location: str
+) -> None:
+    left = max(0, dataset_size - steps_per_pass * batch_size)
+    if said != left:
+        raise InvalidRequestError(
+            f"{location}.left_out",
+            f"must be {left} for this dataset: of {dataset_size} records, {steps_per_pass} steps "
+            f"of {batch_size} leave {left} out",
+        )
 
 
 def fitting_lengths(dataset_size: int | None, batch_size: int) -> str:

@@ -152,3 +152,15 @@ def test_draws_with_replacement_need_the_true_size() -> None:
     for size in (SIZE - 1, SIZE + 1):
         with pytest.raises(ValueError, match="number of records"):
             found(loader(batches(random(replacement=True))), size)
+
+
+def test_what_is_left_out_is_compared_with_the_loader() -> None:
+    dropping = loader(batches(random(), drop_last=True))
+    plain = shuffle(batch_size=BATCH, steps_per_pass=234)
+    for said, status in ((96, "detected"), (95, "contradicted"), (0, "contradicted")):
+        declared = plain | {"left_out": said}
+        finding = loaders.inspect(dropping, declared=declared, dataset_size=SIZE)
+        assert (finding.status, finding.sampling) == (status, plain)
+    whole = shuffle(batch_size=BATCH, steps_per_pass=235, left_out=0)
+    finding = loaders.inspect(SHUFFLED, declared=whole, dataset_size=SIZE)
+    assert (finding.status, finding.sampling) == ("detected", EACH_PASS)

@@ -52,6 +52,16 @@ _SAMPLING: TypeAdapter[Any] = TypeAdapter(SamplingMessage)
             {"kind": "shuffle", "batch_size": 64, "reshuffle": "once", "steps_per_pass": 3},
         ),
         (
+            dp.shuffle(batch_size=64, steps_per_pass=3, left_out=0),
+            {
+                "kind": "shuffle",
+                "batch_size": 64,
+                "reshuffle": "each_pass",
+                "steps_per_pass": 3,
+                "left_out": 0,
+            },
+        ),
+        (
             dp.truncated_poisson(sampling_probability=1, max_batch_size=64),
             {"kind": "truncated_poisson", "sampling_probability": 1.0, "max_batch_size": 64},
         ),
@@ -100,6 +110,7 @@ def test_constructors_make_the_wire_form(made: dict[str, Any], wire: dict[str, A
         lambda: dp.poisson(expected_batch_size=math.nan),
         lambda: dp.fixed_size(batch_size=0),
         lambda: dp.cyclic(batch_size=1, steps_per_pass=0),
+        lambda: dp.shuffle(batch_size=1, steps_per_pass=1, left_out=-1),
         lambda: dp.truncated_poisson(sampling_probability=0, max_batch_size=1),
         lambda: dp.truncated_poisson(sampling_probability=1.5, max_batch_size=1),
         lambda: dp.truncated_poisson(sampling_probability=math.nan, max_batch_size=1),

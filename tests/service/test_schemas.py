@@ -188,6 +188,34 @@ def test_without_a_dataset_size_a_pass_may_say_its_length() -> None:
     assert (shuffled.steps_per_pass, shuffled.dataset_size) == (9, None)
 
 
+SHUFFLED = {"kind": "shuffle", "reshuffle": "each_pass"}
+
+
+@pytest.mark.parametrize(
+    ("size", "steps", "batch", "left"),
+    [(100, 9, 11, 1), (100, 3, 30, 10), (100, 4, 25, 0), (100, 4, 30, 0), (100, 1, 30, 70)],
+)
+def test_what_is_left_out_is_what_the_other_fields_say(
+    size: int, steps: int, batch: int, left: int
+) -> None:
+    plain = SHUFFLED | {"batch_size": batch, "steps_per_pass": steps}
+    event = event_from(plain | {"left_out": left}, size=size)
+    assert event == event_from(plain, size=size)
+    assert content_of(event) == content_of(event_from(plain, size=size))
+    for wrong in {left + 1, max(0, left - 1), batch} - {left}:
+        with pytest.raises(InvalidRequestError, match=rf"sampling\.left_out: must be {left} for"):
+            event_from(plain | {"left_out": wrong}, size=size)
+        assert event_from(plain | {"left_out": wrong}, size=None).sampling == core.Shuffle(
+            batch_size=batch, steps_per_pass=steps, reshuffle=core.Reshuffle.EACH_PASS
+        )
+
+
+def test_a_message_without_what_is_left_out_has_the_bytes_that_it_had() -> None:
+    plain = SHUFFLED | {"batch_size": 30, "steps_per_pass": 3}
+    step = StepMessage.model_validate({"mechanism": GAUSSIAN, "sampling": plain})
+    assert step.model_dump(mode="json")["sampling"] == plain
+
+
 def test_the_longest_event_fits_its_column() -> None:
     sampling = {
         "kind": "shuffle",

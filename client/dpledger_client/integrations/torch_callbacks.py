@@ -150,6 +150,7 @@ class Steps:
             if not self._splits:
                 # What the loop does counts: it may end a pass early, and it steps at its end.
                 self._sampling["steps_per_pass"] = math.ceil(batches / accumulation)
+                self._sampling.pop("left_out", None)  # of a whole pass
             elif batches < len(loader):
                 raise ValueError("A pass of parts of batches ends early, after an unknown part.")
         self.run.declare(sampling=self._sampling)

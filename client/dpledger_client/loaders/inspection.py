@@ -150,15 +150,21 @@ def _equal(ours: object, theirs: object) -> bool:
 
 
 def _whole(sampling: Sampling, size: int) -> Sampling:
-    """With the rate that the service works out."""
+    """With the rate that the service works out, and without what only repeats the other fields."""
     whole = dict(sampling)
     if "expected_batch_size" in whole:
         whole["sampling_probability"] = whole.pop("expected_batch_size") / size
+    if "left_out" in whole:
+        left = max(0, size - whole["steps_per_pass"] * whole["batch_size"])
+        if whole["left_out"] == left:
+            del whole["left_out"]
     return whole
 
 
 def _kept_because(said: Sampling, found: Sampling, read: Read, size: int) -> str:
     """Why a declaration that is not what was found stands; empty if it does not."""
+    if "left_out" in said:
+        return ""  # it does not go with the other fields
     if said["kind"] in ("full", "unknown"):
         # It assumes that no record is in a step twice.
         repeated = found["kind"] == "with_replacement" or max(read.length, read.records) > size

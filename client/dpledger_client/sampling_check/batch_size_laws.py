@@ -142,7 +142,7 @@ FIELDS: Final[Mapping[str, frozenset[str]]] = {
     "truncated_poisson": frozenset({"sampling_probability", "max_batch_size"}),
     "fixed_size": frozenset({"batch_size"}),
     "cyclic": frozenset({"batch_size", "steps_per_pass"}),
-    "shuffle": frozenset({"batch_size", "reshuffle", "steps_per_pass"}),
+    "shuffle": frozenset({"batch_size", "reshuffle", "steps_per_pass", "left_out"}),
     "balls_and_bins": frozenset({"steps_per_pass"}),
     "random_allocation": frozenset({"steps_per_pass", "participations"}),
 }

@@ -125,6 +125,13 @@
     });
   }
 
+  function leftOut(spans) { // by each pass of a shuffled loader
+    const found = spans[0].left_out;
+    if (found === null || spans.some((one) => one.left_out !== found)) return "";
+    if (found === 0) return " Each pass uses all records.";
+    return " Each pass leaves " + charts.count(found) + (found === 1 ? " record out." : " records out.");
+  }
+
   function showSchedule(told) {
     const spans = told.spans;
     if (spans.length === 0) return;
@@ -133,7 +140,7 @@
     if (constant) {
       const one = spans[0];
       put("schedule-words", "Constant over all " + charts.count(told.steps) + " steps: " + said + ", noise multiplier "
-        + charts.plain(one.noise_multiplier.least, 6) + ", " + charts.percent(one.sampling_rate.most) + " of the records a step.");
+        + charts.plain(one.noise_multiplier.least, 6) + ", " + charts.percent(one.sampling_rate.most) + " of the records a step." + leftOut(spans));
       document.getElementById("schedule").hidden = true;
       return;
     }
