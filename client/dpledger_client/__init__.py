@@ -21,6 +21,7 @@ from dpledger_client.errors import (
     Unavailable,
     UnsupportedEvent,
 )
+from dpledger_client.loaders import shuffled
 from dpledger_client.recording.checkpoint_pins import LedgerRewritten
 from dpledger_client.recording.write_ahead_file import SpoolError
 from dpledger_client.run import Run
@@ -52,6 +53,6 @@ __all__ = [
     "Unauthorized", "Unavailable", "UnsupportedEvent", "approximate_dp", "balls_and_bins",
     "check_budget", "cyclic", "event", "fixed_size", "full", "gaussian", "laplace", "loaders",
     "no_noise", "non_uniform", "poisson", "random_allocation", "randomized_response",
-    "sampling_check", "shuffle", "start_run", "state_at", "truncated_poisson", "unknown",
-    "with_replacement", "zcdp",
+    "sampling_check", "shuffle", "shuffled", "start_run", "state_at", "truncated_poisson",
+    "unknown", "with_replacement", "zcdp",
 ]  # fmt: skip

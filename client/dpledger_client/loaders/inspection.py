@@ -59,8 +59,9 @@ def inspect(
 ) -> Finding:
     """Compare a loader with a declared sampling.
 
-    The loaders and samplers of PyTorch, Opacus and Accelerate are known. Whether a loop takes
-    whole passes is not seen: one that breaks off has to declare its own `steps_per_pass`.
+    The loaders and samplers of PyTorch, Opacus and Accelerate are known, and those of `shuffled`.
+    Whether a loop takes whole passes is not seen: one that breaks off has to declare its own
+    `steps_per_pass`.
 
     Args:
         loader: of this process's batches; in a distributed job each rank has its own.

@@ -26,6 +26,7 @@ class Read:
     drop_last: bool = False
     rate: float = 0.0  # of Poisson draws; of the heaviest record
     once: bool = False  # one order for all passes
+    own_order: bool = False  # each process draws another one
     epochs_unseen: bool = False  # `once`, unless the loop sets the epoch of each pass
     fault: str = ""  # why a record comes twice in a pass, or where it likes
 
@@ -40,6 +41,8 @@ def of_loader(loader: object, seen: Seen) -> Read:
     name = _noted(loader, "loader", seen)
     if name in _HOLDERS:
         return _held(loader, name, seen)
+    if name == _OURS:
+        return _shuffled(loader, seen, int(_get(loader, "records")))
     if name != _LOADER:
         raise UnclearError(f"This class of loader is not known: {_full_name(type(loader))}.")
     _settings(loader, seen, "num_workers", "batch_size", "drop_last")
@@ -100,6 +103,8 @@ def _sharded(sampler: object, seen: Seen, length: int) -> Read:
     inner, ranks = _of_sampler(_get(sampler, "batch_sampler"), seen, length), _ranks(sampler)
     if inner.kind == "poisson" and ranks > 1:
         raise ValueError("Each rank makes a Poisson draw of its own, and a record may be in all.")
+    if inner.own_order and ranks > 1:
+        raise ValueError("Each rank shuffles in an order of its own, and a record may be in all.")
     if not _get(sampler, "split_batches"):
         inner = replace(inner, batch_size=inner.batch_size * ranks)
     uneven = ranks > 1 and not inner.drop_last and inner.draws % inner.batch_size
@@ -126,6 +131,14 @@ def _distributed_poisson(sampler: object, seen: Seen, length: int) -> Read:
             "records a rank: DistributedUniformWithReplacementSampler needs larger batches."
         )
     return read
+
+
+def _shuffled(sampler: object, seen: Seen, length: int) -> Read:
+    """This package's own; it drops what it leaves out."""
+    _settings(sampler, seen, "batch_size")
+    records, size = int(_get(sampler, "records")), int(_get(sampler, "batch_size"))
+    used = records - int(_get(sampler, "left_out"))
+    return Read("shuffle", length, records, used, batch_size=size, drop_last=True, own_order=True)
 
 
 # Samplers of records
@@ -192,7 +205,9 @@ _SET_EPOCHS: Final = {  # a new one for each pass that goes to its end
     "accelerate.data_loader.DataLoaderShard",
     "lightning.fabric.wrappers._FabricDataLoader",
 }
+_OURS: Final = "dpledger_client.loaders.secret_orders.ShuffledBatches"
 _BATCHING: Final[Mapping[str, Reader]] = {
+    _OURS: _shuffled,
     "torch.utils.data.sampler.BatchSampler": _batched,
     "opacus.utils.uniform_sampler.UniformWithReplacementSampler": _poisson,
     "opacus.utils.uniform_sampler.DistributedUniformWithReplacementSampler": _distributed_poisson,
