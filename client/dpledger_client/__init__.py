@@ -22,6 +22,7 @@ from dpledger_client.errors import (
     UnsupportedEvent,
 )
 from dpledger_client.loaders import shuffled
+from dpledger_client.loaders.choices import compare_sampling
 from dpledger_client.recording.checkpoint_pins import LedgerRewritten
 from dpledger_client.recording.write_ahead_file import SpoolError
 from dpledger_client.run import Run
@@ -51,8 +52,8 @@ __all__ = [
     "Forbidden", "InvalidRequest", "LedgerRewritten", "LedgerSuspended", "NotFound",
     "OutOfSequence", "Run", "RunExists", "RunFinished", "SamplingContradicted", "SpoolError",
     "Unauthorized", "Unavailable", "UnsupportedEvent", "approximate_dp", "balls_and_bins",
-    "check_budget", "cyclic", "event", "fixed_size", "full", "gaussian", "laplace", "loaders",
-    "no_noise", "non_uniform", "poisson", "random_allocation", "randomized_response",
-    "sampling_check", "shuffle", "shuffled", "start_run", "state_at", "truncated_poisson",
-    "unknown", "with_replacement", "zcdp",
+    "check_budget", "compare_sampling", "cyclic", "event", "fixed_size", "full", "gaussian",
+    "laplace", "loaders", "no_noise", "non_uniform", "poisson", "random_allocation",
+    "randomized_response", "sampling_check", "shuffle", "shuffled", "start_run", "state_at",
+    "truncated_poisson", "unknown", "with_replacement", "zcdp",
 ]  # fmt: skip

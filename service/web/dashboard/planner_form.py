@@ -31,6 +31,7 @@ class SchemeChoice:
     extra: tuple[str, ...] = ()  # fields that it alone has
 
 
+LEFT_OUT: Final = "left_out"  # some record, of each pass
 LAST_BATCH: Final = ("last_batch",)  # needed if batches are cut from an order
 SCHEMES: Final = {
     scheme.slug: scheme
@@ -110,7 +111,9 @@ class PlannerForm:
     derived: bool = False  # whether our own proofs count
     find: str = EPSILON
     epsilon: float = 3.0  # the target, where something is to be found
-    last_batch: str = ""  # used or dropped: a smaller one, where batches are cut from an order
+    # Used or dropped: a smaller one, where batches are cut from an order. left_out: dropped, or a
+    # whole batch left out where none is smaller.
+    last_batch: str = ""
     max_batch_size: int | None = None
     participations: int = 1
     max_weight: float | None = None
@@ -136,6 +139,8 @@ class PlannerForm:
         if SCHEMES[self.sampling].extra != LAST_BATCH:
             return None
         whole, rest = divmod(self.dataset_size, self.per_step)
+        if self.last_batch == LEFT_OUT:
+            return (self.dataset_size - 1) // self.per_step or None
         if not rest:
             return whole
         return {"used": whole + 1, "dropped": whole}.get(self.last_batch)
@@ -294,7 +299,7 @@ _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "mechanism": MECHANISMS,
     "neighboring_relation": ("add_or_remove_one", "replace_one", "replace_special"),
     "find": tuple(FINDS),
-    "last_batch": ("used", "dropped"),
+    "last_batch": ("used", "dropped", LEFT_OUT),
 }
 # (least, most) of numbers that are needed before a plan can be made of them.
 _NUMBERS: Final[Mapping[str, tuple[float, float]]] = {

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from service.web.dashboard.planner_form import PlannerForm, field_text
+from service.web.dashboard.planner_form import LEFT_OUT, PlannerForm, field_text
 
 _DATASET: Final = "my-data"
 
@@ -16,6 +16,7 @@ def client_snippet(form: PlannerForm) -> str:
         (
             "import dpledger_client as dp",
             "",
+            *_loader(form),
             "run = dp.start_run(",
             '    "my-run-1",',
             f'    "{form.dataset or _DATASET}",',
@@ -50,7 +51,21 @@ def dataset_snippet(form: PlannerForm, budget: Mapping[str, Any] | None = None) 
     )
 
 
+def _leaves_out(form: PlannerForm) -> bool:
+    return form.sampling == "shuffle" and form.last_batch == LEFT_OUT
+
+
+def _loader(form: PlannerForm) -> tuple[str, ...]:
+    """The client's own loader, where it is the one that was chosen."""
+    if not _leaves_out(form):
+        return ()
+    told = "# the batch_sampler of a DataLoader, or lists of indices"
+    return (f"batches = dp.shuffled({form.dataset_size}, {form.per_step})  {told}",)
+
+
 def _sampling(form: PlannerForm) -> str:
+    if _leaves_out(form):
+        return "batches.sampling"
     message = form.sampling_message()
     return _call(message.pop("kind"), message)
 

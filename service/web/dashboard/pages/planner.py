@@ -21,7 +21,14 @@ from service.storage.engine import snapshot
 from service.web.dashboard.budget_form import FORM_ERRORS, if_match
 from service.web.dashboard.glossary import RELATIONS
 from service.web.dashboard.pages import planner_answers, planner_budget
-from service.web.dashboard.planner_form import FINDS, SCHEMES, PlannerForm, field_of, planner_form
+from service.web.dashboard.planner_form import (
+    EPSILON,
+    FINDS,
+    SCHEMES,
+    PlannerForm,
+    field_of,
+    planner_form,
+)
 from service.web.dashboard.rendering import PageRoute, render
 from service.web.dashboard.snippets import dataset_snippet
 from service.web.dashboard.viewer import PageAdmin, PageViewer, PostedForm, engine_of
@@ -72,6 +79,15 @@ def schemes(request: Request, _viewer: PageViewer) -> Response:
     form = _form(request)
     form.asked()
     return JSONResponse({"schemes": planner_answers.schemes_answer(form)})
+
+
+@router.get("/planner/choices.json")
+@expensive
+def choices(request: Request, _viewer: PageViewer) -> Response:
+    """What a shuffled loader could be instead, quickly."""
+    form = _form(request)
+    form.asked()
+    return JSONResponse({"choices": planner_answers.choices_answer(form, certify=False)})
 
 
 @router.get("/planner/budget.json")
@@ -127,7 +143,9 @@ def _page(
     budget_fault: LedgerError | None = None,
 ) -> Response:
     faults = dict(form.faults)
-    given: dict[str, Any] = dict.fromkeys(("answer", "schemes", "fits", "refusal", "budget"))
+    given: dict[str, Any] = dict.fromkeys(
+        ("answer", "schemes", "choices", "fits", "refusal", "budget")
+    )
     engine = engine_of(request)
     with snapshot(engine) as connection:
         names = planner_answers.offered(connection, viewer)
@@ -136,6 +154,8 @@ def _page(
         if certify:
             given["answer"] = planner_answers.certified_answer(form)
             given["schemes"] = planner_answers.schemes_answer(form)
+            if form.find == EPSILON:
+                given["choices"] = planner_answers.choices_answer(form, certify=True)
             given["budget"] = planner_budget.budget_answer(form)
             if form.dataset:
                 with snapshot(engine) as connection:

@@ -24,7 +24,7 @@ from service.schemas.requests import accepted_statuses
 from service.storage.tables import datasets
 from service.web.dashboard.glossary import ASSUMPTIONS, RELATIONS, STATUSES
 from service.web.dashboard.pages.planner_budget import can_become_budget, for_dataset
-from service.web.dashboard.planner_form import EPSILON, SCHEMES, PlannerForm
+from service.web.dashboard.planner_form import EPSILON, LEFT_OUT, SCHEMES, PlannerForm
 from service.web.dashboard.quick_estimates import Quick, quick_bound
 from service.web.dashboard.snippets import client_snippet
 
@@ -41,6 +41,23 @@ _SLOW: Final = "No bound is found quickly; the certified answer may have one."
 _ACCEPTABLE: Final = "Our own proofs can be accepted, under “More settings”."
 _SOLVED: Final = "It is found together with the certified answer."
 
+# A shuffled loader, and what can stand in its place at the same cost.
+_CHOICES: Final[Mapping[str, tuple[str, str, Mapping[str, Any]]]] = {
+    "as_it_is": (
+        "Shuffled, all records used",
+        "DataLoader(shuffle=True): each pass uses all records.",
+        {"sampling": "shuffle", "last_batch": "used"},
+    ),
+    "leave_out": (
+        "Shuffled, at least one record left out",
+        "dpledger_client.shuffled(): other records are left out of each pass.",
+        {"sampling": "shuffle", "last_batch": LEFT_OUT},
+    ),
+    "balls_and_bins": (
+        "Balls and bins", SCHEMES["balls_and_bins"].about, {"sampling": "balls_and_bins"}
+    ),
+    "poisson": ("Poisson", SCHEMES["poisson"].about, {"sampling": "poisson"}),
+}  # fmt: skip
 _OF_A_SCHEME: Final = (
     "quick", "epsilon", "epsilon_text", "epsilon_lower_text", "accountant_short", "status_text",
     "amplified", "reason", "share", "steps", "steps_text",
@@ -231,9 +248,28 @@ def schemes_answer(form: PlannerForm) -> list[dict[str, Any]]:
 
 
 def _of_scheme(form: PlannerForm, slug: str) -> dict[str, Any]:
-    changed = replace(form, sampling=slug, find=EPSILON)
+    return _quick_row(replace(form, sampling=slug, find=EPSILON))
+
+
+def choices_answer(form: PlannerForm, *, certify: bool) -> list[dict[str, Any]]:
+    """A shuffled loader and its alternatives, our own proofs accepted; by their quick bounds.
+
+    Args:
+        form: the settings; of its passes all four have as many.
+        certify: whether to work the brackets out at once, which takes seconds.
+    """
+    rows = []
+    for slug, (title, about, given) in _CHOICES.items():
+        changed = replace(form, derived=True, find=EPSILON, **given)
+        row: dict[str, Any] = {"slug": slug, "title": title, "about": about}
+        row["chosen"] = all(getattr(form, name) == value for name, value in given.items())
+        rows.append(row | _quick_row(changed, certify=certify))
+    return rows
+
+
+def _quick_row(changed: PlannerForm, *, certify: bool = False) -> dict[str, Any]:
     try:
-        found = quick_answer(changed)
+        found = certified_answer(changed) if certify else quick_answer(changed)
     except LedgerError as refusal:
         found = {**_NOTHING, "quick": True, **planner_settings(changed), "reason": _said(refusal)}
     return {name: found[name] for name in _OF_A_SCHEME} | {"query": changed.query()}

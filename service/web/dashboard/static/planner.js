@@ -367,20 +367,23 @@
   }
 
   async function compare(signal) {
-    const section = one("[data-schemes]");
-    if (field("find").value !== "epsilon") { section.hidden = true; return; }
+    const sections = [["choices", one("[data-choices]")], ["schemes", one("[data-schemes]")]];
+    if (field("find").value !== "epsilon") {
+      for (const [, section] of sections) section.hidden = true;
+      return;
+    }
     await wait(COMPARE_AFTER, signal);
-    const given = settings();
-    const { schemes } = await patiently("schemes", given, signal);
-    const rows = schemes.map(row);
-    one("[data-rows]").replaceChildren(...rows);
-    section.hidden = false;
-    for (const [index, scheme] of schemes.entries()) {
-      given.set("sampling", scheme.slug);
-      try {
-        fill(rows[index], scheme, await patiently("answer", given, signal));
-      } catch (error) {
-        if (!error.problem) throw error; // the quick bound stays
+    for (const [path, section] of sections) {
+      const found = (await patiently(path, settings(), signal))[path];
+      const rows = found.map(row);
+      section.querySelector("[data-rows]").replaceChildren(...rows);
+      section.hidden = false;
+      for (const [index, scheme] of found.entries()) {
+        try {
+          fill(rows[index], scheme, await patiently("answer", new URLSearchParams(scheme.query), signal));
+        } catch (error) {
+          if (!error.problem) throw error; // the quick bound stays
+        }
       }
     }
   }
@@ -410,7 +413,10 @@
     const link = event.target.closest("[data-rows] a");
     if (!link || event.metaKey || event.ctrlKey || event.shiftKey) return;
     event.preventDefault();
-    field("sampling").value = new URLSearchParams(link.search).get("sampling") || "poisson";
+    const chosen = new URLSearchParams(link.search);
+    field("sampling").value = chosen.get("sampling") || "poisson";
+    field("last_batch").value = chosen.get("last_batch") || "";
+    field("derived").checked = chosen.has("derived");
     changed();
     field("sampling").focus({ preventScroll: false });
   });
