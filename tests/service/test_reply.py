@@ -2,7 +2,9 @@
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import httpx
@@ -51,6 +53,39 @@ def test_a_number_that_is_not_finite_is_never_written_as_null(
     part[place[-1]] = bad
     with pytest.raises(ValueError, match="not finite"):
         encode(answer)
+
+
+@dataclass
+class Pair:
+    epsilon: float
+
+
+@pytest.mark.parametrize("bad", NOT_NUMBERS)
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        lambda bad: (0.5, bad),
+        lambda bad: {"orders": (2.0, {"epsilon": bad})},
+        lambda bad: np.float32(bad),
+        lambda bad: np.float16(bad),
+        lambda bad: np.array([0.5, bad]),
+        lambda bad: Pair(bad),
+        lambda bad: Decimal(bad),
+    ],
+)
+def test_no_type_hides_a_number_that_is_not_finite(
+    hidden: Callable[[float], object], bad: float
+) -> None:
+    with pytest.raises(ValueError, match=r"not finite|no value of type"):
+        encode(ANSWER | {"budget": {"spent": hidden(bad)}})
+
+
+def test_what_may_hide_a_number_is_refused_whatever_it_holds() -> None:
+    for value in (Pair(0.5), np.array([0.5]), {0.5}, 1j, Decimal("0.5")):
+        with pytest.raises(ValueError, match="no value of type"):
+            encode(ANSWER | {"spent": value})
+    plain: Json = {"spent": (0.5, np.float32(0.5), None, True, 2, Status.PUBLISHED)}
+    assert json.loads(encode(plain)) == {"spent": [0.5, 0.5, None, True, 2, "published"]}
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False), st.integers(0, 2**63 - 1))

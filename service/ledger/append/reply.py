@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from types import NoneType
 from typing import Any, Final
 
 import numpy as np
@@ -245,7 +246,8 @@ def encode(answer: Mapping[str, Any]) -> bytes:
     """Return an AppendAnswer as JSON.
 
     Raises:
-        ValueError: a number in it is NaN or infinite, for which orjson would write null.
+        ValueError: a number in it is NaN or infinite, for which orjson would write null, or a
+            value is of a type in which such a number would not be seen.
     """
     _require_finite(answer.values())
     return orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)
@@ -254,13 +256,17 @@ def encode(answer: Mapping[str, Any]) -> bytes:
 def _require_finite(values: Iterable[Any]) -> None:
     # It is looked at when everything is committed: before, it would refuse a fact.
     for value in values:
-        if isinstance(value, float):
+        if isinstance(value, str | int | NoneType):
+            continue
+        if isinstance(value, float | np.floating):
             if not math.isfinite(value):
                 raise ValueError("A number of the reply is not finite.")
         elif isinstance(value, dict):
             _require_finite(value.values())
-        elif isinstance(value, list):
+        elif isinstance(value, list | tuple):
             _require_finite(value)
+        else:  # it may hold a number that is not seen here
+            raise ValueError(f"A reply has no value of type {type(value).__name__}.")
 
 
 def is_unread(answer: dict[str, Any]) -> bool:
