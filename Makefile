@@ -12,7 +12,7 @@ FRAMEWORKS := $(notdir $(patsubst %/requirements.txt,%,$(wildcard tests/integrat
 OFFLINE := HF_HUB_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1 DO_NOT_TRACK=1 FLWR_TELEMETRY_ENABLED=0
 
 .PHONY: run demo test test-all test-both test-numerics test-system test-browser test-generated test-integrations check \
-  licences audit benchmarks figures screenshots clean
+  safety-lines licences audit benchmarks figures screenshots clean
 
 run: $(INSTALLED)  ## serve on SQLite at 127.0.0.1:8000
 	$(BIN)/dpledger serve
@@ -79,6 +79,9 @@ check: $(INSTALLED)  ## format, lint, types and import contracts
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+
+safety-lines: $(INSTALLED)  ## delete each safety line in a copy, and see its test fail
+	$(BIN)/python -m tests.safety_lines
 
 licences: $(INSTALLED)  ## every installed package and its licence; fails if one is not allowed
 	$(BIN)/pip-licenses --with-system

@@ -43,9 +43,10 @@ def rdp_epsilon(*, rdp: Array, orders: Array, delta: float) -> tuple[float, floa
         (epsilon in nats, >= 0 and possibly infinite; the order that attains it). Upper.
 
     Raises:
-        ValueError: delta is not in (0, 1), or the curve is negative or not a number.
+        ValueError: delta is not in (0, 1), the curve is negative or not a number, or an
+            order is not above 1.
     """
-    _check(rdp)
+    _check(rdp, orders)
     if not 0 < delta < 1:
         raise ValueError("delta lies in (0, 1).")
     epsilons = rdp + conversion_costs(orders, delta=delta)
@@ -73,9 +74,10 @@ def rdp_delta(*, rdp: Array, orders: Array, epsilon: float) -> tuple[float, floa
         (delta in (0, 1], the order that attains it). Upper.
 
     Raises:
-        ValueError: epsilon is negative, or the curve is negative or not a number.
+        ValueError: epsilon is negative, the curve is negative or not a number, or an
+            order is not above 1.
     """
-    _check(rdp)
+    _check(rdp, orders)
     if not epsilon >= 0:
         raise ValueError("epsilon is not negative.")
     exponents = (orders - 1) * (rdp - epsilon + np.log1p(-1 / orders)) - np.log(orders)
@@ -106,9 +108,10 @@ def classical_rdp_epsilon(*, rdp: Array, orders: Array, delta: float) -> tuple[f
         (epsilon in nats, > 0 and possibly infinite; the order that attains it). Upper.
 
     Raises:
-        ValueError: delta is not in (0, 1), or the curve is negative or not a number.
+        ValueError: delta is not in (0, 1), the curve is negative or not a number, or an
+            order is not above 1.
     """
-    _check(rdp)
+    _check(rdp, orders)
     if not 0 < delta < 1:
         raise ValueError("delta lies in (0, 1).")
     costs = -math.log(delta) / (orders - 1) * (1 + 16 * UNIT_ROUNDOFF)
@@ -117,7 +120,9 @@ def classical_rdp_epsilon(*, rdp: Array, orders: Array, delta: float) -> tuple[f
     return rounded_up(float(epsilons[best]), ulps=2), float(orders[best])
 
 
-def _check(rdp: Array) -> None:
+def _check(rdp: Array, orders: Array) -> None:
+    if not np.all(orders > 1):
+        raise ValueError("Orders lie above 1.")
     if not np.all(rdp >= 0):  # also refuses NaN; never repaired
         raise ValueError("An RDP curve is not negative.")
 

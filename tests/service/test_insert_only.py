@@ -108,3 +108,12 @@ def test_an_entry_counts_steps_and_no_step_of_a_branch_begins_two(
     with pytest.raises(DBAPIError, match=said), transaction(full) as connection:
         connection.execute(entries.insert().values(added))
     assert rows(full, entries) == before
+
+
+def test_an_entry_without_a_leaf_is_refused(full: Engine) -> None:
+    before = rows(full, entries)
+    last = max(before, key=lambda row: row.sequence)._mapping
+    added = {**last, "sequence": last["sequence"] + 1, "first_step": 1_000_000, "leaf": None}
+    with pytest.raises(DBAPIError, match="entries need a leaf"), transaction(full) as connection:
+        connection.execute(entries.insert().values(added))
+    assert rows(full, entries) == before

@@ -71,6 +71,13 @@ def test_every_number_of_a_message_is_bounded_and_no_field_is_unknown(message: t
             assert {"maximum", "exclusiveMaximum"} & set(part), part
 
 
+@pytest.mark.parametrize("size", ["60000", 60000.0, True])
+def test_a_value_of_another_type_is_never_converted(size: object) -> None:
+    with pytest.raises(ValidationError) as caught:
+        NewDataset.model_validate(dataset(dataset_size=size))
+    assert [fault["loc"] for fault in caught.value.errors()] == [("dataset_size",)]
+
+
 def test_only_assumptions_hold_numbers_without_bounds() -> None:
     for message in MESSAGES:
         for part in parts(message.model_json_schema()):

@@ -179,6 +179,21 @@ def test_a_kept_root_names_the_leaves_among_which_something_is_broken(
     assert "differs from the checkpoint of 2" in first.text
 
 
+@pytest.mark.parametrize("shift", [1, -1])
+def test_a_rewritten_log_has_no_gap_and_no_repeat_on_a_branch(
+    ledger: None, engine: Engine, shift: int
+) -> None:
+    with undone(engine) as connection:
+        log = Log.read(connection, "data")
+        log.entries[2]["first_step"] += shift
+        for (_, row), leaf in zip(log.in_order(), log.hashes(), strict=True):
+            row["leaf"] = leaf
+        log.store()
+        found = texts(connection)
+    assert not any("is not what was hashed" in one for one in found), found
+    assert any("entry 3" in one and "does not follow on its branch" in one for one in found), found
+
+
 def test_what_came_after_the_checkpoint_is_no_contradiction(
     ledger: None, api: httpx.Client, engine: Engine, tmp_path: Path
 ) -> None:
