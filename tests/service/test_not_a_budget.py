@@ -41,7 +41,8 @@ def test_a_plan_of_nan_is_certified_for_no_delta(monkeypatch: pytest.MonkeyPatch
 
 
 def test_an_envelope_of_nan_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cost_cache, "ask", lambda *_args: (NAN, 0))
+    found = cost_cache.CertifiedItems(epsilon=NAN, fit=0)
+    monkeypatch.setattr(cost_cache, "ask", lambda *_args: found)
     item = {"mechanism": GAUSSIAN, "sampling": FULL, "steps": 5, "name": "all"}
     budget = Budget.model_validate(BUDGET | {"filter": "envelope", "envelope": [item]})
     with pytest.raises(BudgetExhaustedError):
