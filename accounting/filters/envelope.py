@@ -8,6 +8,8 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+from operator import mul
 from typing import Any, ClassVar, Final, Never
 
 from accounting.event_counts import EventCounts, pass_length, passes_by_sampling
@@ -21,6 +23,7 @@ from accounting.rounding import require, rounded_down
 from accounting.theorem import theorem
 
 ITEMS_MAX: Final = 256  # of one envelope
+READINGS_MAX: Final = 256  # totals whose charges are remembered
 REASON_FIXED: Final = "An envelope cannot be changed once answers were seen."
 _COUNTS: Final = 2  # numbers of a total before the items: units without a bound, units outside
 
@@ -110,6 +113,8 @@ class EnvelopeFilter:
     _allowed: tuple[int, ...] = field(init=False, repr=False, compare=False)
     _parents: tuple[int | None, ...] = field(init=False, repr=False, compare=False)
     _exact: Mapping[Event, int] = field(init=False, repr=False, compare=False)
+    _steps: tuple[int, ...] = field(init=False, repr=False, compare=False)  # of a unit, in order
+    _capacity: int = field(init=False, repr=False, compare=False)  # in steps
     _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -133,6 +138,9 @@ class EnvelopeFilter:
         object.__setattr__(self, "_allowed", tuple(self.items[item].allowed for item in order))
         object.__setattr__(self, "_parents", tuple(parents))
         object.__setattr__(self, "_exact", exact)
+        steps = tuple(self.items[item].unit for item in order)
+        object.__setattr__(self, "_steps", steps)
+        object.__setattr__(self, "_capacity", sum(map(mul, self._allowed, steps)))
         limit = (self.epsilon, self.delta, self.order, self.weight)
         object.__setattr__(self, "_hash", hash((self.items, *limit)))
 
@@ -288,8 +296,7 @@ class EnvelopeFilter:
 
     def steps_of(self, total: Total) -> int:
         """How many steps the units of all items are; passes count as whole ones."""
-        units = (self.items[item].unit for item in self._order)
-        return sum(n * unit for n, unit in zip(self._used(total), units, strict=True))
+        return sum(map(mul, self._used(total), self._steps))
 
     def is_outside(self, cost: Total) -> bool:
         """Whether no item covers a unit of that cost."""
@@ -334,9 +341,7 @@ class EnvelopeFilter:
         return (0, counts.get(None, 0), *total)
 
     def _charged(self, total: Total) -> tuple[int, ...] | None:
-        if total[0] or total[1]:
-            return None
-        return charged_items(used=self._used(total), allowed=self._allowed, parents=self._parents)
+        return None if total[0] or total[1] else _charged_units(self, self._used(total))
 
     def _used(self, total: Total) -> Total:
         """Units whose own item each is."""
@@ -350,8 +355,18 @@ class EnvelopeFilter:
         return self.beside is not None and self.beside.admits(self.beside_part(total))
 
     def _fraction(self, total: Total) -> float:
-        capacity = sum(item.allowed * item.unit for item in self.items)
-        return fraction_of(self.steps_of(total), capacity)
+        return fraction_of(self.steps_of(total), self._capacity)
+
+    def charge(self, used: Total) -> tuple[int, ...] | None:
+        """The units charged to each item, in the filter's order; None where some find no item."""
+        # Not counted as work: it is remembered, and what is asked alone decides what work counts.
+        return charged_items.function(used=used, allowed=self._allowed, parents=self._parents)
+
+
+@lru_cache(maxsize=READINGS_MAX)
+def _charged_units(held_by: EnvelopeFilter, used: Total) -> tuple[int, ...] | None:
+    """What one total is charged as, for all that is read of it."""
+    return held_by.charge(used)
 
 
 THEOREMS = (charged_items,)
