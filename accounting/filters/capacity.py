@@ -7,10 +7,11 @@ of its own that the first step pays.
 """
 
 import math
-from collections.abc import Iterable
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
 from typing import Final
 
-from accounting.filters.integer_totals import Total
+from accounting.filters.integer_totals import Total, copies, left, sum_of, within
 
 _UNCOVERED: Final = 0  # the component of a total that counts units without a bound
 
@@ -68,3 +69,47 @@ def capacity_parts(totals: Iterable[Total], limits: Total, *, component: int) ->
         math.inf if total[_UNCOVERED] > 0 else fraction_of(total[component], limits[component])
         for total in totals
     )
+
+
+class LimitedFilter(ABC):
+    """A filter that holds each component of a total below a limit of its own."""
+
+    __slots__ = ()
+    epsilon: float  # nats, the limit
+
+    @property
+    @abstractmethod
+    def limits(self) -> Total:
+        """What the budget holds."""
+
+    @abstractmethod
+    def zero(self) -> Total:
+        """Nothing spent."""
+
+    @abstractmethod
+    def spent(self, total: Total) -> float:
+        """The epsilon at the budget's delta that a total stands for, in nats. Upper."""
+
+    def admits(self, total: Total) -> bool:
+        """Whether so much is within the budget."""
+        return within(total, self.limits)
+
+    def share(self, total: Total) -> float:
+        """The share of the budget's capacity that a total uses. Upper; at most 1 if admitted."""
+        return capacity_share(total, self.limits)
+
+    def parts(self, totals: Sequence[Total], *, whole: Total | None = None) -> tuple[float, ...]:
+        """The shares that several totals use of what binds the whole, their sum if none is given.
+
+        Upper. They add up to the share of the sum, and each is at least its own share of the whole.
+        """
+        at = binding_component(sum_of(totals, self.zero()) if whole is None else whole, self.limits)
+        return capacity_parts(totals, self.limits, component=at)
+
+    def remaining(self, total: Total) -> float:
+        """What is left of epsilon, in nats. Lower, >= 0."""
+        return left(self, total)
+
+    def admissible(self, total: Total, cost: Total) -> int:
+        """How many further units of a cost the budget holds, at most COUNT_MAX."""
+        return copies(total, cost, self.limits)

@@ -1,7 +1,8 @@
 """Budgets held without orders: of Gaussian releases, and of black boxes."""
 
 import math
-from collections.abc import Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -12,20 +13,16 @@ from accounting.bounds.gdp_bounds import gdp_bounds
 from accounting.event_counts import EventCounts
 from accounting.events import Event, NeighboringRelation
 from accounting.filters.approximate_dp import epsilon_delta
-from accounting.filters.capacity import binding_component, capacity_parts, capacity_share
+from accounting.filters.capacity import LimitedFilter
 from accounting.filters.integer_totals import (
     Total,
-    copies,
     delta_limit,
     delta_units,
-    left,
     limit_units,
     loss_of,
     loss_units,
     plus,
-    sum_of,
     times,
-    within,
 )
 from accounting.filters.theorems import (
     approximate_dp_filter_epsilon,
@@ -44,8 +41,50 @@ FILTERS_MAX: Final = 1024  # whose limits are remembered
 REASON_FIXED: Final = "The limit of such a budget cannot be revised once answers were seen."
 
 
+class _FixedFilter(LimitedFilter):
+    """A filter without orders, whose limit cannot be revised once answers were seen."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def cost(
+        self,
+        event: Event,
+        *,
+        relation: NeighboringRelation,
+        accept: frozenset[Status] = DEFAULT_ACCEPT,
+    ) -> Total:
+        """What one unit of the event adds. Upper."""
+
+    def total(
+        self,
+        counts: EventCounts,
+        *,
+        relation: NeighboringRelation,
+        accept: frozenset[Status] = DEFAULT_ACCEPT,
+        known: Mapping[Event, Total] | None = None,
+    ) -> Total:
+        """What a ledger adds up to, of costs that are known or worked out. Upper."""
+        total = self.zero()
+        for event, count in counts.counted():
+            unit = known[event] if known else self.cost(event, relation=relation, accept=accept)
+            total = plus(total, times(unit, count))
+        return total
+
+    def binding_order(self, total: Total) -> None:
+        """None: there are no orders."""
+
+    def at(self, *, epsilon: float, delta: float) -> Never:
+        """Refused: a limit that follows the answers would be exceeded where they look worst.
+
+        Raises:
+            ValueError: always.
+        """
+        raise ValueError(REASON_FIXED)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GaussianFilter:
+class GaussianFilter(_FixedFilter):
     """A budget of steps that are Gaussian releases. Totals are (uncovered, sum of mu^2)."""
 
     kind: ClassVar[str] = "gaussian_dp"
@@ -74,25 +113,6 @@ class GaussianFilter:
         """What one unit of the event adds: a step, or a pass at its least noise. Upper."""
         return _gaussian_cost(event, relation, accept)
 
-    def total(
-        self,
-        counts: EventCounts,
-        *,
-        relation: NeighboringRelation,
-        accept: frozenset[Status] = DEFAULT_ACCEPT,
-        known: Mapping[Event, Total] | None = None,
-    ) -> Total:
-        """What a ledger adds up to, of costs that are known or worked out. Upper."""
-        total = self.zero()
-        for event, count in counts.counted():
-            unit = known[event] if known else self.cost(event, relation=relation, accept=accept)
-            total = plus(total, times(unit, count))
-        return total
-
-    def admits(self, total: Total) -> bool:
-        """Whether so much is within the budget."""
-        return within(total, self.limits)
-
     def spent(self, total: Total) -> float:
         """The epsilon at the budget's delta that a total stands for, in nats. Upper."""
         uncovered, squares = total
@@ -100,37 +120,6 @@ class GaussianFilter:
             return math.inf
         reading = _gaussian_reading(loss_of(squares), self.delta)
         return min(reading, self.epsilon) if self.admits(total) else reading
-
-    def share(self, total: Total) -> float:
-        """The share of the budget's capacity that a total uses. Upper; at most 1 if admitted."""
-        return capacity_share(total, self.limits)
-
-    def parts(self, totals: Sequence[Total], *, whole: Total | None = None) -> tuple[float, ...]:
-        """The shares that several totals use of what binds the whole, their sum if none is given.
-
-        Upper. They add up to the share of the sum, and each is at least its own share of the whole.
-        """
-        at = binding_component(sum_of(totals, self.zero()) if whole is None else whole, self.limits)
-        return capacity_parts(totals, self.limits, component=at)
-
-    def remaining(self, total: Total) -> float:
-        """What is left of epsilon, in nats. Lower, >= 0."""
-        return left(self, total)
-
-    def admissible(self, total: Total, cost: Total) -> int:
-        """How many further units of a cost the budget holds, at most COUNT_MAX."""
-        return copies(total, cost, self.limits)
-
-    def binding_order(self, total: Total) -> None:
-        """None: there are no orders."""
-
-    def at(self, *, epsilon: float, delta: float) -> Never:
-        """Refused: stopping where the answers look worst would exceed every later limit.
-
-        Raises:
-            ValueError: always.
-        """
-        raise ValueError(REASON_FIXED)
 
     def record(self) -> dict[str, Any]:
         """What is stored with the budget."""
@@ -160,7 +149,7 @@ def _gaussian_reading(squares: float, delta: float) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ApproximateDpFilter:
+class ApproximateDpFilter(_FixedFilter):
     """A budget of black boxes, each (epsilon, delta)-DP by itself.
 
     Of its delta a share is for the sum of theirs, and a share for the deviation of their losses.
@@ -206,25 +195,6 @@ class ApproximateDpFilter:
         """What one step adds. Upper."""
         return _box_cost(event, relation, accept)
 
-    def total(
-        self,
-        counts: EventCounts,
-        *,
-        relation: NeighboringRelation,
-        accept: frozenset[Status] = DEFAULT_ACCEPT,
-        known: Mapping[Event, Total] | None = None,
-    ) -> Total:
-        """What a ledger adds up to, of costs that are known or worked out. Upper."""
-        total = self.zero()
-        for event, count in counts.counted():
-            unit = known[event] if known else self.cost(event, relation=relation, accept=accept)
-            total = plus(total, times(unit, count))
-        return total
-
-    def admits(self, total: Total) -> bool:
-        """Whether so much is within the budget."""
-        return within(total, self.limits)
-
     def spent(self, total: Total) -> float:
         """The epsilon at the budget's delta that a total stands for, in nats. Upper."""
         uncovered, deltas, units = total
@@ -235,37 +205,6 @@ class ApproximateDpFilter:
             return 0.0
         reading = approximate_dp_filter_epsilon(squares=squares, delta_slack=self.delta_slack)
         return min(reading, self.epsilon) if self.admits(total) else reading
-
-    def share(self, total: Total) -> float:
-        """The share of the budget's capacity that a total uses. Upper; at most 1 if admitted."""
-        return capacity_share(total, self.limits)
-
-    def parts(self, totals: Sequence[Total], *, whole: Total | None = None) -> tuple[float, ...]:
-        """The shares that several totals use of what binds the whole, their sum if none is given.
-
-        Upper. They add up to the share of the sum, and each is at least its own share of the whole.
-        """
-        at = binding_component(sum_of(totals, self.zero()) if whole is None else whole, self.limits)
-        return capacity_parts(totals, self.limits, component=at)
-
-    def remaining(self, total: Total) -> float:
-        """What is left of epsilon, in nats. Lower, >= 0."""
-        return left(self, total)
-
-    def admissible(self, total: Total, cost: Total) -> int:
-        """How many further steps of a cost the budget holds, at most COUNT_MAX."""
-        return copies(total, cost, self.limits)
-
-    def binding_order(self, total: Total) -> None:
-        """None: there are no orders."""
-
-    def at(self, *, epsilon: float, delta: float) -> Never:
-        """Refused: the power at which losses are weighed follows from the limit.
-
-        Raises:
-            ValueError: always.
-        """
-        raise ValueError(REASON_FIXED)
 
     def record(self) -> dict[str, Any]:
         """What is stored with the budget."""

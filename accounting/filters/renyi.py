@@ -10,12 +10,13 @@ from typing import Any, ClassVar, Final, Self
 from accounting.bounds.event_bounds import NoBoundError
 from accounting.event_counts import EventCounts, pass_length, passes_by_sampling
 from accounting.events import Event, NeighboringRelation
-from accounting.filters.capacity import binding_component, capacity_parts, capacity_share
+from accounting.filters.capacity import (
+    LimitedFilter,
+)
 from accounting.filters.event_costs import losses_at
 from accounting.filters.falling_noise import passes_total
 from accounting.filters.integer_totals import (
     Total,
-    copies,
     delta_limit,
     delta_units,
     left,
@@ -81,7 +82,7 @@ def renyi_total(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RenyiFilter:
+class RenyiFilter(LimitedFilter):
     """A budget held at one order, which is fixed when the budget is set.
 
     Epsilon is read at the budget's delta less FAILURE_SHARE of it. That share is for steps whose
@@ -132,10 +133,6 @@ class RenyiFilter:
         """What a ledger adds up to, of costs that are known or worked out. Upper."""
         return renyi_total(counts, relation, accept, (self.order,), known)
 
-    def admits(self, total: Total) -> bool:
-        """Whether so much is within the budget."""
-        return within(total, self.limits)
-
     def spent(self, total: Total) -> float:
         """The epsilon at the budget's delta that a total stands for, in nats. Upper."""
         uncovered, failures, rdp = total
@@ -147,26 +144,6 @@ class RenyiFilter:
         reading = max(0.0, rounded_up(loss_of(rdp) + cost, ulps=2))
         # What is admitted is within the budget; the last digit of a reading may not say so.
         return min(reading, self.epsilon) if self.admits(total) else reading
-
-    def share(self, total: Total) -> float:
-        """The share of the budget's capacity that a total uses. Upper; at most 1 if admitted."""
-        return capacity_share(total, self.limits)
-
-    def parts(self, totals: Sequence[Total], *, whole: Total | None = None) -> tuple[float, ...]:
-        """The shares that several totals use of what binds the whole, their sum if none is given.
-
-        Upper. They add up to the share of the sum, and each is at least its own share of the whole.
-        """
-        at = binding_component(sum_of(totals, self.zero()) if whole is None else whole, self.limits)
-        return capacity_parts(totals, self.limits, component=at)
-
-    def remaining(self, total: Total) -> float:
-        """What is left of epsilon, in nats. Lower, >= 0."""
-        return left(self, total)
-
-    def admissible(self, total: Total, cost: Total) -> int:
-        """How many further units of a cost the budget holds, at most COUNT_MAX."""
-        return copies(total, cost, self.limits)
 
     def room(self, total: Total) -> int | None:
         """How much more RDP the order holds, in units; None where no more is ever admitted."""

@@ -47,54 +47,28 @@ def opening(
         ValueError: an argument is out of range, or belongs to another run or dataset.
         DPLedgerError: as `resumed`, and `checkpoints.resumed`.
     """
-    found = _opening(
-        transport,
-        registered,
-        state=state,
-        resume=resume,
-        folder=folder,
-        observed=observed,
-        rank=rank,
-        world_size=world_size,
-        broadcast=broadcast,
-    )
-    return replace(found, schedule=registered.get("plan"))
-
-
-def _opening(
-    transport: Transport,
-    registered: Mapping[str, Any],
-    *,
-    state: Mapping[str, Any] | None,
-    resume: Resume,
-    folder: Path,
-    observed: bool,
-    rank: int,
-    world_size: int,
-    broadcast: Broadcast | None,
-) -> Opening:
     if resume not in RESUMES:
         raise ValueError(f"resume must be one of {', '.join(RESUMES)}.")
     run, dataset = registered["name"], registered["dataset"]
+    found = None
     if state is not None:
-        return checkpoints.resumed(
+        found = checkpoints.resumed(
             transport, run, dataset, state, folder=folder, observed=observed, rank=rank
         )
-    if resume == "never":
-        return Opening(run=registered)
-    if world_size > 1 and broadcast is None:
-        raise ValueError("Give broadcast=, so that all ranks resume at the same step.")
-    found = resumed(
-        transport,
-        run,
-        dataset,
-        must=resume == "must",
-        folder=folder,
-        observed=observed,
-        rank=rank,
-        broadcast=broadcast,
-    )
-    return Opening(run=registered) if found is None else found
+    elif resume != "never":
+        if world_size > 1 and broadcast is None:
+            raise ValueError("Give broadcast=, so that all ranks resume at the same step.")
+        found = resumed(
+            transport,
+            run,
+            dataset,
+            must=resume == "must",
+            folder=folder,
+            observed=observed,
+            rank=rank,
+            broadcast=broadcast,
+        )
+    return replace(found or Opening(run=registered), schedule=registered.get("plan"))
 
 
 def resumed(
