@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Final
 
 from accounting.accountants.best_bound import BEST, best_bound, guarantee
+from accounting.accountants.shuffled_passes import kept_passes
 from accounting.event_counts import EventCounts
 from accounting.events import (
     Gaussian,
@@ -23,9 +24,11 @@ from accounting.events import (
 from accounting.gaussian import gaussian_mu
 from accounting.guarantees import DEFAULT_ACCEPT, Guarantee, Status
 from accounting.initial_guesses import estimated_mu, on_lattice
+from accounting.shuffling.shuffled_batches import shuffled_batches_pairs
 
 TOLERANCE: Final = 2.0**-21  # relative distance of the value returned from one that is not safe
 COARSE_TOLERANCE: Final = 1e-4  # where epsilon is itself no better known
+ROUGH_TOLERANCE: Final = 2e-3  # and where it is known to one in a hundred
 ROUGHLY: Final = 0.02  # the same for the estimate that the search starts from
 _PATIENCE: Final = 3  # evaluations in which the interval is to be halved, else it is bisected
 
@@ -94,8 +97,9 @@ def calibrate(
 
     Returns:
         The value, evaluated to keep to the target. Within TOLERANCE of it (COARSE_TOLERANCE where
-        epsilon is found on a lattice), or at the next whole number, a value was evaluated not to,
-        unless it is the riskiest of its range.
+        epsilon is found on a lattice, ROUGH_TOLERANCE of shuffled passes that leave a record out),
+        or at the next whole number, a value was evaluated not to, unless it is the riskiest of its
+        range.
 
     Raises:
         UnreachableError: the safest value of the range does not keep to the target.
@@ -111,8 +115,7 @@ def calibrate(
 
     guess = _guess(counts_at, parameter, relation, epsilon, delta)
     lattice = accountant in (BEST, "pld")
-    coarse = lattice and any(on_lattice(event, relation) for event in counts_at(guess).steps)
-    tolerance = COARSE_TOLERANCE if coarse else TOLERANCE
+    tolerance = _tolerance(counts_at(guess), relation, accept) if lattice else TOLERANCE
     value = frontier(excess, parameter=parameter, guess=guess, tolerance=tolerance)
     found = guarantee(
         counts_at(value), relation=relation, delta=delta, accept=accept, accountant=accountant,
@@ -215,6 +218,16 @@ def frontier(
             f"Even at the safest {parameter} that is tried, {safest:g}, the plan spends more."
         )
     return search.narrow()
+
+
+def _tolerance(
+    counts: EventCounts, relation: NeighboringRelation, accept: frozenset[Status]
+) -> float:
+    """How well a value may be known, by how well epsilon is."""
+    if shuffled_batches_pairs.status in accept and kept_passes(counts, relation):
+        return ROUGH_TOLERANCE
+    coarse = any(on_lattice(event, relation) for event in counts.steps)
+    return COARSE_TOLERANCE if coarse else TOLERANCE
 
 
 class _Search:

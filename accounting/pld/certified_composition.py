@@ -42,6 +42,7 @@ from accounting.work_limit import cached_with_cost
 WIDTH: Final = 1e-8  # relative, aimed at where the contour serves
 LATTICE_WIDTH: Final = 5e-4  # and where the lattice does
 FLOOR_WIDTH: Final = 1e-4  # the same for lower bounds alone, of pairs that are quickly composed
+DENSE_FLOOR_WIDTH: Final = 2e-4  # and of many outcomes, which are not
 ANSWERS: Final = 128  # that are remembered: a ledger is often read again before it grows
 LATTICE_PAIRS_MAX: Final = 256
 _EPSILON_MAX: Final = 1e9  # where the search for a single unit's epsilon gives up
@@ -146,7 +147,7 @@ def _epsilon_bracket(
         return Bracket(*gaussian_bracket_epsilon(delta, mu=mu), Engine.CLOSED_FORM)
     lower, upper, engine = 0.0, 0.0, Engine.CLOSED_FORM
     for direction in _directions(units):
-        if upper and _within(rough or units, direction, epsilon=upper, delta=delta):
+        if upper and _is_no_larger(rough or units, direction, upper, delta):
             continue
         low, high, used = _epsilon(units, direction, delta=delta, width=width)
         lower, upper = max(lower, low), max(upper, high)
@@ -177,7 +178,12 @@ def _epsilon_floor(units: tuple[tuple[Pair, int], ...], delta: float, width: flo
     mu = _gaussian_mu(units)
     if mu is not None:
         return gaussian_bracket_epsilon(delta, mu=mu)[0]
-    return _epsilon(units, Direction.REMOVE, delta=delta, width=width, lattice=FLOOR_WIDTH)[0]
+    lattice = DENSE_FLOOR_WIDTH if _has_dense(units) else FLOOR_WIDTH
+    return _epsilon(units, Direction.REMOVE, delta=delta, width=width, lattice=lattice)[0]
+
+
+def _has_dense(units: Units) -> bool:
+    return any(isinstance(pair, DensePair) for pair, _ in units)
 
 
 def delta_floor(units: Units, *, epsilon: float, width: float = WIDTH) -> float:
@@ -236,6 +242,18 @@ def delta_bracket(units: Units, *, epsilon: float, width: float = WIDTH) -> Brac
         lower, upper = max(lower, low), max(upper, high)
         engine = max(engine, used, key=list(Engine).index)
     return Bracket(lower, min(1.0, upper), engine)
+
+
+def _is_no_larger(units: Units, direction: Direction, epsilon: float, delta: float) -> bool:
+    """Whether epsilon of an order is proved to be at most a value, by a coarse lattice at last."""
+    if _within(units, direction, epsilon=epsilon, delta=delta):
+        return True
+    if not _has_dense(units):
+        return False
+    with suppress(ArithmeticError):  # no lattice serves these units
+        found = lattice_epsilon(units, direction=direction, delta=delta, width=_CHECK_WIDTH)
+        return found[1] <= epsilon
+    return False
 
 
 def _within(units: Units, direction: Direction, *, epsilon: float, delta: float) -> bool:

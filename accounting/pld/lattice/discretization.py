@@ -93,7 +93,7 @@ def laws(pair: Pair, *, direction: Direction, lattice: Lattice, small: float) ->
         # A point just below an atom has hardly any excess; between atoms the middle serves.
         beyond = np.full_like(beyond, np.inf)
     return (
-        lower_law(pair, lattice, direction=direction, beyond=beyond),
+        lower_law(pair, lattice, direction=direction, beyond=beyond, small=small),
         upper_law(pair, lattice, at, above, direction=direction, small=small),
     )
 
@@ -210,7 +210,9 @@ def lattice_profile(mass: Array, *, losses: Array, width: float) -> tuple[Array,
     return profile, float(suffix_sums(mass)[0])
 
 
-def lower_law(pair: Pair, lattice: Lattice, *, direction: Direction, beyond: Array) -> Law:
+def lower_law(
+    pair: Pair, lattice: Lattice, *, direction: Direction, beyond: Array, small: float
+) -> Law:
     """A lattice law below a step: its profile lies below tangents of the step's.
 
     t_j is the tangent at y_j between x_j and x_{j+1}. At x_j the law's profile is the lesser of
@@ -247,14 +249,46 @@ def lower_law(pair: Pair, lattice: Lattice, *, direction: Direction, beyond: Arr
         # What lies above the lattice is too little to matter, but a tilt may magnify it: dropped.
         mass[-1] = 0.0
     given, total = lattice_profile(mass, losses=losses[:count], width=width)
+    given = given[:-1] * (1 + 2 * sum_error(count))
     room = np.minimum(left[: count - 1], right[: count - 1])
-    whole = float(p_above[0] - 4 * _U) * (1 - min(1.0, float(error[0])))
+    last = _last_point(mass, given, room, small=small)
+    mass[last + 1 :] = 0.0  # what is left has no excess at the last point, and no more before it
     excess = profile_excess(
-        np.append(given[:-1] * (1 + 2 * sum_error(count)), total * (1 + sum_error(count))),
-        np.append(room, whole),
+        np.append(given[:last], total * (1 + sum_error(count))),
+        np.append(room[:last], _kept_mass(pair, at, infinite)),
     )
     mass.flags.writeable = False
     return Law(offset=lattice.offset, first=first, mass=mass, infinite=infinite, excess=excess)
+
+
+def _last_point(mass: Array, given: Array, room: Array, *, small: float) -> int:
+    """Where the lower law best ends: far out its profile is not known well enough, relatively.
+
+    Mass that is dropped lowers every profile, and delta by no more than itself; an excess lowers
+    delta by as much of it.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratios = np.where(room > 0, np.maximum(given / room - 1, 0.0), np.inf)
+    ratios[given <= 0] = 0.0
+    worst = np.append(0.0, np.maximum.accumulate(ratios))
+    dropped = np.append(np.cumsum(mass[:0:-1])[::-1], 0.0)
+    costs = worst * small + dropped
+    return int(len(costs) - 1 - np.argmin(costs[::-1]))
+
+
+def _kept_mass(pair: Pair, at: Tails, infinite: float) -> float:
+    """Finite P-mass above the lowest tangent. Lower.
+
+    Where masses add up to one it is also what the tail below leaves: that tail is small, and so is
+    its error, however large it is beside the tail itself.
+    """
+    error = float(at.error[0])
+    if not error < 1:
+        return 0.0
+    kept = (max(float(at.p_above[0]) - infinite, 0.0) - 4 * _U) * (1 - error)
+    if isinstance(pair, Atomic):
+        return kept
+    return max(kept, 1 - float(at.p_below[0]) * (1 + error) - 8 * _U)
 
 
 def _empty_start(losses: Array, at: Tails, infinite: float) -> int:
