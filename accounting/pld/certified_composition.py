@@ -23,6 +23,7 @@ from accounting.pld.contour import complex_moments, real_moments
 from accounting.pld.contour.contour_bounds import contour_delta, contour_epsilon, failure_of
 from accounting.pld.contour.parameters import NoDecayError, Units, log_total_moments
 from accounting.pld.contour.real_moments import LADDER, LOG_BEST_SHARE, NoMomentsError
+from accounting.pld.exact_search import exact_epsilon
 from accounting.pld.lattice.lattice_bounds import lattice_delta, lattice_epsilon
 from accounting.pld.multinomial import counted, counted_delta
 from accounting.pld.pairs import (
@@ -34,10 +35,11 @@ from accounting.pld.pairs import (
     ReplacedGaussianPair,
     SymmetricPair,
 )
+from accounting.pld.rare_losses import RARE_WORK, are_rare, rare_bracket, rare_delta
 from accounting.pld.tails import profile
-from accounting.rounding import UNIT_ROUNDOFF, crossing, least_true
+from accounting.rounding import UNIT_ROUNDOFF
 from accounting.theorem import theorem
-from accounting.work_limit import cached_with_cost
+from accounting.work_limit import attempted, cached_with_cost
 
 WIDTH: Final = 1e-8  # relative, aimed at where the contour serves
 LATTICE_WIDTH: Final = 5e-4  # and where the lattice does
@@ -45,7 +47,6 @@ FLOOR_WIDTH: Final = 1e-4  # the same for lower bounds alone, of pairs that are 
 DENSE_FLOOR_WIDTH: Final = 2e-4  # and of many outcomes, which are not
 ANSWERS: Final = 128  # that are remembered: a ledger is often read again before it grows
 LATTICE_PAIRS_MAX: Final = 256
-_EPSILON_MAX: Final = 1e9  # where the search for a single unit's epsilon gives up
 _CHECK_WIDTH: Final = 0.05  # of a delta that need only be shown to be small enough
 
 
@@ -147,7 +148,9 @@ def _epsilon_bracket(
         return Bracket(*gaussian_bracket_epsilon(delta, mu=mu), Engine.CLOSED_FORM)
     lower, upper, engine = 0.0, 0.0, Engine.CLOSED_FORM
     for direction in _directions(units):
-        if upper and _is_no_larger(rough or units, direction, upper, delta):
+        # Of very many steps the other order may have a lower end where this one has none.
+        known = lower > 0 or not are_rare(units)
+        if upper and known and _is_no_larger(rough or units, direction, upper, delta):
             continue
         low, high, used = _epsilon(units, direction, delta=delta, width=width)
         lower, upper = max(lower, low), max(upper, high)
@@ -289,7 +292,7 @@ def _epsilon(
 ) -> tuple[float, float, Engine]:
     read = _read_exactly(units, direction)
     if read is not None:
-        return (*_exact_epsilon(read, delta), Engine.CLOSED_FORM)
+        return (*exact_epsilon(read, delta), Engine.CLOSED_FORM)
     lower, upper = 0.0, math.inf
     with suppress(NoDecayError, NoMomentsError):
         lower, upper = contour_epsilon(units, direction, delta=delta, width=width)
@@ -297,12 +300,25 @@ def _epsilon(
     if upper < math.inf and upper - lower <= wide * upper:
         return lower, upper, Engine.CONTOUR
     lower, upper = _both((lower, upper), (0.0, chernoff_epsilon(units, direction, delta)))
+    if are_rare(units):
+        lower, upper = _both((lower, upper), rare_bracket(units, direction, delta=delta))
     if _too_many(units, upper):
         return lower, upper, Engine.CONTOUR
-    found = 0.0, math.inf
-    with suppress(ArithmeticError):  # it cannot serve these units at all
-        found = lattice_epsilon(units, direction=direction, delta=delta, width=wide)
+    found = _on_lattice(
+        units, lambda: lattice_epsilon(units, direction=direction, delta=delta, width=wide)
+    )
+    found = found or (0.0, math.inf)
     return (*_both((lower, upper), found), Engine.LATTICE)
+
+
+def _on_lattice(
+    units: Units, compute: Callable[[], tuple[float, float]]
+) -> tuple[float, float] | None:
+    """A bracket; None where the lattice cannot serve, or takes more than it is worth."""
+    try:
+        return attempted(RARE_WORK if are_rare(units) else math.inf, compute)
+    except ArithmeticError:  # it cannot serve these units at all
+        return None
 
 
 def _too_many(units: Units, upper: float) -> bool:
@@ -349,32 +365,6 @@ def _read_exactly(
     return None
 
 
-def _exact_epsilon(
-    read: Callable[[float], tuple[float, float]], delta: float
-) -> tuple[float, float]:
-    """(lower, upper) epsilon by bisection; both ends have been evaluated."""
-
-    def within(epsilon: float) -> bool:
-        return read(epsilon)[1] <= delta
-
-    def below(epsilon: float) -> bool:
-        return not read(epsilon)[0] >= delta
-
-    if within(0.0):
-        return 0.0, 0.0
-    high = 1.0
-    while not within(high):
-        high *= 2
-        if high > _EPSILON_MAX:
-            return 0.0, math.inf
-    upper = least_true(within, low=0.0, high=high)
-    if below(0.0):
-        return 0.0, upper
-    if not below(upper):  # the profile is flat at delta, and known exactly
-        return upper, upper
-    return crossing(below, low=0.0, high=upper)[0], upper
-
-
 def _delta(
     units: Units, direction: Direction, *, epsilon: float, width: float
 ) -> tuple[float, float, Engine]:
@@ -386,10 +376,13 @@ def _delta(
         lower, upper = contour_delta(units, direction, epsilon=epsilon, width=width)
     if upper - lower <= 10 * LATTICE_WIDTH * upper or _too_many(units, upper):
         return lower, upper, Engine.CONTOUR
+    if are_rare(units):
+        upper = min(upper, rare_delta(units, direction, epsilon=epsilon))
     wide = max(width, LATTICE_WIDTH)
-    found = 0.0, 1.0
-    with suppress(ArithmeticError):  # it cannot serve these units at all
-        found = lattice_delta(units, direction=direction, epsilon=epsilon, width=wide)
+    found = _on_lattice(
+        units, lambda: lattice_delta(units, direction=direction, epsilon=epsilon, width=wide)
+    )
+    found = found or (0.0, 1.0)
     return (*_both((lower, upper), found), Engine.LATTICE)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from accounting.events import Direction
 from accounting.gaussian import gaussian_delta, gaussian_epsilon
-from accounting.pld import certified_composition
+from accounting.pld import certified_composition, exact_search
 from accounting.pld.certified_composition import (
     LATTICE_PAIRS_MAX,
     LATTICE_WIDTH,
@@ -310,10 +310,10 @@ def test_a_profile_flat_at_delta_and_known_exactly_has_one_epsilon() -> None:
         value = 0.5 if epsilon < 1 else 0.25 if epsilon < 2 else 0.0
         return value, value
 
-    assert certified_composition._exact_epsilon(steps, 0.25) == (1.0, 1.0)
-    low, high = certified_composition._exact_epsilon(steps, 0.1)
+    assert exact_search.exact_epsilon(steps, 0.25) == (1.0, 1.0)
+    low, high = exact_search.exact_epsilon(steps, 0.1)
     assert low < 2.0 == high
-    assert certified_composition._exact_epsilon(lambda _: (0.1, 0.2), 0.15) == (0.0, math.inf)
+    assert exact_search.exact_epsilon(lambda _: (0.1, 0.2), 0.15) == (0.0, math.inf)
 
 
 def test_an_answer_is_remembered_and_can_be_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
