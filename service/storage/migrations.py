@@ -1,12 +1,14 @@
-"""The schema's revision; only migrations make or change a schema."""
+"""The schema's revision; only migrations make or change a schema.
 
+Alembic is loaded where a schema is made or changed: it costs 8 MiB, which a service that finds its
+schema as it must be does without.
+"""
+
+import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
-from alembic import command
-from alembic.config import Config
-from alembic.script import ScriptDirectory
-from alembic.util.exc import CommandError
 from sqlalchemy import Connection, Engine, inspect, text
 from sqlalchemy.exc import DatabaseError
 
@@ -14,14 +16,20 @@ from service.errors import DamagedError, StartupError
 from service.storage.engine import snapshot, sqlite_path, transaction
 from service.storage.sqlite_file import is_blank, left_behind, require_unused
 
+if TYPE_CHECKING:
+    from alembic.config import Config
+
 MIGRATIONS = Path(__file__).parents[2] / "migrations"
 MIGRATING = 0x6470_6C65_6467  # the lock that a migration holds; a number of our own
 _VERSION_TABLE = "alembic_version"
 _NAMED = 3  # foreign tables that the error names
+_REVISION: Final = re.compile(r'^(revision|down_revision) = "(\w+)"$', re.MULTILINE)
 
 
-def configuration() -> Config:
+def configuration() -> "Config":
     """Alembic's configuration; the connection is handed over by `upgrade`."""
+    from alembic.config import Config
+
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS))
     return config
@@ -29,7 +37,15 @@ def configuration() -> Config:
 
 def head() -> str:
     """The revision this version of the code needs."""
-    return str(ScriptDirectory.from_config(configuration()).get_current_head())
+    (latest,) = _names("revision") - _names("down_revision")
+    return latest
+
+
+def _names(what: str) -> set[str]:
+    """The revisions of all migrations, or those that a migration follows."""
+    files = (MIGRATIONS / "versions").glob("*.py")
+    found = (_REVISION.findall(file.read_text(encoding="utf-8")) for file in files)
+    return {name for each in found for kind, name in each if kind == what}
 
 
 def revision_of(connection: Connection) -> str | None:
@@ -113,11 +129,7 @@ def require_current(engine: Engine) -> None:
 
 
 def _require_known(found: str | None) -> None:
-    try:
-        known = found is None or ScriptDirectory.from_config(configuration()).get_revision(found)
-    except CommandError:
-        known = None
-    if not known:
+    if found is not None and found not in _names("revision"):
         raise StartupError(
             f"The database cannot be migrated: it is at revision {found}, which this version does "
             "not know. A newer version wrote it, or one before the first release. Nothing was "
@@ -151,7 +163,9 @@ def upgrade(
         require_unused(path)
     if found is None and allowed is not None:
         allowed()
-    if found is not None and found != head():
+    if found == head():
+        return False
+    if found is not None:
         require_sound(engine)  # what is damaged is not made worse
     with transaction(engine) as connection:
         upgrade_within(connection, "head")
@@ -164,15 +178,21 @@ def upgrade_within(connection: Connection, revision: str) -> None:
     Raises:
         StartupError: this version does not know the revision.
     """
-    _within(connection, command.upgrade, revision)
+    from alembic.command import upgrade as run
+
+    _within(connection, run, revision)
 
 
 def remove_within(connection: Connection) -> None:
     """Take the whole schema away as a part of the transaction that is open."""
-    _within(connection, command.downgrade, "base")
+    from alembic.command import downgrade
+
+    _within(connection, downgrade, "base")
 
 
-def _within(connection: Connection, action: Callable[[Config, str], None], revision: str) -> None:
+def _within(connection: Connection, action: Callable[["Config", str], None], revision: str) -> None:
+    from alembic.util.exc import CommandError
+
     if connection.dialect.name == "postgresql":  # of processes that start at once, one migrates
         connection.execute(text(f"SELECT pg_advisory_xact_lock({MIGRATING})"))
     config = configuration()

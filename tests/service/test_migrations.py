@@ -1,5 +1,7 @@
 """Migrations are the only way a schema comes to be, forwards and backwards, with data in it."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,6 +9,7 @@ import httpx
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, inspect, text
 from sqlalchemy.exc import IntegrityError
 
@@ -18,7 +21,7 @@ from service.storage.engine import connect, snapshot, transaction
 from service.storage.tables import metadata
 from tests.conftest import AS_ADMIN, refuse_other_databases, running
 from tests.service.dumps import dump
-from tests.service.next_revision import downgrade, with_next_revision
+from tests.service.next_revision import NEXT, downgrade, with_next_revision
 from tests.service.samples import SAMPLING, Json, append, event, setup
 
 
@@ -142,3 +145,37 @@ def test_tests_refuse_a_database_that_was_not_made_for_them() -> None:
 def test_only_a_sqlite_file_or_postgres_is_a_database(url: str) -> None:
     with pytest.raises(StartupError, match="database_url"):
         connect(url)
+
+
+def test_the_revisions_are_those_that_alembic_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read() -> tuple[str, set[str]]:
+        folder = ScriptDirectory.from_config(migrations.configuration())
+        return str(folder.get_current_head()), {one.revision for one in folder.walk_revisions()}
+
+    assert (migrations.head(), migrations._names("revision")) == read()
+    monkeypatch.setattr(migrations, "MIGRATIONS", with_next_revision(tmp_path))
+    assert (migrations.head(), migrations._names("revision")) == read()
+    assert migrations.head() == NEXT
+
+
+def test_a_service_that_finds_its_schema_loads_no_alembic(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'ledger.db'}"
+    engine = connect(url)
+    migrations.upgrade(engine)
+    engine.dispose()
+    script = f"""
+import sys
+from service.app import create_app
+from service.settings import Settings
+from service.storage import migrations
+from service.storage.engine import connect
+engine = connect({url!r})
+assert migrations.upgrade(engine) is False
+migrations.require_current(engine)
+create_app(Settings(database_url={url!r}))
+assert "sqlalchemy" in sys.modules
+sys.exit("alembic" in sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
