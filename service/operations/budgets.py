@@ -60,7 +60,7 @@ def versions_of(
     counted = Counter(expired)
     for line in connection.execute(_ANCESTORS, {"ids": list(expired)}) if expired else ():
         counted[line.ancestor_id] += expired[line.dataset_id]
-    return {row.id: (row.version, row.revision, counted[row.id]) for row in heads}
+    return {row.id: (row.version, row.revision, counted.get(row.id, 0)) for row in heads}
 
 
 class Budgets:
@@ -89,7 +89,8 @@ class Budgets:
         """
         # The time keeps apart the datasets of two databases that have the same number.
         keys = {row.id: (row.id, row.created_at) for row in heads if row.budget_epsilon is not None}
-        changed = [one for one in keys if self._known.get(keys[one], versions[one]) is None]
+        found = {one: self._known.get(key, versions[one]) for one, key in keys.items()}
+        changed = [one for one, budget in found.items() if budget is None]
         for first in range(0, len(changed), _AT_ONCE):
             if first and time.thread_time() > deadline:
                 break
@@ -99,7 +100,6 @@ class Budgets:
                     self._known.put(keys[one], versions[one], budget)
                 if time.thread_time() > deadline:
                     break
-        known = {
-            one: self._known.get(key, versions[one], age_max=age_max) for one, key in keys.items()
-        }
-        return {one: budget for one, budget in known.items() if budget is not None}
+        for one in changed:
+            found[one] = self._known.get(keys[one], versions[one], age_max=age_max)
+        return {one: budget for one, budget in found.items() if budget is not None}
