@@ -253,17 +253,22 @@ def encode(answer: Mapping[str, Any]) -> bytes:
     return orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
+_PLAIN: Final = (str, int, NoneType)
+_NUMBERS: Final = (float, np.floating)
+_SEQUENCES: Final = (list, tuple)
+
+
 def _require_finite(values: Iterable[Any]) -> None:
     # It is looked at when everything is committed: before, it would refuse a fact.
     for value in values:
-        if isinstance(value, str | int | NoneType):
+        if isinstance(value, _PLAIN):
             continue
-        if isinstance(value, float | np.floating):
+        if isinstance(value, _NUMBERS):
             if not math.isfinite(value):
                 raise ValueError("A number of the reply is not finite.")
         elif isinstance(value, dict):
             _require_finite(value.values())
-        elif isinstance(value, list | tuple):
+        elif isinstance(value, _SEQUENCES):
             _require_finite(value)
         else:  # it may hold a number that is not seen here
             raise ValueError(f"A reply has no value of type {type(value).__name__}.")
