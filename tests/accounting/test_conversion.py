@@ -7,7 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accounting.gaussian import gaussian_delta, gaussian_epsilon
-from accounting.renyi.conversion import conversion_costs, rdp_delta, rdp_epsilon
+from accounting.renyi.conversion import (
+    classical_rdp_epsilon,
+    conversion_costs,
+    rdp_delta,
+    rdp_epsilon,
+)
 from accounting.renyi.orders import ORDERS
 from accounting.renyi.poisson import gaussian_rdp
 
@@ -141,3 +146,13 @@ def test_a_delta_out_of_range_is_refused(delta: float) -> None:
 def test_an_epsilon_out_of_range_is_refused(epsilon: float) -> None:
     with pytest.raises(ValueError, match="epsilon is not negative"):
         rdp_delta(rdp=np.array([0.5]), orders=np.array([2.0]), epsilon=epsilon)
+
+
+@pytest.mark.parametrize("order", [1.0, 0.5, -2.0, math.nan])
+def test_an_order_that_is_not_above_one_converts_nothing(order: float) -> None:
+    curve = {"rdp": np.array([0.5, 0.7]), "orders": np.array([2.0, order])}
+    for convert in (rdp_epsilon, classical_rdp_epsilon):
+        with pytest.raises(ValueError, match="Orders lie above 1"):
+            convert(**curve, delta=1e-5)
+    with pytest.raises(ValueError, match="Orders lie above 1"):
+        rdp_delta(**curve, epsilon=1.0)
