@@ -6,7 +6,7 @@ positives are records that were not in; its true positives those that were.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
@@ -16,9 +16,12 @@ from accounting import work_budgets
 from accounting.accountants.best_bound import BEST, best_bound
 from accounting.accountants.composed_bounds import pairs_above
 from accounting.accountants.event_grouping import DISTINCT_MAX, dominating, group_events
+from accounting.accountants.shuffled_passes import SHARE, delta_of_passes, kept_passes
 from accounting.accountants.truncated_poisson import as_poisson
-from accounting.bounds.event_bounds import NoBoundError
+from accounting.bounds.event_bounds import EventBound, NoBoundError
 from accounting.bounds.lower_bounds import lower_bound_units
+from accounting.bounds.pair_choice import log_delta_of_moments
+from accounting.bounds.sampled_pairs import Pairs
 from accounting.event_counts import EventCounts
 from accounting.events import NeighboringRelation
 from accounting.gaussian import gaussian_trade_off
@@ -27,18 +30,16 @@ from accounting.pld.certified_composition import delta_bracket, delta_floor
 from accounting.pld.contour.parameters import Units
 from accounting.pld.pairs import GaussianPair
 from accounting.rounding import LIBRARY_ULPS, UNIT_ROUNDOFF, Array, rounded_up, sum_up
+from accounting.shuffling.shuffled_batches import shuffled_batches_pairs
 from accounting.subsampling.truncated import truncated_delta
 from accounting.theorem import theorem
 from accounting.work_limit import as_many, attempted, limited, spend
 
 WIDTH: Final = 1e-4  # relative, aimed at for a delta of the profile
-LEAST_DELTAS: Final = (
-    1e-12,
-    1e-9,
-    1e-6,
-    1e-3,
-    0.1,
-)  # the first with a finite epsilon ends the grid
+# The first with a finite epsilon ends the grid.
+LEAST_DELTAS: Final = (1e-12, 1e-9, 1e-6, 1e-3, 0.1)
+# Set aside for shuffled passes, all together: at each epsilon one of these is near the best.
+_ASIDE: Final = tuple(10.0**-place for place in range(3, 16))
 _NOISES: Final = 4  # of each sampling, where the Renyi curve stands in
 _LOOK: Final = 3000  # points that looking up what is known of an event is taken for
 _SLACK: Final = 4 * LIBRARY_ULPS * UNIT_ROUNDOFF  # of an exponential and three operations
@@ -259,11 +260,51 @@ def _source_of_pairs(
     except NoBoundError:
         return _source_without_pairs(counts, relation, accept, BEST)
     lower = lower_bound_units(rounded.lower if rounded else counts, relation)
-    return _Source(
+    direct = _Source(
         read=lambda epsilon: _delta(upper, lower, epsilon),
         mu=_mu(upper),
         status=weakest([theorem.status for bound in used for theorem in bound.theorems]),
         assumptions=tuple(sorted({one for bound in used for one in bound.assumptions})),
+    )
+    few = rounded is None and shuffled_batches_pairs.status in accept
+    return _or_aside(direct, counts, relation, accept) if few else direct
+
+
+def _or_aside(
+    direct: _Source, counts: EventCounts, relation: NeighboringRelation, accept: frozenset[Status]
+) -> _Source:
+    """The same, and what shuffled passes that may fail say where that is less.
+
+    Each delta set aside gives a profile that holds at all epsilons, its part of delta included; so
+    does the least of several. At each epsilon the one that moments favour is read.
+    """
+    if not kept_passes(counts, relation):
+        return direct
+    known = []
+    for aside in _ASIDE:
+        given = pairs_above(counts, relation, accept, delta=aside / SHARE, aside=aside)
+        failed = sum_up([bound.delta for bound in given[0] if bound.delta])
+        known.append((*given, failed))
+    bounds = [bound for used, _, _ in known for bound in used]
+
+    def guess(epsilon: float, used: list[EventBound[Pairs]], failed: float) -> float:
+        offered = [((bound,), 1) for bound in used]
+        return math.exp(min(0.0, log_delta_of_moments(offered, epsilon=epsilon))) + failed
+
+    def read(epsilon: float) -> tuple[float, float]:
+        lower, upper = direct.read(epsilon)
+        _, above, failed = min(known, key=lambda one: guess(epsilon, one[0], one[2]))
+        if failed < upper:
+            upper = min(upper, delta_of_passes(above, epsilon=epsilon, failed=failed))
+        return lower, upper
+
+    statuses = {theorem.status for bound in bounds for theorem in bound.theorems}
+    assumptions = {one for bound in bounds for one in bound.assumptions}
+    return replace(
+        direct,
+        read=read,
+        status=weakest([*statuses, *filter(None, [direct.status])]),
+        assumptions=tuple(sorted({*direct.assumptions, *assumptions})),
     )
 
 
@@ -335,8 +376,13 @@ def epsilon_grid(
     """
     if not counts.steps:
         return np.zeros(1)
+    # What shuffled passes that leave a record out cost, the cheapest accountant does not see.
+    derived = shuffled_batches_pairs.status in accept
+    accountant = "pld" if derived and kept_passes(counts, relation) else "rdp"
     for delta in LEAST_DELTAS:
-        bound = best_bound(counts, relation=relation, delta=delta, accept=accept, accountant="rdp")
+        bound = best_bound(
+            counts, relation=relation, delta=delta, accept=accept, accountant=accountant
+        )
         if bound is not None:
             return np.linspace(0.0, bound.epsilon, points)
     return np.zeros(0)

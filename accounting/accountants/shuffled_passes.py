@@ -7,6 +7,7 @@ they belong to a question and not to an event.
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -22,11 +23,13 @@ from accounting.event_counts import EventCounts, passes_by_sampling
 from accounting.events import Direction, Event, Gaussian, NeighboringRelation, Shuffle
 from accounting.guarantees import Status
 from accounting.pld.certified_composition import (
+    chernoff_delta,
     chernoff_epsilon,
     delta_bracket,
     epsilon_bracket,
 )
 from accounting.pld.contour.parameters import Units
+from accounting.pld.contour.real_moments import NoMomentsError
 from accounting.pld.pairs import Pair
 from accounting.rounding import rounded_down, rounded_up
 from accounting.shuffling.partial import DATASET_SIZE_MAX
@@ -186,6 +189,9 @@ def epsilon_of_passes(above: Units, *, delta: float, failed: float) -> float:
 def delta_of_passes(above: Units, *, epsilon: float, failed: float) -> float:
     """Return delta at an epsilon, the part that pairs fail with included. Upper, at most 1."""
     found = _rougher(lambda width: delta_bracket(above, epsilon=epsilon, width=width).upper)
+    if found is None:
+        with suppress(NoMomentsError):
+            found = max(chernoff_delta(above, direction, epsilon) for direction in Direction)
     return 1.0 if found is None else min(1.0, rounded_up(found + failed))
 
 

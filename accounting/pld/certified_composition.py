@@ -267,11 +267,7 @@ def _within(units: Units, direction: Direction, *, epsilon: float, delta: float)
     if read is not None:
         return read(epsilon)[1] <= delta
     try:
-        failed = failure_of(units, direction)[1]
-        logs = log_total_moments(units, direction) + LOG_BEST_SHARE - LADDER * epsilon
-        slack = 16 * UNIT_ROUNDOFF * (1 + LADDER * epsilon)
-        least = float(np.min(logs + slack))
-        if (failed + math.exp(min(0.0, least))) * (1 + 1e-12) <= delta:
+        if chernoff_delta(units, direction, epsilon) <= delta:
             return True
         return contour_delta(units, direction, epsilon=epsilon, width=_CHECK_WIDTH)[1] <= delta
     except (NoDecayError, NoMomentsError):
@@ -336,6 +332,18 @@ def _both(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, 
     if not lower <= upper:
         raise ArithmeticError("Two brackets of the same number do not meet.")
     return lower, upper
+
+
+def chernoff_delta(units: Units, direction: Direction, epsilon: float) -> float:
+    """Return delta from real moments alone, as chernoff_epsilon. Upper; it may exceed one.
+
+    Raises:
+        NoMomentsError: some pair is known by its tails alone.
+    """
+    failed = failure_of(units, direction)[1]
+    logs = log_total_moments(units, direction) + LOG_BEST_SHARE - LADDER * epsilon
+    least = float(np.min(logs + 16 * UNIT_ROUNDOFF * (1 + LADDER * epsilon)))
+    return (failed + math.exp(min(0.0, least))) * (1 + 1e-12)
 
 
 def chernoff_epsilon(units: Units, direction: Direction, delta: float) -> float:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from accounting.accountants.best_bound import guarantee
 from accounting.accountants.event_grouping import DISTINCT_MAX
-from accounting.event_counts import EventCounts
+from accounting.event_counts import EventCounts, count_events
 from accounting.events import (
     Event,
     Full,
@@ -19,12 +19,15 @@ from accounting.events import (
     NoNoise,
     Poisson,
     RandomizedResponse,
+    Reshuffle,
     Sampling,
+    Shuffle,
+    Span,
     Unknown,
     Zcdp,
 )
 from accounting.gaussian import gaussian_delta, gaussian_trade_off
-from accounting.guarantees import Assumption, Status
+from accounting.guarantees import DEFAULT_ACCEPT, Assumption, Status
 from accounting.privacy_profile import (
     epsilon_grid,
     membership_advantage,
@@ -120,6 +123,34 @@ def test_many_distinct_steps_are_enclosed() -> None:
     )
     assert np.all((profile.lower > 0) & (profile.lower <= profile.upper))
     assert np.all(profile.upper <= 1.1 * profile.lower)
+
+
+def test_shuffled_passes_that_leave_a_record_out_have_the_smaller_profile() -> None:
+    order = Shuffle(
+        batch_size=4096, steps_per_pass=14, reshuffle=Reshuffle.EACH_PASS, dataset_size=60_000
+    )
+    spent = count_events(
+        [[Span(event=Event(mechanism=Gaussian(noise_multiplier=8.0), sampling=order), steps=840)]]
+    )
+    relation, accept = NeighboringRelation.REPLACE_ONE, DEFAULT_ACCEPT | {Status.DERIVED}
+    ends = epsilon_grid(spent, relation=relation, points=4, accept=accept)
+    assert ends[-1] < 8.0  # one release a pass has 19.2 there
+    found = privacy_profile(spent, relation=relation, epsilons=ends, accept=accept)
+    plain = privacy_profile(spent, relation=relation, epsilons=ends)
+    assert found.status is Status.DERIVED
+    assert Assumption.FRESH_SECRET_ORDER in found.assumptions
+    assert Assumption.FRESH_SECRET_ORDER not in plain.assumptions
+    assert np.all(found.upper < 0.5 * plain.upper)
+    assert np.all(found.lower <= found.upper)
+    for epsilon, upper in zip(ends.tolist(), found.upper.tolist(), strict=True):
+        best = guarantee(spent, relation=relation, epsilon=epsilon, accept=accept)
+        assert best.delta is not None
+        assert upper <= 12 * best.delta  # what is set aside is one of a few numbers
+        if epsilon < 3:
+            assert upper >= 0.5 * best.delta
+    # What is set aside is part of delta, at every epsilon.
+    far = privacy_profile(spent, relation=relation, epsilons=np.array([60.0]), accept=accept)
+    assert 0 < far.upper[0] <= plain.upper[-1]
 
 
 def test_nothing_spent_tells_nothing() -> None:

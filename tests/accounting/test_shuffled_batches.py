@@ -235,7 +235,8 @@ def test_where_work_is_short_moments_serve(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(shuffled_passes, "_PASSES_WIDTHS", {1e-2: 0.0})
     rough = epsilon_of_passes(above, delta=1e-5, failed=1e-7)
     assert fine < rough < 1.5 * fine
-    assert delta_of_passes(above, epsilon=fine, failed=1e-7) == 1
+    assert 1e-5 < delta_of_passes(above, epsilon=fine, failed=1e-7) < 1e-2
+    assert delta_of_passes(above, epsilon=60.0, failed=1e-7) == pytest.approx(1e-7)
 
 
 @settings(deadline=None, max_examples=5)
