@@ -266,8 +266,9 @@ def _source_of_pairs(
         status=weakest([theorem.status for bound in used for theorem in bound.theorems]),
         assumptions=tuple(sorted({one for bound in used for one in bound.assumptions})),
     )
-    few = rounded is None and shuffled_batches_pairs.status in accept
-    return _or_aside(direct, counts, relation, accept) if few else direct
+    if shuffled_batches_pairs.status not in accept:
+        return direct
+    return _or_aside(direct, dominating(counts, 1) if rounded else counts, relation, accept)
 
 
 def _or_aside(

@@ -153,6 +153,23 @@ def test_shuffled_passes_that_leave_a_record_out_have_the_smaller_profile() -> N
     assert 0 < far.upper[0] <= plain.upper[-1]
 
 
+def test_shuffled_passes_of_very_many_noises_have_the_profile_of_the_least() -> None:
+    order = Shuffle(
+        batch_size=4096, steps_per_pass=14, reshuffle=Reshuffle.EACH_PASS, dataset_size=60_000
+    )
+    noises = (30.0 + place / 100 for place in range(DISTINCT_MAX + 1))
+    events = [Event(mechanism=Gaussian(noise_multiplier=one), sampling=order) for one in noises]
+    spent = count_events([[Span(event=event, steps=14) for event in events]])
+    one = count_events([[Span(event=events[0], steps=14 * len(events))]])
+    given = {"relation": NeighboringRelation.REPLACE_ONE, "epsilons": np.array([1.0, 3.0])}
+    accept = DEFAULT_ACCEPT | {Status.DERIVED}
+    many = privacy_profile(spent, accept=accept, **given)  # type: ignore[arg-type]
+    least = privacy_profile(one, accept=accept, **given)  # type: ignore[arg-type]
+    plain = privacy_profile(spent, **given)  # type: ignore[arg-type]
+    assert np.all(many.upper < 0.1 * plain.upper)
+    assert np.all(many.upper <= least.upper * (1 + 1e-9))
+
+
 def test_nothing_spent_tells_nothing() -> None:
     found = grid(EventCounts())
     assert found.tolist() == [0.0]
