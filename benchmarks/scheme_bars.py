@@ -102,7 +102,7 @@ def solved(run: Run, relation: NeighboringRelation) -> Found:
 
 
 def many(relation: NeighboringRelation) -> Found:
-    """Poisson steps of which each has another noise."""
+    """Poisson steps that each have another noise."""
     sampling = events.Poisson(sampling_probability=RATE)
     runs = [Run(sampling, 1, NOISE * (1 + place / MANY)) for place in range(MANY)]
     counts = count_events([[run.span() for run in runs]])

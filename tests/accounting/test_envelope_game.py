@@ -159,7 +159,7 @@ def delta_of_counts(kinds: Sequence[Laws], counts: Steps, epsilon: float) -> flo
     return delta_of(product(pairs), epsilon)
 
 
-# Two steps of which each is the dearer one after another answer of the first.
+# After one answer of the first step EVEN is the dearer one, after the other ALL.
 FAIR = laws((1 / (1 + math.exp(-0.475)), 1 / (1 + math.exp(0.475))), (0.5, 0.5))
 EVEN = (FAIR[0], FAIR[0][::-1])
 ALL = laws((0.01, 0.99, 0.0), (0.0, 0.99, 0.01))
