@@ -42,8 +42,8 @@ from tests.accounting.test_gathering import (
 def test_mixed_runs_are_answered_kind_by_kind_where_that_is_less() -> None:
     spans = []
     kinds: list[Sampling] = [POISSON, FIXED, CYCLIC]
-    for i in range(24):
-        event = gaussian(2 + i / 12, kinds[i % 3])
+    for i in range(36):  # of 24 noises all pairs together say less
+        event = gaussian(2 + i / 30, kinds[i % 3])
         spans.append([Span(event=event, steps=470)])
     found = told(count_events(spans), REPLACE_ONE)
     assert found.headline is not None
