@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 
 from accounting.rounding import require
+from accounting.work_limit import spend
 
 STEPS_MAX: Final = 1_000_000  # of a Toeplitz strategy, a tree or the identity
 ROWS_MAX: Final = 2_048  # of a matrix that is given row by row
@@ -21,6 +22,7 @@ BUFFERS_MAX: Final = 64
 SIZE_MIN: Final = 2.0**-200
 SIZE_MAX: Final = 2.0**200
 _MANTISSA: Final = 53  # bits of a double
+_ROUND: Final = 60  # points that one step of one buffer is taken for
 UNIT_BITS: Final = 120  # a coefficient of a buffered strategy is rounded up to a multiple of 2^-120
 
 
@@ -70,6 +72,7 @@ class BufferedToeplitz:
         A power of a decay is known between two whole numbers, each product rounded outward. Where
         no scale is negative, the upper ones do not increase from c_1 on.
         """
+        spend(_ROUND * steps * len(self.buffer_decay))
         factors = [whole_number(decay) for decay in self.buffer_decay]
         scales = [whole_number(scale) for scale in self.output_scale]
         high = [1 << UNIT_BITS] * len(factors)

@@ -271,9 +271,10 @@ class EnvelopeFilter:
     def charged(self, total: Total) -> tuple[int, ...]:
         """The units that are charged to each item, in the order of the items.
 
-        Of a total that is not admitted: the units that are each item's own.
+        Where some unit finds no item: the units that are each item's own. Units that no item covers
+        are charged to none.
         """
-        found = self._charged(total) or self._used(total)
+        found = _charged_units(self, self._used(total)) or self._used(total)
         by_item = dict(zip(self._order, found, strict=True))
         return tuple(by_item[item] for item in range(len(self.items)))
 

@@ -2,6 +2,7 @@
 
 import json
 import secrets
+from collections.abc import Mapping
 from typing import Any, Final
 
 from sqlalchemy import Connection, Row, bindparam, exists, or_, select
@@ -17,7 +18,7 @@ from service.errors import (
 )
 from service.ledger import incidents
 from service.ledger.budgets import envelopes
-from service.ledger.budgets.budget import accept_of, dataset_filter
+from service.ledger.budgets.budget import UNSET, accept_of, dataset_filter
 from service.ledger.datasets import filter_record, note_settings
 from service.ledger.incidents import Incident, Kind
 from service.ledger.log.leaves import append_leaves
@@ -216,16 +217,23 @@ def _wished(dataset: Row[Any], limit: ChangedBudget) -> Budget | None:
         named["envelope"] = limit.envelope
     present = json.loads(dataset.budget_filter)
     if present["kind"] == envelopes.KIND:
-        given = {"envelope": envelopes.item_messages(present), "orders": present["orders"] or None}
-        named = given | named
+        named.setdefault("envelope", envelopes.item_messages(present))
+        named.setdefault("orders", present["orders"] or None)
         return Budget(**named, filter="envelope")
     created = NewDataset.model_validate(json.loads(dataset.request))
-    if created.for_ is not None:  # the order of a plan stays: to price it takes too long here
-        return None
-    before = created.budget or Budget(epsilon=limit.epsilon, delta=limit.delta)
-    if before.filter == envelopes.KIND:  # which another filter has replaced since
-        before = Budget(epsilon=limit.epsilon, delta=limit.delta, filter=present["kind"])
-    return before.model_copy(update=named)
+    if created.for_ is not None and set(named) == {"epsilon", "delta"}:
+        return None  # the order of a plan stays: to price it takes too long here
+    named.setdefault("orders", _named_orders(dataset, present))
+    return Budget(**named, filter=present["kind"])
+
+
+def _named_orders(dataset: Row[Any], present: Mapping[str, Any]) -> list[float] | None:
+    """The orders of the present filter, if they are not those that its limit leads to."""
+    epsilon, delta = UNSET
+    if dataset.budget_epsilon is not None:
+        epsilon, delta = dataset.budget_epsilon, dataset.budget_delta
+    usual = choose(present["kind"], epsilon=epsilon, delta=delta).record()
+    return None if usual["orders"] == present["orders"] else present["orders"]
 
 
 def _store(

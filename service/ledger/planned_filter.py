@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from accounting.event_counts import EventCounts, count_events
-from accounting.filters import choose, order_for, share_held
+from accounting.filters import EnvelopeFilter, choose, order_for, share_held
 from accounting.filters.renyi import RenyiFilter
 from service.errors import InvalidRequestError
 from service.ledger.budgets.envelopes import envelope_record
@@ -25,7 +25,7 @@ def planned_filter(new: NewDataset) -> str | None:
     """Return the record of the filter that suits a plan; None without a plan.
 
     It counts at the order that holds the most of the plan. Where no order holds all of it and an
-    envelope does, it is the envelope.
+    envelope does, it is the envelope, unless `accept` is given without the envelope's status.
 
     It prices the plan's events: call it before a transaction, so that no lock waits for it.
 
@@ -52,7 +52,9 @@ def planned_filter(new: NewDataset) -> str | None:
         order = order_for(counts, **limit, **given)
         whole = order is not None and share_held(counts, order=order, **limit, **given) == 1
         record = None
-        if not (whole or new.opening_balance):  # an envelope is set before the first answer
+        # An envelope is set before the first answer. Its status is refused by a list without it.
+        refused = new.accept is not None and EnvelopeFilter.status not in given["accept"]
+        if not (whole or new.opening_balance or refused):
             record = _envelope(new.name, new.dataset_size, counts, limit, given)
     if record is not None:
         return record

@@ -23,7 +23,9 @@ from tests.client.loader_classes import (
     RATE,
     SHUFFLED,
     SIZE,
+    Seedable,
     Sequential,
+    ShardLoader,
     Uniform,
     Weighted,
     batches,
@@ -164,3 +166,46 @@ def test_what_is_left_out_is_compared_with_the_loader() -> None:
     whole = shuffle(batch_size=BATCH, steps_per_pass=235, left_out=0)
     finding = loaders.inspect(SHUFFLED, declared=whole, dataset_size=SIZE)
     assert (finding.status, finding.sampling) == ("detected", EACH_PASS)
+
+
+def seedable(*, drop_last: bool) -> Any:
+    sampler = Seedable(data_source=data(), replacement=False, _num_samples=None)
+    return loader(batches(sampler, drop_last=drop_last))
+
+
+def in_ranks(*, drop_last: bool) -> Any:
+    return ShardLoader(
+        base_dataloader=loader(batches(distributed(), size=BATCH // 4, drop_last=drop_last))
+    )
+
+
+@pytest.mark.parametrize("made", [seedable, in_ranks])
+def test_orders_by_a_seed_of_the_sampler_are_not_secret(made: Any) -> None:
+    whole, dropped = made(drop_last=False), made(drop_last=True)
+    assert found(dropped) == shuffle(batch_size=BATCH, steps_per_pass=234, reshuffle="once")
+    assert not loaders.inspect(whole, declared=None, dataset_size=SIZE).is_secret
+    claimed = shuffle(batch_size=BATCH, steps_per_pass=234)
+    finding = loaders.inspect(dropped, declared=claimed, dataset_size=SIZE)
+    assert (finding.status, finding.sampling) == ("contradicted", found(dropped))
+    assert "dpledger_client.shuffled" in finding.reason
+
+
+@pytest.mark.parametrize("made", [seedable, in_ranks])
+def test_a_pass_that_ends_early_may_begin_again_where_the_seed_is_the_samplers(made: Any) -> None:
+    claimed = shuffle(batch_size=BATCH, steps_per_pass=23)
+    for dropped in (False, True):
+        what = made(drop_last=dropped)
+        finding = loaders.inspect(what, declared=claimed, dataset_size=SIZE)
+        assert finding.status == "contradicted"
+        assert finding.sampling == claimed | {"reshuffle": "once"}
+        dearer = claimed | {"reshuffle": "once"}
+        kept = loaders.inspect(what, declared=dearer, dataset_size=SIZE)
+        assert kept.sampling == dearer
+    secret = loaders.inspect(SHUFFLED, declared=claimed, dataset_size=SIZE)
+    assert (secret.status, secret.is_secret) == ("declared", True)
+
+
+def test_single_records_by_a_seed_of_the_sampler_are_in_no_secret_order() -> None:
+    sampler = Seedable(data_source=data(), replacement=False, _num_samples=None)
+    told = found(loader(batches(sampler, size=1)))
+    assert told == shuffle(batch_size=1, steps_per_pass=SIZE, reshuffle="once")

@@ -330,6 +330,15 @@ def test_a_plan_is_answered_as_the_budget_that_its_steps_fit(api: httpx.Client) 
     assert create(api, found["envelope"], "solved").status_code == 201
 
 
+def test_a_plan_makes_an_envelope_only_where_its_status_is_accepted(api: httpx.Client) -> None:
+    plan: Json = {"for": {"events": [item(0.6299, poisson(0.001), 10_000)]}}
+    limit = BUDGET | {"epsilon": 2.0}
+    without = create(api, limit, "without", accept=["published"], **plan)
+    assert without.json()["budget"]["filter"]["kind"] == "fixed_order_renyi"
+    made = create(api, limit, accept=["published", "derived"], **plan)
+    assert made.json()["budget"]["filter"]["kind"] == "envelope"
+
+
 def test_an_envelope_is_not_chosen_after_what_an_opening_balance_showed(api: httpx.Client) -> None:
     spent = [item(2.0, RATE, 10)]
     refused = create(api, envelope(item(2.0, RATE, 100)), opening_balance=spent)

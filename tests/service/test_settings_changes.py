@@ -314,3 +314,35 @@ def test_a_dataset_on_which_nothing_ran_is_not_beyond_its_limit(api: httpx.Clien
     setup(api, dataset_given={"budget": {"epsilon": 0.002, "delta": 1e-5}})
     budget = state(api)["budget"]
     assert (budget["spent"], budget["remaining"], budget["overdrawn"]) == (0, 0, False)
+
+
+def test_a_filter_and_orders_that_were_named_before_the_first_answer_stay(
+    api: httpx.Client,
+) -> None:
+    created = dataset(budget=BUDGET, accept=["published", "derived"])
+    assert api.post("/v1/datasets", json=created).status_code == 201
+    union = BUDGET | {"filter": "union_of_orders", "orders": [4.0, 8.0]}
+    assert change(api, 1, budget=union).status_code == 200
+    lower = change(api, 2, budget=BUDGET | {"epsilon": 2.5}).json()["budget"]["filter"]
+    assert (lower["kind"], lower["orders"]) == ("union_of_orders", [4.0, 8.0])
+    one = BUDGET | {"filter": "fixed_order_renyi", "orders": [5.0]}
+    assert change(api, 3, budget=one).status_code == 200
+    kept = change(api, 4, budget=BUDGET | {"epsilon": 2.0}).json()["budget"]["filter"]
+    assert (kept["kind"], kept["orders"]) == ("fixed_order_renyi", [5.0])
+    usual = BUDGET | {"filter": "fixed_order_renyi"}
+    first = change(api, 5, budget=usual).json()["budget"]["filter"]["orders"]
+    second = change(api, 6, budget=BUDGET | {"epsilon": 0.5}).json()["budget"]["filter"]["orders"]
+    assert first != second  # chosen anew from the limit
+
+
+def test_orders_named_after_a_plan_hold_and_items_are_refused_beside_another_filter(
+    api: httpx.Client,
+) -> None:
+    event = {"mechanism": QUIET, "sampling": FULL, "steps": 10}
+    created = dataset(budget=BUDGET) | {"for": {"events": [event]}}
+    assert api.post("/v1/datasets", json=created).status_code == 201
+    named = change(api, 1, budget=BUDGET | {"orders": [3.0]})
+    assert named.json()["budget"]["filter"]["orders"] == [3.0]
+    refused = change(api, 2, budget=BUDGET | {"envelope": [event]})
+    assert refused.status_code == 422
+    assert "envelope" in refused.json()["errors"][0]["location"]

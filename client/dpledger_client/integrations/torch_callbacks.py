@@ -149,7 +149,11 @@ class Steps:
         if self._sampling["kind"] in BY_ORDER and batches is not None:
             if not self._splits:
                 # What the loop does counts: it may end a pass early, and it steps at its end.
-                self._sampling["steps_per_pass"] = math.ceil(batches / accumulation)
+                steps = math.ceil(batches / accumulation)
+                shorter = steps < self._sampling["steps_per_pass"]
+                if shorter and not finding.is_secret and self._sampling["kind"] == "shuffle":
+                    self._sampling["reshuffle"] = "once"  # its next pass may begin with the same
+                self._sampling["steps_per_pass"] = steps
                 self._sampling.pop("left_out", None)  # of a whole pass
             elif batches < len(loader):
                 raise ValueError("A pass of parts of batches ends early, after an unknown part.")

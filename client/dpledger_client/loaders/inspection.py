@@ -6,7 +6,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from dpledger_client.loaders.known_loaders import Read, Seen, UnclearError, of_loader
-from dpledger_client.loaders.samplings import MISFIT, Sampling, sampling_of, told_of
+from dpledger_client.loaders.samplings import (
+    MISFIT,
+    Sampling,
+    relies_on_secrecy,
+    sampling_of,
+    told_of,
+)
 from dpledger_client.schemas import lacks_length, no_length, unknown
 
 Status = Literal["declared", "detected", "contradicted"]
@@ -40,6 +46,7 @@ class Finding:
             (but a Poisson `sample_rate`, as above).
         reason: why, in sentences.
         note: for the trainer alone, because it depends on the data; empty if there is none.
+        is_secret: whether each pass, however short, is in a new order that nobody else knows.
     """
 
     status: Status
@@ -48,6 +55,7 @@ class Finding:
     seen: Seen
     reason: str
     note: str = ""
+    is_secret: bool = False
 
 
 def inspect(
@@ -92,14 +100,16 @@ def inspect(
         _refuse_joined(found, accumulation)
     note = "" if size == read.length else _OTHER_SIZE
     said = None if said is None else _completed(said, found, size)
+    if said is not None and read.own_seed:
+        found = _ended_early(found, said, size)
     told = told_of(found, read, size)
     if told["kind"] != found["kind"]:
         reason = MISFIT
     if said is None:
-        return Finding("detected", told, None, seen, reason, note)
+        return Finding("detected", told, None, seen, reason, note, _is_secret(read))
     status, why = _verdict(_whole(found, size), _whole(said, size), read, size)
     kept = {"declared": said, "detected": found, "contradicted": told}[status]
-    return Finding(status, kept, said, seen, f"{reason} {why}".strip(), note)
+    return Finding(status, kept, said, seen, f"{reason} {why}".strip(), note, _is_secret(read))
 
 
 def require_shares(finding: Finding, world_size: int) -> None:
@@ -132,6 +142,24 @@ def _completed(said: Sampling, found: Sampling, size: int) -> Sampling:
     if not (in_order and found["batch_size"] == said.get("batch_size")):
         raise no_length(said, dataset_size=size)
     return said | {"steps_per_pass": found["steps_per_pass"]}
+
+
+def _is_secret(read: Read) -> bool:
+    return read.kind == "shuffle" and not (read.own_seed or read.once)
+
+
+def _ended_early(found: Sampling, said: Sampling, size: int) -> Sampling:
+    """What a loader with a seed of its own is to a loop that ends each pass early.
+
+    The next pass may begin with the same records again.
+    """
+    if found["kind"] != "shuffle" or said["kind"] != "shuffle":
+        return found
+    shorter = said["steps_per_pass"] < found["steps_per_pass"]
+    if not (shorter and said["batch_size"] == found["batch_size"]):
+        return found
+    place = {"batch_size": found["batch_size"], "steps_per_pass": said["steps_per_pass"]}
+    return found | place | ({"reshuffle": "once"} if relies_on_secrecy(place, size) else {})
 
 
 # Whose word counts
@@ -174,16 +202,17 @@ def _kept_because(said: Sampling, found: Sampling, read: Read, size: int) -> str
         if said["kind"] == found["kind"] == kind:
             return "its rate is higher." if said[rate] > found[rate] else ""
     if {said["kind"], found["kind"]} <= {"shuffle", "cyclic"}:
-        return _pass_kept_because(said, found, read)
+        return _pass_kept_because(said, found, read, size)
     return ""
 
 
-def _pass_kept_because(said: Sampling, found: Sampling, read: Read) -> str:
+def _pass_kept_because(said: Sampling, found: Sampling, read: Read, size: int) -> str:
     longer = said["steps_per_pass"] > found["steps_per_pass"]
     if longer or said["batch_size"] != found["batch_size"]:
         return ""  # a pass that is believed to be longer lets a record come twice in it
     if _order_known(said) < _order_known(found):
         unseen = read.epochs_unseen and said["kind"] == found["kind"]
+        unseen = unseen and not relies_on_secrecy(said, size)
         return "the loop sets the epoch of each pass, which is not seen." if unseen else ""
     if said["steps_per_pass"] < found["steps_per_pass"]:
         return "the loop ends each pass early, which is not seen."

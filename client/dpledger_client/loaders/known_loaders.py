@@ -27,6 +27,9 @@ class Read:
     rate: float = 0.0  # of Poisson draws; of the heaviest record
     once: bool = False  # one order for all passes
     own_order: bool = False  # each process draws another one
+    # The order follows from a seed of the sampler and the number of the pass: others may know it,
+    # and a pass that was broken off may come again.
+    own_seed: bool = False
     epochs_unseen: bool = False  # `once`, unless the loop sets the epoch of each pass
     fault: str = ""  # why a record comes twice in a pass, or where it likes
 
@@ -158,6 +161,11 @@ def _random(sampler: object, seen: Seen, length: int) -> Read:
     return Read("shuffle", length, records=records, draws=draws)
 
 
+def _seedable(sampler: object, seen: Seen, length: int) -> Read:
+    """Accelerate: it seeds itself anew for each pass, and counts passes that went to their end."""
+    return replace(_random(sampler, seen, length), own_seed=True)
+
+
 def _subset(sampler: object, _: Seen, length: int) -> Read:
     indices = _get(sampler, "indices")
     if _repeats(indices):
@@ -186,6 +194,7 @@ def _distributed(sampler: object, seen: Seen, length: int) -> Read:
         batch_size=ranks,
         once=shuffled,
         epochs_unseen=shuffled,
+        own_seed=shuffled,
         fault=_PADDED if draws > records else "",
     )
 
@@ -222,7 +231,7 @@ _SAMPLERS: Final[Mapping[str, Reader]] = {
     "torch.utils.data.sampler.SubsetRandomSampler": _subset,
     "torch.utils.data.sampler.WeightedRandomSampler": _weighted,
     "torch.utils.data.distributed.DistributedSampler": _distributed,
-    "accelerate.data_loader.SeedableRandomSampler": _random,
+    "accelerate.data_loader.SeedableRandomSampler": _seedable,
 }
 _GROUPING: Final = {
     "transformers.trainer_pt_utils.BatchRebalanceSampler",

@@ -8,6 +8,10 @@ from dpledger_client.loaders.known_loaders import Read, UnclearError
 
 Sampling = dict[str, Any]
 MISFIT: Final = "The loader and dataset_size do not go together."
+_OWN_SEED: Final = (
+    "Its orders follow from a seed of the sampler, so they do not count as secret: take "
+    "dpledger_client.shuffled, or a RandomSampler."
+)
 
 
 def sampling_of(read: Read, size: int) -> tuple[Sampling, str]:
@@ -74,9 +78,17 @@ def _pass(read: Read, size: int) -> tuple[Sampling, str]:
     if read.kind == "shuffle" and read.records == size:
         order: Literal["once", "each_pass"] = "once" if read.once else "each_pass"
         words = "The loader shuffles: a record comes once in a pass."
+        if read.own_seed and relies_on_secrecy(place, size):
+            return schemas.shuffle(reshuffle="once", **place), f"{words} {_OWN_SEED}"
         return schemas.shuffle(reshuffle=order, **place), words
     # Records that every pass leaves out are no luck of the order: no bound of a shuffle holds.
     return schemas.cyclic(**place), "The loader goes through the same records in each pass."
+
+
+def relies_on_secrecy(place: Sampling, size: int) -> bool:
+    """Whether bounds of a shuffle with such passes rely on an order that nobody else knows."""
+    size_of_step, steps = int(place["batch_size"]), int(place["steps_per_pass"])
+    return size_of_step == 1 or steps * size_of_step < size
 
 
 def _steps_per_pass(read: Read) -> int:

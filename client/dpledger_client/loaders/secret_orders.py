@@ -61,8 +61,9 @@ def shuffled(dataset: Sized | int, batch_size: int, *, leave_out: int = 1) -> Sh
         loader = DataLoader(dataset, batch_sampler=shuffled(dataset, 256))  # PyTorch
         for rows in shuffled(len(x), 256): x[rows]                          # numpy, one pass
 
-    Each process has an order of its own: one process alone may use it. The bound is `derived`,
-    and for the relations replace_one and replace_special.
+    Each process has an order of its own: one process alone may use it. Iterate once for each pass:
+    itertools.cycle would repeat the first order. The bound is `derived`, and for the relations
+    replace_one and replace_special.
 
     Args:
         dataset: what has a length, or how many records there are.

@@ -160,7 +160,7 @@ def item_answers(held_by: EnvelopeFilter, *, spent: Total, held: Total) -> list[
         {
             **one,
             "used": min(count * item.unit, item.steps),
-            "reserved": min(more * item.unit, item.steps) - min(count * item.unit, item.steps),
+            "reserved": max(0, min(more * item.unit, item.steps) - count * item.unit),
             "remaining": max(0, item.steps - more * item.unit) if open_ else 0,
         }
         for item, one, count, more in zip(
