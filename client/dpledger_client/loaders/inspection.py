@@ -46,7 +46,7 @@ class Finding:
             (but a Poisson `sample_rate`, as above).
         reason: why, in sentences.
         note: for the trainer alone, because it depends on the data; empty if there is none.
-        is_secret: whether each pass, however short, is in a new order that nobody else knows.
+        is_secret: whether each pass, however short, is in a new and secret order.
     """
 
     status: Status

@@ -86,7 +86,7 @@ def _pass(read: Read, size: int) -> tuple[Sampling, str]:
 
 
 def relies_on_secrecy(place: Sampling, size: int) -> bool:
-    """Whether bounds of a shuffle with such passes rely on an order that nobody else knows."""
+    """Whether bounds of a shuffle with such passes rely on a secret order."""
     size_of_step, steps = int(place["batch_size"]), int(place["steps_per_pass"])
     return size_of_step == 1 or steps * size_of_step < size
 
