@@ -274,8 +274,14 @@ class EnvelopeFilter:
         Where some unit finds no item: the units that are each item's own. Units that no item covers
         are charged to none.
         """
-        found = _charged_units(self, self._used(total)) or self._used(total)
-        by_item = dict(zip(self._order, found, strict=True))
+        return self._by_item(_charged_units(self, self._used(total)) or self._used(total))
+
+    def own_units(self, total: Total) -> tuple[int, ...]:
+        """The units that are each item's own, in the order of the items; those of parts add up."""
+        return self._by_item(self._used(total))
+
+    def _by_item(self, units: Sequence[int]) -> tuple[int, ...]:
+        by_item = dict(zip(self._order, units, strict=True))
         return tuple(by_item[item] for item in range(len(self.items)))
 
     def admissible(self, total: Total, cost: Total) -> int:

@@ -191,7 +191,8 @@ class RunCharge:
     share: float | None  # of capacity, at the component that binds; upper, None if infinite
     epsilon: float  # nats, the limit
     delta: float
-    items: tuple[tuple[str, int], ...]  # of an envelope: name or number, and steps of this run
+    # Of an envelope: name or number of an item, and steps of this run that are the item's own.
+    items: tuple[tuple[str, int], ...]
 
 
 def charge_of_run(connection: Connection, run: Row[Any], dataset: Row[Any]) -> RunCharge | None:
@@ -213,7 +214,7 @@ def charge_of_run(connection: Connection, run: Row[Any], dataset: Row[Any]) -> R
     (share,) = held_by.parts([total], whole=accumulator.sums().spent)
     items: tuple[tuple[str, int], ...] = ()
     if isinstance(held_by, EnvelopeFilter):
-        used = zip(held_by.items, held_by.charged(total), strict=True)
+        used = zip(held_by.items, held_by.own_units(total), strict=True)
         items = tuple(
             (item.name or str(number), units * item.unit)
             for number, (item, units) in enumerate(used, start=1)

@@ -255,6 +255,17 @@ def test_limits_are_set_once_and_items_must_fit() -> None:
         item(LADDER[0], 0)
 
 
+def test_units_of_several_runs_add_up_item_by_item() -> None:
+    budget = held(item(LADDER[1], 3), item(LADDER[0], 3))
+    runs = [total_of(budget, [LADDER[1]] * 3), total_of(budget, [LADDER[1]] * 2)]
+    whole = plus(*runs)
+    assert budget.charged(whole) == (3, 2)
+    assert [budget.own_units(one) for one in (*runs, whole)] == [(3, 0), (2, 0), (5, 0)]
+    outside = plus(whole, total_of(budget, [SAMPLE[-2]]))
+    assert not budget.admits(outside)
+    assert budget.charged(outside) == (3, 2)
+
+
 def test_equal_envelopes_are_one_value() -> None:
     one, same = held(item(LADDER[0], 2)), held(item(LADDER[0], 2))
     assert one == same

@@ -4,8 +4,9 @@ import httpx
 import pytest
 
 from service.ledger.budgets import cost_cache
-from tests.service.samples import BUDGET, run
-from tests.service.test_envelopes import RATE, charge, create, envelope, item, state
+from tests.service.samples import BUDGET, FULL, run
+from tests.service.test_envelopes import RATE, charge, create, envelope, gaussian, item, state
+from tests.service.test_reservations import reserve
 from tests.service.test_settings_changes import change
 
 
@@ -69,3 +70,15 @@ def test_an_order_beside_the_items_is_kept_and_given_up_before_the_first_answer(
     assert given_up["filter"]["orders"] == []
     other = change(api, 3, budget=envelope(item(2.0, RATE, 90), orders=[9.0])).json()["budget"]
     assert other["filter"]["orders"] == [9.0]
+
+
+def test_what_is_reserved_outside_takes_no_steps_from_items(api: httpx.Client) -> None:
+    limit = envelope(item(20.0, FULL, 3), item(10.0, FULL, 3), orders=[8.0])
+    assert create(api, limit).status_code == 201
+    assert api.post("/v1/runs", json=run()).status_code == 201
+    assert charge(api, 0, 5, 20.0, FULL).status_code == 201
+    ahead = {"mechanism": gaussian(9.0), "sampling": FULL}
+    assert reserve(api, "ahead", 1, event=ahead).status_code == 201
+    assert [(one["used"], one["reserved"]) for one in state(api)["items"]] == [(3, 0), (2, 0)]
+    assert charge(api, 5, 1, 9.0, FULL).status_code == 201
+    assert [(one["used"], one["reserved"]) for one in state(api)["items"]] == [(3, 0), (2, 0)]
