@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from operator import add, mul, sub
-from typing import Final
+from typing import Final, assert_never
 
 import numpy as np
 
@@ -217,6 +217,8 @@ def sensitivity_of(strategy: Strategy, schema: Participation) -> Sensitivity:
             return _banded(strategy, schema)
         case Tree():
             return _tree(schema)
+        case _:
+            assert_never(strategy)
 
 
 def _best_toeplitz(units: Sequence[int], bits: int, schema: Participation) -> Sensitivity:

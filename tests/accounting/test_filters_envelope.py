@@ -260,6 +260,7 @@ def test_units_of_several_runs_add_up_item_by_item() -> None:
     runs = [total_of(budget, [LADDER[1]] * 3), total_of(budget, [LADDER[1]] * 2)]
     whole = plus(*runs)
     assert budget.charged(whole) == (3, 2)
+    assert not budget.is_read_beside(whole)
     assert [budget.own_units(one) for one in (*runs, whole)] == [(3, 0), (2, 0), (5, 0)]
     outside = plus(whole, total_of(budget, [SAMPLE[-2]]))
     assert not budget.admits(outside)
