@@ -93,7 +93,7 @@ def _pair_from(
     chances, rest = copies(batch_size=batch_size, dataset_size=dataset_size)
     # A larger chance dominates; what it takes from the weights p_k / g is below CHANCE_ERROR.
     rate = rounded_up(chance_of_any(batch_size, dataset_size), ulps=LIBRARY_ULPS)
-    losses = _grid(noise_multiplier, chances)
+    losses = loss_points(noise_multiplier, chances)
     added = _symmetric_profile(
         1.0 if null else 2.0,
         noise_multiplier=noise_multiplier,
@@ -112,7 +112,7 @@ def _pair_from(
     return profile_pair(losses, removed=first, added=second)
 
 
-def _grid(noise_multiplier: float, chances: Array) -> Array:
+def loss_points(noise_multiplier: float, chances: Array) -> Array:
     """Losses up to where even the most copies matter no more, shape (k,)."""
     pairs = [
         SymmetricPair(
@@ -225,9 +225,9 @@ def with_replacement_add_remove_pair(
         TooManyCopiesError: a record is in a batch too often.
     """
     chances, rest = copies(batch_size=batch_size, dataset_size=dataset_size)
-    losses = _grid(noise_multiplier, chances)
+    losses = loss_points(noise_multiplier, chances)
     any_copy = chance_of_any(batch_size, dataset_size)
-    removed, added = _mixture_profiles(noise_multiplier, chances, any_copy, losses)
+    removed, added = mixture_profiles(noise_multiplier, chances, any_copy, losses)
     return profile_pair(
         losses, removed=np.minimum(removed + rest, 1.0), added=np.minimum(added + rest, 1.0)
     )
@@ -249,7 +249,7 @@ def _crossings(noise_multiplier: float, chances: Array, log_ratios: Array) -> Ar
     return np.asarray(0.5 * (low + high))
 
 
-def _mixture_profiles(
+def mixture_profiles(
     noise_multiplier: float, chances: Array, any_copy: float, losses: Array
 ) -> tuple[Array, Array]:
     """Profiles of (sum_k p_k N(2k), N(0)) in both orders. Upper, shape (k,) each.

@@ -9,6 +9,7 @@ from pydantic_core import PydanticCustomError
 
 from accounting import calibration
 from accounting.accountants import best_bound
+from accounting.accountants.unit_bound import unit_bound
 from accounting.bounds.dominating_pairs import pld_bounds
 from accounting.bounds.event_bounds import NoBoundError, accepted
 from accounting.calibration import Parameter, UnreachableError
@@ -30,7 +31,14 @@ from service.schemas.mechanisms import (
     ZcdpMechanism,
 )
 from service.schemas.message import Delta, Probability, Wire
-from service.schemas.plan_response import PlanAnswer, PlanEnvelope, PlanOrders, plan_answer
+from service.schemas.plan_response import (
+    PlanAnswer,
+    PlanEnvelope,
+    PlanOrders,
+    PlanUnit,
+    plan_answer,
+    plan_unit,
+)
 from service.schemas.requests import (
     EVENTS_MAX,
     Acceptable,
@@ -45,7 +53,7 @@ from service.schemas.requests import (
     relation_of,
 )
 from service.schemas.responses import EVERY_STEP
-from service.schemas.samplings import Count, ExpectedBatchSize, RatelessSampling
+from service.schemas.samplings import Count, ExpectedBatchSize, RatelessSampling, RowsPerUnit
 from service.work_limit import bounded
 
 _PLACEHOLDERS: Final[dict[Parameter, float]] = {
@@ -63,6 +71,7 @@ class _Plan(Wire):
     accept: list[Acceptable] | None = Field(default=None, min_length=1, max_length=len(Status))
     accountant: _Accountant = "best"
     as_envelope: bool = False  # answer the budget that the plan makes, too
+    rows_per_unit: RowsPerUnit | None = None  # answer for a person with so many records, too
 
 
 class Plan(_Plan):
@@ -185,6 +194,7 @@ class _Terms:
     delta: float
     accountant: str
     as_envelope: bool
+    rows_per_unit: int | None
 
     @classmethod
     def of(cls, asked: _Plan) -> "_Terms":
@@ -194,6 +204,7 @@ class _Terms:
             delta=asked.delta,
             accountant=asked.accountant,
             as_envelope=asked.as_envelope,
+            rows_per_unit=asked.rows_per_unit,
         )
 
     def envelope(self, counts: EventCounts, epsilon: float | None) -> PlanEnvelope | None:
@@ -203,6 +214,19 @@ class _Terms:
         return plan_envelope(
             counts, relation=self.relation, accept=self.accept, delta=self.delta, epsilon=epsilon
         )
+
+    def unit(self, counts: EventCounts) -> PlanUnit | None:
+        """What the plan costs a person with several records."""
+        if self.rows_per_unit is None:
+            return None
+        found = unit_bound(
+            counts,
+            rows=self.rows_per_unit,
+            relation=self.relation,
+            delta=self.delta,
+            accept=self.accept,
+        )
+        return plan_unit(found)
 
     def orders(self, counts: EventCounts, epsilon: float | None) -> PlanOrders | None:
         """What a budget of this epsilon, in nats, would hold of the plan."""
@@ -255,12 +279,14 @@ def _account(asked: Plan) -> PlanAnswer:
             counts=counts,
             release=asked.release,
             envelope=terms.envelope(counts, None),
+            unit=terms.unit(counts),
         )
     return plan_answer(
         found,
         counts=counts,
         orders=terms.orders(counts, found.epsilon),
         envelope=terms.envelope(counts, None),
+        unit=terms.unit(counts),
     )
 
 
@@ -305,7 +331,12 @@ def _solve(asked: Target) -> PlanAnswer:
     orders = terms.orders(counts, found.guarantee.epsilon)
     envelope = terms.envelope(counts, asked.epsilon)
     return plan_answer(
-        found.guarantee, counts=counts, solved=found, orders=orders, envelope=envelope
+        found.guarantee,
+        counts=counts,
+        solved=found,
+        orders=orders,
+        envelope=envelope,
+        unit=terms.unit(counts),
     )
 
 

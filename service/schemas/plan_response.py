@@ -1,8 +1,11 @@
 """The answer to a plan: its guarantee, and the value that was solved for."""
 
+import math
+
+from accounting.accountants.unit_bound import UnitBound
 from accounting.calibration import Calibrated, Parameter
 from accounting.event_counts import EventCounts
-from accounting.guarantees import Guarantee
+from accounting.guarantees import Guarantee, Status
 from service.schemas.requests import EnvelopeItemMessage, FilterKind, Release
 from service.schemas.responses import EVERY_STEP, Answer, GuaranteeAnswer, guarantee_answer
 
@@ -34,12 +37,24 @@ class PlanEnvelope(Answer):
     envelope: list[EnvelopeItemMessage]
 
 
+class PlanUnit(Answer):
+    """What a plan costs a person with several records, at the delta of the plan."""
+
+    rows: int
+    epsilon: float | None  # nats, upper; null where no accepted bound is known
+    epsilon_lower: float | None  # nats; some such person loses at least this
+    bound: str | None
+    status: Status | None
+    group_epsilon: float | None  # nats, upper; by a chain of neighbours
+
+
 class PlanAnswer(GuaranteeAnswer):
     """The guarantee of a plan; with the value that was solved for, at that value."""
 
     solved: Solved | None
     orders: PlanOrders | None  # null where no order holds a step, or it would take too much work
     envelope: PlanEnvelope | None  # null unless `as_envelope` asked for it
+    unit: PlanUnit | None  # null unless `rows_per_unit` asked for it
 
 
 def plan_answer(
@@ -50,8 +65,22 @@ def plan_answer(
     release: Release = EVERY_STEP,
     orders: PlanOrders | None = None,
     envelope: PlanEnvelope | None = None,
+    unit: PlanUnit | None = None,
 ) -> PlanAnswer:
     """The wire form of a plan's guarantee, and of the value that was solved for."""
     value = Solved(parameter=solved.parameter, value=solved.value) if solved else None
     answer = guarantee_answer(guarantee, counts=counts, sequence=0, release=release)
-    return PlanAnswer(**dict(answer), solved=value, orders=orders, envelope=envelope)
+    return PlanAnswer(**dict(answer), solved=value, orders=orders, envelope=envelope, unit=unit)
+
+
+def plan_unit(found: UnitBound) -> PlanUnit:
+    """The wire form of what a plan costs a person."""
+    given, chain = found.epsilon, found.group_epsilon
+    return PlanUnit(
+        rows=found.rows,
+        epsilon=given if math.isfinite(given) else None,
+        epsilon_lower=found.epsilon_lower,
+        bound=found.bound,
+        status=found.status,
+        group_epsilon=chain if math.isfinite(chain) else None,
+    )

@@ -19,9 +19,15 @@ from service.schemas.descriptions import describe
 from service.schemas.message import PROBABILITY_MIN, Probability, Wire, bounds, within
 
 RECORDS_MAX: Final = 10**12
+UNIT_ROWS_MAX: Final = 10_000  # records of one person
 
 Count = Annotated[
     int, AfterValidator(within(1, RECORDS_MAX)), Field(json_schema_extra=bounds(1, RECORDS_MAX))
+]
+
+
+RowsPerUnit = Annotated[
+    int, AfterValidator(within(1, UNIT_ROWS_MAX)), Field(json_schema_extra=bounds(1, UNIT_ROWS_MAX))
 ]
 
 
