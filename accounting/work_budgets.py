@@ -42,4 +42,5 @@ BESIDE_OF_FEW_EVENTS: Final = 30 * MILLION
 WIDE_GUARANTEE: Final = 400 * MILLION
 EVERY_STATUS: Final = 60 * MILLION
 
+LATTICE_OF_RARE_LOSSES: Final = 90 * MILLION  # it serves where many steps show something
 RENYI_CURVE_OF_PROFILE: Final = 40 * MILLION  # where nothing better is reached

@@ -16,6 +16,7 @@ from typing import Final
 
 import numpy as np
 
+from accounting import work_budgets
 from accounting.events import Direction, NeighboringRelation
 from accounting.gaussian import gaussian_bracket_delta, gaussian_bracket_epsilon
 from accounting.guarantees import Assumption, Status
@@ -35,7 +36,7 @@ from accounting.pld.pairs import (
     ReplacedGaussianPair,
     SymmetricPair,
 )
-from accounting.pld.rare_losses import RARE_WORK, are_rare, rare_bracket, rare_delta
+from accounting.pld.rare_losses import are_rare, rare_bracket, rare_delta
 from accounting.pld.tails import profile
 from accounting.rounding import UNIT_ROUNDOFF
 from accounting.theorem import theorem
@@ -311,8 +312,9 @@ def _on_lattice(
     units: Units, compute: Callable[[], tuple[float, float]]
 ) -> tuple[float, float] | None:
     """A bracket; None where the lattice cannot serve, or takes more than it is worth."""
+    most = work_budgets.LATTICE_OF_RARE_LOSSES if are_rare(units) else math.inf
     try:
-        return attempted(RARE_WORK if are_rare(units) else math.inf, compute)
+        return attempted(most, compute)
     except ArithmeticError:  # it cannot serve these units at all
         return None
 

@@ -31,8 +31,6 @@ _CUTS: Final = np.arange(0.0, 38.0, 0.125)
 _TAIL: Final = 1 + 1e-9  # the library's tails are right to far fewer digits than that
 _TOLD: Final = 48  # cells of x that a lower end is told of
 _WIDTH: Final = 1e-4  # relative, aimed at for it
-# What the lattice may take beside: it serves where many steps show something.
-RARE_WORK: Final = 90_000_000
 _TINY: Final = 1e-300  # tails beyond 37 standard deviations may be told as zero
 _SHARE: Final = 1e-3  # of delta, for losses that count as infinite
 _FAILURES: Final = (1e-6, 1e-9, 1e-13, 1e-20, 1e-40, 1e-80)  # tried where delta is asked for
