@@ -9,6 +9,7 @@ from accounting import (
     gaussian,
     last_iterate,
     literature,
+    one_run_audit,
     privacy_profile,
     renyi,
     shuffling,
@@ -33,6 +34,7 @@ THEOREMS: Final[tuple[Theorem[..., Any], ...]] = (
     *filters.THEOREMS,
     *privacy_profile.THEOREMS,
     *composition.THEOREMS,
+    *one_run_audit.THEOREMS,
     *last_iterate.THEOREMS,
     *literature.THEOREMS,
 )

@@ -76,6 +76,9 @@ class Assumption(StrEnum):
     FIXED_DIVISOR = "fixed_divisor"  # sums are divided by a constant
     DATA_INDEPENDENT_START = "data_independent_start"  # the first iterate says nothing of the data
     DATA_INDEPENDENT_ORDER = "data_independent_order"  # who is in which batch says nothing either
+    FAIR_CANARY_COINS = (
+        "fair_canary_coins"  # one a canary, independent, kept from the guesser; nothing else varies
+    )
     CONSTANT_CURVATURE = "constant_curvature"  # gradients are affine; their slopes are public
 
 

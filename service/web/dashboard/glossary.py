@@ -117,6 +117,9 @@ ASSUMPTIONS: Final[dict[Assumption, str]] = {
     ),
     Assumption.DATA_INDEPENDENT_START: "The initial weights do not depend on the data.",
     Assumption.DATA_INDEPENDENT_ORDER: "Who is in which batch does not depend on the data.",
+    Assumption.FAIR_CANARY_COINS: (
+        "Each canary was included by its own fair coin, which the guesser did not know."
+    ),
     Assumption.CONSTANT_CURVATURE: "Gradients are affine in the weights, with public slopes.",
 }
 

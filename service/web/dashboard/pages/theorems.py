@@ -99,6 +99,12 @@ FAMILIES: Final = (
         (("accounting.privacy_profile", "curves"),),
     ),
     Family(
+        "audits",
+        "Audits",
+        "What counts of right guesses about canaries say against an epsilon.",
+        (("accounting.one_run_audit", "audits"),),
+    ),
+    Family(
         "composition",
         "Composition by hand",
         "Basic, advanced and optimal composition, total variation, tests. Used by name only.",
