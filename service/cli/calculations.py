@@ -23,10 +23,10 @@ from accounting.theorem import Theorem
 from service.errors import InvalidRequestError, NotFoundError
 from service.ledger.hidden_iterates import hidden_of, with_hidden_state_bound
 from service.schemas.event_codec import spans_of
-from service.schemas.findings import BatchSizesFinding
 from service.schemas.ledger_document import LedgerDocument
 from service.schemas.requests import accepted_statuses, relation_of
-from service.schemas.responses import OutsideGuarantee, RunGuarantee, guarantee_answer
+from service.schemas.responses import RunGuarantee, guarantee_answer
+from service.transparency.audits import outside_of
 
 TARGET_MAX: Final = 1e6  # nats
 
@@ -51,21 +51,13 @@ def account_document(document: LedgerDocument, *, delta: float, accountant: str)
         return with_hidden_state_bound(found, hidden, accept=accept, accountant=accountant)
 
     found = found_of(counts)
-    beside: dict[str, Any] = {"outside_guarantee": _outside(document)}
+    beside: dict[str, Any] = {"outside_guarantee": outside_of(document)}
     if corrected is not None:
         really = found_of(corrected)
         found = covering(found, really)
         beside |= {"corrections": len(document.corrections), "corrected_epsilon": really.epsilon}
     answer = guarantee_answer(found, counts=counts, sequence=0, release=hidden.release)
     return RunGuarantee(**dict(answer) | beside)
-
-
-def _outside(document: LedgerDocument) -> list[OutsideGuarantee]:
-    return [
-        OutsideGuarantee(kind=found.kind, branch=found.branch, verdict=found.verdict)
-        for found in document.findings
-        if isinstance(found, BatchSizesFinding)
-    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,11 @@ from service.formatting import lower, upper
 
 WIDE: Final = 140  # columns, from which on a theorem has one line
 
+_OUTSIDE: Final = {
+    "batch_sizes": "the verdict on the batch sizes",
+    "audit": "the result of an audit with the records of people",
+}
+
 
 def _document(file: Path) -> Any:
     from pydantic import ValidationError
@@ -60,7 +65,7 @@ def epsilon(
         return
     _show(answer)
     for left in answer.outside_guarantee:
-        typer.echo(f"outside this guarantee: the verdict on the batch sizes of {left.branch}")
+        typer.echo(f"outside this guarantee: {_OUTSIDE[left.kind]} of {left.branch}")
 
 
 def calibrate(

@@ -24,6 +24,10 @@ _UP: Final = Context(prec=4, rounding=ROUND_CEILING)
 _EVERYBODY: Final = 0.9995
 
 
+_TOLD: Final = {
+    "batch_sizes": "a verdict on the batch sizes",
+    "audit": "the result of an audit with real records",
+}
 Tone = Literal["good", "plain", "warn", "bad"]
 # What happened, as it is told of so many times.
 _HAPPENED: Final[dict[Kind, tuple[Tone, str]]] = {
@@ -36,6 +40,10 @@ _HAPPENED: Final[dict[Kind, tuple[Tone, str]]] = {
     Kind.BATCH_SIZES_REFUTED: (
         "bad",
         "Batch sizes did not fit the declared sampling: the numbers may be too low.",
+    ),
+    Kind.AUDIT_CONTRADICTS: (
+        "bad",
+        "An audit found more than the certified number allows: the training code may be faulty.",
     ),
     Kind.CERTIFIED_TOO_LOW: (
         "bad",
@@ -177,8 +185,8 @@ def outside_run(run: RunAnswer, dataset: str) -> list[str]:
         f"dataset {dataset} covers all of them."
     )
     told = [
-        f"The trainer published a verdict on the batch sizes of the branch {one.branch}. No "
-        "epsilon covers what that verdict reveals."
+        f"The trainer published {_TOLD[one.kind]} of the branch {one.branch}. No epsilon covers "
+        "what it reveals."
         for one in run.outside_guarantee
     ]
     return [others, *told]

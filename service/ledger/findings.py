@@ -41,7 +41,11 @@ _CLAIMED: Final = select(
     )
 )
 _OF_RUN: Final = (
-    _FOUND.where(findings.c.run_id == bindparam("run"), findings.c.id > bindparam("after"))
+    _FOUND.where(
+        findings.c.run_id == bindparam("run"),
+        findings.c.id > bindparam("after"),
+        findings.c.kind.in_(("sampling", "rank", "batch_sizes")),  # audits are listed apart
+    )
     .order_by(findings.c.id)
     .limit(bindparam("size"))
 )

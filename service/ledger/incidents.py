@@ -35,6 +35,7 @@ class Kind(StrEnum):
     SAMPLING_CONTRADICTED = "sampling_contradicted"  # the code samples otherwise than declared
     RANKS_DISAGREE = "ranks_disagree"  # processes of one job are configured differently
     BATCH_SIZES_REFUTED = "batch_sizes_refuted"  # sizes do not fit the declared sampling
+    AUDIT_CONTRADICTS = "audit_contradicts"  # more canaries were guessed than epsilon allows
     CORRECTION = "correction"
     SETTINGS_CHANGED = "settings_changed"
     CERTIFIED_TOO_LOW = "certified_too_low"  # a later version of the accounting proves no less

@@ -15,6 +15,7 @@ from service.ledger.budgets.budget import dataset_scope, run_scope
 from service.ledger.expired_reservations import expired_reservations
 from service.ledger.log.merkle import Frontier
 from service.ledger.lookups import branches_of, dataset_of, find_dataset
+from service.schemas.findings import OF_PEOPLE
 from service.schemas.requests import SamplingStatus
 from service.schemas.responses import (
     Answer,
@@ -36,7 +37,7 @@ _LATEST: Final = (
             select(func.max(_earlier.c.id))
             .where(
                 _earlier.c.run_id == bindparam("run"),
-                _earlier.c.kind.in_(("sampling", "batch_sizes")),  # not ranks, which are many
+                _earlier.c.kind.in_(("sampling", "batch_sizes", "audit_result")),
             )
             .group_by(_earlier.c.branch_id, _earlier.c.kind, _earlier.c.claim)
         )
@@ -52,6 +53,9 @@ _PARENTS: Final = (
 _RELEASES_OF_RUN: Final = (
     select(func.count()).select_from(releases).where(releases.c.run_id == bindparam("run"))
 )
+
+# Of a run that was audited with the records of people.
+AUDITED: Final = OutsideGuarantee(kind="audit", branch="main", verdict="published")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,8 @@ def sampling_summary(connection: Connection, run_id: int) -> SamplingSummary:
         for row in rows
         if row.kind == "batch_sizes"
     ]
+    if any(row.kind == "audit_result" and OF_PEOPLE in row.claim.split() for row in rows):
+        outside.append(AUDITED)
     claims = [(row.branch, row.claim) for row in rows if row.kind == "sampling"]
     return SamplingSummary(_status(claims), outside)
 

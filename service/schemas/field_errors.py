@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from pydantic_core import ErrorDetails
 
-from service.schemas.findings import FINDING_TAGS
+from service.schemas.findings import RECORDED_TAGS
 
 ERRORS_MAX: Final = 20  # named in one answer
 LOCATION_MAX: Final = 200  # characters; an unknown field's name is the sender's
@@ -14,7 +14,7 @@ CLOSED_TAG: Final = "(closed)"
 OPEN_TAG: Final = "(open)"
 # The fields whose `kind` says which others there are, and the names of whole messages' kinds.
 _TAGGED: Final = ("mechanism", "sampling", "declared", "recorded")
-_WHOLE: Final = (CLOSED_TAG, OPEN_TAG, *FINDING_TAGS)
+_WHOLE: Final = (CLOSED_TAG, OPEN_TAG, *RECORDED_TAGS)
 
 
 def location_of(parts: tuple[int | str, ...]) -> str:

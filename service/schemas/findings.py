@@ -16,7 +16,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from service.schemas.message import Wire, bounds, within
+from service.schemas.message import Body, Wire, bounds, within
 from service.schemas.requests import BatchSizesVerdict, Name, SamplingStatus, Step, printable
 from service.schemas.samplings import CompleteSampling
 
@@ -127,23 +127,136 @@ class BatchSizesFinding(Wire):
         return self.verdict
 
 
+CANARIES_MAX: Final = 10**6
+# In the claim of an audit's result, behind its number.
+CONTRADICTS: Final = "contradicts"
+OF_PEOPLE: Final = "of_people"
+
+_Canaries = Annotated[
+    int,
+    AfterValidator(within(1, CANARIES_MAX)),
+    Field(json_schema_extra=bounds(1, CANARIES_MAX)),
+]
+_Correct = Annotated[
+    int,
+    AfterValidator(within(0, CANARIES_MAX)),
+    Field(json_schema_extra=bounds(0, CANARIES_MAX)),
+]
+_AuditDelta = Annotated[
+    float,
+    AfterValidator(within(0.0, 1.0, ends="[)")),
+    Field(json_schema_extra=bounds(0, 1, ends="[)")),
+]
+
+
+def _within(most: str, value: int, info: ValidationInfo) -> int:
+    if value > info.data.get(most, CANARIES_MAX):  # a faulty other count is a fault of its own
+        raise PydanticCustomError("out_of_range", "must lie in [0, {most}]", {"most": most})
+    return value
+
+
+class AuditPlan(Wire):
+    """An audit of a run: canaries, each included by its own fair coin, and guesses of the coins."""
+
+    method: Literal["one_run"] = "one_run"
+    canaries: _Canaries
+    guesses: _Canaries  # fixed before a score is seen; abstentions count as wrong
+    delta: _AuditDelta
+    significance: _Level = 0.05  # of all audits of the run together
+    out: Literal["absent", "null", "replaced"]  # a canary whose coin says out
+    view: Literal["every_step", "last_iterate"] = "every_step"  # what the guesser sees
+    canary_unit: Literal["record", "person"] = "record"
+    synthetic: bool  # whether the canaries are invented: otherwise the result tells of people
+
+    @field_validator("guesses")
+    @classmethod
+    def _of_canaries(cls, guesses: int, info: ValidationInfo) -> int:
+        return _within("canaries", guesses, info)
+
+
+class NewAudit(AuditPlan, defer_build=False):
+    """An audit that is registered, or the counts of one that was not."""
+
+    name: Name | None = None  # with it a request may be repeated
+    correct: _Correct | None = None  # of an audit whose scores were seen before this request
+
+    @field_validator("correct")
+    @classmethod
+    def _of_guesses(cls, correct: int | None, info: ValidationInfo) -> int | None:
+        return correct if correct is None else _within("guesses", correct, info)
+
+
+class AuditResult(Body):
+    """What came of a registered audit."""
+
+    correct: _Correct
+
+
+class AuditFinding(AuditPlan):
+    """An audit as it is recorded."""
+
+    kind: Literal["audit"]
+    branch: Name = "main"
+    number: _Canaries  # among the run's audits, from 1
+    name: Name | None = None
+    registered: bool  # before any score was seen
+
+
+class AuditComparison(Wire):
+    """What a run's certificate said when an audit ended, and whether the audit contradicts it."""
+
+    reason: _Reason | None = None  # why nothing is compared
+    epsilon: float | None = None  # nats; the run's certified bound at `sequence`
+    delta: float | None = None
+    sequence: int | None = None
+    p_value: float | None = None  # of that claim, upper
+    contradicts: bool = False
+
+
+class AuditResultFinding(Wire):
+    """The result of an audit as it is recorded."""
+
+    kind: Literal["audit_result"]
+    branch: Name = "main"
+    number: _Canaries
+    correct: _Correct
+    compared: AuditComparison
+
+
 # Names that no field has, so that no location can be mistaken for them.
 FINDING_TAGS: Final = ("(sampling)", "(rank)", "(batch_sizes)")
+_AUDIT_TAGS: Final = ("(audit)", "(audit_result)")
+RECORDED_TAGS: Final = (*FINDING_TAGS, *_AUDIT_TAGS)
 
 
 def _tag(value: Any) -> str | None:
     kind = value.get("kind") if isinstance(value, dict) else getattr(value, "kind", None)
     tag = f"({kind})" if isinstance(kind, str) else ""
-    return tag if tag in FINDING_TAGS else None
+    return tag if tag in RECORDED_TAGS else None
 
 
-NewFinding = Annotated[
+_Told = (
     Annotated[SamplingFinding, Tag(FINDING_TAGS[0])]
     | Annotated[RankFinding, Tag(FINDING_TAGS[1])]
-    | Annotated[BatchSizesFinding, Tag(FINDING_TAGS[2])],
+    | Annotated[BatchSizesFinding, Tag(FINDING_TAGS[2])]
+)
+NewFinding = Annotated[
+    _Told,
     Discriminator(
         _tag,
         custom_error_type="no_such_kind",
         custom_error_message="kind must be one of 'sampling', 'rank', 'batch_sizes'",
+    ),
+]
+# What a ledger document holds: audits come in by requests of their own.
+RecordedFinding = Annotated[
+    _Told
+    | Annotated[AuditFinding, Tag(_AUDIT_TAGS[0])]
+    | Annotated[AuditResultFinding, Tag(_AUDIT_TAGS[1])],
+    Discriminator(
+        _tag,
+        custom_error_type="no_such_kind",
+        custom_error_message="kind must be one of 'sampling', 'rank', 'batch_sizes', 'audit', "
+        "'audit_result'",
     ),
 ]

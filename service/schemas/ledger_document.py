@@ -14,7 +14,7 @@ from accounting.events import (
 )
 from service.errors import InvalidRequestError
 from service.schemas.event_codec import MAIN, _cut, laid_over, spans_of
-from service.schemas.findings import NewFinding
+from service.schemas.findings import RecordedFinding
 from service.schemas.message import Delta, Wire
 from service.schemas.requests import (
     Acceptable,
@@ -107,7 +107,7 @@ class LedgerDocument(Wire):
     by: Name | None = None  # the key that registered the run
     appended_by: list[Name] | None = None  # the keys that appended last, each once
     corrections: list[CorrectedSteps] = Field(default_factory=list)
-    findings: list[NewFinding] = Field(default_factory=list)  # no epsilon depends on them
+    findings: list[RecordedFinding] = Field(default_factory=list)  # no epsilon depends on them
     labels: Labels | None = None
 
     def counts(self) -> EventCounts:

@@ -128,9 +128,9 @@ class GuaranteeAnswer(Answer):
 class OutsideGuarantee(Answer):
     """What left the trainer beside the steps, and no epsilon covers."""
 
-    kind: Literal["batch_sizes"]
+    kind: Literal["batch_sizes", "audit"]
     branch: str
-    verdict: BatchSizesVerdict
+    verdict: BatchSizesVerdict | Literal["published"]  # the latter of an audit with real records
 
 
 class RunGuarantee(GuaranteeAnswer):

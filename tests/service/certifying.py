@@ -23,6 +23,7 @@ from service.transparency.signing import Signer
 from service.web.server import Server
 from tests.conftest import AS_ADMIN, free_port
 from tests.service.samples import (
+    AUDIT,
     BALLS,
     BUDGET,
     FULL,
@@ -121,6 +122,8 @@ def full_world(api: httpx.Client) -> None:
             "/v1/runs/run/findings",
             json=SAMPLING | {"status": "contradicted", "declared": FULL, "recorded": POISSON},
         ),
+        api.post("/v1/runs/run/audits", json=AUDIT | {"synthetic": False}),
+        api.post("/v1/runs/run/audits/1:result", json={"correct": 98}),
     ]  # fmt: skip
     assert [answer.status_code for answer in answers] == [201] * len(answers), [
         answer.text for answer in answers if answer.status_code != 201

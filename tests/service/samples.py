@@ -33,6 +33,10 @@ RANK: Json = {
 BATCH_SIZES: Json = {
     "kind": "batch_sizes", "branch": "main", "verdict": "refuted", "level": 1e-6,
 }  # fmt: skip
+AUDIT: Json = {
+    "method": "one_run", "canaries": 1000, "guesses": 100, "delta": 1e-5, "significance": 0.05,
+    "out": "absent", "view": "every_step", "canary_unit": "record", "synthetic": True,
+}  # fmt: skip
 
 
 def event(

@@ -27,7 +27,7 @@ from service.settings import Settings
 from service.storage.engine import transaction
 from tests.conftest import AS_ADMIN
 from tests.service.dumps import dump
-from tests.service.samples import SAMPLING, Json, dataset, event, run
+from tests.service.samples import AUDIT, SAMPLING, Json, dataset, event, run
 
 Serve = Callable[..., AbstractContextManager[str]]
 ANYWHERE: Final = "0.0.0.0"  # noqa: S104 (it is what must be refused)
@@ -54,6 +54,8 @@ WRITES: Final[dict[str, tuple[Role, Json]]] = {
         {**event(0, 1), "reason": "x"},
     ),
     "/v1/runs/{run}/findings": (Role.TRAINER, SAMPLING),
+    "/v1/runs/{run}/audits": (Role.TRAINER, AUDIT),
+    "/v1/runs/{run}/audits/1:result": (Role.TRAINER, {"correct": 50}),
     "/v1/plan": (
         Role.VIEWER,
         {"neighboring_relation": "replace_one", "events": [event(0, 1)], "delta": 1e-5},

@@ -10,6 +10,7 @@ from service.storage.engine import snapshot, transaction
 from service.storage.tables import acts, datasets, entries, installation, log_tiles
 from tests.service.logs import require_logged
 from tests.service.samples import (
+    AUDIT,
     BUDGET,
     FULL,
     POISSON,
@@ -50,6 +51,8 @@ def _everything(api: httpx.Client) -> None:
         api.post(path, json=body).raise_for_status()
     send(api, event(16, 1))  # reopens the run
     api.post("/v1/runs/run/findings", json=RANK).raise_for_status()
+    api.post("/v1/runs/run/audits", json=AUDIT).raise_for_status()
+    api.post("/v1/runs/run/audits/1:result", json={"correct": 50}).raise_for_status()
     change = {"budget": {"epsilon": 60.0, "delta": 1e-5}, "reason": "more is allowed"}
     changed = api.patch("/v1/datasets/data", json=change, headers={"If-Match": '"1"'})
     changed.raise_for_status()

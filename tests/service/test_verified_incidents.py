@@ -10,6 +10,7 @@ from benchmarks.rewriting import undone
 from service.storage.engine import snapshot
 from service.transparency.verification.ledger import verify
 from tests.service.samples import (
+    AUDIT,
     BATCH_SIZES,
     BUDGET,
     FULL,
@@ -30,6 +31,7 @@ SHUFFLE: Json = {
     "steps_per_pass": 100,
 }
 KINDS = {  # and after which entry is the last of them
+    "audit_contradicts": 1,
     "batch_sizes_refuted": 1,
     "correction": 3,
     "ranks_disagree": 1,
@@ -52,6 +54,9 @@ def told(api: httpx.Client) -> None:
         SAMPLING | {"status": "contradicted", "recorded": SHUFFLE},
     ):
         api.post("/v1/runs/run/findings", json=finding).raise_for_status()
+    # Sampled little, so that no epsilon of the run allows for what is guessed.
+    api.post("/v1/runs/run/audits", json=AUDIT).raise_for_status()
+    api.post("/v1/runs/run/audits/1:result", json={"correct": 100}).raise_for_status()
     for first in (5, 7):  # two of them at two places in the log
         api.post("/v1/runs/run:finish", json={"state": "finished"}).raise_for_status()
         append(api, event(first, 2)).raise_for_status()
@@ -63,7 +68,7 @@ def test_a_ledger_that_nobody_edited_lacks_no_incident(told: None, engine: Engin
     with snapshot(engine) as connection:
         report = verify(connection)
     assert report.broken == []
-    assert report.checked["incidents"] == 7
+    assert report.checked["incidents"] == 8
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,9 @@ def certificate_page(raw: bytes) -> str:
              "releases"),
             (_standing(one) for one in said["standing"]),
         ),
+        _part("Audits", ("run", "audit", "guessed right", "epsilon at least", "at level",
+                         "contradicts the certificate"),
+              (row for one in said["standing"] for row in _audited(one))),
         _part("Known defects of libraries", ("run", "advisory", "version", "consequence", "source"),
               (_advisory(one) for one in said["advisories"])),
         _part("Restatements", ("at", "by version", "delta", "accountant", "was", "is"),
@@ -147,6 +150,15 @@ def _standing(one: dict[str, Any]) -> tuple[Any, ...]:
         one["steps_reserved_beyond_a_limit"], one["by"], one["appended_by"],
         one["corrections"], one["branches"], one["releases"],
     )  # fmt: skip
+
+
+def _audited(one: dict[str, Any]) -> Iterable[tuple[Any, ...]]:
+    for audit in one["audits"]:
+        yield (
+            one["run"], audit["number"], f"{audit['correct']} of {audit['guesses']}",
+            _rounded(_LOWER, audit["epsilon_at_least"]), _rounded(_LOWER, audit["level"]),
+            "yes" if audit["contradicts"] else "no",
+        )  # fmt: skip
 
 
 def _advisory(one: dict[str, Any]) -> tuple[Any, ...]:

@@ -167,6 +167,22 @@ class TheoremStated(Wire):
     assumptions: list[AssumptionLine]
 
 
+class AuditStated(Wire):
+    """What an audit says of a run's epsilon from below."""
+
+    number: _Whole
+    canaries: _Whole
+    guesses: _Whole
+    correct: _Whole
+    delta: float
+    registered: bool
+    synthetic: bool
+    level: float
+    epsilon_at_least: float  # nats, lower
+    sharper_epsilon_at_least: float  # nats, lower
+    contradicts: bool
+
+
 class RunSummary(Wire):
     """How far a run's samplings are borne out, and what no epsilon covers."""
 
@@ -174,6 +190,7 @@ class RunSummary(Wire):
     state: Annotated[str, _one_of(get_args(RunStateName))] | None
     sampling_status: Annotated[str, _one_of(get_args(SamplingStatus))]
     outside_guarantee: list[dict[str, str]]
+    audits: list[AuditStated]
     steps_beyond_a_limit: _Whole
     steps_reserved_beyond_a_limit: _Whole  # admitted before the limit was lowered
     by: Name | None  # the key that registered it

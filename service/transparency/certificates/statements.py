@@ -28,7 +28,7 @@ from service.ledger.hidden_iterates import (
     with_hidden_state_bound,
 )
 from service.schemas.event_codec import spans_of
-from service.schemas.findings import BatchSizesFinding, SamplingFinding
+from service.schemas.findings import SamplingFinding
 from service.schemas.ledger_document import LedgerDocument
 from service.schemas.requests import accepted_statuses, relation_of, to_event
 from service.schemas.responses import (
@@ -38,6 +38,7 @@ from service.schemas.responses import (
     with_ahead,
     without_lower,
 )
+from service.transparency.audits import outside_of, stated_audits
 from service.transparency.certificates.schema import (
     ACCOUNTANTS,
     DISTINCT_MAX,
@@ -270,7 +271,8 @@ def run_standings(facts: Facts) -> list[dict[str, Any]]:
             "run": name,
             "state": document.state,
             "sampling_status": _sampling_status(document),
-            "outside_guarantee": _outside(document),
+            "outside_guarantee": [one.model_dump() for one in outside_of(document)],
+            "audits": stated_audits(document),
             "steps_beyond_a_limit": sum(one.steps for one in document.overdrafts or []),
             "steps_reserved_beyond_a_limit": sum(one.steps for one in document.reserved or []),
             "by": document.by,
@@ -290,15 +292,6 @@ def _sampling_status(document: LedgerDocument) -> str:
     if any(status == "contradicted" for _, status in claims):
         return "contradicted"
     return "detected" if set(dict(claims).values()) == {"detected"} else "declared"
-
-
-def _outside(document: LedgerDocument) -> list[dict[str, str]]:
-    """What left the trainer beside the steps, and no epsilon covers."""
-    return [
-        {"kind": one.kind, "branch": one.branch, "verdict": one.verdict}
-        for one in document.findings
-        if isinstance(one, BatchSizesFinding)
-    ]
 
 
 def advisories_stated(facts: Facts) -> list[dict[str, Any]]:

@@ -278,6 +278,11 @@ def _note(certificate: Certificate, found: Verified) -> None:
             f"{restated.sequence} was {loud}"
         )
     for run in certificate.standing:
+        found.notes.extend(
+            f"run {run.run}: audit {audit.number} contradicts the certified epsilon"
+            for audit in run.audits
+            if audit.contradicts
+        )
         if run.sampling_status == "contradicted" or run.outside_guarantee:
             found.notes.append(
                 f"run {run.run}: sampling {run.sampling_status}, outside the guarantee: "

@@ -15,6 +15,7 @@ from service.ledger.log.leaves import exact
 from service.ledger.log.row_records import APPENDS, FACTS, STATE_CODES, content_of_row
 from service.ledger.reservations import OPEN
 from service.schemas.event_codec import canonical
+from service.schemas.findings import CONTRADICTS
 from service.storage.tables import incidents, runs
 from service.transparency.verification.log import Walk, said_of
 from service.transparency.verification.report import Rank, shown
@@ -27,7 +28,7 @@ Content = dict[str, Any]
 # An overdraft's incident has an act that equals it, and is compared with the facts.
 _KINDS: Final = (
     Kind.CORRECTION, Kind.REOPENED, Kind.SAMPLING_CONTRADICTED, Kind.RANKS_DISAGREE,
-    Kind.BATCH_SIZES_REFUTED,
+    Kind.BATCH_SIZES_REFUTED, Kind.AUDIT_CONTRADICTS,
 )  # fmt: skip
 _OF_DATASET: Final = (
     select(incidents.c.kind, runs.c.name.label("run"), incidents.c.sequence)
@@ -259,6 +260,8 @@ def _kind_of(said: str, content: Any, claims: dict[Any, set[Any]]) -> Kind | Non
         differs = bool(before) and claim not in before
         before.add(claim)
         return Kind.RANKS_DISAGREE if differs else None
+    if kind == "audit_result":
+        return Kind.AUDIT_CONTRADICTS if CONTRADICTS in claim.split() else None
     return {
         ("sampling", "contradicted"): Kind.SAMPLING_CONTRADICTED,
         ("batch_sizes", "refuted"): Kind.BATCH_SIZES_REFUTED,

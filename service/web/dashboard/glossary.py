@@ -175,6 +175,11 @@ ADVICE: Final[dict[str, Advice]] = {
         "The batch sizes do not fit the declared sampling.",
         "Check the data loader, then correct the entries.",
     ),
+    Kind.AUDIT_CONTRADICTS: Advice(
+        _BAD,
+        "An audit guessed more canaries than the certified epsilon allows.",
+        "Look for a fault in the training code: less noise, another sampling, or a missing clip.",
+    ),
     Kind.CORRECTION: Advice(
         _QUIET,
         "An admin corrected an entry; the original entry stays.",

@@ -26,6 +26,7 @@ from service.schemas.responses import RunGuarantee
 from service.schemas.run_states import CLOSED
 from service.storage.engine import snapshot
 from service.storage.tables import entries, incidents
+from service.transparency.audits import AuditAnswer, list_audits
 from service.web.certificate_issue import CertificateQuery, issued
 from service.web.dashboard.glossary import ASSUMPTIONS, RELATIONS, STATUSES
 from service.web.dashboard.rendering import PageRoute, render
@@ -65,6 +66,7 @@ class RunActivity:
     last_recorded_at: datetime | None
     incidents: list[IncidentAnswer]  # of the run itself, the newest first
     samplings: list[SamplingFound]  # what was read of its loaders, the newest first
+    audits: list[AuditAnswer]  # the newest first
 
 
 def chronicle(connection: Connection, run: Row[Any]) -> RunActivity:
@@ -76,6 +78,7 @@ def chronicle(connection: Connection, run: Row[Any]) -> RunActivity:
         last_recorded_at=connection.scalar(_LAST_ENTRY, {"run": run.id}),
         incidents=[incident_answer(row) for row in rows],
         samplings=_newest(found),
+        audits=list_audits(connection, run.name).audits[::-1],
     )
 
 
