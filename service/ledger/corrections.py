@@ -15,7 +15,7 @@ from service.errors import ConflictError, OutOfSequenceError
 from service.ledger.append.state import Branch, DatasetState, RunState, raise_budget_alerts
 from service.ledger.append.unit_of_work import BranchPlace, UnitOfWork
 from service.ledger.budgets import correction_costs
-from service.ledger.budgets.accumulator import BudgetDelta
+from service.ledger.budgets.accumulator import BudgetDelta, merge_changes, negative
 from service.ledger.budgets.lineage import seen_as
 from service.ledger.incidents import Incident, Kind
 from service.ledger.log.row_records import build_log_records
@@ -161,11 +161,13 @@ def _enforce(work: UnitOfWork, state: DatasetState, run: RunState, row: Row[Any]
             ancestor.accumulator, correction_costs.seen(more, view)
         )
         ancestor.notes.touched = True
-    before = run.shift or correction_costs.NO_SHIFT
-    run.shift = correction_costs.shift_of_run(
+    counted = correction_costs.recorded_passes(work.connection, run.id, state.dataset_size)
+    before = correction_costs.shifted_counts(run.shifts, counted)
+    run.shifts = correction_costs.shifts_of_run(
         work.connection, run.id, dataset_id=state.id, dataset_size=state.dataset_size
     )
-    state.take(run, BudgetDelta(shifted=run.shift.since(before)), {})
+    after = correction_costs.shifted_counts(run.shifts, counted)
+    state.take(run, BudgetDelta(shifted=merge_changes([after, negative(before)])), {})
     run.units = None  # what it spent is read from the sums, where the correction counts
     if run.on_plan:
         run.leave_plan()  # whatever the correction says, the plan is not what ran

@@ -32,7 +32,12 @@ from service.ledger.budgets.accumulator import (
     merge_changes,
     read_accumulator,
 )
-from service.ledger.budgets.correction_costs import Corrected, add_correction_costs, shift
+from service.ledger.budgets.correction_costs import (
+    Corrected,
+    add_correction_costs,
+    shifted_counts,
+    shifts_of,
+)
 from service.schemas.event_codec import laid_over
 
 RELATION = NeighboringRelation.REPLACE_SPECIAL
@@ -144,7 +149,7 @@ def both(
     found = accumulator(recorded, accept)
     corrected = parts(steps, over)
     add_correction_costs(found, corrected)
-    found.apply(BudgetDelta(shifted=shift(corrected, counted(recorded)).added()))
+    found.apply(BudgetDelta(shifted=shifted_counts(shifts_of(corrected), counted(recorded))))
     really = [
         event if quieter(what, event) else what
         for number, event in enumerate(steps)
@@ -232,7 +237,9 @@ def test_of_passes_that_were_shifted_it_is_not_known_where_they_began() -> None:
     steps = [gaussian(4.0, BALLS)] * 3 + [gaussian(2.0, BALLS)] * 3
     recorded = count_events([spans(steps)])
     corrected = parts(steps, [(0, 1, gaussian(1000.0, Full()))])
-    after = merge_changes([counted(recorded), shift(corrected, counted(recorded)).added()])
+    after = merge_changes(
+        [counted(recorded), shifted_counts(shifts_of(corrected), counted(recorded))]
+    )
     assert {event: counts.begun for event, counts in after.items()} == dict.fromkeys(after, 0)
 
 
@@ -245,8 +252,9 @@ def same_step_by_step(seed: int) -> None:
     chance = random.Random(seed)
     first, later = (some(chance, CHANGING, 4) for _ in range(2))
     corrected = parts(first, [(0, len(first), chance.choice(CHANGING))])
-    found = shift(corrected, counted(count_events([spans(first)])))
-    added, open_pass = [found.added()], None
+    shifts = shifts_of(corrected)
+    added = [shifted_counts(shifts, counted(count_events([spans(first)])))]
+    open_pass = None
     for span in spans(first):
         _, open_pass = advance(open_pass, span)
     for span in spans(later):
@@ -258,10 +266,20 @@ def same_step_by_step(seed: int) -> None:
                 {event: StepsAndPasses(passes=count) for event, count in passes.items()},
             ]
         )
-        added.append(found.more(recorded))
-        found = found.after(recorded)
-    whole = shift(corrected, counted(count_events([spans([*first, *later])])))
-    assert merge_changes(added) == merge_changes([whole.added()]), seed
+        added.append(shifted_counts(shifts, recorded))
+    whole = shifted_counts(shifts, counted(count_events([spans([*first, *later])])))
+    assert merge_changes(added) == merge_changes([whole]), seed
+
+
+def test_each_pass_of_a_shifted_loader_counts_once_more_for_each_correction() -> None:
+    steps = [gaussian(4.0, CYCLIC)] * 50 + [gaussian(4.0, BALLS)] * 6
+    quiet = gaussian(100.0, Full())
+    before = counted(count_events([spans(steps)]))
+    for corrections in (1, 2):
+        over = [(7 * one, 7 * one + 1, quiet) for one in range(corrections)]
+        found = shifted_counts(shifts_of(parts(steps, over)), before)
+        passes = {event: counts.passes for event, counts in found.items()}
+        assert passes == {steps[0]: corrections * 10}  # the other loader keeps its passes
 
 
 def test_a_step_over_a_pass_is_counted_in_full() -> None:

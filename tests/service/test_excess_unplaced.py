@@ -17,7 +17,11 @@ from service.ledger.budgets.accumulator import (
     EventCountDelta,
     StepsAndPasses,
 )
-from service.ledger.budgets.correction_costs import add_correction_costs, shift
+from service.ledger.budgets.correction_costs import (
+    add_correction_costs,
+    shifted_counts,
+    shifts_of,
+)
 from service.schemas.event_codec import laid_over
 from tests.service.samples import append, setup
 from tests.service.test_excess import (
@@ -71,7 +75,7 @@ def accounts(
     found.apply(BudgetDelta(recorded=counted(recorded)))
     corrected = [replace(part, unplaced=True) for part in parts(steps, over)]
     add_correction_costs(found, corrected)
-    found.apply(BudgetDelta(shifted=shift(corrected, counted(recorded)).added()))
+    found.apply(BudgetDelta(shifted=shifted_counts(shifts_of(corrected), counted(recorded))))
     really = [
         event if quieter(what, event) else what
         for number, event in enumerate(steps)

@@ -23,7 +23,7 @@ from service.ledger.budgets.accumulator import (
     negative,
 )
 from service.ledger.budgets.budget import EnforcedBudget
-from service.ledger.budgets.correction_costs import Shift
+from service.ledger.budgets.correction_costs import NO_SHIFTS, Shifts, shifted_counts
 from service.ledger.budgets.cost_cache import Reason
 from service.ledger.budgets.envelopes import OUTSIDE, nearest_item
 from service.ledger.budgets.lineage import as_seen_by_ancestor
@@ -72,7 +72,7 @@ class AppendEffect:
 def compute_append_effect(
     branch: Branch,
     parts: Sequence[PositionedSpan],
-    shift: Shift | None = None,
+    shifts: Shifts = NO_SHIFTS,
 ) -> AppendEffect:
     """What recording the parts changes in a run.
 
@@ -93,8 +93,8 @@ def compute_append_effect(
         before = holds(branch, branch.next_step, branch.open_pass, until=end)
         after = holds(branch, end, open_pass, until=end)
         move = held_since(before, after, recorded=recorded)
-    if shift is not None:
-        move = replace(move, shifted=shift.more(recorded))
+    if shifts:
+        move = replace(move, shifted=shifted_counts(shifts, recorded))
     return AppendEffect(move=move, starts=starts, open_pass=open_pass)
 
 

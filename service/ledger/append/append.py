@@ -172,7 +172,7 @@ def _take(
         if run.state in CLOSED:
             raise RunFinishedError("The run was closed; record steps that ran after its end.")
         require_unfrozen(state)
-    gone = compute_append_effect(branch, fresh, run.shift)
+    gone = compute_append_effect(branch, fresh, run.shifts)
     state.require_prices(run, gone.move)
     if mode == "charge":
         require_bounds(fresh, state, scopes)
@@ -181,7 +181,7 @@ def _take(
                 scopes,
                 fresh,
                 gone.move,
-                lambda parts: compute_append_effect(branch, parts, run.shift).move,
+                lambda parts: compute_append_effect(branch, parts, run.shifts).move,
             )
         except BudgetExhaustedError as refusal:
             work.refused(state, run, refusal)

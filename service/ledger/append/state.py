@@ -23,7 +23,7 @@ from service.ledger.budgets.accumulator import (
     by_pass,
 )
 from service.ledger.budgets.budget import EnforcedBudget
-from service.ledger.budgets.correction_costs import Shift
+from service.ledger.budgets.correction_costs import Shifts
 from service.ledger.budgets.lineage import as_seen_by_ancestor
 from service.ledger.incidents import Incident, Kind
 from service.ledger.log.leaves import NO_LOG, Act, DatasetLog
@@ -112,7 +112,7 @@ class RunState:
     on_plan: bool | None  # none of a run whose own budget no plan ever held
     units: dict[Event, StepsAndPasses] | None  # none where there are more than UNITS_MAX
     steps: int
-    shift: Shift | None = None  # none where nothing was corrected
+    shifts: Shifts = field(default_factory=dict)  # empty if no correction changed a sampling
     branches: dict[str, Branch] = field(default_factory=dict)
     reading: Any = None  # what the last append answered from
 
@@ -126,8 +126,6 @@ class RunState:
         """Count what was recorded; its own budget counts by itself."""
         for counts in move.recorded.values():
             self.steps += counts.steps
-        if self.shift is not None:
-            self.shift = self.shift.after(move.recorded)
         if self.units is None:
             return
         add_to(self.units, move.recorded)

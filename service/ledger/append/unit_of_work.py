@@ -254,7 +254,7 @@ class UnitOfWork:
             steps = int(sizes.get(row.id, (0, 0))[1])
             run = state.runs[row.name] = run_book_of(self.connection, state, row, counted, steps)
             if row.id in corrected:
-                run.shift = correction_costs.shift_of_run(
+                run.shifts = correction_costs.shifts_of_run(
                     self.connection, row.id, dataset_id=state.id, dataset_size=state.dataset_size
                 )
 

@@ -2,13 +2,14 @@
 
 A corrected step changes the account by what it costs more or less than it did as recorded. Where
 passes count, the recorded ones stay counted, and each pass that the corrected steps may have
-touched is counted in full beside them; `Shift` has the passes of later steps that then begin
-elsewhere. An accumulator enforces the larger account, and never less than it did before.
+touched is counted in full beside them. A correction that changes the sampling shifts the passes of
+a loader, which then begin elsewhere: each of them counts once more. An accumulator enforces the
+larger account, and never less than it did before.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import groupby
 from operator import attrgetter
@@ -16,7 +17,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Select, bindparam, case, func, or_, select
 
-from accounting.event_counts import noise_in_pass, pass_length, retold
+from accounting.event_counts import pass_length, retold
 from accounting.events import Event, Sampling
 from accounting.filters import EnvelopeFilter, Total, plus, times
 from service.ledger.budgets import cost_cache
@@ -27,7 +28,6 @@ from service.ledger.budgets.accumulator import (
     StepsAndPasses,
     by_pass,
     merge_changes,
-    negative,
 )
 from service.ledger.budgets.pass_positions import IS_UNPLACED
 from service.schemas.event_codec import event_of
@@ -245,56 +245,12 @@ def _no_dearer(accumulator: BudgetAccumulator, one: Corrected) -> bool:
     return all(b <= a for a, b in zip(before, after, strict=True))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shift:
-    """A run's passes, and how many of its corrections may have shifted those of each sampling."""
-
-    corrections: Mapping[Sampling, int] = field(default_factory=dict)
-    counted: EventCountDelta = field(default_factory=dict)  # steps and passes, as recorded
-
-    def after(self, recorded: EventCountDelta) -> "Shift":
-        """The same once more is recorded."""
-        if not self.corrections:
-            return self
-        more = {event: counts for event, counts in recorded.items() if by_pass(event)}
-        return replace(self, counted=merge_changes([self.counted, more])) if more else self
-
-    def added(self) -> EventCountDelta:
-        """What is counted besides the recorded passes.
-
-        For each correction one pass more; and each recorded one that is not of the loader's
-        greatest noise once more, since its steps may lie in two. At what noise any of them began is
-        then not known.
-        """
-        more: dict[Event, StepsAndPasses] = {}
-        loaders: dict[Sampling, dict[Event, StepsAndPasses]] = {}
-        for event, counts in self.counted.items():
-            if event.sampling in self.corrections:
-                loaders.setdefault(event.sampling, {})[event] = counts
-        for sampling, loader in loaders.items():
-            count = self.corrections[sampling]
-            least = [event for event, counts in loader.items() if counts.passes]
-            quietest = max(least, key=_noise, default=None)
-            for event, counts in loader.items():
-                times = count if event == quietest else count * counts.passes
-                more[event] = StepsAndPasses(passes=times, begun=-counts.begun)
-        return more
-
-    def since(self, before: "Shift") -> EventCountDelta:
-        """What is added more than before."""
-        return merge_changes([self.added(), negative(before.added())])
-
-    def more(self, recorded: EventCountDelta) -> EventCountDelta:
-        """What is added more once something is recorded."""
-        return self.after(recorded).since(self)
+Shifts = Mapping[Sampling, int]  # how many corrections of a run shifted the passes of a loader
+NO_SHIFTS: Final[Shifts] = {}
 
 
-def _noise(event: Event) -> tuple[float, str]:
-    return noise_in_pass(event.mechanism), repr(event)
-
-
-def shift(corrected: Iterable[Corrected], counted: EventCountDelta) -> Shift:
-    """The shift of a run, from what was corrected in it and what it has recorded by pass."""
+def shifts_of(corrected: Iterable[Corrected]) -> Shifts:
+    """Count the corrections of one run that changed the sampling, by each loader they shift."""
     changed = [one for one in corrected if one.recorded.sampling != one.really.sampling]
     both = [(one, event) for one in changed for event in (one.recorded, one.really)]
     found = {(one.correction, event.sampling, 1) for one, event in both if by_pass(event)}
@@ -303,13 +259,40 @@ def shift(corrected: Iterable[Corrected], counted: EventCountDelta) -> Shift:
     found |= {
         (row, event.sampling, side) for row, event in told if by_pass(event) for side in (1, 2)
     }
-    return Shift(corrections=Counter(sampling for _, sampling, _ in found), counted=counted)
+    return Counter(sampling for _, sampling, _ in found)
 
 
-def shift_of_run(connection: Connection, run: int, *, dataset_id: int, dataset_size: int) -> Shift:
-    """The shift of a run."""
-    corrected = of_run(connection, run, dataset_id=dataset_id, dataset_size=dataset_size)
-    return _read_shifts(connection, run, corrected, dataset_size)
+def shifted_counts(shifts: Shifts, recorded: EventCountDelta) -> EventCountDelta:
+    """Return what is counted besides recorded passes: each of them once more for each shift.
+
+    Its steps may lie in one pass more for each shift, and at what noise any of these began is not
+    known. What is added to several records is the sum of what is added to each.
+    """
+    if not shifts:
+        return {}
+    return {
+        event: StepsAndPasses(passes=shifts[event.sampling] * counts.passes, begun=-counts.begun)
+        for event, counts in recorded.items()
+        if event.sampling in shifts
+    }
+
+
+def shifts_of_run(
+    connection: Connection, run: int, *, dataset_id: int, dataset_size: int
+) -> Shifts:
+    """Count the shifts of a run's loaders."""
+    return shifts_of(of_run(connection, run, dataset_id=dataset_id, dataset_size=dataset_size))
+
+
+def recorded_passes(connection: Connection, run: int, dataset_size: int) -> EventCountDelta:
+    """Return what a run has recorded of events that are counted by pass."""
+    return {
+        event_of(row.content, dataset_size): StepsAndPasses(
+            steps=row.steps, passes=row.passes, begun=row.begun
+        )
+        for row in connection.execute(_COUNTED, {"run": run})
+        if row.steps or row.passes
+    }
 
 
 def of_all(
@@ -320,23 +303,8 @@ def of_all(
     for one in corrected:
         by_run.setdefault((one.run_id, one.dataset_id), []).append(one)
     found = [
-        _read_shifts(connection, run, part, sizes[home]) for (run, home), part in by_run.items()
+        shifted_counts(shifts, recorded_passes(connection, run, sizes[home]))
+        for (run, home), part in by_run.items()
+        if (shifts := shifts_of(part))
     ]
-    return BudgetDelta(shifted=merge_changes(one.added() for one in found))
-
-
-def _read_shifts(
-    connection: Connection, run: int, corrected: Iterable[Corrected], dataset_size: int
-) -> Shift:
-    rows = connection.execute(_COUNTED, {"run": run})
-    counted = {
-        event_of(row.content, dataset_size): StepsAndPasses(
-            steps=row.steps, passes=row.passes, begun=row.begun
-        )
-        for row in rows
-        if row.steps or row.passes
-    }
-    return shift(corrected, counted)
-
-
-NO_SHIFT: Final = Shift()
+    return BudgetDelta(shifted=merge_changes(found))
