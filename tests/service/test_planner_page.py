@@ -1,5 +1,6 @@
 """The planner: quick and certified, with scripts and without, and code that runs as it stands."""
 
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,17 @@ from sqlalchemy import Engine
 
 from accounting.events import NeighboringRelation
 from accounting.guarantees import DEFAULT_ACCEPT, Status
+from accounting.work_limit import limited
 from service.formatting import up
 from service.identity.keys import Role
-from service.web.dashboard.pages.planner_answers import certified_answer, quick_answer
+from service.web.dashboard.pages.planner_answers import (
+    QUICK_ACCOUNTANTS,
+    QUICK_POINTS,
+    certified_answer,
+    quick_answer,
+    quick_bound,
+)
 from service.web.dashboard.planner_form import SCHEMES, PlannerForm, planner_form
-from service.web.dashboard.quick_estimates import quick_bound
 from service.web.dashboard.snippets import client_snippet
 from tests.service.browsing import make_key, signed_in
 from tests.service.samples import Json, dataset
@@ -22,6 +29,7 @@ from tests.service.test_dashboard import INLINE, Serve
 
 PAGE_BYTES_MAX = 150_000
 EVERY_SCHEME = pytest.mark.parametrize("scheme", SCHEMES)
+CONSTANTS: dict[str, Any] = {"dataset_size": 1000, "batch_size": 50, "length": 40, "unit": "steps"}
 SMALL = {"dataset_size": "1000", "batch_size": "50", "length": "40", "unit": "steps"}
 
 
@@ -42,21 +50,32 @@ def test_the_quick_answer_is_an_upper_bound_and_says_by_whom(scheme: str) -> Non
         if certified["epsilon"] is None:
             assert quick["reason"] == certified["reason"] != ""
             continue
-        assert quick["accountant_name"] in ("Rényi", "Gaussian DP")
+        assert quick["accountant_name"] in ("Rényi", "Gaussian DP", "privacy loss distribution")
         assert quick["epsilon"] >= certified["epsilon"] * (1 - 1e-9)
         assert quick["epsilon"] >= (certified["epsilon_lower"] or 0)
         assert certified["epsilon_text"] == up(certified["epsilon"])
 
 
-def test_the_quick_answer_keeps_to_what_is_accepted() -> None:
-    relation = NeighboringRelation.ADD_OR_REMOVE_ONE
+@pytest.mark.parametrize("derived", [False, True])
+def test_the_quick_answer_keeps_to_what_is_accepted(derived: bool) -> None:
+    accept = DEFAULT_ACCEPT | ({Status.DERIVED} if derived else set())
     for scheme in SCHEMES:
-        form = PlannerForm(
-            sampling=scheme, dataset_size=1000, batch_size=50, length=40, unit="steps"
-        )
-        for accept in (DEFAULT_ACCEPT, DEFAULT_ACCEPT | {Status.DERIVED}):
-            found = quick_bound(form.counts(), relation=relation, delta=1e-5, accept=accept)
-            assert found is None or found.status in accept
+        form = PlannerForm(sampling=scheme, derived=derived, **CONSTANTS)
+        found = quick_bound(form)
+        assert found is None or found.status in accept
+
+
+@EVERY_SCHEME
+@pytest.mark.parametrize("relation", NeighboringRelation)
+def test_a_quick_answer_takes_little_work(scheme: str, relation: str) -> None:
+    """A slider that is dragged asks for one after another."""
+    form = PlannerForm(
+        sampling=scheme, neighboring_relation=relation, last_batch="used", derived=True,
+        noise_multiplier=1.23,
+    )  # fmt: skip
+    with limited(math.inf) as work:
+        quick_bound(form)
+    assert work.spent <= len(QUICK_ACCOUNTANTS) * QUICK_POINTS * 1.5
 
 
 def test_the_api_answers_the_same(api: httpx.Client) -> None:
@@ -124,7 +143,7 @@ def test_without_scripts_the_page_has_the_certified_answer(api: httpx.Client) ->
     for scheme in SCHEMES.values():
         assert scheme.title in page.text
     quick = api.get("/planner", params=given)
-    assert "Quick upper bound by the Rényi accountant" in quick.text
+    assert "Quick upper bound by the privacy loss distribution accountant" in quick.text
 
 
 def test_an_address_keeps_every_setting() -> None:
