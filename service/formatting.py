@@ -22,6 +22,9 @@ _YEAR: Final = 365.25
 YEARS_MAX: Final = 10
 _UP: Final = Context(prec=6, rounding=ROUND_CEILING)
 _DOWN: Final = Context(prec=6, rounding=ROUND_FLOOR)
+_UP_3: Final = Context(prec=3, rounding=ROUND_CEILING)
+_UP_4: Final = Context(prec=4, rounding=ROUND_CEILING)
+PLAIN_DIGITS: Final = 6  # before or after the point; beyond, powers of ten
 
 
 def up(value: float | None, digits: int = _DIGITS) -> str:
@@ -127,6 +130,38 @@ def days(value: float | None) -> str:
     return _many(int(value), "day")
 
 
+def upper(value: float) -> str:
+    """Six digits, rounded up: an upper bound is never printed below itself."""
+    return f"{_UP.create_decimal_from_float(value):g}"
+
+
+def lower(value: float) -> str:
+    """Six digits, rounded down: a lower bound is never printed above itself."""
+    return f"{_DOWN.create_decimal_from_float(value):g}"
+
+
+def four_digits_up(value: float) -> str:
+    """Four digits for a sentence, rounded up."""
+    found = _UP_4.create_decimal_from_float(value)
+    return f"{found:,f}" if abs(found.adjusted()) < PLAIN_DIGITS else f"{found:g}"
+
+
+def percent_rounded_up(share: float) -> str:
+    """A share in percent with three digits for a sentence, never less than it is."""
+    return f"{trimmed(_UP_3.multiply(Decimal(share), Decimal(100)))} %"
+
+
+def one_in(delta: float) -> str:
+    """A small chance, as one in so many; never less than it is."""
+    return f"one in {math.floor(1 / Decimal(repr(delta))):,}"
+
+
+def trimmed(value: Decimal) -> str:
+    """A decimal number without zeros at its end."""
+    text = f"{value:f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
 def words(kind: str) -> str:
     """A kind that code names, as words: sampling_contradicted as "Sampling contradicted"."""
     return kind.replace("_", " ").capitalize()
@@ -154,13 +189,3 @@ FILTERS: Final[dict[str, Callable[..., Any]]] = {
     "days": days,
     "words": words,
 }
-
-
-def upper(value: float) -> str:
-    """Six digits, rounded up: an upper bound is never printed below itself."""
-    return f"{_UP.create_decimal_from_float(value):g}"
-
-
-def lower(value: float) -> str:
-    """Six digits, rounded down: a lower bound is never printed above itself."""
-    return f"{_DOWN.create_decimal_from_float(value):g}"

@@ -1,7 +1,7 @@
 """Say what a run's curve means for an attacker who tries to find out who was in the data."""
 
 from dataclasses import replace
-from decimal import ROUND_CEILING, Context, Decimal
+from decimal import Decimal
 from typing import Any, Final
 
 import numpy as np
@@ -13,6 +13,7 @@ from accounting.event_counts import EventCounts
 from accounting.events import NeighboringRelation
 from accounting.guarantees import Assumption, Status
 from accounting.privacy_profile import Profile, rate_grid
+from service.formatting import percent_rounded_up, trimmed
 from service.guarantees.event_counts import run_counts
 from service.ledger.budgets.budget import accept_of
 from service.ledger.lookups import dataset_of, find_run
@@ -23,7 +24,6 @@ CURVE_POINTS: Final = 100_000_000  # of work for a curve (accounting/work_limit.
 _POINTS: Final = 200  # as many as the API tells at most: a chart has no corner between them
 PROFILES_MAX: Final = 64  # of a process
 _TOLD: Final = (1e-3, 1e-2, 1e-1)  # rates of false alarms that are put in words
-_UP: Final = Context(prec=3, rounding=ROUND_CEILING)
 _profiles: Final[VersionedCache[Profile]] = VersionedCache(PROFILES_MAX)
 _EVERYBODY: Final = 0.9995  # above, three digits up are all of them
 
@@ -194,18 +194,8 @@ def membership_of(curve: Curve) -> Membership:
     return Membership(curve=curve, sentences=sentences, advantage=_advantage(curve))
 
 
-def percent_rounded_up(share: float) -> str:
-    """A share in percent with three digits, never less than it is."""
-    return f"{_trimmed(_UP.multiply(Decimal(share), Decimal(100)))} %"
-
-
-def _trimmed(value: Decimal) -> str:
-    text = f"{value:f}"
-    return text.rstrip("0").rstrip(".") if "." in text else text
-
-
 def _sentence(wrong: float, found: float) -> str:
-    rate = _trimmed(Decimal(repr(wrong)) * 100)
+    rate = trimmed(Decimal(repr(wrong)) * 100)
     said = f"An attacker who is wrong {rate} % of the time on non-members finds"
     if found >= _EVERYBODY:
         return f"{said} possibly every member: nothing less is proved."

@@ -6,21 +6,18 @@ They are made of what the readings say; nothing is accounted here.
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from decimal import ROUND_CEILING, Context, Decimal
 from typing import Any, Final, Literal
 
 from sqlalchemy import Row
 
 from accounting.events import NeighboringRelation
-from service.guarantees.privacy_curve import percent_rounded_up
+from service.formatting import four_digits_up, one_in, percent_rounded_up
 from service.ledger.incidents import Kind
 from service.schemas.responses import BudgetAnswer, GuaranteeAnswer, RunAnswer
 from service.schemas.run_states import CLOSED
 
 FALSE_ALARMS: Final = 0.01  # at which it is said who is found
 _FACTOR_MAX: Final = 10_000.0  # beyond, a factor says nothing to anybody
-PLAIN_DIGITS: Final = 6  # before or after the point; beyond, powers of ten
-_UP: Final = Context(prec=4, rounding=ROUND_CEILING)
 _EVERYBODY: Final = 0.9995
 
 
@@ -88,19 +85,8 @@ class Remark:
     tone: Tone = "plain"
 
 
-def four_digits_up(value: float) -> str:
-    """Four digits, rounded up."""
-    found = _UP.create_decimal_from_float(value)
-    return f"{found:,f}" if abs(found.adjusted()) < PLAIN_DIGITS else f"{found:g}"
-
-
 def _small(value: float) -> str:
     return f"{value:g}".replace("e-0", "e-")
-
-
-def one_in(delta: float) -> str:
-    """A small chance, as one in so many; never less than it is."""
-    return f"one in {math.floor(1 / Decimal(repr(delta))):,}"
 
 
 def shown_of_run(name: str, found: GuaranteeAnswer) -> str:

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import Engine
 
+from service import formatting
 from service.guarantees import statement, statement_text
 from service.guarantees.statement import StatementReport
 from service.identity.keys import Role, Terms, create_key
@@ -64,21 +65,21 @@ def text_of(page: str) -> str:
 
 @given(epsilon=EPSILON)
 def test_an_epsilon_is_never_written_below_itself(epsilon: float) -> None:
-    written = Decimal(statement_text.four_digits_up(epsilon).replace(",", ""))
+    written = Decimal(formatting.four_digits_up(epsilon).replace(",", ""))
     assert written >= Decimal(epsilon)
     assert written <= Decimal(epsilon) * Decimal("1.001") + Decimal("1e-300")
 
 
 @given(delta=DELTA)
 def test_a_chance_is_never_written_below_itself(delta: float) -> None:
-    number = int(statement_text.one_in(delta).removeprefix("one in ").replace(",", ""))
+    number = int(formatting.one_in(delta).removeprefix("one in ").replace(",", ""))
     assert Decimal(1) / number >= Decimal(repr(delta))
     assert number >= 1 / delta - 1 - 1e-6
 
 
 def test_a_round_chance_is_written_as_one() -> None:
-    assert statement_text.one_in(1e-5) == "one in 100,000"
-    assert statement_text.one_in(1e-6) == "one in 1,000,000"
+    assert formatting.one_in(1e-5) == "one in 100,000"
+    assert formatting.one_in(1e-6) == "one in 1,000,000"
 
 
 @given(epsilon=EPSILON, delta=DELTA, rate=st.floats(0, 1))
@@ -106,7 +107,7 @@ def test_the_numbers_are_those_of_the_guarantee(api: httpx.Client, engine: Engin
     assert found.delta_was_set
     deltas = [one.delta for one in found.at_deltas]
     assert deltas == sorted(deltas, key=lambda delta: -(delta or 0))
-    assert statement_text.four_digits_up(found.headline.epsilon or 0) in found.promised[0]
+    assert formatting.four_digits_up(found.headline.epsilon or 0) in found.promised[0]
     assert "patient" in told(found)
     assert "60,000" in told(found)
     whole = of_dataset(engine)

@@ -4,9 +4,10 @@ import base64
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
-from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from html import escape
 from typing import Any, Final
+
+from service.formatting import lower, upper
 
 _STYLE: Final = (
     "body{font:15px/1.45 system-ui,sans-serif;max-width:60em;margin:2em auto;padding:0 1em}"
@@ -23,8 +24,6 @@ CERTIFICATE_POLICY: Final = (
     f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'; sandbox allow-downloads"
 )
-_UPPER: Final = Context(prec=6, rounding=ROUND_CEILING)
-_LOWER: Final = Context(prec=6, rounding=ROUND_FLOOR)
 
 
 def certificate_page(raw: bytes) -> str:
@@ -130,17 +129,12 @@ def _subject(said: dict[str, Any]) -> list[tuple[str, Any]]:
 
 def _statement(one: dict[str, Any]) -> tuple[Any, ...]:
     held = " with reservations" if one["reservations"] else ""
-    upper = one["reason"] if one["epsilon"] is None else _rounded(_UPPER, one["epsilon"])
-    lower = "" if one["epsilon_lower"] is None else _rounded(_LOWER, one["epsilon_lower"])
+    most = one["reason"] if one["epsilon"] is None else upper(one["epsilon"])
+    least = "" if one["epsilon_lower"] is None else lower(one["epsilon_lower"])
     return (
-        repr(one["delta"]), one["accountant"] + held, lower, upper, one["bound"], one["status"],
+        repr(one["delta"]), one["accountant"] + held, least, most, one["bound"], one["status"],
         one["assumptions"],
     )  # fmt: skip
-
-
-def _rounded(context: Context, value: float) -> str:
-    """Six digits, rounded to the safe side."""
-    return f"{context.create_decimal_from_float(value):g}"
 
 
 def _standing(one: dict[str, Any]) -> tuple[Any, ...]:
