@@ -18,7 +18,7 @@ from sqlalchemy import Connection, Row, select
 
 from benchmarks.trainers import CYCLE, KINDS, NOISES, kind_of
 from service.guarantees.event_counts import dataset_counts, run_counts
-from service.guarantees.guarantee import refold
+from service.guarantees.recorded_facts import refold_run
 from service.storage.tables import branches, datasets, distinct_events, entries, reservations, runs
 
 SLACK: Final = 1e-9  # relative; of this file's floating-point sums, not of the service's
@@ -180,7 +180,7 @@ def check_counts(connection: Connection, ledger: Ledger, findings: Findings) -> 
     total: dict[str, Counter[Any]] = {part: Counter() for part in parts}
     for name, row in ledger.runs.items():
         stored = run_counts(connection, row.id, size)
-        findings.require(stored == refold(connection, row, size), f"{name}: not the refold")
+        findings.require(stored == refold_run(connection, row, size), f"{name}: not the refold")
         for part, counted in total.items():
             counted.update(getattr(stored, part))
     whole = dataset_counts(connection, ledger.dataset)

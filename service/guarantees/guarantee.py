@@ -12,7 +12,6 @@ from accounting.event_counts import EventCounts
 from accounting.events import NeighboringRelation
 from accounting.guarantees import Assumption, Guarantee, covering
 from service.errors import InvalidRequestError
-from service.guarantees import recorded_facts
 from service.guarantees.document_export import document_of
 from service.guarantees.recorded_facts import dataset_facts, run_facts
 from service.guarantees.replay import LATEST, RecordedCounts
@@ -334,11 +333,6 @@ def _dataset_as_of(
     found = _as_of(found, asked, dataset, known_now, dataset_facts(connection, dataset))
     hiding = connection.scalar(_ANY_HIDING, {"dataset": dataset.id})
     return without_lower(found) if facts.inherited or hiding else found
-
-
-def refold(connection: Connection, run: Row[Any], dataset_size: int) -> EventCounts:
-    """The run's counts from its entries alone; the stored one is a cache of this."""
-    return recorded_facts.refold_run(connection, run, dataset_size)
 
 
 def ledger_document(connection: Connection, run_name: str) -> str:

@@ -151,11 +151,6 @@ def verified(public_key: str, data: bytes, signature: str) -> bool:
     return True
 
 
-def readable_by_others(path: Path) -> bool:
-    """Whether a file lets its group or everybody read or write it."""
-    return bool(path.stat().st_mode & secret_files.OTHERS)
-
-
 def secret_of(signer: Signer | None) -> bytes:
     """The secret of all sessions: the same in every process that has the signing key.
 

@@ -15,7 +15,7 @@ from sqlalchemy import Engine, select
 
 from accounting.event_counts import EventCounts
 from service.guarantees.event_counts import dataset_counts, run_counts
-from service.guarantees.guarantee import refold
+from service.guarantees.recorded_facts import refold_run
 from service.ledger.lookups import find_dataset, find_run
 from service.storage.engine import snapshot
 from service.storage.tables import entries
@@ -57,7 +57,7 @@ def check_ledger(engine: Engine, runs: list[str], steps: int) -> None:
         for name in runs:
             row = find_run(connection, name)
             counts = run_counts(connection, row.id, found.dataset_size)
-            assert counts == refold(connection, row, found.dataset_size)
+            assert counts == refold_run(connection, row, found.dataset_size)
             for key, count in counts.steps.items():
                 total[key] = total.get(key, 0) + count
         assert dataset_counts(connection, found) == EventCounts(steps=total)  # type: ignore[arg-type]

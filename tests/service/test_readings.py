@@ -13,7 +13,7 @@ import accounting
 from accounting.event_counts import EventCounts, count_events
 from accounting.events import NeighboringRelation
 from service.guarantees.event_counts import dataset_counts, run_counts
-from service.guarantees.guarantee import refold
+from service.guarantees.recorded_facts import refold_run
 from service.ledger.lookups import find_dataset, find_run
 from service.schemas.event_codec import spans_of
 from service.schemas.ledger_document import LedgerDocument
@@ -281,7 +281,7 @@ def test_the_stored_balances_equal_the_fold_of_the_entries(
         stored = []
         for row in connection.execute(select(runs)):
             stored.append(run_counts(connection, row.id, dataset.dataset_size))
-            assert stored[-1] == refold(connection, row, dataset.dataset_size)
+            assert stored[-1] == refold_run(connection, row, dataset.dataset_size)
         assert summed(stored) == summed([dataset_counts(connection, dataset)])
     assert all(summed(stored))
     with snapshot(engine) as connection:

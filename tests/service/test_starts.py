@@ -20,8 +20,7 @@ from accounting.events import (
     Span,
 )
 from service.guarantees.event_counts import dataset_counts, run_counts
-from service.guarantees.guarantee import refold
-from service.guarantees.recorded_facts import dataset_facts
+from service.guarantees.recorded_facts import dataset_facts, refold_run
 from service.ledger.append.admission import PositionedSpan, compute_append_effect
 from service.ledger.append.counts import count_events as counts_of_counts
 from service.ledger.append.state import Branch
@@ -70,7 +69,7 @@ def stored(api: httpx.Client, engine: Engine) -> EventCounts:
         row, dataset = find_run(connection, "run"), find_dataset(connection, "data")
         found = run_counts(connection, row.id, SIZE)
         assert found == dataset_counts(connection, dataset)
-        assert found == refold(connection, row, SIZE)
+        assert found == refold_run(connection, row, SIZE)
     assert found == document(api).counts()
     return found
 

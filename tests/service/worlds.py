@@ -13,7 +13,7 @@ from accounting.events import Span
 from accounting.filters import Total
 from service.clock import now
 from service.errors import LedgerError
-from service.guarantees import guarantee
+from service.guarantees import recorded_facts
 from service.guarantees.event_counts import run_counts
 from service.ledger.append.admission import count_reserved
 from service.ledger.append.append import Append
@@ -330,7 +330,9 @@ def require_reserved(connection: Connection) -> None:
 def require_recorded(connection: Connection) -> None:
     """Balances are the fold of the entries; sequences and branches have no gaps."""
     for one in connection.execute(select(runs)).all():
-        assert run_counts(connection, one.id, 60000) == guarantee.refold(connection, one, 60000)
+        assert run_counts(connection, one.id, 60000) == recorded_facts.refold_run(
+            connection, one, 60000
+        )
     for home in connection.execute(select(datasets)).all():
         found = connection.execute(
             select(entries.c.sequence).where(entries.c.dataset_id == home.id).order_by("sequence")

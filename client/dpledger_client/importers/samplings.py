@@ -9,7 +9,6 @@ from dpledger_client.importers.event_fields import NOISE_RANGE, PROBABILITY_MIN
 
 POISSON: Final = "poisson"
 RECORDS_MAX: Final = 10**12  # by the contract
-SamplingOf = Callable[[str, Any], dict[str, Any]]
 
 _KINDS: Final[dict[str, tuple[Callable[..., dict[str, Any]], tuple[str, ...]]]] = {
     "shuffle": (schemas.shuffle, ("batch_size", "reshuffle", "steps_per_pass")),

@@ -205,6 +205,5 @@ def scope_seen_by(dependant: Dependant) -> Role | None:
 
 
 PageViewer = Annotated[Caller, Depends(SeenBy(Role.VIEWER))]
-_Trainer = Annotated[Caller, Depends(SeenBy(Role.TRAINER))]
 PageAdmin = Annotated[Caller, Depends(SeenBy(Role.ADMIN))]
 PostedForm = Annotated[Mapping[str, str], Depends(posted_form)]

@@ -42,7 +42,6 @@ RESERVATIONS: Final = 20
 SETTINGS: Final = 1000  # revisions that are read
 BATCH: Final = 256  # of a usual training
 _NOISES: Final = (("little", 0.8), ("usual", 1.1), ("much", 2.0))
-MUCH: Final = 10_000  # passes: for longer trainings use the planner
 
 
 _Delta = Annotated[float, Query(gt=0, lt=1)]
