@@ -23,13 +23,15 @@ from accounting.events import (
 )
 from accounting.gaussian import gaussian_mu
 from accounting.guarantees import DEFAULT_ACCEPT, Guarantee, Status
-from accounting.initial_guesses import estimated_mu, on_lattice
+from accounting.initial_guesses import estimated_mu, estimated_slope, on_lattice
 from accounting.shuffling.shuffled_batches import shuffled_batches_pairs
 
 TOLERANCE: Final = 2.0**-21  # relative distance of the value returned from one that is not safe
 COARSE_TOLERANCE: Final = 1e-4  # where epsilon is itself no better known
 ROUGH_TOLERANCE: Final = 2e-3  # and where it is known to one in a hundred
 ROUGHLY: Final = 0.02  # the same for the estimate that the search starts from
+_LAST: Final = 0.98  # of the tolerance, how far from a near end the far one is put at last
+_TRUST: Final = 3.0  # times an estimate, how far beyond it a stride goes at most
 _PATIENCE: Final = 3  # evaluations in which the interval is to be halved, else it is bisected
 
 
@@ -116,7 +118,8 @@ def calibrate(
     guess = _guess(counts_at, parameter, relation, epsilon, delta)
     lattice = accountant in (BEST, "pld")
     tolerance = _tolerance(counts_at(guess), relation, accept) if lattice else TOLERANCE
-    value = frontier(excess, parameter=parameter, guess=guess, tolerance=tolerance)
+    slope = _slope(counts_at, parameter, relation, (epsilon, delta), guess)
+    value = frontier(excess, parameter=parameter, guess=guess, tolerance=tolerance, slope=slope)
     found = guarantee(
         counts_at(value), relation=relation, delta=delta, accept=accept, accountant=accountant,
     )  # fmt: skip
@@ -194,6 +197,7 @@ def frontier(
     parameter: Parameter,
     guess: float,
     tolerance: float = TOLERANCE,
+    slope: float = 1.0,
 ) -> float:
     """The value next to where an excess changes sign, on its safe side.
 
@@ -202,6 +206,7 @@ def frontier(
         parameter: whose range is searched.
         guess: a value to begin at.
         tolerance: relative.
+        slope: about the excess by the logarithm of the value, towards the riskiest; > 0.
 
     Returns:
         A value that was evaluated to be safe.
@@ -209,7 +214,7 @@ def frontier(
     Raises:
         UnreachableError: the safest value of the range is not safe.
     """
-    search = _Search(excess, RANGES[parameter], tolerance)
+    search = _Search(excess, RANGES[parameter], tolerance, slope)
     if not search.bracket(guess):
         return search.riskiest
     if search.low is None:
@@ -233,8 +238,10 @@ def _tolerance(
 class _Search:
     """An interval on the logarithm of a parameter, from a safe point to one that is not."""
 
-    def __init__(self, excess: Callable[[float], float], over: Range, tolerance: float) -> None:
-        self.excess, self.over, self.tolerance = excess, over, tolerance
+    def __init__(
+        self, excess: Callable[[float], float], over: Range, tolerance: float, slope: float
+    ) -> None:
+        self.excess, self.over, self.tolerance, self.slope = excess, over, tolerance, slope
         self.sign = 1.0 if over.safest < over.riskiest else -1.0
         self.first, self.last = self._place(over.safest), self._place(over.riskiest)
         self.riskiest = over.riskiest
@@ -274,17 +281,20 @@ class _Search:
                 return not safe
             step = self._secant()
             # A little beyond the estimate, so that it lands on the other side.
-            reach = stride if step is None else max(stride, 1.05 * abs(step - place) + 1e-4)
+            reach = stride
+            if step is not None:
+                away = abs(step - place)
+                reach = max(1.05 * away + 1e-4, min(stride, _TRUST * away))
             place = min(self.last, place + reach) if safe else max(self.first, place - reach)
             stride *= 4
 
     def _secant(self) -> float | None:
-        """Where the last two points put the root; one alone is taken to have a slope of one."""
+        """Where the last two points put the root; one alone has the slope that was guessed."""
         known = [point for point in self.seen if math.isfinite(point[1])][-2:]
         if not known or known[-1] != self.seen[-1]:
             return None
         place, found = known[-1]
-        slope = 1.0
+        slope = self.slope
         if len(known) == 2 and known[0][0] != place:
             slope = (found - known[0][1]) / (place - known[0][0])
         return place - found / slope if slope > 0 else None
@@ -311,8 +321,11 @@ class _Search:
         assert self.low is not None  # noqa: S101
         assert self.high is not None  # noqa: S101
         near_low = place - self.low < self.high - place
-        nudge = min(0.4 * self.tolerance, 0.1 * (self.high - self.low))
-        return place + nudge if near_low else place - nudge
+        near = place - self.low if near_low else self.high - place
+        beyond = near + min(0.4 * self.tolerance, 0.1 * (self.high - self.low))
+        if near < _LAST * self.tolerance:  # if the far end comes to here, the search is over
+            beyond = _LAST * self.tolerance if near_low else min(beyond, _LAST * self.tolerance)
+        return self.low + beyond if near_low else self.high - beyond
 
     def _inside(self, place: float) -> float:
         """A place strictly between the ends."""
@@ -353,6 +366,24 @@ def _guess(
         return end
 
 
+def _slope(
+    counts_at: Callable[[float], EventCounts],
+    parameter: Parameter,
+    relation: NeighboringRelation,
+    target: tuple[float, float],
+    guess: float,
+) -> float:
+    """About how fast log epsilon rises at a guess, by the logarithm of the parameter."""
+    over = RANGES[parameter]
+    safer = guess * _APART if over.safest > over.riskiest else guess / _APART
+    value = max(1.0, float(int(safer))) if over.whole else safer
+    if value == guess:
+        return 1.0
+    slope = estimated_slope(counts_at(guess), counts_at(value), relation, *target)
+    return slope / abs(math.log(value / guess)) if slope > 0 else 1.0
+
+
+_APART: Final = 1.1  # a factor between the values that a slope is guessed from
 _START: Final[dict[Parameter, float]] = {
     Parameter.NOISE_MULTIPLIER: 1.0,
     Parameter.STEPS: 1000,

@@ -25,8 +25,10 @@ from accounting.events import (
     WithReplacement,
     Zcdp,
 )
+from accounting.gaussian import gaussian_mu
 
 _MU_MAX: Final = 1e6
+_APART: Final = 1.1  # a factor between values that a slope is guessed from
 _SHARPER: Final = 1.2  # what is learnt of a shuffled order raises its rates by about as much
 
 
@@ -37,17 +39,46 @@ def estimated_mu(counts: EventCounts, relation: NeighboringRelation) -> float:
     return min(_MU_MAX, math.sqrt(squares))
 
 
-def _square(event: Event, reach: float) -> float:
-    """About the mu^2 that a unit adds."""
+def estimated_slope(
+    counts: EventCounts,
+    safer: EventCounts,
+    relation: NeighboringRelation,
+    epsilon: float,
+    delta: float,
+) -> float:
+    """About log of epsilon at counts over that at safer ones, where epsilon is near this one.
+
+    Zero where nothing is spent.
+    """
+    first, second = (estimated_mu(one, relation) for one in (counts, safer))
+    if not 0 < second < first:
+        return 0.0
+    mu = gaussian_mu(epsilon, delta=delta), gaussian_mu(_APART * epsilon, delta=delta)
+    return math.log(first / second) * math.log(_APART) / math.log(mu[1] / mu[0])
+
+
+def _power(event: Event, reach: float) -> float:
+    """About the mu^2 of a step on a full batch, where a record moves the sum this far."""
     match event.mechanism:
         case Gaussian(noise_multiplier=noise) | Laplace(noise_multiplier=noise):
-            power = (reach / noise) ** 2
+            return (reach / noise) ** 2
         case ApproximateDp(epsilon=epsilon):
-            power = epsilon**2
+            return epsilon**2
         case Zcdp(rho=rho):
-            power = 2 * rho
-        case _:
-            power = 1.0
+            return 2 * rho
+    return 1.0
+
+
+def _displaces(sampling: Sampling) -> bool:
+    """Whether a record that joins or leaves takes the place of another."""
+    early = isinstance(sampling, Shuffle) and sampling.stops_early
+    return early or isinstance(sampling, FixedSize | WithReplacement | NonUniform)
+
+
+def _square(event: Event, reach: float) -> float:
+    """About the mu^2 that a unit adds."""
+    reach = 2.0 if _displaces(event.sampling) else reach
+    power = _power(event, reach)
     if isinstance(event.sampling, BallsAndBins | RandomAllocation):
         length = event.sampling.steps_per_pass
         places = 1
@@ -59,6 +90,8 @@ def _square(event: Event, reach: float) -> float:
         q = _SHARPER * event.sampling.batch_size / (event.sampling.dataset_size or math.inf)
         return min(power, length * q * q * math.expm1(min(power, 600.0)))
     q = _rate(event.sampling)
+    if isinstance(event.sampling, Poisson | TruncatedPoisson) and reach > 1:
+        return min(power, 2 * q * q * math.expm1(min(power / reach**2, 600.0)))  # one, then another
     return min(power, q * q * math.expm1(min(power, 600.0)))
 
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from accounting import calibration
 from accounting.accountants import best_bound as best_bound_module
 from accounting.accountants.best_bound import guarantee
 from accounting.calibration import (
@@ -311,3 +312,34 @@ def test_whole_numbers_are_told_apart(last: int, guess: float) -> None:
 def test_a_value_that_is_no_number_is_not_safe() -> None:
     with pytest.raises(UnreachableError):
         frontier(lambda _: math.nan, parameter=NOISE, guess=1.0)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "relation"),
+    [
+        (FULL, RELATION),
+        (Poisson(sampling_probability=0.01), NeighboringRelation.REPLACE_ONE),
+        (FixedSize(batch_size=256, dataset_size=60_000), RELATION),
+        (FixedSize(batch_size=256, dataset_size=60_000), NeighboringRelation.REPLACE_ONE),
+    ],
+    ids=repr,
+)
+def test_the_search_takes_few_evaluations(
+    sampling: Sampling, relation: NeighboringRelation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = 0
+
+    def counted(*args: Any, **given: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        return best_bound_module.best_bound(*args, **given)
+
+    monkeypatch.setattr(calibration, "best_bound", counted)
+    event = Event(mechanism=Gaussian(noise_multiplier=1.0), sampling=sampling)
+    solve([Span(event=event, steps=2000)], NOISE, epsilon=3.0, relation=relation)
+    assert asked <= 7
+
+
+def test_steps_that_spend_nothing_are_unlimited() -> None:
+    nothing = [span(ApproximateDp(epsilon=0.0, delta=0.0))]
+    assert solve(nothing, STEPS, epsilon=1.0).value == RANGES[STEPS].riskiest
