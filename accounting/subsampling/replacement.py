@@ -21,7 +21,7 @@ COPIES_MAX: Final = 400  # of one record in one batch that are told apart
 _CHANCES: Final = 30_000  # points that the chances of all numbers of copies are taken for
 _U: Final = UNIT_ROUNDOFF
 CHANCE_ERROR: Final = 1e-11  # relative, of a chance of copies
-_HALVINGS: Final = 80  # of the interval that holds a point; more change nothing in a double
+_STILL: Final = 1e-10  # standard deviations, by which points fall at last
 _FAR: Final = 40.0  # standard deviations, where a tail is below 1e-300
 
 
@@ -234,19 +234,29 @@ def with_replacement_add_remove_pair(
 
 
 def _crossings(noise_multiplier: float, chances: Array, log_ratios: Array) -> Array:
-    """Where the likelihood ratio sum_k p_k e^((4 k x - 4 k^2) / (2 sigma^2)) has these values."""
+    """Where the likelihood ratio sum_k p_k e^((4 k x - 4 k^2) / (2 sigma^2)) has these values.
+
+    Its logarithm is convex and rises, so that Newton's steps fall to the point from where the
+    largest term alone has the value. Far out of the noise the points are cut off.
+    """
     shifts = 2.0 * np.arange(len(chances))
+    slopes = shifts / noise_multiplier**2
     logs = np.log(np.maximum(chances, 1e-300)) - 0.5 * (shifts / noise_multiplier) ** 2
-    low = np.full_like(log_ratios, -_FAR * noise_multiplier)
-    high = np.full_like(log_ratios, shifts[-1] + _FAR * noise_multiplier)
-    for _ in range(_HALVINGS):
-        spend(2 * len(log_ratios) * len(shifts))
-        middle = 0.5 * (low + high)
-        exponents = logs + np.multiply.outer(middle / noise_multiplier**2, shifts)
-        terms = np.exp(np.minimum(exponents - log_ratios[:, None], 1.0))
-        beyond = terms.sum(axis=1) > 1
-        low, high = np.where(beyond, low, middle), np.where(beyond, middle, high)
-    return np.asarray(0.5 * (low + high))
+    least = -_FAR * noise_multiplier
+    x = np.full_like(log_ratios, shifts[-1] + _FAR * noise_multiplier)
+    for log, slope in zip(logs[1:], slopes[1:], strict=True):
+        x = np.minimum(x, (log_ratios - log) / slope)
+    x = np.maximum(x, least)
+    while True:
+        spend(2 * len(x) * len(shifts))
+        exponents = logs + np.multiply.outer(x, slopes) - log_ratios[:, None]
+        terms = np.exp(np.minimum(exponents, 1.0))
+        total = terms.sum(axis=1)
+        fall = np.log(total) * total / np.maximum(terms @ slopes, 1e-300)
+        fallen = np.maximum(x - np.maximum(fall, 0.0), least)
+        if np.all(x - fallen <= _STILL * noise_multiplier):
+            return np.asarray(fallen)
+        x = fallen
 
 
 def mixture_profiles(
