@@ -5,9 +5,9 @@ pass: within a pass each record takes part in a fixed number of steps, so a pass
 at its least noise, and a pass that was begun costs as a whole one.
 """
 
-from bisect import bisect_left, bisect_right
+import math
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import repeat
@@ -17,10 +17,13 @@ from accounting.events import (
     ApproximateDp,
     BallsAndBins,
     Cyclic,
+    CyclicPoisson,
     Event,
     Gaussian,
     Laplace,
+    MatrixGaussian,
     Mechanism,
+    MinSeparation,
     NoNoise,
     RandomAllocation,
     RandomizedResponse,
@@ -149,6 +152,8 @@ class OpenPass:
     position: int  # steps of the pass taken so far, from 1 to steps_per_pass
     # Whether passes begin where they are counted from, in orders that nothing else uses.
     placed: bool = True
+    # Where they do, whether correlated noise is used nowhere else, and in no pass left unfinished.
+    fresh_noise: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,66 +161,59 @@ class Unplaced:
     """A line without steps, whose passes may have begun before it, in orders used elsewhere."""
 
 
+@dataclass(frozen=True, slots=True)
+class UsedNoise:
+    """A line without steps, in an order of its own; correlated noise may be used elsewhere."""
+
+
 UNPLACED: Final = Unplaced()
-Place = OpenPass | Unplaced | None  # None: a loader that counts passes begins with a new one
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Taken:
-    """A branch that goes on, from a step, in the pass that was open on another."""
-
-    by: Hashable
-    of: Hashable
-    step: int
-
-
-Line = tuple[Hashable, int]  # a branch, and how often its open pass was taken before
-
-
-class Lines:
-    """Steps in a row, whose passes are followed together: a branch, unless a pass was taken.
-
-    The steps before the branch that takes an open pass are one line with that branch; what the
-    other branch does from there on is a line of its own, whose place is not known.
-    """
-
-    def __init__(self, taken: Iterable[Taken] = ()) -> None:
-        """Follow branches.
-
-        Args:
-            taken: by whom open passes were taken; each branch takes one, and each at most once.
-        """
-        self._by: dict[Hashable, Taken] = {}
-        self._steps: dict[Hashable, list[int]] = {}
-        for one in taken:
-            self._by[one.by] = one
-            self._steps.setdefault(one.of, []).append(one.step)
-        for steps in self._steps.values():
-            steps.sort()
-
-    def at(self, branch: Hashable, step: int) -> Line:
-        """The line that a step of a branch is on."""
-        return self._line(branch, bisect_right(self._steps.get(branch, ()), step))
-
-    def _line(self, branch: Hashable, index: int) -> Line:
-        while not index and branch in self._by:
-            one = self._by[branch]
-            branch, index = one.of, bisect_left(self._steps[one.of], one.step)
-        return branch, index
-
-    def cuts(self, branch: Hashable) -> list[int]:
-        """The steps from which a branch is on another line."""
-        return self._steps.get(branch, [])
+USED_NOISE: Final = UsedNoise()
+# None: a loader that counts passes begins with a new one, and correlated noise is drawn anew.
+Place = OpenPass | Unplaced | UsedNoise | None
 
 
 def is_placed(place: Place) -> bool:
     """Whether passes begin where they are counted from, in orders that nothing else uses."""
-    return place.placed if isinstance(place, OpenPass) else place is None
+    return place.placed if isinstance(place, OpenPass) else not isinstance(place, Unplaced)
+
+
+def has_fresh_noise(place: Place) -> bool:
+    """Whether correlated noise that begins here, or goes on, is used nowhere else."""
+    return place.placed and place.fresh_noise if isinstance(place, OpenPass) else place is None
 
 
 def after_steps(place: Place) -> Place:
-    """Where a line stands after steps that are not counted by pass."""
-    return None if is_placed(place) else UNPLACED
+    """Where a line stands after steps that are not counted by pass.
+
+    A pass of correlated noise goes on after them: its next row is the same.
+    """
+    if isinstance(place, OpenPass) and place.event.is_correlated:
+        return place
+    if not is_placed(place):
+        return UNPLACED
+    return None if has_fresh_noise(place) else USED_NOISE
+
+
+def goes_on(place: Place, event: Event) -> bool:
+    """Whether a step of the event goes on in the pass that is open, rather than begin another."""
+    return isinstance(place, OpenPass) and place.event.stream == event.stream
+
+
+def _known(place: Place, event: Event) -> bool:
+    """Whether the passes of an event are bounded as they are counted from this place on."""
+    return is_placed(place) and (not event.is_correlated or _noise_after(place, event))
+
+
+def _leaves_noise(place: Place) -> bool:
+    """Whether noise of a pass that is open may be used again once another pass has begun."""
+    if not isinstance(place, OpenPass) or not place.event.is_correlated:
+        return False
+    return not (_restarts(place.event) and place.position == pass_length(place.event))
+
+
+def _restarts(event: Event) -> bool:
+    """Whether another pass may follow: of correlated noise only where it is drawn anew."""
+    return bool(getattr(event.sampling, "noise_restarts_each_pass", True))
 
 
 def pass_length(event: Event) -> int | None:
@@ -223,7 +221,7 @@ def pass_length(event: Event) -> int | None:
     sampling: Sampling = event.sampling
     if isinstance(sampling, Cyclic | Shuffle | BallsAndBins | RandomAllocation):
         return sampling.steps_per_pass
-    return None
+    return sampling.steps_per_pass if isinstance(sampling, MinSeparation | CyclicPoisson) else None
 
 
 def starts_anew(open_pass: Place, span: Span) -> int:
@@ -234,7 +232,7 @@ def starts_anew(open_pass: Place, span: Span) -> int:
     """
     if pass_length(span.event) is None:
         return 0
-    if isinstance(open_pass, OpenPass) and open_pass.event.sampling == span.event.sampling:
+    if goes_on(open_pass, span.event):
         return 0
     return 1 if is_placed(open_pass) else 3
 
@@ -245,12 +243,14 @@ def passes_begun(open_pass: Place, span: Span) -> int:
     None where passes may begin elsewhere than they are counted from: their noise is not known.
     """
     length = pass_length(span.event)
-    if length is None or not is_placed(open_pass):
+    if length is None:
         return 0
-    inside = 0
-    if isinstance(open_pass, OpenPass) and not starts_anew(open_pass, span):
+    inside, follows = 0, goes_on(open_pass, span.event)
+    if isinstance(open_pass, OpenPass) and follows:
         inside = min(span.steps, length - open_pass.position)
-    return -(-(span.steps - inside) // length)
+    begun = -(-(span.steps - inside) // length)
+    known = _known(open_pass, span.event)
+    return _covered(span.event, begun, known=known, follows=follows)
 
 
 def noise_in_pass(mechanism: Mechanism) -> float:
@@ -261,6 +261,8 @@ def noise_in_pass(mechanism: Mechanism) -> float:
     match mechanism:
         case Gaussian():
             return mechanism.noise_multiplier
+        case MatrixGaussian():
+            return mechanism.noise_multiplier / math.sqrt(mechanism.sensitivity_squared)
         case Laplace() | RandomizedResponse() | ApproximateDp() | Zcdp():
             return 0.0
         case NoNoise():
@@ -274,6 +276,7 @@ def retold(event: Event) -> Event:
 
     A release for each step of the pass that a record joins. Of a shuffle whose secret order could
     count, an order that is known; of single records, where that is published, a pass of no bound.
+    So is one of correlated noise: noise that is used again cancels in a difference.
     """
     match event.sampling:
         case BallsAndBins():
@@ -286,6 +289,8 @@ def retold(event: Event) -> Event:
         case Shuffle(reshuffle=Reshuffle.EACH_PASS) as order if order.stops_early:
             known = Cyclic(batch_size=order.batch_size, steps_per_pass=order.steps_per_pass)
             return replace(event, sampling=known)
+        case MinSeparation() | CyclicPoisson():
+            return Event(mechanism=NoNoise(), sampling=event.sampling)
         case _:
             return event
 
@@ -299,31 +304,57 @@ def advance(open_pass: Place, span: Span) -> tuple[dict[Event, int], Place]:
     Where passes may begin elsewhere than they are counted from, in orders that others may use, one
     more is counted, and another one at each fall of the noise; of none is anything secret then.
     docs/theory/branches.md proves that they cover every beginning.
+
+    Of correlated noise, a pass has no bound that begins where noise may be used again: after the
+    first one where nothing says that noise restarts, or where another pass was left unfinished.
     """
     event, steps = span.event, span.steps
     length = pass_length(event)
     passes: Counter[Event] = Counter()
     if length is None:
         return passes, after_steps(open_pass)
-    before, placed = None, is_placed(open_pass)
-    if isinstance(open_pass, OpenPass) and open_pass.event.sampling == event.sampling:
-        before = open_pass
+    known = _known(open_pass, event)
+    before = open_pass if isinstance(open_pass, OpenPass) and goes_on(open_pass, event) else None
     falls = before is None or noise_in_pass(event.mechanism) < noise_in_pass(before.event.mechanism)
-    counted = event if placed else retold(event)
-    if not placed and falls:
-        passes[counted] += 1
+    if not known and falls:
+        passes[retold(event)] += 1
     if before is not None:
         inside = min(steps, length - before.position)
         if inside and falls:
-            passes[before.event if placed else retold(before.event)] -= 1
-            passes[counted] += 1
-            before = replace(before, event=event)
+            passes[before.event if known else retold(before.event)] -= 1
+            known = known and not isinstance(event.sampling, CyclicPoisson)  # as it is proved
+            passes[event if known else retold(event)] += 1
+            noise = before.fresh_noise and (known or not before.placed)
+            before = replace(before, event=event, fresh_noise=noise)
         steps -= inside
         if steps == 0:
             return passes, replace(before, position=before.position + inside)
     begun = -(-steps // length)
-    passes[counted] += begun
-    return passes, OpenPass(event=event, position=steps - (begun - 1) * length, placed=placed)
+    covered = _covered(event, begun, known=known, follows=before is not None)
+    if covered:
+        passes[event] += covered
+    if covered < begun:
+        passes[retold(event)] += begun - covered
+    placed = is_placed(open_pass)
+    noise = covered == begun and _noise_after(open_pass, event)
+    return passes, OpenPass(
+        event=event,
+        position=steps - (begun - 1) * length,
+        placed=placed,
+        fresh_noise=noise or not placed,
+    )
+
+
+def _covered(event: Event, begun: int, *, known: bool, follows: bool) -> int:
+    """How many of the passes that begin are bounded as they are counted."""
+    if not known:
+        return 0
+    return begun if _restarts(event) else min(begun, 0 if follows else 1)
+
+
+def _noise_after(place: Place, event: Event) -> bool:
+    """Whether correlated noise is still used nowhere else once passes of an event have begun."""
+    return has_fresh_noise(place) and (goes_on(place, event) or not _leaves_noise(place))
 
 
 def count_events(

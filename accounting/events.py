@@ -104,7 +104,28 @@ class Zcdp:
         _require(1e-100 <= self.rho <= RHO_MAX, rho=self.rho)
 
 
-Mechanism = Gaussian | Laplace | RandomizedResponse | ApproximateDp | Zcdp | NoNoise
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MatrixGaussian:
+    """Gaussian noise that a strategy correlates over the steps of a pass."""
+
+    noise_multiplier: float  # std of the noise before it is correlated / norm bound
+    strategy: str  # the digest that names the strategy
+    # Of the strategy under the event's sampling, upper: the most that one record moves the rows of
+    # a pass; under CyclicPoisson the largest squared norm of a column.
+    sensitivity_squared: float  # in [1e-120, 1e250]
+
+    def __post_init__(self) -> None:
+        """Refuse what is neither a noise multiplier nor a sensitivity."""
+        _require(1e-100 <= self.noise_multiplier <= 1e100, noise_multiplier=self.noise_multiplier)
+        _require(
+            1e-120 <= self.sensitivity_squared <= 1e250,
+            sensitivity_squared=self.sensitivity_squared,
+        )
+
+
+Mechanism = (
+    Gaussian | Laplace | RandomizedResponse | ApproximateDp | Zcdp | MatrixGaussian | NoNoise
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,6 +284,47 @@ class NonUniform:
         _require(1e-100 <= self.max_weight <= 1, max_weight=self.max_weight)
 
 
+class Placement(StrEnum):
+    """What decides in which steps of a pass a record takes part."""
+
+    BY_SLOT = "by_slot"  # its place among the records: a missing one may move all later ones
+    BY_RECORD = "by_record"  # the record itself and coins of its own, never another record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MinSeparation:
+    """Any steps of a pass, as far apart as declared and as few; for correlated noise."""
+
+    steps_per_pass: int  # >= 1
+    min_separation: int  # two steps of a record are at least so many apart; in [1, steps_per_pass]
+    participations: int  # steps of a record, at most; in [1, ceil(steps_per_pass/min_separation)]
+    placement: Placement
+    noise_restarts_each_pass: bool  # attested; else what follows the first pass has no bound
+
+    def __post_init__(self) -> None:
+        """Refuse what no record can do."""
+        n, b, k = self.steps_per_pass, self.min_separation, self.participations
+        _require(1 <= b <= n, min_separation=b, steps_per_pass=n)
+        _require(1 <= k <= -(-n // b), participations=k, min_separation=b, steps_per_pass=n)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CyclicPoisson:
+    """Records are in groups; at step t each of group t mod cycle_length joins by a coin."""
+
+    sampling_probability: float  # of a record of the group, in [1e-100, 1]
+    cycle_length: int  # groups; in [1, steps_per_pass]
+    steps_per_pass: int  # >= 1
+    placement: Placement  # of a record into a group, before the pass
+    noise_restarts_each_pass: bool  # as of MinSeparation
+
+    def __post_init__(self) -> None:
+        """Refuse what is not a probability, and groups that have no step."""
+        q, b, n = self.sampling_probability, self.cycle_length, self.steps_per_pass
+        _require(1e-100 <= q <= 1, sampling_probability=q)
+        _require(1 <= b <= n, cycle_length=b, steps_per_pass=n)
+
+
 Sampling = (
     Full
     | Unknown
@@ -275,6 +337,8 @@ Sampling = (
     | BallsAndBins
     | RandomAllocation
     | NonUniform
+    | MinSeparation
+    | CyclicPoisson
 )
 
 
@@ -294,6 +358,17 @@ class Event:
     def __hash__(self) -> int:
         """Of the mechanism and the sampling."""
         return self._hash
+
+    @property
+    def is_correlated(self) -> bool:
+        """Whether the noise of a pass is correlated over its steps."""
+        return isinstance(self.sampling, MinSeparation | CyclicPoisson)
+
+    @property
+    def stream(self) -> tuple[Sampling, object]:
+        """What the steps of one pass share: their sampling, and the strategy of their noise."""
+        noise = self.mechanism
+        return self.sampling, noise.strategy if isinstance(noise, MatrixGaussian) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,6 +56,9 @@ class Assumption(StrEnum):
     BALLS_AND_BINS_SAMPLING = "balls_and_bins_sampling"  # each record's step of a pass is uniform
     RANDOM_ALLOCATION_SAMPLING = "random_allocation_sampling"  # each record's steps are uniform
     ONE_STEP_PER_PASS = "one_step_per_pass"  # noqa: S105
+    # A record's steps of a pass are as far apart, and as few, as declared, whatever was answered.
+    SEPARATED_PARTICIPATION = "separated_participation"
+    CYCLIC_POISSON_SAMPLING = "cyclic_poisson_sampling"  # groups are fixed before the pass
     OTHERS_UNAFFECTED = (
         "others_unaffected"  # at most once a step; nobody else's place depends on it
     )

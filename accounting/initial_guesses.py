@@ -9,11 +9,14 @@ from accounting.events import (
     ApproximateDp,
     BallsAndBins,
     Cyclic,
+    CyclicPoisson,
     Event,
     FixedSize,
     Full,
     Gaussian,
     Laplace,
+    MatrixGaussian,
+    MinSeparation,
     NeighboringRelation,
     NonUniform,
     Poisson,
@@ -77,6 +80,10 @@ def _displaces(sampling: Sampling) -> bool:
 
 def _square(event: Event, reach: float) -> float:
     """About the mu^2 that a unit adds."""
+    if isinstance(event.mechanism, MatrixGaussian):
+        correlated = event.mechanism
+        power = (reach / correlated.noise_multiplier) ** 2 * correlated.sensitivity_squared
+        return _of_correlated(event.sampling, power)
     reach = 2.0 if _displaces(event.sampling) else reach
     power = _power(event, reach)
     if isinstance(event.sampling, BallsAndBins | RandomAllocation):
@@ -95,6 +102,14 @@ def _square(event: Event, reach: float) -> float:
     return min(power, q * q * math.expm1(min(power, 600.0)))
 
 
+def _of_correlated(sampling: Sampling, power: float) -> float:
+    """About the mu^2 of a pass, from that of a release of its longest column, or of all of it."""
+    if not isinstance(sampling, CyclicPoisson):
+        return power
+    q, blocks = sampling.sampling_probability, sampling.steps_per_pass / sampling.cycle_length
+    return blocks * min(power, q * q * math.expm1(min(power, 600.0)))
+
+
 def _rate(sampling: Sampling) -> float:
     """About the chance that a record is in a step, where a step's batch is drawn afresh."""
     match sampling:
@@ -110,7 +125,7 @@ def _rate(sampling: Sampling) -> float:
 
 def on_lattice(event: Event, relation: NeighboringRelation) -> bool:
     """Whether the epsilon of such steps is found on a lattice, to a few parts in ten thousand."""
-    plain = Full | Unknown | Cyclic | Shuffle
-    if isinstance(event.sampling, Poisson):
+    plain = Full | Unknown | Cyclic | Shuffle | MinSeparation
+    if isinstance(event.sampling, Poisson | CyclicPoisson):
         return relation is NeighboringRelation.REPLACE_ONE
     return not isinstance(event.sampling, plain)

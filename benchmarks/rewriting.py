@@ -13,23 +13,14 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, Table, insert, select, text, update
 
-from accounting.event_counts import (
-    Line,
-    Lines,
-    OpenPass,
-    Place,
-    Taken,
-    advance,
-    passes_begun,
-    starts_anew,
-)
+from accounting.event_counts import UNPLACED, OpenPass, Place, advance, passes_begun, starts_anew
 from accounting.events import Event, Span
 from service.ledger.append.admission import count_reserved
 from service.ledger.budgets.accumulator import by_pass
-from service.ledger.budgets.pass_positions import beginning, opening_place, position_of
+from service.ledger.budgets.pass_positions import opening_place, position_of
 from service.ledger.log.merkle import Frontier
 from service.ledger.log.row_records import FACTS, STATE_CODES, content_of_row, statement
-from service.schemas.event_codec import canonical, content_of, event_of
+from service.schemas.event_codec import Line, Lines, Taken, canonical, content_of, event_of
 from service.storage.tables import (
     acts,
     branches,
@@ -252,8 +243,9 @@ class _Counts:
     def place(self, branch: int, step: int) -> Place:
         """Where a branch stands among its passes."""
         row, line = self.branches[branch], self.lines.at(branch, step)
-        unplaced = not row["takes_pass"] and opening_place(row["name"], row["order"]) is not None
-        return self.passes.get(line, beginning(line, unplaced=unplaced))
+        opens = opening_place(row["name"], row["order"], row["noise"])
+        known = None if row["takes_pass"] else opens
+        return self.passes.get(line, UNPLACED if line[1] else known)
 
     def add(self, run: int, event: Event, index: int, more: int) -> None:
         """Count for a run, and for the dataset."""

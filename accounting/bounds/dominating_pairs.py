@@ -7,28 +7,35 @@ import math
 from dataclasses import replace
 from typing import Any, assert_never
 
+from accounting.bounds.correlated_bounds import pass_steps
 from accounting.bounds.event_bounds import (
     ADD_OR_REMOVE_ONE,
     REASON_FULL_OR_POISSON,
     REASON_MISSING_ANSWER,
-    REASON_NO_NOISE,
+    REASON_NO_SCHEMA,
     REPLACE_ONE,
     UNKNOWN_SAMPLER,
     EventBound,
     NoBoundError,
+    reason_without_noise,
     sensitivity_of,
 )
+from accounting.bounds.gdp_bounds import gdp_bounds
 from accounting.bounds.sampled_pairs import Pairs, batch_bounds, bound_of
 from accounting.events import (
     ApproximateDp,
+    CyclicPoisson,
     Event,
     Full,
     Gaussian,
     Laplace,
+    MatrixGaussian,
+    MinSeparation,
     NeighboringRelation,
     NoNoise,
     Poisson,
     RandomizedResponse,
+    Sampling,
     Unknown,
     Zcdp,
 )
@@ -51,6 +58,7 @@ from accounting.renyi.randomized_response import (
     randomized_response_rdp,
 )
 from accounting.renyi.revealed import revealed_sampling_rdp
+from accounting.rounding import rounded_down
 from accounting.subsampling.replaced_records import poisson_replace_tight_pair
 from accounting.theorem import Theorem, theorem
 
@@ -65,16 +73,24 @@ def pld_bounds(event: Event, relation: NeighboringRelation) -> tuple[EventBound[
     Raises:
         NoBoundError: there is none; the text is the reason.
     """
-    mechanism, sampling = event.mechanism, event.sampling
-    match mechanism:
+    match event.mechanism:
         case NoNoise():
-            raise NoBoundError(REASON_NO_NOISE)
+            raise NoBoundError(reason_without_noise(event))
         case Zcdp():
             raise NoBoundError(REASON_ZCDP)
-        case Gaussian() | Laplace() | RandomizedResponse() | ApproximateDp():
-            pass
+        case MatrixGaussian():
+            return _correlated(event, relation)
+        case Gaussian() | Laplace() | RandomizedResponse() | ApproximateDp() as mechanism:
+            return _uncorrelated(mechanism, event.sampling, relation)
         case _:
-            assert_never(mechanism)
+            assert_never(event.mechanism)
+
+
+def _uncorrelated(
+    mechanism: Gaussian | Laplace | RandomizedResponse | ApproximateDp,
+    sampling: Sampling,
+    relation: NeighboringRelation,
+) -> tuple[EventBound[Pairs], ...]:
     match sampling:
         case Full():
             return (_full(mechanism, relation),)
@@ -85,10 +101,26 @@ def pld_bounds(event: Event, relation: NeighboringRelation) -> tuple[EventBound[
             q = sampling.sampling_probability
             full = _full(mechanism, relation)
             return (full,) if q == 1 else _sampled(mechanism, full, q, relation)
+        case MinSeparation() | CyclicPoisson():
+            raise NoBoundError(REASON_NO_SCHEMA)
         case _:
             if not isinstance(mechanism, Gaussian):
                 raise NoBoundError(REASON_FULL_OR_POISSON)
             return batch_bounds(mechanism.noise_multiplier, sampling, relation)
+
+
+def _correlated(event: Event, relation: NeighboringRelation) -> tuple[EventBound[Pairs], ...]:
+    """A pass of correlated noise: its sampled blocks, or one Gaussian release."""
+    if isinstance(event.sampling, CyclicPoisson):
+        return pass_steps(event, relation, pld_bounds, _times)
+    (release,) = gdp_bounds(event, relation)
+    pair = GaussianPair(noise_multiplier=rounded_down(1 / release.loss, ulps=2))
+    loss: Pairs = ((pair, 1),)
+    return (EventBound(theorem=release.theorem, assumptions=release.assumptions, loss=loss),)
+
+
+def _times(pairs: Pairs, count: int) -> Pairs:
+    return tuple((pair, count * times) for pair, times in pairs)
 
 
 def _full(

@@ -6,7 +6,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
 
-from accounting.events import NeighboringRelation
+from accounting.events import Event, NeighboringRelation
 from accounting.guarantees import Assumption, Status
 from accounting.rounding import Array, rounded_up, sum_up
 from accounting.theorem import Theorem
@@ -16,9 +16,18 @@ REPLACE_ONE: Final = NeighboringRelation.REPLACE_ONE
 REPLACE_SPECIAL: Final = NeighboringRelation.REPLACE_SPECIAL
 
 REASON_NO_NOISE = "A step ran without noise: it has no finite epsilon."
+REASON_NOISE_AGAIN = (
+    "Correlated noise may have been used again, or fell inside a sampled pass: after the first "
+    "pass without noise_restarts_each_pass, beside an unfinished pass, or on a branch that does "
+    "not say that its noise is fresh. No bound is proved."
+)
+REASON_NO_SCHEMA = (
+    "Correlated noise has a bound with min_separation or cyclic_poisson sampling alone, and these "
+    "with matrix_gaussian noise alone."
+)
 REASON_BATCHES_MOVE = (
-    "Under add_or_remove_one a record's absence moves every later record of a cyclic or shuffled "
-    "pass into another batch: no bound is proved. Use replace_special or replace_one."
+    "Under add_or_remove_one a record's absence moves every later record of a cyclic, shuffled or "
+    "by_slot pass into another batch: no bound is proved. Use replace_special or replace_one."
 )
 REASON_NOT_GAUSSIAN_DP = (
     "Under add_or_remove_one a batch of fixed size is not bounded as one Gaussian release."
@@ -57,6 +66,11 @@ class EventBound(Generic[L]):
     def theorems(self) -> tuple[Theorem[..., Any], ...]:
         """Everything the bound rests on."""
         return (self.theorem, *self.premises)
+
+
+def reason_without_noise(event: Event) -> str:
+    """Why a step or a pass without noise has no bound."""
+    return REASON_NOISE_AGAIN if event.is_correlated else REASON_NO_NOISE
 
 
 def sensitivity_of(relation: NeighboringRelation) -> float:

@@ -6,25 +6,30 @@ This is every sampling's published fallback: averaging over the sampling cannot 
 import math
 from typing import Any, assert_never
 
+from accounting.bounds.correlated_bounds import pass_release
 from accounting.bounds.event_bounds import (
     ADD_OR_REMOVE_ONE,
     REASON_BATCHES_MOVE,
-    REASON_NO_NOISE,
+    REASON_NO_SCHEMA,
     REASON_NOT_GAUSSIAN,
     REASON_NOT_GAUSSIAN_DP,
     REASON_WEIGHTS,
     UNKNOWN_SAMPLER,
     EventBound,
     NoBoundError,
+    reason_without_noise,
     sensitivity_of,
 )
 from accounting.events import (
     BallsAndBins,
     Cyclic,
+    CyclicPoisson,
     Event,
     FixedSize,
     Full,
     Gaussian,
+    MatrixGaussian,
+    MinSeparation,
     NeighboringRelation,
     NoNoise,
     NonUniform,
@@ -67,6 +72,8 @@ def reach(sampling: Sampling, relation: NeighboringRelation) -> float:
             if grows:
                 raise NoBoundError(_why_not(sampling))
             return alone
+        case MinSeparation() | CyclicPoisson():
+            raise NoBoundError(REASON_NO_SCHEMA)
         case _:
             assert_never(sampling)
 
@@ -89,9 +96,11 @@ def gdp_bounds(event: Event, relation: NeighboringRelation) -> tuple[EventBound[
     Raises:
         NoBoundError: there is none; the text is the reason.
     """
+    if isinstance(event.mechanism, MatrixGaussian):
+        return (pass_release(event, relation),)
     if not isinstance(event.mechanism, Gaussian):
         silent = isinstance(event.mechanism, NoNoise)
-        raise NoBoundError(REASON_NO_NOISE if silent else REASON_NOT_GAUSSIAN)
+        raise NoBoundError(reason_without_noise(event) if silent else REASON_NOT_GAUSSIAN)
     sigma, sampling = event.mechanism.noise_multiplier, event.sampling
     if isinstance(sampling, Shuffle) and relation is ADD_OR_REMOVE_ONE:
         return (_reshuffled(sigma, sampling),)
@@ -123,7 +132,7 @@ def sampler_of(sampling: Sampling) -> tuple[Assumption, ...]:
 
 
 def _allocated_or_weighted(
-    sampling: BallsAndBins | RandomAllocation | NonUniform,
+    sampling: BallsAndBins | RandomAllocation | NonUniform | MinSeparation | CyclicPoisson,
 ) -> tuple[Assumption, ...]:
     match sampling:
         case BallsAndBins():
@@ -132,6 +141,8 @@ def _allocated_or_weighted(
             return (Assumption.RANDOM_ALLOCATION_SAMPLING,)
         case NonUniform():
             return (Assumption.DATA_INDEPENDENT_WEIGHTS,)
+        case MinSeparation() | CyclicPoisson():
+            raise NoBoundError(REASON_NO_SCHEMA)
         case _:
             assert_never(sampling)
 

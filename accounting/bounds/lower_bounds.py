@@ -25,12 +25,15 @@ from accounting.events import (
     ApproximateDp,
     BallsAndBins,
     Cyclic,
+    CyclicPoisson,
     Direction,
     Event,
     FixedSize,
     Full,
     Gaussian,
     Laplace,
+    MatrixGaussian,
+    MinSeparation,
     NeighboringRelation,
     NoNoise,
     NonUniform,
@@ -104,7 +107,7 @@ def lower_bound_pair(
     """
     mechanism, sampling = event.mechanism, event.sampling
     match mechanism:
-        case NoNoise():
+        case NoNoise() | MatrixGaussian():
             return None
         case Gaussian():
             return _gaussian(mechanism.noise_multiplier, event, relation, fine=fine)
@@ -159,6 +162,8 @@ def _gaussian(
         case TruncatedPoisson() | FixedSize() | WithReplacement() | NonUniform():
             return _drawn_together(sigma, sampling, relation, fine=fine)
         case Unknown() | Cyclic() | Shuffle() | BallsAndBins() | RandomAllocation():
+            return None
+        case MinSeparation() | CyclicPoisson():
             return None
         case _:
             assert_never(sampling)
@@ -236,7 +241,7 @@ def _with_replacement(
 def _in_passes(event: Event, counts: EventCounts, relation: NeighboringRelation) -> dict[Pair, int]:
     """What the passes of an event attain together; empty where too little is known of them."""
     passes, steps = _surely_taken(event, counts)
-    if not (isinstance(event.mechanism, Gaussian) and passes):
+    if not (isinstance(event.mechanism, Gaussian) and passes) or event.is_correlated:
         return {}
     sigma, sampling = event.mechanism.noise_multiplier, event.sampling
     match sampling:

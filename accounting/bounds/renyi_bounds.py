@@ -3,15 +3,19 @@
 from dataclasses import replace
 from typing import Any, Final, assert_never
 
+import numpy as np
+
+from accounting.bounds.correlated_bounds import pass_steps
 from accounting.bounds.event_bounds import (
     ADD_OR_REMOVE_ONE,
     REASON_FULL_OR_POISSON,
     REASON_MISSING_ANSWER,
-    REASON_NO_NOISE,
+    REASON_NO_SCHEMA,
     REPLACE_ONE,
     UNKNOWN_SAMPLER,
     EventBound,
     NoBoundError,
+    reason_without_noise,
     sensitivity_of,
 )
 from accounting.bounds.gdp_bounds import gdp_bounds, reach, sampler_of
@@ -19,11 +23,14 @@ from accounting.events import (
     ApproximateDp,
     BallsAndBins,
     Cyclic,
+    CyclicPoisson,
     Event,
     FixedSize,
     Full,
     Gaussian,
     Laplace,
+    MatrixGaussian,
+    MinSeparation,
     NeighboringRelation,
     NoNoise,
     NonUniform,
@@ -54,7 +61,7 @@ from accounting.renyi.randomized_response import (
     randomized_response_rdp,
 )
 from accounting.renyi.revealed import revealed_sampling_rdp
-from accounting.rounding import Array, rounded_up
+from accounting.rounding import UNIT_ROUNDOFF, Array, rounded_up
 from accounting.shuffling.partial import DATASET_SIZE_MAX, partial_shuffle_rdp
 from accounting.subsampling.curves import (
     likely_copies,
@@ -92,8 +99,10 @@ def renyi_bounds(event: Event, relation: NeighboringRelation) -> tuple[EventBoun
             return _gaussian(mechanism.noise_multiplier, event, relation)
         case Laplace() | RandomizedResponse() | ApproximateDp() | Zcdp():
             return _by_step(mechanism, event.sampling, relation)
+        case MatrixGaussian():
+            return _correlated(event, relation)
         case NoNoise():
-            raise NoBoundError(REASON_NO_NOISE)
+            raise NoBoundError(reason_without_noise(event))
         case _:
             assert_never(mechanism)
 
@@ -114,8 +123,30 @@ def _gaussian(
             return (*_drawn_afresh(sigma, sampling, relation), release)
         case Cyclic() | Shuffle() | BallsAndBins() | RandomAllocation():
             return _in_passes(sigma, event, relation)
+        case MinSeparation() | CyclicPoisson():
+            raise NoBoundError(REASON_NO_SCHEMA)
         case _:
             assert_never(sampling)
+
+
+def _correlated(event: Event, relation: NeighboringRelation) -> tuple[EventBound[Array], ...]:
+    if isinstance(event.sampling, CyclicPoisson):
+        return pass_steps(event, relation, renyi_bounds, _times)
+    return (_of_release(event, relation),)
+
+
+def _times(curve: Array, count: int) -> Array:
+    found = curve * count * (1 + 4 * UNIT_ROUNDOFF)
+    found.flags.writeable = False
+    return np.asarray(found)
+
+
+def _of_release(event: Event, relation: NeighboringRelation) -> EventBound[Array]:
+    """The curve of what is one Gaussian release."""
+    (release,) = gdp_bounds(event, relation)
+    curve = ORDERS * (0.5 * rounded_up(release.loss * release.loss, ulps=2))
+    curve.flags.writeable = False
+    return EventBound(theorem=release.theorem, assumptions=release.assumptions, loss=curve)
 
 
 def _release(sigma: float, sampling: Sampling, relation: NeighboringRelation) -> EventBound[Array]:
@@ -187,10 +218,7 @@ def _in_passes(
 ) -> tuple[EventBound[Array], ...]:
     """Curves of a pass: what the sampling hides, if that is known, and a Gaussian release."""
     sampling = event.sampling
-    (release,) = gdp_bounds(event, relation)
-    curve = ORDERS * (0.5 * rounded_up(release.loss * release.loss, ulps=2))
-    curve.flags.writeable = False
-    plain = EventBound(theorem=release.theorem, assumptions=release.assumptions, loss=curve)
+    plain = _of_release(event, relation)
     if isinstance(sampling, Shuffle) and _left_out(sampling) and relation is not ADD_OR_REMOVE_ONE:
         stopped = _renyi(
             partial_shuffle_rdp,

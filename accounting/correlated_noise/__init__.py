@@ -1,6 +1,7 @@
 """Noise that is correlated over the steps of a pass: matrix factorisation, DP-FTRL, BandMF, BLT."""
 
-from accounting.correlated_noise import sensitivity
+from accounting.correlated_noise import amplified, sensitivity
+from accounting.correlated_noise.amplified import column_norm_of
 from accounting.correlated_noise.sensitivity import Participation, Sensitivity, sensitivity_of
 from accounting.correlated_noise.strategies import (
     BandedRows,
@@ -11,9 +12,9 @@ from accounting.correlated_noise.strategies import (
     Tree,
 )
 
-THEOREMS = sensitivity.THEOREMS
+THEOREMS = (*sensitivity.THEOREMS, *amplified.THEOREMS)
 
 __all__ = [
     "THEOREMS", "BandedRows", "BufferedToeplitz", "Identity", "Participation", "Sensitivity",
-    "Strategy", "Toeplitz", "Tree", "sensitivity_of",
+    "Strategy", "Toeplitz", "Tree", "column_norm_of", "sensitivity_of",
 ]  # fmt: skip

@@ -22,6 +22,7 @@ from accounting.correlated_noise.strategies import (
     Strategy,
     Toeplitz,
     Tree,
+    bands_of,
     in_units,
     ratio_up,
 )
@@ -68,7 +69,7 @@ class Sensitivity:
     id="correlated-gaussian",
     source="docs/theory/correlated_noise.md, Theorem 1",
     status=Status.DERIVED,
-    relations=_BOTH,
+    relations=tuple(NeighboringRelation),
     assumptions=(Assumption.INDEPENDENT_GAUSSIAN_NOISE,),
 )
 def correlated_gaussian_mu(*, sensitivity_squared: float, noise_multiplier: float) -> float:
@@ -76,7 +77,8 @@ def correlated_gaussian_mu(*, sensitivity_squared: float, noise_multiplier: floa
 
     It holds where gradients, the steps in which a record takes part and what runs between the
     steps depend on earlier answers, as long as the record keeps to its schema on every path. The
-    pass is one release: it is charged as a whole when its first step is taken.
+    pass is one release: it is charged as a whole when its first step is taken. Where a record is
+    replaced by another, that moves the rows twice as far, and the pass is (2 mu)-GDP.
 
     Args:
         sensitivity_squared: of the strategy under the record's schema, for gradients of norm 1.
@@ -204,8 +206,15 @@ def sensitivity_of(strategy: Strategy, schema: Participation) -> Sensitivity:
     """
     match strategy:
         case Identity():
-            count = float(schema.participations)
-            return Sensitivity(squared=count, rule="banded", attained=True)
+            return _of_unit_columns(schema)
+        case Toeplitz(column_normalized=True) | BufferedToeplitz(column_normalized=True):
+            bands = bands_of(strategy, schema.steps)
+            require(
+                schema.participations == 1 or bands <= schema.min_separation,
+                f"of a column-normalized strategy of {bands} bands one participation, or a "
+                f"min_separation of at least {bands}",
+            )
+            return _of_unit_columns(schema)
         case Toeplitz(coefficients=coefficients):
             return _best_toeplitz(*in_units(coefficients), schema)
         case BufferedToeplitz():
@@ -219,6 +228,12 @@ def sensitivity_of(strategy: Strategy, schema: Participation) -> Sensitivity:
             return _tree(schema)
         case _:
             assert_never(strategy)
+
+
+def _of_unit_columns(schema: Participation) -> Sensitivity:
+    """Of columns of norm 1 that have no row in common: as many as there are participations."""
+    rule = "one_participation" if schema.participations == 1 else "banded"
+    return Sensitivity(squared=float(schema.participations), rule=rule, attained=True)
 
 
 def _best_toeplitz(units: Sequence[int], bits: int, schema: Participation) -> Sensitivity:

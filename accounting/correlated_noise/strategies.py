@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import lshift
-from typing import Final
+from typing import Final, assert_never
 
 import numpy as np
 
@@ -42,6 +42,7 @@ class Toeplitz:
     """Entry (i, j) of C is coefficients[i - j]; further coefficients are 0."""
 
     coefficients: tuple[float, ...]  # the first is above 0
+    column_normalized: bool = False  # whether each column is then divided by its norm
 
     def __post_init__(self) -> None:
         """Refuse numbers that are out of range."""
@@ -56,6 +57,7 @@ class BufferedToeplitz:
 
     buffer_decay: tuple[float, ...]  # in [0, 1]
     output_scale: tuple[float, ...]
+    column_normalized: bool = False  # whether each column is then divided by its norm
 
     def __post_init__(self) -> None:
         """Refuse numbers that are out of range."""
@@ -122,6 +124,27 @@ class Tree:
 
 
 Strategy = Identity | Toeplitz | BufferedToeplitz | BandedRows | Tree
+
+
+def bands_of(strategy: Strategy, steps: int) -> int:
+    """The diagonals of a pass that are not 0, the main one included; at most the steps. Upper.
+
+    Raises:
+        ValueError: the strategy is the tree, whose rows are not those of a square matrix.
+    """
+    match strategy:
+        case Identity():
+            return 1
+        case Toeplitz(coefficients=coefficients):
+            return max(i for i, one in enumerate(coefficients[:steps], start=1) if one)
+        case BufferedToeplitz():
+            return steps
+        case BandedRows():
+            return strategy.bands
+        case Tree():
+            raise ValueError("Expected a strategy with bands, not the tree.")
+        case _:
+            assert_never(strategy)
 
 
 def whole_number(value: float) -> tuple[int, int]:

@@ -7,6 +7,7 @@ from accounting.events import (
     Full,
     Gaussian,
     Laplace,
+    MatrixGaussian,
     Mechanism,
     NoNoise,
     NonUniform,
@@ -34,6 +35,10 @@ def _mechanism_covers(item: Mechanism, other: Mechanism) -> bool:
             return least <= noise
         case Laplace(noise_multiplier=least), Laplace(noise_multiplier=noise):
             return least <= noise
+        case MatrixGaussian(), MatrixGaussian():
+            same = item.strategy == other.strategy
+            least = item.sensitivity_squared >= other.sensitivity_squared
+            return same and least and item.noise_multiplier <= other.noise_multiplier
         case ApproximateDp(), ApproximateDp():
             return other.epsilon <= item.epsilon and other.delta <= item.delta
         case _:

@@ -220,6 +220,7 @@ sa.Table(
     sa.Column("by", NAME),
     sa.Column("appended_by", NAME),
     sa.Column("order", sa.String(16)),
+    sa.Column("noise", sa.String(16)),
     _flag("takes_pass"),
     *_references("pass_event_id", "run_id"),
     sa.UniqueConstraint("run_id", "name"),

@@ -100,6 +100,7 @@ def _branches(
         }
         | ({"from_branch": names[branch.from_branch_id]} if branch.from_branch_id else {})
         | ({"order": branch.order} if branch.order else {})
+        | ({"noise": branch.noise} if branch.noise else {})
         | ({"takes_pass": True} if branch.takes_pass else {})
         for branch in found
         if branch.name != MAIN

@@ -11,11 +11,14 @@ from typing import Final, assert_never
 from accounting.events import (
     BallsAndBins,
     Cyclic,
+    CyclicPoisson,
     Event,
     FixedSize,
     Full,
     Gaussian,
     Laplace,
+    MatrixGaussian,
+    MinSeparation,
     NonUniform,
     Poisson,
     RandomAllocation,
@@ -133,7 +136,7 @@ def _range(values: list[float | None]) -> Range | None:
 
 def _noise(event: Event) -> float | None:
     match event.mechanism:
-        case Gaussian() | Laplace() as noisy:
+        case Gaussian() | Laplace() | MatrixGaussian() as noisy:
             return noisy.noise_multiplier
         case _:
             return None
@@ -162,15 +165,19 @@ def sampling_rate(sampling: Sampling) -> float | None:
             return sampling.batch_size / sampling.dataset_size
         case NonUniform():
             return sampling.max_weight
-        case Cyclic() | Shuffle() | BallsAndBins() | RandomAllocation():
+        case CyclicPoisson():
+            return sampling.sampling_probability / sampling.cycle_length
+        case Cyclic() | Shuffle() | BallsAndBins() | RandomAllocation() | MinSeparation():
             return _rate_in_passes(sampling)
         case _:
             assert_never(sampling)
 
 
-def _rate_in_passes(sampling: Cyclic | Shuffle | BallsAndBins | RandomAllocation) -> float:
+def _rate_in_passes(
+    sampling: Cyclic | Shuffle | BallsAndBins | RandomAllocation | MinSeparation,
+) -> float:
     if isinstance(sampling, Shuffle) and sampling.dataset_size is not None:
         return sampling.batch_size / sampling.dataset_size
-    if isinstance(sampling, RandomAllocation):
+    if isinstance(sampling, RandomAllocation | MinSeparation):
         return sampling.participations / sampling.steps_per_pass
     return 1 / sampling.steps_per_pass

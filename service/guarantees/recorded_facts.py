@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row, bindparam, func, select
 
-from accounting.event_counts import EventCounts, Taken
+from accounting.event_counts import EventCounts
 from accounting.events import Event, NeighboringRelation
 from service.errors import InvalidRequestError, NotFoundError
 from service.guarantees.event_counts import (
@@ -39,6 +39,7 @@ from service.guarantees.replay import (
     streamed,
 )
 from service.ledger.budgets.pass_positions import taken_in_dataset, taken_in_run
+from service.schemas.event_codec import Taken
 from service.storage.tables import branches, entries
 
 _NEXT_MOMENT: Final = select(entries.c.recorded_at).where(
@@ -232,8 +233,8 @@ def _parts_on(
     """What was recorded on a path, each branch up to the step where the next one left it."""
     for branch, end in path:
         rows = streamed(connection, OF_BRANCH, branch=branch, end=end, until=last)
-        for number, first_step, steps, content, unplaced in parts_of(rows):
-            yield number, first_step, min(steps, end - first_step), content, unplaced
+        for number, first_step, steps, content, opens in parts_of(rows):
+            yield number, first_step, min(steps, end - first_step), content, opens
 
 
 def _path(connection: Connection, run: Row[Any], name: str) -> list[tuple[int, int]]:

@@ -12,10 +12,7 @@ from sqlalchemy import Connection, Row, bindparam, select
 
 from accounting.event_counts import (
     EventCounts,
-    Line,
-    Lines,
     Place,
-    Taken,
     advance,
     pass_length,
     passes_begun,
@@ -23,8 +20,8 @@ from accounting.event_counts import (
 )
 from accounting.events import Event, Span
 from service.errors import TooExpensiveError
-from service.ledger.budgets.pass_positions import IS_UNPLACED, beginning
-from service.schemas.event_codec import event_of, laid_over
+from service.ledger.budgets.pass_positions import OPENS, beginning
+from service.schemas.event_codec import Line, Lines, Taken, event_of, laid_over
 from service.storage.tables import branches, corrections, distinct_events, entries
 
 FOLD_MAX: Final = 2_000_000  # entries that one question may read: some ten seconds
@@ -38,7 +35,7 @@ _SELECTED: Final = select(
     entries.c.steps,
     entries.c.verdict,
     distinct_events.c.content,
-    IS_UNPLACED.label("unplaced"),
+    OPENS.label("opens"),
 )
 _ENTRIES: Final = _SELECTED.join(distinct_events, distinct_events.c.id == entries.c.event_id).join(
     branches, branches.c.id == entries.c.branch_id
@@ -69,7 +66,7 @@ _CORRECTIONS: Final = (
 CORRECTIONS_OF_RUN: Final = _CORRECTIONS.where(corrections.c.run_id == bindparam("run"))
 CORRECTIONS_OF_DATASET: Final = _CORRECTIONS.where(corrections.c.dataset_id == bindparam("dataset"))
 
-RecordedPart = tuple[int, int, int, str, bool]  # branch, first step, steps, content, unplaced
+RecordedPart = tuple[int, int, int, str, int]  # branch, first step, steps, content, opens
 Corrections = Mapping[int, Sequence[tuple[int, int, str]]]  # (first step, end, content) by branch
 
 
@@ -108,14 +105,12 @@ class Fold:
         self._starts: Counter[Event] = Counter()
         self._open: dict[Line, Place] = {}
 
-    def add(
-        self, branch_id: int, content: str, steps: int, *, first_step: int, unplaced: bool
-    ) -> None:
-        """Count steps that follow on a branch; unplaced: its first pass may have begun before."""
+    def add(self, branch_id: int, content: str, steps: int, *, first_step: int, opens: int) -> None:
+        """Count steps that follow on a branch, which opens so (pass_positions.OPENS)."""
         event, by_pass = self._known.get(content) or self._learn(content)
         self._since[content] += steps
         line = self.lines.at(branch_id, first_step)
-        before = self._open.get(line, beginning(line, unplaced=unplaced))
+        before = self._open.get(line, beginning(line, opens=opens))
         if by_pass or before is not None:
             span = Span(event=event, steps=steps)
             self._starts[event] += starts_anew(before, span)
@@ -126,9 +121,7 @@ class Fold:
     def add_entry(self, row: Row[Any], steps: int | None = None) -> None:
         """Count an entry, or so many of its steps after those that were counted."""
         count = row.steps if steps is None else steps
-        self.add(
-            row.branch_id, row.content, count, first_step=row.first_step, unplaced=row.unplaced
-        )
+        self.add(row.branch_id, row.content, count, first_step=row.first_step, opens=row.opens)
 
     def _learn(self, content: str) -> tuple[Event, bool]:
         event = event_of(content, self._size)
@@ -196,7 +189,7 @@ def require_few(count: int) -> None:
 def parts_of(rows: Iterable[Row[Any]]) -> Iterator[RecordedPart]:
     """Entries as they are folded."""
     for row in rows:
-        yield row.branch_id, row.first_step, row.steps, row.content, bool(row.unplaced)
+        yield row.branch_id, row.first_step, row.steps, row.content, row.opens
 
 
 def folded(
@@ -208,14 +201,14 @@ def folded(
     """Fold entries as they were recorded and, where there are corrections, as corrected."""
     plain, better = Fold(dataset_size, taken), Fold(dataset_size, taken)
     reached: dict[int, int] = {}
-    for count, (branch, first_step, steps, content, unplaced) in enumerate(parts, start=1):
+    for count, (branch, first_step, steps, content, opens) in enumerate(parts, start=1):
         require_few(count)
-        plain.add(branch, content, steps, first_step=first_step, unplaced=unplaced)
+        plain.add(branch, content, steps, first_step=first_step, opens=opens)
         if found:
             reached[branch] = first_step + steps
             whole = (first_step, steps, content)
             for here, more, what in laid_over(whole, found.get(branch, ())):
-                better.add(branch, what, more, first_step=here, unplaced=unplaced)
+                better.add(branch, what, more, first_step=here, opens=opens)
     used = sum(one[0] < reached.get(branch, 0) for branch, over in found.items() for one in over)
     corrected = better.counts() if used else None
     return RecordedCounts(recorded=plain.counts(), corrected=corrected, corrections=used)

@@ -17,13 +17,14 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row, bindparam
 
-from accounting.event_counts import EventCounts, Lines
+from accounting.event_counts import EventCounts
 from service.guarantees.guarantee import Question, delta_of, resolve_query
 from service.guarantees.history import HistoryPoint, HistoryReading
 from service.guarantees.noise_schedule import Schedule, Spans
 from service.guarantees.replay import LATEST, OF_RUN, Fold, streamed
 from service.ledger.budgets.pass_positions import taken_in_run
 from service.ledger.lookups import branches_of, dataset_of, find_run
+from service.schemas.event_codec import Lines
 from service.schemas.responses import Answer
 from service.storage.tables import entries
 from service.storage.versioned_cache import VersionedCache

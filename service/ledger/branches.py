@@ -68,6 +68,7 @@ def create_branch(
             from_branch_id=origin.id,
             by=by,
             order=new.order,
+            noise=new.noise,
             taken=origin if takes else None,
         )
         if takes:
@@ -86,8 +87,8 @@ def create_branch(
     answer = branch_answer(branch, run.name, found)
     if branch.from_step != new.from_step or new.from_branch not in (None, answer.from_branch):
         raise ConflictError("This writer opened the branch at another step or from another branch.")
-    if branch.order != new.order:
-        raise ConflictError("This writer opened the branch with another order.")
+    if (branch.order, branch.noise) != (new.order, new.noise):
+        raise ConflictError("This writer opened the branch with another order or other noise.")
     return answer, created
 
 
@@ -124,7 +125,7 @@ def _takes_pass(connection: Connection, origin: Row[Any], new: NewBranch) -> boo
     If it begins where that one stands, and that one holds nothing ahead: what is reserved was
     admitted as steps of that pass.
     """
-    if new.order != CONTINUED or new.from_step != origin.next_step or not origin.pass_position:
+    if new.order != CONTINUED or new.from_step != origin.next_step or not origin.pass_event_id:
         return False
     return connection.scalar(_HELD, {"origin": origin.id}) is None
 
@@ -139,6 +140,7 @@ def insert_branch(
     from_branch_id: int | None = None,
     by: str | None = None,
     order: str | None = None,
+    noise: str | None = None,
     taken: Row[Any] | None = None,
 ) -> None:
     """Insert a branch's row; main begins on no other.
@@ -152,9 +154,10 @@ def insert_branch(
         from_branch_id: the row of the branch that it begins on.
         by: the key's name.
         order: what was said of the order of its records.
+        noise: what was said of its correlated noise.
         taken: the branch whose open pass it goes on in; None if passes are followed anew.
     """
-    opening = None if taken is not None else position_of(opening_place(name, order))
+    opening = None if taken is not None else position_of(opening_place(name, order, noise))
     connection.execute(
         insert(branches).values(
             run_id=run_id,
@@ -163,6 +166,7 @@ def insert_branch(
             from_branch_id=from_branch_id,
             from_step=from_step,
             order=order,
+            noise=noise,
             next_step=from_step,
             by=by,
             takes_pass=taken is not None,

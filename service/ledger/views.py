@@ -171,6 +171,7 @@ def branch_answer(branch: Row[Any], run_name: str, found: Sequence[Row[Any]]) ->
         from_branch=names.get(branch.from_branch_id),
         from_step=branch.from_step,
         order=branch.order,
+        noise=branch.noise,
         takes_pass=branch.takes_pass,
         next_step=branch.next_step,
         by=branch.by,

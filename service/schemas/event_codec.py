@@ -1,9 +1,9 @@
 """Events as they are stored: their canonical JSON, and the event that a stored one means."""
 
 import json
-from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from bisect import bisect_left, bisect_right
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final, TypeVar
 
@@ -43,6 +43,54 @@ from service.schemas.samplings import SamplingMessage, to_sampling
 LEDGER_FORMAT: Final = "dpledger/1"
 MAIN: Final = "main"  # the branch every run begins with
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """A branch that goes on, from a step, in the pass that was open on another."""
+
+    by: Hashable
+    of: Hashable
+    step: int
+
+
+Line = tuple[Hashable, int]  # a branch, and how often its open pass was taken before
+
+
+class Lines:
+    """Steps in a row, whose passes are followed together: a branch, unless a pass was taken.
+
+    The steps before the branch that takes an open pass are one line with that branch; what the
+    other branch does from there on is a line of its own, whose place is not known.
+    """
+
+    def __init__(self, taken: Iterable[Taken] = ()) -> None:
+        """Follow branches.
+
+        Args:
+            taken: by whom open passes were taken; each branch takes one, and each at most once.
+        """
+        self._by: dict[Hashable, Taken] = {}
+        self._steps: dict[Hashable, list[int]] = {}
+        for one in taken:
+            self._by[one.by] = one
+            self._steps.setdefault(one.of, []).append(one.step)
+        for steps in self._steps.values():
+            steps.sort()
+
+    def at(self, branch: Hashable, step: int) -> Line:
+        """The line that a step of a branch is on."""
+        return self._line(branch, bisect_right(self._steps.get(branch, ()), step))
+
+    def _line(self, branch: Hashable, index: int) -> Line:
+        while not index and branch in self._by:
+            one = self._by[branch]
+            branch, index = one.of, bisect_left(self._steps[one.of], one.step)
+        return branch, index
+
+    def cuts(self, branch: Hashable) -> list[int]:
+        """The steps from which a branch is on another line."""
+        return self._steps.get(branch, [])
 
 
 def _cut(

@@ -7,13 +7,13 @@ from typing import Final, Literal
 
 from pydantic import Field
 
-from accounting.event_counts import UNPLACED, EventCounts, Line, Lines, Place, Taken, count_events
+from accounting.event_counts import UNPLACED, USED_NOISE, EventCounts, Place, count_events
 from accounting.events import (
     Event,
     Span,
 )
 from service.errors import InvalidRequestError
-from service.schemas.event_codec import MAIN, _cut, laid_over, spans_of
+from service.schemas.event_codec import MAIN, Line, Lines, Taken, _cut, laid_over, spans_of
 from service.schemas.findings import RecordedFinding
 from service.schemas.message import Delta, Wire
 from service.schemas.requests import (
@@ -51,6 +51,7 @@ class BranchDocument(Wire):
     from_branch: Name | None = None  # whose steps before from_step it shares
     from_step: Step
     order: Order | None = None  # of the records
+    noise: Literal["fresh"] | None = None  # of correlated noise
     takes_pass: bool = False  # whether it goes on in the pass that was open where it began
     events: list[RecordedEvent]
 
@@ -146,15 +147,18 @@ class LedgerDocument(Wire):
     def _together(self, sequences: Iterable[tuple[str, int, list[Span]]]) -> EventCounts:
         """What (branch, its first step, its spans) add up to, line by line."""
         lines = Lines(self._taken())
-        known = {one.name for one in self.branches if one.order == FRESH or one.takes_pass} | {MAIN}
+        opens: dict[str, Place] = {MAIN: None}
+        for one in self.branches:
+            if one.takes_pass or one.order == FRESH:
+                opens[one.name] = None if one.takes_pass or one.noise == FRESH else USED_NOISE
         parts: dict[Line, list[tuple[int, list[Span]]]] = {}
         places: dict[Line, Place] = {}
         for name, first_step, spans in sequences:
             for here, piece in _cut(spans, first_step, lines.cuts(name)):
                 line = lines.at(name, here)
                 parts.setdefault(line, []).append((here, piece))
-                if line == (name, 0) and name in known:
-                    places[line] = None
+                if line == (name, 0):
+                    places[line] = opens.get(name, UNPLACED)
         ordered = [
             chain.from_iterable(piece for _, piece in sorted(found, key=itemgetter(0)))
             for found in parts.values()

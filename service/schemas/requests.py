@@ -290,6 +290,19 @@ class NewBranch(Body):
         "the other one stands takes the pass that is open there. Otherwise, unless it is fresh, "
         "one pass more is counted, and nothing that a secret order hides.",
     )
+    noise: Literal["fresh"] | None = Field(
+        default=None,
+        description="Of correlated noise (matrix_gaussian), with order fresh: fresh if the branch "
+        "draws new noise, from a key that nothing else uses, from its first step on. Each pass "
+        "that it begins is then charged as a whole. Without it, passes of correlated noise on the "
+        "branch have no bound, unless it takes an open pass and goes on in its noise.",
+    )
+
+    @model_validator(mode="after")
+    def _of_a_new_pass(self) -> "NewBranch":
+        if self.noise is not None and self.order != "fresh":
+            raise PydanticCustomError("noise_without_order", "noise fresh needs order fresh")
+        return self
 
 
 class NewRelease(Body):

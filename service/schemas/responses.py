@@ -303,6 +303,7 @@ class BranchAnswer(Answer):
     order: (
         Literal["fresh", "continued"] | None
     )  # of the records, as it was said; null if it was not
+    noise: Literal["fresh"] | None  # of correlated noise, as it was said; null if it was not
     takes_pass: bool  # whether it goes on in the pass that was open where it began
     next_step: int
     by: str | None  # the key that opened it

@@ -196,11 +196,14 @@ branches = Table(
     Column("from_step", BigInteger, nullable=False),
     # What was said of the order of the records: fresh or continued; none where nothing was.
     Column("order", String(16)),
+    # What was said of its correlated noise: fresh, or nothing.
+    Column("noise", String(16)),
     # Whether the pass that was open where it began is this branch's from there on.
     Column("takes_pass", Boolean, nullable=False, server_default=false()),
     Column("next_step", BigInteger, nullable=False),
     # The pass that is open where steps are counted by pass. The position is negative where passes
-    # may begin elsewhere than they are counted from; 0 without an event before any step of such.
+    # may begin elsewhere than they are counted from; 0 without an event before any step of such. It
+    # is larger by 2^41 where correlated noise may be used elsewhere.
     Column("pass_event_id", ForeignKey("distinct_events.id")),
     Column("pass_position", BigInteger),
     Column("by", _Name),  # the key that opened it

@@ -11,16 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accounting.accountants.best_bound import guarantee
-from accounting.event_counts import (
-    UNPLACED,
-    Lines,
-    OpenPass,
-    Place,
-    Taken,
-    advance,
-    count_events,
-    retold,
-)
+from accounting.event_counts import UNPLACED, OpenPass, Place, advance, count_events, retold
 from accounting.events import (
     BallsAndBins,
     Cyclic,
@@ -38,6 +29,7 @@ from accounting.events import (
 from accounting.filters import RenyiFilter
 from accounting.guarantees import DEFAULT_ACCEPT, Status
 from accounting.renyi.allocation import allocation_rdp
+from service.schemas.event_codec import Lines, Taken
 
 NULL = NeighboringRelation.REPLACE_SPECIAL
 DERIVED = DEFAULT_ACCEPT | {Status.DERIVED}

@@ -2,10 +2,10 @@
 
 from typing import Any, Final
 
-from sqlalchemy import Connection, Row, and_, bindparam, not_, or_, select
+from sqlalchemy import Connection, Row, and_, bindparam, case, not_, or_, select
 
-from accounting.event_counts import UNPLACED, Line, OpenPass, Place, Taken, Unplaced
-from service.schemas.event_codec import MAIN, event_of
+from accounting.event_counts import UNPLACED, USED_NOISE, OpenPass, Place, Unplaced, UsedNoise
+from service.schemas.event_codec import MAIN, Line, Taken, event_of
 from service.schemas.ledger_document import FRESH
 from service.storage.tables import branches, runs
 
@@ -15,6 +15,15 @@ IS_UNPLACED: Final = and_(
     or_(branches.c.order.is_(None), branches.c.order != FRESH),
     not_(branches.c.takes_pass),
 )
+# Whether correlated noise of a branch in an order of its own may be used elsewhere.
+USES_NOISE: Final = and_(
+    branches.c.name != MAIN, branches.c.noise.is_(None), not_(branches.c.takes_pass)
+)
+# How passes stand where a branch begins, by number: see `beginning`.
+OPENS: Final = case((IS_UNPLACED, 2), (USES_NOISE, 1), else_=0)
+_OPENINGS: Final[tuple[Place, ...]] = (None, USED_NOISE, UNPLACED)
+# What a row's position has more of a pass on such a branch: far beyond any pass.
+_USED: Final = 2**41
 _TAKEN: Final = select(branches.c.id, branches.c.from_branch_id, branches.c.from_step).where(
     branches.c.takes_pass
 )
@@ -38,23 +47,34 @@ def _taken(row: Any) -> Taken:
     return Taken(by=row.id, of=row.from_branch_id, step=row.from_step)
 
 
-def beginning(line: Line, *, unplaced: bool) -> Place:
-    """Where a line begins, given whether that is not known of the branch that it begins with."""
-    return UNPLACED if unplaced or line[1] else None
+def beginning(line: Line, *, opens: int) -> Place:
+    """Where a line begins, given how the branch that it begins with opens, as OPENS has it."""
+    return UNPLACED if line[1] else _OPENINGS[opens]
 
 
-def opening_place(name: str, order: str | None) -> Place:
-    """Where a branch of that name begins, given what was said of the order of its records."""
-    return None if name == MAIN or order == FRESH else UNPLACED
+def opening_place(name: str, order: str | None, noise: str | None) -> Place:
+    """Where a branch begins, given what was said of the order of its records and of its noise."""
+    if name == MAIN:
+        return None
+    if order != FRESH:
+        return UNPLACED
+    return None if noise == FRESH else USED_NOISE
 
 
 def position_of(place: Place) -> int | None:
-    """What a row says of a pass beside its event: negative where passes may begin elsewhere."""
+    """What a row says of a pass beside its event: negative where passes may begin elsewhere.
+
+    Where correlated noise may be used elsewhere it is larger than any pass.
+    """
     match place:
         case None:
             return None
         case Unplaced():
             return 0
+        case UsedNoise():
+            return _USED
+        case OpenPass(position=position, placed=True, fresh_noise=False):
+            return position + _USED
         case OpenPass(position=position, placed=placed):
             return position if placed else -position
 
@@ -62,10 +82,15 @@ def position_of(place: Place) -> int | None:
 def place_of(content: str | None, position: int | None, dataset_size: int) -> Place:
     """The pass that is open, from the content of its event and what the row says beside it."""
     if content is None:
-        return None if position is None else UNPLACED
+        return {None: None, 0: UNPLACED, _USED: USED_NOISE}[position]
     assert position  # noqa: S101 (an event has a position)
-    event = event_of(content, dataset_size)
-    return OpenPass(event=event, position=abs(position), placed=position > 0)
+    event, used = event_of(content, dataset_size), position > _USED
+    return OpenPass(
+        event=event,
+        position=position - _USED if used else abs(position),
+        placed=position > 0,
+        fresh_noise=not used,
+    )
 
 
 def place_of_row(row: Row[Any], dataset_size: int) -> Place:

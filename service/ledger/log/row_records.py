@@ -105,6 +105,7 @@ FACTS: Final[Mapping[str, Select[Any]]] = {
         branches.c.from_step,
         branches.c.by,
         branches.c.order,
+        branches.c.noise,
         branches.c.takes_pass,
         branches.c.created_at,
     )

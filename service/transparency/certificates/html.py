@@ -150,7 +150,7 @@ def _audited(one: dict[str, Any]) -> Iterable[tuple[Any, ...]]:
     for audit in one["audits"]:
         yield (
             one["run"], audit["number"], f"{audit['correct']} of {audit['guesses']}",
-            _rounded(_LOWER, audit["epsilon_at_least"]), _rounded(_LOWER, audit["level"]),
+            lower(audit["epsilon_at_least"]), lower(audit["level"]),
             "yes" if audit["contradicts"] else "no",
         )  # fmt: skip
 

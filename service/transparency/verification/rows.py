@@ -14,11 +14,11 @@ from psycopg import DataError
 from psycopg.types.datetime import TimestamptzLoader
 from sqlalchemy import Connection, Dialect, Select, bindparam, select
 
-from accounting.event_counts import Line, Lines, Place, Taken
+from accounting.event_counts import UNPLACED, Place
 from accounting.events import Event
 from service.errors import LedgerError
-from service.ledger.budgets.pass_positions import beginning, opening_place
-from service.schemas.event_codec import event_of
+from service.ledger.budgets.pass_positions import opening_place
+from service.schemas.event_codec import Line, Lines, Taken, event_of
 from service.storage.tables import branches, distinct_events, runs
 
 ROWS: Final = 5000  # at a time
@@ -40,7 +40,9 @@ _POSTGRES_ENTRIES: Final = _ENTRIES.format(
     mark="%s",
 )
 _POSTGRES_EPOCH: Final = datetime(2000, 1, 1)  # noqa: DTZ001, what is stored is UTC
-_BY_PASS: Final = frozenset({"cyclic", "shuffle", "balls_and_bins", "random_allocation"})
+_BY_PASS: Final = frozenset(
+    {"cyclic", "shuffle", "balls_and_bins", "random_allocation", "min_separation", "cyclic_poisson"}
+)
 _RUNS: Final = (
     select(runs.c.id, runs.c.name)
     .where(runs.c.dataset_id == bindparam("dataset"))
@@ -55,6 +57,7 @@ _BRANCHES: Final = (
         branches.c.from_step,
         branches.c.order,
         branches.c.takes_pass,
+        branches.c.noise,
         branches.c.next_step,
         branches.c.pass_event_id,
         branches.c.pass_position,
@@ -179,7 +182,7 @@ class BranchState:
 
     row: dict[str, Any]
     next_step: Any  # by the entries
-    unplaced: bool  # whether its first pass may have begun before it did
+    opens: Place  # where it stands before its first step
     in_passes: bool  # whether passes may be open on it
 
 
@@ -224,8 +227,8 @@ class Names:
                 one["id"]: BranchState(
                     one,
                     one["from_step"],
-                    unplaced=_is_unplaced(one),
-                    in_passes=_is_unplaced(one) or bool(one["takes_pass"]),
+                    opens=_opening(one),
+                    in_passes=_opening(one) is not None or bool(one["takes_pass"]),
                 )
                 for one in found
             },
@@ -237,7 +240,8 @@ class Names:
         """The line that the next step of a branch is on, and where that stands."""
         step = state.next_step if isinstance(state.next_step, int) else 0
         line = self.lines.at(state.row["id"], step)
-        return line, self.open_passes.get(line, beginning(line, unplaced=state.unplaced))
+        opens = UNPLACED if line[1] else state.opens
+        return line, self.open_passes.get(line, opens)
 
     def slot(self, run_id: Any, branch_id: Any, event_id: Any) -> Slot:
         """What entries of a run, branch and event share.
@@ -271,8 +275,8 @@ class Names:
         return f"{said}, branch {branch.row['name']}" if branch else f"{said}, no such branch"
 
 
-def _is_unplaced(row: dict[str, Any]) -> bool:
-    return not row["takes_pass"] and opening_place(row["name"], row["order"]) is not None
+def _opening(row: dict[str, Any]) -> Place:
+    return None if row["takes_pass"] else opening_place(row["name"], row["order"], row["noise"])
 
 
 def _taken(rows: list[dict[str, Any]]) -> list[Taken]:
