@@ -16,6 +16,7 @@ from accounting.event_counts import EventCounts
 from accounting.events import (
     Gaussian,
     Laplace,
+    MatrixGaussian,
     NeighboringRelation,
     Poisson,
     Span,
@@ -149,7 +150,9 @@ def _with(span: Span, parameter: Parameter, value: float) -> Span:
     mechanism, sampling = event.mechanism, event.sampling
     if parameter is Parameter.STEPS:
         return replace(span, steps=int(value))
-    if parameter is Parameter.NOISE_MULTIPLIER and isinstance(mechanism, Gaussian | Laplace):
+    if parameter is Parameter.NOISE_MULTIPLIER and isinstance(
+        mechanism, Gaussian | Laplace | MatrixGaussian
+    ):
         event = replace(event, mechanism=replace(mechanism, noise_multiplier=value))
     elif parameter is Parameter.SAMPLING_PROBABILITY and isinstance(
         sampling, Poisson | TruncatedPoisson
@@ -169,7 +172,7 @@ def louder(spans: Sequence[Span], *, value: float) -> list[Span]:
 
     return [
         _with(span, Parameter.NOISE_MULTIPLIER, scaled(span.event.mechanism.noise_multiplier))
-        if isinstance(span.event.mechanism, Gaussian | Laplace)
+        if isinstance(span.event.mechanism, Gaussian | Laplace | MatrixGaussian)
         else span
         for span in spans
     ]
@@ -184,7 +187,7 @@ def least_noise(spans: Sequence[Span]) -> float:
     return min(
         span.event.mechanism.noise_multiplier
         for span in spans
-        if isinstance(span.event.mechanism, Gaussian | Laplace)
+        if isinstance(span.event.mechanism, Gaussian | Laplace | MatrixGaussian)
     )
 
 

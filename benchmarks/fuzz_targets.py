@@ -22,16 +22,19 @@ from dpledger_client.importers.event_tree import UntranslatableEvent
 from dpledger_client.recording import write_ahead_file
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
+from sqlalchemy import StaticPool, create_engine
 from starlette.datastructures import QueryParams
 
 from accounting.accountants import best_bound
 from accounting.event_counts import EventCounts
 from benchmarks import fuzz_certificates
 from service.errors import InvalidRequestError, LedgerError
+from service.ledger.budgets.strategies import Sensitivities
 from service.schemas.event_codec import canonical, spans_of
 from service.schemas.field_errors import fault_list
 from service.schemas.ledger_document import LedgerDocument
 from service.schemas.requests import EventBatch, relation_of, valid_name
+from service.storage.tables import metadata
 from service.web import parameters
 from service.web.api import append_events as route
 from service.web.strict_json import parse_json
@@ -61,6 +64,14 @@ class Target:
         return self.seeds if self.made is None else self.made()
 
 
+@cache
+def _strategies() -> Sensitivities:
+    """Those of a ledger that keeps none."""
+    engine = create_engine("sqlite://", poolclass=StaticPool)
+    metadata.create_all(engine)
+    return Sensitivities(engine)
+
+
 def _refused(error: Exception) -> str:
     if isinstance(error, RequestValidationError | ValidationError):
         faults = fault_list(list(error.errors()))  # what the service would answer
@@ -78,10 +89,13 @@ def _require(held: bool, what: str) -> None:
 def _body(body: bytes) -> str:
     """A JSON body of steps: read the short way, the long way, and from its own canonical form."""
     try:
-        append = route._read("run", parameters.AppendQuery(), JSON, body)
+        append = route._read("run", parameters.AppendQuery(), JSON, body, _strategies())
     except (LedgerError, RequestValidationError) as error:
         return _refused(error)
-    _require(append.events == route._read_batch(body).events, "a known body reads otherwise")
+    _require(
+        append.events == route._read_batch(body, _strategies()).events,
+        "a known body reads otherwise",
+    )
     dumped = EventBatch(
         branch=append.branch_name, mode=cast(Any, append.mode), events=list(append.events)
     ).model_dump(exclude_none=True)  # fmt: skip
@@ -93,10 +107,12 @@ def _body(body: bytes) -> str:
 def _lines(body: bytes) -> str:
     """Lines of steps: read together, and each by itself."""
     try:
-        append = route._read("run", parameters.AppendQuery(), NDJSON, body)
+        append = route._read("run", parameters.AppendQuery(), NDJSON, body, _strategies())
     except (LedgerError, RequestValidationError) as error:
         return _refused(error)
-    each = [route._read_line(1, line) for line in body.removesuffix(b"\n").split(b"\n")]
+    each = [
+        route._read_line(1, line, _strategies()) for line in body.removesuffix(b"\n").split(b"\n")
+    ]
     _require(append.events == each, "a line reads otherwise beside others")
     return _priced(append.events)
 

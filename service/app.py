@@ -19,6 +19,7 @@ from service.identity.keys import KEY_FILE, Role, any_key, create_key
 from service.identity.rate_limit import Buckets, Pace
 from service.identity.start_token import StartToken
 from service.ledger.append.writer import PATIENCE, Writer
+from service.ledger.budgets.strategies import Sensitivities
 from service.operations.budgets import Budgets
 from service.operations.certified_epsilons import CertifiedEpsilons
 from service.operations.event_feed import Feed
@@ -52,6 +53,7 @@ from service.web.api import (
     plans,
     reservations,
     runs,
+    strategies,
     theorems,
     transparency_log,
 )
@@ -193,6 +195,7 @@ def wire(
     app.state.draining = False
     app.state.refusals = Pace(problems.REFUSALS_PER_SECOND)
     app.state.seats = ConcurrencyLimiter()
+    app.state.sensitivities = Sensitivities(engine)
     app.state.certificates = Buckets(settings.certificates_per_hour)
     app.state.readiness = Readiness(engine, writing=lambda: writer.working)
     app.state.dispatcher = dispatcher
@@ -216,6 +219,7 @@ def wire(
         certificates,
         event_streams,
         plans,
+        strategies,
         theorems,
         activity,
         transparency_log,

@@ -24,7 +24,7 @@ metadata = sa.MetaData(
 )
 INSERT_ONLY = (
     "entries", "settings_changes", "corrections", "incidents", "releases", "findings", "acts",
-    "log_tiles",
+    "log_tiles", "strategies",
 )  # fmt: skip
 ID = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 NAME = sa.String(63)
@@ -346,6 +346,14 @@ sa.Table(
     sa.Column("tile_index", sa.BigInteger, primary_key=True, autoincrement=False),
     sa.Column("root", sa.LargeBinary, nullable=False),
     *_references("dataset_id"),
+)
+sa.Table(
+    "strategies",
+    metadata,
+    sa.Column("digest", sa.String(71), primary_key=True),
+    sa.Column("content", sa.Text, nullable=False),
+    sa.Column("by", NAME),
+    sa.Column("created_at", TIME, nullable=False),
 )
 
 

@@ -17,7 +17,7 @@ from accounting.accountants import best_bound
 from accounting.accountants.best_bound import BEST
 from accounting.calibration import Calibrated, Parameter
 from accounting.event_counts import EventCounts, count_events
-from accounting.events import Gaussian, Laplace, Span
+from accounting.events import Gaussian, Laplace, MatrixGaussian, Span
 from accounting.guarantees import Guarantee, covering
 from accounting.theorem import Theorem
 from service.errors import InvalidRequestError, NotFoundError
@@ -73,7 +73,7 @@ class Solution:
         found = [
             (index, span.event.mechanism.noise_multiplier)
             for index, span in enumerate(self.spans)
-            if isinstance(span.event.mechanism, Gaussian | Laplace)
+            if isinstance(span.event.mechanism, Gaussian | Laplace | MatrixGaussian)
         ]
         return found if len({noise for _, noise in found}) > 1 else []
 
@@ -136,7 +136,7 @@ def _places(spans: Sequence[Span], parameter: Parameter) -> list[int]:
         case Parameter.NOISE_MULTIPLIER:
             found = [
                 i for i, span in enumerate(spans)
-                if isinstance(span.event.mechanism, Gaussian | Laplace)
+                if isinstance(span.event.mechanism, Gaussian | Laplace | MatrixGaussian)
             ]  # fmt: skip
         case Parameter.SAMPLING_PROBABILITY:
             found = [

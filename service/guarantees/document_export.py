@@ -7,6 +7,8 @@ from typing import Any, Final
 from sqlalchemy import Connection, Row, bindparam, select
 
 from service.guarantees.replay import corrections_of, recorded
+from service.ledger.budgets.strategies import kept_strategies
+from service.schemas.correlated.strategies import named_in
 from service.schemas.event_codec import LEDGER_FORMAT, MAIN, merge_spans
 from service.storage.tables import branches, findings, releases
 
@@ -63,7 +65,10 @@ def document_of(
             json.loads(content) for content in connection.scalars(_FINDINGS, {"run": run.id})
         ],
     }
-    return document | {key: value for key, value in optional.items() if value}
+    document |= {key: value for key, value in optional.items() if value}
+    if strategies := kept_strategies(connection, named_in(document)):
+        document["strategies"] = strategies
+    return document
 
 
 def _of_branches(names: dict[int, str], spans: _Spans) -> list[dict[str, Any]]:

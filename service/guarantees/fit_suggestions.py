@@ -14,6 +14,7 @@ from accounting.events import (
     FixedSize,
     Gaussian,
     Laplace,
+    MatrixGaussian,
     NeighboringRelation,
     Poisson,
     Span,
@@ -201,7 +202,9 @@ def _change_of(parts: Sequence[PositionedSpan]) -> BudgetDelta:
 
 
 def _noise(scopes: Sequence[BudgetCheck], spans: Sequence[Span], known: str | None) -> Noise:
-    if known is None and not any(isinstance(s.event.mechanism, Gaussian | Laplace) for s in spans):
+    if known is None and not any(
+        isinstance(s.event.mechanism, Gaussian | Laplace | MatrixGaussian) for s in spans
+    ):
         known = REASON_NO_NOISE
     if known is not None:
         return Noise(noise_multiplier=None, reason=known)

@@ -21,6 +21,7 @@ from service.ledger.append.admission import unbounded
 from service.ledger.budgets.plan_orders import plan_orders
 from service.ledger.budgets.planned_envelopes import plan_envelope
 from service.ledger.hidden_iterates import Hidden, planned_run, with_hidden_state_bound
+from service.schemas.correlated.steps import OpenMatrixGaussian
 from service.schemas.event_codec import spans_of
 from service.schemas.field_errors import CLOSED_TAG, OPEN_TAG
 from service.schemas.mechanisms import (
@@ -126,6 +127,7 @@ OpenMechanism = Annotated[
     | RandomizedResponseMechanism
     | ApproximateDpMechanism
     | ZcdpMechanism
+    | OpenMatrixGaussian
     | NoMechanism,
     Field(discriminator="kind"),
 ]
@@ -148,7 +150,11 @@ class OpenEvent(Wire):
         if self.steps is None:
             found[Parameter.STEPS] = "steps"
         match self.mechanism:
-            case OpenGaussian(noise_multiplier=None) | OpenLaplace(noise_multiplier=None):
+            case (
+                OpenGaussian(noise_multiplier=None)
+                | OpenLaplace(noise_multiplier=None)
+                | OpenMatrixGaussian(noise_multiplier=None)
+            ):
                 found[Parameter.NOISE_MULTIPLIER] = "mechanism.noise_multiplier"
         match self.sampling:
             case OpenPoisson(sampling_probability=None, expected_batch_size=None) | (

@@ -11,7 +11,8 @@ from sqlalchemy import Connection, Row, bindparam, insert, select
 
 from accounting.events import Event
 from service.clock import stamp
-from service.errors import ConflictError, OutOfSequenceError
+from service.errors import ConflictError, InvalidRequestError, OutOfSequenceError
+from service.ledger.append.append import RECORDED_SPAN
 from service.ledger.append.state import Branch, DatasetState, RunState, raise_budget_alerts
 from service.ledger.append.unit_of_work import BranchPlace, UnitOfWork
 from service.ledger.budgets import correction_costs
@@ -19,7 +20,8 @@ from service.ledger.budgets.accumulator import BudgetDelta, merge_changes, negat
 from service.ledger.budgets.lineage import seen_as
 from service.ledger.incidents import Incident, Kind
 from service.ledger.log.row_records import build_log_records
-from service.schemas.event_codec import content_of
+from service.schemas.event_codec import content_of, event_of
+from service.schemas.ledger_document import CORRECTABLE, is_correctable
 from service.schemas.requests import NewCorrection, to_event
 from service.schemas.responses import Answer, Page
 from service.storage.tables import branches, corrections, distinct_events, runs
@@ -102,10 +104,21 @@ class Correct:
         if known := work.connection.execute(_OVERLAPPING, span).all():
             return {**self._same(known, event), "created": False}
         work.write()  # what this transaction has recorded is corrected, too
+        self._require_counted(work, state, span, event)
         row = self._insert(work, state, run, branch, event, moment)
         _enforce(work, state, run, row)
         work.write()
         return {**_answer(row), "created": True}
+
+    def _require_counted(
+        self, work: UnitOfWork, state: DatasetState, span: dict[str, int], event: Event
+    ) -> None:
+        """Refuse what would move the rows of a pass of correlated noise."""
+        rows = work.connection.execute(RECORDED_SPAN, span)
+        if not all(
+            is_correctable(event_of(row.content, state.dataset_size), event) for row in rows
+        ):
+            raise InvalidRequestError("body", f"A correction {CORRECTABLE}")
 
     def _same(self, known: Sequence[Row[Any]], event: Event) -> dict[str, Any]:
         """The answer to a correction that is there already."""

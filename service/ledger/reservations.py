@@ -34,6 +34,7 @@ from service.ledger.append.admission import (
     require_unfrozen,
     scopes_of,
 )
+from service.ledger.append.fresh_noise import require_fresh_noise
 from service.ledger.append.state import (
     PART_MARK,
     Branch,
@@ -276,6 +277,7 @@ class Reserve:
         move = move_ahead(branch, parts)
         state.require_prices(run, move)
         require_bounds(parts, state, scopes)
+        require_fresh_noise(parts, lambda some: move_ahead(branch, some))
         try:
             require_budget(scopes, parts, move, lambda some: move_ahead(branch, some))
         except BudgetExhaustedError as refusal:

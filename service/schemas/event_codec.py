@@ -13,12 +13,15 @@ from accounting.events import (
     ApproximateDp,
     BallsAndBins,
     Cyclic,
+    CyclicPoisson,
     Event,
     FixedSize,
     Full,
     Gaussian,
     Laplace,
+    MatrixGaussian,
     Mechanism,
+    MinSeparation,
     NoNoise,
     NonUniform,
     Poisson,
@@ -195,6 +198,9 @@ _KINDS: Final[dict[type, str]] = {
     BallsAndBins: "balls_and_bins",
     RandomAllocation: "random_allocation",
     NonUniform: "non_uniform",
+    MatrixGaussian: "matrix_gaussian",
+    MinSeparation: "min_separation",
+    CyclicPoisson: "cyclic_poisson",
 }
 _START: Final = '{"mechanism":'
 _BETWEEN: Final = ',"sampling":'

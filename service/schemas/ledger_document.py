@@ -5,14 +5,12 @@ from itertools import chain
 from operator import itemgetter
 from typing import Final, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from accounting.event_counts import UNPLACED, USED_NOISE, EventCounts, Place, count_events
-from accounting.events import (
-    Event,
-    Span,
-)
+from accounting.events import Event, MinSeparation, NoNoise, Span
 from service.errors import InvalidRequestError
+from service.schemas.correlated.strategies import Strategies, require_known_strategies
 from service.schemas.event_codec import MAIN, Line, Lines, Taken, _cut, laid_over, spans_of
 from service.schemas.findings import RecordedFinding
 from service.schemas.message import Delta, Wire
@@ -110,6 +108,15 @@ class LedgerDocument(Wire):
     corrections: list[CorrectedSteps] = Field(default_factory=list)
     findings: list[RecordedFinding] = Field(default_factory=list)  # no epsilon depends on them
     labels: Labels | None = None
+    strategies: Strategies = Field(default_factory=dict)  # of correlated noise, that steps name
+
+    @model_validator(mode="after")
+    def _of_its_strategies(self) -> "LedgerDocument":
+        branches = [event for branch in self.branches for event in branch.events]
+        require_known_strategies(
+            [*self.events, *branches, *self.corrections, *(self.plan or [])], self.strategies
+        )
+        return self
 
     def counts(self) -> EventCounts:
         """What the document's events add up to.
@@ -202,6 +209,25 @@ class LedgerDocument(Wire):
             yield branch.name, branch.from_step, spans
 
 
+CORRECTABLE: Final = (
+    "of correlated noise can say another noise_multiplier of the same min_separation pass, or no "
+    "noise at all (mechanism none)"
+)
+
+
+def is_correctable(recorded: Event, really: Event) -> bool:
+    """Whether a correction says something that passes of correlated noise are counted with.
+
+    Rows that were of another pass, or none, would move those that follow.
+    """
+    if not (recorded.is_correlated or really.is_correlated):
+        return True
+    if isinstance(really.mechanism, NoNoise):
+        return not really.is_correlated
+    same = recorded.stream == really.stream
+    return (same and isinstance(really.sampling, MinSeparation)) or recorded == really
+
+
 def _require_recorded(found: Sequence[tuple[int, int, Event]], first_step: int, end: int) -> None:
     """Refuse corrections of steps that were not recorded, and two of the same step."""
     for low, high, _ in found:
@@ -217,5 +243,7 @@ def _corrected(
 ) -> Iterator[Span]:
     for span in spans:
         for _, steps, event in laid_over((first_step, span.steps, span.event), over):
+            if not is_correctable(span.event, event):
+                raise InvalidRequestError("corrections", CORRECTABLE)
             yield Span(event=event, steps=steps)
         first_step += span.steps

@@ -6,6 +6,7 @@ from pydantic import AfterValidator, Field
 
 from accounting import events as core
 from accounting.events import CATEGORIES_MAX, EPSILON_MAX, RHO_MAX
+from service.schemas.correlated.steps import MatrixGaussianMechanism, to_matrix_gaussian
 from service.schemas.message import PROBABILITY_MIN, Wire, bounds, within
 
 RHO_MIN: Final = 1e-12
@@ -83,6 +84,7 @@ MechanismMessage = Annotated[
     | RandomizedResponseMechanism
     | ApproximateDpMechanism
     | ZcdpMechanism
+    | MatrixGaussianMechanism
     | NoMechanism,
     Field(discriminator="kind"),
 ]
@@ -103,6 +105,8 @@ def to_mechanism(message: MechanismMessage) -> core.Mechanism:
             return core.ApproximateDp(epsilon=message.epsilon, delta=message.delta)
         case ZcdpMechanism():
             return core.Zcdp(rho=message.rho)
+        case MatrixGaussianMechanism():
+            return to_matrix_gaussian(message)
         case NoMechanism():
             return core.NoNoise()
         case _:

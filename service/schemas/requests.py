@@ -20,6 +20,7 @@ from accounting.events import Event, NeighboringRelation
 from accounting.guarantees import ACCEPTABLE, DEFAULT_ACCEPT, Status
 from accounting.last_iterate.declared import STAGES_MAX
 from service.schemas.assumptions import StageMessage
+from service.schemas.correlated.steps import require_pair
 from service.schemas.mechanisms import MechanismMessage, to_mechanism
 from service.schemas.message import Body, Delta, Wire, bounds, within
 from service.schemas.run_states import End
@@ -282,21 +283,8 @@ class NewBranch(Body):
     writer: WriterName
     from_step: Step
     from_branch: Name | None = None  # whose steps before from_step it shares
-    order: Order | None = Field(
-        default=None,
-        description="Where samplings count by pass: fresh if the branch begins with a new pass, in "
-        "an order that it draws itself (of a cyclic loader: from its beginning); continued if the "
-        "sampler goes on in an order that was used before. A continued branch that begins where "
-        "the other one stands takes the pass that is open there. Otherwise, unless it is fresh, "
-        "one pass more is counted, and nothing that a secret order hides.",
-    )
-    noise: Literal["fresh"] | None = Field(
-        default=None,
-        description="Of correlated noise (matrix_gaussian), with order fresh: fresh if the branch "
-        "draws new noise, from a key that nothing else uses, from its first step on. Each pass "
-        "that it begins is then charged as a whole. Without it, passes of correlated noise on the "
-        "branch have no bound, unless it takes an open pass and goes on in its noise.",
-    )
+    order: Order | None = None  # of the records
+    noise: Literal["fresh"] | None = None  # of correlated noise
 
     @model_validator(mode="after")
     def _of_a_new_pass(self) -> "NewBranch":
@@ -392,6 +380,7 @@ def to_event(message: StepMessage, *, dataset_size: int | None, location: str) -
     key = (id(message.mechanism), id(message.sampling), dataset_size)
     if (known := _events.get(key)) is not None:
         return known[2]
+    require_pair(message.mechanism, message.sampling, location=location)
     mechanism = to_mechanism(message.mechanism)
     sampling = to_sampling(
         message.sampling, dataset_size=dataset_size, location=f"{location}.sampling"

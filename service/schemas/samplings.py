@@ -15,6 +15,11 @@ from pydantic_core import PydanticCustomError
 from accounting import events as core
 from accounting.events import Reshuffle
 from service.errors import InvalidRequestError
+from service.schemas.correlated.steps import (
+    CyclicPoissonSampling,
+    MinSeparationSampling,
+    to_correlated_sampling,
+)
 from service.schemas.descriptions import describe
 from service.schemas.message import PROBABILITY_MIN, Probability, Wire, bounds, within
 
@@ -209,6 +214,8 @@ RatelessSampling = (
     | BallsAndBinsSampling
     | RandomAllocationSampling
     | NonUniformSampling
+    | MinSeparationSampling
+    | CyclicPoissonSampling
 )
 SamplingMessage = Annotated[
     PoissonSampling | TruncatedPoissonSampling | RatelessSampling, Field(discriminator="kind")
@@ -248,6 +255,8 @@ def to_sampling(
             return _in_order(message, dataset_size, location)
         case BallsAndBinsSampling() | RandomAllocationSampling() | NonUniformSampling():
             return _each_by_itself(message, dataset_size, location)
+        case MinSeparationSampling() | CyclicPoissonSampling():
+            return to_correlated_sampling(message, location=location)
         case _:
             assert_never(message)
 

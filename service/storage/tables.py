@@ -170,6 +170,16 @@ distinct_events = Table(
     ),
 )
 
+# How noise is correlated over the steps of a pass, named by its content. Insert-only.
+strategies = Table(
+    "strategies",
+    metadata,
+    Column("digest", String(71), primary_key=True),
+    Column("content", Text, nullable=False),  # canonical JSON
+    Column("by", _Name),  # the key that stored it
+    Column("created_at", DateTime(timezone=True), nullable=False),
+)
+
 run_balances = Table(
     "run_balances",
     metadata,

@@ -34,6 +34,7 @@ TAGS: Final[list[dict[str, Any]]] = [
     {"name": "events", "description": "The steps of a run: recorded, or charged to a budget."},
     {"name": "reservations", "description": "Steps that are admitted before they run."},
     {"name": "plan", "description": "What steps would cost; nothing is recorded."},
+    {"name": "strategies", "description": "How noise is correlated over the steps of a pass."},
     {"name": "bounds", "description": "The theorems that a bound may rest on."},
     {"name": "certificates", "description": "Signed statements of what was spent."},
     {"name": "streams", "description": "Server-sent events, and the list of incidents."},

@@ -11,6 +11,8 @@ from starlette.requests import ClientDisconnect
 
 from service.errors import UnavailableError, UnsupportedMediaTypeError
 from service.identity.authentication import Caller, authenticate, scope_needed
+from service.ledger.budgets.strategies import Sensitivities
+from service.schemas.correlated.strategies import mechanisms_in
 from service.web.concurrency_limit import ConcurrencyLimiter
 from service.web.query_strings import QueryRules
 from service.web.strict_json import parse_json
@@ -94,6 +96,7 @@ class StrictRoute(APIRoute):
                     raise UnavailableError("The client has disconnected.")
                 if reads:
                     checked.parsed = await _parsed(body)
+                    await fill_in_strategies(request, checked.parsed)
                 return await handler(checked)
 
         return strict
@@ -115,6 +118,19 @@ async def read_body(request: Request) -> bytes:
         return await request.body()
     except ClientDisconnect:  # there is no client to answer, and it is no defect
         raise UnavailableError("The body is incomplete.") from None
+
+
+async def fill_in_strategies(request: Request, body: Any, *, location: str = "body") -> None:
+    """Fill in, where a body names strategies, their sensitivity; most bodies name none.
+
+    Raises:
+        InvalidRequestError: a strategy is not known, does not serve its sampling, or is said to
+            have another sensitivity.
+        TooExpensiveError: a sensitivity takes too much work.
+    """
+    if any(True for _ in mechanisms_in(body)):
+        known: Sensitivities = request.app.state.sensitivities
+        await run_in_threadpool(known.fill_in, body, location=location)
 
 
 async def _parsed(body: bytes) -> Any:

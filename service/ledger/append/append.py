@@ -27,6 +27,7 @@ from service.ledger.append.admission import (
     require_unfrozen,
     scopes_of,
 )
+from service.ledger.append.fresh_noise import require_fresh_noise
 from service.ledger.append.reply import budget, reading
 from service.ledger.append.state import (
     Branch,
@@ -59,7 +60,7 @@ _HOLDS_FIRST: Final = (
     )
     .scalar_subquery()
 )
-_RECORDED: Final = (
+RECORDED_SPAN: Final = (
     select(distinct_events.c.content)
     .distinct()
     .join(entries, distinct_events.c.id == entries.c.event_id)
@@ -174,15 +175,15 @@ def _take(
         require_unfrozen(state)
     gone = compute_append_effect(branch, fresh, run.shifts)
     state.require_prices(run, gone.move)
+
+    def change_of(parts: Sequence[PositionedSpan]) -> BudgetDelta:
+        return compute_append_effect(branch, parts, run.shifts).move
+
     if mode == "charge":
         require_bounds(fresh, state, scopes)
+        require_fresh_noise(fresh, change_of)
         try:
-            require_budget(
-                scopes,
-                fresh,
-                gone.move,
-                lambda parts: compute_append_effect(branch, parts, run.shifts).move,
-            )
+            require_budget(scopes, fresh, gone.move, change_of)
         except BudgetExhaustedError as refusal:
             work.refused(state, run, refusal)
             raise
@@ -390,7 +391,7 @@ def _differs(
     found = {"branch": branch.id, "first_step": first, "end": end}
     differs = any(
         event_of(row.content, state.dataset_size) != part.event
-        for row in work.connection.execute(_RECORDED, found)
+        for row in work.connection.execute(RECORDED_SPAN, found)
     )
     if not differs:
         seen[part.event] = (first, end)

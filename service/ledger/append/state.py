@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from accounting.event_counts import Place
+from accounting.event_counts import OpenPass, Place
 from accounting.events import Event, NeighboringRelation, Span
 from accounting.guarantees import Status
 from service.ledger.budgets import cost_cache
@@ -80,7 +80,8 @@ class Branch:
                 continue
             steps = lease.end_step - max(lease.first_step, step)
             if steps > 0:
-                if until is not None and lease.first_step >= until and not by_pass(lease.event):
+                over = until is not None and lease.first_step >= until
+                if over and not by_pass(lease.event) and not self._correlates:
                     break  # no pass goes on across it
                 spans.append(Span(event=lease.event, steps=steps))
         return spans
@@ -90,6 +91,13 @@ class Branch:
         self.next_step, self.open_pass = step, open_pass
         if self.leases:
             self.leases = [lease for lease in self.leases if lease.granted_end > step]
+
+    @property
+    def _correlates(self) -> bool:
+        """Whether a pass of correlated noise may go on across steps of other kinds."""
+        open_event = self.open_pass.event if isinstance(self.open_pass, OpenPass) else None
+        events = [*(lease.event for lease in self.leases), *filter(None, [open_event])]
+        return any(event.is_correlated for event in events)
 
     @property
     def reserved_to(self) -> int:

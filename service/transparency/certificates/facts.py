@@ -10,10 +10,12 @@ from service.errors import TooExpensiveError
 from service.guarantees.document_export import document_of
 from service.guarantees.event_counts import held_anew
 from service.guarantees.guarantee import delta_of
+from service.ledger.budgets.strategies import kept_strategies
 from service.ledger.dataset_settings import settings_history
 from service.ledger.incidents import Kind
 from service.ledger.lookups import dataset_of, find_dataset, find_run
 from service.ledger.views import dataset_answer
+from service.schemas.correlated.strategies import named_in
 from service.schemas.event_codec import event_of
 from service.storage.tables import (
     corrections,
@@ -114,7 +116,8 @@ def facts_of_run(connection: Connection, name: str) -> tuple[dict[str, Any], flo
     """
     run = find_run(connection, name)
     dataset = dataset_of(connection, run)
-    home = _home(connection, dataset, [run], exactly_one=True) | {"reserved": []}
+    home = _home(connection, dataset, [run], exactly_one=True)
+    home = home | {"reserved": [], "strategies": {}}
     facts = _facts(connection, dataset, [home], {"kind": "run", "name": run.name})
     return facts, delta_of(dataset, run)
 
@@ -177,13 +180,14 @@ def _home(
     allowance = allowance or _Allowance()
     for run in found:
         allowance.take(connection, run)
-    return {
+    home = {
         "dataset": dataset.name,
         "dataset_size": dataset.dataset_size,
         "exactly_one": exactly_one,
         "reserved": _reserved(connection, dataset),
         "runs": [_run(connection, run, dataset, allowance) for run in found],
     }
+    return home | {"strategies": kept_strategies(connection, named_in(home["reserved"]))}
 
 
 def _run(

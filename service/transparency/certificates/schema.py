@@ -3,10 +3,11 @@
 from collections.abc import Iterable
 from typing import Annotated, Any, Final, Literal, get_args
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from accounting.guarantees import Assumption, Status, ValidFor
 from service.ledger.incidents import Kind
+from service.schemas.correlated.strategies import Strategies, require_known_strategies
 from service.schemas.ledger_document import LedgerDocument
 from service.schemas.message import Delta, Wire
 from service.schemas.requests import (
@@ -98,6 +99,12 @@ class Home(Wire):
     exactly_one: bool  # row for each of its records, on the whole path
     reserved: list[Reserved] = Field(max_length=2 * DISTINCT_MAX)
     runs: list[RunFacts] = Field(max_length=RUNS_MAX)
+    strategies: Strategies = Field(default_factory=dict)  # that reserved steps name
+
+    @model_validator(mode="after")
+    def _of_its_strategies(self) -> "Home":
+        require_known_strategies(self.reserved, self.strategies)
+        return self
 
 
 class BudgetLimit(Wire):

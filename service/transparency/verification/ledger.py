@@ -24,6 +24,7 @@ from service.transparency.verification.records import CheckedRecords, require_in
 from service.transparency.verification.report import Broken, Rank, VerificationReport, shown
 from service.transparency.verification.rows import UNREADABLE, Names, distrusted, every
 from service.transparency.verification.saved_heads import Kept
+from service.transparency.verification.strategies import require_strategies
 from service.transparency.verification.totals import Sums, TotalsCheck
 
 _INSTALLATION: Final = select(installation)
@@ -81,6 +82,7 @@ def verify(
                 why = f"cannot be compared: {type(error).__name__}"
                 _broken(report, home["name"], "its rows", why)
         TotalsCheck(connection, report).require()
+        require_strategies(connection, report)
         _absent(report, kept, {home["name"] for home in found})
         for what, query in _STRAYS:
             (row,) = every(connection, query)

@@ -17,6 +17,8 @@ from service.identity.authentication import authenticate
 from service.identity.keys import Role
 from service.ledger.append.append import Append, prepare
 from service.ledger.append.reply import encode, is_unread, read_reply
+from service.ledger.budgets.strategies import Sensitivities
+from service.schemas.correlated.steps import MatrixGaussianMechanism
 from service.schemas.event_codec import MAIN
 from service.schemas.requests import (
     LINES_MAX,
@@ -44,6 +46,7 @@ _FIRST_STEP: Final = re.compile(rb'"first_step"\s*:\s*(0|[1-9]\d{0,12})\s*[,}]')
 KNOWN_BYTES: Final = 1024  # of a body that is remembered
 _KNOWN_MAX: Final = 1024  # bodies
 _LINE: Final = TypeAdapter(EventMessage)
+_STRATEGY: Final = b"matrix_gaussian"
 _DEFAULTS: Final = AppendQuery()
 _RULES: Final = QueryRules.of_model(AppendQuery)
 
@@ -58,10 +61,12 @@ async def append_events(request: Request) -> Response:
     query = _query(request)
     body = await read_body(request)
     kind = media_type(request)
-    if len(body) <= _INLINE_BYTES:
-        append = _read(run, query, kind, body, caller.name)
+    known = state.sensitivities
+    # A strategy is looked up in the database.
+    if len(body) <= _INLINE_BYTES and _STRATEGY not in body:
+        append = _read(run, query, kind, body, known, caller.name)
     else:
-        append = await run_in_threadpool(_read, run, query, kind, body, caller.name)
+        append = await run_in_threadpool(_read, run, query, kind, body, known, caller.name)
     if len(append.events) > 1:
         append = await run_in_threadpool(_prepare, state.engine, append)
     answer = await state.writer.write(append)
@@ -95,9 +100,16 @@ def _query(request: Request) -> AppendQuery:
         ) from None
 
 
-def _read(run: str, query: AppendQuery, kind: str, body: bytes, by: str | None = None) -> Append:
+def _read(
+    run: str,
+    query: AppendQuery,
+    kind: str,
+    body: bytes,
+    known: Sensitivities,
+    by: str | None = None,
+) -> Append:
     if kind == NDJSON:
-        events = _lines(body)
+        events = _lines(body, known)
         branch, mode = query.branch or MAIN, query.mode or "record"
         return Append(
             run_name=run,
@@ -108,7 +120,7 @@ def _read(run: str, query: AppendQuery, kind: str, body: bytes, by: str | None =
             writer=query.writer,
         )
     if kind == JSON:
-        batch = _batch(body)
+        batch = _batch(body, known)
         _require_agreement(query, batch)
         return Append(
             run_name=run,
@@ -138,10 +150,10 @@ def _prepare(database: Engine, append: Append) -> Append:
 _known: OrderedDict[tuple[bytes, bytes], EventBatch] = OrderedDict()
 
 
-def _batch(body: bytes) -> EventBatch:
+def _batch(body: bytes, known: Sensitivities) -> EventBatch:
     place = _FIRST_STEP.search(body)
     if place is None or len(body) > KNOWN_BYTES:
-        return _read_batch(body)
+        return _read_batch(body, known)
     first_step, key = int(place[1]), (body[: place.start(1)], body[place.end(1) :])
     same = _known.get(key)
     if same is not None and first_step <= STEP_MAX:
@@ -151,32 +163,37 @@ def _batch(body: bytes) -> EventBatch:
             mode=same.mode,
             events=[moved(same.events[0], first_step)],
         )
-    batch = _read_batch(body)
-    # A batch that was read has names for its only texts, so what was found is that field.
-    if len(batch.events) == 1 and batch.events[0].first_step == first_step:
+    batch = _read_batch(body, known)
+    # A batch that was read has names for its only texts, so what was found is that field. What a
+    # strategy costs is asked of the ledger.
+    one = batch.events[0]
+    strategy = isinstance(one.mechanism, MatrixGaussianMechanism)
+    if len(batch.events) == 1 and one.first_step == first_step and not strategy:
         _known[key] = batch
         if len(_known) > _KNOWN_MAX:
             _known.popitem(last=False)
     return batch
 
 
-def _read_batch(body: bytes) -> EventBatch:
+def _read_batch(body: bytes, known: Sensitivities) -> EventBatch:
+    parsed = parse_json(body)
+    known.fill_in(parsed)
     try:
-        return EventBatch.model_validate(parse_json(body))
+        return EventBatch.model_validate(parsed)
     except ValidationError as error:
         raise RequestValidationError(
             [{**fault, "loc": ("body", *fault["loc"])} for fault in error.errors()]
         ) from None
 
 
-def _lines(body: bytes) -> list[EventMessage]:
+def _lines(body: bytes, known: Sensitivities) -> list[EventMessage]:
     lines = body.split(b"\n")
     if lines[-1] == b"":
         lines.pop()
     if not 1 <= len(lines) <= LINES_MAX:
         raise InvalidRequestError("body", f"must have from 1 to {LINES_MAX} lines")
     alike: dict[bytes, EventMessage] = {}
-    return [_line(number, line, alike) for number, line in enumerate(lines, start=1)]
+    return [_line(number, line, alike, known) for number, line in enumerate(lines, start=1)]
 
 
 def moved(message: EventMessage, first_step: int, steps: int | None = None) -> EventMessage:
@@ -189,24 +206,28 @@ def moved(message: EventMessage, first_step: int, steps: int | None = None) -> E
     )
 
 
-def _line(number: int, line: bytes, alike: dict[bytes, EventMessage]) -> EventMessage:
+def _line(
+    number: int, line: bytes, alike: dict[bytes, EventMessage], known: Sensitivities
+) -> EventMessage:
     """The event of a line; lines that say the same step are read once."""
     place = _PLACE.match(line)
     same = alike.get(line[place.end() :]) if place else None
     if place is None or same is None:
-        message = _read_line(number, line)
+        message = _read_line(number, line, known)
         if place:
             alike[line[place.end() :]] = message
         return message
     first_step, steps = int(place[1]), int(place[2])
     if not (first_step <= STEP_MAX and 1 <= steps <= STEPS_MAX):
-        return _read_line(number, line)  # which says what is wrong
+        return _read_line(number, line, known)  # which says what is wrong
     return moved(same, first_step, steps)
 
 
-def _read_line(number: int, line: bytes) -> EventMessage:
+def _read_line(number: int, line: bytes, known: Sensitivities) -> EventMessage:
+    parsed = parse_json(line, where=f"line {number}")
+    known.fill_in(parsed, location=f"line {number}")
     try:
-        return _LINE.validate_python(parse_json(line, where=f"line {number}"))
+        return _LINE.validate_python(parsed)
     except ValidationError as error:
         raise RequestValidationError(
             [{**fault, "loc": (f"line {number}", *fault["loc"])} for fault in error.errors()]

@@ -1,0 +1,1 @@
+"""Messages of correlated noise: its steps, and the strategies that they name."""
