@@ -7,6 +7,7 @@ import math
 from typing import Final
 
 import numpy as np
+from scipy import optimize
 
 from accounting.binomial import LEAST, Window, window
 from accounting.events import NeighboringRelation
@@ -17,6 +18,7 @@ from accounting.work_limit import spend
 
 CANARIES_MAX: Final = 10**7
 EPSILON_MAX: Final = 100.0  # nats; no claim above it is looked at
+_MARGIN: Final = 1e-13  # relative, by which an epsilon is lower than the root that was found
 _RELATIONS: Final = tuple(NeighboringRelation)
 _ASSUMPTIONS: Final = (Assumption.FAIR_CANARY_COINS,)
 
@@ -149,16 +151,19 @@ def epsilon_at_least(
     """
     require(0 < level < 1, "level in (0, 1)")
 
-    def stands(epsilon: float) -> bool:
-        found = bound(
-            canaries=canaries, guesses=guesses, correct=correct, epsilon=epsilon, delta=delta
+    def excess(epsilon: float) -> float:
+        return (
+            bound(canaries=canaries, guesses=guesses, correct=correct, epsilon=epsilon, delta=delta)
+            - level
         )
-        return found > level
 
-    if stands(0.0):
+    if excess(0.0) > 0:
         return 0.0
-    # At the largest epsilon all guesses are most likely right, so that every claim stands.
-    return crossing(stands, low=0.0, high=EPSILON_MAX)[0]
+    high = 1.0
+    while excess(high) <= 0:  # at the largest epsilon all guesses are most likely right
+        high *= 2
+    near = (1 - _MARGIN) * float(optimize.brentq(excess, 0.0, high, rtol=_MARGIN / 4))
+    return near if excess(near) <= 0 else crossing(lambda e: excess(e) > 0, low=0.0, high=high)[0]
 
 
 def level_of_audit(number: int, significance: float) -> float:
