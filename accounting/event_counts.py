@@ -22,6 +22,7 @@ from accounting.events import (
     Laplace,
     Mechanism,
     NoNoise,
+    PrivateSelection,
     RandomAllocation,
     RandomizedResponse,
     Reshuffle,
@@ -261,7 +262,7 @@ def noise_in_pass(mechanism: Mechanism) -> float:
     match mechanism:
         case Gaussian():
             return mechanism.noise_multiplier
-        case Laplace() | RandomizedResponse() | ApproximateDp() | Zcdp():
+        case Laplace() | RandomizedResponse() | ApproximateDp() | Zcdp() | PrivateSelection():
             return 0.0
         case NoNoise():
             return -1.0

@@ -5,13 +5,14 @@ Where a theorem gives the Renyi curve of a dominating pair, the pair itself is k
 
 import math
 from dataclasses import replace
-from typing import Any, assert_never
+from typing import Any, Final, assert_never
 
 from accounting.bounds.event_bounds import (
     ADD_OR_REMOVE_ONE,
     REASON_FULL_OR_POISSON,
     REASON_MISSING_ANSWER,
     REASON_NO_NOISE,
+    REASON_SELECTION,
     REPLACE_ONE,
     UNKNOWN_SAMPLER,
     EventBound,
@@ -28,6 +29,7 @@ from accounting.events import (
     NeighboringRelation,
     NoNoise,
     Poisson,
+    PrivateSelection,
     RandomizedResponse,
     Unknown,
     Zcdp,
@@ -57,6 +59,9 @@ from accounting.theorem import Theorem, theorem
 REASON_ZCDP = (
     "A zCDP declaration bounds moments, not the loss: only the Renyi accountant serves it."
 )
+_NO_PAIR: Final = {
+    NoNoise: REASON_NO_NOISE, Zcdp: REASON_ZCDP, PrivateSelection: REASON_SELECTION
+}  # fmt: skip
 
 
 def pld_bounds(event: Event, relation: NeighboringRelation) -> tuple[EventBound[Pairs], ...]:
@@ -67,10 +72,8 @@ def pld_bounds(event: Event, relation: NeighboringRelation) -> tuple[EventBound[
     """
     mechanism, sampling = event.mechanism, event.sampling
     match mechanism:
-        case NoNoise():
-            raise NoBoundError(REASON_NO_NOISE)
-        case Zcdp():
-            raise NoBoundError(REASON_ZCDP)
+        case NoNoise() | Zcdp() | PrivateSelection():
+            raise NoBoundError(_NO_PAIR[type(mechanism)])
         case Gaussian() | Laplace() | RandomizedResponse() | ApproximateDp():
             pass
         case _:

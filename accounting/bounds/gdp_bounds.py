@@ -12,6 +12,7 @@ from accounting.bounds.event_bounds import (
     REASON_NO_NOISE,
     REASON_NOT_GAUSSIAN,
     REASON_NOT_GAUSSIAN_DP,
+    REASON_SELECTION,
     REASON_WEIGHTS,
     UNKNOWN_SAMPLER,
     EventBound,
@@ -29,6 +30,7 @@ from accounting.events import (
     NoNoise,
     NonUniform,
     Poisson,
+    PrivateSelection,
     RandomAllocation,
     Reshuffle,
     Sampling,
@@ -89,6 +91,8 @@ def gdp_bounds(event: Event, relation: NeighboringRelation) -> tuple[EventBound[
     Raises:
         NoBoundError: there is none; the text is the reason.
     """
+    if isinstance(event.mechanism, PrivateSelection):
+        raise NoBoundError(REASON_SELECTION)
     if not isinstance(event.mechanism, Gaussian):
         silent = isinstance(event.mechanism, NoNoise)
         raise NoBoundError(REASON_NO_NOISE if silent else REASON_NOT_GAUSSIAN)

@@ -35,6 +35,7 @@ from accounting.events import (
     NoNoise,
     NonUniform,
     Poisson,
+    PrivateSelection,
     RandomAllocation,
     RandomizedResponse,
     Reshuffle,
@@ -104,7 +105,7 @@ def lower_bound_pair(
     """
     mechanism, sampling = event.mechanism, event.sampling
     match mechanism:
-        case NoNoise():
+        case NoNoise() | PrivateSelection():
             return None
         case Gaussian():
             return _gaussian(mechanism.noise_multiplier, event, relation, fine=fine)
