@@ -28,6 +28,7 @@ from service.schemas.mechanisms import (
     NoiseMultiplier,
     NoMechanism,
     RandomizedResponseMechanism,
+    SelectionMechanism,
     ZcdpMechanism,
 )
 from service.schemas.message import Delta, Probability, Wire
@@ -38,6 +39,7 @@ from service.schemas.plan_response import (
     PlanUnit,
     plan_answer,
     plan_unit,
+    trials_apart,
 )
 from service.schemas.requests import (
     EVENTS_MAX,
@@ -126,6 +128,7 @@ OpenMechanism = Annotated[
     | RandomizedResponseMechanism
     | ApproximateDpMechanism
     | ZcdpMechanism
+    | SelectionMechanism
     | NoMechanism,
     Field(discriminator="kind"),
 ]
@@ -280,6 +283,7 @@ def _account(asked: Plan) -> PlanAnswer:
             release=asked.release,
             envelope=terms.envelope(counts, None),
             unit=terms.unit(counts),
+            composed=trials_apart(counts, terms.relation, terms.delta, terms.accept),
         )
     return plan_answer(
         found,
@@ -287,6 +291,7 @@ def _account(asked: Plan) -> PlanAnswer:
         orders=terms.orders(counts, found.epsilon),
         envelope=terms.envelope(counts, None),
         unit=terms.unit(counts),
+        composed=trials_apart(counts, terms.relation, terms.delta, terms.accept),
     )
 
 
@@ -337,6 +342,7 @@ def _solve(asked: Target) -> PlanAnswer:
         orders=orders,
         envelope=envelope,
         unit=terms.unit(counts),
+        composed=trials_apart(counts, terms.relation, terms.delta, terms.accept),
     )
 
 

@@ -7,9 +7,11 @@ import pytest
 
 from accounting import Guarantee, Status, choose, count_events, guarantee
 from accounting.accountants.comparisons import as_if_unsampled
+from accounting.accountants.composed_trials import as_recorded_trials
 from accounting.bounds.event_bounds import NoBoundError
 from accounting.bounds.gdp_bounds import gdp_bounds
 from accounting.bounds.renyi_bounds import renyi_bounds
+from accounting.event_counts import EventCounts
 from accounting.events import (
     ApproximateDp,
     BallsAndBins,
@@ -231,3 +233,18 @@ def test_all_records_taking_part_in_each_trial_costs_more() -> None:
     event = selection(STEP.mechanism, STEP.sampling, 10)
     (whole,) = as_if_unsampled(count_events([[Span(event=event, steps=1)]])).steps
     assert whole == selection(STEP.mechanism, Full(), 10)
+
+
+def test_trials_that_are_recorded_one_by_one_are_so_many_steps() -> None:
+    law = negative_binomial_of_mean(shape=0.0, mean=10.0)
+    drawn = selection(STEP.mechanism, STEP.sampling, 1000, law)
+    counts = count_events([[Span(event=drawn, steps=2), Span(event=STEP, steps=5)]])
+    assert as_recorded_trials(counts) == (20, EventCounts(steps={STEP: 20_005}))
+    noise, passes = Gaussian(noise_multiplier=2.0), BallsAndBins(steps_per_pass=10)
+    begun = count_events(
+        [[Span(event=selection(noise, passes, 11, PoissonTrials(mean=3)), steps=1)]]
+    )
+    one = Event(mechanism=noise, sampling=passes)
+    found = as_recorded_trials(begun)
+    assert found == (3, EventCounts(steps={one: 33}, passes={one: 6}, begun={one: 6}))
+    assert as_recorded_trials(EventCounts(steps={STEP: 5})) is None
