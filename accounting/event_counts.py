@@ -25,6 +25,7 @@ from accounting.events import (
     Mechanism,
     MinSeparation,
     NoNoise,
+    PrivateSelection,
     RandomAllocation,
     RandomizedResponse,
     Reshuffle,
@@ -263,7 +264,7 @@ def noise_in_pass(mechanism: Mechanism) -> float:
             return mechanism.noise_multiplier
         case MatrixGaussian():
             return mechanism.noise_multiplier / math.sqrt(mechanism.sensitivity_squared)
-        case Laplace() | RandomizedResponse() | ApproximateDp() | Zcdp():
+        case Laplace() | RandomizedResponse() | ApproximateDp() | Zcdp() | PrivateSelection():
             return 0.0
         case NoNoise():
             return -1.0

@@ -6,6 +6,9 @@ from typing import Final
 
 CATEGORIES_MAX: Final = 10**6  # of a randomized response
 EPSILON_MAX: Final = 1e4  # nats, declared; e^epsilon is far beyond any use
+SHAPE_MAX: Final = 100.0  # of a truncated negative binomial law
+HALTING_MIN: Final = 1e-12
+TRIALS_MAX: Final = 1e6  # the mean of a Poisson law
 RHO_MAX: Final = 1e4  # declared; as much noise as a Gaussian of noise_multiplier 0.007
 
 
@@ -123,8 +126,60 @@ class MatrixGaussian:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NegativeBinomialTrials:
+    """At least one trial: their number is truncated negative binomial."""
+
+    shape: float  # in (-1, 100]; 0 is the logarithmic law, 1 the geometric one
+    halting_probability: float  # in [1e-12, 1)
+
+    def __post_init__(self) -> None:
+        """Refuse what gives no law."""
+        _require(-1 < self.shape <= SHAPE_MAX, shape=self.shape)
+        _require(
+            HALTING_MIN <= self.halting_probability < 1,
+            halting_probability=self.halting_probability,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoissonTrials:
+    """The number of trials is Poisson; with none, a fixed output is released."""
+
+    mean: float  # in [1, 10**6]
+
+    def __post_init__(self) -> None:
+        """Refuse a mean below 1, where the bound of the literature is false."""
+        _require(1 <= self.mean <= TRIALS_MAX, mean=self.mean)
+
+
+Trials = NegativeBinomialTrials | PoissonTrials
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrivateSelection:
+    """The best of a random number of independent trials; of the others nothing is told."""
+
+    repetitions: Trials
+    base: "Event"  # a step of a trial; itself no selection
+    steps: int  # of a trial, at most; >= 1
+
+    def __post_init__(self) -> None:
+        """Refuse a selection of selections, and trials without a step."""
+        if isinstance(self.base.mechanism, PrivateSelection):
+            raise ValueError("A selection is no trial of another selection.")
+        _require(self.steps >= 1, steps=self.steps)
+
+
 Mechanism = (
-    Gaussian | Laplace | RandomizedResponse | ApproximateDp | Zcdp | MatrixGaussian | NoNoise
+    Gaussian
+    | Laplace
+    | RandomizedResponse
+    | ApproximateDp
+    | Zcdp
+    | MatrixGaussian
+    | NoNoise
+    | PrivateSelection
 )
 
 

@@ -70,6 +70,11 @@ class Assumption(StrEnum):
     OTHER_BRANCHES_UNUSED = (
         "other_branches_unused"  # neither shown, nor looked at to choose this branch or its steps
     )
+    # What a sweep that releases its best trial alone must keep to.
+    INDEPENDENT_TRIALS = "independent_trials"  # on the same input, none reads another's answers
+    CANDIDATES_DRAWN_AFRESH = "candidates_drawn_afresh"  # each trial's, from weights fixed before
+    SCORE_IN_BASE = "score_in_base"  # what ranks a trial is part of its private output
+    TRIAL_COUNT_SECRET = "trial_count_secret"  # noqa: S105 (nothing tells how many trials there were)
     # What a run that shows its last iterate alone must declare.
     HIDDEN_ITERATES = "hidden_iterates"  # none but the released is shown, nor a metric of it
     LOSS_CURVATURE = "loss_curvature"  # every record's loss is as smooth and as convex as declared

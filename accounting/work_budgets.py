@@ -42,5 +42,7 @@ BESIDE_OF_FEW_EVENTS: Final = 30 * MILLION
 WIDE_GUARANTEE: Final = 400 * MILLION
 EVERY_STATUS: Final = 60 * MILLION
 
+TRIALS_APART: Final = 60 * MILLION  # the trials of selections one by one, beside a plan
+
 LATTICE_OF_RARE_LOSSES: Final = 90 * MILLION  # it serves where many steps show something
 RENYI_CURVE_OF_PROFILE: Final = 40 * MILLION  # where nothing better is reached

@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import replace
 
 from accounting.event_counts import EventCounts
-from accounting.events import Cyclic, Event, Full, Poisson, Shuffle
+from accounting.events import Cyclic, Event, Full, Poisson, PrivateSelection, Shuffle
 
 
 def as_if_poisson(counts: EventCounts) -> EventCounts | None:
@@ -40,5 +40,8 @@ def as_if_unsampled(counts: EventCounts) -> EventCounts:
     """
     steps: Counter[Event] = Counter()
     for event, count in counts.steps.items():
-        steps[replace(event, sampling=Full())] += count
+        mechanism = event.mechanism
+        if isinstance(mechanism, PrivateSelection):
+            mechanism = replace(mechanism, base=replace(mechanism.base, sampling=Full()))
+        steps[Event(mechanism=mechanism, sampling=Full())] += count
     return EventCounts(steps=dict(steps))

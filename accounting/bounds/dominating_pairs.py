@@ -13,6 +13,7 @@ from accounting.bounds.event_bounds import (
     REASON_FULL_OR_POISSON,
     REASON_MISSING_ANSWER,
     REASON_NO_SCHEMA,
+    REASON_SELECTION,
     REPLACE_ONE,
     UNKNOWN_SAMPLER,
     EventBound,
@@ -34,6 +35,7 @@ from accounting.events import (
     NeighboringRelation,
     NoNoise,
     Poisson,
+    PrivateSelection,
     RandomizedResponse,
     Sampling,
     Unknown,
@@ -78,6 +80,8 @@ def pld_bounds(event: Event, relation: NeighboringRelation) -> tuple[EventBound[
             raise NoBoundError(reason_without_noise(event))
         case Zcdp():
             raise NoBoundError(REASON_ZCDP)
+        case PrivateSelection():
+            raise NoBoundError(REASON_SELECTION)
         case MatrixGaussian():
             return _correlated(event, relation)
         case Gaussian() | Laplace() | RandomizedResponse() | ApproximateDp() as mechanism:

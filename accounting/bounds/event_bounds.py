@@ -40,6 +40,10 @@ REASON_NOT_GAUSSIAN = "A step that adds no Gaussian noise is not a Gaussian rele
 REASON_FULL_OR_POISSON = (
     "Without Gaussian noise, only full or poisson sampling is accounted so far."
 )
+REASON_SELECTION = (
+    "Of a selection only a Renyi curve is proved: neither a pair that dominates it nor a mu. The "
+    "Renyi accountant, fixed_order_renyi, union_of_orders and odometers take it."
+)
 REASON_MISSING_ANSWER = (
     "Under add_or_remove_one a record's absence leaves out its randomized response, which anyone "
     "can see: there is no finite bound. Use replace_special or replace_one."

@@ -13,6 +13,7 @@ from accounting.bounds.event_bounds import (
     REASON_NO_SCHEMA,
     REASON_NOT_GAUSSIAN,
     REASON_NOT_GAUSSIAN_DP,
+    REASON_SELECTION,
     REASON_WEIGHTS,
     UNKNOWN_SAMPLER,
     EventBound,
@@ -34,6 +35,7 @@ from accounting.events import (
     NoNoise,
     NonUniform,
     Poisson,
+    PrivateSelection,
     RandomAllocation,
     Reshuffle,
     Sampling,
@@ -98,6 +100,8 @@ def gdp_bounds(event: Event, relation: NeighboringRelation) -> tuple[EventBound[
     """
     if isinstance(event.mechanism, MatrixGaussian):
         return (pass_release(event, relation),)
+    if isinstance(event.mechanism, PrivateSelection):
+        raise NoBoundError(REASON_SELECTION)
     if not isinstance(event.mechanism, Gaussian):
         silent = isinstance(event.mechanism, NoNoise)
         raise NoBoundError(reason_without_noise(event) if silent else REASON_NOT_GAUSSIAN)

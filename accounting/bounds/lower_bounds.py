@@ -38,6 +38,7 @@ from accounting.events import (
     NoNoise,
     NonUniform,
     Poisson,
+    PrivateSelection,
     RandomAllocation,
     RandomizedResponse,
     Reshuffle,
@@ -107,7 +108,7 @@ def lower_bound_pair(
     """
     mechanism, sampling = event.mechanism, event.sampling
     match mechanism:
-        case NoNoise() | MatrixGaussian():
+        case NoNoise() | MatrixGaussian() | PrivateSelection():
             return None
         case Gaussian():
             return _gaussian(mechanism.noise_multiplier, event, relation, fine=fine)

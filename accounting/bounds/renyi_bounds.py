@@ -19,6 +19,7 @@ from accounting.bounds.event_bounds import (
     sensitivity_of,
 )
 from accounting.bounds.gdp_bounds import gdp_bounds, reach, sampler_of
+from accounting.bounds.selection_bounds import require_base, selection_bounds
 from accounting.events import (
     ApproximateDp,
     BallsAndBins,
@@ -35,6 +36,7 @@ from accounting.events import (
     NoNoise,
     NonUniform,
     Poisson,
+    PrivateSelection,
     RandomAllocation,
     RandomizedResponse,
     Sampling,
@@ -103,6 +105,9 @@ def renyi_bounds(event: Event, relation: NeighboringRelation) -> tuple[EventBoun
             return _correlated(event, relation)
         case NoNoise():
             raise NoBoundError(reason_without_noise(event))
+        case PrivateSelection():
+            require_base(mechanism.base, event.sampling)
+            return selection_bounds(mechanism, renyi_bounds(mechanism.base, relation), relation)
         case _:
             assert_never(mechanism)
 

@@ -11,6 +11,7 @@ from accounting.renyi import (
     pure,
     randomized_response,
     revealed,
+    selection,
 )
 
 THEOREMS = (
@@ -23,5 +24,6 @@ THEOREMS = (
     *randomized_response.THEOREMS,
     *declared.THEOREMS,
     *revealed.THEOREMS,
+    *selection.THEOREMS,
     *conversion.THEOREMS,
 )

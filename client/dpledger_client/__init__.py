@@ -46,14 +46,21 @@ from dpledger_client.schemas import (
     with_replacement,
     zcdp,
 )
+from dpledger_client.sweeps import (
+    ReportTooLate,
+    TrialOver,
+    negative_binomial_trials,
+    poisson_trials,
+)
 
 __all__ = [
     "BranchExists", "BudgetExhausted", "BudgetFit", "Client", "Conflict", "DPLedgerError",
     "Forbidden", "InvalidRequest", "LedgerRewritten", "LedgerSuspended", "NotFound",
-    "OutOfSequence", "Run", "RunExists", "RunFinished", "SamplingContradicted", "SpoolError",
-    "Unauthorized", "Unavailable", "UnsupportedEvent", "approximate_dp", "balls_and_bins",
-    "check_budget", "compare_sampling", "cyclic", "event", "fixed_size", "full", "gaussian",
-    "laplace", "loaders", "no_noise", "non_uniform", "poisson", "random_allocation",
+    "OutOfSequence", "ReportTooLate", "Run", "RunExists", "RunFinished", "SamplingContradicted",
+    "SpoolError", "TrialOver", "Unauthorized", "Unavailable", "UnsupportedEvent",
+    "approximate_dp", "balls_and_bins", "check_budget", "compare_sampling", "cyclic", "event",
+    "fixed_size", "full", "gaussian", "laplace", "loaders", "negative_binomial_trials",
+    "no_noise", "non_uniform", "poisson", "poisson_trials", "random_allocation",
     "randomized_response", "sampling_check", "shuffle", "shuffled", "start_run", "state_at",
     "truncated_poisson", "unknown", "with_replacement", "zcdp",
 ]  # fmt: skip

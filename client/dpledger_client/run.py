@@ -7,7 +7,7 @@ from threading import RLock
 from types import TracebackType
 from typing import Any, Final, Self
 
-from dpledger_client import checkpoints, distributed, findings, loaders
+from dpledger_client import checkpoints, distributed, findings, loaders, sweeps
 from dpledger_client.batch_size_check import LEVEL, SamplingContradicted, Sizes
 from dpledger_client.declaration import Declaration, count_of
 from dpledger_client.distributed import Broadcast, Follower
@@ -17,8 +17,6 @@ from dpledger_client.recording.branch_writer import Journal, Mode, read_content
 from dpledger_client.recording.certified_epsilon import certified_epsilon, with_guarantee
 from dpledger_client.recording.outbox import FINDINGS, LOG, RELEASES, Opening
 from dpledger_client.transport import Transport
-
-Open = Callable[[Opening], Journal]
 
 
 class Run:
@@ -31,7 +29,7 @@ class Run:
         self,
         transport: Transport,
         opening: Opening,
-        open_journal: Open,
+        open_journal: Callable[[Opening], Journal],
         *,
         mode: Mode,
         mechanism: Mapping[str, Any] | None,
@@ -63,6 +61,8 @@ class Run:
         self._horizon = 0  # steps below it were admitted for `_admitted`, on all ranks
         self._admitted: str | None = None
         self._writer = self._opened(opening)
+
+    selection = sweeps.selection
 
     def __repr__(self) -> str:
         return f"Run(name={self.name!r}, branch={self.branch!r}, next_step={self.next_step})"

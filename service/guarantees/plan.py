@@ -29,6 +29,7 @@ from service.schemas.mechanisms import (
     NoiseMultiplier,
     NoMechanism,
     RandomizedResponseMechanism,
+    SelectionMechanism,
     ZcdpMechanism,
 )
 from service.schemas.message import Delta, Probability, Wire
@@ -39,6 +40,7 @@ from service.schemas.plan_response import (
     PlanUnit,
     plan_answer,
     plan_unit,
+    trials_apart,
 )
 from service.schemas.requests import (
     EVENTS_MAX,
@@ -128,6 +130,7 @@ OpenMechanism = Annotated[
     | ApproximateDpMechanism
     | ZcdpMechanism
     | OpenMatrixGaussian
+    | SelectionMechanism
     | NoMechanism,
     Field(discriminator="kind"),
 ]
@@ -286,6 +289,7 @@ def _account(asked: Plan) -> PlanAnswer:
             release=asked.release,
             envelope=terms.envelope(counts, None),
             unit=terms.unit(counts),
+            composed=trials_apart(counts, terms.relation, terms.delta, terms.accept),
         )
     return plan_answer(
         found,
@@ -293,6 +297,7 @@ def _account(asked: Plan) -> PlanAnswer:
         orders=terms.orders(counts, found.epsilon),
         envelope=terms.envelope(counts, None),
         unit=terms.unit(counts),
+        composed=trials_apart(counts, terms.relation, terms.delta, terms.accept),
     )
 
 
@@ -343,6 +348,7 @@ def _solve(asked: Target) -> PlanAnswer:
         orders=orders,
         envelope=envelope,
         unit=terms.unit(counts),
+        composed=trials_apart(counts, terms.relation, terms.delta, terms.accept),
     )
 
 

@@ -22,14 +22,18 @@ from accounting.events import (
     MatrixGaussian,
     Mechanism,
     MinSeparation,
+    NegativeBinomialTrials,
     NoNoise,
     NonUniform,
     Poisson,
+    PoissonTrials,
+    PrivateSelection,
     RandomAllocation,
     RandomizedResponse,
     Sampling,
     Shuffle,
     Span,
+    Trials,
     TruncatedPoisson,
     Unknown,
     WithReplacement,
@@ -186,6 +190,9 @@ _KINDS: Final[dict[type, str]] = {
     RandomizedResponse: "randomized_response",
     ApproximateDp: "approximate_dp",
     Zcdp: "zcdp",
+    PrivateSelection: "selection",
+    NegativeBinomialTrials: "truncated_negative_binomial",
+    PoissonTrials: "poisson",
     NoNoise: "none",
     Full: "full",
     Unknown: "unknown",
@@ -218,17 +225,28 @@ def content_of(event: Event) -> str:
 @lru_cache(maxsize=16384)
 def part_content(part: Mechanism | Sampling) -> str:
     """The stored form of a mechanism or a sampling."""
+    if isinstance(part, PrivateSelection):
+        base = {**json.loads(content_of(part.base)), "steps": part.steps}
+        return canonical(
+            {"kind": _KINDS[type(part)], "repetitions": _fields(part.repetitions), "base": base}
+        )
+    return canonical(_fields(part))
+
+
+def _fields(part: Mechanism | Sampling | Trials) -> dict[str, Any]:
     fields = {name: getattr(part, name) for name in type(part).__slots__}
     fields.pop("dataset_size", None)  # a constant of the dataset, not of the event
-    return canonical({"kind": _KINDS[type(part)], **fields})
+    return {"kind": _KINDS[type(part)], **fields}
 
 
 @lru_cache(maxsize=16384)
 def event_of(content: str, dataset_size: int) -> Event:
     """The event whose stored form this is."""
-    mechanism, sampling = content.removeprefix(_START)[:-1].split(_BETWEEN)
-    message = _MECHANISM.validate_python(json.loads(mechanism))
-    return Event(mechanism=to_mechanism(message), sampling=_sampling_of(sampling, dataset_size))
+    # The base of a selection has a sampling, too: the event's own is the last.
+    part, sampling = content.removeprefix(_START)[:-1].rsplit(_BETWEEN, 1)
+    message = _MECHANISM.validate_python(json.loads(part))
+    mechanism = to_mechanism(message, dataset_size=dataset_size, location="event.mechanism")
+    return Event(mechanism=mechanism, sampling=_sampling_of(sampling, dataset_size))
 
 
 @lru_cache(maxsize=1024)

@@ -13,7 +13,7 @@ LOCATION_MAX: Final = 200  # characters; an unknown field's name is the sender's
 CLOSED_TAG: Final = "(closed)"
 OPEN_TAG: Final = "(open)"
 # The fields whose `kind` says which others there are, and the names of whole messages' kinds.
-_TAGGED: Final = ("mechanism", "sampling", "declared", "recorded")
+_TAGGED: Final = ("mechanism", "sampling", "repetitions", "declared", "recorded")
 _WHOLE: Final = (CLOSED_TAG, OPEN_TAG, *RECORDED_TAGS)
 
 

@@ -2,10 +2,15 @@
 
 import math
 
+from accounting import work_budgets
+from accounting.accountants.best_bound import best_bound
+from accounting.accountants.composed_trials import as_recorded_trials
 from accounting.accountants.unit_bound import UnitBound
 from accounting.calibration import Calibrated, Parameter
 from accounting.event_counts import EventCounts
+from accounting.events import NeighboringRelation
 from accounting.guarantees import Guarantee, Status
+from accounting.work_limit import attempted
 from service.schemas.requests import EnvelopeItemMessage, FilterKind, Release
 from service.schemas.responses import EVERY_STEP, Answer, GuaranteeAnswer, guarantee_answer
 
@@ -48,6 +53,13 @@ class PlanUnit(Answer):
     group_epsilon: float | None  # nats, upper; by a chain of neighbours
 
 
+class PlanTrials(Answer):
+    """What a plan costs if each trial of its selections is recorded and may be shown."""
+
+    trials: int  # the mean of each selection, to whole ones
+    epsilon: float | None  # nats, upper, at the plan's delta; null where it takes too much work
+
+
 class PlanAnswer(GuaranteeAnswer):
     """The guarantee of a plan; with the value that was solved for, at that value."""
 
@@ -55,6 +67,7 @@ class PlanAnswer(GuaranteeAnswer):
     orders: PlanOrders | None  # null where no order holds a step, or it would take too much work
     envelope: PlanEnvelope | None  # null unless `as_envelope` asked for it
     unit: PlanUnit | None  # null unless `rows_per_unit` asked for it
+    composed: PlanTrials | None  # null where the plan has no selection
 
 
 def plan_answer(
@@ -66,11 +79,19 @@ def plan_answer(
     orders: PlanOrders | None = None,
     envelope: PlanEnvelope | None = None,
     unit: PlanUnit | None = None,
+    composed: PlanTrials | None = None,
 ) -> PlanAnswer:
     """The wire form of a plan's guarantee, and of the value that was solved for."""
     value = Solved(parameter=solved.parameter, value=solved.value) if solved else None
     answer = guarantee_answer(guarantee, counts=counts, sequence=0, release=release)
-    return PlanAnswer(**dict(answer), solved=value, orders=orders, envelope=envelope, unit=unit)
+    return PlanAnswer(
+        **dict(answer),
+        solved=value,
+        orders=orders,
+        envelope=envelope,
+        unit=unit,
+        composed=composed,
+    )
 
 
 def plan_unit(found: UnitBound) -> PlanUnit:
@@ -84,3 +105,18 @@ def plan_unit(found: UnitBound) -> PlanUnit:
         status=found.status,
         group_epsilon=chain if math.isfinite(chain) else None,
     )
+
+
+def trials_apart(
+    counts: EventCounts, relation: NeighboringRelation, delta: float, accept: frozenset[Status]
+) -> PlanTrials | None:
+    """What a plan costs if each trial of its selections is recorded; None without a selection."""
+    recorded = as_recorded_trials(counts)
+    if recorded is None:
+        return None
+    trials, apart = recorded
+    found = attempted(
+        work_budgets.TRIALS_APART,
+        lambda: best_bound(apart, relation=relation, delta=delta, accept=accept, floor=False),
+    )
+    return PlanTrials(trials=trials, epsilon=found.epsilon if found else None)

@@ -381,7 +381,9 @@ def to_event(message: StepMessage, *, dataset_size: int | None, location: str) -
     if (known := _events.get(key)) is not None:
         return known[2]
     require_pair(message.mechanism, message.sampling, location=location)
-    mechanism = to_mechanism(message.mechanism)
+    mechanism = to_mechanism(
+        message.mechanism, dataset_size=dataset_size, location=f"{location}.mechanism"
+    )
     sampling = to_sampling(
         message.sampling, dataset_size=dataset_size, location=f"{location}.sampling"
     )

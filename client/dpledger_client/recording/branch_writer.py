@@ -63,6 +63,7 @@ class Journal:
         self._charged_as: str | None = None
         self._what: str | None = None  # the last content that the spool was told
         self._process = os.getpid()
+        self._hushed = False
         self._wake, self._stop = Event(), Event()
         self._thread = Thread(target=self._work, name="dpledger", daemon=True)
 
@@ -177,6 +178,12 @@ class Journal:
             self._wake.set()
         return True
 
+    def hush(self, hushed: bool) -> None:
+        """Make no request of its own accord, or do so again: while a sweep's trials go on."""
+        self._require_process()
+        self._hushed = hushed
+        self._wake.set()
+
     def flush(self) -> None:
         """Send everything so far.
 
@@ -281,6 +288,8 @@ class Journal:
             self._compare_if_due()
             self._wake.wait(self._flush_seconds)
             self._wake.clear()
+            if self._hushed:
+                continue
             try:
                 if self._head.is_due:
                     self._head.compare()
@@ -295,7 +304,7 @@ class Journal:
                 failures, self.trouble = 0, None
 
     def _compare_if_due(self) -> None:
-        if self._head.is_due:
+        if self._head.is_due and not self._hushed:
             try:
                 self._head.compare()
             except LedgerRewritten as warning:  # where warnings are errors: it ends no sending

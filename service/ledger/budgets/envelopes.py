@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final
 
-from accounting.events import Event, NeighboringRelation
+from accounting.bounds.event_bounds import REASON_SELECTION
+from accounting.events import Event, NeighboringRelation, PrivateSelection
 from accounting.filters import EnvelopeFilter, EnvelopeItem, RenyiFilter, Total, choose
 from accounting.guarantees import Status
 from accounting.rounding import rounded_down
@@ -45,7 +46,7 @@ def envelope_record(
     """The record of an envelope that is certified to be within its budget.
 
     Raises:
-        InvalidRequestError: the items are missing or do not fit the dataset.
+        InvalidRequestError: the items are missing or do not fit the dataset, or are a selection.
         BudgetExhaustedError: all of them together are not certified to be within the budget.
         UnpricedError: a lock is held, and the certificate is not known.
     """
@@ -62,6 +63,10 @@ def envelope_record(
         )
         for index, item in enumerate(budget.envelope)
     )
+    for index, one in enumerate(items):
+        if isinstance(one.event.mechanism, PrivateSelection):
+            here = f"{location}.envelope[{index}].mechanism"
+            raise InvalidRequestError(here, f"cannot be held. {REASON_SELECTION}")
     asked = EnvelopeCost(relation, accept, budget.delta, budget.epsilon, order is not None)
     found = cost_cache.ask(asked, items)
     if not found.epsilon <= budget.epsilon:

@@ -100,6 +100,18 @@ ASSUMPTIONS: Final[dict[Assumption, str]] = {
     Assumption.OTHER_BRANCHES_UNUSED: (
         "Other branches of the run were neither shown nor used to choose this one."
     ),
+    Assumption.INDEPENDENT_TRIALS: (
+        "Trials of a sweep run independently on the same input; none reads another's answers."
+    ),
+    Assumption.CANDIDATES_DRAWN_AFRESH: (
+        "Each trial draws its candidate anew, with weights that were fixed before the first trial."
+    ),
+    Assumption.SCORE_IN_BASE: (
+        "The score that ranks trials uses public data, or answers that each trial is charged for."
+    ),
+    Assumption.TRIAL_COUNT_SECRET: (
+        "Nothing tells how many trials there were: no loser is shown, no log, no file, no time."
+    ),
     Assumption.HIDDEN_ITERATES: (
         "Only the released models are ever shown: no earlier one, and no metric of one."
     ),
