@@ -4,6 +4,7 @@ Its number goes on from those of development, whose last schema is the same.
 """
 
 import secrets
+from typing import Any
 
 import sqlalchemy as sa
 from alembic import op
@@ -45,16 +46,16 @@ def _references(*names: str) -> list[sa.ForeignKeyConstraint]:
     return [sa.ForeignKeyConstraint([name], [TARGETS[name]]) for name in names]
 
 
-def _ids(*names: str) -> list[sa.Column[int]]:
-    return [sa.Column(name, ID, nullable=False) for name in names]
-
-
-def _counts(*names: str) -> list[sa.Column[int]]:
-    return [sa.Column(name, sa.BigInteger, nullable=False) for name in names]
+def _given(kind: Any, *names: str) -> list[sa.Column[Any]]:
+    return [sa.Column(name, kind, nullable=False) for name in names]
 
 
 def _counts_from_zero(*names: str) -> list[sa.Column[int]]:
     return [sa.Column(name, sa.BigInteger, server_default=ZERO, nullable=False) for name in names]
+
+
+def _perhaps(kind: Any, *names: str) -> list[sa.Column[Any]]:
+    return [sa.Column(name, kind) for name in names]
 
 
 def _flag(name: str) -> sa.Column[bool]:
@@ -70,8 +71,7 @@ sa.Table(
     sa.Column("prefix", sa.String(16), nullable=False),
     sa.Column("digest", sa.String(64), nullable=False),
     sa.Column("created_at", TIME, nullable=False),
-    sa.Column("revoked_at", TIME),
-    sa.Column("expires_at", TIME),
+    *_perhaps(TIME, "revoked_at", "expires_at"),
     sa.Column("datasets", sa.Text),
     sa.Column("requests_per_second", sa.Double),
     sa.Column("body_bytes_max", sa.BigInteger),
@@ -103,14 +103,12 @@ sa.Table(
     metadata,
     sa.Column("id", ID, primary_key=True),
     sa.Column("name", NAME, nullable=False),
-    *_counts("dataset_size"),
+    *_given(sa.BigInteger, "dataset_size"),
     sa.Column("neighboring_relation", sa.String(32), nullable=False),
     sa.Column("privacy_unit", sa.Text, nullable=False),
-    sa.Column("budget_epsilon", sa.Double),
-    sa.Column("budget_delta", sa.Double),
-    sa.Column("accept", sa.Text, nullable=False),
-    sa.Column("request", sa.Text, nullable=False),
-    *_counts("head_sequence"),
+    *_perhaps(sa.Double, "budget_epsilon", "budget_delta"),
+    *_given(sa.Text, "accept", "request"),
+    *_given(sa.BigInteger, "head_sequence"),
     sa.Column("created_at", TIME, nullable=False),
     sa.Column("budget_filter", sa.Text),
     sa.Column("budget_revision", sa.Integer, server_default=ZERO, nullable=False),
@@ -138,13 +136,11 @@ sa.Table(
     metadata,
     sa.Column("dataset_id", ID, primary_key=True),
     sa.Column("revision", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("budget_epsilon", sa.Double),
-    sa.Column("budget_delta", sa.Double),
+    *_perhaps(sa.Double, "budget_epsilon", "budget_delta"),
     sa.Column("budget_revision", sa.Integer, nullable=False),
-    sa.Column("accept", sa.Text, nullable=False),
-    sa.Column("reason", sa.Text, nullable=False),
+    *_given(sa.Text, "accept", "reason"),
     sa.Column("changed_by", NAME, nullable=False),
-    *_counts("sequence"),
+    *_given(sa.BigInteger, "sequence"),
     sa.Column("changed_at", TIME, nullable=False),
     _flag("frozen"),
     *_references("dataset_id"),
@@ -155,7 +151,7 @@ sa.Table(
     sa.Column("id", ID, primary_key=True),
     sa.Column("dataset_id", ID, nullable=False),
     sa.Column("content", sa.String(512), nullable=False),
-    *_counts("steps", "passes"),
+    *_given(sa.BigInteger, "steps", "passes"),
     *_counts_from_zero("starts", "reserved_steps", "reserved_passes"),
     _flag("by_pass"),
     *_counts_from_zero("begun", "reserved_begun"),
@@ -180,14 +176,12 @@ sa.Table(
     sa.Column("assumptions", sa.Text, nullable=False),
     sa.Column("plan", sa.Text),
     sa.Column("labels", sa.Text, nullable=False),
-    sa.Column("budget_epsilon", sa.Double),
-    sa.Column("budget_delta", sa.Double),
+    *_perhaps(sa.Double, "budget_epsilon", "budget_delta"),
     sa.Column("request", sa.Text, nullable=False),
     sa.Column("state", sa.String(32).with_variant(sa.String(16), "sqlite"), nullable=False),
     sa.Column("created_at", TIME, nullable=False),
     _flag("reopened"),
-    sa.Column("budget_filter", sa.Text),
-    sa.Column("totals", sa.Text),
+    *_perhaps(sa.Text, "budget_filter", "totals"),
     sa.Column("totals_version", sa.String(32)),
     sa.Column("on_plan", sa.Boolean),
     sa.Column("by", NAME),
@@ -199,9 +193,9 @@ sa.Table(
     metadata,
     sa.Column("run_id", ID, primary_key=True),
     sa.Column("event_id", ID, primary_key=True),
-    *_counts("steps", "passes", "starts"),
+    *_given(sa.BigInteger, "steps", "passes", "starts"),
     *_counts_from_zero("reserved_steps", "reserved_passes"),
-    *_counts("begun"),
+    *_given(sa.BigInteger, "begun"),
     *_counts_from_zero("reserved_begun"),
     *_references("event_id", "run_id"),
 )
@@ -212,15 +206,13 @@ sa.Table(
     sa.Column("run_id", ID, nullable=False),
     sa.Column("name", NAME, nullable=False),
     sa.Column("writer", sa.String(128), nullable=False),
-    *_counts("from_step", "next_step"),
+    *_given(sa.BigInteger, "from_step", "next_step"),
     sa.Column("pass_event_id", ID),
     sa.Column("pass_position", sa.BigInteger),
     sa.Column("created_at", TIME, nullable=False),
     sa.Column("from_branch_id", ID),
-    sa.Column("by", NAME),
-    sa.Column("appended_by", NAME),
-    sa.Column("order", sa.String(16)),
-    sa.Column("noise", sa.String(16)),
+    *_perhaps(NAME, "by", "appended_by"),
+    *_perhaps(sa.String(16), "order", "noise"),
     _flag("takes_pass"),
     *_references("pass_event_id", "run_id"),
     sa.UniqueConstraint("run_id", "name"),
@@ -230,8 +222,8 @@ sa.Table(
     metadata,
     sa.Column("id", ID, primary_key=True),
     sa.Column("name", NAME),
-    *_ids("dataset_id", "run_id", "branch_id", "event_id"),
-    *_counts("first_step", "steps", "end_step"),
+    *_given(ID, "dataset_id", "run_id", "branch_id", "event_id"),
+    *_given(sa.BigInteger, "first_step", "steps", "end_step"),
     sa.Column("state", sa.String(16), nullable=False),
     sa.Column("expires_at", TIME),
     sa.Column("request", sa.Text, nullable=False),
@@ -248,11 +240,11 @@ sa.Table(
     "corrections",
     metadata,
     sa.Column("id", ID, primary_key=True),
-    *_ids("dataset_id", "run_id", "branch_id", "event_id"),
-    *_counts("first_step", "steps"),
+    *_given(ID, "dataset_id", "run_id", "branch_id", "event_id"),
+    *_given(sa.BigInteger, "first_step", "steps"),
     sa.Column("reason", sa.Text, nullable=False),
     sa.Column("corrected_by", NAME, nullable=False),
-    *_counts("sequence"),
+    *_given(sa.BigInteger, "sequence"),
     sa.Column("recorded_at", TIME, nullable=False),
     *_references("dataset_id", "run_id", "branch_id", "event_id"),
     sa.Index(None, "run_id"),
@@ -264,7 +256,7 @@ sa.Table(
     sa.Column("dataset_id", ID, nullable=False),
     sa.Column("run_id", ID),
     sa.Column("kind", sa.String(32), nullable=False),
-    *_counts("sequence"),
+    *_given(sa.BigInteger, "sequence"),
     sa.Column("detail", sa.Text, nullable=False),
     sa.Column("occurred_at", TIME, nullable=False),
     *_references("dataset_id", "run_id"),
@@ -276,16 +268,15 @@ sa.Table(
     sa.Column("incident_id", ID, primary_key=True),
     sa.Column("target", sa.String(64), primary_key=True),
     sa.Column("attempts", sa.Integer, nullable=False),
-    sa.Column("next_attempt_at", TIME),
-    sa.Column("delivered_at", TIME),
+    *_perhaps(TIME, "next_attempt_at", "delivered_at"),
     *_references("incident_id"),
 )
 sa.Table(
     "releases",
     metadata,
     sa.Column("id", ID, primary_key=True),
-    *_ids("run_id", "branch_id"),
-    *_counts("step"),
+    *_given(ID, "run_id", "branch_id"),
+    *_given(sa.BigInteger, "step"),
     sa.Column("recorded_at", TIME, nullable=False),
     *_references("run_id", "branch_id"),
     sa.UniqueConstraint("branch_id", "step"),
@@ -295,7 +286,7 @@ sa.Table(
     "findings",
     metadata,
     sa.Column("id", ID, primary_key=True),
-    *_ids("run_id", "branch_id"),
+    *_given(ID, "run_id", "branch_id"),
     sa.Column("kind", sa.String(16), nullable=False),
     sa.Column("claim", sa.String(80), nullable=False),
     sa.Column("content", sa.Text, nullable=False),
@@ -311,8 +302,8 @@ sa.Table(
     metadata,
     sa.Column("dataset_id", ID, primary_key=True),
     sa.Column("sequence", sa.BigInteger, primary_key=True, autoincrement=False),
-    *_ids("run_id", "branch_id"),
-    *_counts("first_step", "steps"),
+    *_given(ID, "run_id", "branch_id"),
+    *_given(sa.BigInteger, "first_step", "steps"),
     sa.Column("event_id", ID, nullable=False),
     sa.Column("mode", sa.String(8), nullable=False),
     sa.Column("verdict", sa.String(16), nullable=False),
@@ -328,7 +319,7 @@ sa.Table(
     metadata,
     sa.Column("id", ID, primary_key=True),
     sa.Column("dataset_id", ID),
-    *_counts("position", "after_sequence"),
+    *_given(sa.BigInteger, "position", "after_sequence"),
     sa.Column("kind", sa.String(32), nullable=False),
     sa.Column("content", sa.Text, nullable=False),
     sa.Column("by", NAME),
@@ -351,7 +342,7 @@ sa.Table(
     "strategies",
     metadata,
     sa.Column("digest", sa.String(71), primary_key=True),
-    sa.Column("content", sa.Text, nullable=False),
+    *_given(sa.Text, "content"),
     sa.Column("by", NAME),
     sa.Column("created_at", TIME, nullable=False),
 )

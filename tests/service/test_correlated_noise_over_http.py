@@ -1,20 +1,16 @@
 """Correlated noise over HTTP: kept strategies, passes, what is refused, what is certified."""
 
-import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine
 
-from service.schemas.ledger_document import LedgerDocument
-from service.storage.engine import snapshot, transaction
-from service.transparency.certificates.verify import verify_bytes
+from service.storage.engine import snapshot
 from service.transparency.signing import Signer
 from service.transparency.verification.ledger import verify
-from tests.service.certifying import certified, said, signer_of
+from tests.service.certifying import signer_of
 from tests.service.correlated import (
     ACCEPT,
     NOISE,
@@ -24,11 +20,9 @@ from tests.service.correlated import (
     noisy,
     rows,
     separated,
-    square_root,
     toeplitz,
 )
 from tests.service.samples import GAUSSIAN, POISSON, WRITER, Json, append, event, run
-from tests.service.test_corrections import correct
 from tests.service.test_reservations import reserve
 
 DIGEST = "sha256:" + 64 * "0"
@@ -48,110 +42,6 @@ def refused(answer: httpx.Response, status: int, kind: str, words: str = "") -> 
 def sound(engine: Engine) -> list[str]:
     with snapshot(engine) as connection:
         return [one.text for one in verify(connection).broken]
-
-
-# Strategies
-
-
-def test_a_strategy_is_kept_once_and_named_by_its_content(api: httpx.Client) -> None:
-    body = {"strategy": {"kind": "toeplitz", "coefficients": [1, 0.5]}}
-    first = api.post("/v1/strategies", json=body)
-    again = api.post("/v1/strategies", json=body)
-    assert (first.status_code, again.status_code) == (201, 200)
-    assert first.json() == again.json()
-    content = json.dumps(first.json()["strategy"], sort_keys=True, separators=(",", ":"))
-    assert first.json()["digest"] == f"sha256:{hashlib.sha256(content.encode()).hexdigest()}"
-    found = api.get(f"/v1/strategies/{first.json()['digest']}")
-    assert found.json() == first.json()
-    refused(api.get(f"/v1/strategies/{DIGEST}"), 404, "not-found")
-
-
-GOLDEN: list[tuple[Json, int, int, int | None, float]] = [
-    ({"kind": "toeplitz", "coefficients": square_root(64)}, 64, 8, None, 50.15585143397344),
-    ({"kind": "toeplitz", "coefficients": square_root(64)}, 64, 8, 3, 12.936953309984117),
-    ({"kind": "toeplitz", "coefficients": square_root(1000)}, 1000, 100, 10, 83.79650325012167),
-    ({"kind": "toeplitz", "coefficients": square_root(2048)}, 2048, 128, 16, 196.78954352464535),
-    ({"kind": "toeplitz", "coefficients": square_root(2048)}, 2048, 2048, 1, 3.4932286006780044),
-    ({"kind": "toeplitz", "coefficients": [1, 0.5, 0.375, 0.3125]}, 16, 4, 4, 5.953125),
-    ({"kind": "toeplitz", "coefficients": [1, 0.5, 0.375, 0.3125]}, 16, 4, 2, 2.9765625),
-    ({"kind": "toeplitz", "coefficients": [1, 0.5, 0.375, 0.3125]}, 16, 3, 6, 11.56640625),
-    ({"kind": "toeplitz", "coefficients": [1, 0.2, 0.9]}, 8, 3, 3, 4.74),
-    ({"kind": "toeplitz", "coefficients": [1, -0.9]}, 8, 1, 8, 26.27),
-    ({"kind": "blt", "buffer_decay": [0.99, 0.8], "output_scale": [0.2, 0.3]},
-     1000, 100, 10, 62.006273891423334),
-    ({"kind": "blt", "buffer_decay": [0.99, 0.8], "output_scale": [0.2, 0.3]},
-     64, 8, 8, 77.56469498130525),
-    ({"kind": "blt", "buffer_decay": [0.99, 0.8], "output_scale": [0.2, 0.3]},
-     2052, 342, 6, 23.844792065706354),
-    ({"kind": "tree"}, 16, 4, 4, 36.0),
-    ({"kind": "tree"}, 15, 4, 4, 15.0),
-    ({"kind": "tree"}, 15, 4, 2, 10.0),
-    ({"kind": "identity"}, 64, 8, 5, 5.0),
-    ({"kind": "toeplitz", "coefficients": square_root(8), "column_normalized": True},
-     64, 8, 8, 8.0),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("strategy", "n", "b", "k", "squared"), GOLDEN)
-def test_sensitivities_are_those_of_others(
-    api: httpx.Client, strategy: Json, n: int, b: int, k: int | None, squared: float
-) -> None:
-    digest = keep(api, **strategy)
-    query: Json = {"steps_per_pass": n, "min_separation": b}
-    query |= {} if k is None else {"participations": k}
-    found = api.get(f"/v1/strategies/{digest}/sensitivity", params=query).json()
-    assert found["sensitivity_squared"] == pytest.approx(squared, rel=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("strategy", "query", "words"),
-    [
-        ({"kind": "toeplitz", "coefficients": [1.0, 0.5]}, (8, 9, 1), "min_separation"),
-        ({"kind": "toeplitz", "coefficients": [1.0, 0.5]}, (8, 4, 3), "participations"),
-        ({"kind": "toeplitz", "coefficients": [1.0, 0.5], "column_normalized": True}, (8, 1, 2),
-         "min_separation of at least 2"),
-        ({"kind": "blt", "buffer_decay": [0.5], "output_scale": [0.5], "column_normalized": True},
-         (8, 4, 2), "column-normalized"),
-        ({"kind": "tree"}, (4096, 4, 4), "at most 2048 steps"),
-        ({"kind": "banded", "rows": [[1.0], [0.5, 1.0]]}, (8, 4, 2), "the 2 rows given"),
-    ],
-)  # fmt: skip
-def test_what_no_rule_serves_is_refused_by_name(
-    api: httpx.Client, strategy: Json, query: tuple[int, int, int], words: str
-) -> None:
-    digest = keep(api, **strategy)
-    names = ("steps_per_pass", "min_separation", "participations")
-    asked = dict(zip(names, query, strict=True))
-    refused(
-        api.get(f"/v1/strategies/{digest}/sensitivity", params=asked), 422, "invalid-request", words
-    )
-
-
-def test_work_is_bounded_before_it_is_begun(api: httpx.Client) -> None:
-    digest = keep(api, kind="toeplitz", coefficients=[1.0, -0.9])
-    asked = {"steps_per_pass": 2048, "min_separation": 1}
-    answer = api.get(f"/v1/strategies/{digest}/sensitivity", params=asked)
-    refused(answer, 422, "too-expensive", "processor time")
-
-
-@pytest.mark.parametrize(
-    ("strategy", "where"),
-    [
-        ({"kind": "toeplitz", "coefficients": []}, "coefficients"),
-        ({"kind": "toeplitz", "coefficients": [0.0, 1.0]}, "coefficients"),
-        ({"kind": "toeplitz", "coefficients": [1.0, 1e-70]}, "coefficients[1]"),
-        ({"kind": "blt", "buffer_decay": [1.5], "output_scale": [1.0]}, "buffer_decay[0]"),
-        ({"kind": "blt", "buffer_decay": [0.5], "output_scale": [1.0, 2.0]}, "same length"),
-        ({"kind": "banded", "rows": [[1.0, 1.0]]}, "row i, from 0"),
-        ({"kind": "banded", "rows": [[1.0], [1.0, 0.0]]}, "row i, from 0"),
-        ({"kind": "tree", "arity": 3}, "arity"),
-        ({"kind": "circulant"}, "kind must be one of"),
-    ],
-)
-def test_a_faulty_strategy_is_refused_where_it_is_wrong(
-    api: httpx.Client, strategy: Json, where: str
-) -> None:
-    refused(api.post("/v1/strategies", json={"strategy": strategy}), 422, "request", where)
 
 
 # Passes
@@ -422,139 +312,3 @@ def test_relations(api: httpx.Client, relation: str, placement: str, factor: int
                     "sampling": separated(placement=placement)}],
     }  # fmt: skip
     assert begun == pytest.approx(api.post("/v1/plan", json=plan).json()["epsilon"], rel=1e-12)
-
-
-# What a request may not say
-
-
-@pytest.mark.parametrize(
-    ("mechanism", "sampling", "words"),
-    [
-        ({"strategy": DIGEST}, {}, "is not a strategy of this ledger"),
-        ({"strategy": "sha256:abc"}, {}, "strategy"),
-        ({"sensitivity_squared": 1.0}, {}, "must be 50.15585143397344 here"),
-        ({}, {"min_separation": 65}, "min_separation"),
-        ({}, {"participations": 9}, "participations"),
-        ({}, {"kind": "poisson"}, "sampling"),
-        ({}, {"placement": "anywhere"}, "placement"),
-    ],
-)
-def test_a_step_that_contradicts_its_strategy_is_refused(
-    api: httpx.Client, mechanism: Json, sampling: Json, words: str
-) -> None:
-    begin(api)
-    digest = toeplitz(api)
-    step = event(0, 1, mechanism=noisy(digest) | mechanism, sampling=separated() | sampling)
-    refused(append(api, step), 422, "request", words)
-    line = json.dumps(step)
-    answer = api.post(
-        "/v1/runs/run/events", content=line, headers={"content-type": "application/x-ndjson"}
-    )
-    refused(answer, 422, "request", words)
-
-
-def test_correlated_noise_and_its_samplings_belong_together(api: httpx.Client) -> None:
-    begin(api)
-    digest = toeplitz(api)
-    refused(append(api, event(0, 1, mechanism=noisy(digest))), 422, "request", "sampling.kind")
-    refused(
-        append(api, event(0, 1, mechanism=GAUSSIAN, sampling=separated())), 422, "request",
-        "must be matrix_gaussian",
-    )  # fmt: skip
-    none = event(0, 1, mechanism={"kind": "none"}, sampling=separated())
-    assert append(api, none).status_code == 201
-    assert guaranteed(api)["epsilon"] is None
-
-
-def test_a_name_that_is_written_otherwise_is_looked_up_alike(api: httpx.Client) -> None:
-    begin(api)
-    digest = toeplitz(api)
-    body = json.dumps({"events": [event(
-        0, 1, mechanism=noisy(digest, sensitivity_squared=1.0), sampling=separated()
-    )]}).replace("matrix_gaussian", "\\u006datrix_gaussian")  # fmt: skip
-    answer = api.post(
-        "/v1/runs/run/events", content=body, headers={"content-type": "application/json"}
-    )
-    refused(answer, 422, "request", "must be 50.15585143397344 here")
-
-
-# Corrections
-
-
-def test_a_correction_may_say_less_noise_or_none(api: httpx.Client, engine: Engine) -> None:
-    begin(api, budget={"epsilon": 40.0, "delta": 1e-6})
-    digest = toeplitz(api)
-    append(api, rows(0, 64, digest))
-    other = {"mechanism": GAUSSIAN, "sampling": POISSON, "first_step": 3, "steps": 2}
-    refused(correct(api, other), 422, "invalid-request", "correlated noise can say")
-    less = {
-        "mechanism": noisy(digest, 3.0), "sampling": separated(), "first_step": 3, "steps": 2,
-    }  # fmt: skip
-    answer = correct(api, less)
-    assert answer.status_code == 201, answer.text
-    plan: Json = {
-        "neighboring_relation": "add_or_remove_one", "delta": 1e-6, "accept": ACCEPT,
-        "events": [{"steps": 64, "mechanism": noisy(digest, 3.0), "sampling": separated()}],
-    }  # fmt: skip
-    found = guaranteed(api)["epsilon"]
-    assert found == pytest.approx(api.post("/v1/plan", json=plan).json()["epsilon"], rel=1e-12)
-    none = {"mechanism": {"kind": "none"}, "sampling": {"kind": "full"}, "first_step": 9,
-            "steps": 1}  # fmt: skip
-    assert correct(api, none).status_code == 201
-    assert guaranteed(api)["epsilon"] is None
-    assert sound(engine) == []
-
-
-# Evidence
-
-
-def test_a_certificate_is_verified_offline_from_its_strategies(
-    api: httpx.Client, engine: Engine, signer: Signer
-) -> None:
-    begin(api)
-    digest = toeplitz(api)
-    append(api, rows(0, 10, digest))
-    other = keep(api, kind="identity")
-    api.post("/v1/runs", json=run("other"))
-    ahead = {"mechanism": noisy(other), "sampling": separated()}
-    assert reserve(api, "ahead", 10, run_name="other", event=ahead).status_code == 201
-    for kind, name in (("run", "run"), ("dataset", "data")):
-        raw = certified(engine, signer, name, kind=kind)
-        found = verify_bytes(raw, public_key=signer.public_key)
-        assert found.subject == f"{kind} {name}"
-        home = said(raw)["facts"]["homes"][0]
-        assert list(home["runs"][0]["ledger"]["strategies"]) == [digest]
-        assert list(home.get("strategies", {})) == ([other] if kind == "dataset" else [])
-
-
-@pytest.mark.parametrize("lie", ["missing", "another", "smaller"])
-def test_a_document_that_understates_a_strategy_is_refused(api: httpx.Client, lie: str) -> None:
-    begin(api)
-    digest = toeplitz(api)
-    append(api, rows(0, 10, digest))
-    document = api.get("/v1/runs/run/ledger").json()
-    LedgerDocument.model_validate(document)
-    match lie:
-        case "missing":
-            del document["strategies"]
-        case "another":
-            document["strategies"][digest]["coefficients"][1] = 0.25
-        case "smaller":
-            document["events"][0]["mechanism"]["sensitivity_squared"] = 50.0
-    with pytest.raises(ValueError, match=r"missing|another one|smaller sensitivity"):
-        LedgerDocument.model_validate(document)
-
-
-def test_verification_finds_a_strategy_that_was_changed(api: httpx.Client, engine: Engine) -> None:
-    begin(api)
-    digest = toeplitz(api)
-    append(api, rows(0, 10, digest))
-    with pytest.raises(Exception, match="insert-only"), transaction(engine) as connection:
-        connection.execute(text("UPDATE strategies SET content = '{}'"))
-    with transaction(engine) as connection:
-        connection.execute(
-            text("INSERT INTO strategies VALUES (:digest, :content, NULL, :at)"),
-            {"digest": DIGEST, "content": '{"kind":"identity"}', "at": "2026-01-01 00:00:00"},
-        )
-    (broken,) = sound(engine)
-    assert "another one than its digest says" in broken

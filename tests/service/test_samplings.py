@@ -72,6 +72,7 @@ def test_every_kind_of_the_core_has_its_message() -> None:
     assert kinds == {
         "full", "unknown", "poisson", "truncated_poisson", "fixed_size", "with_replacement",
         "cyclic", "shuffle", "balls_and_bins", "random_allocation", "non_uniform",
+        "min_separation", "cyclic_poisson",
     }  # fmt: skip
     assert len(kinds) == len(core.Sampling.__args__)
 

@@ -15,12 +15,12 @@ from service.clock import now, stamp
 from service.errors import InvalidRequestError, NotFoundError
 from service.schemas.correlated.strategies import (
     StrategyMessage,
-    digest_of,
     mechanisms_in,
     priced,
     read_strategy,
     sampling_in,
     strategy_content,
+    strategy_digest,
 )
 from service.schemas.responses import Answer
 from service.storage.engine import snapshot, upsert
@@ -62,7 +62,7 @@ def keep_strategy(
         by: the key's name.
     """
     content = strategy_content(message)
-    digest = digest_of(content)
+    digest = strategy_digest(content)
     values = {"digest": digest, "content": content, "by": by, "created_at": now()}
     insert = upsert(connection.dialect.name, strategies).values(values)
     inserted = insert.on_conflict_do_nothing().returning(strategies.c.digest)

@@ -21,9 +21,9 @@ from service.schemas.correlated.steps import (
     to_correlated_sampling,
 )
 from service.schemas.long_documents import long_canonical
-from service.schemas.message import Body, Wire
+from service.schemas.message import Body, Wire, bounds, within
 
-POINTS_MAX: Final = 175_000_000  # of the work of one sensitivity: some two seconds
+SENSITIVITY_POINTS: Final = 175_000_000  # of the work of one sensitivity: some two seconds
 STRATEGIES_MAX: Final = 400  # of a document
 _RANGE: Final = "must be 0 or of a size from 2^-200 to 2^200"
 
@@ -47,6 +47,7 @@ def _decay(value: float) -> float:
 
 
 Entry = Annotated[float, AfterValidator(_sized)]
+_Two = Annotated[int, AfterValidator(within(2, 2)), Field(json_schema_extra=bounds(2, 2))]
 _Decay = Annotated[float, AfterValidator(_sized), AfterValidator(_decay)]
 
 
@@ -101,7 +102,7 @@ class TreeStrategy(Wire):
     """The binary tree of sums over aligned intervals."""
 
     kind: Literal["tree"]
-    arity: Literal[2] = 2
+    arity: _Two = 2
 
 
 class IdentityStrategy(Wire):
@@ -132,7 +133,7 @@ def strategy_content(message: StrategyMessage) -> str:
     return long_canonical(message.model_dump(mode="json"))
 
 
-def digest_of(content: str) -> str:
+def strategy_digest(content: str) -> str:
     """What names a stored form."""
     return f"sha256:{hashlib.sha256(content.encode()).hexdigest()}"
 
@@ -182,7 +183,7 @@ def found_sensitivity(
         participations=sampling.participations,
     )
     try:
-        with limited(POINTS_MAX):
+        with limited(SENSITIVITY_POINTS):
             return core.sensitivity_of(strategy, schema)
     except ValueError as error:
         raise InvalidRequestError(location, _in_words(error)) from None
@@ -207,7 +208,7 @@ def priced(
         return found_sensitivity(strategy, sampling, location=location).squared
     steps, groups = sampling.steps_per_pass, sampling.cycle_length
     try:
-        with limited(POINTS_MAX):
+        with limited(SENSITIVITY_POINTS):
             return core.column_norm_of(strategy, steps=steps, cycle_length=groups)
     except ValueError as error:
         raise InvalidRequestError(location, _in_words(error)) from None
@@ -270,7 +271,7 @@ def require_known_strategies(
     """
     contents = {digest: strategy_content(one) for digest, one in strategies.items()}
     for digest, content in contents.items():
-        if digest_of(content) != digest:
+        if strategy_digest(content) != digest:
             raise ValueError(f"The strategy {digest} is another one than its digest says.")
     seen = set()
     for one in steps:

@@ -5,7 +5,7 @@ from typing import Any, Final
 from pydantic import TypeAdapter
 from sqlalchemy import Connection, select
 
-from service.schemas.correlated.strategies import digest_of, read_strategy, strategy_fault
+from service.schemas.correlated.strategies import read_strategy, strategy_digest, strategy_fault
 from service.schemas.requests import StepMessage
 from service.storage.tables import datasets, distinct_events, strategies
 from service.transparency.verification.report import Broken, Rank, VerificationReport, shown
@@ -43,7 +43,7 @@ def require_strategies(connection: Connection, report: VerificationReport) -> No
 def _is_itself(row: dict[str, Any]) -> bool:
     try:
         read_strategy(row["content"])
-        return bool(digest_of(row["content"]) == row["digest"])
+        return bool(strategy_digest(row["content"]) == row["digest"])
     except UNREADABLE:
         return False
 
