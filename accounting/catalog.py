@@ -3,13 +3,13 @@
 from typing import Any, Final
 
 from accounting import (
+    auditing,
     composition,
     correlated_noise,
     filters,
     gaussian,
     last_iterate,
     literature,
-    one_run_audit,
     privacy_profile,
     renyi,
     shuffling,
@@ -34,7 +34,7 @@ THEOREMS: Final[tuple[Theorem[..., Any], ...]] = (
     *filters.THEOREMS,
     *privacy_profile.THEOREMS,
     *composition.THEOREMS,
-    *one_run_audit.THEOREMS,
+    *auditing.THEOREMS,
     *last_iterate.THEOREMS,
     *literature.THEOREMS,
 )

@@ -26,7 +26,7 @@ from service.schemas.event_codec import spans_of
 from service.schemas.ledger_document import LedgerDocument
 from service.schemas.requests import accepted_statuses, relation_of
 from service.schemas.responses import RunGuarantee, guarantee_answer
-from service.transparency.audits import outside_of
+from service.transparency.audit_answers import outside_of
 
 TARGET_MAX: Final = 1e6  # nats
 

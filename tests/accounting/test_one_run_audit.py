@@ -11,7 +11,7 @@ from scipy import sparse
 from scipy.optimize import linprog
 from scipy.stats import binom
 
-from accounting.one_run_audit import (
+from accounting.auditing.one_run import (
     epsilon_at_least,
     level_of_audit,
     one_run_p_value,

@@ -9,7 +9,7 @@ from sqlalchemy import Engine, select
 from service.schemas.ledger_document import LedgerDocument
 from service.storage.engine import snapshot
 from service.storage.tables import findings
-from service.transparency.audits import stated_audits
+from service.transparency.audit_answers import stated_audits
 from service.transparency.verification.ledger import verify
 from tests.service.samples import AUDIT, BALLS, BUDGET, FULL, Json, append, event, setup
 from tests.service.test_hidden_runs import SMALL, hiding, planned

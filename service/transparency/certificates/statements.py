@@ -38,7 +38,7 @@ from service.schemas.responses import (
     with_ahead,
     without_lower,
 )
-from service.transparency.audits import outside_of, stated_audits
+from service.transparency.audit_answers import outside_of, stated_audits
 from service.transparency.certificates.schema import (
     ACCOUNTANTS,
     DISTINCT_MAX,

@@ -9,7 +9,7 @@ from service.ledger.append.write_access import run_in_write_transaction
 from service.schemas.findings import CANARIES_MAX, AuditResult, NewAudit
 from service.storage.engine import snapshot
 from service.transparency import audits
-from service.transparency.audits import AuditAnswer, AuditList
+from service.transparency.audit_answers import AuditAnswer, AuditList
 from service.web.parameters import Database, RunName, repeated
 from service.web.strict_requests import StrictRoute, expensive
 

@@ -129,6 +129,13 @@ ASSUMPTIONS: Final[dict[Assumption, str]] = {
     ),
     Assumption.DATA_INDEPENDENT_START: "The initial weights do not depend on the data.",
     Assumption.DATA_INDEPENDENT_ORDER: "Who is in which batch does not depend on the data.",
+    Assumption.SEPARATED_PARTICIPATION: (
+        "Each record takes part in no more steps of a pass than declared, and no closer together."
+    ),
+    Assumption.CYCLIC_POISSON_SAMPLING: (
+        "Groups are fixed before a pass and take turns; of the group whose turn it is each record "
+        "joins by a coin of its own."
+    ),
     Assumption.FAIR_CANARY_COINS: (
         "Each canary was included by its own fair coin, which the guesser did not know."
     ),

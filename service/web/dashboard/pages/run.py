@@ -26,7 +26,8 @@ from service.schemas.responses import RunGuarantee
 from service.schemas.run_states import CLOSED
 from service.storage.engine import snapshot
 from service.storage.tables import entries, incidents
-from service.transparency.audits import AuditAnswer, list_audits
+from service.transparency.audit_answers import AuditAnswer
+from service.transparency.audits import list_audits
 from service.web.certificate_issue import CertificateQuery, issued
 from service.web.dashboard.glossary import ASSUMPTIONS, RELATIONS, STATUSES
 from service.web.dashboard.rendering import PageRoute, render

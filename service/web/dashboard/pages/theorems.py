@@ -102,7 +102,7 @@ FAMILIES: Final = (
         "audits",
         "Audits",
         "What counts of right guesses about canaries say against an epsilon.",
-        (("accounting.one_run_audit", "audits"),),
+        (("accounting.auditing", "audits"),),
     ),
     Family(
         "composition",
