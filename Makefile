@@ -11,6 +11,10 @@ FRAMEWORKS := $(notdir $(patsubst %/requirements.txt,%,$(wildcard tests/integrat
 
 OFFLINE := HF_HUB_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1 DO_NOT_TRACK=1 FLWR_TELEMETRY_ENABLED=0
 
+# Compiled modules are kept, whatever the environment says: each lane compiles every test, and each
+# service and command that a test starts compiles what it loads.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: run demo test test-all test-both test-numerics test-system test-browser test-generated test-integrations check \
   safety-lines licences audit benchmarks figures screenshots clean
 
