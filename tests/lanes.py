@@ -37,12 +37,13 @@ DATABASES: Final = {"addresses", "backend_urls", "database_url", "own_server", "
 SQLITE_ALONE: Final = tuple(
     f"service/test_{name}.py"
     for name in (
-        "advisories", "api_browser", "certificate_page", "curve", "dashboard",
+        "advisories", "api_browser", "arrivals", "certificate_page", "curve", "dashboard",
         "dataset_admission", "dataset_page", "effort", "entrance", "explain",
         "falling_noise_over_http", "filters_over_http", "hidden_runs", "hidden_runs_refused",
-        "history", "hostile", "lower_ends", "mechanisms", "one_meaning", "outlook", "plan",
-        "planner_page", "poisson_would_say", "problems", "reports", "run_page", "samplings",
-        "scopes", "smaller_bounds", "spending", "theorems_page", "watching",
+        "history", "hostile", "limits", "lower_ends", "mechanisms", "one_meaning", "outlook",
+        "plan", "planner_budget", "planner_choices", "planner_page", "poisson_would_say",
+        "problems", "reports", "run_page", "samplings", "scopes", "smaller_bounds", "spending",
+        "theorems_page", "watching",
     )
 )  # fmt: skip
 
