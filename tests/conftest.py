@@ -4,6 +4,7 @@ DPLEDGER_TEST_ALL=1 runs each test on both databases; without it, the modules of
 tests/lanes.py run on SQLite. Each worker of `pytest -n` has databases and servers of its own.
 """
 
+import asyncio
 import os
 import socket
 import sqlite3
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import psycopg
@@ -75,6 +77,22 @@ def certificates_read_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         shared = cache(httpx.create_ssl_context)
         patch.setattr("httpx._transports.default.create_ssl_context", shared)
+        yield
+
+
+STOP_SECONDS = 0.01
+
+
+@pytest.fixture(scope="session", autouse=True)
+def servers_stop_at_once() -> Iterator[None]:
+    """A server of this process looks often whether to stop: each took 0.2 s to end.
+
+    Uvicorn looks every 0.1 s, and waits as long before it asks whether all connections ended.
+    """
+    often = SimpleNamespace(**vars(asyncio))
+    often.sleep = lambda seconds: asyncio.sleep(min(seconds, STOP_SECONDS))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("uvicorn.server.asyncio", often)
         yield
 
 
