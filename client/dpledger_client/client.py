@@ -359,16 +359,15 @@ class Client:
             UnsupportedEvent: no accepted theorem bounds an event.
         """
         body = {
-            "neighboring_relation": neighboring_relation,
-            "events": events,
-            "delta": delta,
-            "dataset_size": dataset_size,
-            "accept": accept,
-            "release": release,
-            "assumptions": assumptions,
-            "as_envelope": as_envelope,
-        }
+            "neighboring_relation": neighboring_relation, "events": events, "delta": delta,
+            "dataset_size": dataset_size, "accept": accept, "release": release,
+            "assumptions": assumptions, "as_envelope": as_envelope,
+        }  # fmt: skip
         return self._transport.post("/v1/plan", body)
+
+    def keep_strategy(self, strategy: Mapping[str, Any]) -> str:
+        """Keep a strategy of correlated noise; the digest that `matrix_gaussian` takes."""
+        return str(self._transport.post("/v1/strategies", {"strategy": strategy})["digest"])
 
     def bounds(self) -> list[dict[str, Any]]:
         """Every theorem the service knows."""

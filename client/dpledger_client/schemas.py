@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from operator import index
 from typing import Any, Literal
 
+Placement = Literal["by_slot", "by_record"]
+
 
 def gaussian(*, noise_multiplier: float) -> dict[str, Any]:
     """Gaussian noise on a sum of clipped contributions.
@@ -261,6 +263,71 @@ def non_uniform(*, max_weight: float) -> dict[str, Any]:
         ValueError: it is out of range.
     """
     return {"kind": "non_uniform", "max_weight": _chance("max_weight", max_weight)}
+
+
+def matrix_gaussian(*, noise_multiplier: float, strategy: str) -> dict[str, Any]:
+    """Gaussian noise that a strategy correlates over the steps of a pass.
+
+    Args:
+        noise_multiplier: deviation of the noise before it is correlated / norm bound; > 0.
+        strategy: its digest, from `Client.keep_strategy`.
+
+    Raises:
+        ValueError: the noise is not positive and finite.
+    """
+    return gaussian(noise_multiplier=noise_multiplier) | {
+        "kind": "matrix_gaussian", "strategy": strategy,
+    }  # fmt: skip
+
+
+def min_separation(
+    *, steps_per_pass: int, min_separation: int, placement: Placement,
+    participations: int | None = None, noise_restarts_each_pass: bool = False,
+) -> dict[str, Any]:  # fmt: skip
+    """Any steps of a pass of correlated noise, as far apart as declared and as few.
+
+    Args:
+        steps_per_pass: rows of the strategy, >= 1.
+        min_separation: two steps of a record are at least so many rows apart, >= 1.
+        placement: by_slot if a record's place among the others decides its steps, else by_record.
+        participations: steps of a record, at most; by default as many as there is room for.
+        noise_restarts_each_pass: whether each further pass draws noise anew, with empty buffers.
+
+    Raises:
+        ValueError: a count is below 1.
+    """
+    made = {
+        "kind": "min_separation", "steps_per_pass": _count("steps_per_pass", steps_per_pass),
+        "min_separation": _count("min_separation", min_separation), "placement": placement,
+        "noise_restarts_each_pass": bool(noise_restarts_each_pass),
+    }  # fmt: skip
+    if participations is None:
+        return made
+    return made | {"participations": _count("participations", participations)}
+
+
+def cyclic_poisson(
+    *, sampling_probability: float, cycle_length: int, steps_per_pass: int,
+    placement: Placement, noise_restarts_each_pass: bool = False,
+) -> dict[str, Any]:  # fmt: skip
+    """Groups of records take turns in a pass of correlated noise; each joins by a coin.
+
+    Args:
+        sampling_probability: chance that a record of the group joins, in (0, 1].
+        cycle_length: groups, at least as many as the strategy has bands.
+        steps_per_pass: rows of the strategy, >= 1.
+        placement: of a record into a group: by_slot, or by_record by coins of its own.
+        noise_restarts_each_pass: as of `min_separation`.
+
+    Raises:
+        ValueError: a number is out of range.
+    """
+    return {
+        "kind": "cyclic_poisson", "cycle_length": _count("cycle_length", cycle_length),
+        "sampling_probability": _chance("sampling_probability", sampling_probability),
+        "steps_per_pass": _count("steps_per_pass", steps_per_pass), "placement": placement,
+        "noise_restarts_each_pass": bool(noise_restarts_each_pass),
+    }  # fmt: skip
 
 
 def event(

@@ -47,6 +47,7 @@ _HAPPENED: Final[dict[Kind, tuple[Tone, str]]] = {
         "A certificate stated an epsilon that was later found too low. The numbers here are "
         "computed by the present version.",
     ),
+    Kind.NOISE_REUSED: ("bad", "Correlated noise may have been used twice: no bound is proved."),
     Kind.LEDGER_SUSPENDED: ("bad", "The ledger contradicted what it had signed."),
     Kind.RANKS_DISAGREE: ("warn", "Processes of one training job were configured differently."),
     Kind.REOPENED: ("warn", "Steps were recorded after a run had ended. The numbers include them."),

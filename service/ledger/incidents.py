@@ -34,6 +34,7 @@ class Kind(StrEnum):
     THRESHOLD = "threshold"  # what is charged passed a share of capacity
     SAMPLING_CONTRADICTED = "sampling_contradicted"  # the code samples otherwise than declared
     RANKS_DISAGREE = "ranks_disagree"  # processes of one job are configured differently
+    NOISE_REUSED = "noise_reused"  # correlated noise of a pass may be used elsewhere
     BATCH_SIZES_REFUTED = "batch_sizes_refuted"  # sizes do not fit the declared sampling
     AUDIT_CONTRADICTS = "audit_contradicts"  # more canaries were guessed than epsilon allows
     CORRECTION = "correction"

@@ -34,7 +34,7 @@ OUTLOOKS_MAX: Final = 10_000  # that are kept; less than a kilobyte each
 # Of these an operator or an officer would want to know without asking.
 SERIOUS: Final = (
     Kind.OVERDRAFT, Kind.REOPENED, Kind.RECORDED_AFTER_RELEASE, Kind.SAMPLING_CONTRADICTED,
-    Kind.RANKS_DISAGREE, Kind.BATCH_SIZES_REFUTED, Kind.AUDIT_CONTRADICTS,
+    Kind.RANKS_DISAGREE, Kind.BATCH_SIZES_REFUTED, Kind.AUDIT_CONTRADICTS, Kind.NOISE_REUSED,
     Kind.CERTIFIED_TOO_LOW, Kind.LEDGER_SUSPENDED,
 )  # fmt: skip
 

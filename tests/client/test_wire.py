@@ -29,6 +29,50 @@ _SAMPLING: TypeAdapter[Any] = TypeAdapter(SamplingMessage)
             dp.approximate_dp(epsilon=1, delta=0),
             {"kind": "approximate_dp", "epsilon": 1.0, "delta": 0.0},
         ),
+        (
+            dp.matrix_gaussian(noise_multiplier=4, strategy="sha256:" + 64 * "0"),
+            {"kind": "matrix_gaussian", "noise_multiplier": 4.0, "strategy": "sha256:" + 64 * "0"},
+        ),
+        (
+            dp.min_separation(steps_per_pass=64, min_separation=8, placement="by_slot"),
+            {
+                "kind": "min_separation",
+                "steps_per_pass": 64,
+                "min_separation": 8,
+                "placement": "by_slot",
+                "noise_restarts_each_pass": False,
+            },
+        ),
+        (
+            dp.min_separation(
+                steps_per_pass=64,
+                min_separation=8,
+                placement="by_record",
+                participations=3,
+                noise_restarts_each_pass=True,
+            ),
+            {
+                "kind": "min_separation",
+                "steps_per_pass": 64,
+                "min_separation": 8,
+                "participations": 3,
+                "placement": "by_record",
+                "noise_restarts_each_pass": True,
+            },
+        ),
+        (
+            dp.cyclic_poisson(
+                sampling_probability=0.1, cycle_length=8, steps_per_pass=64, placement="by_record"
+            ),
+            {
+                "kind": "cyclic_poisson",
+                "sampling_probability": 0.1,
+                "cycle_length": 8,
+                "steps_per_pass": 64,
+                "placement": "by_record",
+                "noise_restarts_each_pass": False,
+            },
+        ),
         (dp.zcdp(rho=1), {"kind": "zcdp", "rho": 1.0}),
         (dp.full(), {"kind": "full"}),
         (dp.unknown(), {"kind": "unknown"}),

@@ -135,6 +135,8 @@ def test_rows_of_two_strategies_are_refused_ahead_and_have_no_bound(
     refused(append(api, spliced, mode="charge"), 422, "unsupported-event", "unfinished")
     append(api, spliced)
     assert guaranteed(api)["epsilon"] is None
+    told = api.get("/v1/datasets/data/incidents").json()["incidents"]
+    assert [one["kind"] for one in told] == ["noise_reused"]
     assert sound(engine) == []
 
 

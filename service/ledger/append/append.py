@@ -27,7 +27,7 @@ from service.ledger.append.admission import (
     require_unfrozen,
     scopes_of,
 )
-from service.ledger.append.fresh_noise import require_fresh_noise
+from service.ledger.append.fresh_noise import require_fresh_noise, told_of_reuse
 from service.ledger.append.reply import budget, reading
 from service.ledger.append.state import (
     Branch,
@@ -244,6 +244,7 @@ def _count(
         )
     state.take(run, gone.move, gone.starts)
     _mark_withdrawn(state, run, branch, fresh)
+    notes.incidents += told_of_reuse(state, run, branch.name, gone.move)
     branch.move_to(fresh[-1].end, gone.open_pass)
     branch.tail = _tail(branch.tail, fresh[-1])
     notes.branches[branch.id] = branch

@@ -37,7 +37,7 @@ _HOMES_MAX: Final = 100
 # What an auditor should know beside the ledger document, which has corrections and overdrafts.
 _MATTER: Final = (
     Kind.OVERDRAFT, Kind.REOPENED, Kind.RECORDED_AFTER_RELEASE, Kind.SAMPLING_CONTRADICTED,
-    Kind.RANKS_DISAGREE, Kind.BATCH_SIZES_REFUTED, Kind.AUDIT_CONTRADICTS,
+    Kind.RANKS_DISAGREE, Kind.BATCH_SIZES_REFUTED, Kind.AUDIT_CONTRADICTS, Kind.NOISE_REUSED,
 )  # fmt: skip
 
 _RUN: Final[BindParameter[Any]] = bindparam("run")

@@ -189,6 +189,11 @@ ADVICE: Final[dict[str, Advice]] = {
         "Processes of one job are configured differently.",
         "Compare the configuration of the two ranks; the larger spending is not recorded.",
     ),
+    Kind.NOISE_REUSED: Advice(
+        _BAD,
+        "Correlated noise may have been used twice: the run has no finite epsilon.",
+        "See whether the trainer drew new noise; then record what follows in a run of its own.",
+    ),
     Kind.BATCH_SIZES_REFUTED: Advice(
         _BAD,
         "The batch sizes do not fit the declared sampling.",
