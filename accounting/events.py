@@ -9,6 +9,7 @@ EPSILON_MAX: Final = 1e4  # nats, declared; e^epsilon is far beyond any use
 SHAPE_MAX: Final = 100.0  # of a truncated negative binomial law
 HALTING_MIN: Final = 1e-12
 TRIALS_MAX: Final = 1e6  # the mean of a Poisson law
+UNIT_ROWS_MAX: Final = 10_000  # rows of one record
 RHO_MAX: Final = 1e4  # declared; as much noise as a Gaussian of noise_multiplier 0.007
 
 
@@ -208,6 +209,22 @@ class Poisson:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PoissonUnit:
+    """Poisson sampling of rows of which one record has several; no request states it."""
+
+    sampling_probability: float  # of each row, in [1e-100, 1)
+    rows: int  # of one record at most, in [2, UNIT_ROWS_MAX]
+
+    def __post_init__(self) -> None:
+        """Refuse what is not a probability, and a record that has no more than one row."""
+        _require(
+            1e-100 <= self.sampling_probability < 1,
+            sampling_probability=self.sampling_probability,
+        )
+        _require(2 <= self.rows <= UNIT_ROWS_MAX, rows=self.rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FixedSize:
     """A uniform subset of exactly `batch_size` records, drawn afresh each step."""
 
@@ -384,6 +401,7 @@ Sampling = (
     Full
     | Unknown
     | Poisson
+    | PoissonUnit
     | TruncatedPoisson
     | FixedSize
     | WithReplacement

@@ -20,6 +20,7 @@ from accounting.events import (
     NeighboringRelation,
     NonUniform,
     Poisson,
+    PoissonUnit,
     RandomAllocation,
     Sampling,
     Shuffle,
@@ -115,6 +116,8 @@ def _rate(sampling: Sampling) -> float:
     match sampling:
         case Poisson(sampling_probability=q) | TruncatedPoisson(sampling_probability=q):
             return q
+        case PoissonUnit(sampling_probability=q, rows=rows):
+            return min(1.0, q * rows)
         case FixedSize() | WithReplacement():
             return sampling.batch_size / sampling.dataset_size
         case NonUniform(max_weight=weight):

@@ -35,6 +35,7 @@ from accounting.events import (
     NoNoise,
     NonUniform,
     Poisson,
+    PoissonUnit,
     PrivateSelection,
     RandomAllocation,
     Reshuffle,
@@ -64,24 +65,28 @@ def reach(sampling: Sampling, relation: NeighboringRelation) -> float:
     match sampling:
         case Full() | Unknown() | Poisson() | BallsAndBins():
             return alone
+        case PoissonUnit():
+            return alone * sampling.rows
         case RandomAllocation():
             return rounded_up(alone * math.sqrt(sampling.participations))
         case TruncatedPoisson():
             return 2.0 if grows else alone  # the record may take another's place
         case WithReplacement():
             return sampling.batch_size * (2.0 if grows else alone)
-        case FixedSize() | NonUniform() | Cyclic() | Shuffle():
-            if grows:
+        case FixedSize() | NonUniform() | Cyclic() | Shuffle() | MinSeparation() | CyclicPoisson():
+            if grows or isinstance(sampling, MinSeparation | CyclicPoisson):
                 raise NoBoundError(_why_not(sampling))
             return alone
-        case MinSeparation() | CyclicPoisson():
-            raise NoBoundError(REASON_NO_SCHEMA)
         case _:
             assert_never(sampling)
 
 
-def _why_not(sampling: FixedSize | NonUniform | Cyclic | Shuffle) -> str:
+def _why_not(
+    sampling: FixedSize | NonUniform | Cyclic | Shuffle | MinSeparation | CyclicPoisson,
+) -> str:
     match sampling:
+        case MinSeparation() | CyclicPoisson():
+            return REASON_NO_SCHEMA
         case FixedSize():
             return REASON_NOT_GAUSSIAN_DP
         case NonUniform():
@@ -123,7 +128,7 @@ def sampler_of(sampling: Sampling) -> tuple[Assumption, ...]:
             return ()
         case Unknown():
             return UNKNOWN_SAMPLER
-        case Poisson():
+        case Poisson() | PoissonUnit():
             return (Assumption.POISSON_SAMPLING,)
         case TruncatedPoisson():
             return (Assumption.TRUNCATED_POISSON_SAMPLING,)

@@ -38,6 +38,7 @@ from accounting.events import (
     NoNoise,
     NonUniform,
     Poisson,
+    PoissonUnit,
     PrivateSelection,
     RandomAllocation,
     RandomizedResponse,
@@ -64,6 +65,7 @@ from accounting.shuffling.mirrored_sums import STEPS_MAX, mirrored_floor
 from accounting.subsampling.replacement import TooManyCopiesError, with_replacement_floor
 from accounting.subsampling.special import fixed_size_special_floor
 from accounting.subsampling.truncated import branches
+from accounting.subsampling.units import TooManyRowsError, poisson_unit_floor
 from accounting.work_limit import attempted
 
 _EPSILON_MAX: Final = 600.0  # beyond, e^-epsilon may vanish, which would overstate a lower bound
@@ -160,6 +162,8 @@ def _gaussian(
             return GaussianPair(noise_multiplier=sigma / sensitivity_of(relation))
         case Poisson(sampling_probability=q):
             return _sampled(sigma, q, relation)
+        case PoissonUnit():
+            return _of_several_rows(sigma, sampling) if fine else None
         case TruncatedPoisson() | FixedSize() | WithReplacement() | NonUniform():
             return _drawn_together(sigma, sampling, relation, fine=fine)
         case Unknown() | Cyclic() | Shuffle() | BallsAndBins() | RandomAllocation():
@@ -233,6 +237,17 @@ def _with_replacement(
             null=relation is REPLACE_SPECIAL,
         )
     except TooManyCopiesError:
+        return None
+
+
+def _of_several_rows(sigma: float, sampling: PoissonUnit) -> Pair | None:
+    """All rows of the record contribute 1; what they are exchanged for may contribute nothing."""
+    rate = sampling.sampling_probability
+    try:
+        return poisson_unit_floor(
+            noise_multiplier=sigma, sampling_probability=rate, rows=sampling.rows
+        )
+    except TooManyRowsError:
         return None
 
 

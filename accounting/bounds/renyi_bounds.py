@@ -36,6 +36,7 @@ from accounting.events import (
     NoNoise,
     NonUniform,
     Poisson,
+    PoissonUnit,
     PrivateSelection,
     RandomAllocation,
     RandomizedResponse,
@@ -68,10 +69,13 @@ from accounting.shuffling.partial import DATASET_SIZE_MAX, partial_shuffle_rdp
 from accounting.subsampling.curves import (
     likely_copies,
     non_uniform_rdp,
+    poisson_unit_rdp,
     truncated_poisson_rdp,
+    unit_lost,
     with_replacement_rdp,
 )
 from accounting.subsampling.replacement import TooManyCopiesError
+from accounting.subsampling.units import TooManyRowsError
 from accounting.theorem import Theorem
 from accounting.work_limit import cached_with_cost, spend
 
@@ -123,7 +127,7 @@ def _gaussian(
             return _poisson(sigma, sampling, relation)
         case FixedSize():
             return _fixed_size(sigma, sampling, relation)
-        case TruncatedPoisson() | WithReplacement() | NonUniform():
+        case TruncatedPoisson() | WithReplacement() | NonUniform() | PoissonUnit():
             release = _release(sigma, sampling, relation)
             return (*_drawn_afresh(sigma, sampling, relation), release)
         case Cyclic() | Shuffle() | BallsAndBins() | RandomAllocation():
@@ -190,7 +194,7 @@ def _fixed_size(
 
 def _drawn_afresh(
     sigma: float,
-    sampling: TruncatedPoisson | WithReplacement | NonUniform,
+    sampling: TruncatedPoisson | WithReplacement | NonUniform | PoissonUnit,
     relation: NeighboringRelation,
 ) -> tuple[EventBound[Array], ...]:
     match sampling:
@@ -202,6 +206,8 @@ def _drawn_afresh(
         case NonUniform():
             c = sampling.max_weight
             return (_renyi(non_uniform_rdp, noise_multiplier=sigma, max_weight=c),)
+        case PoissonUnit():
+            return _of_several_rows(sigma, sampling, relation)
         case _:
             assert_never(sampling)
 
@@ -216,6 +222,26 @@ def _with_replacement(
     except TooManyCopiesError:
         return ()
     return (replace(bound, delta=beyond),)
+
+
+def _of_several_rows(
+    sigma: float, sampling: PoissonUnit, relation: NeighboringRelation
+) -> tuple[EventBound[Array], ...]:
+    rate, rows = sampling.sampling_probability, sampling.rows
+    try:
+        lost = unit_lost(
+            noise_multiplier=sigma, sampling_probability=rate, rows=rows, relation=relation
+        )
+    except TooManyRowsError:
+        return ()
+    bound = _renyi(
+        poisson_unit_rdp,
+        noise_multiplier=sigma,
+        sampling_probability=rate,
+        rows=rows,
+        relation=relation,
+    )
+    return (replace(bound, delta=lost),)
 
 
 def _in_passes(

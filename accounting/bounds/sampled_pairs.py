@@ -19,6 +19,7 @@ from accounting.events import (
     Gaussian,
     NeighboringRelation,
     NonUniform,
+    PoissonUnit,
     RandomAllocation,
     Reshuffle,
     Shuffle,
@@ -47,6 +48,11 @@ from accounting.subsampling.truncated import (
     truncated_poisson_replace_pair,
     truncated_poisson_special_pair,
 )
+from accounting.subsampling.units import (
+    TooManyRowsError,
+    poisson_unit_pair,
+    poisson_unit_replace_pair,
+)
 from accounting.theorem import Theorem
 from accounting.work_limit import cached_with_cost
 
@@ -62,6 +68,7 @@ Batches = (
     | BallsAndBins
     | RandomAllocation
     | NonUniform
+    | PoissonUnit
 )
 
 
@@ -88,6 +95,9 @@ def batch_bounds(
         case WithReplacement():
             release = _release(sigma, sampling, relation)
             return (*_with_replacement(sigma, sampling, relation), release)
+        case PoissonUnit():
+            release = _release(sigma, sampling, relation)
+            return (*_of_several_rows(sigma, sampling, relation), release)
         case NonUniform():
             release = _release(sigma, sampling, relation)
             c = sampling.max_weight
@@ -169,6 +179,18 @@ def _with_replacement(
         return tuple(bound_of(theorem, bound(theorem)) for theorem in theorems)
     except TooManyCopiesError:
         return ()
+
+
+def _of_several_rows(
+    sigma: float, sampling: PoissonUnit, relation: NeighboringRelation
+) -> tuple[EventBound[Pairs], ...]:
+    found = poisson_unit_replace_pair if relation is REPLACE_ONE else poisson_unit_pair
+    rate, rows = sampling.sampling_probability, sampling.rows
+    try:
+        pair = found(noise_multiplier=sigma, sampling_probability=rate, rows=rows)
+    except TooManyRowsError:
+        return ()
+    return (bound_of(found, pair),)
 
 
 def _shuffled(

@@ -8,15 +8,19 @@ from typing import Final
 
 import numpy as np
 
-from accounting.events import NeighboringRelation, TruncatedPoisson
+from accounting.events import Direction, NeighboringRelation, TruncatedPoisson
 from accounting.guarantees import Assumption, Status
+from accounting.pld.contour.real_moments import finite_losses, log_moments_of_atoms
+from accounting.pld.pairs import DensePair
 from accounting.renyi.fixed_size import swap_moments, swap_rdp
 from accounting.renyi.orders import checked_orders
 from accounting.renyi.poisson import curve_of, gaussian_rdp, remove_moments
-from accounting.rounding import LIBRARY_ULPS, Array, rounded_up
+from accounting.rounding import LIBRARY_ULPS, UNIT_ROUNDOFF, Array, rounded_up
 from accounting.subsampling.replacement import CHANCE_ERROR, chance_of_any, copies
 from accounting.subsampling.truncated import branches
+from accounting.subsampling.units import poisson_unit_pair, poisson_unit_replace_pair
 from accounting.theorem import theorem
+from accounting.work_limit import cached_with_cost
 
 ADD_OR_REMOVE_ONE = NeighboringRelation.ADD_OR_REMOVE_ONE
 REPLACE_ONE = NeighboringRelation.REPLACE_ONE
@@ -169,6 +173,68 @@ def with_replacement_rdp(
 
 
 @theorem(
+    id="poisson-unit-rdp",
+    source="docs/theory/units.md, Proposition 3",
+    status=Status.DERIVED,
+    relations=tuple(NeighboringRelation),
+    assumptions=(Assumption.POISSON_SAMPLING, Assumption.INDEPENDENT_GAUSSIAN_NOISE),
+)
+def poisson_unit_rdp(
+    *,
+    noise_multiplier: float,
+    sampling_probability: float,
+    rows: int,
+    relation: NeighboringRelation,
+    orders: Array,
+) -> Array:
+    """RDP of one Poisson step for a record with several rows.
+
+    The moments of `poisson_unit_pair` or `poisson_unit_replace_pair`, of its finite losses.
+
+    Args:
+        noise_multiplier: sigma, > 0; noise std over the norm bound of one row.
+        sampling_probability: q of each row, in (0, 1).
+        rows: of one record, at most, in [1, ROWS_MAX].
+        relation: which record is set against which; of its rows each alike.
+        orders: alpha > 1, shape (k,).
+
+    Returns:
+        RDP in nats, shape (k,), the larger of both orders. Upper, but for the chance that
+        `unit_lost` tells.
+
+    Raises:
+        TooManyRowsError: a record may have too many rows in one batch.
+    """
+    orders = checked_orders(orders)
+    pair = _unit_pair(noise_multiplier, sampling_probability, rows, relation)
+    logs = [log_moments_of_atoms(pair, direction, orders - 1) for direction in Direction]
+    curve = np.max(logs, axis=0) / (orders - 1) * (1 + 8 * UNIT_ROUNDOFF)
+    return np.asarray(np.maximum(curve, 0.0) + 5e-324)
+
+
+def unit_lost(
+    *,
+    noise_multiplier: float,
+    sampling_probability: float,
+    rows: int,
+    relation: NeighboringRelation,
+) -> float:
+    """The chance that the curve of `poisson_unit_rdp` leaves out. Upper.
+
+    Raises:
+        TooManyRowsError: a record may have too many rows in one batch.
+    """
+    pair = _unit_pair(noise_multiplier, sampling_probability, rows, relation)
+    return rounded_up(max(finite_losses(pair, direction)[2] for direction in Direction), ulps=8)
+
+
+@cached_with_cost(maxsize=64)
+def _unit_pair(sigma: float, rate: float, rows: int, relation: NeighboringRelation) -> DensePair:
+    found = poisson_unit_replace_pair if relation is REPLACE_ONE else poisson_unit_pair
+    return found(noise_multiplier=sigma, sampling_probability=rate, rows=rows)
+
+
+@theorem(
     id="non-uniform-gaussian-rdp",
     source="docs/theory/subsampling.md, Proposition 8",
     status=Status.DERIVED,
@@ -194,4 +260,4 @@ def non_uniform_rdp(*, noise_multiplier: float, max_weight: float, orders: Array
     )
 
 
-THEOREMS = (truncated_poisson_rdp, with_replacement_rdp, non_uniform_rdp)
+THEOREMS = (truncated_poisson_rdp, with_replacement_rdp, poisson_unit_rdp, non_uniform_rdp)

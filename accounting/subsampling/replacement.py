@@ -61,7 +61,7 @@ def chance_of_any(batch_size: int, dataset_size: int) -> float:
     return -math.expm1(batch_size * math.log1p(-1 / dataset_size))
 
 
-def _symmetric_profile(
+def symmetric_profile(
     distance: float, *, noise_multiplier: float, chances: Array, rate: float, losses: Array
 ) -> Array:
     """sum_k p_k h_(k distance)(a'), k >= 1. Upper, shape (m,)."""
@@ -94,7 +94,7 @@ def _pair_from(
     # A larger chance dominates; what it takes from the weights p_k / g is below CHANCE_ERROR.
     rate = rounded_up(chance_of_any(batch_size, dataset_size), ulps=LIBRARY_ULPS)
     losses = loss_points(noise_multiplier, chances)
-    added = _symmetric_profile(
+    added = symmetric_profile(
         1.0 if null else 2.0,
         noise_multiplier=noise_multiplier,
         chances=chances,

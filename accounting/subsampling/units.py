@@ -5,16 +5,21 @@ from typing import Final
 
 import numpy as np
 
-from accounting.events import NeighboringRelation
+from accounting.events import UNIT_ROWS_MAX, NeighboringRelation
 from accounting.guarantees import Assumption, Status
 from accounting.pld.dense_pairs import cell_pair, profile_pair
 from accounting.pld.pairs import DensePair
-from accounting.rounding import Array, require, rounded_up
-from accounting.subsampling.replacement import CHANCE_ERROR, loss_points, mixture_profiles
+from accounting.rounding import LIBRARY_ULPS, UNIT_ROUNDOFF, Array, require, rounded_up
+from accounting.subsampling.replacement import (
+    CHANCE_ERROR,
+    loss_points,
+    mixture_profiles,
+    symmetric_profile,
+)
 from accounting.theorem import theorem
 from accounting.work_limit import spend
 
-ROWS_MAX: Final = 10_000  # of one person
+ROWS_MAX: Final = UNIT_ROWS_MAX  # of one person
 _TOLD_MAX: Final = 400  # rows in one batch that are told apart
 _LEAST: Final = 1e-60  # a chance below which further rows are not told apart
 _CHANCES: Final = 30_000  # points that the chances of all numbers of rows are taken for
@@ -88,6 +93,51 @@ def poisson_unit_pair(
     )
 
 
+@theorem(
+    id="poisson-unit-replace",
+    source="docs/theory/units.md, Proposition 3",
+    status=Status.DERIVED,
+    relations=(NeighboringRelation.REPLACE_ONE,),
+    assumptions=(Assumption.POISSON_SAMPLING, Assumption.INDEPENDENT_GAUSSIAN_NOISE),
+)
+def poisson_unit_replace_pair(
+    *, noise_multiplier: float, sampling_probability: float, rows: int
+) -> DensePair:
+    """A pair that dominates a Poisson step where each of up to so many rows is exchanged.
+
+    With w_j the chance that j rows join and g that any does, the profile at a >= 1 is at most
+    sum_j w_j h_2j(1 + (a-1)/g), h_s that of N(s, sigma^2) and N(0, sigma^2).
+
+    Args:
+        noise_multiplier: sigma, > 0; noise std over the norm bound of one row.
+        sampling_probability: q, in (0, 1).
+        rows: of one person, at most, in [1, ROWS_MAX].
+
+    Returns:
+        The pair. Upper, in both orders.
+
+    Raises:
+        ValueError: an argument is out of range.
+        TooManyRowsError: a person may have too many rows in one batch.
+    """
+    require(0 < noise_multiplier < math.inf, "0 < noise_multiplier < inf")
+    require(0 < sampling_probability < 1, "0 < sampling_probability < 1")
+    require(1 <= rows <= ROWS_MAX, f"rows from 1 to {ROWS_MAX}")
+    chances, rest = rows_in_batch(rows, sampling_probability)
+    any_row = -math.expm1(rows * math.log1p(-sampling_probability))
+    losses = loss_points(noise_multiplier, chances)
+    # A larger chance dominates; what it takes from the weights w_j / g is below CHANCE_ERROR.
+    found = symmetric_profile(
+        _STEP,
+        noise_multiplier=noise_multiplier,
+        chances=chances,
+        rate=min(rounded_up(any_row, ulps=LIBRARY_ULPS), 1 - UNIT_ROUNDOFF),
+        losses=losses,
+    )
+    bound = np.asarray(np.minimum(found * (1 + CHANCE_ERROR) + rest, 1.0))
+    return profile_pair(losses, removed=bound, added=bound)
+
+
 def poisson_unit_floor(
     *, noise_multiplier: float, sampling_probability: float, rows: int
 ) -> DensePair:
@@ -127,4 +177,4 @@ def unit_release_mu(*, noise_multiplier: float, rows: int, exchanged: bool) -> f
     return rounded_up((2 * rows if exchanged else rows) / noise_multiplier)
 
 
-THEOREMS = (poisson_unit_pair, unit_release_mu)
+THEOREMS = (poisson_unit_pair, poisson_unit_replace_pair, unit_release_mu)

@@ -21,6 +21,7 @@ from accounting.events import (
     MinSeparation,
     NonUniform,
     Poisson,
+    PoissonUnit,
     RandomAllocation,
     Sampling,
     Shuffle,
@@ -159,7 +160,7 @@ def sampling_rate(sampling: Sampling) -> float | None:
             return 1.0
         case Unknown():
             return None
-        case Poisson() | TruncatedPoisson():
+        case Poisson() | PoissonUnit() | TruncatedPoisson():
             return sampling.sampling_probability
         case FixedSize() | WithReplacement():
             return sampling.batch_size / sampling.dataset_size

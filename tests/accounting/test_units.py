@@ -156,7 +156,7 @@ def test_the_lower_pair_is_below_and_close() -> None:
     assert 0.99 * above.upper <= below.lower <= above.upper
 
 
-def test_a_person_who_displaces_others_exceeds_so_many_norm_bounds() -> None:
+def test_k_norm_bounds_do_not_cover_a_person_who_displaces_others() -> None:
     """Four of four records are drawn; a person of two joins, and two of others' go."""
     noise, loss = 4.0, 0.5
     displaced = math.exp(log_gaussian_delta(loss, mu=4 / noise)[0])

@@ -97,7 +97,7 @@ def log_moments(pair: Pair, direction: Direction) -> Array:
                 raise NoMomentsError("A sampled Laplace pair is known by its tails.")
             found = _laplace(pair.scale)
         case DiscretePair() | DensePair():
-            found = _discrete(pair, direction)
+            found = log_moments_of_atoms(pair, direction, LADDER)
         case SymmetricPair():
             found = _symmetric(pair)
         case _:
@@ -131,16 +131,17 @@ def finite_losses(pair: Atomic, direction: Direction) -> tuple[Array, Array, flo
     return losses, first[both], math.fsum(first[(first > 0) & (second <= 0)])
 
 
-def _discrete(pair: Atomic, direction: Direction) -> Array:
+def log_moments_of_atoms(pair: Atomic, direction: Direction, orders: Array) -> Array:
+    """Log E[e^(lam L)] of finite losses at orders lam > 0, shape (k,). Upper."""
     losses, probabilities, _ = finite_losses(pair, direction)
-    spend(10_000 + 9 * len(LADDER) * len(losses) // 4)
+    spend(10_000 + 9 * len(orders) * len(losses) // 4)
     if not len(losses):
-        return np.full_like(LADDER, -1e4)  # nothing but infinite losses
-    exponents = LADDER[:, None] * losses + np.log(probabilities)
+        return np.full_like(orders, -1e4)  # nothing but infinite losses
+    exponents = orders[:, None] * losses + np.log(probabilities)
     tops = np.max(exponents, axis=1)
     found = tops + np.log(np.sum(np.exp(exponents - tops[:, None]), axis=1))
     log_sizes = 1 + float(np.max(np.abs(np.log(probabilities))))
-    size = np.max(np.abs(exponents), axis=1) + (1 + LADDER) * log_sizes
+    size = np.max(np.abs(exponents), axis=1) + (1 + orders) * log_sizes
     slack = UNIT_ROUNDOFF * (16 * LIBRARY_ULPS * (size + 2) + len(losses))
     return np.asarray(found + slack, dtype=np.float64)
 
