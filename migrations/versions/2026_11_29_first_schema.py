@@ -129,6 +129,7 @@ sa.Table(
     sa.Column("ancestor_id", ID, primary_key=True, index=True),
     sa.Column("parent", sa.Boolean, nullable=False),
     sa.Column("exactly_one", sa.Boolean, nullable=False),
+    sa.Column("most_rows", sa.Integer, nullable=False),
     *_references("dataset_id", "ancestor_id"),
 )
 sa.Table(

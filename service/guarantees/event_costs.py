@@ -20,7 +20,7 @@ from accounting.rounding import UNIT_ROUNDOFF, Array, rounded_down, rounded_up
 from accounting.work_limit import cached_with_cost
 from service.errors import TooExpensiveError
 from service.ledger.budgets.accumulator import BudgetAccumulator, by_pass
-from service.ledger.budgets.lineage import seen_as
+from service.ledger.budgets.lineage import Rows, rows_of, seen_as
 from service.schemas.event_codec import event_of
 from service.storage.tables import datasets, distinct_events, lineage
 from service.work_limit import bounded
@@ -34,7 +34,10 @@ _ALL: Final[tuple[float, ...]] = tuple(ORDERS.tolist())
 LOSSES_MAX: Final = 4096  # remembered; at most a kilobyte each
 
 _HOMES: Final = (
-    select(datasets.c.id, datasets.c.name, datasets.c.dataset_size, lineage.c.exactly_one)
+    select(
+        *(datasets.c.id, datasets.c.name, datasets.c.dataset_size),
+        *(lineage.c.exactly_one, lineage.c.most_rows),
+    )
     .outerjoin(
         lineage,
         (lineage.c.dataset_id == datasets.c.id) & (lineage.c.ancestor_id == bindparam("dataset")),
@@ -59,7 +62,7 @@ class PricedDataset:
 
     name: str
     dataset_size: int
-    exactly_one: bool
+    rows: Rows
     own: bool
 
 
@@ -69,7 +72,7 @@ def priced_datasets(connection: Connection, dataset: Row[Any]) -> dict[int, Pric
         row.id: PricedDataset(
             name=row.name,
             dataset_size=row.dataset_size,
-            exactly_one=bool(row.exactly_one),
+            rows=rows_of(row),
             own=row.id == dataset.id,
         )
         for row in connection.execute(_HOMES, {"dataset": dataset.id})
@@ -129,7 +132,7 @@ class EventCosts:
         if home.own:
             return event
         relation = self.accumulator.relation
-        return seen_as(event, relation=relation, exactly_one=home.exactly_one)
+        return seen_as(event, relation=relation, rows=home.rows)
 
     def _curves(self) -> tuple[Array, Array]:
         found = [

@@ -11,7 +11,7 @@ from accounting.event_counts import EventCounts, pass_length, retold
 from accounting.events import Event, NeighboringRelation
 from service.ledger.append.counts import count_events, counts_of
 from service.ledger.budgets.accumulator import BudgetDelta
-from service.ledger.budgets.lineage import as_seen_by_ancestor
+from service.ledger.budgets.lineage import Rows, as_seen_by_ancestor, rows_of
 from service.schemas.event_codec import event_of
 from service.storage.tables import (
     branches,
@@ -55,7 +55,10 @@ _HELD: Final = (
     .order_by(reservations.c.id)
 )
 DESCENDANTS: Final = (
-    select(datasets.c.id, datasets.c.dataset_size, datasets.c.head_sequence, lineage.c.exactly_one)
+    select(
+        *(datasets.c.id, datasets.c.dataset_size, datasets.c.head_sequence),
+        *(lineage.c.exactly_one, lineage.c.most_rows),
+    )
     .join(lineage, lineage.c.dataset_id == datasets.c.id)
     .where(lineage.c.ancestor_id == bindparam("dataset"))
 )
@@ -95,22 +98,22 @@ def dataset_counts(
     for one in below:
         rows = connection.execute(_OF_DATASET, {"dataset": one.id})
         theirs = _counts(rows, one.dataset_size, reserved=reserved)
-        views.append(seen_by_ancestor(theirs, relation=relation, exactly_one=one.exactly_one))
+        views.append(seen_by_ancestor(theirs, relation=relation, rows=rows_of(one)))
     return without_starts(total(views))
 
 
 def seen_by_ancestor(
-    counts: EventCounts, *, relation: NeighboringRelation, exactly_one: bool
+    counts: EventCounts, *, relation: NeighboringRelation, rows: Rows
 ) -> EventCounts:
     """Return a descendant's counts as the records of its ancestor see it.
 
     Args:
         counts: what the descendant counts.
         relation: of the ancestor.
-        exactly_one: whether each record of the ancestor is one row of the descendant.
+        rows: that a record of the ancestor has in the descendant.
     """
     recorded = BudgetDelta(recorded=counts_of(counts))
-    view = as_seen_by_ancestor(recorded, relation=relation, exactly_one=exactly_one)
+    view = as_seen_by_ancestor(recorded, relation=relation, rows=rows)
     return count_events(dict(view.recorded))
 
 

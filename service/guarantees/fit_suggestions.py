@@ -33,7 +33,7 @@ from service.ledger.append.admission import (
 from service.ledger.append.state_rows import run_tally, tally_of
 from service.ledger.budgets.accumulator import BudgetDelta
 from service.ledger.budgets.budget import dataset_scope, run_scope
-from service.ledger.budgets.lineage import as_seen_by_ancestor
+from service.ledger.budgets.lineage import as_seen_by_ancestor, rows_of
 from service.ledger.lookups import find_dataset, find_run
 from service.schemas.event_codec import spans_of
 from service.schemas.message import PROBABILITY_MIN, Body
@@ -56,7 +56,7 @@ REASON_LONG: Final = "It would take too much work to find."
 REASON_UNASKED: Final = "The request did not ask for it."
 
 _ANCESTORS: Final = (
-    select(datasets, lineage.c.exactly_one)
+    select(datasets, lineage.c.exactly_one, lineage.c.most_rows)
     .join(lineage, lineage.c.ancestor_id == datasets.c.id)
     .where(lineage.c.dataset_id == bindparam("dataset"))
     .order_by(datasets.c.id)
@@ -169,8 +169,7 @@ def _scopes(connection: Connection, dataset: Row[Any]) -> list[BudgetCheck]:
     relation = NeighboringRelation(dataset.neighboring_relation)
     above = connection.execute(_ANCESTORS, {"dataset": dataset.id}).all()
     found = [(dataset, None)] + [
-        (row, partial(as_seen_by_ancestor, relation=relation, exactly_one=row.exactly_one))
-        for row in above
+        (row, partial(as_seen_by_ancestor, relation=relation, rows=rows_of(row))) for row in above
     ]
     scopes = [(dataset_scope(row, tally_of(connection, row)), view) for row, view in found]
     return [BudgetCheck(scope=scope, view=view) for scope, view in scopes if scope is not None]

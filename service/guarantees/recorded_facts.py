@@ -38,6 +38,7 @@ from service.guarantees.replay import (
     require_few,
     streamed,
 )
+from service.ledger.budgets.lineage import rows_of
 from service.ledger.budgets.pass_positions import taken_in_dataset, taken_in_run
 from service.schemas.event_codec import Taken
 from service.storage.tables import branches, entries
@@ -201,8 +202,7 @@ def _homes(connection: Connection, dataset: Row[Any], until: int | None, known: 
         if moment is not None:
             then = {"dataset": row.id, "moment": moment}
             theirs = connection.scalar(_REACHED, then) or 0
-        exact = bool(row.exactly_one)
-        view = partial(seen_by_ancestor, relation=relation, exactly_one=exact)
+        view = partial(seen_by_ancestor, relation=relation, rows=rows_of(row))
         homes.append(home(row, theirs, LATEST if known == LATEST else theirs, view))
     return homes
 

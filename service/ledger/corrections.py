@@ -168,8 +168,8 @@ def _enforce(work: UnitOfWork, state: DatasetState, run: RunState, row: Row[Any]
     correction_costs.add_correction_costs(state.accumulator, more)
     if run.scope is not None:
         correction_costs.add_correction_costs(run.scope.accumulator, more)
-    for ancestor, exactly_one in state.ancestors:
-        view = partial(seen_as, relation=state.relation, exactly_one=exactly_one)
+    for ancestor, rows in state.ancestors:
+        view = partial(seen_as, relation=state.relation, rows=rows)
         correction_costs.add_correction_costs(
             ancestor.accumulator, correction_costs.seen(more, view)
         )

@@ -9,7 +9,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 from sqlalchemy import Connection, Row, Table, insert, select
 
-from accounting.events import NeighboringRelation
+from accounting.events import UNIT_ROWS_MAX, NeighboringRelation
 from accounting.filters import choose
 from service.clock import now
 from service.errors import (
@@ -21,20 +21,24 @@ from service.ledger.append.unit_of_work import DatasetCache
 from service.ledger.branches import insert_branch
 from service.ledger.budgets import envelopes
 from service.ledger.budgets.budget import UNSET
+from service.ledger.budgets.lineage import Rows
 from service.ledger.log.leaves import append_leaves
 from service.ledger.log.row_records import build_log_records
 from service.ledger.lookups import (
     VERSION_BITS,
     find_dataset,
     find_run,
+    rows_text,
 )
 from service.ledger.views import dataset_answer
 from service.schemas.event_codec import MAIN, canonical, spans_of
 from service.schemas.requests import (
+    AtMostRows,
     Budget,
     EventMessage,
     NewDataset,
     PlannedEvent,
+    RowsPerRecord,
     accepted_statuses,
     composed,
 )
@@ -54,7 +58,7 @@ _SEEN_BEFORE: Final = (
     "cannot count in an envelope, of the dataset or of one that it was made from, which must be "
     "set before the first answer is seen"
 )
-_SAME: Final = ("neighboring_relation", "privacy_unit")  # in a dataset and its parents
+_TOO_MANY: Final = f"must leave a record further up at most {UNIT_ROWS_MAX} rows"
 
 
 def insert_named(connection: Connection, table: Table, values: dict[str, Any]) -> bool:
@@ -88,46 +92,66 @@ def insert_lineage(connection: Connection, dataset: Row[Any], new: NewDataset) -
         raise InvalidRequestError(
             "body.rows_per_parent_record",
             "must attest, if there are parents, that each of their records has at_most_one or "
-            "exactly_one row, made from that record alone",
+            'exactly_one row, or up to {"at_most": k} rows, made from that record alone',
         )
-    exactly_one = new.rows_per_parent_record == "exactly_one"
+    made = _attested(new.rows_per_parent_record)
     rows: dict[int, dict[str, Any]] = {}
     records = 0  # of the parents so far: no two of them share a row of the dataset
     for index, name in enumerate(new.parents):
         parent = find_dataset(connection, name)
         location = f"body.parents[{index}]"
-        _require_fitting(parent, dataset, location)
+        _require_fitting(parent, dataset, location, made)
         records += parent.dataset_size
-        for row in _rows(connection, dataset, parent, exactly_one):
+        for row in _rows(connection, dataset, parent, made):
             if row["ancestor_id"] in rows:
                 raise InvalidRequestError(
                     location, "shares an ancestor with another: its records may have two rows"
                 )
+            if row["most_rows"] > UNIT_ROWS_MAX:
+                raise InvalidRequestError("body.rows_per_parent_record", _TOO_MANY)
             rows[row["ancestor_id"]] = row
-    if exactly_one and dataset.dataset_size < records:
+    if made.exactly_one and dataset.dataset_size < records:
         raise InvalidRequestError("body.dataset_size", _TOO_FEW.format(records))
     if rows:
         connection.execute(insert(lineage), list(rows.values()))
 
 
-def _require_fitting(parent: Row[Any], dataset: Row[Any], location: str) -> None:
+def _attested(rows: RowsPerRecord | None) -> Rows:
+    if isinstance(rows, AtMostRows):
+        return Rows(exactly_one=False, most=rows.at_most)
+    return Rows(exactly_one=rows == "exactly_one")
+
+
+def _require_fitting(parent: Row[Any], dataset: Row[Any], location: str, made: Rows) -> None:
     if parent.id == dataset.id:
         raise InvalidRequestError(location, "must be another dataset")
-    for column in _SAME:
-        if composed(getattr(parent, column)) != composed(getattr(dataset, column)):
-            raise InvalidRequestError(location, f"must have the same {column}")
+    if parent.neighboring_relation != dataset.neighboring_relation:
+        raise InvalidRequestError(location, "must have the same neighboring_relation")
+    same = composed(parent.privacy_unit) == composed(dataset.privacy_unit)
+    if made.most > 1 and same:
+        raise InvalidRequestError(location, "must have another privacy_unit: it has several rows")
+    if made.most == 1 and not same:
+        raise InvalidRequestError(location, "must have the same privacy_unit")
 
 
 def _rows(
-    connection: Connection, dataset: Row[Any], parent: Row[Any], exactly_one: bool
+    connection: Connection, dataset: Row[Any], parent: Row[Any], made: Rows
 ) -> list[dict[str, Any]]:
     """What the lineage says of one parent and of all that it was made from."""
     above = connection.execute(select(lineage).where(lineage.c.dataset_id == parent.id)).all()
-    found = [(parent.id, True, exactly_one)]
-    found += [(one.ancestor_id, False, exactly_one and one.exactly_one) for one in above]
+    found = [(parent.id, made)]
+    for one in above:
+        exactly_one = made.exactly_one and one.exactly_one
+        found.append((one.ancestor_id, Rows(exactly_one, made.most * one.most_rows)))
     return [
-        {"dataset_id": dataset.id, "ancestor_id": ancestor, "parent": direct, "exactly_one": exact}
-        for ancestor, direct, exact in found
+        {
+            "dataset_id": dataset.id,
+            "ancestor_id": ancestor,
+            "parent": ancestor == parent.id,
+            "exactly_one": rows.exactly_one,
+            "most_rows": rows.most,
+        }
+        for ancestor, rows in found
     ]
 
 
@@ -287,7 +311,7 @@ def create_dataset(
                 dataset_size=new.dataset_size,
             ),
             "accept": canonical(sorted(accept)),
-            "rows_per_parent_record": new.rows_per_parent_record,
+            "rows_per_parent_record": rows_text(new.rows_per_parent_record),
             "request": _request(new),
             "head_sequence": 0,
             "version": secrets.randbits(VERSION_BITS),

@@ -8,7 +8,7 @@ from sqlalchemy import Connection, Row, bindparam, or_, select
 from accounting.events import NeighboringRelation, Span
 from service.ledger.append.admission import count_reserved
 from service.ledger.budgets.accumulator import BudgetDelta, EventCountDelta, merge_changes, negative
-from service.ledger.budgets.lineage import as_seen_by_ancestor
+from service.ledger.budgets.lineage import as_seen_by_ancestor, rows_of
 from service.ledger.budgets.pass_positions import place_of
 from service.schemas.event_codec import event_of
 from service.storage.tables import branches, datasets, distinct_events, lineage, reservations
@@ -28,6 +28,7 @@ _EXPIRED: Final = (
         datasets.c.id.label("home"),
         datasets.c.dataset_size,
         lineage.c.exactly_one,
+        lineage.c.most_rows,
     )
     .join(branches, branches.c.id == reservations.c.branch_id)
     .join(distinct_events, distinct_events.c.id == reservations.c.event_id)
@@ -80,5 +81,5 @@ def _lost(dataset_id: int, relation: NeighboringRelation, rows: list[Any]) -> Ev
     if first.home == dataset_id:
         return lost
     return as_seen_by_ancestor(
-        BudgetDelta(recorded=lost), relation=relation, exactly_one=first.exactly_one
+        BudgetDelta(recorded=lost), relation=relation, rows=rows_of(first)
     ).recorded

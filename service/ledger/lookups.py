@@ -6,6 +6,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, Row, Select, Table, bindparam, select
 
 from service.errors import NotFoundError
+from service.schemas.requests import AtMostRows, RowsPerRecord
 from service.storage.tables import (
     branches,
     datasets,
@@ -35,6 +36,7 @@ _CHANGED: Final = (
 _BRANCHES: Final = (
     select(branches).where(branches.c.run_id == bindparam("run")).order_by(branches.c.id)
 )
+_SEVERAL: Final = "at_most_"  # stored before a number of rows
 VERSION_BITS: Final = 62  # drawn anew, so that no two states of a dataset share one
 
 
@@ -118,3 +120,15 @@ def page_of_rows(
         connection.execute(query.where(table.c.id > after).order_by(table.c.id).limit(size + 1))
     )
     return rows[:size], rows[size - 1].id if len(rows) > size else None
+
+
+def rows_text(rows: RowsPerRecord | None) -> str | None:
+    """What is stored of an attestation."""
+    return f"{_SEVERAL}{rows.at_most}" if isinstance(rows, AtMostRows) else rows
+
+
+def rows_told(text: str | None) -> Any:
+    """The attestation of what is stored."""
+    if text is None or not text.removeprefix(_SEVERAL).isdigit():
+        return text
+    return AtMostRows(at_most=int(text.removeprefix(_SEVERAL)))

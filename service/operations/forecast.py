@@ -25,7 +25,7 @@ from service.ledger.budgets.accumulator import (
     merge_changes,
 )
 from service.ledger.budgets.budget import EnforcedBudget, dataset_scope
-from service.ledger.budgets.lineage import as_seen_by_ancestor
+from service.ledger.budgets.lineage import Rows, as_seen_by_ancestor, rows_of
 from service.ledger.expired_reservations import expired_reservations
 from service.schemas.event_codec import event_of
 from service.storage.tables import datasets, distinct_events, entries, lineage
@@ -49,7 +49,10 @@ _SINCE: Final = (
     .group_by(distinct_events.c.id, distinct_events.c.content)
 )
 _BELOW: Final = (
-    select(datasets.c.id, datasets.c.head_sequence, datasets.c.dataset_size, lineage.c.exactly_one)
+    select(
+        *(datasets.c.id, datasets.c.head_sequence, datasets.c.dataset_size),
+        *(lineage.c.exactly_one, lineage.c.most_rows),
+    )
     .join(lineage, lineage.c.dataset_id == datasets.c.id)
     .where(lineage.c.ancestor_id == bindparam("dataset"))
     .order_by(datasets.c.head_sequence.desc())
@@ -82,7 +85,7 @@ class _Home:
     id: int
     head: int
     dataset_size: int
-    exactly_one: bool | None  # none of the dataset itself
+    rows: Rows | None  # none of the dataset itself
 
 
 def outlook(connection: Connection, dataset: Row[Any], moment: datetime | None = None) -> Outlook:
@@ -143,7 +146,7 @@ def _lasting(accumulator: BudgetAccumulator, held: Total, cost: Total, window: f
 def _homes(connection: Connection, dataset: Row[Any]) -> list[_Home]:
     below = connection.execute(_BELOW, {"dataset": dataset.id}).all()
     own = _Home(dataset.id, dataset.head_sequence, dataset.dataset_size, None)
-    made = (_Home(one.id, one.head_sequence, one.dataset_size, one.exactly_one) for one in below)
+    made = (_Home(one.id, one.head_sequence, one.dataset_size, rows_of(one)) for one in below)
     return [own, *made][: _HOMES_MAX + 1]
 
 
@@ -190,11 +193,11 @@ def _recorded(
         length = pass_length(event)
         passes = 0 if length is None else -(-steps // length)
         found[event] = StepsAndPasses(steps=steps, passes=passes, begun=passes)
-    if home.exactly_one is None:
+    if home.rows is None:
         return found
     move = BudgetDelta(recorded=found)
     relation = NeighboringRelation(accumulator.relation)
-    return as_seen_by_ancestor(move, relation=relation, exactly_one=home.exactly_one).recorded
+    return as_seen_by_ancestor(move, relation=relation, rows=home.rows).recorded
 
 
 def _last_before(connection: Connection, home: _Home, since: datetime) -> int:

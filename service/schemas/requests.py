@@ -16,7 +16,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from accounting.events import Event, NeighboringRelation
+from accounting.events import UNIT_ROWS_MAX, Event, NeighboringRelation
 from accounting.guarantees import ACCEPTABLE, DEFAULT_ACCEPT, Status
 from accounting.last_iterate.declared import STAGES_MAX
 from service.schemas.assumptions import StageMessage
@@ -126,7 +126,21 @@ Mode = Literal["record", "charge"]
 FilterKind = Literal[
     "fixed_order_renyi", "union_of_orders", "gaussian_dp", "approximate_dp", "envelope"
 ]
-RowsPerRecord = Literal["at_most_one", "exactly_one"]
+RowsMost = Annotated[
+    int, AfterValidator(within(1, UNIT_ROWS_MAX)), Field(json_schema_extra=bounds(1, UNIT_ROWS_MAX))
+]
+SeveralRows = Annotated[
+    int, AfterValidator(within(2, UNIT_ROWS_MAX)), Field(json_schema_extra=bounds(2, UNIT_ROWS_MAX))
+]
+
+
+class AtMostRows(Wire):
+    """A record of a parent has up to so many rows."""
+
+    at_most: SeveralRows
+
+
+RowsPerRecord = Literal["at_most_one", "exactly_one"] | AtMostRows
 SamplingStatus = Literal["declared", "detected", "contradicted"]
 BatchSizesVerdict = Literal["refuted", "not_refuted"]
 Ttl = Annotated[

@@ -230,6 +230,7 @@ lineage = Table(
     Column("ancestor_id", ForeignKey("datasets.id"), primary_key=True, index=True),
     Column("parent", Boolean, nullable=False),  # named in the request, not further up
     Column("exactly_one", Boolean, nullable=False),  # row for each record, on the whole path
+    Column("most_rows", Integer, nullable=False),  # of a record, on the whole path
 )
 
 # Every budget and list of statuses a dataset ever had, and why it changed. Insert-only.

@@ -41,11 +41,12 @@ from accounting.events import (
 from accounting.renyi.orders import ORDERS
 from accounting.rounding import Array
 from service.ledger.budgets.accumulator import BudgetDelta, StepsAndPasses
-from service.ledger.budgets.lineage import UNBOUNDED, as_seen_by_ancestor, seen_as
+from service.ledger.budgets.lineage import ITSELF, UNBOUNDED, Rows, as_seen_by_ancestor, seen_as
 
 ADD_OR_REMOVE_ONE, REPLACE_ONE, REPLACE_SPECIAL = NeighboringRelation
 ROWS = (None, -1.0, 0.0, 1.0)  # what a record may have in the dataset; none where it was left out
 GRID = np.linspace(-60.0, 60.0, 24001)
+AT_MOST_ONE = Rows(exactly_one=False)
 CHECKED = (2.0, 4.0, 8.0)  # orders
 SIGMAS = (0.8, 2.0)
 Data = tuple[float, ...]
@@ -126,7 +127,7 @@ def proved(event: Event, relation: NeighboringRelation) -> Array:
 
 
 def seen(event: Event, relation: NeighboringRelation) -> Event:
-    return seen_as(event, relation=relation, exactly_one=False)
+    return seen_as(event, relation=relation, rows=AT_MOST_ONE)
 
 
 KEPT: list[tuple[Sampling, Law]] = [
@@ -223,7 +224,7 @@ def test_nothing_changes_where_every_record_has_its_row_or_rows_may_be_missing_a
     for sampling in SAMPLINGS:
         event = Event(mechanism=NOISY, sampling=sampling)
         for relation in NeighboringRelation:
-            assert seen_as(event, relation=relation, exactly_one=True) == event
+            assert seen_as(event, relation=relation, rows=ITSELF) == event
         assert seen(event, ADD_OR_REMOVE_ONE) == event
 
 
@@ -238,11 +239,11 @@ def test_a_move_is_restated_event_by_event_and_what_becomes_equal_adds_up(
     recorded |= {event: StepsAndPasses(steps=4, passes=1) for event in passes}
     reserved = {event: StepsAndPasses(steps=-4, passes=-1) for event in passes}
     move = BudgetDelta(recorded=recorded, reserved=reserved)
-    found = as_seen_by_ancestor(move, relation=relation, exactly_one=False)
+    found = as_seen_by_ancestor(move, relation=relation, rows=AT_MOST_ONE)
     assert found.recorded == {
         kept: StepsAndPasses(steps=3),
         seen(fixed, relation): StepsAndPasses(steps=2),
         UNBOUNDED: StepsAndPasses(steps=8),
     }
     assert found.reserved == {UNBOUNDED: StepsAndPasses(steps=-8)}
-    assert as_seen_by_ancestor(move, relation=relation, exactly_one=True) is move
+    assert as_seen_by_ancestor(move, relation=relation, rows=ITSELF) is move

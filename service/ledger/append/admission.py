@@ -26,7 +26,7 @@ from service.ledger.budgets.budget import EnforcedBudget
 from service.ledger.budgets.correction_costs import NO_SHIFTS, Shifts, shifted_counts
 from service.ledger.budgets.cost_cache import Reason
 from service.ledger.budgets.envelopes import OUTSIDE, nearest_item
-from service.ledger.budgets.lineage import as_seen_by_ancestor
+from service.ledger.budgets.lineage import Rows, as_seen_by_ancestor
 
 ChangeOf = Callable[[Sequence["PositionedSpan"]], BudgetDelta]  # what steps would change
 
@@ -213,9 +213,9 @@ def scopes_of(
 
 def _shared_scopes(state: DatasetState) -> list[BudgetCheck]:
     found = [BudgetCheck(scope=state.scope, view=None)] if state.scope else []
-    for ancestor, exactly_one in state.ancestors:
+    for ancestor, rows in state.ancestors:
         if ancestor.scope:
-            found.append(BudgetCheck(scope=ancestor.scope, view=_view(state.relation, exactly_one)))
+            found.append(BudgetCheck(scope=ancestor.scope, view=_view(state.relation, rows)))
     return found
 
 
@@ -224,8 +224,8 @@ def _of_run(move: BudgetDelta) -> BudgetDelta:
     return move.of_run
 
 
-def _view(relation: NeighboringRelation, exactly_one: bool) -> Callable[[BudgetDelta], BudgetDelta]:
-    return lambda move: as_seen_by_ancestor(move, relation=relation, exactly_one=exactly_one)
+def _view(relation: NeighboringRelation, rows: Rows) -> Callable[[BudgetDelta], BudgetDelta]:
+    return lambda move: as_seen_by_ancestor(move, relation=relation, rows=rows)
 
 
 def unbounded(

@@ -24,7 +24,7 @@ from service.ledger.budgets.accumulator import (
 )
 from service.ledger.budgets.budget import EnforcedBudget
 from service.ledger.budgets.correction_costs import Shifts
-from service.ledger.budgets.lineage import as_seen_by_ancestor
+from service.ledger.budgets.lineage import Rows, as_seen_by_ancestor
 from service.ledger.incidents import Incident, Kind
 from service.ledger.log.leaves import NO_LOG, Act, DatasetLog
 from service.ledger.log.row_records import overdraft_act
@@ -156,9 +156,7 @@ class DatasetState:
     accumulator: BudgetAccumulator
     scope: EnforcedBudget | None  # its budget, held against these sums
     delta: float | None  # of its budget
-    ancestors: tuple[
-        tuple["DatasetState", bool], ...
-    ]  # with: exactly one row for each of its records
+    ancestors: tuple[tuple["DatasetState", Rows], ...]  # with the rows that each of its records has
     thresholds: tuple[float, ...]  # shares of a budget that raise an alert
     frozen: bool = False  # nothing is admitted, here and in all that was made from it
     # The budgets that every run of it is held against, once they are needed.
@@ -203,10 +201,10 @@ class DatasetState:
         yield self.accumulator, move
         if run.scope is not None:
             yield run.scope.accumulator, move.of_run
-        for ancestor, exactly_one in self.ancestors:
+        for ancestor, rows in self.ancestors:
             yield (
                 ancestor.accumulator,
-                as_seen_by_ancestor(move, relation=self.relation, exactly_one=exactly_one),
+                as_seen_by_ancestor(move, relation=self.relation, rows=rows),
             )
 
 

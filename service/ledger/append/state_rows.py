@@ -29,7 +29,7 @@ from service.ledger.budgets.budget import (
     run_filter,
     run_scope,
 )
-from service.ledger.budgets.lineage import as_seen_by_ancestor, seen_as
+from service.ledger.budgets.lineage import ITSELF, Rows, as_seen_by_ancestor, rows_of, seen_as
 from service.ledger.budgets.pass_positions import place_of_row, position_of
 from service.ledger.log.leaves import ACT, TILE, DatasetLog, act_row, entry_data, exact
 from service.ledger.log.merkle import leaf_hash
@@ -63,9 +63,9 @@ _ENTRY: Final = (
 )  # fmt: skip
 # Statements are built once: building one costs as much as running it.
 DATASETS: Final = select(datasets).where(datasets.c.id.in_(bindparam("ids", expanding=True)))
-_DESCENDANTS: Final = select(lineage.c.dataset_id, lineage.c.exactly_one).where(
-    lineage.c.ancestor_id == bindparam("dataset")
-)
+_DESCENDANTS: Final = select(
+    lineage.c.dataset_id, lineage.c.exactly_one, lineage.c.most_rows
+).where(lineage.c.ancestor_id == bindparam("dataset"))
 _COUNTS: Final = select(
     distinct_events.c.dataset_id, distinct_events.c.content, *(distinct_events.c[n] for n in _KEPT)
 ).where(distinct_events.c.dataset_id.in_(bindparam("ids", expanding=True)))
@@ -178,16 +178,16 @@ def tally_of(connection: Connection, row: Row[Any]) -> BudgetAccumulator:
     accumulator = read_accumulator(
         row.totals if fresh else None, dataset_filter(row), relation, accept
     )
-    below = {row.id: True}  # with exactly one row for each of its records, as itself has
+    below = {row.id: ITSELF}
     below |= {
-        r.dataset_id: r.exactly_one for r in connection.execute(_DESCENDANTS, {"dataset": row.id})
+        r.dataset_id: rows_of(r) for r in connection.execute(_DESCENDANTS, {"dataset": row.id})
     }
     sizes = {r.id: r.dataset_size for r in connection.execute(DATASETS, {"ids": list(below)})}
     query = _COUNTS_BY_PASS if fresh else _COUNTS
     moves = []
     for counts in connection.execute(query, {"ids": list(below)}):
         move = _move(counts, event_of(counts.content, sizes[counts.dataset_id]))
-        move = as_seen_by_ancestor(move, relation=relation, exactly_one=below[counts.dataset_id])
+        move = as_seen_by_ancestor(move, relation=relation, rows=below[counts.dataset_id])
         moves.append(move.by_pass if fresh else move)
     _fold(accumulator, moves)
     _charge_corrections(connection, accumulator, below, sizes)
@@ -208,20 +208,18 @@ def _fold(accumulator: BudgetAccumulator, moves: Sequence[BudgetDelta]) -> None:
 def _charge_corrections(
     connection: Connection,
     accumulator: BudgetAccumulator,
-    below: dict[int, bool],
+    below: dict[int, Rows],
     sizes: dict[int, int],
 ) -> None:
     """Count what corrections of a dataset, and of those that were made from it, change."""
     found = correction_costs.of_datasets(connection, sizes)
     told, moves = [], []
-    for exactly_one in (True, False):
-        part = [one for one in found if below[one.dataset_id] is exactly_one]
-        view = partial(seen_as, relation=accumulator.relation, exactly_one=exactly_one)
+    for rows in sorted(set(below.values())):
+        part = [one for one in found if below[one.dataset_id] == rows]
+        view = partial(seen_as, relation=accumulator.relation, rows=rows)
         told += correction_costs.seen(part, view)
         added = correction_costs.of_all(connection, part, sizes)
-        moves.append(
-            as_seen_by_ancestor(added, relation=accumulator.relation, exactly_one=exactly_one)
-        )
+        moves.append(as_seen_by_ancestor(added, relation=accumulator.relation, rows=rows))
     if told:
         correction_costs.add_correction_costs(accumulator, told)  # at once: their order counts
         accumulator.apply(BudgetDelta(shifted=merge_changes(move.shifted for move in moves)))

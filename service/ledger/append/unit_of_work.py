@@ -22,6 +22,7 @@ from service.ledger.append.state_rows import (
 )
 from service.ledger.budgets import correction_costs
 from service.ledger.budgets.accumulator import by_pass
+from service.ledger.budgets.lineage import rows_of
 from service.ledger.incidents import Incident, Kind, Sparing
 from service.ledger.log.leaves import DatasetLog
 from service.ledger.lookups import VERSION_BITS
@@ -47,7 +48,7 @@ DATASET_OF_RUNS: Final = select(runs.c.name, runs.c.dataset_id).where(
     runs.c.name.in_(bindparam("names", expanding=True))
 )
 _ANCESTORS: Final = (
-    select(lineage.c.dataset_id, lineage.c.ancestor_id, lineage.c.exactly_one)
+    select(lineage.c.dataset_id, lineage.c.ancestor_id, lineage.c.exactly_one, lineage.c.most_rows)
     .where(lineage.c.dataset_id.in_(bindparam("ids", expanding=True)))
     .order_by(lineage.c.ancestor_id)
 )
@@ -143,7 +144,7 @@ class DatasetCache:
 
     def _place(self, connection: Connection, state: DatasetState) -> None:
         found = connection.execute(_ANCESTORS, {"ids": [state.id]})
-        state.ancestors = tuple((self._states[r.ancestor_id], r.exactly_one) for r in found)
+        state.ancestors = tuple((self._states[r.ancestor_id], rows_of(r)) for r in found)
         state.scopes = None  # they belong to the old ones
 
     def state(self, dataset_id: int) -> DatasetState:

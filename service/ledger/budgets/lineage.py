@@ -4,8 +4,9 @@ docs/theory/lineage.md proves which steps count unchanged for a parent's record,
 unamplified or not at all.
 """
 
+from dataclasses import replace
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 from accounting.events import (
     Event,
@@ -16,7 +17,10 @@ from accounting.events import (
     NeighboringRelation,
     NoNoise,
     Poisson,
+    PoissonUnit,
+    TruncatedPoisson,
 )
+from accounting.rounding import rounded_down
 from service.ledger.budgets.accumulator import (
     BudgetDelta,
     EventCountDelta,
@@ -24,38 +28,56 @@ from service.ledger.budgets.accumulator import (
     merge_changes,
 )
 
+
+class Rows(NamedTuple):
+    """How many rows of a dataset a record of another has, on the whole path between them."""
+
+    exactly_one: bool
+    most: int = 1
+
+
+ITSELF: Final = Rows(exactly_one=True)
 UNBOUNDED: Final = Event(mechanism=NoNoise(), sampling=Full())
 _NOISE_MIN: Final = 1e-100  # that an event may have
 
 
 def as_seen_by_ancestor(
-    move: BudgetDelta, *, relation: NeighboringRelation, exactly_one: bool
+    move: BudgetDelta, *, relation: NeighboringRelation, rows: Rows
 ) -> BudgetDelta:
     """What a move on a dataset is for a dataset it was made from.
 
     Args:
         move: on the dataset that was made; its events hold that dataset's own rates.
         relation: of both.
-        exactly_one: whether every record of the other has exactly one row in it, on the whole
-            path; else it has at most one.
+        rows: that a record of the other has in it.
     """
-    if exactly_one or relation is NeighboringRelation.ADD_OR_REMOVE_ONE:
+    if _unchanged(relation, rows):
         return move
     return BudgetDelta(  # without shifted passes: there none count
-        recorded=_restated(move.recorded, relation), reserved=_restated(move.reserved, relation)
+        recorded=_restated(move.recorded, relation, rows.most),
+        reserved=_restated(move.reserved, relation, rows.most),
     )
 
 
-def seen_as(event: Event, *, relation: NeighboringRelation, exactly_one: bool) -> Event:
+def seen_as(event: Event, *, relation: NeighboringRelation, rows: Rows) -> Event:
     """The event that a step on a dataset is for a dataset it was made from."""
-    if exactly_one or relation is NeighboringRelation.ADD_OR_REMOVE_ONE:
-        return event
-    return _left_out(event, relation)
+    return event if _unchanged(relation, rows) else _seen(event, relation, rows.most)
 
 
-def _restated(change: EventCountDelta, relation: NeighboringRelation) -> EventCountDelta:
+def _unchanged(relation: NeighboringRelation, rows: Rows) -> bool:
+    if rows.most > 1:
+        return False
+    return rows.exactly_one or relation is NeighboringRelation.ADD_OR_REMOVE_ONE
+
+
+def rows_of(row: Any) -> Rows:
+    """What a row of the table lineage says; of a dataset and itself there is none."""
+    return Rows(bool(row.exactly_one), row.most_rows or 1)
+
+
+def _restated(change: EventCountDelta, relation: NeighboringRelation, most: int) -> EventCountDelta:
     return merge_changes(
-        {(seen := _left_out(event, relation)): _counts(counts, same=seen == event)}
+        {(seen := _seen(event, relation, most)): _counts(counts, same=seen == event)}
         for event, counts in change.items()
     )
 
@@ -66,6 +88,38 @@ def _counts(counts: StepsAndPasses, *, same: bool) -> StepsAndPasses:
 
 
 @lru_cache(maxsize=8192)
+def _seen(event: Event, relation: NeighboringRelation, most: int) -> Event:
+    return _of_several(event, relation, most) if most > 1 else _left_out(event, relation)
+
+
+def _of_several(event: Event, relation: NeighboringRelation, most: int) -> Event:
+    """The event for a record with up to so many rows: docs/theory/units.md, Proposition 3."""
+    mechanism, sampling = event.mechanism, event.sampling
+    grows = relation is NeighboringRelation.ADD_OR_REMOVE_ONE
+    match mechanism, sampling:
+        case Gaussian(noise_multiplier=noise), Poisson(sampling_probability=rate) if rate < 1:
+            unit = PoissonUnit(sampling_probability=rate, rows=most)
+            return Event(mechanism=Gaussian(noise_multiplier=noise), sampling=unit)
+        case Gaussian() | Laplace(), Full() | Poisson():
+            return _moved_by(mechanism, most)
+        case Gaussian(), FixedSize(batch_size=size, dataset_size=whole) if (
+            grows and size <= whole - most
+        ):
+            return _moved_by(mechanism, 2 * min(most, size))  # each takes another row's place
+        case Gaussian(), TruncatedPoisson(max_batch_size=size) if grows:
+            return _moved_by(mechanism, 2 * min(most, size))
+        case _:
+            return UNBOUNDED
+
+
+def _moved_by(mechanism: Gaussian | Laplace, bounds: int) -> Event:
+    """A full batch whose sum a record moves by so many norm bounds."""
+    noise = rounded_down(mechanism.noise_multiplier / bounds)
+    if noise < _NOISE_MIN:
+        return UNBOUNDED
+    return Event(mechanism=replace(mechanism, noise_multiplier=noise), sampling=Full())
+
+
 def _left_out(event: Event, relation: NeighboringRelation) -> Event:
     """The event for a record whose row may be missing, not only be another one."""
     mechanism, sampling = event.mechanism, event.sampling

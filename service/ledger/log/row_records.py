@@ -62,6 +62,7 @@ FACTS: Final[Mapping[str, Select[Any]]] = {
         _ancestors.c.name.label("ancestor"),
         lineage.c.parent,
         lineage.c.exactly_one,
+        lineage.c.most_rows,
     ).join(_ancestors, _ancestors.c.id == lineage.c.ancestor_id),
     # With the filter as it was then; the latest is the dataset's own.
     "settings": select(

@@ -10,6 +10,7 @@ from service.errors import TooExpensiveError
 from service.guarantees.document_export import document_of
 from service.guarantees.event_counts import held_anew
 from service.guarantees.guarantee import delta_of
+from service.ledger.budgets.lineage import ITSELF, Rows, rows_of
 from service.ledger.budgets.strategies import kept_strategies
 from service.ledger.dataset_settings import settings_history
 from service.ledger.incidents import Kind
@@ -65,7 +66,7 @@ _INCIDENTS: Final = (
     .order_by(incidents.c.kind)
 )
 _BELOW: Final = (
-    select(datasets, lineage.c.exactly_one)
+    select(datasets, lineage.c.exactly_one, lineage.c.most_rows)
     .join(lineage, lineage.c.dataset_id == datasets.c.id)
     .where(lineage.c.ancestor_id == bindparam("dataset"))
     .order_by(datasets.c.id)
@@ -116,7 +117,7 @@ def facts_of_run(connection: Connection, name: str) -> tuple[dict[str, Any], flo
     """
     run = find_run(connection, name)
     dataset = dataset_of(connection, run)
-    home = _home(connection, dataset, [run], exactly_one=True)
+    home = _home(connection, dataset, [run], rows=ITSELF)
     home = home | {"reserved": [], "strategies": {}}
     facts = _facts(connection, dataset, [home], {"kind": "run", "name": run.name})
     return facts, delta_of(dataset, run)
@@ -134,11 +135,11 @@ def facts_of_dataset(connection: Connection, name: str) -> tuple[dict[str, Any],
     if len(below) >= _HOMES_MAX:
         raise TooExpensiveError(f"A certificate is of fewer than {_HOMES_MAX} datasets.")
     homes = []
-    for row, exactly_one in ((dataset, True), *((row, bool(row.exactly_one)) for row in below)):
+    for row, rows in ((dataset, ITSELF), *((row, rows_of(row)) for row in below)):
         found = connection.execute(_RUNS, {"dataset": row.id}).all()
         if len(found) > RUNS_MAX:
             raise TooExpensiveError(f"A certificate is of at most {RUNS_MAX} runs of a dataset.")
-        homes.append(_home(connection, row, found, exactly_one=exactly_one, allowance=allowance))
+        homes.append(_home(connection, row, found, rows=rows, allowance=allowance))
     facts = _facts(connection, dataset, homes, {"kind": "dataset", "name": dataset.name})
     return facts, delta_of(dataset)
 
@@ -174,7 +175,7 @@ def _home(
     dataset: Row[Any],
     found: Sequence[Row[Any]],
     *,
-    exactly_one: bool,
+    rows: Rows,
     allowance: _Allowance | None = None,
 ) -> dict[str, Any]:
     allowance = allowance or _Allowance()
@@ -183,7 +184,8 @@ def _home(
     home = {
         "dataset": dataset.name,
         "dataset_size": dataset.dataset_size,
-        "exactly_one": exactly_one,
+        "exactly_one": rows.exactly_one,
+        "most_rows": rows.most,
         "reserved": _reserved(connection, dataset),
         "runs": [_run(connection, run, dataset, allowance) for run in found],
     }

@@ -12,9 +12,10 @@ from service.schemas.ledger_document import LedgerDocument
 from service.schemas.message import Delta, Wire
 from service.schemas.requests import (
     Acceptable,
+    AtMostRows,
     Name,
     Relation,
-    RowsPerRecord,
+    RowsMost,
     SamplingStatus,
     StepMessage,
 )
@@ -43,6 +44,7 @@ Prose = Annotated[str, Field(max_length=20_000)]
 Nats = Annotated[float, Field(ge=0)]
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]  # SHA-256
 Base64 = Annotated[str, Field(max_length=100, pattern=r"^[A-Za-z0-9_-]*$")]
+ROWS_OF_ONE: Final = ("at_most_one", "exactly_one")
 RELEASES: Final = ("every_step", "every_pass", "last_iterate")
 _Accountant = Literal["best", "pld", "rdp"]
 ACCOUNTANTS: Final[tuple[_Accountant, ...]] = ("best", "pld", "rdp")
@@ -97,6 +99,7 @@ class Home(Wire):
     dataset: Name
     dataset_size: Count
     exactly_one: bool  # row for each of its records, on the whole path
+    most_rows: RowsMost = 1  # of each of them; an older certificate has no other
     reserved: list[Reserved] = Field(max_length=2 * DISTINCT_MAX)
     runs: list[RunFacts] = Field(max_length=RUNS_MAX)
     strategies: Strategies = Field(default_factory=dict)  # that reserved steps name
@@ -126,7 +129,7 @@ class Protected(Wire):
     dataset_size: Count
     neighboring_relation: Relation
     privacy_unit: Prose
-    rows_per_parent_record: Annotated[str, _one_of(get_args(RowsPerRecord))] | None
+    rows_per_parent_record: Annotated[str, _one_of(ROWS_OF_ONE)] | AtMostRows | None
     parents: list[Name]
     accept: list[Acceptable]
     limits: list[BudgetLimit]

@@ -20,7 +20,7 @@ from service.ledger.advisories import advisories_of
 from service.ledger.append.counts import count_events as counted
 from service.ledger.append.counts import counts_of
 from service.ledger.budgets.accumulator import BudgetDelta, StepsAndPasses, merge_changes
-from service.ledger.budgets.lineage import as_seen_by_ancestor
+from service.ledger.budgets.lineage import Rows, as_seen_by_ancestor
 from service.ledger.hidden_iterates import (
     NOTHING_HIDDEN,
     Hidden,
@@ -158,7 +158,7 @@ def _seen(
 ) -> dict[Any, StepsAndPasses]:
     """A home's steps as the records of the certified dataset see them."""
     move = BudgetDelta(recorded=counts_of(counts))
-    seen = as_seen_by_ancestor(move, relation=relation, exactly_one=home.exactly_one)
+    seen = as_seen_by_ancestor(move, relation=relation, rows=Rows(home.exactly_one, home.most_rows))
     return dict(seen.recorded)
 
 

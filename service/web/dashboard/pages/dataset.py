@@ -21,7 +21,7 @@ from service.ledger.append.write_access import run_in_write_transaction
 from service.ledger.budgets.budget import dataset_scope
 from service.ledger.dataset_settings import SettingsAnswer
 from service.operations.forecast import outlook_of
-from service.schemas.requests import STEPS_MAX, DatasetChange
+from service.schemas.requests import STEPS_MAX, AtMostRows, DatasetChange
 from service.schemas.responses import DatasetAnswer, DatasetGuarantee
 from service.storage.engine import snapshot
 from service.storage.versioned_cache import VersionedCache
@@ -200,6 +200,7 @@ def _found(
         "reservations_total": held_total,
         "frozen_above": lineage_chart.frozen_above(connection, row.id),
         "family": _family(connection, row, viewer),
+        "rows_of_parents": _rows_of_parents(answer),
         "fits": _fits(connection, row),
         "batch": min(BATCH, row.dataset_size),
         "form": LimitForm.of(answer) if viewer.scope is Role.ADMIN else None,
@@ -234,6 +235,18 @@ def _spent(
         "outlook": outlook_of(connection, row, scope, grounds.lost, present),
         "too_expensive": "",
     }
+
+
+def _rows_of_parents(dataset: DatasetAnswer) -> str:
+    """How many rows of the dataset a record of a parent has; empty without parents."""
+    match dataset.rows_per_parent_record:
+        case None:
+            return ""
+        case AtMostRows(at_most=rows):
+            here = f"the figures of this page are about one {dataset.privacy_unit}"
+            return f"at most {rows:,} rows: {here}, those of a parent about all rows of a record"
+        case told:
+            return f"{told.replace('_', ' ')} row"
 
 
 def _family(connection: Connection, row: Row[Any], viewer: Caller) -> lineage_chart.Pedigree | None:
