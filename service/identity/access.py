@@ -13,7 +13,7 @@ from service.schemas.requests import valid_name
 from service.storage.engine import snapshot
 from service.storage.tables import datasets, reservations, runs
 
-OPEN_NOUNS: Final = frozenset({"bound", "page"})  # that belong to no dataset
+OPEN_NOUNS: Final = frozenset({"bound", "digest", "page"})  # that belong to no dataset
 REMEMBERED_MAX: Final = 100_000  # names; some two hundred bytes each
 
 _NAMED: Final[BindParameter[str]] = bindparam("named")

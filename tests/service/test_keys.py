@@ -60,6 +60,7 @@ WRITES: Final[dict[str, tuple[Role, Json]]] = {
         Role.VIEWER,
         {"neighboring_relation": "replace_one", "events": [event(0, 1)], "delta": 1e-5},
     ),
+    "/v1/strategies": (Role.TRAINER, {"strategy": {"kind": "identity"}}),
     "/v1/datasets/{dataset}/checkpoint:compare": (Role.VIEWER, {}),
     "/v1/log:recover": (Role.ADMIN, {"reason": "x"}),
     "/v1/log:reconcile": (Role.ADMIN, {"reason": "x"}),

@@ -1,6 +1,7 @@
 """Every route of the OpenAPI document with every kind of key: allowed and denied as documented."""
 
 import asyncio
+import hashlib
 import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -34,7 +35,8 @@ SEEN: Final = {"dataset": "letters", "run": "letters-run", "reservation": "lette
 HIDDEN: Final = {"dataset": "zebras", "run": "zebras-run", "reservation": "zebras-lease"}
 NONE: Final = {"dataset": "unused", "run": "unused-run", "reservation": "unused-lease"}
 SCHEMA: Final = "/v1/openapi.json"  # documentation, which does not document itself
-OTHER: Final = {"bound": "gaussian-renyi", "slug": "conflict"}
+_IDENTITY: Final = hashlib.sha256(b'{"kind":"identity"}').hexdigest()
+OTHER: Final = {"bound": "gaussian-renyi", "slug": "conflict", "digest": f"sha256:{_IDENTITY}"}
 # Whatever else names a dataset, a run or a reservation, and so is asked `caller.require_dataset`.
 NAMED_ELSEWHERE: Final = {
     ("post /v1/runs", "dataset"),

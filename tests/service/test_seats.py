@@ -38,6 +38,7 @@ DEAR: Final = {
     "GET /v1/datasets/{dataset}/acts", "GET /v1/datasets/{dataset}/settings",
     "GET /v1/datasets/{dataset}/incidents", "GET /v1/datasets/{dataset}/reservations",
     "GET /v1/runs/{run}/corrections", "GET /v1/runs/{run}/findings",
+    "GET /v1/strategies/{digest}/sensitivity",
 }  # fmt: skip
 PATIENCE: Final = 60.0
 

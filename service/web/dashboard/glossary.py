@@ -82,6 +82,12 @@ ASSUMPTIONS: Final[dict[Assumption, str]] = {
     Assumption.RANDOM_ALLOCATION_SAMPLING: (
         "In each pass every record joins a uniform set of steps of its own."
     ),
+    Assumption.SEPARATED_PARTICIPATION: (
+        "A record's steps of a pass are as far apart, and as few, as declared, whatever was seen."
+    ),
+    Assumption.CYCLIC_POISSON_SAMPLING: (
+        "Records are in groups, fixed before the pass, that take turns; each joins by its own coin."
+    ),
     Assumption.ONE_STEP_PER_PASS: "A record takes part in one step of each pass, and in no other.",
     Assumption.OTHERS_UNAFFECTED: (
         "A record joins a step at most once, and does not affect which others join."
