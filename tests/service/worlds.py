@@ -50,12 +50,23 @@ SHUFFLE: Json = {
     "reshuffle": "each_pass",
     "steps_per_pass": 4,
 }
+# What the service has filled in: of the identity, two steps of a record.
+CORRELATED: Json = {
+    "kind": "matrix_gaussian", "noise_multiplier": 20.0, "sensitivity_squared": 2.0,
+    "strategy": "sha256:8776298d43a8892e24d796801a7a68cc0071ad6938f3457b3518b1fe00f58bd8",
+}  # fmt: skip
+ROWS: Json = {
+    "kind": "min_separation", "steps_per_pass": 5, "min_separation": 3, "placement": "by_slot",
+}  # fmt: skip
 POOL: list[Json] = [
     {"mechanism": QUIET, "sampling": FULL},
     {"mechanism": LOUD, "sampling": POISSON},
     {"mechanism": QUIET, "sampling": CYCLIC},
     {"mechanism": LOUD, "sampling": CYCLIC},
     {"mechanism": LOUD, "sampling": SHUFFLE},
+    {"mechanism": CORRELATED, "sampling": ROWS},
+    {"mechanism": CORRELATED | {"noise_multiplier": 10.0}, "sampling": ROWS},
+    {"mechanism": CORRELATED, "sampling": ROWS | {"noise_restarts_each_pass": True}},
     {"mechanism": {"kind": "none"}, "sampling": FULL},
 ]
 PLAN: list[Json] = [POOL[0] | {"steps": 4}, POOL[2] | {"steps": 5}]
@@ -116,7 +127,9 @@ def _outcome(work: UnitOfWork, request: Any) -> Any:
 
 def create(engine: Engine) -> None:
     with transaction(engine) as connection:
+        accept = ["published", "declared", "derived"]
         given: Json = {"dataset_size": 60000, "neighboring_relation": "replace_special"}
+        given |= {"accept": accept}
         limit: Json = {"budget": {"epsilon": 2.0, "delta": 1e-5}}
         new = NewDataset.model_validate(dataset(**given, **limit))
         create_dataset(connection, new, by="tests")
