@@ -2,6 +2,9 @@
 
 import logging
 import re
+import signal
+import subprocess
+import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -165,3 +168,41 @@ def same(what: str, one: str, other: str) -> None:
         place = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), -1)
         here = slice(max(0, place - 80), place + 120)
         pytest.fail(f"{what}: {one[here]!r} is not {other[here]!r}", pytrace=False)
+
+
+SCRIPT = """
+import os, signal, sys
+import dpledger_client as dp
+from tests.client.test_sweeps_secret import SWEEP
+from dpledger_client.sweeps import trials
+
+trials.draw_trials = lambda law: 3
+place = int(sys.argv[2])
+run = dp.Client(sys.argv[1]).start_run(sys.argv[3], "data", mode="strict")
+with run.selection(**SWEEP) as found:
+    for index, trial in enumerate(found):
+        for step in trial.steps():
+            if index == place and step == 500:
+                os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("place", [0, 2])
+def test_a_sweep_that_is_killed_was_charged_once_and_is_not_taken_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: int
+) -> None:
+    monkeypatch.setenv("DPLEDGER_SPOOL", str(tmp_path / "spool"))
+    with Site(ledger(tmp_path)) as site, Client(site.url) as client:
+        client.create_dataset("data", **DATASET)
+        for count, name in enumerate(("first", "again"), start=1):
+            died = subprocess.run(
+                [sys.executable, "-c", SCRIPT, site.url, str(place), name],
+                cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
+            )  # fmt: skip
+            assert died.returncode == -signal.SIGKILL, died.stderr
+            assert [event["steps"] for event in client.ledger(name)["events"]] == [1]
+            spent = client.dataset_guarantee("data", delta=1e-5)
+            assert spent["steps"] == count  # another sweep is another charge
+        for found in client.sync(tmp_path / "spool"):
+            assert not isinstance(found, tuple), found
+        assert client.dataset_guarantee("data", delta=1e-5)["steps"] == 2
