@@ -249,11 +249,40 @@ def test_steps_are_neither_lost_nor_invented(counts: list[int]) -> None:
     assert sum(event["steps"] for event in told(composed(*trees))) == sum(counts)
 
 
+def repeated(event: Any, mean: Any, shape: Any) -> Call:
+    return call("RepeatAndSelect", event=event, mean=mean, shape=shape)
+
+
+@pytest.mark.parametrize(
+    ("shape", "law"),
+    [
+        (1.0, dp.negative_binomial_trials(shape=1.0, mean=10.0)),
+        (0.0, dp.negative_binomial_trials(shape=0.0, mean=10.0)),
+        (math.inf, dp.poisson_trials(mean=10.0)),
+    ],
+)
+def test_the_best_of_a_random_number_of_runs_is_a_selection(
+    shape: float, law: dict[str, Any]
+) -> None:
+    base = {"mechanism": noise(), "sampling": rate(), "steps": 1000}
+    chosen = {"kind": "selection", "repetitions": law, "base": base}
+    tree = repeated(times(poisson(gaussian()), 1000), 10.0, shape)
+    assert told(times(tree, 3)) == [dp.event(mechanism=chosen, sampling=FULL, steps=3)]
+    assert told(repeated(NOTHING, 10.0, shape)) == []
+
+
 SEVERAL = composed(laplace(), laplace())
 REFUSED: list[tuple[Any, str]] = [
     (call("Unsupported"), "event: UnsupportedDpEvent says itself"),
     (call("DiscreteLaplace", noise_parameter=1.0, sensitivity=1), "DiscreteLaplaceDpEvent has no"),
-    (call("RepeatAndSelect", event=gaussian(), mean=2.0, shape=1.0), "RepeatAndSelectDpEvent has"),
+    (repeated(gaussian(), 0.5, math.inf), "RepeatAndSelectDpEvent has a mean outside"),
+    (repeated(gaussian(), 1.0, 1.0), "no law of the ledger"),
+    (repeated(gaussian(), 2.0, -1.0), "no law of the ledger"),
+    (repeated(gaussian(), 2.0, 1e6), "no law of the ledger"),
+    (repeated(composed(gaussian(), laplace()), 2.0, 1.0), "only over steps of one kind"),
+    (repeated(NOISELESS, 2.0, 1.0), "only over steps of one kind"),
+    (repeated(repeated(gaussian(), 2.0, 1.0), 2.0, 1.0), "only over steps of one kind"),
+    (repeated(sized("With", gaussian()), 2.0, 1.0), "only over steps of one kind"),
     (zcdp(rho=0.5, xi=0.1), "ZCDpEvent with both"),
     (zcdp(rho=1e-13), "rho below"),
     (zcdp(rho=-1.0), "rho outside"),

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any, Final, Protocol
 
-from dpledger_client import schemas
+from dpledger_client import schemas, sweeps
 from dpledger_client.importers.event_fields import NOISE_RANGE, PROBABILITY_MIN, Part, Place, merge
 
 RHO_RANGE: Final = (1e-12, 1e4)  # by the contract, as are the next two
@@ -213,6 +213,34 @@ def _one_release(parts: list[Part], place: Place) -> tuple[dict[str, Any], dict[
     return schemas.gaussian(noise_multiplier=joint), schemas.full()
 
 
+_NO_TRIAL: Final = ("none", "approximate_dp", "selection")  # of which no selection is bounded
+
+
+def _selected(reader: Reader, place: Place) -> list[Part]:
+    """The best of a random number of runs; an infinite shape is a Poisson number."""
+    mean, shape = (
+        place.real("mean", low=1.0, high=1e6),
+        place.real("shape", low=-1.0, high=math.inf),
+    )
+    parts = reader.inside(place)
+    if not parts:
+        return []
+    part = parts[0]
+    failing = part.mechanism["kind"] in _NO_TRIAL or part.sampling["kind"] == "with_replacement"
+    if len(parts) > 1 or failing:
+        place.refuse("has an equal only over steps of one kind that cannot fail")
+    try:
+        law = (
+            sweeps.poisson_trials(mean=mean)
+            if math.isinf(shape)
+            else sweeps.negative_binomial_trials(shape=shape, mean=mean)
+        )
+    except ValueError:
+        place.refuse("has a mean and a shape that no law of the ledger has")
+    base = {"mechanism": part.mechanism, "sampling": part.sampling, "steps": part.steps}
+    return _once({"kind": "selection", "repetitions": law, "base": base})
+
+
 def _refused(reason: str) -> Rule:
     def refuse(_: Reader, place: Place) -> list[Part]:
         place.refuse(reason)
@@ -242,10 +270,7 @@ RULES: Final[Mapping[str, tuple[Rule, tuple[str, ...]]]] = {
         _truncated,
         ("dataset_size", "sampling_probability", "truncated_batch_size", "noise_multiplier"),
     ),
-    "RepeatAndSelectDpEvent": (
-        _refused("has no equal: a random number of runs of which the best is shown"),
-        ("event", "mean", "shape"),
-    ),
+    "RepeatAndSelectDpEvent": (_selected, ("event", "mean", "shape")),
     "ComposedDpEvent": (_composed, ("events",)),
     "SelfComposedDpEvent": (_self_composed, ("event", "count")),
     "PoissonSampledDpEvent": (_poisson, ("sampling_probability", "event")),

@@ -194,7 +194,7 @@ def test_a_tree_is_the_same_as_an_object_printed_and_as_a_named_tuple(
     [
         (dp_event.UnsupportedDpEvent(), "event: UnsupportedDpEvent"),
         (Composed([Gaussian(1.0), dp_event.DiscreteLaplaceDpEvent(1.0, 1)]), r"event\.events\[1\]"),
-        (Times(dp_event.RepeatAndSelectDpEvent(Gaussian(1.0), 2.0, 1.0), 5), r"event\.event: Rep"),
+        (Times(dp_event.RepeatAndSelectDpEvent(Gaussian(1.0), 1.0, 1.0), 5), r"event\.event: Rep"),
         (dp_event.ZCDpEvent(rho=0.1, xi=0.1), "both rho and xi"),
         (Poisson(0.1, Composed([Laplace(1.0), Laplace(1.0)])), "only if all are Gaussian"),
         (dp_event.DpEvent(), "type DpEvent is no known"),
