@@ -29,7 +29,8 @@ from service.ledger.budgets.cost_cache import (
 )
 from service.ledger.datasets import create_dataset
 from service.ledger.runs import create_run, finish_run
-from service.schemas.requests import DatasetChange, EventMessage, NewDataset, NewRun, to_event
+from service.schemas.event_codec import to_event
+from service.schemas.requests import DatasetChange, EventMessage, NewDataset, NewRun
 from service.storage.engine import transaction
 from service.storage.tables import datasets, entries, runs
 from service.web.server import SWEEP_AFTER

@@ -20,7 +20,7 @@ from accounting.rounding import UNIT_ROUNDOFF, Array, rounded_down, rounded_up
 from accounting.work_limit import cached_with_cost
 from service.errors import TooExpensiveError
 from service.ledger.budgets.accumulator import BudgetAccumulator, by_pass
-from service.ledger.budgets.lineage import Rows, rows_of, seen_as
+from service.ledger.budgets.lineage import RowsPerParent, rows_of, seen_as
 from service.schemas.event_codec import event_of
 from service.storage.tables import datasets, distinct_events, lineage
 from service.work_limit import bounded
@@ -62,7 +62,7 @@ class PricedDataset:
 
     name: str
     dataset_size: int
-    rows: Rows
+    rows: RowsPerParent
     own: bool
 
 

@@ -11,7 +11,7 @@ from accounting.event_counts import EventCounts, pass_length, retold
 from accounting.events import Event, NeighboringRelation
 from service.ledger.append.counts import count_events, counts_of
 from service.ledger.budgets.accumulator import BudgetDelta
-from service.ledger.budgets.lineage import Rows, as_seen_by_ancestor, rows_of
+from service.ledger.budgets.lineage import RowsPerParent, as_seen_by_ancestor, rows_of
 from service.schemas.event_codec import event_of
 from service.storage.tables import (
     branches,
@@ -103,7 +103,7 @@ def dataset_counts(
 
 
 def seen_by_ancestor(
-    counts: EventCounts, *, relation: NeighboringRelation, rows: Rows
+    counts: EventCounts, *, relation: NeighboringRelation, rows: RowsPerParent
 ) -> EventCounts:
     """Return a descendant's counts as the records of its ancestor see it.
 

@@ -20,9 +20,9 @@ from service.ledger.budgets.accumulator import BudgetDelta, merge_changes, negat
 from service.ledger.budgets.lineage import seen_as
 from service.ledger.incidents import Incident, Kind
 from service.ledger.log.row_records import build_log_records
-from service.schemas.event_codec import content_of, event_of
+from service.schemas.event_codec import content_of, event_of, to_event
 from service.schemas.ledger_document import CORRECTABLE, is_correctable
-from service.schemas.requests import NewCorrection, to_event
+from service.schemas.requests import NewCorrection
 from service.schemas.responses import Answer, Page
 from service.storage.tables import branches, corrections, distinct_events, runs
 

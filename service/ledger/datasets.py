@@ -21,7 +21,7 @@ from service.ledger.append.unit_of_work import DatasetCache
 from service.ledger.branches import insert_branch
 from service.ledger.budgets import envelopes
 from service.ledger.budgets.budget import UNSET
-from service.ledger.budgets.lineage import Rows
+from service.ledger.budgets.lineage import RowsPerParent
 from service.ledger.log.leaves import append_leaves
 from service.ledger.log.row_records import build_log_records
 from service.ledger.lookups import (
@@ -116,13 +116,15 @@ def insert_lineage(connection: Connection, dataset: Row[Any], new: NewDataset) -
         connection.execute(insert(lineage), list(rows.values()))
 
 
-def _attested(rows: RowsPerRecord | None) -> Rows:
+def _attested(rows: RowsPerRecord | None) -> RowsPerParent:
     if isinstance(rows, AtMostRows):
-        return Rows(exactly_one=False, most=rows.at_most)
-    return Rows(exactly_one=rows == "exactly_one")
+        return RowsPerParent(exactly_one=False, most=rows.at_most)
+    return RowsPerParent(exactly_one=rows == "exactly_one")
 
 
-def _require_fitting(parent: Row[Any], dataset: Row[Any], location: str, made: Rows) -> None:
+def _require_fitting(
+    parent: Row[Any], dataset: Row[Any], location: str, made: RowsPerParent
+) -> None:
     if parent.id == dataset.id:
         raise InvalidRequestError(location, "must be another dataset")
     if parent.neighboring_relation != dataset.neighboring_relation:
@@ -135,14 +137,14 @@ def _require_fitting(parent: Row[Any], dataset: Row[Any], location: str, made: R
 
 
 def _rows(
-    connection: Connection, dataset: Row[Any], parent: Row[Any], made: Rows
+    connection: Connection, dataset: Row[Any], parent: Row[Any], made: RowsPerParent
 ) -> list[dict[str, Any]]:
     """What the lineage says of one parent and of all that it was made from."""
     above = connection.execute(select(lineage).where(lineage.c.dataset_id == parent.id)).all()
     found = [(parent.id, made)]
     for one in above:
         exactly_one = made.exactly_one and one.exactly_one
-        found.append((one.ancestor_id, Rows(exactly_one, made.most * one.most_rows)))
+        found.append((one.ancestor_id, RowsPerParent(exactly_one, made.most * one.most_rows)))
     return [
         {
             "dataset_id": dataset.id,

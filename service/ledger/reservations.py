@@ -46,8 +46,8 @@ from service.ledger.append.unit_of_work import BranchPlace, UnitOfWork
 from service.ledger.budgets.accumulator import BudgetDelta
 from service.ledger.log.leaves import Act
 from service.ledger.log.row_records import build_reservation_records
-from service.schemas.event_codec import canonical
-from service.schemas.requests import NewReservation, to_event
+from service.schemas.event_codec import canonical, to_event
+from service.schemas.requests import NewReservation
 from service.schemas.responses import Answer
 from service.schemas.run_states import CLOSED
 from service.storage.tables import branches, datasets, distinct_events, reservations, runs

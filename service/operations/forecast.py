@@ -25,7 +25,7 @@ from service.ledger.budgets.accumulator import (
     merge_changes,
 )
 from service.ledger.budgets.budget import EnforcedBudget, dataset_scope
-from service.ledger.budgets.lineage import Rows, as_seen_by_ancestor, rows_of
+from service.ledger.budgets.lineage import RowsPerParent, as_seen_by_ancestor, rows_of
 from service.ledger.expired_reservations import expired_reservations
 from service.schemas.event_codec import event_of
 from service.storage.tables import datasets, distinct_events, entries, lineage
@@ -85,7 +85,7 @@ class _Home:
     id: int
     head: int
     dataset_size: int
-    rows: Rows | None  # none of the dataset itself
+    rows: RowsPerParent | None  # none of the dataset itself
 
 
 def outlook(connection: Connection, dataset: Row[Any], moment: datetime | None = None) -> Outlook:

@@ -40,11 +40,10 @@ from accounting.events import (
     Zcdp,
 )
 from service.errors import InvalidRequestError
+from service.schemas.correlated.steps import require_pair
 from service.schemas.mechanisms import MechanismMessage, to_mechanism
-from service.schemas.requests import (
-    PlannedEvent,
-    to_event,
-)
+from service.schemas.message import Wire
+from service.schemas.requests import PlannedEvent, StepMessage
 from service.schemas.samplings import SamplingMessage, to_sampling
 
 LEDGER_FORMAT: Final = "dpledger/1"
@@ -267,3 +266,32 @@ def merge_spans(spans: Iterable[tuple[int, int, str]]) -> list[dict[str, Any]]:
         {"first_step": first_step, "steps": steps, **json.loads(content)}
         for first_step, steps, content in runs
     ]
+
+
+# Events of messages that were read before, with the parts whose identities they stand for.
+_events: dict[tuple[int, int, int | None], tuple[Wire, Wire, Event]] = {}
+_EVENTS_MAX: Final = 4096
+
+
+def to_event(message: StepMessage, *, dataset_size: int | None, location: str) -> Event:
+    """The accounting event of a message.
+
+    Raises:
+        InvalidRequestError: a size does not fit the dataset, the length of a pass is missing, or
+            the dataset's size is needed and not known.
+    """
+    key = (id(message.mechanism), id(message.sampling), dataset_size)
+    if (known := _events.get(key)) is not None:
+        return known[2]
+    require_pair(message.mechanism, message.sampling, location=location)
+    mechanism = to_mechanism(
+        message.mechanism, dataset_size=dataset_size, location=f"{location}.mechanism"
+    )
+    sampling = to_sampling(
+        message.sampling, dataset_size=dataset_size, location=f"{location}.sampling"
+    )
+    event = Event(mechanism=mechanism, sampling=sampling)
+    if len(_events) >= _EVENTS_MAX:
+        _events.clear()
+    _events[key] = (message.mechanism, message.sampling, event)
+    return event

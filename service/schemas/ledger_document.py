@@ -11,7 +11,16 @@ from accounting.event_counts import UNPLACED, USED_NOISE, EventCounts, Place, co
 from accounting.events import Event, MinSeparation, NoNoise, Span
 from service.errors import InvalidRequestError
 from service.schemas.correlated.strategies import Strategies, require_known_strategies
-from service.schemas.event_codec import MAIN, Line, Lines, Taken, _cut, laid_over, spans_of
+from service.schemas.event_codec import (
+    MAIN,
+    Line,
+    Lines,
+    Taken,
+    _cut,
+    laid_over,
+    spans_of,
+    to_event,
+)
 from service.schemas.findings import RecordedFinding
 from service.schemas.message import Delta, Wire
 from service.schemas.requests import (
@@ -27,7 +36,6 @@ from service.schemas.requests import (
     Step,
     StepMessage,
     Text,
-    to_event,
 )
 from service.schemas.run_states import RunStateName
 from service.schemas.samplings import Count

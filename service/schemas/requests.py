@@ -16,15 +16,14 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from accounting.events import UNIT_ROWS_MAX, Event, NeighboringRelation
+from accounting.events import UNIT_ROWS_MAX, NeighboringRelation
 from accounting.guarantees import ACCEPTABLE, DEFAULT_ACCEPT, Status
 from accounting.last_iterate.declared import STAGES_MAX
 from service.schemas.assumptions import StageMessage
-from service.schemas.correlated.steps import require_pair
-from service.schemas.mechanisms import MechanismMessage, to_mechanism
+from service.schemas.mechanisms import MechanismMessage
 from service.schemas.message import Body, Delta, Wire, bounds, within
 from service.schemas.run_states import End
-from service.schemas.samplings import Count, SamplingMessage, to_sampling
+from service.schemas.samplings import Count, SamplingMessage
 
 STEPS_MAX: Final = 10**9  # of one event
 STEP_MAX: Final = 10**12  # of a branch
@@ -377,35 +376,6 @@ class Finish(Body):
 def accepted_statuses(accept: Sequence[str] | None) -> frozenset[Status]:
     """The statuses a caller accepts; the default when it does not say."""
     return ACCEPTABLE & {Status(status) for status in accept} if accept else DEFAULT_ACCEPT
-
-
-# Events of messages that were read before, with the parts whose identities they stand for.
-_events: dict[tuple[int, int, int | None], tuple[Wire, Wire, Event]] = {}
-_EVENTS_MAX: Final = 4096
-
-
-def to_event(message: StepMessage, *, dataset_size: int | None, location: str) -> Event:
-    """The accounting event of a message.
-
-    Raises:
-        InvalidRequestError: a size does not fit the dataset, the length of a pass is missing, or
-            the dataset's size is needed and not known.
-    """
-    key = (id(message.mechanism), id(message.sampling), dataset_size)
-    if (known := _events.get(key)) is not None:
-        return known[2]
-    require_pair(message.mechanism, message.sampling, location=location)
-    mechanism = to_mechanism(
-        message.mechanism, dataset_size=dataset_size, location=f"{location}.mechanism"
-    )
-    sampling = to_sampling(
-        message.sampling, dataset_size=dataset_size, location=f"{location}.sampling"
-    )
-    event = Event(mechanism=mechanism, sampling=sampling)
-    if len(_events) >= _EVENTS_MAX:
-        _events.clear()
-    _events[key] = (message.mechanism, message.sampling, event)
-    return event
 
 
 def relation_of(name: str) -> NeighboringRelation:

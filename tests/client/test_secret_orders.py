@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from dpledger_client import loaders, shuffle, shuffled
 
-from service.schemas.requests import StepMessage, to_event
+from service.schemas.event_codec import to_event
+from service.schemas.requests import StepMessage
 from tests.client.loader_classes import (
     BATCH,
     SIZE,

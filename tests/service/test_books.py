@@ -25,6 +25,7 @@ from service.storage.tables import datasets, runs
 from tests.conftest import clear
 from tests.service.logs import require_logged
 from tests.service.samples import FULL, POISSON, event, run
+from tests.service.world_checks import require_recorded, require_reserved, require_totals
 from tests.service.worlds import (
     LOUD,
     OPERATIONS,
@@ -34,9 +35,6 @@ from tests.service.worlds import (
     create,
     do,
     dump,
-    require_recorded,
-    require_reserved,
-    require_totals,
 )
 
 

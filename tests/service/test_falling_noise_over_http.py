@@ -17,7 +17,7 @@ from service.transparency.verification.ledger import verify
 from tests.service.samples import WRITER, Json, append, event, setup
 from tests.service.test_corrections import correct
 from tests.service.test_reservations import reserve
-from tests.service.worlds import require_recorded, require_reserved
+from tests.service.world_checks import require_recorded, require_reserved
 
 TRUSTING = DEFAULT_ACCEPT | {Status.DERIVED}
 SPECIAL = NeighboringRelation.REPLACE_SPECIAL

@@ -41,12 +41,18 @@ from accounting.events import (
 from accounting.renyi.orders import ORDERS
 from accounting.rounding import Array
 from service.ledger.budgets.accumulator import BudgetDelta, StepsAndPasses
-from service.ledger.budgets.lineage import ITSELF, UNBOUNDED, Rows, as_seen_by_ancestor, seen_as
+from service.ledger.budgets.lineage import (
+    ITSELF,
+    UNBOUNDED,
+    RowsPerParent,
+    as_seen_by_ancestor,
+    seen_as,
+)
 
 ADD_OR_REMOVE_ONE, REPLACE_ONE, REPLACE_SPECIAL = NeighboringRelation
 ROWS = (None, -1.0, 0.0, 1.0)  # what a record may have in the dataset; none where it was left out
 GRID = np.linspace(-60.0, 60.0, 24001)
-AT_MOST_ONE = Rows(exactly_one=False)
+AT_MOST_ONE = RowsPerParent(exactly_one=False)
 CHECKED = (2.0, 4.0, 8.0)  # orders
 SIGMAS = (0.8, 2.0)
 Data = tuple[float, ...]

@@ -14,9 +14,9 @@ import accounting
 from accounting.bounds.event_bounds import REASON_FULL_OR_POISSON, REASON_MISSING_ANSWER
 from accounting.events import NeighboringRelation
 from service.cli.main import app
-from service.schemas.event_codec import content_of, event_of
+from service.schemas.event_codec import content_of, event_of, to_event
 from service.schemas.ledger_document import LedgerDocument
-from service.schemas.requests import StepMessage, to_event
+from service.schemas.requests import StepMessage
 from tests.service.dumps import dump
 from tests.service.samples import BUDGET, FULL, GAUSSIAN, POISSON, Json, append, event, run, setup
 

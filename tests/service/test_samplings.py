@@ -13,9 +13,9 @@ from accounting import events as core
 from accounting.events import NeighboringRelation
 from accounting.guarantees import Status
 from service.errors import InvalidRequestError
-from service.schemas.event_codec import content_of, event_of
+from service.schemas.event_codec import content_of, event_of, to_event
 from service.schemas.ledger_document import LedgerDocument
-from service.schemas.requests import PlannedEvent, StepMessage, to_event
+from service.schemas.requests import PlannedEvent, StepMessage
 from service.schemas.samplings import SamplingMessage
 from tests.service.dumps import dump
 from tests.service.samples import (

@@ -12,7 +12,7 @@ from accounting import events as core
 from accounting.guarantees import Status
 from service.errors import InvalidRequestError, MalformedBodyError
 from service.guarantees.plan import Plan
-from service.schemas.event_codec import content_of, event_of
+from service.schemas.event_codec import content_of, event_of, to_event
 from service.schemas.findings import BatchSizesFinding, RankFinding, SamplingFinding
 from service.schemas.ledger_document import LedgerDocument
 from service.schemas.message import Delta, Wire
@@ -24,7 +24,6 @@ from service.schemas.requests import (
     NewRun,
     StepMessage,
     accepted_statuses,
-    to_event,
     valid_name,
 )
 from service.web.strict_json import parse_json

@@ -13,9 +13,9 @@ from accounting.bounds.event_bounds import REASON_SELECTION
 from accounting.bounds.selection_bounds import REASON_MAY_FAIL, REASON_ONE_ORDER, REASON_WHOLE
 from accounting.events import NeighboringRelation
 from accounting.guarantees import Status
-from service.schemas.event_codec import content_of, event_of
+from service.schemas.event_codec import content_of, event_of, to_event
 from service.schemas.ledger_document import LedgerDocument
-from service.schemas.requests import StepMessage, to_event
+from service.schemas.requests import StepMessage
 from service.transparency.certificates.envelope import InvalidCertificateError
 from service.transparency.certificates.verify import verify_bytes
 from tests.service.certifying import certified, resealed, signer_of

@@ -26,7 +26,7 @@ from service.ledger.budgets.budget import EnforcedBudget
 from service.ledger.budgets.correction_costs import NO_SHIFTS, Shifts, shifted_counts
 from service.ledger.budgets.cost_cache import Reason
 from service.ledger.budgets.envelopes import OUTSIDE, nearest_item
-from service.ledger.budgets.lineage import Rows, as_seen_by_ancestor
+from service.ledger.budgets.lineage import RowsPerParent, as_seen_by_ancestor
 
 ChangeOf = Callable[[Sequence["PositionedSpan"]], BudgetDelta]  # what steps would change
 
@@ -224,7 +224,9 @@ def _of_run(move: BudgetDelta) -> BudgetDelta:
     return move.of_run
 
 
-def _view(relation: NeighboringRelation, rows: Rows) -> Callable[[BudgetDelta], BudgetDelta]:
+def _view(
+    relation: NeighboringRelation, rows: RowsPerParent
+) -> Callable[[BudgetDelta], BudgetDelta]:
     return lambda move: as_seen_by_ancestor(move, relation=relation, rows=rows)
 
 

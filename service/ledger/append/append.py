@@ -42,8 +42,8 @@ from service.ledger.incidents import DetailValue, Incident, Kind
 from service.ledger.log.leaves import Act
 from service.ledger.log.row_records import APPENDS
 from service.ledger.lookups import dataset_of, find_run
-from service.schemas.event_codec import MAIN, event_of
-from service.schemas.requests import EventMessage, to_event
+from service.schemas.event_codec import MAIN, event_of, to_event
+from service.schemas.requests import EventMessage
 from service.schemas.run_states import CLOSED
 from service.storage.tables import distinct_events, entries
 

@@ -24,7 +24,7 @@ from service.ledger.budgets.accumulator import (
 )
 from service.ledger.budgets.budget import EnforcedBudget
 from service.ledger.budgets.correction_costs import Shifts
-from service.ledger.budgets.lineage import Rows, as_seen_by_ancestor
+from service.ledger.budgets.lineage import RowsPerParent, as_seen_by_ancestor
 from service.ledger.incidents import Incident, Kind
 from service.ledger.log.leaves import NO_LOG, Act, DatasetLog
 from service.ledger.log.row_records import overdraft_act
@@ -156,7 +156,9 @@ class DatasetState:
     accumulator: BudgetAccumulator
     scope: EnforcedBudget | None  # its budget, held against these sums
     delta: float | None  # of its budget
-    ancestors: tuple[tuple["DatasetState", Rows], ...]  # with the rows that each of its records has
+    ancestors: tuple[
+        tuple["DatasetState", RowsPerParent], ...
+    ]  # with the rows that each of its records has
     thresholds: tuple[float, ...]  # shares of a budget that raise an alert
     frozen: bool = False  # nothing is admitted, here and in all that was made from it
     # The budgets that every run of it is held against, once they are needed.

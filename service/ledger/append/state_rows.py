@@ -29,7 +29,13 @@ from service.ledger.budgets.budget import (
     run_filter,
     run_scope,
 )
-from service.ledger.budgets.lineage import ITSELF, Rows, as_seen_by_ancestor, rows_of, seen_as
+from service.ledger.budgets.lineage import (
+    ITSELF,
+    RowsPerParent,
+    as_seen_by_ancestor,
+    rows_of,
+    seen_as,
+)
 from service.ledger.budgets.pass_positions import place_of_row, position_of
 from service.ledger.log.leaves import ACT, TILE, DatasetLog, act_row, entry_data, exact
 from service.ledger.log.merkle import leaf_hash
@@ -208,7 +214,7 @@ def _fold(accumulator: BudgetAccumulator, moves: Sequence[BudgetDelta]) -> None:
 def _charge_corrections(
     connection: Connection,
     accumulator: BudgetAccumulator,
-    below: dict[int, Rows],
+    below: dict[int, RowsPerParent],
     sizes: dict[int, int],
 ) -> None:
     """Count what corrections of a dataset, and of those that were made from it, change."""

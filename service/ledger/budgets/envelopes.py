@@ -14,8 +14,8 @@ from accounting.rounding import rounded_down
 from service.errors import BudgetExhaustedError, InvalidRequestError
 from service.ledger.budgets import cost_cache
 from service.ledger.budgets.cost_cache import EnvelopeCost
-from service.schemas.event_codec import canonical, content_of, event_of
-from service.schemas.requests import Budget, EnvelopeItemMessage, to_event
+from service.schemas.event_codec import canonical, content_of, event_of, to_event
+from service.schemas.requests import Budget, EnvelopeItemMessage
 
 REMEMBERED: Final = 256  # envelopes, of up to 256 items each
 KIND: Final = EnvelopeFilter.kind

@@ -29,20 +29,20 @@ from service.ledger.budgets.accumulator import (
 )
 
 
-class Rows(NamedTuple):
+class RowsPerParent(NamedTuple):
     """How many rows of a dataset a record of another has, on the whole path between them."""
 
     exactly_one: bool
     most: int = 1
 
 
-ITSELF: Final = Rows(exactly_one=True)
+ITSELF: Final = RowsPerParent(exactly_one=True)
 UNBOUNDED: Final = Event(mechanism=NoNoise(), sampling=Full())
 _NOISE_MIN: Final = 1e-100  # that an event may have
 
 
 def as_seen_by_ancestor(
-    move: BudgetDelta, *, relation: NeighboringRelation, rows: Rows
+    move: BudgetDelta, *, relation: NeighboringRelation, rows: RowsPerParent
 ) -> BudgetDelta:
     """What a move on a dataset is for a dataset it was made from.
 
@@ -59,20 +59,20 @@ def as_seen_by_ancestor(
     )
 
 
-def seen_as(event: Event, *, relation: NeighboringRelation, rows: Rows) -> Event:
+def seen_as(event: Event, *, relation: NeighboringRelation, rows: RowsPerParent) -> Event:
     """The event that a step on a dataset is for a dataset it was made from."""
     return event if _unchanged(relation, rows) else _seen(event, relation, rows.most)
 
 
-def _unchanged(relation: NeighboringRelation, rows: Rows) -> bool:
+def _unchanged(relation: NeighboringRelation, rows: RowsPerParent) -> bool:
     if rows.most > 1:
         return False
     return rows.exactly_one or relation is NeighboringRelation.ADD_OR_REMOVE_ONE
 
 
-def rows_of(row: Any) -> Rows:
+def rows_of(row: Any) -> RowsPerParent:
     """What a row of the table lineage says; of a dataset and itself there is none."""
-    return Rows(bool(row.exactly_one), row.most_rows or 1)
+    return RowsPerParent(bool(row.exactly_one), row.most_rows or 1)
 
 
 def _restated(change: EventCountDelta, relation: NeighboringRelation, most: int) -> EventCountDelta:

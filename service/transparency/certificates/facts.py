@@ -10,7 +10,7 @@ from service.errors import TooExpensiveError
 from service.guarantees.document_export import document_of
 from service.guarantees.event_counts import held_anew
 from service.guarantees.guarantee import delta_of
-from service.ledger.budgets.lineage import ITSELF, Rows, rows_of
+from service.ledger.budgets.lineage import ITSELF, RowsPerParent, rows_of
 from service.ledger.budgets.strategies import kept_strategies
 from service.ledger.dataset_settings import settings_history
 from service.ledger.incidents import Kind
@@ -175,7 +175,7 @@ def _home(
     dataset: Row[Any],
     found: Sequence[Row[Any]],
     *,
-    rows: Rows,
+    rows: RowsPerParent,
     allowance: _Allowance | None = None,
 ) -> dict[str, Any]:
     allowance = allowance or _Allowance()

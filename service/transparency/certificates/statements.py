@@ -20,17 +20,17 @@ from service.ledger.advisories import advisories_of
 from service.ledger.append.counts import count_events as counted
 from service.ledger.append.counts import counts_of
 from service.ledger.budgets.accumulator import BudgetDelta, StepsAndPasses, merge_changes
-from service.ledger.budgets.lineage import Rows, as_seen_by_ancestor
+from service.ledger.budgets.lineage import RowsPerParent, as_seen_by_ancestor
 from service.ledger.hidden_iterates import (
     NOTHING_HIDDEN,
     Hidden,
     hidden_of,
     with_hidden_state_bound,
 )
-from service.schemas.event_codec import spans_of
+from service.schemas.event_codec import spans_of, to_event
 from service.schemas.findings import SamplingFinding
 from service.schemas.ledger_document import LedgerDocument
-from service.schemas.requests import accepted_statuses, relation_of, to_event
+from service.schemas.requests import accepted_statuses, relation_of
 from service.schemas.responses import (
     EVERY_STEP,
     GuaranteeAnswer,
@@ -158,7 +158,9 @@ def _seen(
 ) -> dict[Any, StepsAndPasses]:
     """A home's steps as the records of the certified dataset see them."""
     move = BudgetDelta(recorded=counts_of(counts))
-    seen = as_seen_by_ancestor(move, relation=relation, rows=Rows(home.exactly_one, home.most_rows))
+    seen = as_seen_by_ancestor(
+        move, relation=relation, rows=RowsPerParent(home.exactly_one, home.most_rows)
+    )
     return dict(seen.recorded)
 
 
