@@ -342,6 +342,7 @@ class Client:
         release: str | None = None,
         assumptions: Mapping[str, Any] | None = None,
         as_envelope: bool | None = None,
+        rows_per_unit: int | None = None,
     ) -> dict[str, Any]:
         """The guarantee of events that have not happened; nothing is recorded.
 
@@ -354,6 +355,7 @@ class Client:
             release: as for `start_run`; by default every_step.
             assumptions: as for `start_run`.
             as_envelope: answer under "envelope" the budget that holds exactly these steps.
+            rows_per_unit: answer under "unit" what a person with up to so many rows loses.
 
         Raises:
             UnsupportedEvent: no accepted theorem bounds an event.
@@ -361,7 +363,7 @@ class Client:
         body = {
             "neighboring_relation": neighboring_relation, "events": events, "delta": delta,
             "dataset_size": dataset_size, "accept": accept, "release": release,
-            "assumptions": assumptions, "as_envelope": as_envelope,
+            "assumptions": assumptions, "as_envelope": as_envelope, "rows_per_unit": rows_per_unit,
         }  # fmt: skip
         return self._transport.post("/v1/plan", body)
 

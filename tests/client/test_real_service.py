@@ -294,3 +294,8 @@ def test_a_run_that_hides_its_iterates_is_told_what_that_was_worth(client: Clien
         accept=["published", "conditional"], release="last_iterate", assumptions=assumptions,
     )  # fmt: skip
     assert planned["epsilon"] == hidden["epsilon"]
+    several = client.plan(
+        neighboring_relation="replace_one", dataset_size=1000, events=plan, delta=1e-5,
+        accept=["published", "derived"], rows_per_unit=3,
+    )  # fmt: skip
+    assert several["unit"]["epsilon"] > several["epsilon"]

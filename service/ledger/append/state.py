@@ -156,9 +156,8 @@ class DatasetState:
     accumulator: BudgetAccumulator
     scope: EnforcedBudget | None  # its budget, held against these sums
     delta: float | None  # of its budget
-    ancestors: tuple[
-        tuple["DatasetState", RowsPerParent], ...
-    ]  # with the rows that each of its records has
+    # With the rows that each of their records has here.
+    ancestors: tuple[tuple["DatasetState", RowsPerParent], ...]
     thresholds: tuple[float, ...]  # shares of a budget that raise an alert
     frozen: bool = False  # nothing is admitted, here and in all that was made from it
     # The budgets that every run of it is held against, once they are needed.
