@@ -102,8 +102,7 @@ def _require_bound(
     event: Event, relation: NeighboringRelation
 ) -> tuple[MatrixGaussian, MinSeparation | CyclicPoisson]:
     mechanism, sampling = event.mechanism, event.sampling
-    if not isinstance(mechanism, MatrixGaussian):
-        raise NoBoundError(REASON_NO_SCHEMA)
+    assert isinstance(mechanism, MatrixGaussian)  # noqa: S101 (as it is called)
     if not isinstance(sampling, MinSeparation | CyclicPoisson):
         raise NoBoundError(REASON_NO_SCHEMA)
     by_record = sampling.placement is Placement.BY_RECORD

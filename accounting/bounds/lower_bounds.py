@@ -168,7 +168,7 @@ def _gaussian(
             return _drawn_together(sigma, sampling, relation, fine=fine)
         case Unknown() | Cyclic() | Shuffle() | BallsAndBins() | RandomAllocation():
             return None
-        case MinSeparation() | CyclicPoisson():
+        case MinSeparation() | CyclicPoisson():  # which are of other noise
             return None
         case _:
             assert_never(sampling)

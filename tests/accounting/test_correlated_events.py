@@ -9,8 +9,8 @@ import pytest
 from accounting.accountants.best_bound import best_bound
 from accounting.bounds.dominating_pairs import pld_bounds
 from accounting.bounds.event_bounds import NoBoundError
-from accounting.bounds.gdp_bounds import gdp_bounds
-from accounting.bounds.lower_bounds import lower_bound_units
+from accounting.bounds.gdp_bounds import gdp_bounds, sampler_of
+from accounting.bounds.lower_bounds import lower_bound_pair, lower_bound_units
 from accounting.bounds.renyi_bounds import renyi_bounds
 from accounting.correlated_noise import (
     BandedRows,
@@ -226,6 +226,10 @@ def test_correlated_noise_without_its_sampling_has_no_bound(
             bounds(event, SPECIAL)
     counts = EventCounts(steps={event: 1}, passes={event: 1})
     assert lower_bound_units(counts, SPECIAL) == []
+    assert lower_bound_pair(event, SPECIAL) is None
+    if sampling != Full():
+        with pytest.raises(NoBoundError, match="Correlated noise"):
+            sampler_of(sampling)
 
 
 def test_noise_that_is_used_again_has_a_reason_of_its_own() -> None:

@@ -15,6 +15,8 @@ from dpledger_client import (
     cyclic,
     event,
     gaussian,
+    matrix_gaussian,
+    min_separation,
     poisson,
     shuffle,
 )
@@ -299,3 +301,24 @@ def test_a_run_that_hides_its_iterates_is_told_what_that_was_worth(client: Clien
         accept=["published", "derived"], rows_per_unit=3,
     )  # fmt: skip
     assert several["unit"]["epsilon"] > several["epsilon"]
+
+
+def test_a_pass_of_correlated_noise_is_in_the_ledger(client: Client) -> None:
+    create(client, accept=["published", "derived", "declared"])
+    digest = client.keep_strategy({"kind": "toeplitz", "coefficients": [1.0, 0.5, 0.375, 0.3125]})
+    mechanism = matrix_gaussian(noise_multiplier=4.0, strategy=digest)
+    sampling = min_separation(steps_per_pass=16, min_separation=4, placement="by_record")
+    with client.start_run(
+        "run", "data", mode="strict", mechanism=mechanism, sampling=sampling, delta=1e-6
+    ) as run:
+        for _ in range(16):
+            run.step()
+        charged = run.guarantee()["epsilon"]
+        with pytest.raises(UnsupportedEvent):
+            run.step()
+    release = gaussian(noise_multiplier=4.0 / 5.953125**0.5)
+    planned = client.plan(
+        neighboring_relation="add_or_remove_one", delta=1e-6,
+        events=[event(mechanism=release, sampling=FULL, steps=1)],
+    )  # fmt: skip
+    assert charged == pytest.approx(planned["epsilon"], abs=1e-6)
