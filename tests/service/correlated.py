@@ -10,6 +10,16 @@ NOISE = 4.0
 ACCEPT = ["published", "derived", "declared"]
 
 
+# Steps as the service fills them in: of the identity, two steps of a record.
+CORRELATED: Json = {
+    "kind": "matrix_gaussian", "noise_multiplier": 20.0, "sensitivity_squared": 2.0,
+    "strategy": "sha256:8776298d43a8892e24d796801a7a68cc0071ad6938f3457b3518b1fe00f58bd8",
+}  # fmt: skip
+ROWS: Json = {
+    "kind": "min_separation", "steps_per_pass": 5, "min_separation": 3, "placement": "by_slot",
+}  # fmt: skip
+
+
 def square_root(steps: int) -> list[float]:
     """The coefficients 1, 1/2, 3/8, ... of the square root of the prefix sums."""
     found = [1.0]

@@ -29,6 +29,7 @@ from service.storage.tables import (
     run_balances,
     runs,
 )
+from tests.service.correlated import CORRELATED, ROWS
 from tests.service.samples import BUDGET, FULL, POISSON, WRITER, Json, dataset, run
 
 PAST = "2020-01-01 00:00:00.000000"
@@ -36,18 +37,7 @@ QUIET: Json = {"kind": "gaussian", "noise_multiplier": 20.0}
 LOUD: Json = {"kind": "gaussian", "noise_multiplier": 10.0}
 CYCLIC: Json = {"kind": "cyclic", "batch_size": 20000, "steps_per_pass": 3}  # three steps a pass
 SHUFFLE: Json = {
-    "kind": "shuffle",
-    "batch_size": 15000,
-    "reshuffle": "each_pass",
-    "steps_per_pass": 4,
-}
-# What the service has filled in: of the identity, two steps of a record.
-CORRELATED: Json = {
-    "kind": "matrix_gaussian", "noise_multiplier": 20.0, "sensitivity_squared": 2.0,
-    "strategy": "sha256:8776298d43a8892e24d796801a7a68cc0071ad6938f3457b3518b1fe00f58bd8",
-}  # fmt: skip
-ROWS: Json = {
-    "kind": "min_separation", "steps_per_pass": 5, "min_separation": 3, "placement": "by_slot",
+    "kind": "shuffle", "batch_size": 15000, "reshuffle": "each_pass", "steps_per_pass": 4,
 }  # fmt: skip
 POOL: list[Json] = [
     {"mechanism": QUIET, "sampling": FULL},
@@ -118,9 +108,8 @@ def _outcome(work: UnitOfWork, request: Any) -> Any:
 
 def create(engine: Engine) -> None:
     with transaction(engine) as connection:
-        accept = ["published", "declared", "derived"]
         given: Json = {"dataset_size": 60000, "neighboring_relation": "replace_special"}
-        given |= {"accept": accept}
+        given |= {"accept": ["published", "declared", "derived"]}
         limit: Json = {"budget": {"epsilon": 2.0, "delta": 1e-5}}
         new = NewDataset.model_validate(dataset(**given, **limit))
         create_dataset(connection, new, by="tests")
