@@ -27,7 +27,7 @@ def cyclic_poisson_step(
 ) -> tuple[float, int]:
     """A pass of correlated noise in blocks is as many Poisson-sampled Gaussian steps.
 
-    Records are in groups of which one takes its turn at each step; each of its records joins with
+    Records are in groups, and one group takes its turn at each step; each of its records joins with
     the same probability. With a strategy of at most cycle_length bands, what a record does to the
     rows in each of its turns is in rows of that turn alone.
 

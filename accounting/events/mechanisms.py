@@ -62,7 +62,7 @@ class RandomizedResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApproximateDp:
-    """A black box that somebody else proved to be (epsilon, delta)-DP."""
+    """A black box that the trainer declares to be (epsilon, delta)-DP."""
 
     epsilon: float  # nats, in [0, 1e4]
     delta: float  # in [0, 1)
@@ -75,7 +75,7 @@ class ApproximateDp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Zcdp:
-    """A black box that somebody else proved to be rho-zCDP."""
+    """A black box that the trainer declares to be rho-zCDP."""
 
     rho: float  # in [1e-100, 1e4]
 

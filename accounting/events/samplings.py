@@ -42,7 +42,7 @@ class Poisson:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoissonUnit:
-    """Poisson sampling of rows of which one record has several; no request states it."""
+    """Poisson sampling where one record has several rows; no request states it."""
 
     sampling_probability: float  # of each row, in [1e-100, 1)
     rows: int  # of one record at most, in [2, UNIT_ROWS_MAX]

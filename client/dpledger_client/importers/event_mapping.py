@@ -213,7 +213,7 @@ def _one_release(parts: list[Part], place: Place) -> tuple[dict[str, Any], dict[
     return schemas.gaussian(noise_multiplier=joint), schemas.full()
 
 
-_NO_TRIAL: Final = ("none", "approximate_dp", "selection")  # of which no selection is bounded
+_NO_TRIAL: Final = ("none", "approximate_dp", "selection")  # no selection of such is bounded
 
 
 def _selected(reader: Reader, place: Place) -> list[Part]:
