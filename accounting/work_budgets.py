@@ -30,6 +30,9 @@ ONE_GROUP: Final = 60 * MILLION
 KINDS_APART: Final = 90 * MILLION
 KINDS_TOGETHER: Final = 350 * MILLION
 
+# The deltas of a trial that a Poisson number of trials is bounded with; beyond, the Renyi curve's.
+SELECTION_DELTAS: Final = 30 * MILLION
+
 LOWER_BOUND: Final = 135 * MILLION  # pairs that events attain
 LOWER_END: Final = 40 * MILLION  # of a guarantee, in any case
 LOWER_END_OF_ONE_EVENT: Final = 100 * MILLION  # which cannot be grouped

@@ -7,7 +7,6 @@ import math
 from typing import Final
 
 import numpy as np
-from scipy import optimize
 
 from accounting.binomial import LEAST, Window, window
 from accounting.events import NeighboringRelation
@@ -149,6 +148,8 @@ def epsilon_at_least(
     Raises:
         ValueError: an argument is out of range.
     """
+    from scipy import optimize  # half of SciPy comes with it, and few answers need it
+
     require(0 < level < 1, "level in (0, 1)")
 
     def excess(epsilon: float) -> float:

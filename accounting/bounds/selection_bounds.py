@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from accounting import work_budgets
 from accounting.bounds.dominating_pairs import pld_bounds
 from accounting.bounds.event_bounds import EventBound, NoBoundError
 from accounting.bounds.sampled_pairs import Pairs
@@ -52,7 +53,6 @@ REASON_ONE_ORDER: Final = (
 )
 REASON_SILENT: Final = "A trial without noise has no finite epsilon, nor has a selection of such."
 _WIDTH: Final = 1e-3  # relative, of each delta that is read
-_POINTS: Final = 30_000_000  # for all of them; beyond, the Renyi curve's own delta is used
 
 
 def require_base(base: Event, sampling: Sampling) -> None:
@@ -160,7 +160,10 @@ def _from_pairs(
     with suppress(NoBoundError):
         for pair in pld_bounds(base, relation):
             composed = [(one, count * units) for one, count in pair.loss]
-            read = as_many(_POINTS, [partial(_delta, composed, one) for one in POISSON_ORDERS])
+            read = as_many(
+                work_budgets.SELECTION_DELTAS,
+                [partial(_delta, composed, one) for one in POISSON_ORDERS],
+            )
             deltas = plain.copy()
             deltas[: len(read)] = np.minimum(plain[: len(read)], read)
             found.append((pair, deltas))

@@ -23,10 +23,9 @@ from accounting.theorem import Theorem
 from service.errors import InvalidRequestError, NotFoundError
 from service.ledger.hidden_iterates import hidden_of, with_hidden_state_bound
 from service.schemas.event_codec import spans_of
-from service.schemas.ledger_document import LedgerDocument
+from service.schemas.ledger_document import LedgerDocument, outside_of
 from service.schemas.requests import accepted_statuses, relation_of
 from service.schemas.responses import RunGuarantee, guarantee_answer
-from service.transparency.audit_answers import outside_of
 
 TARGET_MAX: Final = 1e6  # nats
 

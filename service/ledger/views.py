@@ -16,6 +16,7 @@ from service.ledger.expired_reservations import expired_reservations
 from service.ledger.log.merkle import Frontier
 from service.ledger.lookups import branches_of, dataset_of, find_dataset, rows_told
 from service.schemas.findings import OF_PEOPLE
+from service.schemas.ledger_document import AUDITED
 from service.schemas.requests import SamplingStatus
 from service.schemas.responses import (
     Answer,
@@ -53,9 +54,6 @@ _PARENTS: Final = (
 _RELEASES_OF_RUN: Final = (
     select(func.count()).select_from(releases).where(releases.c.run_id == bindparam("run"))
 )
-
-# Of a run that was audited with the records of people.
-AUDITED: Final = OutsideGuarantee(kind="audit", branch="main", verdict="published")
 
 
 @dataclass(frozen=True, slots=True)

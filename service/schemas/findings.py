@@ -128,6 +128,7 @@ class BatchSizesFinding(Wire):
 
 
 CANARIES_MAX: Final = 10**6
+COMPARED_MAX: Final = 1e300  # nats; a larger certified epsilon is none
 # In the claim of an audit's result, behind its number.
 CONTRADICTS: Final = "contradicts"
 OF_PEOPLE: Final = "of_people"
@@ -146,6 +147,15 @@ _AuditDelta = Annotated[
     float,
     AfterValidator(within(0.0, 1.0, ends="[)")),
     Field(json_schema_extra=bounds(0, 1, ends="[)")),
+]
+_Compared = Annotated[
+    float,
+    AfterValidator(within(0.0, COMPARED_MAX)),
+    Field(json_schema_extra=bounds(0, COMPARED_MAX)),
+]
+_Chance = Annotated[float, AfterValidator(within(0.0, 1.0)), Field(json_schema_extra=bounds(0, 1))]
+_Sequence = Annotated[
+    int, AfterValidator(within(0, 2**63 - 1)), Field(json_schema_extra=bounds(0, 2**63 - 1))
 ]
 
 
@@ -206,10 +216,10 @@ class AuditComparison(Wire):
     """What a run's certificate said when an audit ended, and whether the audit contradicts it."""
 
     reason: _Reason | None = None  # why nothing is compared
-    epsilon: float | None = None  # nats; the run's certified bound at `sequence`
-    delta: float | None = None
-    sequence: int | None = None
-    p_value: float | None = None  # of that claim, upper
+    epsilon: _Compared | None = None  # nats; the run's certified bound at `sequence`
+    delta: _AuditDelta | None = None
+    sequence: _Sequence | None = None
+    p_value: _Chance | None = None  # of that claim, upper
     contradicts: bool = False
 
 

@@ -21,7 +21,12 @@ from service.schemas.event_codec import (
     spans_of,
     to_event,
 )
-from service.schemas.findings import RecordedFinding
+from service.schemas.findings import (
+    AuditFinding,
+    AuditResultFinding,
+    BatchSizesFinding,
+    RecordedFinding,
+)
 from service.schemas.message import Delta, Wire
 from service.schemas.requests import (
     Acceptable,
@@ -37,11 +42,14 @@ from service.schemas.requests import (
     StepMessage,
     Text,
 )
+from service.schemas.responses import OutsideGuarantee
 from service.schemas.run_states import RunStateName
 from service.schemas.samplings import Count
 
 FRESH: Final = "fresh"  # the order of a branch that begins with a new pass
 CONTINUED: Final = "continued"  # of one that goes on in an order that was used before
+# Of a run that was audited with the records of people.
+AUDITED: Final = OutsideGuarantee(kind="audit", branch="main", verdict="published")
 
 
 class RecordedEvent(PlannedEvent):
@@ -255,3 +263,19 @@ def _corrected(
                 raise InvalidRequestError("corrections", CORRECTABLE)
             yield Span(event=event, steps=steps)
         first_step += span.steps
+
+
+def outside_of(document: LedgerDocument) -> list[OutsideGuarantee]:
+    """What left the trainer beside the steps, and no epsilon covers."""
+    real = {
+        one.number
+        for one in document.findings
+        if isinstance(one, AuditFinding) and not one.synthetic
+    }
+    verdicts = [
+        OutsideGuarantee(kind=one.kind, branch=one.branch, verdict=one.verdict)
+        for one in document.findings
+        if isinstance(one, BatchSizesFinding)
+    ]
+    results = (one for one in document.findings if isinstance(one, AuditResultFinding))
+    return verdicts + [AUDITED] * any(one.number in real for one in results)

@@ -15,16 +15,14 @@ from accounting.auditing.one_run import (
 from accounting.guarantees import Status
 from service.clock import stamp
 from service.errors import InvalidRequestError
-from service.ledger.views import AUDITED
 from service.schemas.findings import (
     AuditComparison,
     AuditFinding,
     AuditPlan,
     AuditResultFinding,
-    BatchSizesFinding,
 )
 from service.schemas.ledger_document import LedgerDocument
-from service.schemas.responses import Answer, OutsideGuarantee
+from service.schemas.responses import Answer
 
 LIMITS: Final = (
     "A bound from below for one attack. No finding is no evidence of privacy, and only faults that "
@@ -115,22 +113,6 @@ def stated_audits(document: LedgerDocument) -> list[dict[str, Any]]:
             | {"sharper_epsilon_at_least": sharper, "contradicts": one.compared.contradicts}
         )
     return stated
-
-
-def outside_of(document: LedgerDocument) -> list[OutsideGuarantee]:
-    """What left the trainer beside the steps, and no epsilon covers."""
-    real = {
-        one.number
-        for one in document.findings
-        if isinstance(one, AuditFinding) and not one.synthetic
-    }
-    verdicts = [
-        OutsideGuarantee(kind=one.kind, branch=one.branch, verdict=one.verdict)
-        for one in document.findings
-        if isinstance(one, BatchSizesFinding)
-    ]
-    results = (one for one in document.findings if isinstance(one, AuditResultFinding))
-    return verdicts + [AUDITED] * any(one.number in real for one in results)
 
 
 def audit_answers(run: Row[Any], rows: Iterable[Row[Any]]) -> list[AuditAnswer]:

@@ -23,6 +23,7 @@ from service.ledger.log.row_records import build_log_records
 from service.ledger.lookups import dataset_of, find_branch, find_run, lock_run
 from service.schemas.event_codec import MAIN, canonical
 from service.schemas.findings import (
+    COMPARED_MAX,
     CONTRADICTS,
     OF_PEOPLE,
     AuditComparison,
@@ -123,7 +124,7 @@ def compare(
     if reason := _incomparable(connection, run, dataset, audit):
         return AuditComparison(reason=reason)
     found = run_guarantee(connection, run_name, Question(delta=audit.delta))
-    if found.epsilon is None:
+    if found.epsilon is None or found.epsilon > COMPARED_MAX:
         return AuditComparison(reason="The run has no certified epsilon.")
     p_value = _p_value(audit, result.correct, dataset.neighboring_relation, found.epsilon)
     return AuditComparison(

@@ -19,10 +19,13 @@ from accounting.events import (
     FixedSize,
     Full,
     Gaussian,
+    MatrixGaussian,
     Mechanism,
+    MinSeparation,
     NegativeBinomialTrials,
     NeighboringRelation,
     NoNoise,
+    Placement,
     Poisson,
     PoissonTrials,
     PrivateSelection,
@@ -80,6 +83,18 @@ def selection(
                 Shuffle(batch_size=2, steps_per_pass=5, reshuffle=Reshuffle.ONCE),
             ),
             "drawn once",
+        ),
+        (
+            selection(
+                MatrixGaussian(noise_multiplier=1.0, strategy="s", sensitivity_squared=1.0),
+                MinSeparation(
+                    steps_per_pass=5,
+                    min_separation=5,
+                    participations=1,
+                    placement=Placement.BY_RECORD,
+                ),
+            ),
+            "correlated noise",
         ),
         (
             selection(Gaussian(noise_multiplier=1.0), outer=Poisson(sampling_probability=0.5)),

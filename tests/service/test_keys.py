@@ -55,7 +55,7 @@ WRITES: Final[dict[str, tuple[Role, Json]]] = {
     ),
     "/v1/runs/{run}/findings": (Role.TRAINER, SAMPLING),
     "/v1/runs/{run}/audits": (Role.TRAINER, AUDIT),
-    "/v1/runs/{run}/audits/1:result": (Role.TRAINER, {"correct": 50}),
+    "/v1/runs/{run}/audits/{audit}:result": (Role.TRAINER, {"correct": 50}),
     "/v1/plan": (
         Role.VIEWER,
         {"neighboring_relation": "replace_one", "events": [event(0, 1)], "delta": 1e-5},
@@ -82,7 +82,7 @@ def test_a_refused_caller_changes_nothing(engine: Engine, serve: Serve) -> None:
     with serve() as address, httpx.Client(base_url=address) as api:
         for path, (scope, body) in WRITES.items():
             sent = path.replace("{run}", "run").replace("{dataset}", "data")
-            sent = sent.replace("{reservation}", "lease")
+            sent = sent.replace("{reservation}", "lease").replace("{audit}", "1")
             method = "PATCH" if path.endswith("{dataset}") else "POST"
             if scope is not Role.VIEWER:
                 refused = api.request(method, sent, json=body, headers=bearer(viewer))

@@ -372,6 +372,8 @@ def test_the_openapi_document_describes_every_call_and_the_batch(api: httpx.Clie
         ("POST", "/v1/reservations/{reservation}:release"),
         ("POST", "/v1/reservations/{reservation}:void"),
         ("POST", "/v1/runs/{run}/corrections"), ("GET", "/v1/runs/{run}/corrections"),
+        ("POST", "/v1/strategies"), ("GET", "/v1/strategies/{digest}"),
+        ("GET", "/v1/strategies/{digest}/sensitivity"),
         ("POST", "/v1/runs/{run}/audits"), ("GET", "/v1/runs/{run}/audits"),
         ("GET", "/v1/runs/{run}/audits/{audit}"), ("POST", "/v1/runs/{run}/audits/{audit}:result"),
         ("POST", "/v1/runs/{run}/findings"), ("GET", "/v1/runs/{run}/findings"),

@@ -74,7 +74,8 @@ def test_every_kind_of_the_core_has_its_message() -> None:
         "cyclic", "shuffle", "balls_and_bins", "random_allocation", "non_uniform",
         "min_separation", "cyclic_poisson",
     }  # fmt: skip
-    assert len(kinds) == len(core.Sampling.__args__)
+    # Of records with several rows the service makes events itself.
+    assert len(kinds) == len(core.Sampling.__args__) - 1
 
 
 def _kinds(schema: Json) -> list[Json]:

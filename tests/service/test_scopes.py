@@ -24,7 +24,7 @@ from service.storage.tables import api_keys
 from service.transparency.signing import Signer
 from service.web import problems
 from tests.conftest import AS_ADMIN
-from tests.service.samples import SAMPLING, Json, dataset, event, run
+from tests.service.samples import AUDIT, SAMPLING, Json, dataset, event, run
 from tests.service.test_keys import WRITES, bearer
 
 Serve = Callable[..., AbstractContextManager[str]]
@@ -36,7 +36,12 @@ HIDDEN: Final = {"dataset": "zebras", "run": "zebras-run", "reservation": "zebra
 NONE: Final = {"dataset": "unused", "run": "unused-run", "reservation": "unused-lease"}
 SCHEMA: Final = "/v1/openapi.json"  # documentation, which does not document itself
 _IDENTITY: Final = hashlib.sha256(b'{"kind":"identity"}').hexdigest()
-OTHER: Final = {"bound": "gaussian-renyi", "slug": "conflict", "digest": f"sha256:{_IDENTITY}"}
+OTHER: Final = {
+    "bound": "gaussian-renyi",
+    "slug": "conflict",
+    "audit": "1",
+    "digest": f"sha256:{_IDENTITY}",
+}
 # Whatever else names a dataset, a run or a reservation, and so is asked `caller.require_dataset`.
 NAMED_ELSEWHERE: Final = {
     ("post /v1/runs", "dataset"),
@@ -98,6 +103,7 @@ def fill(api: httpx.Client, names: dict[str, str], headers: dict[str, str]) -> N
         f"{path}/reservations": ahead,
         f"{path}/events": too_much,
         f"{path}/findings": SAMPLING,
+        f"{path}/audits": AUDIT,
     }.items():
         answer = api.post(where, json=body, headers=headers)
         assert answer.status_code == 201, answer.text

@@ -38,7 +38,8 @@ DEAR: Final = {
     "GET /v1/datasets/{dataset}/acts", "GET /v1/datasets/{dataset}/settings",
     "GET /v1/datasets/{dataset}/incidents", "GET /v1/datasets/{dataset}/reservations",
     "GET /v1/runs/{run}/corrections", "GET /v1/runs/{run}/findings",
-    "GET /v1/strategies/{digest}/sensitivity",
+    "GET /v1/strategies/{digest}/sensitivity", "GET /v1/runs/{run}/audits",
+    "GET /v1/runs/{run}/audits/{audit}", "POST /v1/runs/{run}/audits/{audit}:result",
 }  # fmt: skip
 PATIENCE: Final = 60.0
 

@@ -22,7 +22,7 @@ from service.transparency.stored_tree import Tree
 from service.web.middleware import STATUS_REFRESH_SECONDS, SuspensionState
 from tests.conftest import AS_ADMIN, without_triggers
 from tests.service.restored import put_back, taken
-from tests.service.samples import WRITER, Json, append, dataset, event, run, setup
+from tests.service.samples import AUDIT, WRITER, Json, append, dataset, event, run, setup
 from tests.service.test_keys import WRITES
 
 Serve = Callable[..., AbstractContextManager[str]]
@@ -128,12 +128,14 @@ def test_nothing_is_written_while_the_ledger_is_suspended_and_all_is_read(
     # One that is there: what a refused request would write to.
     lease = {"name": "lease", "event": event(2, 1), "ttl_seconds": 3600}
     assert api.post("/v1/runs/run/reservations", json=lease).status_code == 201
+    assert api.post("/v1/runs/run/audits", json=AUDIT).status_code == 201
     shown(api, kept)
     document = api.get("/v1/openapi.json").json()
     refused = 0
     for route, operations in sorted(document["paths"].items(), reverse=True):
         path = route.replace("{run}", "run").replace("{dataset}", "data")
         path = path.replace("{reservation}", "lease").replace("{slug}", "conflict")
+        path = path.replace("{audit}", "1")
         for method in operations:
             if route.endswith(("/stream", ":compare", ":recover", ":reconcile")):
                 continue  # the one does not end, and the others are what this is about

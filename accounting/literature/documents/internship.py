@@ -9,7 +9,7 @@ ROWS: Final[tuple[Row, ...]] = (
         "004-D2.1",
         "(epsilon, delta)-DP between histograms that differ by one record",
         Verdict.DEFINITION,
-        ("accounting/events.py", "service/schemas/requests.py"),
+        ("accounting/events", "service/schemas/requests.py"),
     ),
     Row(
         "004-P2.1",

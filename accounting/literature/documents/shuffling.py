@@ -9,7 +9,7 @@ ROWS: Final[tuple[Row, ...]] = (
         "000-A1",
         "private SGD on single records in fresh secret orders; each pass stops after floor(tau n)",
         Verdict.DEFINITION,
-        ("examples/partial_shuffle", "accounting/events.py"),
+        ("examples/partial_shuffle", "accounting/events"),
     ),
     Row(
         "000-T2.1",

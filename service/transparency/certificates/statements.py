@@ -29,7 +29,7 @@ from service.ledger.hidden_iterates import (
 )
 from service.schemas.event_codec import spans_of, to_event
 from service.schemas.findings import SamplingFinding
-from service.schemas.ledger_document import LedgerDocument
+from service.schemas.ledger_document import LedgerDocument, outside_of
 from service.schemas.requests import accepted_statuses, relation_of
 from service.schemas.responses import (
     EVERY_STEP,
@@ -38,7 +38,7 @@ from service.schemas.responses import (
     with_ahead,
     without_lower,
 )
-from service.transparency.audit_answers import outside_of, stated_audits
+from service.transparency.audit_answers import stated_audits
 from service.transparency.certificates.schema import (
     ACCOUNTANTS,
     DISTINCT_MAX,

@@ -26,7 +26,6 @@ AuditNumber = Annotated[
     responses=repeated(AuditAnswer),
     response_description="The audit as it was registered.",
 )
-@expensive
 def register_audit(
     run: RunName, new: NewAudit, database: Database, caller: Trainer, response: Response
 ) -> AuditAnswer:
