@@ -56,6 +56,18 @@ class Service:
         """What signs in as an admin: the service has no key."""
         return Path(f"{self._database}.token").read_text(encoding="ascii").strip()
 
+    def verified(self, certificate: Path) -> subprocess.CompletedProcess[str]:
+        """What `dpledger verify` says: it has the file, the public key, and no service."""
+        shown = subprocess.run(
+            [COMMAND, "signing-key", "show", "--database", f"sqlite:///{self._database}"],
+            capture_output=True, text=True, check=True, timeout=60,
+        )  # fmt: skip
+        words = [COMMAND, "verify", str(certificate), "--public-key", shown.stdout.split("\t")[0]]
+        given = {name: text for name, text in os.environ.items() if "DPLEDGER" not in name}
+        return subprocess.run(
+            words, capture_output=True, text=True, check=False, timeout=60, env=given
+        )
+
     def kill(self) -> None:
         """As the machine would: at once, whatever it is doing."""
         assert self._process is not None
