@@ -6,7 +6,7 @@ least and the most of each: what is extreme is never smoothed away.
 
 import json
 from dataclasses import dataclass
-from typing import Final, assert_never
+from typing import Any, Final, assert_never
 
 from accounting.events import (
     BallsAndBins,
@@ -22,6 +22,7 @@ from accounting.events import (
     NonUniform,
     Poisson,
     PoissonUnit,
+    PrivateSelection,
     RandomAllocation,
     Sampling,
     Shuffle,
@@ -29,7 +30,9 @@ from accounting.events import (
     Unknown,
     WithReplacement,
 )
-from service.schemas.event_codec import event_of
+from accounting.renyi.selection import expected_trials
+from service.formatting import count, plain, words
+from service.schemas.event_codec import content_of, event_of
 from service.schemas.responses import Answer
 
 SPANS_MAX: Final = 400
@@ -54,6 +57,7 @@ class ScheduleSpan(Answer):
     noise_multiplier: Range | None  # null where some step's noise has no multiplier
     sampling_rate: Range | None  # share of the records that a step takes; most where it varies
     left_out: int | None  # records that each pass leaves out; null if not shuffled, or not the same
+    selection: str | None  # the private selection in words; null if not each step is this one
 
 
 class Schedule(Answer):
@@ -119,9 +123,44 @@ class Spans:
             mechanism=_kind({kind["mechanism"]["kind"] for kind in kinds}),
             sampling=_kind({kind["sampling"]["kind"] for kind in kinds}),
             noise_multiplier=_range([_noise(event) for event in events]),
-            sampling_rate=_range([sampling_rate(event.sampling) for event in events]),
+            sampling_rate=_range([_rate(event) for event in events]),
             left_out=_same([_left_out(event.sampling) for event in events]),
+            selection=_selection(events, one.steps),
         )
+
+
+def event_words(event: Event) -> str:
+    """Return an event in words: its kinds and their numbers."""
+    if isinstance(event.mechanism, PrivateSelection):
+        return _selection_words(event.mechanism, 1)
+    content = json.loads(content_of(event))
+    return " · ".join(_part(content[name]) for name in ("mechanism", "sampling"))
+
+
+def _part(fields: dict[str, Any]) -> str:
+    given = [
+        f"{name.replace('_', ' ')} {plain(value) if isinstance(value, float) else value}"
+        for name, value in fields.items()
+        if name != "kind" and value is not None
+    ]
+    return ", ".join([words(fields["kind"]), *given])
+
+
+def _selection(events: list[Event], steps: int) -> str | None:
+    mechanism = events[0].mechanism
+    if len(events) > 1 or not isinstance(mechanism, PrivateSelection):
+        return None
+    return f"{_selection_words(mechanism, steps)}."
+
+
+def _selection_words(found: PrivateSelection, times: int) -> str:
+    many = "A private selection" if times == 1 else f"{count(times)} private selections, each"
+    mean = plain(round(expected_trials(found.repetitions), 3))
+    most = f"{count(found.steps)} step{'' if found.steps == 1 else 's'}"
+    return (
+        f"{many}: the best of a secret number of trials, {mean} on average. "
+        f"A trial takes at most {most}: {event_words(found.base)}"
+    )
 
 
 def _kind(kinds: set[str]) -> str:
@@ -141,6 +180,13 @@ def _noise(event: Event) -> float | None:
             return noisy.noise_multiplier
         case _:
             return None
+
+
+def _rate(event: Event) -> float | None:
+    """A selection has none: the rate of its trials is said in words."""
+    if isinstance(event.mechanism, PrivateSelection):
+        return None
+    return sampling_rate(event.sampling)
 
 
 def _same(values: list[int | None]) -> int | None:

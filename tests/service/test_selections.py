@@ -326,6 +326,26 @@ def test_a_certificate_of_a_sweep_is_verified_offline(
 def test_pages_show_a_run_with_a_sweep(api: httpx.Client) -> None:
     start(api, budget=WIDE)
     append(api, sweep(), mode="charge")
-    for path in ("/runs/run", "/datasets/data", "/runs"):
+    for path in ("/runs/run", "/datasets/data", "/runs", "/compare?runs=run"):
         page = api.get(path, headers={"accept": "text/html"})
         assert page.status_code == 200, path
+    assert f"{SAID} · 1 steps" in page.text
+
+
+SAID = (
+    "A private selection: the best of a secret number of trials, 10 on average. A trial takes at "
+    "most 1,000 steps: Gaussian, noise multiplier 1 · Poisson, sampling probability 0.01"
+)
+
+
+def test_the_schedule_of_a_run_says_a_sweep_in_words(api: httpx.Client) -> None:
+    start(api)
+    single = event(6, 2, mechanism=selection(steps=1), sampling=FULL)
+    append(api, sweep(), event(1, 5), single)
+    first, trained, last = read(api, "/runs/run/schedule.json")["spans"]
+    assert (first["selection"], trained["selection"]) == (f"{SAID}.", None)
+    assert "2 private selections, each: the best of a" in last["selection"]
+    assert "at most 1 step: Gaussian" in last["selection"]
+    for swept in (first, last):  # it is no step that takes every record
+        assert (swept["noise_multiplier"], swept["sampling_rate"]) == (None, None)
+    assert trained["sampling_rate"] == {"least": 0.01, "most": 0.01}

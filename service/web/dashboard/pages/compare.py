@@ -8,13 +8,13 @@ from fastapi import APIRouter, Query, Request, Response
 from sqlalchemy import Connection, Row, select
 
 from service.errors import InvalidRequestError, NotFoundError, TooExpensiveError
-from service.formatting import count, plain, words
+from service.formatting import count, words
 from service.guarantees.event_counts import run_counts
 from service.guarantees.guarantee import Question, delta_of, run_guarantee
+from service.guarantees.noise_schedule import event_words
 from service.identity.access import runs_within
 from service.identity.authentication import Caller
 from service.ledger import lookups, views
-from service.schemas.event_codec import content_of
 from service.schemas.requests import valid_name
 from service.schemas.responses import RunAnswer, RunGuarantee
 from service.storage.engine import snapshot
@@ -22,7 +22,6 @@ from service.storage.tables import runs
 from service.web.dashboard.rendering import PageRoute, render
 from service.web.dashboard.viewer import PageViewer
 from service.web.parameters import Database
-from service.web.strict_json import parse_json
 from service.web.strict_requests import expensive
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
@@ -124,23 +123,8 @@ def _compared(connection: Connection, row: Row[Any], delta: float) -> Compared:
         run=views.run_answer(connection, row),
         guarantee=guarantee,
         reason=reason,
-        settings=[f"{_said(event)} · {steps:,} steps" for event, steps in by_steps],
+        settings=[f"{event_words(event)} · {steps:,} steps" for event, steps in by_steps],
     )
-
-
-def _said(event: Any) -> str:
-    """An event in words: its kinds and their numbers."""
-    content = parse_json(content_of(event).encode())
-    return " · ".join(_part(content[name]) for name in ("mechanism", "sampling"))
-
-
-def _part(fields: dict[str, Any]) -> str:
-    given = [
-        f"{name.replace('_', ' ')} {plain(value) if isinstance(value, float) else value}"
-        for name, value in fields.items()
-        if name != "kind" and value is not None
-    ]
-    return ", ".join([words(fields["kind"]), *given])
 
 
 def _headline(pick: Callable[[RunGuarantee], Any]) -> Callable[[Compared], str]:

@@ -136,17 +136,18 @@
     const spans = told.spans;
     if (spans.length === 0) return;
     const constant = same(spans, "noise_multiplier") && same(spans, "sampling_rate");
+    const sweeps = [...new Set(spans.map((one) => one.selection))].filter(Boolean).join(" ");
     const said = kinds(spans, "mechanism") + " noise, " + kinds(spans, "sampling") + " sampling";
-    if (constant) {
+    if (constant || spans.every((one) => one.selection)) {
       const one = spans[0];
-      put("schedule-words", "Constant over all " + charts.count(told.steps) + " steps: " + said + ", noise multiplier "
+      put("schedule-words", sweeps || "Constant over all " + charts.count(told.steps) + " steps: " + said + ", noise multiplier "
         + charts.plain(one.noise_multiplier.least, 6) + ", " + charts.percent(one.sampling_rate.most) + " of the records a step." + leftOut(spans));
       document.getElementById("schedule").hidden = true;
       return;
     }
     const known = (which) => spans.some((one) => one[which] !== null);
     put("schedule-words", said.charAt(0).toUpperCase() + said.slice(1) + ", over " + charts.count(told.steps) + " steps"
-      + (known("noise_multiplier") ? "." : ". The noise of these mechanisms has no multiplier."));
+      + (known("noise_multiplier") ? "." : ". The noise of these mechanisms has no multiplier.") + (sweeps && " " + sweeps));
     document.getElementById("schedule").hidden = false;
     for (const [name, which, label, format] of [
       ["noise", "noise_multiplier", "noise multiplier", charts.plain],
