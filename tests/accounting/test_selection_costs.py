@@ -92,6 +92,7 @@ def selection(
                     min_separation=5,
                     participations=1,
                     placement=Placement.BY_RECORD,
+                    noise_restarts_each_pass=False,
                 ),
             ),
             "correlated noise",
