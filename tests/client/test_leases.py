@@ -61,6 +61,17 @@ def test_a_lease_is_renewed_before_it_is_used_up(
     assert service.bodies("/reservations")[1]["event"]["first_step"] == 100
 
 
+def test_a_lease_ends_with_the_pass_of_correlated_noise(
+    service: FakeService, client: Client
+) -> None:
+    run = start(client)
+    noise = dp.matrix_gaussian(noise_multiplier=4.0, strategy=f"sha256:{64 * '0'}")
+    rows = dp.min_separation(steps_per_pass=20, min_separation=4, placement="by_slot")
+    for _ in range(20):
+        run.step(mechanism=noise, sampling=rows)
+    assert sizes(service) == [20]
+
+
 def test_leases_grow_with_the_speed_of_training_by_steps(
     service: FakeService, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

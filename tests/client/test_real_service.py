@@ -303,15 +303,21 @@ def test_a_run_that_hides_its_iterates_is_told_what_that_was_worth(client: Clien
     assert several["unit"]["epsilon"] > several["epsilon"]
 
 
-def test_a_pass_of_correlated_noise_is_in_the_ledger(client: Client) -> None:
+@pytest.mark.parametrize("before", [0, 5])
+@pytest.mark.parametrize("mode", ["strict", "leased"])
+def test_a_pass_of_correlated_noise_is_in_the_ledger(
+    client: Client, mode: Any, before: int
+) -> None:
     create(client, accept=["published", "derived", "declared"])
     digest = client.keep_strategy({"kind": "toeplitz", "coefficients": [1.0, 0.5, 0.375, 0.3125]})
     mechanism = matrix_gaussian(noise_multiplier=4.0, strategy=digest)
     sampling = min_separation(steps_per_pass=16, min_separation=4, placement="by_record")
     with client.start_run(
-        "run", "data", mode="strict", mechanism=mechanism, sampling=sampling, delta=1e-6
+        "run", "data", mode=mode, mechanism=mechanism, sampling=sampling, delta=1e-6
     ) as run:
-        for _ in range(16):
+        for step in range(16):
+            if step == before:  # a pass of leases that do not know where it began
+                run.step(mechanism=gaussian(noise_multiplier=1e6), sampling=FULL)
             run.step()
         charged = run.guarantee()["epsilon"]
         with pytest.raises(UnsupportedEvent):

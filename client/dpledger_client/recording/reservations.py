@@ -6,9 +6,10 @@ lease is as good as another, and no clock of this machine decides anything.
 
 A run with a plan leases what the plan has next, also steps of different kinds: a noise that changes
 at each step then needs no request at each step. A step that is not the planned one ends that, and
-is leased by itself.
+is leased by itself. A pass of correlated noise is leased up to its end: what follows has no bound.
 """
 
+import json
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -123,12 +124,13 @@ class Leases:
     def extend(self, next_step: int, *, retries: int | None) -> None:
         """Get more steps admitted early; fewer if no more fit, none at the plan's end."""
         self._settle(retries)
-        if self._planned and not self._schedule.after(self.end, 1):
+        over = self._planned and not self._schedule.after(self.end, 1)
+        if over or self._left_of_pass() == 0:
             self._narrow = True
             return
         try:
             self._reserve(1, self._more(next_step, 1), retries)
-        except BudgetExhausted:
+        except (BudgetExhausted, UnsupportedEvent):
             self._narrow = True  # asked again only by the step that needs it
 
     def give_back(self, next_step: int, *, retries: int | None) -> None:
@@ -185,7 +187,13 @@ class Leases:
         if self._used is not None and many and not self._planned:
             # Kinds that change often: the service looks at a returned lease until it is passed.
             most = min(most, GROWTH * self._used)
-        return max(wanted, most)
+        left = self._left_of_pass()
+        return max(wanted, most if left is None else min(most, left))
+
+    def _left_of_pass(self) -> int | None:
+        """Steps that are not leased yet of a pass whose noise does not restart; None without."""
+        length = _only_pass(self.content or "{}")
+        return None if length is None else max(0, self._began + length - self.end)
 
     def _reserve(self, least: int, steps: int, retries: int | None) -> None:
         if len(self._open) >= LEASES_MAX or len(self._granted) + EVENTS_MAX > SPANS_MAX:
@@ -202,6 +210,10 @@ class Leases:
                     raise
                 steps = refusal.admissible_steps
                 self._narrow = True
+            except UnsupportedEvent:  # a pass of correlated noise may end before the lease does
+                if steps == least or _only_pass(self.content or "{}") is None:
+                    raise
+                steps, self._narrow = least, True
             else:
                 return
         raise DPLedgerError({"title": "The budget changes faster than steps can be reserved"}, 0)
@@ -251,6 +263,14 @@ class Leases:
         if self.content is not None:  # else they were given back, and admit nothing
             self.content = spans[-1].content
         self._asked = None
+
+
+def _only_pass(content: str) -> int | None:
+    """The length of the pass beyond which steps of a kind have no bound; None without one."""
+    sampling = json.loads(content).get("sampling", {})
+    kind, again = sampling.get("kind"), sampling.get("noise_restarts_each_pass", False)
+    correlated = kind in ("min_separation", "cyclic_poisson") and not again
+    return int(sampling["steps_per_pass"]) if correlated else None
 
 
 def _asked_for(spans: Sequence[Span]) -> dict[str, Any]:
