@@ -5,12 +5,15 @@
 
 What is recorded is read from the parts of the plan that run: noise and norm bound from its
 privatizer and its clipping, sampling from its batch selection. `plan.dp_event` is a word about
-them: it counts where it says less noise.
+them: it counts where it says less noise. Where noise is correlated between steps, the plan is one
+pass, and needs a key that can be no small seed:
+
+    plan = with_secret_key(plan)
 """
 
-import inspect
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, Final, NoReturn
 from weakref import WeakKeyDictionary
 
@@ -21,6 +24,15 @@ from jax_privacy.batch_selection import PartitionType
 from dpledger_client import schemas
 from dpledger_client.budget_fit import DatasetBudget, check_budget
 from dpledger_client.integrations.dp_event_checks import UntranslatableEvent, events_of
+from dpledger_client.integrations.jax_noise import (
+    PlanNoise,
+    UnsupportedPlan,
+    correlated_sampling,
+    noise_of,
+    plan_count,
+    refuse_plan,
+    with_secret_key,
+)
 from dpledger_client.run import Run
 
 try:
@@ -28,20 +40,16 @@ try:
 except ModuleNotFoundError:  # where it was before JAX-Privacy 2.2
     from jax_privacy.experimental.execution_plan import DPExecutionPlan
 
-__all__ = ["Ledger", "UnsupportedPlan", "plan_events"]
+__all__ = ["Ledger", "UnsupportedPlan", "plan_events", "with_secret_key"]
 
 _NOISE_OFF: Final = 1e-12  # relative: what two ways of computing one noise multiplier differ by
-_PRIVATIZERS: Final = "jax_privacy.noise_addition"
-_MATRICES: Final = "jax_privacy.matrix_factorization"
-
-
-class UnsupportedPlan(ValueError):  # noqa: N818 - as the client's other refusals
-    """A part of a plan has no equal in the ledger, or cannot be read for certain."""
-
+KeepStrategy = Callable[[Mapping[str, Any]], str]
 
 # The branch and the steps into a pass that a plan has begun and not ended, by run. Another plan
 # must not go on with that pass: a record of it may come again.
 _begun: WeakKeyDictionary[Run, tuple[str, int]] = WeakKeyDictionary()
+# Keys of correlated noise from which a plan has begun to draw: a second time it is the same noise.
+_drawn_from: set[bytes] = set()
 
 
 class Ledger:
@@ -71,14 +79,20 @@ class Ledger:
         relation: str | None = None,
         dataset_budget: DatasetBudget | None = None,
     ) -> None:
-        [event] = plan_events(plan, dataset_size=run.dataset_size, relation=relation)
+        noise = _noise(plan)
+        self._key: Final[bytes] = noise.key
+        self._require_fresh_noise()
+        event = _event(plan, noise, run.dataset_size, relation, partial(_keep_strategy, run))
         self.run: Final = run
         self.plan: Final = plan
         self.steps_left: int = event["steps"]
         self._mechanism: Final[dict[str, Any]] = event["mechanism"]
         self._sampling: Final[dict[str, Any]] = event["sampling"]
         self._length: Final[int] = event["sampling"].get("steps_per_pass", 0)
-        self._exact: Final[bool] = _is_exact(plan.batch_selection_strategy, event["sampling"])
+        self._exact: Final[bool] = not noise.strategy and _is_exact(
+            plan.batch_selection_strategy, event["sampling"]
+        )
+        self._begun = False
         self._drawn = False
         if self._length and self._into_pass():
             raise UnsupportedPlan(
@@ -101,6 +115,8 @@ class Ledger:
         """
         if not self.steps_left:
             raise ValueError("The plan has no step left: make a Ledger for each iterator.")
+        if not self._begun:
+            self._require_fresh_noise()
         # Not as the run declares by now: other plans may have been declared since.
         self.run.step(
             mechanism=self._mechanism,
@@ -108,6 +124,9 @@ class Ledger:
             size=size if self._exact else None,
         )
         self.steps_left -= 1
+        self._begun = True
+        if self._key:
+            _drawn_from.add(self._key)
         if self._length:
             _begun[self.run] = (self.run.branch, (self._into_pass() + 1) % self._length)
 
@@ -132,6 +151,13 @@ class Ledger:
         self._drawn = True
         return self._counted(num_examples, rng)
 
+    def _require_fresh_noise(self) -> None:
+        if self._key in _drawn_from:
+            raise UnsupportedPlan(
+                "Correlated noise of this key was begun before in this process, and would be drawn "
+                "again: use with_secret_key(plan)."
+            )
+
     def _into_pass(self) -> int:
         branch, steps = _begun.get(self.run, (self.run.branch, 0))
         return steps if branch == self.run.branch else 0
@@ -145,14 +171,19 @@ class Ledger:
 
 
 def plan_events(
-    plan: DPExecutionPlan, *, dataset_size: int | None = None, relation: str | None = None
+    plan: DPExecutionPlan,
+    *,
+    dataset_size: int | None = None,
+    relation: str | None = None,
+    keep_strategy: KeepStrategy | None = None,
 ) -> list[dict[str, Any]]:
     """What a plan will do, as ledger events.
 
     Args:
-        plan: with noise that is independent from step to step.
+        plan: made for the library's privatizers and batch selections.
         dataset_size: records; needed where batches are of a fixed size, truncated or in a cycle.
         relation: the dataset's neighbouring relation; needed by cycles.
+        keep_strategy: of a `Client`; needed where noise is correlated between steps.
 
     Returns:
         One event of all its steps.
@@ -160,13 +191,51 @@ def plan_events(
     Raises:
         UnsupportedPlan: the plan has no equal in the ledger.
     """
+    return [_event(plan, _noise(plan), dataset_size, relation, keep_strategy)]
+
+
+def _noise(plan: DPExecutionPlan) -> PlanNoise:
     strategy = plan.batch_selection_strategy
-    if type(strategy) not in _STRATEGIES:
-        _refuse(f"{type(strategy).__name__} has no equal among the ledger's samplings.")
-    sampling = _STRATEGIES[type(strategy)](strategy, dataset_size, relation)
-    steps = _count("iterations", strategy.iterations)
-    mechanism = _mechanism(plan, dataset_size, relation)
-    return [schemas.event(mechanism=mechanism, sampling=sampling, steps=steps)]
+    if type(strategy) not in (*_STRATEGIES, batch_selection.BMinSepSampling):
+        _no_equal(strategy)
+    steps = plan_count("iterations", strategy.iterations)
+    return noise_of(plan.noise_addition_transform, steps=steps)
+
+
+def _event(
+    plan: DPExecutionPlan,
+    noise: PlanNoise,
+    dataset_size: int | None,
+    relation: str | None,
+    keep_strategy: KeepStrategy | None,
+) -> dict[str, Any]:
+    strategy = plan.batch_selection_strategy
+    steps = plan_count("iterations", strategy.iterations)
+    if noise.strategy is not None:
+        sampling = correlated_sampling(strategy, steps=steps, bands=noise.bands, relation=relation)
+    elif type(strategy) in _STRATEGIES:
+        sampling = _STRATEGIES[type(strategy)](strategy, dataset_size, relation)
+    else:
+        _no_equal(strategy)
+    multiplier = _noise_multiplier(plan, noise, dataset_size, relation)
+    if not multiplier:
+        mechanism = schemas.no_noise()
+    elif noise.strategy is None:
+        mechanism = schemas.gaussian(noise_multiplier=multiplier)
+    elif keep_strategy is None:
+        refuse_plan("Noise that is correlated between steps needs keep_strategy of a Client.")
+    else:
+        digest = keep_strategy(noise.strategy)
+        mechanism = schemas.matrix_gaussian(noise_multiplier=multiplier, strategy=digest)
+    return schemas.event(mechanism=mechanism, sampling=sampling, steps=steps)
+
+
+def _keep_strategy(run: Run, strategy: Mapping[str, Any]) -> str:
+    return str(run._transport.post("/v1/strategies", {"strategy": strategy})["digest"])
+
+
+def _no_equal(strategy: Any) -> NoReturn:
+    refuse_plan(f"{type(strategy).__name__} has no equal among the ledger's samplings.")
 
 
 def _is_exact(strategy: Any, sampling: Mapping[str, Any]) -> bool:
@@ -175,31 +244,23 @@ def _is_exact(strategy: Any, sampling: Mapping[str, Any]) -> bool:
     return not cycles or sampling["kind"] == "balls_and_bins"
 
 
-def _refuse(reason: str) -> NoReturn:
-    raise UnsupportedPlan(reason)
-
-
-def _count(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-        _refuse(f"{name} must be a whole number, at least 1.")
-    return int(value)
-
-
 def _cyclic_poisson(
     strategy: batch_selection.CyclicPoissonSampling, dataset_size: int | None, relation: str | None
 ) -> dict[str, Any]:
-    length = _count("cycle_length", strategy.cycle_length)
+    length = plan_count("cycle_length", strategy.cycle_length)
     chance, most = float(strategy.sampling_prob), strategy.truncated_batch_size
     if not 0 < chance <= 1:
-        _refuse("sampling_prob must be in (0, 1].")
+        refuse_plan("sampling_prob must be in (0, 1].")
     if length > 1:
         if most is not None:
-            _refuse("A cycle of truncated batches has no equal: its groups are smaller datasets.")
+            refuse_plan(
+                "A cycle of truncated batches has no equal: its groups are smaller datasets."
+            )
         return _cycle(strategy, length, chance, dataset_size, relation)
     if most is not None:
         if dataset_size is None:
-            _refuse("Truncated batches need dataset_size.")
-        most = _count("truncated_batch_size", most)
+            refuse_plan("Truncated batches need dataset_size.")
+        most = plan_count("truncated_batch_size", most)
         return schemas.truncated_poisson(sampling_probability=chance, max_batch_size=most)
     return schemas.poisson(sampling_probability=chance)
 
@@ -214,7 +275,7 @@ def _cycle(
     by_itself = strategy.partition_type is PartitionType.INDEPENDENT
     if not by_itself and relation not in ("replace_one", "replace_special"):
         # A record more moves others into other groups.
-        _refuse("A cycle of EQUAL_SPLIT groups needs a replace relation: say relation.")
+        refuse_plan("A cycle of EQUAL_SPLIT groups needs a replace relation: say relation.")
     if chance < 1:
         # A record is up for each step of its group, which are not told apart: it counts for all.
         return schemas.poisson(sampling_probability=chance)
@@ -224,8 +285,8 @@ def _cycle(
 def _balls_in_bins(
     strategy: batch_selection.BallsInBinsSampling, dataset_size: int | None, relation: str | None
 ) -> dict[str, Any]:
-    length = _count("cycle_length", strategy.cycle_length)
-    if _count("iterations", strategy.iterations) <= length:
+    length = plan_count("cycle_length", strategy.cycle_length)
+    if plan_count("iterations", strategy.iterations) <= length:
         return schemas.balls_and_bins(steps_per_pass=length)
     # The bins are drawn once: from the second cycle on they hide nothing.
     return _in_turn(length, True, dataset_size, relation)
@@ -235,7 +296,7 @@ def _in_turn(
     length: int, by_itself: bool, dataset_size: int | None, relation: str | None
 ) -> dict[str, Any]:
     if dataset_size is None:
-        _refuse("A cycle needs dataset_size.")
+        refuse_plan("A cycle needs dataset_size.")
     if relation == "add_or_remove_one" and by_itself:
         # No pass is bounded there; a record that found its group by itself moves no other one, so
         # that each step costs at most what it does with all records.
@@ -247,12 +308,12 @@ def _fixed(
     strategy: batch_selection.FixedBatchSampling, dataset_size: int | None, _: str | None
 ) -> dict[str, Any]:
     if dataset_size is None:
-        _refuse("Batches of a fixed size need dataset_size.")
-    size = _count("batch_size", strategy.batch_size)
+        refuse_plan("Batches of a fixed size need dataset_size.")
+    size = plan_count("batch_size", strategy.batch_size)
     if strategy.replace:
         return schemas.with_replacement(batch_size=size)
     if size > dataset_size:
-        _refuse("batch_size is above dataset_size.")
+        refuse_plan("batch_size is above dataset_size.")
     return schemas.fixed_size(batch_size=size)
 
 
@@ -264,16 +325,17 @@ _STRATEGIES: Final[dict[type, Any]] = {
 _OF_KNOWN_SIZE: Final = ("truncated_poisson", "fixed_size", "with_replacement", "cyclic")
 
 
-def _mechanism(
-    plan: DPExecutionPlan, dataset_size: int | None, relation: str | None
-) -> dict[str, Any]:
-    runs = _deviation(plan.noise_addition_transform) / _norm_bound(plan)
-    told = _told(plan, dataset_size, relation)
+def _noise_multiplier(
+    plan: DPExecutionPlan, noise: PlanNoise, dataset_size: int | None, relation: str | None
+) -> float:
+    runs = noise.deviation / _norm_bound(plan)
+    # An event speaks of columns of norm 1.
+    told = _told(plan, dataset_size, relation) * noise.column_norm
     # The multiplier that was asked for, unless less noise than that is drawn.
-    noise = told if told <= runs * (1 + _NOISE_OFF) else runs
-    if math.isinf(noise) or noise != noise:
-        _refuse("The noise multiplier is not finite.")
-    return schemas.gaussian(noise_multiplier=noise) if noise else schemas.no_noise()
+    found = told if told <= runs * (1 + _NOISE_OFF) else runs
+    if math.isinf(found) or found != found:
+        refuse_plan("The noise multiplier is not finite.")
+    return found if noise.strategy is None else min(found, math.nextafter(runs, 0.0))
 
 
 def _norm_bound(plan: DPExecutionPlan) -> float:
@@ -281,35 +343,10 @@ def _norm_bound(plan: DPExecutionPlan) -> float:
     try:
         bound = float(plan.clipped_grad(lambda: None).l2_norm_bound)
     except (AttributeError, TypeError, ValueError):
-        _refuse("The norm bound of plan.clipped_grad cannot be read.")
+        refuse_plan("The norm bound of plan.clipped_grad cannot be read.")
     if not 0 < bound < math.inf:
-        _refuse("The norm bound of plan.clipped_grad is not positive and finite.")
+        refuse_plan("The norm bound of plan.clipped_grad is not positive and finite.")
     return bound
-
-
-def _deviation(privatizer: Any) -> float:
-    """The standard deviation of the noise of a step, if it is independent of other steps'."""
-    update: Any = getattr(privatizer, "update", None)
-    if getattr(update, "__module__", None) != _PRIVATIZERS:
-        _refuse("The noise of plan.noise_addition_transform cannot be read.")
-    found = inspect.getclosurevars(update).nonlocals
-    if not {"stddev", "noising_matrix"} <= set(found):
-        _refuse("The noise of plan.noise_addition_transform cannot be read.")
-    return float(found["stddev"]) * _scale(found["noising_matrix"])
-
-
-def _scale(matrix: Any) -> float:
-    """What multiplies the noise of each step, where the matrix does no more than that."""
-    following: Any = getattr(matrix, "multiply_next", None)
-    if getattr(following, "__module__", "").startswith(_MATRICES):
-        if following.__qualname__ == "identity.<locals>.<lambda>":
-            return 1.0
-        inner: Any = inspect.getclosurevars(following).nonlocals.get("multiply_next_fn")
-        if getattr(inner, "__qualname__", "") == "inverse_as_streaming_matrix.<locals>._next":
-            bands: Any = inspect.getclosurevars(inner).nonlocals["coef"]
-            if bands.shape == (1,):
-                return 1.0 / abs(float(bands[0]))
-    _refuse("Noise that is correlated between steps has no mechanism in the ledger.")
 
 
 def _told(plan: DPExecutionPlan, dataset_size: int | None, relation: str | None) -> float:

@@ -331,13 +331,6 @@ def test_a_part_without_an_equal_is_refused(changed: dict[str, Any], reason: str
         plan_events(dataclasses.replace(plan(), **changed), dataset_size=RECORDS)
 
 
-def test_correlated_noise_is_refused() -> None:
-    for changed in ({"strategy": np.array([1.0, 0.5])}, {"column_normalize": True}):
-        made = plan(partition_type=INDEPENDENT, **changed)
-        with pytest.raises(UnsupportedPlan, match="correlated"):
-            plan_events(made, dataset_size=RECORDS, relation="replace_one")
-
-
 def test_a_norm_without_bound_is_refused() -> None:
     made = plan()
     unbounded = plan(l2_clip_norm=float("inf"), rescale_to_unit_norm=False)
