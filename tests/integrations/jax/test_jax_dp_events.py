@@ -12,10 +12,11 @@ import pytest
 from dp_accounting import NeighboringRelation, dp_event, pld
 from dp_accounting.pld import privacy_loss_distribution
 from dp_accounting.rdp import RdpAccountant
-from dpledger_client import Client
+from dpledger_client import Client, event, gaussian, poisson
 from dpledger_client.importers import dp_event as files
 from dpledger_client.importers.event_tree import CLASSES
 from dpledger_client.integrations.dp_event_checks import UntranslatableEvent, events_of
+from jax_privacy.experimental import accounting
 
 DELTA = 1e-6
 RECORDS = 1000
@@ -206,6 +207,25 @@ def test_what_has_no_equal_is_refused_by_name_and_place(tree: Any, reason: str) 
         events_of(tree)
 
 
+def test_turns_of_groups_are_the_poisson_steps_of_one_group() -> None:
+    turns: dict[str, Any] = {
+        "noise_multiplier": 2.0,
+        "iterations": 10,
+        "num_bands": 4,
+        "sampling_prob": 0.25,
+    }
+    assert events_of(accounting.amplified_bandmf_event(**turns)) == [
+        event(
+            mechanism=gaussian(noise_multiplier=2.0),
+            sampling=poisson(sampling_probability=0.25),
+            steps=3,
+        )
+    ]
+    cut: dict[str, Any] = {"largest_group_size": RECORDS // 4, "truncated_batch_size": 50}
+    with pytest.raises(UntranslatableEvent, match="another dataset_size"):
+        events_of(accounting.truncated_amplified_bandmf_event(**turns, **cut), dataset_size=RECORDS)
+
+
 def test_a_class_of_somebody_else_s_is_refused_whatever_it_derives_from() -> None:
     @attr.s(frozen=True, auto_attribs=True)
     class Derived(dp_event.GaussianDpEvent):
@@ -215,6 +235,6 @@ def test_a_class_of_somebody_else_s_is_refused_whatever_it_derives_from() -> Non
     class GaussianDpEvent:
         noise_multiplier: float = 1.0
 
-    for event in (Derived(1.0), GaussianDpEvent()):
+    for foreign in (Derived(1.0), GaussianDpEvent()):
         with pytest.raises(UntranslatableEvent, match="no known privacy event"):
-            events_of(event)
+            events_of(foreign)
