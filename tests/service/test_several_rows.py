@@ -1,4 +1,4 @@
-"""Datasets of which a record of their parent has several rows."""
+"""Datasets in which a record of their parent has several rows."""
 
 from typing import Any
 from uuid import uuid4

@@ -221,7 +221,7 @@ def _in_words(error: ValueError) -> str:
 
 
 def sampling_in(value: object) -> MinSeparation | CyclicPoisson | None:
-    """The accounting sampling that a parsed text means; none where it is none of correlated noise.
+    """The accounting sampling that a parsed text means; None unless it is one of correlated noise.
 
     Raises:
         InvalidRequestError: a number is beyond the steps of the pass.
