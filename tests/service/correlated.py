@@ -3,7 +3,10 @@
 from typing import Any
 
 import httpx
+from sqlalchemy import Engine
 
+from service.storage.engine import snapshot
+from service.transparency.verification.ledger import verify
 from tests.service.samples import Json, event, setup
 
 NOISE = 4.0
@@ -70,3 +73,17 @@ def guaranteed(api: httpx.Client, path: str = "runs/run", delta: float = 1e-6) -
     assert answer.status_code == 200, answer.text
     found: Json = answer.json()
     return found
+
+
+NOT_KEPT = "sha256:" + 64 * "0"  # a digest that no strategy has
+
+
+def refused(answer: httpx.Response, status: int, kind: str, words: str = "") -> None:
+    assert answer.status_code == status, answer.text
+    assert answer.json()["type"].endswith(kind), answer.text
+    assert words in answer.text, answer.text
+
+
+def sound(engine: Engine) -> list[str]:
+    with snapshot(engine) as connection:
+        return [one.text for one in verify(connection).broken]

@@ -1,16 +1,11 @@
 """Correlated noise over HTTP: kept strategies, passes, what is refused, what is certified."""
 
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from sqlalchemy import Engine
 
-from service.storage.engine import snapshot
-from service.transparency.signing import Signer
-from service.transparency.verification.ledger import verify
-from tests.service.certifying import signer_of
 from tests.service.correlated import (
     ACCEPT,
     NOISE,
@@ -18,31 +13,14 @@ from tests.service.correlated import (
     guaranteed,
     keep,
     noisy,
+    refused,
     rows,
     separated,
+    sound,
     toeplitz,
 )
 from tests.service.samples import GAUSSIAN, POISSON, WRITER, Json, append, event, run
 from tests.service.test_reservations import reserve
-
-DIGEST = "sha256:" + 64 * "0"
-
-
-@pytest.fixture
-def signer(tmp_path: Path) -> Signer:
-    return signer_of(tmp_path)
-
-
-def refused(answer: httpx.Response, status: int, kind: str, words: str = "") -> None:
-    assert answer.status_code == status, answer.text
-    assert answer.json()["type"].endswith(kind), answer.text
-    assert words in answer.text, answer.text
-
-
-def sound(engine: Engine) -> list[str]:
-    with snapshot(engine) as connection:
-        return [one.text for one in verify(connection).broken]
-
 
 # Passes
 

@@ -8,42 +8,31 @@ import pytest
 from sqlalchemy import Engine, text
 
 from service.schemas.ledger_document import LedgerDocument
-from service.storage.engine import snapshot, transaction
+from service.storage.engine import transaction
 from service.transparency.certificates.verify import verify_bytes
 from service.transparency.signing import Signer
-from service.transparency.verification.ledger import verify
 from tests.service.certifying import certified, said, signer_of
 from tests.service.correlated import (
     ACCEPT,
+    NOT_KEPT,
     begin,
     guaranteed,
     keep,
     noisy,
+    refused,
     rows,
     separated,
+    sound,
     toeplitz,
 )
 from tests.service.samples import GAUSSIAN, POISSON, Json, append, event, run
 from tests.service.test_corrections import correct
 from tests.service.test_reservations import reserve
 
-DIGEST = "sha256:" + 64 * "0"
-
 
 @pytest.fixture
 def signer(tmp_path: Path) -> Signer:
     return signer_of(tmp_path)
-
-
-def refused(answer: httpx.Response, status: int, kind: str, words: str = "") -> None:
-    assert answer.status_code == status, answer.text
-    assert answer.json()["type"].endswith(kind), answer.text
-    assert words in answer.text, answer.text
-
-
-def sound(engine: Engine) -> list[str]:
-    with snapshot(engine) as connection:
-        return [one.text for one in verify(connection).broken]
 
 
 # What a request may not say
@@ -52,7 +41,7 @@ def sound(engine: Engine) -> list[str]:
 @pytest.mark.parametrize(
     ("mechanism", "sampling", "words"),
     [
-        ({"strategy": DIGEST}, {}, "is not a strategy of this ledger"),
+        ({"strategy": NOT_KEPT}, {}, "is not a strategy of this ledger"),
         ({"strategy": "sha256:abc"}, {}, "strategy"),
         ({"sensitivity_squared": 1.0}, {}, "must be 50.15585143397344 here"),
         ({}, {"min_separation": 65}, "min_separation"),
@@ -176,7 +165,7 @@ def test_verification_finds_a_strategy_that_was_changed(api: httpx.Client, engin
     with transaction(engine) as connection:
         connection.execute(
             text("INSERT INTO strategies VALUES (:digest, :content, NULL, :at)"),
-            {"digest": DIGEST, "content": '{"kind":"identity"}', "at": "2026-01-01 00:00:00"},
+            {"digest": NOT_KEPT, "content": '{"kind":"identity"}', "at": "2026-01-01 00:00:00"},
         )
     (broken,) = sound(engine)
     assert "another one than its digest says" in broken

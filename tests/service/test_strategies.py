@@ -2,39 +2,17 @@
 
 import hashlib
 import json
-from pathlib import Path
 
 import httpx
 import pytest
-from sqlalchemy import Engine
 
-from service.storage.engine import snapshot
-from service.transparency.signing import Signer
-from service.transparency.verification.ledger import verify
-from tests.service.certifying import signer_of
 from tests.service.correlated import (
+    NOT_KEPT,
     keep,
+    refused,
     square_root,
 )
 from tests.service.samples import Json
-
-DIGEST = "sha256:" + 64 * "0"
-
-
-@pytest.fixture
-def signer(tmp_path: Path) -> Signer:
-    return signer_of(tmp_path)
-
-
-def refused(answer: httpx.Response, status: int, kind: str, words: str = "") -> None:
-    assert answer.status_code == status, answer.text
-    assert answer.json()["type"].endswith(kind), answer.text
-    assert words in answer.text, answer.text
-
-
-def sound(engine: Engine) -> list[str]:
-    with snapshot(engine) as connection:
-        return [one.text for one in verify(connection).broken]
 
 
 def test_a_strategy_is_kept_once_and_named_by_its_content(api: httpx.Client) -> None:
@@ -47,7 +25,7 @@ def test_a_strategy_is_kept_once_and_named_by_its_content(api: httpx.Client) -> 
     assert first.json()["digest"] == f"sha256:{hashlib.sha256(content.encode()).hexdigest()}"
     found = api.get(f"/v1/strategies/{first.json()['digest']}")
     assert found.json() == first.json()
-    refused(api.get(f"/v1/strategies/{DIGEST}"), 404, "not-found")
+    refused(api.get(f"/v1/strategies/{NOT_KEPT}"), 404, "not-found")
 
 
 GOLDEN: list[tuple[Json, int, int, int | None, float]] = [
