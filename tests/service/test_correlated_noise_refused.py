@@ -89,6 +89,17 @@ def test_a_name_that_is_written_otherwise_is_looked_up_alike(api: httpx.Client) 
     refused(answer, 422, "request", "must be 50.15585143397344 here")
 
 
+@pytest.mark.parametrize("said", ["much", {}, [None], -1.0, 0.0, 1e251, True])
+def test_what_cannot_be_a_sensitivity_is_refused_in_every_body(
+    api: httpx.Client, said: object
+) -> None:
+    begin(api, budget={"epsilon": 40.0, "delta": 1e-6})
+    step = {"mechanism": noisy(NOT_KEPT, sensitivity_squared=said), "sampling": POISSON}
+    budget = {"epsilon": 5.0, "delta": 1e-6, "envelope": [step | {"name": "all", "steps": 1}]}
+    answer = api.patch("/v1/datasets/data", json={"budget": budget, "reason": "A second study."})
+    refused(answer, 422, "request", "sensitivity_squared")
+
+
 # Corrections
 
 

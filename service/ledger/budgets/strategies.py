@@ -13,6 +13,7 @@ from accounting import correlated_noise as core
 from accounting.events import CyclicPoisson, MinSeparation
 from service.clock import now, stamp
 from service.errors import InvalidRequestError, NotFoundError
+from service.schemas.correlated.steps import can_be_sensitivity
 from service.schemas.correlated.strategies import (
     StrategyMessage,
     mechanisms_in,
@@ -124,7 +125,8 @@ class Sensitivities:
     def fill_in(self, body: Any, *, location: str = "body") -> None:
         """Fill in the sensitivity of each step of correlated noise in a parsed body.
 
-        What the sender says of it is compared; where the sampling is none, nothing is left of it.
+        A sensitivity that the sender gives is compared; where the sampling is none, it is removed.
+        What cannot be a sensitivity stays, so that the schema refuses it.
 
         Raises:
             InvalidRequestError: a strategy is not kept here, does not serve its sampling, or has
@@ -133,6 +135,8 @@ class Sensitivities:
         """
         for step in mechanisms_in(body):
             mechanism = step["mechanism"]
+            if not can_be_sensitivity(mechanism.get("sensitivity_squared")):
+                continue
             said = mechanism.pop("sensitivity_squared", None)
             digest, sampling = mechanism.get("strategy"), _sampling_of(step, location)
             if not isinstance(digest, str) or sampling is None:

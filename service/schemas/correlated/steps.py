@@ -2,7 +2,7 @@
 
 from typing import Annotated, Final, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
 from accounting import events as core
 from service.errors import InvalidRequestError
@@ -18,6 +18,9 @@ PassSteps = Annotated[
 SensitivitySquared = Annotated[
     float, AfterValidator(within(1e-120, 1e250)), Field(json_schema_extra=bounds(1e-120, 1e250))
 ]
+_SENSITIVITY: Final[TypeAdapter[float | None]] = TypeAdapter(
+    SensitivitySquared | None, config=ConfigDict(strict=True)
+)
 _Multiplier = Annotated[
     float, AfterValidator(within(1e-9, 1e9)), Field(json_schema_extra=bounds(1e-9, 1e9))
 ]
@@ -112,6 +115,15 @@ def to_min_separation(message: MinSeparationSampling, *, location: str) -> core.
         placement=core.Placement(message.placement),
         noise_restarts_each_pass=message.noise_restarts_each_pass,
     )
+
+
+def can_be_sensitivity(value: object) -> bool:
+    """Whether a parsed value is null or a number that the schema allows as a sensitivity."""
+    try:
+        _SENSITIVITY.validate_python(value)
+    except ValidationError:
+        return False
+    return True
 
 
 def _within(value: int, most: int, location: str, words: str) -> None:
