@@ -14,7 +14,7 @@ from sqlalchemy import Engine
 import accounting
 from accounting.math_library import InaccurateLibraryError, require_accurate_library
 from service.errors import StartupError
-from service.identity.authentication import KeyRing
+from service.identity.authentication import Directory, KeyRing
 from service.identity.keys import KEY_FILE, Role, any_key, create_key
 from service.identity.rate_limit import Buckets, Pace
 from service.identity.start_token import StartToken
@@ -100,6 +100,7 @@ def create_app(settings: Settings) -> FastAPI:
             viewer_requests_per_second=settings.viewer_requests_per_second,
             body_bytes_max=settings.key_body_bytes_max,
         )
+        keys.directory = _directory(settings, keys)
         keys.refresh()
         signer = _signer(settings, engine)
         witness = follower_of(settings, engine, signer)
@@ -250,6 +251,24 @@ def _require_accurate_library() -> None:
         raise StartupError(str(error)) from None
 
 
+def _directory(settings: Settings, keys: KeyRing) -> Directory | None:
+    """Callers by tokens of identity providers; None where the settings name no identity file.
+
+    Raises:
+        StartupError: the file cannot be read, or says something that cannot be.
+    """
+    if settings.identity_file is None:
+        return None
+    # Their libraries take long to load.
+    from service.identity.single_sign_on import configuration, directory
+
+    return directory.TokenDirectory(
+        configuration.read_configuration(settings.identity_file),
+        bucket=keys.new_bucket,
+        body_bytes_max=settings.key_body_bytes_max,
+    )
+
+
 def _required_key(engine: Engine, settings: Settings) -> StartToken | None:
     """Store the first key from its file; without one return the start token, on loopback only."""
     with transaction(engine) as connection:
@@ -259,6 +278,8 @@ def _required_key(engine: Engine, settings: Settings) -> StartToken | None:
         if key is not None:
             create_key(connection, name=FIRST_KEY, scope=Role.ADMIN, key=key, by=KEY_FILE)
             return None
+    if settings.identity_file is not None:  # it grants what a start token would
+        return None
     return StartToken.load_or_create(settings.start_token_path)
 
 
@@ -270,11 +291,11 @@ def first_key(settings: Settings) -> str | None:
     """
     if settings.admin_key_file is not None:
         return _read_key(settings.admin_key_file)
-    if not settings.loopback:
+    if not settings.loopback and settings.identity_file is None:
         raise StartupError(
             f"host {settings.host} can be reached by others and there is no key. Create one "
             "with `dpledger keys create --scope admin --name admin`, or name a file with one "
-            "in DPLEDGER_ADMIN_KEY_FILE."
+            "in DPLEDGER_ADMIN_KEY_FILE, or identity providers in DPLEDGER_IDENTITY_FILE."
         )
     return None
 

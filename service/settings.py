@@ -56,6 +56,8 @@ class Settings(BaseSettings):
     # Holds the start token, which signs in on a loopback address until the first key is created;
     # made where there is none. Beside a SQLite file by default, else `dpledger.token`.
     start_token_file: Path | None = None
+    # Names identity providers and what is granted to their groups and subjects (TOML).
+    identity_file: Path | None = None
     body_bytes_max: int = Field(default=4 * 1024 * 1024, ge=1024, le=64 * 1024 * 1024)
     # Of keys that have no limits of their own; in each process.
     requests_per_second: float | None = Field(default=None, ge=0.001, le=1e6)
@@ -92,7 +94,7 @@ class Settings(BaseSettings):
 
     @field_validator(
         "database_password_file", "admin_key_file", "signing_key_file", "start_token_file",
-        "webhook_secret_file", "witness_file", mode="before",
+        "webhook_secret_file", "witness_file", "identity_file", mode="before",
     )  # fmt: skip
     @classmethod
     def _unset(cls, value: object) -> object:

@@ -29,6 +29,7 @@ INSERT_ONLY = (
 )  # fmt: skip
 ID = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 NAME = sa.String(63)
+ACTOR = sa.String(512).with_variant(sa.String(63), "sqlite")
 TIME = sa.DateTime(timezone=True)
 ZERO = sa.text("0")
 TARGETS = {
@@ -85,6 +86,7 @@ sa.Table(
     metadata,
     sa.Column("digest", sa.String(64), primary_key=True),
     sa.Column("key_digest", sa.String(64), nullable=False, index=True),
+    sa.Column("principal", sa.Text),
     sa.Column("created_at", TIME, nullable=False),
     sa.Column("expires_at", TIME, nullable=False),
 )
@@ -140,7 +142,7 @@ sa.Table(
     *_perhaps(sa.Double, "budget_epsilon", "budget_delta"),
     sa.Column("budget_revision", sa.Integer, nullable=False),
     *_given(sa.Text, "accept", "reason"),
-    sa.Column("changed_by", NAME, nullable=False),
+    sa.Column("changed_by", ACTOR, nullable=False),
     *_given(sa.BigInteger, "sequence"),
     sa.Column("changed_at", TIME, nullable=False),
     _flag("frozen"),
@@ -185,7 +187,7 @@ sa.Table(
     *_perhaps(sa.Text, "budget_filter", "totals"),
     sa.Column("totals_version", sa.String(32)),
     sa.Column("on_plan", sa.Boolean),
-    sa.Column("by", NAME),
+    sa.Column("by", ACTOR),
     *_references("dataset_id"),
     sa.UniqueConstraint("name"),
 )
@@ -212,7 +214,7 @@ sa.Table(
     sa.Column("pass_position", sa.BigInteger),
     sa.Column("created_at", TIME, nullable=False),
     sa.Column("from_branch_id", ID),
-    *_perhaps(NAME, "by", "appended_by"),
+    *_perhaps(ACTOR, "by", "appended_by"),
     *_perhaps(sa.String(16), "order", "noise"),
     _flag("takes_pass"),
     *_references("pass_event_id", "run_id"),
@@ -230,7 +232,7 @@ sa.Table(
     sa.Column("request", sa.Text, nullable=False),
     sa.Column("reason", sa.Text),
     sa.Column("created_at", TIME, nullable=False),
-    sa.Column("by", NAME),
+    sa.Column("by", ACTOR),
     *_references("dataset_id", "run_id", "branch_id", "event_id"),
     sa.UniqueConstraint("name"),
     sa.Index(None, "branch_id", "end_step"),
@@ -244,7 +246,7 @@ sa.Table(
     *_given(ID, "dataset_id", "run_id", "branch_id", "event_id"),
     *_given(sa.BigInteger, "first_step", "steps"),
     sa.Column("reason", sa.Text, nullable=False),
-    sa.Column("corrected_by", NAME, nullable=False),
+    sa.Column("corrected_by", ACTOR, nullable=False),
     *_given(sa.BigInteger, "sequence"),
     sa.Column("recorded_at", TIME, nullable=False),
     *_references("dataset_id", "run_id", "branch_id", "event_id"),
@@ -323,7 +325,7 @@ sa.Table(
     *_given(sa.BigInteger, "position", "after_sequence"),
     sa.Column("kind", sa.String(32), nullable=False),
     sa.Column("content", sa.Text, nullable=False),
-    sa.Column("by", NAME),
+    sa.Column("by", ACTOR),
     sa.Column("acted_at", TIME, nullable=False),
     sa.Column("leaf", sa.LargeBinary, nullable=False),
     *_references("dataset_id"),
@@ -344,7 +346,7 @@ sa.Table(
     metadata,
     sa.Column("digest", sa.String(71), primary_key=True),
     *_given(sa.Text, "content"),
-    sa.Column("by", NAME),
+    sa.Column("by", ACTOR),
     sa.Column("created_at", TIME, nullable=False),
 )
 

@@ -3,10 +3,10 @@
 import math
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hmac import compare_digest
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Protocol
 
 from fastapi import Request, Security
 from fastapi.concurrency import run_in_threadpool
@@ -49,6 +49,12 @@ class Caller:
     datasets: frozenset[str] | None = None  # none where it reaches all
     bucket: Bucket | None = None
     body_bytes_max: int | None = None
+    title: str = ""  # a person's name, where an identity provider told it
+
+    @property
+    def shown_name(self) -> str:
+        """How pages call the caller."""
+        return self.title or self.name
 
     def require(self, scope: Role) -> None:
         """Refuse a caller whose scope is less.
@@ -56,7 +62,7 @@ class Caller:
         Raises:
             ForbiddenError: it is.
         """
-        if _RANKS[self.scope] < _RANKS[scope]:
+        if rank(self.scope) < rank(scope):
             raise ForbiddenError(f"This call needs a key of scope {scope}.")
 
     def require_dataset(self, name: str) -> None:
@@ -66,6 +72,40 @@ class Caller:
             NotFoundError: it does not, whether there is one or not.
         """
         require_dataset(self.datasets, name)
+
+
+def rank(scope: Role) -> int:
+    """How much a scope may do: more than each of a lower rank."""
+    return _RANKS[scope]
+
+
+class SignInProvider(Protocol):
+    """An identity provider through which people sign in."""
+
+    @property
+    def name(self) -> str:
+        """In the address of its sign-in."""
+
+    @property
+    def title(self) -> str | None:
+        """On the page, instead of the name."""
+
+
+class Directory(Protocol):
+    """Callers by tokens of identity providers."""
+
+    @property
+    def sign_in_providers(self) -> Sequence[SignInProvider]:
+        """Those through which people sign in."""
+
+    def holder(self, digest: str) -> Caller | None:
+        """Whose token has this digest, if it was verified and is still in force."""
+
+    async def admit(self, authorization: str) -> None:
+        """Verify the token of a header, if it bears one, so that `holder` knows it."""
+
+    def person(self, principal: str) -> Caller | None:
+        """A person as a session stores it; None if nothing is granted to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +132,7 @@ class KeyRing:
         requests_per_second: float | None = None,
         viewer_requests_per_second: float | None = None,
         body_bytes_max: int | None = None,
+        directory: Directory | None = None,
     ) -> None:
         """Read the keys of a database.
 
@@ -101,7 +142,9 @@ class KeyRing:
             requests_per_second: of keys that have no rate of their own.
             viewer_requests_per_second: of such keys of viewers, where the former says nothing.
             body_bytes_max: the same.
+            directory: knows callers by tokens of identity providers.
         """
+        self.directory = directory
         self.reach = Reach(engine)
         self._engine = engine
         self.looks = SingleFlight(engine, self.refresh)
@@ -159,6 +202,14 @@ class KeyRing:
             body_bytes_max=self._body_bytes_max if size is None else size,
         )
 
+    def new_bucket(self, scope: Role) -> Bucket | None:
+        """Of a caller without a key; None where the settings limit no rate."""
+        if self._rate is not None:
+            return Bucket(self._rate)
+        if scope is not Role.VIEWER or self._viewer_rate is None:
+            return None
+        return Bucket(self._viewer_rate, burst_seconds=VIEWER_BURST_SECONDS)
+
     def _usual_bucket(self, row: Row[Any]) -> Bucket | None:
         """Of a key that says nothing of its own."""
         if self._rate is not None:
@@ -202,7 +253,9 @@ class KeyRing:
         # The time of the lookup may reveal the first digits of digests, but a key with wanted
         # digits cannot be made. The other digits are compared in constant time.
         held = self._held.get(digest[:_TAG])
-        return held.caller if held is not None and held.answers(digest) else None
+        if held is not None and held.answers(digest):
+            return held.caller
+        return None if self.directory is None else self.directory.holder(digest)
 
 
 async def authenticate(request: Request, scope: Role, names: Mapping[str, str]) -> Caller:
@@ -224,10 +277,18 @@ async def authenticate(request: Request, scope: Role, names: Mapping[str, str]) 
 
 
 async def fresh_keys(request: Request) -> KeyRing:
-    """The keys, read anew if what was known is too old."""
+    """The keys, read anew if what was known is too old; a token of the request is verified.
+
+    Raises:
+        UnauthorizedError: the request bears a token that is not valid here.
+        ForbiddenError: nothing is granted to the token's subject.
+        UnavailableError: the keys cannot be read, or an identity provider's.
+    """
     ring: KeyRing = request.app.state.keys
     if ring.stale:  # only then is a thread worth its price
         await ring.looks.take()
+    if ring.directory is not None and "authorization" in request.headers:
+        await ring.directory.admit(request.headers["authorization"])
     return ring
 
 

@@ -1,8 +1,9 @@
-"""Who is signed in with a browser: sessions that were begun with an API key, and end with it.
+"""Who is signed in with a browser: sessions begun with an API key or by an identity provider.
 
-A session holds nothing of its own but the digest of the secret that began it. Whether that secret
-is in force is asked each time, so that a session ends when its key is revoked, expires, or is
-rotated out.
+A session of a key holds nothing of its own but the digest of the secret that began it. Whether that
+secret is in force is asked each time, so that a session ends when its key is revoked, expires, or
+is rotated out. A session of a person holds what the identity provider said of the person; what is
+granted is asked each time, and after an hour the provider is.
 
 A token ends with a seal: a code (HMAC) over what the database says of the session, by a secret that
 is not in the database. Who can write rows alone can neither begin a session nor change whose it is.
@@ -10,6 +11,7 @@ is not in the database. Who can write rows alone can neither begin a session nor
 
 import hmac
 import secrets
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -26,18 +28,35 @@ SESSIONS_MAX: Final = 50  # of one key; the oldest end first
 TOKEN_BYTES: Final = 32  # of randomness; a fast hash is enough for a token that cannot be guessed
 _PART_LENGTH: Final = 43  # of so many bytes in base64
 TOKEN_LENGTH: Final = 2 * _PART_LENGTH + 1  # what is random, a dot and its seal
-_IN_FORCE: Final = select(sessions.c.key_digest, sessions.c.expires_at).where(
+_IN_FORCE: Final = select(sessions.c.key_digest, sessions.c.principal, sessions.c.expires_at).where(
     sessions.c.digest == bindparam("digest"), sessions.c.expires_at > bindparam("moment")
 )
 
 
-def begin_session(connection: Connection, secret: bytes, key_digest: str) -> str:
-    """Begin a session of a key; the token is never readable again.
+@dataclass(frozen=True, slots=True)
+class Session:
+    """Whose session it is."""
+
+    key_digest: str  # of the API key's secret that began it, or of a person's name
+    principal: str | None  # what an identity provider said of the person; None of a key's
+
+
+def begin_session(
+    connection: Connection,
+    secret: bytes,
+    key_digest: str,
+    *,
+    principal: str | None = None,
+    seconds: int = SESSION_SECONDS,
+) -> str:
+    """Begin a session of a key or a person; the token is never readable again.
 
     Args:
         connection: in a transaction.
         secret: of all sessions.
-        key_digest: of the API key's present secret.
+        key_digest: of the API key's present secret, or of the person's name.
+        principal: what an identity provider said of the person; None for a key's.
+        seconds: that it lasts at most.
     """
     moment = now()
     kept = (
@@ -48,16 +67,24 @@ def begin_session(connection: Connection, secret: bytes, key_digest: str) -> str
     )
     too_many = (sessions.c.key_digest == key_digest) & sessions.c.digest.not_in(kept)
     connection.execute(delete(sessions).where(or_(sessions.c.expires_at <= moment, too_many)))
-    expires_at = moment + timedelta(seconds=SESSION_SECONDS)
+    expires_at = moment + timedelta(seconds=seconds)
     drawn = secrets.token_urlsafe(TOKEN_BYTES)
-    token = f"{drawn}.{_seal(secret, drawn, key_digest, expires_at)}"
-    row = {"digest": digest_of(token), "key_digest": key_digest, "created_at": moment}
-    connection.execute(insert(sessions).values(row | {"expires_at": expires_at}))
+    session = Session(key_digest, principal)
+    token = f"{drawn}.{_seal(secret, drawn, session, expires_at)}"
+    connection.execute(
+        insert(sessions).values(
+            digest=digest_of(token),
+            key_digest=key_digest,
+            principal=principal,
+            created_at=moment,
+            expires_at=expires_at,
+        )
+    )
     return token
 
 
-def key_digest_of(engine: Engine, secret: bytes, token: str) -> str | None:
-    """The digest of the API key's secret that began a session; None where there is no session."""
+def session_of(engine: Engine, secret: bytes, token: str) -> Session | None:
+    """The session of a token; None where there is none."""
     if len(token) != TOKEN_LENGTH or not token.isascii():
         return None
     with snapshot(engine) as connection:
@@ -66,13 +93,14 @@ def key_digest_of(engine: Engine, secret: bytes, token: str) -> str | None:
     if found is None:
         return None
     drawn, _, seal = token.partition(".")
-    expected = _seal(secret, drawn, found.key_digest, found.expires_at)
-    return str(found.key_digest) if hmac.compare_digest(seal, expected) else None
+    session = Session(str(found.key_digest), found.principal)
+    expected = _seal(secret, drawn, session, found.expires_at)
+    return session if hmac.compare_digest(seal, expected) else None
 
 
-def _seal(secret: bytes, drawn: str, key_digest: str, expires_at: datetime) -> str:
+def _seal(secret: bytes, drawn: str, session: Session, expires_at: datetime) -> str:
     """What only a holder of the secret can say of a session, in base64."""
-    sealed = f"{drawn} {key_digest} {stamp(expires_at)}"
+    sealed = f"{drawn} {session.key_digest} {stamp(expires_at)} {session.principal or ''}"
     return to_text(hmac.digest(secret, sealed.encode(), "sha256"))
 
 

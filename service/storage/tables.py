@@ -36,6 +36,8 @@ metadata = MetaData(
 # SQLite numbers rows by itself only in a column that is exactly INTEGER.
 Id = BigInteger().with_variant(Integer, "sqlite")
 _Name = String(63)
+# Who acted: a key's name, or issuer#subject of a person or a pod.
+_Actor = String(512).with_variant(String(63), "sqlite")  # whose lengths SQLite does not check
 
 api_keys = Table(
     "api_keys",
@@ -63,6 +65,7 @@ sessions = Table(
     metadata,
     Column("digest", String(64), primary_key=True),  # SHA-256 of what the cookie holds
     Column("key_digest", String(64), nullable=False, index=True),  # of the secret that signed in
+    Column("principal", Text),  # JSON: a person, as an identity provider told it
     Column("created_at", DateTime(timezone=True), nullable=False),
     Column("expires_at", DateTime(timezone=True), nullable=False),
 )
@@ -136,7 +139,7 @@ runs = Table(
     # Of a run whose own budget is held by its plan: whether it has kept to it so far.
     Column("on_plan", Boolean),
     Column("request", Text, nullable=False),
-    Column("by", _Name),  # the key that registered it
+    Column("by", _Actor),  # the key that registered it
     Column("state", String(32).with_variant(String(16), "sqlite"), nullable=False),
     # Whether it ever went on after its end; for good.
     Column("reopened", Boolean, nullable=False, server_default=false()),
@@ -176,7 +179,7 @@ strategies = Table(
     metadata,
     Column("digest", String(71), primary_key=True),
     Column("content", Text, nullable=False),  # canonical JSON
-    Column("by", _Name),  # the key that stored it
+    Column("by", _Actor),  # the key that stored it
     Column("created_at", DateTime(timezone=True), nullable=False),
 )
 
@@ -216,8 +219,8 @@ branches = Table(
     # is larger by 2^41 where correlated noise may be used elsewhere.
     Column("pass_event_id", ForeignKey("distinct_events.id")),
     Column("pass_position", BigInteger),
-    Column("by", _Name),  # the key that opened it
-    Column("appended_by", _Name),  # the key that appended last; each change is an act
+    Column("by", _Actor),  # the key that opened it
+    Column("appended_by", _Actor),  # the key that appended last; each change is an act
     Column("created_at", DateTime(timezone=True), nullable=False),
     UniqueConstraint("run_id", "name"),
 )
@@ -245,7 +248,7 @@ settings_changes = Table(
     Column("accept", Text, nullable=False),
     Column("frozen", Boolean, nullable=False, server_default=false()),
     Column("reason", Text, nullable=False),
-    Column("changed_by", _Name, nullable=False),  # the key's name
+    Column("changed_by", _Actor, nullable=False),  # the key's name
     Column("sequence", BigInteger, nullable=False),  # the dataset's head at that time
     Column("changed_at", DateTime(timezone=True), nullable=False),
 )
@@ -268,7 +271,7 @@ reservations = Table(
     Column("expires_at", DateTime(timezone=True)),
     Column("request", Text, nullable=False),
     Column("reason", Text),  # of an admin who voided it
-    Column("by", _Name),  # the key that reserved
+    Column("by", _Actor),  # the key that reserved
     Column("created_at", DateTime(timezone=True), nullable=False),
     Index("ix_reservations_branch_id_end_step", "branch_id", "end_step"),
     Index("ix_reservations_dataset_id_state", "dataset_id", "state"),
@@ -286,7 +289,7 @@ corrections = Table(
     Column("steps", BigInteger, nullable=False),
     Column("event_id", ForeignKey("distinct_events.id"), nullable=False),
     Column("reason", Text, nullable=False),
-    Column("corrected_by", _Name, nullable=False),
+    Column("corrected_by", _Actor, nullable=False),
     Column("sequence", BigInteger, nullable=False),  # the dataset's head at that time
     Column("recorded_at", DateTime(timezone=True), nullable=False),
 )
@@ -377,7 +380,7 @@ acts = Table(
     Column("after_sequence", BigInteger, nullable=False),  # the entry it stands behind
     Column("kind", String(32), nullable=False),
     Column("content", Text, nullable=False),  # canonical JSON
-    Column("by", _Name),  # the key that did it, if any
+    Column("by", _Actor),  # the key that did it, if any
     Column("acted_at", DateTime(timezone=True), nullable=False),
     Column("leaf", LargeBinary, nullable=False),
     UniqueConstraint("dataset_id", "position"),

@@ -155,6 +155,11 @@ def problem(
     return ProblemResponse(slug, content, status, dict(headers or {}))
 
 
+def status_of(error: LedgerError) -> int:
+    """The HTTP status of a refusal."""
+    return PROBLEMS[error.slug][0]
+
+
 def problem_page(slug: str) -> str | None:
     """The page that explains a problem, in Markdown."""
     if slug not in PROBLEMS:

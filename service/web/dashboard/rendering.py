@@ -146,13 +146,13 @@ def render(
         "standing": getattr(request.state, "standing", None),
         "csrf": csrf_of(request),
         "path": request.url.path,
-        "address": _address(request),
+        "address": address_of(request),
     }
     text = templates().get_template(name).render(frame | context)
     return guarded(HTMLResponse(text, status_code))
 
 
-def _address(request: Request) -> str:
+def address_of(request: Request) -> str:
     """Where this service is, for what is copied from a page."""
     scheme = "http" if is_local(request) else "https"
     return f"{scheme}://{request.headers.get('host', '')}"

@@ -1,5 +1,7 @@
 """Every page, in a literal list."""
 
+from types import ModuleType
+
 from fastapi import APIRouter, FastAPI
 
 from service.guarantees.run_progress import Growths
@@ -21,11 +23,10 @@ from service.web.dashboard.response_cache import ANSWERS_MAX
 
 def install_pages(app: FastAPI) -> list[APIRouter]:
     """Add the pages, and tell errors as pages to those who look; the routers that were added."""
-    modules = (
+    modules: list[ModuleType] = [
         api_browser,
         assets,
         sign_in,
-        lists,
         lists,
         dataset,
         compare,
@@ -33,7 +34,11 @@ def install_pages(app: FastAPI) -> list[APIRouter]:
         run,
         statement,
         theorems,
-    )
+    ]
+    if app.state.keys.directory is not None:
+        from service.web.dashboard import provider_sign_in  # its libraries take long to load
+
+        modules.append(provider_sign_in)
     app.state.spendings = VersionedCache(SPENDINGS_MAX)
     app.state.growths = Growths()
     app.state.answers = VersionedCache(ANSWERS_MAX, shared=True)

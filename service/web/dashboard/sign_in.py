@@ -11,7 +11,7 @@ from sqlalchemy import Engine
 
 from service.errors import ForeignOriginError
 from service.identity import sessions
-from service.identity.authentication import fresh_keys
+from service.identity.authentication import KeyRing, fresh_keys
 from service.identity.keys import KEY_PREFIX, digest_of
 from service.storage.engine import transaction
 from service.web.dashboard import viewer
@@ -33,10 +33,10 @@ async def sign_in_page(request: Request) -> Response:
     where = viewer.own_path(request.query_params.get(NEXT_FIELD))
     given = request.query_params.get(TOKEN_FIELD)
     if given is None:
-        return _form(request, where)
+        return sign_in_form(request, where)
     start_token = (await fresh_keys(request)).start_token
     if start_token is None or not compare_digest(given.encode(), start_token.text.encode()):
-        return _form(request, where, fault=NOT_IN_FORCE, status=HTTPStatus.UNAUTHORIZED)
+        return sign_in_form(request, where, fault=NOT_IN_FORCE, status=HTTPStatus.UNAUTHORIZED)
     return await _begun(request, digest_of(given), where)
 
 
@@ -50,7 +50,7 @@ async def sign_in(request: Request, form: PostedForm) -> Response:
     digest = digest_of(form.get(KEY_FIELD, "").strip())
     caller = ring.holder(digest)
     if caller is None:
-        return _form(request, where, fault=WRONG_KEY, status=HTTPStatus.UNAUTHORIZED)
+        return sign_in_form(request, where, fault=WRONG_KEY, status=HTTPStatus.UNAUTHORIZED)
     if caller.bucket is not None:
         caller.bucket.take()
     return await _begun(request, digest, where)
@@ -58,17 +58,47 @@ async def sign_in(request: Request, form: PostedForm) -> Response:
 
 async def _begun(request: Request, digest: str, where: str) -> Response:
     """A session of the key of this digest, instead of the one before, and on to a page."""
-    token = await run_in_threadpool(_session, request, digest, viewer.session_token(request))
     answer = RedirectResponse(where, HTTPStatus.SEE_OTHER)
+    await begin_browser_session(request, answer, digest)
+    return answer
+
+
+async def begin_browser_session(
+    request: Request,
+    answer: Response,
+    digest: str,
+    *,
+    principal: str | None = None,
+    seconds: int = sessions.SESSION_SECONDS,
+) -> None:
+    """Begin a session instead of the one before, and give its token with an answer.
+
+    Args:
+        request: of the browser.
+        answer: to it.
+        digest: of the API key's secret, or of the person's name.
+        principal: what an identity provider said of the person; None for a key's session.
+        seconds: that it lasts at most.
+    """
+    before = viewer.session_token(request)
+    secret = request.app.state.session_secret
+
+    def begun() -> str:
+        with transaction(viewer.engine_of(request)) as connection:
+            if before is not None:
+                sessions.end(connection, before)
+            return sessions.begin_session(
+                connection, secret, digest, principal=principal, seconds=seconds
+            )
+
     answer.set_cookie(
         viewer.cookie_name(request),
-        token,
-        max_age=sessions.SESSION_SECONDS,
+        await run_in_threadpool(begun),
+        max_age=seconds,
         secure=not viewer.is_local(request),
         httponly=True,
         samesite="strict",
     )
-    return answer
 
 
 @router.post("/sign-out")
@@ -90,9 +120,18 @@ async def sign_out(request: Request) -> Response:
     return answer
 
 
-def _form(request: Request, where: str, *, fault: str = "", status: int = 200) -> Response:
-    given = {"next_path": where, "fault": fault, "key_prefix": KEY_PREFIX}
-    no_key_yet = request.app.state.keys.start_token is not None
+def sign_in_form(
+    request: Request, where: str, *, fault: str = "", status: int = HTTPStatus.OK
+) -> Response:
+    """The page on which to sign in, with what was wrong before."""
+    keys: KeyRing = request.app.state.keys
+    given = {
+        "next_path": where,
+        "fault": fault,
+        "key_prefix": KEY_PREFIX,
+        "providers": [] if keys.directory is None else keys.directory.sign_in_providers,
+    }
+    no_key_yet = keys.start_token is not None
     return render(
         request, "sign_in.html", viewer=None, status_code=status, no_key_yet=no_key_yet, **given
     )
@@ -109,13 +148,6 @@ def _require_tls(request: Request) -> None:
             "Sign in over HTTPS: over plain HTTP others could read the key, and may have. If this "
             "key was sent over a network, rotate it."
         )
-
-
-def _session(request: Request, digest: str, before: str | None) -> str:
-    with transaction(viewer.engine_of(request)) as connection:
-        if before is not None:
-            sessions.end(connection, before)
-        return sessions.begin_session(connection, request.app.state.session_secret, digest)
 
 
 def _ended(engine: Engine, token: str) -> None:

@@ -17,8 +17,15 @@ from service.errors import (
     UnsupportedMediaTypeError,
 )
 from service.identity import sessions
-from service.identity.authentication import Caller, caller_of, fresh_keys, permitted
+from service.identity.authentication import (
+    Caller,
+    KeyRing,
+    caller_of,
+    fresh_keys,
+    permitted,
+)
 from service.identity.keys import Role
+from service.identity.sessions import Session
 from service.web.strict_requests import media_type
 
 LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
@@ -70,10 +77,17 @@ def engine_of(request: Request) -> Engine:
     return engine
 
 
-def session_key(request: Request, token: str) -> str | None:
-    """The digest of the API key's secret that began a session; None where there is no session."""
+def session_of(request: Request, token: str) -> Session | None:
+    """The session of a token; None where there is none."""
     secret: bytes = request.app.state.session_secret
-    return sessions.key_digest_of(engine_of(request), secret, token)
+    return sessions.session_of(engine_of(request), secret, token)
+
+
+def signed_in(ring: KeyRing, session: Session) -> Caller | None:
+    """Who is signed in, if the key is in force or something is granted to the person."""
+    if session.principal is None:
+        return ring.holder(session.key_digest)
+    return None if ring.directory is None else ring.directory.person(session.principal)
 
 
 async def _caller(request: Request) -> Caller:
@@ -91,8 +105,8 @@ async def _caller(request: Request) -> Caller:
     token = session_token(request)
     if token is None:
         raise SignInNeededError
-    digest = await run_in_threadpool(session_key, request, token)
-    caller = None if digest is None else ring.holder(digest)
+    session = await run_in_threadpool(session_of, request, token)
+    caller = None if session is None else signed_in(ring, session)
     if caller is None:
         raise SignInNeededError
     return caller

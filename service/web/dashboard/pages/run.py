@@ -32,7 +32,7 @@ from service.web.certificate_issue import CertificateQuery, issued
 from service.web.dashboard.glossary import ASSUMPTIONS, RELATIONS, STATUSES
 from service.web.dashboard.rendering import PageRoute, render
 from service.web.dashboard.response_cache import answers_of, dataset_version
-from service.web.dashboard.viewer import PageViewer, session_key, session_token
+from service.web.dashboard.viewer import PageViewer, session_of, session_token, signed_in
 from service.web.event_streams import EventStream, StreamQuery, resumed, run_topic
 from service.web.parameters import Database, RunName
 from service.web.strict_requests import JSON, expensive
@@ -268,14 +268,14 @@ def _leave_of(request: Request, viewer: Caller) -> Callable[[], bool] | None:
     keys: KeyRing = request.app.state.keys
     ends = time.monotonic() + STREAM_SECONDS
     token = session_token(request)
-    digest = None
+    session = None
     if token is not None:
-        digest = session_key(request, token)
+        session = session_of(request, token)
 
     def allowed() -> bool:
-        if time.monotonic() > ends or digest is None:
+        if time.monotonic() > ends or session is None:
             return False
-        holder = keys.holder(digest)
+        holder = signed_in(keys, session)
         return holder is not None and holder.name == viewer.name
 
     return allowed

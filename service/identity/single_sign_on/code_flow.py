@@ -1,0 +1,155 @@
+"""Sign a person in: OpenID Connect's authorization code flow with PKCE (RFC 7636).
+
+What the answer is compared with is kept by the browser alone, in a cookie that this service sealed:
+a code that another browser asked for is refused, and so is one that answers another sign-in.
+"""
+
+import base64
+import hashlib
+import hmac
+import json
+import secrets
+import time
+from dataclasses import asdict, dataclass
+from typing import Final
+from urllib.parse import urlencode
+
+from service.errors import ForbiddenError, UnauthorizedError, UnavailableError
+from service.identity.single_sign_on.configuration import Provider
+from service.identity.single_sign_on.provider_keys import (
+    ProviderError,
+    ProviderKeys,
+    provider_client,
+    read_json,
+)
+from service.identity.single_sign_on.tokens import Principal, verify_token
+
+STARTED_SECONDS: Final = 600  # that a person may take to sign in at the provider
+CODE_LENGTH_MAX: Final = 4096
+_RANDOM_BYTES: Final = 32
+_SEAL_LENGTH: Final = 64  # hexadecimal digits
+OTHER_SIGN_IN: Final = "The sign-in took too long, or was begun in another browser; begin again."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """A sign-in that waits for the provider's answer."""
+
+    provider: str
+    state: str
+    nonce: str
+    verifier: str
+    redirect_uri: str
+    next_path: str
+    until: float  # seconds since the epoch
+
+    def sealed(self, secret: bytes) -> str:
+        """As a cookie keeps it."""
+        text = base64.urlsafe_b64encode(json.dumps(asdict(self)).encode()).decode()
+        return _seal(secret, text) + text
+
+
+def unsealed(secret: bytes, cookie: str) -> Started | None:
+    """What a cookie keeps; None if this service did not seal it, or its time is over."""
+    seal, text = cookie[:_SEAL_LENGTH], cookie[_SEAL_LENGTH:]
+    if not cookie.isascii() or not hmac.compare_digest(seal, _seal(secret, text)):
+        return None
+    started = Started(**json.loads(base64.urlsafe_b64decode(text)))
+    return started if time.time() < started.until else None
+
+
+def _seal(secret: bytes, text: str) -> str:
+    return hmac.digest(secret, b"sign-in " + text.encode(), "sha256").hex()
+
+
+def begin_sign_in(
+    provider: Provider, keys: ProviderKeys, *, redirect_uri: str, next_path: str
+) -> tuple[Started, str]:
+    """A sign-in, and the provider's address where the person goes on.
+
+    Raises:
+        UnavailableError: the provider does not answer, or names no such address.
+    """
+    endpoint = keys.known().authorization_endpoint
+    if endpoint is None:
+        raise UnavailableError(f"The identity provider {provider.name} signs no one in.")
+    started = Started(
+        provider=provider.name,
+        state=secrets.token_urlsafe(_RANDOM_BYTES),
+        nonce=secrets.token_urlsafe(_RANDOM_BYTES),
+        verifier=secrets.token_urlsafe(_RANDOM_BYTES),
+        redirect_uri=redirect_uri,
+        next_path=next_path,
+        until=time.time() + STARTED_SECONDS,
+    )
+    challenge = hashlib.sha256(started.verifier.encode()).digest()
+    asked = {
+        "response_type": "code",
+        "client_id": provider.client_id,
+        "redirect_uri": redirect_uri,
+        "scope": provider.scopes,
+        "state": started.state,
+        "nonce": started.nonce,
+        "code_challenge": base64.urlsafe_b64encode(challenge).rstrip(b"=").decode(),
+        "code_challenge_method": "S256",
+    }
+    return started, f"{endpoint}?{urlencode(asked)}"
+
+
+def finish_sign_in(
+    started: Started | None, provider: Provider, keys: ProviderKeys, answer: dict[str, str]
+) -> Principal:
+    """Who signed in.
+
+    Args:
+        started: what the browser kept.
+        provider: of the address that the answer came to.
+        keys: of the provider.
+        answer: the parameters of that address.
+
+    Raises:
+        ForbiddenError: the browser began no such sign-in, or the provider refused it.
+        UnauthorizedError: the provider's token is not in force.
+        UnavailableError: the provider does not answer.
+    """
+    state, issuer = answer.get("state", ""), answer.get("iss", provider.issuer)
+    if (
+        started is None
+        or started.provider != provider.name
+        or not hmac.compare_digest(state.encode(), started.state.encode())
+        or issuer != provider.issuer  # the answer of another provider (RFC 9207)
+    ):
+        raise ForbiddenError(OTHER_SIGN_IN)
+    code = answer.get("code", "")
+    if not 0 < len(code) <= CODE_LENGTH_MAX:
+        raise ForbiddenError(f"The identity provider {provider.name} did not sign you in.")
+    token = _exchanged(started, provider, keys, code)
+    audience = provider.client_id or ""
+    return verify_token(token, provider, keys, audience=audience, nonce=started.nonce).principal
+
+
+def _exchanged(started: Started, provider: Provider, keys: ProviderKeys, code: str) -> str:
+    """The ID token that a provider gives for a code."""
+    endpoint = keys.known().token_endpoint
+    form = {
+        "grant_type": "authorization_code",
+        "code": code,
+        "redirect_uri": started.redirect_uri,
+        "code_verifier": started.verifier,
+    }
+    try:
+        if endpoint is None:
+            raise ProviderError("it names no token_endpoint")
+        with provider_client(provider, as_client=True) as client:
+            if provider.client_secret_file is None:
+                form["client_id"] = provider.client_id or ""
+            said = read_json(client, "POST", endpoint, data=form)
+    except ProviderError as error:
+        raise UnavailableError(
+            f"The identity provider {provider.name} did not finish the sign-in ({error}); "
+            "begin again."
+        ) from None
+    token = said.get("id_token")
+    if not isinstance(token, str):
+        raise UnauthorizedError(f"The identity provider {provider.name} gave no ID token.")
+    return token

@@ -1,0 +1,210 @@
+"""Tokens of pods: whose are accepted, as what, and until when."""
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from joserfc import jwt
+from joserfc.jwk import OctKey, RSAKey
+from sqlalchemy import Engine, select
+
+from service.identity.single_sign_on import provider_keys
+from service.storage.engine import snapshot
+from service.storage.tables import acts, branches, runs
+from tests.service.samples import append, dataset, event, run
+from tests.service.single_sign_on.providers import SUBJECT, IdentityProvider
+
+Serve = Callable[..., AbstractContextManager[str]]
+
+
+def caller(address: str, token: str) -> httpx.Client:
+    return httpx.Client(
+        base_url=address, headers={"authorization": f"Bearer {token}"}, timeout=30
+    )
+
+
+def admin(provider: IdentityProvider, address: str) -> httpx.Client:
+    return caller(address, provider.token(sub="dana", groups=["officers"]))
+
+
+def refused(address: str, token: str, status: int, words: str) -> None:
+    with caller(address, token) as api:
+        answer = api.get("/v1/datasets")
+    assert answer.status_code == status, answer.text
+    assert words in answer.json()["detail"]
+
+
+def test_a_pod_trains_with_the_token_that_its_cluster_gave_it(
+    provider: IdentityProvider, serve: Serve, tmp_path: Path, engine: Engine
+) -> None:
+    with (
+        serve(identity_file=provider.file(tmp_path), host="127.0.0.1") as address,
+        admin(provider, address) as officer,
+        caller(address, provider.token()) as pod,
+    ):
+        for name in ("scans", "other"):
+            assert officer.post("/v1/datasets", json=dataset(name)).status_code == 201
+        assert pod.post("/v1/runs", json=run("one", dataset="scans")).status_code == 201
+        assert append(pod, event(0, 5), run="one").status_code == 201
+        # The highest role counts: as a viewer it would reach the other one.
+        assert pod.get("/v1/datasets/other").status_code == 404
+        assert pod.post("/v1/runs", json=run("two", dataset="other")).status_code == 404
+        assert pod.post("/v1/datasets", json=dataset("third")).status_code == 403
+    with snapshot(engine) as connection:
+        name = f"{provider.issuer}#{SUBJECT}"
+        assert connection.scalar(select(runs.c.by)) == name
+        assert connection.scalar(select(branches.c.appended_by)) == name
+        assert f"{provider.issuer}#dana" in set(connection.scalars(select(acts.c.by)))
+
+
+@pytest.mark.parametrize(
+    ("claims", "status", "words"),
+    [
+        ({"aud": "another-service"}, 401, "aud"),
+        ({"aud": None}, 401, "aud"),
+        ({"exp": 1}, 401, "expired"),
+        ({"exp": None}, 401, "exp"),
+        ({"exp": "soon"}, 401, "not valid"),
+        ({"sub": None}, 401, "sub"),
+        ({"sub": ""}, 401, "sub"),
+        ({"sub": "dana\n"}, 401, "subject"),
+        ({"sub": "d" * 256}, 401, "subject"),
+        ({"sub": 7}, 401, "sub"),
+        ({"groups": "officers"}, 401, "groups"),
+        ({"iss": "https://other.example"}, 401, "no identity provider"),
+        ({"sub": "a-stranger"}, 403, "grants nothing"),
+        ({"sub": "a-stranger", "groups": ["officers "]}, 403, "grants nothing"),
+    ],
+)
+def test_a_token_of_others_or_for_others_is_refused(
+    provider: IdentityProvider,
+    serve: Serve,
+    tmp_path: Path,
+    claims: dict[str, Any],
+    status: int,
+    words: str,
+) -> None:
+    with serve(identity_file=provider.file(tmp_path)) as address:
+        refused(address, provider.token(**claims), status, words)
+
+
+def test_a_token_that_the_provider_did_not_sign_is_refused(
+    provider: IdentityProvider, serve: Serve, tmp_path: Path
+) -> None:
+    present = int(time.time())
+    claims = {
+        "iss": provider.issuer, "sub": "dana", "aud": "dpledger", "groups": ["officers"],
+        "iat": present, "exp": present + 600,
+    }  # fmt: skip
+    public = httpx.get(f"{provider.issuer}/keys", timeout=30).json()["keys"][0]
+    own = RSAKey.generate_key(2048)
+    modulus = OctKey.import_key({"kty": "oct", "k": public["n"]})
+    forged = [
+        jwt.encode({"alg": "RS256", "kid": public["kid"]}, claims, own),
+        jwt.encode({"alg": "RS256", "kid": "unknown"}, claims, own),
+        jwt.encode({"alg": "RS256"}, claims, own),
+        # The public key as a shared secret.
+        jwt.encode({"alg": "HS256", "kid": public["kid"]}, claims, modulus),
+    ]
+    signed = provider.token(sub="dana", groups=["officers"])
+    header, body, signature = signed.split(".")
+    forged += [f"{header}.{body}.", f"{header}.{body}.{signature[:-4]}AAAA"]
+    none = "eyJhbGciOiJub25lIn0"  # {"alg":"none"}
+    forged += [f"{none}.{body}.", f"{none}.{body}.{signature}"]
+    with serve(identity_file=provider.file(tmp_path)) as address:
+        for token in forged:
+            refused(address, token, 401, "not valid here")
+        with caller(address, signed) as api:
+            assert api.get("/v1/datasets").status_code == 200
+
+
+def test_a_token_ends_at_its_time_though_it_was_verified(
+    provider: IdentityProvider, serve: Serve, tmp_path: Path
+) -> None:
+    with serve(identity_file=provider.file(tmp_path)) as address:
+        # In force for three seconds more, and for the minute that clocks may differ.
+        token = provider.token(exp=int(time.time()) - 57)
+        with caller(address, token) as api:
+            assert api.get("/v1/datasets").status_code == 200
+            time.sleep(4)
+            assert api.get("/v1/datasets").status_code == 401
+
+
+def test_clocks_may_differ_by_a_minute(
+    provider: IdentityProvider, serve: Serve, tmp_path: Path
+) -> None:
+    with serve(identity_file=provider.file(tmp_path)) as address:
+        provider.tell(skew=50)
+        with caller(address, provider.token()) as api:
+            assert api.get("/v1/datasets").status_code == 200
+        provider.tell(skew=120)
+        refused(address, provider.token(), 401, "not valid here")
+
+
+def test_a_provider_may_change_its_keys(
+    provider: IdentityProvider, serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(provider_keys, "RETRY_SECONDS", 0.0)
+    with serve(identity_file=provider.file(tmp_path)) as address:
+        before = provider.token()
+        with caller(address, before) as api:
+            assert api.get("/v1/datasets").status_code == 200
+        provider.tell(rotate=0)
+        with caller(address, provider.token()) as api:
+            assert api.get("/v1/datasets").status_code == 200
+        with caller(address, before) as api:  # verified before, and in force until its end
+            assert api.get("/v1/datasets").status_code == 200
+
+
+def test_strangers_do_not_make_the_service_ask_the_provider(
+    provider: IdentityProvider, serve: Serve, tmp_path: Path
+) -> None:
+    own = RSAKey.generate_key(2048)
+    claims = {"iss": provider.issuer, "sub": "dana", "aud": "dpledger", "exp": 2**33}
+    with serve(identity_file=provider.file(tmp_path)) as address:
+        before = provider.tell()["reads"]
+        for number in range(12):
+            token = jwt.encode({"alg": "RS256", "kid": f"invented-{number}"}, claims, own)
+            refused(address, token, 401, "not valid here")
+        assert provider.tell()["reads"] == before + 1
+
+
+def test_a_provider_that_does_not_answer_is_no_reason_to_admit(
+    provider: IdentityProvider, serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = provider.token()
+    provider.tell(answers=False)
+    monkeypatch.setattr(provider_keys, "RETRY_SECONDS", 0.0)
+    with serve(identity_file=provider.file(tmp_path)) as address:
+        refused(address, token, 503, "does not answer")
+        provider.tell(answers=True)
+        with caller(address, token) as api:
+            assert api.get("/v1/datasets").status_code == 200
+        provider.tell(answers=False)
+        other = provider.token()
+        with caller(address, other) as api:  # its keys are known
+            assert api.get("/v1/datasets").status_code == 200
+
+
+def test_keys_go_on_working_beside_tokens(
+    provider: IdentityProvider, serve: Serve, tmp_path: Path
+) -> None:
+    with serve(identity_file=provider.file(tmp_path)) as address:
+        refused(address, "dpl_no.such.key", 401, "no identity provider")
+        refused(address, "dpl_nosuchkey", 401, "API key")
+
+
+def test_a_tokens_rate_is_its_subjects(
+    provider: IdentityProvider, serve: Serve, tmp_path: Path
+) -> None:
+    with serve(
+        identity_file=provider.file(tmp_path), requests_per_second=0.01
+    ) as address:
+        with caller(address, provider.token()) as api:
+            assert api.get("/v1/datasets").status_code == 200
+        with caller(address, provider.token(jti="another")) as api:
+            assert api.get("/v1/datasets").status_code == 429
