@@ -37,8 +37,8 @@ class Client:
 
     Args:
         base_url: by default the environment's DPLEDGER_URL, else http://127.0.0.1:8000.
-        api_key: by default the environment's DPLEDGER_API_KEY; without it, the start token of a
-            service of the same user on this machine is found by itself.
+        api_key: by default the environment's DPLEDGER_API_KEY, or what DPLEDGER_API_KEY_FILE holds;
+            else the start token of a service of the same user on this machine is found by itself.
         timeout_seconds: to connect, and for each read and write.
         retries: how many times a request is sent again, >= 0.
         transport: what carries the requests, for tests.

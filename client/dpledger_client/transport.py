@@ -1,10 +1,12 @@
 """Requests that are sent again until they are answered, a bounded number of times."""
 
 import logging
+import os
 import random
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from pathlib import Path
 from time import sleep
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,6 +27,34 @@ _LATER: Final = 429  # and all from 500 on: the request may be answered otherwis
 _JITTER: Final = random.SystemRandom()
 
 
+class _KeyFile:
+    """A file whose key or token changes while a trainer runs, such as a pod's projected token."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._last = ""
+
+    @classmethod
+    def of_environment(cls) -> "_KeyFile | None":
+        """The file that DPLEDGER_API_KEY_FILE names."""
+        name = os.environ.get("DPLEDGER_API_KEY_FILE")
+        return cls(Path(name)) if name else None
+
+    def read(self) -> str:
+        """The key; the last one that was read, while the file cannot be read.
+
+        Raises:
+            ValueError: there is none.
+        """
+        try:
+            self._last = self._path.read_text(encoding="ascii").strip() or self._last
+        except (OSError, UnicodeDecodeError) as error:
+            LOG.warning("DPLEDGER_API_KEY_FILE: %s: %s", self._path, error)
+        if not self._last.isprintable() or not self._last:
+            raise ValueError(f"DPLEDGER_API_KEY_FILE: {self._path} holds no key.")
+        return self._last
+
+
 class Transport:
     """One connection pool to one service; safe to share between threads.
 
@@ -42,6 +72,9 @@ class Transport:
     ) -> None:
         import httpx
 
+        self._key_file = _KeyFile.of_environment() if api_key is None else None
+        if self._key_file is not None:
+            api_key = self._key_file.read()
         url = httpx.URL(base_url)
         if url.scheme not in ("http", "https") or not url.host or url.userinfo:
             raise ValueError("base_url must be an http or https address, without a password.")
@@ -175,6 +208,8 @@ class Transport:
 
         It is looked for before each request: the service that published it may have ended.
         """
+        if self._key_file is not None:
+            return path, {"Authorization": f"Bearer {self._key_file.read()}"}
         url = self._http.base_url
         if not self._local:
             return path, {}

@@ -7,7 +7,7 @@
 
 import sys
 import time
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from authlib.integrations.flask_oauth2 import AuthorizationServer
 from authlib.oauth2.rfc6749 import grants
@@ -20,7 +20,8 @@ from joserfc import jwt
 from joserfc.jwk import KeySet, RSAKey
 
 CLIENT: Final = "dpledger-pages"
-SECRET: Final = "a secret of the client"
+SECRET: Final = "a-secret-of-the-client"  # noqa: S105 (of the tests)
+SUBJECT: Final = "system:serviceaccount:training:trainer"
 BITS: Final = 2048
 
 
@@ -118,95 +119,104 @@ class Provider:
         """A token as a pod has one."""
         present = int(time.time()) + self.state["skew"]
         claims = {
-            "iss": self.issuer, "sub": "system:serviceaccount:training:trainer", "aud": ["dpledger"],
+            "iss": self.issuer, "aud": ["dpledger"], "sub": SUBJECT,
             "iat": present, "nbf": present, "exp": present + 600,
         }  # fmt: skip
         return self.signed({k: v for k, v in (claims | asked).items() if v is not None})
 
 
+class CodeGrant(grants.AuthorizationCodeGrant):  # type: ignore[misc]
+    """Codes of this provider."""
+
+    TOKEN_ENDPOINT_AUTH_METHODS: Final = ["client_secret_basic", "none"]
+    house: ClassVar[Provider]
+
+    def save_authorization_code(self, code: str, request: Any) -> None:
+        self.house.codes[code] = Code(request)
+
+    def query_authorization_code(self, code: str, client: Any) -> Code | None:
+        return self.house.codes.get(code)
+
+    def delete_authorization_code(self, authorization_code: Code) -> None:
+        kept = self.house.codes.items()
+        self.house.codes = {code: one for code, one in kept if one is not authorization_code}
+
+    def authenticate_user(self, authorization_code: Code) -> str:
+        return str(self.house.state["subject"])
+
+
+class Identity(OpenIDCode):  # type: ignore[misc]
+    """ID tokens at this provider's time and for the audience that it was told."""
+
+    def __init__(self, house: Provider) -> None:
+        super().__init__()
+        self.house = house
+
+    def exists_nonce(self, nonce: str, request: Any) -> bool:
+        return False
+
+    def generate_user_info(self, user: str, scope: str) -> UserInfo:
+        return UserInfo(sub=user, name="Dana Doe", groups=self.house.state["groups"])
+
+    def process_token(self, grant: Any, response: Any) -> Any:
+        _, token, _ = response
+        code, present = grant.request.authorization_code, int(time.time())
+        present += self.house.state["skew"]
+        said = {
+            "iss": self.house.issuer, "aud": self.house.state["audience"] or CLIENT,
+            "iat": present, "exp": present + 300, "nonce": code.get_nonce(),
+        }  # fmt: skip
+        person = self.generate_user_info(grant.request.user, "")
+        token["id_token"] = self.house.signed(said | person)
+        return token
+
+
 def application(port: int) -> Flask:
     """The provider's pages."""
-    app, provider = Flask(__name__), Provider(port)
-
-    class CodeGrant(grants.AuthorizationCodeGrant):  # type: ignore[misc]
-        TOKEN_ENDPOINT_AUTH_METHODS: Final = ["client_secret_basic", "none"]
-
-        def save_authorization_code(self, code: str, request: Any) -> None:
-            provider.codes[code] = Code(request)
-
-        def query_authorization_code(self, code: str, client: Any) -> Code | None:
-            return provider.codes.get(code)
-
-        def delete_authorization_code(self, authorization_code: Code) -> None:
-            provider.codes = {
-                code: one for code, one in provider.codes.items() if one is not authorization_code
-            }
-
-        def authenticate_user(self, authorization_code: Code) -> str:
-            return str(provider.state["subject"])
-
-    class Identity(OpenIDCode):  # type: ignore[misc]
-        def exists_nonce(self, nonce: str, request: Any) -> bool:
-            return False
-
-        def generate_user_info(self, user: str, scope: str) -> UserInfo:
-            return UserInfo(sub=user, name="Dana Doe", groups=provider.state["groups"])
-
-        def process_token(self, grant: Any, response: Any) -> Any:
-            """The ID token, at this provider's time and for the audience that it was told."""
-            _, token, _ = response
-            code, present = grant.request.authorization_code, int(time.time())
-            present += provider.state["skew"]
-            said = {
-                "iss": provider.issuer, "aud": provider.state["audience"] or CLIENT,
-                "iat": present, "exp": present + 300, "nonce": code.get_nonce(),
-            }  # fmt: skip
-            token["id_token"] = provider.signed(
-                said | self.generate_user_info(grant.request.user, "")
-            )
-            return token
-
-    server = AuthorizationServer(app, query_client=lambda _: Registered(), save_token=lambda *_: None)
-
-    server.register_grant(CodeGrant, [CodeChallenge(required=True), Identity()])
-
-    @app.get("/.well-known/openid-configuration")
-    def discovery() -> Response:
-        provider.state["reads"] += 1
-        if not provider.state["answers"]:
-            return Response(status=500)
-        return jsonify(
-            issuer=provider.issuer,
-            jwks_uri=f"{provider.issuer}/keys",
-            authorization_endpoint=f"{provider.issuer}/authorize",
-            token_endpoint=f"{provider.issuer}/token",
-        )
-
-    @app.get("/keys")
-    def keys() -> Response:
-        return jsonify(KeySet(provider.keys).as_dict(private=False))
+    app, house = Flask(__name__), Provider(port)
+    CodeGrant.house = house
+    server = AuthorizationServer(app, lambda _: Registered(), lambda *_: None)
+    server.register_grant(CodeGrant, [CodeChallenge(required=True), Identity(house)])
+    _add_descriptions(app, house)
 
     @app.get("/authorize")
     def authorize() -> Any:
-        user = None if provider.state["deny"] else provider.state["subject"]
-        return server.create_authorization_response(
-            grant_user=user, grant=server.get_consent_grant(end_user=user)
-        )
+        user = None if house.state["deny"] else house.state["subject"]
+        grant = server.get_consent_grant(end_user=house.state["subject"])
+        return server.create_authorization_response(grant_user=user, grant=grant)
 
     @app.post("/token")
     def token() -> Any:
         return server.create_token_response()
 
+    return app
+
+
+def _add_descriptions(app: Flask, house: Provider) -> None:
+    @app.get("/.well-known/openid-configuration")
+    def discovery() -> Response:
+        house.state["reads"] += 1
+        if not house.state["answers"]:
+            return Response(status=500)
+        return jsonify(
+            issuer=house.issuer,
+            jwks_uri=f"{house.issuer}/keys",
+            authorization_endpoint=f"{house.issuer}/authorize",
+            token_endpoint=f"{house.issuer}/token",
+        )
+
+    @app.get("/keys")
+    def keys() -> Response:
+        return jsonify(KeySet(list(house.keys)).as_dict(private=False))
+
     @app.post("/control")
     def control() -> Response:
         said = request.get_json()
         if "rotate" in said:
-            provider.rotate(keep=said.pop("rotate"))
-        answer = {"token": provider.token(said.pop("token"))} if "token" in said else {}
-        provider.state |= said
-        return jsonify(answer | {"reads": provider.state["reads"]})
-
-    return app
+            house.rotate(keep=said.pop("rotate"))
+        answer = {"token": house.token(said.pop("token"))} if "token" in said else {}
+        house.state |= said
+        return jsonify(answer | {"reads": house.state["reads"]})
 
 
 if __name__ == "__main__":

@@ -12,10 +12,9 @@ from typing import Any
 import httpx
 
 from tests.conftest import free_port
-from tests.service.single_sign_on.identity_provider import CLIENT, SECRET
+from tests.service.single_sign_on.identity_provider import CLIENT, SECRET, SUBJECT
 
 ROOT = Path(__file__).parents[3]
-SUBJECT = "system:serviceaccount:training:trainer"
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,9 @@ class IdentityProvider:
         """A token as a pod has one, with other claims."""
         return str(self.tell(token=claims)["token"])
 
-    def file(self, folder: Path, *, grants: str = "", client: bool = True, secret: bool = True) -> Path:
+    def file(
+        self, folder: Path, *, grants: str = "", client: bool = True, secret: bool = True
+    ) -> Path:
         """An identity file that names it."""
         (folder / "secret").write_text(SECRET + "\n")
         lines = [

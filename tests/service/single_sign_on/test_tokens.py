@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
+from dpledger_client import Client, DPLedgerError
 from joserfc import jwt
 from joserfc.jwk import OctKey, RSAKey
 from sqlalchemy import Engine, select
@@ -16,15 +17,14 @@ from service.identity.single_sign_on import provider_keys
 from service.storage.engine import snapshot
 from service.storage.tables import acts, branches, runs
 from tests.service.samples import append, dataset, event, run
-from tests.service.single_sign_on.providers import SUBJECT, IdentityProvider
+from tests.service.single_sign_on.identity_provider import SUBJECT
+from tests.service.single_sign_on.providers import IdentityProvider
 
 Serve = Callable[..., AbstractContextManager[str]]
 
 
 def caller(address: str, token: str) -> httpx.Client:
-    return httpx.Client(
-        base_url=address, headers={"authorization": f"Bearer {token}"}, timeout=30
-    )
+    return httpx.Client(base_url=address, headers={"authorization": f"Bearer {token}"}, timeout=30)
 
 
 def admin(provider: IdentityProvider, address: str) -> httpx.Client:
@@ -201,10 +201,33 @@ def test_keys_go_on_working_beside_tokens(
 def test_a_tokens_rate_is_its_subjects(
     provider: IdentityProvider, serve: Serve, tmp_path: Path
 ) -> None:
-    with serve(
-        identity_file=provider.file(tmp_path), requests_per_second=0.01
-    ) as address:
+    with serve(identity_file=provider.file(tmp_path), requests_per_second=0.01) as address:
         with caller(address, provider.token()) as api:
             assert api.get("/v1/datasets").status_code == 200
         with caller(address, provider.token(jti="another")) as api:
             assert api.get("/v1/datasets").status_code == 429
+
+
+def test_a_trainer_sends_the_token_that_its_file_holds_now(
+    provider: IdentityProvider, serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "token"
+    monkeypatch.delenv("DPLEDGER_API_KEY", raising=False)
+    monkeypatch.setenv("DPLEDGER_API_KEY_FILE", str(file))
+    with pytest.raises(ValueError, match="DPLEDGER_API_KEY_FILE"):
+        Client("http://127.0.0.1:9")
+    file.write_text(provider.token(sub="dana", groups=["officers"]) + "\n")
+    with (
+        serve(identity_file=provider.file(tmp_path)) as address,
+        Client(address, retries=0) as client,
+    ):
+        client.create_dataset(
+            "scans", dataset_size=100, neighboring_relation="replace_one", privacy_unit="example"
+        )
+        file.write_text(provider.token(exp=1))
+        with pytest.raises(DPLedgerError, match="expired"):
+            client.dataset("scans")
+        file.write_text(provider.token())
+        assert client.dataset("scans")["name"] == "scans"
+        file.unlink()  # the last one goes on
+        assert client.dataset("scans")["name"] == "scans"
