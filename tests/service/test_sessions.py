@@ -110,9 +110,7 @@ def test_old_sessions_make_room(engine: Engine, monkeypatch: pytest.MonkeyPatch)
     for second in range(5):
         later(monkeypatch, second)
         tokens.append(begin(engine))
-    there = [
-        key_of(engine, SECRET, token) is not None for token in (other, *tokens)
-    ]
+    there = [key_of(engine, SECRET, token) is not None for token in (other, *tokens)]
     assert there == [True, False, False, True, True, True]
     later(monkeypatch, 2 * sessions.SESSION_SECONDS)
     begin(engine)
