@@ -16,6 +16,6 @@ def shared_provider() -> Iterator[IdentityProvider]:
 @pytest.fixture
 def provider(shared_provider: IdentityProvider) -> IdentityProvider:
     shared_provider.tell(
-        subject="dana", groups=["officers"], skew=0, audience=None, answers=True, deny=False
+        subject="dana", groups=["officers"], skew=0, id_token={}, answers=True, deny=False
     )
     return shared_provider

@@ -108,8 +108,13 @@ def test_an_answer_counts_once_and_in_its_own_browser(
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"audience": "another-client"}, "aud"),
-        ({"audience": ["dpledger-pages", "another-client"]}, "another client"),
+        ({"id_token": {"aud": "another-client"}}, "aud"),
+        ({"id_token": {"aud": ["dpledger-pages", "another-client"]}}, "another client"),
+        ({"id_token": {"azp": "another-client"}}, "another client"),
+        ({"id_token": {"iss": "https://other.example"}}, "iss"),
+        ({"id_token": {"nonce": "of-another-sign-in"}}, "another sign-in"),
+        ({"id_token": {"nonce": None}}, "another sign-in"),
+        ({"id_token": {"exp": None}}, "exp"),
         ({"skew": -1000}, "expired"),
         ({"skew": 1000}, "future"),
         ({"subject": "eve", "groups": ["cleaners"]}, "grants nothing"),
