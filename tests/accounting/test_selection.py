@@ -172,6 +172,21 @@ def test_candidates_that_remember_earlier_trials_exceed_the_bound() -> None:
     assert whole > 1.2 * float(bound_of(trials, law, other)[index])
 
 
+@pytest.mark.parametrize("mean", [1.0, 1.5, 3.0, 10.0])
+@pytest.mark.parametrize("rate", [0.0, 1e-3, 0.2])
+def test_the_bound_holds_the_fixed_output_of_no_trial(mean: float, rate: float) -> None:
+    # The sum over outputs in the proof of Theorem 2: no trial adds its chance, the others at most
+    # m exp((a - 1) (r + m d)). A curve that grows with the order is least where it stands.
+    rdp, read = rate * ORDERS, np.full_like(ORDERS, 1e-6)
+    nothing = math.log(chances(PoissonTrials(mean=mean))[0])
+    others = math.log(mean) + (ORDERS - 1) * (rdp + mean * read)
+    each = np.logaddexp(nothing, others) / (ORDERS - 1)
+    proved = np.minimum.accumulate(each[::-1])[::-1]
+    found = poisson_selection_rdp(rdp=rdp, deltas=read, mean=mean, orders=ORDERS)
+    assert np.all(found >= proved * (1 - 1e-13))
+    assert found == pytest.approx(proved, rel=1e-9, abs=1e-12)
+
+
 def test_the_bound_rises_with_the_mean() -> None:
     rdp = curve((0.7, 0.3), (0.4, 0.6))
     read = deltas((0.7, 0.3), (0.4, 0.6))
