@@ -7,7 +7,7 @@ The loop is that of examples/jax_logistic; the plan calibrates its noise by itse
 
 import dpledger_client
 import numpy as np
-from dpledger_client.integrations.jax_privacy import Ledger
+from dpledger_client.integrations.jax_privacy import Ledger, with_secret_key
 from jax_privacy.batch_selection import PartitionType
 from jax_privacy.experimental.execution_plan import BandMFExecutionPlanConfig
 
@@ -26,6 +26,7 @@ plan = BandMFExecutionPlanConfig(
     sampling_prob=SAMPLING_PROBABILITY, partition_type=PartitionType.INDEPENDENT,
     accountant=accountant(),
 ).plan  # fmt: skip
+plan = with_secret_key(plan)
 rows, labels = digits()
 trainer = Trainer(plan, rows[:RECORDS], labels[:RECORDS])
 with client.start_run("logistic-1", "pixels") as run:

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from dpledger_client import BudgetExhausted, Client
-from dpledger_client.integrations.jax_privacy import Ledger
+from dpledger_client.integrations.jax_privacy import Ledger, with_secret_key
 from jax_privacy.batch_selection import PartitionType, pad_to_multiple_of
 from jax_privacy.experimental.execution_plan import BandMFExecutionPlanConfig, DPExecutionPlan
 from sklearn.datasets import load_digits
@@ -49,8 +49,8 @@ def digits() -> tuple[jax.Array, jax.Array]:
 
 
 def dp_sgd(steps: int) -> DPExecutionPlan:
-    """DP-SGD with Poisson sampling, as JAX-Privacy configures it."""
-    return BandMFExecutionPlanConfig(
+    """DP-SGD with Poisson sampling, as JAX-Privacy configures it, with a new noise key."""
+    plan = BandMFExecutionPlanConfig(
         iterations=steps,
         strategy=np.ones(1),
         epsilon=None,
@@ -61,6 +61,7 @@ def dp_sgd(steps: int) -> DPExecutionPlan:
         partition_type=PartitionType.INDEPENDENT,
         accountant=accountant(),
     ).plan
+    return with_secret_key(plan)
 
 
 def accountant() -> Any:

@@ -59,14 +59,14 @@ def noise_of(privatizer: Any, *, steps: int) -> PlanNoise:
 
     Raises:
         UnsupportedPlan: it is not the library's, its matrix is of another form, or its noise is
-            correlated and drawn from a seed of at most 32 bits.
+            drawn from a seed of at most 32 bits.
     """
     parts = _parts(privatizer)
     deviation, matrix = float(parts["stddev"]), parts["noising_matrix"]
     following: Any = getattr(matrix, "multiply_next", None)
     name = _name_of(following)
     if name == "identity.<locals>.<lambda>":
-        return PlanNoise(deviation)
+        return _independent(deviation, privatizer)
     if name == "multiply_streaming_matrices.<locals>.multiply_next":
         found = _normalized(inspect.getclosurevars(following).nonlocals, deviation, steps)
     else:
@@ -76,7 +76,7 @@ def noise_of(privatizer: Any, *, steps: int) -> PlanNoise:
         else:
             coefficients = _coefficients(matrix)
             if len(coefficients) == 1:
-                return PlanNoise(deviation / coefficients[0])
+                return _independent(deviation / coefficients[0], privatizer)
             kept = {"kind": "toeplitz", "coefficients": coefficients[:steps]}
             norm = math.hypot(*coefficients)
             found = PlanNoise(deviation, kept, len(coefficients), norm)
@@ -266,9 +266,16 @@ def _finite(values: Any) -> list[float]:
     return found
 
 
+def _independent(deviation: float, privatizer: Any) -> PlanNoise:
+    if deviation:
+        _secret_key(privatizer)
+    return PlanNoise(deviation)
+
+
 def _secret_key(privatizer: Any) -> bytes:
     words = np.asarray(jax.random.key_data(_parts(privatizer)["prng_key"])).reshape(-1)
-    if not words[:-1].any():
+    # Such a seed is one word beside words of 0; some implementations write both of them twice.
+    if len(set(words.tolist()) - {0}) < 2:
         refuse_plan(
             "The noise is drawn from a seed of at most 32 bits (prng_key=None is one of 31 bits): "
             "use with_secret_key(plan) of dpledger_client.integrations.jax_privacy."

@@ -1,14 +1,13 @@
 """JAX-Privacy: the steps of a `DPExecutionPlan` in a ledger.
 
+    plan = with_secret_key(plan)
     ledger = Ledger(run, plan)
     for indices in ledger.batches(num_examples, rng):  # as of plan.batch_selection_strategy
 
 What is recorded is read from the parts of the plan that run: noise and norm bound from its
 privatizer and its clipping, sampling from its batch selection. `plan.dp_event` is a word about
 them: it counts where it says less noise. Where noise is correlated between steps, the plan is one
-pass, and needs a key that can be no small seed:
-
-    plan = with_secret_key(plan)
+pass. A plan whose noise is drawn from a seed of at most 32 bits is refused.
 """
 
 import math

@@ -19,7 +19,12 @@ import numpy as np
 import optax
 import pytest
 from dpledger_client import BudgetExhausted, Client, Run
-from dpledger_client.integrations.jax_privacy import Ledger, UnsupportedPlan, plan_events
+from dpledger_client.integrations.jax_privacy import (
+    Ledger,
+    UnsupportedPlan,
+    plan_events,
+    with_secret_key,
+)
 from jax_privacy import batch_selection, noise_addition
 from jax_privacy.batch_selection import (
     BallsInBinsSampling,
@@ -38,7 +43,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:optax.global_norm is deprecated:
 STEPS = 12
 NOISE = 1.5
 WIDTH = 1e-4
-COINS, NOISE_SEED = 3, 7  # tests repeat what they draw; training must not
+COINS = 3  # tests repeat what they draw; training must not
 FEATURES, LABELS = load_breast_cancer(return_X_y=True)
 FEATURES = jnp.asarray(FEATURES / FEATURES.max(axis=0), dtype=jnp.float32)
 LABELS = jnp.asarray(LABELS, dtype=jnp.float32)
@@ -57,9 +62,8 @@ def plan(selection: Any = None, **changed: Any) -> DPExecutionPlan:
         "delta": None,
         "noise_multiplier": NOISE,
         "sampling_prob": 0.1,
-        "noise_seed": NOISE_SEED,
     }
-    made = BandMFExecutionPlanConfig(**{**settings, **changed}).plan
+    made = with_secret_key(BandMFExecutionPlanConfig(**{**settings, **changed}).plan)
     if selection is None:
         return made
     return dataclasses.replace(made, batch_selection_strategy=selection)
@@ -256,7 +260,7 @@ def test_the_noise_that_is_drawn_counts_where_it_is_less_than_the_event_says() -
 
     def with_noise(stddev: float, made: DPExecutionPlan) -> DPExecutionPlan:
         privatizer = noise_addition.gaussian_privatizer(stddev=stddev)
-        return dataclasses.replace(made, noise_addition_transform=privatizer)
+        return with_secret_key(dataclasses.replace(made, noise_addition_transform=privatizer))
 
     made = plan(l2_clip_norm=0.3, rescale_to_unit_norm=False, normalize_by=7.0)
     assert noise(made) == NOISE

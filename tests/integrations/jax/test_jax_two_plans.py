@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from dpledger_client import Client
-from dpledger_client.integrations.jax_privacy import Ledger
+from dpledger_client.integrations.jax_privacy import Ledger, with_secret_key
 from jax_privacy.experimental.execution_plan import BandMFExecutionPlanConfig, DPExecutionPlan
 
 pytestmark = pytest.mark.filterwarnings("ignore:optax.global_norm is deprecated:DeprecationWarning")
@@ -14,15 +14,15 @@ RECORDS = 100
 
 
 def plan(noise_multiplier: float) -> DPExecutionPlan:
-    return BandMFExecutionPlanConfig(
+    made = BandMFExecutionPlanConfig(
         iterations=5,
         strategy=np.ones(1),
         epsilon=None,
         delta=None,
         noise_multiplier=noise_multiplier,
         sampling_prob=0.1,
-        noise_seed=7,
-    ).plan
+    )
+    return with_secret_key(made.plan)
 
 
 def test_steps_of_a_plan_are_not_taken_for_those_of_one_made_later(
