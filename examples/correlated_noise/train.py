@@ -133,7 +133,12 @@ def train(client: Client, dataset: str, method: Method) -> tuple[float, float]:
     return float(np.mean(told == labels[RECORDS:].argmax(axis=1))), float(epsilon)
 
 
-def compare(client: Client, *, repeats: int) -> dict[str, tuple[list[float], float, float]]:
+Train = Callable[[Client, str, Method], tuple[float, float]]
+
+
+def compare(
+    client: Client, *, repeats: int, trainer: Train = train
+) -> dict[str, tuple[list[float], float, float]]:
     """By method: accuracies, the largest epsilon of a training, and the noise multiplier."""
     dataset = f"digits-{secrets.token_hex(4)}"  # names are global and never used again
     client.create_dataset(
@@ -145,21 +150,21 @@ def compare(client: Client, *, repeats: int) -> dict[str, tuple[list[float], flo
     )
     found = {}
     for method in methods(client):
-        made = [train(client, dataset, method) for _ in range(repeats)]
+        made = [trainer(client, dataset, method) for _ in range(repeats)]
         accuracies = [accuracy for accuracy, _ in made]
         found[method.name] = accuracies, max(epsilon for _, epsilon in made), method.noise
     return found
 
 
-def main() -> None:
+def main(trainer: Train = train) -> None:
     """Train each way, and print what came of it."""
-    parser = argparse.ArgumentParser(prog="correlated_noise", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="correlated noise against independent noise")
     add_arguments(parser)
     parser.add_argument("--quick", action="store_true", help="one training of each kind")
     arguments = parser.parse_args()
     repeats = QUICK_REPEATS if arguments.quick else REPEATS
     with connected(arguments) as client:
-        found = compare(client, repeats=repeats)
+        found = compare(client, repeats=repeats, trainer=trainer)
     print(f"{STEPS} steps, delta {DELTA:g}, {repeats} trainings each")
     for name, (accuracies, epsilon, noise) in found.items():
         low, high = min(accuracies), max(accuracies)
