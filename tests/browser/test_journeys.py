@@ -142,6 +142,32 @@ def test_the_planner_answers_while_one_drags(story: str, page: Page) -> None:
     expect(field).to_have_value(noise)
 
 
+def test_the_planner_says_in_words_what_is_correlated_or_selected(story: str, page: Page) -> None:
+    page.goto(story + "/planner?derived=1&sampling=cyclic&last_batch=dropped")
+    expect(page.locator("[data-schemes]")).to_be_visible()
+    page.get_by_text("More settings").click()
+    noise, released = page.get_by_label("Noise", exact=True), page.get_by_label("What is released")
+    expect(page.locator("#bands")).to_be_hidden()
+    noise.select_option("banded")
+    page.locator("#bands").fill("16")
+    words = page.locator("[data-words]")
+    expect(words).to_contain_text("are one pass of correlated noise")
+    expect(words).to_contain_text("A record takes part in at most 20 steps, 234 apart")
+    expect(page.locator("[data-out=snippet]")).to_contain_text("for i in range(1, 16)")
+    expect(page.locator("[data-schemes]")).to_be_hidden()
+    released.select_option("geometric")
+    fault = page.locator("[data-fault=trials]")
+    expect(fault).to_have_text("correlated noise is no base of a selection")
+    noise.select_option("gaussian")
+    page.get_by_label("How batches are chosen").select_option("poisson")
+    expect(words).to_contain_text("The best of 10 trials on average")
+    expect(words).to_contain_text("Recording each of 10 trials costs more")
+    expect(page.locator("[data-out=snippet]")).to_contain_text("with run.selection(")
+    released.select_option("")
+    expect(page.locator("[data-lower]")).to_be_visible()
+    expect(words).to_be_hidden()
+
+
 def test_a_theorem_leads_to_its_proof(story: str, page: Page) -> None:
     page.goto(story + "/theorems/poisson-gaussian")
     expect(page.locator("math").first).to_be_visible()

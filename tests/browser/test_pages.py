@@ -10,7 +10,8 @@ BYTES_MAX = 150_000  # of a page and all it is made of, data excluded
 PAGES = (
     "/", "/datasets", "/datasets/scans", "/datasets/visits", "/datasets/empty", "/runs",
     "/runs/steady", "/runs/shuffled", "/runs/contradicted", "/runs/untouched", "/planner",
-    "/planner/answer?noise_multiplier=1.1", "/theorems", "/theorems/poisson-gaussian",
+    "/planner/answer?noise_multiplier=1.1", "/planner/answer?mechanism=banded&derived=1",
+    "/planner/answer?trials=geometric&derived=1", "/theorems", "/theorems/poisson-gaussian",
     "/docs/theory", "/docs/theory/renyi", "/compare?runs=steady,shuffled,overdrawn",
     "/runs/steady/report", "/datasets/scans/report", "/sign-in", "/runs/nobody",
     # The dataset of most entries, and the run of most steps.

@@ -20,7 +20,8 @@ from service.web.dashboard.pages.planner_answers import (
     quick_answer,
     quick_bound,
 )
-from service.web.dashboard.planner_form import SCHEMES, PlannerForm, planner_form
+from service.web.dashboard.planner_form import PlannerForm, planner_form
+from service.web.dashboard.planner_schemes import SCHEMES
 from service.web.dashboard.snippets import client_snippet
 from tests.service.browsing import make_key, signed_in
 from tests.service.samples import Json, dataset
@@ -161,7 +162,8 @@ def test_an_address_keeps_every_setting() -> None:
         noise_multiplier=0.1 + 0.2, batch_size=7, dataset_size=99, length=3.5, unit="steps",
         sampling="random_allocation", mechanism="laplace", neighboring_relation="replace_one",
         delta=1e-300, derived=True, find="steps", epsilon=0.7, max_batch_size=9, participations=3,
-        max_weight=0.125, dataset="data",
+        max_weight=0.125, dataset="data", bands=12, min_separation=34, trials="geometric",
+        mean_trials=5.5,
     )  # fmt: skip
     assert planner_form(dict(httpx.QueryParams(form.query()))) == form
     assert PlannerForm().query() == ""

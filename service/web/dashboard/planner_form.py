@@ -15,71 +15,21 @@ from service.guarantees.plan import Plan, Target
 from service.schemas.event_codec import spans_of
 from service.schemas.requests import valid_name
 from service.schemas.samplings import fitting_lengths
+from service.web.dashboard.planner_noise import (
+    STRATEGIES,
+    TRIALS,
+    CorrelatedPass,
+    selection_of,
+)
+from service.web.dashboard.planner_schemes import LAST_BATCH, LEFT_OUT, SCHEMES
 
 FIELD_MAX: Final = 64  # characters
 _COUNT_MAX: Final = 10**15
 EPSILON: Final = "epsilon"
 
 
-@dataclass(frozen=True, slots=True)
-class SchemeChoice:
-    """A way to choose who joins a step."""
-
-    slug: str
-    title: str
-    about: str
-    extra: tuple[str, ...] = ()  # fields that it alone has
-
-
-LEFT_OUT: Final = "left_out"  # some record, of each pass
-LAST_BATCH: Final = ("last_batch",)  # needed if batches are cut from an order
-SCHEMES: Final = {
-    scheme.slug: scheme
-    for scheme in (
-        SchemeChoice("poisson", "Poisson", "Every record joins each step independently."),
-        SchemeChoice(
-            "truncated_poisson",
-            "Poisson with a cap",
-            "As Poisson; of a batch above the cap a uniform part is kept.",
-            ("max_batch_size",),
-        ),
-        SchemeChoice("fixed_size", "Fixed size", "A uniform subset, drawn anew for each step."),
-        SchemeChoice(
-            "with_replacement", "With replacement", "Independent draws, anew for each step."
-        ),
-        SchemeChoice(
-            "shuffle", "Shuffled", "A random order, drawn anew for each pass.", LAST_BATCH
-        ),
-        SchemeChoice(
-            "shuffle_once",
-            "Shuffled once",
-            "A random order, drawn once for all passes.",
-            LAST_BATCH,
-        ),
-        SchemeChoice("cyclic", "Fixed order", "The same order, pass after pass.", LAST_BATCH),
-        SchemeChoice(
-            "balls_and_bins",
-            "Balls and bins",
-            "Each record joins one uniformly drawn step of each pass.",
-        ),
-        SchemeChoice(
-            "random_allocation",
-            "Random allocation",
-            "Each record joins a uniform set of steps of each pass.",
-            ("participations",),
-        ),
-        SchemeChoice(
-            "non_uniform",
-            "By weight",
-            "One record a step, drawn by weights that do not depend on the data.",
-            ("max_weight",),
-        ),
-        SchemeChoice("full", "All records", "Every record joins every step: no amplification."),
-        SchemeChoice("unknown", "Not known", "Unknown sampling counts as if all records joined."),
-    )
-}
 _UNITS: Final = ("epochs", "steps")
-MECHANISMS: Final = ("gaussian", "laplace")
+MECHANISMS: Final = {"gaussian": "Gaussian", "laplace": "Laplace, for clipping in L1", **STRATEGIES}
 FINDS: Final = {
     EPSILON: "What it costs",
     Parameter.NOISE_MULTIPLIER.value: "The least noise for a target",
@@ -117,6 +67,10 @@ class PlannerForm:
     max_batch_size: int | None = None
     participations: int = 1
     max_weight: float | None = None
+    bands: int = 8  # of correlated noise
+    min_separation: int | None = None  # of a fixed order; None: the steps of a pass over the data
+    trials: str = ""  # the law of their number, where the best of several alone is released
+    mean_trials: float = 10.0
     dataset: str = ""  # which it is to fit in
     faults: Mapping[str, str] = field(default_factory=dict)  # by field
 
@@ -144,6 +98,23 @@ class PlannerForm:
         if not rest:
             return whole
         return {"used": whole + 1, "dropped": whole}.get(self.last_batch)
+
+    @property
+    def correlated(self) -> CorrelatedPass | None:
+        """The pass, where noise is correlated over its steps."""
+        if self.mechanism not in STRATEGIES:
+            return None
+        return CorrelatedPass(
+            kind=self.mechanism, bands=self.bands, steps=self.steps,
+            apart=(self.min_separation or self.pass_length) if self.sampling == "cyclic" else None,
+            rate=self.per_step / self.dataset_size,
+            by_record=self.neighboring_relation == "add_or_remove_one",
+        )  # fmt: skip
+
+    @property
+    def plain(self) -> bool:
+        """Whether ways to choose batches can stand side by side."""
+        return self.mechanism not in STRATEGIES and not self.trials
 
     @property
     def per_step(self) -> int:
@@ -200,12 +171,37 @@ class PlannerForm:
         return {"kind": kind} | made.get(kind, {})
 
     def event(self) -> dict[str, Any]:
-        """The steps as an event, without what is to be found."""
+        """The steps as an event, without what is to be found.
+
+        Raises:
+            InvalidRequestError: a field is at fault.
+        """
+        noise, correlated = Parameter.NOISE_MULTIPLIER, self.correlated
+        self._require_fitting()
         mechanism: dict[str, Any] = {"kind": self.mechanism}
-        if self.find != Parameter.NOISE_MULTIPLIER:
+        sampling = self.sampling_message()
+        if correlated:
+            mechanism, sampling = correlated.mechanism(), correlated.sampling()
+        if self.find != noise:
             mechanism["noise_multiplier"] = self.noise_multiplier
         steps = {} if self.find == Parameter.STEPS else {"steps": self.steps}
-        return {"mechanism": mechanism, "sampling": self.sampling_message(), **steps}
+        event = {"mechanism": mechanism, "sampling": sampling, **steps}
+        return selection_of(event, self.trials, self.mean_trials) if self.trials else event
+
+    def _require_fitting(self) -> None:
+        """Refuse fields that no event has together."""
+        faults = {}
+        if self.trials and self.find != EPSILON:
+            faults["find"] = "only what it costs is known of a selection"
+        if self.mechanism in STRATEGIES:
+            if self.trials:
+                faults["trials"] = "correlated noise is no base of a selection"
+            if self.sampling not in ("poisson", "cyclic"):
+                faults["sampling"] = "must be Poisson or a fixed order where noise is correlated"
+            if self.find == Parameter.STEPS:
+                faults["find"] = "the steps of a pass of correlated noise cannot be found"
+        if faults:
+            raise InvalidRequestError.of({f"query.{k}": text for k, text in faults.items()})
 
     def accept(self) -> list[str]:
         """The statuses that count."""
@@ -296,7 +292,8 @@ def field_of(location: str) -> str:
 _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "unit": _UNITS,
     "sampling": tuple(SCHEMES),
-    "mechanism": MECHANISMS,
+    "mechanism": tuple(MECHANISMS),
+    "trials": tuple(TRIALS),
     "neighboring_relation": ("add_or_remove_one", "replace_one", "replace_special"),
     "find": tuple(FINDS),
     "last_batch": ("used", "dropped", LEFT_OUT),
@@ -308,14 +305,19 @@ _NUMBERS: Final[Mapping[str, tuple[float, float]]] = {
     "delta": (1e-300, 1 - 1e-12),
     "epsilon": (1e-6, 1e6),
     "max_weight": (1e-12, 1.0),
+    "mean_trials": (1.0, 1e6),
 }
 _COUNTS: Final[Mapping[str, tuple[int, int]]] = {
     "batch_size": (1, 10**12),
     "dataset_size": (1, 10**12),
     "max_batch_size": (1, 10**12),
     "participations": (1, 10**9),
+    "bands": (1, 10**5),
+    "min_separation": (1, 10**5),
 }
-_OPTIONAL: Final = frozenset({"last_batch", "max_batch_size", "max_weight"})
+_OPTIONAL: Final = frozenset(
+    {"last_batch", "max_batch_size", "max_weight", "min_separation", "trials"}
+)
 
 
 def planner_form(query: Mapping[str, str]) -> PlannerForm:

@@ -24,11 +24,13 @@ from service.web.dashboard.pages import planner_answers, planner_budget
 from service.web.dashboard.planner_form import (
     EPSILON,
     FINDS,
-    SCHEMES,
+    MECHANISMS,
     PlannerForm,
     field_of,
     planner_form,
 )
+from service.web.dashboard.planner_noise import TRIALS
+from service.web.dashboard.planner_schemes import SCHEMES
 from service.web.dashboard.rendering import PageRoute, render
 from service.web.dashboard.snippets import dataset_snippet
 from service.web.dashboard.viewer import PageAdmin, PageViewer, PostedForm, engine_of
@@ -153,8 +155,9 @@ def _page(
         given["answer"] = planner_answers.quick_answer(form)
         if certify:
             given["answer"] = planner_answers.certified_answer(form)
-            given["schemes"] = planner_answers.schemes_answer(form)
-            if form.find == EPSILON:
+            if form.plain:
+                given["schemes"] = planner_answers.schemes_answer(form)
+            if form.plain and form.find == EPSILON:
                 given["choices"] = planner_answers.choices_answer(form, certify=True)
             given["budget"] = planner_budget.budget_answer(form)
             if form.dataset:
@@ -177,6 +180,8 @@ def _page(
         names=names,
         finds=FINDS,
         all_schemes=SCHEMES,
+        mechanisms=MECHANISMS,
+        laws=TRIALS,
         relations=RELATIONS,
         dataset_snippet=dataset_snippet(form),
         settings=planner_answers.planner_settings(form),

@@ -27,7 +27,9 @@ from service.schemas.requests import accepted_statuses
 from service.storage.tables import datasets
 from service.web.dashboard.glossary import ASSUMPTIONS, RELATIONS, STATUSES
 from service.web.dashboard.pages.planner_budget import can_become_budget, for_dataset
-from service.web.dashboard.planner_form import EPSILON, LEFT_OUT, SCHEMES, PlannerForm
+from service.web.dashboard.pages.planner_words import plan_words
+from service.web.dashboard.planner_form import EPSILON, PlannerForm
+from service.web.dashboard.planner_schemes import LEFT_OUT, SCHEMES
 from service.web.dashboard.snippets import client_snippet
 
 _ACCOUNTANTS: Final[Mapping[str, str]] = {
@@ -89,6 +91,7 @@ _NOTHING: Final[Mapping[str, Any]] = {
     "reason": None,
     "share": 0.0,
     "solved": None,
+    "words": [],
 }
 
 _OFFERED: Final = (
@@ -179,7 +182,8 @@ def certified_answer(form: PlannerForm) -> dict[str, Any]:
     solved = form
     if found.solved is not None:
         solved = form.solved(found.solved.parameter, found.solved.value)
-    return {**_NOTHING, "quick": False, **planner_settings(solved), **_certified(found)}
+    told = {"words": plan_words(solved, found), **planner_settings(solved)}
+    return {**_NOTHING, "quick": False, **told, **_certified(found)}
 
 
 def _certified(found: PlanAnswer) -> dict[str, Any]:
@@ -340,7 +344,7 @@ def fits_answer(connection: Connection, form: PlannerForm, viewer: Caller) -> di
         "remedies": [] if found.fits else _remedies(found),
         "differs": _differences(form, row),
         "steps_text": formatting.count(own.steps),
-        "can_become_budget": can_become_budget(stands, viewer),
+        "can_become_budget": form.correlated is None and can_become_budget(stands, viewer),
         "revision": stands.revision,
         "settings": form.query(),
     }

@@ -77,6 +77,9 @@ def budget_change(
         TooExpensiveError: it takes too much work.
     """
     form = settings_of(sent)
+    if form.correlated is not None:
+        fault = "a budget of correlated noise needs a strategy that is kept: use the code to copy"
+        raise InvalidRequestError("mechanism", fault)
     viewer.require_dataset(form.dataset)
     row = find_dataset(connection, form.dataset)
     own = for_dataset(form, row)

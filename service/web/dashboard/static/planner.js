@@ -67,6 +67,10 @@
       const more = part.closest("details");
       if (!part.hidden && more) more.open = true;
     }
+    for (const part of root.querySelectorAll("[data-when]")) { // the field, and the values with which it counts
+      const [name, ...values] = part.dataset.when.split(" ");
+      part.hidden = !values.includes(field(name).value);
+    }
     for (const select of [field("sampling"), field("neighboring_relation")]) {
       const about = select.parentElement.querySelector("p[data-about]");
       about.textContent = select.selectedOptions[0].dataset.about;
@@ -154,6 +158,7 @@
     one("[data-assumptions]").hidden = true;
     one("[data-poisson]").hidden = true;
     one("[data-smaller]").hidden = true;
+    one("[data-words]").hidden = true;
     if (!rough) peeked(answer, "quick");
     out("unamplified_text").textContent = "…";
     out("snippet").textContent = answer.snippet;
@@ -183,6 +188,8 @@
       return item;
     }));
     one("[data-assumptions]").hidden = !list.children.length;
+    one("[data-words-list]").replaceChildren(...answer.words.map((words) => line(words)));
+    one("[data-words]").hidden = !answer.words.length;
     const solved = one("[data-solved]");
     solved.hidden = !answer.solved;
     if (answer.solved) {
@@ -368,7 +375,8 @@
 
   async function compare(signal) {
     const sections = [["choices", one("[data-choices]")], ["schemes", one("[data-schemes]")]];
-    if (field("find").value !== "epsilon") {
+    const plain = ["gaussian", "laplace"].includes(field("mechanism").value) && !field("trials").value;
+    if (field("find").value !== "epsilon" || !plain) {
       for (const [, section] of sections) section.hidden = true;
       return;
     }
