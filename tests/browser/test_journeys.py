@@ -145,7 +145,6 @@ def test_the_planner_answers_while_one_drags(story: str, page: Page) -> None:
 def test_the_planner_says_in_words_what_is_correlated_or_selected(story: str, page: Page) -> None:
     page.goto(story + "/planner?derived=1&sampling=cyclic&last_batch=dropped")
     expect(page.locator("[data-schemes]")).to_be_visible()
-    page.get_by_text("More settings").click()
     noise, released = page.get_by_label("Noise", exact=True), page.get_by_label("What is released")
     expect(page.locator("#bands")).to_be_hidden()
     noise.select_option("banded")
