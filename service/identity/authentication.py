@@ -23,11 +23,13 @@ from service.identity.keys import (
     digest_of,
     digests_in_force,
     list_keys,
+    person_of,
     terms_of,
 )
 from service.identity.rate_limit import BURST_SECONDS, Bucket
 from service.identity.start_token import StartToken
 from service.ledger.append.write_access import suspended_error
+from service.ledger.change_requests.persons import Actor
 from service.storage.engine import snapshot
 from service.storage.single_flight import SingleFlight
 
@@ -49,6 +51,16 @@ class Caller:
     datasets: frozenset[str] | None = None  # none where it reaches all
     bucket: Bucket | None = None
     body_bytes_max: int | None = None
+    person: str = ""  # who holds the key; its own name by default
+
+    def __post_init__(self) -> None:
+        if not self.person:
+            object.__setattr__(self, "person", self.name)
+
+    @property
+    def actor(self) -> Actor:
+        """The key and its person, for what changes in the ledger."""
+        return Actor(self.name, self.person)
 
     def require(self, scope: Role) -> None:
         """Refuse a caller whose scope is less.
@@ -157,6 +169,7 @@ class KeyRing:
             datasets=terms.datasets,
             bucket=self._usual_bucket(row) if rate is None else self._bucket_of(row.name, rate),
             body_bytes_max=self._body_bytes_max if size is None else size,
+            person=person_of(row),
         )
 
     def _usual_bucket(self, row: Row[Any]) -> Bucket | None:

@@ -97,19 +97,32 @@ def create_key(
     name: str,
     scope: Role,
     key: str | None = None,
+    person: str | None = None,
     terms: Terms = FREE,
     by: str = COMMAND_LINE,
 ) -> str:
     """Store a new key and return it; it is never readable again.
 
+    Args:
+        connection: in a transaction.
+        name: of the key; never reused.
+        scope: what it may do.
+        key: its secret; by default a new one.
+        person: who holds it; by default a person of the key's own name.
+        terms: what it is held to.
+        by: the key that creates it.
+
     Raises:
         ConflictError: the name was used before.
         InvalidRequestError: the name or the terms cannot be.
     """
-    _require_name(name)
+    _require_name("name", name)
+    person = name if person is None else person
+    _require_name("person", person)
     _require_terms(scope, terms)
     key = key or _new_secret()
-    row = terms.record() | {"name": name, "scope": scope, "digest": digest_of(key)}
+    row = {"name": name, "person": person, "scope": scope, "digest": digest_of(key)}
+    row |= terms.record()
     datasets = None if terms.datasets is None else canonical(sorted(terms.datasets))
     stored = {"datasets": datasets, "expires_at": terms.expires_at}
     try:
@@ -199,11 +212,16 @@ def _locked(connection: Connection, name: str) -> Row[Any]:
     return row
 
 
-def _require_name(name: str) -> None:
+def person_of(row: Row[Any]) -> str:
+    """Who holds a stored key; a key from before persons is a person of its own."""
+    return str(row.name if row.person is None else row.person)
+
+
+def _require_name(field: str, name: str) -> None:
     if not valid_name(name):
-        raise InvalidRequestError("name", "must match [a-z0-9][a-z0-9._-]{0,62}")
+        raise InvalidRequestError(field, "must match [a-z0-9][a-z0-9._-]{0,62}")
     if name in RESERVED:
-        raise InvalidRequestError("name", "is reserved: the log uses it for actions without a key")
+        raise InvalidRequestError(field, "is reserved: the log uses it for actions without a key")
 
 
 def _require_future(expires_at: datetime | None) -> None:
