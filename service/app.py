@@ -44,6 +44,7 @@ from service.web.api import (
     attribution,
     audits,
     certificates,
+    change_requests,
     corrections,
     datasets,
     event_streams,
@@ -54,7 +55,6 @@ from service.web.api import (
     reservations,
     runs,
     strategies,
-    theorems,
     transparency_log,
 )
 from service.web.concurrency_limit import ConcurrencyLimiter
@@ -194,6 +194,7 @@ def wire(
     app.state.writer = writer
     app.state.feed = feed
     app.state.draining = False
+    app.state.approvals = frozenset(settings.approvals)
     app.state.refusals = Pace(problems.REFUSALS_PER_SECOND)
     app.state.seats = ConcurrencyLimiter()
     app.state.sensitivities = Sensitivities(engine)
@@ -214,6 +215,7 @@ def wire(
         attribution,
         runs,
         corrections,
+        change_requests,
         findings,
         audits,
         reservations,
@@ -221,7 +223,6 @@ def wire(
         event_streams,
         plans,
         strategies,
-        theorems,
         activity,
         transparency_log,
         health,

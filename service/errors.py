@@ -186,6 +186,12 @@ class ForbiddenError(LedgerError):
     slug = "forbidden"
 
 
+class AnotherPersonError(LedgerError):
+    """Another person must do this, or the one who asked for it."""
+
+    slug = "another-person"
+
+
 class TooManyRequestsError(LedgerError):
     """The key sends, or has open, more requests than it may; never said of a budget."""
 

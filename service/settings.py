@@ -2,7 +2,7 @@
 
 import ipaddress
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
@@ -88,6 +88,10 @@ class Settings(BaseSettings):
     webhook_kinds: Annotated[tuple[str, ...], NoDecode] = ()
     webhook_secret_file: Path | None = None
 
+    # Changes that wait for the approval of another person.
+    approvals: Annotated[
+        tuple[Literal["limits", "envelopes", "voids", "corrections"], ...], NoDecode
+    ] = ()
     # A file on another disk that follows the logs, and how often it is brought up to date.
     witness_file: Path | None = None
     witness_seconds: float = Field(default=60.0, ge=0.1, le=86_400.0)
@@ -101,7 +105,7 @@ class Settings(BaseSettings):
         """A variable without a value names no file; as a path it would be the present folder."""
         return None if value == "" else value
 
-    @field_validator("budget_thresholds", "webhooks", "webhook_kinds", mode="before")
+    @field_validator("budget_thresholds", "webhooks", "webhook_kinds", "approvals", mode="before")
     @classmethod
     def _listed(cls, value: object) -> object:
         """A variable of the environment names several things, with commas or spaces between."""

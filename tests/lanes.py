@@ -42,8 +42,8 @@ SQLITE_ALONE: Final = tuple(
         "falling_noise_over_http", "filters_over_http", "hidden_runs", "hidden_runs_refused",
         "history", "hostile", "limits", "lower_ends", "mechanisms", "one_meaning", "outlook",
         "plan", "planner_budget", "planner_choices", "planner_page", "poisson_would_say",
-        "problems", "reports", "run_page", "samplings", "scopes", "smaller_bounds", "spending",
-        "theorems_page", "watching",
+        "problems", "reports", "request_pages", "run_page", "samplings", "scopes",
+        "smaller_bounds", "spending", "theorems_page", "watching",
     )
 )  # fmt: skip
 

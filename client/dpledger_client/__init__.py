@@ -6,6 +6,7 @@ from dpledger_client.budget_fit import BudgetFit, check_budget
 from dpledger_client.checkpoints import state_at
 from dpledger_client.client import Client, start_run
 from dpledger_client.errors import (
+    AnotherPerson,
     BranchExists,
     BudgetExhausted,
     Conflict,
@@ -57,12 +58,12 @@ from dpledger_client.sweeps import (
 )
 
 __all__ = [
-    "BranchExists", "BudgetExhausted", "BudgetFit", "Client", "Conflict", "DPLedgerError",
-    "Forbidden", "InvalidRequest", "LedgerRewritten", "LedgerSuspended", "NotFound",
-    "OutOfSequence", "ReportTooLate", "Run", "RunExists", "RunFinished", "SamplingContradicted",
-    "SpoolError", "TrialOver", "Unauthorized", "Unavailable", "UnsupportedEvent",
-    "approximate_dp", "balls_and_bins", "check_budget", "compare_sampling", "cyclic",
-    "cyclic_poisson", "event", "fixed_size", "full", "gaussian", "laplace", "loaders",
+    "AnotherPerson", "BranchExists", "BudgetExhausted", "BudgetFit", "Client", "Conflict",
+    "DPLedgerError", "Forbidden", "InvalidRequest", "LedgerRewritten", "LedgerSuspended",
+    "NotFound", "OutOfSequence", "ReportTooLate", "Run", "RunExists", "RunFinished",
+    "SamplingContradicted", "SpoolError", "TrialOver", "Unauthorized", "Unavailable",
+    "UnsupportedEvent", "approximate_dp", "balls_and_bins", "check_budget", "compare_sampling",
+    "cyclic", "cyclic_poisson", "event", "fixed_size", "full", "gaussian", "laplace", "loaders",
     "matrix_gaussian", "min_separation", "negative_binomial_trials", "no_noise", "non_uniform",
     "poisson", "poisson_trials", "random_allocation",
     "randomized_response", "sampling_check", "shuffle", "shuffled", "start_run", "state_at",

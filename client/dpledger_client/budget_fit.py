@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from dpledger_client.errors import (
+    AnotherPerson,
     BudgetExhausted,
     DPLedgerError,
     Forbidden,
@@ -219,7 +220,7 @@ class _Question:
             "budget": found.envelope,
         }
         try:
-            self._transport.patch(self._path, change, revision=revision)
+            answer = self._transport.patch(self._path, change, revision=revision)
         except Forbidden as error:
             title = f"This key may not set the budget of dataset {found.dataset}"
             told = f"{title}: an admin's key is needed. An admin sends:"
@@ -231,6 +232,12 @@ class _Question:
             if error.status != _CHANGED:
                 raise
             return False
+        if "person" in answer:  # a change request
+            detail = (
+                f"The budget of dataset {found.dataset} is as before: another person must approve "
+                f"change request {answer['id']}. No step was taken."
+            )
+            raise AnotherPerson({"title": "Another person must approve", "detail": detail}, 202)
         return True
 
     def _fit(self, dataset: Mapping[str, Any], run: Mapping[str, Any]) -> BudgetFit:

@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from dpledger_client import distributed, library_versions, resuming
+from dpledger_client.change_requests.calls import ChangeRequests
 from dpledger_client.checkpoints import name_of
 from dpledger_client.declaration import count_of
 from dpledger_client.distributed import Broadcast
@@ -28,7 +29,7 @@ FLUSH_SECONDS: Final = 5.0
 WAIT_SECONDS: Final = 300.0
 
 
-class Client:
+class Client(ChangeRequests):
     """A connection to a dpledger service; safe to share between threads.
 
     A request without an answer, or answered 502, 503 or 504, is sent again after a random,
@@ -94,14 +95,10 @@ class Client:
             Conflict: another call created a dataset of that name.
         """
         body = {
-            "name": name,
-            "dataset_size": dataset_size,
-            "neighboring_relation": neighboring_relation,
-            "privacy_unit": privacy_unit,
-            "budget": budget,
-            "parents": parents,
-            "accept": accept,
-        }
+            "name": name, "dataset_size": dataset_size,
+            "neighboring_relation": neighboring_relation, "privacy_unit": privacy_unit,
+            "budget": budget, "parents": parents, "accept": accept,
+        }  # fmt: skip
         return self._transport.post("/v1/datasets", body)
 
     def dataset(self, name: str) -> dict[str, Any]:

@@ -85,6 +85,10 @@ class Forbidden(DPLedgerError):
     """The scope of the API key does not allow this."""
 
 
+class AnotherPerson(DPLedgerError):
+    """Another person must decide this change request, or the one who asked for it."""
+
+
 class Unavailable(DPLedgerError):
     """No answer, or none but "not now", after all retries.
 
@@ -97,6 +101,7 @@ class LedgerSuspended(Unavailable):
 
 
 _BY_SLUG: Final[Mapping[str, type[DPLedgerError]]] = {
+    "another-person": AnotherPerson,
     "branch-exists": BranchExists,
     "body-too-large": InvalidRequest,
     "budget-exhausted": BudgetExhausted,

@@ -19,6 +19,10 @@ ExpiresOption = Annotated[
 def create_key(
     scope: Annotated[str, typer.Option(help="viewer, trainer or admin")],
     name: Annotated[str, typer.Option(help="name of its holder")],
+    person: Annotated[
+        str | None,
+        typer.Option(help="who holds it; keys of one person approve nothing of each other"),
+    ] = None,
     dataset: Annotated[
         list[str] | None, typer.Option(help="limit the key to this dataset; may be repeated")
     ] = None,
@@ -45,7 +49,7 @@ def create_key(
             body_bytes_max=body_bytes_max,
         )
         with open_ledger(database, begin=True) as engine, transaction(engine) as connection:
-            key = create_key(connection, name=name, scope=Role(scope), terms=terms)
+            key = create_key(connection, name=name, scope=Role(scope), person=person, terms=terms)
     except LedgerError as error:
         raise _refused(error) from None
     typer.echo(key)  # once it is stored
@@ -102,13 +106,13 @@ def revoke_key(
 
 _COLUMNS = (
     "name", "scope", "key", "created", "revoked", "expires", "datasets", "requests_per_second",
-    "body_bytes_max", "old_secret_until",
+    "body_bytes_max", "old_secret_until", "person",
 )  # fmt: skip
 
 
 def _shown(row: Any) -> tuple[str, ...]:
     from service.clock import stamp
-    from service.identity.keys import terms_of
+    from service.identity.keys import person_of, terms_of
 
     def at(moment: datetime | None) -> str:
         return stamp(moment) if moment else ""
@@ -125,6 +129,7 @@ def _shown(row: Any) -> tuple[str, ...]:
         "" if terms.requests_per_second is None else f"{terms.requests_per_second:g}",
         "" if terms.body_bytes_max is None else str(terms.body_bytes_max),
         at(row.previous_until),
+        person_of(row),
     )
 
 

@@ -36,6 +36,7 @@ ELSEWHERE: Final = {
     "reconcile": "service.cli.transparency:reconcile",
     "as-new-ledger": "service.cli.transparency:as_new_ledger",
     "runs": "service.cli.runs:runs",
+    "requests": "service.cli.requests:requests",
     "watch": "service.cli.watch:watch",
     "report": "service.cli.runs:report",
     "keys": "service.cli.keys:keys",

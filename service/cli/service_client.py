@@ -71,8 +71,21 @@ class Service:
             handlers.append(urllib.request.ProxyHandler({}))
         self._opener = urllib.request.build_opener(*handlers)
 
-    def open(self, path: str, headers: dict[str, str] | None = None, **query: Any) -> IO[bytes]:
+    def open(
+        self,
+        path: str,
+        headers: dict[str, str] | None = None,
+        *,
+        body: Json | None = None,
+        **query: Any,
+    ) -> IO[bytes]:
         """The body of an answer.
+
+        Args:
+            path: on the service.
+            headers: beside that of the key.
+            body: what is posted; without one the path is read.
+            query: parameters of the address; those that are None are left out.
 
         Raises:
             Refused: the service says why.
@@ -85,7 +98,9 @@ class Service:
         address = f"{url}{path}" + (f"?{urlencode(wanted, doseq=True)}" if wanted else "")
         authorization = {"Authorization": f"Bearer {key}"} if key else {}
         request = urllib.request.Request(  # noqa: S310 (the scheme was looked at)
-            address, headers=authorization | (headers or {})
+            address,
+            data=None if body is None else json.dumps(body).encode(),
+            headers=authorization | (headers or {}),
         )
         try:
             found: IO[bytes] = self._opener.open(request, timeout=_TIMEOUT_SECONDS)
@@ -108,6 +123,16 @@ class Service:
     def get(self, path: str, **query: Any) -> Json:
         """An answer as JSON."""
         found: Json = json.loads(self.text(path, **query))
+        return found
+
+    def post(self, path: str, body: Json) -> Json:
+        """Send JSON; the answer as JSON."""
+        kind = {"Content-Type": "application/json"}
+        try:
+            with self.open(path, kind, body=body) as answer:
+                found: Json = json.loads(answer.read())
+        except (OSError, http.client.HTTPException) as error:
+            raise AwayError(f"{self.url} broke off: {error}") from None
         return found
 
     def pages(self, path: str, items: str, **query: Any) -> Iterator[Json]:

@@ -11,7 +11,7 @@ from sqlalchemy import BindParameter, ColumnElement, Engine, bindparam, select, 
 from service.errors import NotFoundError
 from service.schemas.requests import valid_name
 from service.storage.engine import snapshot
-from service.storage.tables import datasets, reservations, runs
+from service.storage.tables import change_requests, datasets, reservations, runs
 
 OPEN_NOUNS: Final = frozenset({"bound", "digest", "page"})  # that belong to no dataset
 REMEMBERED_MAX: Final = 100_000  # names; some two hundred bytes each
@@ -25,6 +25,9 @@ _HOMES: Final = {
     "reservation": select(datasets.c.name)
     .join(reservations, reservations.c.dataset_id == datasets.c.id)
     .where(reservations.c.name == _NAMED),
+    "change_request": select(datasets.c.name)
+    .join(change_requests, change_requests.c.dataset_id == datasets.c.id)
+    .where(change_requests.c.name == _NAMED),
 }
 
 
@@ -91,7 +94,7 @@ class Reach:
         with snapshot(self._engine) as connection:
             home = connection.scalar(_HOMES[noun], {"named": name})
         if home is None or home not in limit:
-            raise NotFoundError(f"There is no such {noun}.")
+            raise NotFoundError(f"There is no such {noun.replace('_', ' ')}.")
         if len(self._found) >= REMEMBERED_MAX:
             self._found.clear()
         self._found.add((key, noun, name))

@@ -23,11 +23,13 @@ from service.identity.keys import (
     digest_of,
     digests_in_force,
     list_keys,
+    person_of,
     terms_of,
 )
 from service.identity.rate_limit import BURST_SECONDS, Bucket
 from service.identity.start_token import StartToken
 from service.ledger.append.write_access import suspended_error
+from service.ledger.change_requests.persons import Actor
 from service.storage.engine import snapshot
 from service.storage.single_flight import SingleFlight
 
@@ -50,6 +52,16 @@ class Caller:
     bucket: Bucket | None = None
     body_bytes_max: int | None = None
     title: str = ""  # a person's name, where an identity provider told it
+    person: str = ""  # who holds the key; its own name by default
+
+    def __post_init__(self) -> None:
+        if not self.person:
+            object.__setattr__(self, "person", self.name)
+
+    @property
+    def actor(self) -> Actor:
+        """The key and its person, for what changes in the ledger."""
+        return Actor(self.name, self.person)
 
     @property
     def shown_name(self) -> str:
@@ -200,6 +212,7 @@ class KeyRing:
             datasets=terms.datasets,
             bucket=self._usual_bucket(row) if rate is None else self._bucket_of(row.name, rate),
             body_bytes_max=self._body_bytes_max if size is None else size,
+            person=person_of(row),
         )
 
     def new_bucket(self, scope: Role) -> Bucket | None:

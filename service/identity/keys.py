@@ -24,6 +24,7 @@ from service.storage.tables import api_keys
 KEY_PREFIX: Final = "dpl_"
 KEY_BYTES: Final = 32  # of randomness; a fast hash is enough for a key that cannot be guessed
 SHOWN_CHARACTERS: Final = 12  # characters of a key that are kept readable
+PERSON_LENGTH_MAX: Final = 511
 KEY_DATASETS_MAX: Final = 1000  # that a key may name
 BODY_BYTES_MIN: Final = 1024
 GRACE_SECONDS: Final = 3600  # that an old secret works beside the new one
@@ -97,19 +98,32 @@ def create_key(
     name: str,
     scope: Role,
     key: str | None = None,
+    person: str | None = None,
     terms: Terms = FREE,
     by: str = COMMAND_LINE,
 ) -> str:
     """Store a new key and return it; it is never readable again.
 
+    Args:
+        connection: in a transaction.
+        name: of the key; never reused.
+        scope: what it may do.
+        key: its secret; by default a new one.
+        person: who holds it; by default a person of the key's own name.
+        terms: what it is held to.
+        by: the key that creates it.
+
     Raises:
         ConflictError: the name was used before.
         InvalidRequestError: the name or the terms cannot be.
     """
-    _require_name(name)
+    _require_name("name", name)
+    person = name if person is None else person
+    _require_person(person)
     _require_terms(scope, terms)
     key = key or _new_secret()
-    row = terms.record() | {"name": name, "scope": scope, "digest": digest_of(key)}
+    row = {"name": name, "person": person, "scope": scope, "digest": digest_of(key)}
+    row |= terms.record()
     datasets = None if terms.datasets is None else canonical(sorted(terms.datasets))
     stored = {"datasets": datasets, "expires_at": terms.expires_at}
     try:
@@ -199,11 +213,26 @@ def _locked(connection: Connection, name: str) -> Row[Any]:
     return row
 
 
-def _require_name(name: str) -> None:
+def person_of(row: Row[Any]) -> str:
+    """Who holds a stored key; a key from before persons is a person of its own."""
+    return str(row.name if row.person is None else row.person)
+
+
+def _require_name(field: str, name: str) -> None:
     if not valid_name(name):
-        raise InvalidRequestError("name", "must match [a-z0-9][a-z0-9._-]{0,62}")
+        raise InvalidRequestError(field, "must match [a-z0-9][a-z0-9._-]{0,62}")
     if name in RESERVED:
-        raise InvalidRequestError("name", "is reserved: the log uses it for actions without a key")
+        raise InvalidRequestError(field, "is reserved: the log uses it for actions without a key")
+
+
+def _require_person(person: str) -> None:
+    """Refuse what can name no one; issuer#subject names a person as an identity provider does."""
+    if "#" not in person:
+        _require_name("person", person)
+    elif not (person.isascii() and person.isprintable() and len(person) <= PERSON_LENGTH_MAX):
+        raise InvalidRequestError(
+            "person", f"has at most {PERSON_LENGTH_MAX} printable ASCII characters"
+        )
 
 
 def _require_future(expires_at: datetime | None) -> None:

@@ -76,6 +76,7 @@ class SettingsAnswer(Answer):
     frozen: bool
     reason: str
     changed_by: str  # the key's name
+    requested_by: str | None  # the key that asked for it, if another one approved it
     sequence: int  # the dataset's head at that time
     changed_at: str
 
@@ -92,7 +93,13 @@ def etag(revision: int) -> str:
 
 
 def change(
-    connection: Connection, name: str, new: DatasetChange, *, if_match: str | None, by: str
+    connection: Connection,
+    name: str,
+    new: DatasetChange,
+    *,
+    if_match: str | None,
+    by: str,
+    requested_by: str | None = None,
 ) -> DatasetAnswer:
     """Change a dataset's settings; what is spent stays, and no budget is ever removed.
 
@@ -102,6 +109,7 @@ def change(
         new: what changes, and why.
         if_match: the revision that the change was decided on, as the caller sent it.
         by: the key's name.
+        requested_by: the key that asked for it, where `by` approved that.
 
     Raises:
         NotFoundError: there is no such dataset.
@@ -112,7 +120,7 @@ def change(
     if new.void_reservations:  # the ancestors are locked first
         void_open(connection, find_dataset(connection, name), reason=new.reason, by=by)
     dataset = lock_dataset(connection, name)
-    _require_present(dataset, if_match)
+    require_present(dataset, if_match)
     accept = accepted_statuses(new.accept) if new.accept else accept_of(dataset)
     values: dict[str, Any] = {}
     if accept != accept_of(dataset):
@@ -126,11 +134,16 @@ def change(
         values["frozen"] = new.frozen
     if not values and not new.void_reservations:
         raise InvalidRequestError("body", "contains no change")
-    return _store(connection, dataset, values, reason=new.reason, by=by)
+    return _store(connection, dataset, values, reason=new.reason, by=by, requested_by=requested_by)
 
 
-def _require_present(dataset: Row[Any], if_match: str | None) -> None:
-    """Refuse a change that was decided on settings other than the present ones."""
+def require_present(dataset: Row[Any], if_match: str | None) -> None:
+    """Refuse a change that was decided on settings other than the present ones.
+
+    Raises:
+        PreconditionRequiredError: no revision was sent.
+        PreconditionFailedError: it is not the present one.
+    """
     if if_match is None:
         raise PreconditionRequiredError(
             "Send the revision of the settings, which GET returns in ETag, as If-Match."
@@ -237,7 +250,13 @@ def _named_orders(dataset: Row[Any], present: Mapping[str, Any]) -> list[float] 
 
 
 def _store(
-    connection: Connection, before: Row[Any], values: dict[str, Any], *, reason: str, by: str
+    connection: Connection,
+    before: Row[Any],
+    values: dict[str, Any],
+    *,
+    reason: str,
+    by: str,
+    requested_by: str | None,
 ) -> DatasetAnswer:
     connection.execute(
         datasets.update()
@@ -246,7 +265,7 @@ def _store(
     )
     dataset = find_dataset(connection, before.name)
     _require_accepted(dataset)
-    note_settings(connection, dataset, reason=reason, by=by)
+    note_settings(connection, dataset, reason=reason, by=by, requested_by=requested_by)
     changed = build_log_records(
         connection, "settings", dataset_id=dataset.id, row=dataset.revision, by=by
     )
@@ -319,6 +338,7 @@ def _answer(row: Row[Any]) -> SettingsAnswer:
         frozen=row.frozen,
         reason=row.reason,
         changed_by=row.changed_by,
+        requested_by=row.requested_by,
         sequence=row.sequence,
         changed_at=stamp(row.changed_at),
     )

@@ -351,7 +351,14 @@ def _require_no_envelope_above(connection: Connection, dataset: Row[Any]) -> Non
             raise InvalidRequestError("body.opening_balance", _SEEN_BEFORE)
 
 
-def note_settings(connection: Connection, dataset: Row[Any], *, reason: str, by: str) -> None:
+def note_settings(
+    connection: Connection,
+    dataset: Row[Any],
+    *,
+    reason: str,
+    by: str,
+    requested_by: str | None = None,
+) -> None:
     """Keep a dataset's settings, as its row has them, in its history."""
     kept = ("budget_epsilon", "budget_delta", "budget_revision", "accept", "frozen", "revision")
     connection.execute(
@@ -359,6 +366,7 @@ def note_settings(connection: Connection, dataset: Row[Any], *, reason: str, by:
             dataset_id=dataset.id,
             reason=reason,
             changed_by=by,
+            requested_by=requested_by,
             sequence=dataset.head_sequence,
             changed_at=now(),
             **{name: getattr(dataset, name) for name in kept},

@@ -14,7 +14,6 @@ from sqlalchemy import (
     Index,
     Integer,
     LargeBinary,
-    MetaData,
     String,
     Table,
     Text,
@@ -23,21 +22,12 @@ from sqlalchemy import (
     text,
 )
 
-metadata = MetaData(
-    naming_convention={
-        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
-        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
-        "ck": "ck_%(table_name)s_%(constraint_name)s",
-        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
-        "pk": "pk_%(table_name)s",
-    }
-)
-
-# SQLite numbers rows by itself only in a column that is exactly INTEGER.
-Id = BigInteger().with_variant(Integer, "sqlite")
-_Name = String(63)
-# Who acted: a key's name, or issuer#subject of a person or a pod.
-_Actor = String(512).with_variant(String(63), "sqlite")  # whose lengths SQLite does not check
+from service.storage.change_tables import change_decisions as change_decisions
+from service.storage.change_tables import change_requests as change_requests
+from service.storage.schema import ActorText as _Actor
+from service.storage.schema import Id as Id
+from service.storage.schema import ShortText as _Name
+from service.storage.schema import metadata as metadata
 
 api_keys = Table(
     "api_keys",
@@ -56,6 +46,7 @@ api_keys = Table(
     # Of the secret before this one, which works until then beside it.
     Column("previous_digest", String(64)),
     Column("previous_until", DateTime(timezone=True)),
+    Column("person", _Actor),  # who holds it; none for a person of the key's own name
 )
 
 # Who is signed in with a browser. Kept by hashes alone; a session is one key's and ends with it. No
@@ -251,6 +242,7 @@ settings_changes = Table(
     Column("changed_by", _Actor, nullable=False),  # the key's name
     Column("sequence", BigInteger, nullable=False),  # the dataset's head at that time
     Column("changed_at", DateTime(timezone=True), nullable=False),
+    Column("requested_by", _Actor),  # the key that asked for it, where another one approved it
 )
 
 # Steps admitted ahead. One row each; what is left of it is end_step less the branch's next step.
@@ -399,4 +391,5 @@ log_tiles = Table(
 
 INSERT_ONLY = (
     entries, settings_changes, corrections, incidents, releases, findings, acts, log_tiles,
+    change_requests, change_decisions,
 )  # fmt: skip

@@ -36,6 +36,7 @@ TAGS: Final[list[dict[str, Any]]] = [
     {"name": "plan", "description": "What steps would cost; nothing is recorded."},
     {"name": "strategies", "description": "How noise is correlated over the steps of a pass."},
     {"name": "bounds", "description": "The theorems that a bound may rest on."},
+    {"name": "requests", "description": "Changes that one person asks for and another approves."},
     {"name": "certificates", "description": "Signed statements of what was spent."},
     {"name": "streams", "description": "Server-sent events, and the list of incidents."},
     {"name": "acts", "description": "What administrators and trainers did."},

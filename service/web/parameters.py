@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import Engine
 
 from service.errors import InvalidRequestError
+from service.ledger.change_requests.messages import RequestState
 from service.ledger.open_reservations import ReservationState as ReservationState
 from service.schemas.requests import NAME_PATTERN, Mode, WriterName
 from service.schemas.run_states import RunStateName
@@ -16,6 +17,9 @@ from service.schemas.run_states import RunStateName
 DatasetName = Annotated[str, Path(pattern=NAME_PATTERN, description="Name of the dataset.")]
 RunName = Annotated[str, Path(pattern=NAME_PATTERN, description="Name of the run.")]
 ReservationName = Annotated[str, Path(pattern=NAME_PATTERN, description="Name of the reservation.")]
+ChangeRequestName = Annotated[
+    str, Path(pattern=NAME_PATTERN, description="Identifier of the change request.")
+]
 BoundName = Annotated[str, Path(pattern=NAME_PATTERN, description="Identifier of the theorem.")]
 ProblemName = Annotated[
     str, Path(pattern=NAME_PATTERN, description="The last part of a problem's `type`.")
@@ -143,6 +147,16 @@ class ActPageQuery(PageQuery):
     kind: Label | None = Field(default=None, description="Only acts of this kind.")
 
 
+class ChangeRequestPageQuery(PageQuery):
+    """Which change requests, and which part of their list."""
+
+    dataset: str | None = Field(
+        default=None, pattern=NAME_PATTERN, description="Only requests about this dataset."
+    )
+    state: RequestState | None = Field(default=None, description="Only requests in this state.")
+    by: Label | None = Field(default=None, description="Only requests of this person.")
+
+
 class ReservationPageQuery(PageQuery):
     """Which reservations, and which part of their list."""
 
@@ -188,3 +202,4 @@ Pages = Annotated[PageQuery, Query()]
 RunPages = Annotated[RunPageQuery, Query()]
 ReservationPages = Annotated[ReservationPageQuery, Query()]
 ActPages = Annotated[ActPageQuery, Query()]
+ChangeRequestPages = Annotated[ChangeRequestPageQuery, Query()]

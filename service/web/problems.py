@@ -45,6 +45,7 @@ PROBLEMS: Final[dict[str, tuple[int, str]]] = {
     "not-found": (404, "Not found"),
     "method-not-allowed": (405, "The path does not take this method"),
     "request-timeout": (408, "The request took too long to arrive"),
+    "another-person": (409, "Another person must do this"),
     "dataset-frozen": (409, "The dataset is frozen"),
     "budget-exhausted": (409, "The steps do not fit in the budget"),
     "conflict": (409, "Recorded before with other content"),

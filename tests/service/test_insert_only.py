@@ -24,6 +24,11 @@ def full(api: httpx.Client, engine: Engine) -> Engine:
     assert api.post("/v1/runs/run/releases", json={"step": 3}).status_code == 201
     assert api.post("/v1/runs/run/findings", json=SAMPLING).status_code == 201
     api.post("/v1/runs", json=run("other"))
+    asked = {"reason": "a larger model", "budget": {"epsilon": 5.0, "delta": 1e-5}}
+    answer = api.post("/v1/datasets/data/requests", json=asked)
+    assert answer.status_code == 201, answer.text
+    withdrawn = api.post(f"/v1/requests/{answer.json()['id']}:withdraw", json={"reason": "no"})
+    assert withdrawn.status_code == 200
     events = [
         event(first, 1, mechanism=GAUSSIAN | {"noise_multiplier": 1 + first / 1000})
         for first in range(5, 265)
@@ -40,6 +45,7 @@ def rows(engine: Engine, table: Table) -> list[Any]:
 def test_facts_are_entries_settings_corrections_incidents_releases_findings_and_logs() -> None:
     held = {table.name for table in INSERT_ONLY}
     facts = {"entries", "settings_changes", "corrections", "incidents", "releases", "findings"}
+    facts |= {"change_requests", "change_decisions"}
     assert held == facts | {"acts", "log_tiles"}
 
 

@@ -60,6 +60,13 @@ WRITES: Final[dict[str, tuple[Role, Json]]] = {
         Role.VIEWER,
         {"neighboring_relation": "replace_one", "events": [event(0, 1)], "delta": 1e-5},
     ),
+    "/v1/datasets/{dataset}/requests": (
+        Role.TRAINER,
+        {"reason": "x", "budget": {"epsilon": 9.0, "delta": 1e-5}},
+    ),
+    "/v1/requests/{change_request}:approve": (Role.ADMIN, {"reason": "x"}),
+    "/v1/requests/{change_request}:reject": (Role.ADMIN, {"reason": "x"}),
+    "/v1/requests/{change_request}:withdraw": (Role.TRAINER, {"reason": "x"}),
     "/v1/strategies": (Role.TRAINER, {"strategy": {"kind": "identity"}}),
     "/v1/datasets/{dataset}/checkpoint:compare": (Role.VIEWER, {}),
     "/v1/log:recover": (Role.ADMIN, {"reason": "x"}),
@@ -83,6 +90,7 @@ def test_a_refused_caller_changes_nothing(engine: Engine, serve: Serve) -> None:
         for path, (scope, body) in WRITES.items():
             sent = path.replace("{run}", "run").replace("{dataset}", "data")
             sent = sent.replace("{reservation}", "lease").replace("{audit}", "1")
+            sent = sent.replace("{change_request}", "asked")
             method = "PATCH" if path.endswith("{dataset}") else "POST"
             if scope is not Role.VIEWER:
                 refused = api.request(method, sent, json=body, headers=bearer(viewer))

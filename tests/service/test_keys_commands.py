@@ -54,6 +54,18 @@ def rows(url: str) -> list[Any]:
 CREATE = ("keys", "create", "--scope", "trainer", "--name", "cluster-a")
 
 
+def test_a_key_is_created_for_a_person(url: str, command: Command) -> None:
+    assert command(*CREATE, "--person", "dana").exit_code == 0
+    assert rows(url)[0].person == "dana"
+    assert command("keys", "rotate", "cluster-a").exit_code == 0
+    (line,) = lines(command("keys", "list"))
+    assert line["person"] == "dana"
+    for wrong in ("Dana Miller", "start-token", "d" * 64):
+        refused = command(*CREATE[:-1], "other", "--person", wrong)
+        assert refused.exit_code != 0
+        assert "--person: " in refused.output
+
+
 def test_a_key_is_created_on_terms_and_listed_with_them(url: str, command: Command) -> None:
     created = command(
         *CREATE, "--dataset", "letters", "--dataset", "digits", "--expires", "2999-01-31",
@@ -78,6 +90,7 @@ def test_a_key_is_created_on_terms_and_listed_with_them(url: str, command: Comma
         "requests_per_second": "100",
         "body_bytes_max": "1000000",
         "old_secret_until": "",
+        "person": "cluster-a",
     }
 
 

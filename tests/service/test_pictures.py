@@ -40,6 +40,7 @@ def limit(epsilon: float | None, day: int, revision: int = 1) -> SettingsAnswer:
         accept=[],
         reason="why",
         changed_by="officer",
+        requested_by=None,
         sequence=0,
         changed_at=(START + timedelta(days=day)).isoformat(),
     )

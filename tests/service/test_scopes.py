@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Final
 
 import httpx
@@ -31,9 +32,15 @@ Serve = Callable[..., AbstractContextManager[str]]
 DOCUMENT: Final = openapi_document()
 API_GUIDE: Final = Path(__file__).parents[2] / "docs" / "api" / "README.md"
 # What the paths name: of the dataset that a limited key may see, of another one, and of none.
-SEEN: Final = {"dataset": "letters", "run": "letters-run", "reservation": "letters-lease"}
-HIDDEN: Final = {"dataset": "zebras", "run": "zebras-run", "reservation": "zebras-lease"}
-NONE: Final = {"dataset": "unused", "run": "unused-run", "reservation": "unused-lease"}
+SEEN: Final = {"dataset": "letters", "run": "letters-run", "reservation": "letters-lease"} | {
+    "change_request": "letters-asked"
+}
+HIDDEN: Final = {"dataset": "zebras", "run": "zebras-run", "reservation": "zebras-lease"} | {
+    "change_request": "zebras-asked"
+}
+NONE: Final = {"dataset": "unused", "run": "unused-run", "reservation": "unused-lease"} | {
+    "change_request": "unused-asked"
+}
 SCHEMA: Final = "/v1/openapi.json"  # documentation, which does not document itself
 _IDENTITY: Final = hashlib.sha256(b'{"kind":"identity"}').hexdigest()
 OTHER: Final = {
@@ -46,6 +53,7 @@ OTHER: Final = {
 NAMED_ELSEWHERE: Final = {
     ("post /v1/runs", "dataset"),
     ("get /v1/runs", "dataset"),
+    ("get /v1/requests", "dataset"),
     ("post /v1/datasets/{dataset}/explain", "run"),  # of that dataset, or not found
     ("post /v1/datasets", "parents"),  # an admin's, whose keys have no such limits
 }
@@ -107,6 +115,12 @@ def fill(api: httpx.Client, names: dict[str, str], headers: dict[str, str]) -> N
     }.items():
         answer = api.post(where, json=body, headers=headers)
         assert answer.status_code == 201, answer.text
+    asked = {"reason": "x", "budget": budget | {"epsilon": 9.0}}
+    with pytest.MonkeyPatch.context() as patch:  # the name of a request is random
+        drawn = SimpleNamespace(token_hex=lambda _: names["change_request"])
+        patch.setattr("service.ledger.change_requests.records.secrets", drawn)
+        where = f"/v1/datasets/{names['dataset']}/requests"
+        assert api.post(where, json=asked, headers=headers).status_code == 201
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,7 @@ DEAR: Final = {
     "GET /v1/datasets/{dataset}/incidents", "GET /v1/datasets/{dataset}/reservations",
     "GET /v1/runs/{run}/corrections", "GET /v1/runs/{run}/findings",
     "GET /v1/strategies/{digest}/sensitivity", "GET /v1/runs/{run}/audits",
+    "GET /v1/requests",
     "GET /v1/runs/{run}/audits/{audit}", "POST /v1/runs/{run}/audits/{audit}:result",
 }  # fmt: skip
 PATIENCE: Final = 60.0

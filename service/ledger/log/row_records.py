@@ -17,6 +17,8 @@ from service.ledger.incidents import Incident, Kind
 from service.ledger.log.leaves import Act, exact
 from service.storage.tables import (
     branches,
+    change_decisions,
+    change_requests,
     corrections,
     datasets,
     distinct_events,
@@ -35,10 +37,11 @@ _ancestors = datasets.alias()
 _origins = branches.alias()
 _JSON: Final = frozenset(
     {
-        "accept", "assumptions", "budget_filter", "content", "detail", "event", "labels", "plan",
-        "request",
+        "accept", "assumptions", "budget_filter", "change", "content", "detail", "event", "labels",
+        "plan", "request",
     }
 )  # fmt: skip
+_LATER: Final = frozenset({"requested_by"})  # columns whose acts are as before where they are null
 # Each run has a branch main: a row that names another run's branch would look the same by name.
 _BRANCH: Final = branches.c.run_id == runs.c.id
 _OF_BRANCH: Final = (runs.c.name.label("run"), branches.c.name.label("branch"))
@@ -78,6 +81,7 @@ FACTS: Final[Mapping[str, Select[Any]]] = {
         settings_changes.c.changed_by,
         settings_changes.c.sequence,
         settings_changes.c.changed_at,
+        settings_changes.c.requested_by,
         datasets.c.budget_filter,
     ).join(datasets, datasets.c.id == settings_changes.c.dataset_id),
     "run": select(
@@ -167,6 +171,34 @@ FACTS: Final[Mapping[str, Select[Any]]] = {
     .join(runs, runs.c.id == reservations.c.run_id)
     .join(branches, _BRANCH & (branches.c.id == reservations.c.branch_id))
     .join(distinct_events, distinct_events.c.id == reservations.c.event_id),
+    "change_request": select(
+        change_requests.c.dataset_id.label("home"),
+        change_requests.c.id.label("row"),
+        change_requests.c.name,
+        change_requests.c.kind.label("of_kind"),
+        change_requests.c.target,
+        change_requests.c.change,
+        change_requests.c.revision,
+        change_requests.c.reason,
+        change_requests.c.by,
+        change_requests.c.person,
+        change_requests.c.requested_at,
+        change_requests.c.expires_at,
+    ),
+    # With the two persons, so that the log alone tells who agreed to what.
+    "change_decision": select(
+        change_requests.c.dataset_id.label("home"),
+        change_requests.c.id.label("row"),
+        change_requests.c.name,
+        change_requests.c.kind.label("of_kind"),
+        change_decisions.c.decision,
+        change_decisions.c.reason,
+        change_decisions.c.by,
+        change_decisions.c.person,
+        change_requests.c.by.label("requested_by"),
+        change_requests.c.person.label("requested_by_person"),
+        change_decisions.c.decided_at,
+    ).join(change_requests, change_requests.c.id == change_decisions.c.request_id),
     # Of a run of any dataset that was made from this one; of no run where the limit was lowered.
     _OVERDRAFT: select(
         incidents.c.dataset_id.label("home"),
@@ -219,6 +251,8 @@ _KEYS: Final = {
     "release": releases.c.id,
     "finding": findings.c.id,
     "reservation": reservations.c.id,
+    "change_request": change_requests.c.id,
+    "change_decision": change_requests.c.id,
     _OVERDRAFT: incidents.c.id,
     "run_state": runs.c.id,
     APPENDS: branches.c.id,
@@ -231,6 +265,8 @@ _HOMES: Final = {
     "correction": corrections.c.dataset_id,
     "reservation": reservations.c.dataset_id,
     "reservation_end": reservations.c.dataset_id,
+    "change_request": change_requests.c.dataset_id,
+    "change_decision": change_requests.c.dataset_id,
     _OVERDRAFT: incidents.c.dataset_id,
 }
 
@@ -271,7 +307,11 @@ def content_of_row(row: Mapping[Any, Any]) -> dict[str, Any]:
     Raises:
         ValueError: a column that holds JSON does not.
     """
-    return {name: _said(name, value) for name, value in row.items() if name not in ("home", "row")}
+    return {
+        name: _said(name, value)
+        for name, value in row.items()
+        if name not in ("home", "row") and not (name in _LATER and value is None)
+    }
 
 
 def _said(name: str, value: Any) -> Any:

@@ -166,7 +166,10 @@ def _limits(connection: Connection, dataset: Row[Any]) -> list[dict[str, Any]]:
     found, further = settings_history(connection, dataset.name, after=0, size=LIMITS_MAX)
     if further is not None:
         raise TooExpensiveError(f"A certificate is of at most {LIMITS_MAX} changes of settings.")
-    wanted = {"revision", "epsilon", "delta", "accept", "reason", "sequence", "changed_at"}
+    wanted = {
+        "revision", "epsilon", "delta", "accept", "reason", "sequence", "changed_at", "changed_by",
+        "requested_by",
+    }  # fmt: skip
     return [one.model_dump(include=wanted) for one in found]
 
 

@@ -120,6 +120,8 @@ class BudgetLimit(Wire):
     reason: Prose
     sequence: _Whole
     changed_at: _Line
+    changed_by: Name | None = None  # the key that set it; an older certificate does not say
+    requested_by: Name | None = None  # the key that asked for it, where another one approved it
 
 
 class Protected(Wire):

@@ -17,7 +17,7 @@ from service.transparency.verification.rows import UNREADABLE, every, is_time
 _KEYS: Final = select(api_keys).order_by(api_keys.c.id)
 _SAID: Final = (
     "scope", "digest", "datasets", "expires_at", "requests_per_second", "body_bytes_max",
-    "previous_digest", "previous_until",
+    "previous_digest", "previous_until", "person",
 )  # fmt: skip
 _TIMES: Final = frozenset({"expires_at", "previous_until"})
 _MADE: Final = frozenset({"key_created", "key_rotated", "key_revoked"})

@@ -22,7 +22,12 @@ from service.transparency.verification.report import Rank, shown
 from service.transparency.verification.rows import UNREADABLE, every, is_time
 
 _UNSAID: Final = "differs from what is now stored"
-_TIMES: Final = frozenset({"created_at", "changed_at", "recorded_at", "expires_at", "occurred_at"})
+_TIMES: Final = frozenset(
+    {
+        "created_at", "changed_at", "recorded_at", "expires_at", "occurred_at", "requested_at",
+        "decided_at",
+    }
+)  # fmt: skip
 _LIVE: Final = ("revision", "budget_epsilon", "budget_delta", "budget_revision", "accept", "frozen")
 Content = dict[str, Any]
 # An overdraft's incident has an act that equals it, and is compared with the facts.

@@ -1,23 +1,42 @@
 """Corrections: an admin says what recorded steps really were."""
 
 from fastapi import APIRouter, Request, Response
+from fastapi.concurrency import run_in_threadpool
 
 from service.identity.authentication import Admin, Viewer
 from service.ledger import corrections, lookups
+from service.ledger.append.write_access import run_in_write_transaction
+from service.ledger.change_requests import four_eyes
 from service.ledger.corrections import Correct, CorrectionAnswer, CorrectionPage
 from service.schemas.requests import NewCorrection
 from service.storage.engine import snapshot
 from service.web.parameters import Database, Pages, RunName, continuation_token, repeated
 from service.web.strict_requests import StrictRoute, expensive
+from service.web.waiting import WAITS_FOR_APPROVAL, waiting_answer
 
 router = APIRouter(prefix="/v1/runs/{run}/corrections", route_class=StrictRoute, tags=["runs"])
 
 
-@router.post("", status_code=201, responses=repeated(CorrectionAnswer))
+@router.post(
+    "",
+    status_code=201,
+    response_model=CorrectionAnswer,
+    responses=repeated(CorrectionAnswer) | WAITS_FOR_APPROVAL,
+)
 async def record_correction(
     run: RunName, new: NewCorrection, caller: Admin, request: Request, response: Response
-) -> CorrectionAnswer:
+) -> CorrectionAnswer | Response:
     """Correct recorded steps; 200 when the same request did so before."""
+    if "corrections" in request.app.state.approvals:
+        waiting = await run_in_threadpool(
+            run_in_write_transaction,
+            request.app.state.engine,
+            lambda connection: four_eyes.correction_needing_approval(
+                connection, run, new, by=caller.actor
+            ),
+        )
+        if waiting is not None:
+            return waiting_answer(waiting)
     asked = Correct(run_name=run, new=new, by=caller.name)
     answer = await request.app.state.writer.write(asked)
     response.status_code = 201 if answer.pop("created") else 200

@@ -12,6 +12,8 @@ from service.identity.authentication import Admin, Viewer
 from service.ledger import dataset_settings, lookups, views
 from service.ledger import datasets as datasets_module
 from service.ledger.append.write_access import run_in_write_transaction
+from service.ledger.change_requests import four_eyes
+from service.ledger.change_requests.messages import ChangeRequestAnswer
 from service.ledger.dataset_settings import SettingsPage, etag
 from service.ledger.planned_filter import planned_filter
 from service.operations import budget_summaries
@@ -29,6 +31,7 @@ from service.web.parameters import (
     repeated,
 )
 from service.web.strict_requests import StrictRoute, expensive
+from service.web.waiting import WAITS_FOR_APPROVAL, waiting_answer
 
 router = APIRouter(prefix="/v1/datasets", route_class=StrictRoute, tags=["datasets"])
 
@@ -73,7 +76,7 @@ def get_dataset(
     return answer
 
 
-@router.patch("/{dataset}")
+@router.patch("/{dataset}", response_model=DatasetAnswer, responses=WAITS_FOR_APPROVAL)
 def change_dataset(
     dataset: DatasetName,
     change: DatasetChange,
@@ -84,15 +87,22 @@ def change_dataset(
     if_match: Annotated[
         str | None, Header(description="The ETag of the dataset that the change was decided on.")
     ] = None,
-) -> DatasetAnswer:
+) -> DatasetAnswer | Response:
     """Change settings for a reason, freeze, or void; If-Match names the settings' revision."""
     answer = run_in_write_transaction(
         database,
-        lambda connection: dataset_settings.change(
-            connection, dataset, change, if_match=if_match, by=caller.name
+        lambda connection: four_eyes.change_or_ask(
+            connection,
+            dataset,
+            change,
+            if_match=if_match,
+            by=caller.actor,
+            approvals=request.app.state.approvals,
         ),
     )
     request.app.state.feed.wake()
+    if isinstance(answer, ChangeRequestAnswer):
+        return waiting_answer(answer)
     response.headers["ETag"] = etag(answer.revision)
     return answer
 

@@ -10,6 +10,8 @@ from sqlalchemy import Engine
 from service.clock import now
 from service.identity.authentication import Admin, Trainer, Viewer
 from service.ledger import reservations
+from service.ledger.append.write_access import run_in_write_transaction
+from service.ledger.change_requests import four_eyes
 from service.ledger.open_reservations import ReservationPage, list_reservations
 from service.ledger.reservation_ends import GiveBack
 from service.ledger.reservations import ReservationAnswer, Reserve
@@ -25,6 +27,7 @@ from service.web.parameters import (
     repeated,
 )
 from service.web.strict_requests import StrictRoute, expensive
+from service.web.waiting import WAITS_FOR_APPROVAL, waiting_answer
 
 router = APIRouter(prefix="/v1", route_class=StrictRoute, tags=["reservations"])
 
@@ -75,11 +78,25 @@ async def release_reservation(
     return ReservationAnswer(**await request.app.state.writer.write(back))
 
 
-@router.post("/reservations/{reservation}:void")
+@router.post(
+    "/reservations/{reservation}:void",
+    response_model=ReservationAnswer,
+    responses=WAITS_FOR_APPROVAL,
+)
 async def void_reservation(
     reservation: ReservationName, given: Void, database: Database, caller: Admin, request: Request
-) -> ReservationAnswer:
+) -> ReservationAnswer | Response:
     """Return what is held, on an admin's word."""
+    if "voids" in request.app.state.approvals:
+        waiting = await run_in_threadpool(
+            run_in_write_transaction,
+            database,
+            lambda connection: four_eyes.void_needing_approval(
+                connection, reservation, reason=given.reason, by=caller.actor
+            ),
+        )
+        if waiting is not None:
+            return waiting_answer(waiting)
     found = await run_in_threadpool(_found, database, reservation, now())
     place = found["run"], found["branch"]
     back = GiveBack(name=reservation, place=place, reason=given.reason, by=caller.name)

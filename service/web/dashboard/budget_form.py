@@ -7,6 +7,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from service.errors import (
+    AnotherPersonError,
     InvalidRequestError,
     LedgerError,
     PreconditionFailedError,
@@ -25,7 +26,9 @@ _FIELDS: Final = {
 _NUMBERS: Final = ("epsilon", "delta")
 NOT_A_NUMBER: Final = "must be a number, such as 3 or 1e-5"
 _WHOLE: Final = "form"  # what is wrong with no single field
-FORM_ERRORS: Final = (InvalidRequestError, PreconditionFailedError, PreconditionRequiredError)
+FORM_ERRORS: Final = (
+    AnotherPersonError, InvalidRequestError, PreconditionFailedError, PreconditionRequiredError,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,7 @@ from service.errors import LedgerError, UnauthorizedError, UnavailableError
 from service.identity.authentication import Caller, KeyRing, caller_of
 from service.web import problems
 from service.web.dashboard.assets import static_url
+from service.web.dashboard.request_changes import pending_requests
 from service.web.dashboard.viewer import (
     SignInNeededError,
     admitted,
@@ -53,6 +54,7 @@ GUARDS: Final = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "X-Frame-Options": "DENY",
 }
+ERROR_PAGE: Final = "error.html"
 _IS_PAGE: Final = "dpledger.page"  # of a connection's scope
 _KEPT: Final = ("allow", "retry-after", "x-request-id")  # headers of a refusal that a page keeps
 Handler = Callable[[Request, Any], Awaitable[Response]]
@@ -147,9 +149,17 @@ def render(
         "csrf": csrf_of(request),
         "path": request.url.path,
         "address": address_of(request),
+        "pending": _pending(request, name, viewer),
     }
     text = templates().get_template(name).render(frame | context)
     return guarded(HTMLResponse(text, status_code))
+
+
+def _pending(request: Request, name: str, viewer: Caller | None) -> int | None:
+    """How many change requests wait; not asked for a page that says what went wrong."""
+    if viewer is None or name == ERROR_PAGE:
+        return None
+    return pending_requests(request.app.state.engine, viewer)
 
 
 def address_of(request: Request) -> str:
@@ -183,7 +193,7 @@ def _error_page(request: Request, refusal: Response) -> Response:
     told = json.loads(bytes(refusal.body))
     page = render(
         request,
-        "error.html",
+        ERROR_PAGE,
         viewer=caller_of(request),
         status_code=refusal.status_code,
         slug=told["type"].rpartition("/")[2],

@@ -19,6 +19,8 @@ from service.identity.keys import Role
 from service.ledger import dataset_settings, incidents, lookups, open_reservations, views
 from service.ledger.append.write_access import run_in_write_transaction
 from service.ledger.budgets.budget import dataset_scope
+from service.ledger.change_requests import four_eyes
+from service.ledger.change_requests.messages import ChangeRequestAnswer, NewChangeRequest
 from service.ledger.dataset_settings import SettingsAnswer
 from service.operations.forecast import outlook_of
 from service.schemas.requests import STEPS_MAX, AtMostRows, DatasetChange
@@ -29,7 +31,7 @@ from service.web.certificate_issue import CertificateQuery, issued
 from service.web.dashboard import budget_form, glossary, lineage_chart, spending_chart
 from service.web.dashboard.budget_form import AdmissionForm, LimitForm
 from service.web.dashboard.rendering import PageRoute, render
-from service.web.dashboard.viewer import PageAdmin, PageViewer, PostedForm
+from service.web.dashboard.viewer import PageAdmin, PageTrainer, PageViewer, PostedForm
 from service.web.parameters import Database, DatasetName
 from service.web.strict_requests import expensive
 
@@ -112,12 +114,46 @@ def change_limit(
 ) -> Response:
     """Set another limit; what is wrong with it is said beside the field."""
     try:
-        _change(dataset, request, database, viewer, form, budget_form.change_of(form))
+        where = _change(dataset, request, database, viewer, form, budget_form.change_of(form))
     except budget_form.FORM_ERRORS as error:
         found = _shown_again(dataset, request, database, viewer)
         found["form"] = LimitForm.refused(form, found["dataset"], error)
         return _refused(request, viewer, found, error)
+    return RedirectResponse(where, HTTPStatus.SEE_OTHER)
+
+
+@router.get("/datasets/{dataset}/ask")
+def ask_form(dataset: DatasetName, _viewer: PageViewer) -> Response:
+    """Where the form is, for who loads the answer to one again."""
     return RedirectResponse(f"/datasets/{dataset}#limits", HTTPStatus.SEE_OTHER)
+
+
+@router.post("/datasets/{dataset}/ask")
+@expensive
+def ask(
+    dataset: DatasetName,
+    request: Request,
+    database: Database,
+    viewer: PageTrainer,
+    form: PostedForm,
+) -> Response:
+    """Ask for another limit, which another person decides."""
+    try:
+        change = budget_form.change_of(form)
+        assert change.budget is not None  # noqa: S101 (the form has one)
+        new = NewChangeRequest(reason=change.reason, budget=change.budget)
+        revision = budget_form.if_match(form)
+        answer, _ = run_in_write_transaction(
+            database,
+            lambda connection: four_eyes.ask_for_budget(
+                connection, dataset, new, if_match=revision, by=viewer.actor
+            ),
+        )
+    except budget_form.FORM_ERRORS as error:
+        found = _shown_again(dataset, request, database, viewer)
+        found["ask"] = LimitForm.refused(form, found["dataset"], error)
+        return _refused(request, viewer, found, error)
+    return RedirectResponse(f"/requests/{answer.id}", HTTPStatus.SEE_OTHER)
 
 
 @router.get("/datasets/{dataset}/admission")
@@ -133,27 +169,38 @@ def change_admission(
 ) -> Response:
     """Freeze a dataset or end that, and void its open reservations."""
     try:
-        _change(dataset, request, database, viewer, form, budget_form.admission_of(form))
+        where = _change(dataset, request, database, viewer, form, budget_form.admission_of(form))
     except budget_form.FORM_ERRORS as error:
         found = _shown_again(dataset, request, database, viewer)
         found["admission"] = AdmissionForm.refused(form, error)
         return _refused(request, viewer, found, error)
-    return RedirectResponse(f"/datasets/{dataset}#limits", HTTPStatus.SEE_OTHER)
+    return RedirectResponse(where, HTTPStatus.SEE_OTHER)
 
 
 def _change(
     name: str, request: Request, database: Engine, viewer: Caller, sent: Mapping[str, str],
     change: DatasetChange,
-) -> None:  # fmt: skip
-    """Change the settings that the sender had looked at."""
+) -> str:  # fmt: skip
+    """Change the settings that the sender had looked at; where that is told.
+
+    A change that needs a second person becomes a request, whose page it is.
+    """
     revision = budget_form.if_match(sent)
-    run_in_write_transaction(
+    answer = run_in_write_transaction(
         database,
-        lambda connection: dataset_settings.change(
-            connection, name, change, if_match=revision, by=viewer.name
+        lambda connection: four_eyes.change_or_ask(
+            connection,
+            name,
+            change,
+            if_match=revision,
+            by=viewer.actor,
+            approvals=request.app.state.approvals,
         ),
     )
     request.app.state.feed.wake()
+    if isinstance(answer, ChangeRequestAnswer):
+        return f"/requests/{answer.id}"
+    return f"/datasets/{name}#limits"
 
 
 def _shown_again(name: str, request: Request, database: Engine, viewer: Caller) -> dict[str, Any]:
@@ -204,6 +251,7 @@ def _found(
         "fits": _fits(connection, row),
         "batch": min(BATCH, row.dataset_size),
         "form": LimitForm.of(answer) if viewer.scope is Role.ADMIN else None,
+        "ask": LimitForm.of(answer) if viewer.scope is Role.TRAINER else None,
         "admission": AdmissionForm.of(answer) if viewer.scope is Role.ADMIN else None,
         "reached": _reached(viewer),
         **_spent(connection, row, answer, changes, at, spendings),

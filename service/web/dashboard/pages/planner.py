@@ -15,8 +15,9 @@ from service.errors import (
 )
 from service.identity.authentication import Caller
 from service.identity.keys import Role
-from service.ledger import dataset_settings
 from service.ledger.append.write_access import run_in_write_transaction
+from service.ledger.change_requests import four_eyes
+from service.ledger.change_requests.messages import ChangeRequestAnswer
 from service.storage.engine import snapshot
 from service.web.dashboard.budget_form import FORM_ERRORS, if_match
 from service.web.dashboard.glossary import RELATIONS
@@ -115,16 +116,23 @@ def set_budget(
         with snapshot(database) as connection:
             name, change = planner_budget.budget_change(connection, sent, viewer)
         revision = if_match(sent)
-        run_in_write_transaction(
+        answer = run_in_write_transaction(
             database,
-            lambda connection: dataset_settings.change(
-                connection, name, change, if_match=revision, by=viewer.name
+            lambda connection: four_eyes.change_or_ask(
+                connection,
+                name,
+                change,
+                if_match=revision,
+                by=viewer.actor,
+                approvals=request.app.state.approvals,
             ),
         )
     except _FAULTS as refusal:
         form = planner_budget.settings_of(sent)
         return _page(request, viewer, form, certify=True, budget_fault=refusal)
     request.app.state.feed.wake()
+    if isinstance(answer, ChangeRequestAnswer):
+        return RedirectResponse(f"/requests/{answer.id}", HTTPStatus.SEE_OTHER)
     return RedirectResponse(f"/datasets/{name}#envelope", HTTPStatus.SEE_OTHER)
 
 

@@ -1,0 +1,1 @@
+"""Change requests: what one person asks for and another decides."""

@@ -1,0 +1,1 @@
+"""Changes that one person asks for and another person approves."""

@@ -1,0 +1,53 @@
+"""Who asks and who approves: two persons, whatever keys they hold."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from service.errors import AnotherPersonError
+
+# The names of those who act without a key of their own: any person may be behind them.
+UNNAMED: Final = frozenset({"command-line", "admin-key-file", "start-token"})
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """A key that acts, and the person who holds it."""
+
+    key: str
+    person: str
+
+
+def require_named(actor: Actor) -> None:
+    """Refuse an actor who may be any person.
+
+    Raises:
+        AnotherPersonError: it is the start token.
+    """
+    if actor.person in UNNAMED:
+        raise AnotherPersonError(
+            "The start token belongs to no person; this needs a key of a person: "
+            "`dpledger keys create --person`."
+        )
+
+
+def require_another_person(actor: Actor, *, asked_by: str) -> None:
+    """Refuse to decide about what the same person asked for, with whatever key.
+
+    Args:
+        actor: who wants to decide.
+        asked_by: the person who asked.
+
+    Raises:
+        AnotherPersonError: it is the same person, or one of the two may be any person.
+    """
+    require_named(actor)
+    if asked_by in UNNAMED:
+        raise AnotherPersonError(
+            "The start token asked for this, and any person may have used it; withdraw the "
+            "request, and ask again with a key of a person."
+        )
+    if asked_by == actor.person:
+        raise AnotherPersonError(
+            f"{asked_by} asked for this change; another person must decide about it. Two keys of "
+            "one person are the same person."
+        )

@@ -1,0 +1,270 @@
+"""Four eyes: what lets more be spent waits for another person, and nothing else does."""
+
+import random
+from collections.abc import Iterator
+from typing import Any, Final
+
+import httpx
+import pytest
+from sqlalchemy import Engine
+
+from service.storage.engine import snapshot
+from service.transparency.activity import all_acts
+from tests.conftest import AS_ADMIN
+from tests.service.office import (
+    APPROVALS,
+    MORE,
+    PEOPLE,
+    WHY,
+    Office,
+    make_keys,
+    require_whole,
+    working,
+)  # fmt: skip
+from tests.service.samples import BUDGET, FULL, GAUSSIAN, Json, append, dataset, event
+from tests.service.test_keys import Serve
+
+
+@pytest.fixture
+def secrets(engine: Engine) -> dict[str, str]:
+    return make_keys(engine)
+
+
+@pytest.fixture
+def office(serve: Serve, secrets: dict[str, str]) -> Iterator[Office]:
+    """A service on which every admin may change everything alone."""
+    with working(serve, secrets) as found:
+        yield found
+
+
+@pytest.fixture
+def strict(serve: Serve, secrets: dict[str, str]) -> Iterator[Office]:
+    """A service on which two persons agree to what lets more be spent."""
+    with working(serve, secrets, approvals=APPROVALS) as found:
+        yield found
+
+
+# ---- four eyes
+
+
+def test_a_higher_limit_waits_and_a_lower_one_does_not(strict: Office) -> None:
+    strict.changes("ann", budget={"epsilon": 2.0, "delta": 1e-5}, status=200)
+    asked = strict.changes("ann", budget=MORE, status=202)
+    assert (asked["state"], asked["person"], asked["revision"]) == ("pending", "ann", 2)
+    assert strict.limit() == 2.0
+    strict.decides("ann-laptop", "approve", asked, status=409)
+    strict.decides("bob", "approve", asked)
+    assert strict.limit() == 5.0
+
+
+def test_an_answer_that_waits_says_where(strict: Office) -> None:
+    headers = {"if-match": '"1"'}
+    body = {"reason": "x", "budget": MORE}
+    answer = strict["ann"].patch("/v1/datasets/data", json=body, headers=headers)
+    assert answer.headers["location"] == f"/v1/requests/{answer.json()['id']}"
+    assert "etag" not in answer.headers
+    stale = strict["ann"].patch("/v1/datasets/data", json=body, headers={"if-match": '"7"'})
+    assert stale.status_code == 412
+    assert strict["ann"].patch("/v1/datasets/data", json=body).status_code == 428
+
+
+ENVELOPE: Final = {
+    "epsilon": 3.0, "delta": 1e-5, "filter": "envelope",
+    "envelope": [{"mechanism": GAUSSIAN, "sampling": FULL, "steps": 1}],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [
+        ({"budget": {"epsilon": 3.0, "delta": 1e-4}}, "limit"),
+        ({"budget": {"epsilon": 3.0, "delta": 1e-5, "orders": [3.0]}}, "limit"),
+        ({"budget": ENVELOPE | {"epsilon": 8.0}}, "envelope"),
+        ({"accept": ["published", "declared", "derived"]}, "limit"),
+    ],
+)
+def test_whatever_lets_more_be_spent_waits(strict: Office, change: Json, kind: str) -> None:
+    asked = strict.changes("ann", **change, status=202)
+    assert asked["kind"] == kind
+    assert strict["vic"].get("/v1/datasets/data").json()["revision"] == 1
+    strict.decides("bob", "approve", asked)
+    assert strict["vic"].get("/v1/datasets/data").json()["revision"] == 2
+
+
+def test_a_freeze_is_made_at_once_and_its_end_waits(strict: Office) -> None:
+    strict.changes("ann", frozen=True, status=200)
+    asked = strict.changes("ann", frozen=False, status=202)
+    assert strict["vic"].get("/v1/datasets/data").json()["frozen"]
+    strict.decides("bob", "approve", asked)
+    assert not strict["vic"].get("/v1/datasets/data").json()["frozen"]
+
+
+LEASE: Final = {"name": "lease", "event": event(0, 5, sampling=FULL), "ttl_seconds": 600}
+
+
+def reserve(office: Office) -> None:
+    mild = LEASE | {"event": event(0, 5)}
+    assert office["dana"].post("/v1/runs/run/reservations", json=mild).status_code == 201
+
+
+def test_a_freeze_with_a_void_freezes_at_once_and_voids_later(strict: Office) -> None:
+    reserve(strict)
+    asked = strict.changes("ann", frozen=True, void_reservations=True, status=202)
+    found = strict["vic"].get("/v1/datasets/data").json()
+    assert (found["frozen"], found["reserved"] > 0, asked["kind"]) == (True, True, "void")
+    strict.decides("bob", "approve", asked)
+    found = strict["vic"].get("/v1/datasets/data").json()
+    assert (found["frozen"], found["reserved"]) == (True, 0)
+
+
+def test_one_reservation_is_voided_by_two(strict: Office, engine: Engine) -> None:
+    reserve(strict)
+    path = "/v1/reservations/lease"
+    answer = strict["ann"].post(f"{path}:void", json={"reason": "gone"})
+    assert (answer.status_code, answer.json()["target"]) == (202, "lease")
+    assert strict["vic"].get(path).json()["state"] == "pending"
+    strict.decides("ann", "approve", answer.json(), status=409)
+    strict.decides("bob", "approve", answer.json())
+    assert strict["vic"].get(path).json()["state"] == "voided"
+    again = strict["ann"].post(f"{path}:void", json={"reason": "gone"})
+    assert again.status_code == 200  # it holds nothing any more
+    assert append(strict["dana"], event(0, 2)).status_code == 201  # the writer has seen it
+    require_whole(engine)
+
+
+def correction(noise: float, **given: Any) -> Json:
+    mechanism = GAUSSIAN | {"noise_multiplier": noise}
+    return event(0, 5, mechanism=mechanism) | {"reason": "the log of the job"} | given
+
+
+def test_a_correction_that_may_lower_epsilon_waits(strict: Office, engine: Engine) -> None:
+    append(strict["dana"], event(0, 10))
+    path = "/v1/runs/run/corrections"
+    answer = strict["ann"].post(path, json=correction(4.0))
+    assert (answer.status_code, answer.json()["kind"]) == (202, "correction")
+    assert strict["vic"].get(path).json()["corrections"] == []
+    strict.decides("ann-laptop", "approve", answer.json(), status=409)
+    strict.decides("bob", "approve", answer.json())
+    (found,) = strict["vic"].get(path).json()["corrections"]
+    assert (found["corrected_by"], found["mechanism"]["noise_multiplier"]) == ("bob", 4.0)
+    assert append(strict["dana"], event(10, 2)).status_code == 201  # the writer has seen it
+    require_whole(engine)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        correction(0.5),
+        correction(1.1, sampling=FULL),
+        correction(1.1, mechanism={"kind": "none"}),
+    ],
+)
+def test_a_correction_that_only_raises_epsilon_is_made_at_once(strict: Office, sent: Json) -> None:
+    append(strict["dana"], event(0, 10))
+    answer = strict["ann"].post("/v1/runs/run/corrections", json=sent)
+    assert answer.status_code == 201, answer.text
+
+
+@pytest.mark.parametrize(
+    ("recorded", "sent"),
+    [
+        # The sampling is larger but the noise, too; and passes begin elsewhere.
+        (event(0, 10), correction(1.2, sampling=FULL)),
+        (
+            event(0, 10, sampling={"kind": "balls_and_bins", "steps_per_pass": 10}),
+            correction(1.1, sampling={"kind": "balls_and_bins", "steps_per_pass": 5}),
+        ),
+    ],
+)
+def test_a_correction_that_may_go_either_way_waits(
+    strict: Office, recorded: Json, sent: Json
+) -> None:
+    append(strict["dana"], recorded)
+    answer = strict["ann"].post("/v1/runs/run/corrections", json=sent)
+    assert answer.status_code == 202, answer.text
+
+
+def test_without_the_setting_one_admin_is_enough(office: Office) -> None:
+    office.changes("ann", budget=MORE, status=200)
+    reserve(office)
+    answer = office["ann"].post("/v1/reservations/lease:void", json={"reason": "gone"})
+    assert answer.status_code == 200
+    append(office["dana"], event(0, 10))
+    assert office["ann"].post("/v1/runs/run/corrections", json=correction(4.0)).status_code == 201
+
+
+def test_the_start_token_changes_nothing_that_needs_two(serve: Serve) -> None:
+    with (
+        serve(approvals=("limits",)) as address,
+        httpx.Client(base_url=address, headers=AS_ADMIN) as api,
+    ):
+        api.post("/v1/datasets", json=dataset(budget=BUDGET))
+        body = {"reason": "x", "budget": MORE}
+        answer = api.patch("/v1/datasets/data", json=body, headers={"if-match": '"1"'})
+        assert (answer.status_code, answer.json()["type"]) == (409, "/problems/another-person")
+        body = {"reason": "x", "budget": {"epsilon": 1.0, "delta": 1e-5}}
+        answer = api.patch("/v1/datasets/data", json=body, headers={"if-match": '"1"'})
+        assert answer.status_code == 200
+
+
+def test_no_sequence_of_acts_changes_a_limit_by_one_pair_of_eyes(
+    strict: Office, engine: Engine
+) -> None:
+    chance = random.Random(26)
+    asked: list[Json] = []
+    keys = [name for name in PEOPLE if name != "vic"]
+    for _ in range(SEQUENCES):
+        key, what = chance.choice(keys), chance.random()
+        budget = {"epsilon": float(chance.randint(1, 9)), "delta": 1e-5}
+        if what < 0.25:
+            body = {"reason": str(chance.random()), "budget": budget}
+            answer = strict[key].post("/v1/datasets/data/requests", json=body)
+        elif what < 0.5:
+            etag = strict[key].get("/v1/datasets/data").headers["etag"]
+            body = {"reason": str(chance.random()), "budget": budget}
+            answer = strict[key].patch("/v1/datasets/data", json=body, headers={"if-match": etag})
+        elif asked:
+            verb = chance.choice(("approve", "approve", "reject", "withdraw"))
+            path = f"/v1/requests/{chance.choice(asked[-4:])['id']}:{verb}"
+            answer = strict[key].post(path, json=WHY)
+        else:
+            continue
+        assert answer.status_code < 500, answer.text
+        if answer.status_code in (201, 202):
+            asked.append(answer.json())
+    assert_four_eyes(engine)
+
+
+SEQUENCES: Final = 1000
+PERSON_OF: Final = {name: person for name, (person, _) in PEOPLE.items()}
+
+
+def assert_four_eyes(engine: Engine) -> None:
+    """From the log alone: each higher limit was asked for by one person and approved by another."""
+    with snapshot(engine) as connection:
+        told = list(all_acts(connection, "data"))
+    limit, requests, approved = None, {}, None
+    raised = lowered = 0
+    for act in told:
+        content = act.content
+        if act.kind == "change_request":
+            assert PERSON_OF[act.by or ""] == content["person"]
+            requests[content["name"]] = act
+        elif act.kind == "change_decision":
+            assert PERSON_OF[act.by or ""] == content["person"]
+            approved = act if content["decision"] == "approved" else approved
+        elif act.kind == "settings":
+            new = content["budget_epsilon"]
+            if limit is not None and new > limit:
+                raised += 1
+                assert approved is not None
+                asked = requests.pop(approved.content["name"])  # each of them once
+                assert asked.content["change"]["budget"]["epsilon"] == new
+                assert asked.content["revision"] == content["revision"] - 1
+                assert asked.content["person"] != approved.content["person"]
+                assert (content["requested_by"], content["changed_by"]) == (asked.by, approved.by)
+                approved = None
+            else:
+                lowered += limit is not None
+            limit = new
+    assert min(raised, lowered) >= 20
