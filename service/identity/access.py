@@ -3,6 +3,7 @@
 All else is for it as if it were not there: the same refusal as for a name that was never used.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -11,7 +12,7 @@ from sqlalchemy import BindParameter, ColumnElement, Engine, bindparam, select, 
 from service.errors import NotFoundError
 from service.schemas.requests import valid_name
 from service.storage.engine import snapshot
-from service.storage.tables import datasets, reservations, runs
+from service.storage.tables import datasets, incidents, reservations, runs
 
 OPEN_NOUNS: Final = frozenset({"bound", "digest", "page"})  # that belong to no dataset
 REMEMBERED_MAX: Final = 100_000  # names; some two hundred bytes each
@@ -25,7 +26,11 @@ _HOMES: Final = {
     "reservation": select(datasets.c.name)
     .join(reservations, reservations.c.dataset_id == datasets.c.id)
     .where(reservations.c.name == _NAMED),
+    "incident": select(datasets.c.name)
+    .join(incidents, incidents.c.dataset_id == datasets.c.id)
+    .where(incidents.c.id == bindparam("number")),
 }
+_NUMBER: Final = re.compile(r"incident-([0-9]{1,18})-[0-9a-f]+")
 
 
 def datasets_within(limit: frozenset[str] | None) -> ColumnElement[bool]:
@@ -89,9 +94,16 @@ class Reach:
         if not valid_name(name):
             return  # its form is refused
         with snapshot(self._engine) as connection:
-            home = connection.scalar(_HOMES[noun], {"named": name})
+            home = connection.scalar(_HOMES[noun], _asked(noun, name))
         if home is None or home not in limit:
             raise NotFoundError(f"There is no such {noun}.")
         if len(self._found) >= REMEMBERED_MAX:
             self._found.clear()
         self._found.add((key, noun, name))
+
+
+def _asked(noun: str, name: str) -> dict[str, str | int]:
+    if noun != "incident":
+        return {"named": name}
+    found = _NUMBER.fullmatch(name)
+    return {"number": int(found[1]) if found else 0}  # which no row has

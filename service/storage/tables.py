@@ -14,7 +14,6 @@ from sqlalchemy import (
     Index,
     Integer,
     LargeBinary,
-    MetaData,
     String,
     Table,
     Text,
@@ -23,68 +22,17 @@ from sqlalchemy import (
     text,
 )
 
-metadata = MetaData(
-    naming_convention={
-        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
-        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
-        "ck": "ck_%(table_name)s_%(constraint_name)s",
-        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
-        "pk": "pk_%(table_name)s",
-    }
-)
-
-# SQLite numbers rows by itself only in a column that is exactly INTEGER.
-Id = BigInteger().with_variant(Integer, "sqlite")
-_Name = String(63)
-
-api_keys = Table(
-    "api_keys",
-    metadata,
-    Column("id", Id, primary_key=True),
-    Column("name", _Name, nullable=False, unique=True),
-    Column("scope", String(16), nullable=False),
-    Column("prefix", String(16), nullable=False),  # enough to recognise a key, not to use it
-    Column("digest", String(64), nullable=False, unique=True),  # SHA-256 of the whole key
-    Column("created_at", DateTime(timezone=True), nullable=False),
-    Column("revoked_at", DateTime(timezone=True)),
-    Column("expires_at", DateTime(timezone=True)),
-    Column("datasets", Text),  # JSON list of the names it is limited to; none for all
-    Column("requests_per_second", Double),  # none for what the settings say
-    Column("body_bytes_max", BigInteger),
-    # Of the secret before this one, which works until then beside it.
-    Column("previous_digest", String(64)),
-    Column("previous_until", DateTime(timezone=True)),
-)
-
-# Who is signed in with a browser. Kept by hashes alone; a session is one key's and ends with it. No
-# part of what is backed up, so that none is there again after a restore.
-sessions = Table(
-    "sessions",
-    metadata,
-    Column("digest", String(64), primary_key=True),  # SHA-256 of what the cookie holds
-    Column("key_digest", String(64), nullable=False, index=True),  # of the secret that signed in
-    Column("created_at", DateTime(timezone=True), nullable=False),
-    Column("expires_at", DateTime(timezone=True), nullable=False),
-)
-
-# What is one in a database: its identity, the log of acts that belong to no dataset, and whether
-# writing is refused because the database is not what it was.
-installation = Table(
-    "installation",
-    metadata,
-    Column("id", Integer, primary_key=True, autoincrement=False),  # always 1
-    Column("ledger_id", String(32), nullable=False),  # random
-    Column("log_size", BigInteger, nullable=False, server_default=text("0")),
-    Column("log_frontier", LargeBinary, nullable=False),
-    Column("suspended", Text),  # JSON: why
-    Column("suspended_at", DateTime(timezone=True)),
-)
+from service.storage.identity_tables import Id, NameText
+from service.storage.identity_tables import api_keys as api_keys
+from service.storage.identity_tables import installation as installation
+from service.storage.identity_tables import metadata as metadata
+from service.storage.identity_tables import sessions as sessions
 
 datasets = Table(
     "datasets",
     metadata,
     Column("id", Id, primary_key=True),
-    Column("name", _Name, nullable=False, unique=True),
+    Column("name", NameText, nullable=False, unique=True),
     Column("dataset_size", BigInteger, nullable=False),
     Column("neighboring_relation", String(32), nullable=False),
     Column("privacy_unit", Text, nullable=False),
@@ -119,7 +67,7 @@ runs = Table(
     "runs",
     metadata,
     Column("id", Id, primary_key=True),
-    Column("name", _Name, nullable=False, unique=True),
+    Column("name", NameText, nullable=False, unique=True),
     Column("dataset_id", ForeignKey("datasets.id"), nullable=False, index=True),
     Column("writer", String(128), nullable=False),
     Column("delta", Double),
@@ -136,7 +84,7 @@ runs = Table(
     # Of a run whose own budget is held by its plan: whether it has kept to it so far.
     Column("on_plan", Boolean),
     Column("request", Text, nullable=False),
-    Column("by", _Name),  # the key that registered it
+    Column("by", NameText),  # the key that registered it
     Column("state", String(32).with_variant(String(16), "sqlite"), nullable=False),
     # Whether it ever went on after its end; for good.
     Column("reopened", Boolean, nullable=False, server_default=false()),
@@ -176,7 +124,7 @@ strategies = Table(
     metadata,
     Column("digest", String(71), primary_key=True),
     Column("content", Text, nullable=False),  # canonical JSON
-    Column("by", _Name),  # the key that stored it
+    Column("by", NameText),  # the key that stored it
     Column("created_at", DateTime(timezone=True), nullable=False),
 )
 
@@ -199,7 +147,7 @@ branches = Table(
     metadata,
     Column("id", Id, primary_key=True),
     Column("run_id", ForeignKey("runs.id"), nullable=False),
-    Column("name", _Name, nullable=False),
+    Column("name", NameText, nullable=False),
     Column("writer", String(128), nullable=False),
     # Whose steps before from_step it shares. No foreign key: SQLite could not drop it again.
     Column("from_branch_id", Id),
@@ -216,8 +164,8 @@ branches = Table(
     # is larger by 2^41 where correlated noise may be used elsewhere.
     Column("pass_event_id", ForeignKey("distinct_events.id")),
     Column("pass_position", BigInteger),
-    Column("by", _Name),  # the key that opened it
-    Column("appended_by", _Name),  # the key that appended last; each change is an act
+    Column("by", NameText),  # the key that opened it
+    Column("appended_by", NameText),  # the key that appended last; each change is an act
     Column("created_at", DateTime(timezone=True), nullable=False),
     UniqueConstraint("run_id", "name"),
 )
@@ -245,7 +193,7 @@ settings_changes = Table(
     Column("accept", Text, nullable=False),
     Column("frozen", Boolean, nullable=False, server_default=false()),
     Column("reason", Text, nullable=False),
-    Column("changed_by", _Name, nullable=False),  # the key's name
+    Column("changed_by", NameText, nullable=False),  # the key's name
     Column("sequence", BigInteger, nullable=False),  # the dataset's head at that time
     Column("changed_at", DateTime(timezone=True), nullable=False),
 )
@@ -255,7 +203,7 @@ reservations = Table(
     "reservations",
     metadata,
     Column("id", Id, primary_key=True),
-    Column("name", _Name, unique=True),  # none where a run's plan reserves itself
+    Column("name", NameText, unique=True),  # none where a run's plan reserves itself
     Column("dataset_id", ForeignKey("datasets.id"), nullable=False),
     Column("run_id", ForeignKey("runs.id"), nullable=False, index=True),
     Column("branch_id", ForeignKey("branches.id"), nullable=False),
@@ -268,7 +216,7 @@ reservations = Table(
     Column("expires_at", DateTime(timezone=True)),
     Column("request", Text, nullable=False),
     Column("reason", Text),  # of an admin who voided it
-    Column("by", _Name),  # the key that reserved
+    Column("by", NameText),  # the key that reserved
     Column("created_at", DateTime(timezone=True), nullable=False),
     Index("ix_reservations_branch_id_end_step", "branch_id", "end_step"),
     Index("ix_reservations_dataset_id_state", "dataset_id", "state"),
@@ -286,7 +234,7 @@ corrections = Table(
     Column("steps", BigInteger, nullable=False),
     Column("event_id", ForeignKey("distinct_events.id"), nullable=False),
     Column("reason", Text, nullable=False),
-    Column("corrected_by", _Name, nullable=False),
+    Column("corrected_by", NameText, nullable=False),
     Column("sequence", BigInteger, nullable=False),  # the dataset's head at that time
     Column("recorded_at", DateTime(timezone=True), nullable=False),
 )
@@ -303,6 +251,21 @@ incidents = Table(
     Column("detail", Text, nullable=False),  # JSON object
     Column("occurred_at", DateTime(timezone=True), nullable=False),
     Index("ix_incidents_dataset_id_id", "dataset_id", "id"),
+)
+
+# What was done about incidents: whether one is open, and whose it is, follows. Insert-only.
+incident_notes = Table(
+    "incident_notes",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("dataset_id", ForeignKey("datasets.id"), nullable=False),
+    Column("incident_id", ForeignKey("incidents.id"), nullable=False),
+    Column("action", String(16), nullable=False),  # comment, assign, acknowledge or reopen
+    Column("text", Text, nullable=False),
+    Column("assignee", NameText),  # of an assignment: the key's name; none for no key
+    Column("by", NameText, nullable=False),  # the key's name
+    Column("noted_at", DateTime(timezone=True), nullable=False),
+    Index("ix_incident_notes_incident_id_id", "incident_id", "id"),
 )
 
 # Which incidents a webhook has taken, and when to try the others again.
@@ -377,7 +340,7 @@ acts = Table(
     Column("after_sequence", BigInteger, nullable=False),  # the entry it stands behind
     Column("kind", String(32), nullable=False),
     Column("content", Text, nullable=False),  # canonical JSON
-    Column("by", _Name),  # the key that did it, if any
+    Column("by", NameText),  # the key that did it, if any
     Column("acted_at", DateTime(timezone=True), nullable=False),
     Column("leaf", LargeBinary, nullable=False),
     UniqueConstraint("dataset_id", "position"),
@@ -396,4 +359,5 @@ log_tiles = Table(
 
 INSERT_ONLY = (
     entries, settings_changes, corrections, incidents, releases, findings, acts, log_tiles,
+    incident_notes,
 )  # fmt: skip

@@ -9,13 +9,16 @@ from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import Engine
 
 from service.errors import InvalidRequestError
+from service.ledger.incidents import Kind
 from service.ledger.open_reservations import ReservationState as ReservationState
+from service.operations.incident_inbox import IncidentState
 from service.schemas.requests import NAME_PATTERN, Mode, WriterName
 from service.schemas.run_states import RunStateName
 
 DatasetName = Annotated[str, Path(pattern=NAME_PATTERN, description="Name of the dataset.")]
 RunName = Annotated[str, Path(pattern=NAME_PATTERN, description="Name of the run.")]
 ReservationName = Annotated[str, Path(pattern=NAME_PATTERN, description="Name of the reservation.")]
+IncidentId = Annotated[str, Path(pattern=NAME_PATTERN, description="Identifier of the incident.")]
 BoundName = Annotated[str, Path(pattern=NAME_PATTERN, description="Identifier of the theorem.")]
 ProblemName = Annotated[
     str, Path(pattern=NAME_PATTERN, description="The last part of a problem's `type`.")
@@ -151,6 +154,19 @@ class ReservationPageQuery(PageQuery):
     )
 
 
+class IncidentPageQuery(PageQuery):
+    """Which incidents, and which part of their list."""
+
+    state: IncidentState | None = Field(default=None, description="Only incidents in this state.")
+    kind: Kind | None = Field(default=None, description="Only incidents of this kind.")
+    dataset: str | None = Field(
+        default=None, pattern=NAME_PATTERN, description="Only incidents of this dataset."
+    )
+    assignee: Label | None = Field(
+        default=None, description="Only incidents that are assigned to this key."
+    )
+
+
 class AppendQuery(Parameters):
     """Where an NDJSON body goes; a JSON body says so itself."""
 
@@ -187,4 +203,5 @@ Curves = Annotated[CurveQuery, Query()]
 Pages = Annotated[PageQuery, Query()]
 RunPages = Annotated[RunPageQuery, Query()]
 ReservationPages = Annotated[ReservationPageQuery, Query()]
+IncidentPages = Annotated[IncidentPageQuery, Query()]
 ActPages = Annotated[ActPageQuery, Query()]

@@ -23,6 +23,9 @@ def full(api: httpx.Client, engine: Engine) -> Engine:
     assert api.post("/v1/runs/run/corrections", json=correction).status_code == 201
     assert api.post("/v1/runs/run/releases", json={"step": 3}).status_code == 201
     assert api.post("/v1/runs/run/findings", json=SAMPLING).status_code == 201
+    (incident, *_) = api.get("/v1/incidents").json()["incidents"]
+    note = {"action": "comment", "text": "seen"}
+    assert api.post(f"/v1/incidents/{incident['id']}/notes", json=note).status_code == 201
     api.post("/v1/runs", json=run("other"))
     events = [
         event(first, 1, mechanism=GAUSSIAN | {"noise_multiplier": 1 + first / 1000})
@@ -40,7 +43,7 @@ def rows(engine: Engine, table: Table) -> list[Any]:
 def test_facts_are_entries_settings_corrections_incidents_releases_findings_and_logs() -> None:
     held = {table.name for table in INSERT_ONLY}
     facts = {"entries", "settings_changes", "corrections", "incidents", "releases", "findings"}
-    assert held == facts | {"acts", "log_tiles"}
+    assert held == facts | {"acts", "log_tiles", "incident_notes"}
 
 
 @HELD

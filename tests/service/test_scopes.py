@@ -31,9 +31,24 @@ Serve = Callable[..., AbstractContextManager[str]]
 DOCUMENT: Final = openapi_document()
 API_GUIDE: Final = Path(__file__).parents[2] / "docs" / "api" / "README.md"
 # What the paths name: of the dataset that a limited key may see, of another one, and of none.
-SEEN: Final = {"dataset": "letters", "run": "letters-run", "reservation": "letters-lease"}
-HIDDEN: Final = {"dataset": "zebras", "run": "zebras-run", "reservation": "zebras-lease"}
-NONE: Final = {"dataset": "unused", "run": "unused-run", "reservation": "unused-lease"}
+SEEN: Final = {
+    "dataset": "letters",
+    "run": "letters-run",
+    "reservation": "letters-lease",
+    "incident": "incident-0-1",
+}  # until `fill` knows it
+HIDDEN: Final = {
+    "dataset": "zebras",
+    "run": "zebras-run",
+    "reservation": "zebras-lease",
+    "incident": "incident-0-2",
+}
+NONE: Final = {
+    "dataset": "unused",
+    "run": "unused-run",
+    "reservation": "unused-lease",
+    "incident": "incident-99999-1",
+}
 SCHEMA: Final = "/v1/openapi.json"  # documentation, which does not document itself
 _IDENTITY: Final = hashlib.sha256(b'{"kind":"identity"}').hexdigest()
 OTHER: Final = {
@@ -46,6 +61,7 @@ OTHER: Final = {
 NAMED_ELSEWHERE: Final = {
     ("post /v1/runs", "dataset"),
     ("get /v1/runs", "dataset"),
+    ("get /v1/incidents", "dataset"),
     ("post /v1/datasets/{dataset}/explain", "run"),  # of that dataset, or not found
     ("post /v1/datasets", "parents"),  # an admin's, whose keys have no such limits
 }
@@ -107,6 +123,8 @@ def fill(api: httpx.Client, names: dict[str, str], headers: dict[str, str]) -> N
     }.items():
         answer = api.post(where, json=body, headers=headers)
         assert answer.status_code == 201, answer.text
+    happened = api.get(f"/v1/datasets/{names['dataset']}/incidents", headers=headers).json()
+    names["incident"] = happened["incidents"][0]["id"]
 
 
 @dataclass(frozen=True)

@@ -35,9 +35,9 @@ _INSTALLATION: Final = select(
 # Every kind of act; `act_row` makes a row of no other.
 KINDS: Final = (
     "appends", "branch", "certificate", "certificate_facts", "copied", "correction",
-    "dataset", "finding", "key_created", "key_revoked", "key_rotated", "lineage", "overdraft",
-    "reconciled", "recovering", "release", "reservation", "reservation_end", "restatement",
-    "restored", "run", "run_state", "settings", "suspended",
+    "dataset", "finding", "incident_note", "key_created", "key_revoked", "key_rotated",
+    "lineage", "overdraft", "reconciled", "recovering", "release", "reservation",
+    "reservation_end", "restatement", "restored", "run", "run_state", "settings", "suspended",
 )  # fmt: skip
 _KNOWN: Final = frozenset(KINDS)
 

@@ -22,7 +22,9 @@ from service.transparency.verification.report import Rank, shown
 from service.transparency.verification.rows import UNREADABLE, every, is_time
 
 _UNSAID: Final = "differs from what is now stored"
-_TIMES: Final = frozenset({"created_at", "changed_at", "recorded_at", "expires_at", "occurred_at"})
+_TIMES: Final = frozenset(
+    {"created_at", "changed_at", "recorded_at", "expires_at", "occurred_at", "noted_at"}
+)
 _LIVE: Final = ("revision", "budget_epsilon", "budget_delta", "budget_revision", "accept", "frozen")
 Content = dict[str, Any]
 # An overdraft's incident has an act that equals it, and is compared with the facts.
@@ -206,7 +208,7 @@ def _key(content: Content, names: tuple[str, ...]) -> tuple[Any, ...]:
 
 
 def _name_of(content: Content) -> str:
-    named = (content.get(name) for name in ("name", "run", "ancestor", "revision"))
+    named = (content.get(name) for name in ("name", "run", "ancestor", "revision", "incident"))
     return shown(next((one for one in named if one is not None), "of no name"))
 
 

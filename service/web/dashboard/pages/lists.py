@@ -13,7 +13,7 @@ from service.identity.access import datasets_within, runs_within
 from service.identity.authentication import Caller
 from service.operations import budget_summaries
 from service.operations.certified_epsilons import CERTIFIED_SECONDS, CertifiedEpsilons
-from service.operations.overview import INCIDENT_DAYS, SERIOUS, Boards
+from service.operations.overview import SERIOUS, Boards
 from service.schemas.run_states import STATES, RunStateName
 from service.storage.engine import snapshot
 from service.storage.tables import datasets, runs
@@ -178,6 +178,5 @@ def overview(request: Request, viewer: PageViewer, database: Database) -> Respon
         viewer=viewer,
         board=board,
         serious=SERIOUS,
-        incident_days=round(INCIDENT_DAYS),
         refresh_seconds=_REFRESH_SECONDS,
     )
