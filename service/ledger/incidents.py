@@ -144,12 +144,12 @@ def list_incidents(
 
 def latest_incidents(
     connection: Connection, dataset_id: int, *, size: int
-) -> tuple[list[IncidentAnswer], int]:
-    """A dataset's latest incidents, the newest first; and how many there are in all."""
+) -> tuple[Sequence[Row[Any]], int]:
+    """The rows of a dataset's latest incidents, the newest first; and how many there are in all."""
     asked = {"dataset": dataset_id, "size": size}
     rows = connection.execute(_LATEST, asked).all()
     total = connection.scalar(_COUNT, {"dataset": dataset_id})
-    return [incident_answer(row) for row in rows], total or 0
+    return rows, total or 0
 
 
 def incident_answer(row: Row[Any]) -> IncidentAnswer:

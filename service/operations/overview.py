@@ -53,7 +53,7 @@ class DatasetSummary:
     delta: float | None
     budget: BudgetAnswer | None  # none where there is none, or it was not read yet
     outlook: Outlook | None
-    certified: CertifiedEpsilon | None  # none without a limit, or if there was no time yet
+    certified: CertifiedEpsilon | None  # none if there was no time yet
     forfeited: int  # expired reservations whose steps count as spent
 
     @property
@@ -100,6 +100,7 @@ class Board:
     run_count: int  # active ones
     incidents: Sequence[IncidentAnswer]  # serious ones that are open, the latest first
     incident_counts: Mapping[str, int]  # open ones, by kind
+    open_incidents: int
     forfeited: int
 
 
@@ -144,6 +145,7 @@ class Boards:
             )
             for row, one in first
         ]
+        open_ones = count_open(connection, limit)
         everyone = [one for _, one in found]
         return Board(
             datasets=shown,
@@ -153,7 +155,8 @@ class Boards:
             runs=_latest_runs(connection, limit),
             run_count=sum(active.values()),
             incidents=_serious(connection, limit),
-            incident_counts=count_open(connection, limit),
+            incident_counts=open_ones,
+            open_incidents=sum(open_ones.values()),
             forfeited=sum(one.forfeited for one in everyone),
         )
 

@@ -174,7 +174,7 @@ def test_macros_escape_what_they_are_given() -> None:
         ui.csrf_field(HOSTILE),
         ui.status(HOSTILE),
         ui.run_state(HOSTILE),
-        ui.pager(HOSTILE, HOSTILE),
+        ui.pager({"previous": HOSTILE, "next": HOSTILE}),
         ui.bracket(1.0, 2.0, HOSTILE),
     ]
     for text in said:

@@ -108,7 +108,7 @@ def _to_sign_in(request: Request) -> Response:
 
 
 def _is_data(request: Request) -> bool:
-    return request.url.path.endswith(".json")
+    return request.url.path.endswith((".json", ".csv"))
 
 
 @lru_cache(maxsize=1)

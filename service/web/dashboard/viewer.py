@@ -205,5 +205,6 @@ def scope_seen_by(dependant: Dependant) -> Role | None:
 
 
 PageViewer = Annotated[Caller, Depends(SeenBy(Role.VIEWER))]
+PageTrainer = Annotated[Caller, Depends(SeenBy(Role.TRAINER))]
 PageAdmin = Annotated[Caller, Depends(SeenBy(Role.ADMIN))]
 PostedForm = Annotated[Mapping[str, str], Depends(posted_form)]

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query, Request, Response
 from sqlalchemy import Connection, Row, select
 
 from service.errors import InvalidRequestError, NotFoundError, TooExpensiveError
-from service.formatting import count, words
+from service.formatting import count, many, words
 from service.guarantees.event_counts import run_counts
 from service.guarantees.guarantee import Question, delta_of, run_guarantee
 from service.guarantees.noise_schedule import event_words
@@ -123,7 +123,7 @@ def _compared(connection: Connection, row: Row[Any], delta: float) -> Compared:
         run=views.run_answer(connection, row),
         guarantee=guarantee,
         reason=reason,
-        settings=[f"{event_words(event)} · {steps:,} steps" for event, steps in by_steps],
+        settings=[f"{event_words(event)} · {many(steps, 'step')}" for event, steps in by_steps],
     )
 
 
