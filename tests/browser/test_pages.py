@@ -12,6 +12,8 @@ PAGES = (
     "/runs/steady", "/runs/shuffled", "/runs/contradicted", "/runs/untouched", "/planner",
     "/planner/answer?noise_multiplier=1.1", "/theorems", "/theorems/poisson-gaussian",
     "/docs/theory", "/docs/theory/renyi", "/compare?runs=steady,shuffled,overdrawn",
+    "/incidents", "/incidents?state=any&kind=overdraft", "/incidents?assignee=nobody", "/log",
+    "/datasets?limit=none", "/runs?label=model%3Dresnet&sort=-steps",
     "/runs/steady/report", "/datasets/scans/report", "/sign-in", "/runs/nobody",
     # The dataset of most entries, and the run of most steps.
     f"/datasets/{LARGEST}", f"/datasets/{LARGEST}/report", f"/runs/{LONGEST}",
@@ -27,6 +29,7 @@ def test_the_pages_are_all_there_are(story: str) -> None:
     shapes = {path.split("?")[0].strip("/").split("/")[0] for path in PAGES}
     assert shapes == {
         "", "datasets", "runs", "planner", "theorems", "docs", "compare", "sign-in",
+        "incidents", "log",
     }  # fmt: skip
 
 

@@ -8,8 +8,10 @@ from service.storage.versioned_cache import VersionedCache
 from service.web.dashboard import assets, rendering, sign_in
 from service.web.dashboard.pages import (
     api_browser,
+    audit_log,
     compare,
     dataset,
+    incidents,
     lists,
     planner,
     run,
@@ -26,7 +28,8 @@ def install_pages(app: FastAPI) -> list[APIRouter]:
         assets,
         sign_in,
         lists,
-        lists,
+        incidents,
+        audit_log,
         dataset,
         compare,
         planner,
