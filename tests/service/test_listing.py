@@ -324,7 +324,7 @@ def test_runs_stand_side_by_side_at_one_delta(pair: httpx.Client) -> None:
     ]
     assert lines["Without amplification"][1] == [up(one["unamplified_epsilon"]) for one in told]
     marked = {name for name, (differs, _) in lines.items() if differs}
-    assert marked == {"Noise and sampling"}
+    assert marked == {"Noise and sampling", "ε at δ = 1e-6", "Without amplification"}
     assert lines["Steps"] == (False, ["100", "100"])
 
 

@@ -13,6 +13,7 @@ from service.web.dashboard.pages import (
     dataset,
     incidents,
     lists,
+    overview_chart,
     planner,
     run,
     statement,
@@ -28,6 +29,7 @@ def install_pages(app: FastAPI) -> list[APIRouter]:
         assets,
         sign_in,
         lists,
+        overview_chart,
         incidents,
         audit_log,
         dataset,
@@ -38,6 +40,7 @@ def install_pages(app: FastAPI) -> list[APIRouter]:
         theorems,
     )
     app.state.spendings = VersionedCache(SPENDINGS_MAX)
+    app.state.spending_lines = overview_chart.SpendingLines()
     app.state.growths = Growths()
     app.state.answers = VersionedCache(ANSWERS_MAX, shared=True)
     rendering.install_errors(app)
