@@ -118,6 +118,17 @@ def ago(value: datetime | str | None) -> str:
     return f"{_many(int(seconds // _DAY), 'day')} ago"
 
 
+def beyond(value: float | None, limit: float) -> str:
+    """By how much an upper bound is above a limit, rounded up; infinity is said so."""
+    over = math.inf if value is None else math.nextafter(value - limit, math.inf)
+    return up(max(0.0, over))
+
+
+def many(number: int, unit: str) -> str:
+    """A number of things: "1 step", "2 steps"."""
+    return _many(number, unit)
+
+
 def days(value: float | None) -> str:
     """How long something lasts: never more than it does."""
     if value is None:
@@ -187,5 +198,7 @@ FILTERS: Final[dict[str, Callable[..., Any]]] = {
     "iso": iso,
     "ago": ago,
     "days": days,
+    "beyond": beyond,
+    "many": many,
     "words": words,
 }

@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 MIGRATION: Final = "migrations/versions/2026_11_29_first_schema.py"
+NOTES: Final = "migrations/versions/2026_12_10_incident_notes.py"
 LOCKS: Final = "test_locks.py::test_a_row_is_read_only_when_it_is_locked"
 INSERT: Final = "test_insert_only.py::"
 NAN: Final = "test_not_a_budget.py::"
@@ -87,6 +88,10 @@ LINES: Final = (
          + "test_no_fact_is_ever_deleted"),
     Line(MIGRATION, "BEFORE UPDATE OR DELETE OR TRUNCATE", "BEFORE UPDATE OR DELETE", INSERT
          + "test_no_table_of_facts_is_emptied_at_once"),
+    Line(NOTES, 'for verb in ("UPDATE", "DELETE")', 'for verb in ("DELETE",)', INSERT
+         + "test_no_fact_is_ever_changed"),
+    Line(NOTES, "BEFORE UPDATE OR DELETE OR TRUNCATE", "BEFORE TRUNCATE", INSERT
+         + "test_no_fact_is_ever_deleted"),
     Line(MIGRATION, "WHEN NEW.leaf IS NULL ", "WHEN 0 ", INSERT
          + "test_an_entry_without_a_leaf_is_refused"),
     Line(MIGRATION, "WHEN (NEW.leaf IS NULL) ", "WHEN (false) ", INSERT

@@ -3,6 +3,7 @@
 All else is for it as if it were not there: the same refusal as for a name that was never used.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -11,7 +12,7 @@ from sqlalchemy import BindParameter, ColumnElement, Engine, bindparam, select, 
 from service.errors import NotFoundError
 from service.schemas.requests import valid_name
 from service.storage.engine import snapshot
-from service.storage.tables import change_requests, datasets, reservations, runs
+from service.storage.tables import change_requests, datasets, incidents, reservations, runs
 
 OPEN_NOUNS: Final = frozenset({"bound", "digest", "page"})  # that belong to no dataset
 REMEMBERED_MAX: Final = 100_000  # names; some two hundred bytes each
@@ -28,7 +29,11 @@ _HOMES: Final = {
     "change_request": select(datasets.c.name)
     .join(change_requests, change_requests.c.dataset_id == datasets.c.id)
     .where(change_requests.c.name == _NAMED),
+    "incident": select(datasets.c.name)
+    .join(incidents, incidents.c.dataset_id == datasets.c.id)
+    .where(incidents.c.id == bindparam("number")),
 }
+_NUMBER: Final = re.compile(r"incident-([0-9]{1,18})-[0-9a-f]+")
 
 
 def datasets_within(limit: frozenset[str] | None) -> ColumnElement[bool]:
@@ -92,9 +97,16 @@ class Reach:
         if not valid_name(name):
             return  # its form is refused
         with snapshot(self._engine) as connection:
-            home = connection.scalar(_HOMES[noun], {"named": name})
+            home = connection.scalar(_HOMES[noun], _asked(noun, name))
         if home is None or home not in limit:
             raise NotFoundError(f"There is no such {noun.replace('_', ' ')}.")
         if len(self._found) >= REMEMBERED_MAX:
             self._found.clear()
         self._found.add((key, noun, name))
+
+
+def _asked(noun: str, name: str) -> dict[str, str | int]:
+    if noun != "incident":
+        return {"named": name}
+    found = _NUMBER.fullmatch(name)
+    return {"number": int(found[1]) if found else 0}  # which no row has

@@ -144,18 +144,18 @@ def list_incidents(
 
 def latest_incidents(
     connection: Connection, dataset_id: int, *, size: int
-) -> tuple[list[IncidentAnswer], int]:
-    """A dataset's latest incidents, the newest first; and how many there are in all."""
+) -> tuple[Sequence[Row[Any]], int]:
+    """The rows of a dataset's latest incidents, the newest first; and how many there are in all."""
     asked = {"dataset": dataset_id, "size": size}
     rows = connection.execute(_LATEST, asked).all()
     total = connection.scalar(_COUNT, {"dataset": dataset_id})
-    return [incident_answer(row) for row in rows], total or 0
+    return rows, total or 0
 
 
 def incident_answer(row: Row[Any]) -> IncidentAnswer:
     """The wire form of a row of TOLD."""
     return IncidentAnswer(
-        id=_identifier(row.id, row.occurred_at),
+        id=incident_id(row.id, row.occurred_at),
         kind=row.kind,
         dataset=row.dataset,
         run=row.run,
@@ -165,7 +165,8 @@ def incident_answer(row: Row[Any]) -> IncidentAnswer:
     )
 
 
-def _identifier(number: int, occurred_at: datetime) -> str:
+def incident_id(number: int, occurred_at: datetime) -> str:
+    """What an incident is called wherever it is told."""
     # The time keeps apart the incidents of two services that one receiver listens to.
     return f"incident-{number}-{round(utc(occurred_at).timestamp() * 1_000_000):x}"
 

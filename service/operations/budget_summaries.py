@@ -5,12 +5,14 @@ reservations or samplings that count by pass, is read as for one dataset or run 
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import Connection, Row, bindparam, func, or_, select
+from sqlalchemy import ColumnElement, Connection, Row, bindparam, case, func, or_, select
 
 from accounting.events import NeighboringRelation
-from service.clock import now
+from service.clock import now, utc
 from service.ledger.append.state_rows import VERSION
 from service.ledger.budgets.accumulator import read_accumulator
 from service.ledger.budgets.budget import accept_of, dataset_filter, dataset_scope
@@ -136,6 +138,64 @@ def dataset_answers(connection: Connection, rows: Sequence[Row[Any]]) -> list[Da
             row, budget=budgets[row.id], parents=parents.get(row.id, []), runs=counts[row.id]
         )
         for row in rows
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyTotals:
+    """What the runs that a key registered come to."""
+
+    by: str | None  # none: registered without a key
+    runs: int
+    active: int
+    datasets: int
+    steps: int
+    latest_at: datetime  # when it registered the last of them
+
+
+def totals_by_key(
+    connection: Connection, within: ColumnElement[bool], *, size: int
+) -> list[KeyTotals]:
+    """The keys that registered most runs, the most first.
+
+    Args:
+        connection: for reading.
+        within: which runs count.
+        size: how many keys at most.
+    """
+    lengths = (
+        select(
+            branches.c.run_id, func.sum(branches.c.next_step - branches.c.from_step).label("steps")
+        )
+        .group_by(branches.c.run_id)
+        .subquery()
+    )
+    number = func.count()
+    query = (
+        select(
+            runs.c.by,
+            number.label("runs"),
+            func.sum(case((runs.c.state == "active", 1), else_=0)).label("active"),
+            func.count(runs.c.dataset_id.distinct()).label("datasets"),
+            func.sum(lengths.c.steps).label("steps"),
+            func.max(runs.c.created_at).label("latest_at"),
+        )
+        .outerjoin(lengths, lengths.c.run_id == runs.c.id)
+        .where(within)
+        .group_by(runs.c.by)
+        .order_by(number.desc(), runs.c.by)
+        .limit(size)
+    )
+    return [
+        KeyTotals(
+            by=row.by,
+            runs=row.runs,
+            active=int(row.active),
+            datasets=row.datasets,
+            steps=int(row.steps or 0),
+            latest_at=utc(row.latest_at),
+        )
+        for row in connection.execute(query)
     ]
 
 

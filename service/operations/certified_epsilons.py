@@ -24,6 +24,7 @@ from service.storage.tables import corrections, datasets
 from service.storage.versioned_cache import VersionedCache
 
 CERTIFIED_MAX: Final = 20_000  # of runs that are kept, and of datasets; some 400 bytes each
+UNLIMITED_DELTA: Final = 1e-5  # at which a dataset without a limit is told
 CERTIFIED_SECONDS: Final = 0.5  # of processor time that a list may take for what it does not know
 
 _HOMES: Final = select(datasets).where(datasets.c.id.in_(bindparam("ids", expanding=True)))
@@ -87,21 +88,23 @@ class CertifiedEpsilons:
     def of_datasets(
         self, connection: Connection, rows: Iterable[Row[Any]], *, seconds: float
     ) -> dict[str, CertifiedEpsilon]:
-        """Return what is certified of all recorded steps of some datasets with a limit, by name.
+        """Return what is certified of all recorded steps of some datasets, by name.
+
+        A dataset without a limit is told at UNLIMITED_DELTA.
 
         Args:
             connection: to the database.
             rows: of the datasets: id, name, created_at, version, revision and budget_delta.
             seconds: as for runs.
         """
-        limited = [row for row in rows if row.budget_delta is not None]
-        versions = {row.id: (row.version, row.revision) for row in limited}
+        told = list(rows)
+        versions = {row.id: (row.version, row.revision) for row in told}
 
         def work_out(row: Row[Any]) -> GuaranteeAnswer:
-            asked = Question(delta=row.budget_delta)
+            asked = Question(delta=row.budget_delta or UNLIMITED_DELTA)
             return dataset_guarantee(connection, row.name, asked).without_reservations
 
-        return _read(self._datasets, limited, versions, work_out, seconds)
+        return _read(self._datasets, told, versions, work_out, seconds)
 
 
 def _read(

@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final
 
 from sqlalchemy import Connection, Row, Select, func, select
@@ -17,6 +17,7 @@ from service.operations.budget_summaries import steps_of
 from service.operations.budgets import BUDGETS_SECONDS, HEADS, Budgets, expired_counts, versions_of
 from service.operations.certified_epsilons import CertifiedEpsilon, CertifiedEpsilons
 from service.operations.forecast import Outlook, outlook
+from service.operations.incident_inbox import IS_OPEN, count_open
 from service.schemas.responses import BudgetAnswer
 from service.storage.tables import datasets, entries, incidents, runs
 from service.storage.versioned_cache import VersionedCache
@@ -25,7 +26,6 @@ OVERVIEW_DATASETS_MAX: Final = 20  # that are told one by one; the others are in
 _RUNS_MAX: Final = 8
 RECENT_MAX: Final = 200  # active runs, the last registered, whose last entries are looked up
 INCIDENTS_MAX: Final = 6
-INCIDENT_DAYS: Final = 30.0
 SEEN_SECONDS: Final = 1.0  # that a board is shown again
 BOARDS_MAX: Final = 100  # that are kept; some tens of kilobytes each
 OUTLOOK_SECONDS: Final = 60.0  # that one is told again though more was recorded since
@@ -53,7 +53,7 @@ class DatasetSummary:
     delta: float | None
     budget: BudgetAnswer | None  # none where there is none, or it was not read yet
     outlook: Outlook | None
-    certified: CertifiedEpsilon | None  # none without a limit, or if there was no time yet
+    certified: CertifiedEpsilon | None  # none if there was no time yet
     forfeited: int  # expired reservations whose steps count as spent
 
     @property
@@ -98,8 +98,9 @@ class Board:
     overdrawn: int
     runs: Sequence[ActiveRun]  # the last that recorded something
     run_count: int  # active ones
-    incidents: Sequence[IncidentAnswer]  # serious ones, the latest first
-    incident_counts: Mapping[str, int]  # of the last days, by kind
+    incidents: Sequence[IncidentAnswer]  # serious ones that are open, the latest first
+    incident_counts: Mapping[str, int]  # open ones, by kind
+    open_incidents: int
     forfeited: int
 
 
@@ -144,6 +145,7 @@ class Boards:
             )
             for row, one in first
         ]
+        open_ones = count_open(connection, limit)
         everyone = [one for _, one in found]
         return Board(
             datasets=shown,
@@ -152,8 +154,9 @@ class Boards:
             overdrawn=sum(one.overdrawn for one in everyone),
             runs=_latest_runs(connection, limit),
             run_count=sum(active.values()),
-            incidents=_serious(connection, limit, moment),
-            incident_counts=_counted(connection, limit, moment),
+            incidents=_serious(connection, limit),
+            incident_counts=open_ones,
+            open_incidents=sum(open_ones.values()),
             forfeited=sum(one.forfeited for one in everyone),
         )
 
@@ -241,31 +244,14 @@ def _latest_runs(connection: Connection, limit: frozenset[str] | None) -> list[A
     ]
 
 
-def _serious(
-    connection: Connection, limit: frozenset[str] | None, moment: datetime
-) -> list[IncidentAnswer]:
+def _serious(connection: Connection, limit: frozenset[str] | None) -> list[IncidentAnswer]:
     query = (
         INCIDENT_ROWS.where(
             datasets_within(limit),
             incidents.c.kind.in_([kind.value for kind in SERIOUS]),
-            incidents.c.occurred_at >= moment - timedelta(days=INCIDENT_DAYS),
+            IS_OPEN,
         )
         .order_by(incidents.c.id.desc())
         .limit(INCIDENTS_MAX)
     )
     return [incident_answer(row) for row in connection.execute(query)]
-
-
-def _counted(
-    connection: Connection, limit: frozenset[str] | None, moment: datetime
-) -> dict[str, int]:
-    query = (
-        select(incidents.c.kind, func.count().label("number"))
-        .join(datasets, datasets.c.id == incidents.c.dataset_id)
-        .where(
-            datasets_within(limit),
-            incidents.c.occurred_at >= moment - timedelta(days=INCIDENT_DAYS),
-        )
-        .group_by(incidents.c.kind)
-    )
-    return {row.kind: row.number for row in connection.execute(query)}

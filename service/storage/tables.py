@@ -24,61 +24,18 @@ from sqlalchemy import (
 
 from service.storage.change_tables import change_decisions as change_decisions
 from service.storage.change_tables import change_requests as change_requests
-from service.storage.schema import ActorText as _Actor
-from service.storage.schema import Id as Id
-from service.storage.schema import ShortText as _Name
+from service.storage.identity_tables import api_keys as api_keys
+from service.storage.identity_tables import installation as installation
+from service.storage.identity_tables import sessions as sessions
+from service.storage.schema import ActorText, Id
+from service.storage.schema import ShortText as NameText
 from service.storage.schema import metadata as metadata
-
-api_keys = Table(
-    "api_keys",
-    metadata,
-    Column("id", Id, primary_key=True),
-    Column("name", _Name, nullable=False, unique=True),
-    Column("scope", String(16), nullable=False),
-    Column("prefix", String(16), nullable=False),  # enough to recognise a key, not to use it
-    Column("digest", String(64), nullable=False, unique=True),  # SHA-256 of the whole key
-    Column("created_at", DateTime(timezone=True), nullable=False),
-    Column("revoked_at", DateTime(timezone=True)),
-    Column("expires_at", DateTime(timezone=True)),
-    Column("datasets", Text),  # JSON list of the names it is limited to; none for all
-    Column("requests_per_second", Double),  # none for what the settings say
-    Column("body_bytes_max", BigInteger),
-    # Of the secret before this one, which works until then beside it.
-    Column("previous_digest", String(64)),
-    Column("previous_until", DateTime(timezone=True)),
-    Column("person", _Actor),  # who holds it; none for a person of the key's own name
-)
-
-# Who is signed in with a browser. Kept by hashes alone; a session is one key's and ends with it. No
-# part of what is backed up, so that none is there again after a restore.
-sessions = Table(
-    "sessions",
-    metadata,
-    Column("digest", String(64), primary_key=True),  # SHA-256 of what the cookie holds
-    Column("key_digest", String(64), nullable=False, index=True),  # of the secret that signed in
-    Column("principal", Text),  # JSON: a person, as an identity provider told it
-    Column("created_at", DateTime(timezone=True), nullable=False),
-    Column("expires_at", DateTime(timezone=True), nullable=False),
-)
-
-# What is one in a database: its identity, the log of acts that belong to no dataset, and whether
-# writing is refused because the database is not what it was.
-installation = Table(
-    "installation",
-    metadata,
-    Column("id", Integer, primary_key=True, autoincrement=False),  # always 1
-    Column("ledger_id", String(32), nullable=False),  # random
-    Column("log_size", BigInteger, nullable=False, server_default=text("0")),
-    Column("log_frontier", LargeBinary, nullable=False),
-    Column("suspended", Text),  # JSON: why
-    Column("suspended_at", DateTime(timezone=True)),
-)
 
 datasets = Table(
     "datasets",
     metadata,
     Column("id", Id, primary_key=True),
-    Column("name", _Name, nullable=False, unique=True),
+    Column("name", NameText, nullable=False, unique=True),
     Column("dataset_size", BigInteger, nullable=False),
     Column("neighboring_relation", String(32), nullable=False),
     Column("privacy_unit", Text, nullable=False),
@@ -113,7 +70,7 @@ runs = Table(
     "runs",
     metadata,
     Column("id", Id, primary_key=True),
-    Column("name", _Name, nullable=False, unique=True),
+    Column("name", NameText, nullable=False, unique=True),
     Column("dataset_id", ForeignKey("datasets.id"), nullable=False, index=True),
     Column("writer", String(128), nullable=False),
     Column("delta", Double),
@@ -130,7 +87,7 @@ runs = Table(
     # Of a run whose own budget is held by its plan: whether it has kept to it so far.
     Column("on_plan", Boolean),
     Column("request", Text, nullable=False),
-    Column("by", _Actor),  # the key that registered it
+    Column("by", ActorText),  # the key that registered it
     Column("state", String(32).with_variant(String(16), "sqlite"), nullable=False),
     # Whether it ever went on after its end; for good.
     Column("reopened", Boolean, nullable=False, server_default=false()),
@@ -170,7 +127,7 @@ strategies = Table(
     metadata,
     Column("digest", String(71), primary_key=True),
     Column("content", Text, nullable=False),  # canonical JSON
-    Column("by", _Actor),  # the key that stored it
+    Column("by", ActorText),  # the key that stored it
     Column("created_at", DateTime(timezone=True), nullable=False),
 )
 
@@ -193,7 +150,7 @@ branches = Table(
     metadata,
     Column("id", Id, primary_key=True),
     Column("run_id", ForeignKey("runs.id"), nullable=False),
-    Column("name", _Name, nullable=False),
+    Column("name", NameText, nullable=False),
     Column("writer", String(128), nullable=False),
     # Whose steps before from_step it shares. No foreign key: SQLite could not drop it again.
     Column("from_branch_id", Id),
@@ -210,8 +167,8 @@ branches = Table(
     # is larger by 2^41 where correlated noise may be used elsewhere.
     Column("pass_event_id", ForeignKey("distinct_events.id")),
     Column("pass_position", BigInteger),
-    Column("by", _Actor),  # the key that opened it
-    Column("appended_by", _Actor),  # the key that appended last; each change is an act
+    Column("by", ActorText),  # the key that opened it
+    Column("appended_by", ActorText),  # the key that appended last; each change is an act
     Column("created_at", DateTime(timezone=True), nullable=False),
     UniqueConstraint("run_id", "name"),
 )
@@ -239,10 +196,10 @@ settings_changes = Table(
     Column("accept", Text, nullable=False),
     Column("frozen", Boolean, nullable=False, server_default=false()),
     Column("reason", Text, nullable=False),
-    Column("changed_by", _Actor, nullable=False),  # the key's name
+    Column("changed_by", ActorText, nullable=False),  # the key's name
     Column("sequence", BigInteger, nullable=False),  # the dataset's head at that time
     Column("changed_at", DateTime(timezone=True), nullable=False),
-    Column("requested_by", _Actor),  # the key that asked for it, where another one approved it
+    Column("requested_by", ActorText),  # the key that asked for it, where another one approved it
 )
 
 # Steps admitted ahead. One row each; what is left of it is end_step less the branch's next step.
@@ -250,7 +207,7 @@ reservations = Table(
     "reservations",
     metadata,
     Column("id", Id, primary_key=True),
-    Column("name", _Name, unique=True),  # none where a run's plan reserves itself
+    Column("name", NameText, unique=True),  # none where a run's plan reserves itself
     Column("dataset_id", ForeignKey("datasets.id"), nullable=False),
     Column("run_id", ForeignKey("runs.id"), nullable=False, index=True),
     Column("branch_id", ForeignKey("branches.id"), nullable=False),
@@ -263,7 +220,7 @@ reservations = Table(
     Column("expires_at", DateTime(timezone=True)),
     Column("request", Text, nullable=False),
     Column("reason", Text),  # of an admin who voided it
-    Column("by", _Actor),  # the key that reserved
+    Column("by", ActorText),  # the key that reserved
     Column("created_at", DateTime(timezone=True), nullable=False),
     Index("ix_reservations_branch_id_end_step", "branch_id", "end_step"),
     Index("ix_reservations_dataset_id_state", "dataset_id", "state"),
@@ -281,7 +238,7 @@ corrections = Table(
     Column("steps", BigInteger, nullable=False),
     Column("event_id", ForeignKey("distinct_events.id"), nullable=False),
     Column("reason", Text, nullable=False),
-    Column("corrected_by", _Actor, nullable=False),
+    Column("corrected_by", ActorText, nullable=False),
     Column("sequence", BigInteger, nullable=False),  # the dataset's head at that time
     Column("recorded_at", DateTime(timezone=True), nullable=False),
 )
@@ -298,6 +255,21 @@ incidents = Table(
     Column("detail", Text, nullable=False),  # JSON object
     Column("occurred_at", DateTime(timezone=True), nullable=False),
     Index("ix_incidents_dataset_id_id", "dataset_id", "id"),
+)
+
+# What was done about incidents: whether one is open, and whose it is, follows. Insert-only.
+incident_notes = Table(
+    "incident_notes",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("dataset_id", ForeignKey("datasets.id"), nullable=False),
+    Column("incident_id", ForeignKey("incidents.id"), nullable=False),
+    Column("action", String(16), nullable=False),  # comment, assign, acknowledge or reopen
+    Column("text", Text, nullable=False),
+    Column("assignee", NameText),  # of an assignment: the key's name; none for no key
+    Column("by", ActorText, nullable=False),  # the key's name
+    Column("noted_at", DateTime(timezone=True), nullable=False),
+    Index("ix_incident_notes_incident_id_id", "incident_id", "id"),
 )
 
 # Which incidents a webhook has taken, and when to try the others again.
@@ -372,7 +344,7 @@ acts = Table(
     Column("after_sequence", BigInteger, nullable=False),  # the entry it stands behind
     Column("kind", String(32), nullable=False),
     Column("content", Text, nullable=False),  # canonical JSON
-    Column("by", _Actor),  # the key that did it, if any
+    Column("by", ActorText),  # the key that did it, if any
     Column("acted_at", DateTime(timezone=True), nullable=False),
     Column("leaf", LargeBinary, nullable=False),
     UniqueConstraint("dataset_id", "position"),
@@ -391,5 +363,5 @@ log_tiles = Table(
 
 INSERT_ONLY = (
     entries, settings_changes, corrections, incidents, releases, findings, acts, log_tiles,
-    change_requests, change_decisions,
+    incident_notes, change_requests, change_decisions,
 )  # fmt: skip

@@ -10,7 +10,9 @@ from sqlalchemy import Engine
 
 from service.errors import InvalidRequestError
 from service.ledger.change_requests.messages import RequestState
+from service.ledger.incidents import Kind
 from service.ledger.open_reservations import ReservationState as ReservationState
+from service.operations.incident_inbox import IncidentState
 from service.schemas.requests import NAME_PATTERN, Mode, WriterName
 from service.schemas.run_states import RunStateName
 
@@ -20,6 +22,7 @@ ReservationName = Annotated[str, Path(pattern=NAME_PATTERN, description="Name of
 ChangeRequestName = Annotated[
     str, Path(pattern=NAME_PATTERN, description="Identifier of the change request.")
 ]
+IncidentId = Annotated[str, Path(pattern=NAME_PATTERN, description="Identifier of the incident.")]
 BoundName = Annotated[str, Path(pattern=NAME_PATTERN, description="Identifier of the theorem.")]
 ProblemName = Annotated[
     str, Path(pattern=NAME_PATTERN, description="The last part of a problem's `type`.")
@@ -165,6 +168,19 @@ class ReservationPageQuery(PageQuery):
     )
 
 
+class IncidentPageQuery(PageQuery):
+    """Which incidents, and which part of their list."""
+
+    state: IncidentState | None = Field(default=None, description="Only incidents in this state.")
+    kind: Kind | None = Field(default=None, description="Only incidents of this kind.")
+    dataset: str | None = Field(
+        default=None, pattern=NAME_PATTERN, description="Only incidents of this dataset."
+    )
+    assignee: Label | None = Field(
+        default=None, description="Only incidents that are assigned to this key."
+    )
+
+
 class AppendQuery(Parameters):
     """Where an NDJSON body goes; a JSON body says so itself."""
 
@@ -201,5 +217,6 @@ Curves = Annotated[CurveQuery, Query()]
 Pages = Annotated[PageQuery, Query()]
 RunPages = Annotated[RunPageQuery, Query()]
 ReservationPages = Annotated[ReservationPageQuery, Query()]
+IncidentPages = Annotated[IncidentPageQuery, Query()]
 ActPages = Annotated[ActPageQuery, Query()]
 ChangeRequestPages = Annotated[ChangeRequestPageQuery, Query()]

@@ -30,6 +30,8 @@ SHUFFLE: Final[Json] = {
 }
 CONTRADICTED: Final = SAMPLING | {"status": "contradicted", "recorded": SHUFFLE}
 
+LOOKED_AT: Final[Json] = {"action": "comment", "text": "The loader shuffles; ask its owner."}
+
 
 def noisy(noise: float) -> Json:
     """Gaussian noise."""
@@ -63,4 +65,8 @@ def told(api: httpx.Client) -> None:
     trained(api, "contradicted", "scans", event(0, 10, sampling=POISSON))
     post(api, "/v1/runs/contradicted/findings", CONTRADICTED)
     trained(api, "untouched", "scans")
+    incidents = api.get("/v1/incidents", params={"kind": "sampling_contradicted"}).json()
+    (happened,) = incidents["incidents"]
+    for note in ({"action": "assign", "assignee": None}, LOOKED_AT):
+        api.post(f"/v1/incidents/{happened['id']}/notes", json=note)
     post(api, "/v1/runs/shuffled:finish", {"state": "finished"})

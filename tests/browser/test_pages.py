@@ -13,7 +13,9 @@ PAGES = (
     "/planner/answer?noise_multiplier=1.1", "/planner/answer?mechanism=banded&derived=1",
     "/planner/answer?trials=geometric&derived=1", "/theorems", "/theorems/poisson-gaussian",
     "/docs/theory", "/docs/theory/renyi", "/compare?runs=steady,shuffled,overdrawn",
-    "/requests", "/runs/steady/report", "/datasets/scans/report", "/sign-in", "/runs/nobody",
+    "/incidents", "/incidents?state=any&kind=overdraft", "/incidents?assignee=nobody", "/log",
+    "/requests",    "/datasets?limit=none", "/runs?label=model%3Dresnet&sort=-steps",
+    "/runs/steady/report", "/datasets/scans/report", "/sign-in", "/runs/nobody",
     # The dataset of most entries, and the run of most steps.
     f"/datasets/{LARGEST}", f"/datasets/{LARGEST}/report", f"/runs/{LONGEST}",
     f"/runs/{LONGEST}/report", f"/compare?runs=steady,{LONGEST}",
@@ -27,7 +29,8 @@ def test_the_pages_are_all_there_are(story: str) -> None:
     assert openapi_document()["paths"]  # the pages are not among them
     shapes = {path.split("?")[0].strip("/").split("/")[0] for path in PAGES}
     assert shapes == {
-        "", "datasets", "runs", "planner", "theorems", "docs", "compare", "sign-in", "requests",
+        "", "datasets", "runs", "planner", "theorems", "docs", "compare", "sign-in",
+        "incidents", "log", "requests",
     }  # fmt: skip
 
 

@@ -217,13 +217,13 @@ def test_serious_incidents_are_named_and_the_others_counted(
     api: httpx.Client, engine: Engine
 ) -> None:
     setup(api)
-    happen(engine, Kind.OVERDRAFT, 40)
+    happen(engine, Kind.OVERDRAFT, 400)
     happen(engine, Kind.SAMPLING_CONTRADICTED, 20)
     happen(engine, Kind.REFUSAL, 10)
     happen(engine, Kind.REFUSAL, 5)
     found = look(Boards(), engine)
-    assert [one.kind for one in found.incidents] == ["sampling_contradicted"]
-    assert found.incident_counts == {"sampling_contradicted": 1, "refusal": 2}
+    assert [one.kind for one in found.incidents] == ["sampling_contradicted", "overdraft"]
+    assert found.incident_counts == {"sampling_contradicted": 1, "refusal": 2, "overdraft": 1}
 
 
 def test_the_page_tells_what_the_board_does(api: httpx.Client) -> None:

@@ -115,6 +115,18 @@ def test_errors_are_pages_for_who_looks_and_problems_for_others(api: httpx.Clien
     assert "<h1>" in wrong.text
 
 
+def test_an_unknown_address_keeps_the_navigation(engine: Engine, serve: Serve) -> None:
+    key = make_key(engine, "ada")
+    with serve() as address:
+        with signed_in(address, key) as client:
+            answer = client.get("/nothing")
+            assert answer.status_code == 404
+            assert 'aria-label="Main"' in answer.text
+            assert "ada" in answer.text
+        with browser(address) as client:
+            assert 'aria-label="Main"' not in client.get("/nothing").text
+
+
 def test_a_database_that_does_not_answer_is_told_in_words(
     api: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,7 +186,7 @@ def test_macros_escape_what_they_are_given() -> None:
         ui.csrf_field(HOSTILE),
         ui.status(HOSTILE),
         ui.run_state(HOSTILE),
-        ui.pager(HOSTILE, HOSTILE),
+        ui.pager({"previous": HOSTILE, "next": HOSTILE}),
         ui.bracket(1.0, 2.0, HOSTILE),
     ]
     for text in said:

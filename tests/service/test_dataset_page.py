@@ -68,7 +68,7 @@ def test_the_headline_is_what_the_api_tells_rounded_up(api: httpx.Client) -> Non
     assert "It holds however the steps were chosen." in text
     assert f"Left {left} Reserved 0" in text
     append(api, event(1000, 10**7))
-    assert "Left 0 %" in words(page(api))
+    assert "Over the limit by" in words(page(api))
 
 
 def test_what_is_proved_stands_beside_with_its_lower_end(api: httpx.Client) -> None:

@@ -23,6 +23,9 @@ def full(api: httpx.Client, engine: Engine) -> Engine:
     assert api.post("/v1/runs/run/corrections", json=correction).status_code == 201
     assert api.post("/v1/runs/run/releases", json={"step": 3}).status_code == 201
     assert api.post("/v1/runs/run/findings", json=SAMPLING).status_code == 201
+    (incident, *_) = api.get("/v1/incidents").json()["incidents"]
+    note = {"action": "comment", "text": "seen"}
+    assert api.post(f"/v1/incidents/{incident['id']}/notes", json=note).status_code == 201
     api.post("/v1/runs", json=run("other"))
     asked = {"reason": "a larger model", "budget": {"epsilon": 5.0, "delta": 1e-5}}
     answer = api.post("/v1/datasets/data/requests", json=asked)
@@ -46,7 +49,7 @@ def test_facts_are_entries_settings_corrections_incidents_releases_findings_and_
     held = {table.name for table in INSERT_ONLY}
     facts = {"entries", "settings_changes", "corrections", "incidents", "releases", "findings"}
     facts |= {"change_requests", "change_decisions"}
-    assert held == facts | {"acts", "log_tiles"}
+    assert held == facts | {"acts", "log_tiles", "incident_notes"}
 
 
 @HELD

@@ -56,6 +56,7 @@ WRITES: Final[dict[str, tuple[Role, Json]]] = {
     "/v1/runs/{run}/findings": (Role.TRAINER, SAMPLING),
     "/v1/runs/{run}/audits": (Role.TRAINER, AUDIT),
     "/v1/runs/{run}/audits/{audit}:result": (Role.TRAINER, {"correct": 50}),
+    "/v1/incidents/{incident}/notes": (Role.TRAINER, {"action": "comment", "text": "x"}),
     "/v1/plan": (
         Role.VIEWER,
         {"neighboring_relation": "replace_one", "events": [event(0, 1)], "delta": 1e-5},
@@ -91,6 +92,7 @@ def test_a_refused_caller_changes_nothing(engine: Engine, serve: Serve) -> None:
             sent = path.replace("{run}", "run").replace("{dataset}", "data")
             sent = sent.replace("{reservation}", "lease").replace("{audit}", "1")
             sent = sent.replace("{change_request}", "asked")
+            sent = sent.replace("{incident}", "incident-1-1")
             method = "PATCH" if path.endswith("{dataset}") else "POST"
             if scope is not Role.VIEWER:
                 refused = api.request(method, sent, json=body, headers=bearer(viewer))

@@ -20,7 +20,8 @@ from service.schemas.event_codec import canonical
 from service.storage.engine import connect, snapshot, transaction
 from service.storage.tables import datasets, reservations, runs
 from service.transparency import activity
-from service.web.dashboard.pages import compare, lists
+from service.web.dashboard import listing
+from service.web.dashboard.pages import compare
 from tests.service.browsing import make_key, signed_in
 from tests.service.samples import BATCH_SIZES, BUDGET, FULL, Json, append, dataset, run, setup
 from tests.service.samples import event as steps
@@ -63,7 +64,7 @@ def bracket_of(lower: float | None, upper: float) -> str:
 @pytest.fixture
 def many(api: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> httpx.Client:
     """Seven datasets, every second with a limit, of a run each; three on a page."""
-    monkeypatch.setattr(lists, "SIZE", 3)
+    monkeypatch.setattr(listing, "PART_SIZE", 3)
     for number, letter in enumerate("dacgbfe"):
         limit = {"budget": BUDGET} if number % 2 else {}
         setup(api, dataset_given={"name": f"{letter}-data", **limit}, dataset=f"{letter}-data",
@@ -323,7 +324,7 @@ def test_runs_stand_side_by_side_at_one_delta(pair: httpx.Client) -> None:
     ]
     assert lines["Without amplification"][1] == [up(one["unamplified_epsilon"]) for one in told]
     marked = {name for name, (differs, _) in lines.items() if differs}
-    assert marked == {"Noise and sampling"}
+    assert marked == {"Noise and sampling", "ε at δ = 1e-6", "Without amplification"}
     assert lines["Steps"] == (False, ["100", "100"])
 
 

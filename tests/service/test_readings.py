@@ -390,6 +390,7 @@ def test_the_openapi_document_describes_every_call_and_the_batch(api: httpx.Clie
         ("POST", "/v1/plan"), ("GET", "/v1/bounds"), ("POST", "/v1/datasets/{dataset}/requests"),
         ("GET", "/v1/bounds/{bound}"), ("GET", "/healthz"), ("GET", "/readyz"),
         ("GET", "/problems/{slug}"), ("GET", "/metrics"), ("GET", "/v1/log"),
+        ("GET", "/v1/incidents"), ("POST", "/v1/incidents/{incident}/notes"),
     } == offered  # fmt: skip
     schemas = described["components"]["schemas"]
     body = described["paths"]["/v1/runs/{run}/events"]["post"]["requestBody"]["content"]

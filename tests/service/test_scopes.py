@@ -32,14 +32,26 @@ Serve = Callable[..., AbstractContextManager[str]]
 DOCUMENT: Final = openapi_document()
 API_GUIDE: Final = Path(__file__).parents[2] / "docs" / "api" / "README.md"
 # What the paths name: of the dataset that a limited key may see, of another one, and of none.
-SEEN: Final = {"dataset": "letters", "run": "letters-run", "reservation": "letters-lease"} | {
-    "change_request": "letters-asked"
+SEEN: Final = {
+    "dataset": "letters",
+    "run": "letters-run",
+    "reservation": "letters-lease",
+    "change_request": "letters-asked",
+    "incident": "incident-0-1",
+}  # until `fill` knows it
+HIDDEN: Final = {
+    "dataset": "zebras",
+    "run": "zebras-run",
+    "reservation": "zebras-lease",
+    "change_request": "zebras-asked",
+    "incident": "incident-0-2",
 }
-HIDDEN: Final = {"dataset": "zebras", "run": "zebras-run", "reservation": "zebras-lease"} | {
-    "change_request": "zebras-asked"
-}
-NONE: Final = {"dataset": "unused", "run": "unused-run", "reservation": "unused-lease"} | {
-    "change_request": "unused-asked"
+NONE: Final = {
+    "dataset": "unused",
+    "run": "unused-run",
+    "reservation": "unused-lease",
+    "change_request": "unused-asked",
+    "incident": "incident-99999-1",
 }
 SCHEMA: Final = "/v1/openapi.json"  # documentation, which does not document itself
 _IDENTITY: Final = hashlib.sha256(b'{"kind":"identity"}').hexdigest()
@@ -54,6 +66,7 @@ NAMED_ELSEWHERE: Final = {
     ("post /v1/runs", "dataset"),
     ("get /v1/runs", "dataset"),
     ("get /v1/requests", "dataset"),
+    ("get /v1/incidents", "dataset"),
     ("post /v1/datasets/{dataset}/explain", "run"),  # of that dataset, or not found
     ("post /v1/datasets", "parents"),  # an admin's, whose keys have no such limits
 }
@@ -121,6 +134,8 @@ def fill(api: httpx.Client, names: dict[str, str], headers: dict[str, str]) -> N
         patch.setattr("service.ledger.change_requests.records.secrets", drawn)
         where = f"/v1/datasets/{names['dataset']}/requests"
         assert api.post(where, json=asked, headers=headers).status_code == 201
+    happened = api.get(f"/v1/datasets/{names['dataset']}/incidents", headers=headers).json()
+    names["incident"] = happened["incidents"][0]["id"]
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,7 @@ DEAR: Final = {
     "GET /v1/strategies/{digest}/sensitivity", "GET /v1/runs/{run}/audits",
     "GET /v1/requests",
     "GET /v1/runs/{run}/audits/{audit}", "POST /v1/runs/{run}/audits/{audit}:result",
+    "GET /v1/incidents",
 }  # fmt: skip
 PATIENCE: Final = 60.0
 

@@ -131,11 +131,13 @@ def test_nothing_is_written_while_the_ledger_is_suspended_and_all_is_read(
     assert api.post("/v1/runs/run/audits", json=AUDIT).status_code == 201
     shown(api, kept)
     document = api.get("/v1/openapi.json").json()
+    (incident, *_) = api.get("/v1/incidents").json()["incidents"]
     refused = 0
     for route, operations in sorted(document["paths"].items(), reverse=True):
         path = route.replace("{run}", "run").replace("{dataset}", "data")
         path = path.replace("{reservation}", "lease").replace("{slug}", "conflict")
         path = path.replace("{audit}", "1").replace("{change_request}", "asked")
+        path = path.replace("{incident}", incident["id"])
         for method in operations:
             if route.endswith(("/stream", ":compare", ":recover", ":reconcile")):
                 continue  # the one does not end, and the others are what this is about

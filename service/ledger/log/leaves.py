@@ -35,7 +35,8 @@ _INSTALLATION: Final = select(
 # Every kind of act; `act_row` makes a row of no other.
 KINDS: Final = (
     "appends", "branch", "certificate", "certificate_facts", "change_decision", "change_request",
-    "copied", "correction", "dataset", "finding", "key_created", "key_revoked", "key_rotated",
+    "copied", "correction", "dataset", "finding", "incident_note", "key_created", "key_revoked",
+    "key_rotated",
     "lineage", "overdraft", "reconciled", "recovering", "release", "reservation",
     "reservation_end", "restatement", "restored", "run", "run_state", "settings", "suspended",
 )  # fmt: skip

@@ -23,6 +23,7 @@ from service.storage.tables import (
     datasets,
     distinct_events,
     findings,
+    incident_notes,
     incidents,
     lineage,
     releases,
@@ -210,6 +211,28 @@ FACTS: Final[Mapping[str, Select[Any]]] = {
     )
     .outerjoin(runs, runs.c.id == incidents.c.run_id)
     .where(incidents.c.kind == Kind.OVERDRAFT.value),
+    # With what the incident says of itself, so that the note is of no other.
+    "incident_note": select(
+        incident_notes.c.dataset_id.label("home"),
+        incident_notes.c.id.label("row"),
+        incident_notes.c.incident_id.label("incident"),
+        runs.c.name.label("run"),
+        incidents.c.kind.label("of_kind"),
+        incidents.c.sequence,
+        incidents.c.detail,
+        incidents.c.occurred_at,
+        incident_notes.c.action,
+        incident_notes.c.text,
+        incident_notes.c.assignee,
+        incident_notes.c.by,
+        incident_notes.c.noted_at,
+    )
+    .join(
+        incidents,
+        (incidents.c.id == incident_notes.c.incident_id)
+        & (incidents.c.dataset_id == incident_notes.c.dataset_id),
+    )
+    .outerjoin(runs, runs.c.id == incidents.c.run_id),
 }
 
 # What of a row may change: each change is an act, and the latest equals the row.
@@ -254,6 +277,7 @@ _KEYS: Final = {
     "change_request": change_requests.c.id,
     "change_decision": change_requests.c.id,
     _OVERDRAFT: incidents.c.id,
+    "incident_note": incident_notes.c.id,
     "run_state": runs.c.id,
     APPENDS: branches.c.id,
     "reservation_end": reservations.c.id,
@@ -268,6 +292,7 @@ _HOMES: Final = {
     "change_request": change_requests.c.dataset_id,
     "change_decision": change_requests.c.dataset_id,
     _OVERDRAFT: incidents.c.dataset_id,
+    "incident_note": incident_notes.c.dataset_id,
 }
 
 

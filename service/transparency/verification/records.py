@@ -25,7 +25,7 @@ _UNSAID: Final = "differs from what is now stored"
 _TIMES: Final = frozenset(
     {
         "created_at", "changed_at", "recorded_at", "expires_at", "occurred_at", "requested_at",
-        "decided_at",
+        "decided_at", "noted_at",
     }
 )  # fmt: skip
 _LIVE: Final = ("revision", "budget_epsilon", "budget_delta", "budget_revision", "accept", "frozen")
@@ -211,7 +211,7 @@ def _key(content: Content, names: tuple[str, ...]) -> tuple[Any, ...]:
 
 
 def _name_of(content: Content) -> str:
-    named = (content.get(name) for name in ("name", "run", "ancestor", "revision"))
+    named = (content.get(name) for name in ("name", "run", "ancestor", "revision", "incident"))
     return shown(next((one for one in named if one is not None), "of no name"))
 
 

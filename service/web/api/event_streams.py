@@ -4,13 +4,22 @@ from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
 
-from service.identity.authentication import Viewer
+from service.identity.authentication import Trainer, Viewer
 from service.ledger import incidents, lookups
+from service.ledger.append.write_access import run_in_write_transaction
 from service.ledger.incidents import IncidentPage
 from service.operations.event_feed import Feed
 from service.operations.feed_messages import Topic
+from service.operations.incident_inbox import (
+    HandledIncident,
+    IncidentFilter,
+    IncidentInbox,
+    handled,
+    list_inbox,
+)
+from service.operations.incident_notes import NewIncidentNote, find_incident, record_note
 from service.storage.engine import snapshot
 from service.web.event_streams import (
     _FRAME,
@@ -20,7 +29,16 @@ from service.web.event_streams import (
     resumed,
     run_topic,
 )
-from service.web.parameters import Database, DatasetName, Pages, RunName, continuation_token
+from service.web.parameters import (
+    Database,
+    DatasetName,
+    IncidentId,
+    IncidentPages,
+    Pages,
+    RunName,
+    continuation_token,
+    repeated,
+)
 from service.web.strict_requests import StrictRoute, expensive
 
 router = APIRouter(prefix="/v1", route_class=StrictRoute, tags=["streams"])
@@ -73,6 +91,44 @@ def list_incidents(
             size=query.page_size,
         )
     return IncidentPage(incidents=found, next_page_token=continuation_token(after))
+
+
+@router.get("/incidents")
+@expensive
+def list_all_incidents(query: IncidentPages, database: Database, caller: Viewer) -> IncidentInbox:
+    """The incidents of all datasets, the newest first, with what was done about each."""
+    if query.dataset is not None:
+        caller.require_dataset(query.dataset)
+    wanted = IncidentFilter(
+        state=query.state, kind=query.kind, dataset=query.dataset, assignee=query.assignee
+    )
+    with snapshot(database) as connection:
+        if query.dataset is not None:
+            lookups.find_dataset(connection, query.dataset)
+        found, after = list_inbox(
+            connection, caller.datasets, wanted, after=query.after, size=query.page_size
+        )
+    return IncidentInbox(incidents=found, next_page_token=continuation_token(after))
+
+
+@router.post("/incidents/{incident}/notes", status_code=201, responses=repeated(HandledIncident))
+def note_incident(
+    incident: IncidentId,
+    new: NewIncidentNote,
+    database: Database,
+    caller: Trainer,
+    response: Response,
+) -> HandledIncident:
+    """Comment on an incident; an admin may assign, acknowledge and reopen it, too."""
+
+    def noted(connection: Connection) -> tuple[HandledIncident, bool]:
+        created = record_note(connection, incident, new, caller)
+        (answer,) = handled(connection, [find_incident(connection, incident)])
+        return answer, created
+
+    answer, created = run_in_write_transaction(database, noted)
+    response.status_code = 201 if created else 200
+    return answer
 
 
 def _dataset_topic(engine: Engine, name: str) -> tuple[Topic, int]:

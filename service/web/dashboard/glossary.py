@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from accounting.events import NeighboringRelation
 from accounting.guarantees import Assumption, Status
+from service.formatting import down, many, percent_down, plain, up
 from service.ledger.incidents import IncidentAnswer, Kind
 
 _BAD: Final = "bad"
@@ -239,7 +240,80 @@ def advice_of(incident: IncidentAnswer) -> Advice:
     return ADVICE.get(incident.kind, _OTHER)
 
 
-def detail_of(incident: IncidentAnswer) -> list[tuple[str, Any]]:
-    """The details of an incident that its other columns do not tell."""
-    told = {"dataset", "run"}
-    return [(name, value) for name, value in incident.detail.items() if name not in told]
+# Each number or word of an incident as a phrase, in the order in which they are told; what is not
+# here is told by its own name, last.
+_PHRASES: Final[dict[str, str]] = {
+    "frozen": "frozen",
+    "scope": "limit of the {}",
+    "fraction": "{} of the capacity",
+    "branch": "branch {}",
+    "reservation": "reservation {}",
+    "declared": "declared {}",
+    "recorded": "recorded {}",
+    "rank": "rank {}",
+    "world_size": "of {}",
+    "other_rank": "the other is rank {}",
+    "other_world_size": "of {}",
+    "spent": "charged ε {}",
+    "reserved": "reserved ε {}",
+    "requested": "the steps would add ε {}",
+    "remaining": "left ε {}",
+    "limit": "limit ε {}",
+    "certified": "certified ε {}",
+    "restated": "now proved ε {}",
+    "epsilon": "certified ε {}",
+    "epsilon_at_least": "the audit leaves at least ε {}",
+    "delta": "at δ {}",
+    "p_value": "p-value {}",
+    "level": "level {}",
+    "accountant": "accountant {}",
+    "order": "order {}",
+    "steps": "{}",
+    "first_step": "from step {}",
+    "from_step": "from step {}",
+    "revision": "settings revision {}",
+    "reason": "reason: {}",
+}
+_PLACES: Final = {name: place for place, name in enumerate(_PHRASES)}
+_LOWER: Final = frozenset({"remaining", "epsilon_at_least", "restated"})
+_EXACT: Final = frozenset({"delta", "limit", "order", "level", "p_value"})
+_INFINITE: Final = frozenset({"spent", "reserved", "requested", "restated", "certified"})
+_UNTOLD: Final = frozenset({"dataset", "run"})
+
+
+def detail_of(incident: IncidentAnswer) -> list[str]:
+    """The details of an incident in words: what its other columns do not tell.
+
+    Upper bounds are rounded up and lower ones down. An epsilon that is null is infinite.
+    """
+    told = sorted(incident.detail.items(), key=lambda one: _PLACES.get(one[0], len(_PLACES)))
+    return [_phrase(name, value) for name, value in told if _says(incident, name, value)]
+
+
+def _says(incident: IncidentAnswer, name: str, value: Any) -> bool:
+    """Whether a detail is worth a phrase."""
+    if name in _UNTOLD or isinstance(value, dict | list):
+        return False
+    if name == "frozen":
+        return bool(value == "true")
+    unlimited = incident.kind == Kind.SETTINGS_CHANGED and incident.detail.get("limit") is None
+    return value is not None or (name in _INFINITE and not unlimited)
+
+
+def _phrase(name: str, value: Any) -> str:
+    phrase = _PHRASES.get(name, name.replace("_", " ") + " {}")
+    return phrase.format(_told_value(name, value))
+
+
+def _told_value(name: str, value: Any) -> str:
+    if value is None:
+        return "∞"
+    if name == "scope":  # of a dataset or of a run
+        return str(value).replace(":", " ")
+    if name == "steps" and isinstance(value, int):
+        return many(value, "step")
+    if name == "fraction":
+        return percent_down(value)
+    if isinstance(value, float):
+        return plain(value) if name in _EXACT else down(value) if name in _LOWER else up(value)
+    return f"{value:,}" if isinstance(value, int) else str(value).replace("_", " ")

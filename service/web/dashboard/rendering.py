@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import lru_cache
 from http import HTTPStatus
 from pathlib import Path
@@ -29,6 +29,7 @@ from service.web.dashboard.viewer import (
     is_local,
     scope_seen_by,
     sign_in_path,
+    viewer_of,
 )
 from service.web.middleware import SuspensionState
 from service.web.query_strings import QueryRules
@@ -110,7 +111,7 @@ def _to_sign_in(request: Request) -> Response:
 
 
 def _is_data(request: Request) -> bool:
-    return request.url.path.endswith(".json")
+    return request.url.path.endswith((".json", ".csv"))
 
 
 @lru_cache(maxsize=1)
@@ -177,7 +178,13 @@ def install_errors(app: FastAPI) -> None:
 def _told(before: Handler) -> Handler:
     async def told(request: Request, error: Exception) -> Response:
         refusal = await before(request, error)
-        return _error_page(request, refusal) if _wants_page(request) else refusal
+        if not _wants_page(request):
+            return refusal
+        viewer = caller_of(request)
+        if viewer is None and refusal.status_code == HTTPStatus.NOT_FOUND:
+            with suppress(LedgerError):  # the page needs no database to say what it does
+                viewer = await viewer_of(request)
+        return _error_page(request, refusal, viewer)
 
     return told
 
@@ -189,12 +196,12 @@ def _wants_page(request: Request) -> bool:
     return _IS_PAGE in request.scope or "text/html" in request.headers.get("accept", "")
 
 
-def _error_page(request: Request, refusal: Response) -> Response:
+def _error_page(request: Request, refusal: Response, viewer: Caller | None) -> Response:
     told = json.loads(bytes(refusal.body))
     page = render(
         request,
         ERROR_PAGE,
-        viewer=caller_of(request),
+        viewer=viewer,
         status_code=refusal.status_code,
         slug=told["type"].rpartition("/")[2],
         title=told["title"],

@@ -10,9 +10,12 @@ from service.storage.versioned_cache import VersionedCache
 from service.web.dashboard import assets, rendering, sign_in
 from service.web.dashboard.pages import (
     api_browser,
+    audit_log,
     compare,
     dataset,
+    incidents,
     lists,
+    overview_chart,
     planner,
     requests,
     run,
@@ -29,6 +32,9 @@ def install_pages(app: FastAPI) -> list[APIRouter]:
         assets,
         sign_in,
         lists,
+        overview_chart,
+        incidents,
+        audit_log,
         dataset,
         compare,
         planner,
@@ -42,6 +48,7 @@ def install_pages(app: FastAPI) -> list[APIRouter]:
 
         modules.append(provider_sign_in)
     app.state.spendings = VersionedCache(SPENDINGS_MAX)
+    app.state.spending_lines = overview_chart.SpendingLines()
     app.state.growths = Growths()
     app.state.answers = VersionedCache(ANSWERS_MAX, shared=True)
     rendering.install_errors(app)

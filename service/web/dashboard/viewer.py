@@ -112,6 +112,17 @@ async def _caller(request: Request) -> Caller:
     return caller
 
 
+async def viewer_of(request: Request) -> Caller | None:
+    """Who looks at a page that anybody may see; none where no key is signed in."""
+    found = caller_of(request)
+    token = session_token(request)
+    if found is not None or token is None:
+        return found
+    ring = await fresh_keys(request)
+    session = await run_in_threadpool(session_of, request, token)
+    return None if session is None else signed_in(ring, session)
+
+
 async def admitted(request: Request, scope: Role) -> Caller:
     """Who looks, where that key may; asked once a request.
 

@@ -1,16 +1,19 @@
 """Runs side by side: what each did, what is proved of it, and where they differ."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
+from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query, Request, Response
 from sqlalchemy import Connection, Row, select
 
 from service.errors import InvalidRequestError, NotFoundError, TooExpensiveError
-from service.formatting import count, words
+from service.formatting import count, many, plain, up, words
 from service.guarantees.event_counts import run_counts
 from service.guarantees.guarantee import Question, delta_of, run_guarantee
+from service.guarantees.history import History, run_history
 from service.guarantees.noise_schedule import event_words
 from service.identity.access import runs_within
 from service.identity.authentication import Caller
@@ -19,7 +22,9 @@ from service.schemas.requests import valid_name
 from service.schemas.responses import RunAnswer, RunGuarantee
 from service.storage.engine import snapshot
 from service.storage.tables import runs
+from service.web.dashboard.line_chart import ChartLine, draw_lines
 from service.web.dashboard.rendering import PageRoute, render
+from service.web.dashboard.response_cache import answers_of, dataset_version
 from service.web.dashboard.viewer import PageViewer
 from service.web.parameters import Database
 from service.web.strict_requests import expensive
@@ -28,6 +33,7 @@ router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
 COMPARED_RUNS_MAX: Final = 6  # beside one another; each takes some ten milliseconds
 _EVENTS_MAX: Final = 4  # of a run that are told
+COMPARED_POINTS: Final = 24  # of each curve
 LISTED: Final = 12  # runs that are offered where none were chosen
 _DELTA: Final = 1e-5  # where no run and no dataset has one
 
@@ -75,15 +81,93 @@ def compare(
         at = delta if delta is not None else _common_delta(connection, rows)
         found = [_compared(connection, row, at) for row in rows]
         offered = [] if names else _offered(connection, viewer)
+    chosen = [one.run.name for one in found]
     given: dict[str, Any] = {
         "compared": found,
         "lines": [ComparedRun(name=name, values=tuple(map(told, found))) for name, told in _LINES],
         "delta": at,
-        "names": [one.run.name for one in found],
+        "names": chosen,
+        "address": urlencode({"runs": chosen, "delta": at}, doseq=True),
+        "others": {name: _others(chosen, name, delta) for name in chosen},
+        "differs": {
+            "epsilon": len({_upper(one) for one in found}) > 1,
+            "unamplified": len({_unamplified(one) for one in found}) > 1,
+        },
         "left_out": max(0, len(names) - COMPARED_RUNS_MAX),
         "offered": offered,
     }
     return render(request, "compare.html", viewer=viewer, **given)
+
+
+def _others(chosen: Sequence[str], name: str, delta: float | None) -> str:
+    """The address of the comparison without a run."""
+    rest = [one for one in chosen if one != name]
+    return urlencode({"runs": rest} | ({} if delta is None else {"delta": delta}), doseq=True)
+
+
+def _upper(one: Compared) -> str:
+    return one.reason if one.guarantee is None else up(one.guarantee.epsilon)
+
+
+def _unamplified(one: Compared) -> str:
+    return "" if one.guarantee is None else up(one.guarantee.unamplified_epsilon)
+
+
+@router.get("/compare/curves")
+@expensive
+def curves(
+    request: Request,
+    database: Database,
+    viewer: PageViewer,
+    asked: Annotated[list[str], Query(alias="runs", max_length=50)],
+    delta: Annotated[float, Query(gt=0, lt=1)],
+) -> Response:
+    """Epsilon by step of some runs, each alone: a part of the page."""
+    names = list(dict.fromkeys(asked))[:COMPARED_RUNS_MAX]
+    with snapshot(database) as connection:
+        rows = [_row(connection, viewer, name) for name in names]
+        told = [_history(request, connection, row, delta) for row in rows]
+    lines = [
+        ChartLine(label=row.name, address=f"/runs/{row.name}", points=_points(one))
+        for row, one in zip(rows, told, strict=True)
+    ]
+    return render(
+        request,
+        "compare_curves.html",
+        viewer=viewer,
+        delta=delta,
+        chart=draw_lines(lines, stairs=True, word_x=_steps_word, word_y=plain),
+        endless=[
+            row.name
+            for row, one in zip(rows, told, strict=True)
+            if any(point.epsilon is None for point in one.points)
+        ],
+        up=up,
+    )
+
+
+def _history(request: Request, connection: Connection, row: Row[Any], delta: float) -> History:
+    """Epsilon by step at a delta, as it was told last if nothing was recorded since."""
+    dataset = lookups.dataset_of(connection, row)
+    key = ("compared", row.id, row.created_at, delta)
+    found: History = answers_of(request).compute(
+        key,
+        dataset_version(dataset),
+        lambda: run_history(connection, row.name, delta=delta, points=COMPARED_POINTS),
+    )
+    return found
+
+
+def _points(told: History) -> list[tuple[float, float]]:
+    bounded = any(one.epsilon is not None for one in told.points)
+    found = [(0.0, 0.0)] if bounded else []
+    return found + [
+        (float(one.steps), math.inf if one.epsilon is None else one.epsilon) for one in told.points
+    ]
+
+
+def _steps_word(steps: float) -> str:
+    return many(round(steps), "step")
 
 
 def _row(connection: Connection, viewer: Caller, name: str) -> Row[Any]:
@@ -123,7 +207,7 @@ def _compared(connection: Connection, row: Row[Any], delta: float) -> Compared:
         run=views.run_answer(connection, row),
         guarantee=guarantee,
         reason=reason,
-        settings=[f"{event_words(event)} · {steps:,} steps" for event, steps in by_steps],
+        settings=[f"{event_words(event)} · {many(steps, 'step')}" for event, steps in by_steps],
     )
 
 

@@ -23,6 +23,7 @@ from service.ledger.change_requests import four_eyes
 from service.ledger.change_requests.messages import ChangeRequestAnswer, NewChangeRequest
 from service.ledger.dataset_settings import SettingsAnswer
 from service.operations.forecast import outlook_of
+from service.operations.incident_inbox import handled
 from service.schemas.requests import STEPS_MAX, AtMostRows, DatasetChange
 from service.schemas.responses import DatasetAnswer, DatasetGuarantee
 from service.storage.engine import snapshot
@@ -241,7 +242,10 @@ def _found(
         "dataset": answer,
         "delta": at,
         "changes": changes[::-1],
-        "incidents": [(one, glossary.advice_of(one), glossary.detail_of(one)) for one in happened],
+        "incidents": [
+            (one, glossary.advice_of(one), glossary.detail_of(one))
+            for one in handled(connection, happened)
+        ],
         "incidents_total": total,
         "reservations": held,
         "reservations_total": held_total,

@@ -1,57 +1,140 @@
-"""Show the overview, and the lists of datasets and of runs."""
+"""Show the overview, and the lists of datasets and of runs, as pages and as CSV."""
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal
-from urllib.parse import urlencode
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from fastapi import APIRouter, Query, Request, Response
-from pydantic import BaseModel, ConfigDict, Field, model_validator
-from sqlalchemy import Connection, Row, Select, Table, select
+from pydantic import Field
+from sqlalchemy import Connection, Row, Select, func, select
 
 from service.guarantees.guarantee import delta_of
 from service.identity.access import datasets_within, runs_within
 from service.identity.authentication import Caller
 from service.operations import budget_summaries
-from service.operations.certified_epsilons import CERTIFIED_SECONDS, CertifiedEpsilons
-from service.operations.overview import INCIDENT_DAYS, SERIOUS, Boards
+from service.operations.certified_epsilons import (
+    CERTIFIED_SECONDS,
+    UNLIMITED_DELTA,
+    CertifiedEpsilons,
+)
+from service.operations.overview import SERIOUS, Boards
 from service.schemas.run_states import STATES, RunStateName
 from service.storage.engine import snapshot
-from service.storage.tables import datasets, runs
+from service.storage.tables import branches, datasets, runs, settings_changes
+from service.web.dashboard import listing
+from service.web.dashboard.listing import Listed
 from service.web.dashboard.rendering import PageRoute, render
 from service.web.dashboard.viewer import PageViewer
 from service.web.parameters import Database
 from service.web.strict_requests import expensive
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
-SIZE: Final = 25  # of a part of a list
-_ID_MAX: Final = 2**63 - 1
 _REFRESH_SECONDS: Final = 20  # that an open page is looked at again
+KEYS_TOLD: Final = 20  # keys whose runs are added up
+CHOSEN_MAX: Final = 50  # runs that are ticked
+# The key that created a dataset, by its first settings.
+_OWNER: Final = (
+    select(settings_changes.c.changed_by)
+    .where(settings_changes.c.dataset_id == datasets.c.id, settings_changes.c.revision == 1)
+    .correlate(datasets)
+    .scalar_subquery()
+)
+_DATASETS: Final = select(datasets, _OWNER.label("owner"))
+_DATASET_ORDERS: Final = {
+    "name": datasets.c.name,
+    "owner": func.coalesce(_OWNER, ""),
+    "limit": func.coalesce(datasets.c.budget_epsilon, 0.0),
+    "entries": datasets.c.head_sequence,
+}
+_home = datasets.alias()
+_RUN_ORDERS: Final = {
+    "name": runs.c.name,
+    "state": runs.c.state,
+    "by": func.coalesce(runs.c.by, ""),
+    "dataset": select(_home.c.name).where(_home.c.id == runs.c.dataset_id).scalar_subquery(),
+    "steps": func.coalesce(
+        select(func.sum(branches.c.next_step - branches.c.from_step))
+        .where(branches.c.run_id == runs.c.id)
+        .correlate(runs)
+        .scalar_subquery(),
+        0,
+    ),
+}
+_DATASET_HEADS: Final = (
+    "dataset", "owner", "frozen", "records", "privacy_unit", "neighboring_relation",
+    "limit_epsilon", "limit_delta", "charged_share_upper", "reserved_share_upper", "overdrawn",
+    "certified_epsilon_lower", "certified_epsilon_upper", "certified_delta", "runs", "entries",
+    "created_at",
+)  # fmt: skip
+_RUN_HEADS: Final = (
+    "run", "dataset", "state", "steps", "branches", "certified_epsilon_lower",
+    "certified_epsilon_upper", "delta", "key", "labels", "registered_at",
+)  # fmt: skip
 
 
-class _Listed(BaseModel):
-    """Which part of a list, in which order; what a form leaves empty is not asked for."""
-
-    model_config = ConfigDict(frozen=True)
+class _Datasets(Listed):
+    path: ClassVar[str] = "/datasets"
 
     name: str | None = Field(default=None, max_length=63)
-    sort: Literal["newest", "oldest", "name"] = "newest"
-    after: str | None = Field(default=None, max_length=63)  # the place of the last row before
-    before: str | None = Field(default=None, max_length=63)  # or of the first row after
-
-    @model_validator(mode="before")
-    @classmethod
-    def _asked(cls, fields: Any) -> Any:
-        return {name: value for name, value in dict(fields).items() if value != ""}
-
-
-class _Datasets(_Listed):
     limit: Literal["set", "none"] | None = None
+    by: str | None = Field(default=None, max_length=63)  # the key that created them
+    sort: Literal[
+        "newest", "oldest", "created", "-created", "name", "-name", "owner", "-owner", "limit",
+        "-limit", "entries", "-entries",
+    ] = "newest"  # fmt: skip
+
+    def rows(self, viewer: Caller) -> Select[Any]:
+        """The datasets that are asked for."""
+        query = _DATASETS.where(datasets_within(viewer.datasets))
+        if self.name is not None:
+            named = self.name.strip().lower()
+            query = query.where(datasets.c.name.contains(named, autoescape=True))
+        if self.limit == "set":
+            query = query.where(datasets.c.budget_epsilon.is_not(None))
+        elif self.limit == "none":
+            query = query.where(datasets.c.budget_epsilon.is_(None))
+        return query if self.by is None else query.where(_OWNER.in_([self.by]))
 
 
-class _Runs(_Listed):
+class _Runs(Listed):
+    path: ClassVar[str] = "/runs"
+
+    name: str | None = Field(default=None, max_length=63)
     dataset: str | None = Field(default=None, max_length=63)
     state: RunStateName | None = None
     by: str | None = Field(default=None, max_length=63)  # the key that registered them
+    label: str | None = Field(default=None, max_length=200)  # key=value, or a part of either
+    runs: list[str] = Field(default=[], max_length=CHOSEN_MAX)  # that are ticked
+    sort: Literal[
+        "newest", "oldest", "created", "-created", "name", "-name", "dataset", "-dataset",
+        "state", "-state", "by", "-by", "steps", "-steps",
+    ] = "newest"  # fmt: skip
+
+    def rows(self, viewer: Caller) -> Select[Any]:
+        """The runs that are asked for."""
+        query = select(runs).where(runs_within(viewer.datasets))
+        if self.name is not None:
+            named = self.name.strip().lower()
+            query = query.where(runs.c.name.contains(named, autoescape=True))
+        if self.state is not None:
+            query = query.where(runs.c.state == self.state)
+        if self.by is not None:
+            query = query.where(runs.c.by == self.by)
+        if self.label is not None:
+            query = query.where(runs.c.labels.contains(_stored(self.label), autoescape=True))
+        if self.dataset is not None:  # one that the key does not reach has no runs that it reaches
+            home = select(datasets.c.id).where(datasets.c.name == self.dataset)
+            query = query.where(runs.c.dataset_id.in_(home))
+        return query
+
+
+def _stored(label: str) -> str:
+    """A label as the canonical JSON of a run has it."""
+    name, equals, value = label.partition("=")
+    if not equals:
+        return json.dumps(label.strip(), ensure_ascii=False)[1:-1]
+    pair = {name.strip(): value.strip()}
+    return json.dumps(pair, ensure_ascii=False, separators=(",", ":"))[1:-1]
 
 
 @router.get("/datasets")
@@ -61,18 +144,55 @@ def dataset_list(
 ) -> Response:
     """Datasets, how much of each limit is charged, and what is certified."""
     known: CertifiedEpsilons = request.app.state.certified
-    query = select(datasets).where(datasets_within(viewer.datasets))
-    if asked.limit is not None:
-        unlimited = datasets.c.budget_epsilon.is_(None)
-        query = query.where(unlimited if asked.limit == "none" else ~unlimited)
     with snapshot(database) as connection:
-        rows, pages = _part(connection, query, datasets, asked, "/datasets")
-        ids = [row.id for row in rows]
+        part = listing.part_of(connection, asked.rows(viewer), datasets, asked, _DATASET_ORDERS)
+        rows = part.rows
         budgets = budget_summaries.budgets_of(connection, rows)
-        counts = budget_summaries.count_runs(connection, ids)
+        counts = budget_summaries.count_runs(connection, [row.id for row in rows])
         certified = known.of_datasets(connection, rows, seconds=CERTIFIED_SECONDS)
+        reached = runs_within(viewer.datasets)
+        keys = budget_summaries.totals_by_key(connection, reached, size=KEYS_TOLD)
     listed = [(row, budgets[row.id], certified.get(row.name), counts[row.id]) for row in rows]
-    return render(request, "datasets.html", viewer=viewer, rows=listed, asked=asked, pages=pages)
+    return render(
+        request,
+        "datasets.html",
+        viewer=viewer,
+        rows=listed,
+        asked=asked,
+        part=part,
+        keys=keys,
+        unlimited_delta=UNLIMITED_DELTA,
+    )
+
+
+@router.get("/datasets.csv")
+@expensive
+def dataset_file(
+    request: Request, viewer: PageViewer, asked: Annotated[_Datasets, Query()]
+) -> Response:
+    """Every dataset that is asked for, as CSV."""
+    known: CertifiedEpsilons = request.app.state.certified
+
+    def lines(connection: Connection, rows: Sequence[Row[Any]]) -> Iterator[Sequence[Any]]:
+        budgets = budget_summaries.budgets_of(connection, rows)
+        counts = budget_summaries.count_runs(connection, [row.id for row in rows])
+        certified = known.of_datasets(connection, rows, seconds=CERTIFIED_SECONDS)
+        for row in rows:
+            budget, found = budgets[row.id], certified.get(row.name)
+            charged: tuple[Any, ...] = (None, None, None)
+            if budget is not None:
+                charged = (budget.share, budget.share_reserved, budget.overdrawn)
+            bracket: tuple[Any, ...] = (None, None, None)
+            if found is not None:
+                bracket = (found.epsilon_lower, found.epsilon, found.delta)
+            yield (
+                row.name, row.owner, row.frozen, row.dataset_size, row.privacy_unit,
+                row.neighboring_relation, row.budget_epsilon, row.budget_delta, *charged, *bracket,
+                counts[row.id], row.head_sequence, row.created_at,
+            )  # fmt: skip
+
+    query = asked.rows(viewer)
+    return listing.csv_answer(request, viewer, _DATASET_HEADS, query, datasets, lines)
 
 
 @router.get("/runs")
@@ -83,7 +203,8 @@ def run_list(
     """Runs, and what is certified of each alone."""
     known: CertifiedEpsilons = request.app.state.certified
     with snapshot(database) as connection:
-        rows, pages = _part(connection, _runs(viewer, asked), runs, asked, "/runs")
+        part = listing.part_of(connection, asked.rows(viewer), runs, asked, _RUN_ORDERS)
+        rows = part.rows
         homes = datasets_of_runs(connection, rows)
         steps = budget_summaries.steps_of(connection, [row.id for row in rows])
         certified = known.of_runs(connection, rows, seconds=CERTIFIED_SECONDS)
@@ -94,75 +215,49 @@ def run_list(
             *steps.get(row.id, (0, 0)),
             certified.get(row.name),
             delta_of(homes[row.dataset_id], row),
+            json.loads(row.labels),
         )
         for row in rows
     ]
+    shown = {row.name for row in rows}
     return render(
         request,
         "runs.html",
         viewer=viewer,
         rows=listed,
         asked=asked,
-        pages=pages,
+        part=part,
+        elsewhere=[name for name in dict.fromkeys(asked.runs) if name not in shown],
         states=[(state, state.replace("_", " ")) for state in STATES],
     )
 
 
-def _runs(viewer: Caller, asked: _Runs) -> Select[Any]:
-    query = select(runs).where(runs_within(viewer.datasets))
-    if asked.state is not None:
-        query = query.where(runs.c.state == asked.state)
-    if asked.by is not None:
-        query = query.where(runs.c.by == asked.by)
-    if asked.dataset is not None:  # one that the key does not reach has no runs that it reaches
-        home = select(datasets.c.id).where(datasets.c.name == asked.dataset)
-        query = query.where(runs.c.dataset_id.in_(home))
-    return query
+@router.get("/runs.csv")
+@expensive
+def run_file(request: Request, viewer: PageViewer, asked: Annotated[_Runs, Query()]) -> Response:
+    """Every run that is asked for, as CSV."""
+    known: CertifiedEpsilons = request.app.state.certified
+
+    def lines(connection: Connection, rows: Sequence[Row[Any]]) -> Iterator[Sequence[Any]]:
+        homes = datasets_of_runs(connection, rows)
+        steps = budget_summaries.steps_of(connection, [row.id for row in rows])
+        certified = known.of_runs(connection, rows, seconds=CERTIFIED_SECONDS)
+        for row in rows:
+            found = certified.get(row.name)
+            bracket = (None, None) if found is None else (found.epsilon_lower, found.epsilon)
+            yield (
+                row.name, homes[row.dataset_id].name, row.state, *steps.get(row.id, (0, 0)),
+                *bracket, delta_of(homes[row.dataset_id], row), row.by, row.labels, row.created_at,
+            )  # fmt: skip
+
+    return listing.csv_answer(request, viewer, _RUN_HEADS, asked.rows(viewer), runs, lines)
 
 
-def datasets_of_runs(connection: Connection, rows: list[Row[Any]]) -> Mapping[int, Row[Any]]:
+def datasets_of_runs(connection: Connection, rows: Sequence[Row[Any]]) -> Mapping[int, Row[Any]]:
     """The datasets of some runs, by id."""
     ids = {row.dataset_id for row in rows}
     found = connection.execute(select(datasets).where(datasets.c.id.in_(sorted(ids))))
     return {row.id: row for row in found}
-
-
-def _part(
-    connection: Connection, query: Select[Any], table: Table, asked: _Listed, path: str
-) -> tuple[list[Row[Any]], dict[str, str | None]]:
-    """Rows, and the addresses of the parts of the list before and after them."""
-    if asked.name is not None:
-        query = query.where(table.c.name.contains(asked.name.strip().lower(), autoescape=True))
-    column = table.c.name if asked.sort == "name" else table.c.id
-    falls = asked.sort == "newest"
-    place = _place(asked, asked.before if asked.before is not None else asked.after)
-    back = asked.before is not None and place is not None
-    if place is not None:
-        query = query.where(column < place if falls != back else column > place)
-    order = column.desc() if falls != back else column.asc()
-    rows = list(connection.execute(query.order_by(order).limit(SIZE + 1)))
-    further, rows = len(rows) > SIZE, rows[:SIZE]
-    if back:
-        rows.reverse()
-    there_is = {"earlier": further if back else place is not None, "later": back or further}
-    ends = {"earlier": ("before", rows[0]), "later": ("after", rows[-1])} if rows else {}
-    return rows, {
-        way: _address(path, asked, *ends[way], column.name) if ends and there_is[way] else None
-        for way in there_is
-    }
-
-
-def _place(asked: _Listed, text: str | None) -> str | int | None:
-    """Return the place to continue from; None if no page token can name it."""
-    if text is None or asked.sort == "name":
-        return text
-    return int(text) if text.isascii() and text.isdigit() and int(text) <= _ID_MAX else None
-
-
-def _address(path: str, asked: _Listed, way: str, row: Row[Any], column: str) -> str:
-    """The address of another part of the same list."""
-    given = asked.model_dump(exclude_none=True, exclude={"after", "before"})
-    return f"{path}?{urlencode(given | {way: getattr(row, column)})}"
 
 
 @router.get("/")
@@ -178,6 +273,6 @@ def overview(request: Request, viewer: PageViewer, database: Database) -> Respon
         viewer=viewer,
         board=board,
         serious=SERIOUS,
-        incident_days=round(INCIDENT_DAYS),
+        unlimited_delta=UNLIMITED_DELTA,
         refresh_seconds=_REFRESH_SECONDS,
     )

@@ -29,7 +29,7 @@ from service.storage.tables import entries, incidents
 from service.transparency.audit_answers import AuditAnswer
 from service.transparency.audits import list_audits
 from service.web.certificate_issue import CertificateQuery, issued
-from service.web.dashboard.glossary import ASSUMPTIONS, RELATIONS, STATUSES
+from service.web.dashboard.glossary import ASSUMPTIONS, RELATIONS, STATUSES, advice_of, detail_of
 from service.web.dashboard.rendering import PageRoute, render
 from service.web.dashboard.response_cache import answers_of, dataset_version
 from service.web.dashboard.viewer import PageViewer, session_of, session_token, signed_in
@@ -125,6 +125,7 @@ def run_page(run: RunName, request: Request, database: Database, viewer: PageVie
         relation=RELATIONS[found.dataset.neighboring_relation],
         delta=delta_of(found.dataset, found.run),
         happened=happened,
+        incidents=[(one, advice_of(one), detail_of(one)) for one in happened.incidents],
         closed=CLOSED,
         **_told(answers_of(request).get(*_question("guarantee", found))),
     )

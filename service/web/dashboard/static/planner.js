@@ -2,6 +2,7 @@
 // The latest question wins. Every number comes written out from the server, rounded the safe way.
 (function () {
   "use strict";
+  const USEFUL_MAX = 1000; // an epsilon above it says nothing
   const root = document.querySelector("[data-planner]");
   if (!root) return;
   const form = root.querySelector("[data-form]");
@@ -365,7 +366,7 @@
       made.append(why);
       return;
     }
-    const number = cell("td", "num", answer.epsilon_text);
+    const number = cell("td", "num", answer.epsilon <= USEFUL_MAX ? answer.epsilon_text : "no useful bound");
     if (answer.epsilon_lower_text) number.append(cell("span", "lower", `≥ ${answer.epsilon_lower_text}`));
     let by = `${answer.quick ? "quick, " : ""}${answer.accountant_short}, ${answer.status_text.toLowerCase()}`;
     if (!answer.amplified && scheme.slug !== "full") by += ", without amplification";
@@ -431,6 +432,6 @@
 
   for (const slider of sliders) slider.hidden = false;
   peek.hidden = false;
-  one("[data-submit]").textContent = "Ask again";
+  one("[data-submit]").textContent = "Calculate";
   changed();
 })();

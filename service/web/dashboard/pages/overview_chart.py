@@ -1,0 +1,125 @@
+"""The chart of the overview: the charged share of the most charged datasets over time."""
+
+import math
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from fastapi import APIRouter, Request, Response
+from sqlalchemy import Connection, Row, select
+
+from service.clock import now
+from service.errors import TooExpensiveError
+from service.formatting import percent_up
+from service.guarantees import attribution
+from service.guarantees.spending_history import Moment, Spending, known_spending
+from service.operations.overview import Boards
+from service.storage.engine import snapshot
+from service.storage.tables import datasets
+from service.storage.versioned_cache import VersionedCache
+from service.web.dashboard.line_chart import ChartLine, draw_lines
+from service.web.dashboard.rendering import PageRoute, render
+from service.web.dashboard.viewer import PageViewer
+from service.web.parameters import Database
+from service.web.strict_requests import expensive
+
+router = APIRouter(route_class=PageRoute, include_in_schema=False)
+CHARTED_MAX: Final = 20  # datasets whose lines are drawn
+CHART_SECONDS: Final = 0.2  # of processor time for lines that are not known yet
+CHART_AGE_SECONDS: Final = 60.0  # that a line is shown again though more was recorded since
+CHART_TOP: Final = 1.5  # of the capacity
+CHARTS_MAX: Final = 2_000  # lines that are kept; a few kilobytes each
+_Line = tuple[tuple[float, float], ...]
+
+
+class SpendingLines:
+    """The lines of datasets, worked out for some at a time and kept. For any thread."""
+
+    def __init__(self) -> None:
+        self._known: VersionedCache[_Line] = VersionedCache(CHARTS_MAX)
+
+    def of(
+        self,
+        connection: Connection,
+        rows: Sequence[Row[Any]],
+        known: VersionedCache[Spending],
+    ) -> dict[str, _Line]:
+        """The charged share of some datasets over time, by name, as far as the time goes.
+
+        Args:
+            connection: for reading.
+            rows: of the datasets, each with a limit.
+            known: spendings that were worked out for other pages.
+        """
+        deadline: float | None = None
+        found = {}
+        for row in rows:
+            key = (row.id, row.created_at, row.revision)
+            line = self._known.get(key, row.version, age_max=CHART_AGE_SECONDS)
+            if line is None and (deadline is None or time.thread_time() <= deadline):
+                deadline = time.thread_time() + CHART_SECONDS if deadline is None else deadline
+                line = _line(connection, row, known)
+                self._known.put(key, row.version, line)
+            if line is not None:
+                found[row.name] = line
+        return found
+
+
+def _line(connection: Connection, row: Row[Any], known: VersionedCache[Spending]) -> _Line:
+    """A dataset's line; empty where it takes too much work."""
+    try:
+        grounds = attribution.grounds_of(connection, row)
+        spent = known_spending(known, connection, grounds, delta=row.budget_delta)
+    except TooExpensiveError:
+        return ()
+    return tuple(map(_point, spent.moments))
+
+
+def _point(moment: Moment) -> tuple[float, float]:
+    return moment.at.timestamp(), math.inf if moment.spent is None else moment.spent
+
+
+@router.get("/overview/chart")
+@expensive
+def overview_chart(request: Request, viewer: PageViewer, database: Database) -> Response:
+    """The chart: a part of the overview."""
+    boards: Boards = request.app.state.boards
+    drawn: SpendingLines = request.app.state.spending_lines
+    with snapshot(database) as connection:
+        board = boards.seen(connection, viewer.datasets)
+        names = [one.name for one in board.datasets if one.epsilon is not None and one.entries]
+        query = select(datasets).where(datasets.c.name.in_(names[:CHARTED_MAX]))
+        rows = {row.name: row for row in connection.execute(query)}
+        asked = [rows[name] for name in names if name in rows]
+        found = drawn.of(connection, asked, request.app.state.spendings)
+    present = now().timestamp()
+    lines = [
+        ChartLine(
+            label=name,
+            address=f"/datasets/{name}",
+            points=(*points, (max(present, points[-1][0]), points[-1][1])),
+        )
+        for name, points in found.items()
+        if points
+    ]
+    chart = draw_lines(
+        lines, stairs=False, top=CHART_TOP, limit=1.0, word_x=_day, word_y=percent_up
+    )
+    return render(
+        request,
+        "overview_chart.html",
+        viewer=viewer,
+        chart=chart,
+        top=CHART_TOP,
+        left_out=len(asked) - len(found),
+        percent_up=_share,
+    )
+
+
+def _day(timestamp: float) -> str:
+    return f"{datetime.fromtimestamp(timestamp, UTC):%d %b %Y}"
+
+
+def _share(value: float) -> str:
+    return percent_up(value) if math.isfinite(value) else "∞"

@@ -1,0 +1,126 @@
+"""Lines over one another: geometry, the comparison's curves, and the overview's chart."""
+
+import math
+import re
+
+import httpx
+import pytest
+from sqlalchemy import Engine
+
+from service.formatting import plain, up
+from service.web.dashboard.line_chart import LINES_HEIGHT, ChartLine, LineChart, draw_lines
+from service.web.dashboard.pages import overview_chart
+from tests.service.samples import BUDGET, append, dataset, run, setup
+from tests.service.samples import event as steps
+from tests.service.test_listing import page, words
+
+PATH = re.compile(r'<path class="curve curve-(\d)" d="([^"]*)"')
+
+
+def line(*points: tuple[float, float]) -> ChartLine:
+    return ChartLine(label="one", address="/one", points=points)
+
+
+def drawn(*lines: ChartLine, stairs: bool = False, top: float | None = None) -> LineChart:
+    found = draw_lines(lines, stairs=stairs, top=top, word_x=plain, word_y=plain)
+    assert found is not None
+    return found
+
+
+def points_of(path: str) -> list[tuple[float, float]]:
+    return [(float(x), float(y)) for x, y in re.findall(r"[ML](\S+?) ([\d.]+)", path)]
+
+
+def test_a_stair_is_never_below_the_later_point() -> None:
+    ((colour, _, path),) = drawn(line((0, 0), (5, 1), (10, 2)), stairs=True).lines
+    assert colour == 1
+    top = round(LINES_HEIGHT * (1 - 1 / 1.06), 1)
+    middle = round(LINES_HEIGHT * (1 - 0.5 / 1.06), 1)
+    assert path == f"M0 {LINES_HEIGHT}V{middle:g}H500V{top:g}H1000"
+
+
+def test_a_straight_line_leaves_the_picture_where_it_crosses_the_top() -> None:
+    chart = drawn(line((0, 0), (10, 1060)), top=1.0)
+    ((_, _, path),) = chart.lines
+    assert chart.cut
+    assert points_of(path) == [(0, LINES_HEIGHT), (1.0, 0)]
+    ((_, _, path),) = drawn(line((0, 0.5), (10, math.inf)), top=1.0).lines
+    assert points_of(path)[-1] == (0, 0)
+    assert not drawn(line((0, 0), (10, 1)), top=1.0).cut
+
+
+def test_tables_hold_the_next_value_and_nothing_behind_the_last() -> None:
+    chart = drawn(line((0, 0), (10, 1)), line((0, 0), (4, 3)))
+    assert [values for _, values in chart.rows] == [
+        *[(1, 3)] * 4,
+        *[(1, None)] * 6,
+    ]
+    assert chart.widths[-1].label == "10"
+    assert [mark.label for mark in chart.heights] == ["1", "2", "3"]
+
+
+def test_nothing_is_drawn_of_nothing() -> None:
+    assert draw_lines([], stairs=True, word_x=plain, word_y=plain) is None
+    none = line((0, math.inf))
+    assert draw_lines([none], stairs=True, word_x=plain, word_y=plain) is None
+    assert len(drawn(line((0, 0))).lines) == 1  # one point, at no height
+
+
+def test_only_some_lines_have_colours() -> None:
+    chart = drawn(*[line((0, 0), (1, n)) for n in range(1, 12)])
+    assert [colour for colour, _, _ in chart.lines] == [*range(1, 9), 0, 0, 0]
+
+
+def test_curves_end_at_the_guarantee_of_each_run(api: httpx.Client) -> None:
+    setup(api, dataset_given={"budget": BUDGET}, name="loud")
+    assert api.post("/v1/runs", json=run("quiet")).status_code == 201
+    append(api, steps(0, 100), run="loud")
+    quiet = {"kind": "gaussian", "noise_multiplier": 8.0}
+    append(api, steps(0, 50, mechanism=quiet), run="quiet")
+    where = "/compare/curves?runs=loud&runs=quiet&delta=1e-6"
+    text = page(api, where)
+    assert [int(colour) for colour, _ in PATH.findall(text)] == [2, 1]
+    for name in ("loud", "quiet"):
+        query = {"delta": 1e-6}
+        told = api.get(f"/v1/runs/{name}/guarantee", params=query).json()
+        assert up(told["epsilon"]) in words(text)
+    (whole,) = re.findall(r'hx-get="(/compare/curves[^"]*)"', page(api, "/compare?runs=loud,quiet"))
+    assert "runs=loud&amp;runs=quiet&amp;delta=1e-05" in whole
+    assert api.get("/compare/curves?runs=nothing&delta=1e-5").status_code == 404
+    assert api.get("/compare/curves?runs=loud").status_code == 422
+
+
+def test_a_run_without_a_bound_is_named(api: httpx.Client) -> None:
+    setup(api, dataset_given={"budget": BUDGET}, name="endless")
+    cyclic = {"kind": "cyclic", "batch_size": 600, "steps_per_pass": 100}
+    append(api, steps(0, 10, sampling=cyclic), run="endless")
+    assert "No finite ε is proved" in words(page(api, "/compare/curves?runs=endless&delta=1e-5"))
+
+
+def test_runs_are_taken_away_and_added_by_links(api: httpx.Client) -> None:
+    setup(api, name="one", delta=1e-5)
+    assert api.post("/v1/runs", json=run("two")).status_code == 201
+    text = page(api, "/compare?runs=one,two&delta=0.001")
+    assert 'href="/compare?runs=two&amp;delta=0.001" aria-label="Remove one"' in text
+    assert 'href="/runs?runs=one&amp;runs=two&amp;sort=newest"' in text
+
+
+def test_the_overview_draws_what_is_charged_over_time(
+    api: httpx.Client, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "No dataset with a limit" in words(page(api, "/overview/chart"))
+    for name in ("a", "b", "c"):
+        setup(api, dataset_given={"name": f"{name}-data", "budget": BUDGET},
+              dataset=f"{name}-data", name=f"{name}-run")  # fmt: skip
+        append(api, steps(0, 100), run=f"{name}-run")
+    assert api.post("/v1/datasets", json=dataset("free")).status_code == 201
+    monkeypatch.setattr(overview_chart, "CHART_SECONDS", -1.0)  # one more at each look
+    monkeypatch.setattr("service.operations.overview.SEEN_SECONDS", 0.0)
+    for seen in (1, 2, 3):
+        text = page(api, "/overview/chart")
+        assert len(PATH.findall(text)) == seen
+        assert ("not computed yet" in text) == (seen < 3)
+    share = api.get("/v1/datasets/a-data").json()["budget"]["share"]
+    last = re.findall(r'<td class="num">([^<]*)</td>', text)[-1]
+    assert float(last.split("\u202f")[0]) == pytest.approx(100 * share, rel=0.01)
+    assert 'hx-get="/overview/chart"' in page(api, "/")

@@ -1,0 +1,247 @@
+"""The inbox of incidents and the audit log, as pages and as files."""
+
+import csv
+import io
+import re
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from datetime import timedelta
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import Engine
+
+from service.clock import now
+from service.identity.keys import Role
+from service.ledger.incidents import IncidentAnswer, Kind
+from service.web.dashboard import glossary, listing
+from tests.service.browsing import CSRF, make_key, signed_in
+from tests.service.samples import BUDGET, Json, append, dataset, event, setup
+from tests.service.test_incident_notes import inbox, note
+from tests.service.test_incidents import happen
+from tests.service.test_listing import link, page, words
+
+Serve = Callable[..., AbstractContextManager[str]]
+CARD = re.compile(r'<li class="panel incident" id="([^"]+)"')
+
+
+@pytest.fixture
+def happened(api: httpx.Client, engine: Engine) -> httpx.Client:
+    setup(api, dataset_given={"budget": {"epsilon": 0.5, "delta": 1e-5}})
+    append(api, event(0, 3000))
+    happen(engine, 7, scope="dataset:data", limit=0.5, requested=1.25, spent=None, reserved=0.0)
+    return api
+
+
+def file_of(
+    api: httpx.Client, path: str, query: Mapping[str, Any] | None = None
+) -> list[dict[str, str]]:
+    answer = api.get(path, params=dict(query) if query else None)
+    assert answer.status_code == 200, answer.text
+    return list(csv.DictReader(io.StringIO(answer.text, newline="")))
+
+
+def test_the_inbox_tells_what_each_means_and_what_to_do(happened: httpx.Client) -> None:
+    text = page(happened, "/incidents")
+    said = words(text)
+    assert "2 open" in said
+    for kind in (Kind.REFUSAL, Kind.OVERDRAFT):
+        assert glossary.ADVICE[kind].means in said
+        assert glossary.ADVICE[kind].do in said
+    assert "the steps would add ε 1.25 · limit ε 0.5" in said
+    assert "limit of the dataset data · charged ε ∞" in said
+    first, second = CARD.findall(text)
+    assert [one["id"] for one in inbox(happened)] == [first, second]
+    assert note(happened, first, "acknowledge", text="expected").status_code == 201
+    assert CARD.findall(page(happened, "/incidents")) == [second]
+    assert CARD.findall(page(happened, "/incidents", {"state": "acknowledged"})) == [first]
+    assert CARD.findall(page(happened, "/incidents", {"state": "any", "kind": "refusal"})) == [
+        first
+    ]
+    told = words(page(happened, "/incidents", {"state": "any"}))
+    assert "start-token acknowledged it just now expected" in told
+
+
+def test_the_overview_leads_to_what_is_open(happened: httpx.Client) -> None:
+    text = page(happened, "/")
+    assert 'href="/incidents?state=open&amp;kind=overdraft"' in text
+    assert "All 2 open incidents" in words(text)
+    for one in inbox(happened):
+        note(happened, one, "acknowledge")
+    text = page(happened, "/")
+    assert "kind=overdraft" not in text
+    assert "incidents" in words(text)
+
+
+def test_the_parts_of_the_inbox_are_walked(
+    api: httpx.Client, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listing, "PART_SIZE", 2)
+    setup(api)
+    happen(engine, *range(5))
+    found, where = [], "/incidents?kind=refusal"
+    for _ in range(3):
+        text = page(api, where)
+        found += CARD.findall(text)
+        where = link(text, "next") or ""
+    assert where == ""
+    assert found == [one["id"] for one in inbox(api)]
+
+
+def sent(client: httpx.Client, incident: str, **fields: str) -> httpx.Response:
+    found = CSRF.search(client.get("/incidents?state=any").text)
+    assert found
+    return client.post(
+        f"/incidents/{incident}/notes", data={"csrf": found[1], "back": "state=any", **fields}
+    )
+
+
+def test_an_admin_handles_an_incident_in_the_browser(
+    happened: httpx.Client, engine: Engine, serve: Serve
+) -> None:
+    name = inbox(happened)[0]["id"]
+    make_key(engine, "ada", scope=Role.TRAINER)
+    key = make_key(engine, "officer", scope=Role.ADMIN)
+    with serve() as address, signed_in(address, key) as client:
+        answer = sent(client, name, action="assign", assignee="ada", text="please look")
+        assert (answer.status_code, answer.headers["location"]) == (
+            303, f"/incidents?state=any#{name}",
+        )  # fmt: skip
+        assert sent(client, name, action="comment", text="seen").status_code == 303
+        assert sent(client, name, action="acknowledge", assignee="ada").status_code == 303
+        said = words(page(client, "/incidents", {"state": "acknowledged"}))
+        assert "officer assigned it to ada just now please look" in said
+        assert "assigned to ada acknowledged" in said
+        wrong = sent(client, name, action="comment")
+        assert wrong.status_code == 422
+        assert "a comment needs a text" in words(wrong.text)
+        long = sent(client, name, action="comment", text="x" * 201)
+        assert long.status_code == 422
+        assert 'value="' + "x" * 201 in long.text
+        for fields in ({"action": "close"}, {"action": "assign", "assignee": "unknown"}):
+            assert sent(client, name, **fields).status_code == 422
+        assert sent(client, "incident-99-1", action="comment", text="x").status_code == 404
+        forged = client.post(f"/incidents/{name}/notes", data={"action": "reopen", "csrf": "x"})
+        assert forged.status_code == 403
+        elsewhere = sent(client, name, action="reopen", back="state=sideways")
+        assert elsewhere.headers["location"] == f"/incidents#{name}"
+        again = client.get(f"/incidents/{name}/notes")
+        assert again.headers["location"] == f"/incidents?state=any#{name}"
+
+
+def test_a_trainer_comments_a_viewer_reads_and_a_limited_key_sees_its_own(
+    happened: httpx.Client, engine: Engine, serve: Serve
+) -> None:
+    name = inbox(happened)[0]["id"]
+    assert happened.post("/v1/datasets", json=dataset("other")).status_code == 201
+    keys = {role: make_key(engine, role, scope=role) for role in (Role.VIEWER, Role.TRAINER)}
+    other = make_key(engine, "other", scope=Role.TRAINER, datasets=frozenset({"other"}))
+    with serve() as address:
+        with signed_in(address, keys[Role.TRAINER]) as client:
+            assert "Acknowledge</button>" not in client.get("/incidents").text
+            assert sent(client, name, action="comment", text="mine").status_code == 303
+            assert sent(client, name, action="acknowledge").status_code == 403
+            assert client.get("/log").status_code == 403
+        with signed_in(address, keys[Role.VIEWER]) as client:
+            assert "Comment</button>" not in client.get("/incidents").text
+            assert sent_by_viewer(client, name).status_code == 403
+        with signed_in(address, other) as client:
+            assert CARD.findall(page(client, "/incidents")) == []
+            assert file_of(client, "/incidents.csv") == []
+            assert sent_by_viewer(client, name).status_code == 404
+
+
+def sent_by_viewer(client: httpx.Client, name: str) -> httpx.Response:
+    found = CSRF.search(client.get("/").text)
+    assert found
+    return client.post(
+        f"/incidents/{name}/notes", data={"csrf": found[1], "action": "comment", "text": "x"}
+    )
+
+
+def test_incidents_are_a_file(happened: httpx.Client) -> None:
+    note(happened, inbox(happened)[0], "acknowledge", text="=expected")
+    found = file_of(happened, "/incidents.csv", {"state": "any"})
+    assert [(one["kind"], one["state"], one["last_note"]) for one in found] == [
+        ("refusal", "acknowledged", "'=expected"),
+        ("overdraft", "open", ""),
+    ]
+    assert [one["kind"] for one in file_of(happened, "/incidents.csv")] == ["overdraft"]
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_details_are_words(kind: Kind) -> None:
+    detail: Json = {
+        "dataset": "data", "run": "run", "scope": "run:run", "fraction": 0.8, "spent": 1.00001,
+        "remaining": 1.99999, "reserved": None, "limit": 3.0, "delta": 1e-5, "steps": 1,
+        "first_step": 1200, "frozen": "true", "would_fit": {"steps": 3}, "reason": "agreed",
+        "other_thing": 7, "nearest_item": None,
+    }  # fmt: skip
+    told = glossary.detail_of(
+        IncidentAnswer(
+            id="x", kind=kind, dataset="data", run="run", sequence=1, occurred_at="", detail=detail
+        )
+    )
+    assert told == [
+        "frozen", "limit of the run run", "80\u202f% of the capacity", "charged ε 1.001",
+        "reserved ε ∞", "left ε 1.999", "limit ε 3", "at δ 1e-5", "1 step", "from step 1,200",
+        "reason: agreed", "other thing 7",
+    ]  # fmt: skip
+
+
+# ---- the audit log
+
+
+def acts_of(text: str) -> list[str]:
+    return [words(one) for one in re.findall(r'<th scope="row">(.*?)</th>', text)]
+
+
+def test_the_log_has_the_acts_of_all_logs_the_newest_first(
+    api: httpx.Client, engine: Engine, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listing, "PART_SIZE", 3)
+    setup(api, dataset_given={"budget": BUDGET})
+    append(api, event(0, 1))
+    key = make_key(engine, "ada", scope=Role.ADMIN)
+    kinds = {one["kind"] for one in api_acts(api, key, "/v1/datasets/data/acts", serve)}
+    with serve() as address, signed_in(address, key) as client:
+        found, where = [], "/log"
+        while where:
+            text = page(client, where)
+            found += acts_of(text)
+            where = link(text, "next") or ""
+        assert found[0] == "Key created"
+        assert {one.lower().replace(" ", "_") for one in found} == kinds | {"key_created"}
+        assert acts_of(page(client, "/log", {"of": "installation"})) == ["Key created"]
+        assert acts_of(page(client, "/log", {"kind": "run"})) == ["Run"]
+        assert acts_of(page(client, "/log", {"by": "unknown"})) == []
+        assert acts_of(page(client, "/log", {"dataset": "unknown"})) == []
+        assert acts_of(page(client, "/log", {"dataset": "data", "kind": "dataset"})) == ["Dataset"]
+        today, later = now().date(), now().date() + timedelta(days=2)
+        soon = {"since": today - timedelta(days=1), "until": later, "kind": "run"}
+        assert acts_of(page(client, "/log", soon)) == ["Run"]
+        assert acts_of(page(client, "/log", {"since": later})) == []
+        assert acts_of(page(client, "/log", {"until": today - timedelta(days=2)})) == []
+        assert client.get("/log", params={"since": "yesterday"}).status_code == 422
+        lines = file_of(client, "/log.csv")
+        assert len(lines) == len(found)
+        assert (lines[0]["act"], lines[0]["dataset"]) == ("key_created", "")
+        assert lines[0]["content"].startswith("{")
+
+
+def api_acts(api: httpx.Client, key: str, path: str, serve: Serve) -> list[Json]:
+    with serve() as address:
+        answer = httpx.get(address + path, headers={"authorization": f"Bearer {key}"})
+    found: list[Json] = answer.json()["acts"]
+    return found
+
+
+def test_what_an_act_says_is_shown_where_it_is_short(
+    api: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setup(api)
+    text = page(api, "/log", {"kind": "dataset"})
+    assert "dataset size 60000 · name data · neighboring relation" in words(text)
+    monkeypatch.setattr("service.web.dashboard.pages.audit_log.ACT_CHARACTERS", 10)
+    assert "characters; the API has all of it" in words(page(api, "/log", {"kind": "dataset"}))
