@@ -111,6 +111,7 @@ benchmarks: $(INSTALLED)  ## print the benchmark tables; peers are compared if i
 	$(BIN)/python benchmarks/schemes.py
 	$(BIN)/python benchmarks/scheme_bars.py
 	$(BIN)/python benchmarks/last_iterate.py
+	$(BIN)/python benchmarks/capabilities.py
 	$(BIN)/python benchmarks/commands.py
 	$(BIN)/python benchmarks/service.py
 	$(BIN)/python benchmarks/changing_noise.py

@@ -166,6 +166,17 @@ def test_noise_that_is_found_for_a_target_is_in_the_code() -> None:
     assert '"epsilon": 3.0' in found["budget_snippet"]
 
 
+def test_a_plan_of_correlated_noise_is_no_budget_until_its_strategy_is_kept(
+    officer: httpx.Client,
+) -> None:
+    sent = fields(shown(officer))
+    sent["settings"] += "&mechanism=banded&derived=1"
+    answer = send(officer, sent)
+    assert answer.status_code == 409
+    assert "needs a strategy that is kept" in answer.text
+    assert "envelope" not in officer.get("/v1/datasets/data").json()["budget"]["filter"]
+
+
 def test_a_plan_without_an_envelope_says_so() -> None:
     none = budget_answer(PlannerForm(sampling="shuffle", last_batch="used"))
     assert none["budget_snippet"] is None
