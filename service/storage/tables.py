@@ -14,7 +14,6 @@ from sqlalchemy import (
     Index,
     Integer,
     LargeBinary,
-    MetaData,
     String,
     Table,
     Text,
@@ -23,49 +22,12 @@ from sqlalchemy import (
     text,
 )
 
-metadata = MetaData(
-    naming_convention={
-        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
-        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
-        "ck": "ck_%(table_name)s_%(constraint_name)s",
-        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
-        "pk": "pk_%(table_name)s",
-    }
-)
-
-# SQLite numbers rows by itself only in a column that is exactly INTEGER.
-Id = BigInteger().with_variant(Integer, "sqlite")
-_Name = String(63)
-
-api_keys = Table(
-    "api_keys",
-    metadata,
-    Column("id", Id, primary_key=True),
-    Column("name", _Name, nullable=False, unique=True),
-    Column("scope", String(16), nullable=False),
-    Column("prefix", String(16), nullable=False),  # enough to recognise a key, not to use it
-    Column("digest", String(64), nullable=False, unique=True),  # SHA-256 of the whole key
-    Column("created_at", DateTime(timezone=True), nullable=False),
-    Column("revoked_at", DateTime(timezone=True)),
-    Column("expires_at", DateTime(timezone=True)),
-    Column("datasets", Text),  # JSON list of the names it is limited to; none for all
-    Column("requests_per_second", Double),  # none for what the settings say
-    Column("body_bytes_max", BigInteger),
-    # Of the secret before this one, which works until then beside it.
-    Column("previous_digest", String(64)),
-    Column("previous_until", DateTime(timezone=True)),
-)
-
-# Who is signed in with a browser. Kept by hashes alone; a session is one key's and ends with it. No
-# part of what is backed up, so that none is there again after a restore.
-sessions = Table(
-    "sessions",
-    metadata,
-    Column("digest", String(64), primary_key=True),  # SHA-256 of what the cookie holds
-    Column("key_digest", String(64), nullable=False, index=True),  # of the secret that signed in
-    Column("created_at", DateTime(timezone=True), nullable=False),
-    Column("expires_at", DateTime(timezone=True), nullable=False),
-)
+from service.storage.key_tables import Id
+from service.storage.key_tables import NameText as _Name
+from service.storage.key_tables import api_keys as api_keys
+from service.storage.key_tables import key_uses as key_uses
+from service.storage.key_tables import metadata as metadata
+from service.storage.key_tables import sessions as sessions
 
 # What is one in a database: its identity, the log of acts that belong to no dataset, and whether
 # writing is refused because the database is not what it was.

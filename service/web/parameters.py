@@ -16,6 +16,7 @@ from service.schemas.run_states import RunStateName
 DatasetName = Annotated[str, Path(pattern=NAME_PATTERN, description="Name of the dataset.")]
 RunName = Annotated[str, Path(pattern=NAME_PATTERN, description="Name of the run.")]
 ReservationName = Annotated[str, Path(pattern=NAME_PATTERN, description="Name of the reservation.")]
+KeyName = Annotated[str, Path(pattern=NAME_PATTERN, description="Name of the key.")]
 BoundName = Annotated[str, Path(pattern=NAME_PATTERN, description="Identifier of the theorem.")]
 ProblemName = Annotated[
     str, Path(pattern=NAME_PATTERN, description="The last part of a problem's `type`.")

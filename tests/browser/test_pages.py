@@ -12,7 +12,7 @@ PAGES = (
     "/runs/steady", "/runs/shuffled", "/runs/contradicted", "/runs/untouched", "/planner",
     "/planner/answer?noise_multiplier=1.1", "/theorems", "/theorems/poisson-gaussian",
     "/docs/theory", "/docs/theory/renyi", "/compare?runs=steady,shuffled,overdrawn",
-    "/runs/steady/report", "/datasets/scans/report", "/sign-in", "/runs/nobody",
+    "/runs/steady/report", "/datasets/scans/report", "/sign-in", "/runs/nobody", "/keys",
     # The dataset of most entries, and the run of most steps.
     f"/datasets/{LARGEST}", f"/datasets/{LARGEST}/report", f"/runs/{LONGEST}",
     f"/runs/{LONGEST}/report", f"/compare?runs=steady,{LONGEST}",
@@ -26,7 +26,7 @@ def test_the_pages_are_all_there_are(story: str) -> None:
     assert openapi_document()["paths"]  # the pages are not among them
     shapes = {path.split("?")[0].strip("/").split("/")[0] for path in PAGES}
     assert shapes == {
-        "", "datasets", "runs", "planner", "theorems", "docs", "compare", "sign-in",
+        "", "datasets", "runs", "planner", "theorems", "docs", "compare", "sign-in", "keys",
     }  # fmt: skip
 
 

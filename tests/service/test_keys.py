@@ -62,6 +62,9 @@ WRITES: Final[dict[str, tuple[Role, Json]]] = {
     ),
     "/v1/strategies": (Role.TRAINER, {"strategy": {"kind": "identity"}}),
     "/v1/datasets/{dataset}/checkpoint:compare": (Role.VIEWER, {}),
+    "/v1/keys": (Role.ADMIN, {"name": "new", "scope": "viewer"}),
+    "/v1/keys/{key}:rotate": (Role.ADMIN, {}),
+    "/v1/keys/{key}:revoke": (Role.ADMIN, {"reason": "x"}),
     "/v1/log:recover": (Role.ADMIN, {"reason": "x"}),
     "/v1/log:reconcile": (Role.ADMIN, {"reason": "x"}),
 }
@@ -83,6 +86,7 @@ def test_a_refused_caller_changes_nothing(engine: Engine, serve: Serve) -> None:
         for path, (scope, body) in WRITES.items():
             sent = path.replace("{run}", "run").replace("{dataset}", "data")
             sent = sent.replace("{reservation}", "lease").replace("{audit}", "1")
+            sent = sent.replace("{key}", "viewer")
             method = "PATCH" if path.endswith("{dataset}") else "POST"
             if scope is not Role.VIEWER:
                 refused = api.request(method, sent, json=body, headers=bearer(viewer))

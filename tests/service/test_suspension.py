@@ -135,7 +135,7 @@ def test_nothing_is_written_while_the_ledger_is_suspended_and_all_is_read(
     for route, operations in sorted(document["paths"].items(), reverse=True):
         path = route.replace("{run}", "run").replace("{dataset}", "data")
         path = path.replace("{reservation}", "lease").replace("{slug}", "conflict")
-        path = path.replace("{audit}", "1")
+        path = path.replace("{audit}", "1").replace("{key}", "unknown")
         for method in operations:
             if route.endswith(("/stream", ":compare", ":recover", ":reconcile")):
                 continue  # the one does not end, and the others are what this is about

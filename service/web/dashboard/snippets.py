@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from service.web.dashboard.planner_form import LEFT_OUT, PlannerForm, field_text
+from service.web.dashboard.forms.planner_form import LEFT_OUT, PlannerForm, field_text
 
 _DATASET: Final = "my-data"
 

@@ -26,8 +26,9 @@ from service.schemas.responses import DatasetAnswer, DatasetGuarantee
 from service.storage.engine import snapshot
 from service.storage.versioned_cache import VersionedCache
 from service.web.certificate_issue import CertificateQuery, issued
-from service.web.dashboard import budget_form, glossary, lineage_chart, spending_chart
-from service.web.dashboard.budget_form import AdmissionForm, LimitForm
+from service.web.dashboard import glossary, lineage_chart, spending_chart
+from service.web.dashboard.forms import budget_form
+from service.web.dashboard.forms.budget_form import AdmissionForm, LimitForm
 from service.web.dashboard.rendering import PageRoute, render
 from service.web.dashboard.viewer import PageAdmin, PageViewer, PostedForm
 from service.web.parameters import Database, DatasetName

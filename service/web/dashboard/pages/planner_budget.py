@@ -19,7 +19,7 @@ from service.schemas.field_errors import fault_list
 from service.schemas.plan_response import PlanEnvelope
 from service.schemas.requests import DatasetChange
 from service.schemas.responses import DatasetAnswer
-from service.web.dashboard.planner_form import EPSILON, PlannerForm, planner_form
+from service.web.dashboard.forms.planner_form import EPSILON, PlannerForm, planner_form
 from service.web.dashboard.snippets import dataset_snippet
 
 _ROUNDING: Final = 1e4  # epsilon of a new budget is rounded up to four decimals

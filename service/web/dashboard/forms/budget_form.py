@@ -16,6 +16,7 @@ from service.ledger.dataset_settings import etag
 from service.schemas.field_errors import fault_list
 from service.schemas.requests import DatasetChange
 from service.schemas.responses import DatasetAnswer
+from service.web.dashboard.forms.shown_form import WHOLE_FORM, faults_by_field
 
 _FIELDS: Final = {
     "body.budget.epsilon": "epsilon",
@@ -24,7 +25,6 @@ _FIELDS: Final = {
 }
 _NUMBERS: Final = ("epsilon", "delta")
 NOT_A_NUMBER: Final = "must be a number, such as 3 or 1e-5"
-_WHOLE: Final = "form"  # what is wrong with no single field
 FORM_ERRORS: Final = (InvalidRequestError, PreconditionFailedError, PreconditionRequiredError)
 
 
@@ -147,13 +147,5 @@ def admission_of(sent: Mapping[str, str]) -> DatasetChange:
 def faults_of(error: LedgerError) -> dict[str, str]:
     """What is wrong, by field."""
     if isinstance(error, PreconditionFailedError):
-        return {_WHOLE: "The settings changed meanwhile. Check them, then send the form again."}
-    listed = error.extra.get("errors")
-    if not isinstance(listed, list):
-        return {_WHOLE: error.detail}
-    found: dict[str, str] = {}
-    for one in listed:
-        name = _FIELDS.get(one["location"])
-        message = str(one["message"])
-        found.setdefault(name or _WHOLE, message if name else f"{one['location']}: {message}")
-    return found
+        return {WHOLE_FORM: "The settings changed meanwhile. Check them, then send the form again."}
+    return faults_by_field(error, _FIELDS)
