@@ -117,3 +117,59 @@ def test_a_key_is_rotated_and_the_last_admin_key_needs_its_name(office: str, loo
     sound(page)
     with api_of(office, KEYS["admin"]) as admin:
         assert admin.get("/v1/keys").json()["keys"][0]["state"] == "active"
+
+
+def test_a_dataset_is_created_with_a_preview_and_its_first_step_is_charged(
+    office: str, look: Look
+) -> None:
+    page = look(NARROW, "dark")
+    sign_in(page, office, "/datasets")
+    page.get_by_role("link", name="Create a dataset").click()
+    for label, text in (
+        ("Name", "letters"), ("Number of records", "60000"), ("One record is", "patient"),
+        ("ε, at most", "1"), ("Noise multiplier", "1.1"), ("Records in a batch", "60"),
+        ("Steps", "20"),
+    ):  # fmt: skip
+        page.get_by_label(label, exact=label in ("Name", "Steps")).fill(text)
+    press(page, "Preview")
+    expect(page.locator("#preview")).to_have_text("Preview of letters: nothing is created yet")
+    expect(page.get_by_role("row")).to_have_count(4)  # three usual trainings
+    sound(page)
+    with api_of(office, KEYS["admin"]) as api:
+        assert api.get("/v1/datasets/letters").status_code == 404
+        press(page, "Create the dataset")
+        page.wait_for_url(office + "/datasets/letters")
+        assert api.post("/v1/runs", json=run("first", dataset="letters")).is_success
+        sampling = {"kind": "poisson", "sampling_probability": 0.001}
+        answer = append(api, event(0, 1, sampling=sampling), run="first", mode="charge")
+        assert answer.status_code == 201, answer.text
+    page.reload()
+    expect(page.get_by_role("link", name="first").first).to_be_visible()
+
+
+def test_what_is_wrong_with_a_new_dataset_is_said_beside_its_field(office: str, look: Look) -> None:
+    page = look()
+    sign_in(page, office, "/new-dataset")
+    for name, text in (("name", "Letters"), ("size", "many"), ("unit", "patient")):
+        page.locator(f"#new-{name}").fill(text)
+    press(page, "Create the dataset")
+    for name in ("name", "size"):
+        expect(page.locator(f"#new-{name}-hint")).to_have_attribute("role", "alert")
+    expect(page.locator("#new-unit")).to_have_value("patient")
+    sound(page)
+
+
+def test_the_planners_plan_becomes_a_dataset(office: str, look: Look) -> None:
+    page = look()
+    sign_in(page, office, "/planner")
+    page.locator("#noise_multiplier").fill("2")
+    link = page.get_by_role("link", name="Create a dataset for this plan")
+    expect(link).to_have_attribute("href", re.compile("noise_multiplier%3D2"))
+    link.click()
+    page.locator("#new-name").fill("planned")
+    page.locator("#new-unit").fill("patient")
+    press(page, "Create the dataset")
+    page.wait_for_url(office + "/datasets/planned")
+    with api_of(office, KEYS["admin"]) as api:
+        budget = api.get("/v1/datasets/planned").json()["budget"]
+    assert (budget["filter"]["kind"], budget["remaining_steps"]) == ("envelope", 4688)

@@ -13,6 +13,7 @@ PAGES = (
     "/planner/answer?noise_multiplier=1.1", "/theorems", "/theorems/poisson-gaussian",
     "/docs/theory", "/docs/theory/renyi", "/compare?runs=steady,shuffled,overdrawn",
     "/runs/steady/report", "/datasets/scans/report", "/sign-in", "/runs/nobody", "/keys",
+    "/new-dataset", "/new-dataset?plan=",
     # The dataset of most entries, and the run of most steps.
     f"/datasets/{LARGEST}", f"/datasets/{LARGEST}/report", f"/runs/{LONGEST}",
     f"/runs/{LONGEST}/report", f"/compare?runs=steady,{LONGEST}",
@@ -27,6 +28,7 @@ def test_the_pages_are_all_there_are(story: str) -> None:
     shapes = {path.split("?")[0].strip("/").split("/")[0] for path in PAGES}
     assert shapes == {
         "", "datasets", "runs", "planner", "theorems", "docs", "compare", "sign-in", "keys",
+        "new-dataset",
     }  # fmt: skip
 
 

@@ -58,8 +58,10 @@ def dataset_page(
     delta: _Delta = _DELTA,
     proved: Annotated[bool, Query()] = False,
 ) -> Response:
-    """A dataset."""
+    """A dataset; where none has the name `new`, the form that creates one."""
     with snapshot(database) as connection:
+        if dataset == "new" and not lookups.is_dataset(connection, dataset):
+            return RedirectResponse("/new-dataset", HTTPStatus.SEE_OTHER)
         found = _found(connection, request, dataset, viewer, delta)
         found["guarantee"] = _guarantee(connection, dataset, found["delta"]) if proved else None
     return render(request, "dataset.html", viewer=viewer, **found)
