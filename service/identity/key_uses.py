@@ -6,13 +6,12 @@ its own: no request waits for it, and each process writes at most once a minute 
 
 import logging
 import threading
-import time
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Final
 
 from sqlalchemy import Connection, Engine, select
 
-from service.clock import utc
+from service.clock import now, utc
 from service.errors import LedgerError
 from service.identity.keys import START_TOKEN
 from service.storage.engine import transaction, upsert
@@ -29,14 +28,14 @@ class KeyUses:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._lock = threading.Lock()
-        self._noted: dict[str, float] = {}  # seconds since the epoch, by key; not stored yet
+        self._noted: dict[str, datetime] = {}  # by key; not stored yet
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._work, name="dpledger-key-uses", daemon=True)
 
     def note(self, name: str) -> None:
         """A key was used now."""
         with self._lock:
-            self._noted[name] = time.time()
+            self._noted[name] = now()
 
     def start(self) -> None:
         """Begin to store."""
@@ -67,8 +66,7 @@ class KeyUses:
         found = {row.name: utc(row.used_at) for row in connection.execute(select(key_uses))}
         with self._lock:
             noted = dict(self._noted)
-        for name, at in noted.items():
-            moment = datetime.fromtimestamp(at, UTC)
+        for name, moment in noted.items():
             found[name] = max(moment, found.get(name, moment))
         return found
 
@@ -78,12 +76,9 @@ class KeyUses:
         self.store()
 
 
-def _store(connection: Connection, noted: dict[str, float]) -> None:
+def _store(connection: Connection, noted: dict[str, datetime]) -> None:
     """In the order of names, so that two processes do not wait for each other."""
-    rows = [
-        {"name": name, "used_at": datetime.fromtimestamp(at, UTC)}
-        for name, at in sorted(noted.items())
-    ]
+    rows = [{"name": name, "used_at": moment} for name, moment in sorted(noted.items())]
     insert = upsert(connection.dialect.name, key_uses)
     given = insert.excluded.used_at
     statement = insert.on_conflict_do_update(

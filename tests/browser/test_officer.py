@@ -14,8 +14,9 @@ from service.identity.keys import Role, create_key
 from service.storage.engine import transaction
 from tests.browser.looking import NARROW, WIDE, Look, Scheme, findings, overflow, settled
 from tests.browser.story import KEYS
-from tests.service.samples import append, event, run, setup
+from tests.service.samples import BUDGET, FULL, append, event, run, setup
 
+POISSON = {"kind": "poisson", "sampling_probability": 0.004}
 SECRET = re.compile(r"dpl_[A-Za-z0-9_-]{43}")
 
 
@@ -173,3 +174,51 @@ def test_the_planners_plan_becomes_a_dataset(office: str, look: Look) -> None:
     with api_of(office, KEYS["admin"]) as api:
         budget = api.get("/v1/datasets/planned").json()["budget"]
     assert (budget["filter"]["kind"], budget["remaining_steps"]) == ("envelope", 4688)
+
+
+def test_an_overdraft_leads_to_a_correction_with_its_preview(office: str, look: Look) -> None:
+    page = look(NARROW, "light")
+    with api_of(office, KEYS["admin"]) as api:
+        setup(api, dataset_given={"budget": BUDGET})
+        assert append(api, event(0, 300, sampling=POISSON), mode="charge").is_success
+        assert append(api, event(300, 9000, sampling=FULL), mode="record").is_success
+    sign_in(page, office, "/")
+    page.get_by_role("region", name="Incidents").get_by_role("link", name="run").first.click()
+    page.get_by_role("link", name="Correct").click()
+    for label, text in (
+        ("From step", "0"), ("Number of steps", "300"), ("Noise multiplier", "0.9"),
+        ("Sampling probability", "0.01"), ("Reason", "The noise was set for another norm."),
+    ):  # fmt: skip
+        page.get_by_label(label).fill(text)
+    press(page, "Preview")
+    expect(page.locator("#preview")).to_have_text("Preview: nothing is recorded yet")
+    sound(page)
+    with api_of(office, KEYS["admin"]) as api:
+        assert api.get("/v1/runs/run/corrections").json()["corrections"] == []
+        press(page, "Record the correction")
+        expect(page.locator(".history")).to_contain_text("The noise was set for another norm.")
+        assert len(api.get("/v1/runs/run/corrections").json()["corrections"]) == 1
+    sound(page)
+
+
+def test_a_stale_run_is_closed_and_its_reservation_voided(office: str, look: Look) -> None:
+    page = look(NARROW, "dark")
+    with api_of(office, KEYS["admin"]) as api:
+        setup(api, dataset_given={"budget": BUDGET})
+        lease = {"name": "lease", "event": event(0, 9, sampling=POISSON), "ttl_seconds": 3600}
+        assert api.post("/v1/runs/run/reservations", json=lease).is_success
+    sign_in(page, office, "/datasets/data")
+    page.get_by_role("link", name="Void lease").click()
+    page.get_by_label("Reason").fill("The trainer never started.")
+    sound(page)
+    press(page, "Void the reservation")
+    page.wait_for_url(office + "/datasets/data#reservations")
+    page.goto(office + "/runs/run")
+    page.get_by_role("link", name="Close").click()
+    page.get_by_label("Reason").fill("Its machine is gone.")
+    sound(page)
+    press(page, "Close the run")
+    expect(page.locator("#run-state")).to_have_text("aborted")
+    with api_of(office, KEYS["admin"]) as api:
+        assert api.get("/v1/reservations/lease").json()["state"] == "voided"
+        assert api.get("/v1/runs/run").json()["state"] == "aborted"

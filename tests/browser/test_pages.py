@@ -14,6 +14,7 @@ PAGES = (
     "/docs/theory", "/docs/theory/renyi", "/compare?runs=steady,shuffled,overdrawn",
     "/runs/steady/report", "/datasets/scans/report", "/sign-in", "/runs/nobody", "/keys",
     "/new-dataset", "/new-dataset?plan=",
+    "/runs/steady/correct", "/runs/steady/finish", "/reservations/unknown/void",
     # The dataset of most entries, and the run of most steps.
     f"/datasets/{LARGEST}", f"/datasets/{LARGEST}/report", f"/runs/{LONGEST}",
     f"/runs/{LONGEST}/report", f"/compare?runs=steady,{LONGEST}",
@@ -28,7 +29,7 @@ def test_the_pages_are_all_there_are(story: str) -> None:
     shapes = {path.split("?")[0].strip("/").split("/")[0] for path in PAGES}
     assert shapes == {
         "", "datasets", "runs", "planner", "theorems", "docs", "compare", "sign-in", "keys",
-        "new-dataset",
+        "new-dataset", "reservations",
     }  # fmt: skip
 
 

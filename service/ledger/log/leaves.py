@@ -37,7 +37,7 @@ KINDS: Final = (
     "appends", "branch", "certificate", "certificate_facts", "copied", "correction",
     "dataset", "finding", "key_created", "key_revoked", "key_rotated", "lineage", "overdraft",
     "reconciled", "recovering", "release", "reservation", "reservation_end", "restatement",
-    "restored", "run", "run_state", "settings", "suspended",
+    "restored", "run", "run_end_reason", "run_state", "settings", "suspended",
 )  # fmt: skip
 _KNOWN: Final = frozenset(KINDS)
 

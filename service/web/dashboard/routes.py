@@ -9,7 +9,9 @@ from service.web.dashboard import assets, rendering, sign_in
 from service.web.dashboard.pages import (
     api_browser,
     compare,
+    correction,
     dataset,
+    endings,
     keys,
     lists,
     new_dataset,
@@ -30,6 +32,8 @@ def install_pages(app: FastAPI) -> list[APIRouter]:
         lists,
         new_dataset,
         dataset,
+        endings,
+        correction,
         keys,
         compare,
         planner,
