@@ -41,7 +41,6 @@ from service.web import openapi, problems
 from service.web.api import (
     activity,
     append_events,
-    attribution,
     audits,
     certificates,
     change_requests,
@@ -57,6 +56,7 @@ from service.web.api import (
     strategies,
     transparency_log,
 )
+from service.web.api import keys as key_routes
 from service.web.concurrency_limit import ConcurrencyLimiter
 from service.web.dashboard import routes as dashboard
 from service.web.middleware import (
@@ -158,11 +158,13 @@ def wire(
             _LOGGER.warning(_KEY_GONE, settings.signing_key_path)
         writer.start()
         dispatcher.start()
+        keys.uses.start()
         if witness is not None:
             witness.start()
         yield
         await feed.stop()
         dispatcher.stop()
+        keys.uses.stop()
         writer.stop()  # requests have been answered by now
         if witness is not None:
             witness.stop()
@@ -212,7 +214,6 @@ def wire(
     app.state.gate = gate = SuspensionState(engine)
     modules = (
         datasets,
-        attribution,
         runs,
         corrections,
         change_requests,
@@ -224,6 +225,7 @@ def wire(
         plans,
         strategies,
         activity,
+        key_routes,
         transparency_log,
         health,
         metrics,

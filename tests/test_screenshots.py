@@ -22,6 +22,8 @@ PARTS = {
     "/runs/{run}/certificate",
     "/runs/{run}/guarantee",  # a part of the run's page
     "/runs/{run}/stream",
+    "/keys/{key}/rotate",  # leads back to the key's page
+    "/keys/{key}/revoke",  # the same
     "/planner/budget",  # leads back to the planner
     "/planner",  # asks for what /planner/answer shows
 }

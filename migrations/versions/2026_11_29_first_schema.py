@@ -68,8 +68,7 @@ sa.Table(
     metadata,
     sa.Column("id", ID, primary_key=True),
     sa.Column("name", NAME, nullable=False),
-    sa.Column("scope", sa.String(16), nullable=False),
-    sa.Column("prefix", sa.String(16), nullable=False),
+    *_given(sa.String(16), "scope", "prefix"),
     sa.Column("digest", sa.String(64), nullable=False),
     sa.Column("created_at", TIME, nullable=False),
     *_perhaps(TIME, "revoked_at", "expires_at"),
@@ -87,9 +86,9 @@ sa.Table(
     sa.Column("digest", sa.String(64), primary_key=True),
     sa.Column("key_digest", sa.String(64), nullable=False, index=True),
     sa.Column("principal", sa.Text),
-    sa.Column("created_at", TIME, nullable=False),
-    sa.Column("expires_at", TIME, nullable=False),
+    *_given(TIME, "created_at", "expires_at"),
 )
+sa.Table("key_uses", metadata, sa.Column("name", ACTOR, primary_key=True), *_given(TIME, "used_at"))
 installation = sa.Table(
     "installation",
     metadata,

@@ -91,7 +91,9 @@ def rotate_key(
 
 @keys.command("revoke")
 def revoke_key(
-    name: Annotated[str, typer.Argument(help="the key's name")], database: DatabaseOption = None
+    name: Annotated[str, typer.Argument(help="the key's name")],
+    reason: Annotated[str | None, typer.Option(help="why; stored in the log of acts")] = None,
+    database: DatabaseOption = None,
 ) -> None:
     """Revoke a key: it stops working."""
     from service.identity.keys import revoke_key
@@ -99,7 +101,7 @@ def revoke_key(
 
     try:
         with open_ledger(database) as engine, transaction(engine) as connection:
-            revoke_key(connection, name)
+            revoke_key(connection, name, reason=reason)
     except LedgerError as error:
         raise failed(error.detail) from None
 

@@ -97,6 +97,22 @@ def _compute_guarantee(
     )
 
 
+def guarantee_of_facts(
+    facts: RecordedCounts, dataset: Row[Any], *, delta: float, share: float
+) -> GuaranteeAnswer:
+    """Return what facts guarantee as if every iterate was shown; no database is read.
+
+    Args:
+        facts: of a run or a dataset, with their corrections.
+        dataset: whose they are.
+        delta: in (0, 1).
+        share: of the work that a guarantee may take.
+    """
+    asked = Question(delta=delta, share=share)
+    found = _answered(facts, dataset, asked, sequence=dataset.head_sequence)
+    return without_lower(found) if facts.inherited else found
+
+
 def _answered(
     facts: RecordedCounts,
     dataset: Row[Any],

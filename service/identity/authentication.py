@@ -17,6 +17,7 @@ from sqlalchemy import Engine, Row
 
 from service.errors import ForbiddenError, NotFoundError, UnauthorizedError
 from service.identity.access import Reach, require_dataset
+from service.identity.key_uses import KeyUses
 from service.identity.keys import (
     START_TOKEN,
     Role,
@@ -158,6 +159,7 @@ class KeyRing:
         """
         self.directory = directory
         self.reach = Reach(engine)
+        self.uses = KeyUses(engine)
         self._engine = engine
         self.looks = SingleFlight(engine, self.refresh)
         self._rate = requests_per_second
@@ -317,6 +319,7 @@ async def permitted(
         LedgerSuspendedError: the same of a write, while the ledger is suspended.
     """
     ring: KeyRing = request.app.state.keys
+    ring.uses.note(caller.name)
     if caller.bucket is not None and RATE_TAKEN not in request.scope:
         caller.bucket.take()
     caller.require(scope)

@@ -155,7 +155,7 @@ def rotate_key(
         ConflictError: it was revoked, or has expired and is given no new time.
         InvalidRequestError: the grace or the new time cannot be.
     """
-    row = _locked(connection, name)
+    row = locked_key(connection, name)
     if not 0 <= grace_seconds <= GRACE_SECONDS_MAX:
         raise InvalidRequestError("grace_seconds", f"must lie in [0, {GRACE_SECONDS_MAX}]")
     _require_future(expires_at)
@@ -183,17 +183,20 @@ def list_keys(connection: Connection) -> list[Row[Any]]:
     return list(connection.execute(select(api_keys).order_by(api_keys.c.id)))
 
 
-def revoke_key(connection: Connection, name: str, *, by: str = COMMAND_LINE) -> None:
+def revoke_key(
+    connection: Connection, name: str, *, reason: str | None = None, by: str = COMMAND_LINE
+) -> None:
     """Stop a key, and every secret it had, from working; its row stays.
 
     Raises:
         NotFoundError: there is none of that name.
     """
-    row = _locked(connection, name)
+    row = locked_key(connection, name)
     if row.revoked_at is not None:
         return
     connection.execute(update(api_keys).where(api_keys.c.id == row.id).values(revoked_at=now()))
-    leaves.append_leaves(connection, None, [Act("key_revoked", {"name": name}, by)])
+    content = {"name": name} if reason is None else {"name": name, "reason": reason}
+    leaves.append_leaves(connection, None, [Act("key_revoked", content, by)])
 
 
 def any_key(connection: Connection) -> bool:
@@ -205,7 +208,12 @@ def _new_secret() -> str:
     return KEY_PREFIX + secrets.token_urlsafe(KEY_BYTES)
 
 
-def _locked(connection: Connection, name: str) -> Row[Any]:
+def locked_key(connection: Connection, name: str) -> Row[Any]:
+    """The row of a key, which no other transaction changes until this one ends.
+
+    Raises:
+        NotFoundError: there is none of that name.
+    """
     query = select(api_keys).where(api_keys.c.name == name).with_for_update()
     row = connection.execute(query).one_or_none()
     if row is None:

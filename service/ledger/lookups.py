@@ -56,6 +56,11 @@ def find_dataset(connection: Connection, name: str) -> Row[Any]:
     return _found(found, "dataset")
 
 
+def is_dataset(connection: Connection, name: str) -> bool:
+    """Whether there is a dataset of a name."""
+    return connection.execute(_DATASET_NAMED, {"named": name}).one_or_none() is not None
+
+
 def find_run(connection: Connection, name: str) -> Row[Any]:
     """A run's row.
 

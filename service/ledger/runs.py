@@ -31,7 +31,7 @@ from service.ledger.datasets import (
 from service.ledger.fixed_plans import PlanCertificate, holds_budget, reserve_plan, return_plan
 from service.ledger.hidden_iterates import planned_run
 from service.ledger.incidents import latest_refusal
-from service.ledger.log.leaves import append_leaves
+from service.ledger.log.leaves import Act, append_leaves
 from service.ledger.log.row_records import build_log_records
 from service.ledger.lookups import (
     branches_of,
@@ -252,6 +252,7 @@ def finish_run(
     *,
     branch: str | None = None,
     by: str | None = None,
+    reason: str | None = None,
 ) -> RunAnswer:
     """Close a run, by a key's name, or say that it was interrupted; what its plan holds returns.
 
@@ -276,6 +277,9 @@ def finish_run(
     changed(connection, dataset.id)
     if run.state != state:
         ended = build_log_records(connection, "run_state", dataset_id=dataset.id, row=run.id, by=by)
+        if reason is not None:
+            said = {"run": run.name, "state": state, "reason": reason}
+            ended = [*ended, Act("run_end_reason", said, by)]
         append_leaves(connection, dataset.id, ended)
     return run_answer(connection, find_run(connection, run_name))
 

@@ -32,7 +32,14 @@ from service.operations.backup_format import (
 )
 from service.storage import migrations
 from service.storage.engine import snapshot, transaction
-from service.storage.tables import datasets, entries, installation, metadata, sessions
+from service.storage.tables import (
+    datasets,
+    entries,
+    installation,
+    key_uses,
+    metadata,
+    sessions,
+)
 
 ROWS_AT_ONCE: Final = 2000
 _VERSION_TABLE: Final = "alembic_version"
@@ -79,7 +86,7 @@ def _write(engine: Engine, file: IO[bytes]) -> Summary:
         with write_backup(file, _header(connection, taken_at)) as writer:
             for table in metadata.sorted_tables:
                 query = select(table).order_by(*table.primary_key)
-                if table is sessions:  # a restore ends all sessions
+                if table in (sessions, key_uses):  # a restore ends sessions, and knows no use
                     query = query.where(false())
                 rows = connection.execution_options(yield_per=ROWS_AT_ONCE).execute(query)
                 writer.table(table.name, list(table.columns), rows)

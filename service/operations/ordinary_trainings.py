@@ -1,5 +1,6 @@
 """What a new budget would admit of ordinary trainings, so that a zero is seen at creation."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -65,28 +66,38 @@ def creation_answer(created: DatasetAnswer) -> CreatedDataset:
     return CreatedDataset(**dict(created), would_admit=found, warnings=warnings)
 
 
-def _admitted(created: DatasetAnswer) -> list[AdmittedTraining]:
+def admitted_steps(created: DatasetAnswer, events: Sequence[Event]) -> list[int] | None:
+    """How many steps of each event a budget admits alone, with nothing spent. Lower.
+
+    It prices events: call it after the transaction.
+
+    Args:
+        created: the dataset.
+        events: each counted by itself, not by pass.
+
+    Returns:
+        None without a budget, and of an envelope, which says itself what it admits.
+    """
     budget = created.budget
-    if budget is None or budget.filter.kind == EnvelopeFilter.kind:  # which says what it admits
-        return []
+    if budget is None or budget.filter.kind == EnvelopeFilter.kind:
+        return None
     held = filter_of(
         budget.filter.model_dump(), epsilon=budget.epsilon, delta=budget.delta * budget.delta_share
     )
     relation = NeighboringRelation(created.neighboring_relation)
     accept = frozenset(Status(status) for status in created.accept)
-    found = []
-    for one in ORDINARY_TRAININGS:
-        cost = held.cost(one.event, relation=relation, accept=accept)
-        steps = 0 if cost[0] else held.admissible(held.zero(), cost)
-        found.append(
-            AdmittedTraining(
-                name=one.name,
-                sampling_probability=one.rate,
-                noise_multiplier=one.noise,
-                steps=steps,
-            )
+    costs = [held.cost(event, relation=relation, accept=accept) for event in events]
+    return [0 if cost[0] else held.admissible(held.zero(), cost) for cost in costs]
+
+
+def _admitted(created: DatasetAnswer) -> list[AdmittedTraining]:
+    steps = admitted_steps(created, [one.event for one in ORDINARY_TRAININGS])
+    return [
+        AdmittedTraining(
+            name=one.name, sampling_probability=one.rate, noise_multiplier=one.noise, steps=count
         )
-    return found
+        for one, count in zip(ORDINARY_TRAININGS, steps or (), strict=steps is not None)
+    ]
 
 
 def _cause(created: DatasetAnswer) -> str:

@@ -371,6 +371,7 @@ class Finish(Body):
 
     state: End
     branch: Name | None = None  # that ended; an older one than the latest closes no run
+    reason: Text | None = None
 
 
 def accepted_statuses(accept: Sequence[str] | None) -> frozenset[Status]:

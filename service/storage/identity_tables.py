@@ -47,6 +47,14 @@ sessions = Table(
     Column("expires_at", DateTime(timezone=True), nullable=False),
 )
 
+# When each key was last used, at most a minute late. No fact and no part of what is backed up.
+key_uses = Table(
+    "key_uses",
+    metadata,
+    Column("name", ActorText, primary_key=True),
+    Column("used_at", DateTime(timezone=True), nullable=False),
+)
+
 # What is one in a database: its identity, the log of acts that belong to no dataset, and whether
 # writing is refused because the database is not what it was.
 installation = Table(

@@ -26,6 +26,7 @@ from service.storage.change_tables import change_decisions as change_decisions
 from service.storage.change_tables import change_requests as change_requests
 from service.storage.identity_tables import api_keys as api_keys
 from service.storage.identity_tables import installation as installation
+from service.storage.identity_tables import key_uses as key_uses
 from service.storage.identity_tables import sessions as sessions
 from service.storage.schema import ActorText, Id
 from service.storage.schema import ShortText as NameText

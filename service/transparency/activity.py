@@ -15,6 +15,7 @@ from service.schemas.responses import Answer
 from service.storage.tables import acts, branches, datasets, entries, runs
 
 _PAGE_SIZE: Final = 1000
+_KEY_KINDS: Final = ("key_created", "key_rotated", "key_revoked")
 # Of what the acts of a page say. A certificate's may be half a megabyte long, and Python turns an
 # answer into JSON without letting another thread in: appends would wait.
 PAGE_CHARACTERS: Final = 500_000
@@ -114,6 +115,18 @@ def all_acts(
     while after is not None:
         found, after = list_acts(connection, dataset, after=after, size=_PAGE_SIZE, by=by)
         yield from found
+
+
+def acts_of_key(connection: Connection, name: str) -> list[ActAnswer]:
+    """How a key was created, rotated and revoked, the oldest first; not what it did."""
+    query = (
+        select(acts)
+        .where(acts.c.dataset_id.is_(None), acts.c.kind.in_(_KEY_KINDS))
+        # A name has no character that canonical JSON escapes.
+        .where(acts.c.content.contains(f'"name":"{name}"', autoescape=True))
+        .order_by(acts.c.id)
+    )
+    return [_answer(row, None) for row in connection.execute(query)]
 
 
 def logs(connection: Connection) -> list[str | None]:

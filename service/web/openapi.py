@@ -39,6 +39,7 @@ TAGS: Final[list[dict[str, Any]]] = [
     {"name": "requests", "description": "Changes that one person asks for and another approves."},
     {"name": "certificates", "description": "Signed statements of what was spent."},
     {"name": "streams", "description": "Server-sent events, and the list of incidents."},
+    {"name": "keys", "description": "API keys: created, rotated and revoked by an admin."},
     {"name": "acts", "description": "What administrators and trainers did."},
     {"name": "log", "description": "The tamper-evident log: checkpoints, proofs, recovery."},
     {"name": "health", "description": "Whether the service works, and what a problem means."},

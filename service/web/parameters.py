@@ -23,6 +23,7 @@ ChangeRequestName = Annotated[
     str, Path(pattern=NAME_PATTERN, description="Identifier of the change request.")
 ]
 IncidentId = Annotated[str, Path(pattern=NAME_PATTERN, description="Identifier of the incident.")]
+KeyName = Annotated[str, Path(pattern=NAME_PATTERN, description="Name of the key.")]
 BoundName = Annotated[str, Path(pattern=NAME_PATTERN, description="Identifier of the theorem.")]
 ProblemName = Annotated[
     str, Path(pattern=NAME_PATTERN, description="The last part of a problem's `type`.")

@@ -14,8 +14,10 @@ PAGES = (
     "/planner/answer?trials=geometric&derived=1", "/theorems", "/theorems/poisson-gaussian",
     "/docs/theory", "/docs/theory/renyi", "/compare?runs=steady,shuffled,overdrawn",
     "/incidents", "/incidents?state=any&kind=overdraft", "/incidents?assignee=nobody", "/log",
-    "/requests",    "/datasets?limit=none", "/runs?label=model%3Dresnet&sort=-steps",
-    "/runs/steady/report", "/datasets/scans/report", "/sign-in", "/runs/nobody",
+    "/requests", "/datasets?limit=none", "/runs?label=model%3Dresnet&sort=-steps",
+        "/runs/steady/report", "/datasets/scans/report", "/sign-in", "/runs/nobody", "/keys",
+    "/new-dataset", "/new-dataset?plan=",
+    "/runs/steady/correct", "/runs/steady/finish", "/reservations/unknown/void",
     # The dataset of most entries, and the run of most steps.
     f"/datasets/{LARGEST}", f"/datasets/{LARGEST}/report", f"/runs/{LONGEST}",
     f"/runs/{LONGEST}/report", f"/compare?runs=steady,{LONGEST}",
@@ -31,6 +33,7 @@ def test_the_pages_are_all_there_are(story: str) -> None:
     assert shapes == {
         "", "datasets", "runs", "planner", "theorems", "docs", "compare", "sign-in",
         "incidents", "log", "requests",
+        "keys", "new-dataset", "reservations",
     }  # fmt: skip
 
 

@@ -19,7 +19,8 @@ from service.identity.keys import Role
 from service.ledger.incidents import Kind
 from service.storage.engine import transaction
 from service.storage.tables import reservations
-from service.web.dashboard import budget_form, glossary
+from service.web.dashboard import glossary
+from service.web.dashboard.forms import budget_form
 from tests.service.browsing import make_key, signed_in
 from tests.service.samples import BUDGET, POISSON, Json, append, dataset, event, run, setup
 
@@ -44,8 +45,7 @@ def words(text: str) -> str:
 
 def fields(text: str) -> dict[str, str]:
     """What the form on a page holds."""
-    form = text[text.index('/limit"') :]
-    form = form[: form.index("</form>")]
+    form = text[text.index('/limit"') :].partition("</form>")[0]
     found = re.findall(r'name="(\w+)" value="([^"]*)"', form)
     return {name: unescape(value) for name, value in found}
 

@@ -70,6 +70,9 @@ WRITES: Final[dict[str, tuple[Role, Json]]] = {
     "/v1/requests/{change_request}:withdraw": (Role.TRAINER, {"reason": "x"}),
     "/v1/strategies": (Role.TRAINER, {"strategy": {"kind": "identity"}}),
     "/v1/datasets/{dataset}/checkpoint:compare": (Role.VIEWER, {}),
+    "/v1/keys": (Role.ADMIN, {"name": "new", "scope": "viewer"}),
+    "/v1/keys/{key}:rotate": (Role.ADMIN, {}),
+    "/v1/keys/{key}:revoke": (Role.ADMIN, {"reason": "x"}),
     "/v1/log:recover": (Role.ADMIN, {"reason": "x"}),
     "/v1/log:reconcile": (Role.ADMIN, {"reason": "x"}),
 }
@@ -93,6 +96,7 @@ def test_a_refused_caller_changes_nothing(engine: Engine, serve: Serve) -> None:
             sent = sent.replace("{reservation}", "lease").replace("{audit}", "1")
             sent = sent.replace("{change_request}", "asked")
             sent = sent.replace("{incident}", "incident-1-1")
+            sent = sent.replace("{key}", "viewer")
             method = "PATCH" if path.endswith("{dataset}") else "POST"
             if scope is not Role.VIEWER:
                 refused = api.request(method, sent, json=body, headers=bearer(viewer))

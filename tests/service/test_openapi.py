@@ -25,6 +25,7 @@ from accounting.hidden_state import HIDDEN
 from service import errors
 from service.app import openapi_document
 from service.guarantees import fit_suggestions, plan
+from service.identity import key_administration
 from service.ledger.log.leaves import KINDS, Act, act_row
 from service.ledger.log.row_records import FACTS, STATE_CODES
 from service.schemas import requests
@@ -54,6 +55,7 @@ OPEN: Final = {("Problem", "status")}  # an HTTP status is a number
 # What is hashed or signed is its text: a client that wrote a time anew would break it.
 EXACT: Final = {"ActAnswer", "BudgetLimit", "Certificate", "Checkpoint", "Log", "Place"}
 # Requests whose example a reader copies.
+MESSAGES: Final = (requests, plan, fit_suggestions, key_administration)
 MAIN: Final = {
     "NewDataset", "DatasetChange", "NewRun", "NewBranch", "EventBatch", "NewReservation",
     "NewCorrection", "Finish", "Plan", "Target",
@@ -245,7 +247,7 @@ def test_no_property_is_null_by_default() -> None:
 def test_main_requests_have_an_example_that_is_read() -> None:
     assert set(examples()) >= MAIN
     for name, example in examples().items():
-        module = next(one for one in (requests, plan, fit_suggestions) if hasattr(one, name))
+        module = next(one for one in MESSAGES if hasattr(one, name))
         TypeAdapter(getattr(module, name)).validate_python(example)
         assert SCHEMAS[name]["examples"] == [example]
 

@@ -9,8 +9,8 @@ import pytest
 from sqlalchemy import Engine
 
 from service.identity.keys import Role
-from service.web.dashboard.pages.planner_budget import budget_answer
-from service.web.dashboard.planner_form import PlannerForm, planner_form
+from service.web.dashboard.forms.planner_form import PlannerForm, planner_form
+from service.web.dashboard.pages.planning.planner_budget import budget_answer
 from tests.service.browsing import csrf_of, make_key, signed_in
 from tests.service.samples import BUDGET, Json, append, dataset, event, run
 from tests.service.test_dashboard import Serve

@@ -5,7 +5,7 @@ import re
 import httpx
 import pytest
 
-from service.web.dashboard.planner_form import PlannerForm
+from service.web.dashboard.forms.planner_form import PlannerForm
 from service.web.dashboard.snippets import client_snippet
 from tests.service.samples import Json
 from tests.service.test_planner_page import SMALL, ask

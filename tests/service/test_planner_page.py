@@ -14,14 +14,14 @@ from accounting.guarantees import DEFAULT_ACCEPT, Status
 from accounting.work_limit import limited
 from service.formatting import up
 from service.identity.keys import Role
-from service.web.dashboard.pages.planner_answers import (
+from service.web.dashboard.forms.planner_form import PlannerForm, planner_form
+from service.web.dashboard.forms.planner_schemes import SCHEMES
+from service.web.dashboard.pages.planning.planner_answers import (
     QUICK_TRIES,
     certified_answer,
     quick_answer,
     quick_bound,
 )
-from service.web.dashboard.planner_form import PlannerForm, planner_form
-from service.web.dashboard.planner_schemes import SCHEMES
 from service.web.dashboard.snippets import client_snippet
 from tests.service.browsing import make_key, signed_in
 from tests.service.samples import Json, dataset

@@ -59,6 +59,7 @@ OTHER: Final = {
     "bound": "gaussian-renyi",
     "slug": "conflict",
     "audit": "1",
+    "key": "spare",
     "digest": f"sha256:{_IDENTITY}",
 }
 # Whatever else names a dataset, a run or a reservation, and so is asked `caller.require_dataset`.
@@ -68,6 +69,7 @@ NAMED_ELSEWHERE: Final = {
     ("get /v1/requests", "dataset"),
     ("get /v1/incidents", "dataset"),
     ("post /v1/datasets/{dataset}/explain", "run"),  # of that dataset, or not found
+    ("post /v1/keys", "datasets"),  # an admin's, who reaches all of them
     ("post /v1/datasets", "parents"),  # an admin's, whose keys have no such limits
 }
 REFUSED: Final = {401, 403, 404, 429, 500}  # says what a caller that may call is never told
@@ -164,7 +166,7 @@ def make(engine: Engine) -> dict[str, str | None]:
     limited = {"here": SEEN, "elsewhere": HIDDEN, "viewer-elsewhere": HIDDEN}
     scopes = {scope.value: scope for scope in Role} | {
         "here": Role.TRAINER, "elsewhere": Role.TRAINER, "viewer-elsewhere": Role.VIEWER,
-        "expired": Role.ADMIN, "revoked": Role.ADMIN,
+        "expired": Role.ADMIN, "revoked": Role.ADMIN, "spare": Role.VIEWER,
     }  # fmt: skip
     keys: dict[str, str | None] = {"none": None, "wrong": "dpl_" + "x" * 43}
     with transaction(engine) as connection:

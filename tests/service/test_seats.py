@@ -34,7 +34,7 @@ DEAR: Final = {
     "GET /v1/runs/{run}/ledger", "GET /v1/runs/{run}/certificate",
     "GET /v1/datasets/{dataset}/guarantee", "GET /v1/datasets/{dataset}/explain",
     "POST /v1/datasets/{dataset}/explain", "GET /v1/datasets/{dataset}/certificate",
-    "POST /v1/plan", "GET /v1/datasets", "GET /v1/runs", "GET /v1/acts",
+    "POST /v1/plan", "GET /v1/datasets", "GET /v1/runs", "GET /v1/acts", "GET /v1/keys",
     "GET /v1/datasets/{dataset}/acts", "GET /v1/datasets/{dataset}/settings",
     "GET /v1/datasets/{dataset}/incidents", "GET /v1/datasets/{dataset}/reservations",
     "GET /v1/runs/{run}/corrections", "GET /v1/runs/{run}/findings",

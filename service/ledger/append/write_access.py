@@ -6,7 +6,7 @@ no write is committed after the suspension.
 
 import json
 from collections.abc import Callable
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from sqlalchemy import Connection, Engine, select
 
@@ -66,3 +66,29 @@ def run_in_write_transaction(engine: Engine, work: Callable[[Connection], Result
             return work(connection)
 
     return cost_cache.retry_with_costs(attempt)
+
+
+class _RehearsedError(Exception):
+    """Ends a transaction of which nothing is to stay."""
+
+    def __init__(self, answer: Any) -> None:
+        super().__init__()
+        self.answer = answer
+
+
+def rehearse(engine: Engine, work: Callable[[Connection], Result]) -> Result:
+    """What work would answer; its transaction is rolled back, so that nothing of it stays.
+
+    Raises:
+        LedgerSuspendedError: the ledger does not take it now.
+        UnavailableError: the database does not answer, or changes each time that it is tried.
+    """
+
+    def attempt(connection: Connection) -> Result:
+        raise _RehearsedError(work(connection))
+
+    try:
+        return run_in_write_transaction(engine, attempt)
+    except _RehearsedError as done:
+        answer: Result = done.answer
+        return answer

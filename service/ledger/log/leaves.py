@@ -36,9 +36,9 @@ _INSTALLATION: Final = select(
 KINDS: Final = (
     "appends", "branch", "certificate", "certificate_facts", "change_decision", "change_request",
     "copied", "correction", "dataset", "finding", "incident_note", "key_created", "key_revoked",
-    "key_rotated",
-    "lineage", "overdraft", "reconciled", "recovering", "release", "reservation",
-    "reservation_end", "restatement", "restored", "run", "run_state", "settings", "suspended",
+    "key_rotated", "lineage", "overdraft", "reconciled", "recovering", "release", "reservation",
+    "reservation_end", "restatement", "restored", "run", "run_end_reason", "run_state", "settings",
+    "suspended",
 )  # fmt: skip
 _KNOWN: Final = frozenset(KINDS)
 

@@ -17,6 +17,7 @@ from service.ledger.change_requests.messages import (
 from service.ledger.lookups import page_of_rows
 from service.storage.engine import snapshot
 from service.storage.tables import change_requests, datasets
+from service.web.four_eyes import request_path
 from service.web.parameters import (
     ChangeRequestName,
     ChangeRequestPages,
@@ -26,7 +27,6 @@ from service.web.parameters import (
     repeated,
 )
 from service.web.strict_requests import StrictRoute, expensive
-from service.web.waiting import request_path
 
 router = APIRouter(prefix="/v1", route_class=StrictRoute, tags=["requests"])
 

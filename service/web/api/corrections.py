@@ -1,18 +1,15 @@
 """Corrections: an admin says what recorded steps really were."""
 
 from fastapi import APIRouter, Request, Response
-from fastapi.concurrency import run_in_threadpool
 
 from service.identity.authentication import Admin, Viewer
 from service.ledger import corrections, lookups
-from service.ledger.append.write_access import run_in_write_transaction
-from service.ledger.change_requests import four_eyes
 from service.ledger.corrections import Correct, CorrectionAnswer, CorrectionPage
 from service.schemas.requests import NewCorrection
 from service.storage.engine import snapshot
+from service.web.four_eyes import WAITS_FOR_APPROVAL, waiting_answer, waiting_correction
 from service.web.parameters import Database, Pages, RunName, continuation_token, repeated
 from service.web.strict_requests import StrictRoute, expensive
-from service.web.waiting import WAITS_FOR_APPROVAL, waiting_answer
 
 router = APIRouter(prefix="/v1/runs/{run}/corrections", route_class=StrictRoute, tags=["runs"])
 
@@ -27,16 +24,9 @@ async def record_correction(
     run: RunName, new: NewCorrection, caller: Admin, request: Request, response: Response
 ) -> CorrectionAnswer | Response:
     """Correct recorded steps; 200 when the same request did so before."""
-    if "corrections" in request.app.state.approvals:
-        waiting = await run_in_threadpool(
-            run_in_write_transaction,
-            request.app.state.engine,
-            lambda connection: four_eyes.correction_needing_approval(
-                connection, run, new, by=caller.actor
-            ),
-        )
-        if waiting is not None:
-            return waiting_answer(waiting)
+    waiting = await waiting_correction(request, run, new, caller)
+    if waiting is not None:
+        return waiting_answer(waiting)
     asked = Correct(run_name=run, new=new, by=caller.name)
     answer = await request.app.state.writer.write(asked)
     response.status_code = 201 if answer.pop("created") else 200

@@ -5,7 +5,9 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Request, Response
 from sqlalchemy import select
 
-from service.guarantees import guarantee
+from service.guarantees import attribution, fit_suggestions, guarantee
+from service.guarantees.attribution import Explanation
+from service.guarantees.fit_suggestions import Remedies, Wanted
 from service.guarantees.guarantee import Question
 from service.identity.access import datasets_within
 from service.identity.authentication import Admin, Viewer
@@ -22,16 +24,17 @@ from service.schemas.requests import DatasetChange, NewDataset
 from service.schemas.responses import DatasetAnswer, DatasetGuarantee, DatasetPage
 from service.storage.engine import snapshot
 from service.storage.tables import datasets
+from service.web.four_eyes import WAITS_FOR_APPROVAL, waiting_answer
 from service.web.parameters import (
     Database,
     DatasetName,
+    Explanations,
     Guarantees,
     Pages,
     continuation_token,
     repeated,
 )
 from service.web.strict_requests import StrictRoute, expensive
-from service.web.waiting import WAITS_FOR_APPROVAL, waiting_answer
 
 router = APIRouter(prefix="/v1/datasets", route_class=StrictRoute, tags=["datasets"])
 
@@ -128,3 +131,23 @@ def get_dataset_guarantee(
     """All runs of a dataset composed."""
     with snapshot(database) as connection:
         return guarantee.dataset_guarantee(connection, dataset, Question(**query.model_dump()))
+
+
+@router.get("/{dataset}/explain")
+@expensive
+def explain_dataset(
+    dataset: DatasetName, query: Explanations, database: Database, _caller: Viewer
+) -> Explanation:
+    """Who spent what of a dataset, run by run, and which order binds."""
+    with snapshot(database) as connection:
+        return attribution.explain(connection, dataset, delta=query.delta)
+
+
+@router.post("/{dataset}/explain")
+@expensive
+def find_remedies(
+    dataset: DatasetName, wanted: Wanted, database: Database, _caller: Viewer
+) -> Remedies:
+    """Whether steps fit in every budget, and the least change that makes them fit."""
+    with snapshot(database) as connection:
+        return fit_suggestions.remedies(connection, dataset, wanted)

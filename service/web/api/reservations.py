@@ -10,13 +10,12 @@ from sqlalchemy import Engine
 from service.clock import now
 from service.identity.authentication import Admin, Trainer, Viewer
 from service.ledger import reservations
-from service.ledger.append.write_access import run_in_write_transaction
-from service.ledger.change_requests import four_eyes
 from service.ledger.open_reservations import ReservationPage, list_reservations
 from service.ledger.reservation_ends import GiveBack
 from service.ledger.reservations import ReservationAnswer, Reserve
 from service.schemas.requests import NewReservation, ReservationRelease, Void
 from service.storage.engine import snapshot
+from service.web.four_eyes import WAITS_FOR_APPROVAL, waiting_answer, waiting_void
 from service.web.parameters import (
     Database,
     DatasetName,
@@ -27,7 +26,6 @@ from service.web.parameters import (
     repeated,
 )
 from service.web.strict_requests import StrictRoute, expensive
-from service.web.waiting import WAITS_FOR_APPROVAL, waiting_answer
 
 router = APIRouter(prefix="/v1", route_class=StrictRoute, tags=["reservations"])
 
@@ -87,16 +85,9 @@ async def void_reservation(
     reservation: ReservationName, given: Void, database: Database, caller: Admin, request: Request
 ) -> ReservationAnswer | Response:
     """Return what is held, on an admin's word."""
-    if "voids" in request.app.state.approvals:
-        waiting = await run_in_threadpool(
-            run_in_write_transaction,
-            database,
-            lambda connection: four_eyes.void_needing_approval(
-                connection, reservation, reason=given.reason, by=caller.actor
-            ),
-        )
-        if waiting is not None:
-            return waiting_answer(waiting)
+    waiting = await waiting_void(request, reservation, given.reason, caller)
+    if waiting is not None:
+        return waiting_answer(waiting)
     found = await run_in_threadpool(_found, database, reservation, now())
     place = found["run"], found["branch"]
     back = GiveBack(name=reservation, place=place, reason=given.reason, by=caller.name)

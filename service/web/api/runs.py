@@ -108,7 +108,7 @@ def finish_run(
     run_in_write_transaction(
         database,
         lambda connection: runs_module.finish_run(
-            connection, run, end.state, branch=end.branch, by=caller.name
+            connection, run, end.state, branch=end.branch, by=caller.name, reason=end.reason
         ),
     )
     request.app.state.feed.wake()

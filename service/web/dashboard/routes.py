@@ -12,16 +12,20 @@ from service.web.dashboard.pages import (
     api_browser,
     audit_log,
     compare,
+    correction,
     dataset,
+    endings,
     incidents,
+    keys,
     lists,
+    new_dataset,
     overview_chart,
-    planner,
     requests,
     run,
     statement,
     theorems,
 )
+from service.web.dashboard.pages.planning import planner
 from service.web.dashboard.response_cache import ANSWERS_MAX
 
 
@@ -35,7 +39,11 @@ def install_pages(app: FastAPI) -> list[APIRouter]:
         overview_chart,
         incidents,
         audit_log,
+        new_dataset,
         dataset,
+        endings,
+        correction,
+        keys,
         compare,
         planner,
         requests,

@@ -4,9 +4,9 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from service.web.dashboard.planner_form import PlannerForm, field_text
-from service.web.dashboard.planner_noise import BANDED, TRIALS, CorrelatedPass
-from service.web.dashboard.planner_schemes import LEFT_OUT
+from service.web.dashboard.forms.planner_form import PlannerForm, field_text
+from service.web.dashboard.forms.planner_noise import BANDED, TRIALS, CorrelatedPass
+from service.web.dashboard.forms.planner_schemes import LEFT_OUT
 
 _DATASET: Final = "my-data"
 

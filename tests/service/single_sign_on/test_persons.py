@@ -51,3 +51,49 @@ def test_a_person_has_a_name(engine: Engine, person: str) -> None:
         pytest.raises(InvalidRequestError, match="person"),
     ):
         create_key(connection, name="laptop", scope=Role.ADMIN, person=person)
+
+
+def test_with_four_eyes_no_one_makes_a_key_of_another_person(serve: Serve, engine: Engine) -> None:
+    with transaction(engine) as connection:
+        ann = create_key(connection, name="ann", scope=Role.ADMIN)
+        create_key(connection, name="bob", scope=Role.ADMIN)
+    with (
+        serve(approvals=("limits",)) as address,
+        httpx.Client(base_url=address, timeout=30) as api,
+    ):
+        api.headers["authorization"] = f"Bearer {ann}"
+        for asked in ({"name": "carol"}, {"name": "carol", "person": "bob"}):
+            refused = api.post("/v1/keys", json=asked | {"scope": "trainer"})
+            assert refused.status_code == 409
+            assert refused.json()["type"] == "/problems/another-person"
+        assert api.post("/v1/keys/bob:rotate", json={}).status_code == 409
+        own = api.post("/v1/keys", json={"name": "laptop", "scope": "admin", "person": "ann"})
+        assert own.status_code == 201
+        assert own.json()["person"] == "ann"
+        assert api.post("/v1/keys/laptop:rotate", json={}).status_code == 200
+        assert api.post("/v1/keys/bob:revoke", json={"reason": "Leaked."}).status_code == 200
+    with serve() as address, httpx.Client(base_url=address, timeout=30) as api:
+        api.headers["authorization"] = f"Bearer {ann}"
+        asked = {"name": "carol", "scope": "trainer", "person": "dana"}
+        assert api.post("/v1/keys", json=asked).json()["person"] == "dana"
+
+
+def test_the_form_of_a_key_is_held_to_the_same(serve: Serve, engine: Engine) -> None:
+    with transaction(engine) as connection:
+        ann = create_key(connection, name="ann", scope=Role.ADMIN)
+        create_key(connection, name="bob", scope=Role.ADMIN)
+    with (
+        serve(approvals=("limits",)) as address,
+        httpx.Client(
+            base_url=address, timeout=30, headers={"sec-fetch-site": "same-origin"}
+        ) as page,
+    ):
+        assert page.post("/sign-in", data={"key": ann}).status_code == 303
+        csrf = page.get("/keys").text.split('name="csrf-token" content="')[1].split('"')[0]
+        form = {"csrf": csrf, "name": "carol", "scope": "viewer", "days": "", "rate": ""}
+        answer = page.post("/keys", data=form)
+        assert answer.status_code == 409, answer.text
+        assert "act as carol" in answer.text
+        rotated = page.post("/keys/bob/rotate", data={"csrf": csrf, "grace": "60"})
+        assert rotated.status_code == 409
+        assert page.post("/keys", data=form | {"person": "ann"}).status_code == 200

@@ -29,8 +29,9 @@ from service.schemas.responses import DatasetAnswer, DatasetGuarantee
 from service.storage.engine import snapshot
 from service.storage.versioned_cache import VersionedCache
 from service.web.certificate_issue import CertificateQuery, issued
-from service.web.dashboard import budget_form, glossary, lineage_chart, spending_chart
-from service.web.dashboard.budget_form import AdmissionForm, LimitForm
+from service.web.dashboard import glossary, lineage_chart, spending_chart
+from service.web.dashboard.forms import budget_form
+from service.web.dashboard.forms.budget_form import AdmissionForm, LimitForm
 from service.web.dashboard.rendering import PageRoute, render
 from service.web.dashboard.viewer import PageAdmin, PageTrainer, PageViewer, PostedForm
 from service.web.parameters import Database, DatasetName
@@ -60,8 +61,10 @@ def dataset_page(
     delta: _Delta = _DELTA,
     proved: Annotated[bool, Query()] = False,
 ) -> Response:
-    """A dataset."""
+    """A dataset; where none has the name `new`, the form that creates one."""
     with snapshot(database) as connection:
+        if dataset == "new" and not lookups.is_dataset(connection, dataset):
+            return RedirectResponse("/new-dataset", HTTPStatus.SEE_OTHER)
         found = _found(connection, request, dataset, viewer, delta)
         found["guarantee"] = _guarantee(connection, dataset, found["delta"]) if proved else None
     return render(request, "dataset.html", viewer=viewer, **found)

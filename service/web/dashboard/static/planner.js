@@ -26,6 +26,13 @@
     return found;
   }
 
+  function share(where) { // links that carry the settings
+    one("[data-share]").href = where;
+    const create = one("[data-create]");
+    const plan = where.split("?")[1] || "";
+    if (create) create.href = "/new-dataset?plan=" + encodeURIComponent(plan);
+  }
+
   function rounded(value, whole) {
     if (whole) return String(Math.round(value < 1000 ? value : Number(value.toPrecision(3))));
     return String(Number(value.toPrecision(3)));
@@ -172,7 +179,7 @@
   function address(query) {
     const where = "/planner" + (query ? "?" + query : "");
     history.replaceState(null, "", where);
-    one("[data-share]").href = where;
+    share(where);
   }
 
   function certified(answer) {
@@ -196,7 +203,7 @@
     if (answer.solved) {
       out("solved_name").textContent = answer.solved.parameter === "steps" ? "Most steps" : "Least noise multiplier";
       out("solved_text").textContent = answer.solved.value_text;
-      one("[data-share]").href = "/planner?" + answer.query;
+      share("/planner?" + answer.query);
     }
     out("snippet").textContent = answer.snippet;
     standing(answer.epsilon === null ? "No finite bound." : `Certified, by the ${answer.accountant_name} accountant.`);

@@ -19,10 +19,8 @@ from service.ledger.append.write_access import run_in_write_transaction
 from service.ledger.change_requests import four_eyes
 from service.ledger.change_requests.messages import ChangeRequestAnswer
 from service.storage.engine import snapshot
-from service.web.dashboard.budget_form import FORM_ERRORS, if_match
-from service.web.dashboard.glossary import RELATIONS
-from service.web.dashboard.pages import planner_answers, planner_budget
-from service.web.dashboard.planner_form import (
+from service.web.dashboard.forms.budget_form import FORM_ERRORS, if_match
+from service.web.dashboard.forms.planner_form import (
     EPSILON,
     FINDS,
     MECHANISMS,
@@ -30,8 +28,10 @@ from service.web.dashboard.planner_form import (
     field_of,
     planner_form,
 )
-from service.web.dashboard.planner_noise import TRIALS
-from service.web.dashboard.planner_schemes import SCHEMES
+from service.web.dashboard.forms.planner_noise import TRIALS
+from service.web.dashboard.forms.planner_schemes import SCHEMES
+from service.web.dashboard.glossary import RELATIONS
+from service.web.dashboard.pages.planning import planner_answers, planner_budget
 from service.web.dashboard.rendering import PageRoute, render
 from service.web.dashboard.snippets import dataset_snippet
 from service.web.dashboard.viewer import PageAdmin, PageViewer, PostedForm, engine_of

@@ -2,8 +2,8 @@
 
 from service import formatting
 from service.schemas.plan_response import PlanAnswer
-from service.web.dashboard.planner_form import PlannerForm
-from service.web.dashboard.planner_noise import pass_words
+from service.web.dashboard.forms.planner_form import PlannerForm
+from service.web.dashboard.forms.planner_noise import pass_words
 
 
 def plan_words(form: PlannerForm, found: PlanAnswer) -> list[str]:

@@ -19,7 +19,7 @@ from service.schemas.field_errors import fault_list
 from service.schemas.plan_response import PlanEnvelope
 from service.schemas.requests import DatasetChange
 from service.schemas.responses import DatasetAnswer
-from service.web.dashboard.planner_form import EPSILON, PlannerForm, planner_form
+from service.web.dashboard.forms.planner_form import EPSILON, PlannerForm, planner_form
 from service.web.dashboard.snippets import dataset_snippet
 
 _ROUNDING: Final = 1e4  # epsilon of a new budget is rounded up to four decimals
@@ -34,17 +34,28 @@ def budget_answer(form: PlannerForm) -> dict[str, Any]:
     """
     form.asked()  # a field at fault is told as such
     try:
-        found = _envelope(form)
+        found = envelope_of_plan(form)
     except UnsupportedEventError as refusal:
         return {"budget_snippet": None, "budget_reason": str(refusal)}
     except InvalidRequestError as refusal:
         return {"budget_snippet": None, "budget_reason": refusal.detail}
-    epsilon = math.ceil(found.epsilon * _ROUNDING) / _ROUNDING
-    budget = found.model_dump(mode="json", exclude_none=True) | {"epsilon": epsilon}
+    budget = found.model_dump(mode="json", exclude_none=True) | {"epsilon": rounded_up(found)}
     return {"budget_snippet": dataset_snippet(form, budget), "budget_reason": None}
 
 
-def _envelope(form: PlannerForm) -> PlanEnvelope:
+def rounded_up(envelope: PlanEnvelope) -> float:
+    """The epsilon of an envelope, in nats and rounded up, as the limit of a budget."""
+    return math.ceil(envelope.epsilon * _ROUNDING) / _ROUNDING
+
+
+def envelope_of_plan(form: PlannerForm) -> PlanEnvelope:
+    """The budget that holds exactly a plan.
+
+    Raises:
+        InvalidRequestError: a field is at fault, or no envelope holds the plan.
+        UnsupportedEventError: no accepted theorem bounds its steps.
+        TooExpensiveError: it takes too much work.
+    """
     asked = form.asked().model_copy(update={"as_envelope": True})
     found = plan.account_plan(asked) if isinstance(asked, Plan) else plan.solve(asked)
     assert found.envelope is not None  # noqa: S101 (it was asked for)
@@ -86,10 +97,9 @@ def budget_change(
     own = replace(own, neighboring_relation=row.neighboring_relation)
     if row.budget_epsilon is not None:
         own = replace(own, delta=row.budget_delta)
-    found = _envelope(own)
-    epsilon = math.ceil(found.epsilon * _ROUNDING) / _ROUNDING
+    found = envelope_of_plan(own)
     items = found.model_dump(mode="json", exclude_none=True)
-    limit = {"epsilon": row.budget_epsilon or epsilon, "delta": found.delta}
+    limit = {"epsilon": row.budget_epsilon or rounded_up(found), "delta": found.delta}
     whole = {"reason": sent.get("reason", "").strip(), "budget": items | limit}
     try:
         return form.dataset, DatasetChange.model_validate(whole)

@@ -17,6 +17,7 @@ from service.ledger.dataset_settings import etag
 from service.schemas.field_errors import fault_list
 from service.schemas.requests import DatasetChange
 from service.schemas.responses import DatasetAnswer
+from service.web.dashboard.forms.shown_form import WHOLE_FORM, faults_by_field
 
 _FIELDS: Final = {
     "body.budget.epsilon": "epsilon",
@@ -150,13 +151,5 @@ def admission_of(sent: Mapping[str, str]) -> DatasetChange:
 def faults_of(error: LedgerError) -> dict[str, str]:
     """What is wrong, by field."""
     if isinstance(error, PreconditionFailedError):
-        return {_WHOLE: "The settings changed meanwhile. Check them, then send the form again."}
-    listed = error.extra.get("errors")
-    if not isinstance(listed, list):
-        return {_WHOLE: error.detail}
-    found: dict[str, str] = {}
-    for one in listed:
-        name = _FIELDS.get(one["location"])
-        message = str(one["message"])
-        found.setdefault(name or _WHOLE, message if name else f"{one['location']}: {message}")
-    return found
+        return {WHOLE_FORM: "The settings changed meanwhile. Check them, then send the form again."}
+    return faults_by_field(error, _FIELDS)

@@ -15,13 +15,13 @@ from service.guarantees.plan import Plan, Target
 from service.schemas.event_codec import spans_of
 from service.schemas.requests import valid_name
 from service.schemas.samplings import fitting_lengths
-from service.web.dashboard.planner_noise import (
+from service.web.dashboard.forms.planner_noise import (
     STRATEGIES,
     TRIALS,
     CorrelatedPass,
     selection_of,
 )
-from service.web.dashboard.planner_schemes import LAST_BATCH, LEFT_OUT, SCHEMES
+from service.web.dashboard.forms.planner_schemes import LAST_BATCH, LEFT_OUT, SCHEMES
 
 FIELD_MAX: Final = 64  # characters
 _COUNT_MAX: Final = 10**15

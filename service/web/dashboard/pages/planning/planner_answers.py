@@ -25,11 +25,11 @@ from service.ledger.views import dataset_answer
 from service.schemas.plan_response import PlanAnswer
 from service.schemas.requests import accepted_statuses
 from service.storage.tables import datasets
+from service.web.dashboard.forms.planner_form import EPSILON, PlannerForm
+from service.web.dashboard.forms.planner_schemes import LEFT_OUT, SCHEMES
 from service.web.dashboard.glossary import ASSUMPTIONS, RELATIONS, STATUSES
-from service.web.dashboard.pages.planner_budget import can_become_budget, for_dataset
-from service.web.dashboard.pages.planner_words import plan_words
-from service.web.dashboard.planner_form import EPSILON, PlannerForm
-from service.web.dashboard.planner_schemes import LEFT_OUT, SCHEMES
+from service.web.dashboard.pages.planning.planner_budget import can_become_budget, for_dataset
+from service.web.dashboard.pages.planning.planner_words import plan_words
 from service.web.dashboard.snippets import client_snippet
 
 _ACCOUNTANTS: Final[Mapping[str, str]] = {

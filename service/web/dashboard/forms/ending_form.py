@@ -1,0 +1,112 @@
+"""The forms by which an admin closes a run, voids a reservation, or corrects steps."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from service.schemas.requests import Finish, NewCorrection, Void
+from service.web.dashboard.forms.shown_form import message_of
+
+ENDS: Final = (
+    ("aborted", "aborted: it did not come to its end"),
+    ("finished", "finished: it ran as planned"),
+    ("stopped_at_budget", "stopped at its budget"),
+    ("interrupted", "interrupted: its process ended, and it may go on"),
+)
+ENDING_FIELDS: Final = {"body.state": "state", "body.reason": "reason"}
+CORRECTION_FIELDS: Final = {
+    "body.branch": "branch", "body.first_step": "first", "body.steps": "steps",
+    "body.reason": "reason", "body.mechanism.noise_multiplier": "noise",
+    "body.sampling.kind": "sampling", "body.sampling": "sampling",
+    "body.sampling.sampling_probability": "rate", "body.sampling.batch_size": "batch",
+    "body.sampling.steps_per_pass": "pass", "body.sampling.reshuffle": "sampling",
+}  # fmt: skip
+SAMPLINGS: Final = (
+    ("poisson", "Poisson"),
+    ("shuffle", "shuffled anew each pass"),
+    ("shuffle_once", "shuffled once"),
+    ("cyclic", "fixed order"),
+    ("fixed_size", "fixed size, drawn anew each step"),
+    ("full", "all records"),
+    ("unknown", "not known"),
+)
+_IN_ORDER: Final = ("shuffle", "shuffle_once", "cyclic")
+_NOT_A_NUMBER: Final = "must be a number, such as 1.1 or 1e-3"
+_NOT_WHOLE: Final = "must be a whole number"
+
+
+def ending_of(sent: Mapping[str, str]) -> Finish:
+    """How a run is closed, and why.
+
+    Raises:
+        InvalidRequestError: it names each field that is not as it must be.
+    """
+    return message_of(Finish, {"state": sent.get("state", ""), "reason": _reason(sent)})
+
+
+def void_of(sent: Mapping[str, str]) -> Void:
+    """Why a reservation is voided.
+
+    Raises:
+        InvalidRequestError: the reason is not as it must be.
+    """
+    return message_of(Void, {"reason": _reason(sent)})
+
+
+def correction_of(sent: Mapping[str, str]) -> NewCorrection:
+    """What steps really were: Gaussian noise, and one of SAMPLINGS.
+
+    Raises:
+        InvalidRequestError: it names each field that is not as it must be.
+    """
+    faults: dict[str, str] = {}
+    given: dict[str, Any] = {
+        "branch": sent.get("branch", ""),
+        "first_step": _whole(sent, "first", "body.first_step", faults),
+        "steps": _whole(sent, "steps", "body.steps", faults),
+        "mechanism": {
+            "kind": "gaussian",
+            "noise_multiplier": _real(sent, "noise", "body.mechanism.noise_multiplier", faults),
+        },
+        "sampling": _sampling(sent, faults),
+        "reason": _reason(sent),
+    }
+    return message_of(NewCorrection, given, faults)
+
+
+def _sampling(sent: Mapping[str, str], faults: dict[str, str]) -> dict[str, Any]:
+    kind = sent.get("sampling", "")
+    if kind not in dict(SAMPLINGS):
+        faults["body.sampling"] = "must be one of those that are offered"
+        return {"kind": "full"}
+    found: dict[str, Any] = {"kind": "shuffle" if kind == "shuffle_once" else kind}
+    if kind == "poisson":
+        found["sampling_probability"] = _real(
+            sent, "rate", "body.sampling.sampling_probability", faults
+        )
+    if kind in (*_IN_ORDER, "fixed_size"):
+        found["batch_size"] = _whole(sent, "batch", "body.sampling.batch_size", faults)
+    if kind in _IN_ORDER:
+        found["steps_per_pass"] = _whole(sent, "pass", "body.sampling.steps_per_pass", faults)
+    if kind in ("shuffle", "shuffle_once"):
+        found["reshuffle"] = "once" if kind == "shuffle_once" else "each_pass"
+    return found
+
+
+def _reason(sent: Mapping[str, str]) -> str:
+    return sent.get("reason", "").strip()
+
+
+def _whole(sent: Mapping[str, str], name: str, place: str, faults: dict[str, str]) -> int:
+    text = sent.get(name, "").strip()
+    if not (text.isascii() and text.isdigit()):
+        faults[place] = _NOT_WHOLE
+        return 1
+    return int(text[:20])
+
+
+def _real(sent: Mapping[str, str], name: str, place: str, faults: dict[str, str]) -> float:
+    try:
+        return float(sent.get(name, ""))
+    except ValueError:
+        faults[place] = _NOT_A_NUMBER
+        return 1.0

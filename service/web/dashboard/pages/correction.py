@@ -1,0 +1,118 @@
+"""The page that corrects recorded steps: a form, and what would change before it is stored."""
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Final
+
+from fastapi import APIRouter, Request, Response
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import RedirectResponse
+from sqlalchemy import Engine
+
+from service.errors import (
+    ConflictError,
+    InvalidRequestError,
+    LedgerError,
+    NotFoundError,
+    OutOfSequenceError,
+    TooExpensiveError,
+)
+from service.identity.authentication import Caller
+from service.ledger import lookups, views
+from service.ledger.corrections import Correct, list_corrections
+from service.operations.correction_preview import CorrectionPreview, preview_correction
+from service.storage.engine import snapshot
+from service.web.dashboard.forms import ending_form
+from service.web.dashboard.forms.shown_form import WHOLE_FORM, ShownForm
+from service.web.dashboard.pages.endings import refusal_status
+from service.web.dashboard.rendering import PageRoute, render
+from service.web.dashboard.viewer import PageAdmin, PostedForm
+from service.web.four_eyes import waiting_correction
+from service.web.parameters import Database, RunName
+from service.web.strict_requests import expensive
+
+router = APIRouter(route_class=PageRoute, include_in_schema=False)
+CORRECTIONS_SHOWN: Final = 50
+_REFUSALS: Final = (
+    InvalidRequestError, ConflictError, OutOfSequenceError, TooExpensiveError, NotFoundError
+)  # fmt: skip
+
+
+@router.get("/runs/{run}/correct")
+@expensive
+def correction_page(
+    run: RunName, request: Request, database: Database, viewer: PageAdmin
+) -> Response:
+    """The form, on the steps of the latest branch; and the corrections that there are."""
+    return _page(run, request, database, viewer, None)
+
+
+@router.post("/runs/{run}/correct")
+@expensive
+async def correct_steps(
+    run: RunName, request: Request, database: Database, viewer: PageAdmin, sent: PostedForm
+) -> Response:
+    """Record a correction, or say what it would change and record nothing."""
+    preview = None
+    try:
+        new = ending_form.correction_of(sent)
+        correct = Correct(run_name=run, new=new, by=viewer.name)
+        if sent.get("do") == "record":
+            waiting = await waiting_correction(request, run, new, viewer)
+            if waiting is not None:
+                return RedirectResponse(f"/requests/{waiting.id}", HTTPStatus.SEE_OTHER)
+            await request.app.state.writer.write(correct)
+            return RedirectResponse(f"/runs/{run}/correct", HTTPStatus.SEE_OTHER)
+        preview = await run_in_threadpool(preview_correction, database, correct)
+    except _REFUSALS as error:
+        form = _refused(sent, error)
+        return await run_in_threadpool(_page, run, request, database, viewer, form, error=error)
+    return await run_in_threadpool(
+        _page, run, request, database, viewer, ShownForm(sent), preview=preview
+    )
+
+
+def _refused(sent: Mapping[str, str], error: LedgerError) -> ShownForm:
+    match error:
+        case OutOfSequenceError():
+            return ShownForm(sent, {"steps": "reaches beyond the recorded steps of the branch"})
+        case NotFoundError():
+            return ShownForm(sent, {"branch": error.detail})
+        case ConflictError() | TooExpensiveError():
+            return ShownForm(sent, {WHOLE_FORM: error.detail})
+    return ShownForm.refused(sent, error, ending_form.CORRECTION_FIELDS)
+
+
+def _page(
+    name: str,
+    request: Request,
+    database: Engine,
+    viewer: Caller,
+    form: ShownForm | None,
+    *,
+    preview: CorrectionPreview | None = None,
+    error: LedgerError | None = None,
+) -> Response:
+    with snapshot(database) as connection:
+        row = lookups.find_run(connection, name)
+        run = views.run_answer(connection, row)
+        done, _ = list_corrections(connection, row.id, after=0, size=CORRECTIONS_SHOWN)
+    latest = run.branches[-1]
+    blank = {
+        "branch": latest.name,
+        "first": str(latest.from_step),
+        "steps": str(latest.next_step - latest.from_step),
+        "sampling": "shuffle" if run.sampling_status == "contradicted" else "poisson",
+    }
+    return render(
+        request,
+        "correction.html",
+        viewer=viewer,
+        status_code=refusal_status(error),
+        run=run,
+        form=form or ShownForm(blank),
+        preview=preview,
+        done=done,
+        samplings=ending_form.SAMPLINGS,
+        branches=[(one.name, one.name) for one in run.branches],
+    )

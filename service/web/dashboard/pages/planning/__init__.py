@@ -1,0 +1,1 @@
+"""The planner: its page, its answers, and what becomes a budget."""

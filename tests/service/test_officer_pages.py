@@ -1,0 +1,221 @@
+"""The pages by which an admin closes a run, voids a reservation and corrects steps."""
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from html import unescape
+
+import httpx
+import pytest
+from sqlalchemy import Engine
+
+from service.formatting import percent_up, up
+from service.identity.keys import Role
+from tests.service.browsing import csrf_of, make_key, signed_in
+from tests.service.correlated import sound
+from tests.service.dumps import dump
+from tests.service.samples import BUDGET, Json, append, event, run, setup
+from tests.service.test_keys import bearer
+
+Serve = Callable[..., AbstractContextManager[str]]
+ALERT = re.compile(r'id="\w+-(\w+)-hint" role="alert">([^<]*)<')
+POISSON = {"kind": "poisson", "sampling_probability": 0.004}
+CORRECTION = {
+    "branch": "main", "first": "100", "steps": "300", "noise": "0.8", "sampling": "poisson",
+    "rate": "0.01", "batch": "", "pass": "", "reason": "Another clipping norm.",
+}  # fmt: skip
+
+
+class Desk:
+    """An admin's browser, and the API beside it; a run with 500 steps."""
+
+    def __init__(self, browser: httpx.Client, api: httpx.Client, reader: str) -> None:
+        self.browser, self.api, self.reader = browser, api, reader
+        self._csrf = csrf_of(browser)
+        setup(api, dataset_given={"budget": BUDGET})
+        assert append(api, event(0, 500, sampling=POISSON), mode="charge").status_code == 201
+
+    def send(self, path: str, **given: str) -> httpx.Response:
+        return self.browser.post(path, data=given | {"csrf": self._csrf})
+
+    def correct(self, do: str = "preview", **given: str) -> httpx.Response:
+        return self.send("/runs/run/correct", **CORRECTION | given, do=do)
+
+    def figures(self) -> list[str]:
+        """What is certified of the run and of the dataset, and the charged share."""
+        paths = ("runs/run", "datasets/data")
+        found = [self.api.get(f"/v1/{path}/guarantee").json() for path in paths]
+        share = self.api.get("/v1/datasets/data").json()["budget"]["share"]
+        return [*(str(up(one["epsilon"])) for one in found), str(percent_up(share))]
+
+
+@contextmanager
+def at_desk(engine: Engine, serve: Serve, **given: object) -> Iterator[Desk]:
+    key = make_key(engine, "officer", Role.ADMIN)
+    reader = make_key(engine, "reader", Role.VIEWER)
+    with (
+        serve(**given) as address,
+        signed_in(address, key) as browser,
+        httpx.Client(base_url=address, headers=bearer(key), timeout=60) as api,
+    ):
+        yield Desk(browser, api, reader)
+
+
+@pytest.fixture
+def desk(engine: Engine, serve: Serve) -> Iterator[Desk]:
+    with at_desk(engine, serve) as found:
+        yield found
+
+
+def faults(answer: httpx.Response) -> dict[str, str]:
+    return {name: unescape(text) for name, text in ALERT.findall(answer.text)}
+
+
+def told(answer: httpx.Response) -> list[tuple[str, str]]:
+    """(now, with the correction) of each line of the preview."""
+    cells = re.findall(r'<td data-label="[^"]*" class="num">(.*?)</td>', answer.text)
+    plain = [unescape(re.sub(r"<[^>]+>.*", "", re.sub(r"</?strong>", "", one))) for one in cells]
+    return list(zip(plain[::2], plain[1::2], strict=True))
+
+
+def test_a_preview_says_what_the_correction_then_changes_and_stores_nothing(
+    desk: Desk, engine: Engine
+) -> None:
+    now, before = desk.figures(), dump(engine)
+    answer = desk.correct()
+    assert answer.status_code == 200
+    assert dump(engine) == before
+    assert desk.figures() == now
+    assert desk.correct("record").status_code == 303
+    after = desk.figures()
+    assert told(answer) == list(zip(now, after, strict=True))
+    assert all(one != other for one, other in zip(now, after, strict=True))
+    (done,) = desk.api.get("/v1/runs/run/corrections").json()["corrections"]
+    assert (done["first_step"], done["steps"], done["corrected_by"]) == (100, 300, "officer")
+    again = desk.correct()
+    assert "The same correction is recorded already" in again.text
+    assert told(again) == list(zip(after, after, strict=True))
+    assert "Another clipping norm." in desk.browser.get("/runs/run/correct").text
+
+
+def test_steps_that_go_on_while_a_correction_is_previewed_are_not_lost(desk: Desk) -> None:
+    assert desk.correct().status_code == 200
+    assert append(desk.api, event(500, 10, sampling=POISSON), mode="charge").status_code == 201
+    assert desk.correct("record").status_code == 303
+    assert desk.api.get("/v1/runs/run").json()["steps"] == 510
+
+
+@pytest.mark.parametrize(
+    ("given", "status", "places"),
+    [
+        ({"first": "x", "steps": "", "noise": "little"}, 422, {"first", "steps", "noise"}),
+        ({"noise": "-1"}, 422, {"noise"}), ({"reason": ""}, 422, {"reason"}),
+        ({"sampling": "other"}, 422, {"sampling"}), ({"rate": "2"}, 422, {"rate"}),
+        ({"sampling": "shuffle", "batch": "60"}, 422, {"pass"}),
+        ({"sampling": "fixed_size", "batch": ""}, 422, {"batch"}),
+        ({"steps": "401"}, 409, {"steps"}), ({"branch": "other"}, 409, {"branch"}),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_correction_is_said_beside_its_field(
+    desk: Desk, engine: Engine, given: dict[str, str], status: int, places: set[str]
+) -> None:
+    before = dump(engine)
+    for do in ("preview", "record"):
+        answer = desk.correct(do, **given)
+        assert (answer.status_code, set(faults(answer))) == (status, places)
+    assert dump(engine) == before
+
+
+@pytest.mark.parametrize(
+    ("kind", "sampling"),
+    [
+        ("shuffle", {"reshuffle": "each_pass"}), ("shuffle_once", {"reshuffle": "once"}),
+        ("cyclic", {}), ("fixed_size", {"steps_per_pass": None}), ("full", None), ("unknown", None),
+    ],
+)  # fmt: skip
+def test_each_sampling_of_the_form_is_recorded(
+    desk: Desk, kind: str, sampling: Json | None
+) -> None:
+    given = {"sampling": kind, "batch": "600", "pass": "100"}
+    assert desk.correct("record", **given).status_code == 303
+    (done,) = desk.api.get("/v1/runs/run/corrections").json()["corrections"]
+    expected: Json = {"kind": "shuffle" if kind == "shuffle_once" else kind}
+    if sampling is not None:
+        expected |= {"batch_size": 600, "steps_per_pass": 100} | sampling
+    assert done["sampling"].items() >= {k: v for k, v in expected.items() if v}.items()
+
+
+def test_a_stale_run_is_closed_for_a_reason_that_the_log_keeps(desk: Desk, engine: Engine) -> None:
+    empty = desk.send("/runs/run/finish", state="aborted", reason=" ")
+    assert (empty.status_code, set(faults(empty))) == (422, {"reason"})
+    wrong = desk.send("/runs/run/finish", state="reopened", reason="x")
+    assert (wrong.status_code, set(faults(wrong))) == (422, {"state"})
+    done = desk.send("/runs/run/finish", state="aborted", reason="Its machine is gone.")
+    assert (done.status_code, done.headers["location"]) == (303, "/runs/run")
+    assert desk.api.get("/v1/runs/run").json()["state"] == "aborted"
+    acts = desk.api.get("/v1/datasets/data/acts", params={"kind": "run_end_reason"}).json()["acts"]
+    said = {"run": "run", "state": "aborted", "reason": "Its machine is gone."}
+    assert [(one["by"], one["content"]) for one in acts] == [("officer", said)]
+    assert sound(engine) == []  # verification takes the act beside that of the state
+    other = desk.send("/runs/run/finish", state="finished", reason="x")
+    assert other.status_code == 409
+    assert "closed already" in desk.browser.get("/runs/run/finish").text
+    assert "/runs/run/finish" not in desk.browser.get("/runs/run").text
+
+
+def test_a_trainers_own_end_needs_no_reason(desk: Desk) -> None:
+    assert desk.api.post("/v1/runs/run:finish", json={"state": "finished"}).status_code == 200
+    kinds = [act["kind"] for act in desk.api.get("/v1/datasets/data/acts").json()["acts"]]
+    assert "run_end_reason" not in kinds
+    assert desk.api.post("/v1/runs", json=run("other")).status_code == 201
+    body = {"state": "aborted", "reason": "Lost."}
+    assert desk.api.post("/v1/runs/other:finish", json=body).status_code == 200
+    acts = desk.api.get("/v1/datasets/data/acts").json()["acts"]
+    assert acts[-1]["content"]["reason"] == "Lost."
+
+
+def test_a_reservation_is_voided_from_the_datasets_page(desk: Desk) -> None:
+    lease = {"name": "lease", "event": event(500, 100, sampling=POISSON), "ttl_seconds": 3600}
+    assert desk.api.post("/v1/runs/run/reservations", json=lease).status_code == 201
+    assert 'href="/reservations/lease/void"' in desk.browser.get("/datasets/data").text
+    assert "100 have not run" in desk.browser.get("/reservations/lease/void").text
+    empty = desk.send("/reservations/lease/void", reason="")
+    assert (empty.status_code, set(faults(empty))) == (422, {"reason"})
+    done = desk.send("/reservations/lease/void", reason="The trainer never started.")
+    assert done.headers["location"] == "/datasets/data#reservations"
+    found = desk.api.get("/v1/reservations/lease").json()
+    assert (found["state"], found["reason"]) == ("voided", "The trainer never started.")
+    assert desk.api.get("/v1/datasets/data").json()["budget"]["share_reserved"] == 0
+    assert desk.browser.get("/reservations/none/void").status_code == 404
+
+
+def test_only_an_admins_own_form_is_taken(desk: Desk, engine: Engine) -> None:
+    paths = ("/runs/run/finish", "/runs/run/correct", "/reservations/lease/void")
+    before = dump(engine)
+    for path in paths:
+        assert desk.browser.post(path, data=CORRECTION | {"csrf": "00"}).status_code == 403
+    with signed_in(str(desk.browser.base_url).rstrip("/"), desk.reader) as reader:
+        for path in paths:
+            assert reader.get(path).status_code == 403
+            sent = CORRECTION | {"csrf": csrf_of(reader)}
+            assert reader.post(path, data=sent).status_code == 403
+        text = reader.get("/runs/run").text + reader.get("/datasets/data").text
+        assert not any(path in text for path in paths)
+    assert dump(engine) | {"sessions": []} == before | {"sessions": []}
+
+
+def test_what_needs_a_second_person_waits_on_these_pages_too(engine: Engine, serve: Serve) -> None:
+    with at_desk(engine, serve, approvals=("voids", "corrections")) as desk:
+        lease = {"name": "lease", "event": event(500, 100, sampling=POISSON), "ttl_seconds": 3600}
+        assert desk.api.post("/v1/runs/run/reservations", json=lease).status_code == 201
+        before = desk.figures()
+        waiting = [
+            desk.send("/reservations/lease/void", reason="The trainer never started."),
+            desk.correct("record", noise="2.0", rate="0.004"),  # it lowers epsilon
+        ]
+        found = desk.api.get("/v1/requests").json()["requests"]
+        assert [one["kind"] for one in found] == ["void", "correction"]
+        places = [f"/requests/{one['id']}" for one in found]
+        assert [one.headers["location"] for one in waiting] == places
+        assert desk.api.get("/v1/reservations/lease").json()["state"] == "pending"
+        assert desk.figures() == before
