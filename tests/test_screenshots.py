@@ -14,6 +14,9 @@ from tests.browser.screenshots import BYTES_MAX, FOLDER, PICTURES, TOTAL_MAX, fi
 ROOT = FOLDER.parents[1]
 # What a browser is sent that nobody looks at by itself.
 PARTS = {
+    "/compare/curves",  # a part of the page of runs side by side
+    "/overview/chart",  # a part of the overview
+    "/incidents/{incident}/notes",  # leads back to the inbox
     "/datasets/{dataset}/proved",  # a part of the dataset's page
     "/datasets/{dataset}/limit",  # leads back to the dataset's page
     "/datasets/{dataset}/admission",  # the same
@@ -39,7 +42,7 @@ def pages() -> set[str]:
         for router in install_pages(app)
         for route in router.routes
         if isinstance(route, PageRoute) and "GET" in (route.methods or ())
-        if not route.path.endswith(".json")
+        if not route.path.endswith((".json", ".csv"))
     }
 
 

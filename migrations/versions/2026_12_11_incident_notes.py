@@ -33,7 +33,8 @@ def upgrade() -> None:
             ["incident_id"], ["incidents.id"], name=f"fk_{TABLE}_incident_id_incidents"
         ),
     )
-    op.create_index(f"ix_{TABLE}_incident_id_id", TABLE, ["incident_id", "id"])
+    columns = ["incident_id", "action", "id"]
+    op.create_index(f"ix_{TABLE}_incident_id_action_id", TABLE, columns)
     if op.get_bind().dialect.name == "sqlite":
         for verb in ("UPDATE", "DELETE"):
             op.execute(

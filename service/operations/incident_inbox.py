@@ -15,20 +15,9 @@ from service.schemas.responses import Answer
 from service.storage.tables import datasets, incident_notes, incidents
 
 IncidentState = Literal["open", "acknowledged"]
-_decided = incident_notes.alias()
+_done = incident_notes.alias()
+_reopened = incident_notes.alias()
 _assigned = incident_notes.alias()
-# The latest of the notes that decide whether an incident is open; none leaves it open.
-_DECISION: Final = (
-    select(_decided.c.action)
-    .where(
-        _decided.c.incident_id == incidents.c.id,
-        _decided.c.action.in_((Action.ACKNOWLEDGE.value, Action.REOPEN.value)),
-    )
-    .order_by(_decided.c.id.desc())
-    .limit(1)
-    .correlate(incidents)
-    .scalar_subquery()
-)
 _ASSIGNEE: Final = (
     select(_assigned.c.assignee)
     .where(
@@ -40,8 +29,25 @@ _ASSIGNEE: Final = (
     .correlate(incidents)
     .scalar_subquery()
 )
-IS_OPEN: Final[ColumnElement[bool]] = (
-    func.coalesce(_DECISION, Action.REOPEN.value) == Action.REOPEN.value
+# No acknowledgement is without a later note that reopens.
+IS_OPEN: Final[ColumnElement[bool]] = not_(
+    select(_done.c.id)
+    .where(
+        _done.c.incident_id == incidents.c.id,
+        _done.c.action == Action.ACKNOWLEDGE.value,
+        not_(
+            select(_reopened.c.id)
+            .where(
+                _reopened.c.incident_id == _done.c.incident_id,
+                _reopened.c.action == Action.REOPEN.value,
+                _reopened.c.id > _done.c.id,
+            )
+            .correlate(_done)
+            .exists()
+        ),
+    )
+    .correlate(incidents)
+    .exists()
 )
 _NOTES: Final = (
     select(incident_notes)

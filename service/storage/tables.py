@@ -270,7 +270,7 @@ incident_notes = Table(
     Column("assignee", NameText),  # of an assignment: the key's name; none for no key
     Column("by", ActorText, nullable=False),  # the key's name
     Column("noted_at", DateTime(timezone=True), nullable=False),
-    Index("ix_incident_notes_incident_id_id", "incident_id", "id"),
+    Index("ix_incident_notes_incident_id_action_id", "incident_id", "action", "id"),
 )
 
 # Which incidents a webhook has taken, and when to try the others again.

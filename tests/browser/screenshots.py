@@ -74,7 +74,7 @@ WHOLE: Final = """addEventListener("DOMContentLoaded", () => {
 })"""
 
 PICTURES: Final = {
-    "overview": Picture("/"),
+    "overview": Picture("/", waits=(".curves",)),
     "datasets": Picture("/datasets"),
     "dataset": Picture("/datasets/chest-scans"),
     "dataset-incidents": Picture("/datasets/visits", "#incidents"),
@@ -99,7 +99,9 @@ PICTURES: Final = {
     "theory": Picture("/docs/theory"),
     "proof": Picture("/docs/theory/renyi"),
     "docs": Picture("/docs"),
-    "compare": Picture("/compare?runs=cnn-baseline,cnn-wide,cnn-augmented"),
+    "compare": Picture("/compare?runs=cnn-baseline,cnn-wide,cnn-augmented", waits=(".curves",)),
+    "incidents": Picture("/incidents"),
+    "log": Picture("/log"),
     "run-report": Picture("/runs/cnn-wide/report"),
     "dataset-report": Picture("/datasets/chest-scans/report"),
     "error": Picture("/runs/nobody"),

@@ -12,6 +12,7 @@ from sqlalchemy import Engine, select
 from service.identity.access import datasets_within
 from service.identity.keys import Role
 from service.ledger.incidents import INCIDENT_ROWS
+from service.ledger.lookups import find_dataset
 from service.operations.incident_inbox import IS_OPEN, IncidentFilter, count_open, handled
 from service.operations.overview import Boards
 from service.storage.engine import snapshot, transaction
@@ -165,12 +166,17 @@ def test_each_note_is_an_act_and_is_verified(three: httpx.Client, engine: Engine
     append(three, event(0, 1))
     with engine.connect() as connection:
         assert verify(connection).broken == []
-    with transaction(engine) as connection:  # one that no act speaks of
-        row = connection.execute(select(incident_notes)).one()._asdict() | {"id": 99}
+    assert three.post("/v1/datasets", json=dataset("other")).status_code == 201
+    with transaction(engine) as connection:  # two that no act speaks of
+        row = connection.execute(select(incident_notes)).one()._asdict() | {"id": 98}
+        connection.execute(incident_notes.insert().values(row))
+        other = find_dataset(connection, "other").id
+        row |= {"id": 99, "dataset_id": other}  # of an incident of another dataset
         connection.execute(incident_notes.insert().values(row))
     with engine.connect() as connection:
-        (fault,) = verify(connection).broken
-    assert "incident note" in str(fault)
+        faults = verify(connection).broken
+    assert sorted(fault.dataset or "" for fault in faults) == ["data", "other"]
+    assert all("incident note" in fault.what for fault in faults)
 
 
 def test_acknowledged_incidents_leave_the_overview(three: httpx.Client, engine: Engine) -> None:

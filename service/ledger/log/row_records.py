@@ -227,11 +227,7 @@ FACTS: Final[Mapping[str, Select[Any]]] = {
         incident_notes.c.by,
         incident_notes.c.noted_at,
     )
-    .join(
-        incidents,
-        (incidents.c.id == incident_notes.c.incident_id)
-        & (incidents.c.dataset_id == incident_notes.c.dataset_id),
-    )
+    .join(incidents, incidents.c.id == incident_notes.c.incident_id)
     .outerjoin(runs, runs.c.id == incidents.c.run_id),
 }
 
