@@ -106,7 +106,7 @@ LINES: Final = (
     # Four eyes.
     Line(EYES + "persons.py", "if asked_by == actor.person:", "if False:",
          ASKED + "test_the_same_person_decides_nothing_with_whatever_key"),
-    Line(EYES + "persons.py", "if asked_by in UNNAMED:", "if False:",
+    Line(EYES + "persons.py", "if approves and asked_by in UNNAMED:", "if False:",
          ASKED + "test_what_the_start_token_asked_for_is_approved_by_no_person"),
     Line(EYES + "persons.py", "if actor.person in UNNAMED:", "if False:",
          FOUR + "test_the_start_token_changes_nothing_that_needs_two"),

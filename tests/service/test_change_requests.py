@@ -248,7 +248,7 @@ def test_requests_are_listed_by_dataset_state_and_person(office: Office, engine:
     limited.close()
 
 
-def test_a_request_of_the_start_token_is_approved_by_no_one(api: httpx.Client) -> None:
+def test_the_start_token_approves_nothing(api: httpx.Client) -> None:
     api.post("/v1/datasets", json=dataset(budget=BUDGET))
     body = {"reason": "x", "budget": MORE}
     asked = api.post("/v1/datasets/data/requests", json=body).json()
@@ -268,6 +268,7 @@ def test_what_the_start_token_asked_for_is_approved_by_no_person(
         time.sleep(KEY_REFRESH_SECONDS + 0.1)
         answer = office.decides("ann", "approve", asked, status=409)
         assert "any person may have used it" in answer["detail"]
+        assert office.decides("ann", "reject", asked)["state"] == "rejected"
         office.close()
 
 
