@@ -139,8 +139,6 @@ LINES: Final = (
          FOUR + "test_a_freeze_with_a_void_freezes_at_once_and_voids_later"),
     Line(EYES + "four_eyes.py", "if change.frozen and not dataset.frozen:", "if False:",
          FOUR + "test_a_freeze_with_a_void_freezes_at_once_and_voids_later"),
-    Line(EYES + "four_eyes.py", " and not moves", "",
-         FOUR + "test_a_correction_that_may_go_either_way_waits"),
     Line(EYES + "four_eyes.py", "covers(really, recorded) and ", "",
          FOUR + "test_a_correction_that_may_lower_epsilon_waits"),
     Line("service/web/api/change_requests.py", "[datasets_within(caller.datasets)]", "[]",
