@@ -24,6 +24,7 @@ SYSTEM: Final = (  # folders and modules
     "service/test_demo.py",
     "service/test_drain.py",
     "service/test_envelope_race.py",
+    "service/test_eyes_at_random.py",
     "service/test_memory.py",
     "service/test_nginx.py",
     "service/test_race.py",

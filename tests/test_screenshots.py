@@ -20,6 +20,9 @@ PARTS = {
     "/datasets/{dataset}/proved",  # a part of the dataset's page
     "/datasets/{dataset}/limit",  # leads back to the dataset's page
     "/datasets/{dataset}/admission",  # the same
+    "/datasets/{dataset}/ask",  # the same
+    "/requests/{change_request}",  # whose name is random
+    "/requests/{change_request}/{verb}",  # leads back to it
     "/datasets/{dataset}/certificate",  # a download
     "/docs/messages/{name}",
     "/runs/{run}/certificate",

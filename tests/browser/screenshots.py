@@ -90,6 +90,7 @@ PICTURES: Final = {
     "run-meaning": Picture("/runs/cnn-augmented", "#meaning-title", waits=TOLD, data=CURVES),
     "run-contradicted": Picture("/runs/speaker-id", waits=TOLD[:1], data=CURVES),
     "run-waiting": Picture("/runs/triage-bert", waits=TOLD[:1]),
+    "requests": Picture("/requests"),
     "planner": Picture(
         "/planner/answer?dataset=claims&dataset_size=180000&batch_size=512",
         waits=("[data-schemes]",),

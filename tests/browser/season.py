@@ -203,6 +203,10 @@ def leased(api: httpx.Client, name: str, of: Job, steps: int, seconds: int) -> N
 
 def today(officer: httpx.Client, trainer: httpx.Client, teller: Clock, by: dict[str, Job]) -> None:
     """The last hour: something is new, and something trains while one looks."""
+    delta = officer.get(f"/v1/datasets/{CLAIMS}").json()["budget"]["delta"]
+    asked = {"reason": "A larger model", "budget": {"epsilon": 6.0, "delta": delta}}
+    answer = trainer.post(f"/v1/datasets/{CLAIMS}/requests", json=asked)
+    assert answer.status_code == 201, answer.text
     teller.turn(DAYS, -70)
     dataset(officer, "dermatology", 8_400, 2.0)
     teller.turn(DAYS, -65)

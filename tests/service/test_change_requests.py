@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 
 import httpx
 import pytest
@@ -17,8 +18,9 @@ from service.identity.keys import Role, Terms, create_key, rotate_key
 from service.ledger.change_requests import records
 from service.ledger.change_requests.messages import EXPIRY_DAYS
 from service.storage.engine import snapshot, transaction
+from service.transparency.signing import Signer
 from service.transparency.verification.ledger import verify
-from tests.conftest import without_triggers
+from tests.conftest import AS_ADMIN, without_triggers
 from tests.service.office import (
     APPROVALS,
     MORE,
@@ -246,12 +248,41 @@ def test_requests_are_listed_by_dataset_state_and_person(office: Office, engine:
     limited.close()
 
 
-def test_a_request_of_the_start_token_is_approved_by_no_one(api: httpx.Client) -> None:
+def test_the_start_token_approves_nothing(api: httpx.Client) -> None:
     api.post("/v1/datasets", json=dataset(budget=BUDGET))
     body = {"reason": "x", "budget": MORE}
     asked = api.post("/v1/datasets/data/requests", json=body).json()
     answer = api.post(f"/v1/requests/{asked['id']}:approve", json=WHY)
     assert (answer.status_code, "belongs to no person" in answer.text) == (409, True)
+
+
+def test_what_the_start_token_asked_for_is_approved_by_no_person(
+    serve: Serve, engine: Engine
+) -> None:
+    with serve() as address:
+        with httpx.Client(base_url=address, headers=AS_ADMIN) as api:
+            api.post("/v1/datasets", json=dataset(budget=BUDGET))
+            body = {"reason": "x", "budget": MORE}
+            asked = api.post("/v1/datasets/data/requests", json=body).json()
+        office = Office(address, make_keys(engine))
+        time.sleep(KEY_REFRESH_SECONDS + 0.1)
+        answer = office.decides("ann", "approve", asked, status=409)
+        assert "any person may have used it" in answer["detail"]
+        assert office.decides("ann", "reject", asked)["state"] == "rejected"
+        office.close()
+
+
+def test_a_certificate_names_who_set_a_limit_and_who_asked_for_it(
+    serve: Serve, secrets: dict[str, str], tmp_path: Path
+) -> None:
+    Signer.create(tmp_path / "signing_key")
+    with working(serve, secrets, signing_key_file=tmp_path / "signing_key") as office:
+        office.decides("ann", "approve", office.asks("dana"))
+        answer = office["vic"].get("/v1/datasets/data/certificate")
+        assert answer.status_code == 200, answer.text
+        limits = answer.json()["certificate"]["facts"]["dataset"]["limits"]
+        named = [(one["epsilon"], one["changed_by"], one["requested_by"]) for one in limits]
+        assert named == [(3.0, "ann", None), (5.0, "ann", "dana")]
 
 
 def test_a_row_that_the_log_does_not_tell_is_found_out(office: Office, engine: Engine) -> None:

@@ -58,6 +58,17 @@ def is_offered(page: str) -> bool:
     return form is not None and "hidden" not in form[0]
 
 
+def test_where_two_must_agree_the_button_makes_a_request(serve: Serve, engine: Engine) -> None:
+    key = make_key(engine, "officer", Role.ADMIN)
+    with serve(approvals=("envelopes",)) as address, signed_in(address, key) as browser:
+        browser.headers["authorization"] = f"Bearer {key}"
+        browser.post("/v1/datasets", json=dataset("data", budget=BUDGET))
+        answer = send(browser, fields(shown(browser)))
+        assert answer.headers["location"].startswith("/requests/")
+        found = browser.get("/v1/datasets/data").json()
+        assert (found["revision"], found["budget"]["filter"]["kind"]) == (1, "fixed_order_renyi")
+
+
 def test_the_button_makes_the_plan_the_budget_and_it_runs_to_its_end(officer: httpx.Client) -> None:
     page = shown(officer)
     assert "It does not fit in " in page

@@ -65,7 +65,7 @@ def decide(
 
 def _require_may(request: Row[Any], verb: str, by: Actor) -> None:
     if verb != "withdraw":
-        require_another_person(by, asked_by=request.person)
+        require_another_person(by, asked_by=request.person, approves=verb == "approve")
     elif request.person != by.person:
         raise AnotherPersonError(
             f"Only {request.person}, who asked for this change, can withdraw it."

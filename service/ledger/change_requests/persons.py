@@ -30,21 +30,22 @@ def require_named(actor: Actor) -> None:
         )
 
 
-def require_another_person(actor: Actor, *, asked_by: str) -> None:
+def require_another_person(actor: Actor, *, asked_by: str, approves: bool) -> None:
     """Refuse to decide about what the same person asked for, with whatever key.
 
     Args:
         actor: who wants to decide.
         asked_by: the person who asked.
+        approves: whether the decision lets the change be made.
 
     Raises:
-        AnotherPersonError: it is the same person, or one of the two may be any person.
+        AnotherPersonError: it is the same person, or may be.
     """
     require_named(actor)
-    if asked_by in UNNAMED:
+    if approves and asked_by in UNNAMED:
         raise AnotherPersonError(
-            "The start token asked for this, and any person may have used it; withdraw the "
-            "request, and ask again with a key of a person."
+            "The start token asked for this, and any person may have used it; reject the request, "
+            "and ask again with a key of a person."
         )
     if asked_by == actor.person:
         raise AnotherPersonError(

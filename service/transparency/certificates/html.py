@@ -57,7 +57,8 @@ def certificate_page(raw: bytes) -> str:
         _part("Restatements", ("at", "by version", "delta", "accountant", "was", "is"),
               (row for one in said["restatements"] for row in _restated(one))),
         _part("Incidents", ("run", "kind", "count", "first", "last"), _incidents(facts)),
-        _part("Limits", ("revision", "epsilon", "delta", "accepted", "reason", "from"),
+        _part("Limits", ("revision", "epsilon", "delta", "accepted", "reason", "from", "set by",
+                         "asked for by"),
               (_limit(one) for one in facts["dataset"]["limits"])),
         "<h2>Theorems</h2>",
         *(_theorem(one) for one in said["theorems"]),
@@ -184,7 +185,7 @@ def _incidents(facts: dict[str, Any]) -> Iterable[tuple[Any, ...]]:
 def _limit(one: dict[str, Any]) -> tuple[Any, ...]:
     return (
         one["revision"], _words(one["epsilon"]), _words(one["delta"]), one["accept"],
-        one["reason"], one["changed_at"],
+        one["reason"], one["changed_at"], one.get("changed_by"), one.get("requested_by"),
     )  # fmt: skip
 
 

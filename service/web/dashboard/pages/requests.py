@@ -116,18 +116,19 @@ def _found(connection: Connection, name: str, viewer: Caller) -> dict[str, Any]:
         "title": request_title(answer),
         "rows": changed_rows(connection, answer),
         "own": answer.person == viewer.person,
-        "refusal": _refusal_for(answer, viewer),
+        "refusal": _refusal_for(answer, viewer, approves=False),
+        "approval_refusal": _refusal_for(answer, viewer, approves=True),
         "fault": "",
         "reason": "",
     }
 
 
-def _refusal_for(answer: ChangeRequestAnswer, viewer: Caller) -> str:
+def _refusal_for(answer: ChangeRequestAnswer, viewer: Caller, *, approves: bool) -> str:
     """Why the viewer cannot decide; empty if they can."""
     if viewer.scope is not Role.ADMIN:
         return "A key of scope admin decides."
     try:
-        require_another_person(viewer.actor, asked_by=answer.person)
+        require_another_person(viewer.actor, asked_by=answer.person, approves=approves)
     except AnotherPersonError as refusal:
         return refusal.detail
     return ""
