@@ -241,7 +241,7 @@ def wire(
     for module in modules:
         app.include_router(module.router)
         _note_methods(app, module.router)
-    for router in dashboard.install_pages(app):
+    for router in dashboard.install_pages(app, single_sign_on=keys.directory is not None):
         _note_methods(app, router)
     openapi.complete(app)
     return app

@@ -21,9 +21,9 @@ from service.schemas.requests import NAME_PATTERN
 from service.settings import is_loopback
 
 TEXT_MAX: Final = 255  # characters of an issuer, a subject or a group
-SESSION_SECONDS: Final = 3600  # after which a person's groups are asked for again
+PERSON_SESSION_SECONDS: Final = 3600  # after which a person's groups are asked for again
 GRANTS_MAX: Final = 10_000
-ANY: Final = "*"  # every subject of a provider
+EVERY_SUBJECT: Final = "*"  # every subject of a provider
 
 _Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 _Text = Annotated[str, Field(min_length=1, max_length=TEXT_MAX)]
@@ -58,7 +58,7 @@ class Provider(_Table):
     title: _Text | None = None  # on the sign-in page
     scopes: _Text = "openid profile email"
     groups_claim: _Text = "groups"
-    session_seconds: int = Field(default=SESSION_SECONDS, ge=60, le=12 * 3600)
+    session_seconds: int = Field(default=PERSON_SESSION_SECONDS, ge=60, le=12 * 3600)
     ca_file: str | None = None  # of certificates that the provider's are checked against
     token_file: str | None = None  # holds a token by which the provider's keys may be read
 
@@ -80,7 +80,7 @@ class Grant(_Table):
             raise ValueError("must name a group or a subject, and not both")
         if self.role == "admin" and self.datasets is not None:
             raise ValueError("an admin cannot be limited to datasets")
-        if self.role == "admin" and self.subject == ANY:
+        if self.role == "admin" and self.subject == EVERY_SUBJECT:
             raise ValueError("not every subject can be an admin")
         return self
 

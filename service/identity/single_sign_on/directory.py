@@ -12,11 +12,16 @@ from service.errors import ForbiddenError, UnauthorizedError
 from service.identity.authentication import Caller, rank
 from service.identity.keys import Role, digest_of
 from service.identity.rate_limit import Bucket
-from service.identity.single_sign_on.configuration import ANY, Configuration, Grant, Provider
+from service.identity.single_sign_on.configuration import (
+    EVERY_SUBJECT,
+    Configuration,
+    Grant,
+    Provider,
+)
 from service.identity.single_sign_on.provider_keys import ProviderKeys
 from service.identity.single_sign_on.tokens import (
     Principal,
-    Verified,
+    VerifiedToken,
     is_token,
     issuer_of,
     stored_principal,
@@ -90,7 +95,7 @@ class TokenDirectory:
         found = verify_token(token, provider, self.keys[provider.name], audience=provider.audience)
         self._remember(digest, found)
 
-    def _remember(self, digest: str, found: Verified) -> None:
+    def _remember(self, digest: str, found: VerifiedToken) -> None:
         caller = self.caller_of(found.principal)
         with self._lock:
             self._verified[digest] = (caller, found.until)
@@ -142,4 +147,4 @@ def _is_for(grant: Grant, principal: Principal) -> bool:
         return False
     if grant.group is not None:
         return grant.group in principal.groups
-    return grant.subject in (ANY, principal.subject)
+    return grant.subject in (EVERY_SUBJECT, principal.subject)

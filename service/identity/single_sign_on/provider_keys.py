@@ -28,7 +28,7 @@ from service.identity.single_sign_on.configuration import Provider, SafeUrl
 FRESH_SECONDS: Final = 3600.0
 BELIEVED_SECONDS: Final = 86_400.0
 RETRY_SECONDS: Final = 10.0
-TIMEOUT_SECONDS: Final = 5.0
+PROVIDER_TIMEOUT_SECONDS: Final = 5.0
 ANSWER_BYTES_MAX: Final = 1_000_000
 _DISCOVERY: Final = "/.well-known/openid-configuration"
 _ADDRESS: Final[TypeAdapter[str]] = TypeAdapter(SafeUrl)
@@ -40,7 +40,7 @@ class ProviderError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class ProviderFacts:
     """What a provider said."""
 
     keys: KeySet
@@ -57,10 +57,10 @@ class ProviderKeys:
         self._provider = provider
         self._clock = clock
         self._reading = threading.Lock()
-        self._known: Known | None = None
+        self._known: ProviderFacts | None = None
         self._tried_at = -1e9
 
-    def known(self, key_id: str | None = None) -> Known:
+    def known(self, key_id: str | None = None) -> ProviderFacts:
         """What the provider said, read again if it is old or without that key.
 
         Raises:
@@ -78,7 +78,7 @@ class ProviderKeys:
             )
         return found
 
-    def _is_old(self, known: Known) -> bool:
+    def _is_old(self, known: ProviderFacts) -> bool:
         return self._clock() - known.read_at > FRESH_SECONDS
 
     def _read_again(self) -> None:
@@ -95,14 +95,14 @@ class ProviderKeys:
         finally:
             self._reading.release()
 
-    def _read(self) -> Known:
+    def _read(self) -> ProviderFacts:
         issuer = self._provider.issuer
         with provider_client(self._provider) as client:
             said = read_json(client, "GET", issuer.rstrip("/") + _DISCOVERY)
             if said.get("issuer") != issuer:
                 raise ProviderError("its configuration names another issuer")
             keys = read_json(client, "GET", _address(said, "jwks_uri"))
-        return Known(
+        return ProviderFacts(
             keys=_key_set(keys),
             authorization_endpoint=_perhaps(said, "authorization_endpoint"),
             token_endpoint=_perhaps(said, "token_endpoint"),
@@ -110,7 +110,7 @@ class ProviderKeys:
         )
 
 
-def _has(known: Known, key_id: str | None) -> bool:
+def _has(known: ProviderFacts, key_id: str | None) -> bool:
     return key_id is None or any(one.kid == key_id for one in known.keys.keys)
 
 
@@ -161,7 +161,11 @@ def provider_client(provider: Provider, *, as_client: bool = False) -> Iterator[
     except (OSError, ValueError) as error:
         raise ProviderError(f"a file of its configuration cannot be read: {error}") from error
     with httpx.Client(
-        headers=headers, auth=auth, verify=context, timeout=TIMEOUT_SECONDS, trust_env=False
+        headers=headers,
+        auth=auth,
+        verify=context,
+        timeout=PROVIDER_TIMEOUT_SECONDS,
+        trust_env=False,
     ) as client:
         yield client
 

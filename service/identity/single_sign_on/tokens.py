@@ -52,7 +52,7 @@ def stored_principal(text: str) -> Principal:
 
 
 @dataclass(frozen=True, slots=True)
-class Verified:
+class VerifiedToken:
     """A principal, and until when the token says so."""
 
     principal: Principal
@@ -77,7 +77,7 @@ def issuer_of(token: str) -> str | None:
 
 def verify_token(
     token: str, provider: Provider, keys: ProviderKeys, *, audience: str, nonce: str | None = None
-) -> Verified:
+) -> VerifiedToken:
     """Check a token.
 
     Args:
@@ -104,7 +104,9 @@ def verify_token(
             sub={"essential": True},
         ).validate(claims)
         _require_own(claims, audience, nonce)
-        return Verified(_principal(claims, provider), float(claims["exp"]) + CLOCK_SKEW_SECONDS)
+        return VerifiedToken(
+            _principal(claims, provider), float(claims["exp"]) + CLOCK_SKEW_SECONDS
+        )
     except JoseError as error:
         reason = error.description or error.error.replace("_", " ")
         raise UnauthorizedError(_NOT_VALID.format(reason.rstrip("."))) from None

@@ -20,7 +20,7 @@ from service.identity.single_sign_on.configuration import Provider
 from service.identity.single_sign_on.directory import TokenDirectory
 from service.schemas.requests import NAME_PATTERN
 from service.web.dashboard import viewer
-from service.web.dashboard.rendering import PageRoute, address_of, render
+from service.web.dashboard.rendering import PageRoute, render, service_address
 from service.web.dashboard.sign_in import NEXT_FIELD, begin_browser_session, sign_in_form
 from service.web.problems import status_of
 
@@ -41,7 +41,7 @@ async def begin_at_provider(provider: ProviderName, request: Request) -> Respons
             begin_sign_in,
             found,
             directory.keys[provider],
-            redirect_uri=f"{address_of(request)}/sign-in/{provider}/answer",
+            redirect_uri=f"{service_address(request)}/sign-in/{provider}/answer",
             next_path=where,
         )
     except LedgerError as error:

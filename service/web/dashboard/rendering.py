@@ -149,7 +149,7 @@ def render(
         "standing": getattr(request.state, "standing", None),
         "csrf": csrf_of(request),
         "path": request.url.path,
-        "address": address_of(request),
+        "address": service_address(request),
         "pending": _pending(request, name, viewer),
     }
     text = templates().get_template(name).render(frame | context)
@@ -163,7 +163,7 @@ def _pending(request: Request, name: str, viewer: Caller | None) -> int | None:
     return pending_requests(request.app.state.engine, viewer)
 
 
-def address_of(request: Request) -> str:
+def service_address(request: Request) -> str:
     """Where this service is, for what is copied from a page."""
     scheme = "http" if is_local(request) else "https"
     return f"{scheme}://{request.headers.get('host', '')}"

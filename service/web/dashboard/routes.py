@@ -29,8 +29,13 @@ from service.web.dashboard.pages.planning import planner
 from service.web.dashboard.response_cache import ANSWERS_MAX
 
 
-def install_pages(app: FastAPI) -> list[APIRouter]:
-    """Add the pages, and tell errors as pages to those who look; the routers that were added."""
+def install_pages(app: FastAPI, *, single_sign_on: bool = False) -> list[APIRouter]:
+    """Add the pages, and tell errors as pages to those who look; the routers that were added.
+
+    Args:
+        app: to which they are added.
+        single_sign_on: whether people sign in at identity providers.
+    """
     modules: list[ModuleType] = [
         api_browser,
         assets,
@@ -51,7 +56,7 @@ def install_pages(app: FastAPI) -> list[APIRouter]:
         statement,
         theorems,
     ]
-    if app.state.keys.directory is not None:
+    if single_sign_on:
         from service.web.dashboard import provider_sign_in  # its libraries take long to load
 
         modules.append(provider_sign_in)

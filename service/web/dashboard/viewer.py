@@ -77,7 +77,7 @@ def engine_of(request: Request) -> Engine:
     return engine
 
 
-def session_of(request: Request, token: str) -> Session | None:
+def browser_session(request: Request, token: str) -> Session | None:
     """The session of a token; None where there is none."""
     secret: bytes = request.app.state.session_secret
     return sessions.session_of(engine_of(request), secret, token)
@@ -105,7 +105,7 @@ async def _caller(request: Request) -> Caller:
     token = session_token(request)
     if token is None:
         raise SignInNeededError
-    session = await run_in_threadpool(session_of, request, token)
+    session = await run_in_threadpool(browser_session, request, token)
     caller = None if session is None else signed_in(ring, session)
     if caller is None:
         raise SignInNeededError
@@ -119,7 +119,7 @@ async def viewer_of(request: Request) -> Caller | None:
     if found is not None or token is None:
         return found
     ring = await fresh_keys(request)
-    session = await run_in_threadpool(session_of, request, token)
+    session = await run_in_threadpool(browser_session, request, token)
     return None if session is None else signed_in(ring, session)
 
 

@@ -20,7 +20,7 @@ from service.identity.single_sign_on.provider_keys import (
     FRESH_SECONDS,
     ProviderKeys,
 )
-from service.identity.single_sign_on.tokens import Principal, Verified
+from service.identity.single_sign_on.tokens import Principal, VerifiedToken
 
 ISSUER = "https://login.example"
 PROVIDER = Provider(name="house", issuer=ISSUER, client_id="pages")
@@ -167,7 +167,7 @@ def test_a_verified_token_ends_at_its_time(monkeypatch: pytest.MonkeyPatch) -> N
         Configuration.model_validate({"provider": [PROVIDER.model_dump()], "grant": [text]})
     )
     principal = Principal(provider="house", issuer=ISSUER, subject="dana")
-    directory._remember("digest", Verified(principal, time.time() + 100))
+    directory._remember("digest", VerifiedToken(principal, time.time() + 100))
     assert directory.holder("digest") is not None
     late = time.time() + 101
     monkeypatch.setattr(time, "time", lambda: late)

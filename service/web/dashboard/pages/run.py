@@ -32,7 +32,7 @@ from service.web.certificate_issue import CertificateQuery, issued
 from service.web.dashboard.glossary import ASSUMPTIONS, RELATIONS, STATUSES, advice_of, detail_of
 from service.web.dashboard.rendering import PageRoute, render
 from service.web.dashboard.response_cache import answers_of, dataset_version
-from service.web.dashboard.viewer import PageViewer, session_of, session_token, signed_in
+from service.web.dashboard.viewer import PageViewer, browser_session, session_token, signed_in
 from service.web.event_streams import EventStream, StreamQuery, resumed, run_topic
 from service.web.parameters import Database, RunName
 from service.web.strict_requests import JSON, expensive
@@ -271,7 +271,7 @@ def _leave_of(request: Request, viewer: Caller) -> Callable[[], bool] | None:
     token = session_token(request)
     session = None
     if token is not None:
-        session = session_of(request, token)
+        session = browser_session(request, token)
 
     def allowed() -> bool:
         if time.monotonic() > ends or session is None:
