@@ -15,10 +15,7 @@ less one; `x` is the peer's time over ours.
 """
 
 import argparse
-import importlib.metadata
 import math
-import os
-import platform
 import time
 from dataclasses import dataclass, replace
 from functools import partial
@@ -35,13 +32,14 @@ from benchmarks.capability_lines import (
     sensitivities,
     units,
 )
+from benchmarks.conditions import conditions
 
 SLOW_SECONDS: Final = 5.0  # a peer this slow is asked once
 CHANGE: Final = 1e-7  # relative, from one turn to the next
 SENSITIVITY_OVER: Final = 1e-9  # relative; peers add up in double precision
 EPSILON_OVER: Final = 1e-6  # absolute, over a peer's PLD
 AUDIT_OFF: Final = 1e-6  # absolute; the peer's root is known so well
-PACKAGES: Final = ("dp-accounting", "jax-privacy", "jax", "numpy", "scipy")
+PACKAGES: Final = ("dp-accounting", "jax-privacy", "jax")
 
 
 @dataclass(frozen=True)
@@ -111,25 +109,18 @@ def worst(found: dict[str, list[Timed]], *, relative: bool, both: bool = False) 
     return max((abs(gap) if both else gap for gap in gaps), default=None)
 
 
-def installed() -> str:
-    """The peers' versions."""
-    told = []
-    for name in PACKAGES:
-        try:
-            told.append(f"{name} {importlib.metadata.version(name)}")
-        except importlib.metadata.PackageNotFoundError:
-            told.append(f"{name} not installed")
-    return ", ".join(told)
-
-
 def main() -> None:
-    """Print the tables and the bars."""
+    """Measure under conditions that are printed."""
     parser = argparse.ArgumentParser(description="four capabilities beside public libraries")
     parser.add_argument("--turns", type=int, default=5)
     turns = parser.parse_args().turns
+    with conditions(*PACKAGES):
+        measure_all(turns)
+
+
+def measure_all(turns: int) -> None:
+    """Print the tables and the bars."""
     library = peers()
-    print(f"Python {platform.python_version()}, {installed()}")
-    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.2f} before")
     made = {
         "Squared sensitivity of correlated noise": sensitivities(library),
         "Epsilon of a pass of correlated noise": passes(library),
@@ -158,7 +149,6 @@ def main() -> None:
                 AUDIT_OFF, "{:.1e}"),
     ]  # fmt: skip
     print_bars(bars)
-    print(f"\nprocessor time {time.process_time():.1f} s, load {os.getloadavg()[0]:.2f} after")
 
 
 if __name__ == "__main__":

@@ -63,7 +63,8 @@ def order_for(
         accept: statuses that may be used.
 
     Returns:
-        An order of ORDERS; None if the budget holds a step of the plan at no order.
+        An order of ORDERS, at which the budget may hold less than one step; None if no order has a
+        finite bound of the plan.
     """
     total = renyi_total(counts, relation, accept, _ALL)
     if total[0]:
