@@ -8,10 +8,10 @@ import dpledger_client
 import httpx
 import pytest
 from dpledger_client import Client
-from service.web.dashboard.pages.planning.planner_answers import certified_answer
 
 from service.formatting import up
 from service.web.dashboard.forms.planner_form import PlannerForm
+from service.web.dashboard.pages.planning.planner_answers import certified_answer
 from service.web.dashboard.pages.planning.planner_budget import budget_answer
 from service.web.dashboard.snippets import client_snippet
 from tests.service.correlated import keep, square_root
