@@ -279,7 +279,10 @@ def _required_key(engine: Engine, settings: Settings) -> StartToken | None:
             return None
         key = first_key(settings)
         if key is not None:
-            create_key(connection, name=FIRST_KEY, scope=Role.ADMIN, key=key, by=KEY_FILE)
+            # Any person may have read the file: its key decides nothing.
+            create_key(
+                connection, name=FIRST_KEY, scope=Role.ADMIN, person=KEY_FILE, key=key, by=KEY_FILE
+            )
             return None
     if settings.identity_file is not None:  # it grants what a start token would
         return None

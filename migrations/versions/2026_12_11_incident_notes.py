@@ -10,7 +10,6 @@ depends_on = None
 
 TABLE = "incident_notes"
 ID = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
-NAME = sa.String(63)
 ACTOR = sa.String(512).with_variant(sa.String(63), "sqlite")
 
 
@@ -22,7 +21,7 @@ def upgrade() -> None:
         sa.Column("incident_id", ID, nullable=False),
         sa.Column("action", sa.String(16), nullable=False),
         sa.Column("text", sa.Text, nullable=False),
-        sa.Column("assignee", NAME),
+        sa.Column("assignee", ACTOR),
         sa.Column("by", ACTOR, nullable=False),
         sa.Column("noted_at", sa.DateTime(timezone=True), nullable=False),
         sa.PrimaryKeyConstraint("id", name=f"pk_{TABLE}"),

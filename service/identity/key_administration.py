@@ -10,7 +10,13 @@ from pydantic_core import PydanticCustomError
 from sqlalchemy import Connection, Row, select
 
 from service.clock import now, stamp, utc
-from service.errors import AnotherPersonError, ConflictError, InvalidRequestError, NotFoundError
+from service.errors import (
+    AnotherPersonError,
+    ConflictError,
+    InvalidRequestError,
+    NotFoundError,
+    UnauthorizedError,
+)
 from service.identity import keys
 from service.identity.keys import (
     BODY_BYTES_MIN,
@@ -19,10 +25,12 @@ from service.identity.keys import (
     KEY_DATASETS_MAX,
     PERSON_LENGTH_MAX,
     SHOWN_CHARACTERS,
+    START_TOKEN,
     Role,
     Terms,
 )
 from service.identity.rate_limit import RATE_MAX, RATE_MIN
+from service.ledger.log.leaves import INSTALLATION_ROW
 from service.ledger.lookups import page_of_rows
 from service.schemas.message import Body, bounds, within
 from service.schemas.requests import Name, Text
@@ -161,10 +169,12 @@ def issue_key(
         own_person: the only person whose keys the caller may make; None for any.
 
     Raises:
+        UnauthorizedError: the start token asks for a second key.
         AnotherPersonError: the key would be another person's.
         ConflictError: the name was used before.
         InvalidRequestError: the name or the terms cannot be, or the first key is no admin's.
     """
+    _require_first(connection, by)
     role = Role(new.scope)
     if role is not Role.ADMIN and not keys.any_key(connection):
         raise InvalidRequestError("body.scope", _FIRST)
@@ -204,6 +214,20 @@ def renew_key(
             connection, name, grace_seconds=asked.grace_seconds, expires_at=expires_at, by=by
         )
     return KeySecret(**dict(find_key(connection, name, {})), secret=secret)
+
+
+def _require_first(connection: Connection, by: str) -> None:
+    """Refuse a second key of the start token, which another process may not know to have ended.
+
+    Raises:
+        UnauthorizedError: there is a key.
+    """
+    if by == START_TOKEN:
+        connection.execute(
+            INSTALLATION_ROW
+        )  # locked: two that are made at once wait for each other
+        if keys.any_key(connection):
+            raise UnauthorizedError("The start token ended when the first API key was created.")
 
 
 def _require_own(own_person: str | None, person: str) -> None:

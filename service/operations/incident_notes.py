@@ -9,24 +9,29 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any, Final
 
-from pydantic import WithJsonSchema, model_validator
+from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 from sqlalchemy import Connection, Row, bindparam, insert, or_, select
 
 from service.clock import now, utc
 from service.errors import InvalidRequestError, NotFoundError
 from service.identity.authentication import Caller
-from service.identity.keys import Role
+from service.identity.keys import PERSON_LENGTH_MAX, Role
 from service.ledger.incidents import INCIDENT_ROWS, incident_id
 from service.ledger.log.leaves import append_leaves
 from service.ledger.log.row_records import build_log_records
 from service.ledger.lookups import lock_dataset
 from service.schemas.message import Body
-from service.schemas.requests import Name, Text
+from service.schemas.requests import Text, printable
 from service.storage.tables import api_keys, incident_notes, incidents
 
 _IDENTIFIER: Final = re.compile(r"incident-([1-9][0-9]{0,17})-[0-9a-f]{1,20}")
 NOTE_KIND: Final = "incident_note"  # of the act
+
+
+Assignee = Annotated[
+    str, Field(min_length=1, max_length=PERSON_LENGTH_MAX), AfterValidator(printable)
+]
 
 
 class Action(StrEnum):
@@ -43,7 +48,7 @@ class NewIncidentNote(Body):
 
     action: Annotated[Action, WithJsonSchema({"type": "string", "enum": list(Action)})]
     text: Text | None = None
-    assignee: Name | None = None  # of an assignment; without one no key is responsible
+    assignee: Assignee | None = None  # of an assignment; without one no key is responsible
 
     @model_validator(mode="after")
     def _whole(self) -> "NewIncidentNote":

@@ -267,7 +267,7 @@ incident_notes = Table(
     Column("incident_id", ForeignKey("incidents.id"), nullable=False),
     Column("action", String(16), nullable=False),  # comment, assign, acknowledge or reopen
     Column("text", Text, nullable=False),
-    Column("assignee", NameText),  # of an assignment: the key's name; none for no key
+    Column("assignee", ActorText),  # of an assignment: the key's name; none for no key
     Column("by", ActorText, nullable=False),  # the key's name
     Column("noted_at", DateTime(timezone=True), nullable=False),
     Index("ix_incident_notes_incident_id_action_id", "incident_id", "action", "id"),

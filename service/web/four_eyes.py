@@ -5,6 +5,7 @@ from typing import Any, Final
 from fastapi import Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
+from sqlalchemy import Connection
 
 from service.identity.authentication import Caller
 from service.ledger.append.write_access import run_in_write_transaction
@@ -60,6 +61,32 @@ async def waiting_void(
             connection, reservation, reason=reason, by=caller.actor
         ),
     )
+
+
+async def waiting_release(
+    request: Request, reservation: str, caller: Caller
+) -> ChangeRequestAnswer | None:
+    """The request by which another person's reservation is to be released; None for one's own."""
+    if "voids" not in request.app.state.approvals:
+        return None
+    return await run_in_threadpool(
+        run_in_write_transaction,
+        request.app.state.engine,
+        lambda connection: four_eyes.release_needing_approval(
+            connection, reservation, by=caller.actor
+        ),
+    )
+
+
+def require_own_plan(request: Request, connection: Connection, run: str, caller: Caller) -> None:
+    """Refuse to close another person's run while its plan holds steps, where voids need two.
+
+    Raises:
+        NotFoundError: there is no such run.
+        AnotherPersonError: it is so.
+    """
+    if "voids" in request.app.state.approvals:
+        four_eyes.require_own_plan(connection, run, by=caller.actor)
 
 
 def only_person(request: Request, caller: Caller) -> str | None:

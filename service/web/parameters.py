@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import Engine
 
 from service.errors import InvalidRequestError
+from service.identity.keys import PERSON_LENGTH_MAX
 from service.ledger.change_requests.messages import RequestState
 from service.ledger.incidents import Kind
 from service.ledger.open_reservations import ReservationState as ReservationState
@@ -129,6 +130,7 @@ class PageQuery(Parameters):
 
 
 Label = Annotated[str, Field(min_length=1, max_length=63)]
+ActorName = Annotated[str, Field(min_length=1, max_length=PERSON_LENGTH_MAX)]
 
 
 class RunPageQuery(PageQuery):
@@ -138,7 +140,7 @@ class RunPageQuery(PageQuery):
         default=None, pattern=NAME_PATTERN, description="Only runs of this dataset."
     )
     state: RunStateName | None = Field(default=None, description="Only runs in this state.")
-    by: Label | None = Field(default=None, description="Only runs that this key registered.")
+    by: ActorName | None = Field(default=None, description="Only runs that this key registered.")
     certified: bool = Field(
         default=False, description="Also the certified epsilon of each run, as far as time allows."
     )
@@ -147,7 +149,7 @@ class RunPageQuery(PageQuery):
 class ActPageQuery(PageQuery):
     """Which acts, and which part of their list."""
 
-    by: Label | None = Field(default=None, description="Only acts of this key.")
+    by: ActorName | None = Field(default=None, description="Only acts of this key.")
     kind: Label | None = Field(default=None, description="Only acts of this kind.")
 
 
@@ -158,7 +160,7 @@ class ChangeRequestPageQuery(PageQuery):
         default=None, pattern=NAME_PATTERN, description="Only requests about this dataset."
     )
     state: RequestState | None = Field(default=None, description="Only requests in this state.")
-    by: Label | None = Field(default=None, description="Only requests of this person.")
+    by: ActorName | None = Field(default=None, description="Only requests of this person.")
 
 
 class ReservationPageQuery(PageQuery):
@@ -177,7 +179,7 @@ class IncidentPageQuery(PageQuery):
     dataset: str | None = Field(
         default=None, pattern=NAME_PATTERN, description="Only incidents of this dataset."
     )
-    assignee: Label | None = Field(
+    assignee: ActorName | None = Field(
         default=None, description="Only incidents that are assigned to this key."
     )
 

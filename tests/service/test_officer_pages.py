@@ -14,7 +14,7 @@ from service.identity.keys import Role
 from tests.service.browsing import csrf_of, make_key, signed_in
 from tests.service.correlated import sound
 from tests.service.dumps import dump
-from tests.service.samples import BUDGET, Json, append, event, run, setup
+from tests.service.samples import BUDGET, GAUSSIAN, Json, append, event, run, setup
 from tests.service.test_keys import bearer
 
 Serve = Callable[..., AbstractContextManager[str]]
@@ -219,3 +219,45 @@ def test_what_needs_a_second_person_waits_on_these_pages_too(engine: Engine, ser
         assert [one.headers["location"] for one in waiting] == places
         assert desk.api.get("/v1/reservations/lease").json()["state"] == "pending"
         assert desk.figures() == before
+
+
+def test_no_person_frees_what_another_holds(engine: Engine, serve: Serve) -> None:
+    trainer = make_key(engine, "eve", Role.TRAINER)
+    with at_desk(engine, serve, approvals=("voids",)) as desk:
+        own = bearer(trainer)
+        lease = {"name": "lease", "event": event(500, 100, sampling=POISSON), "ttl_seconds": 3600}
+        assert (
+            desk.api.post("/v1/runs/run/reservations", json=lease, headers=own).status_code == 201
+        )
+        back = {"last_step": 499}
+        waits = desk.api.post("/v1/reservations/lease:release", json=back)
+        assert waits.status_code == 202
+        assert waits.json()["kind"] == "void"
+        assert desk.api.get("/v1/reservations/lease").json()["state"] == "pending"
+        step = {"mechanism": GAUSSIAN, "sampling": POISSON, "steps": 50}
+        planned = run("planned") | {"plan": [step], "budget": {"epsilon": 1.0, "delta": 1e-5}}
+        answer = desk.api.post("/v1/runs", json=planned, headers=own)
+        assert answer.status_code == 201, answer.text
+        end = {"state": "aborted"}
+        refused = desk.api.post("/v1/runs/planned:finish", json=end)
+        assert refused.json()["type"] == "/problems/another-person"
+        page = desk.send("/runs/planned/finish", state="aborted", reason="Gone.")
+        assert page.status_code == 409
+        assert "returns what its plan holds" in page.text
+        assert desk.api.post("/v1/runs/planned:finish", json=end, headers=own).status_code == 200
+        done = desk.api.post("/v1/reservations/lease:release", json=back, headers=own)
+        assert done.status_code == 200
+
+
+def test_a_correction_of_steps_that_are_not_recorded_is_refused_before_it_is_compared(
+    engine: Engine, serve: Serve
+) -> None:
+    with at_desk(engine, serve, approvals=("corrections",)) as desk:
+        new = {
+            "branch": "main", "first_step": 499, "steps": 2, "reason": "x",
+            "mechanism": {"kind": "gaussian", "noise_multiplier": 0.5}, "sampling": POISSON,
+        }  # fmt: skip
+        answer = desk.api.post("/v1/runs/run/corrections", json=new)
+        assert answer.json()["type"] == "/problems/out-of-sequence"
+        assert desk.api.get("/v1/requests").json()["requests"] == []
+        assert desk.api.post("/v1/runs/run/corrections", json=new | {"steps": 1}).status_code == 201

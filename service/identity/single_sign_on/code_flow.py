@@ -8,8 +8,13 @@ import base64
 import hashlib
 import hmac
 import json
+import logging
 import secrets
+import threading
 import time
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Final
 from urllib.parse import urlencode
@@ -26,6 +31,9 @@ from service.identity.single_sign_on.tokens import Principal, verify_token
 
 STARTED_SECONDS: Final = 600  # that a person may take to sign in at the provider
 CODE_LENGTH_MAX: Final = 4096
+EXCHANGES_MAX: Final = 4  # at once; each takes a thread until the provider answers
+STATES_MAX: Final = 10_000  # of finished sign-ins that are remembered
+_LOGGER: Final = logging.getLogger("dpledger.sign_in")
 _RANDOM_BYTES: Final = 32
 _SEAL_LENGTH: Final = 64  # hexadecimal digits
 OTHER_SIGN_IN: Final = "The sign-in took too long, or was begun in another browser; begin again."
@@ -60,6 +68,37 @@ def unsealed(secret: bytes, cookie: str) -> Started | None:
 
 def _seal(secret: bytes, text: str) -> str:
     return hmac.digest(secret, b"sign-in " + text.encode(), "sha256").hex()
+
+
+class Exchanges:
+    """Limits what strangers can make this service ask of providers. From any thread."""
+
+    def __init__(self) -> None:
+        """No sign-in was finished yet."""
+        self._free = threading.BoundedSemaphore(EXCHANGES_MAX)
+        self._lock = threading.Lock()
+        self._used: OrderedDict[str, None] = OrderedDict()
+
+    @contextmanager
+    def one(self, state: str) -> Iterator[None]:
+        """Room for the exchange of one sign-in, whose answer counts once in this process.
+
+        Raises:
+            ForbiddenError: it was used before.
+            UnavailableError: too many are under way.
+        """
+        with self._lock:
+            if state in self._used:
+                raise ForbiddenError(OTHER_SIGN_IN)
+            if not self._free.acquire(blocking=False):
+                raise UnavailableError("Too many people sign in at this moment; begin again.")
+            self._used[state] = None
+            while len(self._used) > STATES_MAX:
+                self._used.popitem(last=False)
+        try:
+            yield
+        finally:
+            self._free.release()
 
 
 def begin_sign_in(
@@ -97,7 +136,11 @@ def begin_sign_in(
 
 
 def finish_sign_in(
-    started: Started | None, provider: Provider, keys: ProviderKeys, answer: dict[str, str]
+    started: Started | None,
+    provider: Provider,
+    keys: ProviderKeys,
+    exchanges: Exchanges,
+    answer: dict[str, str],
 ) -> Principal:
     """Who signed in.
 
@@ -105,6 +148,7 @@ def finish_sign_in(
         started: what the browser kept.
         provider: of the address that the answer came to.
         keys: of the provider.
+        exchanges: of this process.
         answer: the parameters of that address.
 
     Raises:
@@ -123,7 +167,8 @@ def finish_sign_in(
     code = answer.get("code", "")
     if not 0 < len(code) <= CODE_LENGTH_MAX:
         raise ForbiddenError(f"The identity provider {provider.name} did not sign you in.")
-    token = _exchanged(started, provider, keys, code)
+    with exchanges.one(started.state):
+        token = _exchanged(started, provider, keys, code)
     audience = provider.client_id or ""
     return verify_token(token, provider, keys, audience=audience, nonce=started.nonce).principal
 
@@ -145,9 +190,9 @@ def _exchanged(started: Started, provider: Provider, keys: ProviderKeys, code: s
                 form["client_id"] = provider.client_id or ""
             said = read_json(client, "POST", endpoint, data=form)
     except ProviderError as error:
+        _LOGGER.warning("sign-in at %s: %s", provider.name, error)
         raise UnavailableError(
-            f"The identity provider {provider.name} did not finish the sign-in ({error}); "
-            "begin again."
+            f"The identity provider {provider.name} did not finish the sign-in; begin again."
         ) from None
     token = said.get("id_token")
     if not isinstance(token, str):

@@ -35,7 +35,7 @@ def _safe_url(text: str) -> str:
     local = url.scheme == "http" and is_loopback(url.hostname or "")
     if (url.scheme != "https" and not local) or not url.hostname:
         raise ValueError("must begin with https://, or http:// on a loopback address")
-    if url.query or url.fragment or url.username is not None:
+    if "?" in text or "#" in text or url.username is not None or not text.isprintable():
         raise ValueError("has no query, no fragment and no user")
     return text
 
@@ -58,6 +58,7 @@ class Provider(_Table):
     title: _Text | None = None  # on the sign-in page
     scopes: _Text = "openid profile email"
     groups_claim: _Text = "groups"
+    subject_claim: _Text = "sub"  # which names a person the same for each client of the provider
     session_seconds: int = Field(default=PERSON_SESSION_SECONDS, ge=60, le=12 * 3600)
     ca_file: str | None = None  # of certificates that the provider's are checked against
     token_file: str | None = None  # holds a token by which the provider's keys may be read

@@ -12,6 +12,7 @@ from service.errors import ForbiddenError, UnauthorizedError
 from service.identity.authentication import Caller, rank
 from service.identity.keys import Role, digest_of
 from service.identity.rate_limit import Bucket
+from service.identity.single_sign_on.code_flow import Exchanges
 from service.identity.single_sign_on.configuration import (
     EVERY_SUBJECT,
     Configuration,
@@ -55,6 +56,7 @@ class TokenDirectory:
         """
         self.providers = {one.name: one for one in configuration.provider}
         self.keys = {one.name: ProviderKeys(one) for one in configuration.provider}
+        self.exchanges = Exchanges()
         self._by_issuer = {one.issuer: one for one in configuration.provider}
         self._grants = configuration.grant
         self._new_bucket = bucket

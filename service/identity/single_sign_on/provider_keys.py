@@ -14,12 +14,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote_plus
 
 import httpx
-from joserfc.jwk import KeySet
+from joserfc.jwk import Key, KeySet
 from pydantic import TypeAdapter, ValidationError
 
 from service.errors import UnavailableError
@@ -121,10 +122,18 @@ def _key_set(said: dict[str, Any]) -> KeySet:
         for one in (listed if isinstance(listed, list) else [])
         if isinstance(one, dict) and one.get("kty") != _SYMMETRIC and one.get("use") != "enc"
     ]
+    keys = [key for one in usable for key in _imported(one)]
+    if not keys:
+        raise ProviderError("it has no key that can be read")
+    return KeySet(keys)
+
+
+def _imported(said: dict[str, Any]) -> list[Key]:
+    """A key; none where it cannot be read, for others of the provider may be."""
     try:
-        return KeySet.import_key_set({"keys": usable})
-    except Exception as error:  # the library names no one class for all that a key may be
-        raise ProviderError("its keys cannot be read") from error
+        return KeySet.import_key_set({"keys": [said]}).keys
+    except Exception:  # the library names no one class for all that a key may be
+        return []
 
 
 def _address(said: dict[str, Any], name: str) -> str:
@@ -157,7 +166,7 @@ def provider_client(provider: Provider, *, as_client: bool = False) -> Iterator[
             secret = _line(provider.client_secret_file)
             # RFC 6749, 2.3.1: both parts are encoded as in a form first.
             auth = httpx.BasicAuth(quote_plus(provider.client_id or ""), quote_plus(secret))
-        context = ssl.create_default_context(cafile=provider.ca_file)
+        context = _context(provider.ca_file)
     except (OSError, ValueError) as error:
         raise ProviderError(f"a file of its configuration cannot be read: {error}") from error
     with httpx.Client(
@@ -168,6 +177,12 @@ def provider_client(provider: Provider, *, as_client: bool = False) -> Iterator[
         trust_env=False,
     ) as client:
         yield client
+
+
+@lru_cache(maxsize=64)
+def _context(ca_file: str | None) -> ssl.SSLContext:
+    """Reading the certificates takes thirty milliseconds of processor time."""
+    return ssl.create_default_context(cafile=ca_file)
 
 
 def _line(file: str) -> str:

@@ -6,10 +6,10 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from joserfc import jws, jwt
-from joserfc.errors import JoseError
+from joserfc.errors import ExpiredTokenError, InvalidClaimError, JoseError, MissingClaimError
 from joserfc.jwt import JWTClaimsRegistry
 
-from service.errors import UnauthorizedError
+from service.errors import UnauthorizedError, UnavailableError
 from service.identity.single_sign_on.configuration import TEXT_MAX, Provider
 from service.identity.single_sign_on.provider_keys import ProviderKeys
 
@@ -23,6 +23,10 @@ TOKEN_LENGTH_MAX: Final = 16_384
 GROUPS_MAX: Final = 1000
 _PARTS: Final = 3
 _NOT_VALID: Final = "The token is not valid here: {}."
+
+
+class ClaimError(Exception):
+    """A claim of a token is not as this service needs it; the text says how."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +73,7 @@ def issuer_of(token: str) -> str | None:
     try:
         claims = jws.extract_compact(token.encode("ascii")).payload
         said = json.loads(claims)
-    except (JoseError, ValueError):
+    except Exception:  # strangers send anything, and the library names no one class for all of it
         return None
     issuer = said.get("iss") if isinstance(said, dict) else None
     return issuer if isinstance(issuer, str) else None
@@ -108,33 +112,43 @@ def verify_token(
             _principal(claims, provider), float(claims["exp"]) + CLOCK_SKEW_SECONDS
         )
     except JoseError as error:
-        reason = error.description or error.error.replace("_", " ")
-        raise UnauthorizedError(_NOT_VALID.format(reason.rstrip("."))) from None
-    except (ValueError, TypeError, OverflowError) as error:
+        raise UnauthorizedError(_NOT_VALID.format(_reason(error))) from None
+    except UnavailableError:
+        raise
+    except ClaimError as error:
         raise UnauthorizedError(_NOT_VALID.format(error)) from None
+    except Exception:  # what strangers send may fail in any way
+        raise UnauthorizedError(_NOT_VALID.format("it cannot be read")) from None
+
+
+def _reason(error: JoseError) -> str:
+    """What is wrong, without anything that was sent."""
+    if isinstance(error, (InvalidClaimError, MissingClaimError, ExpiredTokenError)):
+        return error.description.rstrip(".")  # it names the claim
+    return error.error.replace("_", " ")
 
 
 def _require_own(claims: Mapping[str, Any], audience: str, nonce: str | None) -> None:
     """Refuse the answer to another sign-in, and a token that was made for another client.
 
     Raises:
-        ValueError: it is one.
+        ClaimError: it is one.
     """
     if nonce is None:
         return
     if claims.get("nonce") != nonce:
-        raise ValueError("it answers another sign-in")
+        raise ClaimError("it answers another sign-in")
     if claims.get("azp", audience) != audience or claims["aud"] not in (audience, [audience]):
-        raise ValueError("it is for another client, too")
+        raise ClaimError("it is for another client, too")
 
 
 def _principal(claims: Mapping[str, Any], provider: Provider) -> Principal:
-    subject = claims["sub"]
+    subject = claims.get(provider.subject_claim)
     if not isinstance(subject, str) or not 0 < len(subject) <= TEXT_MAX or not _plain(subject):
-        raise ValueError(f"its subject must be 1 to {TEXT_MAX} printable ASCII characters")
+        raise ClaimError(f"its subject must be 1 to {TEXT_MAX} printable ASCII characters")
     groups = claims.get(provider.groups_claim, [])
     if not isinstance(groups, list) or len(groups) > GROUPS_MAX:
-        raise ValueError(f"its {provider.groups_claim} must be a list of at most {GROUPS_MAX}")
+        raise ClaimError(f"its {provider.groups_claim} must be a list of at most {GROUPS_MAX}")
     title = next(
         (
             claims[name]

@@ -6,6 +6,7 @@ from sqlalchemy import Connection, Row, select
 
 from accounting.events import Event, NoNoise
 from accounting.filters.covers import covers
+from service.errors import AnotherPersonError, OutOfSequenceError
 from service.ledger import dataset_settings
 from service.ledger.append.append import RECORDED_SPAN
 from service.ledger.budgets.accumulator import by_pass
@@ -16,12 +17,12 @@ from service.ledger.change_requests.messages import (
     NewChangeRequest,
     RequestKind,
 )
-from service.ledger.change_requests.persons import Actor, require_named
+from service.ledger.change_requests.persons import Actor, person_named, require_named
 from service.ledger.change_requests.records import insert_request, request_answer
 from service.ledger.dataset_settings import require_present
 from service.ledger.datasets import lock_parents
 from service.ledger.lookups import dataset_of, find_branch, find_run, lock_dataset
-from service.ledger.reservations import find_reservation, remaining_steps_of
+from service.ledger.reservations import OPEN, find_reservation, remaining_steps_of
 from service.schemas.event_codec import event_of, to_event
 from service.schemas.requests import (
     ChangedBudget,
@@ -30,7 +31,9 @@ from service.schemas.requests import (
     accepted_statuses,
 )
 from service.schemas.responses import DatasetAnswer
-from service.storage.tables import corrections
+from service.storage.tables import branches, corrections, reservations
+
+_RELEASED: Final = "A release by a person who does not hold the reservation."
 
 # What an operator may name in DPLEDGER_APPROVALS, and the kind of request that follows.
 APPROVALS: Final[dict[str, RequestKind]] = {
@@ -205,6 +208,56 @@ def void_needing_approval(
     )[0]
 
 
+def is_own(connection: Connection, holder: str | None, by: Actor) -> bool:
+    """Whether the person who acts holds something, by the name that took it."""
+    return holder is not None and person_named(connection, holder) == by.person
+
+
+def release_needing_approval(
+    connection: Connection, name: str, *, by: Actor
+) -> ChangeRequestAnswer | None:
+    """Ask for the void of a reservation of another person; None for one's own.
+
+    A release says that steps did not run, and frees them: only its holder knows that.
+
+    Raises:
+        NotFoundError: there is no such reservation.
+        AnotherPersonError: the start token asks.
+    """
+    row, *_ = find_reservation(connection, name)
+    if is_own(connection, row.by, by):
+        return None
+    return void_needing_approval(connection, name, reason=_RELEASED, by=by)
+
+
+def require_own_plan(connection: Connection, run_name: str, *, by: Actor) -> None:
+    """Refuse to close another person's run while its plan holds steps.
+
+    Raises:
+        NotFoundError: there is no such run.
+        AnotherPersonError: it is so.
+    """
+    run = find_run(connection, run_name)
+    if is_own(connection, run.by, by):
+        return
+    held = (
+        select(reservations.c.id)
+        .join(branches, branches.c.id == reservations.c.branch_id)
+        .where(
+            reservations.c.run_id == run.id,
+            reservations.c.name.is_(None),
+            reservations.c.state == OPEN,
+            reservations.c.end_step > reservations.c.first_step,
+            reservations.c.end_step > branches.c.next_step,
+        )
+    )
+    if connection.execute(held).first() is not None:
+        raise AnotherPersonError(
+            f"Closing the run returns what its plan holds, and {run.by} holds it. Ask for a void "
+            "of the dataset's reservations first; another person approves it."
+        )
+
+
 def correction_needing_approval(
     connection: Connection, run_name: str, new: NewCorrection, *, by: Actor
 ) -> ChangeRequestAnswer | None:
@@ -215,11 +268,13 @@ def correction_needing_approval(
 
     Raises:
         NotFoundError: there is no such run or branch.
+        OutOfSequenceError: some of the steps are not recorded.
         InvalidRequestError: the event does not fit the dataset.
         AnotherPersonError: it needs a second person, and the start token is no person.
     """
     run = find_run(connection, run_name)
     dataset = _locked(connection, dataset_of(connection, run).name)
+    _require_recorded(connection, run, new)
     if _only_raises(connection, dataset, run, new):
         return None
     require_named(by)
@@ -233,6 +288,19 @@ def correction_needing_approval(
         reason=new.reason,
         by=by,
     )[0]
+
+
+def _require_recorded(connection: Connection, run: Row[Any], new: NewCorrection) -> None:
+    """Refuse steps of which some are not recorded: what they tell could not be compared.
+
+    Recorded steps never change, so that what is found here still holds when it is written.
+
+    Raises:
+        OutOfSequenceError: some are not.
+    """
+    branch = find_branch(connection, run.id, new.branch)
+    if not branch.from_step <= new.first_step <= branch.next_step - new.steps:
+        raise OutOfSequenceError(branch.next_step)
 
 
 def _only_raises(

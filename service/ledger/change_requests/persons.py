@@ -3,7 +3,10 @@
 from dataclasses import dataclass
 from typing import Final
 
+from sqlalchemy import Connection, select
+
 from service.errors import AnotherPersonError
+from service.storage.tables import api_keys
 
 # The names of those who act without a key of their own: any person may be behind them.
 UNNAMED: Final = frozenset({"command-line", "admin-key-file", "start-token"})
@@ -15,6 +18,12 @@ class Actor:
 
     key: str
     person: str
+
+
+def person_named(connection: Connection, name: str) -> str:
+    """Who acts under a name: the person of a key, or the subject of an identity provider itself."""
+    held = select(api_keys.c.person).where(api_keys.c.name == name)
+    return connection.scalar(held) or name
 
 
 def require_named(actor: Actor) -> None:

@@ -27,7 +27,7 @@ _DATASET: Final = (
     .where(datasets.c.id == bindparam("dataset"))
     .with_for_update()
 )
-_INSTALLATION: Final = select(
+INSTALLATION_ROW: Final = select(
     installation.c.log_size, installation.c.log_frontier
 ).with_for_update()
 
@@ -171,7 +171,7 @@ def append_leaves(connection: Connection, dataset_id: int | None, happened: Sequ
         return
     row: Any
     if dataset_id is None:
-        row = connection.execute(_INSTALLATION).one()
+        row = connection.execute(INSTALLATION_ROW).one()
         dataset, head = None, 0
     else:
         row = connection.execute(_DATASET, {"dataset": dataset_id}).one()

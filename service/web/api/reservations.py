@@ -15,7 +15,7 @@ from service.ledger.reservation_ends import GiveBack
 from service.ledger.reservations import ReservationAnswer, Reserve
 from service.schemas.requests import NewReservation, ReservationRelease, Void
 from service.storage.engine import snapshot
-from service.web.four_eyes import WAITS_FOR_APPROVAL, waiting_answer, waiting_void
+from service.web.four_eyes import WAITS_FOR_APPROVAL, waiting_answer, waiting_release, waiting_void
 from service.web.parameters import (
     Database,
     DatasetName,
@@ -61,15 +61,22 @@ def get_reservation(
     return ReservationAnswer(**_found(database, reservation, now()))
 
 
-@router.post("/reservations/{reservation}:release")
+@router.post(
+    "/reservations/{reservation}:release",
+    response_model=ReservationAnswer,
+    responses=WAITS_FOR_APPROVAL,
+)
 async def release_reservation(
     reservation: ReservationName,
     given: ReservationRelease,
     database: Database,
     caller: Trainer,
     request: Request,
-) -> ReservationAnswer:
+) -> ReservationAnswer | Response:
     """Attest that no step after `last_step` ran; the rest returns."""
+    waiting = await waiting_release(request, reservation, caller)
+    if waiting is not None:
+        return waiting_answer(waiting)
     found = await run_in_threadpool(_found, database, reservation, now())
     place = found["run"], found["branch"]
     back = GiveBack(name=reservation, place=place, last_step=given.last_step, by=caller.name)

@@ -1,7 +1,7 @@
 """Runs and their branches: registering, reading, finishing."""
 
 from fastapi import APIRouter, Request, Response
-from sqlalchemy import select
+from sqlalchemy import Connection, select
 
 from service.guarantees import guarantee, history, privacy_curve
 from service.guarantees.guarantee import Question
@@ -25,6 +25,7 @@ from service.schemas.responses import (
 )
 from service.storage.engine import snapshot
 from service.storage.tables import runs
+from service.web.four_eyes import require_own_plan
 from service.web.parameters import (
     Curves,
     Database,
@@ -105,12 +106,14 @@ def finish_run(
     run: RunName, end: Finish, database: Database, caller: Trainer, request: Request
 ) -> FinishedRun:
     """Close a run as finished, stopped at its budget or aborted; or say it was interrupted."""
-    run_in_write_transaction(
-        database,
-        lambda connection: runs_module.finish_run(
+
+    def finish(connection: Connection) -> None:
+        require_own_plan(request, connection, run, caller)
+        runs_module.finish_run(
             connection, run, end.state, branch=end.branch, by=caller.name, reason=end.reason
-        ),
-    )
+        )
+
+    run_in_write_transaction(database, finish)
     request.app.state.feed.wake()
     with snapshot(database) as connection:  # its guarantee may take time; no lock is held
         return guarantee.finished_run(connection, run)

@@ -67,7 +67,12 @@ async def end_at_provider(provider: ProviderName, request: Request) -> Response:
     where = "/" if started is None else viewer.own_path(started.next_path)
     try:
         principal = await run_in_threadpool(
-            finish_sign_in, started, found, directory.keys[provider], dict(request.query_params)
+            finish_sign_in,
+            started,
+            found,
+            directory.keys[provider],
+            directory.exchanges,
+            dict(request.query_params),
         )
         directory.caller_of(principal)
     except LedgerError as error:

@@ -97,3 +97,27 @@ def test_the_form_of_a_key_is_held_to_the_same(serve: Serve, engine: Engine) -> 
         rotated = page.post("/keys/bob/rotate", data={"csrf": csrf, "grace": "60"})
         assert rotated.status_code == 409
         assert page.post("/keys", data=form | {"person": "ann"}).status_code == 200
+
+
+def test_the_start_token_makes_one_key(api: httpx.Client) -> None:
+    made = [
+        api.post("/v1/keys", json={"name": name, "scope": "admin"}).status_code
+        for name in ("alice", "bob")
+    ]
+    assert made == [201, 401]
+
+
+def test_the_key_of_a_file_is_no_persons(serve: Serve, tmp_path: Path) -> None:
+    file = tmp_path / "first"
+    file.write_text("x" * 40)
+    with (
+        serve(admin_key_file=file, approvals=("limits",)) as address,
+        httpx.Client(base_url=address, timeout=30) as api,
+    ):
+        api.headers["authorization"] = "Bearer " + "x" * 40
+        assert api.get("/v1/keys").json()["keys"][0]["person"] == "admin-key-file"
+        assert api.post("/v1/datasets", json=dataset(budget=BUDGET)).status_code == 201
+        more = {"budget": {"epsilon": 50.0, "delta": BUDGET["delta"]}, "reason": "More."}
+        asked = api.patch("/v1/datasets/data", json=more, headers={"if-match": '"1"'})
+        assert asked.status_code == 409
+        assert asked.json()["type"] == "/problems/another-person"

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import httpx
@@ -11,7 +11,13 @@ from joserfc.jwk import OctKey, RSAKey
 
 from service.errors import ForbiddenError, UnavailableError
 from service.identity.single_sign_on import code_flow, provider_keys
-from service.identity.single_sign_on.code_flow import Started, begin_sign_in, unsealed
+from service.identity.single_sign_on.code_flow import (
+    EXCHANGES_MAX,
+    Exchanges,
+    Started,
+    begin_sign_in,
+    unsealed,
+)
 from service.identity.single_sign_on.configuration import Configuration, Provider
 from service.identity.single_sign_on.directory import TokenDirectory
 from service.identity.single_sign_on.provider_keys import (
@@ -132,8 +138,11 @@ def test_what_is_not_safe_is_not_believed(said: Said, spoil: Callable[[Said], No
         said.known().known()
 
 
-def test_secret_keys_are_left_out(said: Said) -> None:
+def test_keys_that_cannot_be_used_are_left_out(said: Said) -> None:
     said.keys.append(OctKey.generate_key().as_dict(private=True))
+    said.keys.append({"kty": "RSA", "n": "AQAB"})
+    said.keys.append({"kty": "EC", "crv": "brainpoolP256r1", "x": "AQAB", "y": "AQAB"})
+    said.keys.append("a key")
     assert [one.kid for one in said.known().known().keys.keys] == [KEY.kid]
 
 
@@ -158,7 +167,22 @@ def test_an_answer_at_another_providers_address_is_refused(said: Said) -> None:
     )  # fmt: skip
     other = Provider(name="other", issuer="https://other.example", client_id="pages")
     with pytest.raises(ForbiddenError, match="another browser"):
-        code_flow.finish_sign_in(started, other, said.known(), {"state": "s", "code": "c"})
+        code_flow.finish_sign_in(
+            started, other, said.known(), Exchanges(), {"state": "s", "code": "c"}
+        )
+
+
+def test_strangers_take_few_threads_and_an_answer_counts_once() -> None:
+    exchanges = Exchanges()
+    with ExitStack() as under_way:
+        for number in range(EXCHANGES_MAX):
+            under_way.enter_context(exchanges.one(f"state-{number}"))
+        with pytest.raises(UnavailableError, match="Too many"), exchanges.one("another"):
+            pass
+    with exchanges.one("another"):
+        pass
+    with pytest.raises(ForbiddenError), exchanges.one("another"):
+        pass
 
 
 def test_a_verified_token_ends_at_its_time(monkeypatch: pytest.MonkeyPatch) -> None:

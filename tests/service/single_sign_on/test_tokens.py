@@ -1,5 +1,7 @@
 """Tokens of pods: whose are accepted, as what, and until when."""
 
+import base64
+import json
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -120,6 +122,41 @@ def test_a_token_that_the_provider_did_not_sign_is_refused(
             refused(address, token, 401, "not valid here")
         with caller(address, signed) as api:
             assert api.get("/v1/datasets").status_code == 200
+
+
+def test_what_strangers_make_up_is_refused_and_nothing_fails(
+    provider: IdentityProvider, serve: Serve, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def part(text: str) -> str:
+        return base64.urlsafe_b64encode(text.encode("utf-8", "surrogatepass")).rstrip(b"=").decode()
+
+    kid = httpx.get(f"{provider.issuer}/keys", timeout=30).json()["keys"][0]["kid"]
+    body = json.dumps({"iss": provider.issuer, "sub": "dana", "aud": "dpledger", "exp": 2**33})
+    deep = "[" * 2000
+    headers = [
+        '["alg"]', '"alg"', "7", "null", deep, json.dumps({"alg": "EdDSA", "kid": kid}),
+        '{"alg": "RS256", "kid": "\\ud800"}', '{"alg": ["RS256"]}', '{"kid": {}}', "{", "",
+    ]  # fmt: skip
+    made = [f"{part(one)}.{part(body)}.AAAA" for one in headers]
+    header = part(json.dumps({"alg": "RS256", "kid": kid}))
+    made += [f"{header}.{part(one)}.AAAA" for one in (deep, '{"iss": ' + deep, "[]", "{", "")]
+    with serve(identity_file=provider.file(tmp_path)) as address:
+        for token in made:
+            with caller(address, token) as api:
+                assert api.get("/v1/datasets").status_code == 401, token
+    assert [one for one in caplog.records if one.levelname == "ERROR"] == []
+
+
+def test_a_subject_may_be_another_claim(
+    provider: IdentityProvider, serve: Serve, tmp_path: Path
+) -> None:
+    file = provider.file(tmp_path)
+    file.write_text(file.read_text().replace("client_id", 'subject_claim = "oid"\nclient_id', 1))
+    with serve(identity_file=file) as address:
+        with caller(address, provider.token(sub="pairwise-1", oid=SUBJECT)) as api:
+            assert api.get("/v1/datasets").status_code == 200
+        refused(address, provider.token(sub=SUBJECT), 401, "subject")
+        refused(address, provider.token(sub=SUBJECT, oid="another"), 403, "grants nothing")
 
 
 def test_a_token_ends_at_its_time_though_it_was_verified(

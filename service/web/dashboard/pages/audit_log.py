@@ -10,6 +10,7 @@ from pydantic import Field
 from sqlalchemy import Connection, Row, Select, case, func, select
 
 from service.formatting import words
+from service.identity.keys import PERSON_LENGTH_MAX
 from service.ledger.log.leaves import KINDS
 from service.storage.engine import snapshot
 from service.storage.tables import acts, datasets
@@ -33,7 +34,7 @@ _HEADS: Final = (
 class _Acts(Listed):
     path: ClassVar[str] = "/log"
 
-    by: str | None = Field(default=None, max_length=63)
+    by: str | None = Field(default=None, max_length=PERSON_LENGTH_MAX)
     kind: str | None = Field(default=None, max_length=32)
     dataset: str | None = Field(default=None, max_length=63)
     of: Literal["all", "installation", "datasets"] = "all"

@@ -6,10 +6,10 @@ from typing import Any, Final
 from fastapi import APIRouter, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import RedirectResponse
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
 
 from service.clock import now
-from service.errors import ConflictError, InvalidRequestError, LedgerError
+from service.errors import AnotherPersonError, ConflictError, InvalidRequestError, LedgerError
 from service.identity.authentication import Caller
 from service.ledger import lookups, reservations, runs, views
 from service.ledger.append.write_access import run_in_write_transaction
@@ -20,11 +20,11 @@ from service.web.dashboard.forms import ending_form
 from service.web.dashboard.forms.shown_form import ShownForm
 from service.web.dashboard.rendering import PageRoute, render
 from service.web.dashboard.viewer import PageAdmin, PostedForm
-from service.web.four_eyes import waiting_void
+from service.web.four_eyes import require_own_plan, waiting_void
 from service.web.parameters import Database, ReservationName, RunName
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
-_REFUSALS: Final = (InvalidRequestError, ConflictError)
+_REFUSALS: Final = (InvalidRequestError, ConflictError, AnotherPersonError)
 
 
 def refusal_status(error: LedgerError | None) -> HTTPStatus:
@@ -48,12 +48,12 @@ def finish_run(
     """Close a run whose trainer does not, for a reason."""
     try:
         end = ending_form.ending_of(sent)
-        run_in_write_transaction(
-            database,
-            lambda connection: runs.finish_run(
-                connection, run, end.state, by=viewer.name, reason=end.reason
-            ),
-        )
+
+        def finish(connection: Connection) -> None:
+            require_own_plan(request, connection, run, viewer)
+            runs.finish_run(connection, run, end.state, by=viewer.name, reason=end.reason)
+
+        run_in_write_transaction(database, finish)
     except _REFUSALS as error:
         form = ShownForm.refused(sent, error, ending_form.ENDING_FIELDS)
         return _run_page(run, request, database, viewer, form, error)

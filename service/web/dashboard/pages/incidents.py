@@ -14,7 +14,7 @@ from service.clock import now
 from service.errors import InvalidRequestError
 from service.formatting import words
 from service.identity.authentication import Caller
-from service.identity.keys import Role
+from service.identity.keys import PERSON_LENGTH_MAX, Role
 from service.ledger.append.write_access import run_in_write_transaction
 from service.ledger.incidents import Kind
 from service.operations.incident_inbox import HandledIncident, IncidentFilter, handled
@@ -44,7 +44,7 @@ class _Inbox(Listed):
     state: Literal["open", "acknowledged", "any"] = "open"
     kind: Kind | None = None
     dataset: str | None = Field(default=None, max_length=63)
-    assignee: str | None = Field(default=None, max_length=63)
+    assignee: str | None = Field(default=None, max_length=PERSON_LENGTH_MAX)
     sort: Literal["newest", "oldest"] = "newest"
 
     def rows(self, viewer: Caller) -> Select[Any]:

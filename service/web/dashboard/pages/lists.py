@@ -11,6 +11,7 @@ from sqlalchemy import Connection, Row, Select, func, select
 from service.guarantees.guarantee import delta_of
 from service.identity.access import datasets_within, runs_within
 from service.identity.authentication import Caller
+from service.identity.keys import PERSON_LENGTH_MAX
 from service.operations import budget_summaries
 from service.operations.certified_epsilons import (
     CERTIFIED_SECONDS,
@@ -77,7 +78,7 @@ class _Datasets(Listed):
 
     name: str | None = Field(default=None, max_length=63)
     limit: Literal["set", "none"] | None = None
-    by: str | None = Field(default=None, max_length=63)  # the key that created them
+    by: str | None = Field(default=None, max_length=PERSON_LENGTH_MAX)  # the key that created them
     sort: Literal[
         "newest", "oldest", "created", "-created", "name", "-name", "owner", "-owner", "limit",
         "-limit", "entries", "-entries",
@@ -102,7 +103,9 @@ class _Runs(Listed):
     name: str | None = Field(default=None, max_length=63)
     dataset: str | None = Field(default=None, max_length=63)
     state: RunStateName | None = None
-    by: str | None = Field(default=None, max_length=63)  # the key that registered them
+    by: str | None = Field(
+        default=None, max_length=PERSON_LENGTH_MAX
+    )  # the key that registered them
     label: str | None = Field(default=None, max_length=200)  # key=value, or a part of either
     runs: list[str] = Field(default=[], max_length=CHOSEN_MAX)  # that are ticked
     sort: Literal[

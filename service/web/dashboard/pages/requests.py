@@ -17,7 +17,7 @@ from service.errors import (
 )
 from service.identity.access import datasets_within
 from service.identity.authentication import Caller
-from service.identity.keys import Role
+from service.identity.keys import PERSON_LENGTH_MAX, Role
 from service.ledger.append.write_access import run_in_write_transaction
 from service.ledger.change_requests import decisions, records
 from service.ledger.change_requests.messages import ChangeRequestAnswer, NewDecision, RequestState
@@ -47,7 +47,7 @@ class _Asked(BaseModel):
 
     state: RequestState | None = None
     dataset: str | None = Field(default=None, max_length=63)
-    by: str | None = Field(default=None, max_length=63)  # the person who asked
+    by: str | None = Field(default=None, max_length=PERSON_LENGTH_MAX)  # the person who asked
     before: int | None = Field(default=None, ge=0, lt=2**63)  # the row before which to go on
 
     @model_validator(mode="before")
