@@ -1,5 +1,6 @@
 """What a second person must agree to, however it is asked for: over HTTP or on a page."""
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from fastapi import Request
@@ -33,15 +34,22 @@ def waiting_answer(found: ChangeRequestAnswer) -> JSONResponse:
     return JSONResponse(found.model_dump(mode="json"), 202, headers=headers)
 
 
+async def _waiting(
+    request: Request, approval: str, ask: Callable[[Connection], ChangeRequestAnswer | None]
+) -> ChangeRequestAnswer | None:
+    """The request by which a change waits; None where one person is enough for it."""
+    if approval not in request.app.state.approvals:
+        return None
+    return await run_in_threadpool(run_in_write_transaction, request.app.state.engine, ask)
+
+
 async def waiting_correction(
     request: Request, run: str, new: NewCorrection, caller: Caller
 ) -> ChangeRequestAnswer | None:
     """The request by which a correction waits; None for one that may be recorded at once."""
-    if "corrections" not in request.app.state.approvals:
-        return None
-    return await run_in_threadpool(
-        run_in_write_transaction,
-        request.app.state.engine,
+    return await _waiting(
+        request,
+        "corrections",
         lambda connection: four_eyes.correction_needing_approval(
             connection, run, new, by=caller.actor
         ),
@@ -52,11 +60,9 @@ async def waiting_void(
     request: Request, reservation: str, reason: str, caller: Caller
 ) -> ChangeRequestAnswer | None:
     """The request by which a void waits; None for one that may be made at once."""
-    if "voids" not in request.app.state.approvals:
-        return None
-    return await run_in_threadpool(
-        run_in_write_transaction,
-        request.app.state.engine,
+    return await _waiting(
+        request,
+        "voids",
         lambda connection: four_eyes.void_needing_approval(
             connection, reservation, reason=reason, by=caller.actor
         ),
@@ -67,11 +73,9 @@ async def waiting_release(
     request: Request, reservation: str, caller: Caller
 ) -> ChangeRequestAnswer | None:
     """The request by which another person's reservation is to be released; None for one's own."""
-    if "voids" not in request.app.state.approvals:
-        return None
-    return await run_in_threadpool(
-        run_in_write_transaction,
-        request.app.state.engine,
+    return await _waiting(
+        request,
+        "voids",
         lambda connection: four_eyes.release_needing_approval(
             connection, reservation, by=caller.actor
         ),
