@@ -208,7 +208,7 @@ reservations = Table(
     "reservations",
     metadata,
     Column("id", Id, primary_key=True),
-    Column("name", NameText, unique=True),  # none where a run's plan reserves itself
+    Column("name", NameText, unique=True),  # null for what a run's plan reserves
     Column("dataset_id", ForeignKey("datasets.id"), nullable=False),
     Column("run_id", ForeignKey("runs.id"), nullable=False, index=True),
     Column("branch_id", ForeignKey("branches.id"), nullable=False),

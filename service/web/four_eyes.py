@@ -82,7 +82,7 @@ async def waiting_release(
     )
 
 
-def require_own_plan(request: Request, connection: Connection, run: str, caller: Caller) -> None:
+def require_plan_kept(request: Request, connection: Connection, run: str, caller: Caller) -> None:
     """Refuse to close another person's run while its plan holds steps, where voids need two.
 
     Raises:

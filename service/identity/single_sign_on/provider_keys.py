@@ -33,7 +33,7 @@ PROVIDER_TIMEOUT_SECONDS: Final = 5.0
 ANSWER_BYTES_MAX: Final = 1_000_000
 _DISCOVERY: Final = "/.well-known/openid-configuration"
 _ADDRESS: Final[TypeAdapter[str]] = TypeAdapter(SafeUrl)
-_SYMMETRIC: Final = "oct"  # whoever can check with such a key can sign with it
+_SYMMETRIC: Final = "oct"  # who can check with such a key can sign with it
 
 
 class ProviderError(Exception):
@@ -129,7 +129,7 @@ def _key_set(said: dict[str, Any]) -> KeySet:
 
 
 def _imported(said: dict[str, Any]) -> list[Key]:
-    """A key; none where it cannot be read, for others of the provider may be."""
+    """A key; an empty list if it cannot be read: others of the provider may be."""
     try:
         return KeySet.import_key_set({"keys": [said]}).keys
     except Exception:  # the library names no one class for all that a key may be

@@ -69,7 +69,7 @@ def run_in_write_transaction(engine: Engine, work: Callable[[Connection], Result
 
 
 class _RehearsedError(Exception):
-    """Ends a transaction of which nothing is to stay."""
+    """Ends a transaction without keeping anything of it."""
 
     def __init__(self, answer: Any) -> None:
         super().__init__()

@@ -291,7 +291,7 @@ def correction_needing_approval(
 
 
 def _require_recorded(connection: Connection, run: Row[Any], new: NewCorrection) -> None:
-    """Refuse steps of which some are not recorded: what they tell could not be compared.
+    """Refuse steps that are not all recorded: what they tell could not be compared.
 
     Recorded steps never change, so that what is found here still holds when it is written.
 

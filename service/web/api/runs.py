@@ -25,7 +25,7 @@ from service.schemas.responses import (
 )
 from service.storage.engine import snapshot
 from service.storage.tables import runs
-from service.web.four_eyes import require_own_plan
+from service.web.four_eyes import require_plan_kept
 from service.web.parameters import (
     Curves,
     Database,
@@ -108,7 +108,7 @@ def finish_run(
     """Close a run as finished, stopped at its budget or aborted; or say it was interrupted."""
 
     def finish(connection: Connection) -> None:
-        require_own_plan(request, connection, run, caller)
+        require_plan_kept(request, connection, run, caller)
         runs_module.finish_run(
             connection, run, end.state, branch=end.branch, by=caller.name, reason=end.reason
         )

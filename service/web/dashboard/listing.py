@@ -129,7 +129,7 @@ def part_of(
 def _place(
     connection: Connection, table: Table, key: Sequence[ColumnElement[Any]], text: str | None
 ) -> Sequence[Any] | None:
-    """What a row is sorted by; none where no id of a row is given."""
+    """The value that a row is sorted by; None if no id of a row is given."""
     if text is None or not (text.isascii() and text.isdigit() and int(text) <= _ID_MAX):
         return None
     return connection.execute(select(*key).where(table.c.id == int(text))).one_or_none()

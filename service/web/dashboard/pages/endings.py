@@ -20,7 +20,7 @@ from service.web.dashboard.forms import ending_form
 from service.web.dashboard.forms.shown_form import ShownForm
 from service.web.dashboard.rendering import PageRoute, render
 from service.web.dashboard.viewer import PageAdmin, PostedForm
-from service.web.four_eyes import require_own_plan, waiting_void
+from service.web.four_eyes import require_plan_kept, waiting_void
 from service.web.parameters import Database, ReservationName, RunName
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
@@ -50,7 +50,7 @@ def finish_run(
         end = ending_form.ending_of(sent)
 
         def finish(connection: Connection) -> None:
-            require_own_plan(request, connection, run, viewer)
+            require_plan_kept(request, connection, run, viewer)
             runs.finish_run(connection, run, end.state, by=viewer.name, reason=end.reason)
 
         run_in_write_transaction(database, finish)
