@@ -17,6 +17,14 @@ from service.web.strict_requests import is_expensive
 CHEAP: Final = {
     # They send the reader to another page and read nothing.
     "GET /datasets/{dataset}/limit", "GET /datasets/{dataset}/admission", "GET /planner/budget",
+    "GET /datasets/{dataset}/ask", "GET /incidents/{incident}/notes", "GET /keys/{key}/revoke",
+    "GET /keys/{key}/rotate", "GET /requests/{change_request}/{verb}",
+    # They read or change a few rows of one key, request, run or reservation.
+    "GET /keys/{key}", "POST /keys/{key}/revoke", "POST /keys/{key}/rotate",
+    "GET /requests/{change_request}", "POST /requests/{change_request}/reject",
+    "POST /requests/{change_request}/withdraw", "GET /runs/{run}/finish",
+    "POST /runs/{run}/finish", "GET /reservations/{reservation}/void",
+    "POST /reservations/{reservation}/void",
     # Theorems and theory are the same for every ledger.
     "GET /theorems", "GET /theorems/{bound}", "GET /docs/theory", "GET /docs/theory/{page}",
     # Closed forms, asked for while a slider moves.

@@ -45,6 +45,7 @@ def keys_page(request: Request, database: Database, viewer: PageAdmin) -> Respon
 
 
 @router.post("/keys")
+@expensive
 def create_key(
     request: Request, database: Database, viewer: PageAdmin, form: PostedForm
 ) -> Response:
