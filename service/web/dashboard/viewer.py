@@ -113,7 +113,7 @@ async def _caller(request: Request) -> Caller:
 
 
 async def viewer_of(request: Request) -> Caller | None:
-    """Who looks at a page that anybody may see; none where no key is signed in."""
+    """The caller of a page that needs no key; None without a session in force."""
     found = caller_of(request)
     token = session_token(request)
     if found is not None or token is None:

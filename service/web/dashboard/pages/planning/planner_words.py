@@ -7,7 +7,7 @@ from service.web.dashboard.forms.planner_noise import pass_words
 
 
 def plan_words(form: PlannerForm, found: PlanAnswer) -> list[str]:
-    """Sentences about a certified answer; none where the fields say all of it.
+    """Sentences about a certified answer; an empty list if its fields say everything.
 
     Args:
         form: with the value that was found, where one was.
