@@ -13,9 +13,9 @@ PAGES = (
     "/planner/answer?noise_multiplier=1.1", "/planner/answer?mechanism=banded&derived=1",
     "/planner/answer?trials=geometric&derived=1", "/theorems", "/theorems/poisson-gaussian",
     "/docs/theory", "/docs/theory/renyi", "/compare?runs=steady,shuffled,overdrawn",
-    "/incidents", "/incidents?state=any&kind=overdraft", "/incidents?assignee=nobody", "/log",
+    "/incidents", "/incidents?state=any&kind=overdraft", "/incidents?assignee=unknown", "/log",
     "/requests", "/datasets?limit=none", "/runs?label=model%3Dresnet&sort=-steps",
-        "/runs/steady/report", "/datasets/scans/report", "/sign-in", "/runs/nobody", "/keys",
+        "/runs/steady/report", "/datasets/scans/report", "/sign-in", "/runs/unknown", "/keys",
     "/new-dataset", "/new-dataset?plan=",
     "/runs/steady/correct", "/runs/steady/finish", "/reservations/unknown/void",
     # The dataset of most entries, and the run of most steps.
