@@ -8,12 +8,13 @@ only copied.
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
+from sqlalchemy import Engine
 
 from benchmarks.months import fill
 from benchmarks.servers import START_TOKEN
@@ -23,10 +24,12 @@ from service.storage import migrations
 from service.storage.engine import connect, transaction
 from service.storage.sqlite_file import KEY_SUFFIX, beside
 from service.transparency.signing import Signer
+from tests.browser.desks import Desks
 from tests.browser.looking import Look, looking
 from tests.browser.story import KEYS, told
 from tests.conftest import AS_ADMIN, running
 from tests.service.browsing import signed_in
+from tests.service.office import APPROVALS, make_keys, working
 
 expect.set_options(timeout=20_000)  # a shared machine stands still now and then
 FILLED = "DPLEDGER_TEST_LEDGER"
@@ -120,4 +123,11 @@ def page(look: Look) -> Page:
     return look()
 
 
-Opened = Callable[..., Page]
+@pytest.fixture
+def desks(
+    browser: Browser, engine: Engine, serve: Callable[..., AbstractContextManager[str]]
+) -> Iterator[Desks]:
+    """Five people of an office where another person approves changes, on each database."""
+    secrets = make_keys(engine)
+    with working(serve, secrets, approvals=APPROVALS) as office:
+        yield Desks(browser, office, secrets)

@@ -12,7 +12,8 @@ from sqlalchemy import Engine
 
 from service.identity.keys import Role, create_key
 from service.storage.engine import transaction
-from tests.browser.looking import NARROW, WIDE, Look, Scheme, findings, overflow, settled
+from tests.browser.desks import press, sound
+from tests.browser.looking import NARROW, WIDE, Look, Scheme
 from tests.browser.story import KEYS
 from tests.service.samples import BUDGET, FULL, append, event, run, setup
 
@@ -39,20 +40,6 @@ def sign_in(page: Page, address: str, path: str) -> None:
     page.get_by_label("key").fill(KEYS["admin"])
     page.get_by_role("button", name="Sign in").click()
     page.wait_for_url(address + path)
-
-
-def sound(page: Page) -> None:
-    """Nothing on the page that axe calls serious, and nothing beyond its right edge."""
-    settled(page)
-    assert findings(page) == []
-    assert overflow(page) <= 0
-
-
-def press(page: Page, name: str) -> None:
-    """Press a button by the keyboard alone."""
-    button = page.get_by_role("button", name=name)
-    button.focus()
-    page.keyboard.press("Enter")
 
 
 def refused(api: httpx.Client) -> bool:
