@@ -209,3 +209,22 @@ def test_a_stale_run_is_closed_and_its_reservation_voided(office: str, look: Loo
     with api_of(office, KEYS["admin"]) as api:
         assert api.get("/v1/reservations/lease").json()["state"] == "voided"
         assert api.get("/v1/runs/run").json()["state"] == "aborted"
+
+
+def test_a_dataset_is_frozen_and_opened_again(office: str, look: Look) -> None:
+    page = look(NARROW, "dark")
+    with api_of(office, KEYS["admin"]) as api:
+        setup(api, dataset_given={"budget": BUDGET})
+        assert append(api, event(0, 1, sampling=POISSON), mode="charge").is_success
+        sign_in(page, office, "/datasets/data")
+        for frozen, status in ((True, 409), (False, 201)):
+            box = page.get_by_label("Frozen")
+            box.focus()
+            page.keyboard.press("Space")
+            page.locator("#admission-reason").fill("The loader is looked into.")
+            with page.expect_navigation():
+                press(page, "Change admission")
+            expect(page.locator(".notice-warn")).to_have_count(int(frozen))
+            sound(page)
+            answer = append(api, event(1, 1, sampling=POISSON), mode="charge")
+            assert answer.status_code == status, answer.text
