@@ -31,6 +31,7 @@ from service.schemas.responses import build_messages
 from service.settings import Settings
 from service.storage import migrations
 from service.storage.engine import connect, snapshot, transaction
+from service.storage.engine_probe import require_reliable
 from service.telemetry import Measures
 from service.transparency import signing
 from service.transparency.checkpoints import is_in_use
@@ -85,14 +86,16 @@ def create_app(settings: Settings) -> FastAPI:
     """The application for these settings.
 
     Raises:
-        StartupError: the database is not at this version, the service would be open to others, or
-            this machine's mathematical library is not as accurate as bounds need.
+        StartupError: the database is not at this version or lacks what the ledger relies on, the
+            service would be open to others, or this machine's mathematical library is not as
+            accurate as bounds need.
     """
     _require_accurate_library()
     webhooks = webhooks_of(settings)
     engine = connect(settings.database_address, busy_timeout_seconds=settings.busy_timeout_seconds)
     try:
         migrations.require_current(engine)
+        require_reliable(engine)
         keys = KeyRing(
             engine,
             start_token=_required_key(engine, settings),

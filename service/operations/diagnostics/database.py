@@ -7,15 +7,16 @@ from typing import Any, Final
 from sqlalchemy import Connection, Engine, func, select, text
 
 from service.clock import now, stamp, utc
+from service.errors import StartupError
 from service.operations.diagnostics.result import Finding, fail, ok, warn
 from service.operations.diagnostics.trust import trust
 from service.settings import Settings
 from service.storage import migrations
 from service.storage.engine import snapshot
+from service.storage.engine_probe import require_reliable
 from service.storage.tables import INSERT_ONLY, acts, api_keys, datasets, entries, installation
 from service.transparency.checkpoints import is_in_use
 
-POSTGRES_MIN: Final = 140_000
 CLOCK_AHEAD_MAX: Final = timedelta(seconds=5)  # of the newest row, or of the database's own clock
 EXPIRES_SOON: Final = timedelta(days=14)
 _SQLITE_FULL: Final = 2  # of PRAGMA synchronous: a commit is on the disk
@@ -45,6 +46,7 @@ def ledger(engine: Engine, settings: Settings) -> Iterator[Finding]:
         yield fail("schema", f"revision {found or 'none'}, needed {needed}", remedy)
         return
     yield ok("schema", f"revision {found}")
+    yield _reliable(engine)
     with snapshot(engine) as connection:
         yield triggers(connection)
         newest = _newest(connection)
@@ -53,6 +55,14 @@ def ledger(engine: Engine, settings: Settings) -> Iterator[Finding]:
         yield from _keys(connection, settings)
         used = is_in_use(connection)
     yield from trust(settings, newest, used=used)
+
+
+def _reliable(engine: Engine) -> Finding:
+    try:
+        require_reliable(engine)
+    except StartupError as error:
+        return fail("engine", str(error), "use a database that docs/guide/deploy.md lists")
+    return ok("engine", "locks, triggers and snapshots hold")
 
 
 def _durability(connection: Connection) -> Iterator[Finding]:
@@ -81,9 +91,7 @@ def _durability(connection: Connection) -> Iterator[Finding]:
 def _postgres(show: Callable[[str], str]) -> Iterator[Finding]:
     names = ("server_version", "fsync", "full_page_writes", "synchronous_commit")
     said = "PostgreSQL " + ", ".join(f"{name}={show(name)}" for name in names)
-    if int(show("server_version_num")) < POSTGRES_MIN:
-        yield fail("durability", said, "use PostgreSQL 14 or newer")
-    elif show("fsync") == "off" or show("full_page_writes") == "off":
+    if show("fsync") == "off" or show("full_page_writes") == "off":
         yield fail("durability", said, "a crash may lose what was acknowledged: switch them on")
     elif show("transaction_read_only") == "on" and show("in_hot_standby") == "on":
         yield fail("durability", said, "this is a standby: name the primary")

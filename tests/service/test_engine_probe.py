@@ -1,0 +1,135 @@
+"""A server that only pretends is found out before it serves: each property is taken away in turn.
+
+The server is a real PostgreSQL; statements to it are rewritten into what such a server would make
+of them.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import pytest
+from sqlalchemy import Connection, Engine, event, text
+
+from service.app import create_app
+from service.errors import StartupError
+from service.operations.diagnostics.database import ledger
+from service.settings import Settings
+from service.storage.engine import connect, transaction
+from service.storage.engine_probe import require_reliable
+from service.storage.tables import installation
+
+Rewrite = tuple[str, str]
+TRY: Final = r"pg_try_advisory_xact_lock\("
+PRETENDERS: Final[dict[str, tuple[list[Rewrite], str]]] = {
+    "old": ([(r"SHOW server_version_num", "SELECT 130000")], "version: it is 130000"),
+    "locks nothing": (
+        [(r"pg_(try_)?advisory_xact_lock(_shared)?\(%\(key\)s\)", "true")],
+        "advisory locks: two connections hold",
+    ),
+    "no exclusive lock": (
+        [(r"pg_advisory_xact_lock\(%\(key\)s\)", "true")],
+        "advisory locks: two connections hold",
+    ),
+    "no shared lock": (
+        [(r"pg_try_advisory_xact_lock_shared", "pg_try_advisory_xact_lock")],
+        "advisory locks: a shared lock excludes",
+    ),
+    "locks of sessions": (
+        [(r"pg_advisory_xact_lock\(", "pg_advisory_lock(")],
+        "advisory locks: a lock stays",
+    ),
+    "no such function": ([(TRY, "pg_no_such_lock(")], "advisory locks: function pg_no_such_lock"),
+    "no row locks": ([(r"FOR UPDATE( SKIP LOCKED)?", "")], "row locks: two connections hold"),
+    "no trigger on update": (
+        [(r"UPDATE entries SET sequence=entries.sequence", "SELECT 1 FROM entries")],
+        "insert-only triggers: UPDATE of recorded entries",
+    ),
+    "no trigger on delete": (
+        [(r"DELETE FROM entries", "SELECT 1 FROM entries")],
+        "insert-only triggers: DELETE of recorded entries",
+    ),
+    "another refusal": (
+        [(r"DELETE FROM entries", "DELETE FROM no_such_entries")],
+        'insert-only triggers: relation "no_such_entries"',
+    ),
+    "dirty reads": (
+        [(r"SELECT xmin::text FROM installation$", "SELECT clock_timestamp()::text")],
+        "snapshots: another connection sees what is not committed",
+    ),
+    "changes nothing": (
+        [(r"UPDATE installation SET log_size=installation.log_size", "SELECT 1")],
+        "snapshots: a transaction does not see its own change",
+    ),
+}
+
+
+def pretend(engine: Engine, rewrites: list[Rewrite]) -> None:
+    """Let a server make something else of statements."""
+
+    @event.listens_for(engine, "before_cursor_execute", retval=True)
+    def rewritten(_one: Any, _two: Any, statement: str, given: Any, *_more: Any) -> Any:
+        for pattern, other in rewrites:
+            statement = re.sub(pattern, other, statement)
+        return statement, {} if "%(" not in statement else given
+
+
+@pytest.fixture
+def postgres(backend_urls: dict[str, str]) -> Iterator[Engine]:
+    engine = connect(backend_urls["postgres"])
+    yield engine
+    engine.dispose()
+
+
+@pytest.mark.parametrize("kind", PRETENDERS)
+def test_a_server_that_pretends_is_refused(postgres: Engine, kind: str) -> None:
+    rewrites, told = PRETENDERS[kind]
+    pretend(postgres, rewrites)
+    with pytest.raises(StartupError, match=re.escape(f"cannot hold a ledger: {told}")):
+        require_reliable(postgres)
+
+
+def test_a_reader_without_a_snapshot_is_found(
+    postgres: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.storage.engine_probe.snapshot", transaction)
+    with pytest.raises(StartupError, match="snapshots: a transaction for reading sees"):
+        require_reliable(postgres)
+
+
+def test_a_commit_that_is_lost_is_found(postgres: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def lost(engine: Engine) -> Iterator[Connection]:
+        with transaction(engine) as connection, connection.begin_nested() as undone:
+            yield connection
+            undone.rollback()
+
+    monkeypatch.setattr("service.storage.engine_probe.transaction", lost)
+    with pytest.raises(StartupError, match="snapshots: another connection does not see"):
+        require_reliable(postgres)
+
+
+def test_what_is_reliable_is_served_and_unchanged(
+    engine: Engine, database_url: str, serve: Callable[..., Any]
+) -> None:
+    with engine.connect() as connection:
+        before = connection.execute(text(f"SELECT * FROM {installation.name}")).one()  # noqa: S608
+    require_reliable(engine)
+    with engine.connect() as connection:
+        after = connection.execute(text(f"SELECT * FROM {installation.name}")).one()  # noqa: S608
+    assert before == after
+    found = {one.name: one for one in ledger(engine, Settings(database_url=database_url))}
+    assert found["engine"].level == "ok"
+
+
+def test_the_service_does_not_start_on_a_server_that_pretends(
+    postgres: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend(postgres, PRETENDERS["locks nothing"][0])
+    monkeypatch.setattr("service.app.connect", lambda *_given, **_more: postgres)
+    settings = Settings(database_url=postgres.url.render_as_string(hide_password=False))
+    with pytest.raises(StartupError, match="advisory locks"):
+        create_app(settings)
+    found = {one.name: one for one in ledger(postgres, settings)}
+    assert found["engine"].level == "fail"
