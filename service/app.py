@@ -68,6 +68,7 @@ from service.web.middleware import (
     StateHeader,
     SuspensionState,
 )
+from service.web.process_role import RoleFilter
 
 _LOGGER = logging.getLogger("dpledger.app")
 _KEY_GONE: Final = (
@@ -106,7 +107,8 @@ def create_app(settings: Settings) -> FastAPI:
         keys.directory = _directory(settings, keys)
         keys.refresh()
         signer = _signer(settings, engine)
-        witness = follower_of(settings, engine, signer)
+        reads = settings.role == "reader"
+        witness = None if reads else follower_of(settings, engine, signer)
     except Exception:
         engine.dispose()
         raise
@@ -152,6 +154,7 @@ def wire(
         measures=measures,
     )
     dispatcher = Dispatcher(engine, webhooks)
+    background = _background(settings, keys.uses, dispatcher, writer, witness)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
@@ -159,18 +162,12 @@ def wire(
             _LOGGER.warning(_NO_KEY_YET, keys.start_token.path)
         if signer is None and settings.signing_key_path is not None:
             _LOGGER.warning(_KEY_GONE, settings.signing_key_path)
-        writer.start()
-        dispatcher.start()
-        keys.uses.start()
-        if witness is not None:
-            witness.start()
+        for thread in background:
+            thread.start()
         yield
         await feed.stop()
-        dispatcher.stop()
-        keys.uses.stop()
-        writer.stop()  # requests have been answered by now
-        if witness is not None:
-            witness.stop()
+        for thread in background:  # requests have been answered by now
+            thread.stop()
         # An abandoned query holds its connection until it ends.
         await asyncio.get_running_loop().shutdown_default_executor()
         engine.dispose()
@@ -204,7 +201,9 @@ def wire(
     app.state.seats = ConcurrencyLimiter()
     app.state.sensitivities = Sensitivities(engine)
     app.state.certificates = Buckets(settings.certificates_per_hour)
-    app.state.readiness = Readiness(engine, writing=lambda: writer.working)
+    app.state.readiness = Readiness(
+        engine, writing=lambda: writer.working or writer not in background
+    )
     app.state.dispatcher = dispatcher
     app.state.witness = witness
     app.state.measures = measures
@@ -233,6 +232,7 @@ def wire(
         health,
         metrics,
     )
+    app.add_middleware(RoleFilter, role=settings.role)
     app.add_middleware(StateHeader, gate=gate)
     app.add_middleware(
         BodyLimit, bytes_max=settings.body_bytes_max, seconds_max=settings.body_seconds
@@ -248,6 +248,12 @@ def wire(
         _note_methods(app, router)
     openapi.complete(app)
     return app
+
+
+def _background(settings: Settings, *threads: Any) -> list[Any]:
+    """The threads of a process, in the order in which they end; a reader has the first alone."""
+    kept = threads[:1] if settings.role == "reader" else threads
+    return [one for one in kept if one is not None]
 
 
 def _require_accurate_library() -> None:

@@ -224,6 +224,12 @@ class ForeignOriginError(LedgerError):
     slug = "foreign-origin"
 
 
+class MisdirectedError(LedgerError):
+    """A process of another role answers this."""
+
+    slug = "misdirected"
+
+
 class UnavailableError(LedgerError):
     """The database cannot take the request now; the same request may be sent again."""
 

@@ -39,11 +39,16 @@ def address_of(url: str) -> URL:
         raise StartupError(ADDRESS_FORMS) from None
 
 
+ProcessRole = Literal["all", "reader", "writer"]
+
+
 class Settings(BaseSettings):
     """What an operator decides. Variables carry the prefix DPLEDGER_."""
 
     model_config = SettingsConfigDict(env_prefix="DPLEDGER_", frozen=True, extra="ignore")
 
+    # Whether the process answers everything, or only what reads or what writes.
+    role: ProcessRole = "all"
     host: str = "127.0.0.1"
     port: int = Field(default=8000, ge=0, le=65535)
     database_url: str = "sqlite:///dpledger.db"

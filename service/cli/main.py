@@ -105,12 +105,15 @@ def serve(
     host: Annotated[str | None, typer.Option(help="address to bind; or DPLEDGER_HOST")] = None,
     port: Annotated[int | None, typer.Option(help="port to bind; or DPLEDGER_PORT")] = None,
     database: DatabaseOption = None,
+    role: Annotated[
+        str | None, typer.Option(help="all, reader or writer; or DPLEDGER_ROLE")
+    ] = None,
 ) -> None:
     """Migrate the database, then serve until interrupted; finish accepted requests."""
     from service.web.server import listening, share_arenas
 
     share_arenas()
-    settings = settings_of(host=host, port=port, database_url=database)
+    settings = settings_of(host=host, port=port, database_url=database, role=role)
     try:
         with listening(settings.host, settings.port) as sockets:  # before any file is made
             _serve(settings, sockets)

@@ -56,6 +56,7 @@ PROBLEMS: Final[dict[str, tuple[int, str]]] = {
     "precondition-failed": (412, "The settings have changed since"),
     "body-too-large": (413, "The body is too large"),
     "unsupported-media-type": (415, "The type of the body is not accepted"),
+    "misdirected": (421, "Another process answers this"),
     "invalid-request": (422, "A field is missing, unknown or out of range"),
     "too-expensive": (422, "The plan takes too long to account"),
     "unsupported-event": (422, "No accepted theorem bounds this event"),

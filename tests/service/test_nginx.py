@@ -4,8 +4,6 @@ Such a proxy sends its own address as Host and no header that tells of it, so th
 request shows that it came from elsewhere.
 """
 
-import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,22 +13,10 @@ from sqlalchemy import Engine
 
 from tests.conftest import AS_ADMIN, free_port
 from tests.service.dumps import dump
+from tests.service.proxy import nginx
 from tests.service.samples import dataset
-from tests.service.sse import until
 
-CONFIG = """
-daemon off;
-master_process off;
-pid {folder}/nginx.pid;
-error_log {folder}/error.log;
-events {{}}
-http {{
-  access_log off;
-  client_body_temp_path {folder}/body;
-  proxy_temp_path {folder}/proxy;
-  fastcgi_temp_path {folder}/fastcgi;
-  uwsgi_temp_path {folder}/uwsgi;
-  scgi_temp_path {folder}/scgi;
+BLOCKS = """
   server {{
     listen 127.0.0.1:{port};
     server_name ledger.example;
@@ -38,40 +24,17 @@ http {{
       proxy_pass {address};{version}
     }}
   }}
-}}
 """
 OPEN = ("/healthz", "/readyz", "/sign-in", "/v1/openapi.json", "/problems/not-found")
-
-
-def program() -> str:
-    """Debian's nginx; nothing is skipped if it is missing."""
-    found = shutil.which("nginx", path="/usr/sbin:/usr/bin:/sbin:/bin")
-    assert found is not None, "Install nginx: apt-get install nginx-light (or nginx)."
-    return found
 
 
 @pytest.fixture(params=["", "\n      proxy_http_version 1.1;"], ids=["1.0", "1.1"])
 def proxied(request: pytest.FixtureRequest, address: str, tmp_path: Path) -> Iterator[str]:
     """The address of the proxy."""
     port = free_port()
-    file = tmp_path / "nginx.conf"
-    settings = {"folder": tmp_path, "port": port, "address": address, "version": request.param}
-    file.write_text(CONFIG.format(**settings), encoding="utf-8")
-    process = subprocess.Popen([program(), "-c", str(file), "-e", str(tmp_path / "error.log")])
-    front = f"http://127.0.0.1:{port}"
-
-    def answers() -> bool:
-        try:
-            return httpx.get(f"{front}/healthz").status_code == 200
-        except httpx.TransportError:
-            return False
-
-    try:
-        until(answers)
+    blocks = BLOCKS.format(port=port, address=address, version=request.param)
+    with nginx(tmp_path, blocks, port) as front:
         yield front
-    finally:
-        process.terminate()
-        process.wait()
 
 
 def test_without_a_token_a_stranger_behind_a_proxy_gets_nothing(
