@@ -49,6 +49,8 @@ class Settings(BaseSettings):
 
     # Whether the process answers everything, or only what reads or what writes.
     role: ProcessRole = "all"
+    # Processes that share the address; more than one on PostgreSQL alone.
+    workers: int = Field(default=1, ge=1, le=64)
     host: str = "127.0.0.1"
     port: int = Field(default=8000, ge=0, le=65535)
     database_url: str = "sqlite:///dpledger.db"

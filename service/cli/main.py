@@ -5,7 +5,7 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Annotated, Any, Final
 
@@ -108,20 +108,48 @@ def serve(
     role: Annotated[
         str | None, typer.Option(help="all, reader or writer; or DPLEDGER_ROLE")
     ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(help="processes that share the port, on PostgreSQL; or DPLEDGER_WORKERS"),
+    ] = None,
+    shared: Annotated[str | None, typer.Option(hidden=True)] = None,
+    silent: Annotated[bool, typer.Option("--silent", hidden=True)] = False,
 ) -> None:
     """Migrate the database, then serve until interrupted; finish accepted requests."""
+    from service.cli.workers import shared_sockets
     from service.web.server import listening, share_arenas
 
     share_arenas()
-    settings = settings_of(host=host, port=port, database_url=database, role=role)
+    settings = settings_of(host=host, port=port, database_url=database, role=role, workers=workers)
     try:
+        if shared is not None:
+            _serve(settings, shared_sockets(shared), greets=not silent)
+            return
         with listening(settings.host, settings.port) as sockets:  # before any file is made
-            _serve(settings, sockets)
+            if settings.workers == 1:
+                _serve(settings, sockets)
+            else:
+                given = {"--host": host, "--port": port, "--database": database, "--role": role}
+                _serve_by_workers(settings, sockets, given)
     except (StartupError, LedgerError) as error:
         raise failed_to_start(error) from None
 
 
-def _serve(settings: Any, sockets: list[socket.socket]) -> None:
+def _serve_by_workers(
+    settings: Any, sockets: list[socket.socket], given: Mapping[str, object]
+) -> None:
+    from service.app import first_key
+    from service.cli.workers import Workers, require_several
+
+    require_several(settings)
+    _migrated(settings.database_url, allowed=lambda: first_key(settings))
+    options = [
+        word for name, value in given.items() if value is not None for word in (name, str(value))
+    ]
+    raise typer.Exit(Workers(options, sockets, settings.workers).run())
+
+
+def _serve(settings: Any, sockets: list[socket.socket], *, greets: bool = True) -> None:
     import uvicorn
 
     from service import telemetry
@@ -141,15 +169,16 @@ def _serve(settings: Any, sockets: list[socket.socket]) -> None:
         server_header=False,
         **connection_limits(settings),
     )
+    settle()
+    # From here on: what a signal raises within a collection of garbage would be lost.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _stopped)
-    settle()
     addresses = [(one.getsockname()[0], one.getsockname()[1]) for one in sockets]
     greeting = Greeting(settings.host, addresses, application.state.keys)
     server = Server(
         config,
         drain_seconds=settings.drain_seconds,
-        on_start=greeting.begin,
+        on_start=greeting.begin if greets else None,
         on_stop=greeting.end,
     )
     try:

@@ -102,8 +102,11 @@ def _snapshots(engine: Engine) -> str | None:
     """A change is seen from its commit on, and not by a transaction that began to read before."""
     touch = update(installation).values(log_size=installation.c.log_size)
     with snapshot(engine) as reader:
-        before = _version_of_row(reader)
         with transaction(engine) as writer:
+            # Under its lock, so that no other process changes the row meanwhile.
+            before = str(writer.execute(text(f"{_ROW} FOR UPDATE")).scalar_one())
+            if _version_of_row(reader) != before:
+                return "another connection does not see what was committed"
             writer.execute(touch)
             if _version_of_row(writer) == before:
                 return "a transaction does not see its own change"
