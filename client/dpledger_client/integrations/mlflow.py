@@ -17,7 +17,7 @@ from mlflow.entities import Metric, RunTag
 
 from dpledger_client.errors import DPLedgerError
 from dpledger_client.recording.outbox import LOG
-from dpledger_client.run import Run
+from dpledger_client.training.run import Run
 
 EVERY_STEPS: Final = 100
 LOOK_SECONDS: Final = 0.5  # between two looks at how far training is
