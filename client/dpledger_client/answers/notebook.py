@@ -13,6 +13,7 @@ _TOP: Final = 14
 _BOTTOM: Final = 28
 _BAND: Final = "#4c78a8"
 _LIMIT: Final = "#c44e52"
+_ROOM: Final = 1.05  # above the highest line
 _LIMIT_TIMES: Final = 5.0  # a limit further above the band is told in words alone
 
 Point = tuple[float, float]
@@ -42,7 +43,7 @@ def band(
         run: its name.
         points: of `History`: steps, epsilon (nats, upper, None if unbounded) and epsilon_lower.
         delta: at which the points hold.
-        limit: of a budget, in nats; a dashed line.
+        limit: of what is charged, in nats; a dashed line. It is not a limit of epsilon itself.
         note: what to say below.
     """
     known = [one for one in points if one["epsilon"] is not None]
@@ -53,7 +54,7 @@ def band(
     top, drawn = max(epsilon for _, epsilon in uppers) or 1.0, limit
     if drawn is not None and drawn > _LIMIT_TIMES * top:
         drawn = None
-    scale = _Scale(max(steps for steps, _ in uppers) or 1.0, 1.05 * max(top, drawn or 0.0))
+    scale = _Scale(max(steps for steps, _ in uppers) or 1.0, _ROOM * max(top, drawn or 0.0))
     caption = _caption(run, known[-1], delta, limit)
     parts = [
         f'<polygon points="{scale.path(uppers + lowers[::-1])}" fill="{_BAND}" opacity="0.25"/>',
@@ -67,7 +68,8 @@ def band(
         parts.append(
             f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" '
             f'stroke="{_LIMIT}" stroke-dasharray="6 4"/>'
-            f'<text x="{_LEFT + 4}" y="{y - 4:.1f}" fill="{_LIMIT}">limit {drawn:g}</text>'
+            f'<text x="{_LEFT + 4}" y="{y - 4:.1f}" fill="{_LIMIT}">'
+            f"limit of what is charged: {drawn:g}</text>"
         )
     picture = (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{_HEIGHT}" role="img" '
@@ -97,7 +99,8 @@ class _Scale:
 
 def _axes(scale: _Scale) -> list[str]:
     floor, right = _HEIGHT - _BOTTOM, _WIDTH - _RIGHT
-    ticks = [0.0, scale.epsilon / 2, scale.epsilon / 1.05]
+    highest = scale.epsilon / _ROOM
+    ticks = [0.0, highest / 2, highest]
     return [
         f'<path d="M{_LEFT} {_TOP}V{floor}H{right}" fill="none" stroke="currentColor"/>',
         *(

@@ -1,5 +1,6 @@
 """What a run can be asked while it trains: its epsilon, its budget, its picture."""
 
+import math
 from typing import Final
 
 from dpledger_client.answers.budgets import BudgetState
@@ -92,7 +93,9 @@ class RunReadings:
     def _repr_html_(self) -> str:
         """In a notebook: epsilon by step as the service has it, and what the budget says."""
         told = {"dataset": self.dataset, "verdict": self.verdict, "unsent steps": self.unsent_steps}
-        budget, note = self.budget, f"{self.unsent_steps:,} steps not sent yet"
+        budget, notes = self.budget, []
+        if told["unsent steps"]:
+            notes.append(f"{self.unsent_steps:,} steps not sent yet")
         if self.rank:
             return table(f"Run {self.name}, rank {self.rank}", told)
         try:
@@ -101,6 +104,8 @@ class RunReadings:
         except DPLedgerError as error:
             return table(f"Run {self.name}", {**told, "history": error})
         if budget is not None and budget.get("share") is not None:
-            note += f"; {budget['share']:.1%} of the limit is charged"
+            notes.append(f"{math.ceil(budget['share'] * 1e3) / 10:g} % of the limit is charged")
         limit = None if budget is None else budget.get("epsilon")
-        return band(self.name, found["points"], delta=found["delta"], limit=limit, note=note)
+        return band(
+            self.name, found["points"], delta=found["delta"], limit=limit, note="; ".join(notes)
+        )
