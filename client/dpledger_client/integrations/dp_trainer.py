@@ -199,6 +199,9 @@ def _require_alone(
 ) -> None:
     if args.world_size > 1 or args.n_gpu > 1 or args.gradient_accumulation_steps != 1:
         raise ValueError("DPTrainer takes one device, and gradient_accumulation_steps=1.")
+    for name in ("gradient_checkpointing", "torch_compile"):  # they run or move Opacus' hooks
+        if getattr(args, name, False):
+            raise ValueError(f"DPTrainer takes no {name}: Opacus needs its hooks.")
     if not noise > 0 or not norm > 0:
         raise ValueError("noise_multiplier and clipping_norm must be positive.")
     for name in ("compute_loss_func", "model_init", "optimizers", "optimizer_cls_and_kwargs"):
