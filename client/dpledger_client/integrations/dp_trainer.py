@@ -199,7 +199,8 @@ def _require_alone(
 ) -> None:
     if args.world_size > 1 or args.n_gpu > 1 or args.gradient_accumulation_steps != 1:
         raise ValueError("DPTrainer takes one device, and gradient_accumulation_steps=1.")
-    for name in ("gradient_checkpointing", "torch_compile"):  # they run or move Opacus' hooks
+    # They run or move the hooks of Opacus.
+    for name in ("activation_checkpointing", "gradient_checkpointing", "torch_compile"):
         if getattr(args, name, False):
             raise ValueError(f"DPTrainer takes no {name}: Opacus needs its hooks.")
     if not noise > 0 or not norm > 0:

@@ -111,7 +111,7 @@ def mixed(outputs: Any, labels: torch.Tensor) -> torch.Tensor:
     ("given", "told"),
     [
         ({"args": {"gradient_accumulation_steps": 2}}, "gradient_accumulation_steps=1"),
-        ({"args": {"gradient_checkpointing": True}}, "takes no gradient_checkpointing"),
+        ({"args": {"activation_checkpointing": True}}, "takes no activation_checkpointing"),
         ({"noise_multiplier": 0.0}, "must be positive"),
         ({"clipping_norm": 0.0}, "must be positive"),
         ({"compute_loss_func": mixed}, "takes no compute_loss_func"),
