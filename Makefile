@@ -15,7 +15,7 @@ OFFLINE := HF_HUB_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1 DO_NOT_TRACK=1 FLWR_TELEM
 # service and command that a test starts compiles what it loads.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: run demo test test-all test-both test-numerics test-system test-browser test-generated test-integrations check \
+.PHONY: run demo clients test test-all test-both test-numerics test-system test-browser test-generated test-integrations check \
   safety-lines licences audit benchmarks figures screenshots clean
 
 run: $(INSTALLED)  ## serve on SQLite at 127.0.0.1:8000
@@ -47,12 +47,26 @@ test-system: $(INSTALLED)  ## whole processes that are broken, killed or loaded;
 test-browser: $(INSTALLED)  ## the pages in a real browser; needs Debian's chromium
 	$(PYTEST) -o addopts="--strict-markers --strict-config -q" tests/browser
 
-test-generated: $(INSTALLED) .generated/python/installed .generated/typescript/installed  ## clients generated from the OpenAPI document; needs node and npm
+test-generated: $(INSTALLED) .generated/python/installed .generated/typescript/installed .generated/go/installed  ## clients generated from the OpenAPI document; needs node and npm, and tests Go and R if they are installed
 	$(PYTEST) -o addopts="--strict-markers --strict-config -q" tests/generated
 
 .generated/python/installed: tests/generated/python/requirements.txt
 	@test -x .generated/python/bin/python || $(PYTHON) -m venv .generated/python
 	@.generated/python/bin/python -m pip install --quiet --disable-pip-version-check \
+	  --requirement $<
+	@touch $@
+
+clients: $(INSTALLED) .generated/typescript/installed .generated/go/installed  ## generate clients in TypeScript, Go and R into .generated/clients; needs node and npm
+	@rm -rf .generated/clients && mkdir -p .generated/clients/typescript .generated/clients/r
+	.generated/typescript/node_modules/.bin/openapi-typescript docs/api/openapi.json \
+	  -o .generated/clients/typescript/schema.d.ts
+	.generated/go/bin/openapi-generator-cli generate --config examples/other_languages/go/generator.yaml \
+	  --input-spec docs/api/openapi.json --output .generated/clients/go/dpledger > .generated/go/log
+	$(BIN)/python examples/other_languages/r/generate.py docs/api/openapi.json .generated/clients/r/dpledger.R
+
+.generated/go/installed: examples/other_languages/go/requirements.txt
+	@test -x .generated/go/bin/python || $(PYTHON) -m venv .generated/go
+	@.generated/go/bin/python -m pip install --quiet --disable-pip-version-check \
 	  --requirement $<
 	@touch $@
 

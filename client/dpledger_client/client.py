@@ -1,24 +1,30 @@
 """A service seen from a trainer, a script or a notebook."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import wraps
+from inspect import signature
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Self, TypeVar
 
-from dpledger_client import distributed, library_versions, resuming
-from dpledger_client.change_requests.calls import ChangeRequests
-from dpledger_client.checkpoints import name_of
-from dpledger_client.declaration import count_of
-from dpledger_client.distributed import Broadcast
+from dpledger_client.calls.change_requests import ChangeRequests
+from dpledger_client.calls.datasets import DatasetCalls
+from dpledger_client.calls.guarantees import GuaranteeCalls
+from dpledger_client.calls.planning import PlanningCalls
 from dpledger_client.errors import Unavailable
+from dpledger_client.names import name_of, new_name, path_of
 from dpledger_client.recording import write_ahead_file as spools
 from dpledger_client.recording.branch_writer import MODES, Journal, Mode
 from dpledger_client.recording.outbox import Opening, new_writer
 from dpledger_client.recording.sync import Synced, sync_all
-from dpledger_client.resuming import Resume
-from dpledger_client.run import Run
+from dpledger_client.training import distributed, library_versions, resuming
+from dpledger_client.training.declaration import count_of
+from dpledger_client.training.distributed import Broadcast
+from dpledger_client.training.resuming import Resume
+from dpledger_client.training.run import Run
 from dpledger_client.transport import Transport
+from dpledger_client.wire_types import Release
 
 if TYPE_CHECKING:
     import httpx
@@ -29,7 +35,16 @@ FLUSH_SECONDS: Final = 5.0
 WAIT_SECONDS: Final = 300.0
 
 
-class Client(ChangeRequests):
+_Given = ParamSpec("_Given")
+_Answered = TypeVar("_Answered")
+
+
+class Client(
+    ChangeRequests,
+    DatasetCalls,
+    GuaranteeCalls,
+    PlanningCalls,
+):
     """A connection to a dpledger service; safe to share between threads.
 
     A request without an answer, or answered 502, 503 or 504, is sent again after a random,
@@ -68,78 +83,21 @@ class Client(ChangeRequests):
     def __repr__(self) -> str:
         return f"Client({self._transport!r})"
 
-    def create_dataset(
-        self,
-        name: str,
-        *,
-        dataset_size: int,
-        neighboring_relation: str,
-        privacy_unit: str,
-        budget: Mapping[str, Any] | None = None,
-        parents: Sequence[str] | None = None,
-        accept: Sequence[str] | None = None,
-    ) -> dict[str, Any]:
-        """Create a dataset, or find the one that the same call created.
-
-        Args:
-            name: global, never reused.
-            dataset_size: records; a public, declared constant.
-            neighboring_relation: add_or_remove_one, replace_one or replace_special.
-            privacy_unit: what one record is, in words.
-            budget: {"epsilon": nats, "delta": in (0, 1)}, which may never be passed; with
-                "filter" and "envelope", the steps that it holds.
-            parents: datasets that this one is drawn from.
-            accept: statuses of theorems that may count; by default published and declared.
-
-        Raises:
-            Conflict: another call created a dataset of that name.
-        """
-        body = {
-            "name": name, "dataset_size": dataset_size,
-            "neighboring_relation": neighboring_relation, "privacy_unit": privacy_unit,
-            "budget": budget, "parents": parents, "accept": accept,
-        }  # fmt: skip
-        return self._transport.post("/v1/datasets", body)
-
-    def dataset(self, name: str) -> dict[str, Any]:
-        """A dataset with what is spent, reserved and remaining."""
-        return self._transport.get(_path("datasets", name))
-
-    def datasets(self) -> Iterator[dict[str, Any]]:
-        """Every dataset, in creation order."""
-        return self._transport.listed("/v1/datasets", "datasets")
-
-    def dataset_guarantee(
-        self,
-        dataset: str,
-        *,
-        delta: float | None = None,
-        epsilon: float | None = None,
-        accountant: str | None = None,
-    ) -> dict[str, Any]:
-        """What all runs of a dataset have spent together; arguments as in `guarantee`."""
-        return self._transport.get(
-            _path("datasets", dataset, "/guarantee"),
-            delta=delta,
-            epsilon=epsilon,
-            accountant=accountant,
-        )
-
     def start_run(
         self,
-        name: str,
+        name: str | None,
         dataset: str,
         *,
         mode: Mode = "leased",
-        mechanism: Mapping[str, Any] | None = None,
-        sampling: Mapping[str, Any] | None = None,
-        state: Mapping[str, Any] | None = None,
+        mechanism: Mapping[str, object] | None = None,
+        sampling: Mapping[str, object] | None = None,
+        state: Mapping[str, object] | None = None,
         resume: Resume = "never",
         delta: float | None = None,
-        release: str = "every_step",
-        assumptions: Mapping[str, Any] | None = None,
-        plan: Sequence[Mapping[str, Any]] | None = None,
-        budget: Mapping[str, Any] | None = None,
+        release: Release = "every_step",
+        assumptions: Mapping[str, object] | None = None,
+        plan: Sequence[Mapping[str, object]] | None = None,
+        budget: Mapping[str, object] | None = None,
         labels: Mapping[str, str] | None = None,
         dataset_size: int | None = None,
         rank: int | None = None,
@@ -155,7 +113,8 @@ class Client(ChangeRequests):
         """Register a training job, or go on with it, and open it for writing.
 
         Args:
-            name: global, never reused.
+            name: global, never reused; None makes one of the dataset's name, the day and a random
+                part.
             dataset: what it trains on.
             mode: "leased" reserves steps ahead and records them behind; "strict" asks for each step
                 before it is taken; "observe" only records, whatever the budget.
@@ -188,7 +147,8 @@ class Client(ChangeRequests):
             wait_seconds: how long a step that needs an answer waits for a service that is away.
 
         Raises:
-            RunExists: another process opened a run of that name; go on with `resume` or `state`.
+            RunExists: a run of that name exists, and the message says whether it has ended or is
+                open in another process. Continue it with `resume` or `state`, or choose a name.
             NotFound: there is no such dataset.
             Unavailable: the service is away, and steps are more than observed.
             ValueError: an argument is out of range.
@@ -197,8 +157,13 @@ class Client(ChangeRequests):
             raise ValueError(f"mode must be one of {', '.join(MODES)}.")
         if lease_steps is not None:
             lease_steps = count_of(lease_steps)
-        name, dataset = name_of(name), name_of(dataset)
         rank, world_size = distributed.place(rank, world_size, broadcast)
+        dataset = name_of(dataset)
+        if name is None:
+            if resume != "never" or state is not None or world_size > 1:
+                raise ValueError("Give a name to a run that resumes or has several ranks.")
+            name = new_name(dataset)
+        name = name_of(name)
         folder, observed = spools.folder(spool), mode == "observe"
         registered = {
             "name": name,
@@ -269,7 +234,9 @@ class Client(ChangeRequests):
 
     def _dataset_size(self, dataset: str, observed: bool) -> int | None:
         try:
-            found = self._transport.get(_path("datasets", dataset), retries=0 if observed else None)
+            found = self._transport.get(
+                path_of("datasets", dataset), retries=0 if observed else None
+            )
         except Unavailable:
             if observed:
                 return None
@@ -288,90 +255,6 @@ class Client(ChangeRequests):
         """
         return sync_all(self._transport, list(map(Path, paths)), ended=ended, again=again)
 
-    def run(self, name: str) -> dict[str, Any]:
-        """A run as it stands."""
-        return self._transport.get(_path("runs", name))
-
-    def runs(
-        self, *, dataset: str | None = None, state: str | None = None
-    ) -> Iterator[dict[str, Any]]:
-        """Runs in creation order, of a dataset or in a state only."""
-        return self._transport.listed("/v1/runs", "runs", dataset=dataset, state=state)
-
-    def guarantee(
-        self,
-        run: str,
-        *,
-        delta: float | None = None,
-        epsilon: float | None = None,
-        accountant: str | None = None,
-    ) -> dict[str, Any]:
-        """What the recorded steps of a run have spent, over all its branches.
-
-        Args:
-            run: its name.
-            delta: in (0, 1); by default the run's, else that of the dataset's budget.
-            epsilon: nats; ask for the delta at this epsilon instead.
-            accountant: by default the best.
-        """
-        return self._transport.guarantee(
-            _path("runs", run, "/guarantee"), delta=delta, epsilon=epsilon, accountant=accountant
-        )
-
-    def ledger(self, run: str) -> dict[str, Any]:
-        """The run's ledger document."""
-        return self._transport.get(_path("runs", run, "/ledger"))
-
-    def history(
-        self, run: str, *, points: int | None = None, delta: float | None = None
-    ) -> dict[str, Any]:
-        """Epsilon (nats, upper) by step, at no more than so many points."""
-        return self._transport.get(_path("runs", run, "/history"), points=points, delta=delta)
-
-    def plan(
-        self,
-        *,
-        neighboring_relation: str,
-        events: Sequence[Mapping[str, Any]],
-        delta: float,
-        dataset_size: int | None = None,
-        accept: Sequence[str] | None = None,
-        release: str | None = None,
-        assumptions: Mapping[str, Any] | None = None,
-        as_envelope: bool | None = None,
-        rows_per_unit: int | None = None,
-    ) -> dict[str, Any]:
-        """The guarantee of events that have not happened; nothing is recorded.
-
-        Args:
-            neighboring_relation: add_or_remove_one, replace_one or replace_special.
-            events: each made by `event(...)`.
-            delta: in (0, 1).
-            dataset_size: records, where the sampling needs it.
-            accept: as for `create_dataset`.
-            release: as for `start_run`; by default every_step.
-            assumptions: as for `start_run`.
-            as_envelope: answer under "envelope" the budget that holds exactly these steps.
-            rows_per_unit: answer under "unit" what a person with up to so many rows loses.
-
-        Raises:
-            UnsupportedEvent: no accepted theorem bounds an event.
-        """
-        body = {
-            "neighboring_relation": neighboring_relation, "events": events, "delta": delta,
-            "dataset_size": dataset_size, "accept": accept, "release": release,
-            "assumptions": assumptions, "as_envelope": as_envelope, "rows_per_unit": rows_per_unit,
-        }  # fmt: skip
-        return self._transport.post("/v1/plan", body)
-
-    def keep_strategy(self, strategy: Mapping[str, Any]) -> str:
-        """Keep a strategy of correlated noise; the digest that `matrix_gaussian` takes."""
-        return str(self._transport.post("/v1/strategies", {"strategy": strategy})["digest"])
-
-    def bounds(self) -> list[dict[str, Any]]:
-        """Every theorem the service knows."""
-        return list(self._transport.get("/v1/bounds")["bounds"])
-
     def close(self) -> None:
         """Close the connections. Runs that are still open cannot send any more."""
         self._transport.close()
@@ -388,10 +271,24 @@ class Client(ChangeRequests):
         self.close()
 
 
-def _path(noun: str, name: str, rest: str = "") -> str:
-    return f"/v1/{noun}/{name_of(name)}{rest}"
+def _of_environment(
+    method: Callable[Concatenate[Client, _Given], _Answered],
+) -> Callable[_Given, _Answered]:
+    """A function with the arguments of a method, which it calls on a client of its own."""
+
+    @wraps(method)
+    def call(*given: _Given.args, **named: _Given.kwargs) -> _Answered:
+        return method(Client(), *given, **named)
+
+    ours = signature(method)
+    [_, *parameters] = ours.parameters.values()
+    call.__signature__ = ours.replace(parameters=parameters)  # type: ignore[attr-defined]
+    call.__doc__ = (
+        "Open a run at the service that DPLEDGER_URL and DPLEDGER_API_KEY name.\n\n"
+        f"It is `Client().start_run`: {(method.__doc__ or '').lstrip()}"
+    )
+    call.__qualname__ = method.__name__
+    return call
 
 
-def start_run(name: str, dataset: str, **options: Any) -> Run:
-    """`Client.start_run` of a service that the environment names, with the same arguments."""
-    return Client().start_run(name, dataset, **options)
+start_run = _of_environment(Client.start_run)

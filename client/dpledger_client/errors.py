@@ -1,8 +1,13 @@
 """Refusals and failures: one class for each problem a caller may want to tell apart."""
 # ruff: noqa: N818 - each class bears the name of its problem page.
 
+import math
 from collections.abc import Mapping
 from typing import Any, Final
+
+from dpledger_client.answers.explanations import FailingScope
+
+_DIGITS: Final = 1e4  # of an epsilon in a message
 
 
 class DPLedgerError(Exception):
@@ -28,10 +33,30 @@ class DPLedgerError(Exception):
 class BudgetExhausted(DPLedgerError):
     """The charged steps do not fit in a budget; nothing was recorded."""
 
+    def __str__(self) -> str:
+        told = super().__str__()
+        if (steps := self.steps_taken) is None:
+            return told
+        taken = f"Run {self.problem.get('run')} has taken {steps:,} steps"
+        fit = self.admissible_steps
+        number = f"{fit:,}" if fit else "no"
+        more = f"{number} more step{' fits' if fit == 1 else 's fit'}"
+        scopes = self.failing_scopes
+        if any(one.get("would_fit") or one.get("limit") is None for one in scopes) or not scopes:
+            return f"{told.rstrip('.')}. {taken}; {more}."
+        advice = str(self.problem.get("detail") or "").partition(" would fit.")[2]
+        return f"{taken}; {more}: {'; '.join(map(_charged, scopes))}.{advice}"
+
     @property
-    def failing_scopes(self) -> list[dict[str, Any]]:
+    def steps_taken(self) -> int | None:
+        """How many steps the run has taken; None if the run did not tell."""
+        steps = self.problem.get("steps_taken")
+        return None if steps is None else int(steps)
+
+    @property
+    def failing_scopes(self) -> list[FailingScope]:
         """The budgets that would be passed: scope, limit, spent, reserved and requested."""
-        return list(self.problem.get("failing_scopes", ()))
+        return [FailingScope(one) for one in self.problem.get("failing_scopes", ())]
 
     @property
     def admissible_steps(self) -> int:
@@ -48,7 +73,16 @@ class Conflict(DPLedgerError):
 
 
 class RunExists(Conflict):
-    """Another process opened this run; continue it on a branch."""
+    """A run of this name exists: it has ended, or another process has it open."""
+
+    def __str__(self) -> str:
+        state = self.problem.get("run_state")
+        if state is None:
+            return super().__str__()
+        told = str(self.problem.get("detail") or "").rstrip()
+        if state in ("active", "reopened"):
+            told += " Another process may have it open."
+        return f"{told} To start another run, choose another name; None makes one."
 
 
 class BranchExists(Conflict):
@@ -126,6 +160,19 @@ _BY_STATUS: Final[Mapping[int, type[DPLedgerError]]] = {
     403: Forbidden,
     404: NotFound,
 }
+
+
+def _charged(scope: FailingScope) -> str:
+    """A limit and what is charged of it; charged is rounded up."""
+    kind, _, name = scope.scope.partition(":")
+    told = f"{kind} {name} has a limit of {scope.limit:g}, and {_up(scope.spent)} is charged"
+    return told + (f" and {_up(scope.reserved)} reserved" if scope.reserved else "")
+
+
+def _up(epsilon: float | None) -> str:
+    if epsilon is None or not math.isfinite(epsilon):
+        return "infinity"
+    return f"{math.ceil(epsilon * _DIGITS) / _DIGITS:.10g}"
 
 
 def error_of(problem: Mapping[str, Any], status: int) -> DPLedgerError:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dpledger_client import start_tokens
 from dpledger_client.errors import DPLedgerError, Unavailable, error_of
+from dpledger_client.progress import progress
 
 if TYPE_CHECKING:
     # Imported by the first Transport: it is most of the time that importing this package takes.
@@ -159,13 +160,26 @@ class Transport:
         retries: int | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
-        last, attempt = self._retries if retries is None else retries, 0
+        with progress(f"{self.base_url} ({method} {path})"):
+            last = self._retries if retries is None else retries
+            return self._answered(method, path, query, body, headers or {}, last)
+
+    def _answered(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, Any] | None,
+        body: Mapping[str, Any] | None,
+        headers: Mapping[str, str],
+        last: int,
+    ) -> dict[str, Any]:
+        attempt = 0
         while True:
             failure: DPLedgerError
             cause: httpx.RequestError | None = None
             wait_seconds = 0.0
             try:
-                response = self._sent(method, path, query, body, headers or {})
+                response = self._sent(method, path, query, body, headers)
             except self._transient as error:
                 failure, cause = self._unanswered(error), error
             else:

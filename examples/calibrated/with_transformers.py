@@ -2,17 +2,17 @@
 
     python -m examples.calibrated.with_transformers
 
-The Trainer with an optimizer of Opacus under it is that of examples/transformers_finetune.
+Model and records are those of examples/transformers_finetune.
 """
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import dpledger_client
-from dpledger_client.integrations.transformers import LedgerCallback
+from dpledger_client.integrations.dp_trainer import DPTrainer
 from opacus.accountants.utils import get_noise_multiplier
 
-from examples.transformers_finetune.train import Digits, arguments, private_trainer, tiny_bert
+from examples.transformers_finetune.train import Digits, arguments, tiny_bert
 
 EPSILON, DELTA, STEPS, BATCH_SIZE = 3.0, 1e-5, 100, 150
 
@@ -28,9 +28,8 @@ noise_multiplier = get_noise_multiplier(
 )  # fmt: skip
 with TemporaryDirectory() as folder, client.start_run("bert-1", "shades") as run:
     given = {"max_steps": STEPS, "learning_rate": 3e-3, "per_device_train_batch_size": BATCH_SIZE}
-    private_trainer(
-        tiny_bert(), records, arguments(Path(folder), **given),
-        noise_multiplier=noise_multiplier, max_grad_norm=1.0,
-        callbacks=[LedgerCallback(run, dataset_budget="this plan")],
+    DPTrainer(
+        run=run, model=tiny_bert(), args=arguments(Path(folder), **given), train_dataset=records,
+        noise_multiplier=noise_multiplier, clipping_norm=1.0, dataset_budget="this plan",
     ).train()  # fmt: skip
     print(f"{run.next_step} steps, epsilon {run.guarantee()['epsilon']:.4f}")

@@ -10,7 +10,7 @@ import argparse
 import secrets
 import statistics
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -103,7 +103,8 @@ def run_experiment(client: Client, *, passes: int, trainings: int) -> list[dict[
     )
     told = []
     for choice, name in NAMES.items():
-        found, guarantee = [], {}
+        found: list[float] = []
+        guarantee: Mapping[str, Any] = {}
         for number in range(trainings):
             run_name = f"{dataset}-{choice}-{number}"
             with client.start_run(run_name, dataset, delta=DELTA) as run:

@@ -21,17 +21,13 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # the model is made here; nothing 
 
 import torch
 from dpledger_client import BudgetExhausted, Client
-from dpledger_client.integrations.transformers import LedgerCallback
-from opacus import GradSampleModule
-from opacus.data_loader import DPDataLoader
-from opacus.optimizers import DPOptimizer
+from dpledger_client.integrations.dp_trainer import DPTrainer
 from sklearn.datasets import load_digits
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 from transformers import (
     BertConfig,
     BertForSequenceClassification,
     Trainer,
-    TrainerCallback,
     TrainingArguments,
 )
 
@@ -48,7 +44,7 @@ epsilon  {epsilon:.4f} (upper, delta {delta:g}), of {budget:g}"""
 
 
 class Digits(Dataset[dict[str, torch.Tensor]]):
-    """Digits as sequences of shades, with all that BERT would make up for itself."""
+    """Digits as sequences of shades."""
 
     def __init__(self, rows: slice) -> None:
         data = load_digits()
@@ -63,8 +59,6 @@ class Digits(Dataset[dict[str, torch.Tensor]]):
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
         return {
             "input_ids": self.shades[index],
-            "position_ids": torch.arange(TOKENS),
-            "token_type_ids": torch.zeros(TOKENS, dtype=torch.long),
             "labels": self.labels[index],
         }
 
@@ -79,75 +73,9 @@ def tiny_bert() -> Any:
     return BertForSequenceClassification(config)
 
 
-class ClearSums(TrainerCallback):
-    """Clears what the optimizer has summed, after each step."""
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        """Called by the Trainer."""
-        given["optimizer"].zero_grad()
-
-
-class PrivateTrainer(Trainer):
-    """Takes each record into each batch by a coin of its own; a batch may be empty."""
-
-    def get_train_dataloader(self) -> Any:
-        """Poisson batches of the expected size that the arguments name."""
-        loader: Any = DataLoader(
-            self.train_dataset, self.args.per_device_train_batch_size, collate_fn=self.data_collator
-        )
-        coins = torch.Generator()
-        coins.seed()  # from the system, anew in each process
-        return DPDataLoader.from_data_loader(loader, generator=coins)
-
-    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
-        """Forward and backward, or the sum of nobody's gradients."""
-        if len(inputs["labels"]):
-            return super().training_step(model, inputs, num_items_in_batch)
-        for parameter in model.parameters():
-            if parameter.requires_grad:
-                parameter.grad_sample = parameter.new_zeros(0, *parameter.shape)
-        return torch.zeros(())
-
-
 def mean_loss(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> torch.Tensor:
-    """Of the batch at hand, whatever its share of a step is."""
+    """Of the public training."""
     return torch.nn.functional.cross_entropy(outputs["logits"], labels)
-
-
-def private_trainer(
-    model: Any,
-    records: Any,
-    args: TrainingArguments,
-    *,
-    noise_multiplier: float,
-    max_grad_norm: float,
-    callbacks: list[TrainerCallback],
-) -> Trainer:
-    """A Trainer whose steps are those of DP-SGD with Adam behind it.
-
-    Args:
-        model: its embeddings get all their inputs from the records.
-        records: dictionaries of tensors, `labels` among them.
-        args: with `max_grad_norm` and `remove_unused_columns` switched off.
-        noise_multiplier: noise standard deviation / max_grad_norm; unitless, > 0.
-        max_grad_norm: of the gradient of a record; L2.
-        callbacks: the ledger's among them.
-    """
-    wrapped = GradSampleModule(model)
-    optimizer = DPOptimizer(
-        torch.optim.AdamW(wrapped.parameters(), lr=args.learning_rate),
-        noise_multiplier=noise_multiplier,
-        max_grad_norm=max_grad_norm,
-        expected_batch_size=args.per_device_train_batch_size,
-    )
-    return PrivateTrainer(
-        model=wrapped,
-        args=args,
-        train_dataset=records,
-        optimizers=(optimizer, None),
-        callbacks=[*callbacks, ClearSums()],
-        compute_loss_func=mean_loss,
-    )
 
 
 def arguments(folder: Path, **given: Any) -> Any:
@@ -160,7 +88,6 @@ def arguments(folder: Path, **given: Any) -> Any:
         save_strategy="no",
         logging_strategy="no",
         remove_unused_columns=False,
-        max_grad_norm=0.0,
         lr_scheduler_type="constant",
         **given,
     )
@@ -205,9 +132,9 @@ def fine_tune(client: Client, folder: Path, *, quick: bool) -> dict[str, Any]:
     given = {"max_steps": 3 if quick else 1000, "learning_rate": 3e-3}
     args = arguments(folder, per_device_train_batch_size=BATCH_SIZE, **given)
     with client.start_run(name, name) as run:
-        trainer = private_trainer(
-            model, private, args, noise_multiplier=1.5, max_grad_norm=1.0,
-            callbacks=[LedgerCallback(run)],
+        trainer = DPTrainer(
+            run=run, model=model, args=args, train_dataset=private,
+            noise_multiplier=1.5, clipping_norm=1.0,
         )  # fmt: skip
         try:
             trainer.train()

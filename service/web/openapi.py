@@ -51,6 +51,7 @@ _BY_HAND: Final = {
     "AppendAnswer": AppendAnswer,
     "Problem": problems.Problem,
 }
+_WIDTHS: Final = {"number": "double", "integer": "int64"}
 _UNSAID: Final = "Successful Response"  # what FastAPI says of an answer that nothing describes
 _REFERENCE: Final = "#/components/schemas/{model}"
 
@@ -122,6 +123,7 @@ def complete(app: FastAPI) -> None:
                 operation.setdefault("security", [])  # it needs no key
                 for answer in operation["responses"].values():
                     _say_what_is_answered(answer, schemas)
+        _say_how_wide(found)
         return found
 
     app.openapi = document  # type: ignore[method-assign]
@@ -134,6 +136,17 @@ def _say_what_is_answered(answer: dict[str, Any], schemas: dict[str, Any]) -> No
     if answer["description"] == _UNSAID and named:
         message: str = schemas[named.rpartition("/")[2]]["description"]
         answer["description"] = message.partition("\n\n")[0].replace("\n", " ")
+
+
+def _say_how_wide(node: object) -> None:
+    """Give each number its width: without it, generated Go has 32 bits, which may round down."""
+    if isinstance(node, dict):
+        width = _WIDTHS.get(node["type"]) if isinstance(node.get("type"), str) else None
+        if width is not None:
+            node.setdefault("format", width)
+    if isinstance(node, dict | list):
+        for one in node.values() if isinstance(node, dict) else node:
+            _say_how_wide(one)
 
 
 def _drop_null_defaults(schema: dict[str, Any]) -> None:

@@ -17,7 +17,7 @@ Waiter = Callable[[Callable[[], object]], None]
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The waits between retries, in seconds; none of them happens."""
     waited: list[float] = []
-    for module in ("transport", "recording.branch_writer", "distributed"):
+    for module in ("transport", "recording.branch_writer", "training.distributed"):
         monkeypatch.setattr(f"dpledger_client.{module}.sleep", waited.append)
     monkeypatch.setattr("dpledger_client.recording.branch_writer.PAUSE_SECONDS_MAX", 0.001)
     return waited

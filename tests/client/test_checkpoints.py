@@ -6,8 +6,9 @@ from typing import Any
 
 import dpledger_client as dp
 import pytest
-from dpledger_client import Client, checkpoints
+from dpledger_client import Client
 from dpledger_client.recording.write_ahead_file import read
+from dpledger_client.training import checkpoints
 
 from tests.client.fake_service import FakeService, answered, answering, problem
 from tests.client.samples import FAIL, LOUD, MAIN, QUIET, SAMPLING, lines, observe, start, step

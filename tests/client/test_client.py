@@ -1,6 +1,11 @@
+import ast
+import inspect
 import json
 import logging
+import pydoc
+import re
 from pathlib import Path
+from typing import Any
 
 import dpledger_client as dp
 import httpx
@@ -229,3 +234,66 @@ def test_a_key_without_a_scope_for_it_opens_nothing(
 def test_everything_exported_exists() -> None:
     assert dp.__all__ == sorted(dp.__all__)
     assert all(hasattr(dp, name) for name in dp.__all__)
+
+
+def test_only_public_names_are_listed() -> None:
+    assert dir(dp) == dp.__all__
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = dp.nothing
+
+
+def test_the_types_of_the_package_are_those_that_it_loads() -> None:
+    tree = ast.parse(inspect.getsource(dp))
+    typed = {
+        alias.name: str(one.module)
+        for one in ast.walk(tree)
+        if isinstance(one, ast.ImportFrom) and str(one.module).startswith("dpledger_client.")
+        for alias in one.names
+    }
+    homes = {
+        name: f"dpledger_client.{home}"
+        for home, names in dp._HOMES.items()
+        for name in names.split()
+    }
+    assert typed == homes
+    assert set(homes) | set(dp._MODULES) == set(dp.__all__)
+
+
+def test_the_function_has_the_arguments_and_the_help_of_the_method() -> None:
+    ours = list(inspect.signature(Client.start_run).parameters.values())[1:]
+    assert list(inspect.signature(dp.start_run).parameters.values()) == ours
+    assert all(one.annotation is not inspect.Parameter.empty for one in ours)
+    told = pydoc.render_doc(dp.start_run)
+    for one in ours:
+        assert f"    {one.name}: " in told, one.name
+
+
+def test_a_run_without_a_name_gets_one(service: FakeService, client: Client) -> None:
+    names = {client.start_run(None, "letters", mode="strict").name for _ in range(2)}
+    assert len(names) == 2
+    assert all(re.fullmatch(r"letters-\d{8}-[0-9a-f]{8}", name) for name in names)
+    long = client.start_run(None, "l" * 63, mode="strict").name
+    assert len(long) <= 63
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"resume": "allow"}, {"state": dp.state_at("a", "letters", next_step=0)}, {"world_size": 2}],
+)
+def test_a_run_that_others_must_find_has_a_name(client: Client, given: Any) -> None:
+    with pytest.raises(ValueError, match="Give a name"):
+        client.start_run(None, "letters", **given)
+
+
+def test_a_run_in_a_notebook_shows_its_band(service: FakeService, client: Client) -> None:
+    run = client.start_run("run", "letters", mode="observe")
+    points = [{"steps": 3, "epsilon": 0.5, "epsilon_lower": None, "sequence": 1}]
+    history = {"run": "run", "delta": 1e-5, "points": points}
+    service.faults.append(answering(httpx.Response(200, json=history)))
+    shown = run._repr_html_()
+    assert "<svg" in shown
+    assert "epsilon at most 0.5000 after 3 steps" in shown
+    service.away = True
+    assert "<table>" in run._repr_html_()  # and it does not wait
+    service.away = False
+    run.finish()

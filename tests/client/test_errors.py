@@ -1,8 +1,11 @@
 import pickle
+import traceback
 
 import dpledger_client as dp
 import pytest
 from dpledger_client.errors import error_of
+
+from tests.client.fake_service import FakeService
 
 
 @pytest.mark.parametrize(
@@ -81,3 +84,52 @@ def test_errors_travel_between_processes() -> None:
     error = dp.BudgetExhausted({"title": "No", "admissible_steps": 3}, 409)
     copy = pickle.loads(pickle.dumps(error))  # noqa: S301 - made in the line itself
     assert (type(copy), copy.problem, copy.status) == (type(error), error.problem, error.status)
+
+
+SCOPE = {"scope": "dataset:a", "limit": 2.0, "spent": 1.98761, "reserved": 0.0, "delta": 1e-5}
+TOLD = "dataset:a has spent 1.9877 of 2. None of them would fit."
+
+
+@pytest.mark.parametrize(
+    ("scope", "admissible", "message"),
+    [
+        (SCOPE, 0, "Run r has taken 101 steps; no more steps fit: dataset a has a limit of 2, and "
+         "1.9877 is charged. Count at order 14."),
+        (SCOPE | {"reserved": 0.01}, 1, "Run r has taken 101 steps; 1 more step fits: dataset a "
+         "has a limit of 2, and 1.9877 is charged and 0.01 reserved. Count at order 14."),
+        (SCOPE | {"spent": None}, 3, "Run r has taken 101 steps; 3 more steps fit: dataset a has "
+         "a limit of 2, and infinity is charged. Count at order 14."),
+        (SCOPE | {"would_fit": "less noise"}, 0, f"{TOLD} Count at order 14. Run r has taken 101 "
+         "steps; no more steps fit."),
+    ],
+)  # fmt: skip
+def test_an_exhausted_budget_is_told_in_one_line(
+    scope: dict[str, object], admissible: int, message: str
+) -> None:
+    problem = {"detail": f"{TOLD} Count at order 14.", "failing_scopes": [scope]}
+    told = {"admissible_steps": admissible, "run": "r", "steps_taken": 101}
+    assert str(dp.BudgetExhausted(problem | told, 409)) == message
+
+
+@pytest.mark.parametrize("state", ["finished", "active"])
+def test_a_run_that_exists_is_told_with_its_state(state: str) -> None:
+    detail = f"Run r exists: {state}, 3 steps. Go on with it."
+    told = str(dp.RunExists({"title": "T", "detail": detail, "run_state": state}, 409))
+    assert told.startswith(detail)
+    assert told.endswith("choose another name; None makes one.")
+    assert ("Another process may have it open." in told) == (state == "active")
+
+
+def test_a_refusal_of_a_budget_shows_few_frames_of_the_client(
+    service: FakeService, client: dp.Client
+) -> None:
+    service.steps_max = 1
+    run = client.start_run(
+        "run", "letters", mechanism=dp.no_noise(), sampling=dp.full(), mode="strict"
+    )
+    with pytest.raises(dp.BudgetExhausted) as refused:
+        run.step(steps=2)
+    frames = traceback.extract_tb(refused.tb)
+    assert [one.name for one in frames][1:] == ["step", "_admit"]
+    assert refused.value.__suppress_context__
+    run.finish()

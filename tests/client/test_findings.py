@@ -8,7 +8,8 @@ from typing import Any
 
 import dpledger_client as dp
 import pytest
-from dpledger_client import Client, Run, SamplingContradicted, findings, loaders
+from dpledger_client import Client, Run, SamplingContradicted, loaders
+from dpledger_client.training import findings
 
 from tests.client.fake_service import FakeService, answering, problem
 from tests.client.loader_classes import batches, distributed, loader, random

@@ -30,6 +30,15 @@ def test_the_import_loads_nothing_but_the_client() -> None:
     assert modules_after("import dpledger_client") == {"dpledger_client"}
 
 
+def test_the_import_loads_no_heavy_module() -> None:
+    code = "import sys, dpledger_client; print(*sys.modules)"
+    command = [sys.executable, "-c", code]
+    loaded = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    ours = {name for name in loaded if name.partition(".")[0] == "dpledger_client"}
+    assert ours == {"dpledger_client"}
+    assert not {"httpx", "ssl", "asyncio", "email", "logging", "numpy"} & set(loaded)
+
+
 def test_a_client_loads_httpx_and_what_it_needs() -> None:
     loaded = modules_after("import dpledger_client; dpledger_client.Client()")
     assert {"httpx", "dpledger_client"} <= loaded
@@ -64,6 +73,6 @@ def test_the_distribution_holds_the_client_and_its_command(wheel: zipfile.ZipFil
     names = wheel.namelist()
     tops = {name.partition("/")[0] for name in names}
     assert {name for name in tops if not name.endswith(".dist-info")} == {"dpledger_client"}
-    assert {"dpledger_client/run.py", "dpledger_client/py.typed"} <= set(names)
+    assert {"dpledger_client/training/run.py", "dpledger_client/py.typed"} <= set(names)
     [commands] = [name for name in names if name.endswith("entry_points.txt")]
     assert "dpledger-client = dpledger_client.cli:main" in wheel.read(commands).decode()

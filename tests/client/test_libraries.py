@@ -5,7 +5,8 @@ from importlib.metadata import version
 from types import ModuleType
 
 import pytest
-from dpledger_client import Client, library_versions
+from dpledger_client import Client
+from dpledger_client.training import library_versions
 
 from tests.client.fake_service import FakeService
 

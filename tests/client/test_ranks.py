@@ -8,7 +8,8 @@ from typing import Any
 
 import dpledger_client as dp
 import pytest
-from dpledger_client import Client, Run, distributed
+from dpledger_client import Client, Run
+from dpledger_client.training import distributed
 
 from tests.client.conftest import Waiter
 from tests.client.fake_service import FakeService, answering, problem

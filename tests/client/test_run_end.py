@@ -57,7 +57,8 @@ def test_a_block_that_its_budget_ends_has_stopped_at_it(
     else:
         with pytest.raises(dp.BudgetExhausted) as refused:
             train()
-        assert refused.value.__notes__ == ["dpledger: run run has taken 2 steps."]
+        assert str(refused.value).endswith("Run run has taken 2 steps; no more steps fit.")
+        assert refused.value.steps_taken == 2
     assert service.states == {"run": "stopped_at_budget"}
     assert len(service.steps[MAIN]) == 2
 

@@ -36,7 +36,7 @@ def asked(service: FakeService) -> list[int]:
 def covered(service: FakeService, run: Run) -> bool:
     """Whether each step that was taken and not recorded is reserved as what it is."""
     held: dict[int, dict[str, Any]] = {}
-    for one in service.reservations.values():
+    for one in list(service.reservations.values()):  # another thread asks for more
         request = one.request
         for each in [request["event"]] if "event" in request else request["events"]:
             for at in range(each["first_step"], each["first_step"] + each["steps"]):

@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 from dpledger_client import Client
+from dpledger_client.wire_types import NeighboringRelation, TheoremStatus
 
 ROOT = Path(__file__).parents[2]
 COMMAND = os.environ.get("DPLEDGER_COMMAND", str(ROOT / ".venv" / "bin" / "dpledger"))
@@ -111,9 +112,9 @@ def dataset(client: Client) -> Callable[..., str]:
         name: str | None = None,
         *,
         dataset_size: int,
-        relation: str = "add_or_remove_one",
+        relation: NeighboringRelation = "add_or_remove_one",
         budget: dict[str, Any] | None = None,
-        accept: list[str] | None = None,
+        accept: list[TheoremStatus] | None = None,
     ) -> str:
         name = name or f"data-{secrets.token_hex(6)}"
         client.create_dataset(

@@ -272,3 +272,16 @@ def test_states_of_a_run_are_told_alike_everywhere() -> None:
         one for message, name, one in properties() if name == "state" and message == "RunAnswer"
     ]
     assert [set(one["enum"]) for one in told] == [states]
+
+
+def test_each_number_has_its_width() -> None:
+    # A generator that knows none takes 32 bits, which may round an epsilon down.
+    def numbers(node: Any) -> Iterator[dict[str, Any]]:
+        if isinstance(node, dict) and node.get("type") in ("number", "integer"):
+            yield node
+        inner = node.values() if isinstance(node, dict) else node
+        for one in inner if isinstance(node, dict | list) else ():
+            yield from numbers(one)
+
+    widths = {(one["type"], one["format"]) for one in numbers(FOUND)}
+    assert widths == {("number", "double"), ("integer", "int64")}

@@ -5,8 +5,8 @@ import secrets
 from collections.abc import Sequence
 from typing import Any, Final, Literal
 
-from dpledger_client.checkpoints import name_of
 from dpledger_client.client import Client
+from dpledger_client.names import name_of
 
 SIGNIFICANCE: Final = 0.05
 

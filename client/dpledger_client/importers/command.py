@@ -11,7 +11,7 @@ from dpledger_client.client import Client
 from dpledger_client.importers import csv, dp_event, flower, ledger_document, opacus, samplings
 from dpledger_client.importers.bounded_reader import BadFile
 from dpledger_client.recording.event_buffer import STEPS_MAX
-from dpledger_client.run import Run
+from dpledger_client.training.run import Run
 
 AS_POISSON: Final = (
     "Rates are read as those of Poisson sampling. A shuffled loader leaves the same numbers and "

@@ -32,10 +32,10 @@ from flwr.serverapp.strategy import (
 )
 from flwr.serverapp.strategy.strategy import Strategy
 
-from dpledger_client.budget_fit import DatasetBudget, check_budget
 from dpledger_client.integrations.flower_accountant import LedgerAccountant
-from dpledger_client.run import Run
 from dpledger_client.schemas import event, fixed_size, gaussian
+from dpledger_client.training.budget_fit import DatasetBudget, check_budget
+from dpledger_client.training.run import Run
 
 __all__ = ["LedgerAccountant", "LedgerStrategy"]
 

@@ -16,8 +16,8 @@ from flwr.serverapp import (
 from flwr.serverapp.exception import PrivacyBudgetExhausted
 
 from dpledger_client.errors import BudgetExhausted, DPLedgerError
-from dpledger_client.run import Run
 from dpledger_client.schemas import fixed_size, gaussian
+from dpledger_client.training.run import Run
 
 SCHEMA_VERSION: Final = 1
 BACKEND: Final = "dpledger"

@@ -21,7 +21,6 @@ from jax_privacy import batch_selection
 from jax_privacy.batch_selection import PartitionType
 
 from dpledger_client import schemas
-from dpledger_client.budget_fit import DatasetBudget, check_budget
 from dpledger_client.integrations.dp_event_checks import UntranslatableEvent, events_of
 from dpledger_client.integrations.jax_noise import (
     PlanNoise,
@@ -32,7 +31,8 @@ from dpledger_client.integrations.jax_noise import (
     refuse_plan,
     with_secret_key,
 )
-from dpledger_client.run import Run
+from dpledger_client.training.budget_fit import DatasetBudget, check_budget
+from dpledger_client.training.run import Run
 
 try:
     from jax_privacy.execution_plan import DPExecutionPlan

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from dpledger_client.budget_fit import DatasetBudget
 from dpledger_client.integrations.torch_callbacks import Steps, Stop
 from dpledger_client.integrations.torch_distributed import broadcast
-from dpledger_client.run import Run
+from dpledger_client.training.budget_fit import DatasetBudget
+from dpledger_client.training.run import Run
 
 __all__ = ["LedgerCallback", "broadcast", "saved_state"]
 

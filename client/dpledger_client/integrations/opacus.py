@@ -24,14 +24,14 @@ from opacus.accountants.accountant import IAccountant
 from opacus.optimizers import DPOptimizer
 from opacus.privacy_engine import PrivacyEngine
 
-from dpledger_client.budget_fit import BudgetFit, DatasetBudget, check_budget
 from dpledger_client.errors import Unavailable
 from dpledger_client.integrations import opacus_histories
 from dpledger_client.integrations.opacus_hooks import Guard, mechanism_of, training_events
 from dpledger_client.integrations.torch_distributed import broadcast
 from dpledger_client.recording.outbox import LOG
-from dpledger_client.run import Run
 from dpledger_client.schemas import unknown
+from dpledger_client.training.budget_fit import BudgetFit, DatasetBudget, check_budget
+from dpledger_client.training.run import Run
 
 __all__ = ["LedgerAccountant", "attach", "broadcast"]
 

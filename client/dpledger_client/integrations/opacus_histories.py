@@ -8,10 +8,10 @@ the ledger if its history is the beginning of such a branch.
 from collections.abc import Mapping
 from typing import Any, Final
 
-from dpledger_client.checkpoints import state_at
 from dpledger_client.importers import opacus
 from dpledger_client.importers.bounded_reader import rows
-from dpledger_client.run import Run
+from dpledger_client.training.checkpoints import state_at
+from dpledger_client.training.run import Run
 
 IMPORTED: Final = "imported-from"  # the label of a run that `dpledger-client import` made
 _IMPORT: Final = "dpledger-client import opacus FILE --run NAME --dataset DATASET"

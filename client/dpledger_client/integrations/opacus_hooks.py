@@ -20,12 +20,12 @@ from opacus.optimizers import (
 from torch.utils.data import BatchSampler
 
 from dpledger_client import loaders
-from dpledger_client.batch_size_check import SamplingContradicted
 from dpledger_client.integrations.opacus_batches import Batches, is_splitter
 from dpledger_client.integrations.torch_distributed import refuse_shared_coins, together
 from dpledger_client.integrations.torch_shards import refuse_other_shards
-from dpledger_client.run import Run
 from dpledger_client.schemas import event, full, gaussian, no_noise, unknown
+from dpledger_client.training.batch_size_check import SamplingContradicted
+from dpledger_client.training.run import Run
 
 _GHOST: Final = (
     DPOptimizerFastGradientClipping,

@@ -7,12 +7,12 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from dpledger_client.budget_fit import DatasetBudget, check_budget
 from dpledger_client.errors import BudgetExhausted
 from dpledger_client.integrations.torch_distributed import refuse_shared_coins
 from dpledger_client.loaders import Finding
-from dpledger_client.run import Run
 from dpledger_client.schemas import event, full, gaussian, no_noise
+from dpledger_client.training.budget_fit import DatasetBudget, check_budget
+from dpledger_client.training.run import Run
 
 Stop = Literal["raise", "quietly"]
 

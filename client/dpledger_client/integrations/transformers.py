@@ -15,10 +15,10 @@ from transformers.trainer_callback import (
 )
 from transformers.training_args import TrainingArguments
 
-from dpledger_client.budget_fit import DatasetBudget
 from dpledger_client.integrations.torch_callbacks import BY_PASS, Steps, Stop, own_coins
 from dpledger_client.integrations.torch_distributed import broadcast
-from dpledger_client.run import Run
+from dpledger_client.training.budget_fit import DatasetBudget
+from dpledger_client.training.run import Run
 
 __all__ = ["LedgerCallback", "broadcast", "saved_state"]
 

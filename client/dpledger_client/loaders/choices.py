@@ -7,19 +7,20 @@ from typing import Any, Final, Protocol
 from dpledger_client import schemas
 from dpledger_client.errors import UnsupportedEvent
 from dpledger_client.loaders.secret_orders import shuffled
+from dpledger_client.wire_types import NeighboringRelation, TheoremStatus
 
-_ACCEPT: Final = ("published", "declared", "derived")
+_ACCEPT: Final[tuple[TheoremStatus, ...]] = ("published", "declared", "derived")
 
 
 class _Planner(Protocol):
     def plan(
         self,
         *,
-        neighboring_relation: str,
-        events: Sequence[Mapping[str, Any]],
+        neighboring_relation: NeighboringRelation,
+        events: Sequence[Mapping[str, object]],
         delta: float,
         dataset_size: int | None = None,
-        accept: Sequence[str] | None = None,
+        accept: Sequence[TheoremStatus] | None = None,
     ) -> dict[str, Any]: ...
 
 
@@ -30,9 +31,9 @@ def compare_sampling(
     batch_size: int,
     passes: float,
     noise_multiplier: float,
-    neighboring_relation: str,
+    neighboring_relation: NeighboringRelation,
     delta: float,
-    accept: Sequence[str] = _ACCEPT,
+    accept: Sequence[TheoremStatus] = _ACCEPT,
 ) -> dict[str, dict[str, Any]]:
     """Epsilon of a shuffled loader and of three that cost the trainer as much, by four plans.
 

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from dpledger_client.answers.guarantees import Guarantee
 from dpledger_client.errors import Unavailable
 from dpledger_client.recording.outbox import LOG
 from dpledger_client.transport import Transport
@@ -25,13 +26,13 @@ class Readable(Protocol):
         """Which process of the job it is in."""
 
     @property
-    def last_guarantee(self) -> dict[str, Any] | None:
+    def last_guarantee(self) -> Guarantee | None:
         """The guarantee in the last reply."""
 
     def flush(self) -> None:
         """Send everything so far."""
 
-    def guarantee(self) -> dict[str, Any]:
+    def guarantee(self) -> Guarantee:
         """Ask for the guarantee."""
 
 

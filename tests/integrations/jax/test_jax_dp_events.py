@@ -22,7 +22,7 @@ DELTA = 1e-6
 RECORDS = 1000
 # Of the ledger's bracket, and of the library's grid of 1e-4.
 WIDTH = 1e-4
-ALL = ("published", "derived", "declared")
+ALL: Any = ("published", "derived", "declared")
 ZEROING = ("add_or_remove_one", "replace_special")
 
 Gaussian, Laplace = dp_event.GaussianDpEvent, dp_event.LaplaceDpEvent
@@ -36,7 +36,7 @@ SHIFTED = Times(dp_event.MixtureOfGaussiansDpEvent(1.5, [0.0, 1.0], [0.9, 0.1]),
 ANSWER = dp_event.RandomizedResponseDpEvent(0.5, 3)
 
 
-def guarantee(client: Client, tree: dp_event.DpEvent, relation: str) -> dict[str, Any]:
+def guarantee(client: Client, tree: dp_event.DpEvent, relation: Any) -> dict[str, Any]:
     return client.plan(
         neighboring_relation=relation,
         dataset_size=RECORDS,

@@ -12,8 +12,8 @@ import lightning_loops
 import pytest
 import torch
 from dpledger_client import BudgetExhausted, Client, poisson
-from dpledger_client.batch_size_check import SamplingContradicted
 from dpledger_client.integrations.lightning import LedgerCallback, saved_state
+from dpledger_client.training.batch_size_check import SamplingContradicted
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import GradientAccumulationScheduler, ModelCheckpoint
 from lightning_loops import (

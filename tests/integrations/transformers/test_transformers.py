@@ -11,9 +11,9 @@ import pytest
 import torch
 import transformers_loops
 from dpledger_client import BudgetExhausted, Client, cyclic, full, gaussian, poisson
-from dpledger_client.batch_size_check import SamplingContradicted
 from dpledger_client.integrations.torch_callbacks import Steps
 from dpledger_client.integrations.transformers import LedgerCallback, saved_state
+from dpledger_client.training.batch_size_check import SamplingContradicted
 from opacus.accountants import PRVAccountant
 from opacus.optimizers import AdaClipDPOptimizer, DPOptimizerFastGradientClipping
 from transformers import TrainerCallback

@@ -4,11 +4,14 @@ import re
 import runpy
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from dpledger_client import Client
+from dpledger_client.integrations.dp_trainer import DPTrainer
 from transformers import TrainerCallback
 
 ROOT = Path(__file__).parents[3]
@@ -28,7 +31,9 @@ def clipped(model: Any, batch: dict[str, torch.Tensor], index: int) -> list[torc
     return [each * torch.clamp(1 / norm, max=1.0) for each in gradients]
 
 
-def test_a_step_is_the_sum_of_clipped_gradients_of_single_records(tmp_path: Path) -> None:
+def test_a_step_is_the_sum_of_clipped_gradients_of_single_records(
+    tmp_path: Path, client: Client, dataset: Callable[..., str], spool: Path
+) -> None:
     example = runpy.run_path(str(SCRIPT))
     found: list[list[torch.Tensor]] = []
 
@@ -46,9 +51,11 @@ def test_a_step_is_the_sum_of_clipped_gradients_of_single_records(tmp_path: Path
                 assert torch.allclose(ours, theirs.grad, atol=1e-6)
 
     args = example["arguments"](tmp_path, per_device_train_batch_size=8, max_steps=4)
-    made = example["private_trainer"](
-        example["tiny_bert"](), example["Digits"](slice(40)), args,
-        noise_multiplier=1e-9, max_grad_norm=1.0, callbacks=[Keeps()],
+    run = client.start_run(None, dataset(dataset_size=40), delta=1e-5)
+    made: Any = DPTrainer(
+        run=run, model=example["tiny_bert"](), args=args,
+        train_dataset=example["Digits"](slice(40)), noise_multiplier=1e-9, clipping_norm=1.0,
+        callbacks=[Keeps()],
     )  # fmt: skip
     batches: list[dict[str, torch.Tensor]] = []
     step = made.training_step
@@ -59,6 +66,7 @@ def test_a_step_is_the_sum_of_clipped_gradients_of_single_records(tmp_path: Path
 
     made.training_step = kept
     made.train()
+    run.finish()
     assert len(found) == 4
     assert len({len(batch["labels"]) for batch in batches}) > 1  # a fixed size is not Poisson
 

@@ -7,19 +7,22 @@ from threading import RLock
 from types import TracebackType
 from typing import Any, Final, Self
 
-from dpledger_client import checkpoints, distributed, findings, loaders, sweeps
-from dpledger_client.batch_size_check import LEVEL, SamplingContradicted, Sizes
-from dpledger_client.declaration import Declaration, count_of
-from dpledger_client.distributed import Broadcast, Follower
+from dpledger_client import loaders, sweeps
+from dpledger_client.answers.runs import RunState
 from dpledger_client.errors import BudgetExhausted, OutOfSequence
 from dpledger_client.recording import run_ends
 from dpledger_client.recording.branch_writer import Journal, Mode, read_content
-from dpledger_client.recording.certified_epsilon import certified_epsilon, with_guarantee
+from dpledger_client.recording.certified_epsilon import with_guarantee
 from dpledger_client.recording.outbox import FINDINGS, LOG, RELEASES, Opening
+from dpledger_client.training import checkpoints, distributed, findings
+from dpledger_client.training.batch_size_check import LEVEL, SamplingContradicted, Sizes
+from dpledger_client.training.declaration import Declaration, count_of
+from dpledger_client.training.distributed import Broadcast, Follower
+from dpledger_client.training.readings import RunReadings
 from dpledger_client.transport import Transport
 
 
-class Run:
+class Run(RunReadings):
     """One run, open for writing, by `start_run`. Safe to share between threads.
 
     `step` is called before each step that adds noise: once it returns, the step is counted.
@@ -40,10 +43,10 @@ class Run:
         broadcast: Broadcast | None,
         share_verdict: bool,
     ) -> None:
-        self.name: Final = opening.run_name
-        self.dataset: Final = str(opening.run["dataset"])
+        self.name = opening.run_name
+        self.dataset = str(opening.run["dataset"])
         self.mode: Final = mode
-        self.rank: Final = rank
+        self.rank = rank
         self.world_size: Final = world_size
         self.dataset_size = dataset_size
         self.url: Final = f"{transport.base_url}/v1/runs/{self.name}"
@@ -88,43 +91,9 @@ class Run:
         return self._declared.sampling
 
     @property
-    def unsent_steps(self) -> int:
-        """How many steps the service has not confirmed yet; the spool has them."""
-        return sum(span.steps for span in self._writer.unsent())
-
-    @property
     def spool(self) -> str | None:
         """Where the spool of the branch is; none on the ranks that do not report."""
         return None if self._writer.path is None else str(self._writer.path)
-
-    @property
-    def trouble(self) -> Exception | None:
-        """Why the last attempt to send in the background failed; None when it did not."""
-        return self._writer.trouble
-
-    @property
-    def last_guarantee(self) -> dict[str, Any] | None:
-        """The quick reading in the service's last reply, if it has one: no smaller than epsilon."""
-        return self._writer.reply.get("guarantee")
-
-    @property
-    def epsilon(self) -> float | None:
-        """Certified epsilon of all steps so far, which the service is asked for: nats, upper.
-
-        Infinite if unbounded; None without a delta, and on the ranks that do not report. While the
-        service is away it is that of its last reply, which may be larger and counts no unsent step.
-        """
-        return certified_epsilon(self)
-
-    @property
-    def budget(self) -> dict[str, Any] | None:
-        """The budget in the service's last reply; None when there is none."""
-        return self._writer.reply.get("budget")
-
-    @property
-    def verdict(self) -> str | None:
-        """`within` or `overdraft`, by the service's last reply; None before the first."""
-        return self._writer.reply.get("verdict")
 
     @property
     def admits_ahead(self) -> bool:
@@ -228,35 +197,6 @@ class Run:
             if self.next_step + steps > self._horizon or content != self._admitted:
                 self._admit(content, steps)
 
-    def flush(self) -> None:
-        """Send everything so far.
-
-        Raises:
-            DPLedgerError: it could not be sent; the spool has it, and it is sent later.
-        """
-        self._writer.flush()
-
-    def guarantee(
-        self,
-        *,
-        delta: float | None = None,
-        epsilon: float | None = None,
-        accountant: str | None = None,
-    ) -> dict[str, Any]:
-        """What the run has spent over all its branches; unsent steps are sent first.
-
-        Args:
-            delta: in (0, 1); by default the run's, else that of the dataset's budget.
-            epsilon: nats; ask for the delta at this epsilon instead.
-            accountant: by default the best.
-
-        Raises:
-            DPLedgerError: steps could not be sent, or the question was refused.
-        """
-        self.flush()
-        path = f"/v1/runs/{self.name}/guarantee"
-        return self._transport.guarantee(path, delta=delta, epsilon=epsilon, accountant=accountant)
-
     def release(self, step: int | None = None) -> None:
         """Report that an iterate was released: a checkpoint, a metric computed from it.
 
@@ -307,7 +247,7 @@ class Run:
             self._sizes.restart()
             left.leave("rewound")
 
-    def finish(self, state: run_ends.End | None = None) -> dict[str, Any] | None:
+    def finish(self, state: run_ends.End | None = None) -> RunState | None:
         """Send what is left, return what was leased, and close the run.
 
         A run that ended can go on later, on a new branch: `start_run(resume=)` or `state=`.
@@ -326,7 +266,8 @@ class Run:
             DPLedgerError: something was refused; the spool keeps it.
         """
         state = state or run_ends.end_of(None, refused=self._refused)
-        return with_guarantee(self, self._close(state))
+        ended = with_guarantee(self, self._close(state))
+        return None if ended is None else RunState(ended)
 
     def _close(self, state: run_ends.End) -> dict[str, Any] | None:
         with self._stepping:
@@ -377,8 +318,8 @@ class Run:
             )
         except BudgetExhausted as refusal:
             self._refused = True
-            refusal.add_note(f"dpledger: run {self.name} has taken {self.next_step} steps.")
-            raise
+            refusal.problem |= {"run": self.name, "steps_taken": self.next_step}
+            raise refusal.with_traceback(None) from None  # it is an answer, not a fault
         self._refused, self._admitted = False, content
 
     def _ask(self, content: str, steps: int) -> int:

@@ -5,11 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from dpledger_client import checkpoints
-from dpledger_client.checkpoints import opening_of, spools_of, state_at, sync_what_was_left
-from dpledger_client.distributed import Broadcast
 from dpledger_client.errors import NotFound, Unavailable
 from dpledger_client.recording.outbox import Opening
+from dpledger_client.training import checkpoints
+from dpledger_client.training.checkpoints import opening_of, spools_of, state_at, sync_what_was_left
+from dpledger_client.training.distributed import Broadcast
 from dpledger_client.transport import Transport
 
 Resume = Literal["never", "allow", "must"]

@@ -21,7 +21,7 @@ from dpledger_client.errors import (
 )
 from dpledger_client.recording.event_buffer import STEPS_MAX
 from dpledger_client.recording.outbox import LOG
-from dpledger_client.run import Run
+from dpledger_client.training.run import Run
 
 DatasetBudget = Literal["this plan"]
 THIS_PLAN: Final = "this plan"

@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from dpledger_client.checkpoints import name_of
+from dpledger_client.answers.requests import ChangeRequest
+from dpledger_client.names import path_of
 from dpledger_client.transport import Transport
 
 
@@ -19,8 +20,8 @@ class ChangeRequests:
         epsilon: float,
         delta: float,
         reason: str,
-        envelope: Sequence[Mapping[str, Any]] | None = None,
-    ) -> dict[str, Any]:
+        envelope: Sequence[Mapping[str, object]] | None = None,
+    ) -> ChangeRequest:
         """Ask for another limit or envelope of a dataset; another person decides.
 
         The same call again is the same request.
@@ -39,22 +40,21 @@ class ChangeRequests:
         budget: dict[str, Any] = {"epsilon": epsilon, "delta": delta}
         if envelope is not None:
             budget |= {"filter": "envelope", "envelope": list(envelope)}
-        path = f"/v1/datasets/{name_of(dataset)}/requests"
-        return self._transport.post(path, {"reason": reason, "budget": budget})
+        path = path_of("datasets", dataset, "/requests")
+        return ChangeRequest(self._transport.post(path, {"reason": reason, "budget": budget}))
 
     def requests(
         self, *, state: str | None = None, dataset: str | None = None, by: str | None = None
-    ) -> Iterator[dict[str, Any]]:
+    ) -> Iterator[ChangeRequest]:
         """Change requests, the oldest first; in a state, of a dataset or of a person only."""
-        return self._transport.listed(
-            "/v1/requests", "requests", state=state, dataset=dataset, by=by
-        )
+        query = {"state": state, "dataset": dataset, "by": by}
+        return map(ChangeRequest, self._transport.listed("/v1/requests", "requests", **query))
 
-    def request(self, request: str) -> dict[str, Any]:
+    def request(self, request: str) -> ChangeRequest:
         """A change request as it stands."""
-        return self._transport.get(f"/v1/requests/{name_of(request)}")
+        return ChangeRequest(self._transport.get(path_of("requests", request)))
 
-    def approve_request(self, request: str, reason: str) -> dict[str, Any]:
+    def approve_request(self, request: str, reason: str) -> ChangeRequest:
         """Approve what another person asked for, and make the change.
 
         Raises:
@@ -63,14 +63,14 @@ class ChangeRequests:
         """
         return self._decided(request, "approve", reason)
 
-    def reject_request(self, request: str, reason: str) -> dict[str, Any]:
+    def reject_request(self, request: str, reason: str) -> ChangeRequest:
         """Reject what another person asked for; errors as of `approve_request`."""
         return self._decided(request, "reject", reason)
 
-    def withdraw_request(self, request: str, reason: str) -> dict[str, Any]:
+    def withdraw_request(self, request: str, reason: str) -> ChangeRequest:
         """Withdraw what the same person asked for."""
         return self._decided(request, "withdraw", reason)
 
-    def _decided(self, request: str, verb: str, reason: str) -> dict[str, Any]:
-        path = f"/v1/requests/{name_of(request)}:{verb}"
-        return self._transport.post(path, {"reason": reason})
+    def _decided(self, request: str, verb: str, reason: str) -> ChangeRequest:
+        path = path_of("requests", request, f":{verb}")
+        return ChangeRequest(self._transport.post(path, {"reason": reason}))

@@ -4,13 +4,13 @@ Nothing is ever taken back: steps that ran after the checkpoint stay counted, an
 goes on from it writes to a branch of its own.
 """
 
-import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from dpledger_client.errors import Conflict, Unavailable
+from dpledger_client.names import name_of
 from dpledger_client.recording.event_buffer import Span
 from dpledger_client.recording.outbox import LOG, Opening, new_writer
 from dpledger_client.recording.sync import Synced, sync_all
@@ -19,18 +19,6 @@ from dpledger_client.transport import Transport
 
 FORMAT: Final = "dpledger-run/1"
 Order = Literal["fresh", "continued"]
-_NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
-
-
-def name_of(text: str) -> str:
-    """A name as the contract has it: any other could mean another path.
-
-    Raises:
-        ValueError: it is none.
-    """
-    if not _NAME.fullmatch(text):
-        raise ValueError("A name must match [a-z0-9][a-z0-9._-]{0,62}.")
-    return text
 
 
 def token(opening: Opening, next_step: int, unsent: list[Span]) -> dict[str, Any]:

@@ -1,0 +1,1 @@
+"""One call for each question that a script asks a service."""

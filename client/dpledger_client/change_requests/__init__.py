@@ -1,1 +1,0 @@
-"""Change requests: what one person asks for and another decides."""
