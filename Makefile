@@ -16,7 +16,7 @@ OFFLINE := HF_HUB_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1 DO_NOT_TRACK=1 FLWR_TELEM
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: run demo test test-all test-both test-numerics test-system test-browser test-generated test-integrations check \
-  safety-lines licences audit benchmarks figures screenshots clean
+  safety-lines licences audit release benchmarks figures screenshots clean
 
 run: $(INSTALLED)  ## serve on SQLite at 127.0.0.1:8000
 	$(BIN)/dpledger serve
@@ -103,6 +103,14 @@ audit: .audit/installed  ## known vulnerabilities of the pinned versions; fails 
 	@.audit/bin/python -m pip install --quiet --disable-pip-version-check --requirement $<
 	@touch $@
 
+release: .release/installed  ## build, try and describe both packages in dist/; TAG=v1.2.3 must name them
+	.release/bin/python -m deploy.release.release $(if $(TAG),--tag $(TAG))
+
+.release/installed: deploy/release/requirements.txt
+	@test -x .release/bin/python || $(PYTHON) -m venv .release
+	@.release/bin/python -m pip install --quiet --disable-pip-version-check --requirement $<
+	@touch $@
+
 # As the command line has it.
 benchmarks: export OPENBLAS_NUM_THREADS = 1
 benchmarks: $(INSTALLED)  ## print the benchmark tables; peers are compared if installed
@@ -152,4 +160,4 @@ $(INSTALLED): $(SOURCES)
 	@touch $(INSTALLED)
 
 clean:
-	rm -rf $(VENV) .integrations .audit .generated
+	rm -rf $(VENV) .integrations .audit .generated .release dist

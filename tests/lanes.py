@@ -19,6 +19,7 @@ SYSTEM: Final = (  # folders and modules
     "client/failures",
     "fuzz",
     "generated",
+    "packages",
     "service/faults",
     "service/test_concurrency.py",
     "service/test_demo.py",
