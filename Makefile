@@ -16,7 +16,7 @@ OFFLINE := HF_HUB_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1 DO_NOT_TRACK=1 FLWR_TELEM
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: run demo test test-all test-both test-numerics test-system test-browser test-generated test-deploy test-image test-integrations \
-  renders check safety-lines licences audit release benchmarks figures screenshots clean
+  renders check safety-lines licences audit release docs benchmarks figures screenshots clean
 
 run: $(INSTALLED)  ## serve on SQLite at 127.0.0.1:8000
 	$(BIN)/dpledger serve
@@ -155,6 +155,15 @@ benchmarks: $(INSTALLED)  ## print the benchmark tables; peers are compared if i
 	$(BIN)/python benchmarks/attacks.py
 	$(BIN)/python benchmarks/refused.py
 
+docs: .docs/installed  ## build the documentation site in .docs/site; fails at a link that leads to nothing
+	.docs/bin/python -m deploy.site.sources .docs/source
+	NO_MKDOCS_2_WARNING=1 .docs/bin/mkdocs build --strict --config-file deploy/site/mkdocs.yml
+
+.docs/installed: deploy/site/requirements.txt
+	@test -x .docs/bin/python || $(PYTHON) -m venv .docs
+	@.docs/bin/python -m pip install --quiet --disable-pip-version-check --requirement $<
+	@touch $@
+
 figures: $(INSTALLED)  ## redraw the figures of docs/theory/figures.md
 	$(BIN)/dpledger figures --out docs/theory/figures
 
@@ -176,4 +185,4 @@ $(INSTALLED): $(SOURCES)
 	@touch $(INSTALLED)
 
 clean:
-	rm -rf $(VENV) .integrations .audit .generated .release .deploy dist
+	rm -rf $(VENV) .integrations .audit .generated .release .deploy .docs dist
