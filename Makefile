@@ -15,8 +15,8 @@ OFFLINE := HF_HUB_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1 DO_NOT_TRACK=1 FLWR_TELEM
 # service and command that a test starts compiles what it loads.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: run demo clients test test-all test-both test-numerics test-system test-browser test-generated test-integrations check \
-  safety-lines licences audit benchmarks figures screenshots clean
+.PHONY: run demo clients test test-all test-both test-numerics test-system test-browser test-generated test-deploy test-image test-integrations \
+  renders check safety-lines licences audit release docs benchmarks figures screenshots clean
 
 run: $(INSTALLED)  ## serve on SQLite at 127.0.0.1:8000
 	$(BIN)/dpledger serve
@@ -32,7 +32,7 @@ PARALLEL = $(PYTEST) --numprocesses $(WORKERS) --dist loadfile
 test: $(INSTALLED)  ## what each change must pass, on SQLite and on a real PostgreSQL server
 	$(PARALLEL) -m "unit or service"
 
-test-all: test-both test-numerics test-system test-browser test-generated test-integrations  ## every test
+test-all: test-both test-numerics test-system test-browser test-generated test-deploy test-integrations  ## every test
 
 test-both: $(INSTALLED)  ## what `test` runs, and all of it on both databases
 	DPLEDGER_TEST_ALL=1 $(PARALLEL) -m "unit or service"
@@ -49,6 +49,22 @@ test-browser: $(INSTALLED)  ## the pages in a real browser; needs Debian's chrom
 
 test-generated: $(INSTALLED) .generated/python/installed .generated/typescript/installed .generated/go/installed  ## clients generated from the OpenAPI document; needs node and npm, and tests Go and R if they are installed
 	$(PYTEST) -o addopts="--strict-markers --strict-config -q" tests/generated
+
+test-deploy: $(INSTALLED) .deploy/installed  ## the chart as Helm renders it, and other manifests, against schemas
+	$(PYTEST) -o addopts="--strict-markers --strict-config -q" tests/deploy
+
+renders: .deploy/installed  ## render the chart's profiles anew into tests/deploy/golden
+	@for file in tests/deploy/profiles/*.yaml; do \
+	  .deploy/bin/python tests/deploy/render.py $$file > tests/deploy/golden/$$(basename $$file) || exit 1; done
+
+.deploy/installed: tests/deploy/requirements.txt
+	@test -x .deploy/bin/python || $(PYTHON) -m venv .deploy
+	@.deploy/bin/python -m pip install --quiet --disable-pip-version-check --requirement $<
+	@touch $@
+
+# Not among test-all: it takes some minutes and downloads a Debian.
+test-image: $(INSTALLED)  ## build the image, and start it; needs root, Debian's buildah and debootstrap
+	$(PYTEST) -o addopts="--strict-markers --strict-config -q -s -rs" tests/image
 
 .generated/python/installed: tests/generated/python/requirements.txt
 	@test -x .generated/python/bin/python || $(PYTHON) -m venv .generated/python
@@ -117,6 +133,14 @@ audit: .audit/installed  ## known vulnerabilities of the pinned versions; fails 
 	@.audit/bin/python -m pip install --quiet --disable-pip-version-check --requirement $<
 	@touch $@
 
+release: .release/installed  ## build, try and describe both packages in dist/; TAG=v1.2.3 must name them
+	.release/bin/python -m deploy.release.release $(if $(TAG),--tag $(TAG))
+
+.release/installed: deploy/release/requirements.txt
+	@test -x .release/bin/python || $(PYTHON) -m venv .release
+	@.release/bin/python -m pip install --quiet --disable-pip-version-check --requirement $<
+	@touch $@
+
 # As the command line has it.
 benchmarks: export OPENBLAS_NUM_THREADS = 1
 benchmarks: $(INSTALLED)  ## print the benchmark tables; peers are compared if installed
@@ -145,6 +169,15 @@ benchmarks: $(INSTALLED)  ## print the benchmark tables; peers are compared if i
 	$(BIN)/python benchmarks/attacks.py
 	$(BIN)/python benchmarks/refused.py
 
+docs: .docs/installed  ## build the documentation site in .docs/site; fails at a link that leads to nothing
+	.docs/bin/python -m deploy.site.sources .docs/source
+	NO_MKDOCS_2_WARNING=1 .docs/bin/mkdocs build --strict --config-file deploy/site/mkdocs.yml
+
+.docs/installed: deploy/site/requirements.txt
+	@test -x .docs/bin/python || $(PYTHON) -m venv .docs
+	@.docs/bin/python -m pip install --quiet --disable-pip-version-check --requirement $<
+	@touch $@
+
 figures: $(INSTALLED)  ## redraw the figures of docs/theory/figures.md
 	$(BIN)/dpledger figures --out docs/theory/figures
 
@@ -166,4 +199,4 @@ $(INSTALLED): $(SOURCES)
 	@touch $(INSTALLED)
 
 clean:
-	rm -rf $(VENV) .integrations .audit .generated
+	rm -rf $(VENV) .integrations .audit .generated .release .deploy .docs dist

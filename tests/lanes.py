@@ -17,8 +17,11 @@ READ_SERVICE: Final = ("accounting/test_quarantine.py", "accounting/test_quarant
 SYSTEM: Final = (  # folders and modules
     "browser",
     "client/failures",
+    "deploy",
     "fuzz",
     "generated",
+    "image",
+    "packages",
     "service/faults",
     "service/test_concurrency.py",
     "service/test_demo.py",

@@ -27,6 +27,7 @@ ELSEWHERE: Final = {
     "backup": "service.cli.operations:backup",
     "restore": "service.cli.operations:restore",
     "doctor": "service.cli.operations:doctor",
+    "probe": "service.cli.probe:probe",
     "figures": "service.cli.figures.command:figures",
     "restate": "service.cli.verify:restate",
     "verify": "service.cli.verify:verify",
