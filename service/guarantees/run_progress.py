@@ -10,6 +10,7 @@ import math
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
@@ -23,15 +24,17 @@ from service.guarantees.history import HistoryPoint, HistoryReading
 from service.guarantees.noise_schedule import Schedule, Spans
 from service.guarantees.replay import LATEST, OF_RUN, Fold, streamed
 from service.ledger.budgets.pass_positions import taken_in_run
-from service.ledger.lookups import branches_of, dataset_of, find_run
+from service.ledger.lookups import dataset_of, find_run, recorded_steps
 from service.schemas.event_codec import Lines
 from service.schemas.responses import Answer
 from service.storage.tables import entries
 from service.storage.versioned_cache import VersionedCache
 
 PROGRESS_POINTS_MAX: Final = 400
-_ROWS_MAX: Final = 50_000  # entries that one look reads: about a sixth of a second
-PROGRESS_SECONDS: Final = 0.2  # of processor time, after which a look begins no further point
+_ROWS_MAX: Final = 50_000  # entries that one look reads,
+_ROWS: Final = 500  # and after so many it sees how long that took
+READ_SECONDS: Final = 0.02  # of processor time, after which a look reads no further entries
+PROGRESS_SECONDS: Final = 0.02  # the same for points
 RUN_SECONDS: Final = 5.0  # the same for a run; then only the latest step is worked out
 _FLAT: Final = 1 / 500  # of the whole: too small to see in the chart
 _RUNS_MAX: Final = 100  # remembered; some hundred kilobytes each
@@ -97,8 +100,12 @@ class _Run:
         self._marks = {n: mark for n, mark in self._marks.items() if n % self._stride == 0}
         self._fold.lines = Lines(taken_in_run(connection, run_id))
         asked = {"run": run_id, "until": LATEST, "after": self.sequence}
-        for row in streamed(connection, _NEWER, **asked):
-            self._count(row)
+        ends = time.thread_time() + READ_SECONDS
+        with closing(streamed(connection, _NEWER, **asked)) as rows:
+            for place, row in enumerate(rows, start=1):
+                self._count(row)
+                if not place % _ROWS and time.thread_time() > ends:
+                    break
         if self._end is None or self._end.steps != self.steps:
             known = self._marks.get(self.steps)
             self._end = known or _Mark(self.steps, self.sequence, self._fold.counts())
@@ -222,8 +229,7 @@ class Growths:
         reading: HistoryReading | None,
     ) -> tuple[int, _Run]:
         """How many steps a run has recorded, and what is remembered of it."""
-        branches = branches_of(connection, run)
-        total = sum(branch.next_step - branch.from_step for branch in branches)
+        total = recorded_steps(connection, run)
         # The time keeps apart the runs of two databases that have the same number.
         key = (run.id, run.created_at, reading)
         known = self._runs.compute(key, None, lambda: _Run(dataset.dataset_size))

@@ -245,7 +245,7 @@ def test_what_is_out_of_range_is_refused(rows: int, rate: float, noise: float) -
 def test_points_of_a_profile_give_those_of_a_group() -> None:
     mu, rows = 0.4, 3
     epsilons = np.linspace(0.0, 2.0, 9)
-    deltas = np.exp([log_gaussian_delta(float(one), mu=mu)[1] for one in epsilons])
+    deltas = np.exp([log_gaussian_delta(float(one), mu=mu)[0] for one in epsilons])
     together, lost = group_profile(epsilons, deltas, rows=rows)
     assert together == pytest.approx(rows * epsilons, rel=1e-12)
     # A sum of Gaussian noise: three records are three times as far apart, and lose no more.
