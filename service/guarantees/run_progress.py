@@ -53,7 +53,7 @@ class Growth(Answer):
     sequence: int  # of the last entry that was read
     complete: bool  # whether nothing is left to work out; if not, ask again
     look_seconds: float  # of processor time that this look took
-    points: list[HistoryPoint]  # few where each takes long, the latest step always
+    points: list[HistoryPoint]  # few where each takes long; once all is read, the latest step too
 
 
 @dataclass(slots=True)
@@ -106,7 +106,9 @@ class _Run:
                 self._count(row)
                 if not place % _ROWS and time.thread_time() > ends:
                     break
-        if self._end is None or self._end.steps != self.steps:
+        if self.steps < total:  # further looks read on: what is worked out now is to stay
+            self._end = None
+        elif self._end is None or self._end.steps != self.steps:
             known = self._marks.get(self.steps)
             self._end = known or _Mark(self.steps, self.sequence, self._fold.counts())
 
@@ -122,7 +124,7 @@ class _Run:
                 self._marks[self.steps] = mark
 
     def points(self, reading: HistoryReading) -> tuple[list[HistoryPoint], bool, float]:
-        """What is worked out, the last step at least; whether that is enough; what it took."""
+        """What is worked out, the last mark at least; whether that is enough; what it took."""
         marks = list(self._marks.values())
         if self._end is not None and self._end.steps and self._end.steps not in self._marks:
             marks.append(self._end)

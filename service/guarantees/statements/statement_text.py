@@ -156,12 +156,8 @@ def _factor(epsilon: float, delta: float) -> str:
 def attack_sentence(found: float) -> str:
     """What an attacker finds at FALSE_ALARMS; given the share of people, upper."""
     begin = f"An attacker with a false-positive rate of {100 * FALSE_ALARMS:g} % finds "
-    return f"{begin}{found_words(found)} of the people in the data."
-
-
-def found_words(found: float) -> str:
-    """A share of people, rounded up."""
-    return "possibly all" if found >= _EVERYBODY else f"at most {percent_rounded_up(found)}"
+    most = "possibly all" if found >= _EVERYBODY else f"at most {percent_rounded_up(found)}"
+    return f"{begin}{most} of the people in the data."
 
 
 def addressed(dataset: Row[Any], unit: str) -> list[str]:
@@ -271,8 +267,8 @@ def person_rows(person: PersonPromise) -> list[PersonRow]:
     return [
         PersonRow(
             case=_case_words(one, person),
-            epsilon=_epsilon_words(one),
-            found=found_words(one.found),
+            epsilon=_epsilon_words(one, person.cases[0].delta),
+            found="all" if one.found >= _EVERYBODY else percent_rounded_up(one.found),
             first=one.kind == "certified",
         )
         for one in person.cases
@@ -297,10 +293,11 @@ def _case_words(one: PersonCase, person: PersonPromise) -> str:
             return "The person is also in another dataset, with the same certified numbers"
 
 
-def _epsilon_words(one: PersonCase) -> str:
+def _epsilon_words(one: PersonCase, delta: float) -> str:
     if one.epsilon is None:
         return "no finite bound"
-    return f"{four_digits_up(one.epsilon)} at δ = {_small(one.delta)}"
+    other = "" if one.delta == delta else f" at δ = {_small(one.delta)}"
+    return f"{four_digits_up(one.epsilon)}{other}"
 
 
 def person_notes(person: PersonPromise) -> list[str]:
