@@ -33,8 +33,8 @@ from service.storage.versioned_cache import VersionedCache
 PROGRESS_POINTS_MAX: Final = 400
 _ROWS_MAX: Final = 50_000  # entries that one look reads,
 _ROWS: Final = 500  # and after so many it sees how long that took
-READ_SECONDS: Final = 0.02  # of processor time, after which a look reads no further entries
-PROGRESS_SECONDS: Final = 0.02  # the same for points
+READ_SECONDS: Final = 0.015  # of processor time, after which a look reads no further entries
+PROGRESS_SECONDS: Final = 0.015  # the same for points
 RUN_SECONDS: Final = 5.0  # the same for a run; then only the latest step is worked out
 _FLAT: Final = 1 / 500  # of the whole: too small to see in the chart
 _RUNS_MAX: Final = 100  # remembered; some hundred kilobytes each

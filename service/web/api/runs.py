@@ -147,7 +147,7 @@ def get_run_guarantee(
 def get_run_history(
     run: RunName, query: Histories, database: Database, _caller: Viewer, request: Request
 ) -> History:
-    """Epsilon by step; what was asked for before is only continued."""
+    """Epsilon by step."""
     known: KnownHistories = request.app.state.histories
     with snapshot(database) as connection:
         return known.history(connection, run, delta=query.delta, points=query.points)
