@@ -26,14 +26,14 @@ from sqlalchemy import Engine, func, insert, select
 
 from benchmarks.load import quantile
 from benchmarks.months import DATASETS, ENTRIES, LONG_STEPS, PIECES, RUNS, fill, sizes
-from benchmarks.servers import START_TOKEN, running, service
+from benchmarks.servers import mark, running, service
 from service.clock import now
+from service.identity.keys import Role, create_key
 from service.ledger.incidents import Kind
 from service.storage import migrations
 from service.storage.engine import connect, transaction
-from service.storage.tables import datasets, entries, incident_notes, incidents, runs
+from service.storage.tables import api_keys, datasets, entries, incident_notes, incidents, runs
 
-_HEADERS: Final = {"Authorization": f"Bearer {START_TOKEN}"}
 PAGES: Final = (
     "/",
     "/datasets",
@@ -58,6 +58,11 @@ PAGES: Final = (
     "/compare/curves?runs={run}&runs={other}&runs={longest}&delta=1e-5",
     "/incidents",
     "/log",
+    "/keys",
+    "/requests",
+    "/datasets/{largest}/proved",
+    "/datasets/{largest}/report",
+    "/v1/runs/{pieces}/history?points=100",
 )
 # Lists that are searched, sorted and filtered, and their interfaces.
 SEARCHES: Final = (
@@ -65,6 +70,7 @@ SEARCHES: Final = (
     "/runs?label=team%3Dteam-1", "/runs?by=ada&sort=-steps", "/runs?state=finished&sort=dataset",
     "/runs?sort=-steps", "/incidents?state=any&kind=overdraft", "/incidents?state=acknowledged",
     "/incidents?assignee=officer", "/incidents?dataset={dataset}&state=any",
+    "/keys?name=trainer-1&sort=-name", "/keys?state=ended",
     "/log?kind=run_state", "/log?by=officer", "/log?dataset={dataset}", "/log?of=installation",
     "/log?since=2026-01-01&until=2099-01-01&sort=oldest",
     "/v1/incidents?page_size=100&state=open", "/v1/incidents?page_size=100&assignee=officer",
@@ -96,7 +102,16 @@ def places(engine: Engine) -> dict[str, str]:
     }
 
 
-def timed(port: int, path: str, repeats: int) -> tuple[int, list[float], int]:
+def keyed(engine: Engine, number: int) -> str:
+    """Create so many trainers' keys, if there are none, and an admin's key, which is returned."""
+    with transaction(engine) as connection:
+        known = connection.scalar(select(func.count()).select_from(api_keys)) or 0
+        for place in range(0 if known else number):
+            create_key(connection, name=f"trainer-{place}", scope=Role.TRAINER)
+        return create_key(connection, name=mark("admin"), scope=Role.ADMIN)
+
+
+def timed(port: int, path: str, repeats: int, key: str) -> tuple[int, list[float], int]:
     """The status of a page, the seconds of each answer, and its bytes."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     seconds = []
@@ -104,7 +119,7 @@ def timed(port: int, path: str, repeats: int) -> tuple[int, list[float], int]:
     try:
         for _ in range(repeats):
             started = time.perf_counter()
-            connection.request("GET", path, headers=_HEADERS)
+            connection.request("GET", path, headers={"Authorization": f"Bearer {key}"})
             answer = connection.getresponse()
             length = len(answer.read())
             seconds.append(time.perf_counter() - started)
@@ -118,6 +133,7 @@ def measure(url: str, paths: Sequence[str], repeats: int) -> bool:
     """Ask every page and print what it took; whether each was answered and fast enough."""
     engine = connect(url)
     named = places(engine)
+    key = keyed(engine, KEYS)
     print(sizes(engine))
     engine.dispose()
     print(f"{'page':<56} {'status':>6} {'first':>7} {'median':>7} {'p95':>7} {'cpu':>6} {'kB':>6}")
@@ -128,9 +144,9 @@ def measure(url: str, paths: Sequence[str], repeats: int) -> bool:
             for path in paths:
                 bar = SEARCH_MS if path in SEARCHES else PAGE_MS
                 asked = path.format(**named)
-                _, (first,), _ = timed(server.port, asked, 1)
+                _, (first,), _ = timed(server.port, asked, 1, key)
                 began = server.processor_seconds()
-                status, later, length = timed(server.port, asked, repeats)
+                status, later, length = timed(server.port, asked, repeats, key)
                 cpu = (server.processor_seconds() - began) / repeats
                 median = 1000 * statistics.median(later)
                 well = well and status == http.client.OK and median <= bar
@@ -147,6 +163,7 @@ def measure(url: str, paths: Sequence[str], repeats: int) -> bool:
 
 PAGE_MS: Final = 60.0  # the median that a page may take
 SEARCH_MS: Final = 100.0  # and a list that is searched
+KEYS: Final = 500  # of trainers
 INCIDENTS: Final = 20_000  # that are added, nine in ten of them handled
 _NOTES: Final = (("acknowledge", None), ("assign", "officer"), ("comment", None))
 
@@ -196,7 +213,7 @@ def arguments() -> argparse.Namespace:
     """What the caller asks for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("action", choices=("fill", "pages"))
-    parser.add_argument("--database", required=True, help="the address of a database without keys")
+    parser.add_argument("--database", required=True, help="the address of a database")
     parser.add_argument("--datasets", type=int, default=DATASETS)
     parser.add_argument("--runs", type=int, default=RUNS, help="of each dataset")
     parser.add_argument("--entries", type=int, default=ENTRIES, help="in all")

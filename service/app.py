@@ -14,6 +14,7 @@ from sqlalchemy import Engine
 import accounting
 from accounting.math_library import InaccurateLibraryError, require_accurate_library
 from service.errors import StartupError
+from service.guarantees.known_histories import KnownHistories
 from service.identity.authentication import Directory, KeyRing
 from service.identity.keys import KEY_FILE, Role, any_key, create_key
 from service.identity.rate_limit import Buckets, Pace
@@ -211,6 +212,7 @@ def wire(
     app.state.expositions = metrics.Expositions()
     app.state.budgets = Budgets()
     app.state.certified = CertifiedEpsilons()
+    app.state.histories = KnownHistories()
     app.state.boards = Boards(app.state.budgets, app.state.certified)
     app.state.ledger = Ledger(engine, dispatcher.waiting, app.state.budgets)
     app.state.gate = gate = SuspensionState(engine)

@@ -7,6 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
+
 from accounting.accountants.best_bound import best_bound
 from accounting.bounds.event_bounds import NoBoundError
 from accounting.composition import EPSILON_MAX, group_privacy
@@ -24,7 +26,7 @@ from accounting.events import (
 from accounting.guarantees import Bound, Status, weakest
 from accounting.pld.certified_composition import epsilon_bracket, epsilon_floor
 from accounting.pld.pairs import GaussianPair, Pair
-from accounting.rounding import require, rounded_down, rounded_up
+from accounting.rounding import Array, require, rounded_down, rounded_up
 from accounting.subsampling.units import (
     ROWS_MAX,
     TooManyRowsError,
@@ -169,6 +171,40 @@ def _pair(event: Event, rows: int, relation: NeighboringRelation) -> tuple[Pair,
     return release, floor if isinstance(sampling, Full) else None, unit_release_mu
 
 
+def chain_holds(counts: EventCounts, relation: NeighboringRelation) -> bool:
+    """Whether bounds of one record lead to bounds of several: docs/theory/units.md.
+
+    Where records are added, the datasets along the chain have other sizes than the declared one;
+    then only samplings that do not depend on the size have the same bound at each link.
+    """
+    return relation is not NeighboringRelation.ADD_OR_REMOVE_ONE or all(
+        isinstance(event.sampling, Full | Poisson | BallsAndBins) for event in counts.steps
+    )
+
+
+def group_profile(epsilons: Array, deltas: Array, *, rows: int) -> tuple[Array, Array]:
+    """Points of the privacy profile of several records together, from points of that of one.
+
+    Each by Theorem 3 of docs/theory/composition.md; it holds where `chain_holds`.
+
+    Args:
+        epsilons: nats, >= 0, shape (k,).
+        deltas: of one record at each of them, in [0, 1], shape (k,). Upper.
+        rows: of one person, at least 1.
+
+    Returns:
+        Epsilons in nats and their deltas, each of shape (m,) with m <= k: points that prove
+        nothing are left out. Upper.
+    """
+    useful = (epsilons <= EPSILON_MAX) & (deltas < 1)
+    found = [
+        group_privacy(epsilon=float(epsilon), delta=float(delta), size=rows)
+        for epsilon, delta in zip(epsilons[useful], deltas[useful], strict=True)
+    ]
+    each = np.array(found, dtype=np.float64).reshape(-1, 2)
+    return each[:, 0], each[:, 1]
+
+
 def _by_chain(
     counts: EventCounts,
     rows: int,
@@ -181,11 +217,8 @@ def _by_chain(
     The delta of one record is lowered until that of the chain is within the one asked about.
     """
     none = math.inf, None
-    sizes = relation is NeighboringRelation.ADD_OR_REMOVE_ONE and not all(
-        isinstance(event.sampling, Full | Poisson | BallsAndBins) for event in counts.steps
-    )
-    if sizes or group_privacy.status not in accept:
-        return none  # the sizes along the chain differ from the one that is declared
+    if not chain_holds(counts, relation) or group_privacy.status not in accept:
+        return none
     one = delta / rows
     for _ in range(_TRIES):
         bound = best_bound(

@@ -99,15 +99,43 @@ def run_history(
     """
     run = find_run(connection, run_name)
     dataset = dataset_of(connection, run)
-    at = resolve_query(Question(delta=delta), dataset, run).delta
+    at = resolve_query(Question(delta=delta), dataset, run).delta or 0.0
+    read = HistoryReading.of(run, dataset, delta=at)
+    return History(
+        run=run.name, delta=at, points=read_whole(connection, run, dataset, read, points).points
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class WholeHistory:
+    """A history and what it was read from."""
+
+    points: list[HistoryPoint]  # in the order of steps
+    fold: Fold  # of every entry
+    spacing: int  # steps between two points, about
+    every_point: bool  # whether each number of steps that was looked for has its own sharp point
+
+
+def read_whole(
+    connection: Connection, run: Row[Any], dataset: Row[Any], read: HistoryReading, points: int
+) -> WholeHistory:
+    """Read a history from the first entry on; time and memory rise with the entries.
+
+    Args:
+        connection: a snapshot.
+        run: the run's row.
+        dataset: its dataset's row.
+        read: how points are read.
+        points: of the history, at most.
+    """
     rows = list(recorded(connection, run))
     total = sum(row.steps for row in rows)
     points = min(points, BALANCES_MAX // (1 + len({row.content for row in rows})) + 1)
     marks = sorted({-(-total * i // points) for i in range(1, points + 1)} - {0})
     fold = Fold(dataset.dataset_size, taken_in_run(connection, run.id))
     every_count = list(_counts_at(rows, marks, fold))
-    read = HistoryReading.of(run, dataset, delta=at or 0.0)
     found = _told(read, every_count, _NOISES, HISTORY_POINTS, GATHERED_POINTS)
+    sharp = len(found) == len(every_count) and not _gathered(every_count)
     for accountant in (best_bound.BEST, READING):
         if not found:  # the last step alone takes more
             quick = replace(read, accountant=accountant, share=READING_SHARE)
@@ -116,7 +144,13 @@ def run_history(
         steps, sequence, _ = every_count[-1]
         found = [HistoryPoint(steps=steps, sequence=sequence, epsilon=None, epsilon_lower=None)]
     found.sort(key=lambda point: point.steps)
-    return History(run=run.name, delta=at or 0.0, points=found)
+    spacing = -(-total // points)
+    return WholeHistory(points=found, fold=fold, spacing=spacing, every_point=sharp)
+
+
+def _gathered(every_count: Sequence[tuple[int, int, EventCounts]]) -> bool:
+    """Whether events are so many that they are gathered: the last counts are the whole."""
+    return bool(every_count) and distinct(every_count[-1][2]) > DISTINCT_MAX
 
 
 def _told(

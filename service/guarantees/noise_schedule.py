@@ -137,13 +137,29 @@ def event_words(event: Event) -> str:
     return " · ".join(_part(content[name]) for name in ("mechanism", "sampling"))
 
 
+def event_fields(event: Event) -> dict[str, str]:
+    """Return an event's kinds and numbers in words, by what each is."""
+    if isinstance(event.mechanism, PrivateSelection):
+        return {"mechanism": event_words(event)}
+    content = json.loads(content_of(event))
+    found: dict[str, str] = {}
+    for name in ("mechanism", "sampling"):
+        found[name] = words(content[name]["kind"])
+        found |= _numbers(content[name])
+    return found
+
+
 def _part(fields: dict[str, Any]) -> str:
-    given = [
-        f"{name.replace('_', ' ')} {plain(value) if isinstance(value, float) else value}"
+    given = [f"{name} {value}" for name, value in _numbers(fields).items()]
+    return ", ".join([words(fields["kind"]), *given])
+
+
+def _numbers(fields: dict[str, Any]) -> dict[str, str]:
+    return {
+        name.replace("_", " "): plain(value) if isinstance(value, float) else str(value)
         for name, value in fields.items()
         if name != "kind" and value is not None
-    ]
-    return ", ".join([words(fields["kind"]), *given])
+    }
 
 
 def _selection(events: list[Event], steps: int) -> str | None:

@@ -1,5 +1,6 @@
 """Say what a run's curve means for an attacker who tries to find out who was in the data."""
 
+from collections.abc import Hashable
 from dataclasses import replace
 from decimal import Decimal
 from typing import Any, Final
@@ -114,8 +115,15 @@ def curve_answer(
     )
 
 
-def _profile(run: Row[Any], dataset: Row[Any], counts: EventCounts, points: int) -> Profile:
-    """The profile of a run; pages ask again and again for those of runs that have ended."""
+def known_profile(of: Hashable, dataset: Row[Any], counts: EventCounts, *, points: int) -> Profile:
+    """The profile of event counts; pages ask again and again for those of runs that have ended.
+
+    Args:
+        of: what is asked about, for as long as its counts are the same.
+        dataset: whose relation and statuses count.
+        counts: the events.
+        points: epsilons at most.
+    """
     relation = NeighboringRelation(dataset.neighboring_relation)
     accept = accept_of(dataset)
 
@@ -127,8 +135,7 @@ def _profile(run: Row[Any], dataset: Row[Any], counts: EventCounts, points: int)
 
     each = (counts.steps, counts.passes, counts.begun, counts.starts)
     counted = tuple(frozenset(events.items()) for events in each)
-    key = (run.id, run.created_at, points)
-    return _profiles.compute(key, (relation, accept, counted), work)
+    return _profiles.compute((of, points), (relation, accept, counted), work)
 
 
 def curve(connection: Connection, run_name: str, *, points: int) -> Curve:
@@ -142,7 +149,7 @@ def curve(connection: Connection, run_name: str, *, points: int) -> Curve:
     run = find_run(connection, run_name)
     dataset = dataset_of(connection, run)
     counts = run_counts(connection, run.id, dataset.dataset_size)
-    found = _profile(run, dataset, counts, points)
+    found = known_profile((run.id, run.created_at), dataset, counts, points=points)
     if run.release != EVERY_STEP:  # what all iterates attain, those that are shown need not
         found = replace(found, lower=np.zeros_like(found.lower))
     return curve_answer(

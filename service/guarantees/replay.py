@@ -4,7 +4,7 @@ Facts never change: a correction stands beside what it corrects.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -154,7 +154,7 @@ def recorded(connection: Connection, run: Row[Any], *, until: int = LATEST) -> I
     return streamed(connection, OF_RUN, run=run.id, until=until)
 
 
-def streamed(connection: Connection, query: Any, **values: int) -> Iterator[Row[Any]]:
+def streamed(connection: Connection, query: Any, **values: int) -> Generator[Row[Any], None, None]:
     """Rows of entries, never many of them at once."""
     with connection.execute(query, values, execution_options={"yield_per": _ROWS}) as found:
         yield from found

@@ -10,6 +10,7 @@ import math
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
@@ -23,15 +24,17 @@ from service.guarantees.history import HistoryPoint, HistoryReading
 from service.guarantees.noise_schedule import Schedule, Spans
 from service.guarantees.replay import LATEST, OF_RUN, Fold, streamed
 from service.ledger.budgets.pass_positions import taken_in_run
-from service.ledger.lookups import branches_of, dataset_of, find_run
+from service.ledger.lookups import dataset_of, find_run, recorded_steps
 from service.schemas.event_codec import Lines
 from service.schemas.responses import Answer
 from service.storage.tables import entries
 from service.storage.versioned_cache import VersionedCache
 
 PROGRESS_POINTS_MAX: Final = 400
-_ROWS_MAX: Final = 50_000  # entries that one look reads: about a sixth of a second
-PROGRESS_SECONDS: Final = 0.2  # of processor time, after which a look begins no further point
+_ROWS_MAX: Final = 50_000  # entries that one look reads,
+_ROWS: Final = 500  # and after so many it sees how long that took
+READ_SECONDS: Final = 0.015  # of processor time, after which a look reads no further entries
+PROGRESS_SECONDS: Final = 0.015  # the same for points
 RUN_SECONDS: Final = 5.0  # the same for a run; then only the latest step is worked out
 _FLAT: Final = 1 / 500  # of the whole: too small to see in the chart
 _RUNS_MAX: Final = 100  # remembered; some hundred kilobytes each
@@ -50,7 +53,7 @@ class Growth(Answer):
     sequence: int  # of the last entry that was read
     complete: bool  # whether nothing is left to work out; if not, ask again
     look_seconds: float  # of processor time that this look took
-    points: list[HistoryPoint]  # few where each takes long, the latest step always
+    points: list[HistoryPoint]  # few where each takes long; once all is read, the latest step too
 
 
 @dataclass(slots=True)
@@ -97,9 +100,15 @@ class _Run:
         self._marks = {n: mark for n, mark in self._marks.items() if n % self._stride == 0}
         self._fold.lines = Lines(taken_in_run(connection, run_id))
         asked = {"run": run_id, "until": LATEST, "after": self.sequence}
-        for row in streamed(connection, _NEWER, **asked):
-            self._count(row)
-        if self._end is None or self._end.steps != self.steps:
+        ends = time.thread_time() + READ_SECONDS
+        with closing(streamed(connection, _NEWER, **asked)) as rows:
+            for place, row in enumerate(rows, start=1):
+                self._count(row)
+                if not place % _ROWS and time.thread_time() > ends:
+                    break
+        if self.steps < total:  # further looks read on: what is worked out now is to stay
+            self._end = None
+        elif self._end is None or self._end.steps != self.steps:
             known = self._marks.get(self.steps)
             self._end = known or _Mark(self.steps, self.sequence, self._fold.counts())
 
@@ -115,7 +124,7 @@ class _Run:
                 self._marks[self.steps] = mark
 
     def points(self, reading: HistoryReading) -> tuple[list[HistoryPoint], bool, float]:
-        """What is worked out, the last step at least; whether that is enough; what it took."""
+        """What is worked out, the last mark at least; whether that is enough; what it took."""
         marks = list(self._marks.values())
         if self._end is not None and self._end.steps and self._end.steps not in self._marks:
             marks.append(self._end)
@@ -222,8 +231,7 @@ class Growths:
         reading: HistoryReading | None,
     ) -> tuple[int, _Run]:
         """How many steps a run has recorded, and what is remembered of it."""
-        branches = branches_of(connection, run)
-        total = sum(branch.next_step - branch.from_step for branch in branches)
+        total = recorded_steps(connection, run)
         # The time keeps apart the runs of two databases that have the same number.
         key = (run.id, run.created_at, reading)
         known = self._runs.compute(key, None, lambda: _Run(dataset.dataset_size))

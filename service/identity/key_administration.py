@@ -154,7 +154,12 @@ def keys_page(
 ) -> tuple[list[KeyAnswer], int | None]:
     """Keys behind a row, and the row to continue after."""
     rows, last = page_of_rows(connection, select(api_keys), api_keys, after=after, size=size)
-    return [_answer(row, uses) for row in rows], last
+    return key_answers(rows, uses), last
+
+
+def key_answers(rows: Iterable[Row[Any]], uses: Mapping[str, datetime]) -> list[KeyAnswer]:
+    """Keys by their rows, and when each was last used, by name."""
+    return [_answer(row, uses) for row in rows]
 
 
 def issue_key(

@@ -117,6 +117,11 @@ def branches_of(connection: Connection, run: Row[Any]) -> list[Row[Any]]:
     return list(connection.execute(_BRANCHES, {"run": run.id}))
 
 
+def recorded_steps(connection: Connection, run: Row[Any]) -> int:
+    """How many steps a run has recorded, over all its branches."""
+    return sum(one.next_step - one.from_step for one in branches_of(connection, run))
+
+
 def page_of_rows(
     connection: Connection, query: Select[Any], table: Table, *, after: int, size: int
 ) -> tuple[list[Row[Any]], int | None]:

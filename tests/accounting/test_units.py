@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import norm
 
 from accounting.accountants.best_bound import best_bound
-from accounting.accountants.unit_bound import unit_bound
+from accounting.accountants.unit_bound import chain_holds, group_profile, unit_bound
 from accounting.event_counts import EventCounts, count_events
 from accounting.events import (
     BallsAndBins,
@@ -240,3 +240,33 @@ def test_rows_of_a_batch_are_binomial() -> None:
 def test_what_is_out_of_range_is_refused(rows: int, rate: float, noise: float) -> None:
     with pytest.raises(ValueError, match="Out of range"):
         poisson_unit_pair(noise_multiplier=noise, sampling_probability=rate, rows=rows)
+
+
+def test_points_of_a_profile_give_those_of_a_group() -> None:
+    mu, rows = 0.4, 3
+    epsilons = np.linspace(0.0, 2.0, 9)
+    deltas = np.exp([log_gaussian_delta(float(one), mu=mu)[0] for one in epsilons])
+    together, lost = group_profile(epsilons, deltas, rows=rows)
+    assert together == pytest.approx(rows * epsilons, rel=1e-12)
+    # A sum of Gaussian noise: three records are three times as far apart, and lose no more.
+    really = np.exp([log_gaussian_delta(float(one), mu=rows * mu)[0] for one in together])
+    assert np.all(lost >= really)
+    ways = 1 + np.exp(epsilons) + np.exp(2 * epsilons)  # the links of the chain
+    assert lost == pytest.approx(np.minimum(1.0, deltas * ways), rel=1e-9)
+
+
+def test_points_that_prove_nothing_are_left_out_of_a_group() -> None:
+    epsilons, deltas = np.array([0.0, 1.0, 701.0]), np.array([1.0, 0.1, 0.0])
+    together, lost = group_profile(epsilons, deltas, rows=2)
+    assert together.tolist() == pytest.approx([2.0])
+    assert lost.tolist() == pytest.approx([0.1 * (1 + math.e)])
+    nothing, none = group_profile(epsilons[:1], deltas[:1], rows=2)
+    assert nothing.shape == none.shape == (0,)
+
+
+def test_a_chain_needs_samplings_that_do_not_depend_on_the_size() -> None:
+    fixed = plan(1.0, FixedSize(batch_size=10, dataset_size=1000), 1)
+    assert not chain_holds(fixed, ADD)
+    assert chain_holds(fixed, ONE)
+    assert chain_holds(fixed, NULL)
+    assert chain_holds(plan(1.0, poisson(0.1), 1), ADD)

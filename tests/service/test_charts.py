@@ -105,6 +105,49 @@ def test_runs_are_taken_away_and_added_by_links(api: httpx.Client) -> None:
     assert 'href="/runs?runs=one&amp;runs=two&amp;sort=newest"' in text
 
 
+def table_of(text: str) -> list[list[str]]:
+    """Cells of each row of the table of a comparison."""
+    body = text.split("<tbody>")[1].split("</tbody>")[0]
+    rows = re.findall(r"<tr[^>]*>(.*?)</tr>", body, re.DOTALL)
+    return [
+        [words(one) for one in re.findall(r"<t[hd].*?</t[hd]>", row, re.DOTALL)] for row in rows
+    ]
+
+
+def test_what_runs_share_is_said_once_and_cells_have_what_differs(api: httpx.Client) -> None:
+    setup(api, name="loud", delta=1e-5)
+    assert api.post("/v1/runs", json=run("quiet")).status_code == 201
+    append(api, steps(0, 100), run="loud")
+    quiet = {"kind": "gaussian", "noise_multiplier": 8.0}
+    append(api, steps(0, 1), steps(1, 49, mechanism=quiet), run="quiet")
+    text = page(api, "/compare?runs=loud,quiet")
+    rows = {row[0]: row[1:] for row in table_of(text)}
+    (noise,) = [name for name in rows if name.startswith("Noise multiplier")]
+    noisy, _, rest = noise.partition("all: ")
+    assert noisy.strip() == "Noise multiplier"
+    assert rest.startswith("Gaussian, Poisson, sampling probability 0.01")
+    assert rows[noise] == ["1.1 · 100 steps", "8 · 49 steps 1.1 · 1 step"]
+    assert all(len(set(cells)) > 1 for name, cells in rows.items() if name != noise)
+    alike = words(text.split('id="alike"')[1])
+    assert "Dataset data" in alike
+    assert "Steps" not in rows.keys() & set(alike.split())
+    assert "differs" in re.findall(r"<tr[^>]*>", text.split("<tbody>")[1])[0]  # epsilon
+
+
+def test_steps_of_other_kinds_are_told_with_every_name(api: httpx.Client) -> None:
+    setup(api, name="one", delta=1e-5)
+    assert api.post("/v1/runs", json=run("two")).status_code == 201
+    append(api, steps(0, 100), run="one")
+    text = page(api, "/compare?runs=one,two")  # the second has no steps
+    rows = {row[0]: row[1:] for row in table_of(text)}
+    (noise,) = [name for name in rows if name.startswith("Noise and sampling")]
+    assert "all: Gaussian, noise multiplier 1.1, Poisson" in noise
+    assert rows[noise] == ["100 steps", "—"]
+    append(api, steps(0, 3, sampling={"kind": "full"}), run="two")
+    rows = {row[0]: row[1:] for row in table_of(page(api, "/compare?runs=one,two"))}
+    assert rows["Noise and sampling"][1] == "Gaussian, noise multiplier 1.1, Full · 3 steps"
+
+
 def test_the_overview_draws_what_is_charged_over_time(
     api: httpx.Client, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -324,8 +324,9 @@ def test_runs_stand_side_by_side_at_one_delta(pair: httpx.Client) -> None:
     ]
     assert lines["Without amplification"][1] == [up(one["unamplified_epsilon"]) for one in told]
     marked = {name for name, (differs, _) in lines.items() if differs}
-    assert marked == {"Noise and sampling", "ε at δ = 1e-6", "Without amplification"}
-    assert lines["Steps"] == (False, ["100", "100"])
+    (noise,) = [name for name in lines if name.startswith("Noise multiplier all: Gaussian")]
+    assert marked == {noise, "ε at δ = 1e-6", "Without amplification"}
+    assert "Steps 100" in words(page(pair, "/compare", {"runs": "loud,quiet"}).split("alike")[-1])
 
 
 def test_another_delta_may_be_chosen(pair: httpx.Client) -> None:

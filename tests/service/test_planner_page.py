@@ -198,7 +198,7 @@ def test_a_key_plans_only_for_datasets_it_reaches(
     key = make_key(engine, "ours-only", Role.VIEWER, datasets=frozenset({"ours"}))
     with serve() as address, signed_in(address, key) as client:
         page = client.get("/planner").text
-        assert "<option>ours</option>" in page
+        assert '<option value="ours">' in page
         assert "theirs" not in page
         assert client.get("/planner/fits.json", params={"dataset": "ours"}).status_code == 200
         assert client.get("/planner/fits.json", params={"dataset": "theirs"}).status_code == 404
@@ -239,3 +239,17 @@ def test_the_code_to_copy_runs_as_it_stands(
 def recorded(api: httpx.Client) -> list[dict[str, Any]]:
     events: list[dict[str, Any]] = api.get("/v1/runs/my-run-1/ledger").json()["events"]
     return events
+
+
+def test_a_dataset_is_searched_by_its_name(api: httpx.Client) -> None:
+    for name in ("letters", "zebras"):
+        made = dataset(name, budget={"epsilon": 3.0, "delta": 1e-5})
+        assert api.post("/v1/datasets", json=made).status_code == 201
+    text = api.get("/planner", params={"dataset": "zebras"}).text
+    (field,) = re.findall(r'<input id="dataset"[^>]*>', text)
+    assert 'list="dataset-names"' in field
+    assert 'value="zebras"' in field
+    listed = text.split('<datalist id="dataset-names">')[1].split("</datalist>")[0]
+    assert re.findall(r'<option value="([^"]+)">', listed) == ["letters", "zebras"]
+    answered = api.get("/planner/answer", params={"dataset": "zebras"}).text  # without scripts
+    assert 'href="/datasets/zebras"' in answered

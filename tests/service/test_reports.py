@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from sqlalchemy import Engine
 
 from service import formatting
-from service.guarantees import statement, statement_text
-from service.guarantees.statement import StatementReport
+from service.guarantees.statements import one_person, statement
+from service.guarantees.statements.statement import StatementReport
 from service.identity.keys import Role, Terms, create_key
 from service.storage.engine import snapshot, transaction
 from tests.conftest import AS_ADMIN
@@ -86,10 +86,10 @@ def test_a_round_chance_is_written_as_one() -> None:
 def test_who_is_found_grows_with_epsilon_and_delta_and_is_a_share(
     epsilon: float, delta: float, rate: float
 ) -> None:
-    found = statement_text.found_at_most(epsilon, delta, rate)
+    found = one_person.found_at_most(epsilon, delta, rate)
     assert rate <= found <= 1
-    assert found <= statement_text.found_at_most(epsilon + 0.5, delta, rate)
-    assert found <= statement_text.found_at_most(epsilon, delta + 1e-3, rate)
+    assert found <= one_person.found_at_most(epsilon + 0.5, delta, rate)
+    assert found <= one_person.found_at_most(epsilon, delta + 1e-3, rate)
     # Both error rates of any test, as (epsilon, delta) bounds them.
     assert found >= min(1.0, math.exp(epsilon) * rate + delta) or found >= (
         1 - math.exp(-epsilon) * (1 - delta - rate)
@@ -164,7 +164,7 @@ def test_a_large_epsilon_is_said_to_protect_nobody(api: httpx.Client, engine: En
     append(api, event(0, 1000, sampling=FULL))
     found = told(of_run(engine))
     assert "no meaningful protection" in found
-    assert "possibly all of those" in found
+    assert "possibly all of the people" in found
 
 
 def test_what_went_wrong_is_said(api: httpx.Client, engine: Engine) -> None:
@@ -278,7 +278,7 @@ def test_a_command_reads_a_statement_with_its_key_and_a_limited_one_only_its_own
 
 
 def test_paper_shows_no_navigation_and_has_margins() -> None:
-    style = Path(statement.__file__).parents[1] / "web" / "dashboard" / "static" / "report.css"
+    style = Path(statement.__file__).parents[2] / "web" / "dashboard" / "static" / "report.css"
     text = style.read_text(encoding="utf-8")
     paper = text.partition("@media print")[2]
     assert re.search(r"\.on-screen, \.top, \.bottom[^}]*display: none", paper)

@@ -53,7 +53,8 @@ def test_what_runs_are_charged_adds_up_to_what_the_dataset_is(
             assert found is not None
             assert found.share is not None
             shares.append(found.share)
-            assert f"{percent_up(found.share)} <span" in api.get(f"/runs/{name}/guarantee").text
+            told = f'<p class="headline">{percent_up(found.share)}</p>'
+            assert told in api.get(f"/runs/{name}/guarantee").text
     budget = api.get("/v1/datasets/data").json()["budget"]
     assert sum(shares) == pytest.approx(budget["share"], rel=1e-12)
 

@@ -208,7 +208,7 @@ def test_a_contradiction_stands_at_the_top_with_what_to_do(api: httpx.Client) ->
     api.post("/v1/runs/run/findings", json=CONTRADICTED)
     append(api, event(0, 10, sampling=SHUFFLE))
     text = api.get("/runs/run").text
-    assert text.index("The code samples in another way") < text.index(">Spent</h2>")
+    assert text.index("The code samples in another way") < text.index(">Certified and charged</h2>")
     assert "What to do" in text
     assert "Sampling contradicted" in text  # the incident
 

@@ -3,9 +3,10 @@
 from fastapi import APIRouter, Request, Response
 from sqlalchemy import Connection, select
 
-from service.guarantees import guarantee, history, privacy_curve
+from service.guarantees import guarantee, privacy_curve
 from service.guarantees.guarantee import Question
 from service.guarantees.history import History
+from service.guarantees.known_histories import KnownHistories
 from service.guarantees.privacy_curve import Curve
 from service.identity.access import runs_within
 from service.identity.authentication import Trainer, Viewer
@@ -143,10 +144,13 @@ def get_run_guarantee(
 
 @router.get("/{run}/history")
 @expensive
-def get_run_history(run: RunName, query: Histories, database: Database, _caller: Viewer) -> History:
+def get_run_history(
+    run: RunName, query: Histories, database: Database, _caller: Viewer, request: Request
+) -> History:
     """Epsilon by step."""
+    known: KnownHistories = request.app.state.histories
     with snapshot(database) as connection:
-        return history.run_history(connection, run, delta=query.delta, points=query.points)
+        return known.history(connection, run, delta=query.delta, points=query.points)
 
 
 @router.get("/{run}/curve")

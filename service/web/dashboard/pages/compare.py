@@ -13,8 +13,9 @@ from service.errors import InvalidRequestError, NotFoundError, TooExpensiveError
 from service.formatting import count, many, plain, up, words
 from service.guarantees.event_counts import run_counts
 from service.guarantees.guarantee import Question, delta_of, run_guarantee
-from service.guarantees.history import History, run_history
-from service.guarantees.noise_schedule import event_words
+from service.guarantees.history import History
+from service.guarantees.known_histories import KnownHistories
+from service.guarantees.noise_schedule import event_fields
 from service.identity.access import runs_within
 from service.identity.authentication import Caller
 from service.ledger import lookups, views
@@ -47,7 +48,7 @@ class Compared:
     run: RunAnswer
     guarantee: RunGuarantee | None
     reason: str  # why there is none
-    settings: list[str]  # what its steps were, the most frequent first
+    settings: list[tuple[dict[str, str], int]]  # its events and their steps, the most first
     overdrafts: int = 0
 
 
@@ -57,6 +58,7 @@ class ComparedRun:
 
     name: str
     values: tuple[str, ...]
+    shared: str = ""  # what is the same in all runs
 
     @property
     def differs(self) -> bool:
@@ -81,10 +83,13 @@ def compare(
         at = delta if delta is not None else _common_delta(connection, rows)
         found = [_compared(connection, row, at) for row in rows]
         offered = [] if names else _offered(connection, viewer)
+    lines = [_noise_line(found)] if found else []
+    lines += [ComparedRun(name=name, values=tuple(map(told, found))) for name, told in _LINES]
     chosen = [one.run.name for one in found]
     given: dict[str, Any] = {
         "compared": found,
-        "lines": [ComparedRun(name=name, values=tuple(map(told, found))) for name, told in _LINES],
+        "lines": [line for line in lines if line.differs or len(found) == 1 or line.shared],
+        "alike": [line for line in lines[1:] if not line.differs and len(found) > 1],
         "delta": at,
         "names": chosen,
         "address": urlencode({"runs": chosen, "delta": at}, doseq=True),
@@ -149,11 +154,12 @@ def curves(
 def _history(request: Request, connection: Connection, row: Row[Any], delta: float) -> History:
     """Epsilon by step at a delta, as it was told last if nothing was recorded since."""
     dataset = lookups.dataset_of(connection, row)
+    known: KnownHistories = request.app.state.histories
     key = ("compared", row.id, row.created_at, delta)
     found: History = answers_of(request).compute(
         key,
         dataset_version(dataset),
-        lambda: run_history(connection, row.name, delta=delta, points=COMPARED_POINTS),
+        lambda: known.history(connection, row.name, delta=delta, points=COMPARED_POINTS),
     )
     return found
 
@@ -207,7 +213,7 @@ def _compared(connection: Connection, row: Row[Any], delta: float) -> Compared:
         run=views.run_answer(connection, row),
         guarantee=guarantee,
         reason=reason,
-        settings=[f"{event_words(event)} · {many(steps, 'step')}" for event, steps in by_steps],
+        settings=[(event_fields(event), steps) for event, steps in by_steps],
     )
 
 
@@ -226,14 +232,41 @@ def _outside(one: Compared) -> str:
     return "; ".join(found).replace("_", " ") or "nothing"
 
 
-def _steps(one: Compared) -> str:
-    shown = one.settings[:_EVENTS_MAX]
-    more = len(one.settings) - len(shown)
-    return "\n".join([*shown, *([f"and {more} more"] if more else [])]) or "—"
+def _noise_line(found: Sequence[Compared]) -> ComparedRun:
+    """Noise and sampling: what all events of all runs share is said once, and the rest in cells."""
+    every = [fields for one in found for fields, _ in one.settings]
+    names = list(every[0]) if every else []
+    if any(list(fields) != names for fields in every):  # of other kinds: nothing is taken out
+        values = tuple(_cell(one, None) for one in found)
+        return ComparedRun(name="Noise and sampling", values=values)
+    differ = [name for name in names if len({fields[name] for fields in every}) > 1]
+    shared = [_named(name, every[0][name]) for name in names if name not in differ]
+    return ComparedRun(
+        name=", ".join(differ).capitalize() or "Noise and sampling",
+        values=tuple(_cell(one, differ) for one in found),
+        shared=", ".join(shared),
+    )
 
 
+def _named(name: str, value: str) -> str:
+    """A kind tells what it is; a number does not."""
+    return value if name in _KINDS else f"{name} {value}"
+
+
+def _cell(one: Compared, names: Sequence[str] | None) -> str:
+    """A run's events, a line each: the values of some fields, or every field with its name."""
+    lines = []
+    for fields, steps in one.settings[:_EVENTS_MAX]:
+        told = [_named(*field) for field in fields.items()]
+        if names is not None:
+            told = [fields[name] for name in names]
+        lines.append(" · ".join([*([", ".join(told)] if told else []), many(steps, "step")]))
+    more = len(one.settings) - len(lines)
+    return "\n".join([*lines, *([f"and {more} more"] if more else [])]) or "—"
+
+
+_KINDS: Final = ("mechanism", "sampling")
 _LINES: Final[tuple[tuple[str, Callable[[Compared], str]], ...]] = (
-    ("Noise and sampling", _steps),
     ("Steps", lambda one: count(one.run.steps)),
     ("Branches", lambda one: count(len(one.run.branches))),
     ("Shown", lambda one: words(one.run.release)),

@@ -1,5 +1,6 @@
 """The page of a dataset: what is spent, by whom and since when, and what would still fit."""
 
+import time
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Annotated, Any, Final
@@ -14,6 +15,8 @@ from service.errors import InvalidRequestError, LedgerError, TooExpensiveError
 from service.guarantees import attribution, fit_suggestions
 from service.guarantees.guarantee import Question, dataset_guarantee
 from service.guarantees.spending_history import Spending, known_spending
+from service.guarantees.statements.one_person import promise_of_dataset
+from service.guarantees.statements.statement_text import attack_sentence, person_notes, person_rows
 from service.identity.authentication import Caller
 from service.identity.keys import Role
 from service.ledger import dataset_settings, incidents, lookups, open_reservations, views
@@ -25,7 +28,7 @@ from service.ledger.dataset_settings import SettingsAnswer
 from service.operations.forecast import outlook_of
 from service.operations.incident_inbox import handled
 from service.schemas.requests import STEPS_MAX, AtMostRows, DatasetChange
-from service.schemas.responses import DatasetAnswer, DatasetGuarantee
+from service.schemas.responses import DatasetAnswer
 from service.storage.engine import snapshot
 from service.storage.versioned_cache import VersionedCache
 from service.web.certificate_issue import CertificateQuery, issued
@@ -33,6 +36,7 @@ from service.web.dashboard import glossary, lineage_chart, spending_chart
 from service.web.dashboard.forms import budget_form
 from service.web.dashboard.forms.budget_form import AdmissionForm, LimitForm
 from service.web.dashboard.rendering import PageRoute, render
+from service.web.dashboard.response_cache import answers_of, dataset_version
 from service.web.dashboard.viewer import PageAdmin, PageTrainer, PageViewer, PostedForm
 from service.web.parameters import Database, DatasetName
 from service.web.strict_requests import expensive
@@ -66,7 +70,8 @@ def dataset_page(
         if dataset == "new" and not lookups.is_dataset(connection, dataset):
             return RedirectResponse("/new-dataset", HTTPStatus.SEE_OTHER)
         found = _found(connection, request, dataset, viewer, delta)
-        found["guarantee"] = _guarantee(connection, dataset, found["delta"]) if proved else None
+        if proved:
+            found |= _proved(connection, request, dataset, delta)
     return render(request, "dataset.html", viewer=viewer, **found)
 
 
@@ -81,8 +86,8 @@ def proved(
 ) -> Response:
     """What is proved of everything together, from above and from below: a part of the page."""
     with snapshot(database) as connection:
-        guarantee = _guarantee(connection, dataset, delta)
-    return render(request, "dataset_proved.html", viewer=viewer, guarantee=guarantee)
+        found = _proved(connection, request, dataset, delta)
+    return render(request, "dataset_proved.html", viewer=viewer, **found)
 
 
 @router.get("/datasets/{dataset}/certificate")
@@ -209,7 +214,7 @@ def _change(
 
 def _shown_again(name: str, request: Request, database: Engine, viewer: Caller) -> dict[str, Any]:
     with snapshot(database) as connection:
-        return _found(connection, request, name, viewer, _DELTA) | {"guarantee": None}
+        return _found(connection, request, name, viewer, _DELTA)
 
 
 def _refused(
@@ -221,9 +226,27 @@ def _refused(
     return render(request, "dataset.html", viewer=viewer, status_code=status, **found)
 
 
-def _guarantee(connection: Connection, name: str, delta: float) -> DatasetGuarantee:
-    asked = lookups.find_dataset(connection, name).budget_delta or delta
-    return dataset_guarantee(connection, name, Question(delta=asked))
+def _proved(connection: Connection, request: Request, name: str, delta: float) -> dict[str, Any]:
+    """What is certified of everything that ran, and what that promises one person."""
+    row = lookups.find_dataset(connection, name)
+    asked = row.budget_delta or delta
+    version = (*dataset_version(row), int(time.time() // 60))  # the minute: reservations expire
+
+    def work() -> dict[str, Any]:
+        guarantee = dataset_guarantee(connection, name, Question(delta=asked))
+        person = promise_of_dataset(connection, row, guarantee, reserved=False)
+        return {
+            "guarantee": guarantee,
+            "person": [] if person is None else person_rows(person),
+            "person_notes": [] if person is None else person_notes(person),
+            "attack": "" if person is None else attack_sentence(person.cases[0].found),
+            "unit": row.privacy_unit,
+        }
+
+    found: dict[str, Any] = answers_of(request).compute(
+        ("dataset proved", row.id, row.created_at, asked), version, work
+    )
+    return found
 
 
 def _reached(viewer: Caller) -> Any:
@@ -243,6 +266,7 @@ def _found(
     at = row.budget_delta or delta
     return {
         "dataset": answer,
+        "guarantee": None,
         "delta": at,
         "changes": changes[::-1],
         "incidents": [

@@ -2,21 +2,25 @@
 
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Final
+from typing import Annotated, Any, ClassVar, Final, Literal
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import RedirectResponse
-from sqlalchemy import Engine
+from pydantic import Field
+from sqlalchemy import ColumnElement, Engine, Select, case, func, or_, select
 
+from service.clock import now
 from service.errors import AnotherPersonError, ConflictError, InvalidRequestError, LedgerError
 from service.identity import key_administration
 from service.identity.authentication import Caller, KeyRing
-from service.identity.key_administration import KeyAnswer, KeySecret
+from service.identity.key_administration import KeyScope, KeySecret
 from service.ledger.append.write_access import run_in_write_transaction
 from service.storage.engine import snapshot
+from service.storage.tables import api_keys
 from service.transparency.activity import acts_of_key
 from service.web.dashboard.forms import key_form
 from service.web.dashboard.forms.shown_form import ShownForm
+from service.web.dashboard.listing import Listed, part_of
 from service.web.dashboard.rendering import PageRoute, render
 from service.web.dashboard.viewer import PageAdmin, PostedForm
 from service.web.four_eyes import only_person
@@ -24,8 +28,44 @@ from service.web.parameters import Database, KeyName
 from service.web.strict_requests import expensive
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
-SHOWN_KEYS_MAX: Final = 2000
+_ORDERS: Final = {
+    "name": api_keys.c.name,
+    "scope": api_keys.c.scope,
+    "person": func.coalesce(api_keys.c.person, api_keys.c.name),
+}
+_STATES: Final = (("", "any"), ("active", "active"), ("ended", "expired or revoked"))
 _REFUSALS: Final = (InvalidRequestError, ConflictError, AnotherPersonError)
+
+
+class _Keys(Listed):
+    path: ClassVar[str] = "/keys"
+
+    name: str | None = Field(default=None, max_length=63)
+    scope: KeyScope | None = None
+    state: Literal["active", "ended"] | None = None
+    sort: Literal[
+        "ended", "-ended", "newest", "oldest", "created", "-created", "name", "-name", "scope",
+        "-scope", "person", "-person",
+    ] = "ended"  # fmt: skip
+
+    def rows(self) -> Select[Any]:
+        """The keys that are asked for."""
+        query = select(api_keys)
+        if self.name is not None:
+            named = self.name.strip().lower()
+            found = (api_keys.c.name, func.lower(api_keys.c.person))
+            query = query.where(or_(*(one.contains(named, autoescape=True) for one in found)))
+        if self.scope is not None:
+            query = query.where(api_keys.c.scope == self.scope)
+        if self.state is not None:
+            query = query.where(_ended() == int(self.state == "ended"))
+        return query
+
+
+def _ended() -> ColumnElement[int]:
+    """One for a key that was revoked or has expired, zero for the others."""
+    expired = api_keys.c.expires_at <= now()
+    return case((or_(api_keys.c.revoked_at.is_not(None), expired), 1), else_=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,9 +79,11 @@ class _Told:
 
 @router.get("/keys")
 @expensive
-def keys_page(request: Request, database: Database, viewer: PageAdmin) -> Response:
-    """Every key, and the form of a new one."""
-    return _list(request, database, viewer, ShownForm(key_form.BLANK_KEY))
+def keys_page(
+    request: Request, database: Database, viewer: PageAdmin, asked: Annotated[_Keys, Query()]
+) -> Response:
+    """Keys, those that work first, and the form of a new one."""
+    return _list(request, database, viewer, ShownForm(key_form.BLANK_KEY), asked=asked)
 
 
 @router.post("/keys")
@@ -128,6 +170,7 @@ def _list(
     viewer: Caller,
     form: ShownForm,
     *,
+    asked: _Keys = _Keys(),  # noqa: B008 (frozen)
     secret: KeySecret | None = None,
     first: bool = False,
     status: HTTPStatus = HTTPStatus.OK,
@@ -135,16 +178,21 @@ def _list(
     ring: KeyRing = request.app.state.keys
     with snapshot(database) as connection:
         uses = ring.uses.latest(connection)
-        found, more = key_administration.keys_page(connection, uses, after=0, size=SHOWN_KEYS_MAX)
-    told = {"form": form, "secret": secret, "first": first, "more": more is not None}
+        part = part_of(connection, asked.rows(), api_keys, asked, _ORDERS | {"ended": _ended()})
+        found = key_administration.key_answers(part.rows, uses)
     return render(
-        request, "keys.html", viewer=viewer, status_code=status, keys=_in_order(found), **told
+        request,
+        "keys.html",
+        viewer=viewer,
+        status_code=status,
+        keys=found,
+        part=part,
+        asked=asked,
+        states=_STATES,
+        form=form,
+        secret=secret,
+        first=first,
     )
-
-
-def _in_order(found: list[KeyAnswer]) -> list[KeyAnswer]:
-    """Those that work first, each group in the order of creation."""
-    return sorted(found, key=lambda one: one.state != "active")
 
 
 def _one(

@@ -56,7 +56,7 @@ STREAM_SECONDS: Final = 300.0  # then a browser comes again, and its session is 
 _AGAIN_SECONDS: Final = 2.0  # between two looks at a run that goes on
 READERS_A_SECOND: Final = 10  # looks in all: the more who watch, the more seldom each looks
 ANSWERS_A_SECOND: Final = 5  # that are worked out for those who watch, of each kind and run
-SLICE_SECONDS: Final = 0.05  # before the next part of an answer that is not complete
+SLICE_SECONDS: Final = 0.03  # before the next part of an answer that is not complete
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
 

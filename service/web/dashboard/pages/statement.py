@@ -12,8 +12,8 @@ from fastapi.responses import HTMLResponse
 from pydantic import Field
 from sqlalchemy import Row
 
-from service.guarantees import statement
-from service.guarantees.statement import STATEMENT_DELTAS_MAX, StatementReport
+from service.guarantees.statements import statement
+from service.guarantees.statements.statement import STATEMENT_DELTAS_MAX, StatementReport
 from service.identity.authentication import Caller
 from service.ledger.lookups import dataset_of, find_dataset, find_run
 from service.schemas.message import Delta

@@ -285,10 +285,11 @@
   }
 
   async function fit(answer, signal) {
-    const name = field("dataset").value;
-    one("[data-fits]").hidden = !name;
+    const name = field("dataset").value.trim();
+    const known = Array.from(one("#dataset-names").options, (option) => option.value).includes(name);
+    one("[data-fits]").hidden = !known; // while a name is typed, it is none's
     offer(null);
-    if (!name) return;
+    if (!known) return;
     const given = answer.solved ? new URLSearchParams(answer.query) : settings();
     given.set("dataset", name);
     const body = one("[data-fits-body]");

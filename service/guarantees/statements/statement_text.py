@@ -11,12 +11,18 @@ from typing import Any, Final, Literal
 from sqlalchemy import Row
 
 from accounting.events import NeighboringRelation
-from service.formatting import four_digits_up, one_in, percent_rounded_up
+from service.formatting import (
+    four_digits_up,
+    many,
+    one_in,
+    percent_rounded_up,
+    percent_up,
+)
+from service.guarantees.statements.one_person import FALSE_ALARMS, PersonCase, PersonPromise
 from service.ledger.incidents import Kind
 from service.schemas.responses import BudgetAnswer, GuaranteeAnswer, RunAnswer
 from service.schemas.run_states import CLOSED
 
-FALSE_ALARMS: Final = 0.01  # at which it is said who is found
 _FACTOR_MAX: Final = 10_000.0  # beyond, a factor says nothing to anybody
 _EVERYBODY: Final = 0.9995
 
@@ -86,6 +92,16 @@ class Remark:
     tone: Tone = "plain"
 
 
+@dataclass(frozen=True, slots=True)
+class PersonRow:
+    """One case of what a person is promised, in words."""
+
+    case: str
+    epsilon: str
+    found: str
+    first: bool  # the certified one
+
+
 def _small(value: float) -> str:
     return f"{value:g}".replace("e-0", "e-")
 
@@ -99,9 +115,11 @@ def shown_of_run(name: str, found: GuaranteeAnswer) -> str:
     return f"every model that the run {name} has produced, step by step"
 
 
-def promised(found: GuaranteeAnswer, dataset: Row[Any], shown: str) -> list[str]:
-    """What is promised, and how much."""
-    if found.epsilon is None or found.delta is None:
+def promised(
+    found: GuaranteeAnswer, dataset: Row[Any], shown: str, person: PersonPromise | None
+) -> list[str]:
+    """What is promised, and how much; of one person None where nothing finite is proved."""
+    if found.epsilon is None or found.delta is None or person is None:
         reason = found.reason or "No accepted theorem gives a finite bound."
         return [
             f"There is no guarantee for {shown}. No finite bound could be proved, so anything in "
@@ -114,7 +132,7 @@ def promised(found: GuaranteeAnswer, dataset: Row[Any], shown: str) -> list[str]
         f"measures the difference; smaller is better. Here it is at most "
         f"{four_digits_up(found.epsilon)}.",
         _factor(found.epsilon, found.delta),
-        _membership(found.epsilon, found.delta),
+        attack_sentence(person.cases[0].found),
         "This holds for any other knowledge and any computation, now and later: nothing that is "
         "done with the result afterwards can weaken it.",
     ]
@@ -135,25 +153,11 @@ def _factor(epsilon: float, delta: float) -> str:
     )
 
 
-def found_at_most(epsilon: float, delta: float, false_alarms: float) -> float:
-    """The share of members that any test finds at a rate of false alarms. Upper.
-
-    min(e^epsilon a + delta, 1 - e^-epsilon (1 - delta - a)): what (epsilon, delta) says of tests.
-    """
-    first = math.exp(min(epsilon, 700.0)) * false_alarms + delta
-    second = 1 - math.exp(-epsilon) * (1 - delta - false_alarms)
-    return min(1.0, math.nextafter(min(first, second) * (1 + 1e-12), math.inf))
-
-
-def _membership(epsilon: float, delta: float) -> str:
-    begin = (
-        "An attacker who tests whether records were used, and wrongly accuses one in a hundred of "
-        "those that were not, finds "
-    )
-    most = found_at_most(epsilon, delta, FALSE_ALARMS)
-    if most >= _EVERYBODY:
-        return f"{begin}possibly all of those that were: no smaller bound is proved."
-    return f"{begin}at most {percent_rounded_up(most)} of those that were."
+def attack_sentence(found: float) -> str:
+    """What an attacker finds at FALSE_ALARMS; given the share of people, upper."""
+    begin = f"An attacker with a false-positive rate of {100 * FALSE_ALARMS:g} % finds "
+    most = "possibly all" if found >= _EVERYBODY else f"at most {percent_rounded_up(found)}"
+    return f"{begin}{most} of the people in the data."
 
 
 def addressed(dataset: Row[Any], unit: str) -> list[str]:
@@ -184,8 +188,7 @@ def never_promised(dataset: Row[Any], unit: str) -> list[str]:
     found = [
         f"That nothing is learnt about a {unit}. Facts about many similar records may be learnt, "
         "and would be learnt without its record as well.",
-        "The same epsilon for several records at once: for k of them epsilon is up to k times as "
-        "large, and delta grows, too.",
+        "The same epsilon for several records of one person: together they can lose more than one.",
         "Use of the data elsewhere. The ledger adds up recorded steps only, and does not know of "
         "copies or of training that was not recorded.",
         "That the data are stored safely, or that the people who train cannot see them.",
@@ -204,7 +207,7 @@ def assumed(found: GuaranteeAnswer) -> list[str]:
     if found.valid_for == "fixed_schedule":
         lines.append(
             "That noise, batches and length were fixed before any result was seen. If they were "
-            "chosen adaptively, the amount that the budget's filter counts as spent holds instead."
+            "chosen after seeing results, rely on the charged number instead."
         )
     if found.release != "every_step":
         lines.append(
@@ -239,13 +242,14 @@ def run_remarks(run: RunAnswer, found: GuaranteeAnswer) -> list[Remark]:
 def budget_remarks(budget: BudgetAnswer | None, whose: str) -> list[Remark]:
     """How the budget stands that limits what is spent: a run's own, or its dataset's."""
     if budget is None:
-        return [Remark("No budget is set: spending has no limit.", "warn")]
+        return [Remark("No budget is set: nothing limits what may be charged.", "warn")]
     limit = f"the {whose}'s budget of epsilon {budget.epsilon:g} at delta {_small(budget.delta)}"
     if budget.overdrawn or budget.spent is None:
         return [Remark(f"The recorded steps exceed {limit}. Nothing more is admitted.", "bad")]
     return [
         Remark(
-            f"Of {limit}, at most {four_digits_up(budget.spent)} is spent, as its filter counts.",
+            f"Of {limit}, {percent_up(budget.share)} is charged. However the steps were chosen, "
+            f"epsilon is at most {four_digits_up(budget.spent)}.",
             "good",
         )
     ]
@@ -256,3 +260,79 @@ def happened(counts: dict[str, int]) -> Iterable[Remark]:
     for kind, (tone, text) in _HAPPENED.items():
         if count := counts.get(kind.value, 0):
             yield Remark(text if count == 1 else f"{text} ({count:,} times)", tone)
+
+
+def person_rows(person: PersonPromise) -> list[PersonRow]:
+    """Each case of what one person is promised, in words."""
+    return [
+        PersonRow(
+            case=_case_words(one, person),
+            epsilon=_epsilon_words(one, person.cases[0].delta),
+            found="all" if one.found >= _EVERYBODY else percent_rounded_up(one.found),
+            first=one.kind == "certified",
+        )
+        for one in person.cases
+    ]
+
+
+def _case_words(one: PersonCase, person: PersonPromise) -> str:
+    match one.kind:
+        case "certified":
+            return "Certified: the steps were fixed before any result was seen"
+        case "charged" if person.of_run and not person.budget_of_run:
+            return "Charged to the dataset by all its runs: it holds however steps were chosen"
+        case "charged":
+            return "Charged: it holds however the steps were chosen"
+        case "limit":
+            return "With further steps, until the whole limit is charged"
+        case "rows":
+            return f"The person has {one.rows} records"
+        case "every_step":
+            return "Every batch held the person, such as after a wrong sampling is corrected"
+        case "elsewhere":
+            return "The person is also in another dataset, with the same certified numbers"
+
+
+def _epsilon_words(one: PersonCase, delta: float) -> str:
+    if one.epsilon is None:
+        return "no finite bound"
+    other = "" if one.delta == delta else f" at δ = {_small(one.delta)}"
+    return f"{four_digits_up(one.epsilon)}{other}"
+
+
+def person_notes(person: PersonPromise) -> list[str]:
+    """What the cases cover, and what not."""
+    notes = []
+    if person.charged is not None and person.budget is not None:
+        whose = "limit of the run" if person.budget_of_run else "limit of the dataset"
+        notes.append(
+            f"Charged: {percent_up(person.charged)} of what the {whose} allows. The share never "
+            "falls, and further steps add to it until nothing more is admitted."
+        )
+    elif person.budget is None:
+        notes.append("No limit is set. Nothing is charged, so further steps can add any amount.")
+    if person.groups_known:
+        notes.append(
+            "Several records: by group privacy, proved in docs/theory/composition.md, Theorem 3."
+        )
+    else:
+        notes.append("Several records: no bound is proved here for this sampling.")
+    notes.append(
+        "A corrected sampling: the certified number then holds for the recorded and for the "
+        "corrected steps. It never falls."
+    )
+    if person.children:
+        notes.append(
+            f"Training on {many(person.children, 'dataset')} made from this one counts in the "
+            "numbers of the dataset."
+        )
+    if person.parents:
+        notes.append(
+            f"This dataset was made from {many(person.parents, 'other')}. Training here counts "
+            "there as well: a person who is in both reads the statement of the other one."
+        )
+    notes.append(
+        "Not covered: copies, and datasets that were not made from one another in this ledger. "
+        "If they hold the same person, their epsilons and deltas add to these."
+    )
+    return notes

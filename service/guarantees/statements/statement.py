@@ -6,14 +6,20 @@ Every number in them is the readings' own, an upper bound rounded up; nothing is
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 from sqlalchemy import Connection, Row, bindparam, func, select
 
 from service.clock import now
 from service.errors import InvalidRequestError
 from service.guarantees.guarantee import Question, dataset_guarantee, delta_of, run_guarantee
-from service.guarantees.statement_text import (
+from service.guarantees.statements.one_person import (
+    PersonPromise,
+    promise_of_dataset,
+    promise_of_run,
+)
+from service.guarantees.statements.statement_text import (
+    PersonRow,
     Remark,
     addressed,
     assumed,
@@ -21,6 +27,8 @@ from service.guarantees.statement_text import (
     happened,
     never_promised,
     outside_run,
+    person_notes,
+    person_rows,
     promised,
     run_remarks,
     shown_of_run,
@@ -33,6 +41,7 @@ from service.schemas.responses import BudgetAnswer, DatasetGuarantee, GuaranteeA
 from service.schemas.run_states import CLOSED
 from service.storage.tables import findings, incidents, runs
 
+Stated = TypeVar("Stated", bound=GuaranteeAnswer)
 STATEMENT_DELTAS_MAX: Final = 4  # that may be asked for
 _COUNTS: Final = (
     select(incidents.c.kind, func.count())
@@ -70,6 +79,8 @@ class StatementReport:
     at_deltas: Sequence[GuaranteeAnswer]  # the headline's among them; the largest delta first
     delta_was_set: bool  # by the run or the budget, or asked for
     promised: Sequence[str]
+    person: Sequence[PersonRow]  # what one person is promised, case by case
+    person_notes: Sequence[str]
     addressed: Sequence[str]
     outside: Sequence[str]  # what is not promised
     assumed: Sequence[str]  # beside the theorem's assumptions
@@ -108,6 +119,7 @@ def run_report(
         headline=headline,
         delta_was_set=own is not None,
         shown=shown_of_run(name, headline),
+        person=promise_of_run(connection, row, dataset, headline, budget),
         remarks=[
             *run_remarks(run, headline),
             *budget_remarks(budget, whose),
@@ -141,6 +153,7 @@ def dataset_report(
         found=found,
         headline=headline,
         delta_was_set=own is not None,
+        person=promise_of_dataset(connection, dataset, headline, reserved=True),
         shown=f"everything that all recorded training on the dataset {name} has produced, together",
         remarks=[
             *_dataset_remarks(connection, dataset, headline, states),
@@ -158,6 +171,7 @@ def _report(
     found: Sequence[GuaranteeAnswer],
     headline: GuaranteeAnswer,
     shown: str,
+    person: PersonPromise | None,
     outside: Sequence[str],
     remarks: Sequence[Remark],
     **given: Any,
@@ -171,7 +185,9 @@ def _report(
         neighboring_relation=dataset.neighboring_relation,
         headline=headline,
         at_deltas=sorted(found, key=lambda one: -(one.delta or 0)),
-        promised=promised(headline, dataset, shown),
+        promised=promised(headline, dataset, shown, person),
+        person=[] if person is None else person_rows(person),
+        person_notes=[] if person is None else person_notes(person),
         addressed=[] if headline.epsilon is None else addressed(dataset, unit),
         outside=[*outside, *never_promised(dataset, unit)],
         assumed=assumed(headline),
@@ -195,9 +211,7 @@ def _deltas(
     return list(dict.fromkeys(wanted)), own
 
 
-def _headline(
-    found: Sequence[GuaranteeAnswer], own: float | None, dataset: Row[Any]
-) -> GuaranteeAnswer:
+def _headline(found: Sequence[Stated], own: float | None, dataset: Row[Any]) -> Stated:
     """That of the delta that was chosen, else the largest below one in all records."""
     by_delta = sorted(found, key=lambda one: -(one.delta or 0))
     if own is not None:
