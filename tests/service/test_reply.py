@@ -17,7 +17,7 @@ from accounting.events import Event, Full, Gaussian, NeighboringRelation
 from accounting.guarantees import Status
 from service.ledger.append import reply
 from service.ledger.append.reply import encode, meter_of, read_guarantee
-from service.ledger.budgets.accumulator import StepsAndPasses
+from service.ledger.budgets.event_counts import StepsAndPasses
 from tests.service.samples import BUDGET, Json, append, event, setup
 
 NOT_NUMBERS = [math.nan, math.inf, -math.inf]

@@ -25,10 +25,10 @@ from accounting.guarantees import Status
 from accounting.renyi.conversion import conversion_costs
 from accounting.renyi.orders import ORDERS
 from accounting.rounding import UNIT_ROUNDOFF, Array, rounded_up
-from service.ledger.append.counts import count_events
 from service.ledger.append.state import DatasetState, RunState
 from service.ledger.budgets import cost_cache
-from service.ledger.budgets.accumulator import BudgetAccumulator, StepsAndPasses, by_pass
+from service.ledger.budgets.accumulator import BudgetAccumulator
+from service.ledger.budgets.event_counts import StepsAndPasses, by_pass, count_events
 from service.schemas.responses import EVERY_STEP
 
 _READING = "rdp"  # the cheapest accountant that serves every event
