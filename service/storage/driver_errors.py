@@ -13,7 +13,9 @@ from service.errors import DamagedError, UnavailableError
 
 UNAVAILABLE = "The database does not answer now; send the same request again."
 _REFUSED = "The database does not let the service's role do this; its operator has to see to it."
-DAMAGED = "The database is damaged: what it says is not answered, and nothing is written to it."
+DATABASE_DAMAGED = (
+    "The database is damaged: what it says is not answered, and nothing is written to it."
+)
 DRIVER_ERRORS: Final = (sqlite3.Error, psycopg.Error)  # where statements went to them directly
 # Of PostgreSQL's errors by their codes: not the primary server any more, and a transaction that the
 # server ended because it took too long.
@@ -41,12 +43,12 @@ def _refusal(error: Exception) -> UnavailableError | None:
     original = error.orig if isinstance(error, DBAPIError) else error
     if isinstance(original, sqlite3.Error):
         if sqlite_code(original) in SQLITE_BROKEN:
-            return DamagedError(DAMAGED)
+            return DamagedError(DATABASE_DAMAGED)
         return UnavailableError(UNAVAILABLE) if _is_operational(original) else None
     if isinstance(original, psycopg.Error):
         code = original.sqlstate or ""
         if code.startswith(_BROKEN):
-            return DamagedError(DAMAGED)
+            return DamagedError(DATABASE_DAMAGED)
         if code == _NOT_ALLOWED:
             return UnavailableError(_REFUSED)
         lost = isinstance(original, psycopg.InterfaceError) or code in _ELSEWHERE

@@ -15,7 +15,7 @@ from sqlalchemy.exc import DBAPIError
 from service.errors import DamagedError, StartupError, UnavailableError
 from service.settings import ADDRESS_FORMS, address_of
 from service.storage.driver_errors import (
-    DAMAGED,
+    DATABASE_DAMAGED,
     DRIVER_ERRORS,
     SQLITE_BROKEN,
     UNAVAILABLE,
@@ -104,7 +104,7 @@ def _sqlite(address: URL, wait: float, *, new: bool) -> Engine:
             _sqlite_on_connect(connection)
         except sqlite3.Error as error:
             if sqlite_code(error) in SQLITE_BROKEN:  # a new connection reads the first page at once
-                raise file.condemn(DAMAGED) from error
+                raise file.condemn(DATABASE_DAMAGED) from error
             raise
         record.info[_FILE] = file.opened()
 

@@ -62,7 +62,7 @@ class RdpEvaluator:
 
     events: tuple[Event, ...]  # in an order that depends on their values alone
     keys: tuple[str, ...]  # by which they are ordered
-    # Shape (events, orders); none where one is missing, or may fail.
+    # Shape (events, orders); None if an event has no curve, or one that may fail.
     curves: Array | None
     unamplified: Array | None  # of one step of each, RDP over order; if all are Gaussian
     bases: frozenset[tuple[Hashable, ...] | None]
