@@ -7,7 +7,7 @@ at its least noise, and a pass that was begun costs as a whole one.
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import repeat
@@ -99,6 +99,17 @@ class EventCounts:
         So sums repeat to the last bit.
         """
         return sorted(self.counted(), key=lambda unit: _written(unit[0]))
+
+
+def read_together(sampling: Sampling) -> Hashable:
+    """What samplings share whose passes are read together, by every filter.
+
+    `used_again` looks for another sampling of the same sizes beside a shuffle, and no filter looks
+    further: the total of event counts is the sum of those of their parts of different keys.
+    """
+    if isinstance(sampling, Cyclic | Shuffle):
+        return sampling.batch_size, sampling.steps_per_pass
+    return sampling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

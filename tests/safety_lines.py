@@ -56,6 +56,8 @@ LINES: Final = (
     Line("service/storage/bulk.py", " FOR UPDATE", "", LOCKS),
     Line("service/storage/engine.py", '"BEGIN IMMEDIATE"', '"BEGIN"',
          "test_locks.py::test_a_transaction_that_may_write_has_the_file_before_it_reads"),
+    Line("service/storage/engine.py", "; SELECT pg_advisory_xact_lock_shared({_WHOLE})", "",
+         "test_taking.py::test_whoever_suspends_waits_for_those_who_write"),
     Line("service/ledger/append/write_access.py", "    hold(connection)\n", "",
          "test_taking.py::test_whoever_suspends_waits_for_those_who_write"),
     Line("service/transparency/recovery.py", "    hold(connection, alone=True)\n", "",

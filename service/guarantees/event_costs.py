@@ -19,7 +19,8 @@ from accounting.renyi.orders import ORDERS
 from accounting.rounding import UNIT_ROUNDOFF, Array, rounded_down, rounded_up
 from accounting.work_limit import cached_with_cost
 from service.errors import TooExpensiveError
-from service.ledger.budgets.accumulator import BudgetAccumulator, by_pass
+from service.ledger.budgets.accumulator import BudgetAccumulator
+from service.ledger.budgets.event_counts import by_pass
 from service.ledger.budgets.lineage import RowsPerParent, rows_of, seen_as
 from service.schemas.event_codec import event_of
 from service.storage.tables import datasets, distinct_events, lineage

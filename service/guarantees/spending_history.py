@@ -18,13 +18,8 @@ from accounting.filters import Total
 from service.clock import utc
 from service.guarantees.attribution import AttributionInputs, names_of
 from service.guarantees.event_costs import Units
-from service.ledger.budgets.accumulator import (
-    BudgetAccumulator,
-    BudgetDelta,
-    EventCountDelta,
-    StepsAndPasses,
-    by_pass,
-)
+from service.ledger.budgets.accumulator import BudgetAccumulator, BudgetDelta
+from service.ledger.budgets.event_counts import EventCountDelta, StepsAndPasses, by_pass
 from service.storage.tables import datasets, entries
 from service.storage.versioned_cache import VersionedCache
 

@@ -10,8 +10,9 @@ from service.clock import now
 from service.ledger.append.admission import count_reserved
 from service.ledger.append.state_rows import tally_of
 from service.ledger.append.unit_of_work import DatasetCache
-from service.ledger.budgets.accumulator import BudgetDelta, by_pass, negative
+from service.ledger.budgets.accumulator import BudgetDelta
 from service.ledger.budgets.budget import EnforcedBudget, dataset_scope
+from service.ledger.budgets.event_counts import by_pass, negative
 from service.ledger.lookups import find_dataset
 from service.ledger.reservation_ends import give_back
 from service.ledger.reservations import (

@@ -8,14 +8,20 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
-import psycopg
 from sqlalchemy import URL, Connection, Engine, Table, create_engine, event
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from service.errors import DamagedError, StartupError, UnavailableError
 from service.settings import ADDRESS_FORMS, address_of
+from service.storage.driver_errors import (
+    DATABASE_DAMAGED,
+    DRIVER_ERRORS,
+    SQLITE_BROKEN,
+    UNAVAILABLE,
+    sqlite_code,
+    translated_errors,
+)
 from service.storage.sqlite_file import LedgerFile, OpenFile
 from service.storage.write_health import Attempts
 
@@ -25,24 +31,18 @@ _READ_ONLY = "dpledger_read_only"
 _FILE = "dpledger_file"  # what a connection to SQLite has opened
 _WAIT = "dpledger_wait"  # seconds that a thread waits for its turn to write
 _ATTEMPTS = "dpledger_attempts"  # to write, of one engine
-_UNAVAILABLE = "The database does not answer now; send the same request again."
-_REFUSED = "The database does not let the service's role do this; its operator has to see to it."
-_DAMAGED = "The database is damaged: what it says is not answered, and nothing is written to it."
+_DEDICATED = "dpledger_dedicated"  # a connection that begins on the driver's own cursor
 # A worker that stands still in the middle of a transaction holds a dataset's lock no longer than
 # so many times what others wait for it; what it did by then is undone.
 STANDSTILL: Final = 6
 STANDSTILL_SECONDS_MIN: Final = 5.0
 _WHOLE: Final = 5_701_482  # the number by which PostgreSQL knows the lock of the whole ledger
+# How a dedicated connection begins: in PostgreSQL a second statement would wait for an answer more.
+_BEGIN: Final = {
+    "sqlite": "BEGIN IMMEDIATE",
+    "postgresql": f"BEGIN; SELECT pg_advisory_xact_lock_shared({_WHOLE})",
+}
 _KEEPALIVES: Final = 3  # without an answer, after which a server is gone
-
-_DRIVERS: Final = (sqlite3.Error, psycopg.Error)  # where statements went to them directly
-# Of PostgreSQL's errors by their codes: not the primary server any more, and a transaction that the
-# server ended because it took too long.
-_ELSEWHERE: Final = frozenset({"25006", "25P03", "25P04"})
-_NOT_ALLOWED: Final = "42501"  # a right that the service's role has not, or no more
-_BROKEN: Final = "XX"  # a page or an index that is not what it should be
-_SQLITE_BROKEN: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
-_SQLITE_PRIMARY: Final = 0xFF  # of an extended code of an error
 
 
 def connect(url: str, *, busy_timeout_seconds: float = 10.0, new: bool = False) -> Engine:
@@ -103,8 +103,8 @@ def _sqlite(address: URL, wait: float, *, new: bool) -> Engine:
         try:
             _sqlite_on_connect(connection)
         except sqlite3.Error as error:
-            if _code_of(error) in _SQLITE_BROKEN:  # a new connection reads the first page at once
-                raise file.condemn(_DAMAGED) from error
+            if sqlite_code(error) in SQLITE_BROKEN:  # a new connection reads the first page at once
+                raise file.condemn(DATABASE_DAMAGED) from error
             raise
         record.info[_FILE] = file.opened()
 
@@ -172,10 +172,11 @@ def _sqlite_on_connect(connection: Any) -> None:
 
 def _sqlite_on_begin(connection: Connection) -> None:
     # A deferred transaction that reads, then writes, fails when another wrote in between.
-    read_only = connection.get_execution_options().get(_READ_ONLY, False)
-    _require_same(connection)
-    driver = connection.connection.driver_connection
-    driver.execute("BEGIN" if read_only else "BEGIN IMMEDIATE")  # type: ignore[union-attr]
+    options = connection.get_execution_options()
+    if not options.get(_DEDICATED, False):
+        _require_same(connection)
+        driver: Any = connection.connection.driver_connection
+        driver.execute("BEGIN" if options.get(_READ_ONLY, False) else _BEGIN["sqlite"])
 
 
 def _require_same(connection: Connection) -> None:
@@ -196,7 +197,7 @@ def _turn(engine: Engine) -> Iterator[None]:
         yield
         return
     if not _writing.acquire(timeout=wait_of(engine)):
-        raise UnavailableError(_UNAVAILABLE)
+        raise UnavailableError(UNAVAILABLE)
     try:
         yield
     finally:
@@ -221,7 +222,8 @@ def hold(connection: Connection, *, alone: bool = False) -> None:
     No row is written or locked for it. What is read after it was there when it was taken. SQLite
     has one writer at a time, who is always alone.
     """
-    if connection.dialect.name == "postgresql":
+    dedicated = connection.get_execution_options().get(_DEDICATED, False)
+    if connection.dialect.name == "postgresql" and (alone or not dedicated):
         shared = "" if alone else "_shared"
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock{shared}({_WHOLE})")
 
@@ -229,7 +231,9 @@ def hold(connection: Connection, *, alone: bool = False) -> None:
 class DedicatedConnection:
     """A connection that stays open between the transactions of one thread.
 
-    Taking one from the pool and giving it back costs as much as a small transaction.
+    Taking one from the pool and giving it back costs as much as a small transaction, and so does
+    what SQLAlchemy does to begin and to commit. Each transaction holds the ledger with others who
+    write, as `hold` does.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -245,9 +249,9 @@ class DedicatedConnection:
             self.close()
         with attempts_of(self._engine).one(), _turn(self._engine):
             try:
-                with _translated():
+                with translated_errors():
                     if self._connection is None:
-                        self._connection = self._engine.connect()
+                        self._connection = _dedicated(self._engine)
                 with _unit(self._connection):
                     yield self._connection
             except BaseException:
@@ -259,7 +263,7 @@ class DedicatedConnection:
         """Give the connection back."""
         if self._connection is not None:
             connection, self._connection = self._connection, None
-            with suppress(DBAPIError, *_DRIVERS):
+            with suppress(DBAPIError, *DRIVER_ERRORS):
                 connection.close()
 
 
@@ -276,13 +280,13 @@ def snapshot(engine: Engine) -> Iterator[Connection]:
 
 @contextmanager
 def _answering(engine: Engine) -> Iterator[Connection]:
-    with _translated():
+    with translated_errors():
         connection = engine.connect()
     try:
         with _unit(connection):
             yield connection
     finally:
-        with suppress(DBAPIError, *_DRIVERS):
+        with suppress(DBAPIError, *DRIVER_ERRORS):
             connection.close()
 
 
@@ -290,14 +294,49 @@ def _answering(engine: Engine) -> Iterator[Connection]:
 def _unit(connection: Connection) -> Iterator[None]:
     """A transaction on a connection, which is not used again if the database failed in it."""
     try:
-        with _translated():
-            with connection.begin():
+        with translated_errors():
+            with _begun(connection):
                 yield
             _require_same(connection)
     except UnavailableError as error:
         if not connection.closed and not connection.invalidated:
             _let_go(connection, error)
         raise
+
+
+def _dedicated(engine: Engine) -> Connection:
+    options: dict[str, Any] = {_DEDICATED: True}
+    if engine.dialect.name == "postgresql":
+        options["isolation_level"] = "AUTOCOMMIT"  # the driver sends no BEGIN of its own
+    return engine.connect().execution_options(**options)
+
+
+@contextmanager
+def _begun(connection: Connection) -> Iterator[None]:
+    """A transaction, on the driver's own cursor where the connection is dedicated."""
+    if not connection.get_execution_options().get(_DEDICATED, False):
+        with connection.begin():
+            yield
+        return
+    _require_same(connection)
+    driver: Any = connection.connection.driver_connection
+    driver.execute(_BEGIN[connection.dialect.name])
+    try:
+        yield
+        _commit(connection)
+    except BaseException:
+        with suppress(*DRIVER_ERRORS):
+            driver.execute("ROLLBACK")
+        raise
+
+
+def _commit(connection: Connection) -> None:
+    """Commit what a dedicated connection has begun."""
+    driver: Any = connection.connection.driver_connection
+    done = driver.execute("COMMIT")
+    # PostgreSQL answers ROLLBACK, and no error, where a statement had failed before.
+    if connection.dialect.name == "postgresql" and done.statusmessage != "COMMIT":
+        raise UnavailableError(UNAVAILABLE)
 
 
 def _let_go(connection: Connection, error: UnavailableError) -> None:
@@ -307,7 +346,7 @@ def _let_go(connection: Connection, error: UnavailableError) -> None:
         connection.invalidate()
     elif isinstance(error, DamagedError):
         opened.file.condemn(error.detail)
-    elif _code_of(error.__cause__) == sqlite3.SQLITE_FULL:
+    elif sqlite_code(error.__cause__) == sqlite3.SQLITE_FULL:
         _make_room(connection)
 
 
@@ -319,46 +358,6 @@ def _make_room(connection: Connection) -> None:
     driver: Any = connection.connection.driver_connection
     with suppress(sqlite3.Error):  # the disk is full, or another connection reads
         driver.execute("PRAGMA wal_checkpoint(PASSIVE)")
-
-
-@contextmanager
-def _translated() -> Iterator[None]:
-    """Say what a driver's failure is for a caller."""
-    try:
-        yield
-    except (PoolTimeoutError, DBAPIError, *_DRIVERS) as error:
-        refusal = _refusal(error)
-        if refusal is None:
-            raise
-        raise refusal from error
-
-
-def _refusal(error: Exception) -> UnavailableError | None:
-    """What a driver's failure is for a caller; none of a defect of ours."""
-    original = error.orig if isinstance(error, DBAPIError) else error
-    if isinstance(original, sqlite3.Error):
-        if _code_of(original) in _SQLITE_BROKEN:
-            return DamagedError(_DAMAGED)
-        return UnavailableError(_UNAVAILABLE) if _is_operational(original) else None
-    if isinstance(original, psycopg.Error):
-        code = original.sqlstate or ""
-        if code.startswith(_BROKEN):
-            return DamagedError(_DAMAGED)
-        if code == _NOT_ALLOWED:
-            return UnavailableError(_REFUSED)
-        lost = isinstance(original, psycopg.InterfaceError) or code in _ELSEWHERE
-        return UnavailableError(_UNAVAILABLE) if lost or _is_operational(original) else None
-    return UnavailableError(_UNAVAILABLE)  # no connection was free
-
-
-def _code_of(error: BaseException | None) -> int:
-    """The code of an error of SQLite, without what it adds to it."""
-    original = error.orig if isinstance(error, DBAPIError) else error
-    return int(getattr(original, "sqlite_errorcode", None) or 0) & _SQLITE_PRIMARY
-
-
-def _is_operational(error: BaseException) -> bool:
-    return isinstance(error, sqlite3.OperationalError | psycopg.OperationalError)
 
 
 def upsert(dialect_name: str, table: Table) -> Any:

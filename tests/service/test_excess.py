@@ -23,20 +23,18 @@ from accounting.events import (
 )
 from accounting.filters import Total, choose, plus, times
 from accounting.guarantees import DEFAULT_ACCEPT, Status
-from service.ledger.budgets.accumulator import (
-    BudgetAccumulator,
-    BudgetDelta,
-    EventCountDelta,
-    StepsAndPasses,
-    by_pass,
-    merge_changes,
-    read_accumulator,
-)
+from service.ledger.budgets.accumulator import BudgetAccumulator, BudgetDelta, read_accumulator
 from service.ledger.budgets.correction_costs import (
     Corrected,
     add_correction_costs,
     shifted_counts,
     shifts_of,
+)
+from service.ledger.budgets.event_counts import (
+    EventCountDelta,
+    StepsAndPasses,
+    by_pass,
+    merge_changes,
 )
 from service.schemas.event_codec import laid_over
 

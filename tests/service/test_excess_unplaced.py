@@ -11,17 +11,13 @@ from accounting.event_counts import UNPLACED, EventCounts, count_events
 from accounting.events import BallsAndBins, Event, Full, RandomAllocation
 from accounting.filters import Total
 from accounting.guarantees import DEFAULT_ACCEPT, Status
-from service.ledger.budgets.accumulator import (
-    BudgetAccumulator,
-    BudgetDelta,
-    EventCountDelta,
-    StepsAndPasses,
-)
+from service.ledger.budgets.accumulator import BudgetAccumulator, BudgetDelta
 from service.ledger.budgets.correction_costs import (
     add_correction_costs,
     shifted_counts,
     shifts_of,
 )
+from service.ledger.budgets.event_counts import EventCountDelta, StepsAndPasses
 from service.schemas.event_codec import laid_over
 from tests.service.samples import append, setup
 from tests.service.test_excess import (

@@ -40,7 +40,8 @@ from accounting.events import (
 )
 from accounting.renyi.orders import ORDERS
 from accounting.rounding import Array
-from service.ledger.budgets.accumulator import BudgetDelta, StepsAndPasses
+from service.ledger.budgets.accumulator import BudgetDelta
+from service.ledger.budgets.event_counts import StepsAndPasses
 from service.ledger.budgets.lineage import (
     ITSELF,
     UNBOUNDED,

@@ -13,13 +13,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accounting.events import Event, Full, Gaussian, NeighboringRelation
+from accounting.events import Event, Full, Gaussian, Laplace, NeighboringRelation, Poisson
 from accounting.guarantees import Status
-from service.ledger.append import reply
-from service.ledger.append.reply import encode, meter_of, read_guarantee
-from service.ledger.budgets.accumulator import StepsAndPasses
+from service.ledger.append import rdp_reading
+from service.ledger.append.rdp_reading import meter_of, read_guarantee
+from service.ledger.append.reply import encode
+from service.ledger.budgets.event_counts import StepsAndPasses
 from tests.service.samples import BUDGET, Json, append, event, setup
 
+FULL_TWO = Event(mechanism=Gaussian(noise_multiplier=2.0), sampling=Full())
+POISSON_ONE, POISSON_TWO = (
+    Event(mechanism=Gaussian(noise_multiplier=noise), sampling=Poisson(sampling_probability=0.01))
+    for noise in (1.0, 2.0)
+)
+LAPLACE_TWO = Event(mechanism=Laplace(noise_multiplier=2.0), sampling=Full())
 NOT_NUMBERS = [math.nan, math.inf, -math.inf]
 ANSWER: Json = {
     "accepted": 1,
@@ -100,7 +107,7 @@ def test_nan_where_an_epsilon_is_read_fails_and_the_fact_is_kept(
     setup(api, dataset_given={"budget": BUDGET}, delta=1e-5)
     append(api, event(0, 1))
     with monkeypatch.context() as broken:
-        broken.setattr(reply, "rounded_up", lambda *_given, **_named: math.nan)
+        broken.setattr(rdp_reading, "rounded_up", lambda *_given, **_named: math.nan)
         answer = append(api, event(1, 1))
     assert (answer.status_code, answer.json()["type"]) == (500, "/problems/internal-error")
     with httpx.Client(base_url=api.base_url, headers=api.headers) as fresh:  # that one was closed
@@ -115,7 +122,25 @@ def test_nan_stays_in_a_reading_for_the_encoder_to_refuse(monkeypatch: pytest.Mo
         Event(mechanism=Gaussian(noise_multiplier=2.0), sampling=Full()): StepsAndPasses(steps=9)
     }
     meter = meter_of(units, relation=relation, accept=accept, delta=1e-5)
-    monkeypatch.setattr(reply, "UNIT_ROUNDOFF", math.nan)
+    monkeypatch.setattr(rdp_reading, "UNIT_ROUNDOFF", math.nan)
     found = read_guarantee(meter, units, relation=relation, accept=accept, sequence=1)
     for name in ("epsilon", "unamplified_epsilon"):
         assert math.isnan(found[name])
+
+
+@pytest.mark.parametrize("further", [FULL_TWO, POISSON_TWO, LAPLACE_TWO])
+def test_a_meter_that_grows_is_the_one_from_nothing(further: Event) -> None:
+    """Whether the event rests on what the others do, on something else, or is no Gaussian."""
+    relation, accept = NeighboringRelation.ADD_OR_REMOVE_ONE, frozenset({Status.PUBLISHED})
+    units = {event: StepsAndPasses(steps=9) for event in (FULL_TWO, POISSON_ONE)}
+    units.pop(further, None)
+    given: dict[str, Any] = {"relation": relation, "accept": accept, "delta": 1e-5}
+    known = meter_of(units, **given)
+    units[further] = StepsAndPasses(steps=4)
+    grown, fresh = meter_of(units, known=known, **given), meter_of(units, **given)
+    assert (grown.events, grown.keys, grown.form) == (fresh.events, fresh.keys, fresh.form)
+    given.pop("delta")
+    assert read_guarantee(grown, units, sequence=1, **given) == read_guarantee(
+        fresh, units, sequence=1, **given
+    )
+    assert set(fresh.events) == set(units)

@@ -5,16 +5,16 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from sqlalchemy import Engine, text, update
+from sqlalchemy import Connection, Engine, text, update
 
 from service.ledger.append.write_access import state_of
-from service.storage.engine import transaction
+from service.storage.engine import DedicatedConnection, transaction
 from service.storage.tables import installation
 from service.transparency.recovery import standing
 from service.transparency.signing import Signer
@@ -113,11 +113,25 @@ def test_what_a_gate_lets_in_that_has_not_looked_yet_is_not_written(
     assert (found["steps"], found["state"]) == (2, "active")
 
 
+@contextmanager
+def as_the_writer(engine: Engine) -> Iterator[Connection]:
+    """A transaction of the thread that writes for many."""
+    line = DedicatedConnection(engine)
+    with line.transaction() as connection:
+        yield connection
+    line.close()
+
+
+@pytest.mark.parametrize("begun", [transaction, as_the_writer])
 def test_whoever_suspends_waits_for_those_who_write(
-    api: httpx.Client, kept: Json, engine: Engine
+    api: httpx.Client,
+    kept: Json,
+    engine: Engine,
+    begun: Callable[[Engine], AbstractContextManager[Connection]],
 ) -> None:
+    """Whether a request writes by itself, or the writer for many."""
     with ThreadPoolExecutor(1) as pool:
-        with transaction(engine) as connection:
+        with begun(engine) as connection:
             assert state_of(connection) == "open"
             showing = pool.submit(suspended, api, kept)
             if engine.dialect.name == "postgresql":

@@ -11,11 +11,13 @@ from service.ledger.budgets.accumulator import (
     COSTS_MAX,
     BudgetAccumulator,
     BudgetDelta,
+    read_accumulator,
+)
+from service.ledger.budgets.event_counts import (
     EventCountDelta,
     StepsAndPasses,
     add_to,
     merge_changes,
-    read_accumulator,
 )
 
 RELATION = NeighboringRelation.REPLACE_SPECIAL

@@ -2,10 +2,12 @@
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
 import httpx
+import psycopg
 import pytest
 from sqlalchemy import Connection, Engine
 
@@ -90,7 +92,7 @@ def test_when_the_commit_fails_nobody_is_told_that_it_worked(
     def cut_off(connection: Connection) -> None:
         raise UnavailableError("cut off")
 
-    monkeypatch.setattr(Connection, "_commit_impl", cut_off)
+    monkeypatch.setattr("service.storage.engine._commit", cut_off)
     answers = together(engine, [asked(0), asked(1)])
     monkeypatch.undo()
     assert all(isinstance(answer, LedgerError) for answer in answers)
@@ -112,3 +114,27 @@ def test_what_was_handed_over_is_finished_before_the_thread_ends(
 
     assert asyncio.run(stop_at_once()) == 200
     assert api.get("/v1/runs/run").json()["steps"] == 200
+
+
+def test_a_transaction_that_the_database_undid_is_not_acknowledged(
+    api: httpx.Client, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PostgreSQL takes the COMMIT of a transaction in which a statement failed, and undoes it.
+
+    To SQLite the statement is none that fails.
+    """
+    begin(api)
+    whole = UnitOfWork.write
+
+    def failing(work: UnitOfWork) -> list[int]:
+        changed = whole(work)
+        with suppress(psycopg.Error):
+            work.connection.connection.cursor().execute("SELECT 1 / 0")
+        return changed
+
+    monkeypatch.setattr(UnitOfWork, "write", failing)
+    (answer,) = together(engine, [asked(0)])
+    monkeypatch.undo()
+    undone = engine.dialect.name == "postgresql"
+    assert isinstance(answer, UnavailableError) == undone
+    assert api.get("/v1/runs/run").json()["steps"] == (0 if undone else 1)

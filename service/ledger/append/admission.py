@@ -12,20 +12,19 @@ from service.errors import BudgetExhaustedError, DatasetFrozenError, Unsupported
 from service.ledger.append.order_advice import order_uses
 from service.ledger.append.state import Branch, DatasetState, RunState
 from service.ledger.budgets import cost_cache
-from service.ledger.budgets.accumulator import (
-    NOTHING,
-    BudgetDelta,
-    EventCountDelta,
-    StepsAndPasses,
-    Totals,
-    by_pass,
-    merge_changes,
-    negative,
-)
+from service.ledger.budgets.accumulator import BudgetDelta, Totals
 from service.ledger.budgets.budget import EnforcedBudget
 from service.ledger.budgets.correction_costs import NO_SHIFTS, Shifts, shifted_counts
 from service.ledger.budgets.cost_cache import Reason
 from service.ledger.budgets.envelopes import OUTSIDE, nearest_item
+from service.ledger.budgets.event_counts import (
+    NOTHING,
+    EventCountDelta,
+    StepsAndPasses,
+    by_pass,
+    merge_changes,
+    negative,
+)
 from service.ledger.budgets.lineage import RowsPerParent, as_seen_by_ancestor
 
 ChangeOf = Callable[[Sequence["PositionedSpan"]], BudgetDelta]  # what steps would change

@@ -37,7 +37,8 @@ from service.ledger.append.state import (
     raise_budget_alerts,
 )
 from service.ledger.append.unit_of_work import BranchPlace, UnitOfWork
-from service.ledger.budgets.accumulator import BudgetDelta, StepsAndPasses
+from service.ledger.budgets.accumulator import BudgetDelta
+from service.ledger.budgets.event_counts import StepsAndPasses
 from service.ledger.incidents import DetailValue, Incident, Kind
 from service.ledger.log.leaves import Act
 from service.ledger.log.row_records import APPENDS

@@ -8,7 +8,8 @@ from accounting.events import NoNoise
 from service.errors import UnsupportedEventError
 from service.ledger.append.admission import ChangeOf, PositionedSpan
 from service.ledger.append.state import DatasetState, RunState
-from service.ledger.budgets.accumulator import NOTHING, BudgetDelta
+from service.ledger.budgets.accumulator import BudgetDelta
+from service.ledger.budgets.event_counts import NOTHING
 from service.ledger.incidents import Incident, Kind
 
 

@@ -15,15 +15,10 @@ from accounting.event_counts import OpenPass, Place
 from accounting.events import Event, NeighboringRelation, Span
 from accounting.guarantees import Status
 from service.ledger.budgets import cost_cache
-from service.ledger.budgets.accumulator import (
-    BudgetAccumulator,
-    BudgetDelta,
-    StepsAndPasses,
-    add_to,
-    by_pass,
-)
+from service.ledger.budgets.accumulator import BudgetAccumulator, BudgetDelta
 from service.ledger.budgets.budget import EnforcedBudget
 from service.ledger.budgets.correction_costs import Shifts
+from service.ledger.budgets.event_counts import StepsAndPasses, add_to, by_pass
 from service.ledger.budgets.lineage import RowsPerParent, as_seen_by_ancestor
 from service.ledger.incidents import Incident, Kind
 from service.ledger.log.leaves import NO_LOG, Act, DatasetLog

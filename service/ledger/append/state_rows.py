@@ -15,13 +15,7 @@ from accounting.guarantees import Status
 from service.clock import now, utc
 from service.ledger.append.state import Branch, DatasetState, Reservation, RunState
 from service.ledger.budgets import correction_costs, cost_cache
-from service.ledger.budgets.accumulator import (
-    BudgetAccumulator,
-    BudgetDelta,
-    StepsAndPasses,
-    merge_changes,
-    read_accumulator,
-)
+from service.ledger.budgets.accumulator import BudgetAccumulator, BudgetDelta, read_accumulator
 from service.ledger.budgets.budget import (
     accept_of,
     dataset_filter,
@@ -29,6 +23,7 @@ from service.ledger.budgets.budget import (
     run_filter,
     run_scope,
 )
+from service.ledger.budgets.event_counts import StepsAndPasses, merge_changes
 from service.ledger.budgets.lineage import (
     ITSELF,
     RowsPerParent,

@@ -8,16 +8,15 @@ import json
 from collections.abc import Callable
 from typing import Any, Literal, TypeVar
 
-from sqlalchemy import Connection, Engine, select
+from sqlalchemy import Connection, Engine
 
 from service.errors import LedgerSuspendedError
 from service.ledger.budgets import cost_cache
 from service.storage.engine import hold, transaction
-from service.storage.tables import installation
 
 LedgerState = Literal["open", "suspended", "recovering"]
 Result = TypeVar("Result")
-_SUSPENDED = select(installation.c.suspended)
+_SUSPENDED = "SELECT suspended FROM installation"
 
 
 def suspended_error(state: LedgerState, reason: str = "") -> LedgerSuspendedError:
@@ -33,7 +32,8 @@ def suspended_error(state: LedgerState, reason: str = "") -> LedgerSuspendedErro
 def state_of(connection: Connection) -> LedgerState:
     """Where the ledger stands, which does not change until the transaction ends."""
     hold(connection)
-    told = connection.scalar(_SUSPENDED)
+    row = connection.connection.cursor().execute(_SUSPENDED).fetchone()
+    told = None if row is None else row[0]
     state: LedgerState = "open" if told is None else json.loads(told)["state"]
     return state
 

@@ -1,57 +1,34 @@
 """What a filter has added up in one scope: recorded, reserved, and what a change would make it.
 
-Steps that are counted one by one add up in whole numbers, whatever their order; samplings that are
-counted by pass are few, and are kept as event counts that the filter looks at as a whole.
+Steps that are counted one by one add up in whole numbers, whatever their order; of samplings that
+are counted by pass the event counts are kept, and their sums in whole numbers beside them.
 
 Beside what was recorded stands what corrections say of it. Each sum is the larger of the two
 accounts, component by component, and no correction lowers one: docs/theory/lineage.md.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from typing import Final
 
-from accounting.event_counts import EventCounts, pass_length
+from accounting.event_counts import EventCounts
 from accounting.events import Event, NeighboringRelation
 from accounting.filters import EnvelopeFilter, Filter, Total, plus
 from accounting.guarantees import Status
 from service.ledger.budgets import cost_cache
 from service.ledger.budgets.cost_cache import Cost, Quote
+from service.ledger.budgets.event_counts import (
+    EventCountDelta,
+    StepsAndPasses,
+    add_to,
+    by_pass,
+    merge_changes,
+)
+from service.ledger.budgets.pass_sums import PassSums
 
 READINGS_MAX: Final = 4  # before and after a move, spent and held
 COSTS_MAX: Final = 1024  # kept by one accumulator; further ones are computed again
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepsAndPasses:
-    """How often an event counts: in steps, and in passes where passes count."""
-
-    steps: int = 0
-    passes: int = 0  # by the least noise of each pass
-    begun: int = 0  # passes by the noise of their first step
-
-    def __add__(self, other: "StepsAndPasses") -> "StepsAndPasses":
-        """Both together."""
-        return StepsAndPasses(
-            steps=self.steps + other.steps,
-            passes=self.passes + other.passes,
-            begun=self.begun + other.begun,
-        )
-
-
-NONE = StepsAndPasses()
-EventCountDelta = Mapping[
-    Event, StepsAndPasses
-]  # counts may be negative: a reservation shrinks as it is used
-NOTHING: Final[EventCountDelta] = {}
-
-
-@lru_cache(maxsize=8192)
-def by_pass(event: Event) -> bool:
-    """Whether passes of the event count rather than steps."""
-    return pass_length(event) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +88,7 @@ class _Next:
     reserved: Total
     passes: EventCountDelta
     reserved_passes: EventCountDelta
-    shifted: EventCountDelta
+    changes: Sequence[EventCountDelta]  # of each of the pass sums
     sums: Totals
 
 
@@ -133,6 +110,9 @@ class BudgetAccumulator:
     corrected_passes: dict[Event, StepsAndPasses] = field(
         default_factory=dict
     )  # besides the recorded
+    # Of what counts by pass: recorded, and with what is reserved; then the same with what counts in
+    # the corrected account alone. None until they are needed.
+    _pass_sums: Sequence[PassSums] | None = None
     _sums: Totals | None = None
     _next: _Next | None = None  # what was worked out for a move that may be taken
     _costs: dict[Event, Total] = field(default_factory=dict)
@@ -169,7 +149,8 @@ class BudgetAccumulator:
         """The sums after a move; nothing changes yet."""
         if move is None:
             if self._sums is None:
-                self._sums = self._add(self.recorded, self.reserved, {}, {}, {})
+                passes = [one.total for one in self._by_pass()]
+                self._sums = self._totals(self.recorded, self.reserved, passes)
             return self._sums
         if self._next is None or self._next.move is not move:
             self._next = self._after(move)
@@ -178,10 +159,12 @@ class BudgetAccumulator:
     def apply(self, move: BudgetDelta) -> None:
         """Take a move in."""
         after = self._next if self._next and self._next.move is move else self._after(move)
+        for one, change in zip(self._by_pass(), after.changes, strict=True):
+            one.add(change)
         self.recorded, self.reserved, self._sums = after.recorded, after.reserved, after.sums
         add_to(self.passes, after.passes)
         add_to(self.reserved_passes, after.reserved_passes)
-        add_to(self.corrected_passes, after.shifted)
+        add_to(self.corrected_passes, move.shifted)
         self._next = None
 
     def correct(self, change: Total, passes: EventCountDelta) -> None:
@@ -195,7 +178,7 @@ class BudgetAccumulator:
         most = self.most_changed
         self.most_changed = self.changed if most is None else larger(most, self.changed)
         add_to(self.corrected_passes, passes)
-        self._sums = self._next = None
+        self._sums = self._next = self._pass_sums = None
 
     def reading(self, total: Total) -> AccumulatedEpsilon:
         """Whether the filter admits a total, and the epsilon that it stands for."""
@@ -212,8 +195,11 @@ class BudgetAccumulator:
     def _after(self, move: BudgetDelta) -> _Next:
         recorded, passes = self._split(self.recorded, move.recorded)
         reserved, reserved_passes = self._split(self.reserved, move.reserved)
-        sums = self._add(recorded, reserved, passes, reserved_passes, move.shifted)
-        return _Next(move, recorded, reserved, passes, reserved_passes, move.shifted, sums)
+        ahead = merge_changes([passes, reserved_passes]) if reserved_passes else passes
+        changes = self._with_corrected(passes, ahead, move.shifted)
+        each = zip(self._by_pass(), changes, strict=True)
+        sums = self._totals(recorded, reserved, [one.after(change) for one, change in each])
+        return _Next(move, recorded, reserved, passes, reserved_passes, changes, sums)
 
     def _split(self, start: Total, change: EventCountDelta) -> tuple[Total, EventCountDelta]:
         """The sum of what counts by step, and what counts by pass."""
@@ -226,37 +212,41 @@ class BudgetAccumulator:
                 start = tuple([x + y * steps for x, y in zip(start, cost, strict=True)])
         return start, passes
 
-    def _add(
-        self,
-        recorded: Total,
-        reserved: Total,
-        passes: Mapping[Event, StepsAndPasses],
-        reserved_passes: Mapping[Event, StepsAndPasses],
-        shifted: Mapping[Event, StepsAndPasses],
-    ) -> Totals:
-        held = plus(recorded, reserved)
-        spent = add_to(dict(self.passes), passes)
-        ahead = add_to(add_to(dict(spent), self.reserved_passes), reserved_passes)
-        besides = add_to(dict(self.corrected_passes), shifted)
-        return Totals(self._larger(recorded, spent, besides), self._larger(held, ahead, besides))
-
-    def _larger(self, steps: Total, passes: EventCountDelta, besides: EventCountDelta) -> Total:
-        """The larger account: as recorded, and with what corrections change and count besides."""
-        recorded = plus(steps, self._whole(passes)) if passes else steps
+    def _with_corrected(
+        self, spent: EventCountDelta, held: EventCountDelta, besides: EventCountDelta
+    ) -> Sequence[EventCountDelta]:
+        """What is counted by pass: as recorded, with what is reserved, and both as corrected."""
         if self.most_changed is None:
-            return recorded
-        really = plus(steps, self._whole(merge_changes([passes, besides]))) if besides else recorded
-        return larger(recorded, plus(really, self.most_changed))
+            return spent, held
+        return spent, held, merge_changes([spent, besides]), merge_changes([held, besides])
 
-    def _whole(self, by_event: Mapping[Event, StepsAndPasses]) -> Total:
-        whole = EventCounts(
-            steps={event: one.steps for event, one in by_event.items() if one.steps},
-            passes={event: one.passes for event, one in by_event.items() if one.passes},
-            begun={event: one.begun for event, one in by_event.items() if one.begun},
+    def _by_pass(self) -> Sequence[PassSums]:
+        """The sums of what counts by pass, in the order of `_with_corrected`."""
+        if self._pass_sums is None:
+            held = merge_changes([self.passes, self.reserved_passes])
+            counted = self._with_corrected(self.passes, held, self.corrected_passes)
+            cost_cache.require(self.missing({event for one in counted for event in one}))
+            self._pass_sums = [self._summed(one) for one in counted]
+        return self._pass_sums
+
+    def _summed(self, counts: EventCountDelta) -> PassSums:
+        def whole(found: EventCounts, known: Mapping[Event, Total]) -> Total:
+            return self.filter.total(found, relation=self.relation, accept=self.accept, known=known)
+
+        found = PassSums(self.filter.zero(), cost=self.cost, whole=whole)
+        found.add(counts)
+        return found
+
+    def _totals(self, recorded: Total, reserved: Total, passes: Sequence[Total]) -> Totals:
+        """The larger account: as recorded, and with what corrections change and count besides."""
+        held = plus(recorded, reserved)
+        sums = Totals(plus(recorded, passes[0]), plus(held, passes[1]))
+        if self.most_changed is None:
+            return sums
+        recorded, held = plus(recorded, self.most_changed), plus(held, self.most_changed)
+        return Totals(
+            larger(sums.spent, plus(recorded, passes[2])), larger(sums.held, plus(held, passes[3]))
         )
-        cost_cache.require(self.missing(by_event))
-        known = {event: self.cost(event) for event in by_event}
-        return self.filter.total(whole, relation=self.relation, accept=self.accept, known=known)
 
     def copy(self) -> "BudgetAccumulator":
         """The same sums, which move apart from these from here on."""
@@ -265,6 +255,8 @@ class BudgetAccumulator:
             passes=dict(self.passes),
             reserved_passes=dict(self.reserved_passes),
             corrected_passes=dict(self.corrected_passes),
+            _pass_sums=None,
+            _next=None,
             _costs=dict(self._costs),
             _readings={},
         )
@@ -284,17 +276,6 @@ def larger(a: Total, b: Total) -> Total:
     return tuple([max(x, y) for x, y in zip(a, b, strict=True)])
 
 
-def add_to(into: dict[Event, StepsAndPasses], more: EventCountDelta) -> dict[Event, StepsAndPasses]:
-    """Add a change to event counts, in place."""
-    for event, counts in more.items():
-        total = into.get(event, NONE) + counts
-        if total == NONE:
-            into.pop(event, None)
-        else:
-            into[event] = total
-    return into
-
-
 def read_accumulator(
     text: str | None, tally_filter: Filter, relation: NeighboringRelation, accept: frozenset[Status]
 ) -> BudgetAccumulator:
@@ -308,19 +289,3 @@ def read_accumulator(
         recorded=recorded,
         reserved=reserved,
     )
-
-
-def merge_changes(changes: Iterable[EventCountDelta]) -> dict[Event, StepsAndPasses]:
-    """Several changes as one."""
-    total: dict[Event, StepsAndPasses] = {}
-    for change in changes:
-        add_to(total, change)
-    return total
-
-
-def negative(change: EventCountDelta) -> EventCountDelta:
-    """The change that takes another back."""
-    return {
-        event: StepsAndPasses(steps=-counts.steps, passes=-counts.passes, begun=-counts.begun)
-        for event, counts in change.items()
-    }

@@ -21,9 +21,8 @@ from accounting.event_counts import pass_length, retold
 from accounting.events import Event, Sampling
 from accounting.filters import EnvelopeFilter, Total, plus, times
 from service.ledger.budgets import cost_cache
-from service.ledger.budgets.accumulator import (
-    BudgetAccumulator,
-    BudgetDelta,
+from service.ledger.budgets.accumulator import BudgetAccumulator, BudgetDelta
+from service.ledger.budgets.event_counts import (
     EventCountDelta,
     StepsAndPasses,
     by_pass,

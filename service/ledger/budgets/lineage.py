@@ -21,12 +21,8 @@ from accounting.events import (
     TruncatedPoisson,
 )
 from accounting.rounding import rounded_down
-from service.ledger.budgets.accumulator import (
-    BudgetDelta,
-    EventCountDelta,
-    StepsAndPasses,
-    merge_changes,
-)
+from service.ledger.budgets.accumulator import BudgetDelta
+from service.ledger.budgets.event_counts import EventCountDelta, StepsAndPasses, merge_changes
 
 
 class RowsPerParent(NamedTuple):

@@ -1,0 +1,273 @@
+"""The Renyi reading of a run's event counts that answers an append, and what it rests on."""
+
+import math
+import threading
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+
+import accounting
+from accounting.accountants import best_bound
+from accounting.bounds.event_bounds import (
+    NoBoundError,
+    accepted,
+    failure,
+    least_curve,
+    sensitivity_of,
+)
+from accounting.bounds.renyi_bounds import renyi_bounds
+from accounting.events import Event, Gaussian, NeighboringRelation
+from accounting.guarantees import Status
+from accounting.renyi.conversion import conversion_costs
+from accounting.renyi.orders import ORDERS
+from accounting.rounding import UNIT_ROUNDOFF, Array, rounded_up
+from service.ledger.budgets.event_counts import StepsAndPasses, by_pass, count_events
+from service.schemas.responses import EVERY_STEP
+
+_READING = "rdp"  # the cheapest accountant that serves every event
+ORDER_MIN: Final = 1 + 1e-6
+ORDER_MAX: Final = 1e6
+_CONVERSION_SLACK: Final = 1e-9  # far more than the roundings of a conversion at these orders
+CURVES_MAX: Final = 8192  # of events, that an append finds without working them out
+REASON_NONE = "No accepted bound is finite; GET the guarantee says why."
+NOT_WORKED_OUT: Final[dict[str, Any]] = {
+    "epsilon_lower": None,
+    "assumptions": [],
+    "unamplified_epsilon": None,
+    "poisson_would_say": None,
+    "release": EVERY_STEP,
+    "release_reason": None,
+    "alternatives": [],
+    "smaller_bound": None,
+}  # what an append does not work out
+
+
+@dataclass(frozen=True, slots=True)
+class EventCurve:
+    """The Renyi curve of one unit of an event, and what it rests on."""
+
+    curve: Array  # shape (orders,); upper
+    unamplified: float | None  # of a step with all records, RDP over order; of Gaussian noise
+    # The theorem, its premises and assumptions, where one accepted bound is the whole curve.
+    basis: tuple[Hashable, ...] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RdpEvaluator:
+    """The curves of a set of events, and what a reading of them rests on."""
+
+    events: tuple[Event, ...]  # in an order that depends on their values alone
+    keys: tuple[str, ...]  # by which they are ordered
+    # Shape (events, orders); None if an event has no curve, or one that may fail.
+    curves: Array | None
+    unamplified: Array | None  # of one step of each, RDP over order; if all are Gaussian
+    bases: frozenset[tuple[Hashable, ...] | None]
+    costs: Array  # of the conversion at delta, shape (orders,)
+    form: Mapping[str, Any]  # a GuaranteeAnswer of the counts that it was made for
+
+    def extended(self, more: Mapping[Event, EventCurve]) -> "RdpEvaluator | None":
+        """The same with further events; None where they rest on something else."""
+        if self.curves is None or not self.bases.issuperset(one.basis for one in more.values()):
+            return None
+        events, keys = list(self.events), list(self.keys)
+        curves, unamplified = self.curves, self.unamplified
+        for event, one in more.items():
+            if one.basis is None or (one.unamplified is None) != (unamplified is None):
+                return None
+            place = bisect_left(keys, key := repr(event))
+            events.insert(place, event)
+            keys.insert(place, key)
+            curves = np.insert(curves, place, one.curve, axis=0)
+            if unamplified is not None and one.unamplified is not None:
+                unamplified = np.insert(unamplified, place, one.unamplified)
+        return replace(
+            self, events=tuple(events), keys=tuple(keys), curves=curves, unamplified=unamplified
+        )
+
+
+_Asked = tuple[Event, NeighboringRelation, frozenset[Status]]
+_curves: OrderedDict[_Asked, EventCurve] = OrderedDict()  # of this process, the oldest first
+_learning: Final = threading.Lock()
+
+
+def known_curve(
+    event: Event, relation: NeighboringRelation, accept: frozenset[Status]
+) -> EventCurve | None:
+    """The curve of an event, if this process has worked it out."""
+    return _curves.get((event, relation, accept))
+
+
+def _curve_of(
+    event: Event, relation: NeighboringRelation, accept: frozenset[Status]
+) -> EventCurve | None:
+    """The curve of an event; None where there is none, or it may fail."""
+    if (known := known_curve(event, relation, accept)) is not None:
+        return known
+    try:
+        bounds = accepted(renyi_bounds(event, relation), accept=accept)
+    except NoBoundError:
+        return None
+    if failure(bounds):
+        return None
+    mechanism, (bound, *others) = event.mechanism, bounds
+    unamplified = None
+    if isinstance(mechanism, Gaussian):
+        unamplified = 0.5 * (sensitivity_of(relation) / mechanism.noise_multiplier) ** 2
+    basis = (bound.theorem.id, *(one.id for one in bound.premises), bound.assumptions)
+    found = EventCurve(least_curve(bounds), unamplified, None if others else basis)
+    with _learning:
+        _curves[event, relation, accept] = found
+        if len(_curves) > CURVES_MAX:
+            _curves.popitem(last=False)
+    return found
+
+
+def meter_of(
+    units: Mapping[Event, StepsAndPasses],
+    *,
+    relation: NeighboringRelation,
+    accept: frozenset[Status],
+    delta: float,
+    known: RdpEvaluator | None = None,
+) -> RdpEvaluator:
+    """The meter of the events of a run; from one of fewer of them, if one is known."""
+    if known is not None:
+        more = {one: _curve_of(one, relation, accept) for one in further(known, units)}
+        told = {event: one for event, one in more.items() if one is not None}
+        if len(told) == len(more) and (found := known.extended(told)) is not None:
+            return found
+    return _from_nothing(units, relation, accept, delta)
+
+
+def further(known: RdpEvaluator, units: Mapping[Event, StepsAndPasses]) -> Sequence[Event]:
+    """The events that a meter does not know."""
+    there = frozenset(known.events)
+    return [event for event in units if event not in there]
+
+
+def _from_nothing(
+    units: Mapping[Event, StepsAndPasses],
+    relation: NeighboringRelation,
+    accept: frozenset[Status],
+    delta: float,
+) -> RdpEvaluator:
+    by_key = sorted((repr(event), event) for event in units)
+    events = tuple(event for _, event in by_key)
+    curves = [one for one in (_curve_of(event, relation, accept) for event in events) if one]
+    bases, complete = frozenset(one.basis for one in curves), len(curves) == len(events)
+    counted = units
+    if complete and None not in bases:
+        # What single bounds rest on does not depend on how often each counts: one of each is asked.
+        each = {
+            one.basis: event
+            for one, event in zip(curves, events, strict=True)
+            if _count(event, units[event])
+        }
+        counted = {event: units[event] for event in each.values()}
+    noises = [one.unamplified for one in curves if one.unamplified is not None]
+    return RdpEvaluator(
+        events=events,
+        keys=tuple(key for key, _ in by_key),
+        curves=np.array([one.curve for one in curves]) if complete else None,
+        unamplified=np.array(noises) if len(noises) == len(events) else None,
+        bases=bases,
+        costs=conversion_costs(ORDERS, delta=delta),
+        form=form_of(counted, relation, accept, delta),
+    )
+
+
+def form_of(
+    units: Mapping[Event, StepsAndPasses],
+    relation: NeighboringRelation,
+    accept: frozenset[Status],
+    delta: float,
+) -> dict[str, Any]:
+    """A GuaranteeAnswer, but for its steps and sequence, as the accountant answers. Upper."""
+    bound = best_bound.best_bound(
+        count_events(dict(units)),
+        relation=relation,
+        delta=delta,
+        accept=accept,
+        accountant=_READING,
+        floor=False,
+    )
+    return {
+        **NOT_WORKED_OUT,
+        "epsilon": bound.epsilon if bound else None,
+        "delta": delta,
+        "neighboring_relation": relation,
+        "accountant": bound.accountant if bound else None,
+        "bound": bound.bound if bound else None,
+        "theorems": list(bound.theorems) if bound else [],
+        "status": bound.status if bound else None,
+        "assumptions": list(bound.assumptions) if bound else [],
+        "valid_for": bound.valid_for if bound else "fixed_schedule",
+        "core_version": accounting.__version__,
+        "reason": None if bound else REASON_NONE,
+    }
+
+
+def read_guarantee(
+    meter: RdpEvaluator,
+    units: Mapping[Event, StepsAndPasses],
+    *,
+    relation: NeighboringRelation,
+    accept: frozenset[Status],
+    sequence: int,
+) -> dict[str, Any]:
+    """A GuaranteeAnswer. Upper."""
+    delta = meter.form["delta"]
+    counts = [units[event] for event in meter.events]
+    steps = [one.steps for one in counts]
+    told = {"steps": sum(steps), "sequence": sequence}
+    if meter.curves is None:  # what may fail, or has no bound, is asked of the accountant each time
+        return {**form_of(units, relation, accept, delta), **told}
+    slack = 1 + 2 * (len(meter.events) + 1) * UNIT_ROUNDOFF
+    counted = [_count(event, one) for event, one in zip(meter.events, counts, strict=True)]
+    epsilon = _epsilon(meter, meter.curves, counted, slack)
+    unbounded = epsilon == math.inf  # which JSON cannot say, so that null does
+    return {
+        **meter.form,
+        **told,
+        "epsilon": None if unbounded else epsilon,
+        "reason": REASON_NONE if unbounded else None,
+        "unamplified_epsilon": _unamplified_epsilon(meter, steps, delta, slack),
+    }
+
+
+def _count(event: Event, counts: StepsAndPasses) -> int:
+    return counts.passes if by_pass(event) else counts.steps
+
+
+def _epsilon(meter: RdpEvaluator, curves: Array, counts: Sequence[int], slack: float) -> float:
+    if len(counts) == 1:
+        rdp = counts[0] * curves[0] if counts[0] else 0 * meter.costs
+    elif all(counts):
+        rdp = np.array(counts, dtype=np.float64) @ curves
+    else:
+        there = np.flatnonzero(counts)  # none of infinity is none
+        rdp = np.array(counts, dtype=np.float64)[there] @ curves[there]
+    return _at_least_zero(rounded_up(float((rdp * slack + meter.costs).min()), ulps=2))
+
+
+def _at_least_zero(epsilon: float) -> float:
+    """The epsilon, or 0.0 where it is negative; NaN stays, so that no reply says 0.0 for it."""
+    return 0.0 if epsilon < 0.0 else epsilon
+
+
+def _unamplified_epsilon(
+    meter: RdpEvaluator, steps: Sequence[int], delta: float, slack: float
+) -> float | None:
+    """Had every step been taken with all records. Upper, at an order that is nearly the best."""
+    if meter.unamplified is None:
+        return None
+    scale = float(np.array(steps, dtype=np.float64) @ meter.unamplified) * slack
+    order = 1 + math.sqrt(math.log(1 / delta) / scale) if scale else ORDER_MAX
+    order = min(max(order, ORDER_MIN), ORDER_MAX)
+    cost = math.log1p(-1 / order) - (math.log(delta) + math.log(order)) / (order - 1)
+    epsilon = (scale * order + cost) * (1 + _CONVERSION_SLACK) + _CONVERSION_SLACK
+    return _at_least_zero(epsilon)
