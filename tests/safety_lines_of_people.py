@@ -9,6 +9,7 @@ NOTING: Final = (
     "test_incident_notes.py::"
     "test_a_trainer_comments_an_owner_or_approver_acknowledges_and_an_admin_assigns"
 )
+SIGN_IN: Final = "single_sign_on/test_sign_in.py::"
 FOUR: Final = "test_four_eyes.py::"
 
 
@@ -64,6 +65,17 @@ PEOPLE: Final = (
          FOUR + "test_a_correction_that_may_lower_epsilon_waits"),
     Line("service/web/api/change_requests.py", "[datasets_within(caller.datasets)]", "[]",
          ASKED + "test_requests_are_listed_by_dataset_state_and_person"),
+    Line(EYES + "four_eyes.py", " and not moves", "",
+         FOUR + "test_a_correction_that_moves_a_pass_waits_whatever_covers_it"),
+    # Sessions of people.
+    Line("service/identity/sessions.py", "too_many, outdated)", "too_many)",
+         SIGN_IN + "test_a_sign_in_ends_the_sessions_in_which_the_provider_said_otherwise"),
+    Line("service/web/dashboard/provider_sign_in.py",
+         "sessions.end_all(connection, digest_of(principal.name))", "pass",
+         SIGN_IN + "test_a_refused_sign_in_ends_all_sessions_of_the_person"),
+    Line("service/web/dashboard/provider_sign_in.py",
+         "sessions.end_digest(connection, started.session)", "pass",
+         SIGN_IN + "test_a_sign_in_ends_the_session_that_the_browser_had_before"),
     # Owners and approvers.
     Line("service/identity/keys.py", "if scope is Role.OWNER and terms.datasets is None:",
          "if False:", OWNERS + "test_the_key_of_an_owner_names_datasets"),
