@@ -12,6 +12,7 @@ from dpledger_client.checkpoints import name_of
 from dpledger_client.declaration import count_of
 from dpledger_client.distributed import Broadcast
 from dpledger_client.errors import Unavailable
+from dpledger_client.incidents.calls import Incidents
 from dpledger_client.recording import write_ahead_file as spools
 from dpledger_client.recording.branch_writer import MODES, Journal, Mode
 from dpledger_client.recording.outbox import Opening, new_writer
@@ -29,7 +30,7 @@ FLUSH_SECONDS: Final = 5.0
 WAIT_SECONDS: Final = 300.0
 
 
-class Client(ChangeRequests):
+class Client(ChangeRequests, Incidents):
     """A connection to a dpledger service; safe to share between threads.
 
     A request without an answer, or answered 502, 503 or 504, is sent again after a random,

@@ -63,7 +63,7 @@ def change_settings(
     return answer
 
 
-def decide(
+def decide_request(
     request: Request, name: str, verb: str, *, reason: str, caller: Caller
 ) -> ChangeRequestAnswer:
     """Approve, reject or withdraw a request.

@@ -17,7 +17,7 @@ from service.ledger.change_requests.messages import (
 from service.ledger.lookups import page_of_rows
 from service.storage.engine import snapshot
 from service.storage.tables import change_requests, datasets
-from service.web.four_eyes import decide, request_path
+from service.web.four_eyes import decide_request, request_path
 from service.web.parameters import (
     ChangeRequestName,
     ChangeRequestPages,
@@ -96,7 +96,7 @@ def approve_change_request(
     change_request: ChangeRequestName, given: NewDecision, caller: Approver, request: Request
 ) -> ChangeRequestAnswer:
     """Approve what another person asked for, and make the change."""
-    return decide(request, change_request, "approve", reason=given.reason, caller=caller)
+    return decide_request(request, change_request, "approve", reason=given.reason, caller=caller)
 
 
 @router.post("/requests/{change_request}:reject")
@@ -104,7 +104,7 @@ def reject_change_request(
     change_request: ChangeRequestName, given: NewDecision, caller: Approver, request: Request
 ) -> ChangeRequestAnswer:
     """Reject what another person asked for."""
-    return decide(request, change_request, "reject", reason=given.reason, caller=caller)
+    return decide_request(request, change_request, "reject", reason=given.reason, caller=caller)
 
 
 @router.post("/requests/{change_request}:withdraw")
@@ -112,4 +112,4 @@ def withdraw_change_request(
     change_request: ChangeRequestName, given: NewDecision, caller: Trainer, request: Request
 ) -> ChangeRequestAnswer:
     """Withdraw what the same person asked for."""
-    return decide(request, change_request, "withdraw", reason=given.reason, caller=caller)
+    return decide_request(request, change_request, "withdraw", reason=given.reason, caller=caller)

@@ -28,7 +28,7 @@ from service.storage.tables import change_requests, datasets
 from service.web.dashboard.rendering import PageRoute, render
 from service.web.dashboard.request_changes import changed_rows, request_title
 from service.web.dashboard.viewer import PageApprover, PageTrainer, PageViewer, PostedForm
-from service.web.four_eyes import decide
+from service.web.four_eyes import decide_request
 from service.web.parameters import ChangeRequestName, Database
 from service.web.strict_requests import expensive
 
@@ -177,7 +177,7 @@ def _decided(
     reason = form.get("reason", "").strip()
     try:
         given = _decision_of(reason)
-        decide(request, name, verb, reason=given.reason, caller=viewer)
+        decide_request(request, name, verb, reason=given.reason, caller=viewer)
     except _REFUSALS as refusal:
         with snapshot(database) as connection:
             found = _found(connection, name, viewer)

@@ -1,0 +1,1 @@
+"""Incidents: what needs attention, and what was done about it."""
