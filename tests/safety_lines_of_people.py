@@ -26,6 +26,8 @@ class Line(NamedTuple):
 # fmt: off
 PEOPLE: Final = (
     # Four eyes.
+    Line(EYES + "records.py", ">= OPEN_REQUESTS_MAX", "< 0",
+         ASKED + "test_a_person_has_few_requests_that_wait"),
     Line(EYES + "persons.py", "if asked_by == actor.person:", "if False:",
          ASKED + "test_the_same_person_decides_nothing_with_whatever_key"),
     Line(EYES + "persons.py", "if approves and asked_by in UNNAMED:", "if False:",
