@@ -31,9 +31,15 @@ from benchmarks.ledgers import Maker
 from benchmarks.rewriting import Log, refit, undone
 from benchmarks.servers import databases
 from benchmarks.tampering import EDITS, NOT_SKILLED, Scene
+from service.identity.authentication import Caller
+from service.identity.keys import Role
+from service.ledger.incidents import INCIDENT_ROWS, incident_id
+from service.operations.incident_notes import Action, NewIncidentNote, record_note
 from service.schemas.event_codec import canonical
 from service.storage import migrations
-from service.storage.engine import connect, snapshot
+from service.storage.engine import connect, snapshot, transaction
+from service.storage.tables import datasets as datasets_table
+from service.storage.tables import incidents
 from service.transparency.checkpoints import LogHeads
 from service.transparency.signing import Signer
 from service.transparency.verification.ledger import verify
@@ -75,6 +81,18 @@ def make(engine: Engine, chance: random.Random, names: Sequence[str], happenings
     for index, name in enumerate(names):
         parent = names[index - 1] if index % 3 == 2 else None
         maker.dataset(name, happenings, parent=parent)
+        _comment(engine, name)
+
+
+def _comment(engine: Engine, dataset: str) -> None:
+    """Comment on the first incident of a dataset, if it has one."""
+    officer = Caller("officer", Role.ADMIN)
+    new = NewIncidentNote(action=Action.COMMENT, text="The team was told.")
+    with transaction(engine) as connection:
+        query = INCIDENT_ROWS.where(datasets_table.c.name == dataset).order_by(incidents.c.id)
+        first = connection.execute(query.limit(1)).one_or_none()
+        if first is not None:
+            record_note(connection, incident_id(first.id, first.occurred_at), new, officer)
 
 
 def ground(

@@ -1,4 +1,4 @@
-"""What somebody with write access to the database may do to it, kind by kind."""
+"""What a person with write access to the database may do to it, kind by kind."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -10,6 +10,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, Table, select, update
 
 from benchmarks.rewriting import Log, Row, rows_of, told
+from service.operations.incident_notes import NOTE_KIND
 from service.schemas.event_codec import canonical
 from service.storage.tables import (
     branches,
@@ -17,6 +18,7 @@ from service.storage.tables import (
     datasets,
     distinct_events,
     findings,
+    incident_notes,
     incidents,
     lineage,
     releases,
@@ -375,6 +377,8 @@ EDITS: Final[Mapping[str, Edit]] = {
     "overdraft: place": _fact("overdraft", incidents, "sequence", lambda place: place + 1),
     "overdraft: kind": _fact("overdraft", incidents, "kind", lambda _: "threshold"),
     "overdraft: removed": _removed("overdraft", incidents),
+    "note: text": _fact(NOTE_KIND, incident_notes, "text", lambda _: "no harm"),
+    "note: removed": _removed(NOTE_KIND, incident_notes),
     "run: key": _fact("run", runs, "by", lambda _: "stranger"),
     "branch: key": _fact("branch", branches, "by", lambda _: "stranger"),
     "branch: key of its entries": _fact("appends", branches, "appended_by", lambda _: "stranger"),
@@ -390,10 +394,7 @@ EDITS: Final[Mapping[str, Edit]] = {
     "incident: removed": _incident_removed,
 }
 # Caches, which whoever recomputes them makes right again.
-NOT_SKILLED: Final = frozenset(
-    {
-        "count of a run", "count of a dataset", "sums of a budget", "head",
-        "next step of a branch", "entry: first step", "size of the log", "dataset: limit raised",
-        "incident: removed",
-    }
-)  # fmt: skip
+NOT_SKILLED: Final = frozenset({
+    "count of a run", "count of a dataset", "sums of a budget", "head", "next step of a branch",
+    "entry: first step", "size of the log", "dataset: limit raised", "incident: removed",
+})  # fmt: skip

@@ -19,6 +19,7 @@ from service.identity.authentication import Directory, KeyRing
 from service.identity.keys import KEY_FILE, Role, any_key, create_key
 from service.identity.rate_limit import Buckets, Pace
 from service.identity.start_token import StartToken
+from service.ledger.append.unit_of_work import THRESHOLDS_OPTION
 from service.ledger.append.writer import PATIENCE, Writer
 from service.ledger.budgets.strategies import Sensitivities
 from service.operations.budgets import Budgets
@@ -145,11 +146,11 @@ def wire(
     # The other half is for short requests.
     streams_max = max(1, settings.connections_max // 2)
     feed = Feed(engine, keys.refresh, streams_max=streams_max)
+    engine.update_execution_options(**{THRESHOLDS_OPTION: settings.budget_thresholds})
     wait, measures = settings.busy_timeout_seconds, Measures()
     measures.expect(problems.PROBLEMS)
     writer = Writer(
         engine,
-        thresholds=settings.budget_thresholds,
         moved=feed.moved,
         patience_seconds=PATIENCE * wait,
         measures=measures,

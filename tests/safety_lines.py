@@ -18,27 +18,16 @@ from shutil import copyfile
 from tempfile import TemporaryDirectory
 from typing import Final, NamedTuple
 
+from tests.safety_lines_of_people import PEOPLE, Line
+
 ROOT: Final = Path(__file__).resolve().parents[1]
 MIGRATION: Final = "migrations/versions/2026_11_29_first_schema.py"
 NOTES: Final = "migrations/versions/2026_12_11_incident_notes.py"
 REQUESTS_MIGRATION: Final = "migrations/versions/2026_12_10_change_requests.py"
-EYES: Final = "service/ledger/change_requests/"
-ASKED: Final = "test_change_requests.py::"
-FOUR: Final = "test_four_eyes.py::"
 LOCKS: Final = "test_locks.py::test_a_row_is_read_only_when_it_is_locked"
 INSERT: Final = "test_insert_only.py::"
 NAN: Final = "test_not_a_budget.py::"
 VERIFY: Final = "test_verification.py"
-
-
-class Line(NamedTuple):
-    """A safety line, and what guards it."""
-
-    file: str  # from the root of the repository
-    text: str  # stands once in the file, or is followed by `nth` others
-    without: str  # what stands there when it is deleted
-    test: str  # the test that must fail, below tests/ or tests/service/
-    nth: int = 0
 
 
 # fmt: off
@@ -110,46 +99,7 @@ LINES: Final = (
          INSERT + "test_no_fact_is_ever_deleted"),
     Line(REQUESTS_MIGRATION, '("change_requests", "change_decisions")', '("change_requests",)',
          INSERT + "test_no_fact_is_ever_deleted"),
-    # Four eyes.
-    Line(EYES + "persons.py", "if asked_by == actor.person:", "if False:",
-         ASKED + "test_the_same_person_decides_nothing_with_whatever_key"),
-    Line(EYES + "persons.py", "if approves and asked_by in UNNAMED:", "if False:",
-         ASKED + "test_what_the_start_token_asked_for_is_approved_by_no_person"),
-    Line(EYES + "persons.py", "if actor.person in UNNAMED:", "if False:",
-         FOUR + "test_the_start_token_changes_nothing_that_needs_two"),
-    Line(EYES + "decisions.py",
-         "    lock_parents(connection, [find_request(connection, name).dataset])\n", "",
-         ASKED + "test_two_who_approve_at_once_apply_one_change"),
-    Line(EYES + "decisions.py", "elif request.person != by.person:", "elif False:",
-         ASKED + "test_only_who_asked_withdraws"),
-    Line(EYES + "decisions.py", 'if request.state == "expired":', "if False:",
-         ASKED + "test_an_expired_request_is_not_approved"),
-    Line(EYES + "decisions.py", 'if request.state == "stale"', "if False",
-         ASKED + "test_a_request_on_a_revision_that_moved_is_not_applied"),
-    Line(EYES + "decisions.py", "if request.decision is not None:", "if False:",
-         ASKED + "test_a_request_is_made_once_and_decided_once"),
-    Line(EYES + "four_eyes.py", "            trial.rollback()\n", "",
-         ASKED + "test_a_researcher_asks_and_an_officer_approves"),
-    Line(EYES + "four_eyes.py", "approvals.intersection(loosened(dataset, change))", "set()",
-         "test_eyes_at_random.py::test_no_mixture_of_calls_raises_a_limit_by_one_pair_of_eyes"),
-    Line(EYES + "four_eyes.py", " and budget.delta <= dataset.budget_delta", "",
-         FOUR + "test_whatever_lets_more_be_spent_waits"),
-    Line(EYES + "four_eyes.py", "budget.epsilon <= dataset.budget_epsilon and ", "",
-         FOUR + "test_a_higher_limit_waits_and_a_lower_one_does_not"),
-    Line(EYES + "four_eyes.py", "budget.filter is not None or budget.orders is not None", "False",
-         FOUR + "test_whatever_lets_more_be_spent_waits"),
-    Line(EYES + "four_eyes.py", "if added or ", "if ",
-         FOUR + "test_whatever_lets_more_be_spent_waits"),
-    Line(EYES + "four_eyes.py", "(dataset.frozen and change.frozen is False)", "False",
-         FOUR + "test_a_freeze_is_made_at_once_and_its_end_waits"),
-    Line(EYES + "four_eyes.py", "if change.void_reservations:", "if False:",
-         FOUR + "test_a_freeze_with_a_void_freezes_at_once_and_voids_later"),
-    Line(EYES + "four_eyes.py", "if change.frozen and not dataset.frozen:", "if False:",
-         FOUR + "test_a_freeze_with_a_void_freezes_at_once_and_voids_later"),
-    Line(EYES + "four_eyes.py", "covers(really, recorded) and ", "",
-         FOUR + "test_a_correction_that_may_lower_epsilon_waits"),
-    Line("service/web/api/change_requests.py", "[datasets_within(caller.datasets)]", "[]",
-         ASKED + "test_requests_are_listed_by_dataset_state_and_person"),
+    *PEOPLE,
     # The log.
     Line("service/transparency/verification/log.py", "found != leaf or ", "", VERIFY),
     Line("service/transparency/verification/log.py", 'leaf != act["leaf"]', "False", VERIFY),

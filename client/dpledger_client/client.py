@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Self, Type
 from dpledger_client.calls.change_requests import ChangeRequests
 from dpledger_client.calls.datasets import DatasetCalls
 from dpledger_client.calls.guarantees import GuaranteeCalls
+from dpledger_client.calls.incidents import IncidentCalls
 from dpledger_client.calls.planning import PlanningCalls
 from dpledger_client.errors import Unavailable
 from dpledger_client.names import name_of, new_name, path_of
@@ -43,6 +44,7 @@ class Client(
     ChangeRequests,
     DatasetCalls,
     GuaranteeCalls,
+    IncidentCalls,
     PlanningCalls,
 ):
     """A connection to a dpledger service; safe to share between threads.

@@ -17,7 +17,7 @@ ExpiresOption = Annotated[
 
 @keys.command("create")
 def create_key(
-    scope: Annotated[str, typer.Option(help="viewer, trainer or admin")],
+    scope: Annotated[str, typer.Option(help="viewer, trainer, owner, approver or admin")],
     name: Annotated[str, typer.Option(help="name of its holder")],
     person: Annotated[
         str | None,

@@ -38,6 +38,7 @@ ELSEWHERE: Final = {
     "as-new-ledger": "service.cli.transparency:as_new_ledger",
     "runs": "service.cli.runs:runs",
     "requests": "service.cli.requests:requests",
+    "incidents": "service.cli.incidents:incidents",
     "watch": "service.cli.watch:watch",
     "report": "service.cli.runs:report",
     "keys": "service.cli.keys:keys",

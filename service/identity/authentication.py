@@ -69,14 +69,18 @@ class Caller:
         """How pages call the caller."""
         return self.title or self.name
 
-    def require(self, scope: Role) -> None:
-        """Refuse a caller whose scope is less.
+    def may(self, *needed: Role) -> bool:
+        """Whether its scope allows a call that needs one of those scopes."""
+        return self.scope.may_call(*needed)
+
+    def require(self, *needed: Role) -> None:
+        """Refuse a caller whose scope is none that the call needs.
 
         Raises:
-            ForbiddenError: it is.
+            ForbiddenError: it is none.
         """
-        if rank(self.scope) < rank(scope):
-            raise ForbiddenError(f"This call needs a key of scope {scope}.")
+        if not self.may(*needed):
+            raise ForbiddenError(f"This call needs a key of scope {' or '.join(needed)}.")
 
     def require_dataset(self, name: str) -> None:
         """Refuse a dataset, named outside the path, that the key does not reach.
@@ -88,7 +92,7 @@ class Caller:
 
 
 def rank(scope: Role) -> int:
-    """How much a scope may do: more than each of a lower rank."""
+    """Which of several granted scopes counts: the one of the highest rank."""
     return _RANKS[scope]
 
 
@@ -273,22 +277,24 @@ class KeyRing:
         return None if self.directory is None else self.directory.holder(digest)
 
 
-async def authenticate(request: Request, scope: Role, names: Mapping[str, str]) -> Caller:
+async def authenticate(
+    request: Request, needed: Sequence[Role], names: Mapping[str, str]
+) -> Caller:
     """The caller of a request that may be answered; nothing of its body was read.
 
     Args:
         request: as it came; its key's size limit is noted in its scope.
-        scope: what the call needs at least.
+        needed: the scopes of which the call needs one.
         names: what its path names, by noun.
 
     Raises:
         UnauthorizedError: no key, or one that is not in force.
         TooManyRequestsError: the key's rate is used up.
-        ForbiddenError: its scope is less.
+        ForbiddenError: its scope is none of them.
         NotFoundError: it is limited to datasets and the path is of none of them.
     """
     ring = await fresh_keys(request)
-    return await permitted(request, ring.caller(request), scope, names)
+    return await permitted(request, ring.caller(request), needed, names)
 
 
 async def fresh_keys(request: Request) -> KeyRing:
@@ -308,13 +314,13 @@ async def fresh_keys(request: Request) -> KeyRing:
 
 
 async def permitted(
-    request: Request, caller: Caller, scope: Role, names: Mapping[str, str]
+    request: Request, caller: Caller, needed: Sequence[Role], names: Mapping[str, str]
 ) -> Caller:
     """The caller, where it may do what it asks; in words of `admitted`, but for who it is.
 
     Raises:
         TooManyRequestsError: the key's rate is used up.
-        ForbiddenError: its scope is less.
+        ForbiddenError: its scope is none that is needed.
         NotFoundError: it is limited to datasets and the path is of none of them.
         LedgerSuspendedError: the same of a write, while the ledger is suspended.
     """
@@ -322,7 +328,7 @@ async def permitted(
     ring.uses.note(caller.name)
     if caller.bucket is not None and RATE_TAKEN not in request.scope:
         caller.bucket.take()
-    caller.require(scope)
+    caller.require(*needed)
     if caller.datasets is not None:
         for noun, name in ring.reach.unknown(caller.name, caller.datasets, names):
             try:
@@ -357,10 +363,10 @@ def caller_of(request: Request) -> Caller | None:
 
 
 class KeyOf(SecurityBase):
-    """What an endpoint depends on: a key of this scope at least. The OpenAPI document says so."""
+    """What an endpoint depends on: a key for calls of one of these scopes, as OpenAPI says."""
 
-    def __init__(self, scope: Role) -> None:
-        self.scope = scope
+    def __init__(self, *needed: Role) -> None:
+        self.needed = needed
         self.scheme_name = "key"
         self.model = HTTPBearer(description="`dpledger keys create` makes one; its scope is named.")
 
@@ -368,18 +374,25 @@ class KeyOf(SecurityBase):
         """The caller, where it may call this."""
         caller = caller_of(request)
         if caller is None:
-            return await authenticate(request, self.scope, request.path_params)
-        caller.require(self.scope)
+            return await authenticate(request, self.needed, request.path_params)
+        caller.require(*self.needed)
         return caller
 
 
-def scope_needed(dependant: Dependant) -> Role | None:
-    """The scope that an endpoint depends on; none where it needs no key."""
-    own = [dependant.call.scope] if isinstance(dependant.call, KeyOf) else []
-    found = [scope_needed(one) for one in dependant.dependencies]
-    return max((one for one in (*own, *found) if one), key=_RANKS.__getitem__, default=None)
+def scopes_needed(dependant: Dependant) -> Sequence[Role]:
+    """The scopes of which an endpoint needs one; empty where it needs no key.
+
+    Of several that it depends on, those of the highest rank: each is asked for again later.
+    """
+    own = dependant.call.needed if isinstance(dependant.call, KeyOf) else ()
+    found = (own, *map(scopes_needed, dependant.dependencies))
+    return max(found, key=lambda needed: max(map(rank, needed), default=-1))
 
 
 Viewer = Annotated[Caller, Security(KeyOf(Role.VIEWER), scopes=[Role.VIEWER])]
 Trainer = Annotated[Caller, Security(KeyOf(Role.TRAINER), scopes=[Role.TRAINER])]
+Owner = Annotated[Caller, Security(KeyOf(Role.OWNER), scopes=[Role.OWNER])]
+Approver = Annotated[Caller, Security(KeyOf(Role.APPROVER), scopes=[Role.APPROVER])]
+_BOTH: Final = (Role.TRAINER, Role.APPROVER)
+TrainerOrApprover = Annotated[Caller, Security(KeyOf(*_BOTH), scopes=_BOTH)]
 Admin = Annotated[Caller, Security(KeyOf(Role.ADMIN), scopes=[Role.ADMIN])]

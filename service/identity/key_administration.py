@@ -63,7 +63,7 @@ def _is_moment(text: str) -> str:
 
 
 KeyMoment = Annotated[str, Field(max_length=_MOMENT_MAX), AfterValidator(_is_moment)]
-KeyScope = Literal["viewer", "trainer", "admin"]
+KeyScope = Literal["viewer", "trainer", "owner", "approver", "admin"]
 KeyRate = Annotated[
     float,
     AfterValidator(within(RATE_MIN, RATE_MAX)),

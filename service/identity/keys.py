@@ -37,11 +37,26 @@ RESERVED: Final = (COMMAND_LINE, KEY_FILE, START_TOKEN)
 
 
 class Role(StrEnum):
-    """What a key may do; each scope may do what those before it may."""
+    """What a key may do, and which scope a call needs."""
 
     VIEWER = "viewer"  # read
     TRAINER = "trainer"  # and register runs and send events
-    ADMIN = "admin"  # and create datasets
+    OWNER = "owner"  # and change the settings of named datasets
+    APPROVER = "approver"  # read, and decide about what another person asked for
+    ADMIN = "admin"  # everything, on all datasets
+
+    def may_call(self, *needed: "Role") -> bool:
+        """Whether a key of this scope may make a call that needs one of those scopes."""
+        return not _CALLS[self].isdisjoint(needed)
+
+
+_CALLS: Final = {  # of each scope: the needed scopes of the calls that it may make
+    Role.VIEWER: frozenset({Role.VIEWER}),
+    Role.TRAINER: frozenset({Role.VIEWER, Role.TRAINER}),
+    Role.OWNER: frozenset({Role.VIEWER, Role.TRAINER, Role.OWNER}),
+    Role.APPROVER: frozenset({Role.VIEWER, Role.APPROVER}),
+    Role.ADMIN: frozenset(Role),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,6 +266,8 @@ def _require_future(expires_at: datetime | None) -> None:
 
 def _require_terms(scope: Role, terms: Terms) -> None:
     _require_future(terms.expires_at)
+    if scope is Role.OWNER and terms.datasets is None:
+        raise InvalidRequestError("dataset", "an owner's key names the datasets that it owns")
     if terms.datasets is not None:
         if scope is Role.ADMIN:
             raise InvalidRequestError("dataset", "an admin's key cannot be limited to datasets")

@@ -66,7 +66,10 @@ def begin_session(
         .limit(SESSIONS_MAX - 1)
     )
     too_many = (sessions.c.key_digest == key_digest) & sessions.c.digest.not_in(kept)
-    connection.execute(delete(sessions).where(or_(sessions.c.expires_at <= moment, too_many)))
+    # What the provider says now counts: a group that was taken away ends sessions that have it.
+    outdated = (sessions.c.key_digest == key_digest) & (sessions.c.principal != principal)
+    over = or_(sessions.c.expires_at <= moment, too_many, outdated)
+    connection.execute(delete(sessions).where(over))
     expires_at = moment + timedelta(seconds=seconds)
     drawn = secrets.token_urlsafe(TOKEN_BYTES)
     session = Session(key_digest, principal)
@@ -106,7 +109,17 @@ def _seal(secret: bytes, drawn: str, session: Session, expires_at: datetime) -> 
 
 def end(connection: Connection, token: str) -> None:
     """End a session, at once and in all processes."""
-    connection.execute(delete(sessions).where(sessions.c.digest == digest_of(token)))
+    end_digest(connection, digest_of(token))
+
+
+def end_digest(connection: Connection, digest: str) -> None:
+    """End the session whose token has this digest."""
+    connection.execute(delete(sessions).where(sessions.c.digest == digest))
+
+
+def end_all(connection: Connection, key_digest: str) -> None:
+    """End all sessions of a key or a person."""
+    connection.execute(delete(sessions).where(sessions.c.key_digest == key_digest))
 
 
 def csrf_token(token: str) -> str:

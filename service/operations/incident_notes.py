@@ -102,8 +102,10 @@ def record_note(
         NotFoundError: there is no such incident.
         InvalidRequestError: the assignee is no key in force.
     """
-    if new.action is not Action.COMMENT:
+    if new.action is Action.ASSIGN:  # it names keys, which an admin alone knows
         caller.require(Role.ADMIN)
+    elif new.action is not Action.COMMENT:
+        caller.require(Role.OWNER, Role.APPROVER)
     incident = find_incident(connection, identifier)
     dataset = lock_dataset(connection, incident.dataset)
     moment = now()

@@ -1,19 +1,26 @@
 """What a second person must agree to, however it is asked for: over HTTP or on a page."""
 
+import json
 from collections.abc import Callable
 from typing import Any, Final
 
 from fastapi import Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Row
 
+from service.errors import ForbiddenError
 from service.identity.authentication import Caller
+from service.identity.keys import Role
+from service.identity.ownership import moves_others, unreached_above
 from service.ledger.append.write_access import run_in_write_transaction
-from service.ledger.change_requests import four_eyes
+from service.ledger.change_requests import decisions, four_eyes, records
 from service.ledger.change_requests.messages import ChangeRequestAnswer
 from service.ledger.change_requests.persons import UNNAMED
-from service.schemas.requests import NewCorrection
+from service.ledger.lookups import dataset_of, find_run
+from service.ledger.reservations import find_reservation
+from service.schemas.requests import DatasetChange, NewCorrection
+from service.schemas.responses import DatasetAnswer
 
 WAITS_FOR_APPROVAL: Final[dict[int | str, dict[str, Any]]] = {
     202: {
@@ -34,13 +41,88 @@ def waiting_answer(found: ChangeRequestAnswer) -> JSONResponse:
     return JSONResponse(found.model_dump(mode="json"), 202, headers=headers)
 
 
+def change_settings(
+    request: Request, dataset: str, change: DatasetChange, *, if_match: str | None, caller: Caller
+) -> DatasetAnswer | ChangeRequestAnswer:
+    """Change a dataset's settings, or ask for the change where it needs a second person.
+
+    Raises:
+        LedgerError: in words of `four_eyes.change_or_ask`.
+    """
+
+    def changed(connection: Connection) -> DatasetAnswer | ChangeRequestAnswer:
+        approvals: frozenset[str] = frozenset(request.app.state.approvals)
+        if change.void_reservations and moves_others(connection, caller, dataset):
+            approvals |= {"voids"}
+        return four_eyes.change_or_ask(
+            connection, dataset, change, if_match=if_match, by=caller.actor, approvals=approvals
+        )
+
+    answer = run_in_write_transaction(request.app.state.engine, changed)
+    request.app.state.feed.wake()
+    return answer
+
+
+def decide_request(
+    request: Request, name: str, verb: str, *, reason: str, caller: Caller
+) -> ChangeRequestAnswer:
+    """Approve, reject or withdraw a request.
+
+    Raises:
+        ForbiddenError: a key of named datasets approves what also counts in others.
+        LedgerError: in words of `decisions.decide`.
+    """
+
+    def decided(connection: Connection) -> ChangeRequestAnswer:
+        if verb == "approve":
+            _require_reach(connection, records.find_request(connection, name), caller)
+        return decisions.decide(connection, name, verb, reason=reason, by=caller.actor)
+
+    answer = run_in_write_transaction(request.app.state.engine, decided)
+    request.app.state.feed.wake()
+    return answer
+
+
+def _require_reach(connection: Connection, asked: Row[Any], caller: Caller) -> None:
+    voids = asked.target is not None or json.loads(asked.change).get("void_reservations")
+    above = unreached_above(connection, caller, asked.dataset) if voids else None
+    if above is not None:
+        raise ForbiddenError(
+            f"The change also counts in {above}, which {asked.dataset} was made from and your key "
+            "does not name. An approver of both decides, or an admin."
+        )
+
+
 async def _waiting(
-    request: Request, approval: str, ask: Callable[[Connection], ChangeRequestAnswer | None]
+    request: Request,
+    approval: str,
+    caller: Caller,
+    home: Callable[[Connection], str],
+    ask: Callable[[Connection], ChangeRequestAnswer | None],
 ) -> ChangeRequestAnswer | None:
-    """The request by which a change waits; None where one person is enough for it."""
-    if approval not in request.app.state.approvals:
+    """The request by which a change waits; None where one person is enough for it.
+
+    It waits where the settings say so, and where an owner would move another's dataset: `home` is
+    the dataset's name.
+    """
+    named = approval in request.app.state.approvals
+    if not named and caller.scope is not Role.OWNER:
         return None
-    return await run_in_threadpool(run_in_write_transaction, request.app.state.engine, ask)
+
+    def asked(connection: Connection) -> ChangeRequestAnswer | None:
+        if named or moves_others(connection, caller, home(connection)):
+            return ask(connection)
+        return None
+
+    return await run_in_threadpool(run_in_write_transaction, request.app.state.engine, asked)
+
+
+def _home_of_run(connection: Connection, run: str) -> str:
+    return str(dataset_of(connection, find_run(connection, run)).name)
+
+
+def _home_of_reservation(connection: Connection, reservation: str) -> str:
+    return _home_of_run(connection, find_reservation(connection, reservation)[0].run)
 
 
 async def waiting_correction(
@@ -50,6 +132,8 @@ async def waiting_correction(
     return await _waiting(
         request,
         "corrections",
+        caller,
+        lambda connection: _home_of_run(connection, run),
         lambda connection: four_eyes.correction_needing_approval(
             connection, run, new, by=caller.actor
         ),
@@ -63,6 +147,8 @@ async def waiting_void(
     return await _waiting(
         request,
         "voids",
+        caller,
+        lambda connection: _home_of_reservation(connection, reservation),
         lambda connection: four_eyes.void_needing_approval(
             connection, reservation, reason=reason, by=caller.actor
         ),
@@ -73,9 +159,11 @@ async def waiting_release(
     request: Request, reservation: str, caller: Caller
 ) -> ChangeRequestAnswer | None:
     """The request by which another person's reservation is to be released; None for one's own."""
-    return await _waiting(
-        request,
-        "voids",
+    if "voids" not in request.app.state.approvals:
+        return None
+    return await run_in_threadpool(
+        run_in_write_transaction,
+        request.app.state.engine,
         lambda connection: four_eyes.release_needing_approval(
             connection, reservation, by=caller.actor
         ),

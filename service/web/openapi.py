@@ -120,7 +120,7 @@ def complete(app: FastAPI) -> None:
                 schemas.setdefault(inner, definition)
         for path in found["paths"].values():
             for operation in path.values():
-                operation.setdefault("security", [])  # it needs no key
+                _say_which_scopes(operation)
                 for answer in operation["responses"].values():
                     _say_what_is_answered(answer, schemas)
         _say_how_wide(found)
@@ -128,6 +128,12 @@ def complete(app: FastAPI) -> None:
 
     app.openapi = document  # type: ignore[method-assign]
     _serve_once_made(app)
+
+
+def _say_which_scopes(operation: dict[str, Any]) -> None:
+    """Name each scope that suffices as an alternative; none where no key is needed."""
+    needed = [scope for one in operation.get("security", []) for scope in one["key"]]
+    operation["security"] = [{"key": [scope]} for scope in needed]
 
 
 def _say_what_is_answered(answer: dict[str, Any], schemas: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ from fastapi.routing import APIRoute
 from starlette.requests import ClientDisconnect
 
 from service.errors import UnavailableError, UnsupportedMediaTypeError
-from service.identity.authentication import Caller, authenticate, scope_needed
+from service.identity.authentication import Caller, authenticate, scopes_needed
 from service.ledger.budgets.strategies import Sensitivities
 from service.schemas.correlated.strategies import mechanisms_in
 from service.web.concurrency_limit import ConcurrencyLimiter
@@ -72,7 +72,7 @@ class StrictRoute(APIRoute):
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Wrap FastAPI's handler."""
         handler = super().get_route_handler()
-        needed = scope_needed(self.dependant)
+        needed = scopes_needed(self.dependant)
         costs = is_expensive(self.endpoint)
         reads, asks = self.body_field is not None, self.body_field is not None or costs
         rules = QueryRules.of_route(self.dependant)
@@ -81,7 +81,7 @@ class StrictRoute(APIRoute):
             caller = None
             fault = rules.fault(request.scope["query_string"])
             # A caller without a key is told of that first.
-            if needed is not None and (asks or fault):
+            if needed and (asks or fault):
                 caller = await authenticate(request, needed, request.path_params)
             if fault is not None:
                 raise fault

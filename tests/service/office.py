@@ -7,7 +7,7 @@ from typing import Any, Final
 import httpx
 from sqlalchemy import Engine
 
-from service.identity.keys import Role, create_key
+from service.identity.keys import FREE, Role, Terms, create_key
 from service.storage.engine import snapshot, transaction
 from service.transparency.activity import ActAnswer, all_acts
 from service.transparency.verification.ledger import verify
@@ -25,6 +25,21 @@ PEOPLE: Final = {  # the keys of the tests: whose they are, and their scope
     "eve": ("eve", Role.TRAINER),
     "vic": ("vic", Role.VIEWER),
 }
+
+
+def key_of_each(engine: Engine, *datasets: str, prefix: str = "") -> dict[Role, str]:
+    """A key of each scope; an owner's names these datasets, and the others reach all."""
+    owned = Terms(datasets=frozenset(datasets or ("data",)))
+    with transaction(engine) as connection:
+        return {
+            scope: create_key(
+                connection,
+                name=f"{prefix}{scope}",
+                scope=scope,
+                terms=owned if scope is Role.OWNER else FREE,
+            )
+            for scope in Role
+        }
 
 
 class Office:

@@ -10,7 +10,7 @@ from sqlalchemy import Engine, text
 from service.clock import now
 from service.errors import BudgetExhaustedError
 from service.ledger.append.append import Append
-from service.ledger.append.unit_of_work import DatasetCache
+from service.ledger.append.unit_of_work import THRESHOLDS_OPTION, DatasetCache
 from service.ledger.datasets import create_dataset
 from service.ledger.incidents import Sparing
 from service.ledger.runs import create_run
@@ -29,6 +29,12 @@ def ledger(engine: Engine) -> Engine:
         create_dataset(connection, NewDataset.model_validate(dataset(budget=LIMIT)), by="tests")
         create_run(connection, NewRun.model_validate(run()))
     return engine
+
+
+def cache_of(engine: Engine, thresholds: tuple[float, ...]) -> DatasetCache:
+    """What a process knows that raises alerts at these shares of a budget."""
+    engine.update_execution_options(**{THRESHOLDS_OPTION: thresholds})
+    return DatasetCache()
 
 
 def append(
@@ -54,7 +60,7 @@ def told(engine: Engine) -> list[tuple[str, Any]]:
 
 
 def test_each_threshold_is_told_once_and_the_overdraft_once(ledger: Engine) -> None:
-    cache = DatasetCache((0.5, 0.8, 0.95))
+    cache = cache_of(ledger, (0.5, 0.8, 0.95))
     first = 0
     for _ in range(200):
         append(ledger, cache, first, 10)
@@ -65,7 +71,7 @@ def test_each_threshold_is_told_once_and_the_overdraft_once(ledger: Engine) -> N
 
 
 def test_several_thresholds_passed_at_once_are_told_as_the_highest(ledger: Engine) -> None:
-    cache = DatasetCache((0.5, 0.8, 0.95))
+    cache = cache_of(ledger, (0.5, 0.8, 0.95))
     append(ledger, cache, 0, 661)
     assert told(ledger) == [("threshold", 0.5)]  # 661 / 827 is less than 0.8
     append(ledger, cache, 661, 166)
@@ -75,20 +81,20 @@ def test_several_thresholds_passed_at_once_are_told_as_the_highest(ledger: Engin
 
 
 def test_the_first_step_passes_no_threshold(ledger: Engine) -> None:
-    append(ledger, DatasetCache((0.002, 0.5)), 0, 1)  # its epsilon is 0.1 of 3
+    append(ledger, cache_of(ledger, (0.002, 0.5)), 0, 1)  # its epsilon is 0.1 of 3
     assert told(ledger) == []
 
 
 def test_a_restart_tells_nothing_again_and_another_process_goes_on(ledger: Engine) -> None:
-    append(ledger, DatasetCache((0.5, 0.8)), 0, 420)
+    append(ledger, cache_of(ledger, (0.5, 0.8)), 0, 420)
     assert told(ledger) == [("threshold", 0.5)]
-    append(ledger, DatasetCache((0.5, 0.8)), 420, 1)
+    append(ledger, cache_of(ledger, (0.5, 0.8)), 420, 1)
     assert told(ledger) == [("threshold", 0.5)]
     for one in range(6):
-        append(ledger, DatasetCache((0.5, 0.8)), 421 + 100 * one, 100)
+        append(ledger, cache_of(ledger, (0.5, 0.8)), 421 + 100 * one, 100)
     kinds = told(ledger)
     assert kinds == [("threshold", 0.5), ("threshold", 0.8), ("overdraft", None)]
-    append(ledger, DatasetCache((0.5, 0.8)), 1021, 1)
+    append(ledger, cache_of(ledger, (0.5, 0.8)), 1021, 1)
     assert told(ledger) == kinds
 
 
@@ -96,7 +102,7 @@ def test_refusals_are_told_sparingly_and_change_nothing(
     ledger: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("service.ledger.incidents.SPARING_SECONDS", 60.0)
-    cache = DatasetCache(())
+    cache = cache_of(ledger, ())
     for _ in range(3):
         assert append(ledger, cache, 0, 10**6, mode="charge")["admissible"] > 0
     assert told(ledger) == [("refusal", None)]

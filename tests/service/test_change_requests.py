@@ -104,6 +104,20 @@ def test_a_new_secret_keeps_the_person(office: Office, engine: Engine) -> None:
     office.decides("ann-laptop", "approve", asked, status=409)
 
 
+def test_a_person_has_few_requests_that_wait(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.ledger.change_requests.records.OPEN_REQUESTS_MAX", 2)
+    first = office.asks("dana", {"epsilon": 4.0, "delta": 1e-5})
+    office.asks("dana", {"epsilon": 5.0, "delta": 1e-5})
+    refused = office.asks("dana", {"epsilon": 6.0, "delta": 1e-5}, status=409)
+    assert "2 requests that wait" in refused["detail"]
+    office.asks("dana", {"epsilon": 5.0, "delta": 1e-5}, status=200)  # the same again
+    office.asks("eve", {"epsilon": 6.0, "delta": 1e-5})  # another person
+    office.decides("dana", "withdraw", first)
+    office.asks("dana", {"epsilon": 6.0, "delta": 1e-5})
+
+
 def test_only_who_asked_withdraws(office: Office) -> None:
     asked = office.asks("dana")
     office.decides("eve", "withdraw", asked, status=409)

@@ -11,13 +11,13 @@ from sqlalchemy import Engine
 
 from service.clock import now
 from service.errors import UnavailableError
-from service.identity.keys import Role
 from service.operations.overview import Boards
 from service.storage.engine import transaction
 from service.storage.tables import installation
 from service.web.dashboard.assets import assets, static_url
 from service.web.dashboard.rendering import GUARDS, templates
 from tests.service.browsing import HTML, WRONG, browser, make_key, sign_in, signed_in
+from tests.service.office import key_of_each
 from tests.service.samples import dataset, setup
 from tests.service.sse import until
 
@@ -200,7 +200,7 @@ def test_pages_are_no_part_of_the_api_document(api: httpx.Client) -> None:
 
 
 def test_roles_differ_in_what_they_are(engine: Engine, serve: Serve) -> None:
-    keys = {scope: make_key(engine, f"of-{scope}", scope) for scope in Role}
+    keys = key_of_each(engine, prefix="of-")
     with serve() as address:
         for scope, key in keys.items():
             with signed_in(address, key) as client:

@@ -346,14 +346,14 @@ def test_a_form_of_another_site_changes_nothing(admin: httpx.Client) -> None:
     assert fields(page(admin))["epsilon"] == "3"
 
 
-def test_only_an_admin_sees_the_form_and_may_send_it(
+def test_only_an_owner_or_an_admin_sees_the_form_and_may_send_it(
     admin: httpx.Client, engine: Engine, serve: Serve
 ) -> None:
     given = fields(page(admin)) | {"epsilon": "9", "reason": "why"}
     key = make_key(engine, "looker", scope=Role.VIEWER)
     with serve() as address, signed_in(address, key) as client:
         text = page(client)
-        assert "Only a key of scope admin can change it" in text
+        assert "Only a key of scope owner or admin can change it" in text
         assert "/limit" not in text
         assert send(client, given).status_code == 403
     assert fields(page(admin))["epsilon"] == "3"

@@ -10,12 +10,13 @@ import pytest
 from sqlalchemy import Engine, insert, select
 from sqlalchemy.exc import IntegrityError
 
-from service.identity.keys import Role, create_key
+from service.identity.keys import Role
 from service.operations import webhooks
 from service.storage.engine import snapshot, transaction
 from service.storage.tables import findings
 from tests.conftest import AS_ADMIN
 from tests.service.dumps import dump
+from tests.service.office import key_of_each
 from tests.service.receiver import receiving, sending
 from tests.service.samples import (
     BATCH_SIZES,
@@ -144,14 +145,13 @@ def test_a_trainer_finds_and_a_viewer_reads(
     api: httpx.Client, engine: Engine, serve: Callable[..., AbstractContextManager[str]]
 ) -> None:
     setup(api)
-    with transaction(engine) as connection:
-        keys = {scope: create_key(connection, name=f"a-{scope}", scope=scope) for scope in Role}
+    keys = key_of_each(engine, prefix="a-")
     with serve() as address:
         for step, (scope, key) in enumerate(keys.items()):
             headers = {"Authorization": f"Bearer {key}"}
             with httpx.Client(base_url=address, headers=headers) as own:
                 answer = find(own, SAMPLING, from_step=step)
-                assert answer.status_code == (403 if scope is Role.VIEWER else 201)
+                assert answer.status_code == (403 if scope in (Role.VIEWER, Role.APPROVER) else 201)
                 assert own.get(URL).status_code == 200
 
 

@@ -181,6 +181,42 @@ def test_a_correction_that_may_go_either_way_waits(
     assert answer.status_code == 202, answer.text
 
 
+def test_a_correction_that_moves_a_pass_waits_whatever_covers_it(
+    strict: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    balls = {"kind": "balls_and_bins", "steps_per_pass": 10}
+    append(strict["dana"], event(0, 10, sampling=balls))
+    monkeypatch.setattr("service.ledger.change_requests.four_eyes.covers", lambda *_: True)
+    path = "/v1/runs/run/corrections"
+    same = strict["ann"].post(path, json=correction(1.0, sampling=balls))
+    assert same.status_code == 201, same.text
+    other = strict["ann"].post(path, json=correction(1.0, sampling=FULL, first_step=5))
+    assert other.status_code == 202, other.text
+
+
+def test_an_approved_correction_raises_the_alerts_of_the_settings(
+    serve: Serve, secrets: dict[str, str]
+) -> None:
+    marks = tuple(mark / 1000 for mark in range(1, 1000, 7))
+    with working(serve, secrets, approvals=APPROVALS, budget_thresholds=marks) as office:
+        append(office["dana"], event(0, 10))
+        before = told(office)
+        sampling = {"kind": "poisson", "sampling_probability": 0.0099}
+        sent = correction(0.8, sampling=sampling)  # which may go either way
+        asked = office["ann"].post("/v1/runs/run/corrections", json=sent)
+        assert asked.status_code == 202
+        office.decides("bob", "approve", asked.json())
+        passed = [one["detail"]["fraction"] for one in told(office)[len(before) :]]
+        assert passed
+        assert not {0.5, 0.8, 0.95} & set(passed)
+
+
+def told(office: Office) -> list[Json]:
+    """Every passed threshold of the dataset."""
+    found = office["vic"].get("/v1/datasets/data/incidents").json()["incidents"]
+    return [one for one in found if one["kind"] == "threshold"]
+
+
 def test_without_the_setting_one_admin_is_enough(office: Office) -> None:
     office.changes("ann", budget=MORE, status=200)
     reserve(office)

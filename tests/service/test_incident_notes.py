@@ -19,6 +19,7 @@ from service.storage.engine import snapshot, transaction
 from service.storage.tables import incident_notes, incidents
 from service.transparency.verification.ledger import verify
 from tests.service.browsing import make_key
+from tests.service.office import key_of_each
 from tests.service.samples import Json, append, dataset, event, setup
 from tests.service.test_incidents import happen
 from tests.service.test_keys import bearer
@@ -128,11 +129,11 @@ def test_filters_and_pages(three: httpx.Client, engine: Engine) -> None:
     assert (found, token) == ([3, 2, 1], None)
 
 
-def test_a_trainer_comments_and_only_an_admin_does_more(
+def test_a_trainer_comments_an_owner_or_approver_acknowledges_and_an_admin_assigns(
     three: httpx.Client, engine: Engine, serve: Serve
 ) -> None:
     happened = inbox(three)[0]
-    keys = {role: make_key(engine, role, scope=role) for role in Role}
+    keys = key_of_each(engine)
     limited = make_key(engine, "elsewhere", scope=Role.TRAINER, datasets=frozenset({"other"}))
     with serve() as address, httpx.Client(base_url=address) as api:
         api.headers.update(bearer(keys[Role.VIEWER]))
@@ -141,16 +142,23 @@ def test_a_trainer_comments_and_only_an_admin_does_more(
         assert note(api, happened, "comment", text="x").status_code == 201
         for action in ("assign", "acknowledge", "reopen"):
             assert note(api, happened, action).status_code == 403
+        for role in (Role.OWNER, Role.APPROVER):
+            api.headers.update(bearer(keys[role]))
+            assert note(api, happened, "comment", text="x").status_code == 201
+            assert note(api, happened, "acknowledge").status_code == 201
+            assert note(api, happened, "reopen").status_code == 201
+            assert note(api, happened, "assign", assignee=role).status_code == 403
         api.headers.update(bearer(limited))
         assert inbox(api) == []
         assert note(api, happened, "comment", text="x").status_code == 404
         api.headers.update(bearer(keys[Role.ADMIN]))
         assert note(api, happened, "assign", assignee="trainer").status_code == 201
         (first, *_) = inbox(api, assignee="trainer")
-        assert [(one["by"], one["action"]) for one in first["notes"]] == [
-            ("trainer", "comment"),
+        told = [(one["by"], one["action"]) for one in first["notes"]]
+        assert (told[0], told[1], told[4], told[-1]) == (
+            ("trainer", "comment"), ("owner", "comment"), ("approver", "comment"),
             ("admin", "assign"),
-        ]
+        )  # fmt: skip
 
 
 def test_each_note_is_an_act_and_is_verified(three: httpx.Client, engine: Engine) -> None:

@@ -32,7 +32,7 @@ from tests.service.samples import AUDIT, SAMPLING, Json, dataset, event, run
 Serve = Callable[..., AbstractContextManager[str]]
 ANYWHERE: Final = "0.0.0.0"  # noqa: S104 (it is what must be refused)
 WRITES: Final[dict[str, tuple[Role, Json]]] = {
-    "/v1/datasets": (Role.ADMIN, dataset("new")),
+    "/v1/datasets": (Role.OWNER, dataset("new")),
     "/v1/runs": (Role.TRAINER, run("new", dataset="unknown")),
     "/v1/runs/{run}/branches": (
         Role.TRAINER,
@@ -41,16 +41,16 @@ WRITES: Final[dict[str, tuple[Role, Json]]] = {
     "/v1/runs/{run}/events": (Role.TRAINER, {"events": [event(0, 1)]}),
     "/v1/runs/{run}/releases": (Role.TRAINER, {"step": 0}),
     "/v1/runs/{run}:finish": (Role.TRAINER, {"state": "finished"}),
-    "/v1/datasets/{dataset}": (Role.ADMIN, {"reason": "x"}),
+    "/v1/datasets/{dataset}": (Role.OWNER, {"reason": "x"}),
     "/v1/datasets/{dataset}/explain": (Role.VIEWER, {"events": [event(0, 1)]}),
     "/v1/runs/{run}/reservations": (
         Role.TRAINER,
         {"name": "new", "event": event(0, 1), "ttl_seconds": 60},
     ),
     "/v1/reservations/{reservation}:release": (Role.TRAINER, {"last_step": 0}),
-    "/v1/reservations/{reservation}:void": (Role.ADMIN, {"reason": "x"}),
+    "/v1/reservations/{reservation}:void": (Role.OWNER, {"reason": "x"}),
     "/v1/runs/{run}/corrections": (
-        Role.ADMIN,
+        Role.OWNER,
         {**event(0, 1), "reason": "x"},
     ),
     "/v1/runs/{run}/findings": (Role.TRAINER, SAMPLING),
@@ -65,8 +65,8 @@ WRITES: Final[dict[str, tuple[Role, Json]]] = {
         Role.TRAINER,
         {"reason": "x", "budget": {"epsilon": 9.0, "delta": 1e-5}},
     ),
-    "/v1/requests/{change_request}:approve": (Role.ADMIN, {"reason": "x"}),
-    "/v1/requests/{change_request}:reject": (Role.ADMIN, {"reason": "x"}),
+    "/v1/requests/{change_request}:approve": (Role.APPROVER, {"reason": "x"}),
+    "/v1/requests/{change_request}:reject": (Role.APPROVER, {"reason": "x"}),
     "/v1/requests/{change_request}:withdraw": (Role.TRAINER, {"reason": "x"}),
     "/v1/strategies": (Role.TRAINER, {"strategy": {"kind": "identity"}}),
     "/v1/datasets/{dataset}/checkpoint:compare": (Role.VIEWER, {}),

@@ -21,6 +21,7 @@ from service.transparency.signing import Signer
 from service.transparency.stored_tree import Tree
 from service.web.middleware import STATUS_REFRESH_SECONDS, SuspensionState
 from tests.conftest import AS_ADMIN, without_triggers
+from tests.service.office import key_of_each
 from tests.service.restored import put_back, taken
 from tests.service.samples import AUDIT, WRITER, Json, append, dataset, event, run, setup
 from tests.service.test_keys import WRITES
@@ -341,8 +342,7 @@ def test_a_ledger_that_is_open_cannot_be_reconciled(api: httpx.Client, engine: E
 
 
 def test_only_an_admin_opens_the_ledger_again(serve: Serve, engine: Engine, key_file: Path) -> None:
-    with transaction(engine) as connection:
-        keys = {scope: create_key(connection, name=scope, scope=scope) for scope in Role}
+    keys = key_of_each(engine)
     with (
         serve(signing_key_file=key_file) as address,
         httpx.Client(base_url=address, headers=AS_ADMIN) as api,

@@ -26,6 +26,7 @@ from dpledger_client.answers.guarantees import (
     PoissonWouldSay,
     SmallerBound,
 )
+from dpledger_client.answers.incidents import Incident, IncidentNote
 from dpledger_client.answers.plans import (
     OrderAdvice,
     Plan,
@@ -39,9 +40,10 @@ from dpledger_client.answers.runs import BranchState, RunState
 
 __all__ = [
     "AdmittedTraining", "Alternative", "Answer", "Bound", "BranchState", "BudgetState",
-    "Certificate", "ChangeRequest", "DatasetGuarantee", "DatasetShare", "DatasetState", "Decision",
-    "EnvelopeItem", "Explanation", "FailingScope", "FewerSteps", "Guarantee", "History",
-    "HistoryPoint", "LowerRate", "MoreNoise", "OrderAdvice", "Plan", "PlanEnvelope", "PlanUnit",
-    "PoissonWouldSay", "Remedies", "RestShare", "RunShare", "RunState", "SignedCertificate",
-    "SmallerBound", "SolvedParameter", "Statement", "StepsShare", "TrialsPlan",
+    "Certificate", "ChangeRequest", "DatasetGuarantee", "DatasetShare", "DatasetState",
+    "Decision", "EnvelopeItem", "Explanation", "FailingScope", "FewerSteps", "Guarantee",
+    "History", "HistoryPoint", "Incident", "IncidentNote", "LowerRate", "MoreNoise",
+    "OrderAdvice", "Plan", "PlanEnvelope", "PlanUnit", "PoissonWouldSay", "Remedies", "RestShare",
+    "RunShare", "RunState", "SignedCertificate", "SmallerBound", "SolvedParameter", "Statement",
+    "StepsShare", "TrialsPlan",
 ]  # fmt: skip

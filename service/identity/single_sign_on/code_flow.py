@@ -49,6 +49,7 @@ class Started:
     verifier: str
     redirect_uri: str
     next_path: str
+    session: str | None = None  # digest of the browser's session before, which the answer ends
     until: float  # seconds since the epoch
 
     def sealed(self, secret: bytes) -> str:
@@ -102,9 +103,21 @@ class Exchanges:
 
 
 def begin_sign_in(
-    provider: Provider, keys: ProviderKeys, *, redirect_uri: str, next_path: str
+    provider: Provider,
+    keys: ProviderKeys,
+    *,
+    redirect_uri: str,
+    next_path: str,
+    session: str | None = None,
 ) -> tuple[Started, str]:
     """A sign-in, and the provider's address where the person goes on.
+
+    Args:
+        provider: where the person signs in.
+        keys: of the provider.
+        redirect_uri: where the provider sends the browser back to.
+        next_path: where the person goes on afterwards.
+        session: digest of the browser's present session, which the answer comes without.
 
     Raises:
         UnavailableError: the provider does not answer, or names no such address.
@@ -119,6 +132,7 @@ def begin_sign_in(
         verifier=secrets.token_urlsafe(_RANDOM_BYTES),
         redirect_uri=redirect_uri,
         next_path=next_path,
+        session=session,
         until=time.time() + STARTED_SECONDS,
     )
     challenge = hashlib.sha256(started.verifier.encode()).digest()

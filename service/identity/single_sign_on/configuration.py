@@ -70,7 +70,7 @@ class Grant(_Table):
     provider: _Name
     group: _Text | None = None
     subject: _Text | None = None  # `*` for each that the provider names
-    role: Literal["viewer", "trainer", "admin"]
+    role: Literal["viewer", "trainer", "owner", "approver", "admin"]
     datasets: tuple[_Name, ...] | None = Field(
         default=None, min_length=1, max_length=KEY_DATASETS_MAX, strict=False
     )
@@ -81,8 +81,10 @@ class Grant(_Table):
             raise ValueError("must name a group or a subject, and not both")
         if self.role == "admin" and self.datasets is not None:
             raise ValueError("an admin cannot be limited to datasets")
-        if self.role == "admin" and self.subject == EVERY_SUBJECT:
-            raise ValueError("not every subject can be an admin")
+        if self.role == "owner" and self.datasets is None:
+            raise ValueError("an owner needs the datasets that it owns")
+        if self.role not in ("viewer", "trainer") and self.subject == EVERY_SUBJECT:
+            raise ValueError(f"not every subject can be an {self.role}")
         return self
 
 

@@ -39,6 +39,7 @@ from service.storage.tables import (
 )
 
 THRESHOLDS: Final = (0.5, 0.8, 0.95)  # shares of a budget that raise an alert
+THRESHOLDS_OPTION: Final = "dpledger_budget_thresholds"  # of an engine that has others
 BOOKS_MAX: Final = 1024  # kept between transactions; a few kilobytes each
 CACHED_RUNS_MAX: Final = 16_384  # of one dataset; about two kilobytes each, more with many events
 CACHED_EVENTS_MAX: Final = 4096  # of one dataset whose rows are remembered
@@ -82,8 +83,7 @@ BranchPlace = tuple[str, str]  # a run and one of its branches
 class DatasetCache:
     """The states that a process keeps between transactions. One thread at a time uses it."""
 
-    def __init__(self, thresholds: tuple[float, ...] = THRESHOLDS) -> None:
-        self.thresholds = thresholds
+    def __init__(self) -> None:
         self.sparing = Sparing()
         self._states: OrderedDict[int, DatasetState] = OrderedDict()
         self._homes: OrderedDict[str, int] = OrderedDict()  # dataset of each run; never changes
@@ -136,8 +136,10 @@ class DatasetCache:
         return state is not None and state.version == version
 
     def _read(self, connection: Connection, ids: Sequence[int]) -> None:
+        # Of the engine, so that whatever raises an alert, the writer or an approval, has them.
+        thresholds = connection.get_execution_options().get(THRESHOLDS_OPTION, THRESHOLDS)
         for row in connection.execute(DATASETS, {"ids": ids}).all():
-            self._states[row.id] = book_of(connection, row, self.thresholds)
+            self._states[row.id] = book_of(connection, row, thresholds)
         for state in self._states.values():  # one that was read anew takes the old one's place
             if state.id in ids or any(ancestor.id in ids for ancestor, _ in state.ancestors):
                 self._place(connection, state)

@@ -19,7 +19,7 @@ from sqlalchemy import Engine
 
 from service.clock import now
 from service.errors import LedgerError, UnavailableError, release
-from service.ledger.append.unit_of_work import THRESHOLDS, BranchPlace, DatasetCache, UnitOfWork
+from service.ledger.append.unit_of_work import BranchPlace, DatasetCache, UnitOfWork
 from service.ledger.append.write_access import LedgerState, require_writable, state_of
 from service.ledger.budgets import cost_cache
 from service.storage.engine import DedicatedConnection
@@ -69,7 +69,6 @@ class Writer:
         self,
         engine: Engine,
         *,
-        thresholds: tuple[float, ...] = THRESHOLDS,
         moved: Callable[[Iterable[int]], None] = _unheard,
         patience_seconds: float = _PATIENCE_SECONDS,
         measures: Measures | None = None,
@@ -78,7 +77,7 @@ class Writer:
         self._line = DedicatedConnection(engine)
         self._patience_seconds = patience_seconds
         self._ended = False
-        self._cache = DatasetCache(thresholds)
+        self._cache = DatasetCache()
         self._moved = moved  # called with the datasets that a transaction has changed
         self._queue: SimpleQueue[_Waiting | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="dpledger-writer", daemon=True)

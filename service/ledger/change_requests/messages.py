@@ -7,6 +7,7 @@ from service.schemas.requests import ChangedBudget, Text
 from service.schemas.responses import Answer, Page
 
 EXPIRY_DAYS: Final = 7  # that a request waits for its approval, at most
+OPEN_REQUESTS_MAX: Final = 50  # of one person that wait at once, on all datasets
 
 RequestKind = Literal["limit", "envelope", "void", "correction"]
 RequestState = Literal["pending", "approved", "rejected", "withdrawn", "expired", "stale"]

@@ -20,9 +20,10 @@ from sqlalchemy import (
 )
 
 from service.clock import now, stamp
-from service.errors import NotFoundError
+from service.errors import ConflictError, NotFoundError
 from service.ledger.change_requests.messages import (
     EXPIRY_DAYS,
+    OPEN_REQUESTS_MAX,
     ChangeRequestAnswer,
     DecisionAnswer,
     DecisionName,
@@ -117,12 +118,21 @@ def insert_request(
         revision: of the settings that it was decided on; none if none matters.
         reason: why.
         by: who asks.
+
+    Raises:
+        ConflictError: as many requests of the person wait as may.
     """
     text, moment = canonical(dict(change)), now()
     asked = {"dataset": dataset.id, "by": by.key, "change": text, "moment": moment}
     for same in connection.execute(_SAME, asked):
         if (same.kind, same.target, same.revision) == (kind, target, revision):
             return same, False
+    waiting = (change_requests.c.person == by.person) & in_state("pending")
+    if count_requests(connection, waiting) >= OPEN_REQUESTS_MAX:
+        raise ConflictError(
+            f"{by.person} has {OPEN_REQUESTS_MAX} requests that wait for a decision, which is the "
+            "most; withdraw one first, or let it be decided."
+        )
     values = {
         "name": secrets.token_hex(8),
         "dataset_id": dataset.id,

@@ -55,7 +55,7 @@ async def append_events(request: Request) -> Response:
     """Record or charge a batch of events, all or none; 200 when all were recorded before."""
     request.scope["routine"] = True  # the ledger itself is the log of what is recorded
     state, run = request.app.state, request.path_params["run"]
-    caller = await authenticate(request, Role.TRAINER, {"run": run})
+    caller = await authenticate(request, (Role.TRAINER,), {"run": run})
     if not valid_name(run):
         raise InvalidRequestError("path.run", f"must match {NAME_PATTERN}")
     query = _query(request)

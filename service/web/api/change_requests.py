@@ -5,9 +5,9 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Request, Response
 
 from service.identity.access import datasets_within
-from service.identity.authentication import Admin, Trainer, Viewer
+from service.identity.authentication import Approver, Trainer, Viewer
 from service.ledger.append.write_access import run_in_write_transaction
-from service.ledger.change_requests import decisions, four_eyes, records
+from service.ledger.change_requests import four_eyes, records
 from service.ledger.change_requests.messages import (
     ChangeRequestAnswer,
     ChangeRequestPage,
@@ -17,7 +17,7 @@ from service.ledger.change_requests.messages import (
 from service.ledger.lookups import page_of_rows
 from service.storage.engine import snapshot
 from service.storage.tables import change_requests, datasets
-from service.web.four_eyes import request_path
+from service.web.four_eyes import decide_request, request_path
 from service.web.parameters import (
     ChangeRequestName,
     ChangeRequestPages,
@@ -91,33 +91,20 @@ def get_change_request(
         return records.request_answer(records.find_request(connection, change_request))
 
 
-def _decide(
-    request: Request, name: str, verb: str, given: NewDecision, caller: Trainer
-) -> ChangeRequestAnswer:
-    answer = run_in_write_transaction(
-        request.app.state.engine,
-        lambda connection: decisions.decide(
-            connection, name, verb, reason=given.reason, by=caller.actor
-        ),
-    )
-    request.app.state.feed.wake()
-    return answer
-
-
 @router.post("/requests/{change_request}:approve")
 def approve_change_request(
-    change_request: ChangeRequestName, given: NewDecision, caller: Admin, request: Request
+    change_request: ChangeRequestName, given: NewDecision, caller: Approver, request: Request
 ) -> ChangeRequestAnswer:
     """Approve what another person asked for, and make the change."""
-    return _decide(request, change_request, "approve", given, caller)
+    return decide_request(request, change_request, "approve", reason=given.reason, caller=caller)
 
 
 @router.post("/requests/{change_request}:reject")
 def reject_change_request(
-    change_request: ChangeRequestName, given: NewDecision, caller: Admin, request: Request
+    change_request: ChangeRequestName, given: NewDecision, caller: Approver, request: Request
 ) -> ChangeRequestAnswer:
     """Reject what another person asked for."""
-    return _decide(request, change_request, "reject", given, caller)
+    return decide_request(request, change_request, "reject", reason=given.reason, caller=caller)
 
 
 @router.post("/requests/{change_request}:withdraw")
@@ -125,4 +112,4 @@ def withdraw_change_request(
     change_request: ChangeRequestName, given: NewDecision, caller: Trainer, request: Request
 ) -> ChangeRequestAnswer:
     """Withdraw what the same person asked for."""
-    return _decide(request, change_request, "withdraw", given, caller)
+    return decide_request(request, change_request, "withdraw", reason=given.reason, caller=caller)

@@ -1,8 +1,8 @@
-"""Corrections: an admin says what recorded steps really were."""
+"""Corrections: an owner or an admin says what recorded steps really were."""
 
 from fastapi import APIRouter, Request, Response
 
-from service.identity.authentication import Admin, Viewer
+from service.identity.authentication import Owner, Viewer
 from service.ledger import corrections, lookups
 from service.ledger.corrections import Correct, CorrectionAnswer, CorrectionPage
 from service.schemas.requests import NewCorrection
@@ -21,7 +21,7 @@ router = APIRouter(prefix="/v1/runs/{run}/corrections", route_class=StrictRoute,
     responses=repeated(CorrectionAnswer) | WAITS_FOR_APPROVAL,
 )
 async def record_correction(
-    run: RunName, new: NewCorrection, caller: Admin, request: Request, response: Response
+    run: RunName, new: NewCorrection, caller: Owner, request: Request, response: Response
 ) -> CorrectionAnswer | Response:
     """Correct recorded steps; 200 when the same request did so before."""
     waiting = await waiting_correction(request, run, new, caller)

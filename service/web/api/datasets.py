@@ -3,18 +3,18 @@
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Request, Response
-from sqlalchemy import select
+from sqlalchemy import Connection, select
 
 from service.guarantees import attribution, fit_suggestions, guarantee
 from service.guarantees.attribution import Explanation
 from service.guarantees.fit_suggestions import Remedies, Wanted
 from service.guarantees.guarantee import Question
 from service.identity.access import datasets_within
-from service.identity.authentication import Admin, Viewer
+from service.identity.authentication import Owner, Viewer
+from service.identity.ownership import require_own_creation
 from service.ledger import dataset_settings, lookups, views
 from service.ledger import datasets as datasets_module
 from service.ledger.append.write_access import run_in_write_transaction
-from service.ledger.change_requests import four_eyes
 from service.ledger.change_requests.messages import ChangeRequestAnswer
 from service.ledger.dataset_settings import SettingsPage, etag
 from service.ledger.planned_filter import planned_filter
@@ -24,7 +24,7 @@ from service.schemas.requests import DatasetChange, NewDataset
 from service.schemas.responses import DatasetAnswer, DatasetGuarantee, DatasetPage
 from service.storage.engine import snapshot
 from service.storage.tables import datasets
-from service.web.four_eyes import WAITS_FOR_APPROVAL, waiting_answer
+from service.web.four_eyes import WAITS_FOR_APPROVAL, change_settings, waiting_answer
 from service.web.parameters import (
     Database,
     DatasetName,
@@ -41,16 +41,16 @@ router = APIRouter(prefix="/v1/datasets", route_class=StrictRoute, tags=["datase
 
 @router.post("", status_code=201, responses=repeated(CreatedDataset))
 def create_dataset(
-    new: NewDataset, database: Database, caller: Admin, response: Response
+    new: NewDataset, database: Database, caller: Owner, response: Response
 ) -> CreatedDataset:
     """Create a dataset; 200 when the same request created it before."""
     planned = planned_filter(new)
-    answer, created = run_in_write_transaction(
-        database,
-        lambda connection: datasets_module.create_dataset(
-            connection, new, by=caller.name, planned=planned
-        ),
-    )
+
+    def create(connection: Connection) -> tuple[DatasetAnswer, bool]:
+        require_own_creation(connection, caller, new)
+        return datasets_module.create_dataset(connection, new, by=caller.name, planned=planned)
+
+    answer, created = run_in_write_transaction(database, create)
     response.status_code = 201 if created else 200
     return creation_answer(answer)
 
@@ -83,8 +83,7 @@ def get_dataset(
 def change_dataset(
     dataset: DatasetName,
     change: DatasetChange,
-    database: Database,
-    caller: Admin,
+    caller: Owner,
     request: Request,
     response: Response,
     if_match: Annotated[
@@ -92,18 +91,7 @@ def change_dataset(
     ] = None,
 ) -> DatasetAnswer | Response:
     """Change settings for a reason, freeze, or void; If-Match names the settings' revision."""
-    answer = run_in_write_transaction(
-        database,
-        lambda connection: four_eyes.change_or_ask(
-            connection,
-            dataset,
-            change,
-            if_match=if_match,
-            by=caller.actor,
-            approvals=request.app.state.approvals,
-        ),
-    )
-    request.app.state.feed.wake()
+    answer = change_settings(request, dataset, change, if_match=if_match, caller=caller)
     if isinstance(answer, ChangeRequestAnswer):
         return waiting_answer(answer)
     response.headers["ETag"] = etag(answer.revision)

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from sqlalchemy import Connection, Engine
 
-from service.identity.authentication import Trainer, Viewer
+from service.identity.authentication import TrainerOrApprover, Viewer
 from service.ledger import incidents, lookups
 from service.ledger.append.write_access import run_in_write_transaction
 from service.ledger.incidents import IncidentPage
@@ -116,10 +116,10 @@ def note_incident(
     incident: IncidentId,
     new: NewIncidentNote,
     database: Database,
-    caller: Trainer,
+    caller: TrainerOrApprover,
     response: Response,
 ) -> HandledIncident:
-    """Comment on an incident; an admin may assign, acknowledge and reopen it, too."""
+    """Comment on an incident; owners and approvers may acknowledge it, admins assign it, too."""
 
     def noted(connection: Connection) -> tuple[HandledIncident, bool]:
         created = record_note(connection, incident, new, caller)

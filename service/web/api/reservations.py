@@ -1,4 +1,4 @@
-"""Reservations: steps admitted ahead, returned by their trainer or by an admin."""
+"""Reservations: steps admitted ahead, returned by their trainer, or by the owner of the dataset."""
 
 from datetime import datetime
 from typing import Any
@@ -8,7 +8,7 @@ from fastapi.concurrency import run_in_threadpool
 from sqlalchemy import Engine
 
 from service.clock import now
-from service.identity.authentication import Admin, Trainer, Viewer
+from service.identity.authentication import Owner, Trainer, Viewer
 from service.ledger import reservations
 from service.ledger.open_reservations import ReservationPage, list_reservations
 from service.ledger.reservation_ends import GiveBack
@@ -89,9 +89,9 @@ async def release_reservation(
     responses=WAITS_FOR_APPROVAL,
 )
 async def void_reservation(
-    reservation: ReservationName, given: Void, database: Database, caller: Admin, request: Request
+    reservation: ReservationName, given: Void, database: Database, caller: Owner, request: Request
 ) -> ReservationAnswer | Response:
-    """Return what is held, on an admin's word."""
+    """Return what is held, on the word of an owner or an admin."""
     waiting = await waiting_void(request, reservation, given.reason, caller)
     if waiting is not None:
         return waiting_answer(waiting)

@@ -8,17 +8,21 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import RedirectResponse
 
 from service.errors import LedgerError, NotFoundError
+from service.identity import sessions
 from service.identity.authentication import KeyRing
 from service.identity.keys import digest_of
 from service.identity.single_sign_on.code_flow import (
     STARTED_SECONDS,
+    Started,
     begin_sign_in,
     finish_sign_in,
     unsealed,
 )
 from service.identity.single_sign_on.configuration import Provider
 from service.identity.single_sign_on.directory import TokenDirectory
+from service.identity.single_sign_on.tokens import Principal
 from service.schemas.requests import NAME_PATTERN
+from service.storage.engine import transaction
 from service.web.dashboard import viewer
 from service.web.dashboard.rendering import PageRoute, render, service_address
 from service.web.dashboard.sign_in import NEXT_FIELD, begin_browser_session, sign_in_form
@@ -36,6 +40,7 @@ async def begin_at_provider(provider: ProviderName, request: Request) -> Respons
     """On to the provider; the browser keeps the values that its answer is compared with."""
     directory, found = _found(request, provider)
     where = viewer.own_path(request.query_params.get(NEXT_FIELD))
+    before = viewer.session_token(request)
     try:
         started, there = await run_in_threadpool(
             begin_sign_in,
@@ -43,6 +48,7 @@ async def begin_at_provider(provider: ProviderName, request: Request) -> Respons
             directory.keys[provider],
             redirect_uri=f"{service_address(request)}/sign-in/{provider}/answer",
             next_path=where,
+            session=None if before is None else digest_of(before),
         )
     except LedgerError as error:
         return sign_in_form(request, where, fault=error.detail, status=status_of(error))
@@ -74,6 +80,7 @@ async def end_at_provider(provider: ProviderName, request: Request) -> Response:
             directory.exchanges,
             dict(request.query_params),
         )
+        await run_in_threadpool(_end_before, request, directory, principal, started)
         directory.caller_of(principal)
     except LedgerError as error:
         return sign_in_form(request, where, fault=error.detail, status=status_of(error))
@@ -91,6 +98,20 @@ async def end_at_provider(provider: ProviderName, request: Request) -> Response:
         _cookie(request), secure=not viewer.is_local(request), httponly=True, samesite="lax"
     )
     return answer
+
+
+def _end_before(
+    request: Request, directory: TokenDirectory, principal: Principal, started: Started | None
+) -> None:
+    """End the browser's session before, and all of a person to whom nothing is granted any more.
+
+    The answer comes from a page of the provider, without the cookie of that session.
+    """
+    with transaction(viewer.engine_of(request)) as connection:
+        if started is not None and started.session is not None:
+            sessions.end_digest(connection, started.session)
+        if directory.person(principal.stored()) is None:
+            sessions.end_all(connection, digest_of(principal.name))
 
 
 def _found(request: Request, name: str) -> tuple[TokenDirectory, Provider]:

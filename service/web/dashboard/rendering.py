@@ -27,7 +27,7 @@ from service.web.dashboard.viewer import (
     admitted,
     csrf_of,
     is_local,
-    scope_seen_by,
+    scopes_seen_by,
     sign_in_path,
     viewer_of,
 )
@@ -67,12 +67,12 @@ class PageRoute(APIRoute):
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Wrap FastAPI's handler."""
         handler = super().get_route_handler()
-        needed = scope_seen_by(self.dependant)
+        needed = scopes_seen_by(self.dependant)
         costs = is_expensive(self.endpoint)
         rules = QueryRules.of_route(self.dependant)
 
         async def answered(request: Request) -> Response:
-            caller = None if needed is None else await admitted(request, needed)
+            caller = await admitted(request, needed) if needed else None
             if fault := rules.fault(request.scope["query_string"]):
                 raise fault
             gate: SuspensionState = request.app.state.gate

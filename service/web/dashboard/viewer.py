@@ -1,6 +1,6 @@
 """Who looks at a page: the key that began the session."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from hmac import compare_digest
 from typing import Annotated, Final
 from urllib.parse import parse_qsl, quote
@@ -123,20 +123,20 @@ async def viewer_of(request: Request) -> Caller | None:
     return None if session is None else signed_in(ring, session)
 
 
-async def admitted(request: Request, scope: Role) -> Caller:
+async def admitted(request: Request, needed: Sequence[Role]) -> Caller:
     """Who looks, where that key may; asked once a request.
 
     Raises:
         SignInNeededError: no key is signed in.
-        ForbiddenError: the key's scope is less, or another site sent the request.
+        ForbiddenError: the key's scope is none that is needed, or another site sent the request.
         NotFoundError: the key is limited to datasets and the path is of none of them.
         TooManyRequestsError: the key's rate is used up.
     """
     found = caller_of(request)
     if found is not None:
-        found.require(scope)
+        found.require(*needed)
         return found
-    caller = await permitted(request, await _caller(request), scope, request.path_params)
+    caller = await permitted(request, await _caller(request), needed, request.path_params)
     if request.method not in _READING:
         await require_own_form(request)
     return caller
@@ -213,23 +213,26 @@ def sign_in_path(request: Request) -> str:
 
 
 class SeenBy:
-    """What a page depends on: a key of this scope at least, and its own form where it is sent."""
+    """What a page depends on: a key of one of these scopes, and its own form where it is sent."""
 
-    def __init__(self, scope: Role) -> None:
-        self.scope = scope
+    def __init__(self, *needed: Role) -> None:
+        self.needed = needed
 
     async def __call__(self, request: Request) -> Caller:
         """Who looks."""
-        return await admitted(request, self.scope)
+        return await admitted(request, self.needed)
 
 
-def scope_seen_by(dependant: Dependant) -> Role | None:
-    """The scope that a page depends on; none where anybody may look."""
-    found = [one.call.scope for one in dependant.dependencies if isinstance(one.call, SeenBy)]
-    return found[0] if found else None
+def scopes_seen_by(dependant: Dependant) -> Sequence[Role]:
+    """The scopes of which a page needs one; empty where it needs no key."""
+    found = [one.call.needed for one in dependant.dependencies if isinstance(one.call, SeenBy)]
+    return found[0] if found else ()
 
 
 PageViewer = Annotated[Caller, Depends(SeenBy(Role.VIEWER))]
 PageTrainer = Annotated[Caller, Depends(SeenBy(Role.TRAINER))]
+PageOwner = Annotated[Caller, Depends(SeenBy(Role.OWNER))]
+PageApprover = Annotated[Caller, Depends(SeenBy(Role.APPROVER))]
+PageTrainerOrApprover = Annotated[Caller, Depends(SeenBy(Role.TRAINER, Role.APPROVER))]
 PageAdmin = Annotated[Caller, Depends(SeenBy(Role.ADMIN))]
 PostedForm = Annotated[Mapping[str, str], Depends(posted_form)]

@@ -198,6 +198,30 @@ def test_a_verified_token_ends_at_its_time(monkeypatch: pytest.MonkeyPatch) -> N
     assert directory.holder("digest") is None
 
 
+def test_of_several_grants_the_highest_role_counts_with_its_datasets() -> None:
+    roles = (
+        ("readers", "viewer", None), ("team", "trainer", None), ("letters", "owner", ["letters"]),
+        ("digits", "owner", ["digits"]), ("second-line", "approver", None),
+        ("officers", "admin", None),
+    )  # fmt: skip
+    grants = [
+        {"provider": "house", "group": group, "role": role}
+        | ({} if datasets is None else {"datasets": datasets})
+        for group, role, datasets in roles
+    ]
+    directory = TokenDirectory(
+        Configuration.model_validate({"provider": [PROVIDER.model_dump()], "grant": grants})
+    )
+    for groups, role, datasets in (
+        (("readers", "letters", "digits", "team"), "owner", {"letters", "digits"}),
+        (("letters", "second-line"), "approver", None),
+        (("second-line", "officers", "letters"), "admin", None),
+    ):
+        one = Principal(provider="house", issuer=ISSUER, subject="dana", groups=groups)
+        found = directory.caller_of(one)
+        assert (found.scope, found.datasets) == (role, datasets)
+
+
 def test_a_group_of_another_provider_grants_nothing() -> None:
     other = Provider(name="other", issuer="https://other.example")
     grant = {"provider": "house", "group": "officers", "role": "admin"}

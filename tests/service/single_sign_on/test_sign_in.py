@@ -182,6 +182,52 @@ def test_a_person_whose_group_was_taken_away_is_out_at_the_next_sign_in(
         assert "· viewer" in page.get("/datasets").text
 
 
+def test_a_sign_in_ends_the_sessions_in_which_the_provider_said_otherwise(
+    provider: IdentityProvider, serve: Serve, tmp_path: Path
+) -> None:
+    with (
+        serve(identity_file=provider.file(tmp_path)) as address,
+        browser(address) as page,
+        browser(address) as same,
+        browser(address) as other,
+    ):
+        signed_in(page)
+        signed_in(same)
+        assert "· admin" in page.get("/datasets").text  # two sessions of a person who is the same
+        provider.tell(groups=["readers"])
+        signed_in(other)
+        assert "· viewer" in other.get("/datasets").text
+        assert page.get("/datasets").status_code == 303
+        assert same.get("/datasets").status_code == 303
+
+
+def test_a_refused_sign_in_ends_all_sessions_of_the_person(
+    provider: IdentityProvider, serve: Serve, tmp_path: Path
+) -> None:
+    grants = '[[grant]]\nprovider = "house"\ngroup = "officers"\nrole = "admin"\n'
+    file = provider.file(tmp_path, grants=grants)
+    with serve(identity_file=file) as address, browser(address) as page, browser(address) as other:
+        signed_in(page)
+        assert page.get("/datasets").status_code == 200
+        provider.tell(groups=["cleaners"])
+        assert signed_in(other).status_code == 403
+        assert page.get("/datasets").status_code == 303
+
+
+def test_a_sign_in_ends_the_session_that_the_browser_had_before(
+    provider: IdentityProvider, serve: Serve, tmp_path: Path, engine: Engine
+) -> None:
+    secret = key(engine, Role.ADMIN)
+    with serve(identity_file=provider.file(tmp_path)) as address, browser(address) as page:
+        assert page.post("/sign-in", data={"key": secret}).status_code == 303
+        before = dict(page.cookies)
+        back = asked(page)
+        page.cookies.delete("dpledger")  # the provider's page sends none that is strict
+        assert page.get(back).status_code == 200
+        with httpx.Client(base_url=address, cookies=before, timeout=30) as stolen:
+            assert stolen.get("/datasets").status_code == 303
+
+
 def test_a_grant_that_was_taken_away_ends_sessions_at_the_next_start(
     provider: IdentityProvider, serve: Serve, tmp_path: Path, engine: Engine
 ) -> None:

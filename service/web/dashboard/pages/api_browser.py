@@ -113,7 +113,7 @@ def _call(method: str, path: str, operation: _Json, schemas: _Json) -> Call:
         method=method.upper(),
         path=path,
         description=operation["description"],
-        scope=", ".join(scopes),
+        scope=" or ".join(scopes),
         parameters=tuple(_parameter(one) for one in operation.get("parameters", [])),
         body=taken,
         answers=tuple(

@@ -26,7 +26,7 @@ from service.web.dashboard.forms import ending_form
 from service.web.dashboard.forms.shown_form import WHOLE_FORM, ShownForm
 from service.web.dashboard.pages.endings import refusal_status
 from service.web.dashboard.rendering import PageRoute, render
-from service.web.dashboard.viewer import PageAdmin, PostedForm
+from service.web.dashboard.viewer import PageOwner, PostedForm
 from service.web.four_eyes import waiting_correction
 from service.web.parameters import Database, RunName
 from service.web.strict_requests import expensive
@@ -41,7 +41,7 @@ _REFUSALS: Final = (
 @router.get("/runs/{run}/correct")
 @expensive
 def correction_page(
-    run: RunName, request: Request, database: Database, viewer: PageAdmin
+    run: RunName, request: Request, database: Database, viewer: PageOwner
 ) -> Response:
     """The form, on the steps of the latest branch; and the corrections that there are."""
     return _page(run, request, database, viewer, None)
@@ -50,7 +50,7 @@ def correction_page(
 @router.post("/runs/{run}/correct")
 @expensive
 async def correct_steps(
-    run: RunName, request: Request, database: Database, viewer: PageAdmin, sent: PostedForm
+    run: RunName, request: Request, database: Database, viewer: PageOwner, sent: PostedForm
 ) -> Response:
     """Record a correction, or say what it would change and record nothing."""
     preview = None

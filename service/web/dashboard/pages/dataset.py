@@ -37,7 +37,8 @@ from service.web.dashboard.forms import budget_form
 from service.web.dashboard.forms.budget_form import AdmissionForm, LimitForm
 from service.web.dashboard.rendering import PageRoute, render
 from service.web.dashboard.response_cache import answers_of, dataset_version
-from service.web.dashboard.viewer import PageAdmin, PageTrainer, PageViewer, PostedForm
+from service.web.dashboard.viewer import PageOwner, PageTrainer, PageViewer, PostedForm
+from service.web.four_eyes import change_settings
 from service.web.parameters import Database, DatasetName
 from service.web.strict_requests import expensive
 
@@ -119,11 +120,11 @@ def limit_form(dataset: DatasetName, _viewer: PageViewer) -> Response:
 @router.post("/datasets/{dataset}/limit")
 @expensive
 def change_limit(
-    dataset: DatasetName, request: Request, database: Database, viewer: PageAdmin, form: PostedForm
+    dataset: DatasetName, request: Request, database: Database, viewer: PageOwner, form: PostedForm
 ) -> Response:
     """Set another limit; what is wrong with it is said beside the field."""
     try:
-        where = _change(dataset, request, database, viewer, form, budget_form.change_of(form))
+        where = _change(dataset, request, viewer, form, budget_form.change_of(form))
     except budget_form.FORM_ERRORS as error:
         found = _shown_again(dataset, request, database, viewer)
         found["form"] = LimitForm.refused(form, found["dataset"], error)
@@ -174,11 +175,11 @@ def admission_form(dataset: DatasetName, _viewer: PageViewer) -> Response:
 @router.post("/datasets/{dataset}/admission")
 @expensive
 def change_admission(
-    dataset: DatasetName, request: Request, database: Database, viewer: PageAdmin, form: PostedForm
+    dataset: DatasetName, request: Request, database: Database, viewer: PageOwner, form: PostedForm
 ) -> Response:
     """Freeze a dataset or end that, and void its open reservations."""
     try:
-        where = _change(dataset, request, database, viewer, form, budget_form.admission_of(form))
+        where = _change(dataset, request, viewer, form, budget_form.admission_of(form))
     except budget_form.FORM_ERRORS as error:
         found = _shown_again(dataset, request, database, viewer)
         found["admission"] = AdmissionForm.refused(form, error)
@@ -187,26 +188,14 @@ def change_admission(
 
 
 def _change(
-    name: str, request: Request, database: Engine, viewer: Caller, sent: Mapping[str, str],
-    change: DatasetChange,
-) -> str:  # fmt: skip
+    name: str, request: Request, viewer: Caller, sent: Mapping[str, str], change: DatasetChange
+) -> str:
     """Change the settings that the sender had looked at; where that is told.
 
     A change that needs a second person becomes a request, whose page it is.
     """
     revision = budget_form.if_match(sent)
-    answer = run_in_write_transaction(
-        database,
-        lambda connection: four_eyes.change_or_ask(
-            connection,
-            name,
-            change,
-            if_match=revision,
-            by=viewer.actor,
-            approvals=request.app.state.approvals,
-        ),
-    )
-    request.app.state.feed.wake()
+    answer = change_settings(request, name, change, if_match=revision, caller=viewer)
     if isinstance(answer, ChangeRequestAnswer):
         return f"/requests/{answer.id}"
     return f"/datasets/{name}#limits"
@@ -281,9 +270,9 @@ def _found(
         "rows_of_parents": _rows_of_parents(answer),
         "fits": _fits(connection, row),
         "batch": min(BATCH, row.dataset_size),
-        "form": LimitForm.of(answer) if viewer.scope is Role.ADMIN else None,
+        "form": LimitForm.of(answer) if viewer.may(Role.OWNER) else None,
         "ask": LimitForm.of(answer) if viewer.scope is Role.TRAINER else None,
-        "admission": AdmissionForm.of(answer) if viewer.scope is Role.ADMIN else None,
+        "admission": AdmissionForm.of(answer) if viewer.may(Role.OWNER) else None,
         "reached": _reached(viewer),
         **_spent(connection, row, answer, changes, at, spendings),
     }

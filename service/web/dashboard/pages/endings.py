@@ -1,4 +1,4 @@
-"""The pages by which an admin closes a run, or voids a reservation, for a reason."""
+"""The pages by which an owner or an admin closes a run, or voids a reservation, for a reason."""
 
 from http import HTTPStatus
 from typing import Any, Final
@@ -19,7 +19,7 @@ from service.storage.engine import snapshot
 from service.web.dashboard.forms import ending_form
 from service.web.dashboard.forms.shown_form import ShownForm
 from service.web.dashboard.rendering import PageRoute, render
-from service.web.dashboard.viewer import PageAdmin, PostedForm
+from service.web.dashboard.viewer import PageOwner, PostedForm
 from service.web.four_eyes import require_plan_kept, waiting_void
 from service.web.parameters import Database, ReservationName, RunName
 
@@ -36,14 +36,14 @@ def refusal_status(error: LedgerError | None) -> HTTPStatus:
 
 
 @router.get("/runs/{run}/finish")
-def finish_form(run: RunName, request: Request, database: Database, viewer: PageAdmin) -> Response:
+def finish_form(run: RunName, request: Request, database: Database, viewer: PageOwner) -> Response:
     """The form that closes a run."""
     return _run_page(run, request, database, viewer, ShownForm({"state": "aborted"}))
 
 
 @router.post("/runs/{run}/finish")
 def finish_run(
-    run: RunName, request: Request, database: Database, viewer: PageAdmin, sent: PostedForm
+    run: RunName, request: Request, database: Database, viewer: PageOwner, sent: PostedForm
 ) -> Response:
     """Close a run whose trainer does not, for a reason."""
     try:
@@ -78,7 +78,7 @@ def _run_page(
 
 @router.get("/reservations/{reservation}/void")
 def void_form(
-    reservation: ReservationName, request: Request, database: Database, viewer: PageAdmin
+    reservation: ReservationName, request: Request, database: Database, viewer: PageOwner
 ) -> Response:
     """The form that voids a reservation."""
     return _reservation_page(reservation, request, database, viewer, ShownForm())
@@ -89,7 +89,7 @@ async def void_reservation(
     reservation: ReservationName,
     request: Request,
     database: Database,
-    viewer: PageAdmin,
+    viewer: PageOwner,
     sent: PostedForm,
 ) -> Response:
     """Return what a reservation holds, for a reason."""

@@ -25,7 +25,7 @@ from service.storage.tables import api_keys, incidents
 from service.web.dashboard import glossary, listing
 from service.web.dashboard.listing import Listed
 from service.web.dashboard.rendering import PageRoute, render
-from service.web.dashboard.viewer import PageTrainer, PageViewer, PostedForm
+from service.web.dashboard.viewer import PageTrainerOrApprover, PageViewer, PostedForm
 from service.web.parameters import Database, IncidentId
 from service.web.strict_requests import expensive
 
@@ -72,15 +72,16 @@ def _found(database: Engine, viewer: Caller, asked: _Inbox) -> dict[str, Any]:
     with snapshot(database) as connection:
         part = listing.part_of(connection, asked.rows(viewer), incidents, asked)
         told = handled(connection, part.rows)
-        keys = _keys(connection, viewer) if viewer.scope is Role.ADMIN else []
+        keys = _keys(connection, viewer) if viewer.may(Role.ADMIN) else []
     return {
         "asked": asked,
         "part": part,
         "rows": [(one, glossary.advice_of(one), glossary.detail_of(one)) for one in told],
         "kinds": _KINDS,
         "keys": keys,
-        "may_comment": viewer.scope is not Role.VIEWER,
-        "may_decide": viewer.scope is Role.ADMIN,
+        "may_comment": viewer.may(Role.TRAINER, Role.APPROVER),
+        "may_decide": viewer.may(Role.OWNER, Role.APPROVER),
+        "may_assign": viewer.may(Role.ADMIN),
         "back": asked.address(after=asked.after, before=asked.before).partition("?")[2],
         "refused": ("", "", ""),  # an incident, what was said of it, and what is wrong with that
     }
@@ -106,7 +107,7 @@ def add_note(
     incident: IncidentId,
     request: Request,
     database: Database,
-    viewer: PageTrainer,
+    viewer: PageTrainerOrApprover,
     form: PostedForm,
 ) -> Response:
     """Record what is done about an incident; what is wrong with it is said beside the field."""

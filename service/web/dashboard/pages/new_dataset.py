@@ -11,13 +11,16 @@ from sqlalchemy import Connection, Engine, select
 from service.errors import (
     BudgetExhaustedError,
     ConflictError,
+    ForbiddenError,
     InvalidRequestError,
     LedgerError,
     NotFoundError,
     TooExpensiveError,
     UnsupportedEventError,
 )
+from service.identity.access import datasets_within
 from service.identity.authentication import Caller
+from service.identity.ownership import require_own_creation
 from service.ledger import datasets as datasets_module
 from service.ledger.append.write_access import rehearse, run_in_write_transaction
 from service.ledger.planned_filter import planned_filter
@@ -33,7 +36,7 @@ from service.web.dashboard.forms.shown_form import WHOLE_FORM, ShownForm
 from service.web.dashboard.glossary import RELATIONS
 from service.web.dashboard.pages.planning import planner_budget
 from service.web.dashboard.rendering import PageRoute, render
-from service.web.dashboard.viewer import PageAdmin, PostedForm
+from service.web.dashboard.viewer import PageOwner, PostedForm
 from service.web.parameters import Database
 from service.web.strict_requests import expensive
 
@@ -43,15 +46,15 @@ NEW_DATASET_PATH: Final = "/new-dataset"
 _PLAN_MAX: Final = 2000  # characters
 _PARENTS_SHOWN: Final = 500
 _REFUSALS: Final = (
-    InvalidRequestError, ConflictError, NotFoundError, BudgetExhaustedError, TooExpensiveError,
-    UnsupportedEventError,
+    InvalidRequestError, ConflictError, ForbiddenError, NotFoundError, BudgetExhaustedError,
+    TooExpensiveError, UnsupportedEventError,
 )  # fmt: skip
 
 
 @router.get(NEW_DATASET_PATH)
 @expensive
 def new_dataset(
-    request: Request, database: Database, viewer: PageAdmin, plan: str | None = None
+    request: Request, database: Database, viewer: PageOwner, plan: str | None = None
 ) -> Response:
     """The form; with the planner's settings in `plan` it is filled in."""
     given = {} if plan is None else {"plan": plan[:_PLAN_MAX]}
@@ -62,7 +65,7 @@ def new_dataset(
 @router.post(NEW_DATASET_PATH)
 @expensive
 def create_dataset(
-    request: Request, database: Database, viewer: PageAdmin, sent: PostedForm
+    request: Request, database: Database, viewer: PageOwner, sent: PostedForm
 ) -> Response:
     """Create the dataset, or show what its budget would admit and create nothing."""
     try:
@@ -70,6 +73,7 @@ def create_dataset(
         new, planned = _with_budget(asked)
 
         def create(connection: Connection) -> tuple[DatasetAnswer, bool]:
+            require_own_creation(connection, viewer, new)
             return datasets_module.create_dataset(connection, new, by=viewer.name, planned=planned)
 
         if sent.get("do") == "create":
@@ -107,14 +111,18 @@ def _refused(sent: Mapping[str, str], error: LedgerError) -> ShownForm:
             return ShownForm(sent, {"epsilon": "is less than the planned training costs"})
         case ConflictError():
             return ShownForm(sent, {"name": error.detail})
-        case UnsupportedEventError():
+        case UnsupportedEventError() | ForbiddenError():
             return ShownForm(sent, {WHOLE_FORM: str(error)})
     return ShownForm.refused(sent, error, dataset_form.NEW_DATASET_FIELDS)
 
 
 def _status(error: LedgerError) -> HTTPStatus:
-    conflict = isinstance(error, ConflictError)
-    return HTTPStatus.CONFLICT if conflict else HTTPStatus.UNPROCESSABLE_ENTITY
+    match error:
+        case ConflictError():
+            return HTTPStatus.CONFLICT
+        case ForbiddenError():
+            return HTTPStatus.FORBIDDEN
+    return HTTPStatus.UNPROCESSABLE_ENTITY
 
 
 def _page(
@@ -128,7 +136,8 @@ def _page(
     status: HTTPStatus = HTTPStatus.OK,
 ) -> Response:
     with snapshot(database) as connection:
-        names = select(datasets.c.name).order_by(datasets.c.name).limit(_PARENTS_SHOWN)
+        names = select(datasets.c.name).where(datasets_within(viewer.datasets))
+        names = names.order_by(datasets.c.name).limit(_PARENTS_SHOWN)
         known = list(connection.scalars(names))
     training = None if asked is None else asked.training
     return render(

@@ -11,6 +11,7 @@ from sqlalchemy import Connection
 from service.errors import (
     AnotherPersonError,
     ConflictError,
+    ForbiddenError,
     InvalidRequestError,
     LedgerError,
     PreconditionFailedError,
@@ -18,8 +19,7 @@ from service.errors import (
 from service.identity.access import datasets_within
 from service.identity.authentication import Caller
 from service.identity.keys import PERSON_LENGTH_MAX, Role
-from service.ledger.append.write_access import run_in_write_transaction
-from service.ledger.change_requests import decisions, records
+from service.ledger.change_requests import records
 from service.ledger.change_requests.messages import ChangeRequestAnswer, NewDecision, RequestState
 from service.ledger.change_requests.persons import require_another_person
 from service.schemas.field_errors import fault_list
@@ -27,7 +27,8 @@ from service.storage.engine import snapshot
 from service.storage.tables import change_requests, datasets
 from service.web.dashboard.rendering import PageRoute, render
 from service.web.dashboard.request_changes import changed_rows, request_title
-from service.web.dashboard.viewer import PageAdmin, PageTrainer, PageViewer, PostedForm
+from service.web.dashboard.viewer import PageApprover, PageTrainer, PageViewer, PostedForm
+from service.web.four_eyes import decide_request
 from service.web.parameters import ChangeRequestName, Database
 from service.web.strict_requests import expensive
 
@@ -36,7 +37,8 @@ _SIZE: Final = 25  # requests of a part of the history
 WAITING_SIZE: Final = 100  # that wait and are listed
 _STATES: Final = ("pending", "approved", "rejected", "withdrawn", "expired", "stale")
 _REFUSALS: Final = (
-    AnotherPersonError, ConflictError, InvalidRequestError, PreconditionFailedError,
+    AnotherPersonError, ConflictError, ForbiddenError, InvalidRequestError,
+    PreconditionFailedError,
 )  # fmt: skip
 
 
@@ -125,8 +127,8 @@ def _found(connection: Connection, name: str, viewer: Caller) -> dict[str, Any]:
 
 def _refusal_for(answer: ChangeRequestAnswer, viewer: Caller, *, approves: bool) -> str:
     """Why the viewer cannot decide; empty if they can."""
-    if viewer.scope is not Role.ADMIN:
-        return "A key of scope admin decides."
+    if not viewer.may(Role.APPROVER):
+        return "A key of scope approver or admin decides."
     try:
         require_another_person(viewer.actor, asked_by=answer.person, approves=approves)
     except AnotherPersonError as refusal:
@@ -137,7 +139,7 @@ def _refusal_for(answer: ChangeRequestAnswer, viewer: Caller, *, approves: bool)
 @router.post("/requests/{change_request}/approve")
 @expensive
 def approve(
-    change_request: ChangeRequestName, request: Request, database: Database, viewer: PageAdmin,
+    change_request: ChangeRequestName, request: Request, database: Database, viewer: PageApprover,
     form: PostedForm,
 ) -> Response:  # fmt: skip
     """Approve it, and make the change."""
@@ -146,7 +148,7 @@ def approve(
 
 @router.post("/requests/{change_request}/reject")
 def reject(
-    change_request: ChangeRequestName, request: Request, database: Database, viewer: PageAdmin,
+    change_request: ChangeRequestName, request: Request, database: Database, viewer: PageApprover,
     form: PostedForm,
 ) -> Response:  # fmt: skip
     """Reject it."""
@@ -175,18 +177,12 @@ def _decided(
     reason = form.get("reason", "").strip()
     try:
         given = _decision_of(reason)
-        run_in_write_transaction(
-            database,
-            lambda connection: decisions.decide(
-                connection, name, verb, reason=given.reason, by=viewer.actor
-            ),
-        )
+        decide_request(request, name, verb, reason=given.reason, caller=viewer)
     except _REFUSALS as refusal:
         with snapshot(database) as connection:
             found = _found(connection, name, viewer)
         found |= {"fault": refusal.detail, "reason": reason}
         return render(request, "request.html", viewer=viewer, status_code=_status(refusal), **found)
-    request.app.state.feed.wake()
     return RedirectResponse(f"/requests/{name}", HTTPStatus.SEE_OTHER)
 
 

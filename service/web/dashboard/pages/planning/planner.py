@@ -15,8 +15,6 @@ from service.errors import (
 )
 from service.identity.authentication import Caller
 from service.identity.keys import Role
-from service.ledger.append.write_access import run_in_write_transaction
-from service.ledger.change_requests import four_eyes
 from service.ledger.change_requests.messages import ChangeRequestAnswer
 from service.storage.engine import snapshot
 from service.web.dashboard.forms.budget_form import FORM_ERRORS, if_match
@@ -34,7 +32,8 @@ from service.web.dashboard.glossary import RELATIONS
 from service.web.dashboard.pages.planning import planner_answers, planner_budget
 from service.web.dashboard.rendering import PageRoute, render
 from service.web.dashboard.snippets import dataset_snippet
-from service.web.dashboard.viewer import PageAdmin, PageViewer, PostedForm, engine_of
+from service.web.dashboard.viewer import PageOwner, PageViewer, PostedForm, engine_of
+from service.web.four_eyes import change_settings
 from service.web.parameters import Database
 from service.web.strict_requests import expensive
 
@@ -109,28 +108,17 @@ def budget_form(_viewer: PageViewer) -> Response:
 @router.post("/planner/budget")
 @expensive
 def set_budget(
-    request: Request, database: Database, viewer: PageAdmin, sent: PostedForm
+    request: Request, database: Database, viewer: PageOwner, sent: PostedForm
 ) -> Response:
     """Make the plan the budget of a dataset without answers; a fault is told on the page."""
     try:
         with snapshot(database) as connection:
             name, change = planner_budget.budget_change(connection, sent, viewer)
         revision = if_match(sent)
-        answer = run_in_write_transaction(
-            database,
-            lambda connection: four_eyes.change_or_ask(
-                connection,
-                name,
-                change,
-                if_match=revision,
-                by=viewer.actor,
-                approvals=request.app.state.approvals,
-            ),
-        )
+        answer = change_settings(request, name, change, if_match=revision, caller=viewer)
     except _FAULTS as refusal:
         form = planner_budget.settings_of(sent)
         return _page(request, viewer, form, certify=True, budget_fault=refusal)
-    request.app.state.feed.wake()
     if isinstance(answer, ChangeRequestAnswer):
         return RedirectResponse(f"/requests/{answer.id}", HTTPStatus.SEE_OTHER)
     return RedirectResponse(f"/datasets/{name}#envelope", HTTPStatus.SEE_OTHER)
@@ -183,7 +171,7 @@ def _page(
         faults=faults,
         status_code=HTTPStatus.OK if budget_fault is None else HTTPStatus.CONFLICT,
         budget_fault=None if budget_fault is None else budget_fault.detail,
-        may_set_budget=viewer.scope is Role.ADMIN,
+        may_set_budget=viewer.may(Role.OWNER),
         texts=form.texts() | {name: request.query_params.get(name, "") for name in form.faults},
         names=names,
         finds=FINDS,

@@ -64,7 +64,7 @@ def envelope_of_plan(form: PlannerForm) -> PlanEnvelope:
 
 def can_become_budget(dataset: DatasetAnswer, viewer: Caller) -> bool:
     """Whether the viewer may make a plan the budget of a dataset, which has no answers yet."""
-    return viewer.scope is Role.ADMIN and not dataset.sequence and not dataset.reserved
+    return viewer.may(Role.OWNER) and not dataset.sequence and not dataset.reserved
 
 
 def for_dataset(form: PlannerForm, row: Row[Any]) -> PlannerForm:
