@@ -70,6 +70,7 @@ class Trainer:
     dataset: str
     timeout_seconds: float = 10.0
     pause_seconds: float = 0.0  # between steps
+    mode: str = "record"  # or "charge", until the budget is spent
     run: str = field(default_factory=lambda: mark("run"))
     acknowledged: int = 0
     under_way: int = 0  # the step that was sent last
@@ -107,7 +108,7 @@ class Trainer:
         self.under_way = self.acknowledged + 1
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=self.timeout_seconds)
         try:
-            body = json.dumps({"events": [step(self.acknowledged)]})
+            body = json.dumps({"mode": self.mode, "events": [step(self.acknowledged)]})
             path = f"/v1/runs/{self.run}/events"
             connection.request("POST", path, body, _HEADERS)
             status = connection.getresponse().status
@@ -117,6 +118,8 @@ class Trainer:
         finally:
             connection.close()
         self.answers[status] += 1
+        if status == http.client.CONFLICT and self.mode == "charge":
+            self._stopping.set()  # the budget is spent
         if status not in _RAN:
             return False
         self.acknowledged += 1

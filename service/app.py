@@ -95,7 +95,11 @@ def create_app(settings: Settings) -> FastAPI:
     """
     _require_accurate_library()
     webhooks = webhooks_of(settings)
-    engine = connect(settings.database_address, busy_timeout_seconds=settings.busy_timeout_seconds)
+    engine = connect(
+        settings.database_address,
+        busy_timeout_seconds=settings.busy_timeout_seconds,
+        serving=True,
+    )
     try:
         migrations.require_current(engine)
         require_reliable(engine)

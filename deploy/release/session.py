@@ -30,9 +30,8 @@ def blocks(text: str) -> list[tuple[str, str]]:
 
 
 def script(text: str) -> str:
-    """Return the one Python script of README.md that starts a run."""
-    (found,) = [code for language, code in blocks(text) if "start_run(" in code and language]
-    return found
+    """Return the Python of README.md, block after block, as one script."""
+    return "\n".join(code for language, code in blocks(text) if language == "python")
 
 
 def commands(text: str) -> list[str]:

@@ -118,7 +118,7 @@ def serve(
     silent: Annotated[bool, typer.Option("--silent", hidden=True)] = False,
 ) -> None:
     """Migrate the database, then serve until interrupted; finish accepted requests."""
-    from service.cli.workers import shared_sockets
+    from service.cli.serving.workers import shared_sockets
     from service.web.server import listening, share_arenas
 
     share_arenas()
@@ -141,7 +141,7 @@ def _serve_by_workers(
     settings: Any, sockets: list[socket.socket], given: Mapping[str, object]
 ) -> None:
     from service.app import first_key
-    from service.cli.workers import Workers, require_several
+    from service.cli.serving.workers import Workers, require_several
 
     require_several(settings)
     _migrated(settings.database_url, allowed=lambda: first_key(settings))
@@ -156,7 +156,7 @@ def _serve(settings: Any, sockets: list[socket.socket], *, greets: bool = True) 
 
     from service import telemetry
     from service.app import create_app, first_key
-    from service.cli.start_message import Greeting
+    from service.cli.serving.start_message import Greeting
     from service.web.server import Server, connection_limits, settle
 
     begun = _migrated(settings.database_url, allowed=lambda: first_key(settings))

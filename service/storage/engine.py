@@ -22,6 +22,7 @@ from service.storage.driver_errors import (
     sqlite_code,
     translated_errors,
 )
+from service.storage.postgres_session import PostgresSession, connect_to_primary
 from service.storage.sqlite_file import LedgerFile, OpenFile
 from service.storage.write_health import Attempts
 
@@ -36,6 +37,8 @@ _DEDICATED = "dpledger_dedicated"  # a connection that begins on the driver's ow
 # so many times what others wait for it; what it did by then is undone.
 STANDSTILL: Final = 6
 STANDSTILL_SECONDS_MIN: Final = 5.0
+SILENCE: Final = 3  # waits without a word, after which a server is left
+SILENCE_SECONDS_MIN: Final = 5.0
 _WHOLE: Final = 5_701_482  # the number by which PostgreSQL knows the lock of the whole ledger
 # How a dedicated connection begins: in PostgreSQL a second statement would wait for an answer more.
 _BEGIN: Final = {
@@ -45,13 +48,17 @@ _BEGIN: Final = {
 _KEEPALIVES: Final = 3  # without an answer, after which a server is gone
 
 
-def connect(url: str, *, busy_timeout_seconds: float = 10.0, new: bool = False) -> Engine:
+def connect(
+    url: str, *, busy_timeout_seconds: float = 10.0, new: bool = False, serving: bool = False
+) -> Engine:
     """An engine for a SQLite file or a Postgres server.
 
     Args:
         url: where it is.
         busy_timeout_seconds: how long to wait for a lock, a connection or a turn.
         new: whether a SQLite ledger may be begun where there was one before.
+        serving: whether a connection is left to a PostgreSQL server that says nothing for three
+            waits; a migration or a verification may wait longer for one statement.
 
     Raises:
         StartupError: the address is neither.
@@ -61,7 +68,7 @@ def connect(url: str, *, busy_timeout_seconds: float = 10.0, new: bool = False) 
     if kind == "sqlite":
         engine = _sqlite(address, busy_timeout_seconds, new=new)
     elif kind == "postgresql":
-        engine = _postgres(address, busy_timeout_seconds)
+        engine = _postgres(address, busy_timeout_seconds, serving=serving)
     else:
         raise StartupError(ADDRESS_FORMS)
     return engine
@@ -114,24 +121,17 @@ def _sqlite(address: URL, wait: float, *, new: bool) -> Engine:
     return engine
 
 
-def _postgres(address: URL, wait: float) -> Engine:
+def _postgres(address: URL, wait: float, *, serving: bool) -> Engine:
     wait_ms = int(wait * 1000)
     standstill_ms = int(1000 * max(STANDSTILL_SECONDS_MIN, STANDSTILL * wait))
     seconds = max(1, int(wait))
     chosen: dict[str, Any] = {
         "connect_timeout": seconds,
-        # A server that is only read from may be behind: its numbers would be too low.
-        "target_session_attrs": "read-write",
         # A network that swallows everything would be waited for as long as for a quarter hour.
         "tcp_user_timeout": wait_ms,
         "keepalives_idle": seconds,
         "keepalives_interval": seconds,
         "keepalives_count": _KEEPALIVES,
-    }
-    options = {
-        "lock_timeout": wait_ms,
-        "idle_in_transaction_session_timeout": standstill_ms,
-        "timezone": "UTC",
     }
     engine = create_engine(
         address.set(drivername="postgresql+psycopg"),
@@ -140,22 +140,23 @@ def _postgres(address: URL, wait: float) -> Engine:
         pool_timeout=wait,
         pool_pre_ping=True,
         execution_options={_WAIT: wait, _ATTEMPTS: Attempts()},
-        connect_args={
-            **{name: value for name, value in chosen.items() if name not in address.query},
-            "options": " ".join(f"-c {name}={value}" for name, value in options.items()),
-        },
+        connect_args={name: value for name, value in chosen.items() if name not in address.query},
     )
-    event.listen(engine, "connect", _postgres_on_connect)
+    # By then every append that waits was answered 503.
+    limit = max(SILENCE_SECONDS_MIN, SILENCE * wait) if serving else None
+
+    # A server that is only read from may be behind: its numbers would be too low.
+    any_server = "target_session_attrs" in address.query
+
+    def begin(session: PostgresSession) -> bool:
+        writes = session.begin(limit_seconds=limit, lock_ms=wait_ms, idle_ms=standstill_ms)
+        return writes or any_server
+
+    def opened(_dialect: Any, _record: Any, _given: Any, arguments: Any) -> PostgresSession:
+        return connect_to_primary(arguments, begin)
+
+    event.listen(engine, "do_connect", opened)
     return engine
-
-
-def _postgres_on_connect(connection: Any, _record: Any) -> None:
-    # What a server that crashes may forget must not be acknowledged. Stronger settings stay.
-    connection.execute(
-        "SELECT set_config('synchronous_commit', 'on', false) "
-        "WHERE current_setting('synchronous_commit') = 'off'"
-    )
-    connection.commit()
 
 
 def _sqlite_on_connect(connection: Any) -> None:
@@ -184,6 +185,15 @@ def _require_same(connection: Connection) -> None:
     opened: OpenFile | None = connection.info.get(_FILE)
     if opened is not None:
         opened.require_same()
+
+
+def _require_replicated(connection: Connection) -> None:
+    """Do not acknowledge a commit that a standby was to have and may not have.
+
+    What is sent again waits anew: its transaction locks a row, so that its commit is replicated.
+    """
+    if getattr(connection.connection.driver_connection, "unreplicated", False):
+        raise UnavailableError(UNAVAILABLE)
 
 
 # Threads of one process queue here rather than poll SQLite's lock, which is unfair and slow.
@@ -298,6 +308,7 @@ def _unit(connection: Connection) -> Iterator[None]:
             with _begun(connection):
                 yield
             _require_same(connection)
+            _require_replicated(connection)
     except UnavailableError as error:
         if not connection.closed and not connection.invalidated:
             _let_go(connection, error)

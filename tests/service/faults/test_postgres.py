@@ -191,7 +191,7 @@ def test_a_database_that_falls_silent_keeps_nobody_waiting_for_ever(
 
 def test_what_a_crash_may_forget_is_not_acknowledged(postgres: Postgres) -> None:
     query = "SHOW synchronous_commit"
-    for chosen, used in (("off", "on"), ("remote_apply", "remote_apply")):
+    for chosen, used in (("off", "on"), ("local", "on"), ("remote_apply", "remote_apply")):
         postgres.execute(f"ALTER ROLE postgres SET synchronous_commit = {chosen}")
         try:
             engine = connect(postgres.url)

@@ -1,0 +1,1 @@
+"""What `dpledger serve` is made of: what it says, and its processes."""
