@@ -30,7 +30,7 @@ def sign_in(page: Page, address: str, path: str = "/", scope: str = "admin") -> 
 
 def shown(page: Page) -> float:
     """The epsilon that the head of a run's page says, once it is there."""
-    headline = page.locator("#guarantee .headline")
+    headline = page.locator("#guarantee .headline").first
     expect(headline).to_have_text(EPSILON, timeout=15_000)
     found = EPSILON.search(headline.inner_text())
     assert found

@@ -11,7 +11,7 @@ def test_the_promise_to_one_person_unfolds_with_the_keyboard(
     story: str, look: Look, width: int, scheme: Scheme
 ) -> None:
     page = look(width, scheme)
-    page.goto(story + "/datasets/scans")
+    page.goto(story + "/datasets/visits")
     settled(page)
     expect(page.locator(".attack")).to_contain_text("An attacker with a false-positive rate of 1 %")
     summary = page.locator(".person > summary")
