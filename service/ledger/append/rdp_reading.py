@@ -4,7 +4,7 @@ import math
 import threading
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -20,7 +20,8 @@ from accounting.bounds.event_bounds import (
     sensitivity_of,
 )
 from accounting.bounds.renyi_bounds import renyi_bounds
-from accounting.events import Event, Gaussian, NeighboringRelation
+from accounting.event_counts import read_together
+from accounting.events import Cyclic, Event, Gaussian, NeighboringRelation, Sampling, Shuffle
 from accounting.guarantees import Status
 from accounting.renyi.conversion import conversion_costs
 from accounting.renyi.orders import ORDERS
@@ -62,8 +63,10 @@ class RdpEvaluator:
 
     events: tuple[Event, ...]  # in an order that depends on their values alone
     keys: tuple[str, ...]  # by which they are ordered
-    # Shape (events, orders); None if an event has no curve, or one that may fail.
+    # Shape (events, orders); None if an event has no curve, or one that may fail, or if an order
+    # of one event may be used again by another: curves do not add up then.
     curves: Array | None
+    loaders: frozenset[Sampling]  # of the events, as far as one may use another's orders
     unamplified: Array | None  # of one step of each, RDP over order; if all are Gaussian
     bases: frozenset[tuple[Hashable, ...] | None]
     costs: Array  # of the conversion at delta, shape (orders,)
@@ -72,6 +75,8 @@ class RdpEvaluator:
     def extended(self, more: Mapping[Event, EventCurve]) -> "RdpEvaluator | None":
         """The same with further events; None where they rest on something else."""
         if self.curves is None or not self.bases.issuperset(one.basis for one in more.values()):
+            return None
+        if not _add_up(loaders := self.loaders | _loaders(more)):
             return None
         events, keys = list(self.events), list(self.keys)
         curves, unamplified = self.curves, self.unamplified
@@ -85,8 +90,23 @@ class RdpEvaluator:
             if unamplified is not None and one.unamplified is not None:
                 unamplified = np.insert(unamplified, place, one.unamplified)
         return replace(
-            self, events=tuple(events), keys=tuple(keys), curves=curves, unamplified=unamplified
+            self,
+            events=tuple(events),
+            keys=tuple(keys),
+            curves=curves,
+            loaders=loaders,
+            unamplified=unamplified,
         )
+
+
+def _loaders(events: Iterable[Event]) -> frozenset[Sampling]:
+    """The samplings that may use one another's orders."""
+    return frozenset(one.sampling for one in events if isinstance(one.sampling, Cyclic | Shuffle))
+
+
+def _add_up(loaders: frozenset[Sampling]) -> bool:
+    """Whether no two are read together, so that the curves of their passes add up."""
+    return len({read_together(one) for one in loaders}) == len(loaders)
 
 
 _Asked = tuple[Event, NeighboringRelation, frozenset[Status]]
@@ -158,7 +178,8 @@ def _from_nothing(
     by_key = sorted((repr(event), event) for event in units)
     events = tuple(event for _, event in by_key)
     curves = [one for one in (_curve_of(event, relation, accept) for event in events) if one]
-    bases, complete = frozenset(one.basis for one in curves), len(curves) == len(events)
+    bases, loaders = frozenset(one.basis for one in curves), _loaders(events)
+    complete = len(curves) == len(events) and _add_up(loaders)
     counted = units
     if complete and None not in bases:
         # What single bounds rest on does not depend on how often each counts: one of each is asked.
@@ -173,6 +194,7 @@ def _from_nothing(
         events=events,
         keys=tuple(key for key, _ in by_key),
         curves=np.array([one.curve for one in curves]) if complete else None,
+        loaders=loaders,
         unamplified=np.array(noises) if len(noises) == len(events) else None,
         bases=bases,
         costs=conversion_costs(ORDERS, delta=delta),

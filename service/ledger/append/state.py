@@ -18,7 +18,7 @@ from service.ledger.budgets import cost_cache
 from service.ledger.budgets.accumulator import BudgetAccumulator, BudgetDelta
 from service.ledger.budgets.budget import EnforcedBudget
 from service.ledger.budgets.correction_costs import Shifts
-from service.ledger.budgets.event_counts import StepsAndPasses, add_to, by_pass
+from service.ledger.budgets.event_counts import NONE, StepsAndPasses, by_pass
 from service.ledger.budgets.lineage import RowsPerParent, as_seen_by_ancestor
 from service.ledger.incidents import Incident, Kind
 from service.ledger.log.leaves import NO_LOG, Act, DatasetLog
@@ -113,7 +113,9 @@ class RunState:
     scope: EnforcedBudget | None  # its own budget
     plan: tuple[Span, ...] | None  # that holds its own budget while it is kept to
     on_plan: bool | None  # none of a run whose own budget no plan ever held
-    units: dict[Event, StepsAndPasses] | None  # none where there are more than UNITS_MAX
+    # None where there are more than UNITS_MAX. An event stays, also when nothing of it counts any
+    # more, as what `retold` counts after a fall of the noise: the reading knows it.
+    units: dict[Event, StepsAndPasses] | None
     steps: int
     shifts: Shifts = field(default_factory=dict)  # empty if no correction changed a sampling
     branches: dict[str, Branch] = field(default_factory=dict)
@@ -131,7 +133,8 @@ class RunState:
             self.steps += counts.steps
         if self.units is None:
             return
-        add_to(self.units, move.recorded)
+        for event, counts in move.recorded.items():
+            self.units[event] = self.units.get(event, NONE) + counts
         if len(self.units) > UNITS_MAX:
             self.units = None
             self.reading = None  # of curves that are no longer added up
