@@ -12,10 +12,12 @@ _SILENT: Final = "the server has said nothing for {:g} s"
 _STANDBY_WAIT: Final = "SyncRepWaitForLSN"  # the function of PostgreSQL that warns of it
 # Sent by a statement, not at the start of a session: PgBouncer takes no options there. What the
 # loss of a server may forget must not be acknowledged: `on` waits for a synchronous standby, too.
+# What is read under a lock must be what is there now, not what was there before it was waited for.
 _SETTINGS: Final = """
 SELECT set_config('lock_timeout', %(lock)s, false),
        set_config('idle_in_transaction_session_timeout', %(idle)s, false),
        set_config('timezone', 'UTC', false),
+       set_config('default_transaction_isolation', 'read committed', false),
        CASE WHEN current_setting('synchronous_commit') NOT IN ('on', 'remote_apply')
             THEN set_config('synchronous_commit', 'on', false) END,
        pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean
