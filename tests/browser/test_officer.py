@@ -10,6 +10,7 @@ import pytest
 from playwright.sync_api import Page, expect
 from sqlalchemy import Engine
 
+from benchmarks.servers import START_TOKEN
 from service.identity.keys import Role, create_key
 from service.storage.engine import transaction
 from tests.browser.desks import press, sound
@@ -88,12 +89,45 @@ def test_a_leaked_key_is_found_and_revoked(
     assert (act["by"], act["content"]["name"]) == ("admin", "cluster-a")
 
 
+def test_the_first_key_is_an_admins_and_ends_the_start_token(
+    serve: Callable[..., AbstractContextManager[str]], look: Look
+) -> None:
+    with serve() as address:
+        page = look()
+        page.goto(f"{address}/sign-in?token={START_TOKEN}&next=/keys")
+        expect(page.get_by_text("No API key exists yet")).to_be_visible()
+        page.get_by_label("Name", exact=True).fill("officer")  # its scope is chosen already
+        press(page, "Create the key")
+        expect(page.get_by_text("so the start token has ended")).to_be_visible()
+        expect(page.get_by_text("No API key exists yet")).to_have_count(0)
+        sound(page)
+
+
+@pytest.mark.parametrize("width", [1400, WIDE, 1217, 1100, 700])
+def test_every_link_of_the_head_is_seen(office: str, look: Look, width: int) -> None:
+    name = "dana-of-the-office-of-privacy"
+    with api_of(office, KEYS["admin"]) as admin:
+        secret = admin.post("/v1/keys", json={"name": name, "scope": "admin"}).json()["secret"]
+        setup(admin, dataset_given={"budget": BUDGET})
+    with api_of(office, KEYS["trainer"]) as trainer:
+        asked = {"reason": "more", "budget": {"epsilon": 9.0, "delta": 1e-5}}
+        assert trainer.post("/v1/datasets/data/requests", json=asked).is_success
+    page = look(width=width)
+    page.goto(f"{office}/sign-in?next=/keys")
+    page.get_by_label("key").fill(secret)
+    press(page, "Sign in")
+    nav = page.locator(".main-nav")
+    expect(nav.locator(".count")).to_be_visible()
+    assert nav.evaluate("one => one.scrollWidth <= one.clientWidth")
+    sound(page)
+
+
 def test_a_key_is_rotated_and_the_last_admin_key_needs_its_name(office: str, look: Look) -> None:
     page = look()
     sign_in(page, office, "/keys/trainer")
     press(page, "Rotate the key")
     secret = page.locator("#secret + p + .snippet code").inner_text()
-    expect(page.get_by_text("The secret before it works until")).to_be_visible()
+    expect(page.get_by_text("The old secret works until")).to_be_visible()
     with api_of(office, secret) as trainer, api_of(office, KEYS["trainer"]) as before:
         time.sleep(0.6)
         assert trainer.get("/v1/runs").status_code == before.get("/v1/runs").status_code == 200

@@ -52,6 +52,8 @@ def test_keys_are_found_by_name_person_scope_and_state(office: httpx.Client) -> 
     ]
     assert names(office.get("/keys", params={"name": "ada"})) == ["admin"]
     assert names(office.get("/keys", params={"scope": "admin"})) == ["admin"]
+    search = office.get("/keys").text.partition("<main")[2].partition("</form>")[0]
+    assert {scope.value for scope in Role} <= set(re.findall(r'<option value="(\w*)"', search))
     assert names(office.get("/keys", params={"state": "ended"})) == ["cluster-00", "cluster-01"]
     active = names(office.get("/keys", params={"state": "active", "sort": "-name"}))
     assert active[0] == "cluster-29"

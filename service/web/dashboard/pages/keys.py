@@ -83,7 +83,10 @@ def keys_page(
     request: Request, database: Database, viewer: PageAdmin, asked: Annotated[_Keys, Query()]
 ) -> Response:
     """Keys, those that work first, and the form of a new one."""
-    return _list(request, database, viewer, ShownForm(key_form.BLANK_KEY), asked=asked)
+    blank = key_form.BLANK_KEY
+    if request.app.state.keys.start_token is not None:
+        blank = blank | {"scope": "admin"}  # no other key can be the first one
+    return _list(request, database, viewer, ShownForm(blank), asked=asked)
 
 
 @router.post("/keys")
@@ -176,6 +179,7 @@ def _list(
     status: HTTPStatus = HTTPStatus.OK,
 ) -> Response:
     ring: KeyRing = request.app.state.keys
+    ended = {"start_token": None} if first else {}  # the page's frame still knows the token
     with snapshot(database) as connection:
         uses = ring.uses.latest(connection)
         part = part_of(connection, asked.rows(), api_keys, asked, _ORDERS | {"ended": _ended()})
@@ -192,6 +196,7 @@ def _list(
         form=form,
         secret=secret,
         first=first,
+        **ended,
     )
 
 
