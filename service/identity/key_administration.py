@@ -23,7 +23,6 @@ from service.identity.keys import (
     GRACE_SECONDS,
     GRACE_SECONDS_MAX,
     KEY_DATASETS_MAX,
-    PERSON_LENGTH_MAX,
     SHOWN_CHARACTERS,
     START_TOKEN,
     Role,
@@ -33,7 +32,7 @@ from service.identity.rate_limit import RATE_MAX, RATE_MIN
 from service.ledger.log.leaves import INSTALLATION_ROW
 from service.ledger.lookups import page_of_rows
 from service.schemas.message import Body, bounds, within
-from service.schemas.requests import Name, Text
+from service.schemas.requests import PERSON_LENGTH_MAX, Name, Text
 from service.schemas.responses import Answer, Page
 from service.storage.tables import api_keys
 

@@ -18,13 +18,12 @@ from service.identity.rate_limit import RATE_MAX, RATE_MIN
 from service.ledger.log import leaves
 from service.ledger.log.leaves import Act
 from service.schemas.event_codec import canonical
-from service.schemas.requests import valid_name
+from service.schemas.requests import PERSON_LENGTH_MAX, valid_name
 from service.storage.tables import api_keys
 
 KEY_PREFIX: Final = "dpl_"
 KEY_BYTES: Final = 32  # of randomness; a fast hash is enough for a key that cannot be guessed
 SHOWN_CHARACTERS: Final = 12  # characters of a key that are kept readable
-PERSON_LENGTH_MAX: Final = 511
 KEY_DATASETS_MAX: Final = 1000  # that a key may name
 BODY_BYTES_MIN: Final = 1024
 GRACE_SECONDS: Final = 3600  # that an old secret works beside the new one

@@ -16,13 +16,13 @@ from sqlalchemy import Connection, Row, bindparam, insert, or_, select
 from service.clock import now, utc
 from service.errors import InvalidRequestError, NotFoundError
 from service.identity.authentication import Caller
-from service.identity.keys import PERSON_LENGTH_MAX, Role
+from service.identity.keys import Role
 from service.ledger.incidents import INCIDENT_ROWS, incident_id
 from service.ledger.log.leaves import append_leaves
 from service.ledger.log.row_records import build_log_records
 from service.ledger.lookups import lock_dataset
 from service.schemas.message import Body
-from service.schemas.requests import Text, printable
+from service.schemas.requests import PERSON_LENGTH_MAX, Text, printable
 from service.storage.tables import api_keys, incident_notes, incidents
 
 _IDENTIFIER: Final = re.compile(r"incident-([1-9][0-9]{0,17})-[0-9a-f]{1,20}")

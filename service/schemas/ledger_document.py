@@ -30,6 +30,7 @@ from service.schemas.findings import (
 from service.schemas.message import Delta, Wire
 from service.schemas.requests import (
     Acceptable,
+    ActedBy,
     Assumptions,
     Labels,
     MergedSteps,
@@ -119,8 +120,8 @@ class LedgerDocument(Wire):
     releases: list[ReleasedIterate] = Field(default_factory=list)
     overdrafts: list[Overdraft] | None = None
     reserved: list[Overdraft] | None = None  # admitted before the limit was lowered
-    by: Name | None = None  # the key that registered the run
-    appended_by: list[Name] | None = None  # the keys that appended last, each once
+    by: ActedBy | None = None  # the key that registered the run
+    appended_by: list[ActedBy] | None = None  # the keys that appended last, each once
     corrections: list[CorrectedSteps] = Field(default_factory=list)
     findings: list[RecordedFinding] = Field(default_factory=list)  # no epsilon depends on them
     labels: Labels | None = None

@@ -92,6 +92,11 @@ def _named(text: str) -> str:
 
 
 Name = Annotated[str, AfterValidator(_named), Field(json_schema_extra={"pattern": NAME_PATTERN})]
+PERSON_LENGTH_MAX: Final = 511
+# Who acted: a key by its name, or a person or pod as an identity provider names it, issuer#subject.
+ActedBy = Annotated[
+    str, Field(min_length=1, max_length=PERSON_LENGTH_MAX, pattern=r"^[ -~]+$"),
+]  # fmt: skip
 WriterName = Annotated[
     str, Field(min_length=16, max_length=128, pattern=r"^[A-Za-z0-9_-]+$"),
 ]  # fmt: skip

@@ -9,12 +9,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import Engine
 
 from service.errors import InvalidRequestError
-from service.identity.keys import PERSON_LENGTH_MAX
 from service.ledger.change_requests.messages import RequestState
 from service.ledger.incidents import Kind
 from service.ledger.open_reservations import ReservationState as ReservationState
 from service.operations.incident_inbox import IncidentState
-from service.schemas.requests import NAME_PATTERN, Mode, WriterName
+from service.schemas.requests import NAME_PATTERN, PERSON_LENGTH_MAX, Mode, WriterName
 from service.schemas.run_states import RunStateName
 
 DatasetName = Annotated[str, Path(pattern=NAME_PATTERN, description="Name of the dataset.")]

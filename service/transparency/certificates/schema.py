@@ -12,6 +12,7 @@ from service.schemas.ledger_document import LedgerDocument
 from service.schemas.message import Delta, Wire
 from service.schemas.requests import (
     Acceptable,
+    ActedBy,
     AtMostRows,
     Name,
     Relation,
@@ -120,8 +121,8 @@ class BudgetLimit(Wire):
     reason: Prose
     sequence: _Whole
     changed_at: _Line
-    changed_by: Name | None = None  # the key that set it; an older certificate does not say
-    requested_by: Name | None = None  # the key that asked for it, where another one approved it
+    changed_by: ActedBy | None = None  # the key that set it; an older certificate does not say
+    requested_by: ActedBy | None = None  # the key that asked for it, where another one approved it
 
 
 class Protected(Wire):
@@ -205,8 +206,8 @@ class RunSummary(Wire):
     audits: list[AuditStated]
     steps_beyond_a_limit: _Whole
     steps_reserved_beyond_a_limit: _Whole  # admitted before the limit was lowered
-    by: Name | None  # the key that registered it
-    appended_by: list[Name]  # the keys that appended last
+    by: ActedBy | None  # the key that registered it
+    appended_by: list[ActedBy]  # the keys that appended last
     corrections: _Whole
     branches: _Whole
     releases: _Whole
@@ -230,7 +231,7 @@ class Place(Wire):
 
     acted_at: _Line
     after_sequence: _Whole
-    by: Name | None
+    by: ActedBy | None
     position: _Whole
     path: list[Digest] = Field(max_length=64)  # from the act's leaf to the root of the head
 

@@ -16,8 +16,11 @@ from joserfc.jwk import OctKey, RSAKey
 from sqlalchemy import Engine, select
 
 from service.identity.single_sign_on import provider_keys
+from service.schemas.ledger_document import LedgerDocument
 from service.storage.engine import snapshot
 from service.storage.tables import acts, branches, runs
+from service.transparency.certificates.verify import verify_bytes
+from service.transparency.signing import Signer
 from tests.service.samples import append, dataset, event, run
 from tests.service.single_sign_on.identity_provider import SUBJECT
 from tests.service.single_sign_on.providers import IdentityProvider
@@ -268,3 +271,32 @@ def test_a_trainer_sends_the_token_that_its_file_holds_now(
         assert client.dataset("scans")["name"] == "scans"
         file.unlink()  # the last one goes on
         assert client.dataset("scans")["name"] == "scans"
+
+
+def test_a_ledger_and_a_certificate_name_persons_and_pods(
+    provider: IdentityProvider, serve: Serve, tmp_path: Path
+) -> None:
+    signing = tmp_path / "signing_key"
+    Signer.create(signing)
+    file = provider.file(tmp_path)
+    with (
+        serve(identity_file=file, signing_key_file=signing, host="127.0.0.1") as address,
+        admin(provider, address) as officer,
+        caller(address, provider.token()) as pod,
+    ):
+        assert officer.post("/v1/datasets", json=dataset("scans")).status_code == 201
+        assert pod.post("/v1/runs", json=run("one", dataset="scans")).status_code == 201
+        assert append(pod, event(0, 5), run="one").status_code == 201
+        ledger = pod.get("/v1/runs/one/ledger")
+        answer = officer.get("/v1/runs/one/certificate")
+    trained_by = f"{provider.issuer}#{SUBJECT}"
+    document = LedgerDocument.model_validate(ledger.json())  # as the command line reads it
+    assert (document.by, document.appended_by) == (trained_by, [trained_by])
+    assert answer.status_code == 200, answer.text
+    verify_bytes(answer.content)
+    said = answer.json()["certificate"]
+    (limit,) = said["facts"]["dataset"]["limits"]
+    issued_by = f"{provider.issuer}#dana"
+    assert (limit["changed_by"], said["log"]["by"]) == (issued_by, issued_by)
+    (standing,) = said["standing"]
+    assert (standing["by"], standing["appended_by"]) == (trained_by, [trained_by])

@@ -10,8 +10,8 @@ from pydantic import Field
 from sqlalchemy import Connection, Row, Select, case, func, select
 
 from service.formatting import words
-from service.identity.keys import PERSON_LENGTH_MAX
 from service.ledger.log.leaves import KINDS
+from service.schemas.requests import PERSON_LENGTH_MAX
 from service.storage.engine import snapshot
 from service.storage.tables import acts, datasets
 from service.web.dashboard import listing

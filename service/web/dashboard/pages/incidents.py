@@ -14,12 +14,13 @@ from service.clock import now
 from service.errors import InvalidRequestError
 from service.formatting import words
 from service.identity.authentication import Caller
-from service.identity.keys import PERSON_LENGTH_MAX, Role
+from service.identity.keys import Role
 from service.ledger.append.write_access import run_in_write_transaction
 from service.ledger.incidents import Kind
 from service.operations.incident_inbox import HandledIncident, IncidentFilter, handled
 from service.operations.incident_notes import Action, NewIncidentNote, record_note
 from service.schemas.field_errors import fault_list
+from service.schemas.requests import PERSON_LENGTH_MAX
 from service.storage.engine import snapshot
 from service.storage.tables import api_keys, incidents
 from service.web.dashboard import glossary, listing

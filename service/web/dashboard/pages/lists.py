@@ -11,7 +11,6 @@ from sqlalchemy import Connection, Row, Select, func, select
 from service.guarantees.guarantee import delta_of
 from service.identity.access import datasets_within, runs_within
 from service.identity.authentication import Caller
-from service.identity.keys import PERSON_LENGTH_MAX
 from service.operations import budget_summaries
 from service.operations.certified_epsilons import (
     CERTIFIED_SECONDS,
@@ -19,6 +18,7 @@ from service.operations.certified_epsilons import (
     CertifiedEpsilons,
 )
 from service.operations.overview import SERIOUS, Boards
+from service.schemas.requests import PERSON_LENGTH_MAX
 from service.schemas.run_states import STATES, RunStateName
 from service.storage.engine import snapshot
 from service.storage.tables import branches, datasets, runs, settings_changes

@@ -18,11 +18,12 @@ from service.errors import (
 )
 from service.identity.access import datasets_within
 from service.identity.authentication import Caller
-from service.identity.keys import PERSON_LENGTH_MAX, Role
+from service.identity.keys import Role
 from service.ledger.change_requests import records
 from service.ledger.change_requests.messages import ChangeRequestAnswer, NewDecision, RequestState
 from service.ledger.change_requests.persons import require_another_person
 from service.schemas.field_errors import fault_list
+from service.schemas.requests import PERSON_LENGTH_MAX
 from service.storage.engine import snapshot
 from service.storage.tables import change_requests, datasets
 from service.web.dashboard.rendering import PageRoute, render
