@@ -8,7 +8,9 @@ from typing import Any, Final
 
 _FOLDER: Final = Path(__file__).parent
 # What is hashed or signed is its text: a client that wrote a time anew would break it.
-_EXACT: Final = {"ActAnswer", "BudgetLimit", "Certificate", "Checkpoint", "Log", "Place"}
+_EXACT: Final = {
+    "ActAnswer", "ApprovedChange", "BudgetLimit", "Certificate", "Checkpoint", "Log", "Place",
+}  # fmt: skip
 _TIME: Final = "ISO 8601"  # in the description of each time, and of nothing else
 _ANY: Final = "any"  # the table of properties that mean the same in every message
 

@@ -1,6 +1,7 @@
 """Four eyes: what lets more be spent waits for another person, and nothing else does."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import httpx
@@ -9,6 +10,8 @@ from pydantic import ValidationError
 from sqlalchemy import Engine
 
 from service.settings import Settings
+from service.transparency.certificates.verify import verify_bytes
+from service.transparency.signing import Signer
 from tests.conftest import AS_ADMIN
 from tests.service.office import (
     APPROVALS,
@@ -18,7 +21,7 @@ from tests.service.office import (
     require_whole,
     working,
 )  # fmt: skip
-from tests.service.samples import BUDGET, FULL, GAUSSIAN, Json, append, dataset, event
+from tests.service.samples import BUDGET, FULL, GAUSSIAN, Json, append, dataset, event, run
 from tests.service.test_keys import Serve
 
 
@@ -99,8 +102,8 @@ def test_a_freeze_is_made_at_once_and_its_end_waits(strict: Office) -> None:
 LEASE: Final = {"name": "lease", "event": event(0, 5, sampling=FULL), "ttl_seconds": 600}
 
 
-def reserve(office: Office) -> None:
-    mild = LEASE | {"event": event(0, 5)}
+def reserve(office: Office, first_step: int = 0) -> None:
+    mild = LEASE | {"event": event(first_step, 5)}
     assert office["dana"].post("/v1/runs/run/reservations", json=mild).status_code == 201
 
 
@@ -209,6 +212,52 @@ def test_an_approved_correction_raises_the_alerts_of_the_settings(
         passed = [one["detail"]["fraction"] for one in told(office)[len(before) :]]
         assert passed
         assert not {0.5, 0.8, 0.95} & set(passed)
+
+
+def test_a_certificate_names_who_asked_for_a_change_and_who_approved_it(
+    serve: Serve, secrets: dict[str, str], tmp_path: Path
+) -> None:
+    Signer.create(tmp_path / "signing_key")
+    given = {"approvals": APPROVALS, "signing_key_file": tmp_path / "signing_key"}
+    with working(serve, secrets, **given) as office:
+        office["dana"].post("/v1/runs", json=run("other"))
+        for name in ("run", "other"):
+            append(office["dana"], event(0, 10), run=name)
+        assert approved_in(office, "runs/run") == [None]  # as in a certificate from before
+        reserve(office, first_step=10)
+        void = office["ann"].post("/v1/reservations/lease:void", json={"reason": "gone"}).json()
+        path = "/v1/runs/run/corrections"
+        mended = office["ann"].post(path, json=correction(4.0)).json()
+        first = correction(4.0, first_step=5)
+        office.decides("bob", "reject", office["ann"].post(path, json=first).json())
+        assert office["ann"].post(path, json=correction(0.5, first_step=5)).status_code == 201
+        for asked in (mended, void):
+            office.decides("bob", "approve", asked)
+        names = {"requested_by": "ann", "approved_by": "bob"}
+        void_of = {"kind": "void", "reservation": "lease", "reason": "gone"}
+        correction_of = {"kind": "correction", "reservation": None, "reason": "the log of the job"}
+        steps = {"branch": "main", "first_step": 0, "steps": 5}
+        (found,) = approved_in(office, "runs/run")
+        assert found is not None
+        assert [one.pop("approved_at")[:2] for one in found] == ["20", "20"]
+        assert found == [
+            names | void_of | dict.fromkeys(steps),
+            names | correction_of | steps,
+        ]
+        run_first, run_other = approved_in(office, "datasets/data")
+        assert (len(run_first or []), run_other) == (2, None)
+        page = office["vic"].get("/v1/runs/run/certificate?format=html").text
+        assert "Approved changes" in page
+        assert "<td>bob</td><td>ann</td>" in page
+
+
+def approved_in(office: Office, path: str) -> list[list[Json] | None]:
+    """Of each run in a certificate that verifies, what a second person approved."""
+    answer = office["vic"].get(f"/v1/{path}/certificate")
+    assert answer.status_code == 200, answer.text
+    verify_bytes(answer.content)
+    (home,) = answer.json()["certificate"]["facts"]["homes"]
+    return [one.get("approved_changes") for one in home["runs"]]
 
 
 def told(office: Office) -> list[Json]:

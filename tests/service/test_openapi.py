@@ -53,7 +53,9 @@ CLOSED: Final = {
 LISTS: Final = {"accept", "assumptions", "relations"}  # of such words
 OPEN: Final = {("Problem", "status")}  # an HTTP status is a number
 # What is hashed or signed is its text: a client that wrote a time anew would break it.
-EXACT: Final = {"ActAnswer", "BudgetLimit", "Certificate", "Checkpoint", "Log", "Place"}
+EXACT: Final = {
+    "ActAnswer", "ApprovedChange", "BudgetLimit", "Certificate", "Checkpoint", "Log", "Place",
+}  # fmt: skip
 # Requests whose example a reader copies.
 MESSAGES: Final = (requests, plan, fit_suggestions, key_administration)
 MAIN: Final = {

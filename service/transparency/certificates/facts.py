@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from sqlalchemy import BindParameter, Connection, Row, bindparam, func, select
 
+from service.clock import stamp
 from service.errors import TooExpensiveError
 from service.guarantees.document_export import document_of
 from service.guarantees.event_counts import held_anew
@@ -19,6 +20,8 @@ from service.ledger.views import dataset_answer
 from service.schemas.correlated.strategies import named_in
 from service.schemas.event_codec import event_of
 from service.storage.tables import (
+    change_decisions,
+    change_requests,
     corrections,
     datasets,
     distinct_events,
@@ -27,6 +30,7 @@ from service.storage.tables import (
     incidents,
     lineage,
     releases,
+    reservations,
     runs,
 )
 from service.transparency.certificates.schema import DISTINCT_MAX, RUNS_MAX
@@ -64,6 +68,35 @@ _INCIDENTS: Final = (
     )
     .group_by(incidents.c.kind)
     .order_by(incidents.c.kind)
+)
+# Of each correction and each void of one reservation. A void of all of a dataset's reservations is
+# a change of settings, and its limit names who asked.
+_APPROVED: Final = (
+    select(
+        change_requests.c.kind,
+        change_requests.c.target,
+        change_requests.c.change,
+        change_requests.c.reason,
+        change_requests.c.by.label("requested_by"),
+        change_decisions.c.by.label("approved_by"),
+        change_decisions.c.decided_at,
+        func.coalesce(runs.c.id, reservations.c.run_id).label("run"),
+    )
+    .join(change_decisions, change_decisions.c.request_id == change_requests.c.id)
+    .outerjoin(
+        runs,
+        (change_requests.c.kind == "correction") & (runs.c.name == change_requests.c.target),
+    )
+    .outerjoin(
+        reservations,
+        (change_requests.c.kind == "void") & (reservations.c.name == change_requests.c.target),
+    )
+    .where(
+        change_requests.c.dataset_id == bindparam("dataset"),
+        change_requests.c.target.is_not(None),
+        change_decisions.c.decision == "approved",
+    )
+    .order_by(change_requests.c.id)
 )
 _BELOW: Final = (
     select(datasets, lineage.c.exactly_one, lineage.c.most_rows)
@@ -184,13 +217,16 @@ def _home(
     allowance = allowance or _Allowance()
     for run in found:
         allowance.take(connection, run)
+    approved = _approved_changes(connection, dataset)
     home = {
         "dataset": dataset.name,
         "dataset_size": dataset.dataset_size,
         "exactly_one": rows.exactly_one,
         "most_rows": rows.most,
         "reserved": _reserved(connection, dataset),
-        "runs": [_run(connection, run, dataset, allowance) for run in found],
+        "runs": [
+            _run(connection, run, dataset, allowance) | approved.get(run.id, {}) for run in found
+        ],
     }
     return home | {"strategies": kept_strategies(connection, named_in(home["reserved"]))}
 
@@ -205,6 +241,26 @@ def _run(
         "on_plan": run.on_plan,
         "incidents": [dict(row._mapping) for row in connection.execute(_INCIDENTS, here)],
     }
+
+
+def _approved_changes(connection: Connection, dataset: Row[Any]) -> dict[int, dict[str, Any]]:
+    """Corrections and voids that a second person approved, by run; without any, no entry."""
+    found: dict[int, dict[str, Any]] = {}
+    for row in connection.execute(_APPROVED, {"dataset": dataset.id}):
+        change = json.loads(row.change)
+        one = {
+            "kind": row.kind,
+            "reservation": row.target if row.kind == "void" else None,
+            "branch": change.get("branch"),
+            "first_step": change.get("first_step"),
+            "steps": change.get("steps"),
+            "reason": row.reason,
+            "requested_by": row.requested_by,
+            "approved_by": row.approved_by,
+            "approved_at": stamp(row.decided_at),
+        }
+        found.setdefault(row.run, {"approved_changes": []})["approved_changes"].append(one)
+    return found
 
 
 def _reserved(connection: Connection, dataset: Row[Any]) -> list[dict[str, Any]]:

@@ -60,6 +60,9 @@ def certificate_page(raw: bytes) -> str:
         _part("Limits", ("revision", "epsilon", "delta", "accepted", "reason", "from", "set by",
                          "asked for by"),
               (_limit(one) for one in facts["dataset"]["limits"])),
+        _part("Approved changes", ("run", "change", "reservation", "branch", "first step", "steps",
+                                   "reason", "at", "approved by", "asked for by"),
+              _approved_changes(facts)),
         "<h2>Theorems</h2>",
         *(_theorem(one) for one in said["theorems"]),
         "<h2>How to check it</h2>",
@@ -187,6 +190,17 @@ def _limit(one: dict[str, Any]) -> tuple[Any, ...]:
         one["revision"], _words(one["epsilon"]), _words(one["delta"]), one["accept"],
         one["reason"], one["changed_at"], one.get("changed_by"), one.get("requested_by"),
     )  # fmt: skip
+
+
+def _approved_changes(facts: dict[str, Any]) -> Iterable[tuple[Any, ...]]:
+    for home in facts["homes"]:
+        for run in home["runs"]:
+            for one in run.get("approved_changes", ()):
+                yield (
+                    run["ledger"]["run"], one["kind"], one["reservation"], one["branch"],
+                    one["first_step"], one["steps"], one["reason"], one["approved_at"],
+                    one["approved_by"], one["requested_by"],
+                )  # fmt: skip
 
 
 def _theorem(one: dict[str, Any]) -> str:

@@ -86,12 +86,28 @@ class Incidents(Wire):
     last_sequence: _Whole
 
 
+class ApprovedChange(Wire):
+    """A correction of a run, or a void of its reservation, that a second person approved."""
+
+    kind: Literal["correction", "void"]
+    reservation: Name | None  # that was voided
+    branch: Name | None  # of the steps that were corrected
+    first_step: _Whole | None
+    steps: _Whole | None
+    reason: Prose  # of the person who asked
+    requested_by: ActedBy  # the key that asked for it
+    approved_by: ActedBy  # the key that approved it, of another person
+    approved_at: _Line
+
+
 class RunFacts(Wire):
     """All that is recorded of a run."""
 
     ledger: LedgerDocument
     on_plan: bool | None  # of a run whose plan holds its budget: whether it has kept to it
     incidents: list[Incidents] = Field(max_length=100)
+    # Those that one person made alone are not among them; an older certificate has none.
+    approved_changes: list[ApprovedChange] = Field(default_factory=list)
 
 
 class Home(Wire):
