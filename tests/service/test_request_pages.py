@@ -189,6 +189,29 @@ def test_the_list_is_filtered_and_goes_on(
     browsers.page("vic", "/requests?state=nonsense", status=422)
 
 
+def test_what_waits_is_counted_and_goes_on(
+    browsers: Browsers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.web.dashboard.pages.requests.WAITING_SIZE", 2)
+    for epsilon in range(4, 9):
+        browsers.office.asks("dana", MORE | {"epsilon": float(epsilon)})
+    browsers.office.decides("ann", "reject", browsers.office.asks("eve"))
+    found, where = list[str](), "/requests?by=dana"
+    for rows in (2, 2, 1):
+        text = browsers.page("vic", where)
+        there = re.findall(r'<th scope="row"><a href="(/requests/[^"]*)"', text)
+        assert len(there) == rows
+        assert "Waiting for a decision 5" in words(text)
+        assert ('id="history"' in text) == (not found)
+        found += there
+        older = re.search(r'href="(/requests\?[^"]*waiting_before=\d+[^"]*)#waiting"', text)
+        where = "" if older is None else older[1].replace("&amp;", "&")
+    assert where == ""
+    assert len(set(found)) == 5
+    text = browsers.page("vic", "/requests?by=eve")
+    assert "Waiting for a decision None." in words(text)
+
+
 def test_the_address_of_a_decision_leads_back(browsers: Browsers) -> None:
     where = asked(browsers)
     answer = browsers["ann"].get(f"{where}/approve")

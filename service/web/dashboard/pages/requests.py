@@ -1,12 +1,13 @@
 """Change requests in the browser: what waits, what was decided, and the page of one."""
 
+from collections.abc import Sequence
 from http import HTTPStatus
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import RedirectResponse
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-from sqlalchemy import Connection
+from sqlalchemy import ColumnElement, Connection
 
 from service.errors import (
     AnotherPersonError,
@@ -35,7 +36,7 @@ from service.web.strict_requests import expensive
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 _SIZE: Final = 25  # requests of a part of the history
-WAITING_SIZE: Final = 100  # that wait and are listed
+WAITING_SIZE: Final = 100  # of a part of those that wait
 _STATES: Final = ("pending", "approved", "rejected", "withdrawn", "expired", "stale")
 _REFUSALS: Final = (
     AnotherPersonError, ConflictError, ForbiddenError, InvalidRequestError,
@@ -51,7 +52,19 @@ class _Asked(BaseModel):
     state: RequestState | None = None
     dataset: str | None = Field(default=None, max_length=63)
     by: str | None = Field(default=None, max_length=PERSON_LENGTH_MAX)  # the person who asked
-    before: int | None = Field(default=None, ge=0, lt=2**63)  # the row before which to go on
+    # The row before which the history goes on, or what waits.
+    before: int | None = Field(default=None, ge=0, lt=2**63)
+    waiting_before: int | None = Field(default=None, ge=0, lt=2**63)
+
+    @property
+    def shows_waiting(self) -> bool:
+        """Whether what waits is on the page."""
+        return self.state in (None, "pending") and self.before is None
+
+    @property
+    def shows_history(self) -> bool:
+        """Whether what was decided, has expired or is stale is on the page."""
+        return self.state != "pending" and self.waiting_before is None
 
     @model_validator(mode="before")
     @classmethod
@@ -74,27 +87,47 @@ def request_list(
     past = [*wanted, ~pending]
     if asked.state not in (None, "pending"):
         past.append(records.in_state(asked.state))
-    if asked.before is not None:
-        past.append(change_requests.c.id < asked.before)
-    latest = change_requests.c.id.desc()
+    waiting, waiting_count, history = _NOTHING, 0, _NOTHING
     with snapshot(database) as connection:
-        waiting, history = [], []
-        if asked.state in (None, "pending") and asked.before is None:
-            query = records.select_requests(*wanted, pending).order_by(latest).limit(WAITING_SIZE)
-            waiting = list(connection.execute(query))
-        if asked.state != "pending":
-            query = records.select_requests(*past).order_by(latest).limit(_SIZE + 1)
-            history = list(connection.execute(query))
+        if asked.shows_waiting:
+            waiting = _part(
+                connection, *wanted, pending, before=asked.waiting_before, size=WAITING_SIZE
+            )
+            waiting_count = records.count_requests(connection, *wanted, pending)
+        if asked.shows_history:
+            history = _part(connection, *past, before=asked.before, size=_SIZE)
     return render(
         request,
         "requests.html",
         viewer=viewer,
         asked=asked,
         states=[("", "any"), *((state, state) for state in _STATES)],
-        waiting=[_listed(row) for row in waiting],
-        history=[_listed(row) for row in history[:_SIZE]],
-        further=history[_SIZE - 1].id if len(history) > _SIZE else None,
+        waiting=waiting,
+        waiting_count=waiting_count,
+        history=history,
     )
+
+
+class _Part(NamedTuple):
+    """Some requests with their titles, and the row before which to go on, if there are more."""
+
+    rows: Sequence[tuple[ChangeRequestAnswer, str]]
+    further: int | None
+
+
+_NOTHING: Final = _Part((), None)
+
+
+def _part(
+    connection: Connection, *wanted: ColumnElement[bool], before: int | None, size: int
+) -> _Part:
+    """The latest requests for which all of that holds, from before a row on."""
+    if before is not None:
+        wanted = (*wanted, change_requests.c.id < before)
+    query = records.select_requests(*wanted).order_by(change_requests.c.id.desc())
+    rows = connection.execute(query.limit(size + 1)).all()
+    further = rows[size - 1].id if len(rows) > size else None
+    return _Part([_listed(row) for row in rows[:size]], further)
 
 
 def _listed(row: Any) -> tuple[ChangeRequestAnswer, str]:
