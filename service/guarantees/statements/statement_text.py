@@ -305,9 +305,15 @@ def person_notes(person: PersonPromise) -> list[str]:
     notes = []
     if person.charged is not None and person.budget is not None:
         whose = "limit of the run" if person.budget_of_run else "limit of the dataset"
+        by = " by this run alone" if person.of_run and not person.budget_of_run else ""
+        then = (
+            "The limit is exceeded: nothing more is admitted."
+            if person.budget.overdrawn
+            else "Further steps add to it until nothing more is admitted."
+        )
         notes.append(
-            f"Charged: {percent_up(person.charged)} of what the {whose} allows. The share never "
-            "falls, and further steps add to it until nothing more is admitted."
+            f"Charged{by}: {percent_up(person.charged)} of what the {whose} allows. The share "
+            f"never falls. {then}"
         )
     elif person.budget is None:
         notes.append("No limit is set. Nothing is charged, so further steps can add any amount.")
