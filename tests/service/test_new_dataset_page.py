@@ -134,6 +134,8 @@ def test_a_child_charges_its_parents(desk: Desk) -> None:
     assert (stored["parents"], stored["rows_per_parent_record"]) == (["all"], {"at_most": 3})
     missing = desk.send(name="other", parents="all, nothing", rows="at_most_one")
     assert list(faults(missing)) == ["parents"]
+    unsaid = desk.send(name="other", parents="all")
+    assert faults(unsaid)["rows"].startswith("is needed with parents")
 
 
 @pytest.mark.parametrize(
@@ -147,7 +149,7 @@ def test_a_child_charges_its_parents(desk: Desk) -> None:
         (TRAINING | {"noise": "x", "size": "many"}, {"noise", "size"}),
         (TRAINING | {"batch": "0"}, {"batch"}), (TRAINING | {"steps": "0.5e10"}, {"steps"}),
         (TRAINING | {"epsilon": ""}, {"epsilon"}), (TRAINING | {"relation": "x"}, {"relation"}),
-        ({"holds": "envelope"}, {"noise"}), ({"parents": "A"}, {"parents"}),
+        ({"holds": "envelope"}, {"noise"}), ({"parents": "A"}, {"parents", "rows"}),
         ({"rows": "exactly_one"}, {"rows"}), ({"rows": "some"}, {"rows"}),
         ({"rows": "several", "most": "x"}, {"most"}), (TRAINING | {"noise": "1e-9"}, {"noise"}),
     ],

@@ -261,3 +261,27 @@ def test_a_correction_of_steps_that_are_not_recorded_is_refused_before_it_is_com
         assert answer.json()["type"] == "/problems/out-of-sequence"
         assert desk.api.get("/v1/requests").json()["requests"] == []
         assert desk.api.post("/v1/runs/run/corrections", json=new | {"steps": 1}).status_code == 201
+
+
+def test_a_closed_run_without_steps_awaits_none(desk: Desk) -> None:
+    assert desk.api.post("/v1/runs", json=run("unused")).status_code == 201
+    assert "No step has been recorded yet" in desk.browser.get("/runs/unused").text
+    assert desk.send("/runs/unused/finish", state="aborted", reason="Unused.").status_code == 303
+    part = desk.browser.get("/runs/unused/guarantee").text
+    assert "No step</p>" in part
+    assert "appears with the first" not in part
+    assert "No step has been recorded yet" not in desk.browser.get("/runs/unused").text
+
+
+def test_steps_without_a_bound_are_not_called_reserved(desk: Desk) -> None:
+    assert append(desk.api, event(500, 1, mechanism={"kind": "none"})).status_code == 201
+    page = desk.browser.get("/").text
+    assert ">\u221e</strong>" in page
+    assert 'data-label="Reserved" class="num empty-cell"' in page
+    note = "Charged by this run alone"
+    other = run("other")
+    assert desk.api.post("/v1/runs", json=other).status_code == 201
+    assert append(desk.api, event(0, 5, sampling=POISSON), run="other").status_code == 201
+    statement = desk.browser.get("/runs/other/report").text
+    assert note in statement
+    assert "The limit is exceeded: nothing more is admitted." in statement

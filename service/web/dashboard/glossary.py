@@ -184,7 +184,7 @@ ADVICE: Final[dict[str, Advice]] = {
     Kind.THRESHOLD: Advice(
         _WARN,
         "A share of the limit is used up.",
-        "See which runs spend most, below, and whether planned runs still fit.",
+        "See on the page of the dataset which runs spend most, and what would still fit.",
     ),
     Kind.SAMPLING_CONTRADICTED: Advice(
         _BAD,
@@ -213,13 +213,13 @@ ADVICE: Final[dict[str, Advice]] = {
     ),
     Kind.CORRECTION: Advice(
         _QUIET,
-        "An admin corrected an entry; the original entry stays.",
-        "Nothing, if it was expected. A correction can only raise the enforced figure.",
+        "An owner or an admin corrected an entry; the original entry stays.",
+        "Do nothing if it was expected. A correction can only raise the enforced figure.",
     ),
     Kind.SETTINGS_CHANGED: Advice(
         _QUIET,
-        "The limit, or the accepted statuses, were changed.",
-        "Nothing, if it was agreed. The history of the limit has the reason.",
+        "The limit, the freeze or the accepted statuses were changed.",
+        "Do nothing if it was agreed. The history of the limit has the reason.",
     ),
     Kind.CERTIFIED_TOO_LOW: Advice(
         _BAD,

@@ -22,6 +22,7 @@ _ROWS: Final = ("at_most_one", "exactly_one")
 _TRAINING: Final = ("noise", "batch", "steps")
 _TOGETHER: Final = "is needed with the other two; clear all three for no training"
 _NEEDS_TRAINING: Final = "needs the noise, the batch size and the steps of a training"
+_NEEDS_ROWS: Final = "is needed with parents: how many rows come from one of their records"
 _NEEDS_LIMIT: Final = "is needed: a training chooses the filter of a limit"
 _NOT_A_NUMBER: Final = "must be a number, such as 3 or 1e-5"
 _NOT_WHOLE: Final = "must be a whole number, such as 60000"
@@ -116,6 +117,8 @@ def _rows(sent: Mapping[str, str], faults: dict[str, str]) -> Any:
     if rows not in ("", "several", *_ROWS):
         faults["body.rows_per_parent_record"] = "must be one of those that are offered"
         return None
+    if not rows and sent.get("parents", "").strip(" ,"):
+        faults["body.rows_per_parent_record"] = _NEEDS_ROWS
     if rows != "several":
         return rows or None
     most = _number(sent, "most", "body.rows_per_parent_record.at_most", faults, whole=True)

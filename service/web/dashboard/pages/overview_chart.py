@@ -29,6 +29,7 @@ CHARTED_MAX: Final = 20  # datasets whose lines are drawn
 CHART_SECONDS: Final = 0.2  # of processor time for lines that are not known yet
 CHART_AGE_SECONDS: Final = 60.0  # that a line is shown again though more was recorded since
 CHART_TOP: Final = 1.5  # of the capacity
+_YOUNG_SECONDS: Final = 2 * 86_400.0  # a chart of less time names the minute, not the year
 CHARTS_MAX: Final = 2_000  # lines that are kept; a few kilobytes each
 _Line = tuple[tuple[float, float], ...]
 
@@ -103,8 +104,10 @@ def overview_chart(request: Request, viewer: PageViewer, database: Database) -> 
         for name, points in found.items()
         if points
     ]
+    begins = min((line.points[0][0] for line in lines), default=present)
+    word_x = _minute if present - begins < _YOUNG_SECONDS else _day
     chart = draw_lines(
-        lines, stairs=False, top=CHART_TOP, limit=1.0, word_x=_day, word_y=percent_up
+        lines, stairs=False, top=CHART_TOP, limit=1.0, word_x=word_x, word_y=percent_up
     )
     return render(
         request,
@@ -119,6 +122,10 @@ def overview_chart(request: Request, viewer: PageViewer, database: Database) -> 
 
 def _day(timestamp: float) -> str:
     return f"{datetime.fromtimestamp(timestamp, UTC):%d %b %Y}"
+
+
+def _minute(timestamp: float) -> str:
+    return f"{datetime.fromtimestamp(timestamp, UTC):%d %b %H:%M}"
 
 
 def _share(value: float) -> str:

@@ -149,7 +149,13 @@ def guarantee_part(
             )
         answer = views.run_answer(connection, found.run)
     return render(
-        request, "run_guarantee.html", viewer=viewer, delta=delta, run=answer, **_told(spent)
+        request,
+        "run_guarantee.html",
+        viewer=viewer,
+        delta=delta,
+        run=answer,
+        closed=CLOSED,
+        **_told(spent),
     )
 
 
