@@ -115,6 +115,9 @@ def test_the_form_that_voids_becomes_a_request(browsers: Browsers) -> None:
     assert where.startswith("/requests/")
     found = browsers.office["vic"].get("/v1/datasets/data").json()
     assert (found["frozen"], found["reserved"] > 0) == (True, True)
+    revision = str(found["revision"])
+    thawed = browsers.send("ann", "/datasets/data/admission", reason="go on", revision=revision)
+    assert "<h1>The end of a freeze: data" in browsers.page("ann", thawed.headers["location"])
     assert "Open reservations of all its runs held voided" in words(browsers.page("bob", where))
 
 

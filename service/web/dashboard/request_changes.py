@@ -26,7 +26,9 @@ _TITLES: Final = {
 def request_title(request: ChangeRequestAnswer) -> str:
     """What is asked for, in a few words."""
     about = request.dataset if request.target is None else request.target
-    return f"{_TITLES[request.kind]}: {about}"
+    thaws = request.kind == "limit" and request.change.get("frozen") is False
+    title = "The end of a freeze" if thaws and not request.change.get("budget") else None
+    return f"{title or _TITLES[request.kind]}: {about}"
 
 
 def changed_rows(
