@@ -150,7 +150,7 @@ def test_an_explanation_names_an_order_that_would_hold_more(api: httpx.Client) -
     assert append(api, steps, mode="record").status_code == 201
     url = "/v1/datasets/scans/explain"
     advice = api.get(url).json()["order_advice"]
-    assert "dataset:scans counts at order 12" in advice
+    assert "dataset scans counts at order 12" in advice
     better = float(advice.split("at order ")[2].split(" ")[0])
     assert better < 12
     assert "counts at order 12" in api.get("/datasets/scans").text

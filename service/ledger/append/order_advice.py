@@ -105,9 +105,10 @@ def recorded_advice(
     if now is None or held[better] < _GAIN * now or not 0 < held[better] < math.inf:
         return None
     return (
-        f"{scope} counts at order {budget.order:g}{_suits(budget)}: it holds {now:.3g} times what "
-        f"is recorded, and at order {better:g} it would hold {held[better]:.3g} times as much. An "
-        "order never changes: name that order in `orders` when you create the next budget."
+        f"The budget of {scope.replace(':', ' ', 1)} counts at order {budget.order:g}"
+        f"{_suits(budget)}: it holds {now:.3g} times the steps that are recorded, and at order "
+        f"{better:g} it would hold {held[better]:.3g} times as many. An order never changes: the "
+        "next dataset can have that order (`orders`), or one that is chosen for its training."
     )
 
 
