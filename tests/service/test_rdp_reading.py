@@ -37,6 +37,29 @@ def test_an_order_that_may_be_used_again_hides_nothing_in_the_answer(other: Shuf
         assert found["epsilon"] >= right.epsilon > 1.4 * alone["epsilon"]
 
 
+@pytest.mark.parametrize(("first", "then"), [(1, 1000), (1000, 1)])
+def test_an_answer_names_the_bounds_that_it_uses_now(first: int, then: int) -> None:
+    """Of few passes a published bound is the least, of many the one that was derived here."""
+    given: dict[str, Any] = {
+        "relation": NeighboringRelation.REPLACE_SPECIAL,
+        "accept": frozenset({Status.PUBLISHED, Status.DERIVED}),
+    }
+    event = Event(mechanism=Gaussian(noise_multiplier=1.0), sampling=EARLY)
+    before, after = (
+        {event: StepsAndPasses(steps=4 * passes, passes=passes, begun=passes)}
+        for passes in (first, then)
+    )
+    meter = meter_of(before, delta=1e-6, **given)
+    read = [read_guarantee(meter, one, sequence=1, **given) for one in (before, after, before)]
+    for found, units in zip(read, (before, after, before), strict=True):
+        right = best_bound(count_events(units), accountant="rdp", delta=1e-6, **given)
+        assert right is not None
+        assert found["status"] is right.status
+        assert found["theorems"] == list(right.theorems)
+        assert found["assumptions"] == list(right.assumptions)
+    assert read[0]["status"] is not read[1]["status"]
+
+
 def test_a_fall_that_leaves_an_event_uncounted_is_answered(api: httpx.Client) -> None:
     """What was counted of a pass at more noise counts at less: of the former nothing is left."""
     setup(api, dataset_given=NULL, delta=1e-5)

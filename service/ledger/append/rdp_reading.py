@@ -55,6 +55,8 @@ class EventCurve:
     unamplified: float | None  # of a step with all records, RDP over order; of Gaussian noise
     # The theorem, its premises and assumptions, where one accepted bound is the whole curve.
     basis: tuple[Hashable, ...] | None
+    # Else which bounds are the least at each order, as bits; shape (orders,).
+    used: Array | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +73,8 @@ class RdpEvaluator:
     bases: frozenset[tuple[Hashable, ...] | None]
     costs: Array  # of the conversion at delta, shape (orders,)
     form: Mapping[str, Any]  # a GuaranteeAnswer of the counts that it was made for
+    several: Mapping[Event, Array]  # of events with several bounds, which are used at each order
+    forms: dict[tuple[int, ...], Mapping[str, Any]]  # by the bounds that are used
 
     def extended(self, more: Mapping[Event, EventCurve]) -> "RdpEvaluator | None":
         """The same with further events; None where they rest on something else."""
@@ -138,7 +142,9 @@ def _curve_of(
     if isinstance(mechanism, Gaussian):
         unamplified = 0.5 * (sensitivity_of(relation) / mechanism.noise_multiplier) ** 2
     basis = (bound.theorem.id, *(one.id for one in bound.premises), bound.assumptions)
-    found = EventCurve(least_curve(bounds), unamplified, None if others else basis)
+    curve = least_curve(bounds)
+    used = sum(2**n * (one.loss == curve) for n, one in enumerate(bounds)) if others else None
+    found = EventCurve(curve, unamplified, None if others else basis, used)
     with _learning:
         _curves[event, relation, accept] = found
         if len(_curves) > CURVES_MAX:
@@ -190,7 +196,7 @@ def _from_nothing(
         }
         counted = {event: units[event] for event in each.values()}
     noises = [one.unamplified for one in curves if one.unamplified is not None]
-    return RdpEvaluator(
+    found = RdpEvaluator(
         events=events,
         keys=tuple(key for key, _ in by_key),
         curves=np.array([one.curve for one in curves]) if complete else None,
@@ -199,7 +205,18 @@ def _from_nothing(
         bases=bases,
         costs=conversion_costs(ORDERS, delta=delta),
         form=form_of(counted, relation, accept, delta),
+        several={
+            event: one.used
+            for event, one in zip(events, curves, strict=False)
+            if complete and one.used is not None
+        },
+        forms={},
     )
+    if found.curves is not None and found.several:
+        found.forms[_used(found, units, int(_at_orders(found, found.curves, units).argmin()))] = (
+            found.form
+        )
+    return found
 
 
 def form_of(
@@ -248,16 +265,21 @@ def read_guarantee(
     told = {"steps": sum(steps), "sequence": sequence}
     if meter.curves is None:  # what may fail, or has no bound, is asked of the accountant each time
         return {**form_of(units, relation, accept, delta), **told}
-    slack = 1 + 2 * (len(meter.events) + 1) * UNIT_ROUNDOFF
-    counted = [_count(event, one) for event, one in zip(meter.events, counts, strict=True)]
-    epsilon = _epsilon(meter, meter.curves, counted, slack)
+    each_order = _at_orders(meter, meter.curves, units)
+    epsilon = _at_least_zero(rounded_up(float(each_order.min()), ulps=2))
+    form = meter.form
+    if meter.several and each_order.min() < math.inf:
+        used = _used(meter, units, int(each_order.argmin()))
+        if used not in meter.forms:  # the best order moved to where another bound is the least
+            meter.forms[used] = form_of(units, relation, accept, delta)
+        form = meter.forms[used]
     unbounded = epsilon == math.inf  # which JSON cannot say, so that null does
     return {
-        **meter.form,
+        **form,
         **told,
         "epsilon": None if unbounded else epsilon,
         "reason": REASON_NONE if unbounded else None,
-        "unamplified_epsilon": _unamplified_epsilon(meter, steps, delta, slack),
+        "unamplified_epsilon": _unamplified_epsilon(meter, steps, delta, _slack(meter)),
     }
 
 
@@ -265,7 +287,14 @@ def _count(event: Event, counts: StepsAndPasses) -> int:
     return counts.passes if by_pass(event) else counts.steps
 
 
-def _epsilon(meter: RdpEvaluator, curves: Array, counts: Sequence[int], slack: float) -> float:
+def _slack(meter: RdpEvaluator) -> float:
+    """What the roundings of a sum over the events may take off, as a factor."""
+    return 1 + 2 * (len(meter.events) + 1) * UNIT_ROUNDOFF
+
+
+def _at_orders(meter: RdpEvaluator, curves: Array, units: Mapping[Event, StepsAndPasses]) -> Array:
+    """Epsilon at each order, up to its last roundings; shape (orders,)."""
+    counts = [_count(event, units[event]) for event in meter.events]
     if len(counts) == 1:
         rdp = counts[0] * curves[0] if counts[0] else 0 * meter.costs
     elif all(counts):
@@ -273,7 +302,18 @@ def _epsilon(meter: RdpEvaluator, curves: Array, counts: Sequence[int], slack: f
     else:
         there = np.flatnonzero(counts)  # none of infinity is none
         rdp = np.array(counts, dtype=np.float64)[there] @ curves[there]
-    return _at_least_zero(rounded_up(float((rdp * slack + meter.costs).min()), ulps=2))
+    found: Array = rdp * _slack(meter) + meter.costs
+    return found
+
+
+def _used(
+    meter: RdpEvaluator, units: Mapping[Event, StepsAndPasses], order: int
+) -> tuple[int, ...]:
+    """The bounds that a reading uses of each event that has several; 0 of one not counted."""
+    return tuple(
+        int(bits[order]) if _count(event, units[event]) else 0
+        for event, bits in meter.several.items()
+    )
 
 
 def _at_least_zero(epsilon: float) -> float:
