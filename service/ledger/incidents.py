@@ -39,6 +39,7 @@ class Kind(StrEnum):
     AUDIT_CONTRADICTS = "audit_contradicts"  # more canaries were guessed than epsilon allows
     CORRECTION = "correction"
     SETTINGS_CHANGED = "settings_changed"
+    CHANGE_REQUEST = "change_request"  # a change waits for another person
     CERTIFIED_TOO_LOW = "certified_too_low"  # a later version of the accounting proves no less
     LEDGER_SUSPENDED = "ledger_suspended"  # the log is not the one that was signed
 

@@ -1,5 +1,6 @@
 """Change requests: asked for by one person, decided by another, and applied once."""
 
+import json
 import sys
 import time
 from collections.abc import Iterator
@@ -32,7 +33,9 @@ from tests.service.office import (
     require_whole,
     working,
 )  # fmt: skip
+from tests.service.receiver import receiving, sending
 from tests.service.samples import BUDGET, append, dataset, event
+from tests.service.sse import until
 from tests.service.test_keys import Serve
 
 
@@ -70,6 +73,28 @@ def test_a_researcher_asks_and_an_officer_approves(office: Office, engine: Engin
     assert (first.by, second.by, second.content["requested_by_person"]) == ("dana", "ann", "dana")
     assert acts(engine, "settings")[-1].content["requested_by"] == "dana"
     require_whole(engine)
+
+
+def test_a_new_request_is_told_to_webhooks_once(
+    office: Office, engine: Engine, tmp_path: Path
+) -> None:
+    given = {"webhook_kinds": ("change_request",)}
+    with receiving() as receiver, sending(engine, tmp_path, receiver.url, **given) as dispatcher:
+        asked = office.asks("dana")
+        assert office.asks("dana", status=200) == asked  # sent again
+        assert office.asks("dana", BUDGET, status=422)  # is none
+        until(lambda: dispatcher.delivered == 1)
+        office.decides("ann", "approve", asked)  # settings_changed is not of that kind
+        time.sleep(0.2)
+    ((_, body),) = receiver.sent
+    (listed, later) = office["vic"].get("/v1/datasets/data/incidents").json()["incidents"]
+    assert json.loads(body) == listed
+    assert later["kind"] == "settings_changed"
+    assert (listed["kind"], listed["run"]) == ("change_request", None)
+    assert listed["detail"] == {
+        "dataset": "data", "request": asked["id"], "change": "limit", "target": None,
+        "reason": "a larger model",
+    }  # fmt: skip
 
 
 def test_a_request_is_made_once_and_decided_once(office: Office) -> None:

@@ -31,6 +31,7 @@ from service.ledger.change_requests.messages import (
     RequestState,
 )
 from service.ledger.change_requests.persons import Actor
+from service.ledger.incidents import Incident, Kind, record_incidents
 from service.ledger.log.leaves import append_leaves
 from service.ledger.log.row_records import build_log_records
 from service.schemas.event_codec import canonical
@@ -109,6 +110,8 @@ def insert_request(
 ) -> tuple[Row[Any], bool]:
     """Store a request, or find the pending one that is the same; whether it is new.
 
+    A new one raises an incident, so that who decides hears of it.
+
     Args:
         connection: in a transaction that holds the dataset's lock.
         dataset: which the change is about.
@@ -149,6 +152,14 @@ def insert_request(
     inserted = insert(change_requests).values(values).returning(change_requests.c.id)
     number = connection.execute(inserted).scalar_one()
     _log(connection, "change_request", dataset.id, number, by)
+    waits = {"request": values["name"], "change": kind, "target": target, "reason": reason}
+    incident = Incident(
+        dataset_id=dataset.id,
+        kind=Kind.CHANGE_REQUEST,
+        sequence=dataset.head_sequence,
+        detail={"dataset": dataset.name, **waits},
+    )
+    record_incidents(connection, [incident])
     return find_request(connection, values["name"]), True
 
 

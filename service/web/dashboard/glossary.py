@@ -221,6 +221,11 @@ ADVICE: Final[dict[str, Advice]] = {
         "The limit, the freeze or the accepted statuses were changed.",
         "Do nothing if it was agreed. The history of the limit has the reason.",
     ),
+    Kind.CHANGE_REQUEST: Advice(
+        _QUIET,
+        "A person asked for a change that another person decides.",
+        "Decide it on the page of requests, if it still waits there.",
+    ),
     Kind.CERTIFIED_TOO_LOW: Advice(
         _BAD,
         "A later version of the accounting cannot confirm a certified epsilon.",
