@@ -242,9 +242,10 @@ def test_the_pages_show_each_role_what_it_may_do(family: Family) -> None:
 def test_a_dataset_that_an_owner_may_not_create_is_refused_on_the_page(family: Family) -> None:
     with signed_in(family.address, family.secrets["cid"]) as client:
         form = {
-            "csrf": csrf_of(client), "name": "elders", "dataset_size": "100", "do": "create",
-            "neighboring_relation": "add_or_remove_one", "privacy_unit": "example",
+            "csrf": csrf_of(client), "name": "elders", "size": "100", "do": "create",
+            "relation": "add_or_remove_one", "unit": "example",
         }  # fmt: skip
         answer = client.post("/new-dataset", data=form)
+        assert answer.status_code == 403, words(answer.text)
+        assert "this one has no parents" in words(answer.text)
         assert "elders" not in str(family["ann"].get("/v1/datasets").json())
-        assert answer.status_code in (403, 422), answer.text
