@@ -74,8 +74,8 @@ def test_the_budget_ends_it_at_the_last_step_that_fits(address: str) -> None:
             outcome.steps,
         ]
         ledger = client.ledger(run["name"])
-        assert {repr(event["mechanism"]) for event in ledger["events"]} == {repr(MECHANISM)}
-        assert {repr(event["sampling"]) for event in ledger["events"]} == {repr(SAMPLING)}
+        for event in ledger["events"]:
+            assert (event["mechanism"], event["sampling"]) == (MECHANISM, SAMPLING)
         assert 0 < outcome.guarantee["epsilon"] <= train.EPSILON
         assert outcome.accuracy > 0.8
         again = client.start_run(

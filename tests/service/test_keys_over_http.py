@@ -73,7 +73,7 @@ def test_a_key_is_created_on_terms_and_its_secret_is_told_once(
     ("change", "location"),
     [
         ({"name": "Cluster"}, "body.name"), ({"name": "command-line"}, "body.name"),
-        ({"scope": "owner"}, "body.scope"), ({"scope": "admin"}, "body.datasets"),
+        ({"scope": "chief"}, "body.scope"), ({"scope": "admin"}, "body.datasets"),
         ({"datasets": []}, "body.datasets"), ({"datasets": ["A"]}, "body.datasets[0]"),
         ({"expires_at": "tomorrow"}, "body.expires_at"),
         ({"expires_at": "2001-01-01"}, "body.expires_at"),

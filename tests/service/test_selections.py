@@ -329,7 +329,7 @@ def test_pages_show_a_run_with_a_sweep(api: httpx.Client) -> None:
     for path in ("/runs/run", "/datasets/data", "/runs", "/compare?runs=run"):
         page = api.get(path, headers={"accept": "text/html"})
         assert page.status_code == 200, path
-    assert f"{SAID} · 1 step" in page.text
+    assert SAID in page.text
 
 
 SAID = (
