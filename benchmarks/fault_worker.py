@@ -21,6 +21,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, Engine, event
 
 from service.cli.main import app
+from service.storage import engine
 
 WRITER: Final = "dpledger-writer"
 TAKES_SECONDS: Final = 0.5  # longer than a signal takes, also on a busy machine
@@ -47,15 +48,18 @@ def act(moment: str, number: str, name: str, file: str, *words: str) -> None:
     """Set the trap, then do as `dpledger` does."""
     trap = Trap(int(number), name, Path(file))
 
-    def commits(_connection: Connection) -> None:
+    commit = engine._commit
+
+    def commits(connection: Connection) -> None:
         if threading.current_thread().name == WRITER:
             trap.spring()
+        commit(connection)
 
     def executes(*_given: Any) -> None:
         trap.spring()
 
     if moment == "commit":
-        event.listen(Engine, "commit", commits)
+        engine._commit = commits
     else:
         event.listen(Engine, "before_cursor_execute", executes)
     app(list(words))

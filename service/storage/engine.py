@@ -330,24 +330,30 @@ def _begun(connection: Connection) -> Iterator[None]:
             yield
         return
     _require_same(connection)
-    driver: Any = connection.connection.driver_connection
-    driver.execute(_BEGIN[connection.dialect.name])
+    _order(connection, _BEGIN[connection.dialect.name])
     try:
         yield
         _commit(connection)
     except BaseException:
         with suppress(*DRIVER_ERRORS):
-            driver.execute("ROLLBACK")
+            _order(connection, "ROLLBACK")
         raise
 
 
 def _commit(connection: Connection) -> None:
     """Commit what a dedicated connection has begun."""
-    driver: Any = connection.connection.driver_connection
-    done = driver.execute("COMMIT")
+    done = _order(connection, "COMMIT")
     # PostgreSQL answers ROLLBACK, and no error, where a statement had failed before.
     if connection.dialect.name == "postgresql" and done.statusmessage != "COMMIT":
         raise UnavailableError(UNAVAILABLE)
+
+
+def _order(connection: Connection, statement: str) -> Any:
+    """Send what begins or ends a transaction, in one message: to prepare it would take two."""
+    driver: Any = connection.connection.driver_connection
+    if connection.dialect.name == "postgresql":
+        return driver.execute(statement, prepare=False)
+    return driver.execute(statement)
 
 
 def _let_go(connection: Connection, error: UnavailableError) -> None:

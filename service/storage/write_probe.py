@@ -6,7 +6,7 @@ from typing import Final
 
 from sqlalchemy import Connection, Engine, false, insert, select, update
 
-from service.storage.engine import transaction
+from service.storage.engine import DedicatedConnection, transaction
 from service.storage.tables import (
     acts,
     branches,
@@ -40,10 +40,14 @@ def write(engine: Engine, *, room: bool) -> None:
     """
     if room and engine.dialect.name == "sqlite":
         _fill_sqlite(engine)
-    with transaction(engine) as connection:
-        _touch(connection)
-        if room and engine.dialect.name == "postgresql":
-            _fill_postgres(connection)
+    line = DedicatedConnection(engine)  # as appends have one
+    try:
+        with line.transaction() as connection:
+            _touch(connection)
+            if room and engine.dialect.name == "postgresql":
+                _fill_postgres(connection)
+    finally:
+        line.close()
 
 
 def _touch(connection: Connection) -> None:

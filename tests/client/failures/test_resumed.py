@@ -115,7 +115,7 @@ def test_an_aborted_run_goes_on_only_on_purpose(client: Client, site: Site) -> N
     run.finish("aborted")
     with pytest.raises(RunExists) as refused:
         client.start_run("run", "data", **WHAT)
-    assert str(refused.value).startswith("A run of that name exists: Run run exists: aborted, 5")
+    assert str(refused.value).startswith("Run run exists: aborted, 5")
     with client.start_run("run", "data", state=state_at("run", "data", next_step=5), **WHAT) as run:
         take(run, 1)
     assert (client.run("run")["state"], alarms(site)) == ("finished", [])
