@@ -20,7 +20,7 @@ class Told:
 
     run: str
     acknowledged: int  # steps
-    sent: int  # steps, of which the last may not have been acknowledged
+    sent: int  # steps; the service may not have acknowledged the last one
 
 
 def wrongs_of(told: Told, spans: Spans) -> Counter[str]:

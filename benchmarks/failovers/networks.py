@@ -20,7 +20,7 @@ from typing import Final, Literal
 from benchmarks.servers import ServerError
 
 INSIDE: Final = "DPLEDGER_CAMPAIGN_INSIDE"
-UNPRIVILEGED: Final = 65534  # "nobody": PostgreSQL does not run as root
+UNPRIVILEGED: Final = 65534  # a user without rights: PostgreSQL does not run as root
 NETS: Final = {"back": "10.77.0", "front": "10.78.0"}
 ENDS_SECONDS: Final = 20.0
 TOOLS: Final = ("unshare", "nsenter", "setpriv", "ip", "nice")

@@ -284,7 +284,7 @@ async def authenticate(
 
     Args:
         request: as it came; its key's size limit is noted in its scope.
-        needed: the scopes of which the call needs one.
+        needed: the call needs one of these scopes.
         names: what its path names, by noun.
 
     Raises:
@@ -380,7 +380,7 @@ class KeyOf(SecurityBase):
 
 
 def scopes_needed(dependant: Dependant) -> Sequence[Role]:
-    """The scopes of which an endpoint needs one; empty where it needs no key.
+    """The scopes that an endpoint accepts; empty if it needs no key.
 
     Of several that it depends on, those of the highest rank: each is asked for again later.
     """

@@ -191,7 +191,7 @@ def _of_budget(budget: BudgetAnswer | None) -> list[PersonCase]:
 
 
 def _unamplified(found: GuaranteeAnswer) -> list[PersonCase]:
-    """The same steps, had every record joined each of them; none where it makes no difference."""
+    """The same steps, had every record joined each of them; None if that changes nothing."""
     epsilon = found.unamplified_epsilon
     if found.delta is None or epsilon is None or epsilon <= (found.epsilon or 0.0):
         return []

@@ -224,7 +224,7 @@ class SeenBy:
 
 
 def scopes_seen_by(dependant: Dependant) -> Sequence[Role]:
-    """The scopes of which a page needs one; empty where it needs no key."""
+    """The scopes that a page accepts; empty if it needs no key."""
     found = [one.call.needed for one in dependant.dependencies if isinstance(one.call, SeenBy)]
     return found[0] if found else ()
 
