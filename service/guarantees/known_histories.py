@@ -31,7 +31,7 @@ from service.schemas.event_codec import Lines
 from service.storage.tables import entries
 from service.storage.versioned_cache import VersionedCache
 
-_FEW: Final = 4  # each look reads fewer points than this anew
+_FEW: Final = 4  # a history of fewer points is read anew at each look
 HISTORIES_MAX: Final = 200  # remembered; some tens of kilobytes each
 _NEWER: Final = OF_RUN.where(entries.c.sequence > bindparam("after"))
 _Marked = tuple[int, int, EventCounts]  # steps, sequence, counts
