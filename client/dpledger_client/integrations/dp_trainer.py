@@ -118,7 +118,9 @@ class DPTrainer(Trainer):
         )
         coins = torch.Generator()
         coins.seed()  # a checkpoint restores those of the process, which drew these batches before
-        return DPDataLoader.from_data_loader(loader, generator=coins)
+        batches = DPDataLoader.from_data_loader(loader, generator=coins)
+        batches.collate_fn = _Collate(self.data_collator)  # Opacus' fails if the first is empty
+        return batches
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
         """Forward and backward; a batch without records has the sum of no gradients."""
@@ -171,6 +173,16 @@ class DPTrainer(Trainer):
         return {name: made[name] for name in _OWN if name in self._takes and name not in inputs}
 
 
+class _Collate:
+    """As the collator that is given; a batch without records is an empty mapping."""
+
+    def __init__(self, collate: Callable[[list[Any]], Any]) -> None:
+        self._collate = collate
+
+    def __call__(self, records: list[Any]) -> Any:
+        return self._collate(records) if records else {}
+
+
 class _ClearSums(TrainerCallback):
     """The Trainer clears the gradients of its model, and not what the optimizer has summed."""
 
@@ -217,6 +229,4 @@ def _adam(model: torch.nn.Module, args: TrainingArguments) -> torch.optim.Optimi
 
 def _size(inputs: Any) -> int:
     """How many records a batch has."""
-    if not isinstance(inputs, Mapping):  # the first batch of all, if it is empty
-        return len(inputs) and len(inputs[0])
     return len(next(iter(inputs.values()))) if inputs else 0

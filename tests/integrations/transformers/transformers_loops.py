@@ -70,7 +70,12 @@ class PoissonTrainer(Trainer):
         loader = DataLoader(
             self.train_dataset, self.args.train_batch_size, collate_fn=self.data_collator
         )
-        return DPDataLoader.from_data_loader(loader, generator=self.coins)
+        batches = DPDataLoader.from_data_loader(loader, generator=self.coins)
+        batches.collate_fn = self._collate  # Opacus' fails if the first batch is empty
+        return batches
+
+    def _collate(self, records: list[Any]) -> Any:
+        return self.data_collator(records) if records else {"labels": torch.zeros(0)}
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
         if len(inputs["labels"]):
