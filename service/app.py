@@ -10,6 +10,7 @@ from typing import Any, Final
 from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute
 from sqlalchemy import Engine
+from starlette.types import Receive, Scope, Send
 
 import accounting
 from accounting.math_library import InaccurateLibraryError, require_accurate_library
@@ -62,6 +63,7 @@ from service.web.api import (
 from service.web.api import keys as key_routes
 from service.web.concurrency_limit import ConcurrencyLimiter
 from service.web.dashboard import routes as dashboard
+from service.web.direct_appends import DirectAppends
 from service.web.middleware import (
     Arrivals,
     BodyLimit,
@@ -83,6 +85,27 @@ _NO_KEY_YET: Final = (
 )
 FIRST_KEY: Final = "first-admin"
 KEY_LENGTH_MIN: Final = 32
+
+
+class Application(FastAPI):
+    """FastAPI, with what is answered before it."""
+
+    _appends: DirectAppends | None = None
+
+    def answer_appends(self, settings: Settings) -> None:
+        """Answer usual appends first, from here on, where the process writes."""
+        if settings.role != "reader":
+            self._appends = DirectAppends(
+                super().__call__,
+                self.state,
+                bytes_max=settings.body_bytes_max,
+                seconds_max=settings.body_seconds,
+            )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        answer = super().__call__ if self._appends is None else self._appends
+        await answer(scope, receive, send)
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -178,7 +201,7 @@ def wire(
         await asyncio.get_running_loop().shutdown_default_executor()
         engine.dispose()
 
-    app = FastAPI(
+    app = Application(
         routes=[append_events.ROUTE],  # first: most requests are of it
         title=openapi.TITLE,
         version=accounting.__version__,
@@ -254,6 +277,7 @@ def wire(
     for router in dashboard.install_pages(app, single_sign_on=keys.directory is not None):
         _note_methods(app, router)
     openapi.complete(app)
+    app.answer_appends(settings)
     return app
 
 

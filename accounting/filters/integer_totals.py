@@ -24,12 +24,12 @@ COUNT_MAX: Final = 10**15  # steps; more are never asked for
 
 def plus(a: Total, b: Total) -> Total:
     """The sum, component by component."""
-    return tuple(x + y for x, y in zip(a, b, strict=True))
+    return tuple([x + y for x, y in zip(a, b, strict=True)])
 
 
 def times(cost: Total, count: int) -> Total:
     """What so many units cost; a negative count takes them off again."""
-    return tuple(x * count for x in cost)
+    return tuple([x * count for x in cost])
 
 
 def sum_of(totals: Iterable[Total], zero: Total) -> Total:

@@ -30,7 +30,7 @@ from service.transparency.recovery import LedgerStatus, standing
 from service.web import problems
 from service.web.strict_requests import CACHING
 
-_LOGGER = logging.getLogger("dpledger.http")
+HTTP_LOGGER: Final = logging.getLogger("dpledger.http")
 _PROCESS: Final = secrets.token_hex(10)  # begins the id of each request that this process answers
 _REQUESTS: Final = itertools.count()
 # A prober gives up after a second or so, and then ends the process.
@@ -41,8 +41,25 @@ _LATER: Final = "Too many ask without a key; ask again later."
 STATUS_REFRESH_SECONDS: Final = (
     0.5  # within this time all processes know that the ledger is suspended
 )
+BODY_ENDS_AT: Final = "dpledger.body_ends_at"  # of a scope: when its body must be there
 STATE_HEADER: Final = b"x-ledger-state"
 _API: Final = "/v1/"
+
+
+def begin_request() -> str:
+    """A new id, which is that of the request in what is logged from here on."""
+    identifier = f"{_PROCESS}{next(_REQUESTS):012x}"
+    telemetry.request_id.set(identifier)  # each request has a context of its own
+    return identifier
+
+
+def answer_headers(identifier: str, caching: bytes = b"no-store") -> list[tuple[bytes, bytes]]:
+    """What every answer says."""
+    return [
+        (b"x-request-id", identifier.encode()),
+        (b"x-content-type-options", b"nosniff"),
+        (b"cache-control", caching),
+    ]
 
 
 class RequestLog:
@@ -57,8 +74,7 @@ class RequestLog:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        identifier = f"{_PROCESS}{next(_REQUESTS):012x}"
-        telemetry.request_id.set(identifier)  # each request has a context of its own
+        identifier = begin_request()
         started = time.perf_counter()
         status = 500
 
@@ -69,9 +85,7 @@ class RequestLog:
                 self._count(scope, status, time.perf_counter() - started)
                 message["headers"] = [
                     *message["headers"],
-                    (b"x-request-id", identifier.encode()),
-                    (b"x-content-type-options", b"nosniff"),
-                    (b"cache-control", scope.get(CACHING, b"no-store")),
+                    *answer_headers(identifier, scope.get(CACHING, b"no-store")),
                 ]
             await send(message)
 
@@ -84,8 +98,8 @@ class RequestLog:
         finally:
             routine = scope.get("routine", False) and status < HTTPStatus.BAD_REQUEST
             level = logging.DEBUG if routine else logging.INFO
-            if _LOGGER.isEnabledFor(level):
-                _LOGGER.log(
+            if HTTP_LOGGER.isEnabledFor(level):
+                HTTP_LOGGER.log(
                     level,
                     "request",
                     extra={
@@ -149,7 +163,7 @@ class Arrivals:
         authorization = next((value for name, value in headers if name == b"authorization"), None)
         caller = None if authorization is None else self._keys.sender(authorization)
         if caller is not None:
-            if caller.bucket is not None:
+            if caller.bucket is not None and RATE_TAKEN not in scope:
                 try:
                     caller.bucket.take()
                 except TooManyRequestsError as refusal:
@@ -197,9 +211,9 @@ class BodyLimit:
         """Handle one connection."""
         declared = dict(scope.get("headers", ())).get(b"content-length", b"0")
         received = int(declared) if declared.isdigit() else 0
-        loop = asyncio.get_running_loop()
         # Once the body is there, what is waited for is that the reader leaves.
-        ends: float | None = loop.time() + self.seconds_max
+        latest = asyncio.get_running_loop().time() + self.seconds_max
+        ends: float | None = scope.get(BODY_ENDS_AT, latest)
 
         async def in_time() -> Message:
             nonlocal ends
@@ -241,6 +255,11 @@ class SuspensionState:
     def stale(self) -> bool:
         """Whether what is known is too old to decide by."""
         return time.monotonic() - self._read_at >= STATUS_REFRESH_SECONDS
+
+    @property
+    def open(self) -> bool:
+        """Whether it is known, and not by too old a look, that the ledger is open."""
+        return not self.stale and self._standing.state == "open"
 
     def refresh(self) -> None:
         """Read it if what is known is too old."""

@@ -174,6 +174,7 @@ class Connection(HttpToolsProtocol):
     write_seconds: ClassVar[float]
     connections_max: ClassVar[int]
     _waiting: TimerHandle | None = None  # while a head is awaited
+    _in_head = False  # of the message that is arriving
     _looking: TimerHandle  # whether answers are taken
     _left: int | None = None  # of an answer at the last look, where it was being taken
     _head_bytes = 0
@@ -203,6 +204,8 @@ class Connection(HttpToolsProtocol):
         # Many clients read no answer before they have sent the whole body: one that is refused
         # early is read to its end, for so long as a head may take, and thrown away.
         answered = self._in_body and self.cycle is not None and self.cycle.response_complete
+        if answered and self._waiting is None:
+            self._wait()
         super().data_received(data)
         if answered:
             self._discarded += len(data)
@@ -210,21 +213,24 @@ class Connection(HttpToolsProtocol):
                 self._reset()
             return
         self._head_bytes += len(data)
-        if self._waiting is not None and self._head_bytes > HEAD_BYTES_MAX:
+        if not self._awaits_head():  # most heads come whole, and no clock runs for them
+            return
+        if self._waiting is None:
+            self._wait()
+        if self._head_bytes > HEAD_BYTES_MAX:
             self.send_400_response("The head of the request is too large.")
 
     def on_message_begin(self) -> None:
         """A head begins."""
         self._head_bytes = self._discarded = 0
-        self._in_body = False
+        self._in_head, self._in_body = True, False
         self._stop_waiting()
-        self._wait()
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
         """The head is there."""
         self._stop_waiting()
-        self._in_body = True
+        self._in_head, self._in_body = False, True
         super().on_headers_complete()
         if len(self.pipeline) > PIPELINED_MAX:
             # Without an answer: it would be read as that to another request.
@@ -241,12 +247,10 @@ class Connection(HttpToolsProtocol):
         self._left = None
         super().resume_writing()
 
-    def _unset_keepalive_if_required(self) -> None:
-        """Bytes have come: what they begin must end in time, be it only a line's end."""
-        super()._unset_keepalive_if_required()
+    def _awaits_head(self) -> bool:
+        """Whether bytes have come that are to become a head, be it only a line's end."""
         idle = self.cycle is None or self.cycle.response_complete
-        if idle and self._waiting is None:
-            self._wait()
+        return self._in_head or (idle and not self._in_body)
 
     def send_400_response(self, msg: str) -> None:
         """Refuse an invalid request; without memory to read it, its kind is not known."""

@@ -1,6 +1,5 @@
 """Whether steps may be taken: held against every budget, before anything is changed."""
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -101,29 +100,30 @@ class _Counted:
     """Steps and passes of spans that follow one another."""
 
     def __init__(self) -> None:
-        self._steps: Counter[Event] = Counter()
-        self._passes: Counter[Event] = Counter()
-        self._begun: Counter[Event] = Counter()
+        self._counts: dict[Event, list[int]] = {}  # steps, passes, passes begun
 
     def add(self, open_pass: Place, span: Span) -> Place:
         """Count a span after the pass that is open; the pass that is open then."""
-        self._steps[span.event] += span.steps
+        counts = self._of(span.event)
+        counts[0] += span.steps
         if not by_pass(span.event):
             return None if open_pass is None else after_steps(open_pass)
-        self._begun[span.event] += passes_begun(open_pass, span)
+        counts[2] += passes_begun(open_pass, span)
         passes, open_pass = advance(open_pass, span)
         for event, count in passes.items():
-            self._passes[event] += count
+            self._of(event)[1] += count
         return open_pass
 
     def change(self) -> EventCountDelta:
         """What they come to."""
-        steps, passes, begun = self._steps, self._passes, self._begun
         return {
-            event: StepsAndPasses(steps=steps[event], passes=passes[event], begun=begun[event])
-            for event in dict.fromkeys([*steps, *passes])
-            if steps[event] or passes[event]
+            event: StepsAndPasses(steps=steps, passes=passes, begun=begun)
+            for event, (steps, passes, begun) in self._counts.items()
+            if steps or passes
         }
+
+    def _of(self, event: Event) -> list[int]:
+        return self._counts.setdefault(event, [0, 0, 0])
 
 
 def count_reserved(open_pass: Place, spans: Sequence[Span]) -> EventCountDelta:

@@ -125,11 +125,12 @@ class Writer:
         self._queue.put(waiting)
         if self._ended:  # checked after the put: later requests get no answer
             raise UnavailableError(_STOPPED)
+        # A database that stands still says nothing, not even that it does.
+        limit = loop.call_later(self._patience_seconds, _give_up, waiting.answer)
         try:
-            async with asyncio.timeout(self._patience_seconds):
-                return await waiting.answer
-        except TimeoutError:  # a database that stands still says nothing, not even that it does
-            raise UnavailableError(_LATER) from None
+            return await waiting.answer
+        finally:
+            limit.cancel()
 
     def _work(self) -> None:
         try:
@@ -160,7 +161,7 @@ class Writer:
                 else:
                     group.append(more)
             # Who was told to come again has left; it is not done behind its back.
-            self._serve([one for one in group if not one.answer.cancelled()])
+            self._serve([one for one in group if not one.answer.done()])
             if ending:
                 return
 
@@ -236,6 +237,11 @@ def _tell(group: Sequence[_Waiting], outcomes: Sequence[_Outcome]) -> None:
     for loop, each in settled.items():
         with suppress(RuntimeError):  # the loop was closed: no request waits
             loop.call_soon_threadsafe(_settle, each)
+
+
+def _give_up(answer: "asyncio.Future[dict[str, Any]]") -> None:
+    if not answer.done():
+        answer.set_exception(UnavailableError(_LATER))
 
 
 def _settle(settled: Sequence[tuple[_Waiting, _Outcome]]) -> None:

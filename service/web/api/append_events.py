@@ -9,6 +9,7 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.exceptions import RequestValidationError
 from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import Engine
+from starlette.datastructures import State
 from starlette.routing import Match, Route
 from starlette.types import Scope
 
@@ -33,9 +34,9 @@ from service.storage.engine import snapshot
 from service.web.parameters import AppendQuery
 from service.web.query_strings import QueryRules
 from service.web.strict_json import parse_json
-from service.web.strict_requests import JSON, NDJSON, media_type, read_body
+from service.web.strict_requests import INLINE_BYTES, JSON, NDJSON, media_type, read_body
 
-_INLINE_BYTES: Final = 16 * 1024  # read without a thread: less than a millisecond
+FAILURE: Final = "dpledger.failure"  # of a scope: why an append was refused before it came here
 EVENTS_PATH: Final = "/v1/runs/{run}/events"
 # How a line begins that most writers send; what follows is the step, and often that of the last.
 _SPACE: Final = rb"[ \t\r]*"  # of JSON; \s is more than that
@@ -46,14 +47,16 @@ _FIRST_STEP: Final = re.compile(rb'"first_step"\s*:\s*(0|[1-9]\d{0,12})\s*[,}]')
 KNOWN_BYTES: Final = 1024  # of a body that is remembered
 _KNOWN_MAX: Final = 1024  # bodies
 _LINE: Final = TypeAdapter(EventMessage)
-_STRATEGY: Final = b"matrix_gaussian"
-_DEFAULTS: Final = AppendQuery()
+STRATEGY: Final = b"matrix_gaussian"  # in a body that names one
+DEFAULTS: Final = AppendQuery()
 _RULES: Final = QueryRules.of_model(AppendQuery)
 
 
 async def append_events(request: Request) -> Response:
     """Record or charge a batch of events, all or none; 200 when all were recorded before."""
     request.scope["routine"] = True  # the ledger itself is the log of what is recorded
+    if FAILURE in request.scope:
+        raise request.scope.pop(FAILURE)
     state, run = request.app.state, request.path_params["run"]
     caller = await authenticate(request, (Role.TRAINER,), {"run": run})
     if not valid_name(run):
@@ -63,16 +66,27 @@ async def append_events(request: Request) -> Response:
     kind = media_type(request)
     known = state.sensitivities
     # A strategy is looked up in the database.
-    if len(body) <= _INLINE_BYTES and _STRATEGY not in body:
-        append = _read(run, query, kind, body, known, caller.name)
+    if len(body) <= INLINE_BYTES and STRATEGY not in body:
+        append = read_append(run, query, kind, body, known, caller.name)
     else:
-        append = await run_in_threadpool(_read, run, query, kind, body, known, caller.name)
+        append = await run_in_threadpool(read_append, run, query, kind, body, known, caller.name)
+    status, content = await record(state, append)
+    return Response(content, status, media_type=JSON)
+
+
+async def record(state: State, append: Append) -> tuple[int, bytes]:
+    """Write an append; the status and the content of its answer.
+
+    Raises:
+        LedgerError: it was refused, and nothing of it was written.
+        UnavailableError: it is not known to be written; sent again, it is counted once.
+    """
     if len(append.events) > 1:
         append = await run_in_threadpool(_prepare, state.engine, append)
     answer = await state.writer.write(append)
     if is_unread(answer):
         answer = await run_in_threadpool(read_reply, answer)
-    return Response(encode(answer), 201 if answer["accepted"] else 200, media_type=JSON)
+    return (201 if answer["accepted"] else 200), encode(answer)
 
 
 class _AppendRoute(Route):
@@ -89,7 +103,7 @@ ROUTE: Final = _AppendRoute(EVENTS_PATH, append_events, methods=["POST"])
 
 def _query(request: Request) -> AppendQuery:
     if not request.scope["query_string"]:
-        return _DEFAULTS
+        return DEFAULTS
     if fault := _RULES.fault(request.scope["query_string"]):
         raise fault
     try:
@@ -100,7 +114,7 @@ def _query(request: Request) -> AppendQuery:
         ) from None
 
 
-def _read(
+def read_append(
     run: str,
     query: AppendQuery,
     kind: str,
@@ -108,6 +122,13 @@ def _read(
     known: Sensitivities,
     by: str | None = None,
 ) -> Append:
+    """The append of a body.
+
+    Raises:
+        InvalidRequestError, RequestValidationError: it breaks the schema, or the query says
+            otherwise.
+        UnsupportedMediaTypeError: it is neither JSON nor lines of JSON.
+    """
     if kind == NDJSON:
         events = _lines(body, known)
         branch, mode = query.branch or MAIN, query.mode or "record"
