@@ -89,7 +89,7 @@ def _require(held: bool, what: str) -> None:
 def _body(body: bytes) -> str:
     """A JSON body of steps: read the short way, the long way, and from its own canonical form."""
     try:
-        append = route._read("run", parameters.AppendQuery(), JSON, body, _strategies())
+        append = route.read_append("run", parameters.AppendQuery(), JSON, body, _strategies())
     except (LedgerError, RequestValidationError) as error:
         return _refused(error)
     _require(
@@ -107,7 +107,7 @@ def _body(body: bytes) -> str:
 def _lines(body: bytes) -> str:
     """Lines of steps: read together, and each by itself."""
     try:
-        append = route._read("run", parameters.AppendQuery(), NDJSON, body, _strategies())
+        append = route.read_append("run", parameters.AppendQuery(), NDJSON, body, _strategies())
     except (LedgerError, RequestValidationError) as error:
         return _refused(error)
     each = [

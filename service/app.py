@@ -108,7 +108,7 @@ class Application(FastAPI):
         await answer(scope, receive, send)
 
 
-def create_app(settings: Settings) -> FastAPI:
+def create_app(settings: Settings) -> Application:
     """The application for these settings.
 
     Raises:
@@ -167,7 +167,7 @@ def wire(
     *,
     signer: Signer | None = None,
     witness: Follower | None = None,
-) -> FastAPI:
+) -> Application:
     """The application on a database that is ready."""
     build_messages()
     # The other half is for short requests.
