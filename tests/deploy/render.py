@@ -14,7 +14,7 @@ from helm_python import Chart, lint
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "deploy" / "chart"
 VERSIONS = ("1.27", "1.34")  # the oldest that the chart allows, and a recent one
-OF_OPERATORS = "monitoring.coreos.com/"
+OF_OPERATORS = ("monitoring.coreos.com/", "gateway.networking.k8s.io/")
 
 
 def rendered(values: dict[str, object]) -> str:

@@ -42,6 +42,26 @@ def test_lint_finds_nothing_but_that_there_is_no_icon(profile: Path) -> None:
     assert "'errors': []" in done.stdout
 
 
+def test_reads_go_to_pods_that_only_read() -> None:
+    text = (HERE / "golden" / "readers.yaml").read_text(encoding="utf-8")
+    found = {(one["kind"], one["metadata"]["name"]): one for one in yaml.safe_load_all(text)}
+    reader = found["Deployment", "dpledger-reader"]["spec"]["template"]
+    (container,) = reader["spec"]["containers"]
+    assert {"name": "DPLEDGER_ROLE", "value": "reader"} in container["env"]
+    reads, rest = found["HTTPRoute", "dpledger"]["spec"]["rules"]
+    assert [match["method"] for match in reads["matches"]] == ["GET", "HEAD"]
+    for rule, template in (
+        (reads, reader),
+        (rest, found["Deployment", "dpledger"]["spec"]["template"]),
+    ):
+        (backend,) = rule["backendRefs"]
+        service = found["Service", backend["name"]]["spec"]
+        assert service["selector"].items() <= template["metadata"]["labels"].items()
+        assert service["ports"][0]["port"] == backend["port"]
+    (other,) = found["Deployment", "dpledger"]["spec"]["template"]["spec"]["containers"]
+    assert "DPLEDGER_ROLE" not in {one["name"] for one in other["env"]}
+
+
 def test_every_profile_has_a_render_and_the_other_way_round() -> None:
     renders = {one.name for one in (HERE / "golden").iterdir()}
     assert renders == {one.name for one in PROFILES}
@@ -51,6 +71,8 @@ def test_every_profile_has_a_render_and_the_other_way_round() -> None:
     ("values", "said"),
     [
         ({"ingress": {"enabled": True, "host": "ledger.example"}}, "tlsSecret"),
+        ({"gateway": {"enabled": True, "host": "ledger.example", "parents": []}}, "parents"),
+        ({"readers": {"replicas": 0}}, "replicas"),
         ({"database": {"password": "s3cret"}}, "password"),
         ({"settings": {"DPLEDGER_DATABASE_URL": "postgresql://a:b@c/d"}}, "DATABASE_URL"),
         ({"settings": {"PASSWORD": "x"}}, "PASSWORD"),
