@@ -12,19 +12,19 @@ from sqlalchemy import Engine, select
 from accounting.accountants.best_bound import guarantee
 from accounting.event_counts import EventCounts
 from accounting.events import Event, Gaussian, NeighboringRelation, Poisson
-from service.errors import LedgerError
 from service.ledger.append.append import Append
 from service.ledger.append.state import UNITS_MAX
 from service.ledger.append.state_rows import run_tally, tally_of
 from service.ledger.append.unit_of_work import BranchPlace, DatasetCache, UnitOfWork
+from service.ledger.datasets import create_dataset
 from service.ledger.runs import create_run
-from service.schemas.requests import EventMessage, NewRun
+from service.schemas.requests import EventMessage, NewDataset, NewRun
 from service.storage import migrations
 from service.storage.engine import connect, transaction
 from service.storage.tables import datasets, runs
 from tests.conftest import clear
 from tests.service.logs import require_logged
-from tests.service.samples import FULL, POISSON, event, run
+from tests.service.samples import FULL, POISSON, dataset, event, run
 from tests.service.world_checks import require_recorded, require_reserved, require_totals
 from tests.service.worlds import (
     LOUD,
@@ -38,17 +38,18 @@ from tests.service.worlds import (
 )
 
 
-def _world(path: Path, processes: int) -> World:
+def _world(path: Path, *bytes_max: int) -> World:
+    """A ledger with a process for each size of a cache."""
     engine = connect(f"sqlite:///{path}")
     migrations.upgrade(engine)
-    return World(engine, [DatasetCache() for _ in range(processes)])
+    return World(engine, [DatasetCache(bytes_max=most) for most in bytes_max])
 
 
 @pytest.fixture(scope="module")
 def worlds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, World]]:
-    """The same ledger with two processes, and with one."""
+    """The same ledger with three processes, of which two keep little, and with one."""
     folder = tmp_path_factory.mktemp("books")
-    both = _world(folder / "two.db", 2), _world(folder / "one.db", 1)
+    both = _world(folder / "three.db", 0, 20_000, 2**30), _world(folder / "one.db", 2**30)
     yield both
     for world in both:
         world.engine.dispose()
@@ -70,7 +71,7 @@ def test_whatever_happens_the_books_are_the_fold_of_the_facts(
         _begin(world)
     for operation in operations:
         told = [do(world, operation) for world in worlds]
-        assert told[0] == told[1]  # one process and two answer the same
+        assert told[0] == told[1]  # one process and three answer the same
     for world in worlds:
         require_totals(world)
         with world.engine.connect() as connection:
@@ -182,18 +183,38 @@ def test_what_was_not_committed_is_forgotten(world: World) -> None:
 
 
 def test_books_that_are_not_used_are_let_go(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.ledger.append.unit_of_work.CACHED_RUNS_MAX", 1)
     monkeypatch.setattr("service.ledger.append.unit_of_work.CACHED_EVENTS_MAX", 0)
     world.turn = 0
     world.together([_charge("first", 0, 1), _charge("second", 0, 1)])
     cache = world.shelves[0]
-    assert len(cache.home("first").runs) == 1
+    assert len(cache.home("first").runs) == 2
     assert not cache.home("first").event_ids
-    monkeypatch.setattr("service.ledger.append.unit_of_work.BOOKS_MAX", 0)
-    for _ in range(4):
-        assert world.together([_charge("first", 1, 1)])
-    with pytest.raises(LedgerError):
-        cache.home("first")
+
+
+def test_a_full_cache_keeps_what_was_used_last(engine: Engine) -> None:
+    create(engine)
+    cache = DatasetCache(bytes_max=0)
+    world = World(engine, [cache])
+    for step, name in enumerate(("first", "second", "first", "second")):
+        world.together([_charge(name, step // 2, 1)])
+        assert list(cache.home(name).runs) == [name]  # of the one dataset in use
+    world.together([_charge("low", 0, 1)])
+    assert cache.home("low").ancestors[0][0] is cache.home("first")  # kept for its child
+    with transaction(engine) as connection:
+        create_dataset(connection, NewDataset.model_validate(dataset("other")), by="tests")
+        create_run(connection, NewRun.model_validate(run("apart", dataset="other")))
+    world.together([_charge("apart", 0, 1)])
+    for name in ("low", "first"):
+        with pytest.raises(KeyError):
+            cache.home(name)
+    cache._bytes_max = 2**30
+    world.together([_charge("low", 1, 1)])
+    cache._bytes_max = cache._bytes - 1
+    world.together([_charge("apart", 1, 1)])  # one of the others has to go: not the parent
+    assert cache.home("first").head == 4
+    with pytest.raises(KeyError):
+        cache.home("low")
+    assert cache._bytes == sum(cache._sizes.values()) <= cache._bytes_max
 
 
 def test_a_run_of_too_many_events_is_read_by_its_filter_and_never_below_the_truth(

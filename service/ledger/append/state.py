@@ -25,6 +25,12 @@ from service.ledger.log.leaves import NO_LOG, Act, DatasetLog
 from service.ledger.log.row_records import overdraft_act
 
 PART_MARK: Final = "/"  # between the name of a reservation and the number of one of its events
+# Bytes that a state takes, as tracemalloc saw them, rounded up.
+DATASET_BYTES: Final = 7000
+EVENT_BYTES: Final = 2000  # of a dataset
+RUN_BYTES: Final = 6000
+UNIT_BYTES: Final = 4500  # an event of a run, with its Renyi curve
+BRANCH_BYTES: Final = 1000
 UNITS_MAX: Final = 256  # different events whose Renyi curves an append still adds up
 
 
@@ -120,6 +126,13 @@ class RunState:
     shifts: Shifts = field(default_factory=dict)  # empty if no correction changed a sampling
     branches: dict[str, Branch] = field(default_factory=dict)
     reading: Any = None  # what the last append answered from
+    weighed: int = 0  # bytes, at the last look
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it takes."""
+        units = 0 if self.units is None else len(self.units)
+        return RUN_BYTES + UNIT_BYTES * units + BRANCH_BYTES * len(self.branches)
 
     def leave_plan(self) -> None:
         """Hold the run's own budget by its filter from here on."""
@@ -164,6 +177,25 @@ class DatasetState:
     event_ids: "OrderedDict[Event, int]" = field(default_factory=OrderedDict)
     notes: "PendingChanges" = field(default_factory=lambda: PendingChanges())
     log: DatasetLog = NO_LOG  # as it was when the dataset was locked last
+    runs_bytes: int = 0  # at the last look at each
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it takes, with its runs."""
+        return DATASET_BYTES + EVENT_BYTES * len(self.event_ids) + self.runs_bytes
+
+    def weigh(self, name: str) -> None:
+        """Look how much a run takes that is the last to be used."""
+        run = self.runs.get(name)
+        if run is not None:
+            self.runs.move_to_end(name)
+            self.runs_bytes += run.size - run.weighed
+            run.weighed = run.size
+
+    def drop_oldest_run(self) -> None:
+        """Let go of the run that was used longest ago."""
+        _, run = self.runs.popitem(last=False)
+        self.runs_bytes -= run.weighed
 
     def note(self, acts: Iterable[Act]) -> None:
         """Append acts to the log, behind the latest entry."""

@@ -40,8 +40,8 @@ from service.storage.tables import (
 
 THRESHOLDS: Final = (0.5, 0.8, 0.95)  # shares of a budget that raise an alert
 THRESHOLDS_OPTION: Final = "dpledger_budget_thresholds"  # of an engine that has others
-BOOKS_MAX: Final = 1024  # kept between transactions; a few kilobytes each
-CACHED_RUNS_MAX: Final = 16_384  # of one dataset; about two kilobytes each, more with many events
+CACHE_BYTES: Final = 192 * 1024**2  # of states that are kept between transactions
+CACHED_HOMES_MAX: Final = 65_536  # runs whose dataset is remembered
 CACHED_EVENTS_MAX: Final = 4096  # of one dataset whose rows are remembered
 _LOCKED: Final = ("id", "version", "log_size", "log_frontier")
 # Statements are built once: building one costs as much as running it.
@@ -83,9 +83,15 @@ BranchPlace = tuple[str, str]  # a run and one of its branches
 class DatasetCache:
     """The states that a process keeps between transactions. One thread at a time uses it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, bytes_max: int = CACHE_BYTES) -> None:
+        """An empty cache; of what it keeps `bytes_max` may be used between transactions."""
         self.sparing = Sparing()
-        self._states: OrderedDict[int, DatasetState] = OrderedDict()
+        self._bytes_max = bytes_max
+        self._states: OrderedDict[int, DatasetState] = OrderedDict()  # used longest ago first
+        self._made_from: defaultdict[int, set[int]] = defaultdict(set)  # a dataset, by its id
+        self._locked: set[int] = set()  # in this transaction
+        self._sizes: dict[int, int] = {}  # bytes, of each state
+        self._bytes = 0
         self._homes: OrderedDict[str, int] = OrderedDict()  # dataset of each run; never changes
 
     def open(self, connection: Connection, places: Iterable[BranchPlace]) -> "UnitOfWork":
@@ -95,6 +101,7 @@ class DatasetCache:
         """
         wanted = list(dict.fromkeys(places))
         names = {run for run, _ in wanted}
+        self._locked.clear()
         work = UnitOfWork(connection, self)
         if not self.lock(connection, self._homes_of(connection, names)) or not work.at_home(names):
             self.forget()  # the database was put back to what it was before
@@ -129,6 +136,8 @@ class DatasetCache:
             self._read(connection, stale)
         for one, _, size, frontier in locked:  # others append to it and change nothing else
             self._states[one].log = DatasetLog(size, frontier)
+            self._states.move_to_end(one)
+        self._locked.update(one for one, *_ in locked)
         return len(locked) == len(ids | above)
 
     def _holds(self, dataset_id: int, version: int) -> bool:
@@ -140,14 +149,17 @@ class DatasetCache:
         thresholds = connection.get_execution_options().get(THRESHOLDS_OPTION, THRESHOLDS)
         for row in connection.execute(DATASETS, {"ids": ids}).all():
             self._states[row.id] = book_of(connection, row, thresholds)
-        for state in self._states.values():  # one that was read anew takes the old one's place
-            if state.id in ids or any(ancestor.id in ids for ancestor, _ in state.ancestors):
-                self._place(connection, state)
+        # One that was read anew takes the old one's place.
+        for one in set(ids).union(*(self._made_from.get(one, ()) for one in ids)):
+            if one in self._states:
+                self._place(connection, self._states[one])
 
     def _place(self, connection: Connection, state: DatasetState) -> None:
         found = connection.execute(_ANCESTORS, {"ids": [state.id]})
         state.ancestors = tuple((self._states[r.ancestor_id], rows_of(r)) for r in found)
         state.scopes = None  # they belong to the old ones
+        for ancestor, _ in state.ancestors:
+            self._made_from[ancestor.id].add(state.id)
 
     def state(self, dataset_id: int) -> DatasetState:
         """A dataset that `lock` has locked."""
@@ -165,25 +177,54 @@ class DatasetCache:
 
     def written(self) -> list[DatasetState]:
         """The states that a transaction has changed."""
-        return [state for state in self._states.values() if state.notes.touched]
+        states = [self._states[one] for one in sorted(self._locked)]
+        return [state for state in states if state.notes.touched]
 
     def settle(self, names: Iterable[str]) -> None:
-        """Let go of what was read first in the datasets of runs, whose transaction is committed."""
-        used = set(self.homes(names).values())
-        while len(self._homes) > BOOKS_MAX * 16:
+        """Let go of what was used longest ago; the transaction of some runs is committed."""
+        while len(self._homes) > CACHED_HOMES_MAX:
             self._homes.popitem(last=False)
-        if len(self._states) > BOOKS_MAX:
-            self.forget()
-        for state in [self._states[one] for one in used & self._states.keys()]:
-            while len(state.runs) > CACHED_RUNS_MAX:
-                state.runs.popitem(last=False)
+        for name, home in self.homes(names).items():
+            if home in self._states:
+                self._states[home].weigh(name)
+        used = [self._states[one] for one in self._locked & self._states.keys()]
+        for state in used:
             while len(state.event_ids) > CACHED_EVENTS_MAX:
                 state.event_ids.popitem(last=False)
+            self._weigh(state)
+        self._shrink(used)
+
+    def _shrink(self, used: Iterable[DatasetState]) -> None:
+        """Let go of datasets, and then of runs of those that are in use."""
+        while self._bytes > self._bytes_max and (unused := self._longest_unused()) is not None:
+            self._drop(unused)
+        for state in used:
+            while self._bytes > self._bytes_max and len(state.runs) > 1:
+                state.drop_oldest_run()
+                self._weigh(state)
+
+    def _longest_unused(self) -> int | None:
+        """The dataset to let go of next; others are kept that were made from those above them."""
+        free = (one for one in self._states if one not in self._locked)
+        return next((one for one in free if not self._made_from.get(one)), None)
+
+    def _weigh(self, state: DatasetState) -> None:
+        size = state.size
+        self._bytes += size - self._sizes.get(state.id, 0)
+        self._sizes[state.id] = size
+
+    def _drop(self, dataset_id: int) -> None:
+        state = self._states.pop(dataset_id)
+        self._bytes -= self._sizes.pop(dataset_id, 0)
+        for ancestor, _ in state.ancestors:
+            self._made_from[ancestor.id].discard(dataset_id)
+        self._made_from.pop(dataset_id, None)
 
     def forget(self) -> None:
         """Drop everything: the transaction was not committed, or may not have been."""
-        self._states.clear()
-        self._homes.clear()
+        for held in (self._states, self._homes, self._made_from, self._locked, self._sizes):
+            held.clear()
+        self._bytes = 0
 
 
 class UnitOfWork:
