@@ -13,7 +13,8 @@ FILES: Final = ("README.md", "docker-compose.yml", "Dockerfile", "Makefile")
 KINDS: Final = {".py", ".md", ".html", ".js", ".yml", ".yaml", ".toml", ".json", ""}
 # Beside the service's settings: of the client, of tests with frameworks, of the test database.
 OTHERS: Final = {
-    "DPLEDGER_API_KEY", "DPLEDGER_API_KEY_FILE", "DPLEDGER_COMMAND", "DPLEDGER_SPOOL",
+    "DPLEDGER_API_KEY", "DPLEDGER_API_KEY_FILE", "DPLEDGER_COMMAND", "DPLEDGER_PARTITIONS",
+    "DPLEDGER_RETRY_SECONDS", "DPLEDGER_RUN", "DPLEDGER_SLURM", "DPLEDGER_SPOOL",
     "DPLEDGER_TEST_ALL", "DPLEDGER_TEST_POSTGRES", "DPLEDGER_URL",
 }  # fmt: skip
 

@@ -22,6 +22,7 @@ from dpledger_client.recording.sync import Synced, sync_all
 from dpledger_client.training import distributed, library_versions, resuming
 from dpledger_client.training.declaration import count_of
 from dpledger_client.training.distributed import Broadcast
+from dpledger_client.training.reserved_runs import reserved_name
 from dpledger_client.training.resuming import Resume
 from dpledger_client.training.run import Run
 from dpledger_client.transport import Transport
@@ -95,6 +96,7 @@ class Client(
         sampling: Mapping[str, object] | None = None,
         state: Mapping[str, object] | None = None,
         resume: Resume = "never",
+        reserved: str | Mapping[str, object] | None = None,
         delta: float | None = None,
         release: Release = "every_step",
         assumptions: Mapping[str, object] | None = None,
@@ -126,6 +128,9 @@ class Client(
                 its own. What follows up to `labels` is then as it was registered.
             resume: without a state, whether a run of that name goes on after its last recorded
                 step, on a branch of its own: "allow" if there is one, "must" if there has to be.
+            reserved: the request, or its JSON, by which the run and its plan were registered before
+                the job began: the steps of the plan are reserved, and this process takes them. With
+                `resume`, it goes on after the last step that an earlier process of the job took.
             delta: at which epsilon is told, in (0, 1); by default that of the dataset's budget.
             release: which iterates are ever shown: every_step, every_pass or last_iterate.
             assumptions: what the trainer declares about itself; unless every step is shown, all
@@ -161,6 +166,8 @@ class Client(
             lease_steps = count_of(lease_steps)
         rank, world_size = distributed.place(rank, world_size, broadcast)
         dataset = name_of(dataset)
+        if name is None and reserved is not None:
+            name = reserved_name(reserved)
         if name is None:
             if resume != "never" or state is not None or world_size > 1:
                 raise ValueError("Give a name to a run that resumes or has several ranks.")
@@ -183,6 +190,7 @@ class Client(
             {key: value for key, value in registered.items() if value is not None},
             state=state,
             resume=resume,
+            reserved=reserved,
             folder=folder,
             observed=observed,
             rank=rank,

@@ -33,14 +33,14 @@ class Service:
     def __init__(self, database: Path) -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        self._database = database
+        self.database = database
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Serve, and wait until it answers."""
         words = [COMMAND, "serve", "--port", str(self.port)]
-        words += ["--database", f"sqlite:///{self._database}"]
-        with self._database.with_suffix(".log").open("ab") as log:
+        words += ["--database", f"sqlite:///{self.database}"]
+        with self.database.with_suffix(".log").open("ab") as log:
             self._process = subprocess.Popen(words, stdout=log, stderr=log, start_new_session=True)
         end = time.monotonic() + START_SECONDS
         while time.monotonic() < end:
@@ -55,12 +55,12 @@ class Service:
     @property
     def token(self) -> str:
         """What signs in as an admin: the service has no key."""
-        return Path(f"{self._database}.token").read_text(encoding="ascii").strip()
+        return Path(f"{self.database}.token").read_text(encoding="ascii").strip()
 
     def verified(self, certificate: Path) -> subprocess.CompletedProcess[str]:
         """What `dpledger verify` says: it has the file, the public key, and no service."""
         shown = subprocess.run(
-            [COMMAND, "signing-key", "show", "--database", f"sqlite:///{self._database}"],
+            [COMMAND, "signing-key", "show", "--database", f"sqlite:///{self.database}"],
             capture_output=True, text=True, check=True, timeout=60,
         )  # fmt: skip
         words = [COMMAND, "verify", str(certificate), "--public-key", shown.stdout.split("\t")[0]]

@@ -15,10 +15,10 @@ from threading import TIMEOUT_MAX, Event, Thread
 from time import monotonic, sleep
 from typing import Any, Final, Literal
 
-from dpledger_client.errors import DPLedgerError, RunFinished, Unavailable
+from dpledger_client.errors import Conflict, DPLedgerError, RunFinished, Unavailable
 from dpledger_client.recording.checkpoint_pins import LedgerRewritten, LogHead
 from dpledger_client.recording.event_buffer import Span
-from dpledger_client.recording.outbox import LOG, Opening, Outbox
+from dpledger_client.recording.outbox import LOG, Opening, Outbox, new_writer
 from dpledger_client.recording.reservations import Leases
 from dpledger_client.recording.write_ahead_file import SUFFIX, Spool
 from dpledger_client.transport import Transport
@@ -29,6 +29,10 @@ EVERY_STEP: Final = 2**62  # a horizon that no training reaches
 WAIT_SECONDS: Final = 1.0  # between the attempts of a step that waits for an answer
 PAUSE_SECONDS_MAX: Final = 30.0  # between attempts to send in the background
 LEAVING_RETRIES: Final = 1  # when a process ends; the spool has what is left
+_TAKEN: Final = (  # of a run that several processes may write to, one after another
+    "Step {step} of the reserved run was charged before, perhaps by another process; it is "
+    'counted, and was not taken here. Start again with resume="allow"'
+)
 _JITTER: Final = random.SystemRandom()  # a trainer's seeded numbers must not depend on the network
 
 
@@ -49,7 +53,8 @@ class Journal:
     ) -> None:
         self.mode: Mode = mode
         self.opening = opening
-        name = f"{opening.run_name}.{opening.branch_name}.{_token(opening)[:8]}{SUFFIX}"
+        mark = new_writer() if opening.reserved else _token(opening)
+        name = f"{opening.run_name}.{opening.branch_name}.{mark[:8]}{SUFFIX}"
         self.spool: Final = Spool(folder / name, {"mode": mode, **opening.header()})
         self.outbox: Final = Outbox(transport, opening, self.spool)
         self.ended: str | None = None
@@ -103,6 +108,7 @@ class Journal:
                 answer = self.outbox.open(retries=1 if self.mode == "observe" else None)
             if self.mode == "leased" and answer.get("on_plan"):
                 self.mode = "strict"  # its plan is reserved as a whole, and leaving it is asked for
+            require_reserved(self.opening, answer)
         except Unavailable as error:
             if self.mode != "observe":
                 self.spool.discard()
@@ -278,6 +284,8 @@ class Journal:
     def _charge(self, span: Span) -> None:
         self.outbox.send_held()
         self.outbox.post([span], "charge")
+        if self.opening.reserved and self.reply.get("accepted") != span.steps:
+            raise Conflict({"title": _TAKEN.format(step=span.first_step)}, 0)
         self._charged_as = span.content  # first: an interrupt between the two admits nothing
         self._charged = span.end
 
@@ -334,6 +342,16 @@ def require_open(ended: str | None) -> None:
     """
     if ended is not None:
         raise RunFinished({"title": f"The run was {ended} here; it takes no more steps"}, 0)
+
+
+def require_reserved(opening: Opening, answer: Mapping[str, Any]) -> None:
+    """Refuse a run that was reserved for this job, if its plan holds nothing any more.
+
+    Raises:
+        Conflict: it left its plan, or never held it.
+    """
+    if opening.reserved and not answer.get("on_plan"):
+        raise Conflict({"title": f"Run {opening.run_name} has no plan that is reserved"}, 0)
 
 
 def _token(opening: Opening) -> str:

@@ -36,6 +36,7 @@ class Opening:
     first_step: int = 0
     before: Mapping[str, Any] | None = None  # what the checkpoint knew of the branch before
     schedule: Sequence[Mapping[str, Any]] | None = None  # what leases are taken for; not stored
+    reserved: bool = False  # by what started the job: processes that follow one another share it
 
     @property
     def run_name(self) -> str:
@@ -61,6 +62,7 @@ class Opening:
             "branch": None if self.branch is None else dict(self.branch),
             "first_step": self.first_step,
             "before": None if self.before is None else dict(self.before),
+            **({"reserved": True} if self.reserved else {}),
         }
 
     @classmethod
@@ -71,6 +73,7 @@ class Opening:
             branch=header.get("branch"),
             first_step=header["first_step"],
             before=header.get("before"),
+            reserved=header.get("reserved", False),
         )
 
 
@@ -211,6 +214,8 @@ class Outbox:
         Raises:
             DPLedgerError: it was refused, or the service is away.
         """
+        if self.opening.reserved and state == "interrupted":  # which would return what is reserved
+            return self.transport.get(self.path(""), retries=retries)
         body = {"state": state, "branch": self.opening.branch_name}
         return self.transport.post(self.path(":finish"), body, retries=retries)
 

@@ -10,6 +10,7 @@ from dpledger_client.recording.outbox import Opening
 from dpledger_client.training import checkpoints
 from dpledger_client.training.checkpoints import opening_of, spools_of, state_at, sync_what_was_left
 from dpledger_client.training.distributed import Broadcast
+from dpledger_client.training.reserved_runs import reserved_opening
 from dpledger_client.transport import Transport
 
 Resume = Literal["never", "allow", "must"]
@@ -29,6 +30,7 @@ def opening(
     rank: int,
     world_size: int,
     broadcast: Broadcast | None,
+    reserved: str | Mapping[str, Any] | None = None,
 ) -> Opening:
     """How a process comes to its run: from a checkpoint, after its last step, or as a new one.
 
@@ -42,6 +44,7 @@ def opening(
         rank: of this process.
         world_size: of the job.
         broadcast: by which the other ranks hear rank 0.
+        reserved: the request by which the run was registered before the job began.
 
     Raises:
         ValueError: an argument is out of range, or belongs to another run or dataset.
@@ -49,6 +52,18 @@ def opening(
     """
     if resume not in RESUMES:
         raise ValueError(f"resume must be one of {', '.join(RESUMES)}.")
+    if reserved is not None:
+        return reserved_opening(
+            transport,
+            reserved,
+            registered,
+            state=state,
+            resume=resume,
+            observed=observed,
+            rank=rank,
+            world_size=world_size,
+            broadcast=broadcast,
+        )
     run, dataset = registered["name"], registered["dataset"]
     found = None
     if state is not None:
