@@ -20,12 +20,12 @@ from sqlalchemy import Engine
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service import telemetry
+from service import telemetry, trace_context
 from service.errors import LedgerError, TooManyRequestsError, UnavailableError
 from service.identity.authentication import BODY_BYTES_MAX, RATE_TAKEN, KeyRing
 from service.identity.rate_limit import Pace
 from service.storage.single_flight import SingleFlight
-from service.telemetry import OTHER, PROBLEM, Measures
+from service.telemetry import KEY, OTHER, PROBLEM, Measures
 from service.transparency.recovery import LedgerStatus, standing
 from service.web import problems
 from service.web.strict_requests import CACHING
@@ -59,6 +59,10 @@ class RequestLog:
             return
         identifier = f"{_PROCESS}{next(_REQUESTS):012x}"
         telemetry.request_id.set(identifier)  # each request has a context of its own
+        sent = trace_context.read_traceparent(scope["headers"])
+        trace_context.traceparent.set(sent)
+        if sent is not None:
+            trace_context.trace_id.set(trace_context.trace_of(sent))
         started = time.perf_counter()
         status = 500
 
@@ -89,6 +93,7 @@ class RequestLog:
                     level,
                     "request",
                     extra={
+                        **({"key": scope[KEY]} if KEY in scope else {}),
                         "method": scope["method"],
                         "path": scope["path"],
                         "status": status,
@@ -149,6 +154,7 @@ class Arrivals:
         authorization = next((value for name, value in headers if name == b"authorization"), None)
         caller = None if authorization is None else self._keys.sender(authorization)
         if caller is not None:
+            scope[KEY] = caller.name
             if caller.bucket is not None:
                 try:
                     caller.bucket.take()

@@ -17,6 +17,7 @@ from typing import Any, Final, Protocol
 
 from sqlalchemy import Engine
 
+from service import trace_context
 from service.clock import now
 from service.errors import LedgerError, UnavailableError, release
 from service.ledger.append.unit_of_work import BranchPlace, DatasetCache, UnitOfWork
@@ -56,6 +57,7 @@ class _Waiting:
     known: dict[cost_cache.Quote, Any]  # prices that were worked out for it
     loop: asyncio.AbstractEventLoop
     answer: "asyncio.Future[dict[str, Any]]"
+    traceparent: str | None
 
 
 def _unheard(_datasets: Iterable[int]) -> None:
@@ -121,7 +123,9 @@ class Writer:
         self, request: Request, known: dict[cost_cache.Quote, Any]
     ) -> dict[str, Any]:
         loop = asyncio.get_running_loop()
-        waiting = _Waiting(request, known, loop, loop.create_future())
+        waiting = _Waiting(
+            request, known, loop, loop.create_future(), trace_context.current_traceparent()
+        )
         self._queue.put(waiting)
         if self._ended:  # checked after the put: later requests get no answer
             raise UnavailableError(_STOPPED)
@@ -193,7 +197,7 @@ class Writer:
             with self._line.transaction() as connection, cost_cache.cached_costs_only(known):
                 state = state_of(connection)
                 work = self._cache.open(connection, [request.place for request in requests])
-                outcomes = [_one(work, request, moment, state) for request in requests]
+                outcomes = [_one(work, waiting, moment, state) for waiting in group]
                 changed = work.write()
         except BaseException:
             self._cache.forget()  # the states may differ from the database
@@ -219,13 +223,17 @@ class Writer:
             return error
 
 
-def _one(work: UnitOfWork, request: Request, moment: datetime, state: LedgerState) -> _Outcome:
+def _one(work: UnitOfWork, waiting: _Waiting, moment: datetime, state: LedgerState) -> _Outcome:
     """The answer to one request; a refusal comes before anything is changed, so others go on."""
+    request = waiting.request
+    trace = trace_context.traceparent.set(waiting.traceparent)
     try:
         require_writable(state, admits=request.admits)
         return request.apply(work, moment)
     except (LedgerError, cost_cache.UnpricedBeforeError) as refusal:
         return refusal
+    finally:
+        trace_context.traceparent.reset(trace)
 
 
 def _tell(group: Sequence[_Waiting], outcomes: Sequence[_Outcome]) -> None:
