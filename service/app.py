@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any, Final
 
 from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute
+from fastapi.telemetry import TelemetryConfig
 from sqlalchemy import Engine
 
 import accounting
@@ -71,6 +73,7 @@ from service.web.middleware import (
     SuspensionState,
 )
 from service.web.process_role import RoleFilter
+from service.web.tracing import UNTRACED, Tracing, tracing_of
 
 _LOGGER = logging.getLogger("dpledger.app")
 _KEY_GONE: Final = (
@@ -82,6 +85,8 @@ _NO_KEY_YET: Final = (
     "no API key was created yet: the start token in %s acts as an admin's key until one is"
 )
 FIRST_KEY: Final = "first-admin"
+# FastAPI's own telemetry tells queries, in which secrets stand: `web.open_telemetry` does not.
+_UNTOLD: Final[TelemetryConfig] = {"tracing": False, "metrics": False, "logs": False}
 KEY_LENGTH_MIN: Final = 32
 
 
@@ -90,8 +95,8 @@ def create_app(settings: Settings) -> FastAPI:
 
     Raises:
         StartupError: the database is not at this version or lacks what the ledger relies on, the
-            service would be open to others, or this machine's mathematical library is not as
-            accurate as bounds need.
+            environment asks for telemetry that cannot be, the service would be open to others, or
+            this machine's mathematical library is not as accurate as bounds need.
     """
     _require_accurate_library()
     webhooks = webhooks_of(settings)
@@ -115,10 +120,11 @@ def create_app(settings: Settings) -> FastAPI:
         signer = _signer(settings, engine)
         reads = settings.role == "reader"
         witness = None if reads else follower_of(settings, engine, signer)
+        tracing = tracing_of(os.environ, engine)
     except Exception:
         engine.dispose()
         raise
-    return wire(engine, keys, settings, webhooks, signer=signer, witness=witness)
+    return wire(engine, keys, settings, webhooks, signer=signer, witness=witness, tracing=tracing)
 
 
 def _signer(settings: Settings, engine: Engine) -> Signer | None:
@@ -144,6 +150,7 @@ def wire(
     *,
     signer: Signer | None = None,
     witness: Follower | None = None,
+    tracing: Tracing = UNTRACED,
 ) -> FastAPI:
     """The application on a database that is ready."""
     build_messages()
@@ -158,6 +165,7 @@ def wire(
         moved=feed.moved,
         patience_seconds=PATIENCE * wait,
         measures=measures,
+        committing=tracing.committing,
     )
     dispatcher = Dispatcher(engine, webhooks)
     background = _background(settings, keys.uses, dispatcher, writer, witness)
@@ -176,6 +184,7 @@ def wire(
             thread.stop()
         # An abandoned query holds its connection until it ends.
         await asyncio.get_running_loop().shutdown_default_executor()
+        tracing.stop()
         engine.dispose()
 
     app = FastAPI(
@@ -190,6 +199,7 @@ def wire(
         docs_url=None,  # the page would load its scripts from elsewhere
         redoc_url=None,
         openapi_url="/v1/openapi.json",
+        telemetry=_UNTOLD,
         redirect_slashes=False,  # a path that is not one is 404, not somewhere else
         lifespan=lifespan,
         responses={"4XX": problems.PROBLEM_DESCRIPTION, "503": problems.PROBLEM_DESCRIPTION},
@@ -246,7 +256,8 @@ def wire(
     )
     app.add_middleware(OneHost)
     app.add_middleware(Arrivals, keys=keys, per_second=settings.keyless_requests_per_second)
-    app.add_middleware(RequestLog, measures=measures)  # outermost: every answer has an id
+    app.add_middleware(RequestLog, measures=measures)  # every answer has an id
+    app.add_middleware(tracing.around)  # outermost: an answer ends its span
     problems.install_problems(app)
     for module in modules:
         app.include_router(module.router)

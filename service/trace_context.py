@@ -7,7 +7,7 @@ part of a leaf, because it is a pointer and not a fact. Requests that differ onl
 import re
 from collections.abc import Iterable
 from contextvars import ContextVar
-from typing import Final
+from typing import Any, Final
 
 HEADER: Final = b"traceparent"
 TRACEPARENT_LENGTH: Final = 55  # as it is kept
@@ -19,6 +19,8 @@ _SAMPLED: Final = 1
 # Of the request that is answered, or that the writer is at; none outside of requests.
 traceparent: ContextVar[str | None] = ContextVar("traceparent", default=None)
 trace_id: ContextVar[str | None] = ContextVar("trace_id", default=None)
+# Where requests are traced: what the request's attributes are told to, an OpenTelemetry span.
+span: ContextVar[Any] = ContextVar("span", default=None)
 
 
 def current_traceparent() -> str | None:
