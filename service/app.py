@@ -229,7 +229,7 @@ def wire(
     app.state.certified = CertifiedEpsilons()
     app.state.histories = KnownHistories()
     app.state.boards = Boards(app.state.budgets, app.state.certified)
-    app.state.ledger = Ledger(engine, dispatcher.waiting, app.state.budgets)
+    app.state.ledger = Ledger(engine, dispatcher.waiting, app.state.budgets, app.state.certified)
     app.state.gate = gate = SuspensionState(engine)
     modules = (
         datasets,
