@@ -5,6 +5,9 @@ start token, the code of a sign-in and the `writer` of a branch stand in queries
 is not ASCII makes them fail. What is exported is sent by threads of their own.
 """
 
+import logging
+import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
@@ -38,7 +41,9 @@ from service import trace_context
 from service.telemetry import PROBLEM
 
 PATH_LENGTH_MAX: Final = 256  # characters of a path that are told
+STOP_SECONDS: Final = 3.0  # to send the last of it
 HEADER_LENGTH_MAX: Final = 512  # bytes of a header
+_LOGGER: Final = logging.getLogger("dpledger.telemetry")
 _ROUTINE: Final = frozenset({"/healthz", "/readyz", "/metrics"})  # asked for all the time
 _SHOWN: Final = frozenset({b"content-length", b"user-agent"})
 _SECRET_HEADERS: Final = ["authorization", "cookie", "set-cookie"]
@@ -108,9 +113,18 @@ class OpenTelemetry:
             yield
 
     def stop(self) -> None:
-        """Send what was not sent yet."""
-        self._traces.shutdown()
-        self._metrics.shutdown()
+        """Send what was not sent yet, for STOP_SECONDS at most: a collector may be away."""
+        ends = time.monotonic() + STOP_SECONDS
+        senders = [
+            threading.Thread(target=one.shutdown, name="dpledger-telemetry", daemon=True)
+            for one in (self._traces, self._metrics)
+        ]
+        for sender in senders:
+            sender.start()
+        for sender in senders:
+            sender.join(max(0.0, ends - time.monotonic()))
+        if any(sender.is_alive() for sender in senders):
+            _LOGGER.warning("telemetry was not sent: the collector does not answer")
 
 
 class _SpansOfRequests(BatchSpanProcessor):
