@@ -9,7 +9,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
@@ -31,6 +31,7 @@ from opentelemetry.trace import (
     StatusCode,
     get_current_span,
     set_span_in_context,
+    use_span,
 )
 from opentelemetry.trace import TracerProvider as AnyTracerProvider
 from sqlalchemy import Engine
@@ -102,15 +103,23 @@ class OpenTelemetry:
             spans: of the requests that are committed together; None of those without one.
         """
         first, *others = [one for one in spans if one is not None] or [None]
-        with self._tracer.start_as_current_span(
+        span = self._tracer.start_span(
             "commit",
             context=None if first is None else set_span_in_context(first),
             links=[Link(one.get_span_context()) for one in others],
             attributes={"dpledger.requests": len(spans)},
-        ) as span:
-            for one in others:
-                one.add_link(span.get_span_context())
-            yield
+        )
+        for one in others:
+            one.add_link(span.get_span_context())
+        try:
+            with use_span(span, record_exception=False, set_status_on_exception=False):
+                yield
+        except BaseException as error:
+            span.set_status(StatusCode.ERROR, type(error).__name__)
+            raise
+        finally:
+            with suppress(Exception):  # what is committed is answered, whatever becomes of its span
+                span.end()
 
     def stop(self) -> None:
         """Send what was not sent yet, for STOP_SECONDS at most: a collector may be away."""

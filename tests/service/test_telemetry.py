@@ -15,6 +15,7 @@ from typing import Any
 
 import httpx
 import pytest
+from opentelemetry.instrumentation.sqlalchemy import SQLAlchemyInstrumentor
 from sqlalchemy import Engine
 
 from benchmarks.servers import START_TOKEN
@@ -22,7 +23,7 @@ from service.errors import StartupError
 from service.identity.authentication import KEY_REFRESH_SECONDS
 from service.identity.keys import Role, create_key
 from service.storage.engine import transaction
-from service.web.open_telemetry import STOP_SECONDS
+from service.web.open_telemetry import STOP_SECONDS, OpenTelemetry
 from service.web.tracing import signals_of
 from tests.conftest import AS_ADMIN, free_port
 from tests.service.collector import Collector, attributes, collecting
@@ -349,3 +350,18 @@ def test_the_standard_variables_say_what_is_sent(
 def test_what_cannot_be_sent_is_refused(given: dict[str, str]) -> None:
     with pytest.raises(StartupError, match="OTEL_"):
         signals_of({ENDPOINT: "http://c:4318"} | given)
+
+
+def test_a_transaction_that_fails_says_its_kind_and_not_its_words(
+    engine: Engine, collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(ENDPOINT, collector.address)
+    traced = OpenTelemetry(engine, frozenset({"TRACES"}))
+    try:
+        with pytest.raises(ValueError, match="private"), traced.committing([None]):
+            raise ValueError("private words")
+    finally:
+        traced.stop()
+        SQLAlchemyInstrumentor().uninstrument()
+    (span,) = named(collector, "commit")
+    assert (span.status.message, len(span.events)) == ("ValueError", 0)

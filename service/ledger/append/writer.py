@@ -230,7 +230,7 @@ class Writer:
         """Tell the spans of requests which dataset they were about."""
         for waiting in group:
             if waiting.span is not None:
-                with suppress(NotFoundError):
+                with suppress(NotFoundError, KeyError):
                     home = self._cache.home(waiting.request.place[0])
                     waiting.span.set_attribute("dpledger.dataset", home.name)
 
