@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute
-from fastapi.telemetry import TelemetryConfig
 from sqlalchemy import Engine
 
 import accounting
@@ -85,8 +84,8 @@ _NO_KEY_YET: Final = (
     "no API key was created yet: the start token in %s acts as an admin's key until one is"
 )
 FIRST_KEY: Final = "first-admin"
-# FastAPI's own telemetry tells queries, in which secrets stand: `web.open_telemetry` does not.
-_UNTOLD: Final[TelemetryConfig] = {"tracing": False, "metrics": False, "logs": False}
+# Telemetry of newer FastAPIs tells queries, in which secrets stand; `web.open_telemetry` does not.
+_UNTOLD: Final[Any] = {"tracing": False, "metrics": False, "logs": False}
 KEY_LENGTH_MIN: Final = 32
 
 
